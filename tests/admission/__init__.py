@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of what is changed in, or refused of, a pod at the door."""
+"""Tests of what admission changes in a pod, and of what it refuses."""

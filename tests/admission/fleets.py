@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random fleets: nodes labelled by GPU Feature Discovery, by clouds and provisioners, by both, or by nobody."""
+"""Random fleets: nodes labelled by GPU Feature Discovery, by clouds and provisioners, by both, or not at all."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ CUDA_OF = {
     "570.124.06": "12.8",
     "580.95.05": "13.0",
 }
-"""Highest CUDA of a driver, as nvidia-smi shows it."""
+"""The highest CUDA of a driver, as nvidia-smi shows it."""
 GKE = {
     "nvidia-tesla-t4": "Tesla-T4",
     "nvidia-l4": "NVIDIA-L4",
@@ -57,7 +57,7 @@ AZURE = {
     "A10": "NVIDIA-A10",
 }
 POPULAR = ("NVIDIA-H100-80GB-HBM3", "NVIDIA-A100-SXM4-80GB", "Tesla-T4", "NVIDIA-L4", "NVIDIA-A10")
-"""Drawn more often, so that a wish for a product finds some."""
+"""Products that are drawn more often, so that a need for a product matches some nodes."""
 PROFILES = ("1g.5gb", "1g.10gb", "1g.10gb.me", "2g.20gb", "3g.40gb", "7g.80gb", "1g.24gb", "INVALID")
 STATES = ("success", "success", "pending", "failed")
 UPGRADES = ("upgrade-done", "upgrade-required", "drain-required", "upgrade-failed", "tomorrow")
@@ -72,7 +72,7 @@ TAINTS = (
 
 
 def fleet(draw: random.Random, nodes: int) -> list[dict[str, Any]]:
-    """Draw the Nodes of a fleet: of one make, of some, or of all."""
+    """Draw the Nodes of a fleet, of one kind, of some kinds, or of all."""
     makes = draw.sample(MAKES, draw.choice([1, 1, 2, 3, len(MAKES)]))
     return [node(draw, f"n{index}", makes) for index in range(nodes)]
 
@@ -90,10 +90,10 @@ def node(draw: random.Random, name: str, makes: Sequence[Make]) -> dict[str, Any
 
 
 def gfd(draw: random.Random, product: str | None = None) -> tuple[Labels, Offers]:
-    """Draw what GPU Feature Discovery writes, with gaps and oddities, and what the device plugin offers."""
+    """Draw the labels of GPU Feature Discovery, with gaps and oddities, and what the device plugin offers."""
     rows = facts("gpu_products.yaml")["products"]
-    wanted = product or draw.choice([*POPULAR, None, None])
-    row = next((row for row in rows if row["product"] == wanted), None) or draw.choice(rows)
+    name = product or draw.choice([*POPULAR, None, None])
+    row = next((row for row in rows if row["product"] == name), None) or draw.choice(rows)
     label = product or draw.choice([row["product"]] * 9 + ["NVIDIA-XYZ-9000"])
     labels = {"nvidia.com/gpu.product": label, "nvidia.com/gpu.present": "true"}
     labels |= _versions(draw, draw.choice(list(CUDA_OF)))
@@ -110,7 +110,7 @@ def gfd(draw: random.Random, product: str | None = None) -> tuple[Labels, Offers
 
 
 def _versions(draw: random.Random, driver: str) -> Labels:
-    """Draw the driver's labels: the new names, the deprecated ones, both, in full only, or none."""
+    """Draw the driver's labels: the new names, the deprecated ones, both, the full version only, or none."""
     major, minor, revision = driver.split(".")
     cuda_major, cuda_minor = CUDA_OF[driver].split(".")
     new = {
@@ -138,7 +138,7 @@ def _versions(draw: random.Random, driver: str) -> Labels:
 
 
 def _divided(draw: random.Random, labels: Labels) -> tuple[Labels, Offers]:
-    """Draw how the GPUs are given out: whole, shared, renamed, sliced by either strategy."""
+    """Draw how the GPUs are offered: whole, shared, renamed, or as MIG slices of either strategy."""
     kind = draw.choice(["whole"] * 4 + ["shared", "renamed", "mps", "single", "single shared", "mixed", "ghost"])
     whole = draw.choice([1, 4, 8])
     key, product = "nvidia.com/gpu.product", labels["nvidia.com/gpu.product"]
@@ -165,7 +165,7 @@ def _divided(draw: random.Random, labels: Labels) -> tuple[Labels, Offers]:
 
 
 def deprecated_only(draw: random.Random) -> tuple[Labels, Offers]:
-    """Draw a node of an old GPU Feature Discovery: only the deprecated names of versions."""
+    """Draw a node with an old GPU Feature Discovery, which has only the deprecated names of versions."""
     labels, offers = gfd(draw)
     return {key: value for key, value in labels.items() if "-version." not in key}, offers
 
@@ -188,7 +188,7 @@ def gke(draw: random.Random) -> tuple[Labels, Offers]:
 
 
 def karpenter(draw: random.Random) -> tuple[Labels, Offers]:
-    """Draw a node of EKS that Karpenter made."""
+    """Draw a node of EKS that Karpenter created."""
     name = draw.choice(list(AWS))
     labels = {"karpenter.sh/nodepool": "gpus", "karpenter.k8s.aws/instance-gpu-name": name}
     if draw.random() < 0.9:
@@ -206,7 +206,7 @@ def azure(draw: random.Random) -> tuple[Labels, Offers]:
 
 
 def mixture(draw: random.Random) -> tuple[Labels, Offers]:
-    """Draw a cloud's node that GPU Feature Discovery labelled too; rarely the two disagree."""
+    """Draw a cloud's node that GPU Feature Discovery labelled too; in rare cases the two disagree."""
     labels, _ = draw.choice([gke, karpenter, azure])(draw)
     product = GKE.get(labels.get("cloud.google.com/gke-accelerator", ""))
     product = product or AWS.get(labels.get("karpenter.k8s.aws/instance-gpu-name", ""), (None,))[0]
@@ -216,13 +216,13 @@ def mixture(draw: random.Random) -> tuple[Labels, Offers]:
 
 
 def unlabelled(draw: random.Random) -> tuple[Labels, Offers]:
-    """Draw a GPU node that nobody labelled, or only with words that are not ours to know."""
+    """Draw a GPU node without labels, or only with labels that gpu-usher does not read."""
     labels = draw.choice([{}, {"gpu.nvidia.com/model": "H200"}, {"accelerator": "nvidia"}])
     return dict(labels), {"nvidia.com/gpu": draw.choice([1, 8])}
 
 
 def without_gpus(draw: random.Random) -> tuple[Labels, Offers]:
-    """Draw a node without GPUs, or one of another vendor."""
+    """Draw a node without GPUs, or one with GPUs of another vendor."""
     return {}, draw.choice([{}, {"amd.com/gpu": 8}])
 
 

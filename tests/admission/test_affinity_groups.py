@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Node groups at zero: an autoscaler judges them by a template that carries no label of GPU Feature Discovery (F10).
+"""Node groups at zero: an autoscaler judges them by a template without labels of GPU Feature Discovery (F10).
 
-cluster-autoscaler runs NodeAffinity on the template (kubernetes/autoscaler issues 8341 and 4218): what asks for such a
-label keeps the group at zero for ever, what only excludes its values does not.
+cluster-autoscaler runs NodeAffinity on the template (kubernetes/autoscaler issues 8341 and 4218). An expression that
+requires such a label keeps the group at zero for ever, and one that only excludes values does not.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ import pytest
 
 from app.admission.review import ReviewResult
 from app.nodes.model import Node
-from tests.admission.test_affinity import admit, terms, wishing
+from tests.admission.affinity import admit, terms, wishing
 from tests.builders import gpus, node, pod
 from tests.oracles.node_affinity import eligible
 
@@ -50,7 +50,7 @@ def admitted(document: dict[str, Any], *nodes: Node) -> tuple[dict[str, Any], Re
 def test_need_inferred_from_an_image_leaves_every_template_eligible(
     nodes: list[Node], labels: Mapping[str, str]
 ) -> None:
-    """Nobody asked for it, so nobody would look for it."""
+    """The user did not state the need, so would not look for it as the cause."""
     document, verdict = admitted(pod(IMAGE), *nodes)
 
     assert eligible(document, labels, "template")
@@ -89,7 +89,7 @@ def test_deprecated_driver_label_is_excluded_where_a_node_has_no_other() -> None
 def test_declared_need_that_no_node_meets_excludes_them_and_asks_nothing_of_groups_to_come(
     document: dict[str, Any], excluded: list[list[str]]
 ) -> None:
-    """A pool of the wished kind may be at zero beside a labelled one; it is told that the rest is preferred."""
+    """A group of the wanted kind may be at zero beside a labelled one; a warning says that the rest is preferred."""
     nodes = [CPU_NODE, node("t4", driver="550.54.15", **T4)]
 
     after, verdict = admitted(document, *nodes)
@@ -101,7 +101,7 @@ def test_declared_need_that_no_node_meets_excludes_them_and_asks_nothing_of_grou
 
 
 def test_declared_need_that_a_node_meets_is_required_and_told_where_groups_may_be_at_zero() -> None:
-    """The user asked for it; which label keeps a group at zero is said."""
+    """The user stated the need; a warning says which label may keep a group at zero."""
     document = wishing(gpu_memory="10Gi")
 
     _, verdict = admitted(document, CPU_NODE, node("t4", driver="550.54.15", **T4))
@@ -111,7 +111,7 @@ def test_declared_need_that_a_node_meets_is_required_and_told_where_groups_may_b
 
 
 def test_declared_need_is_required_without_a_word_where_no_cloud_shows() -> None:
-    """A rack has no groups at zero: its nodes are labelled by what labels those that are there."""
+    """A rack has no groups at zero: new nodes get their labels from the same labeller as the present ones."""
     document = wishing(products="H200")
 
     _, verdict = admitted(document, node("h100"))
@@ -123,7 +123,7 @@ def test_declared_need_is_required_without_a_word_where_no_cloud_shows() -> None
 
 
 def test_needs_that_only_exclude_stand_in_one_term_whatever_the_dialects() -> None:
-    """An anchor beside them would keep groups out that speak neither."""
+    """Expressions of the dialects beside them would exclude groups that have neither."""
     gke = node("gke", product=None, driver=None, labels={"cloud.google.com/gke-accelerator": "nvidia-l4"})
 
     (term,) = terms(wishing(sharing="Exclusive"), gke, node("h100"))
@@ -132,7 +132,7 @@ def test_needs_that_only_exclude_stand_in_one_term_whatever_the_dialects() -> No
 
 
 def test_declared_need_is_required_and_told_where_no_node_is_known() -> None:
-    """Nothing shows a cloud; a wish for a product is kept, and which label a template would need is said."""
+    """No node shows a cloud. The need is kept, and a warning says which label a template would need."""
     document = wishing(products="H200")
 
     _, verdict = admitted(document)
@@ -148,7 +148,8 @@ STATES = {"mig.config.state": "success", "gpu-driver-upgrade-state": "upgrade-do
 
 @pytest.mark.parametrize("key", STATES)
 def test_states_in_which_a_node_is_being_changed_are_excluded_where_an_operator_writes_them(key: str) -> None:
-    """The label's edit wakes a pod that NodeAffinity refused; one that only an extender refused may wait long."""
+    """An edit of the label activates a pod that NodeAffinity refused; a pod that only an extender refused may wait
+    long."""
     (term,) = terms(pod(), node("h100", labels={GFD + key: STATES[key]}))
 
     keys = [f"{GFD}{label}" for label in STATES]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The affinity that admission writes is a necessary condition: it excludes no node that the filter accepts (F10).
 
-Node affinity is judged by the oracle, the filter by the product: the one must follow from the other.
+The oracle judges the node affinity, and the product's filter the node.
 """
 
 import random
@@ -27,12 +27,12 @@ from tests.oracles.node_affinity import REQUIRED, eligible
 SEED = 20261121
 FLEETS = 2_000
 WISHES = 2
-"""Pods per fleet."""
+"""Pods for each fleet."""
 MOST_TERMS = 16
-"""OR-terms of ours (docs/reference/admission.md#affinity); a user's own terms may be more."""
+"""Required terms that admission may write (docs/reference/admission.md#affinity); a user's own terms may be more."""
 SHARPNESS = 0.7
-"""Share of the nodes refused for what GFD's labels tell that the affinity must exclude; 0.80 found, on fleets in which
-most demands meet nodes of several clouds, some without any label."""
+"""Of the nodes that the filter refuses by GFD's labels, the affinity must exclude this share. 0.80 was measured, on
+fleets in which most demands meet nodes of several clouds, some without any label."""
 TOLD_BY_LABELS = {
     Code.ProductNotAllowed,
     Code.GPUMemoryTooSmall,
@@ -52,7 +52,7 @@ def state_of(nodes: list[Pod]) -> State:
 
 
 def admit(document: Pod, policy_set: PolicySet, state: State) -> Pod | None:
-    """Give the Pod as admitted; None if it is refused."""
+    """Return the Pod as admitted, or None if it is refused."""
     verdict = mutate(document, "team-a", {}, ReviewContext(policy_set, state.fleet(), knowledge()))
     if not verdict.allowed:
         return None
@@ -61,18 +61,18 @@ def admit(document: Pod, policy_set: PolicySet, state: State) -> Pod | None:
 
 
 def violations(document: Pod, policy_set: PolicySet, state: State) -> Iterator[str]:
-    """Say of every node where the affinity written is wrong, and why; nothing if all is well."""
+    """Yield every node for which the affinity is wrong, with the reason."""
     admitted = admit(document, policy_set, state)
     if admitted is None:
         return
     if again := mutate(admitted, "team-a", {}, ReviewContext(policy_set, state.fleet(), knowledge())).operations:
         yield f"a second pass changes {[operation.as_json() for operation in again]}"
-    wanted = demand(admitted, policy_set)
+    pod_demand = demand(admitted, policy_set)
     for name, node in state.nodes.items():
         before, after = eligible(document, node.labels, name), eligible(admitted, node.labels, name)
         if after and not before:
             yield f"{name}: the user's affinity excludes it, ours lets it in: {dict(node.labels)}"
-        if before and not after and judge_class(wanted, class_for_demand(wanted, node)) is None:
+        if before and not after and judge_class(pod_demand, class_for_demand(pod_demand, node)) is None:
             yield f"{name}: the filter accepts it, the affinity excludes it: {dict(node.labels)} {node.node_class}"
     yield from _terms_wider_than_the_users(_terms(document), _terms(admitted))
 
@@ -83,7 +83,7 @@ def _terms(document: Pod) -> list[Mapping[str, Any]]:
 
 
 def _terms_wider_than_the_users(users: list[Mapping[str, Any]], ours: list[Mapping[str, Any]]) -> Iterator[str]:
-    """Find terms that are not some term of the user with more requirements, and too many terms."""
+    """Yield terms that are not a user's term with more requirements, and report too many terms."""
     for term in ours if users else ():
         if _parts(term) and not any(
             _parts(user_term) and _within(_parts(user_term), _parts(term)) for user_term in users
@@ -102,7 +102,8 @@ def _within(few: list[Any], many: list[Any]) -> bool:
 
 
 def sharpness(fleets: int = 150, seed: int = SEED) -> tuple[int, int]:
-    """Count, over Required policies: (nodes that the affinity excludes, those refused for what GFD's labels tell)."""
+    """Count the nodes that the affinity excludes, and the nodes refused by GFD's labels, over policies with
+    Required."""
     draw = random.Random(seed)
     excluded, refused = 0, 0
     for _ in range(fleets):
@@ -113,9 +114,9 @@ def sharpness(fleets: int = 150, seed: int = SEED) -> tuple[int, int]:
         admitted = admit(drawn, policy_set, state) if required else None
         if admitted is None:
             continue
-        wanted = demand(admitted, policy_set)
+        pod_demand = demand(admitted, policy_set)
         for name, node in state.nodes.items():
-            refusal = judge_class(wanted, class_for_demand(wanted, node))
+            refusal = judge_class(pod_demand, class_for_demand(pod_demand, node))
             labelled = "nvidia.com/gpu.product" in node.labels and eligible(drawn, node.labels, name)
             if labelled and refusal is not None and refusal.code in TOLD_BY_LABELS:
                 refused += 1
@@ -131,7 +132,7 @@ def _with_affinity(policy_set: PolicySet) -> list[Any]:
 @settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32), nodes=st.integers(1, 60), draw=st.randoms(use_true_random=False))
 def test_affinity_excludes_no_node_that_the_filter_accepts(seed: int, nodes: int, draw: random.Random) -> None:
-    """F10; shrinks the pod and the number of nodes."""
+    """F10: Hypothesis shrinks the pod and the number of nodes."""
     made = fleet(random.Random(seed), nodes)
     drawn = wish(draw, made)
 

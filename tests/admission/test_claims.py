@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pods that claim GPUs through DRA: recognised, completed and judged as GPU pods, never rewritten (S13, F5)."""
+"""Pods that claim GPUs through DRA are recognised, completed and judged as GPU pods, and claims stay as they are (S13,
+F5)."""
 
 from typing import Any
 
@@ -24,18 +25,18 @@ GUARDED = {"gpu-usher.io/cpu-guard": "required"}
 
 
 def requested(device_class: str, count: int) -> dict[str, Any]:
-    """Write the spec of a claim of one request."""
+    """Write the spec of a claim with one request."""
     return {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": device_class, "count": count}}]}}
 
 
 def claim(device_class: str = "gpu.nvidia.com", count: int = 1) -> dict[str, Any]:
-    """Make the ResourceClaim `one` of team-a."""
+    """Make the ResourceClaim `one` of the namespace team-a."""
     metadata = {"name": "one", "namespace": "team-a"}
     return {"kind": "ResourceClaim", "metadata": metadata, "spec": requested(device_class, count)}
 
 
 def state_of(*objects: dict[str, Any]) -> State:
-    """Fill a state, with the runtime class nvidia, and one tainted GPU node."""
+    """Make a state with the runtime class nvidia and one tainted GPU node."""
     state = State(knowledge())
     state.put_runtime_class("nvidia")
     fill(state, [node_document(taints=[TAINT]), *objects])
@@ -43,7 +44,7 @@ def state_of(*objects: dict[str, Any]) -> State:
 
 
 def claiming(*entries: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """Make a pod of one container that uses a claim."""
+    """Make a pod with one container that uses a claim."""
     return pod(container(resources=USED), resourceClaims=list(entries or [ENTRY]), **more)
 
 
@@ -51,16 +52,16 @@ def admit(
     document: dict[str, Any], state: State, policy_set: PolicySet | None = None, labels: dict[str, str] | None = None
 ) -> ReviewResult:
     """Mutate a Pod of team-a."""
-    return mutate(document, "team-a", labels or {}, where(state, policy_set))
+    return mutate(document, "team-a", labels or {}, context(state, policy_set))
 
 
-def where(state: State, policy_set: PolicySet | None = None) -> ReviewContext:
-    """Make the setting of a review in a cluster."""
+def context(state: State, policy_set: PolicySet | None = None) -> ReviewContext:
+    """Make the context of a review in a cluster."""
     return ReviewContext(policy_set or shipped(), state.fleet(), knowledge(), claimed=state.claimed)
 
 
 def spec_of(document: dict[str, Any], state: State, policy_set: PolicySet | None = None) -> dict[str, Any]:
-    """Give the spec after admission, which a second pass leaves alone."""
+    """Return the spec after admission, which a second review leaves unchanged."""
     after = apply(document, admit(document, state, policy_set).operations)
     assert not admit(after, state, policy_set).operations
     spec: dict[str, Any] = after["spec"]
@@ -140,7 +141,7 @@ def test_annotations_of_a_claiming_pod_are_judged(annotations: dict[str, str], c
     state = state_of(claim())
     document = claiming(annotations=annotations)
 
-    verdicts = [review(document, "team-a", {}, where(state)) for review in (mutate, validate)]
+    verdicts = [review(document, "team-a", {}, context(state)) for review in (mutate, validate)]
 
     assert [[reason.code for reason in verdict.reasons] for verdict in verdicts] == [[code]] * 2
 
@@ -208,17 +209,17 @@ def test_pod_that_claims_a_gpu_stays_among_gpu_nodes() -> None:
 
 
 def test_pod_that_claims_by_a_class_of_the_clusters_own_is_not_kept_off_gpu_nodes() -> None:
-    """F47; the guard's own matchConditions leave every pod with claims out, but the other webhook guards it then."""
+    """F47: the guard's matchConditions leave out every pod with claims, and the main webhook applies the guard then."""
     operations = admit(claiming(), state_of(claim("fast-gpus")), labels=GUARDED).operations
 
     assert not any("affinity" in operation.path for operation in operations)
 
 
-@pytest.mark.parametrize("asked", [2, 8])
-def test_claimed_gpus_count_towards_the_maximum(asked: int) -> None:
+@pytest.mark.parametrize("count", [2, 8])
+def test_claimed_gpus_count_towards_the_maximum(count: int) -> None:
     """F26."""
     limited = policies(policy("p", "admission: {maxGPUsPerPod: 1}"))
 
-    reasons = admit(claiming(), state_of(claim(count=asked)), limited).reasons
+    reasons = admit(claiming(), state_of(claim(count=count)), limited).reasons
 
     assert [reason.code for reason in reasons] == [Code.TooManyGPUs]

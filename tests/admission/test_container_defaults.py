@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Provisions: CPU, memory, /dev/shm and driver capabilities where a GPU container says nothing (F9, F12, F129)."""
+"""Container defaults: CPU, memory, /dev/shm and driver capabilities that a GPU container does not state (F9, F12,
+F129)."""
 
 from typing import Any
 
@@ -19,7 +20,7 @@ OTHER = {"name": "HOME", "value": "/root"}
 
 
 def defaults(words: str, more: str = "", action: str = "Enforce") -> PolicySet:
-    """Make a policy with defaults alone."""
+    """Make a policy with container defaults alone."""
     return policies(policy("p", f"action: {action}, admission: {{defaults: {{{words}}}{more}}}"))
 
 
@@ -35,7 +36,7 @@ def admit(document: dict[str, Any], policy_set: PolicySet) -> ReviewResult:
 
 
 def spec_of(document: dict[str, Any], policy_set: PolicySet) -> dict[str, Any]:
-    """Give the spec after admission, which a second pass leaves alone."""
+    """Return the spec after admission, which a second review leaves unchanged."""
     after = apply(document, admit(document, policy_set).operations)
     assert not admit(after, policy_set).operations
     spec: dict[str, Any] = after["spec"]
@@ -43,7 +44,7 @@ def spec_of(document: dict[str, Any], policy_set: PolicySet) -> dict[str, Any]:
 
 
 def amounts(given: dict[str, Any], policy_set: PolicySet = CPU) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Give (requests, limits) of the one container after admission, without GPUs."""
+    """Return the requests and limits of the one container after admission, without GPUs."""
     (after,) = spec_of(pod(given), policy_set)["containers"]
     sides = (after["resources"].get(side) or {} for side in ("requests", "limits"))
     requests, limits = ({key: value for key, value in side.items() if key != GPU} for side in sides)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU pods kept off GPU nodes, in namespaces that opt in (component cpu-guard, F47)."""
+"""CPU pods are kept off GPU nodes in namespaces that opt in (component cpu-guard, F47)."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,14 +23,14 @@ NO_GPU = {"key": "nvidia.com/gpu.present", "operator": "DoesNotExist"}
 ZONE = {"key": "zone", "operator": "In", "values": ["a"]}
 
 
-def admit(document: dict[str, Any], how: str | None = "required", known: ReviewContext | None = None) -> ReviewResult:
-    """Mutate a Pod of a namespace with this label; None for no label."""
+def admit(document: dict[str, Any], how: str | None = "required", context: ReviewContext | None = None) -> ReviewResult:
+    """Mutate a Pod of a namespace with this value of the label, or without the label."""
     labels: Mapping[str, str] = {} if how is None else {"gpu-usher.io/cpu-guard": how}
-    return mutate(document, "team-a", labels, known or setting())
+    return mutate(document, "team-a", labels, context or setting())
 
 
 def after(document: dict[str, Any], how: str | None = "required") -> dict[str, Any]:
-    """Give the Pod after admission, which a second pass leaves alone."""
+    """Return the Pod after admission, which a second review leaves unchanged."""
     changed: dict[str, Any] = jsonpatch.apply_patch(
         document, [operation.as_json() for operation in admit(document, how).operations]
     )
@@ -39,7 +39,7 @@ def after(document: dict[str, Any], how: str | None = "required") -> dict[str, A
 
 
 def cpu(**spec: Any) -> dict[str, Any]:
-    """Make a pod that asks for no GPU."""
+    """Make a pod without GPUs."""
     return pod(container({"cpu": "1"}), **spec)
 
 
@@ -60,8 +60,8 @@ def test_preferred_guard_excludes_no_node() -> None:
     admitted = after(cpu(), "preferred")
 
     assert eligible(admitted, PRESENT, "n")
-    wanted = {"weight": 100, "preference": {"matchExpressions": [NO_GPU]}}
-    assert admitted["spec"]["affinity"] == node_affinity(PREFERRED, [wanted])
+    preference = {"weight": 100, "preference": {"matchExpressions": [NO_GPU]}}
+    assert admitted["spec"]["affinity"] == node_affinity(PREFERRED, [preference])
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_pods_of_other_owners_are_guarded(owners: Any) -> None:
 
 
 def test_pods_own_label_neither_guards_nor_frees() -> None:
-    """F21."""
+    """F21: only the namespace's label decides."""
     document = cpu()
     document["metadata"]["labels"] = {"gpu-usher.io/cpu-guard": "required"}
 
@@ -154,20 +154,20 @@ def test_exempt_namespace_is_not_guarded(name: str) -> None:
 
 
 def test_what_was_done_is_on_record() -> None:
-    """F25."""
+    """F25: the decision annotation has the guard's action."""
     admitted = after(cpu())
 
     assert "required node affinity added: no GPU node" in admitted["metadata"]["annotations"][DECISION]
 
 
 def test_template_is_left_to_its_pods() -> None:
-    known = replace(setting(), form=PodForm.Template)
+    context = replace(setting(), form=PodForm.Template)
 
-    assert not admit(cpu(), "required", known).operations
+    assert not admit(cpu(), "required", context).operations
 
 
 def test_validation_asks_nothing_of_a_pod_that_was_not_guarded() -> None:
-    """The webhook of the guard may be down (Ignore)."""
+    """The guard's webhook may have been down, since its failure policy is Ignore."""
     verdict = validate(cpu(), "team-a", {"gpu-usher.io/cpu-guard": "required"}, setting())
 
     assert verdict.allowed
@@ -175,24 +175,24 @@ def test_validation_asks_nothing_of_a_pod_that_was_not_guarded() -> None:
 
 
 def nvidia() -> Family:
-    """Give NVIDIA's family."""
+    """Return NVIDIA's resource family."""
     return next(family for family in knowledge().families.all if family.name == "nvidia")
 
 
 def test_pod_that_claims_a_gpu_is_not_guarded() -> None:
     claimed = ClaimedDevices(classes=(("gpu.nvidia.com", 1),), families=(nvidia(),))
-    known = replace(setting(), claimed=lambda _pod: claimed)
+    context = replace(setting(), claimed=lambda _pod: claimed)
     document = cpu(resourceClaims=[{"name": "g", "resourceClaimName": "g"}])
 
-    assert not any("affinity" in operation.path for operation in admit(document, "required", known).operations)
+    assert not any("affinity" in operation.path for operation in admit(document, "required", context).operations)
 
 
 def test_pod_whose_claim_is_not_known_yet_is_not_guarded() -> None:
-    """The template of a claim is often made in the same breath; matchConditions leave pods with claims out, too."""
-    known = replace(setting(), claimed=lambda _pod: ClaimedDevices(unknown=("ResourceClaimTemplate team-a/g",)))
+    """A claim's template is often created just before the pod, and matchConditions leave out pods with claims, too."""
+    context = replace(setting(), claimed=lambda _pod: ClaimedDevices(unknown=("ResourceClaimTemplate team-a/g",)))
     document = cpu(resourceClaims=[{"name": "g", "resourceClaimTemplateName": "g"}])
 
-    assert not any("affinity" in operation.path for operation in admit(document, "required", known).operations)
+    assert not any("affinity" in operation.path for operation in admit(document, "required", context).operations)
 
 
 def test_owners_of_another_shape_are_bad_input() -> None:

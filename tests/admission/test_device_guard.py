@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The environment hole: GPUs that are taken instead of asked for are stripped, hidden, refused or told of (F12)."""
+"""GPUs that a pod takes by environment instead of requesting them are removed, hidden, refused or warned of (F12)."""
 
 from dataclasses import replace
 from typing import Any
@@ -22,7 +22,7 @@ CACHE = {"name": "v", "mountPath": "/cache"}
 
 
 def guard(mode: str, action: str = "Enforce") -> PolicySet:
-    """Make a policy with the guard alone."""
+    """Make a policy with the device guard alone."""
     return policies(policy("p", f"action: {action}, admission: {{visibleDevices: {mode}}}"))
 
 
@@ -32,7 +32,7 @@ def admit(document: dict[str, Any], policy_set: PolicySet) -> ReviewResult:
 
 
 def after(document: dict[str, Any], policy_set: PolicySet) -> list[dict[str, Any]]:
-    """Give the containers after admission, which a second pass leaves alone."""
+    """Return the containers after admission, which a second review leaves unchanged."""
     changed = apply(document, admit(document, policy_set).operations)
     assert not admit(changed, policy_set).operations
     containers: list[dict[str, Any]] = changed["spec"]["containers"]
@@ -40,17 +40,17 @@ def after(document: dict[str, Any], policy_set: PolicySet) -> list[dict[str, Any
 
 
 def env(*variables: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """Make a container that asks for no GPU, with variables."""
+    """Make a container without GPUs that has these variables."""
     return container({"cpu": "1"}, env=list(variables), **more)
 
 
 def visible(value: Any) -> dict[str, Any]:
-    """Write the variable."""
+    """Write the variable NVIDIA_VISIBLE_DEVICES."""
     return {"name": VISIBLE, "value": value}
 
 
 def mount(path: str) -> dict[str, Any]:
-    """Make a container that asks for no GPU, with a mount."""
+    """Make a container without GPUs that has this mount."""
     return container(volumeMounts=[{"name": "v", "mountPath": path}])
 
 
@@ -121,7 +121,7 @@ def test_legacy_image_which_gets_all_gpus_is_refused_and_told_the_way_out(legacy
 @pytest.mark.parametrize("legacy", LEGACIES)
 @pytest.mark.parametrize("mode", ["Strip", "Void"])
 def test_legacy_image_keeps_its_version_and_is_shown_no_gpu(legacy: dict[str, Any], mode: str) -> None:
-    """F12: programs read CUDA_VERSION too."""
+    """F12: programs read CUDA_VERSION, so it must stay."""
     (changed,) = after(pod(legacy), guard(mode))
 
     assert changed == legacy | {"env": [*legacy["env"], VOID]}
@@ -151,11 +151,11 @@ def test_container_that_takes_nothing_is_left_alone(innocent: dict[str, Any], mo
 @pytest.mark.parametrize("taker", TAKERS)
 def test_strip_takes_away_what_would_take_and_nothing_else(taker: dict[str, Any]) -> None:
     full = taker | {"env": [OTHER, *taker.get("env", ())], "volumeMounts": [CACHE, *taker.get("volumeMounts", ())]}
-    kept = [variable for variable in taker.get("env", ()) if variable == VOID]
+    void_variables = [variable for variable in taker.get("env", ()) if variable == VOID]
 
     (changed,) = after(pod(full), guard("Strip"))
 
-    assert full | {"env": [OTHER, *kept], "volumeMounts": [CACHE]} == changed
+    assert full | {"env": [OTHER, *void_variables], "volumeMounts": [CACHE]} == changed
 
 
 @pytest.mark.parametrize(
@@ -263,8 +263,8 @@ def test_devices_taken_by_a_cdi_annotation_are_refused() -> None:
 def test_claim_for_a_network_card_gives_no_gpu() -> None:
     card = container(resources={"claims": [{"name": "card"}]})
     document = pod(card, gpus(1) | {"name": "gpu"}, resourceClaims=[{"name": "card", "resourceClaimName": "card"}])
-    known = replace(setting(guard("Void")), claimed=lambda _pod: ClaimedDevices())
+    context = replace(setting(guard("Void")), claimed=lambda _pod: ClaimedDevices())
 
-    changed = apply(document, mutate(document, "team-a", {}, known).operations)
+    changed = apply(document, mutate(document, "team-a", {}, context).operations)
 
     assert changed["spec"]["containers"][0].get("env") == [VOID]

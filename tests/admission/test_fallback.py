@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exported ValidatingAdmissionPolicy: which rules it has; what they do is in tests/e2e/test_fallback.py."""
+"""The exported ValidatingAdmissionPolicy has the right rules; tests/e2e/test_fallback.py tests their effect."""
 
 import pytest
 

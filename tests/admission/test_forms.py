@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done to templates, to new ephemeral containers, to pods of other schedulers (F18, S14).
+"""Admission of pod templates, and of pods of other schedulers (F18, S14).
 
 See docs/reference/admission.md#reviewed-objects.
 """
@@ -20,11 +20,10 @@ from app.policy.compiled import PolicySet
 from app.values.reasons import Code
 from tests.builders import container, fleet, gpus, node, pod, policies, policy, setting, shipped
 
-GPU, SLICE = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
+GPU = "nvidia.com/gpu"
 TAINTED = node(taints=[{"key": GPU, "value": "present", "effect": "NoSchedule"}])
 FLEET = fleet(TAINTED, classes=["nvidia"])
 VISIBLE = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
-VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
 EVERYTHING = policies(
     policy(
         "p",
@@ -41,23 +40,22 @@ def admit(
     document: dict[str, Any],
     policy_set: PolicySet | None = None,
     form: PodForm = PodForm.Pod,
-    known: FleetFacts = FLEET,
-    settled: tuple[str, ...] = (),
+    fleet_facts: FleetFacts = FLEET,
 ) -> ReviewResult:
-    """Mutate an object of team-a. `settled`: ephemeral containers that were there before."""
-    where = replace(setting(policy_set, known), form=form, existing_ephemeral=frozenset(settled))
-    return mutate(document, "team-a", {}, where)
+    """Mutate an object of team-a."""
+    context = replace(setting(policy_set, fleet_facts), form=form)
+    return mutate(document, "team-a", {}, context)
 
 
 def template(*containers: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """Make a pod template: no kind, no name, no namespace."""
+    """Make a pod template, which has no kind, name or namespace."""
     made = pod(*containers, **more)
     annotations = made["metadata"].get("annotations", {})
     return {"metadata": {"labels": {"app": "a"}, "annotations": annotations}, "spec": made["spec"]}
 
 
 def test_template_is_repaired_and_nothing_else() -> None:
-    """F18: only extended resources, or GitOps tools would fight over the rest."""
+    """F18: only extended resources are repaired, since GitOps tools would revert any other change."""
     document = template(REQUESTS_ONLY, initContainers=[container({GPU: "2"}, {GPU: "1"})])
 
     after = apply(document, admit(document, EVERYTHING, PodForm.Template).operations)
@@ -70,10 +68,10 @@ def test_template_is_repaired_and_nothing_else() -> None:
     assert not admit(after, EVERYTHING, PodForm.Template).operations
 
 
-@pytest.mark.parametrize("asked", [gpus(1), container({GPU: "1"}), container(), gpus(0)], ids=str)
-def test_template_that_is_valid_as_sent_is_not_touched(asked: dict[str, Any]) -> None:
+@pytest.mark.parametrize("valid", [gpus(1), container({GPU: "1"}), container(), gpus(0)], ids=str)
+def test_template_that_is_valid_as_sent_is_not_touched(valid: dict[str, Any]) -> None:
     """A `kubectl diff` stays empty (docs/reference/admission.md#reviewed-objects)."""
-    assert not admit(template(asked, annotations={"products": "H100"}), EVERYTHING, PodForm.Template).operations
+    assert not admit(template(valid, annotations={"products": "H100"}), EVERYTHING, PodForm.Template).operations
 
 
 def test_repair_of_a_template_is_said_to_the_person_who_applies_it() -> None:
@@ -84,7 +82,7 @@ def test_repair_of_a_template_is_said_to_the_person_who_applies_it() -> None:
 
 
 def test_template_has_on_record_what_its_pods_will_not_get() -> None:
-    """F6, F18."""
+    """F6, F18: the decision annotation says what the template's pods will not get."""
     verdict = admit(template(gpus(1)), EVERYTHING, PodForm.Template, fleet(TAINTED, classes=["kata"]))
 
     assert any("RuntimeClass nvidia does not exist" in action for action in verdict.record)
@@ -100,7 +98,7 @@ def test_daemonset_is_warned_of_taints_that_nodes_have(tolerated: list[str], war
     document["spec"]["tolerations"] = [{"key": key, "operator": "Exists"} for key in tolerated]
     nodes = fleet(node(taints=[{"key": GPU, "effect": "NoSchedule"}], offers={f"{GPU}.shared": 4}))
 
-    verdict = admit(document, form=PodForm.DaemonSet, known=nodes)
+    verdict = admit(document, form=PodForm.DaemonSet, fleet_facts=nodes)
 
     assert warned is any("stay off tainted nodes" in warning for warning in verdict.warnings)
 
@@ -132,7 +130,7 @@ def test_template_is_warned_of_what_a_policy_only_warns_of() -> None:
 def test_template_is_refused_for_what_its_pods_would_be_refused_for(
     document: dict[str, Any], words: str, expected: str
 ) -> None:
-    """F18: early, so that the person applying sees it; by both webhooks alike."""
+    """F18: the person who applies the template sees the refusal; both webhooks refuse alike."""
     where = replace(setting(policies(policy("p", f"admission: {{{words}}}"))), form=PodForm.Template)
 
     verdicts = [review(document, "team-a", {}, where) for review in (mutate, validate)]
@@ -163,7 +161,7 @@ def test_template_is_not_refused_for_what_is_mended_in_its_pods(document: dict[s
 
 
 def test_template_keeps_a_forged_record_and_is_warned_of_it() -> None:
-    """F15: its pods lose it."""
+    """F15: the template's pods lose the forged record."""
     document = template(gpus(1), annotations={"decision": "mine"})
 
     verdict = admit(document, None, PodForm.Template)
@@ -180,73 +178,6 @@ def test_empty_object_concerns_nobody(document: dict[str, Any], form: PodForm) -
     verdicts = [review(document, "a", {}, replace(setting(EVERYTHING), form=form)) for review in (mutate, validate)]
 
     assert [verdict.concerned for verdict in verdicts] == [False, False]
-
-
-def debugged(*ephemeral: dict[str, Any], main: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Make a running pod to which ephemeral containers are added."""
-    return pod(main or REQUESTS_ONLY, ephemeralContainers=list(ephemeral))
-
-
-def debugger(name: str = "debugger", **more: Any) -> dict[str, Any]:
-    """Make an ephemeral container."""
-    return {"name": name, "image": "busybox", **more}
-
-
-@pytest.mark.parametrize("mode", ["Deny", "Strip", "Void", "Leave"])
-def test_guard_looks_at_new_ephemeral_containers_only(mode: str) -> None:
-    """Nothing else of a running pod can change (docs/reference/admission.md#reviewed-objects)."""
-    document = debugged(debugger("old", env=[VISIBLE]), debugger(env=[VISIBLE]))
-    guard = policies(policy("p", f"admission: {{visibleDevices: {mode}}}"))
-
-    verdict = admit(document, guard, PodForm.Ephemeral, settled=("old",))
-    spec = apply(document, verdict.operations)["spec"]
-
-    expected: dict[str, Any] = {"Deny": [VISIBLE], "Strip": [], "Void": [VOID], "Leave": [VISIBLE]}
-    assert verdict.allowed is (mode != "Deny")
-    assert spec["ephemeralContainers"] == [debugger("old", env=[VISIBLE]), debugger(env=expected[mode])]
-    assert spec["containers"] == document["spec"]["containers"]
-
-
-def test_ephemeral_container_is_hidden_from_gpus_under_void() -> None:
-    """Its image may say `all`."""
-    document = debugged(debugger())
-    void = policies(policy("p", "admission: {visibleDevices: Void}"))
-
-    after = apply(document, admit(document, void, PodForm.Ephemeral).operations)
-
-    assert after["spec"]["ephemeralContainers"] == [debugger(env=[VOID])]
-    assert after["metadata"] == document["metadata"]
-    assert not admit(after, void, PodForm.Ephemeral).operations
-
-
-@pytest.mark.parametrize(
-    "document",
-    [
-        debugged(debugger(), main=gpus("500m")),
-        debugged(debugger(), main=gpus(1, securityContext={"privileged": True})),
-        debugged(),
-        pod(gpus(1), nodeName="n", ephemeralContainers=None, annotations={"cuda": "new"}),
-    ],
-    ids=["fraction", "privileged pod", "none", "null, bypass and annotation"],
-)
-def test_running_pod_is_judged_by_the_guard_alone(document: dict[str, Any]) -> None:
-    strict = policies(
-        policy("p", "admission: {visibleDevices: Deny, privileged: Deny, bypass: Deny, maxGPUsPerPod: 0}")
-    )
-
-    verdict = admit(document, strict, PodForm.Ephemeral)
-
-    assert verdict.allowed
-    assert not verdict.operations
-
-
-def test_privileged_debugger_is_refused_beside_any_pod() -> None:
-    """F14: it sees every GPU of the node, whatever the pod asked for."""
-    document = debugged(debugger(securityContext={"privileged": True}))
-
-    verdict = admit(document, policies(policy("p", "admission: {privileged: Deny}")), PodForm.Ephemeral)
-
-    assert [reason.code for reason in verdict.reasons] == [Code.NodeDevicesReached]
 
 
 @pytest.mark.parametrize("scheduler", ["volcano", "kai-scheduler", "user-scheduler"])
@@ -280,14 +211,8 @@ def test_pod_of_another_scheduler_is_refused_as_any_other() -> None:
     assert [reason.code for reason in reasons] == [Code.QuantityFractional]
 
 
-def test_ephemeral_review_does_not_repeat_what_was_said_of_the_pod() -> None:
-    document = pod(gpus(1), annotations={"typo": "x"}, ephemeralContainers=[debugger()])
-
-    assert not admit(document, shipped(), PodForm.Ephemeral).warnings
-
-
 def cpu_seconds(make: Callable[[int], dict[str, Any]], containers: int, reviews: int) -> float:
-    """Measure the least CPU time of some reviews of a pod of many containers."""
+    """Measure the CPU time of some reviews of a pod with many containers, the least of several rounds."""
     document = pod(*({**make(index), "name": f"c{index}"} for index in range(containers)))
     spent = []
     for _ in range(reviews):
@@ -306,14 +231,14 @@ def cpu_seconds(make: Callable[[int], dict[str, Any]], containers: int, reviews:
     ],
 )
 def test_time_grows_with_the_containers_and_not_with_their_square(make: Callable[[int], dict[str, Any]]) -> None:
-    """The API server counts containers only after we have answered; eightfold may take sixteen times as long."""
+    """The API server limits containers only after the webhooks; eight times as many may take sixteen times as long."""
     few, many = cpu_seconds(make, 30, reviews=5), cpu_seconds(make, 240, reviews=5)
 
     assert many < 16 * few
 
 
 def test_edit_of_requests_alone_is_followed_by_the_limits_that_we_added() -> None:
-    """F18: `kubectl apply` of requests 2 over requests 1 leaves our limits 1, which must not win."""
+    """F18: `kubectl apply` of requests 2 over requests 1 leaves the limits 1 that we added, which must not win."""
     before = pod(container({GPU: "1"}, {GPU: "1"}))
     edited = pod(container({GPU: "1"}, {GPU: "2"}))
     where = replace(setting(), form=PodForm.Template, old_template=before)

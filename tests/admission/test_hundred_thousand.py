@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A hundred thousand random pods through the door, judged by what Kubernetes itself would say of the result.
+"""A hundred thousand random pods are admitted, and Kubernetes' own rules judge the results.
 
-A failure names its seed and the pod's number: `check(usher, random_pod(draw))` repeats it.
+A failure names its seed and the pod's number; `check(service, random_pod(draw))` repeats it.
 """
 
 import base64
@@ -56,8 +56,8 @@ STRICT = policy(
 
 
 @cache
-def ushers(directory: Path) -> tuple[Service, Service]:
-    """Give the services that take turns: demo fleet with shipped policies; mixed, tainted nodes with everything on."""
+def both_services(directory: Path) -> tuple[Service, Service]:
+    """Return two services: the demo fleet with shipped policies, and mixed tainted nodes with every rule on."""
     runtime_class = {"kind": "RuntimeClass", "metadata": {"name": "nvidia"}, "handler": "nvidia"}
     mixed = [*fleet(random.Random(1), 30), runtime_class]
     everything = policies(EVERYTHING, WARNS, AUDITS, STRICT)
@@ -66,13 +66,13 @@ def ushers(directory: Path) -> tuple[Service, Service]:
 
 @pytest.fixture(scope="session")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("ushers")
+    return tmp_path_factory.mktemp("services")
 
 
 def respond(served: Service, document: dict[str, Any], verb: str) -> dict[str, Any]:
-    """Send a review and give the response, whose form is checked.
+    """Send a review, check the form of the answer, and return the response.
 
-    Raises WireError where the pod is malformed.
+    Raises WireError if the pod is malformed.
     """
     body = json.dumps(review(document, uid="r-77")).encode()
     response: dict[str, Any] = json.loads(answer(body, verb, served).body)["response"]
@@ -91,7 +91,7 @@ def respond(served: Service, document: dict[str, Any], verb: str) -> dict[str, A
 
 
 def check(served: Service, document: dict[str, Any]) -> None:
-    """Check all that is promised of the answers about one Pod."""
+    """Check every promise about the answers for one Pod."""
     response = respond(served, document, "mutate")
     after = json.loads(json.dumps(document))
     if "patch" in response:
@@ -105,18 +105,18 @@ def check(served: Service, document: dict[str, Any]) -> None:
         assert "patch" not in again, base64.b64decode(again["patch"])
         assert set(problems(after)) <= accepted_problems(document, concerned="auditAnnotations" in response)
         assert change_problems(document, after) == []
-    if response["allowed"] or not resource_problems(document):  # else the one judges what the other never sees
+    if response["allowed"] or not resource_problems(document):  # otherwise mutate denies what validate never sees
         assert respond(served, after, "validate")["allowed"] is response["allowed"]
 
 
 def accepted_problems(document: dict[str, Any], concerned: bool) -> set[str]:
-    """List the problems that the Pod may keep: all that are not about amounts of GPUs, which are repaired or denied."""
+    """List the problems that the Pod may keep, which are all except amounts of GPUs: those are repaired or denied."""
     about_gpus = {problem for problem in resource_problems(document) if any(name in problem for name in OURS)}
     return set(problems(document)) - (about_gpus - _zeros_without_limits(document) if concerned else set())
 
 
 def _zeros_without_limits(document: dict[str, Any]) -> set[str]:
-    """List the problems of requests for zero GPUs without a limit: known, see the test below."""
+    """List the problems of requests for zero GPUs without a limit, a known gap that a test below shows."""
     spec = document["spec"]
     return {
         f"spec.{list_name}[{index}].resources.limits: {name}: Limit must be set for non overcommitable resources"
@@ -128,7 +128,7 @@ def _zeros_without_limits(document: dict[str, Any]) -> set[str]:
 
 
 def status_of(served: Service, document: dict[str, Any]) -> int:
-    """Give the HTTP status with which a Pod is answered; the form of any answer is checked."""
+    """Return the HTTP status of the answer to a Pod; the form of every answer is checked."""
     try:
         for verb in ("mutate", "validate"):
             respond(served, document, verb)
@@ -140,7 +140,7 @@ def status_of(served: Service, document: dict[str, Any]) -> int:
 @settings(max_examples=2_000, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(document=pods())
 def test_two_thousand_pods_come_out_as_kubernetes_takes_them(directory: Path, document: dict[str, Any]) -> None:
-    for served in ushers(directory):
+    for served in both_services(directory):
         check(served, document)
 
 
@@ -148,7 +148,7 @@ def test_a_second_call_finds_nothing_to_do_after_the_api_servers_own_changes(dir
     draw = random.Random(SECOND_CALLS)
 
     for number in range(SECOND_CALLS):
-        served, sent = ushers(directory)[number % 2], stored(random_pod(draw))
+        served, sent = both_services(directory)[number % 2], stored(random_pod(draw))
         response = respond(served, sent, "mutate")
         if "patch" not in response:
             continue
@@ -161,7 +161,7 @@ def test_a_second_call_finds_nothing_to_do_after_the_api_servers_own_changes(dir
 @settings(max_examples=500, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(document=spoiled_pods())
 def test_spoiled_pods_are_bad_requests_at_worst(directory: Path, document: dict[str, Any]) -> None:
-    for served in ushers(directory):
+    for served in both_services(directory):
         assert status_of(served, document) in (200, 400)
 
 
@@ -172,7 +172,7 @@ def test_seven_thousand_pods_of_a_seed_come_out_as_kubernetes_takes_them(directo
     for number in range(PODS_PER_SEED):
         document = random_pod(draw)
         try:
-            check(ushers(directory)[number % 2], document)
+            check(both_services(directory)[number % 2], document)
         except Exception as error:
             raise AssertionError(f"seed {seed}, pod {number}: {error}: {json.dumps(document)}") from error
 
@@ -181,7 +181,7 @@ def test_requests_of_zero_gpus_get_limits_where_the_pod_asks_for_gpus(directory:
     idle = container(requests={"nvidia.com/gpu": "0"}, name="idle")
     document = pod(gpus(1), idle)
 
-    response = respond(ushers(directory)[0], document, "mutate")
+    response = respond(both_services(directory)[0], document, "mutate")
 
     assert problems(jsonpatch.apply_patch(document, json.loads(base64.b64decode(response["patch"])))) == []
 
@@ -189,6 +189,6 @@ def test_requests_of_zero_gpus_get_limits_where_the_pod_asks_for_gpus(directory:
 def test_affinity_on_products_with_long_names_has_label_values_only(directory: Path) -> None:
     document = pod(annotations={"products": "RTX-PRO-6000"})
 
-    response = respond(ushers(directory)[0], document, "mutate")
+    response = respond(both_services(directory)[0], document, "mutate")
 
     assert problems(jsonpatch.apply_patch(document, json.loads(base64.b64decode(response["patch"])))) == []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reviews of random pods: the patch applies, as the library applies it, and a second review changes nothing."""
+"""Reviews of random pods: the patch applies as in the JSON Patch library, and a second review changes nothing."""
 
 import copy
 from typing import Any

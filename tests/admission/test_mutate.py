@@ -1,54 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutators: what each does to a GPU pod, what it leaves alone, and its edges (F2 to F7, F10, F13, F20)."""
+"""Mutators: what each changes in a GPU pod, what it leaves alone, and its limits (F2 to F7, F10, F13, F20)."""
 
 from typing import Any
 
 import pytest
 
-from app.admission.fleet_facts import FleetFacts
 from app.admission.json_patch import apply
-from app.admission.review import ReviewResult, mutate
 from app.nodes.label_keys import PRODUCT
 from app.placement.engine import judge_class
-from app.policy.compiled import PolicySet
 from app.values.label_requirements import label_requirement
-from tests.builders import container, demand, gpus, node, pod, policies, policy, setting
-from tests.builders import fleet as fleet_of
+from tests.admission.mutated import admit, fleet, spec_of
+from tests.builders import container, demand, gpus, node, pod, policies, policy
 
 GPU = "nvidia.com/gpu"
 SLICE = "nvidia.com/mig-1g.10gb"
-TAINT = {"key": GPU, "value": "present", "effect": "NoSchedule"}
 REPAIR = "admission: {extendedResources: {requestsOnly: CopyToLimits, mismatch: UseLimits, fractional: Deny}}"
-TOLERATE = "admission: {tolerations: {fromNodeTaints: true}}"
 PIN = "admission: {affinity: {mode: Required}}"
-
-
-def fleet(*nodes: dict[str, Any], classes: set[str] | None = None) -> FleetFacts:
-    """Make a fleet of built nodes, each given by the builder's arguments."""
-    return fleet_of(*(node(**arguments) for arguments in nodes), classes=classes)
-
-
-def admit(
-    document: dict[str, Any], known: FleetFacts | None = None, policy_set: PolicySet | None = None
-) -> ReviewResult:
-    """Mutate a Pod of team-a."""
-    return mutate(document, "team-a", {}, setting(policy_set, known or fleet()))
-
-
-def spec_of(
-    document: dict[str, Any], known: FleetFacts | None = None, policy_set: PolicySet | None = None
-) -> dict[str, Any]:
-    """Give the spec after admission."""
-    spec: dict[str, Any] = apply(document, admit(document, known, policy_set).operations)["spec"]
-    return spec
-
-
-def tolerations(
-    document: dict[str, Any], known: FleetFacts, policy_set: PolicySet | None = None
-) -> list[dict[str, Any]]:
-    """List the tolerations after admission."""
-    present_tolerations: list[dict[str, Any]] = spec_of(document, known, policy_set).get("tolerations", [])
-    return present_tolerations
 
 
 @pytest.mark.parametrize(
@@ -94,7 +61,7 @@ def test_requests_that_differ_from_limits_are_set_to_them(
 
 
 @pytest.mark.parametrize(
-    ("document", "classes", "expected", "said"),
+    ("document", "classes", "expected", "recorded"),
     [
         pytest.param(pod(), {"nvidia"}, "nvidia", False, id="exists"),
         pytest.param(pod(), {"nvidia-cdi"}, None, True, id="does not exist"),
@@ -115,15 +82,15 @@ def test_requests_that_differ_from_limits_are_set_to_them(
     ],
 )
 def test_runtime_class_is_set_only_where_it_exists_and_suits(
-    document: dict[str, Any], classes: set[str] | None, expected: str | None, said: bool
+    document: dict[str, Any], classes: set[str] | None, expected: str | None, recorded: bool
 ) -> None:
-    """What is missing is on record, and no warning: whoever makes a pod can do nothing about it (F6)."""
+    """A missing class is recorded without a warning, since the author of a pod can do nothing about it (F6)."""
     set_class = policies(policy("p", "admission: {runtimeClassName: nvidia}"))
 
     verdict = admit(document, fleet(classes=classes), set_class)
 
     assert expected == apply(document, verdict.operations)["spec"].get("runtimeClassName")
-    assert said is any("RuntimeClass nvidia" in action for action in verdict.record)
+    assert recorded is any("RuntimeClass nvidia" in action for action in verdict.record)
     assert verdict.warnings == ()
 
 
@@ -138,93 +105,6 @@ def test_scheduler_is_set_unless_the_pod_chose_one(given: dict[str, Any], expect
     assert expected == after["schedulerName"]
 
 
-def copied(value: str = "present", effect: str = "NoSchedule", key: str = GPU) -> dict[str, str]:
-    """Write the toleration that copies a taint."""
-    return {"key": key, "operator": "Equal", "value": value, "effect": effect}
-
-
-def anything(key: str = GPU, effect: str = "NoSchedule") -> dict[str, str]:
-    """Write the toleration of every value of a taint key."""
-    return {"key": key, "operator": "Exists", "effect": effect}
-
-
-def tainted(*taints: dict[str, str], **more: Any) -> dict[str, Any]:
-    """Describe a node with taints."""
-    return {"taints": list(taints), **more}
-
-
-TEAMS = [tainted(TAINT, {"key": "dedicated", "value": team, "effect": "NoSchedule"}) for team in ("a", "b")]
-SPOT, UPGRADE = "cloud.google.com/gke-spot", "nvidia.com/gpu-driver-upgrade"
-SYSTEM = [{"key": key, "effect": "NoSchedule"} for key in ("node.kubernetes.io/unschedulable", SPOT, UPGRADE)]
-AKS = {"key": "sku", "value": "gpu", "effect": "NoSchedule"}
-SHARE = "nvidia.com/gpu.shared"
-SLICED, SHARED = tainted(TAINT, offers={SLICE: 7}), tainted(TAINT, offers={SHARE: 4})
-A10 = tainted(TAINT | {"value": "a10"}, product="NVIDIA-A10")
-AMD = tainted(TAINT | {"value": "amd"}, offers={"amd.com/gpu": 8})
-H100 = pod(annotations={"products": "H100"})
-
-
-@pytest.mark.parametrize(
-    ("document", "nodes", "expected"),
-    [
-        pytest.param(pod(), [], [anything()], id="unknown fleet: the resource's own key (F2)"),
-        pytest.param(pod(), [tainted(TAINT)], [copied()], id="copied from the node (F3)"),
-        pytest.param(pod(), [tainted(TAINT | {"effect": "NoExecute"})], [copied(effect="NoExecute")], id="effect too"),
-        pytest.param(pod(), [tainted(TAINT), tainted(TAINT | {"value": "yes"})], [anything()], id="two values"),
-        pytest.param(pod(), [tainted({"key": GPU, "effect": "NoSchedule"})], [copied("")], id="taint without a value"),
-        pytest.param(pod(), [tainted(AKS)], [anything(), copied("gpu", key="sku")], id="taint of a cloud"),
-        pytest.param(pod(), TEAMS, [copied()], id="never the taint of a team (P16)"),
-        pytest.param(pod(), [tainted(TAINT, *SYSTEM)], [copied()], id="never a taint of the system"),
-        pytest.param(pod(gpus(1, SLICE)), [SLICED], [copied(), anything(SLICE)], id="slice: GPU taint too (F4)"),
-        pytest.param(pod(gpus(1, SLICE)), [], [anything(), anything(SLICE)], id="slice, unknown fleet (F4)"),
-        pytest.param(pod(gpus(1, SHARE)), [SHARED], [copied(), anything(SHARE)], id="share: GPU taint too (F4)"),
-        pytest.param(pod(), [tainted(TAINT), AMD], [copied()], id="not of a node without the resource"),
-        pytest.param(H100, [tainted(TAINT), A10], [copied()], id="not of a node of another product"),
-        pytest.param(pod(gpus(1, "amd.com/gpu")), [tainted(TAINT)], [anything("amd.com/gpu")], id="AMD pod"),
-        pytest.param(
-            pod(gpus(1, "amd.com/gpu")),
-            [tainted(AKS, offers={"amd.com/gpu": 8}), tainted(TAINT)],
-            [anything("amd.com/gpu"), copied("gpu", key="sku")],
-            id="AMD pod, taint of a cloud",
-        ),
-    ],
-)
-def test_tolerations_are_those_of_the_gpu_taints_of_nodes_that_could_serve(
-    document: dict[str, Any], nodes: list[dict[str, Any]], expected: list[dict[str, str]]
-) -> None:
-    """P35."""
-    present_tolerations = tolerations(document, fleet(*nodes), policies(policy("p", TOLERATE)))
-
-    assert sorted(expected, key=str) == sorted(present_tolerations, key=str)
-
-
-def test_taint_key_of_a_policy_is_tolerated_too() -> None:
-    dedicated = "admission: {tolerations: {fromNodeTaints: true, keys: [dedicated]}}"
-
-    present_tolerations = tolerations(pod(), fleet(TEAMS[0]), policies(policy("p", dedicated)))
-
-    assert [copied(), copied("a", key="dedicated")] == present_tolerations
-
-
-@pytest.mark.parametrize(
-    ("present", "covered"),
-    [
-        pytest.param(copied(), True, id="equal"),
-        pytest.param(anything(), True, id="any value"),
-        pytest.param({"key": GPU, "operator": "Exists"}, True, id="any effect"),
-        pytest.param({"key": GPU, "value": "present", "effect": "NoSchedule"}, True, id="no operator is Equal"),
-        pytest.param({"operator": "Exists"}, True, id="everything"),
-        pytest.param(copied("other"), False, id="another value"),
-        pytest.param(copied(effect="NoExecute"), False, id="another effect"),
-        pytest.param(copied(key="dedicated"), False, id="another key"),
-    ],
-)
-def test_nothing_is_added_that_a_toleration_covers(present: dict[str, str], covered: bool) -> None:
-    present_tolerations = tolerations(pod(gpus(1), tolerations=[present]), fleet(tainted(TAINT)))
-
-    assert ([present] if covered else [present, copied()]) == present_tolerations
-
-
 def required(*terms: dict[str, Any]) -> dict[str, Any]:
     """Write required node affinity."""
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}}
@@ -237,7 +117,7 @@ def terms_of(spec: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def selects(spec: dict[str, Any], labels: dict[str, str]) -> bool:
-    """Tell whether the required node affinity selects a node, as core/v1 NodeSelector says."""
+    """Tell whether the required node affinity selects a node, by the rules of core/v1 NodeSelector."""
     filled = [expressions for term in terms_of(spec) if (expressions := term.get("matchExpressions"))]
     return any(
         all(label_requirement(**expression).allows(labels.get(expression["key"])) for expression in every)
@@ -250,7 +130,7 @@ A100 = "NVIDIA-A100-SXM4-80GB"
 
 
 @pytest.mark.parametrize(
-    ("wanted", "label"),
+    ("products", "label"),
     [
         pytest.param("A100", A100, id="a product of the family"),
         pytest.param("A100", A100.removeprefix("NVIDIA-"), id="as old drivers wrote it"),
@@ -260,8 +140,8 @@ A100 = "NVIDIA-A100-SXM4-80GB"
         pytest.param("A100-*", "NVIDIA-A100-SXM5-96GB", id="a glob that a newer product matches"),
     ],
 )
-def test_affinity_excludes_no_node_that_the_filter_accepts(wanted: str, label: str) -> None:
-    document = pod(annotations={"products": wanted})
+def test_affinity_excludes_no_node_that_the_filter_accepts(products: str, label: str) -> None:
+    document = pod(annotations={"products": products})
     new = node(product=label)
 
     after = spec_of(document)

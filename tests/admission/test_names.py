@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names set by policy: runtime class, scheduler, priority class; never over the pod's own unless told (F5, F6, F13)."""
+"""Names that a policy sets: runtime class, scheduler and priority class, over the pod's own only if told (F5, F6,
+F13)."""
 
 from dataclasses import replace
 from typing import Any
@@ -25,16 +26,16 @@ def names(words: str, action: str = "Enforce", more: str = "") -> PolicySet:
 
 
 def admit(
-    document: dict[str, Any], policy_set: PolicySet, known: FleetFacts = FLEET, form: PodForm = PodForm.Pod
+    document: dict[str, Any], policy_set: PolicySet, fleet_facts: FleetFacts = FLEET, form: PodForm = PodForm.Pod
 ) -> ReviewResult:
     """Mutate an object of team-a."""
-    return mutate(document, "team-a", {}, replace(setting(policy_set, known), form=form))
+    return mutate(document, "team-a", {}, replace(setting(policy_set, fleet_facts), form=form))
 
 
-def spec_of(document: dict[str, Any], policy_set: PolicySet, known: FleetFacts = FLEET) -> dict[str, Any]:
-    """Give the spec after admission, which a second pass leaves alone."""
-    after = apply(document, admit(document, policy_set, known).operations)
-    assert not admit(after, policy_set, known).operations
+def spec_of(document: dict[str, Any], policy_set: PolicySet, fleet_facts: FleetFacts = FLEET) -> dict[str, Any]:
+    """Return the spec after admission, which a second review leaves unchanged."""
+    after = apply(document, admit(document, policy_set, fleet_facts).operations)
+    assert not admit(after, policy_set, fleet_facts).operations
     spec: dict[str, Any] = after["spec"]
     return spec
 
@@ -68,15 +69,15 @@ def test_override_replaces_the_runtime_class_unless_it_brought_overhead(given: d
     assert spec_of(pod(gpus(1), **given), names(NVIDIA + OVERRIDE))["runtimeClassName"] == expected
 
 
-@pytest.mark.parametrize("known", [{"kata": {}}, {}, None], ids=["others exist", "none exists", "not listed"])
+@pytest.mark.parametrize("classes", [{"kata": {}}, {}, None], ids=["others exist", "none exists", "not listed"])
 @pytest.mark.parametrize("given", [{}, {"runtimeClassName": "mine"}], ids=["unset", "set"])
 def test_missing_runtime_class_is_on_record_and_never_set_not_even_by_override(
-    given: dict[str, Any], known: Any
+    given: dict[str, Any], classes: Any
 ) -> None:
     """F6."""
     document = pod(gpus(1), **given)
 
-    verdict = admit(document, names(NVIDIA + OVERRIDE), FleetFacts((), known))
+    verdict = admit(document, names(NVIDIA + OVERRIDE), FleetFacts((), classes))
 
     assert document["spec"] == apply(document, verdict.operations)["spec"]
     assert any("RuntimeClass nvidia" in action for action in verdict.record)
@@ -89,7 +90,7 @@ def test_missing_runtime_class_is_on_record_and_never_set_not_even_by_override(
     ids=["none", "null", "the same", "another key", "another value"],
 )
 def test_runtime_class_that_selects_other_nodes_than_the_pod_is_not_set(selector: Any, expected: str | None) -> None:
-    """The API server refuses such a pod (RuntimeClass admission: conflict)."""
+    """The API server refuses such a pod (the RuntimeClass admission plugin reports a conflict)."""
     document = pod(gpus(1), nodeSelector=selector)
 
     verdict = admit(document, names("runtimeClassName: picky"))
@@ -214,7 +215,7 @@ def test_highest_priority_wins_and_only_its_own_override_counts(second: str) -> 
 
 
 def test_bypass_is_refused_where_policy_says_so() -> None:
-    """F13, F14's neighbour: nodeName, and another scheduler than the policy's."""
+    """F13, F14: a bypass is a nodeName, or another scheduler than the policy's."""
     strict = names(f"{SCHEDULER}, bypass: Deny")
 
     documents = pod(gpus(1), nodeName="n"), pod(gpus(1), schedulerName="volcano"), pod(gpus(1))
@@ -243,14 +244,14 @@ def test_template_is_warned_of_where_the_cluster_has_no_runtime_class_at_all() -
 
 
 def test_override_replaces_any_scheduler() -> None:
-    """Never over a value the user wrote unless override (docs/reference/policy.md#merge)."""
+    """Without override, a value of the user stays (docs/reference/policy.md#merge)."""
     spec = spec_of(pod(gpus(1), schedulerName="volcano"), names(SCHEDULER + OVERRIDE))
 
     assert spec["schedulerName"] == "ours"
 
 
 def test_workload_class_that_a_pod_gives_itself_takes_nothing_of_the_fallback_away() -> None:
-    """A policy picked by an annotation can only tighten (docs/reference/policy.md#match)."""
+    """A policy that is selected by an annotation can only tighten (docs/reference/policy.md#match)."""
     own = policies(policy("mine", "priority: 9, match: {workloadClass: [training]}, placement: {sharing: Exclusive}"))
     half = pod(gpus("500m"), annotations={"workload-class": "training"})
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs under other names: by a DeviceClass, by its own extended resource, handed on to a virtual machine (S13, F26)."""
+"""GPUs under other names: DeviceClass, extended resource of a class, or passed through to a VM (S13, F26)."""
 
 from dataclasses import replace
 from typing import Any
@@ -32,12 +32,12 @@ def state() -> State:
 
 def judged(*containers: dict[str, Any], spec: str = "admission: {maxGPUsPerPod: 4}") -> ReviewResult:
     """Validate a pod on that cluster."""
-    known = replace(setting(policies(policy("p", spec))), claimed=state().claimed)
-    return validate(pod(*containers), "team-a", {}, known)
+    context = replace(setting(policies(policy("p", spec))), claimed=state().claimed)
+    return validate(pod(*containers), "team-a", {}, context)
 
 
 def asking(resource: str, count: int) -> dict[str, Any]:
-    """Make a container."""
+    """Make a container that requests this amount."""
     return container({resource: count}, {resource: count})
 
 
@@ -53,7 +53,7 @@ def asking(resource: str, count: int) -> dict[str, Any]:
     ],
 )
 def test_gpus_are_counted_whatever_their_name(resource: str) -> None:
-    """F26: five of them are more than four, four are not."""
+    """F26: the limit is four, so five are refused and four are not."""
     codes = {count: [reason.code for reason in judged(asking(resource, count)).reasons] for count in (4, 5)}
 
     assert codes == {4: [], 5: [Code.TooManyGPUs]}
@@ -87,6 +87,6 @@ def test_guards_of_gpu_pods_hold_for_them(resource: str) -> None:
 def test_class_that_goes_is_forgotten() -> None:
     made = state()
     made.drop_device_class("big")
-    known = replace(setting(policies(policy("p", "admission: {maxGPUsPerPod: 4}"))), claimed=made.claimed)
+    context = replace(setting(policies(policy("p", "admission: {maxGPUsPerPod: 4}"))), claimed=made.claimed)
 
-    assert not validate(pod(asking("example.com/gpu", 8)), "team-a", {}, known).concerned
+    assert not validate(pod(asking("example.com/gpu", 8)), "team-a", {}, context).concerned

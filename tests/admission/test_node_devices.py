@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node's own devices, reached without asking for a GPU: privileged, or by hostPath (F12, F14)."""
+"""Access to a node's GPUs without requesting them, by privileged containers or by hostPath (F12, F14)."""
 
 from typing import Any
 
@@ -13,12 +13,12 @@ PRIVILEGED: dict[str, Any] = {"securityContext": {"privileged": True}}
 
 
 def mounting(path: str) -> dict[str, Any]:
-    """Make a pod with a volume of the node."""
+    """Make a pod with a hostPath volume."""
     return pod(container(), volumes=[{"name": "v", "hostPath": {"path": path}}])
 
 
 def codes(document: dict[str, Any], spec: str = "admission: {visibleDevices: Deny, privileged: Deny}") -> list[Code]:
-    """Say why a pod is refused."""
+    """List the reason codes for which a pod is refused."""
     verdict = validate(document, "team-a", {}, setting(policies(policy("p", spec))))
     return [reason.code for reason in verdict.reasons]
 
@@ -50,7 +50,7 @@ def test_privileged_pod_without_a_gpu_is_refused_and_one_with_a_gpu_once() -> No
 
 @pytest.mark.parametrize("document", [pod(container(**PRIVILEGED)), mounting("/dev/nvidia0"), mounting("/dev")])
 def test_shipped_policies_warn_and_let_in(document: dict[str, Any]) -> None:
-    """Nothing that ran before is refused."""
+    """The shipped policies refuse no pod that ran before."""
     verdict = validate(document, "team-a", {}, setting(shipped()))
 
     assert verdict.allowed

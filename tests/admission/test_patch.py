@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON Patch: our applier against the library jsonpatch, on documents and operations like those we build (F24)."""
+"""JSON Patch: our implementation against the library jsonpatch, on documents and operations like those we build
+(F24)."""
 
 import copy
 from typing import Any
@@ -21,12 +22,12 @@ TREES: st.SearchStrategy[dict[str, Any]] = st.recursive(
     lambda inner: st.dictionaries(KEYS, inner | st.none(), max_size=3),
     max_leaves=10,
 )
-"""Objects of objects (or null, which counts as absent): whatever stands above a member that we set."""
+"""Objects of objects or null, which counts as absent: all that can be above a member that we set."""
 PATHS = st.lists(KEYS, min_size=1, max_size=4).map(tuple)
 
 
 def by_library(document: Any, operations: list[Operation]) -> Any:
-    """Apply with the library, from the JSON that is sent."""
+    """Apply the JSON that we send with the library."""
     return jsonpatch.apply_patch(document, [operation.as_json() for operation in operations])
 
 
@@ -39,9 +40,9 @@ def value_at(document: Any, path: tuple[str, ...]) -> Any:
 
 @given(TREES, st.lists(st.tuples(PATHS, VALUES), max_size=5))
 @settings(deadline=None)
-def test_put_sets_the_member_as_the_library_does(tree: dict[str, Any], wanted: list[tuple[Any, Any]]) -> None:
+def test_put_sets_the_member_as_the_library_does(tree: dict[str, Any], members: list[tuple[Any, Any]]) -> None:
     document: Any = tree
-    for path, value in wanted:
+    for path, value in members:
         if not reachable(document, path):
             continue
 
@@ -54,7 +55,7 @@ def test_put_sets_the_member_as_the_library_does(tree: dict[str, Any], wanted: l
 
 
 def reachable(document: Any, path: tuple[str, ...]) -> bool:
-    """Tell whether objects, null or nothing stand on the way; anything else is no Pod that read_pod lets through."""
+    """Tell whether only objects, null or nothing are on the way; read_pod accepts nothing else."""
     for key in path[:-1]:
         if not isinstance(document, dict):
             return False

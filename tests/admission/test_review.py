@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One review: what is put on record, what is said, whom it spares, and that a second one changes nothing (F23)."""
+"""One review: what it records, what it warns of, which pods are exempt, and that a second one changes nothing (F23)."""
 
 import json
 from typing import Any
@@ -84,8 +84,8 @@ def test_decision_of_an_earlier_call_is_left_alone_without_a_warning() -> None:
 FIELDS: dict[str, Any] = {"f:metadata": {"f:annotations": {".": {}, "f:gpu-usher.io/decision": {}}}}
 
 
-def called_again(written_by_user: bool) -> dict[str, Any]:
-    """A pod with a record of one action, to which another webhook added a container since."""
+def reinvoked_pod(written_by_user: bool) -> dict[str, Any]:
+    """Return a pod with a record of one action, to which another webhook has then added a container."""
     first: dict[str, Any] = apply(pod(container(None, {GPU: "1"})), admit(pod(container(None, {GPU: "1"}))).operations)
     managed = [{"manager": "kubectl", "operation": "Update", "fieldsV1": FIELDS if written_by_user else {"f:spec": {}}}]
     first["metadata"]["managedFields"] = managed
@@ -94,20 +94,20 @@ def called_again(written_by_user: bool) -> dict[str, Any]:
 
 
 def test_record_of_an_earlier_call_about_the_same_request_is_kept_and_nobody_is_accused() -> None:
-    """F25, reinvocation: managedFields do not list what a webhook's patch added."""
-    verdict = admit(called_again(written_by_user=False))
+    """F25: on reinvocation, managedFields do not list what a webhook's patch has added."""
+    verdict = admit(reinvoked_pod(written_by_user=False))
 
     assert not any(DECISION in warning for warning in verdict.warnings)
     done = "nvidia.com/gpu limits set to 1 as in requests"
-    assert {f"main: {done}", f"added: {done}"} <= set(record(called_again(written_by_user=False))["actions"])
+    assert {f"main: {done}", f"added: {done}"} <= set(record(reinvoked_pod(written_by_user=False))["actions"])
 
 
 def test_record_that_the_requester_wrote_is_never_kept_however_well_made() -> None:
-    """F15: copied whole from another pod, and listed in managedFields."""
-    verdict = admit(called_again(written_by_user=True))
+    """F15: the record was copied from another pod and is listed in managedFields."""
+    verdict = admit(reinvoked_pod(written_by_user=True))
 
     assert any(DECISION in warning for warning in verdict.warnings)
-    assert not any(action.startswith("main: ") for action in record(called_again(written_by_user=True))["actions"])
+    assert not any(action.startswith("main: ") for action in record(reinvoked_pod(written_by_user=True))["actions"])
 
 
 @pytest.mark.parametrize(

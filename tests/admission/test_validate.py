@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Validators: why a GPU pod is refused, in words that name the container and the alternative (F8, F9, F26)."""
+"""Validators: why a GPU pod is refused, with messages that name the container and the alternative (F8, F9, F26)."""
 
 from typing import Any
 
@@ -17,12 +17,12 @@ SLICE = "nvidia.com/mig-1g.10gb"
 
 
 def judge(document: dict[str, Any], policy_set: PolicySet | None = None) -> ReviewResult:
-    """Validate a Pod of team-a, by the shipped policies unless others are given."""
+    """Validate a Pod of team-a, by the shipped policies by default."""
     return validate(document, "team-a", {}, setting(policy_set))
 
 
 def codes(document: dict[str, Any], policy_set: PolicySet | None = None) -> list[Code]:
-    """List the codes of the refusals."""
+    """List the reason codes of the refusals."""
     return [reason.code for reason in judge(document, policy_set).reasons]
 
 
@@ -237,14 +237,14 @@ TIME_SLICED = node("shared", product="NVIDIA-A10-SHARED", offers={GPU: 8})
 def test_several_replicas_of_shared_gpus_are_not_several_gpus(
     document: dict[str, Any], nodes: list[Node], refused: bool
 ) -> None:
-    """F68: two replicas may be of one GPU."""
+    """F68: two replicas may belong to one GPU."""
     verdict = validate(document, "team-a", {}, setting(SHARES, fleet(*nodes)))
 
     assert [reason.code for reason in verdict.reasons] == [Code.SharedReplicasAskedAsGPUs] * refused
 
 
 def test_shipped_policies_only_warn_of_replicas() -> None:
-    """F68: the pod runs on most clusters, only not as its author thinks."""
+    """F68: the pod runs on most clusters, though not as its author expects."""
     verdict = judge(pod(gpus(2, f"{GPU}.shared")))
 
     assert not verdict.reasons

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random wishes: pods with needs and node affinity of their own, and the policies that meet them."""
+"""Random pods with needs and node affinity of their own, and the policies that apply to them."""
 
 import random
 from functools import cache
@@ -38,7 +38,7 @@ SHARES = {
     "interconnect": 1,
     "mig-profile": 1,
 }
-"""How often a pod has the annotation, relative to the others."""
+"""How often a pod has each annotation, relative to the others."""
 MODES = ("Required", "Required", "Required", "Preferred", "Off")
 EXTRAS = (
     "products: {allow: [H100, A100, L4]}",
@@ -56,7 +56,7 @@ EXTRAS = (
 
 
 def wish(draw: random.Random, fleet: list[dict[str, Any]]) -> dict[str, Any]:
-    """Draw a Pod, mostly one that some node of the fleet could serve; its own affinity speaks of the fleet's labels."""
+    """Draw a Pod that mostly some node of the fleet could serve, with affinity about the fleet's labels."""
     target = draw.choice(fleet)
     keys = draw.choices(list(SHARES), list(SHARES.values()), k=draw.choice([0, 1, 1, 1, 2, 2, 3]))
     annotations = {key: draw.choice(SHAPES[key]) for key in keys}
@@ -67,7 +67,7 @@ def wish(draw: random.Random, fleet: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _products(draw: random.Random, target: dict[str, Any]) -> str:
-    """Draw products, among them often the one that the target's labels speak of, if any do."""
+    """Draw products; often one of them is the one in the target's labels."""
     label = target["metadata"]["labels"].get("nvidia.com/gpu.product", "")
     named = label.split("-MIG-")[0].removesuffix("-SHARED") or draw.choice(SHAPES["products"])
     words = [draw.choice([named, named, named.split("-")[1] if "-" in named else named, *SHAPES["products"][:2]])]
@@ -77,7 +77,7 @@ def _products(draw: random.Random, target: dict[str, Any]) -> str:
 
 
 def _container(draw: random.Random, name: str, target: dict[str, Any]) -> dict[str, Any]:
-    """Draw a container; some ask requests only, or limits only."""
+    """Draw a container; some have requests only, or limits only."""
     offered = [key for key, amount in target["status"]["allocatable"].items() if "/" in key and amount != "0"]
     mig = f"nvidia.com/mig-{draw.choice(PROFILES[:-1])}"
     resource = draw.choice([*offered * 6, "nvidia.com/gpu", mig, "nvidia.com/gpu.shared"])
@@ -92,7 +92,7 @@ def _container(draw: random.Random, name: str, target: dict[str, Any]) -> dict[s
 
 
 def user_affinity(draw: random.Random, fleet: list[dict[str, Any]]) -> dict[str, Any]:
-    """Draw members of a spec: up to four alternative terms, preferences, a nodeSelector; often none."""
+    """Draw members of a spec: often none, or up to four alternative terms, preferences and a nodeSelector."""
     spec: dict[str, Any] = {}
     if draw.random() < 0.15:
         spec["nodeSelector"] = dict([_label(draw, fleet)])
@@ -138,7 +138,7 @@ def _label(draw: random.Random, fleet: list[dict[str, Any]]) -> tuple[str, str]:
 
 
 def rules(draw: random.Random) -> PolicySet:
-    """Draw a policy set: affinity mode, compatibility, unknown facts, sometimes needs of its own."""
+    """Draw a policy set: affinity mode, compatibility, unknown facts, and sometimes needs."""
     mode, accept = draw.choice(MODES), draw.choice(["Native", "MinorVersion", "ForwardCompatible"])
     unknown = draw.choice(["Accept", "Refuse"])
     extra = draw.choice(EXTRAS) if draw.random() < 0.3 else ""

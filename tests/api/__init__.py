@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of the edges that speak HTTP: bytes in, bytes out."""
+"""Tests of the HTTP routes: bytes in, bytes out."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client of the TLS application in memory: the whole ASGI stack, without a socket."""
+"""A client of the TLS application in memory, over the whole ASGI stack and without a socket."""
 
 import asyncio
 import base64
@@ -19,16 +19,16 @@ from tests.builders import make_service
 
 
 @cache
-def demo_usher() -> Service:
-    """Give the demo service that tests share; none of them changes it."""
+def demo_service() -> Service:
+    """Return the demo service that tests share; none of them changes it."""
     return make_service(Path(mkdtemp()))
 
 
 def post(path: str, body: bytes | AsyncIterable[bytes], service: Service | None = None) -> httpx.Response:
-    """Post a body through the ASGI stack."""
+    """Post a body over the ASGI stack."""
 
     async def send() -> httpx.Response:
-        app = create_tls_app(service or demo_usher(), Metrics())
+        app = create_tls_app(service or demo_service(), Metrics())
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="https://127.0.0.1") as client:
             return await client.post(path, content=body)
@@ -37,7 +37,7 @@ def post(path: str, body: bytes | AsyncIterable[bytes], service: Service | None 
 
 
 def reviewed(review: Any, verb: str = "mutate", service: Service | None = None) -> dict[str, Any]:
-    """Post an AdmissionReview; gives the response member of the answer."""
+    """Post an AdmissionReview, and return the response member of the answer."""
     answer = post(f"/{verb}", json.dumps(review).encode(), service)
     assert answer.status_code == 200, answer.text
     response: dict[str, Any] = answer.json()["response"]

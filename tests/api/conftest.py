@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures of the API tests: one service in memory, and a way to ask any of its three applications."""
+"""Fixtures of the API tests: one service in memory, and a function that sends a request to any of its applications."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,18 +13,18 @@ from app.server.service import Service
 from tests.builders import make_service
 
 Ask = Callable[..., httpx.Response]
-"""(application, method, path, anything httpx takes) → the answer; an exception of the application is a 500."""
+"""(application, method, path, further httpx arguments) → the answer. An exception of the application becomes a 500."""
 
 
 @pytest.fixture(scope="session")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Service:
-    """Make the demo service; no test changes it."""
+    """Make the demo service, which no test changes."""
     return make_service(tmp_path_factory.mktemp("certs"))
 
 
 @pytest.fixture(scope="session")
 def ask() -> Ask:
-    """Give the function that sends one request through an application's whole ASGI stack."""
+    """Return the function that sends one request over an application's whole ASGI stack."""
 
     def send(app: ASGIApp, method: str, path: str, host: str = "127.0.0.1", **request: Any) -> httpx.Response:
         async def exchange() -> httpx.Response:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Raw sockets against a running server: half-sent requests, and what becomes of the connection."""
+"""Raw sockets against a running server, for half-sent requests and for what happens to the connection."""
 
 import contextlib
 import json
@@ -13,18 +13,18 @@ from tests.builders import pod, review
 
 BODY = json.dumps(review(pod())).encode()
 TIMEOUT_SECONDS = 20
-"""Bound on every wait; a busy machine gets time."""
+"""Bound on every wait, large enough for a busy machine."""
 
 
 def post(body: bytes = BODY, path: str = "/mutate", length: int | None = None, more: bytes = b"") -> bytes:
-    """Write a request; `length`: what Content-Length says, the truth by default."""
-    said = len(body) if length is None else length
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {said}\r\n".encode()
+    """Write a request. `length` is its Content-Length, which is the true one by default."""
+    content_length = len(body) if length is None else length
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {content_length}\r\n".encode()
     return head + more + b"\r\n" + body
 
 
 def connect(port: int | None, ca: Path | None = None) -> socket.socket:
-    """Open a connection; with `ca`, TLS that trusts it."""
+    """Open a connection; with `ca` over TLS that trusts this CA."""
     plain = socket.create_connection(("127.0.0.1", port or 0), TIMEOUT_SECONDS)
     if ca is None:
         return plain
@@ -32,7 +32,7 @@ def connect(port: int | None, ca: Path | None = None) -> socket.socket:
 
 
 def closed(sock: socket.socket) -> bool:
-    """Wait until the peer closes; tells whether it did, whatever it said before."""
+    """Wait until the peer closes the connection, and tell whether it did; what it sent before does not count."""
     with contextlib.suppress(ConnectionError, ssl.SSLError):
         try:
             while sock.recv(65536):
@@ -43,7 +43,7 @@ def closed(sock: socket.socket) -> bool:
 
 
 def all_closed(socks: list[socket.socket], seconds: float = TIMEOUT_SECONDS) -> int:
-    """Wait until the peer has closed all of these plain sockets; gives how many it has not."""
+    """Wait until the peer has closed all of these plain sockets, and return how many are still open."""
     poll, left, end = select.poll(), {sock.fileno(): sock for sock in socks}, time.monotonic() + seconds
     for number in left:
         poll.register(number, select.POLLIN)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What bodies take of the memory, and texts of /metrics of the loop."""
+"""The memory that request bodies take, and the event loop's time that texts of /metrics take."""
 
 import asyncio
 import tracemalloc
@@ -18,7 +18,7 @@ SIZE = 48 * MIB
 
 
 def sent(size: int) -> Request:
-    """Make a request whose body comes in pieces of a mebibyte, each made when it is read."""
+    """Make a request whose body comes in pieces of 1 MiB, each made when it is read."""
     left = iter(range(size // MIB, 0, -1))
 
     async def receive() -> Message:
@@ -29,7 +29,7 @@ def sent(size: int) -> Request:
 
 
 def test_large_body_is_held_once() -> None:
-    """Fault 50: its pieces and the whole were there together, so that two of the largest filled 512 MiB."""
+    """Fault 50: the pieces and the joined body must not be held together, or two of the largest bodies fill 512 MiB."""
 
     async def read() -> tuple[int, int]:
         tracemalloc.start()
@@ -55,7 +55,7 @@ def test_body_is_read_in_the_order_of_its_pieces(pieces: int) -> None:
 
 
 def test_large_bodies_are_bounded_in_all_and_give_their_bytes_back() -> None:
-    """Fault 50: the second of the largest is refused; after the first there is room again."""
+    """Fault 50: the second of the largest bodies is refused, and after the first there is room again."""
     first = LARGE_BYTES_AT_ONCE // MIB * 3 // 4 * MIB
 
     async def read() -> tuple[int, int]:
@@ -71,7 +71,7 @@ def test_large_bodies_are_bounded_in_all_and_give_their_bytes_back() -> None:
 
 
 def test_scrapes_beyond_any_prometheus_get_the_last_text() -> None:
-    """Each text takes some milliseconds, and anybody may ask."""
+    """Each text takes some milliseconds, and anybody may ask for one."""
     texts, clock = count(), [0.0]
     scrapes = MetricsText(lambda: b"%d" % next(texts), lambda: clock[0])
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Client certificates over real TLS: the scheduler's routes ask where told to, the webhooks' only if told too."""
+"""Client certificates over real TLS: the scheduler's routes require one if configured, the webhooks' only if told
+to."""
 
 import datetime as dt
 import ssl
@@ -59,7 +60,7 @@ def client_certificate(
 
 @contextmanager
 def guarded(folder: Path, authority: KeyPair, webhooks: bool = False) -> Iterator[tuple[Service, httpx.URL]]:
-    """Serve with a client CA and two subjects allowed."""
+    """Serve with a client CA and two allowed subjects."""
     built = make_service(folder)
     ca = folder / "clients.crt"
     ca.write_bytes(authority.certificate)
@@ -94,7 +95,7 @@ def call(
 def test_scheduler_routes_want_an_allowed_subject(
     tmp_path: Path, names: tuple[str, ...] | None, version: ssl.TLSVersion
 ) -> None:
-    """F100, TLS-08: no certificate, another's, one without or with two names: 403.
+    """F100, TLS-08: no certificate, another's subject, or a subject with no name or with two names gives a 403.
 
     See docs/reference/listeners.md#client-certificates.
     """
@@ -113,7 +114,7 @@ def test_scheduler_routes_want_an_allowed_subject(
 
 @pytest.mark.parametrize(("name", "code"), [(APISERVER, 200), ("somebody", 403), (None, 403)])
 def test_webhook_routes_ask_where_told_to(tmp_path: Path, name: str | None, code: int) -> None:
-    """F100: the API server's too, with --require-webhook-client-cert."""
+    """F100: the API server's certificate is required only with --require-webhook-client-cert."""
     authority = make_authority(NOW)
     shown = client_certificate(authority, tmp_path, name) if name else None
     with guarded(tmp_path, authority, webhooks=True) as (service, url):
@@ -124,7 +125,7 @@ def test_webhook_routes_ask_where_told_to(tmp_path: Path, name: str | None, code
 
 @pytest.mark.parametrize("fault", ["another CA", "expired"])
 def test_certificate_that_does_not_verify_gets_no_connection(tmp_path: Path, fault: str) -> None:
-    """F100: TLS itself refuses it."""
+    """F100: the TLS handshake fails."""
     authority = make_authority(NOW)
     signer = make_authority(NOW) if fault == "another CA" else authority
     ends = dt.timedelta(days=-1 if fault == "expired" else 1)
@@ -135,7 +136,7 @@ def test_certificate_that_does_not_verify_gets_no_connection(tmp_path: Path, fau
 
 
 def test_clients_ca_that_changes_is_taken_without_restart(tmp_path: Path) -> None:
-    """F100, F101: the context that is handed out asks too: a swap must not open the door."""
+    """F100, F101: the new TLS context must require client certificates too."""
     first, second = make_authority(NOW), make_authority(NOW)
     shown = client_certificate(second, tmp_path, SCHEDULER)
     with guarded(tmp_path, first) as (service, url):
@@ -151,7 +152,7 @@ def test_clients_ca_that_changes_is_taken_without_restart(tmp_path: Path) -> Non
 
 
 def test_without_a_client_ca_nobody_is_asked(tmp_path: Path) -> None:
-    """F100: it is an option."""
+    """F100: client certificates are optional."""
     service = make_service(tmp_path)
     with running(service) as clients:
         assert clients.tls.post("/scheduler/filter", json=ARGS).status_code == 200
@@ -174,7 +175,7 @@ def test_clients_ca_that_is_none_is_no_start_and_named(tmp_path: Path, content: 
     ids=["no subject", "no CA", "nobody to require"],
 )
 def test_half_a_setting_is_bad_input(words: tuple[str, ...]) -> None:
-    """F100: a CA without a list would let in whoever it signed."""
+    """F100: a CA without a list of subjects would admit every client whose certificate it signed."""
     answer = CliRunner().invoke(cli, ["serve", "--demo", *words])
 
     assert isinstance(answer.exception, BadInput)

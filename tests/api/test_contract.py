@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Contract, as the real callers ask: recorded request line and headers, verdicts on the demo fleet, a full audit.
+"""The contract with the real callers: recorded request lines and headers, verdicts on the demo fleet, a full audit.
 
-test_recorded.py asks the recorded payloads one by one; here is what it does not look at.
+test_recorded.py sends the recorded payloads one by one; these tests cover the rest.
 """
 
 import json
@@ -40,7 +40,7 @@ LET_THROUGH = {
 }
 DENIED = {"admission-pod-create-gpu-fraction", "admission-pod-create-gpu-negative"}
 SENT = {"Host", "Content-Length"}
-"""Headers that the client writes itself."""
+"""Headers that the HTTP client writes itself."""
 
 
 def part(name: str, kind: str) -> Any:
@@ -52,7 +52,7 @@ def body_of(name: str) -> bytes:
 
 
 def replay(service: Service, ask: Ask, name: str, body: bytes | None = None) -> Any:
-    """Send a recorded request as it was sent, under our own prefix."""
+    """Send a recorded request as it was sent, with our own path prefix."""
     sent = part(name, "headers")
     path = sent["path"].replace("/ext/", "/scheduler/")
     headers = {key: value for key, value in sent["headers"] if key not in SENT}
@@ -69,7 +69,7 @@ def test_every_file_of_the_folder_is_part_of_a_recorded_exchange() -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != BIND])
 def test_recorded_request_is_answered_with_200_and_json(service: Service, ask: Ask, name: str) -> None:
-    """F1: only 200 counts, for both callers (docs/reference/control-plane.md#answers-to-the-api-server)."""
+    """F1: both callers accept status 200 only (docs/reference/control-plane.md#answers-to-the-api-server)."""
     answer = replay(service, ask, name)
 
     assert answer.status_code == 200
@@ -79,8 +79,8 @@ def test_recorded_request_is_answered_with_200_and_json(service: Service, ask: A
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != BIND])
 def test_answer_has_no_member_that_the_recorder_would_not_know(service: Service, ask: Ask, name: str) -> None:
-    """Key names exactly as Go's (EXT-01, admission/v1)."""
-    known: set[str] = {
+    """Member names are exactly those of the Go types (EXT-01, admission/v1)."""
+    wire_members: set[str] = {
         *("apiVersion", "kind", "response"),
         *("NodeNames", "Nodes", "FailedNodes", "FailedAndUnresolvableNodes", "Error"),
         "NodeNameToMetaVictims",
@@ -89,12 +89,12 @@ def test_answer_has_no_member_that_the_recorder_would_not_know(service: Service,
     answer = replay(service, ask, name).json()
 
     members = {key for entry in answer for key in entry} if isinstance(answer, list) else answer.keys()
-    assert members <= ({"Host", "Score"} if isinstance(answer, list) else known)
+    assert members <= ({"Host", "Score"} if isinstance(answer, list) else wire_members)
 
 
 @pytest.mark.parametrize(("name", "what"), LET_THROUGH.items(), ids=LET_THROUGH.keys())
 def test_what_is_not_ours_is_allowed_without_a_word(service: Service, ask: Ask, name: str, what: str) -> None:
-    """200, allowed, no patch (docs/reference/admission.md#reviewed-objects)."""
+    """Such a request is allowed with 200 and without a patch (docs/reference/admission.md#reviewed-objects)."""
     request = part(name, "request")["request"]
     resource = "/".join(filter(None, (request["resource"]["resource"], request.get("subResource"))))
 
@@ -106,7 +106,7 @@ def test_what_is_not_ours_is_allowed_without_a_word(service: Service, ask: Ask, 
 
 @pytest.mark.parametrize("name", sorted(DENIED))
 def test_denial_carries_code_reason_and_one_line(service: Service, ask: Ask, name: str) -> None:
-    """Fault 33: without a code of 400 and more the user sees a BadRequest.
+    """Fault 33: without a code of 400 or more the user sees a BadRequest.
 
     See docs/reference/control-plane.md#answers-to-the-api-server.
     """
@@ -119,7 +119,7 @@ def test_denial_carries_code_reason_and_one_line(service: Service, ask: Ask, nam
 
 @pytest.mark.parametrize("name", [name for name in PODS if name not in DENIED])
 def test_pod_as_patched_is_approved_by_validate_and_left_alone_by_mutate(service: Service, ask: Ask, name: str) -> None:
-    """Idempotent, and both webhooks judge equal objects equally (docs/reference/admission.md#denials)."""
+    """Reviews are idempotent, and both webhooks judge equal objects equally (docs/reference/admission.md#denials)."""
     review = part(name, "request")
     patch = patch_of(replay(service, ask, name).json()["response"])
     review["request"]["object"] = jsonpatch.apply_patch(review["request"]["object"], patch)
@@ -133,7 +133,7 @@ def test_pod_as_patched_is_approved_by_validate_and_left_alone_by_mutate(service
 
 @pytest.mark.parametrize("name", [name for name in PODS if name not in DENIED])
 def test_patch_only_adds_and_changes_what_is_about_gpus(service: Service, ask: Ask, name: str) -> None:
-    """F24: a minimal patch; labels, names, images and volumes are as they were."""
+    """F24: the patch is minimal; labels, names, images and volumes stay as they were."""
     before = part(name, "request")["request"]["object"]
     after = jsonpatch.apply_patch(before, patch_of(replay(service, ask, name).json()["response"]))
     ours = {"tolerations", "runtimeClassName", "containers", "initContainers", "affinity"}
@@ -152,7 +152,7 @@ def test_patch_only_adds_and_changes_what_is_about_gpus(service: Service, ask: A
 def test_full_nodes_of_the_demo_fleet_fail_and_the_others_keep_their_order(
     service: Service, ask: Ask, name: str
 ) -> None:
-    """F28: the demo fleet has h100-0 and t4-0 full; eviction could help there."""
+    """F28: h100-0 and t4-0 of the demo fleet are full, where an eviction could help."""
     names = part(name, "request")["NodeNames"]
 
     answer = replay(service, ask, name).json()
@@ -165,16 +165,18 @@ def test_full_nodes_of_the_demo_fleet_fail_and_the_others_keep_their_order(
 
 
 def test_full_node_mode_refuses_some_and_gives_the_others_back_byte_for_byte(service: Service, ask: Ask) -> None:
-    """F42, fault 51: the scheduler takes these objects for its own."""
+    """F42, fault 51: the scheduler replaces its own objects by these."""
     body = body_of(FULL)
     items = part(FULL, "request")["Nodes"]["items"]
 
     answer = replay(service, ask, FULL)
 
-    kept = answer.json()["Nodes"]["items"]
-    assert [item for item in items if item["metadata"]["name"] not in ("h100-0", "t4-0")] == kept
-    assert all(json.dumps(item, separators=(",", ":"), ensure_ascii=False).encode() in body for item in kept)
-    assert all(json.dumps(item, separators=(",", ":"), ensure_ascii=False).encode() in answer.content for item in kept)
+    kept_nodes = answer.json()["Nodes"]["items"]
+    assert [item for item in items if item["metadata"]["name"] not in ("h100-0", "t4-0")] == kept_nodes
+    assert all(json.dumps(item, separators=(",", ":"), ensure_ascii=False).encode() in body for item in kept_nodes)
+    assert all(
+        json.dumps(item, separators=(",", ":"), ensure_ascii=False).encode() in answer.content for item in kept_nodes
+    )
     assert answer.json()["FailedNodes"].keys() == {"h100-0", "t4-0"}
 
 
@@ -189,7 +191,7 @@ def test_list_of_full_nodes_is_read_in_any_letter_case(service: Service, ask: As
 
 @pytest.mark.parametrize("name", ["extender-preempt-nodecachecapable-true", "extender-preempt-nodecachecapable-false"])
 def test_victims_come_back_in_the_given_order_with_their_violations(service: Service, ask: Ask, name: str) -> None:
-    """On the demo fleet, which knows the five nodes; counts of PDBs other than 0 were never recorded.
+    """The demo fleet has the five nodes; counts of PDB violations other than 0 were never recorded.
 
     See docs/reference/scores.md#preemption.
     """
@@ -213,7 +215,7 @@ def test_victims_come_back_in_the_given_order_with_their_violations(service: Ser
 
 
 def test_same_question_asked_again_gets_the_same_bytes(service: Service, ask: Ask) -> None:
-    """P49, EXT-12, fault 34: retried requests are answered alike, by any replica."""
+    """P49, EXT-12, fault 34: any replica gives a repeated request the same answer."""
     names = [name for name in NAMES if name != BIND]
     first = [replay(service, ask, name).content for name in names]
 

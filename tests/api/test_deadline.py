@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The API server's patience: an answer that comes too late is none, and says so (ADM-27)."""
+"""The API server's timeout: an answer after the deadline is a 503 that says so (ADM-27)."""
 
 import asyncio
 import json
@@ -81,8 +81,8 @@ def test_patience_grows_with_the_time_out_and_never_exceeds_it(milliseconds: int
     assert milliseconds / 1000 - RESERVE_SECONDS - 1e-9 <= seconds < milliseconds / 1000
 
 
-def ticking(step: float) -> Clock:
-    """Make a clock that is later by a step each time it is read."""
+def ticking_clock(step: float) -> Clock:
+    """Make a clock that advances by a step each time it is read."""
     ticks = count()
     return lambda: next(ticks) * step
 
@@ -90,7 +90,7 @@ def ticking(step: float) -> Clock:
 def ask(
     service: Service, clock: Clock, path: str, body: bytes | AsyncIterable[bytes] = BODY, then: str | None = None
 ) -> tuple[httpx.Response, httpx.Response | None, Metrics]:
-    """Post to an application whose clock is given, then the good body to another path; with what it counted."""
+    """Post to an application with this clock, then a good body to another path; return the answers and the metrics."""
     metrics = Metrics()
 
     async def exchange() -> tuple[httpx.Response, httpx.Response | None]:
@@ -112,7 +112,7 @@ def late_answers(metrics: Metrics) -> float | None:
 @pytest.mark.parametrize("verb", ["mutate", "validate"])
 def test_answer_that_is_late_is_503_with_a_status_and_counted(service: Service, verb: str) -> None:
     """P27."""
-    answer, _, metrics = ask(service, ticking(1.81), f"/{verb}?timeout=2s")
+    answer, _, metrics = ask(service, ticking_clock(1.81), f"/{verb}?timeout=2s")
 
     assert answer.status_code == 503
     assert {"kind": "Status", "code": 503, "reason": "ServiceUnavailable"}.items() <= answer.json().items()
@@ -126,7 +126,7 @@ def test_answer_that_is_late_is_503_with_a_status_and_counted(service: Service, 
 def test_answer_in_time_or_without_a_time_out_is_an_answer(service: Service, query: str) -> None:
     step = 1.79 if query == "?timeout=2s" else 1e6
 
-    answer, _, metrics = ask(service, ticking(step), f"/mutate{query}")
+    answer, _, metrics = ask(service, ticking_clock(step), f"/mutate{query}")
 
     assert answer.status_code == 200
     assert answer.json()["response"]["allowed"]
@@ -135,28 +135,30 @@ def test_answer_in_time_or_without_a_time_out_is_an_answer(service: Service, que
 
 @pytest.mark.parametrize("text", ["9" * 38 + "h", "1s" * 20, "2s&timeout=3s", "%00", "%C2%B5s", "5m"])
 def test_odd_time_out_is_never_a_bug(service: Service, text: str) -> None:
-    answer, _, _ = ask(service, ticking(0.0), f"/mutate?timeout={text}")
+    answer, _, _ = ask(service, ticking_clock(0.0), f"/mutate?timeout={text}")
 
     assert answer.status_code == 200
 
 
 def test_bad_body_is_400_though_it_came_late(service: Service) -> None:
-    """What the caller did wrong is said; it is the same tomorrow."""
-    answer, _, metrics = ask(service, ticking(10.0), "/mutate?timeout=2s", b"{")
+    """A mistake of the caller is reported, since it would be the same at the next try."""
+    answer, _, metrics = ask(service, ticking_clock(10.0), "/mutate?timeout=2s", b"{")
 
     assert answer.status_code == 400
     assert not late_answers(metrics)
 
 
 async def stalling(after: bytes) -> AsyncIterator[bytes]:
-    """Send some bytes, and then nothing, ever."""
+    """Yield some bytes, and then wait for ever."""
     yield after
     await asyncio.Event().wait()
 
 
 @pytest.mark.parametrize("sent", [b"", BODY[:10], BODY], ids=["nothing", "some", "all but the end"])
 def test_body_that_stalls_is_503_and_the_next_request_is_served(service: Service, sent: bytes) -> None:
-    first, second, metrics = ask(service, ticking(0.0), "/mutate?timeout=100ms", stalling(sent), "/mutate?timeout=9s")
+    first, second, metrics = ask(
+        service, ticking_clock(0.0), "/mutate?timeout=100ms", stalling(sent), "/mutate?timeout=9s"
+    )
 
     assert (first.status_code, first.json()["kind"]) == (503, "Status")
     assert late_answers(metrics) == 1.0
@@ -165,7 +167,7 @@ def test_body_that_stalls_is_503_and_the_next_request_is_served(service: Service
 
 
 def test_stalled_large_bodies_give_their_places_back(service: Service) -> None:
-    """Two at once are held (docs/reference/listeners.md#body-limits); a third after them is read."""
+    """Two large bodies are held at once (docs/reference/listeners.md#body-limits); a third one is read after them."""
     metrics = Metrics()
     good = json.dumps({"Pod": pod(), "NodeNames": ["h200-0"]}).encode().ljust(9 << 20)
 
@@ -183,14 +185,14 @@ def test_stalled_large_bodies_give_their_places_back(service: Service) -> None:
 
 @pytest.fixture(scope="module")
 def listening(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, httpx.Client]]:
-    """Run the demo service; gives its CA and a client of the TLS listener."""
+    """Run the demo service; yield its CA and a client of the TLS listener."""
     folder = tmp_path_factory.mktemp("certs")
     with running(make_service(folder)) as clients:
         yield folder / "ca.crt", clients.tls
 
 
 def stalled(trust: Path, client: httpx.Client, head: str, body: bytes) -> bytes:
-    """Send a request that never ends; gives what the server says to it."""
+    """Send a request that never ends, and return what the server answers."""
     context = ssl.create_default_context(cafile=str(trust))
     with (
         socket.create_connection(("127.0.0.1", client.base_url.port or 0), 10) as plain,

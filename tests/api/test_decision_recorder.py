@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The recorder: what it wrote is decided the same way again, holds no secrets, stays small, and waits for nobody."""
+"""The decision log: replaying it gives the same decisions, and it has no secrets, stays small and blocks nobody."""
 
 import asyncio
 import json
@@ -33,8 +33,8 @@ STRICT = policies(
 )  # fmt: skip
 
 
-def rooms(folder: Path, policy_set: Any = None) -> Service:
-    """Make a small fleet where memory of shared GPUs is promised from one question to the next."""
+def shared_gpu_service(folder: Path, policy_set: Any = None) -> Service:
+    """Make a small fleet where the memory of shared GPUs is promised from one call to the next."""
     shared = {"nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.sharing-strategy": "time-slicing",
               "nvidia.com/gpu.memory": "81559"}  # fmt: skip
     nodes = [node_document(f"h100-{number}") for number in range(4)]
@@ -44,7 +44,7 @@ def rooms(folder: Path, policy_set: Any = None) -> Service:
 
 
 def posted(bodies: list[tuple[str, bytes]], service: Service, target: str) -> list[dict[str, Any]]:
-    """Ask one thing after another with the recorder on; gives the lines."""
+    """Send calls one after the other with the recorder on, and return the recorded lines."""
     record = Recorder(target)
     app = create_tls_app(service, Metrics(), recorder=record)
 
@@ -59,7 +59,7 @@ def posted(bodies: list[tuple[str, bytes]], service: Service, target: str) -> li
 
 
 def drawn(chance: random.Random) -> dict[str, Any]:
-    """Draw a pod, with all that decides and much that does not."""
+    """Draw a pod with much that decides, and much that does not."""
     amounts = {chance.choice(["nvidia.com/gpu", "nvidia.com/gpu.shared"]): chance.choice(["1", "2", "9", "500m"])}
     env = [{"name": "TOKEN", "value": SECRET}]
     env += [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}] if chance.random() < 0.2 else []
@@ -70,11 +70,11 @@ def drawn(chance: random.Random) -> dict[str, Any]:
                      securityContext={"privileged": chance.random() < 0.1, "runAsUser": 1000})  # fmt: skip
     wishes = {"products": chance.choice(["H100", "T4", "nonsense*"]), "cuda": "12.2", "gpu-memory": "30Gi",
               "sharing": chance.choice(["Shared", "Exclusive"])}  # fmt: skip
-    asked = {key: value for key, value in wishes.items() if chance.random() < 0.3}
+    annotations = {key: value for key, value in wishes.items() if chance.random() < 0.3}
     made = pod(
         container(name="side", env=env),
         main,
-        annotations=asked,
+        annotations=annotations,
         volumes=[{"name": "shm", "secret": {"secretName": SECRET}}],
     )
     made["metadata"] |= {"uid": f"u-{chance.randrange(40)}", "labels": {"team": chance.choice(["red", "blue"])}}
@@ -87,7 +87,7 @@ def drawn(chance: random.Random) -> dict[str, Any]:
 
 
 def questions(count: int) -> Iterator[tuple[str, bytes]]:
-    """Draw what is asked: reviews of pods and templates, and the scheduler's questions."""
+    """Draw calls: reviews of pods and templates, and the calls of kube-scheduler."""
     chance = random.Random(7)
     names = [f"{make}-{number}" for make in ("h100", "t4", "s", "gone") for number in range(4)]
     for _ in range(count):
@@ -100,8 +100,8 @@ def questions(count: int) -> Iterator[tuple[str, bytes]]:
             victims = {"s-0": {"Pods": [{"UID": "u-1"}], "NumPDBViolations": 0}}
             yield "/scheduler/preempt", json.dumps({"Pod": made, "NodeNameToMetaVictims": victims}).encode()
         else:
-            asked = {"Pod": made, "NodeNames": chance.sample(names, chance.randrange(1, len(names)))}
-            yield f"/scheduler/{chance.choice(['filter', 'prioritize'])}", json.dumps(asked).encode()
+            question = {"Pod": made, "NodeNames": chance.sample(names, chance.randrange(1, len(names)))}
+            yield f"/scheduler/{chance.choice(['filter', 'prioritize'])}", json.dumps(question).encode()
 
 
 def template(made: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,10 +113,10 @@ def template(made: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, An
 
 @pytest.mark.parametrize("policy_set", [None, STRICT], ids=["shipped", "strict"])
 def test_lines_replayed_on_the_same_snapshot_and_policies_decide_the_same(tmp_path: Path, policy_set: Any) -> None:
-    """F94: also promises of memory, which rest on what was asked before; reviews, templates, every verb."""
-    lines = posted(list(questions(400)), rooms(tmp_path, policy_set), str(tmp_path / "log"))
+    """F94: reviews, templates and every verb, with promises of memory that depend on earlier calls."""
+    lines = posted(list(questions(400)), shared_gpu_service(tmp_path, policy_set), str(tmp_path / "log"))
 
-    fresh = rooms(tmp_path, policy_set)
+    fresh = shared_gpu_service(tmp_path, policy_set)
     differing = [line for line in lines if decide_again(line, fresh) != {key: line[key] for key in DECISION_MEMBERS}]
 
     assert len(lines) == 400
@@ -125,24 +125,26 @@ def test_lines_replayed_on_the_same_snapshot_and_policies_decide_the_same(tmp_pa
 
 
 def test_replay_tells_another_fleet(tmp_path: Path) -> None:
-    """A replay that always agrees proves nothing."""
-    lines = posted(list(questions(100)), rooms(tmp_path), str(tmp_path / "log"))
+    """On another fleet the replay must differ, or the test above proves nothing."""
+    lines = posted(list(questions(100)), shared_gpu_service(tmp_path), str(tmp_path / "log"))
     other = make_service(tmp_path, [node_document("t4-0", "Tesla-T4")])
 
     assert any(decide_again(line, other) != {key: line[key] for key in DECISION_MEMBERS} for line in lines)
 
 
 def test_nothing_is_written_down_that_decides_nothing(tmp_path: Path) -> None:
-    """F94: no command, no secret's name, no variable but NVIDIA's, no annotation but ours."""
-    posted(list(questions(100)), rooms(tmp_path), str(tmp_path / "log"))
+    """F94: no command, no secret's name, no variables but NVIDIA's, and no annotations but ours."""
+    posted(list(questions(100)), shared_gpu_service(tmp_path), str(tmp_path / "log"))
 
     assert SECRET not in (tmp_path / "log").read_text("utf-8")
 
 
 def test_whole_nodes_are_recorded_by_name(tmp_path: Path) -> None:
-    asked = {"Pod": pod(), "Nodes": {"items": [node_document("h100-0")]}}
+    question = {"Pod": pod(), "Nodes": {"items": [node_document("h100-0")]}}
 
-    line = posted([("/scheduler/filter", json.dumps(asked).encode())], rooms(tmp_path), str(tmp_path / "log"))[0]
+    line = posted(
+        [("/scheduler/filter", json.dumps(question).encode())], shared_gpu_service(tmp_path), str(tmp_path / "log")
+    )[0]
 
     assert (line["nodes"], line["whole_nodes"]) == (["h100-0"], True)
 
@@ -151,16 +153,16 @@ def test_whole_victims_are_recorded_by_uid(tmp_path: Path) -> None:
     victims = {"h100-0": {"Pods": [pod()], "NumPDBViolations": 1}}
     body = json.dumps({"Pod": pod(), "NodeNameToVictims": victims}).encode()
 
-    line = posted([("/scheduler/preempt", body)], rooms(tmp_path), str(tmp_path / "log"))[0]
+    line = posted([("/scheduler/preempt", body)], shared_gpu_service(tmp_path), str(tmp_path / "log"))[0]
 
     assert line["victims"] == {"h100-0": {"Pods": [{"UID": "u-1"}], "NumPDBViolations": 1}}
 
 
 def test_the_file_is_its_owners_alone_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """F94: rotated by size; the oldest goes."""
+    """F94: the log is rotated by size, and the oldest file is deleted."""
     monkeypatch.setattr(recorder, "FILE_BYTES", 10_000)
 
-    posted(list(questions(200)), rooms(tmp_path), str(tmp_path / "log"))
+    posted(list(questions(200)), shared_gpu_service(tmp_path), str(tmp_path / "log"))
 
     files = sorted(tmp_path.glob("log*"))
     assert [file.name for file in files] == ["log", "log.1", "log.2", "log.3"]
@@ -177,7 +179,7 @@ def test_a_full_disk_is_counted_and_nobody_notices(tmp_path: Path) -> None:
     assert stream is not None
     os.dup2(full, stream.fileno())
     os.close(full)
-    app = create_tls_app(rooms(tmp_path), Metrics(), recorder=record)
+    app = create_tls_app(shared_gpu_service(tmp_path), Metrics(), recorder=record)
 
     async def ask() -> int:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="https://127.0.0.1") as client:
@@ -201,7 +203,7 @@ def test_file_that_cannot_be_written_is_said_at_the_start(tmp_path: Path) -> Non
 
 
 def test_a_running_service_records(tmp_path: Path) -> None:
-    """F94: --decision-log."""
+    """F94: this is the option --decision-log."""
     target = tmp_path / "log"
     with running(make_service(tmp_path, decision_log=str(target))) as clients:
         clients.tls.post("/mutate", json=review(pod()))

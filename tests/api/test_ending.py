@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a process ends, and what does not keep it: hung handlers, silent callers, streams that nobody reads."""
+"""How the process ends, and what cannot delay it: hung handlers, silent callers, full pipes under stdout and stderr."""
 
 import contextlib
 import json
@@ -30,10 +30,10 @@ with stop_on_signals(lambda: None, float(sys.argv[1])):
     while True:
         time.sleep(0.05)
 """
-"""A loop that heeds nothing: it is asked to stop and goes on."""
+"""An event loop that is told to stop, and hangs."""
 
 GROWTH_MIB = 64
-"""The 8 MiB that are read before the refusal, some copies of them, and what the first request imports."""
+"""The 8 MiB that are read before the refusal, some copies of them, and the imports of the first request."""
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def replica(tmp_path: Path) -> Iterator[Replica]:
 
 
 def test_draining_replica_says_so_answers_and_closes_each_connection(replica: Replica) -> None:
-    """HA-03: old connections and new ones."""
+    """HA-03: this holds for old connections and for new ones."""
     with connect(replica.ops) as old:
         old.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
         before = answer(old)
@@ -65,7 +65,7 @@ def test_draining_replica_says_so_answers_and_closes_each_connection(replica: Re
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_second_signal_ends_at_once(replica: Replica, number: signal.Signals) -> None:
-    """Fault 40: with 30 s of draining ahead."""
+    """Fault 40: the process would otherwise drain for 30 s."""
     os.kill(replica.process.pid, signal.SIGTERM)
     wait_until("it is not ready", lambda: replica.status() == 503, 20, replica.process)
 
@@ -83,7 +83,7 @@ def test_loop_that_hangs_is_ended_when_patience_is_over() -> None:
 
 
 def test_request_on_its_way_when_the_listener_closes_is_answered(tmp_path: Path) -> None:
-    """HA-03: without draining, a body half sent at the end is still taken."""
+    """HA-03: even without draining, a body that is half sent at the end is still read."""
     service = make_service(tmp_path)
     with running(service) as clients:
         slow = connect(clients.tls.base_url.port, tmp_path / "ca.crt")
@@ -143,7 +143,7 @@ def peak_mib(replica: Replica) -> int:
 
 @pytest.mark.parametrize("path", ["/mutate", "/validate"])
 def test_stream_of_200_mb_is_a_413_and_is_not_kept(tmp_path: Path, path: str) -> None:
-    """Fault 22: in chunks, so that nothing announces it."""
+    """Fault 22: the body comes in chunks, without a Content-Length."""
     authority = make_authority("only")
     write_leaf(authority, tmp_path)
     (tmp_path / "ca.crt").write_text(authority.pem, "ascii")
@@ -152,7 +152,7 @@ def test_stream_of_200_mb_is_a_413_and_is_not_kept(tmp_path: Path, path: str) ->
     try:
         with connect(replica.tls, tmp_path / "ca.crt") as sock:
             sock.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
-            with contextlib.suppress(OSError):  # closed under way, or all of it taken and thrown away until then
+            with contextlib.suppress(OSError):  # the server may close before all of it is sent
                 for _ in range(200):
                     sock.sendall(b"100000\r\n" + b" " * (1 << 20) + b"\r\n")
         after = peak_mib(replica)
@@ -167,5 +167,5 @@ def test_stream_of_200_mb_is_a_413_and_is_not_kept(tmp_path: Path, path: str) ->
 def metric(replica: Replica, verb: str) -> float:
     with urllib.request.urlopen(f"http://127.0.0.1:{replica.ops}/metrics", timeout=20) as read:
         lines = read.read().decode().splitlines()
-    wanted = f'gpu_usher_oversized_bodies_total{{verb="{verb}"}} '
-    return float(next((line for line in lines if line.startswith(wanted)), "0 0").split()[1])
+    sample = f'gpu_usher_oversized_bodies_total{{verb="{verb}"}} '
+    return float(next((line for line in lines if line.startswith(sample)), "0 0").split()[1])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Explain and prioritize agree: the best node and every score, whatever pods came before."""
+"""Explain and prioritize agree on the best node and on every score, whatever pods came before."""
 
 import json
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ SHAPES = st.tuples(
     st.sampled_from([{}, GROUP]),
 )
 HISTORIES = st.lists(st.tuples(SHAPES, st.integers(1, 40)), max_size=4)
-"""Kinds of pods, and how many of each come one after the other; an outlook is made after 32 pods."""
+"""Kinds of pods, and how many of each come one after the other. The expected demand is made after 32 pods."""
 Shape = tuple[str, str, Mapping[str, str], Mapping[str, str]]
 
 
@@ -38,9 +38,9 @@ def document_of(shape: Shape, uid: str) -> dict[str, Any]:
 
 
 def ask(service: Service, document: Mapping[str, Any], names: list[str]) -> dict[str, int]:
-    """Ask filter and prioritize as kube-scheduler does; gives the scores by node."""
-    kept = json.loads(filter_nodes(json.dumps({"Pod": document, "NodeNames": names}).encode(), service).body)
-    question = json.dumps({"Pod": document, "NodeNames": kept["NodeNames"]}).encode()
+    """Call filter and prioritize as kube-scheduler does, and return the scores by node."""
+    filtered = json.loads(filter_nodes(json.dumps({"Pod": document, "NodeNames": names}).encode(), service).body)
+    question = json.dumps({"Pod": document, "NodeNames": filtered["NodeNames"]}).encode()
     return {score["Host"]: score["Score"] for score in json.loads(prioritize(question, service).body)}
 
 
@@ -50,14 +50,14 @@ def ask(service: Service, document: Mapping[str, Any], names: list[str]) -> dict
 def test_explain_shows_the_scores_of_prioritize(
     fleet: str, history: list[tuple[Shape, int]], shape: Shape, again: bool, tmp_path: Path
 ) -> None:
-    """F52, F83: what is learnt, promised to the pod itself, and known of its group counts for both alike."""
+    """F52, F83: the expected demand, a promise to the pod itself and its group count for both alike."""
     service = make_service(tmp_path, demo_fleet(fleet))
     names = list(service.nodes)
     for kind, (before, count) in enumerate(history):
         for number in range(count):
             ask(service, document_of(before, f"{kind}-{number}"), names)
     document = document_of(shape, "asked")
-    if again:  # then a node is promised to it already
+    if again:  # a node is then promised to the pod already
         ask(service, document, names)
 
     explained = finish(explain(document, service.cluster_snapshot(), by_node=True))
@@ -71,7 +71,7 @@ def test_explain_shows_the_scores_of_prioritize(
 
 
 def test_pods_of_the_same_group_count_for_both(tmp_path: Path) -> None:
-    """F54: one of two NVLink domains has a pod of the group, which the explained pod itself is not."""
+    """F54: one of two NVLink domains has a pod of the group; the explained pod itself does not count."""
     nodes = [
         node_document(name, offers={GPU: 8, "cpu": 32}, labels={"nvidia.com/gpu.clique": f"rack.{name}"})
         for name in ("a", "b")
@@ -88,7 +88,7 @@ def test_pods_of_the_same_group_count_for_both(tmp_path: Path) -> None:
 
 
 def test_promise_to_the_pod_itself_is_not_in_its_way(tmp_path: Path) -> None:
-    """F48: the one shared GPU has 15 GiB, of which the pod declares 10, and which were promised to it."""
+    """F48: the pod declares 10 of the one shared GPU's 15 GiB, which were promised to it before."""
     labels = {"nvidia.com/gpu.memory": "15360", "nvidia.com/gpu.replicas": "4"}
     service = make_service(tmp_path, [node_document("n", "Tesla-T4-SHARED", offers={GPU: 4, "cpu": 32}, labels=labels)])
     document = document_of(("1", "1", {"gpu-memory": "10Gi"}, {}), "asked")

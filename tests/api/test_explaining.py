@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""POST /explain: a Pod or a reference, node by node on demand, one at a time, in slices (F83, F84).
+"""POST /explain: a Pod or a reference, with every node on request, one call at a time, in short steps (F83, F84).
 
 See docs/reference/listeners.md#state.
 """
@@ -24,7 +24,7 @@ NOWHERE = pod(gpus(1), annotations={"products": "H100"}, nodeSelector={"pool": "
 
 
 class Live:
-    """A service that has a live cluster with one pod in it."""
+    """A service with a live cluster in which there is one pod."""
 
     def __init__(self, service: Service, document: Mapping[str, Any]) -> None:
         self._service = service
@@ -60,7 +60,7 @@ def test_verdict_of_every_node_is_given_on_demand(service: Service, ask: Ask) ->
 
 
 def test_pod_of_the_cluster_is_explained_as_it_is(service: Service, ask: Ask) -> None:
-    """F83: admission has not seen it, so that its missing toleration is the cause, and a new pod the remedy."""
+    """F83: without admission, the missing toleration is the cause, and creating the pod again the remedy."""
     live = Live(service, pod(gpus(1)))
 
     explanation = ask(create_web_app(live), "POST", "/explain", json={"name": "p"}).json()
@@ -93,7 +93,10 @@ def test_what_cannot_be_explained_is_refused_with_the_reason(
 
 
 def test_more_than_eight_waiting_are_told_when_to_come_again(service: Service) -> None:
-    """One such job at a time, 429 beyond eight waiting; RFC 9110 §10.2.3 (docs/reference/listeners.md#state)."""
+    """One explanation runs at a time, and beyond eight waiting there is a 429 (RFC 9110 §10.2.3).
+
+    See docs/reference/listeners.md#state.
+    """
 
     async def crowd() -> list[httpx.Response]:
         transport = httpx.ASGITransport(app=create_web_app(service))
@@ -108,7 +111,7 @@ def test_more_than_eight_waiting_are_told_when_to_come_again(service: Service) -
 
 
 def test_others_have_their_turn_while_one_is_explained(service: Service) -> None:
-    """Slices, with rests between (docs/reference/listeners.md#state)."""
+    """An explanation rests between its steps (docs/reference/listeners.md#state)."""
 
     async def beside() -> int:
         turns = 0
@@ -130,7 +133,7 @@ class Hanging(Live):
 
 
 def test_explanation_that_is_not_done_in_time_says_what_it_waited_for(service: Service) -> None:
-    """F83: no wait is without end, be it for an answer of others or for one's turn behind them."""
+    """F83: both the wait for the API server and the wait for other explanations end."""
     live = Hanging(service, {})
 
     async def crowd() -> list[BaseException | Any]:
@@ -149,11 +152,11 @@ def test_explanation_that_is_not_done_in_time_says_what_it_waited_for(service: S
 
 
 def test_stalled_machine_does_not_make_every_step_a_turn_of_the_loop() -> None:
-    """F83: a step that waited for the CPU did no work, so that no rest is due after it."""
+    """F83: a step that only waited for the CPU did no work, so no rest is due after it."""
 
     def stalled() -> Generator[None, None, str]:
         for _ in range(20):
-            time.sleep(0.002)  # the machine's, not ours: no CPU is used meanwhile
+            time.sleep(0.002)  # waits for the machine without using CPU
             yield
         return "done"
 

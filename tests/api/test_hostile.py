@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Malformed and hostile bodies: 400 or 413 with a clear word, never a 500, and the next request is served."""
+"""Malformed and hostile bodies get a 400 or 413 with a clear message, never a 500, and the next request is served."""
 
 import json
 from collections.abc import AsyncIterator
@@ -161,7 +161,7 @@ def test_huge_and_tiny_amounts_are_judged_not_computed_to_death(amount: str) -> 
 
 
 async def chunks(size: int) -> AsyncIterator[bytes]:
-    """Send that many bytes in pieces, without saying how many."""
+    """Send this many bytes in pieces, without a Content-Length."""
     for _ in range(0, size, 1 << 20):
         yield b" " * (1 << 20)
 
@@ -189,7 +189,7 @@ VALUES: st.SearchStrategy[Any] = st.sampled_from(
 @given(st.data())
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 def test_payload_changed_anywhere_never_breaks_the_server(data: st.DataObject) -> None:
-    """F125: whatever stands at any place of a recorded payload, the answer is a decision or a clear 4xx."""
+    """F125: any value at any place of a recorded payload gives a decision or a clear 4xx."""
     path = data.draw(st.sampled_from(RECORDED))
     document = json.loads(path.read_text("utf-8"))
     for _ in range(data.draw(st.integers(1, 3))):
@@ -209,7 +209,7 @@ def test_payload_changed_anywhere_never_breaks_the_server(data: st.DataObject) -
 
 
 def _change(document: Any, data: st.DataObject) -> None:
-    """Walk down some way and put a drawn value there."""
+    """Walk down a random way, and put a drawn value there."""
     place = document
     while True:
         keys: list[Any] = list(place) if isinstance(place, dict) else list(range(len(place)))

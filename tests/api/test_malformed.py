@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Malformed bodies that test_hostile.py does not send: whole nodes, victims, odd fleets, the web UI listener.
+"""Malformed bodies that test_hostile.py lacks: whole nodes, victims, odd fleets, and the web UI listener.
 
 An answer is a decision or a clear 4xx, never a 5xx, and the next good request is served.
 """
@@ -31,9 +31,9 @@ def as_json(document: Any) -> bytes:
     return json.dumps(document).encode()
 
 
-def whole(item: Any, wanted: dict[str, Any] | None = None) -> bytes:
-    """Make a call in full-node mode, of one node."""
-    return as_json({"Pod": wanted or pod(), "Nodes": {"metadata": {}, "items": [item]}, "NodeNames": None})
+def whole(item: Any, document: dict[str, Any] | None = None) -> bytes:
+    """Make a call with one node in full-node mode."""
+    return as_json({"Pod": document or pod(), "Nodes": {"metadata": {}, "items": [item]}, "NodeNames": None})
 
 
 def node_with(**parts: Any) -> dict[str, Any]:
@@ -149,18 +149,18 @@ def test_odd_but_well_formed_call_is_answered(service: Service, ask: Ask, verb: 
 
 
 def test_one_odd_node_does_not_stop_the_others(ask: Ask, tmp_path: Path) -> None:
-    """nodes.py: a label that does not parse counts as unknown, for every verb and for explain."""
+    """A label that does not parse counts as unknown for every verb and for explain."""
     odd = node_document("odd", "NVIDIA-A100-SXM4-80GB-MIG-odd")
     service = make_service(tmp_path, [odd, node_document("good", "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb")])
-    wanted = pod(annotations={"mig-profile": ">=1g.10gb"})
+    document = pod(annotations={"mig-profile": ">=1g.10gb"})
 
     filtered = ask(
         create_tls_app(service, Metrics()),
         "POST",
         "/scheduler/filter",
-        json={"Pod": wanted, "NodeNames": ["odd", "good"]},
+        json={"Pod": document, "NodeNames": ["odd", "good"]},
     )
-    explained = ask(create_web_app(service), "POST", "/explain", json=wanted)
+    explained = ask(create_web_app(service), "POST", "/explain", json=document)
 
     assert (filtered.status_code, explained.status_code) == (200, 200)
     assert filtered.json()["NodeNames"] == ["good"]
@@ -200,7 +200,7 @@ def test_people_may_not_send_more_than_the_limit(service: Service, ask: Ask, pat
 
 
 def test_third_large_body_at_once_is_a_503_and_later_ones_are_served(service: Service) -> None:
-    """At most two bodies of more than 8 MiB in hand (docs/reference/listeners.md#body-limits)."""
+    """At most two bodies of more than 8 MiB are held at once (docs/reference/listeners.md#body-limits)."""
     app = create_tls_app(service, Metrics())
 
     async def exchange() -> tuple[int, list[int], int]:
@@ -274,20 +274,20 @@ PLACES = {
 @given(st.data())
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_json_in_any_part_of_a_call_is_no_5xx(service: Service, ask: Ask, data: st.DataObject) -> None:
-    """F125: built rather than recorded, so that deeper places are reached more often."""
+    """F125: the calls are built rather than recorded, so that deeper places are reached more often."""
     app = create_tls_app(service, Metrics())
-    wanted, item = pod(annotations={"mig-profile": ">=1g.10gb", "gpu-memory": "10Gi"}), node_document("h200-0")
-    for document in (wanted, item):
+    incoming, item = pod(annotations={"mig-profile": ">=1g.10gb", "gpu-memory": "10Gi"}), node_document("h200-0")
+    for document in (incoming, item):
         part = data.draw(st.sampled_from(["metadata", "spec"]))
         document[part] = {**document[part], data.draw(st.sampled_from(PLACES[part])): data.draw(JSON)}
     body = data.draw(
         st.sampled_from([
-            ("filter", {"Pod": wanted, "Nodes": {"items": [item]}}),
-            ("prioritize", {"Pod": wanted, "Nodes": {"items": [item]}}),
-            ("preempt", {"Pod": wanted, "NodeNameToVictims": {"h200-0": {"Pods": [item], "NumPDBViolations": 1}}}),
+            ("filter", {"Pod": incoming, "Nodes": {"items": [item]}}),
+            ("prioritize", {"Pod": incoming, "Nodes": {"items": [item]}}),
+            ("preempt", {"Pod": incoming, "NodeNameToVictims": {"h200-0": {"Pods": [item], "NumPDBViolations": 1}}}),
             ("preempt", {"Pod": pod(), "NodeNameToMetaVictims": {"h200-0": data.draw(JSON)}}),
-            ("mutate", review(wanted)),
-            ("validate", review(wanted, namespace=data.draw(JSON))),
+            ("mutate", review(incoming)),
+            ("validate", review(incoming, namespace=data.draw(JSON))),
         ])
     )  # fmt: skip
     path = f"/{body[0]}" if body[0] in ("mutate", "validate") else f"/scheduler/{body[0]}"

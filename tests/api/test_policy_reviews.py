@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policy edits at the door: what would spoil the set is refused with path and reason, the rest passes (F131)."""
+"""Reviews of policy edits: an edit that would break the set is refused with path and reason, the rest passes (F131)."""
 
 import asyncio
 import json
@@ -9,51 +9,18 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api.admission_routes import Reviewed, review
 from app.api.app import create_tls_app
 from app.api.time_slices import MOST_WAITING
 from app.server.service import Service
 from app.telemetry.metrics import Metrics
 from app.values.errors import WireError
 from app.values.reasons import Code
-from tests.api.client import demo_usher
+from tests.api.client import demo_service
+from tests.api.policy_reviews import CONFIGMAPS, GPUPOLICIES, LABEL, ask, config_map, denial_message, gpu_policy
 from tests.builders import make_service, pod, policy
 from tests.builders import review as wrap
 
-LABEL = {"gpu-usher.io/policy": "true"}
 GOOD, TYPO = policy("mine", "priority: 7"), policy("mine", "placement: {gpuMemry: 40Gi}")
-CONFIGMAPS = {"group": "", "version": "v1", "resource": "configmaps"}
-GPUPOLICIES = {"group": "gpu-usher.io", "version": "v1alpha1", "resource": "gpupolicies"}
-
-
-def config_map(data: Any, name: str = "policies", labels: Any = None, **metadata: Any) -> dict[str, Any]:
-    """Make a ConfigMap that holds policies."""
-    return {"metadata": {"name": name, "labels": LABEL if labels is None else labels, **metadata}, "data": data}
-
-
-def gpu_policy(spec: Any, name: str = "mine", **metadata: Any) -> dict[str, Any]:
-    """Make a GPUPolicy object as an API server sends it."""
-    managed = {"uid": "u", "generation": 1, "managedFields": [{"manager": "kubectl"}], **metadata}
-    return {
-        "apiVersion": "gpu-usher.io/v1alpha1",
-        "kind": "GPUPolicy",
-        "metadata": {"name": name, **managed},
-        "spec": spec,
-    }
-
-
-def ask(service: Service, document: Any, resource: dict[str, str], verb: str = "validate", **request: Any) -> Reviewed:
-    """Review an object of our namespace."""
-    members = {"namespace": "gpu-usher", "resource": resource, **request}
-    return review(json.dumps(wrap(document, **members)).encode(), verb, service)
-
-
-def told(service: Service, document: Any, resource: dict[str, str], **request: Any) -> str:
-    """Give what the person who applies it reads; empty where it is let in."""
-    response = json.loads(ask(service, document, resource, **request).body)["response"]
-    assert response["allowed"] is ("status" not in response)
-    message: str = response.get("status", {}).get("message", "")
-    return message
 
 
 def test_good_policies_are_let_in(service: Service) -> None:
@@ -67,7 +34,7 @@ def test_good_policies_are_let_in(service: Service) -> None:
 
 @pytest.mark.parametrize("operation", ["CREATE", "UPDATE"])
 def test_mistake_in_a_config_map_is_refused_with_its_place_and_what_was_meant(service: Service, operation: str) -> None:
-    message = told(service, config_map({"a.yaml": TYPO}), CONFIGMAPS, operation=operation)
+    message = denial_message(service, config_map({"a.yaml": TYPO}), CONFIGMAPS, operation=operation)
 
     assert "gpu-usher/policies: a.yaml:4:20: spec.placement.gpuMemry: unknown field, did you mean gpuMemory?" in message
 
@@ -76,7 +43,7 @@ def test_mistake_in_a_config_map_is_refused_with_its_place_and_what_was_meant(se
 def test_mistake_in_a_gpu_policy_is_refused_with_its_path(service: Service, operation: str) -> None:
     document = gpu_policy({"placement": {"gpuMemry": "40Gi"}})
 
-    message = told(service, document, GPUPOLICIES, operation=operation)
+    message = denial_message(service, document, GPUPOLICIES, operation=operation)
 
     assert "gpupolicy mine: spec.placement.gpuMemry: unknown field, did you mean gpuMemory?" in message
 
@@ -111,19 +78,19 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("spec", "expected"), MISTAKES)
 def test_every_mistake_that_lint_finds_is_refused(service: Service, spec: Any, expected: str) -> None:
-    assert expected in told(service, gpu_policy(spec), GPUPOLICIES)
+    assert expected in denial_message(service, gpu_policy(spec), GPUPOLICIES)
 
 
 @pytest.mark.parametrize(
     "text", ["[", "\t", "&a [*a]", "- 1", "{a: {b: ", "kind: Pod", "a: 1\na: 2", "a: no", "\x00", "[" * 999]
 )
 def test_text_that_is_no_policy_is_refused(service: Service, text: str) -> None:
-    assert "a.yaml" in told(service, config_map({"a.yaml": text}), CONFIGMAPS)
+    assert "a.yaml" in denial_message(service, config_map({"a.yaml": text}), CONFIGMAPS)
 
 
 @pytest.mark.parametrize("data", [None, {}, {"a.yaml": ""}, {"a.yaml": "# later\n---\n"}, {"a": GOOD}], ids=str)
 def test_config_map_without_mistakes_passes(service: Service, data: Any) -> None:
-    assert told(service, config_map(data), CONFIGMAPS) == ""
+    assert denial_message(service, config_map(data), CONFIGMAPS) == ""
 
 
 @pytest.mark.parametrize(
@@ -141,7 +108,7 @@ def test_config_map_without_mistakes_passes(service: Service, data: Any) -> None
     ],
 )
 def test_config_map_that_is_none_of_ours_passes(service: Service, document: Any, request_: dict[str, Any]) -> None:
-    assert told(service, document, CONFIGMAPS, **request_) == ""
+    assert denial_message(service, document, CONFIGMAPS, **request_) == ""
 
 
 @pytest.mark.parametrize(
@@ -157,10 +124,10 @@ def test_config_map_that_is_none_of_ours_passes(service: Service, document: Any,
 def test_policy_that_is_as_it_was_passes_whatever_it_says(
     service: Service, before: Any, made: Any, allowed: bool
 ) -> None:
-    """A finalizer must come off a bad policy, too."""
+    """A finalizer must be removable from a bad policy, too."""
     old, new = gpu_policy(before, labels={"a": "b"}), gpu_policy(made)
 
-    assert allowed is (told(service, new, GPUPOLICIES, operation="UPDATE", oldObject=old) == "")
+    assert allowed is (denial_message(service, new, GPUPOLICIES, operation="UPDATE", oldObject=old) == "")
 
 
 @pytest.mark.parametrize(
@@ -174,19 +141,19 @@ def test_policy_that_is_as_it_was_passes_whatever_it_says(
 def test_config_map_that_becomes_a_policy_is_judged(service: Service, labels: Any, data: Any, allowed: bool) -> None:
     made, before = config_map({"a.yaml": TYPO}), config_map(data, labels=labels)
 
-    assert allowed is (told(service, made, CONFIGMAPS, operation="UPDATE", oldObject=before) == "")
+    assert allowed is (denial_message(service, made, CONFIGMAPS, operation="UPDATE", oldObject=before) == "")
 
 
 def test_name_that_another_source_has_is_refused(tmp_path: Path) -> None:
-    """An error on the later-loaded one, whichever is edited (docs/reference/policy.md#sources)."""
+    """The policy that is loaded later is in error, whichever is edited (docs/reference/policy.md#sources)."""
     service = make_service(tmp_path)
     service.book.put_source("configmap gpu-usher/first", {"a.yaml": GOOD})
 
     problems = [
-        told(service, gpu_policy({}, "mine"), GPUPOLICIES),
-        told(service, config_map({"a.yaml": GOOD}, "second"), CONFIGMAPS),
-        told(service, config_map({"a.yaml": GOOD}, "first"), CONFIGMAPS),
-        told(service, gpu_policy({}, "default"), GPUPOLICIES),
+        denial_message(service, gpu_policy({}, "mine"), GPUPOLICIES),
+        denial_message(service, config_map({"a.yaml": GOOD}, "second"), CONFIGMAPS),
+        denial_message(service, config_map({"a.yaml": GOOD}, "first"), CONFIGMAPS),
+        denial_message(service, gpu_policy({}, "default"), GPUPOLICIES),
     ]
 
     assert ["is taken by" in problem for problem in problems] == [True, True, False, True]
@@ -197,8 +164,8 @@ def test_what_was_wrong_before_is_not_held_against_an_edit(tmp_path: Path) -> No
     service.book.put_source("configmap gpu-usher/bad", {"a.yaml": TYPO})
 
     messages = (
-        told(service, gpu_policy({}, "other"), GPUPOLICIES),
-        told(service, gpu_policy({"priority": -1}), GPUPOLICIES),
+        denial_message(service, gpu_policy({}, "other"), GPUPOLICIES),
+        denial_message(service, gpu_policy({"priority": -1}), GPUPOLICIES),
     )
 
     assert messages[0] == ""
@@ -209,7 +176,7 @@ def test_what_was_wrong_before_is_not_held_against_an_edit(tmp_path: Path) -> No
 def test_policy_in_force_is_not_changed_by_a_review(service: Service) -> None:
     before = service.policies.hash
 
-    told(service, gpu_policy({"priority": 7}), GPUPOLICIES)
+    denial_message(service, gpu_policy({"priority": 7}), GPUPOLICIES)
 
     assert service.policies.hash == before
 
@@ -237,59 +204,14 @@ def test_object_of_another_shape_is_never_a_bug(service: Service, field: str, od
             assert error.status == 400  # noqa: PT017  # what it must be where it is one
 
 
-BROKEN = {"match": {"podSelector": {"matchExpressions": [{"key": "a", "operator": "In"}]}}, "owner": "o", "reason": "r"}
-EXCEPTION = {"exceptions": [BROKEN | {"expires": "2027-01-01"}]}
-
-
-def test_selector_of_an_exception_is_checked_like_any_other(service: Service) -> None:
-    assert "exceptions" in told(service, gpu_policy(EXCEPTION), GPUPOLICIES)
-
-
-def test_selector_of_an_exception_that_slipped_in_leaves_the_last_good_set_in_force(tmp_path: Path) -> None:
-    book = make_service(tmp_path).book
-    book.put_source("gpupolicy mine", gpu_policy(EXCEPTION))
-
-    taken = book.load()
-
-    assert taken.error is not None
-
-
-@pytest.mark.parametrize("field", ["enforceFrom", "expires"])
-def test_day_in_digits_of_another_script_is_refused(service: Service, field: str) -> None:
-    day = "\u0662\u0660\u0662\u0667-01-01"
-    match = {"podSelector": {"matchLabels": {"a": "b"}}}
-    until = {"exceptions": [{"match": match, "owner": "o", "reason": "r", "expires": day}]}
-
-    assert "day" in told(service, gpu_policy(until if field == "expires" else {field: day}), GPUPOLICIES)
-
-
-def test_service_outlives_a_policy_whose_exception_cannot_be_read(tmp_path: Path) -> None:
-    """A bad edit never takes readiness away (docs/reference/listeners.md#probes)."""
-    book = make_service(tmp_path).book
-
-    async def follow() -> bool:
-        heard = asyncio.Event()
-        following = asyncio.create_task(book.follow(lambda _: heard.set()))
-        book.put_source("gpupolicy mine", gpu_policy(EXCEPTION))
-        hearing = asyncio.create_task(heard.wait())
-        await asyncio.wait({following, hearing}, return_when=asyncio.FIRST_COMPLETED, timeout=10)
-        survived = not following.done()
-        for task in (following, hearing):
-            task.cancel()
-        await asyncio.gather(following, hearing, return_exceptions=True)
-        return survived
-
-    assert asyncio.run(follow())
-
-
 def test_one_policy_is_checked_at_a_time_and_others_are_answered_meanwhile() -> None:
-    """F103: a check of many documents rests between its steps; more than nine at once are told to come again."""
+    """F103: a check of many documents rests between its steps, and beyond nine at once callers get a retry."""
     texts = {"a.yaml": "---\n".join(policy(f"p{index}", "") for index in range(200))}
     long_check = json.dumps(wrap(config_map(texts), namespace="gpu-usher", resource=CONFIGMAPS)).encode()
     short = json.dumps(wrap(pod())).encode()
 
     async def crowd() -> tuple[list[int], int]:
-        transport = httpx.ASGITransport(app=create_tls_app(demo_usher(), Metrics()))
+        transport = httpx.ASGITransport(app=create_tls_app(demo_service(), Metrics()))
         async with httpx.AsyncClient(transport=transport, base_url="https://127.0.0.1") as client:
             checks = [
                 asyncio.create_task(client.post("/validate", content=long_check)) for _ in range(MOST_WAITING + 3)
@@ -297,7 +219,7 @@ def test_one_policy_is_checked_at_a_time_and_others_are_answered_meanwhile() -> 
             answered = 0
             while not all(check.done() for check in checks[:2]):
                 answered += (await client.post("/mutate", content=short)).status_code == 200
-                await asyncio.sleep(0)  # as a socket does; the transport of this test never waits for one
+                await asyncio.sleep(0)  # as a socket does; this test's transport never waits for one
             return sorted([(await check).status_code for check in checks]), answered
 
     statuses, answered = asyncio.run(crowd())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Contract: every payload that a real kube-apiserver and kube-scheduler sent is answered as they need it."""
+"""Every payload that a real kube-apiserver and kube-scheduler sent gets the answer that they need."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ import jsonpatch
 import pytest
 
 from app.server.service import Service
-from tests.api.client import demo_usher, patch_of, post, reviewed
+from tests.api.client import demo_service, patch_of, post, reviewed
 from tests.builders import CONTRACT, make_service, node_document
 
 REQUESTS = {path.name.removesuffix(".request.json"): path for path in sorted(CONTRACT.glob("*.request.json"))}
@@ -22,7 +22,7 @@ DENIED = {
 
 
 def names_gpus(name: str) -> bool:
-    """Tell whether a created pod's containers name a GPU resource, read off the payload in the plainest way."""
+    """Tell whether a created pod's containers name a GPU resource, by a simple look at the payload."""
     request = json.loads(REQUESTS[name].read_text("utf-8"))["request"]
     created = request["operation"] == "CREATE" and request["resource"]["resource"] == "pods"
     return created and "nvidia.com/" in json.dumps(
@@ -46,7 +46,7 @@ def verb_of(name: str) -> str:
     return f"/scheduler/{path.rpartition('/')[2]}"
 
 
-def knowing(nodes: list[str], directory: Path) -> Service:
+def service_knowing(nodes: list[str], directory: Path) -> Service:
     """Make a service that knows these nodes, each with eight free H100."""
     return make_service(directory, [node_document(name) for name in nodes])
 
@@ -123,11 +123,11 @@ def test_filter_gives_back_what_it_was_given_in_the_same_form(name: str, tmp_pat
     full = args["NodeNames"] is None
     names = args["NodeNames"] or [item["metadata"]["name"] for item in args["Nodes"]["items"]]
 
-    answer = post("/scheduler/filter", REQUESTS[name].read_bytes(), knowing(names, tmp_path))
+    answer = post("/scheduler/filter", REQUESTS[name].read_bytes(), service_knowing(names, tmp_path))
 
     assert answer.status_code == 200
-    kept = answer.json()["Nodes"]["items"] if full else answer.json()["NodeNames"]
-    assert (args["Nodes"]["items"] if full else names) == kept
+    kept_nodes = answer.json()["Nodes"]["items"] if full else answer.json()["NodeNames"]
+    assert (args["Nodes"]["items"] if full else names) == kept_nodes
     assert answer.json()["Error"] == ""
     assert ("NodeNames" in answer.json()) is not full
 
@@ -137,7 +137,7 @@ def test_full_nodes_come_back_byte_for_byte(tmp_path: Path) -> None:
     sent = body[body.index(b'"items":[{"metadata"') : body.index(b'},"NodeNames"')]
     names = [item["metadata"]["name"] for item in json.loads(body)["Nodes"]["items"]]
 
-    answer = post("/scheduler/filter", body, knowing(names, tmp_path))
+    answer = post("/scheduler/filter", body, service_knowing(names, tmp_path))
 
     assert sent in answer.content
 
@@ -165,16 +165,16 @@ def test_preempt_returns_helpful_nodes_with_their_victims_as_given(name: str, tm
         node: [pod.get("UID") or pod["metadata"]["uid"] for pod in victims["Pods"]] for node, victims in given.items()
     }
 
-    answer = post("/scheduler/preempt", REQUESTS[name].read_bytes(), knowing(list(given), tmp_path))
+    answer = post("/scheduler/preempt", REQUESTS[name].read_bytes(), service_knowing(list(given), tmp_path))
 
-    kept = answer.json()["NodeNameToMetaVictims"]
-    assert uids == {node: [pod["UID"] for pod in victims["Pods"]] for node, victims in kept.items()}
-    assert all(victims["NumPDBViolations"] == given[node]["NumPDBViolations"] for node, victims in kept.items())
+    helpful = answer.json()["NodeNameToMetaVictims"]
+    assert uids == {node: [pod["UID"] for pod in victims["Pods"]] for node, victims in helpful.items()}
+    assert all(victims["NumPDBViolations"] == given[node]["NumPDBViolations"] for node, victims in helpful.items())
 
 
 @pytest.mark.parametrize("name", [name for name in EXTENDER if "preempt" in name and "filter" not in name])
 def test_preempt_drops_nodes_of_another_product(name: str) -> None:
-    """F43, P7: on the demo fleet only h100-0 and h100-1 have what the pod wants."""
+    """F43, P7: of the demo fleet only h100-0 and h100-1 have the product."""
     args = recorded(name)
     args["Pod"]["metadata"]["annotations"] = {"gpu-usher.io/products": "H100"}
 
@@ -195,7 +195,7 @@ def test_keys_are_read_in_any_letter_case(name: str, spell: Any) -> None:
 
 
 def test_bind_is_not_a_route_of_ours() -> None:
-    """P8, P29: no bind verb, so no pod can hang in one."""
+    """P8, P29: without a bind verb, no pod can hang in it."""
     answer = post("/scheduler/bind", REQUESTS["extender-bind"].read_bytes())
 
     assert answer.status_code == 404
@@ -213,4 +213,4 @@ def test_unknown_nodes_are_refused_with_a_reason_not_silently() -> None:
 
 
 def test_demo_fleet_is_what_the_tests_say() -> None:
-    assert {"h100-0", "h100-1", "a100-0", "a100-1", "t4-0"} <= set(demo_usher().nodes)
+    assert {"h100-0", "h100-1", "a100-0", "a100-1", "t4-0"} <= set(demo_service().nodes)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a stranger's words leave behind is short: names are bounded, and long records are kept in part."""
+"""What is kept of a stranger's request is short: names are bounded, and long records are shortened."""
 
 import json
 
@@ -12,7 +12,7 @@ from tests.builders import pod, review
 
 
 def test_names_of_a_review_that_are_longer_than_any_are_refused() -> None:
-    """F103: the last decisions and the log remember them."""
+    """F103: the last decisions and the log keep these names."""
     for key in ("uid", "namespace", "name"):
         response = post("/mutate", json.dumps(review(pod(), **{key: "x" * (LONGEST_NAME + 1)})).encode())
 
@@ -21,7 +21,7 @@ def test_names_of_a_review_that_are_longer_than_any_are_refused() -> None:
 
 
 def test_last_decisions_keep_a_part_of_a_long_record() -> None:
-    """F103: 512 actions of a pod would be 75 MB in the 500 decisions that are kept."""
+    """F103: 512 actions of each pod would make the 500 kept decisions take 75 MB."""
     tail = RecentDecisions()
 
     tail.note("mutate", Decision("patched", actions=tuple(map(str, range(512)))), 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TLS sessions over real sockets: what a client's certificate was good for ends with the CA that signed it."""
+"""TLS sessions over real sockets: the right of a client's certificate ends with the CA that signed it."""
 
 import datetime as dt
 import http.client
@@ -28,8 +28,8 @@ SECONDS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """What a connection came to. `status`: of the answer; None where there was none."""
+class Exchange:
+    """The result of a connection. `status` is that of the answer, or None without an answer."""
 
     status: int | None
     session: ssl.SSLSession | None = None
@@ -48,7 +48,7 @@ def client_context(service: Service, version: ssl.TLSVersion, certificate: Path 
 def connected(
     context: ssl.SSLContext, url: httpx.URL, session: ssl.SSLSession | None = None
 ) -> Iterator[ssl.SSLSocket]:
-    """Open a connection, with a session of another before it."""
+    """Open a connection, with the TLS session of an earlier one if there is one."""
     with (
         socket.create_connection((url.host, url.port), SECONDS) as plain,
         context.wrap_socket(plain, server_hostname="localhost", session=session) as tls,
@@ -57,7 +57,7 @@ def connected(
 
 
 def ask(tls: ssl.SSLSocket) -> http.client.HTTPResponse:
-    """Ask the scheduler's filter; gives the answer, read."""
+    """Call the scheduler's filter, and return the answer, whose body is read."""
     body = json.dumps(ARGS).encode()
     head = f"POST /scheduler/filter HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     tls.sendall(head.encode() + body)
@@ -67,17 +67,17 @@ def ask(tls: ssl.SSLSocket) -> http.client.HTTPResponse:
     return answer
 
 
-def call(context: ssl.SSLContext, url: httpx.URL, session: ssl.SSLSession | None = None) -> Heard:
-    """Connect, ask once, and keep the session as a client that resumes does."""
+def call(context: ssl.SSLContext, url: httpx.URL, session: ssl.SSLSession | None = None) -> Exchange:
+    """Connect, call filter once, and keep the session as a client that resumes does."""
     try:
         with connected(context, url, session) as tls:
-            return Heard(ask(tls).status, tls.session, tls.session_reused)
+            return Exchange(ask(tls).status, tls.session, tls.session_reused)
     except (OSError, http.client.HTTPException):
-        return Heard(None)
+        return Exchange(None)
 
 
 def replace_client_ca(service: Service, *authorities: KeyPair) -> None:
-    """Write the CAs of clients anew, and let the service take them."""
+    """Write new client CAs, and let the service load them."""
     assert service.settings.client_ca is not None
     service.settings.client_ca.write_bytes(b"".join(authority.certificate for authority in authorities))
     assert service.certificates.renew(NOW)
@@ -85,7 +85,7 @@ def replace_client_ca(service: Service, *authorities: KeyPair) -> None:
 
 @VERSIONS
 def test_session_of_a_revoked_ca_is_not_resumed(version: ssl.TLSVersion, tmp_path: Path) -> None:
-    """F100, F101: OpenSSL's tickets and sessions live for two hours and hold the verified certificate."""
+    """F100, F101: OpenSSL's tickets and sessions last two hours and contain the verified certificate."""
     old = make_authority(NOW)
     with guarded(tmp_path, old) as (service, url):
         context = client_context(service, version, client_certificate(old, tmp_path, SCHEDULER))
@@ -103,7 +103,7 @@ def test_session_of_a_revoked_ca_is_not_resumed(version: ssl.TLSVersion, tmp_pat
 def test_live_connection_of_a_revoked_ca_is_refused_at_its_next_request(
     version: ssl.TLSVersion, tmp_path: Path
 ) -> None:
-    """F100: the connection was verified once; it is told to connect again, and closed."""
+    """F100: the client was verified only once; it is told to connect again, and the connection is closed."""
     old = make_authority(NOW)
     with guarded(tmp_path, old) as (service, url):
         context = client_context(service, version, client_certificate(old, tmp_path, SCHEDULER))
@@ -117,7 +117,7 @@ def test_live_connection_of_a_revoked_ca_is_refused_at_its_next_request(
 
 
 def test_live_connection_goes_on_while_its_ca_is_one_of_the_bundle(tmp_path: Path) -> None:
-    """F101: a CA is added before the old one goes, and the certificate is renewed; neither may cost a call."""
+    """F101: a CA is added before the old one is removed, and clients renew; neither may fail a call."""
     old = make_authority(NOW)
     with guarded(tmp_path, old) as (service, url):
         context = client_context(service, ssl.TLSVersion.TLSv1_3, client_certificate(old, tmp_path, SCHEDULER))
@@ -149,7 +149,7 @@ def test_no_ticket_outlives_the_verification_of_a_client(tmp_path: Path) -> None
 def test_without_client_certificates_sessions_are_resumed_until_the_certificate_changes(
     version: ssl.TLSVersion, tmp_path: Path
 ) -> None:
-    """F100: the tests above can fail: this client does resume where it is let."""
+    """F100: this client does resume where it is allowed to, so the tests above can fail."""
     service = make_service(tmp_path / "certs")
     with running(service) as clients:
         url, context = clients.tls.base_url, client_context(service, version)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No request is lost: replicas restart and certificates change under load, behind a real HAProxy and without one."""
+"""No request is lost while replicas restart and certificates change under load, with and without a real HAProxy."""
 
 import contextlib
 import platform
@@ -18,21 +18,21 @@ from tests.load import Load, Tally, loading
 from tests.replicas import Replica
 
 RATE = 200.0
-"""Requests a second (docs/reference/measurements.md#serving: a cluster that creates 100 pods a second asks 200)."""
+"""Requests a second (docs/reference/measurements.md#serving: a cluster that creates 100 pods a second sends 200)."""
 SHORT_RATE = 50.0
-"""For `make test`, which may run on a busy machine."""
+"""Requests a second for `make test`, which may run on a busy machine."""
 DRAIN_SECONDS = 5.0
 LAG_SECONDS = 1.5
-"""For which callers go on coming after SIGTERM (docs/reference/measurements.md#termination)."""
+"""Seconds for which callers still connect after SIGTERM (docs/reference/measurements.md#termination)."""
 CHANGE_SECONDS = 60
 HANDSHAKES = 12
-"""New connections that show the new leaf alone before it is taken to be everywhere; the proxy takes turns."""
+"""So many new connections must show the new leaf alone before it counts as in use, as the proxy alternates replicas."""
 RESULTS = Path(__file__).parents[1] / "results" / "rolling-restart.md"
 
 
 @dataclass
 class World:
-    """Two replicas behind one port, what the caller trusts, and what was done when."""
+    """Two replicas behind one port, the CAs that the caller trusts, and a record of each step."""
 
     folder: Path
     replicas: list[Replica]
@@ -66,7 +66,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def restart(world: World, tally: Tally, number: int) -> None:
-    """Restart one replica; go on when its successor has been found, which takes a check."""
+    """Restart one replica, and return when the proxy has found the new one by a check."""
     world.note(f"SIGTERM to replica {number}", tally)
     world.replicas[number].restart()
     world.note(f"replica {number} is ready again", tally)
@@ -74,13 +74,13 @@ def restart(world: World, tally: Tally, number: int) -> None:
 
 
 def answered(tally: Tally, more: int) -> None:
-    """Wait for so many more answers: at the rate, the time that a proxy needs to see a change."""
+    """Wait for this many more answers, which gives a proxy the time to notice a change."""
     until = tally.answered + more
     wait_until(f"{more} more answers", lambda: tally.answered >= until, CHANGE_SECONDS)
 
 
 def rotate_leaf(world: World, tally: Tally) -> None:
-    """Change the files; go on when new connections are shown the new leaf alone."""
+    """Replace the leaf's files, and return when new connections are shown the new leaf alone."""
     serial = write_leaf(world.authority, world.folder)
     world.note("new leaf in the files", tally)
 
@@ -99,7 +99,7 @@ def rotate_leaf(world: World, tally: Tally) -> None:
 
 
 def rotate_authority(world: World, tally: Tally) -> None:
-    """TLS-06: trust both, change the leaf, trust the new one alone."""
+    """TLS-06: trust both CAs, change the leaf, then trust the new CA alone."""
     following = make_authority("second")
     world.trusted[:] = [world.authority.pem, following.pem]
     world.note("two CAs trusted", tally)
@@ -130,7 +130,7 @@ def played(world: World, steps: list[Callable[[World, Tally], None]], seconds: f
 
 
 def test_no_request_fails_while_a_replica_restarts_and_the_leaf_changes(world: World) -> None:
-    """F112, HA-03, TLS-05: the short play."""
+    """F112, HA-03, TLS-05: this is the short run."""
     tally = played(world, [lambda world, tally: restart(world, tally, 0), rotate_leaf], 28, SHORT_RATE)
 
     assert dict(tally.failures) == {}
@@ -140,7 +140,7 @@ def test_no_request_fails_while_a_replica_restarts_and_the_leaf_changes(world: W
 
 @pytest.mark.long
 def test_no_request_fails_in_three_restarts_and_two_rotations(world: World) -> None:
-    """F112, HA-03, TLS-05, TLS-06: the long play, whose table is kept."""
+    """F112, HA-03, TLS-05, TLS-06: this is the long run, whose table is kept in tests/results."""
     steps: list[Callable[[World, Tally], None]] = [
         lambda world, tally: restart(world, tally, 0),
         lambda world, tally: restart(world, tally, 1),
@@ -176,22 +176,22 @@ def report(world: World, tally: Tally) -> None:
 
 
 def test_no_request_fails_though_callers_come_for_a_while_after_sigterm(tmp_path: Path) -> None:
-    """Faults 39 and 64: no proxy, callers that learn of the end 1.5 s late."""
+    """Faults 39 and 64: there is no proxy, and callers learn of the end 1.5 s late."""
     authority = make_authority("only")
     write_leaf(authority, tmp_path)
     one, two = (Replica(name, tmp_path, tmp_path, 3) for name in ("one", "two"))
-    told = [0.0]
+    stopped_at = [0.0]
     turn = [0]
 
     def port() -> int:
         turn[0] += 1
-        known_gone = told[0] and time.monotonic() > told[0] + LAG_SECONDS
+        known_gone = stopped_at[0] and time.monotonic() > stopped_at[0] + LAG_SECONDS
         return two.tls if known_gone or turn[0] % 2 else one.tls
 
     try:
         with loading(Load(SHORT_RATE, port, lambda: authority.pem)) as tally:
             answered(tally, 100)
-            told[0] = time.monotonic()
+            stopped_at[0] = time.monotonic()
             code = one.stop()
             answered(tally, 100)
     finally:

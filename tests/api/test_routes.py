@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Routes: what each listener answers, in which role and state of health, and to whom."""
+"""Routes: what each listener answers, by role and state of health, and to whom."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -108,7 +108,7 @@ def test_readiness_is_what_the_interface_says(
 
 
 def test_startup_is_over_once_and_for_all(ask: Ask, tmp_path: Path) -> None:
-    """200 after the first readiness, whatever comes later (docs/reference/listeners.md#probes)."""
+    """It stays 200 after the first readiness, whatever happens later (docs/reference/listeners.md#probes)."""
     service = make_service(tmp_path)
     service.synced = False
     app = create_ops_app(service, Metrics())
@@ -127,7 +127,7 @@ def test_startup_is_over_once_and_for_all(ask: Ask, tmp_path: Path) -> None:
 def test_liveness_ends_when_the_event_loop_stops_beating(
     ask: Ask, tmp_path: Path, age_seconds: float, status: int
 ) -> None:
-    """Fault 41: the heartbeat is younger than 10 s (docs/reference/listeners.md#probes)."""
+    """Fault 41: the heartbeat must be younger than 10 s (docs/reference/listeners.md#probes)."""
     service = make_service(tmp_path)
     service.beat -= age_seconds
 
@@ -135,7 +135,7 @@ def test_liveness_ends_when_the_event_loop_stops_beating(
 
 
 def test_nothing_is_decided_without_a_view_of_the_cluster(ask: Ask, tmp_path: Path) -> None:
-    """Filter says Error, prioritize scores 0, preempt is 503, admission goes on.
+    """Filter returns Error, prioritize scores 0 and preempt a 503, while admission goes on.
 
     See docs/reference/listeners.md#staleness.
     """
@@ -153,35 +153,35 @@ def test_nothing_is_decided_without_a_view_of_the_cluster(ask: Ask, tmp_path: Pa
 
 
 def test_shadow_lets_all_through_and_says_nothing(ask: Ask, tmp_path: Path) -> None:
-    """F137: allow, no patch, all nodes, all victims."""
+    """F137: every pod is allowed without a patch, and all nodes and victims are kept."""
     app = create_tls_app(make_service(tmp_path, shadow=True), Metrics())
     wrong = pod(gpus("500m"), annotations={"products": "H200"})
 
     response = ask(app, "POST", "/mutate", json=review(wrong)).json()["response"]
     filtered = ask(app, "POST", "/scheduler/filter", json={"Pod": wrong, "NodeNames": ["t4-0", "x"]}).json()
     victims = {"t4-0": {"Pods": [{"UID": "u"}], "NumPDBViolations": 0}}
-    kept = ask(app, "POST", "/scheduler/preempt", json={"Pod": wrong, "NodeNameToMetaVictims": victims}).json()
+    preempted = ask(app, "POST", "/scheduler/preempt", json={"Pod": wrong, "NodeNameToMetaVictims": victims}).json()
 
     assert response == {"uid": "r-1", "allowed": True}
     assert filtered["NodeNames"] == ["t4-0", "x"]
     assert not filtered["FailedNodes"]
     assert not filtered["FailedAndUnresolvableNodes"]
-    assert victims == kept["NodeNameToMetaVictims"]
+    assert victims == preempted["NodeNameToMetaVictims"]
 
 
 def test_best_mode_names_the_first_in_order_and_no_other_in_any_map(ask: Ask, tmp_path: Path) -> None:
-    """The node that prioritize gives 10; where none fits, the reasons as ever.
+    """Filter keeps the node to which prioritize gives 10; if none fits, it gives the usual reasons.
 
     See docs/reference/scores.md#best-answer.
     """
     everyone = create_tls_app(make_service(tmp_path / "all"), Metrics())
     best = create_tls_app(make_service(tmp_path / "best", filter_answer="best"), Metrics())
-    asked = {"Pod": pod(), "NodeNames": ["a100-1", "h200-0", "a10-1", "t4-1", "cpu-0"]}
+    question = {"Pod": pod(), "NodeNames": ["a100-1", "h200-0", "a10-1", "t4-1", "cpu-0"]}
     nowhere = {"Pod": pod(), "NodeNames": ["cpu-0", "x"]}
-    fitting = ask(everyone, "POST", "/scheduler/filter", json=asked).json()["NodeNames"]
-    scores = ask(everyone, "POST", "/scheduler/prioritize", json={**asked, "NodeNames": fitting}).json()
+    fitting = ask(everyone, "POST", "/scheduler/filter", json=question).json()["NodeNames"]
+    scores = ask(everyone, "POST", "/scheduler/prioritize", json={**question, "NodeNames": fitting}).json()
 
-    one = ask(best, "POST", "/scheduler/filter", json=asked).json()
+    one = ask(best, "POST", "/scheduler/filter", json=question).json()
     none = ask(best, "POST", "/scheduler/filter", json=nowhere).json()
 
     assert [score["Host"] for score in scores if score["Score"] == 10] == one["NodeNames"]
@@ -192,14 +192,14 @@ def test_best_mode_names_the_first_in_order_and_no_other_in_any_map(ask: Ask, tm
 
 
 def test_node_full_in_our_view_alone_is_kept_behind_a_scheduler_and_counted(ask: Ask, tmp_path: Path) -> None:
-    """The scheduler's own count is a pod newer than ours (docs/reference/scores.md#counts)."""
+    """The scheduler's own count is newer than ours by one pod (docs/reference/scores.md#counts)."""
     metrics = Metrics()
     behind = create_tls_app(make_service(tmp_path, recount="false"), metrics)
-    asked = {"Pod": pod(gpus(2)), "NodeNames": ["t4-0", "t4-1", "h200-0"]}
+    question = {"Pod": pod(gpus(2)), "NodeNames": ["t4-0", "t4-1", "h200-0"]}
 
-    kept = ask(behind, "POST", "/scheduler/filter", json=asked).json()["NodeNames"]
+    kept_nodes = ask(behind, "POST", "/scheduler/filter", json=question).json()["NodeNames"]
 
-    assert kept == asked["NodeNames"]
+    assert kept_nodes == question["NodeNames"]
     assert metrics.registry.get_sample_value("gpu_usher_view_behind_total") == 1
 
 
@@ -219,7 +219,7 @@ def test_node_full_in_our_view_alone_is_kept_behind_a_scheduler_and_counted(ask:
     ],
 )
 def test_loopback_listener_answers_only_loopback_names(service: Service, ask: Ask, host: str, status: int) -> None:
-    """A web page cannot rebind its name to us (docs/reference/listeners.md#routes)."""
+    """A web page cannot rebind its name to our address (docs/reference/listeners.md#routes)."""
     answer = ask(RequireAllowedHost(create_web_app(service)), "GET", "/statusz", headers={"Host": host})
 
     assert status == answer.status_code
@@ -255,7 +255,7 @@ def test_page_escapes_what_a_node_says(ask: Ask, tmp_path: Path) -> None:
 
 
 def test_metrics_have_no_name_of_a_pod_or_a_node_as_label(ask: Ask, service: Service) -> None:
-    """MET-01: labels are from closed sets."""
+    """MET-01: labels have values of closed sets."""
     metrics = Metrics()
     app = create_tls_app(service, metrics)
     for path, body in BODIES.items():

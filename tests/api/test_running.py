@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole service on loopback: TLS that verifies, probes, the web UI listener, live edits of policies."""
+"""The whole service on loopback: verified TLS, probes, the web UI listener, and edits of policies while it serves."""
 
 import shutil
 import socket
@@ -15,7 +15,7 @@ from tests.builders import gpus, make_service, pod, policy, review
 from tests.running import Running, running
 
 PATIENCE_SECONDS = 10
-"""Bound on waiting for an edit to be seen; the promise is 2 s, it takes 0.1 s, and a busy machine gets time."""
+"""Bound on waiting for an edit. The promise is 2 s and the usual time 0.1 s; a busy machine may need more."""
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_operations_listener_answers(demo: Running, path: str) -> None:
 
 
 def test_listeners_keep_to_their_own_routes(demo: Running) -> None:
-    """TLS-11: the TLS port serves the five verbs alone, probes and metrics have a port of their own.
+    """TLS-11: the TLS port serves the five verbs alone, and probes and metrics have a port of their own.
 
     See docs/reference/listeners.md#routes.
     """
@@ -73,7 +73,7 @@ def test_listeners_keep_to_their_own_routes(demo: Running) -> None:
 
 
 def test_request_for_another_host_is_refused(demo: Running) -> None:
-    """A web page that rebinds its name to loopback gets nothing."""
+    """A web page that rebinds its name to loopback gets no answer."""
     answers = [client.get("/", headers={"Host": "evil.example"}) for client in (demo.tls, demo.ops, demo.people)]
 
     assert [answer.status_code for answer in answers] == [403, 403, 403]
@@ -91,9 +91,9 @@ def test_refusals_are_counted_by_reason(demo: Running) -> None:
 
 def test_explain_says_what_is_needed_and_where_it_is_not(demo: Running) -> None:
     """P45."""
-    wanted = pod(gpus(1, image="nvcr.io/nvidia/pytorch:24.05-py3"), annotations={"products": "A10"})
+    document = pod(gpus(1, image="nvcr.io/nvidia/pytorch:24.05-py3"), annotations={"products": "A10"})
 
-    explanation = demo.people.post("/explain", json=wanted).json()
+    explanation = demo.people.post("/explain", json=document).json()
 
     assert "products A10" in explanation["needs"]
     assert any("NGC 24.05 = CUDA 12.4.1" in need for need in explanation["needs"])
@@ -111,7 +111,7 @@ def test_dry_run_shows_the_patched_pod(demo: Running) -> None:
 
 
 def test_page_is_html_of_our_own_server_alone(demo: Running) -> None:
-    """F132; more in tests/web and tests/browser."""
+    """F132: tests/web and tests/browser test the page itself."""
     answer = demo.people.get("/")
 
     assert answer.headers["content-type"].startswith("text/html")
@@ -120,7 +120,7 @@ def test_page_is_html_of_our_own_server_alone(demo: Running) -> None:
 
 
 def edited(folder: Path, text: str) -> None:
-    """Swap a mounted ConfigMap as kubelet does: new data aside, then the ..data link renamed over."""
+    """Change a mounted ConfigMap as the kubelet does: write new data aside, then rename the ..data link over."""
     version = folder / f"..{time.monotonic_ns()}"
     version.mkdir()
     for file in shipped_policies().glob("*.yaml"):
@@ -141,7 +141,7 @@ def mounted(tmp_path: Path) -> Path:
 
 
 def test_broken_edit_leaves_the_last_good_policies_and_shows_where(mounted: Path, tmp_path: Path) -> None:
-    """F76, CFG-01, CFG-02, fault 12: no request fails meanwhile, the error has its place, the mended file counts."""
+    """F76, CFG-01, CFG-02, fault 12: no request fails, the error has its place, and the repaired file counts."""
     service = make_service(tmp_path / "certs", policies=mounted)
     with running(service) as clients:
 
@@ -168,7 +168,7 @@ def test_broken_edit_leaves_the_last_good_policies_and_shows_where(mounted: Path
 
 
 def test_edit_of_a_plain_file_is_taken_too(tmp_path: Path) -> None:
-    """F76, CFG-01: the directory is watched, whatever is done in it."""
+    """F76, CFG-01: the directory is watched for changes of any kind."""
     folder = tmp_path / "policies"
     folder.mkdir()
     (folder / "one.yaml").write_text(policy("one", "priority: 1"), "utf-8")

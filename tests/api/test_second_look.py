@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pod refused for what has ended, asked about before our watch has told us of a deletion, or of a label (F65)."""
+"""A pod that asks again before our watch has shown the deletion, or the label, that makes room for it (F65)."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ LACKING = Decision("none_fits", reasons={Code.GPUMemoryBudgetExceeded: 1, Code.P
 
 @pytest.fixture
 def service(tmp_path: Path) -> Service:
-    """Make a service with one shared node whose memory is given away."""
+    """Make a service with one shared node whose memory is promised to another pod."""
     made = make_service(tmp_path)
     holder = pod(gpus(1), annotations={"gpu-memory": "20Gi"}, nodeName=NODE)
     holder["metadata"]["uid"] = HOLDER
@@ -35,7 +35,7 @@ def service(tmp_path: Path) -> Service:
 
 @pytest.fixture
 def during(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
-    """Give the way to say what happens each time that an answer waits."""
+    """Return a function that sets what happens each time that an answer waits."""
 
     def say(what: Callable[[], object]) -> None:
         async def wait(_seconds: float) -> None:
@@ -47,8 +47,8 @@ def during(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], 
 
 
 def ask(service: Service, memory: str = "12Gi", **more: Any) -> dict[str, Any]:
-    wanted = pod(gpus(1), annotations={"gpu-memory": memory}, **more)
-    body = json.dumps({"Pod": wanted, "NodeNames": [NODE]})
+    document = pod(gpus(1), annotations={"gpu-memory": memory}, **more)
+    body = json.dumps({"Pod": document, "NodeNames": [NODE]})
 
     async def exchange() -> dict[str, Any]:
         transport = httpx.ASGITransport(app=create_tls_app(service, Metrics()))
@@ -78,7 +78,7 @@ def test_deletion_that_comes_while_the_answer_waits_is_in_it(
 def test_end_of_a_change_that_comes_while_the_answer_waits_is_in_it(
     service: Service, during: Callable[[Callable[[], object]], None], key: str, changing: str, settled: str
 ) -> None:
-    """The label's edit wakes the pod, and the scheduler may ask before our watch has brought the edit."""
+    """The label's edit activates the pod, and the scheduler may ask before our watch has shown the edit."""
     service.state.drop_pod(HOLDER)
     service.state.put_node(node_document(NODE, labels={key: changing}))
     during(lambda: service.state.put_node(node_document(NODE, labels={key: settled})))
@@ -89,7 +89,7 @@ def test_end_of_a_change_that_comes_while_the_answer_waits_is_in_it(
 def test_change_that_helps_nothing_is_waited_past(
     service: Service, during: Callable[[Callable[[], object]], None]
 ) -> None:
-    """Until there is time for no more; the answer is then the refusal that it was."""
+    """The wait goes on until no time is left; the answer is then the first refusal."""
     during(lambda: service.state.changes.note("another"))
 
     answer = ask(service)
@@ -115,7 +115,7 @@ def test_shadow_never_waits(tmp_path: Path) -> None:
 
 
 def test_waits_are_far_apart(service: Service, during: Callable[[Callable[[], object]], None]) -> None:
-    """The scheduler has one loop: a twentieth of its time at most."""
+    """kube-scheduler handles one pod at a time, of whose time waits take at most a twentieth."""
     now = [0.0]
 
     def passes() -> None:
@@ -133,7 +133,7 @@ def test_waits_are_far_apart(service: Service, during: Callable[[Callable[[], ob
 def test_pod_for_which_others_were_evicted_always_waits(
     service: Service, during: Callable[[Callable[[], object]], None]
 ) -> None:
-    """F43: its victims are gone for the scheduler, or it would not ask about that node."""
+    """F43: for the scheduler its victims are gone, or it would not ask about that node."""
     now = [0.0]
 
     def passes() -> None:

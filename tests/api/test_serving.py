@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serving: certificates change under live TLS, hostile certificate folders, taken ports, and a clean end."""
+"""Serving: certificates change under live TLS, hostile certificate folders, ports in use, and a clean end."""
 
 import asyncio
 import datetime as dt
@@ -35,7 +35,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service, 
 
 
 def handshake(clients: Running, trust: Path, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3, name: str = "") -> int:
-    """Make a new TLS connection that trusts one CA; gives the serial number of the certificate shown."""
+    """Make a new TLS connection that trusts one CA, and return the serial number of the server's certificate."""
     context = ssl.create_default_context(cafile=str(trust))
     context.minimum_version = context.maximum_version = version
     port = clients.tls.base_url.port or 0
@@ -82,7 +82,7 @@ def test_plain_http_on_the_tls_port_is_no_answer_and_no_end(served: tuple[Servic
 
 
 def test_renewed_certificate_is_shown_to_new_connections_and_old_ones_live_on(tmp_path: Path) -> None:
-    """P44, F101, TLS-05: no restart, no broken connection, with and without SNI."""
+    """P44, F101, TLS-05: there is no restart and no broken connection, with and without SNI."""
     service = make_service(tmp_path / "certs")
     folder = service.settings.certs
     with running(service) as clients:
@@ -103,7 +103,7 @@ def test_renewed_certificate_is_shown_to_new_connections_and_old_ones_live_on(tm
 
 
 def test_bad_pair_in_the_folder_leaves_the_good_one_in_service(tmp_path: Path) -> None:
-    """TLS-05: the trap is a context that was half changed."""
+    """TLS-05: a TLS context must never be half changed."""
     service = make_service(tmp_path / "certs")
     folder = service.settings.certs
     good, trust = serial_of(folder), shutil.copy(folder / "ca.crt", tmp_path / "trusted.crt")
@@ -119,7 +119,7 @@ def test_bad_pair_in_the_folder_leaves_the_good_one_in_service(tmp_path: Path) -
 
 @pytest.mark.parametrize("name", ["tls.crt", "tls.key"])
 def test_missing_file_is_a_certificate_error_as_promised(tmp_path: Path, name: str) -> None:
-    """Certificates.renew: raises CertificateError for a bad pair; the one in service stays."""
+    """`Certificates.renew` raises CertificateError for a bad pair, and the one in service stays."""
     now = dt.datetime.now(dt.UTC)
     certificates = Certificates(issue_if_needed(tmp_path, now), now)
     good = certificates.serving
@@ -130,7 +130,7 @@ def test_missing_file_is_a_certificate_error_as_promised(tmp_path: Path, name: s
     assert good is certificates.serving
 
 
-def foreign(folder: Path, now: dt.datetime) -> None:
+def write_nameless_leaf(folder: Path, now: dt.datetime) -> None:
     """Put a leaf of our CA without any name into a certificate folder, as other tools make them."""
     issuer = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
     ca_key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
@@ -152,10 +152,10 @@ def foreign(folder: Path, now: dt.datetime) -> None:
 
 
 def test_certificate_without_names_is_replaced(tmp_path: Path) -> None:
-    """TLS-02: made where none is valid; one without SAN is not."""
+    """TLS-02: a leaf is made where no valid one is, and a leaf without SAN is not valid."""
     now = dt.datetime.now(dt.UTC)
     issue_if_needed(tmp_path, now)
-    foreign(tmp_path, now)
+    write_nameless_leaf(tmp_path, now)
 
     issue_if_needed(tmp_path, now)
 
@@ -165,7 +165,7 @@ def test_certificate_without_names_is_replaced(tmp_path: Path) -> None:
 
 
 def test_names_that_somebody_added_outlive_renewals(tmp_path: Path) -> None:
-    """TLS-04: `certs issue --name`, and a `serve` that knows nothing of it."""
+    """TLS-04: `certs issue --name` adds names that `serve` does not know."""
     now = dt.datetime.now(dt.UTC)
     issue_if_needed(tmp_path, now, (*NAMES, "usher.example"))
 
@@ -196,7 +196,7 @@ def test_key_under_a_pass_phrase_is_replaced_and_asks_nobody(tmp_path: Path) -> 
 def test_served_certificate_is_in_date_until_its_last_second(
     tmp_path: Path, elapsed: dt.timedelta, in_date: bool
 ) -> None:
-    """Readiness asks this of the served certificate (docs/reference/listeners.md#probes)."""
+    """Readiness checks the served certificate (docs/reference/listeners.md#probes)."""
     now = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
     certificates = Certificates(issue_if_needed(tmp_path, now), now)
 
@@ -204,7 +204,7 @@ def test_served_certificate_is_in_date_until_its_last_second(
 
 
 def test_stop_ends_everything_and_frees_the_ports(tmp_path: Path) -> None:
-    """HA-04: a silent connection does not hold the end up; `running` bounds it."""
+    """HA-04: a silent connection does not delay the end, for which `running` has a bound."""
     service = make_service(tmp_path)
     with running(service) as clients:
         ports = [client.base_url.port or 0 for client in (clients.tls, clients.ops, clients.people)]

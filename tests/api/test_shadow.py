@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shadow mode: everything is let through, and the real verdict goes to the log and the metrics (F137)."""
+"""Shadow mode: everything is allowed, and the real verdict goes to the log and the metrics (F137)."""
 
 import json
 from pathlib import Path
@@ -24,17 +24,17 @@ def test_every_pod_is_let_in_unchanged(shadow: Service, document: dict[str, obje
 
 
 def test_every_node_is_let_through_and_none_is_preferred(shadow: Service) -> None:
-    """F137: names in names mode, nodes in full-node mode, victims as given."""
-    wanted = pod(annotations={"products": "H100"})
-    names = {"Pod": wanted, "NodeNames": ["wrong", "right", "unknown"]}
-    nodes = {"Pod": wanted, "Nodes": {"items": [node_document("wrong", "Tesla-T4"), node_document("right")]}}
+    """F137: names are returned in names mode, nodes in full-node mode, and victims as given."""
+    document = pod(annotations={"products": "H100"})
+    names = {"Pod": document, "NodeNames": ["wrong", "right", "unknown"]}
+    nodes = {"Pod": document, "Nodes": {"items": [node_document("wrong", "Tesla-T4"), node_document("right")]}}
     victims = {"wrong": {"Pods": [{"UID": "u"}], "NumPDBViolations": 1}}
 
     by_name = post("/scheduler/filter", json.dumps(names).encode(), shadow).json()
     full = post("/scheduler/filter", json.dumps(nodes).encode(), shadow).json()
     scores = post("/scheduler/prioritize", json.dumps(names).encode(), shadow).json()
     spared = post(
-        "/scheduler/preempt", json.dumps({"Pod": wanted, "NodeNameToMetaVictims": victims}).encode(), shadow
+        "/scheduler/preempt", json.dumps({"Pod": document, "NodeNameToMetaVictims": victims}).encode(), shadow
     ).json()
 
     assert by_name == {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Callers that send slowly, too much or something else than they said, over real sockets."""
+"""Callers that send slowly, too much, or something else than they announced, over real sockets."""
 
 import contextlib
 import json
@@ -15,7 +15,6 @@ from tests.controlplane.processes import wait_until
 from tests.running import Running, running
 
 SHORT = Limits(silent_seconds=0.3, header_seconds=0.4, body_seconds=0.4, handshake_seconds=0.5, goodbye_seconds=0.3)
-PATIENT = Limits(silent_seconds=600, header_seconds=600, body_seconds=600, request_seconds=600, handshake_seconds=600)
 HALF = post()[:-40]
 SLOW = {"silent": b"", "partial header": HALF[:30], "header in part of a line": b"POST /mu", "partial body": HALF}
 
@@ -34,7 +33,7 @@ def metric(clients: Running, line: str) -> float:
 
 @pytest.mark.parametrize("sent", SLOW.values(), ids=SLOW.keys())
 def test_caller_that_stops_sending_is_closed(hasty: tuple[Running, Path], sent: bytes) -> None:
-    """Fault 24: over TLS, as the API server comes."""
+    """Fault 24: the caller uses TLS, as the API server does."""
     clients, ca = hasty
     with connect(clients.tls.base_url.port, ca) as slow:
         slow.sendall(sent)
@@ -44,7 +43,7 @@ def test_caller_that_stops_sending_is_closed(hasty: tuple[Running, Path], sent: 
 
 
 def test_silent_tls_handshake_is_closed(hasty: tuple[Running, Path]) -> None:
-    """Fault 24: no byte of a ClientHello."""
+    """Fault 24: the caller sends no byte of a ClientHello."""
     clients, _ = hasty
     with connect(clients.tls.base_url.port) as silent:
         assert closed(silent)
@@ -63,7 +62,7 @@ def test_closed_connections_are_counted_by_what_they_were_waited_for(hasty: tupl
 
 
 def test_header_that_trickles_is_closed_although_it_goes_on(hasty: tuple[Running, Path]) -> None:
-    """Slowloris: each byte comes in time, the header never ends."""
+    """In a Slowloris attack each byte comes in time, but the header never ends."""
     clients, _ = hasty
     with connect(clients.ops.base_url.port) as slow:
         slow.settimeout(0.05)
@@ -90,7 +89,7 @@ def test_body_in_pieces_is_answered_however_many_they_are(hasty: tuple[Running, 
 
 
 def test_idle_connection_outlives_the_waits_for_requests(hasty: tuple[Running, Path]) -> None:
-    """HA-04: keep-alive is uvicorn's own timer; a slow caller's end is our clock here."""
+    """HA-04: keep-alive has uvicorn's own timer, and the bound on slow callers another one."""
     clients, ca = hasty
     with connect(clients.tls.base_url.port, ca) as idle:
         idle.sendall(post())
@@ -160,7 +159,7 @@ def test_content_length_that_says_too_much_is_closed(hasty: tuple[Running, Path]
 
 
 def test_content_length_that_says_too_little_is_no_second_request(hasty: tuple[Running, Path]) -> None:
-    """Fault 23: the rest is not HTTP: 400 twice, and the end."""
+    """Fault 23: the rest of the body is not HTTP, so it gets a second 400, and the connection is closed."""
     clients, ca = hasty
     with connect(clients.tls.base_url.port, ca) as liar:
         liar.sendall(post(length=len(BODY) - 10))
@@ -190,7 +189,7 @@ def test_chunks_that_never_end_are_closed(hasty: tuple[Running, Path]) -> None:
 
 
 def test_bodies_that_stall_give_way_to_requests_when_there_is_no_room(tmp_path: Path) -> None:
-    """HA-08: they hold no place that a request needs."""
+    """HA-08: stalled bodies hold no place that a request needs."""
     limits = Limits(body_seconds=600, request_seconds=600, requests=8, stalled_seconds=0.2)
     with running(make_service(tmp_path), limits) as clients, contextlib.ExitStack() as stack:
         for _ in range(8):
@@ -205,7 +204,7 @@ def test_bodies_that_stall_give_way_to_requests_when_there_is_no_room(tmp_path: 
 
 
 def test_request_beyond_those_in_hand_is_a_503_status_and_counted(tmp_path: Path) -> None:
-    """HA-08: its connection stays."""
+    """HA-08: the connection stays open."""
     limits = Limits(body_seconds=600, request_seconds=600, requests=8, stalled_seconds=600)
     ca = tmp_path / "ca.crt"
     with running(make_service(tmp_path), limits) as clients, contextlib.ExitStack() as stack:

@@ -20,7 +20,7 @@ from tests.builders import review as wrap
 
 GPU = "nvidia.com/gpu"
 BAD = gpus("500m")
-"""A container that is refused wherever it is looked at."""
+"""A container that is refused wherever it is reviewed."""
 Nest = Callable[[Any], dict[str, Any]]
 
 
@@ -62,7 +62,7 @@ def workload(service: Service, resource: str, template: Any, verb: str = "mutate
 
 
 def patched(document: dict[str, Any], answer: Reviewed) -> Any:
-    """Apply the patch of an answer as it went over the wire."""
+    """Apply the patch of an answer as it was sent."""
     response = json.loads(answer.body)["response"]
     return jsonpatch.apply_patch(document, json.loads(base64.b64decode(response["patch"])))
 
@@ -104,7 +104,7 @@ def test_only_pods_that_are_made_are_reviewed_whole(
 @pytest.mark.parametrize("operation", ["CREATE", "UPDATE", "DELETE", "CONNECT"])
 @pytest.mark.parametrize("resource", WORKLOADS)
 def test_templates_are_reviewed_when_made_and_when_changed(service: Service, resource: str, operation: str) -> None:
-    """F18; a Job's template never changes."""
+    """F18: a Job's template is immutable, so only its creation is reviewed."""
     expected = operation == "CREATE" or (operation == "UPDATE" and resource != "jobs")
 
     answer = workload(service, resource, pod(BAD), operation=operation)
@@ -149,7 +149,7 @@ CHANGED = [resource for resource in WORKLOADS if resource != "jobs"]
 @pytest.mark.parametrize("resource", CHANGED)
 @pytest.mark.parametrize("template", [pod(BAD), pod(container(None, {GPU: "1"}))], ids=["refused", "repaired"])
 def test_template_that_is_as_it_was_passes_untouched(service: Service, resource: str, template: dict[str, Any]) -> None:
-    """A Deployment must still scale where a policy has become stricter since."""
+    """A Deployment must still scale after a policy has become stricter."""
     _, nest = WORKLOADS[resource]
     scaled = nest(template)
     scaled["spec"]["replicas"] = 3
@@ -171,7 +171,7 @@ def test_template_that_changed_is_reviewed_whatever_was_before(service: Service,
 
 @pytest.mark.parametrize("resource", WORKLOADS)
 def test_workload_that_is_leaving_passes(service: Service, resource: str) -> None:
-    """Its finalizers must come off."""
+    """Its finalizers must be removable."""
     group, nest = WORKLOADS[resource]
     leaving = nest(pod(BAD))
     leaving["metadata"]["deletionTimestamp"] = "2026-11-21T12:00:00Z"
@@ -224,7 +224,7 @@ def test_template_of_another_shape_is_bad_input_and_never_a_bug(
 
 
 def ephemeral(*names: str) -> dict[str, Any]:
-    """Make a pod with ephemeral containers that take every GPU."""
+    """Make a pod with ephemeral containers that use every GPU."""
     env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
     return pod(gpus(1), ephemeralContainers=[{"name": name, "env": env} for name in names])
 
@@ -265,7 +265,7 @@ def test_envelope_of_another_shape_is_never_a_bug(service: Service, request_: di
 
 @pytest.mark.parametrize("actions", ["[[]]", "[{}]", r'["\ud800"]'], ids=["list", "object", "half a character"])
 def test_record_of_another_shape_is_never_a_bug(service: Service, actions: str) -> None:
-    """managedFields without the annotation make it ours."""
+    """As managedFields do not list the annotation, the record counts as our own and is read."""
     document = pod(annotations={"decision": f'{{"v":1,"actions":{actions},"of":"x"}}'})
     document["metadata"]["managedFields"] = [{"manager": "kubectl"}]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every command of the command line, as a walk finds it: a new verb is in the tests without being named there."""
+"""Every command of the command line, found by a walk, so that the tests cover a new verb without naming it."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +9,7 @@ import typer.main
 from app.cli.main import app
 
 Command = Any
-"""Typer's, of which the class is private."""
+"""A command of Typer, whose own class is private."""
 
 
 def root() -> Command:
@@ -18,7 +18,7 @@ def root() -> Command:
 
 
 def every(command: Command | None = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Command]]:
-    """Walk all verbs, groups and sub-verbs: the words after `gpu-usher`, and the command; the root without words."""
+    """Yield the words after `gpu-usher` and the command for the root (no words), all groups, verbs and sub-verbs."""
     command = command or root()
     yield path, command
     for name, inner in getattr(command, "commands", {}).items():
@@ -26,10 +26,10 @@ def every(command: Command | None = None, path: tuple[str, ...] = ()) -> Iterato
 
 
 def verbs() -> dict[str, Command]:
-    """Give what can be run, by its words with `-` between."""
-    return {"-".join(path): each for path, each in every() if not hasattr(each, "commands")}
+    """Map the words of each runnable command, joined by `-`, to the command."""
+    return {"-".join(path): command for path, command in every() if not hasattr(command, "commands")}
 
 
 def output_of(command: Command) -> str | None:
-    """Give the help of the option `-o`; None where there is none."""
-    return next((each.help for each in command.params if "-o" in each.opts), None)
+    """Return the help of the option `-o`, or None if there is none."""
+    return next((option.help for option in command.params if "-o" in option.opts), None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The published schemas of all answers: complete, in force, and held by what commands and routes really answer."""
+"""The published JSON Schemas: every answer has one, and the real answers of commands and routes conform to it."""
 
 import json
 import shutil
@@ -22,7 +22,7 @@ from app.server.service import Service
 from app.values.errors import BadInput
 from app.web.api import create_web_app
 from tests.api.conftest import Ask, ask, service
-from tests.api.test_decision_recorder import posted, questions, rooms
+from tests.api.test_decision_recorder import posted, questions, shared_gpu_service
 from tests.builders import gpus, pod, policy
 from tests.cli.commands import output_of, verbs
 
@@ -35,26 +35,26 @@ NOWHERE = pod(gpus(1), annotations={"products": "H100"}, nodeSelector={"pool": "
 
 
 def complaints(name: str, answer: Any) -> list[str]:
-    """Hold an answer against its schema, in which a field that is not named is an error."""
+    """Validate an answer against its schema, with every field that the schema does not name as an error."""
     validator = Draft202012Validator(closed(answer_schema(name)))
-    return [f"{each.json_path}: {each.message}"[:300] for each in validator.iter_errors(answer)]
+    return [f"{error.json_path}: {error.message}"[:300] for error in validator.iter_errors(answer)]
 
 
 def closed(schema: Any) -> Any:
-    """Close every object whose fields are named."""
+    """Return a schema that forbids further members in every object whose fields are named."""
     if isinstance(schema, list):
-        return [closed(each) for each in schema]
+        return [closed(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {key: closed(value) for key, value in schema.items()}
+    closed_schema = {key: closed(value) for key, value in schema.items()}
     if "properties" in schema:
-        found["additionalProperties"] = False
-    return found
+        closed_schema["additionalProperties"] = False
+    return closed_schema
 
 
 @pytest.mark.parametrize("name", ANSWERS)
 def test_published_schema_is_what_the_command_prints(name: str) -> None:
-    """F75, F82: made from the dataclasses that are encoded."""
+    """F75, F82: the schema is made from the dataclasses that are encoded."""
     printed = RUN.invoke(usher_app, ["schema", "--answer", name]).stdout
 
     published = (PUBLISHED / f"{name}.json").read_text("utf-8")
@@ -65,12 +65,12 @@ def test_published_schema_is_what_the_command_prints(name: str) -> None:
 
 def test_nothing_else_is_published() -> None:
     """F82."""
-    assert {each.stem for each in PUBLISHED.iterdir()} == set(ANSWERS)
+    assert {path.stem for path in PUBLISHED.iterdir()} == set(ANSWERS)
 
 
 def test_every_verb_that_answers_json_has_a_schema_and_every_schema_a_verb() -> None:
-    """F82: a new verb with -o json and without a schema fails here."""
-    answering = {name for name, each in verbs().items() if "json" in (output_of(each) or "")}
+    """F82: a new verb with -o json and without a schema fails this test."""
+    answering = {name for name, command in verbs().items() if "json" in (output_of(command) or "")}
 
     assert answering | ROUTES == set(ANSWERS)
 
@@ -82,7 +82,7 @@ def test_unknown_answer_is_refused_with_the_names_that_there_are() -> None:
 
 
 Make = Callable[[Path], list[list[str]]]
-"""Writes files into a folder; gives command lines, without -o json."""
+"""A function that writes files into a folder and returns command lines, without -o json."""
 
 
 def _pod_file(folder: Path) -> str:
@@ -102,7 +102,7 @@ def _explain(folder: Path) -> list[list[str]]:
 def _mutate(folder: Path) -> list[list[str]]:
     file = _pod_file(folder)
     (folder / "bad.yaml").write_text(yaml.safe_dump(pod(gpus("0.5"))), "utf-8")
-    return [["mutate", "-f", each, "--demo"] for each in (file, str(folder / "one.yaml"), str(folder / "bad.yaml"))]
+    return [["mutate", "-f", path, "--demo"] for path in (file, str(folder / "one.yaml"), str(folder / "bad.yaml"))]
 
 
 def _edited(folder: Path) -> str:
@@ -114,15 +114,15 @@ def _edited(folder: Path) -> str:
 
 
 def _diff(folder: Path) -> list[list[str]]:
-    """Every pod of the fleets, a hurting edit, and an edit that changes nothing."""
+    """Return a diff of every pod of the fleets, one of an edit that hurts, and one that changes nothing."""
     old = str(shipped_policies())
-    fleets = [["diff", old, _edited(folder), "--demo-fleet", each] for each in fleet_names()]
+    fleets = [["diff", old, _edited(folder), "--demo-fleet", name] for name in fleet_names()]
     return [*fleets, ["diff", old, old, "--demo-fleet", "mixed"]]
 
 
 def _replay(folder: Path) -> list[list[str]]:
     (folder / "fleet.json").write_text(json.dumps({"kind": "List", "items": demo_fleet()}), "utf-8")
-    posted(list(questions(40)), rooms(folder), str(folder / "log"))
+    posted(list(questions(40)), shared_gpu_service(folder), str(folder / "log"))
     words = ["replay", str(folder / "log"), "--snapshot", str(folder / "fleet.json"), "--recount"]
     return [words, [*words, "--policies", _edited(folder)]]
 
@@ -151,7 +151,7 @@ COMMANDS: dict[str, Make] = {
     "test": lambda folder: [["test"], ["test", _edited(folder)]],
     "scheduler-config": _scheduler,
     "whatif-driver": _each_fleet("whatif", "driver", "--to", "535.104.05"),
-    "whatif-mig": lambda _: [["whatif", "mig", "--layout", each, "--demo-fleet", "mixed"] for each in ("all-1g.10gb", "all-disabled")],  # noqa: E501
+    "whatif-mig": lambda _: [["whatif", "mig", "--layout", layout, "--demo-fleet", "mixed"] for layout in ("all-1g.10gb", "all-disabled")],  # noqa: E501
     "whatif-node-template": lambda folder: [["whatif", "node-template", "-f", _pod_file(folder)]],
     "advise-mig": _each_fleet("advise", "mig"),
     "certs-issue": lambda folder: [["certs", "issue", "--certs", str(folder)]],
@@ -163,38 +163,39 @@ COMMANDS: dict[str, Make] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [each for each in ANSWERS if each not in ROUTES])
+@pytest.mark.parametrize("name", [name for name in ANSWERS if name not in ROUTES])
 def test_real_answers_of_every_verb_hold_their_schema(name: str, tmp_path: Path) -> None:
-    """F82: on every sample fleet where the verb is about one; also where it exits with 1."""
-    found: list[str] = []
+    """F82: on every sample fleet where the verb takes one, also where the verb exits with 1."""
+    problems: list[str] = []
     answers = 0
 
     for words in COMMANDS[name](tmp_path):
         done = RUN.invoke(usher_app, [*words, "-o", "json"])
         if isinstance(done.exception, BadInput):
-            continue  # as a fleet without GPU nodes that `advise mig` is for
+            continue  # a fleet without GPU nodes is such bad input for `advise mig`
         answers += 1
-        found += [f"{' '.join(words)}: {each}" for each in complaints(name, json.loads(done.stdout))]
+        problems += [f"{' '.join(words)}: {complaint}" for complaint in complaints(name, json.loads(done.stdout))]
 
     assert answers
-    assert found == []
+    assert problems == []
 
 
 def test_answers_of_the_web_listener_hold_the_same_schemas(service: Service, ask: Ask) -> None:
-    """F82, F85: POST /explain and /dry-run."""
+    """F82, F85: the answers of POST /explain and /dry-run conform too."""
     web = create_web_app(service)
-    asked = [("/explain", "explain", NOWHERE), ("/explain?nodes=true", "explain", pod())]
-    asked += [
-        ("/dry-run", "dry-run", each) for each in (NOWHERE, pod(gpus("0.5")), pod(gpus(1, "nvidia.com/mig-1g.5gb")))
+    questions = [("/explain", "explain", NOWHERE), ("/explain?nodes=true", "explain", pod())]
+    questions += [
+        ("/dry-run", "dry-run", document)
+        for document in (NOWHERE, pod(gpus("0.5")), pod(gpus(1, "nvidia.com/mig-1g.5gb")))
     ]
 
-    found = [(path, complaints(name, ask(web, "POST", path, json=body).json())) for path, name, body in asked]
+    answers = [(path, complaints(name, ask(web, "POST", path, json=body).json())) for path, name, body in questions]
 
-    assert [each for each in found if each[1]] == []
+    assert [path_complaints for path_complaints in answers if path_complaints[1]] == []
 
 
 def test_an_answer_that_says_more_or_less_than_its_schema_is_seen() -> None:
-    """F82: the twin of the tests above; a field added without a schema, or lost, must not pass."""
+    """F82: the tests above fail for a field that was added without a schema, or lost."""
     whole = {
         "what": "Pod a/b",
         "allowed": True,
@@ -207,4 +208,4 @@ def test_an_answer_that_says_more_or_less_than_its_schema_is_seen() -> None:
 
     more, less = {**whole, "new": 1}, {key: value for key, value in whole.items() if key != "patch"}
 
-    assert [len(complaints("mutate", {"objects": [each]})) for each in (whole, more, less)] == [0, 1, 1]
+    assert [len(complaints("mutate", {"objects": [document]})) for document in (whole, more, less)] == [0, 1, 1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpu-usher certs` on files and addresses; the cluster's side is in tests/e2e."""
+"""`gpu-usher certs` on files and addresses; its work in a cluster is tested in tests/e2e."""
 
 import datetime as dt
 import json
@@ -84,7 +84,7 @@ def test_what_is_wrong_is_said_and_is_exit_code_1(tmp_path: Path, damage: str, w
         other = issue_leaf(
             KeyPair(*((tmp_path / "a" / name).read_bytes() for name in FILES[:2])), ["usher.example"], now
         )
-        # the operator's own pair, for upkeep would mend one of ours at once
+        # an operator's own pair, since gpu-usher would replace its own bad certificate at once
         service = make_service(tmp_path / "a", cert=tmp_path / "a" / "tls.crt", key=tmp_path / "a" / "tls.key")
         (tmp_path / "a" / "tls.crt").write_bytes(other.certificate)
         (tmp_path / "a" / "tls.key").write_bytes(other.key)

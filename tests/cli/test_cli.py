@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line as a person meets it: output, errors with a remedy, exit codes."""
+"""The command line as a person uses it: output, errors with a remedy, and exit codes."""
 
 import datetime as dt
 import json
@@ -30,15 +30,15 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_demo_without_a_server_runs_one_and_shows_what_it_did(tmp_path: Path) -> None:
-    found = RUN.invoke(
+    result = RUN.invoke(
         app, ["demo", "--url", "https://127.0.0.1:1", "--ca", str(tmp_path / "none")], env={"COLUMNS": "240"}
     )
 
-    assert found.exit_code == 0, found.output
+    assert result.exit_code == 0, result.output
     for words in ("limits set to 2", "a fraction of nvidia.com/gpu", "CUDA driver too old: wants >= 525.60.13"):
-        assert words in found.output
-    assert "GPU product not allowed: wants A10" in found.output
-    assert "leaves h100-0, h100-1" in found.output
+        assert words in result.output
+    assert "GPU product not allowed: wants A10" in result.output
+    assert "leaves h100-0, h100-1" in result.output
 
 
 LINT = [
@@ -60,28 +60,28 @@ def test_lint_says_each_mistake_on_one_line_with_its_place_and_a_remedy(
     """F75, F79, P3, fault 13."""
     (folder / "x.yaml").write_text(text, "utf-8")
 
-    found = RUN.invoke(app, ["lint", str(folder)])
+    result = RUN.invoke(app, ["lint", str(folder)])
 
-    finding, summary = found.output.splitlines()
-    assert found.exit_code == 1
+    finding, summary = result.output.splitlines()
+    assert result.exit_code == 1
     assert finding.startswith(f"x.yaml:{place}")
     assert remedy in finding
     assert summary.endswith("1 findings")
 
 
 def test_lint_of_the_shipped_policies_finds_nothing() -> None:
-    found = RUN.invoke(app, ["lint"])
+    result = RUN.invoke(app, ["lint"])
 
-    assert (found.exit_code, found.output.splitlines()[-1].endswith("no findings")) == (0, True)
+    assert (result.exit_code, result.output.splitlines()[-1].endswith("no findings")) == (0, True)
 
 
 def test_lint_reads_cases_too(folder: Path) -> None:
     (folder / "cases" / "odd.yaml").write_text("pod: {}\nexpect: {refused: {n1: NoSuchCode}}\n", "utf-8")
 
-    found = RUN.invoke(app, ["lint", str(folder)])
+    result = RUN.invoke(app, ["lint", str(folder)])
 
-    assert found.exit_code == 1
-    assert "odd.yaml:2:1: NoSuchCode: no such reason code" in found.output
+    assert result.exit_code == 1
+    assert "odd.yaml:2:1: NoSuchCode: no such reason code" in result.output
 
 
 def test_test_runs_the_cases_and_names_rules_that_none_is_for(folder: Path) -> None:
@@ -90,15 +90,15 @@ def test_test_runs_the_cases_and_names_rules_that_none_is_for(folder: Path) -> N
         policy("more", "match: {podSelector: {matchLabels: {a: b}}}, placement: {gpuMemory: 1Gi}"), "utf-8"
     )
 
-    found = RUN.invoke(app, ["test", str(folder)])
+    result = RUN.invoke(app, ["test", str(folder)])
 
-    assert found.exit_code == 0, found.output
-    assert "holds  training packs before it opens an idle node" in found.output
-    assert "no case is for: more.gpuMemory" in found.output
+    assert result.exit_code == 0, result.output
+    assert "holds  training packs before it opens an idle node" in result.output
+    assert "no case is for: more.gpuMemory" in result.output
 
 
 def test_failing_case_says_what_it_got_and_fails_the_run(folder: Path) -> None:
-    """F77: for a person and as JUnit XML."""
+    """F77: the difference is shown as text and as JUnit XML."""
     case = folder / "cases" / "training-packs-before-it-opens-an-idle-node.yaml"
     case.write_text(case.read_text("utf-8").replace("best: half-full", "best: idle"), "utf-8")
 
@@ -113,16 +113,16 @@ def test_failing_case_says_what_it_got_and_fails_the_run(folder: Path) -> None:
 
 
 def test_schema_is_what_editors_get() -> None:
-    found = RUN.invoke(app, ["schema"])
+    result = RUN.invoke(app, ["schema"])
 
-    assert json.loads(found.output)["title"] == "GPUPolicy"
+    assert json.loads(result.output)["title"] == "GPUPolicy"
 
 
 def test_schema_is_also_what_clusters_get() -> None:
     """F131."""
-    found = RUN.invoke(app, ["schema", "--crd"])
+    result = RUN.invoke(app, ["schema", "--crd"])
 
-    assert yaml.safe_load(found.output)["metadata"]["name"] == "gpupolicies.gpu-usher.io"
+    assert yaml.safe_load(result.output)["metadata"]["name"] == "gpupolicies.gpu-usher.io"
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_bad_input_is_one_line_with_a_remedy_and_exit_2(
 
 
 def test_policies_that_cannot_be_read_are_no_start(tmp_path: Path) -> None:
-    """F76, CFG-03: a rollout, or a roll back, stops there with the old replicas serving."""
+    """F76, CFG-03: a rollout or a rollback then stops while the old replicas go on serving."""
     (tmp_path / "broken.yaml").write_text(policy("broken", "placement: {produts: {}}"), "utf-8")
 
     with pytest.raises(PolicyError, match=r"broken\.yaml:4:20: spec\.placement\.produts: unknown field, did you mean"):
@@ -184,7 +184,8 @@ def test_kinds_that_a_snapshot_lacks_are_named(tmp_path: Path) -> None:
     """See docs/reference/listeners.md#snapshots."""
     file = tmp_path / "nodes.json"
     file.write_text(
-        json.dumps({"kind": "List", "items": [each for each in demo_fleet() if each["kind"] == "Node"]}), "utf-8"
+        json.dumps({"kind": "List", "items": [document for document in demo_fleet() if document["kind"] == "Node"]}),
+        "utf-8",
     )
 
     service = build(Settings(snapshots=(file,), certs=tmp_path / "certs"))
@@ -210,15 +211,15 @@ def test_scheduler_config_is_written_for_the_fleet_and_passes_its_own_check(tmp_
 
     assert (written.exit_code, checked.exit_code, broken.exit_code) == (0, 0, 1)
     assert "nothing dangerous" in checked.output
-    assert {"danger"} == {each["severity"] for each in json.loads(broken.output)}
+    assert {"danger"} == {finding["severity"] for finding in json.loads(broken.output)}
 
 
 def test_scheduler_config_without_a_ca_is_refused(tmp_path: Path) -> None:
-    """F88: kube-scheduler would verify nothing, and say nothing.
+    """F88: without the CA, kube-scheduler would verify nothing and would not report it.
 
     See docs/reference/control-plane.md#calls-of-the-scheduler.
     """
-    found = RUN.invoke(app, ["scheduler-config", "--ca", str(tmp_path / "absent")])
+    result = RUN.invoke(app, ["scheduler-config", "--ca", str(tmp_path / "absent")])
 
-    assert isinstance(found.exception, BadInput)
-    assert "wants the CA of our certificate" in str(found.exception)
+    assert isinstance(result.exception, BadInput)
+    assert "wants the CA of our certificate" in str(result.exception)

@@ -43,9 +43,9 @@ def snapshot(tmp_path: Path) -> str:
 
 def test_text_says_the_cause_the_funnel_and_the_smallest_change(file: str) -> None:
     """F83, F84."""
-    found = explained("-f", file, "--demo")
+    result = explained("-f", file, "--demo")
 
-    assert found.exit_code == 1
+    assert result.exit_code == 1
     for words in (
         "team-a/p fits on none of 23 nodes",
         "node(s) didn't match Pod's node affinity/selector: pool=gold",
@@ -53,17 +53,17 @@ def test_text_says_the_cause_the_funnel_and_the_smallest_change(file: str) -> No
         "taints and selectors",
         "drop pool: gold from nodeSelector",
     ):
-        assert words in found.output
+        assert words in result.output
 
 
 def test_pod_that_fits_shows_the_best_nodes_and_exits_with_0(tmp_path: Path) -> None:
     """F83."""
     (tmp_path / "pod.yaml").write_text(yaml.safe_dump(pod()), "utf-8")
 
-    found = explained("-f", str(tmp_path / "pod.yaml"), "--demo")
+    result = explained("-f", str(tmp_path / "pod.yaml"), "--demo")
 
-    assert found.exit_code == 0
-    assert "best nodes" in found.output
+    assert result.exit_code == 0
+    assert "best nodes" in result.output
 
 
 @pytest.mark.parametrize("words", [["--nodes"], ["-o", "wide"]])
@@ -81,20 +81,20 @@ def test_json_and_yaml_say_the_same(file: str) -> None:
 
 
 def test_pending_pod_of_a_snapshot_is_explained_by_name(snapshot: str) -> None:
-    """F83, F86: as it is, without what admission would add."""
-    found = json.loads(explained("pod", "team-a/p", "--snapshot", snapshot, "-o", "json").output)
+    """F83, F86: the pod is judged as it is, without the changes of admission."""
+    answer = json.loads(explained("pod", "team-a/p", "--snapshot", snapshot, "-o", "json").output)
 
-    assert found["fits"] == 0
-    assert {each["reason"] for each in found["in_tree"]} == {"NodeAffinityMismatch", "UntoleratedTaint"}
+    assert answer["fits"] == 0
+    assert {cause["reason"] for cause in answer["in_tree"]} == {"NodeAffinityMismatch", "UntoleratedTaint"}
 
 
 def test_running_service_answers_as_the_command_does(file: str, tmp_path: Path) -> None:
     """F83."""
     with running(make_service(tmp_path)) as service:
-        found = explained("-f", file, "--url", str(service.people.base_url), "-o", "json")
+        result = explained("-f", file, "--url", str(service.people.base_url), "-o", "json")
         missing = explained("pod", "team-a/p", "--url", str(service.people.base_url))
 
-    assert json.loads(found.output) == json.loads(explained("-f", file, "--demo", "-o", "json").output)
+    assert json.loads(result.output) == json.loads(explained("-f", file, "--demo", "-o", "json").output)
     assert "post the Pod itself" in str(missing.exception)
 
 
@@ -109,14 +109,14 @@ def test_running_service_answers_as_the_command_does(file: str, tmp_path: Path) 
 )
 def test_wrong_words_are_answered_with_the_remedy(words: list[str], remedy: str) -> None:
     """F79."""
-    found = explained(*words)
+    result = explained(*words)
 
-    assert isinstance(found.exception, BadInput)
-    assert remedy in str(found.exception)
+    assert isinstance(result.exception, BadInput)
+    assert remedy in str(result.exception)
 
 
 def test_lean_snapshot_fills_the_same_state(snapshot: str) -> None:
-    """F86: what is left out of nodes and pods decides nothing."""
+    """F86: the fields that the fast reader leaves out decide nothing."""
     data = Path(snapshot).read_bytes()
     lean, whole = State(knowledge()), State(knowledge())
 
@@ -124,29 +124,32 @@ def test_lean_snapshot_fills_the_same_state(snapshot: str) -> None:
     fill(whole, read_snapshot("x", data))
 
     pods = (
-        [each for each in read("x", data) if each["kind"] == "Pod"] for read in (read_partial_snapshot, read_snapshot)
+        [document for document in read("x", data) if document["kind"] == "Pod"]
+        for read in (read_partial_snapshot, read_snapshot)
     )
     assert existing_pods_of(next(pods)) == existing_pods_of(next(pods))
     assert lean.nodes == whole.nodes
     assert lean.node_requests.used == whole.node_requests.used
-    assert [each.unschedulable for each in lean.nodes.values()] == [each.unschedulable for each in whole.nodes.values()]
+    assert [lean_node.unschedulable for lean_node in lean.nodes.values()] == [
+        lean_node.unschedulable for lean_node in whole.nodes.values()
+    ]
 
 
 def test_lean_reading_keeps_a_wanted_pod_whole_and_leaves_mistakes_to_the_plain_one(snapshot: str) -> None:
     """F86."""
     data = Path(snapshot).read_bytes()
 
-    found = read_partial_snapshot("x", data, lambda each: each["metadata"]["name"] == "p")
+    documents = read_partial_snapshot("x", data, lambda document: document["metadata"]["name"] == "p")
 
-    assert next(each for each in found if each["kind"] == "Pod" and each["metadata"]["name"] == "p")["spec"][
-        "nodeSelector"
-    ]
+    assert next(
+        document for document in documents if document["kind"] == "Pod" and document["metadata"]["name"] == "p"
+    )["spec"]["nodeSelector"]
     with pytest.raises(BadInput, match="not YAML"):
         read_partial_snapshot("x", b"a: [")
 
 
 def test_policies_in_the_snapshot_rule_as_in_the_cluster(tmp_path: Path) -> None:
-    """F86, F131: GPUPolicy objects, and ConfigMaps with the label; others are not ours."""
+    """F86, F131: GPUPolicy objects and ConfigMaps with the label count; other ConfigMaps do not."""
     allow = {"placement": {"products": {"allow": ["A10"]}}, "priority": 7}
     text = policy("in-a-map", "priority: 5, placement: {gpuMemory: 8Gi}")
     labels = {"gpu-usher.io/policy": "true"}
@@ -159,7 +162,7 @@ def test_policies_in_the_snapshot_rule_as_in_the_cluster(tmp_path: Path) -> None
     (tmp_path / "fleet.json").write_text(json.dumps({"kind": "List", "items": objects}), "utf-8")
     (tmp_path / "pod.yaml").write_text(yaml.safe_dump(pod()), "utf-8")
 
-    found = explained("-f", str(tmp_path / "pod.yaml"), "--snapshot", str(tmp_path / "fleet.json"), "-o", "json")
+    result = explained("-f", str(tmp_path / "pod.yaml"), "--snapshot", str(tmp_path / "fleet.json"), "-o", "json")
 
-    assert json.loads(found.output)["policies"][:2] == ["only-a10", "in-a-map"]
-    assert {each["node"] for each in json.loads(found.output)["best"]} == {"a10-0", "a10-1", "a10-shared-0"}
+    assert json.loads(result.output)["policies"][:2] == ["only-a10", "in-a-map"]
+    assert {best_node["node"] for best_node in json.loads(result.output)["best"]} == {"a10-0", "a10-1", "a10-shared-0"}

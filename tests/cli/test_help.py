@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--help` of every command is a page of a manual: complete, and what it shows works. Shells complete what it names."""
+"""`--help` of every command is a complete manual page whose examples work, and shells complete what it names."""
 
 import json
 import os
@@ -20,14 +20,14 @@ from app.cli.main import app
 from app.cli.manual import MANUAL
 from app.cluster.files import shipped_policies
 from app.demo.sample_fleets import demo_fleet
-from tests.api.test_decision_recorder import posted, questions, rooms
+from tests.api.test_decision_recorder import posted, questions, shared_gpu_service
 from tests.builders import pod
 from tests.cli.commands import every, output_of, root
 
 RUN = CliRunner()
 PAGES = [(words, command) for words, command in every() if not hasattr(command, "commands")]
 GROUPS = [words for words, command in every() if hasattr(command, "commands")]
-EXAMPLES = [(name, each) for name, page in MANUAL.items() for each in page.examples]
+EXAMPLES = [(name, example) for name, page in MANUAL.items() for example in page.examples]
 ELSEWHERE = (
     "--kubeconfig",
     "--url",
@@ -37,7 +37,7 @@ ELSEWHERE = (
     "certs controller",
     "explain pod ",
 )
-"""Examples that want a cluster, another process or a trace; the others are run as they stand."""
+"""Examples that need a cluster, another process or a trace. The other examples are run as they stand."""
 SCRIPT = Path(sys.executable).with_name("gpu-usher")
 
 
@@ -46,11 +46,11 @@ def helped(*words: str) -> str:
 
 
 def words_of(example: str) -> list[str]:
-    """Give the words of an example that are ours: up to a pipe or a redirection, without the program."""
+    """Return the arguments of `gpu-usher` in an example, up to a pipe or a redirection."""
     lexer = shlex.shlex(example, posix=True, punctuation_chars="|>")
     lexer.whitespace_split = True
     words = list(lexer)
-    end = next((index for index, each in enumerate(words) if each in ("|", ">")), len(words))
+    end = next((index for index, word in enumerate(words) if word in ("|", ">")), len(words))
     assert words[0] == "gpu-usher"
     return words[1:end]
 
@@ -67,9 +67,9 @@ def test_help_of_a_verb_says_all_that_a_manual_does(words: tuple[str, ...], comm
 
     text = helped(*words)
 
-    assert [each for each in ("Reads", "Examples", "Exit codes", "Environment") if f" {each}\n" not in text] == []
-    assert [each for each in page.examples if f"   {each}\n" not in text] == []
-    assert [each for each in environment(page, command.params) if each not in text] == []
+    assert [title for title in ("Reads", "Examples", "Exit codes", "Environment") if f" {title}\n" not in text] == []
+    assert [example for example in page.examples if f"   {example}\n" not in text] == []
+    assert [variable for variable in environment(page, command.params) if variable not in text] == []
     assert 2 <= len(page.examples) <= 4 or words == ("lint",)
     assert bool(page.fails) is ("\n   1  " in text)
     assert {name for name in page.see if name not in MANUAL} == set()
@@ -89,15 +89,15 @@ def test_help_of_a_group_shows_an_example_of_each_of_its_commands(words: tuple[s
 def test_every_option_and_argument_says_what_it_is() -> None:
     """F82."""
     silent = [
-        (words, each.name) for words, command in every() for each in command.params if not (each.help or "").strip()
+        (words, param.name) for words, command in every() for param in command.params if not (param.help or "").strip()
     ]
 
     assert silent == []
 
 
-@pytest.mark.parametrize(("name", "example"), EXAMPLES, ids=[each for _, each in EXAMPLES])
+@pytest.mark.parametrize(("name", "example"), EXAMPLES, ids=[example for _, example in EXAMPLES])
 def test_example_is_a_command_line_that_parses(name: str, example: str) -> None:
-    """F82: parsed by the command line's own parser down to the verb that the page is of, not run."""
+    """F82: the command line's own parser parses the example down to the verb of the page, without running it."""
     words, command, context = words_of(example), root(), None
 
     while hasattr(command, "commands"):
@@ -111,26 +111,26 @@ def test_example_is_a_command_line_that_parses(name: str, example: str) -> None:
 
 @pytest.fixture(scope="module")
 def routes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a directory with the files that the examples name."""
+    """Return a directory with the files that the examples name."""
     folder = tmp_path_factory.mktemp("desk")
     shutil.copytree(shipped_policies(), folder / "policies")
     shutil.copytree(shipped_policies(), folder / "edited")
     for name in ("pod", "train"):
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(pod()), "utf-8")
     (folder / "now.json").write_text(json.dumps({"kind": "List", "items": demo_fleet()}), "utf-8")
-    posted(list(questions(20)), rooms(folder), str(folder / "decisions.log"))
+    posted(list(questions(20)), shared_gpu_service(folder), str(folder / "decisions.log"))
     RUN.invoke(app, ["certs", "issue", "--certs", str(folder / "certs")])
     written = RUN.invoke(app, ["scheduler-config", "--ca", str(folder / "certs" / "ca.crt")]).stdout
     (folder / "scheduler.yaml").write_text(written, "utf-8")
     return folder
 
 
-RUNNABLE = [each for _, each in EXAMPLES if not any(words in each for words in ELSEWHERE)]
+RUNNABLE = [example for _, example in EXAMPLES if not any(words in example for words in ELSEWHERE)]
 
 
 @pytest.mark.parametrize("example", RUNNABLE)
 def test_example_that_needs_no_cluster_works(example: str, routes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """F82: with the files that it names there."""
+    """F82: the example runs with the files that it names."""
     monkeypatch.chdir(routes)
     page = next(page for page in MANUAL.values() if example in page.examples)
 
@@ -143,13 +143,13 @@ def test_example_that_needs_no_cluster_works(example: str, routes: Path, monkeyp
 
 @cache
 def completion() -> str:
-    """Give the script that --install-completion installs for bash."""
-    asked = {**os.environ, "_GPU_USHER_COMPLETE": "source_bash"}
-    return subprocess.run([SCRIPT], capture_output=True, text=True, check=True, timeout=120, env=asked).stdout
+    """Return the script that --install-completion installs for bash."""
+    variables = {**os.environ, "_GPU_USHER_COMPLETE": "source_bash"}
+    return subprocess.run([SCRIPT], capture_output=True, text=True, check=True, timeout=120, env=variables).stdout
 
 
 def completed(*words: str) -> list[str]:
-    """Ask for what a bash would offer for the last word, by the script that it is given."""
+    """Return what bash offers for the last word, by the installed script."""
     script = completion() + '\nCOMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); '
     script += '_gpu_usher_completion gpu-usher; printf "%s\\n" "${COMPREPLY[@]}"'
     path = f"{SCRIPT.parent}{os.pathsep}{os.environ['PATH']}"
@@ -174,15 +174,15 @@ def completed(*words: str) -> list[str]:
     ids=lambda words: " ".join(words),
 )
 def test_bash_completes_verbs_options_and_their_values(words: tuple[str, ...], offered: list[str]) -> None:
-    """F82: shell completion, in a real bash."""
+    """F82: shell completion works in a real bash."""
     assert completed(*words) == offered
 
 
 def test_completion_offers_what_every_verb_takes_for_its_output() -> None:
-    """F82: the values that the help names are the ones that are offered."""
+    """F82: completion offers exactly the values that the help names."""
     for _, command in every():
-        option = next((each for each in command.params if "-o" in each.opts), None)
-        offered = [each.value for each in option.shell_complete(None, "")] if option else []
+        option = next((param for param in command.params if "-o" in param.opts), None)
+        offered = [item.value for item in option.shell_complete(None, "")] if option else []
         named = (output_of(command) or "").partition(": ")[2].rstrip(".").replace(" or ", ", ")
         assert ", ".join(offered) == named
 

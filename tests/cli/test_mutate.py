@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mutate`: what it shows is what the webhook answers, in forms for people, kubectl and programs."""
+"""`mutate` shows what the webhook answers, as text, as YAML for kubectl, and as JSON."""
 
 import base64
 import json
@@ -24,13 +24,13 @@ CORPUS = sorted((Path(__file__).parents[1] / "corpus").glob("*.yaml"))
 
 
 def run(file: Path, *objects: Any, more: tuple[str, ...] = ()) -> Result:
-    """Write objects to a file and run the command on it with the demo fleet."""
+    """Write objects to a file, and run the command on it with the demo fleet."""
     file.write_text(yaml.safe_dump_all(objects), "utf-8")
     return RUN.invoke(app, ["mutate", "-f", str(file), "--demo", *more])
 
 
 def request_of(document: dict[str, Any]) -> dict[str, Any]:
-    """Wrap an object as the API server does when it is created."""
+    """Wrap an object in the AdmissionReview of its creation."""
     kind = document.get("kind", "Pod").lower() + "s"
     group = next((group for group, resource in WORKLOADS if resource == kind), "")
     resource = {"group": group, "version": "v1", "resource": kind}
@@ -39,88 +39,88 @@ def request_of(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_preview_of_every_pod_of_the_corpus_is_what_the_webhook_answers(tmp_path: Path) -> None:
-    """F85: same patch, same warnings, same refusal."""
+    """F85: the patch, the warnings and the refusal are the same."""
     service = make_service(tmp_path)
     documents = [yaml.safe_load(path.read_text("utf-8"))["object"] for path in CORPUS]
-    reviewed = [each for each in documents if target_of_new_object(each) is not None]
+    reviewed = [document for document in documents if target_of_new_object(document) is not None]
     for document in reviewed:
         namespace = (document.get("metadata") or {}).get("namespace") or "default"
         answer = json.loads(review(json.dumps(request_of(document)).encode(), "mutate", service).body)["response"]
         patch = json.loads(base64.b64decode(answer.get("patch") or base64.b64encode(b"[]")))
 
-        found = preview(document, namespace, service.namespace_labels, service.review_context())
+        shown = preview(document, namespace, service.namespace_labels, service.review_context())
 
-        assert (found.allowed, list(found.patch)) == (answer["allowed"], patch), found.what
-        assert (list(found.warnings), found.message) == (
+        assert (shown.allowed, list(shown.patch)) == (answer["allowed"], patch), shown.what
+        assert (list(shown.warnings), shown.message) == (
             answer.get("warnings", []),
             answer.get("status", {}).get("message", ""),
         )
-        assert found.object == jsonpatch.apply_patch(document, patch)
+        assert shown.object == jsonpatch.apply_patch(document, patch)
     assert len(reviewed) > 90
 
 
 def test_stdout_is_the_object_that_kubectl_takes_and_stderr_tells_what_was_done(tmp_path: Path) -> None:
-    """F82, F7: also of a Deployment, and other kinds pass through as they are."""
-    asked = container(requests={"nvidia.com/gpu": 2})
+    """F82, F7: a Deployment is completed too, and other kinds pass through unchanged."""
+    requesting = container(requests={"nvidia.com/gpu": 2})
     other = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}}
     made = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}}
-    made |= {"spec": {"template": {"spec": {"containers": [asked]}}}}
+    made |= {"spec": {"template": {"spec": {"containers": [requesting]}}}}
 
-    found = run(tmp_path / "p.yaml", made, other, pod(asked))
+    result = run(tmp_path / "p.yaml", made, other, pod(requesting))
 
-    deployment, service, single = yaml.safe_load_all(found.stdout)
-    assert found.exit_code == 0
+    deployment, service, single = yaml.safe_load_all(result.stdout)
+    assert result.exit_code == 0
     assert deployment["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": 2}
     assert service == other
     assert single["spec"]["runtimeClassName"] == "nvidia"
-    assert "Deployment default/d: patched" in found.stderr
-    assert "done: main: nvidia.com/gpu limits set to 2 as in requests" in found.stderr
+    assert "Deployment default/d: patched" in result.stderr
+    assert "done: main: nvidia.com/gpu limits set to 2 as in requests" in result.stderr
 
 
 def test_denied_object_is_not_printed_and_fails(tmp_path: Path) -> None:
     """F8."""
-    found = run(tmp_path / "p.yaml", pod(gpus("500m")))
+    result = run(tmp_path / "p.yaml", pod(gpus("500m")))
 
-    assert (found.exit_code, found.stdout) == (1, "")
-    assert "denied: gpu-usher: container main: a fraction of nvidia.com/gpu" in found.stderr
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "denied: gpu-usher: container main: a fraction of nvidia.com/gpu" in result.stderr
 
 
 def test_diff_has_what_is_added_and_no_colour_in_a_file(tmp_path: Path) -> None:
     """F82."""
-    found = run(tmp_path / "p.yaml", pod(), more=("--diff",))
+    result = run(tmp_path / "p.yaml", pod(), more=("--diff",))
 
-    assert "+  runtimeClassName: nvidia" in found.stdout.splitlines()
-    assert "\x1b" not in found.stdout
+    assert "+  runtimeClassName: nvidia" in result.stdout.splitlines()
+    assert "\x1b" not in result.stdout
 
 
 def test_json_has_patch_and_words_of_each_object(tmp_path: Path) -> None:
-    """F82: -o json is stable."""
-    found = run(tmp_path / "p.yaml", pod(), pod(gpus("500m")), more=("-o", "json"))
+    """F82: the members of -o json are stable."""
+    result = run(tmp_path / "p.yaml", pod(), pod(gpus("500m")), more=("-o", "json"))
 
-    fine, denied = json.loads(found.stdout)["objects"]
-    assert found.exit_code == 1
+    fine, denied = json.loads(result.stdout)["objects"]
+    assert result.exit_code == 1
     assert list(fine) == ["what", "allowed", "message", "warnings", "actions", "patch", "object"]
     assert (fine["allowed"], denied["allowed"], denied["patch"]) == (True, False, [])
 
 
 def test_object_whose_amount_is_a_variable_is_named(tmp_path: Path) -> None:
-    """A manifest that envsubst has not seen is none, and no bug of ours."""
+    """A manifest with a variable that envsubst has not replaced is bad input, not a bug."""
     broken = {**pod(gpus("${ACCELERATOR_QUANTITY}")), "metadata": {"name": "second"}}
 
     result = run(tmp_path / "pods.yaml", pod(gpus(1)), broken)
 
-    said = str(result.exception)
+    message = str(result.exception)
     assert isinstance(result.exception, BadInput)
-    assert said.startswith("Pod default/second: spec.containers[0].resources.requests[nvidia.com/gpu]: got '${")
-    assert "a variable that nothing has been put in for" in said
+    assert message.startswith("Pod default/second: spec.containers[0].resources.requests[nvidia.com/gpu]: got '${")
+    assert "a variable that nothing has been put in for" in message
 
 
 @pytest.mark.parametrize("documents", [[{"kind": "Service"}], []], ids=["no workload", "nothing"])
 def test_file_without_a_pod_is_bad_input(tmp_path: Path, documents: list[Any]) -> None:
-    found = run(tmp_path / "p.yaml", *documents)
+    result = run(tmp_path / "p.yaml", *documents)
 
-    assert isinstance(found.exception, BadInput)
-    assert "wants one" in str(found.exception)
+    assert isinstance(result.exception, BadInput)
+    assert "wants one" in str(result.exception)
 
 
 def test_policies_of_a_directory_decide(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_policies_of_a_directory_decide(tmp_path: Path) -> None:
         "spec: {action: Enforce, admission: {maxGPUsPerPod: 1}}\n"
     )
 
-    found = run(tmp_path / "p.yaml", pod(gpus(2)), more=("--policies", str(tmp_path / "policies")))
+    result = run(tmp_path / "p.yaml", pod(gpus(2)), more=("--policies", str(tmp_path / "policies")))
 
-    assert found.exit_code == 1
-    assert "at most 1 per pod" in found.stderr
+    assert result.exit_code == 1
+    assert "at most 1 per pod" in result.stderr

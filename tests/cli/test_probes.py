@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The probes of the certificates' keeper, over real sockets, while it takes turns."""
+"""The probes of the certificate controller over real sockets, while it takes its turns."""
 
 import datetime as dt
 import socket
@@ -15,11 +15,11 @@ from tests.controlplane.processes import free_port, wait_until
 from tests.tls.test_hostile_certificates import Stored
 
 SECONDS = 20
-"""Bound on what happens within a turn of 10 ms."""
+"""Seconds allowed for what should happen within one turn of 10 ms."""
 
 
-class Keeper:
-    """A keeper that takes turns on stored objects, and the time by which it counts."""
+class ProbedController:
+    """A certificate controller that takes turns on stored objects, with a clock that the test sets."""
 
     def __init__(self) -> None:
         self.names = Names(configurations=())
@@ -31,68 +31,68 @@ class Keeper:
             self.store, self.names, lambda: dt.datetime.now(dt.UTC), lambda: self.seconds, turn_seconds=0.01
         )
 
-    def asked(self, path: str) -> tuple[int, str]:
+    def get(self, path: str) -> tuple[int, str]:
         answer = httpx.get(self.url + path, trust_env=False, timeout=5)
         return answer.status_code, answer.json().get("why", "")
 
 
 @contextmanager
-def probed(turning: bool = True) -> Iterator[Keeper]:
-    """Answer probes, and let the keeper take turns."""
-    keeper, stop, port = Keeper(), threading.Event(), free_port()
-    keeper.url = f"http://127.0.0.1:{port}"
-    thread = threading.Thread(target=keeper.controller.run, args=(stop,))
-    answers = {"/livez": keeper.controller.alive, "/readyz": keeper.controller.ready}
+def probed(turning: bool = True) -> Iterator[ProbedController]:
+    """Answer probes while the certificate controller takes its turns."""
+    probed_controller, stop, port = ProbedController(), threading.Event(), free_port()
+    probed_controller.url = f"http://127.0.0.1:{port}"
+    thread = threading.Thread(target=probed_controller.controller.run, args=(stop,))
+    answers = {"/livez": probed_controller.controller.alive, "/readyz": probed_controller.controller.ready}
     with serve_probes(port, answers):
         if turning:
             thread.start()
-        yield keeper
+        yield probed_controller
         stop.set()
         if turning:
             thread.join()
 
 
-def test_keeper_is_ready_after_a_turn_that_succeeded() -> None:
-    """F110: before it neither Secret is filled, and a rollout must not go on."""
-    with probed(turning=False) as keeper:
-        assert keeper.asked("/readyz") == (503, "no turn yet")
-        assert keeper.asked("/livez") == (200, "")
-    with probed() as keeper:
-        wait_until("it is ready", lambda: keeper.asked("/readyz") == (200, ""), SECONDS)
+def test_controller_is_ready_after_a_turn_that_succeeded() -> None:
+    """F110: before its first turn the Secrets are empty, and a rollout must not go on."""
+    with probed(turning=False) as probed_controller:
+        assert probed_controller.get("/readyz") == (503, "no turn yet")
+        assert probed_controller.get("/livez") == (200, "")
+    with probed() as probed_controller:
+        wait_until("it is ready", lambda: probed_controller.get("/readyz") == (200, ""), SECONDS)
 
-        assert keeper.store.objects[keeper.names.secret("tls")]["data"]["tls.crt"]
-
-
-def test_keeper_that_lacks_an_object_is_not_ready_and_lives() -> None:
-    """F110: a restart brings no Secret back."""
-    with probed() as keeper:
-        wait_until("it is ready", lambda: keeper.asked("/readyz") == (200, ""), SECONDS)
-        gone = keeper.store.objects.pop(keeper.names.secret("ca"))
-
-        wait_until("it is not", lambda: keeper.asked("/readyz")[0] == 503, SECONDS)
-
-        assert "gpu-usher-ca: not there" in keeper.asked("/readyz")[1]
-        assert keeper.asked("/livez")[0] == 200
-        keeper.store.objects[keeper.names.secret("ca")] = gone
-        wait_until("it is ready again", lambda: keeper.asked("/readyz") == (200, ""), SECONDS)
+        assert probed_controller.store.objects[probed_controller.names.secret("tls")]["data"]["tls.crt"]
 
 
-def test_keeper_whose_turn_does_not_end_is_dead() -> None:
-    """F110: the one thing that a restart mends."""
-    with probed(turning=False) as keeper:
-        keeper.seconds = 179.0
-        assert keeper.asked("/livez")[0] == 200
-        keeper.seconds = 181.0
+def test_controller_that_lacks_an_object_is_not_ready_and_lives() -> None:
+    """F110: a restart would not bring the Secret back."""
+    with probed() as probed_controller:
+        wait_until("it is ready", lambda: probed_controller.get("/readyz") == (200, ""), SECONDS)
+        gone = probed_controller.store.objects.pop(probed_controller.names.secret("ca"))
 
-        assert keeper.asked("/livez") == (503, "no turn has ended for 181 s")
+        wait_until("it is not", lambda: probed_controller.get("/readyz")[0] == 503, SECONDS)
+
+        assert "gpu-usher-ca: not there" in probed_controller.get("/readyz")[1]
+        assert probed_controller.get("/livez")[0] == 200
+        probed_controller.store.objects[probed_controller.names.secret("ca")] = gone
+        wait_until("it is ready again", lambda: probed_controller.get("/readyz") == (200, ""), SECONDS)
+
+
+def test_controller_whose_turn_does_not_end_is_dead() -> None:
+    """F110: a hung turn is the one fault that a restart repairs."""
+    with probed(turning=False) as probed_controller:
+        probed_controller.seconds = 179.0
+        assert probed_controller.get("/livez")[0] == 200
+        probed_controller.seconds = 181.0
+
+        assert probed_controller.get("/livez") == (503, "no turn has ended for 181 s")
 
 
 def test_callers_that_say_nothing_keep_no_probe_from_its_answer() -> None:
-    """F110: anybody who reaches the pod can connect; a restart of the keeper must not be theirs to cause."""
-    with probed(turning=False) as keeper, ExitStack() as silent:
-        host, _, port = keeper.url.removeprefix("http://").partition(":")
+    """F110: anybody who reaches the pod can connect, and must not be able to cause a restart."""
+    with probed(turning=False) as probed_controller, ExitStack() as silent:
+        host, _, port = probed_controller.url.removeprefix("http://").partition(":")
         for _ in range(100):
             silent.enter_context(socket.create_connection((host, int(port))))
 
-        assert keeper.asked("/livez") == (200, "")
-        assert keeper.asked("/other")[0] == 404
+        assert probed_controller.get("/livez") == (200, "")
+        assert probed_controller.get("/other")[0] == 404

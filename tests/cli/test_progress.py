@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A person sees what a long command is doing, on a terminal; a pipe gets nothing of it (F82)."""
+"""A terminal shows what a long command is doing; a pipe gets nothing of it (F82)."""
 
 import json
 import os
@@ -30,7 +30,7 @@ LINES: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "inventory": (["inventory"], ("reading now.json", "taking in")),
     "mutate": (["mutate", "-f", "pod.yaml"], ("reading now.json", "taking in")),
 }
-"""Words, without the snapshot, and what is told on the way. -o json is added."""
+"""The arguments without the snapshot and -o json, and the lines that the terminal shows meanwhile."""
 
 
 @pytest.fixture(scope="module")
@@ -42,61 +42,63 @@ def routes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(words: list[str], routes: Path, terminal: bool) -> tuple[str, str]:
-    """Run a command with stdout in a pipe, and stderr on a terminal or in a pipe; give what came on both."""
+    """Run a command with stdout in a pipe and stderr on a terminal or in a pipe; return the text of both."""
     main, side = pty.openpty() if terminal else os.pipe()
     line = [SCRIPT, *words, "--snapshot", "now.json", "-o", "json"]
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
     with subprocess.Popen(line, cwd=routes, env=environment, stdout=subprocess.PIPE, stderr=side, text=True) as process:
         os.close(side)
-        said = bytearray()
+        shown = bytearray()
         while piece := _read(main):
-            said += piece
+            shown += piece
         out, _ = process.communicate(timeout=WAIT_SECONDS)
     os.close(main)
-    return out, said.decode()
+    return out, shown.decode()
 
 
 def _read(main: int) -> bytes:
     try:
         return os.read(main, READ)
-    except OSError:  # EIO: the other end of a terminal is closed
+    except OSError:  # EIO means that the other end of the terminal is closed
         return b""
 
 
-@pytest.mark.parametrize(("words", "told"), LINES.values(), ids=LINES)
+@pytest.mark.parametrize(("words", "progress_lines"), LINES.values(), ids=LINES)
 def test_terminal_is_told_what_is_done_and_stdout_has_the_answer_alone(
-    words: list[str], told: tuple[str, ...], routes: Path
+    words: list[str], progress_lines: tuple[str, ...], routes: Path
 ) -> None:
     """F82."""
-    out, said = run(words, routes, terminal=True)
+    out, shown = run(words, routes, terminal=True)
 
     json.loads(out)
-    assert [each for each in told if each not in said] == []
+    assert [line for line in progress_lines if line not in shown] == []
 
 
-@pytest.mark.parametrize("words", [LINES[each][0] for each in ("explain", "diff")], ids=["explain", "diff"])
-def test_pipe_gets_nothing_of_it(words: list[str], routes: Path) -> None:
-    """F82: neither words nor escapes in what CI keeps."""
-    out, said = run(words, routes, terminal=False)
+@pytest.mark.parametrize("words", [LINES[verb][0] for verb in ("explain", "diff")], ids=["explain", "diff"])
+def test_pipe_gets_no_progress_lines(words: list[str], routes: Path) -> None:
+    """F82: CI logs get neither progress lines nor terminal escapes."""
+    out, shown = run(words, routes, terminal=False)
 
     json.loads(out)
-    assert said == ""
+    assert shown == ""
 
 
 def test_every_verb_that_reads_a_fleet_is_in_the_table() -> None:
-    """F82: those that take a snapshot, but for what serves, or needs a log or a configuration besides."""
-    reading = {name for name, each in verbs().items() if any("--snapshot" in option.opts for option in each.params)}
+    """F82: all verbs with --snapshot are there, except those that serve or also need a log or a configuration."""
+    reading = {
+        name for name, command in verbs().items() if any("--snapshot" in option.opts for option in command.params)
+    }
 
     assert reading - set(LINES) == {"serve", "replay", "scheduler-config", "whatif-node-template"}
 
 
 def test_terminal_has_its_cursor_back_when_the_input_was_bad(routes: Path) -> None:
-    """F82: what hides the cursor shows it again, also where pods cannot be read half-way."""
+    """F82: the cursor is shown again even if reading the pods fails half-way."""
     broken = {"kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": 1}}
     (routes / "broken.json").write_text(json.dumps({"kind": "List", "items": [*demo_fleet(), broken]}), "utf-8")
 
-    _, said = run(["whatif", "driver", "--to", "580.65.06", "--snapshot", "broken.json"], routes, terminal=True)
+    _, shown = run(["whatif", "driver", "--to", "580.65.06", "--snapshot", "broken.json"], routes, terminal=True)
 
-    assert "error:" in said
-    assert said.rfind("\x1b[?25h") > said.rfind("\x1b[?25l")
-    assert said.rfind("error:") > said.rfind("\x1b[?25l")
+    assert "error:" in shown
+    assert shown.rfind("\x1b[?25h") > shown.rfind("\x1b[?25l")
+    assert shown.rfind("error:") > shown.rfind("\x1b[?25l")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The console blocks of README and docs/: what they show of commands that need no cluster is what they print."""
+"""The console blocks of README and docs/: commands that need no cluster print what the blocks show."""
 
 import re
 import shlex
@@ -21,7 +21,7 @@ EDIT = re.compile(r"sed -i 's/(.*)/(.*)/' (\S+)$")
 
 
 def shown() -> Iterator[tuple[str, list[str], list[str]]]:
-    """List the commands on sample fleets: the command, those before it in its block, the lines shown."""
+    """List the commands on sample fleets, each with the commands before it in its block and the lines that it shows."""
     for block in re.findall(r"```console\n(.*?)```", TEXT, re.DOTALL):
         before: list[str] = []
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
@@ -32,7 +32,7 @@ def shown() -> Iterator[tuple[str, list[str], list[str]]]:
 
 
 def words(line: str) -> list[str]:
-    """Compare by words: the width of a column is the terminal's business."""
+    """Split a line into words, because the width of columns depends on the terminal."""
     return re.sub("─+", "─", line).split()
 
 
@@ -43,14 +43,14 @@ SHOWN = list(shown())
 def test_readme_shows_what_is_printed(
     command: str, before: list[str], lines: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F82: line by line in this order; `…` stands for what is left out."""
+    """F82: the lines come in this order; `…` stands for lines that are left out."""
     monkeypatch.chdir(tmp_path)
     train = re.search(r"# train.yaml\n(.*?)```", TEXT, re.DOTALL)
     assert train is not None
     Path("train.yaml").write_text(train[1], "utf-8")
     shutil.copytree(shipped_policies(), "policies")
-    for each in before:
-        if (edit := EDIT.search(each)) is not None:
+    for earlier in before:
+        if (edit := EDIT.search(earlier)) is not None:
             shutil.copytree("policies", "edited")
             file = Path(edit[3])
             file.write_text(re.sub(edit[1], edit[2], file.read_text("utf-8")), "utf-8")
@@ -59,8 +59,10 @@ def test_readme_shows_what_is_printed(
 
     rest = iter(printed)
     for line in lines:
-        wanted = words(line.removesuffix("…"))
-        assert not wanted or any(words(each)[: len(wanted)] == wanted for each in rest), line
+        expected_words = words(line.removesuffix("…"))
+        assert not expected_words or any(
+            words(printed_line)[: len(expected_words)] == expected_words for printed_line in rest
+        ), line
 
 
 def test_pages_show_the_commands_of_the_tour() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`replay`: a log of the real service decides the same on its own fleet and policies, and otherwise on others."""
+"""`replay` decides a recorded log the same way on its own fleet and policies, and shows differences on others."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from app.cli.main import app
 from app.values.errors import BadInput
-from tests.api.test_decision_recorder import posted, questions, rooms
+from tests.api.test_decision_recorder import posted, questions, shared_gpu_service
 from tests.builders import node_document, policy
 
 RUN = CliRunner()
@@ -18,7 +18,7 @@ RUN = CliRunner()
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Record 200 questions; gives the folder with `log` and `fleet.json`, which is what they were asked about."""
+    """Record 200 questions. The folder has `log`, and `fleet.json`, the fleet that they were asked about."""
     folder = tmp_path_factory.mktemp("recorded")
     shared = {"nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.sharing-strategy": "time-slicing",
               "nvidia.com/gpu.memory": "81559"}  # fmt: skip
@@ -26,7 +26,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     nodes += [node_document(f"t4-{number}", "Tesla-T4", "535.104.05") for number in range(4)]
     nodes += [node_document(f"s-{number}", offers={"nvidia.com/gpu.shared": 4}, labels=shared) for number in range(2)]
     (folder / "fleet.json").write_text(json.dumps({"kind": "List", "items": nodes}), "utf-8")
-    posted(list(questions(200)), rooms(folder), str(folder / "log"))
+    posted(list(questions(200)), shared_gpu_service(folder), str(folder / "log"))
     return folder
 
 
@@ -37,10 +37,10 @@ def run(folder: Path, *more: Any) -> Result:
 
 def test_log_on_its_own_fleet_decides_the_same(recorded: Path) -> None:
     """F94."""
-    found = run(recorded)
+    result = run(recorded)
 
-    assert found.exit_code == 0, found.output
-    assert "200 lines: none decide otherwise" in found.output
+    assert result.exit_code == 0, result.output
+    assert "200 lines: none decide otherwise" in result.output
 
 
 def test_other_policies_are_told_line_by_line(recorded: Path, tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_other_policies_are_told_line_by_line(recorded: Path, tmp_path: Path) ->
     text, plain = (run(recorded, "--policies", tmp_path, "-o", kind) for kind in ("text", "json"))
 
     answer = json.loads(plain.stdout)
-    now_denied = [each for each in answer["differing"] if each["now"]["reasons"].get("TooManyGPUs")]
+    now_denied = [line for line in answer["differing"] if line["now"]["reasons"].get("TooManyGPUs")]
     assert (text.exit_code, plain.exit_code) == (1, 1)
     assert now_denied
     assert answer["other_policies"] == answer["lines"] == 200
@@ -70,13 +70,13 @@ def test_other_policies_are_told_line_by_line(recorded: Path, tmp_path: Path) ->
 def test_line_that_is_none_of_ours_is_bad_input(tmp_path: Path, line: str, words: str) -> None:
     (tmp_path / "log").write_text(line + "\n", "utf-8")
 
-    found = RUN.invoke(app, ["replay", str(tmp_path / "log"), "--demo-fleet", "mixed"])
+    result = RUN.invoke(app, ["replay", str(tmp_path / "log"), "--demo-fleet", "mixed"])
 
-    assert isinstance(found.exception, BadInput)
-    assert words in str(found.exception)
+    assert isinstance(result.exception, BadInput)
+    assert words in str(result.exception)
 
 
 def test_log_that_is_not_there_is_bad_input(tmp_path: Path) -> None:
-    found = RUN.invoke(app, ["replay", str(tmp_path / "none"), "--demo-fleet", "mixed"])
+    result = RUN.invoke(app, ["replay", str(tmp_path / "none"), "--demo-fleet", "mixed"])
 
-    assert isinstance(found.exception, BadInput)
+    assert isinstance(result.exception, BadInput)

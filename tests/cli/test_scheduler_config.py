@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpu-usher scheduler-config` as a person meets it: what it prints, what it refuses, its exit codes."""
+"""`gpu-usher scheduler-config` as a person uses it: what it prints, what it refuses, and its exit codes."""
 
 import datetime as dt
 import json
@@ -32,9 +32,9 @@ def test_every_form_that_is_printed_verifies_clean(ca: Path, target: str, answer
     file = ca.parent / "scheduler.yaml"
     file.write_text(run("--demo", "--for", target, "--filter-answer", answer, "--ca", ca).output, "utf-8")
 
-    found = run("--demo", "--verify", file)
+    result = run("--demo", "--verify", file)
 
-    assert (found.exit_code, found.output) == (0, f"{file}: nothing dangerous found\n")
+    assert (result.exit_code, result.output) == (0, f"{file}: nothing dangerous found\n")
 
 
 def test_json_is_the_same_configuration_as_the_yaml(ca: Path) -> None:
@@ -53,27 +53,27 @@ def test_snapshot_gives_the_resources_and_the_size_of_the_fleet(ca: Path) -> Non
 
 
 def test_findings_stand_on_one_line_each_with_file_and_line(ca: Path) -> None:
-    """F88: grep and CI find the place whole, however long the path."""
+    """F88: grep and CI tools find the whole place on the line, however long the path is."""
     file = ca.parent / "scheduler.yaml"
     file.write_text(run("--demo", "--ca", ca).output.replace("ignorable: false", "ignorable: true"), "utf-8")
-    line = next(n for n, each in enumerate(file.read_text("utf-8").splitlines(), 1) if "ignorable" in each)
+    line = next(n for n, text in enumerate(file.read_text("utf-8").splitlines(), 1) if "ignorable" in text)
 
-    found = run("--demo", "--verify", file)
+    result = run("--demo", "--verify", file)
 
-    _, finding = found.output.splitlines()
-    assert found.exit_code == 1
+    _, finding = result.output.splitlines()
+    assert result.exit_code == 1
     assert finding.split()[:3] == ["danger", f"{file}:{line}:3", "ignorable:"]
 
 
 def test_words_of_the_file_are_shown_as_they_are(ca: Path) -> None:
-    """F88: they are no markup of ours."""
+    """F88: square brackets in the file are not read as markup."""
     file = ca.parent / "scheduler.yaml"
     text = run("--demo", "--ca", ca).output.replace("filterVerb: filter", 'filterVerb: "[/filter]"')
     file.write_text(text, "utf-8")
 
-    found = run("--demo", "--verify", file)
+    result = run("--demo", "--verify", file)
 
-    assert "filterVerb: got [/filter], a route that is not there" in found.output
+    assert "filterVerb: got [/filter], a route that is not there" in result.output
 
 
 def test_check_without_a_fleet_says_what_it_did_not_look_at(ca: Path) -> None:
@@ -81,10 +81,10 @@ def test_check_without_a_fleet_says_what_it_did_not_look_at(ca: Path) -> None:
     file = ca.parent / "scheduler.yaml"
     file.write_text(run("--ca", ca).output, "utf-8")
 
-    found = run("--verify", file)
+    result = run("--verify", file)
 
-    assert found.exit_code == 0
-    assert "managedResources not compared with a fleet" in found.output
+    assert result.exit_code == 0
+    assert "managedResources not compared with a fleet" in result.output
 
 
 @pytest.mark.parametrize(
@@ -100,17 +100,17 @@ def test_check_without_a_fleet_says_what_it_did_not_look_at(ca: Path) -> None:
 )
 def test_bad_input_says_what_is_wanted(words: tuple[str, ...], message: str) -> None:
     """F88."""
-    found = run(*words)
+    result = run(*words)
 
-    assert isinstance(found.exception, BadInput)
-    assert message in str(found.exception)
+    assert isinstance(result.exception, BadInput)
+    assert message in str(result.exception)
 
 
 def test_empty_file_is_bad_input(tmp_path: Path) -> None:
     """F88."""
     (tmp_path / "empty.yaml").touch()
 
-    found = run("--verify", tmp_path / "empty.yaml")
+    result = run("--verify", tmp_path / "empty.yaml")
 
-    assert isinstance(found.exception, BadInput)
-    assert "got 0 YAML documents, wants one KubeSchedulerConfiguration" in str(found.exception)
+    assert isinstance(result.exception, BadInput)
+    assert "got 0 YAML documents, wants one KubeSchedulerConfiguration" in str(result.exception)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`simulate`: its JSON and its table, fixed arrivals, and what it says of bad input."""
+"""`simulate`: its JSON and its table, fixed arrivals, and its messages about bad input."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ PODS = "pod,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n0,1000,1024,1,1000,
 
 @pytest.fixture(autouse=True)
 def no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever runs the tests may have a trace at hand."""
+    """Ignore a trace that the person who runs the tests may have."""
     monkeypatch.delenv("GPU_USHER_TRACE", raising=False)
 
 
@@ -35,48 +35,48 @@ def run(*words: str | Path) -> Result:
 
 
 def test_answer_has_a_run_for_each_workload_policy_and_seed_in_that_order() -> None:
-    """F52, F61; with nothing to read it plays a workload of its own, and says so."""
+    """F52, F61: without a trace it plays a synthetic workload, and says so."""
     words = ("--workload", "default,gpuspec33", "--policies", "fgd,random", "--seeds", "42-43", "-o", "json")
 
-    found = run(*SYNTHETIC, *words)
+    result = run(*SYNTHETIC, *words)
 
-    assert found.exit_code == 0, found.output
-    answer = json.loads(found.stdout)
-    assert [(each["workload"], each["policy"], each["seed"]) for each in answer["runs"]] == [
+    assert result.exit_code == 0, result.output
+    answer = json.loads(result.stdout)
+    assert [(played["workload"], played["policy"], played["seed"]) for played in answer["runs"]] == [
         (workload, policy, seed)
         for workload in ("default", "gpuspec33")
         for policy in ("fgd", "random")
         for seed in (42, 43)
     ]
-    marks = [set(each["allocated_percent"]) for each in answer["runs"]]
-    assert all({"100"} <= each <= {"90", "95", "100", "130"} for each in marks)
+    marks = [set(played["allocated_percent"]) for played in answer["runs"]]
+    assert all({"100"} <= points <= {"90", "95", "100", "130"} for points in marks)
     assert answer["trace"] == "synthetic, 60 nodes"
 
 
 def test_table_says_mean_deviation_and_how_it_was_made() -> None:
-    """F52: each table says where the pods are from, and what was known of the GPUs."""
-    found = run(*SYNTHETIC, "--policies", "fgd,spread", "--seeds", "1-2")
+    """F52: each table says where the pods come from, and what was known of the GPUs."""
+    result = run(*SYNTHETIC, "--policies", "fgd,spread", "--seeds", "1-2")
 
-    assert found.exit_code == 0, found.output
+    assert result.exit_code == 0, result.output
     for words in ("synthetic, 60 nodes", "fgd", "spread", " ± ", "per GPU", "every pod", "histogram of the workload"):
-        assert words in found.stdout
+        assert words in result.stdout
     assert "managedResources" in run(*SYNTHETIC, "--policies", "fgd", "--asked", "gpu").stdout
 
 
 def test_trace_is_read_and_arrivals_come_as_given(trace: Path, tmp_path: Path) -> None:
-    """F52: --trace, --arrivals; both pods want a G2, of which there is one node."""
+    """F52: --trace and --arrivals are read; both pods ask for a G2, of which there is one node."""
     (tmp_path / "order").write_text("1\n0\n", "utf-8")
 
-    found = run("--trace", trace, "--policies", "fgd", "--arrivals", tmp_path / "order", "-o", "json")
+    result = run("--trace", trace, "--policies", "fgd", "--arrivals", tmp_path / "order", "-o", "json")
 
-    assert found.exit_code == 0, found.output
-    (only,) = json.loads(found.stdout)["runs"]
+    assert result.exit_code == 0, result.output
+    (only,) = json.loads(result.stdout)["runs"]
     assert (only["pods"], only["failed"]) == (2, {"1 GPU": 1})
-    assert json.loads(found.stdout)["trace"] == str(trace)
+    assert json.loads(result.stdout)["trace"] == str(trace)
 
 
 def test_runs_are_kept_and_not_made_again(tmp_path: Path) -> None:
-    """F52: what `make bench-placement` goes on from."""
+    """F52: `make bench-placement` continues from the runs that are there."""
     words = (*SYNTHETIC, "--policies", "fgd", "--keep", tmp_path / "runs.jsonl", "-o", "json")
 
     first, again = run(*words), run(*words)
@@ -86,7 +86,7 @@ def test_runs_are_kept_and_not_made_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("--seeds", "5-1"), "--seeds: got '5-1'"),
         (("--seeds", "x"), "--seeds: got 'x'"),
@@ -101,22 +101,22 @@ def test_runs_are_kept_and_not_made_again(tmp_path: Path) -> None:
         (("-o", "xml"), "wants text, json or yaml"),
     ],
 )
-def test_bad_input_is_said_with_the_remedy(words: tuple[str, ...], said: str) -> None:
+def test_bad_input_is_said_with_the_remedy(words: tuple[str, ...], message: str) -> None:
     """F52."""
-    found = run(*SYNTHETIC, "--policies", "random", *words)
+    result = run(*SYNTHETIC, "--policies", "random", *words)
 
-    assert isinstance(found.exception, BadInput)
-    assert said in str(found.exception)
+    assert isinstance(result.exception, BadInput)
+    assert message in str(result.exception)
 
 
 def test_bad_line_of_a_trace_is_named(trace: Path) -> None:
-    """F52: file and line."""
+    """F52: the message has the file and the line."""
     pods = trace / "openb_pods_default.csv"
     pods.write_text(PODS + "2,1,1,1,1500,\n", "utf-8")
 
-    found = run("--trace", trace)
+    result = run("--trace", trace)
 
-    assert f"{pods}:4: gpu_milli: got '1500'" in str(found.exception)
+    assert f"{pods}:4: gpu_milli: got '1500'" in str(result.exception)
 
 
 def test_seeds_are_ranges_and_lists() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A live cluster, read once by any command: its DRA objects and policies count, what is absent does not hurt."""
+"""Any command reads a live cluster once: its DRA objects and policies count, and absent kinds are no error."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ WAIT_SECONDS = 60
 
 
 class Cluster:
-    """A fake API server in a thread of its own, with a kubeconfig for it. Kinds that it has no objects of are a 404."""
+    """A fake API server in a thread of its own, with a kubeconfig for it. Kinds without objects answer 404."""
 
     def __init__(
         self, folder: Path, objects: list[dict[str, Any]], forbidden: tuple[str, ...] = (), dra: str = "v1"
@@ -35,11 +35,11 @@ class Cluster:
         self._apis: dict[str, FakeApi] = {}
         for kind in API_KINDS:
             path = API_KINDS[kind].path(version=dra) if kind in DRA else PATHS[kind]
-            found = [each for each in objects if each["kind"] == kind]
-            if found or kind in forbidden or path.startswith("/api/v1"):
+            documents = [document for document in objects if document["kind"] == kind]
+            if documents or kind in forbidden or path.startswith("/api/v1"):
                 self._apis[path] = api = FakeApi()
-                for number, each in enumerate(found):
-                    api.objects[f"{number}"] = {key: value for key, value in each.items() if key != "kind"}
+                for number, document in enumerate(documents):
+                    api.objects[f"{number}"] = {key: value for key, value in document.items() if key != "kind"}
             if kind in forbidden:
                 self._apis[path].faults.extend([status(403)] * 9)
         self._loop = asyncio.new_event_loop()
@@ -96,23 +96,26 @@ def file(tmp_path: Path) -> str:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path, [*demo_fleet(), MAPPED, OBJECT, MOUNTED, OTHER]) as found:
-        yield found
+    with Cluster(tmp_path, [*demo_fleet(), MAPPED, OBJECT, MOUNTED, OTHER]) as fake_cluster:
+        yield fake_cluster
 
 
 def test_every_command_obeys_the_policies_that_the_cluster_keeps(cluster: Cluster, file: str) -> None:
-    """F83, F85, F131: mounted, labelled and as objects; the mounted one refuses what the shipped ones let in."""
+    """F83, F85, F131: policies count as mounted files, as labelled ConfigMaps and as GPUPolicy objects.
+
+    The mounted policy refuses what the shipped policies allow.
+    """
     explained = json.loads(cluster.run("explain", "-f", file, "-o", "json").stdout)
     mutated = json.loads(cluster.run("mutate", "-f", file, "-o", "json").stdout)
     shipped = json.loads(cluster.run("mutate", "-f", file, "-o", "json", "--policies", str(shipped_policies())).stdout)
 
     assert explained["policies"] == ["only-a10", "in-a-map", "mounted"]
     assert "wants at most 1" in explained["admission"]["message"] + mutated["objects"][0]["message"]
-    assert [each["objects"][0]["allowed"] for each in (mutated, shipped)] == [False, True]
+    assert [answer["objects"][0]["allowed"] for answer in (mutated, shipped)] == [False, True]
 
 
 def test_whatif_and_advice_judge_pods_by_the_clusters_policies(tmp_path: Path) -> None:
-    """F123, F124: a pod that a policy of the cluster wants CUDA 12.4 for loses the nodes that get an old driver."""
+    """F123, F124: a pod whose policy in the cluster requires CUDA 12.4 loses the nodes that get an old driver."""
     words = ["whatif", "driver", "--to", "450.80.02", "--nodes", "nvidia.com/gpu.product=Tesla-T4", "-o", "json"]
     needs = {**OBJECT, "spec": {"priority": 7, "placement": {"cuda": {"minimum": "12.4"}}}}
 
@@ -122,7 +125,7 @@ def test_whatif_and_advice_judge_pods_by_the_clusters_policies(tmp_path: Path) -
     demo = json.loads(RUN.invoke(app, [*words, "--demo-fleet", "mixed"]).stdout)
 
     assert demo["effects"] == []
-    assert {each["loses"] for each in live["effects"]} == {2}
+    assert {effect["loses"] for effect in live["effects"]} == {2}
     assert set(json.loads(advised.stdout)) == {"layouts", "fitting", "unplaced", "configuration"}
 
 
@@ -138,27 +141,27 @@ def test_dra_objects_of_the_cluster_count(version: str, tmp_path: Path) -> None:
         live = cluster.run("inventory", "-o", "json")
     sample = RUN.invoke(app, ["inventory", "--demo-fleet", "dra", "-o", "json"])
 
-    assert {each["kind"] for each in objects} >= {"DeviceClass", "ResourceSlice"}
+    assert {document["kind"] for document in objects} >= {"DeviceClass", "ResourceSlice"}
     assert json.loads(live.stdout) == json.loads(sample.stdout)
 
 
 def test_cluster_without_dra_and_policies_is_no_trouble(tmp_path: Path, file: str) -> None:
-    """F83: their paths are a 404 there."""
+    """F83: the paths of these kinds answer 404 there."""
     with Cluster(tmp_path, demo_fleet()) as cluster:
-        found = cluster.run("explain", "-f", file, "-o", "json")
+        result = cluster.run("explain", "-f", file, "-o", "json")
 
-    assert found.stderr == ""
-    assert json.loads(found.stdout)["nodes"] == 23
+    assert result.stderr == ""
+    assert json.loads(result.stdout)["nodes"] == 23
 
 
 def test_what_is_not_shown_to_the_user_is_named_on_stderr(tmp_path: Path, file: str) -> None:
-    """F83: policies that may not be read would have changed the answer; stdout stays JSON."""
+    """F83: policies that the user may not read could have changed the answer; stdout stays JSON."""
     with Cluster(tmp_path, demo_fleet(), forbidden=("GPUPolicy", "ConfigMap")) as cluster:
-        found = cluster.run("mutate", "-f", file, "-o", "json")
+        result = cluster.run("mutate", "-f", file, "-o", "json")
 
-    json.loads(found.stdout)
-    assert PATHS["GPUPolicy"] in found.stderr
-    assert PATHS["ConfigMap"] in found.stderr
+    json.loads(result.stdout)
+    assert PATHS["GPUPolicy"] in result.stderr
+    assert PATHS["ConfigMap"] in result.stderr
 
 
 def test_bad_policy_of_the_cluster_says_where_it_is(tmp_path: Path, file: str) -> None:
@@ -166,6 +169,6 @@ def test_bad_policy_of_the_cluster_says_where_it_is(tmp_path: Path, file: str) -
     bad = {"kind": "GPUPolicy", "metadata": {"name": "bad"}, "spec": {"placement": {"produts": {}}}}
 
     with Cluster(tmp_path, [*demo_fleet(), bad]) as cluster:
-        found = cluster.run("mutate", "-f", file)
+        result = cluster.run("mutate", "-f", file)
 
-    assert "policies of the cluster: gpupolicy bad: spec.placement.produts: unknown field" in str(found.exception)
+    assert "policies of the cluster: gpupolicy bad: spec.placement.produts: unknown field" in str(result.exception)

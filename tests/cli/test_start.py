@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a command line that starts costs: verbs are imported when they are called."""
+"""The CPU time that the command line needs to start: verbs are imported only when they are called."""
 
 import resource
 import subprocess
@@ -10,9 +10,9 @@ import pytest
 from tests.bench.measure import reference
 
 REFERENCE_MS = 2.0
-"""The reference loop of `make bench` on the machine for which the bounds are set; they scale with it."""
+"""Milliseconds of the reference loop of `make bench` on the machine for which the bounds hold; they scale with it."""
 BOUNDS: dict[tuple[str, ...], float] = {("--version",): 0.25, ("lint",): 0.5}
-"""Command → seconds of CPU on that machine."""
+"""Seconds of CPU for each command on that machine."""
 ROUNDS = 3
 HEAVY = ("fastapi", "pydantic", "kubernetes", "yaml", "cryptography", "uvicorn", "httpx")
 
@@ -26,7 +26,7 @@ def cpu_seconds(words: tuple[str, ...]) -> float:
 
 @pytest.mark.parametrize("words", BOUNDS, ids=" ".join)
 def test_command_starts_within_its_cpu_time(words: tuple[str, ...]) -> None:
-    """A ratio to the reference loop, measured in the same run; the best of some rounds."""
+    """The CPU time is compared with the reference loop in the same run, and the best of several rounds counts."""
     ratios = [cpu_seconds(words) / reference() for _ in range(ROUNDS)]
 
     assert min(ratios) <= BOUNDS[words] / REFERENCE_MS, ratios

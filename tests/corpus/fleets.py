@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real manifests on eight fleets: which pods could run before gpu-usher came, and cannot now.
+"""Real manifests on eight fleets: which pods could run before gpu-usher was installed, and cannot now.
 
-    python -m tests.corpus.fleets [--write FILE] [NAME=]DIR...
+python -m tests.corpus.fleets [--write FILE] [NAME=]DIR...
 
-Each pod template is admitted as a pod by the shipped policies, and by those of overlays/production. Where it could run
-is judged by tests/corpus/places.py, on the nodes that are up also by the filter. A pod is harmed if there were places
-for it and none is left, or if it is denied. Exit 1 where the shipped policies harm one.
+The shipped policies, and those of overlays/production, admit each pod template as a pod. tests/corpus/places.py judges
+where the pod could run; on the nodes that are up, the filter judges too. A pod is harmed if there were places for it
+and none is left, or if it is denied. The command exits with 1 if the shipped policies harm a pod.
 """
 
 import argparse
@@ -35,17 +35,17 @@ from tests.corpus.places import Cluster, Place, clusters, could_run
 from tests.oracles.extended_resources import problems, resource_problems
 
 MOST_SHOWN = 40
-"""Harmed pods that the table names; the rest is counted (a guess at what a person reads)."""
+"""The table names this many harmed pods and counts the rest (a guess at what a person reads)."""
 DENIED = "denied: "
 REQUIRE = "NVIDIA_REQUIRE_"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one pod on one fleet. `ran`: there were places; `harmed`: why there are none now, or empty.
+    """The result for one pod on one fleet. `ran` tells whether there were places before, and `harmed` why none is left.
 
-    `declared`: the pod itself says what it needs, in annotations of gpu-usher or NVIDIA_REQUIRE variables.
-    `narrowed`: places that it lost while it keeps others. `faults`: of the patch itself.
+    `declared` means that the pod itself says what it needs, in annotations of gpu-usher or NVIDIA_REQUIRE variables.
+    `narrowed` gives the reasons for places that it lost while it keeps others. `faults` are those of the patch.
     """
 
     declared: bool
@@ -77,12 +77,12 @@ class Tally:
         elif outcome.harmed:
             self.harmed.append((where, outcome.harmed))
         self.narrowed.update(set(outcome.narrowed))
-        self.warned.update({_kind(each) for each in outcome.warnings})
+        self.warned.update({_kind(warning) for warning in outcome.warnings})
         self.faults += [(where, fault) for fault in outcome.faults]
 
 
 def _kind(warning: str) -> str:
-    """Take the name of a container off a warning, so that equal ones count together."""
+    """Drop the container's name from a warning, so that equal warnings count together."""
     head, colon, rest = warning.partition(": ")
     return rest if colon and " " not in head else warning
 
@@ -91,8 +91,8 @@ def production() -> PolicySet:
     """Load the shipped policies and the guards that overlays/production adds."""
     texts = {path.name: path.read_text("utf-8") for path in sorted(shipped_policies().glob("*.yaml"))}
     own = [
-        ROOT / "deploy" / "components" / each
-        for each in ("guards/guards.yaml", "second-scheduler/second-scheduler.yaml")
+        ROOT / "deploy" / "components" / part
+        for part in ("guards/guards.yaml", "second-scheduler/second-scheduler.yaml")
     ]
     return load_policies(
         {**texts, **{path.name: path.read_text("utf-8") for path in own}}, knowledge(), shipped().fallback
@@ -102,7 +102,9 @@ def production() -> PolicySet:
 def _declares(pod: Object) -> bool:
     """Tell whether a pod says itself what GPUs it needs."""
     annotations = (pod["metadata"].get("annotations") or {}).keys()
-    variables = (each.get("name", "") for container in pod["spec"]["containers"] for each in container.get("env") or ())
+    variables = (
+        variable.get("name", "") for container in pod["spec"]["containers"] for variable in container.get("env") or ()
+    )
     return any(key.startswith(PREFIX) for key in annotations) or any(map(str.startswith, variables, repeat(REQUIRE)))
 
 
@@ -113,14 +115,14 @@ class Trial:
         self._cluster = cluster
         self._policies = policies
         state = State(knowledge())
-        for each in cluster.objects():
-            if each["kind"] == "Node":
-                state.put_node(each)
+        for document in cluster.objects():
+            if document["kind"] == "Node":
+                state.put_node(document)
         state.runtime_classes = {name: {} for name in cluster.classes}
         self._setting = ReviewContext(policies, state.fleet(), knowledge())
 
     def play(self, manifest_pod: Object) -> Outcome:
-        """Admit one pod, and tell what came of it."""
+        """Admit one pod, and return the result."""
         pod, declared = self._cluster.sent(manifest_pod), _declares(manifest_pod)
         places = list(self._cluster.places(manifest_pod))
         before = [] if resource_problems(pod) else [place for place in places if could_run(pod, place)]
@@ -131,9 +133,9 @@ class Trial:
         except BadInput as error:
             return Outcome(declared, bool(before), f"{DENIED}{error}" if before else "")
         if not verdict.allowed:
-            codes = ", ".join(sorted({each.code.name for each in verdict.reasons}))
+            codes = ", ".join(sorted({reason.code.name for reason in verdict.reasons}))
             return Outcome(declared, bool(before), DENIED + codes if before else "", warnings=verdict.warnings)
-        after = jsonpatch.apply_patch(pod, [each.as_json() for each in verdict.operations])
+        after = jsonpatch.apply_patch(pod, [operation.as_json() for operation in verdict.operations])
         faults = tuple(self._faults(pod, after))
         lost = [(place, why) for place in before if (why := self._lost(after, place))]
         reasons = tuple(dict.fromkeys(why for _, why in lost))
@@ -142,10 +144,10 @@ class Trial:
         return Outcome(declared, bool(before), harmed, () if gone else reasons, verdict.warnings, faults)
 
     def _faults(self, before: Object, after: Object) -> Iterator[str]:
-        """Tell what is wrong with the patch itself."""
+        """Yield the faults of the patch itself."""
         again = mutate(after, "team-a", {}, self._setting)
         if again.operations or not again.allowed:
-            yield f"a second pass: {[each.as_json() for each in again.operations] or again.reasons}"
+            yield f"a second pass: {[operation.as_json() for operation in again.operations] or again.reasons}"
         if not validate(after, "team-a", {}, self._setting).allowed:
             yield "the validating webhook denies what the mutating one made"
         if after["spec"].get("runtimeClassName") not in (
@@ -158,21 +160,21 @@ class Trial:
         yield from sorted(set(problems(after)) - set(problems(before)))
 
     def _lost(self, pod: Object, place: Place) -> str:
-        """Say why a place is lost to the pod as admitted; empty if it is not."""
+        """Return why the admitted pod has lost a place, or an empty string if it has not."""
         if not could_run(pod, place):
             return "node affinity or tolerations as admitted"
         if place.template:
-            return ""  # the filter is asked about nodes
+            return ""  # the filter judges nodes that exist
         demand = ruling_for(read_pod(pod), {}, self._policies, knowledge()).demand
         refusal = judge_class(demand, class_for_demand(demand, read_node(place.document(), knowledge())))
-        needs = "; ".join(each.evidence for each in demand.cuda)
+        needs = "; ".join(need.evidence for need in demand.cuda)
         return f"filter: {refusal.code.name} ({needs or 'no CUDA need'})" if refusal else ""
 
 
 def run(collections: Iterable[Collection], policies: PolicySet) -> dict[str, Tally]:
-    """Play every pod on every fleet."""
+    """Admit every pod on every fleet."""
     tallies: dict[str, Tally] = {}
-    pods = [each for collection in collections for each in collection.gpu_pods]
+    pods = [gpu_pod for collection in collections for gpu_pod in collection.gpu_pods]
     for cluster in clusters():
         trial, tally = Trial(cluster, policies), tallies.setdefault(cluster.name, Tally())
         for manifest in pods:
@@ -190,18 +192,19 @@ part of this one; equal pods count once.
 
 
 def table(collections: Sequence[Collection], plain: dict[str, Tally], guarded: dict[str, Tally]) -> Iterator[str]:
-    """Write the tables, as Markdown."""
+    """Yield the lines of the tables in Markdown."""
     yield "# Real manifests on eight fleets"
     yield ""
     yield from ABOUT.splitlines()
     yield ""
-    names = " ".join(f"{each.name}=DIR" for each in collections[1:])
+    names = " ".join(f"{collection.name}=DIR" for collection in collections[1:])
     yield f"    python -m tests.corpus.fleets --write tests/results/corpus.md {names}".rstrip()
     yield ""
     yield "| manifests of | files | not read as YAML | pod templates | GPU pods |"
     yield "|---|---|---|---|---|"
-    for each in collections:
-        yield f"| {each.name} | {each.files} | {each.unread} | {each.templates} | {len(each.gpu_pods)} |"
+    for collection in collections:
+        counts = (collection.files, collection.unread, collection.templates, len(collection.gpu_pods))
+        yield f"| {collection.name} | {' | '.join(map(str, counts))} |"
     for title, tallies in (("Shipped policies", plain), ("overlays/production", guarded)):
         yield from ("", f"## {title}", "")
         yield "| fleet | pods | ran | denied | no place left | own word | narrowed | warnings, by kind | faults |"
@@ -234,14 +237,14 @@ def _reasons(tallies: dict[str, Tally]) -> Iterator[str]:
 
 
 def collection_of(word: str) -> Collection:
-    """Read a directory given as NAME=DIR or DIR."""
+    """Read a collection from a directory, given as NAME=DIR or DIR."""
     name, equals, directory = word.partition("=")
     path = Path(directory if equals else word)
     return read_collection(name if equals else path.name, path)
 
 
 def main() -> int:
-    """Play, and write or print the tables."""
+    """Admit all pods, and write or print the tables."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.corpus.fleets", description=(__doc__ or "").partition("\n")[0]
     )

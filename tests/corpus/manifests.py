@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Manifests at hand: every pod template in the YAML files of directories that asks for a GPU."""
+"""Manifests from YAML files: every pod template below given directories that asks for a GPU."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -16,13 +16,13 @@ from tests.corpus.shapes import CONTAINER_LISTS, FOLDER, SHAPES, defaulted
 Object = dict[str, Any]
 ROOT = FOLDER.parent.parent
 LARGEST_BYTES = 1 << 20
-"""Of a file that is read; larger ones are generated (a guess)."""
+"""Files above this size are not read, since such files are generated (a guess)."""
 DEEPEST = 30
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """A pod as some file would have it created. `where`: the collection, the file, the object's kind and name."""
+    """A pod that a file would create. `where` is the collection, the file, and the object's kind and name."""
 
     where: str
     pod: Object
@@ -32,7 +32,7 @@ class Manifest:
 class Collection:
     """The GPU pods of one directory.
 
-    `files`: read; `unread`: no YAML, such as templates of Helm; `templates`: of pods, with and without GPUs.
+    `files` were read, and `unread` are no YAML, such as Helm templates. `templates` are of pods with and without GPUs.
     """
 
     name: str
@@ -43,17 +43,17 @@ class Collection:
 
 
 def own_collection() -> Collection:
-    """Give the documented shapes of the corpus, and what deploy/ has."""
+    """Return the documented shapes of the corpus, and the manifests of deploy/."""
     shapes = [pod for name, shape in SHAPES.items() for pod in pods_of(shape.object, f"corpus {name}")]
     deploy = read_collection("deploy", ROOT / "deploy")
-    gpu_pods = _distinct([each for each in shapes if asks_for_gpus(each.pod)])
+    gpu_pods = _distinct([manifest for manifest in shapes if asks_for_gpus(manifest.pod)])
     return Collection("corpus", len(SHAPES) + deploy.files, deploy.unread, len(shapes) + deploy.templates, gpu_pods)
 
 
 def read_collection(name: str, directory: Path) -> Collection:
     """Read every YAML file below a directory."""
     files = unread = 0
-    found: list[Manifest] = []
+    manifests: list[Manifest] = []
     for path in sorted({*directory.rglob("*.yaml"), *directory.rglob("*.yml")}):
         if not path.is_file() or path.is_symlink() or path.stat().st_size > LARGEST_BYTES:
             continue
@@ -64,17 +64,23 @@ def read_collection(name: str, directory: Path) -> Collection:
             continue
         files += 1
         for document in documents:
-            found += pods_of(document, f"{name} {path.relative_to(directory)}")
-    return Collection(name, files, unread, len(found), _distinct([each for each in found if asks_for_gpus(each.pod)]))
+            manifests += pods_of(document, f"{name} {path.relative_to(directory)}")
+    return Collection(
+        name,
+        files,
+        unread,
+        len(manifests),
+        _distinct([manifest for manifest in manifests if asks_for_gpus(manifest.pod)]),
+    )
 
 
 def pods_of(document: Any, where: str, depth: int = 0) -> Iterator[Manifest]:
-    """List the pods and pod templates in an object, however deep: custom resources have theirs anywhere."""
+    """Yield the pods and pod templates in an object at any depth, since custom resources may have them anywhere."""
     if depth > DEEPEST:
         return
     if isinstance(document, list):
-        for each in document:
-            yield from pods_of(each, where, depth + 1)
+        for item in document:
+            yield from pods_of(item, where, depth + 1)
     if not isinstance(document, dict):
         return
     spec = document.get("spec")
@@ -85,12 +91,12 @@ def pods_of(document: Any, where: str, depth: int = 0) -> Iterator[Manifest]:
 
 
 def _readable(spec: Object) -> bool:
-    """Tell whether it is a pod's spec that the API server would decode; some examples are outlines."""
+    """Tell whether the API server would decode this as a pod's spec, since some examples are only outlines."""
     lists = [spec.get(name) or [] for name in CONTAINER_LISTS]
-    if not spec.get("containers") or not all(isinstance(each, list) for each in lists):
+    if not spec.get("containers") or not all(isinstance(entries, list) for entries in lists):
         return False
-    found = [each for containers in lists for each in containers]
-    return all(isinstance(each, dict) and "name" in each and _amounts_readable(each) for each in found)
+    containers = [container for entries in lists for container in entries]
+    return all(isinstance(entry, dict) and "name" in entry and _amounts_readable(entry) for entry in containers)
 
 
 def _amounts_readable(container: Object) -> bool:
@@ -103,10 +109,10 @@ def _amounts_readable(container: Object) -> bool:
 
 
 def _pod(document: Object, spec: Object) -> Object:
-    """Make the Pod that the API server sends to a webhook: amounts as text, limits as requests."""
+    """Make the Pod as the API server sends it to a webhook, with amounts as text and requests equal to limits."""
     metadata = document.get("metadata") if isinstance(document.get("metadata"), dict) else {}
-    kept = {key: value for key, value in (metadata or {}).items() if key in ("labels", "annotations") and value}
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "team-a", **kept}, "spec": spec}
+    members = {key: value for key, value in (metadata or {}).items() if key in ("labels", "annotations") and value}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "team-a", **members}, "spec": spec}
     return defaulted(json.loads(json.dumps(pod, default=str)))
 
 
@@ -121,18 +127,18 @@ def _is_gpu(name: str) -> bool:
 
 
 def amounts(pod: Object) -> dict[str, list[str]]:
-    """Collect what the containers ask, by GPU resource; init containers run before the others and reuse theirs."""
-    found: dict[str, list[str]] = {}
-    for each in pod["spec"]["containers"]:
-        for name, amount in ((each.get("resources") or {}).get("limits") or {}).items():
+    """Collect the amounts by GPU resource. Init containers are left out, since later containers reuse their GPUs."""
+    by_resource: dict[str, list[str]] = {}
+    for container in pod["spec"]["containers"]:
+        for name, amount in ((container.get("resources") or {}).get("limits") or {}).items():
             if _is_gpu(name):
-                found.setdefault(name, []).append(amount)
-        for name in (each.get("resources") or {}).get("requests") or {}:
+                by_resource.setdefault(name, []).append(amount)
+        for name in (container.get("resources") or {}).get("requests") or {}:
             if _is_gpu(name):
-                found.setdefault(name, [])
-    return found
+                by_resource.setdefault(name, [])
+    return by_resource
 
 
 def _distinct(manifests: Iterable[Manifest]) -> tuple[Manifest, ...]:
     """Keep one of several equal pods."""
-    return tuple({json.dumps(each.pod, sort_keys=True): each for each in manifests}.values())
+    return tuple({json.dumps(manifest.pod, sort_keys=True): manifest for manifest in manifests}.values())

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a pod could run, judged apart from the product: nodes that are up, and an autoscaler's templates of nodes.
+"""Where a pod could run, judged without the product, on nodes that are up and on an autoscaler's node templates.
 
-kube-scheduler's NodeAffinity, TaintToleration and the count of GPUs, in the plainest way. CPU, memory and resources
-that are no GPUs are taken for granted.
+The rules are kube-scheduler's NodeAffinity, TaintToleration and the count of GPUs, in their simplest form. CPU, memory
+and other resources are assumed to suffice.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ from tests.oracles.quantities import quantity
 
 @dataclass(frozen=True)
 class Place:
-    """A node that is up, or a group's template of one that an autoscaler may bring (`template`)."""
+    """A node that is up, or (`template`) the template of nodes that an autoscaler may add to a group."""
 
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -29,18 +29,18 @@ class Place:
     template: bool = False
 
     def document(self) -> Object:
-        """Write it as a Node."""
+        """Write the place as a Node."""
         return {
             "kind": "Node",
             "metadata": {"name": self.name, "labels": dict(self.labels)},
-            "spec": {"taints": [dict(each) for each in self.taints]},
+            "spec": {"taints": [dict(taint) for taint in self.taints]},
             "status": {"allocatable": {"cpu": "64", **{key: str(amount) for key, amount in self.offers.items()}}},
         }
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """One of the eight. `classes`: its RuntimeClasses; `tolerated`: see fleets.yaml."""
+    """One of the eight fleets. `classes` are its RuntimeClasses; fleets.yaml explains `tolerated`."""
 
     name: str
     nodes: tuple[Place, ...]
@@ -49,12 +49,12 @@ class Cluster:
     tolerated: tuple[str, ...]
 
     def objects(self) -> list[Object]:
-        """Write what of it is there."""
+        """Write the objects that exist in the cluster."""
         classes: list[Object] = [{"kind": "RuntimeClass", "metadata": {"name": name}} for name in self.classes]
-        return [each.document() for each in self.nodes] + classes
+        return [node.document() for node in self.nodes] + classes
 
     def sent(self, pod: Object) -> Object:
-        """Give the pod as this cluster's API server sends it to webhooks."""
+        """Return the pod as this cluster's API server sends it to webhooks."""
         own = [{"key": name, "operator": "Exists"} for name in amounts(pod) if name in self.tolerated]
         if not own:
             return pod
@@ -62,11 +62,11 @@ class Cluster:
         return {**pod, "spec": {**spec, "tolerations": [*(spec.get("tolerations") or []), *own]}}
 
     def places(self, pod: Object) -> Iterator[Place]:
-        """List its nodes, its groups, and where it has any, a group made for the pod."""
+        """Yield the nodes, the group templates and, if there are groups, a group made for the pod."""
         yield from self.nodes
         yield from self.groups
         if self.groups:
-            yield made_for(pod, self.groups[-1])
+            yield group_for(pod, self.groups[-1])
 
 
 def clusters() -> tuple[Cluster, ...]:
@@ -75,8 +75,8 @@ def clusters() -> tuple[Cluster, ...]:
     return tuple(
         Cluster(
             name,
-            tuple(_place(each, False) for each in row["nodes"]),
-            tuple(_place(each, True) for each in row["groups"]),
+            tuple(_place(node, False) for node in row["nodes"]),
+            tuple(_place(group, True) for group in row["groups"]),
             tuple(row["classes"]),
             tuple(row.get("tolerated", ())),
         )
@@ -89,35 +89,35 @@ def _place(row: Object, template: bool) -> Place:
     return Place(name, row.get("labels") or {}, row.get("offers") or {}, tuple(row.get("taints") or ()), template)
 
 
-def made_for(pod: Object, group: Place) -> Place:
-    """Make a group that has all that the pod itself selects and asks for."""
+def group_for(pod: Object, group: Place) -> Place:
+    """Make a group whose nodes have all labels and GPUs that the pod itself selects and asks for."""
     spec = pod["spec"]
     labels = {**group.labels, **(spec.get("nodeSelector") or {})}
     affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED) or {}
     for term in (affinity.get("nodeSelectorTerms") or [])[:1]:
-        for each in term.get("matchExpressions") or ():
-            if each.get("operator") in ("In", "Exists"):
-                labels[each["key"]] = (each.get("values") or ["true"])[0]
-    offers = {name: max(8, int(_total(asked))) for name, asked in amounts(pod).items()}
+        for expression in term.get("matchExpressions") or ():
+            if expression.get("operator") in ("In", "Exists"):
+                labels[expression["key"]] = (expression.get("values") or ["true"])[0]
+    offers = {name: max(8, int(_total(quantities))) for name, quantities in amounts(pod).items()}
     return Place("group made for the pod", labels, offers, template=True)
 
 
 def could_run(pod: Object, place: Place) -> bool:
     """Tell whether the pod passes kube-scheduler's filters on an empty node of this kind."""
-    asked = amounts(pod)
-    enough = all(_total(each) <= place.offers.get(name, 0) for name, each in asked.items())
+    requested = amounts(pod)
+    enough = all(_total(quantities) <= place.offers.get(name, 0) for name, quantities in requested.items())
     tolerations = pod["spec"].get("tolerations") or []
-    hard = [each for each in place.taints if each["effect"] in ("NoSchedule", "NoExecute")]
-    tolerated = all(any(_tolerates(each, taint) for each in tolerations) for taint in hard)
+    hard = [taint for taint in place.taints if taint["effect"] in ("NoSchedule", "NoExecute")]
+    tolerated = all(any(_tolerates(toleration, taint) for toleration in tolerations) for taint in hard)
     return enough and tolerated and eligible(pod, place.labels, place.name)
 
 
-def _total(asked: list[str]) -> Fraction:
-    return sum((Fraction(quantity(each) or 0) for each in asked), Fraction(0))
+def _total(amounts_asked: list[str]) -> Fraction:
+    return sum((Fraction(quantity(amount) or 0) for amount in amounts_asked), Fraction(0))
 
 
 def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, str]) -> bool:
-    """Follow core/v1 Toleration.ToleratesTaint."""
+    """Tell whether a toleration matches a taint, as core/v1 Toleration.ToleratesTaint does."""
     if toleration.get("effect") not in (None, "", taint["effect"]):
         return False
     if toleration.get("key") not in (None, "", taint["key"]):

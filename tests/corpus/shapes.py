@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shapes: documented GPU workloads as YAML files, and the cluster that they come to."""
+"""The shapes: documented GPU workloads as YAML files, and the cluster in which they are created."""
 
 import base64
 import json
@@ -32,18 +32,18 @@ PLURALS = {
     "Job": ("batch/v1", "jobs"),
     "CronJob": ("batch/v1", "cronjobs"),
 }
-"""apiVersion and resource by kind."""
+"""apiVersion and plural resource name by kind."""
 CONTAINER_LISTS = ("initContainers", "containers")
 
 
 class Expect(Expectation):
-    """What is expected; a warning that is not named is a mistake, unless `otherWarnings`."""
+    """The expected result. A warning that is not named is an error, unless `otherWarnings` is set."""
 
     other_warnings: bool = False
 
 
 class Shape(BaseModel):
-    """One file: where the shape is documented, what it is and what should become of it."""
+    """One file: where the shape is documented, its object, and the expected result."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel)
 
@@ -66,7 +66,7 @@ SHAPES: Mapping[str, Shape] = {
 
 
 def pod_spec(document: Object) -> Object:
-    """Find the pod spec in a Pod, or in the template of a workload."""
+    """Return the pod spec of a Pod, or of a workload's template."""
     spec: Object = document["spec"]
     if document["kind"] == "CronJob":
         spec = spec["jobTemplate"]["spec"]
@@ -76,13 +76,14 @@ def pod_spec(document: Object) -> Object:
 def containers(document: Object) -> list[Object]:
     """List the containers, init containers first."""
     spec = pod_spec(document)
-    return [each for name in CONTAINER_LISTS for each in spec.get(name) or ()]
+    return [container for name in CONTAINER_LISTS for container in spec.get(name) or ()]
 
 
 def defaulted(document: Object) -> Object:
-    """Do what the API server does before it asks us: amounts become text, and in a Pod limits become requests.
+    """Default an object as the API server does: amounts become text, and in a Pod limits become requests.
 
-    A request that is there stays; templates get none (pkg/apis/core/v1/defaults.go SetDefaults_Pod is for Pods alone).
+    Requests that are there stay, and templates get none (pkg/apis/core/v1/defaults.go SetDefaults_Pod is for Pods
+    alone).
     """
     document = deepcopy(document)
     for container in containers(document):
@@ -95,18 +96,18 @@ def defaulted(document: Object) -> Object:
 
 
 def as_text(amount: str | float) -> str:
-    """Write an amount as the API server does: a number of YAML becomes text, with the suffix that makes it shortest."""
+    """Write an amount as the API server does: a YAML number becomes text with the suffix that makes it shortest."""
     if isinstance(amount, str):
         return amount
-    found, suffixes = round(amount * 1000), iter("mxkMG")
+    thousandths, suffixes = round(amount * 1000), iter("mxkMG")
     suffix = next(suffixes)
-    while found and found % 1000 == 0:
-        found, suffix = found // 1000, next(suffixes)
-    return f"{found}{suffix}".removesuffix("x") if found else "0"
+    while thousandths and thousandths % 1000 == 0:
+        thousandths, suffix = thousandths // 1000, next(suffixes)
+    return f"{thousandths}{suffix}".removesuffix("x") if thousandths else "0"
 
 
 def amounts(document: Object) -> list[tuple[str, str, str, Any]]:
-    """List (container, side, resource, amount) of the extended resources; those alone are kept as written."""
+    """List (container, side, resource, amount) of the extended resources, which alone are kept as written."""
     return sorted(
         (container["name"], side, name, amount)
         for container in containers(document)
@@ -117,12 +118,13 @@ def amounts(document: Object) -> list[tuple[str, str, str, Any]]:
 
 
 def refused_by_kubernetes(document: Object) -> bool:
-    """Tell whether an extended resource has no limit, two amounts, or an amount that is no whole number from zero."""
-    found = {(name, resource, side): as_text(amount) for name, side, resource, amount in amounts(document)}
-    limits = {key[:2]: amount for key, amount in found.items() if key[2] == "limits"}
-    requests = {key[:2]: amount for key, amount in found.items() if key[2] == "requests"}
+    """Tell whether an extended resource has no limit, two different amounts, or an amount that is not a whole number
+    from 0."""
+    written = {(name, resource, side): as_text(amount) for name, side, resource, amount in amounts(document)}
+    limits = {key[:2]: amount for key, amount in written.items() if key[2] == "limits"}
+    requests = {key[:2]: amount for key, amount in written.items() if key[2] == "requests"}
     unequal = any(limits.get(key) != amount for key, amount in requests.items())
-    return unequal or any(amount.startswith("-") or amount.endswith("m") for amount in found.values())
+    return unequal or any(amount.startswith("-") or amount.endswith("m") for amount in written.values())
 
 
 def admission_review(shape: Shape, document: Object) -> Object:
@@ -138,12 +140,12 @@ def admission_review(shape: Shape, document: Object) -> Object:
 
 
 def taint(key: str, value: str) -> dict[str, str]:
-    """Make a taint that keeps pods from being scheduled."""
+    """Make a taint with the effect NoSchedule."""
     return {"key": key, "value": value, "effect": "NoSchedule"}
 
 
 def fleet() -> list[Object]:
-    """Make three nodes that all keep pods without GPUs away; one belongs to a team, one is of AKS's kind."""
+    """Make three nodes with taints against pods without GPUs; one belongs to a team, and one is like an AKS node."""
     present = taint("nvidia.com/gpu", "present")
     return [
         node_document("h100", taints=[present, taint("dedicated", "team-x")]),
@@ -161,18 +163,21 @@ def fleet() -> list[Object]:
 
 @cache
 def cluster() -> Service:
-    """Make the service; every namespace has its name as a label, as the API server sees to it."""
+    """Make the service. Every namespace has its name as a label, as the API server ensures."""
     labels: dict[str, dict[str, str]] = {}
     for shape in SHAPES.values():
         labels.setdefault(shape.namespace, {"kubernetes.io/metadata.name": shape.namespace})
         labels[shape.namespace] |= shape.namespace_labels
-    named = [{"kind": "Namespace", "metadata": {"name": name, "labels": found}} for name, found in labels.items()]
+    named = [
+        {"kind": "Namespace", "metadata": {"name": name, "labels": namespace_labels}}
+        for name, namespace_labels in labels.items()
+    ]
     return make_service(Path(mkdtemp()), [*fleet(), *named])
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What became of an object: the response, the reason codes, the object after the patch."""
+    """The result for an object: the response, the reason codes, and the object after the patch."""
 
     response: Object
     codes: list[str]
@@ -186,8 +191,8 @@ class Answered:
 
 def ask(shape: Shape, document: Object, verb: str = "mutate") -> Answered:
     """Send an object of the shape through /mutate or /validate, and apply the patch as the API server would."""
-    found = answer(json.dumps(admission_review(shape, document)).encode(), verb, cluster())
-    response = json.loads(found.body)["response"]
+    answered = answer(json.dumps(admission_review(shape, document)).encode(), verb, cluster())
+    response = json.loads(answered.body)["response"]
     patch = json.loads(base64.b64decode(response["patch"])) if "patch" in response else []
     admitted = jsonpatch.apply_patch(document, patch)
-    return Answered(response, [reason.code.name for reason in found.result.reasons], admitted)
+    return Answered(response, [reason.code.name for reason in answered.result.reasons], admitted)

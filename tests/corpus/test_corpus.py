@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every documented shape gets what is right for it, and keeps all that its author wrote."""
+"""Every documented shape gets its expected result, and keeps all that its author wrote."""
 
 from copy import deepcopy
 from typing import Any
@@ -42,7 +42,7 @@ ALLOWED = [name for name, shape in SHAPES.items() if shape.expect.allowed]
 
 
 def without_amounts(document: Object) -> Object:
-    """Give the object without its containers' resources."""
+    """Return the object without the resources of its containers."""
     document = deepcopy(document)
     for container in containers(document):
         container.pop("resources", None)
@@ -50,12 +50,14 @@ def without_amounts(document: Object) -> Object:
 
 
 def lost(before: Any, after: Any, path: str = "") -> list[str]:
-    """List the paths of what was there before and is not there, in the same place, after."""
+    """List the paths of values that were there before and are no longer in the same place."""
     if isinstance(before, dict) and isinstance(after, dict):
-        return [each for key, value in before.items() for each in lost(value, after.get(key), f"{path}.{key}")]
+        return [
+            lost_path for key, value in before.items() for lost_path in lost(value, after.get(key), f"{path}.{key}")
+        ]
     if isinstance(before, list) and isinstance(after, list) and len(before) <= len(after):
         pairs = zip(before, after, strict=False)
-        return [each for index, (old, new) in enumerate(pairs) for each in lost(old, new, f"{path}[{index}]")]
+        return [lost_path for index, (old, new) in enumerate(pairs) for lost_path in lost(old, new, f"{path}[{index}]")]
     return [] if before == after else [path]
 
 
@@ -64,16 +66,16 @@ def test_shape_gets_what_is_right_for_it(name: str) -> None:
     """S1, S2, S10, S13, S14, F16, F17, F18."""
     shape = SHAPES[name]
 
-    found = ask(shape, defaulted(shape.object))
+    answered = ask(shape, defaulted(shape.object))
 
     case = Case(pod=shape.object, expect=shape.expect)
-    said = found.response.get("warnings", [])
-    differences = list(admission_differences(case, found.response["allowed"], found.codes, said))
-    unexpected = [each for each in said if not any(words in each for words in shape.expect.warnings)]
+    warnings = answered.response.get("warnings", [])
+    differences = list(admission_differences(case, answered.response["allowed"], answered.codes, warnings))
+    unexpected = [warning for warning in warnings if not any(words in warning for words in shape.expect.warnings)]
     if not shape.expect.other_warnings:
-        differences += [f"warnings: got {each!r}, wants nothing of the kind" for each in unexpected]
-    if found.response["allowed"]:
-        differences += patch_differences(case, found.admitted, found.changed)
+        differences += [f"warnings: got {warning!r}, wants nothing of the kind" for warning in unexpected]
+    if answered.response["allowed"]:
+        differences += patch_differences(case, answered.admitted, answered.changed)
     assert differences == []
 
 
@@ -90,7 +92,7 @@ def test_answer_bears_the_uid_of_its_request(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALLOWED)
 def test_shape_sent_again_is_left_alone(name: str) -> None:
-    """S10: another webhook's change makes the API server ask again."""
+    """S10: the API server calls again when another webhook has changed the object."""
     shape = SHAPES[name]
     first = ask(shape, defaulted(shape.object))
 
@@ -113,7 +115,7 @@ def test_shape_as_we_leave_it_passes_validation(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALLOWED)
 def test_shape_keeps_what_its_author_wrote(name: str) -> None:
-    """S1: amounts apart, which the shape itself says, patches only add."""
+    """S1: patches only add, except for amounts, which the shape's own expectation covers."""
     shape = SHAPES[name]
 
     admitted = ask(shape, defaulted(shape.object)).admitted
@@ -130,12 +132,12 @@ def test_no_toleration_is_added_for_what_belongs_to_a_team(name: str) -> None:
 
     given = pod_spec(shape.object).get("tolerations") or []
     added = (pod_spec(admitted).get("tolerations") or [])[len(given) :]
-    assert [each for each in added if each.get("key") in (None, "", "dedicated")] == []
+    assert [toleration for toleration in added if toleration.get("key") in (None, "", "dedicated")] == []
 
 
 @pytest.mark.parametrize("name", [name for name in ALLOWED if SHAPES[name].kind != "Pod"])
 def test_workload_is_changed_in_its_amounts_alone(name: str) -> None:
-    """S13: the pods that it makes come by the door themselves."""
+    """S13: the pods of a workload are reviewed when they are created."""
     shape = SHAPES[name]
 
     admitted = ask(shape, defaulted(shape.object)).admitted

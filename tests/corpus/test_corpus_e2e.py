@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shapes are real: a real API server takes those that are right, and refuses those that we repair or deny."""
+"""A real API server accepts the shapes that are valid, and refuses those that gpu-usher repairs or denies."""
 
 import pytest
 
@@ -11,10 +11,10 @@ TAKEN = [name for name in SHAPES if name not in REFUSED]
 ALLOWED = [name for name, shape in SHAPES.items() if shape.expect.allowed]
 
 
-def tried(plane: ControlPlane, shape: Shape, document: Object) -> tuple[int, Object]:
-    """Create an object as a dry run; gives the status code and the body.
+def create_dry_run(plane: ControlPlane, shape: Shape, document: Object) -> tuple[int, Object]:
+    """Create an object as a dry run, and return the status code and the body.
 
-    Fields that Kubernetes does not know are refused, so that no shape is a misspelling.
+    Fields that Kubernetes does not know are refused, so that no shape has a misspelt field.
     """
     api_version, plural = PLURALS[shape.kind]
     root = "/apis/" if "/" in api_version else "/api/"
@@ -25,14 +25,14 @@ def tried(plane: ControlPlane, shape: Shape, document: Object) -> tuple[int, Obj
 
 @pytest.mark.parametrize("name", TAKEN)
 def test_api_server_takes_the_shape_as_it_is(plane: ControlPlane, name: str) -> None:
-    code, answer = tried(plane, SHAPES[name], SHAPES[name].object)
+    code, answer = create_dry_run(plane, SHAPES[name], SHAPES[name].object)
 
     assert code == 201, answer.get("message")
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_api_server_refuses_what_we_repair_or_deny(plane: ControlPlane, name: str) -> None:
-    code, answer = tried(plane, SHAPES[name], SHAPES[name].object)
+    code, answer = create_dry_run(plane, SHAPES[name], SHAPES[name].object)
 
     assert code == 422, answer
     assert "resources" in answer["message"]
@@ -40,17 +40,17 @@ def test_api_server_refuses_what_we_repair_or_deny(plane: ControlPlane, name: st
 
 @pytest.mark.parametrize("name", ALLOWED)
 def test_api_server_takes_the_shape_as_we_leave_it(plane: ControlPlane, name: str) -> None:
-    """S1: whatever was wrong is right after the patch."""
+    """S1: the patch has repaired whatever the API server would refuse."""
     admitted = ask(SHAPES[name], defaulted(SHAPES[name].object)).admitted
 
-    code, answer = tried(plane, SHAPES[name], admitted)
+    code, answer = create_dry_run(plane, SHAPES[name], admitted)
 
     assert code == 201, answer.get("message")
 
 
 @pytest.mark.parametrize("name", TAKEN)
 def test_api_server_sends_us_the_amounts_that_the_corpus_sends(plane: ControlPlane, name: str) -> None:
-    """The corpus's own defaulting is the API server's."""
-    _, stored = tried(plane, SHAPES[name], SHAPES[name].object)
+    """The corpus applies the same defaults as the API server."""
+    _, stored = create_dry_run(plane, SHAPES[name], SHAPES[name].object)
 
     assert amounts(stored) == amounts(defaulted(SHAPES[name].object))

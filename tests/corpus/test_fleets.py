@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The manifests of the repository on eight fleets: what could run before can run now (D14, P16)."""
+"""The repository's manifests on eight fleets: each pod that could run before can run now (D14, P16)."""
 
 import json
 from pathlib import Path
@@ -15,12 +15,12 @@ from tests.corpus.places import Cluster, Place, clusters, could_run
 
 FLEETS = 8
 GUARDED = {"VisibleDevicesForbidden", "SharedReplicasAskedAsGPUs"}
-"""What overlays/production denies; of privileged pods and those of other schedulers it warns."""
+"""What overlays/production denies. Of privileged pods and those of other schedulers it only warns."""
 
 
 @pytest.fixture(scope="module")
 def plain() -> dict[str, Tally]:
-    """The sums under the shipped policies."""
+    """Return the sums under the shipped policies."""
     return run([own_collection()], shipped())
 
 
@@ -30,7 +30,7 @@ def test_there_are_eight_fleets_and_most_manifests_find_place_on_each(plain: dic
 
 
 def test_no_pod_that_could_run_is_harmed_by_the_shipped_policies(plain: dict[str, Tally]) -> None:
-    """Those that say themselves what they need are apart: their own word may leave no place."""
+    """Pods that declare their needs are not counted, since their own declaration may leave no place."""
     harmed = {where: why for tally in plain.values() for where, why in tally.harmed}
 
     assert harmed == {}
@@ -41,14 +41,14 @@ def test_every_patch_is_made_once_and_one_that_the_api_server_takes(plain: dict[
 
 
 def test_no_warning_is_given_with_most_pods(plain: dict[str, Tally]) -> None:
-    """One that everybody gets is read by nobody."""
+    """Nobody reads a warning that everybody gets."""
     common = {text for tally in plain.values() for text, count in tally.warned.items() if count > tally.pods / 10}
 
     assert common == set()
 
 
 def test_production_denies_what_takes_gpus_unasked_and_warns_of_the_rest() -> None:
-    """Published RDMA jobs are privileged, and pods of other schedulers name theirs."""
+    """Published RDMA jobs are privileged, and pods of other schedulers name their scheduler."""
     tallies = run([own_collection()], production())
 
     denied = {why.removeprefix(DENIED) for tally in tallies.values() for _, why in tally.harmed if DENIED in why}
@@ -67,7 +67,7 @@ def test_plain_gpu_pod_keeps_every_place(cluster: Cluster, policies: PolicySet) 
 
 
 def test_judge_of_places_can_find_harm() -> None:
-    """A pod that asks for a label which no template has is told from one that does not."""
+    """A pod with a label that no template has is judged differently from a pod without it."""
     group = Place("group", {"a": "b"}, {"nvidia.com/gpu": 8}, template=True)
     key = "nvidia.com/cuda.driver-version.major"
     term = {"matchExpressions": [{"key": key, "operator": "Gt", "values": ["524"]}]}
@@ -81,7 +81,7 @@ def test_judge_of_places_can_find_harm() -> None:
 
 
 def test_templates_are_found_however_deep_and_outlines_are_not(tmp_path: Path) -> None:
-    """Custom resources keep theirs anywhere; Helm's templates are no YAML."""
+    """Custom resources may have templates at any depth; Helm templates are not YAML."""
     made = pod(gpus(1))
     job: dict[str, Any] = {"kind": "MPIJob", "spec": {"mpiReplicaSpecs": {"Worker": {"template": made}}}}
     (tmp_path / "job.yaml").write_text(json.dumps(job), "utf-8")
@@ -89,7 +89,7 @@ def test_templates_are_found_however_deep_and_outlines_are_not(tmp_path: Path) -
     (tmp_path / "chart.yaml").write_text("a: {{ .Values.a }}\n  b: c", "utf-8")
     (tmp_path / "outline.yaml").write_text("spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu: }}}]}")
 
-    found = read_collection("here", tmp_path)
+    collection = read_collection("here", tmp_path)
 
-    assert (found.files, found.unread, found.templates, len(found.gpu_pods)) == (3, 1, 2, 1)
-    assert [isinstance(each, Manifest) for each in pods_of(job, "here")] == [True]
+    assert (collection.files, collection.unread, collection.templates, len(collection.gpu_pods)) == (3, 1, 2, 1)
+    assert [isinstance(manifest, Manifest) for manifest in pods_of(job, "here")] == [True]

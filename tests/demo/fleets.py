@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sample fleets, folded into a state."""
+"""Sample fleets as states and as lists of nodes."""
 
 from functools import cache
 from typing import Any
@@ -12,7 +12,7 @@ from tests.builders import knowledge
 
 @cache
 def state(name: str) -> State:
-    """Fold a fleet into a state."""
+    """Put the objects of a fleet into a state."""
     made = State(knowledge())
     fill(made, demo_fleet(name))
     return made

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Label and taint keys that GPU nodes really carry, by who writes them; a key outside these is a slip of the pen."""
+"""Label and taint keys that real GPU nodes carry, by who writes them. Any other key in a sample fleet is a
+misspelling."""
 
 import re
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What admission makes of a plain GPU pod on the sample fleets (F3, S9)."""
+"""What admission adds to a plain GPU pod on the sample fleets (F3, S9)."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ CLOUDS = ("aks", "eks", "gke")
 
 
 def tolerates(tolerations: list[dict[str, Any]], taint: tuple[str, str, str]) -> bool:
-    """Say it the long way: does any toleration match the taint?"""
+    """Tell by a slow loop whether a toleration matches the taint."""
     key, value, effect = taint
     for toleration in tolerations:
         if toleration.get("effect") not in (None, "", effect) or toleration.get("key") not in (None, "", key):
@@ -28,21 +28,21 @@ def tolerates(tolerations: list[dict[str, Any]], taint: tuple[str, str, str]) ->
 
 def reachable(name: str, policy_text: str | None = None) -> set[str]:
     """Name the GPU nodes of a fleet whose taints a plain pod tolerates after admission."""
-    known = state(name)
+    cluster = state(name)
     document = pod(gpus(1))
-    setting = ReviewContext(policies(policy_text) if policy_text else shipped(), known.fleet(), knowledge())
-    spec = apply(document, mutate(document, "ml", {}, setting).operations)["spec"]
+    context = ReviewContext(policies(policy_text) if policy_text else shipped(), cluster.fleet(), knowledge())
+    spec = apply(document, mutate(document, "ml", {}, context).operations)["spec"]
     tolerations = spec.get("tolerations", [])
     return {
         node.name
-        for node in known.nodes.values()
+        for node in cluster.nodes.values()
         if node.has_gpus and all(tolerates(tolerations, taint) for taint in node.taints)
     }
 
 
 @pytest.mark.parametrize("name", [fleet for fleet in fleet_names() if fleet != "sick"])
 def test_plain_pod_gets_onto_gpu_nodes_of_every_fleet(name: str) -> None:
-    """F3, S9: the shipped policies add the tolerations that the fleet's taints want; spot stays the user's choice."""
+    """F3, S9: the shipped policies add the tolerations for the fleet's taints; spot nodes stay the user's choice."""
     names = reachable(name)
 
     assert names == {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labels of the sample fleets: as GPU Feature Discovery and the clouds write them (S2-S4, S9)."""
+"""Labels of the sample fleets are such as GPU Feature Discovery and the clouds write (S2-S4, S9)."""
 
 import re
 
@@ -12,7 +12,7 @@ from tests.demo.fleets import nodes
 from tests.demo.gpu_keys import KNOWN, TAINTS
 
 LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
-"""apimachinery pkg/util/validation: IsValidLabelValue; at most 63 characters."""
+"""apimachinery pkg/util/validation, IsValidLabelValue, with at most 63 characters."""
 
 
 CAPTURED = """
@@ -39,8 +39,8 @@ mig-3g.40gb.engines.jpeg 3, mig-3g.40gb.engines.ofa 0, mig-3g.40gb.memory 40320,
 mig-3g.40gb.product NVIDIA-H100-80GB-HBM3-MIG-3g.40gb, mig-3g.40gb.replicas 1, mig-3g.40gb.sharing-strategy none,
 mig-3g.40gb.slices.ci 3, mig-3g.40gb.slices.gi 3
 """
-"""nvidia.com/ labels of a real node, of before gpu.mode; NVIDIA/cloud-native-docs gpu-operator/manifests/output/
-mig-node-labels.json and mig-mixed-node-labels.json, less the timestamp and what the operator writes."""
+"""nvidia.com/ labels of a real node, from before gpu.mode (NVIDIA/cloud-native-docs gpu-operator/manifests/output/
+mig-node-labels.json and mig-mixed-node-labels.json), without the timestamp and the operator's labels."""
 SLICES = """
   1g.10gb: {count: 2, memory: 9984, multiprocessors: 16, engines: [1, 1, 0, 1, 0]}
   2g.20gb: {count: 1, memory: 20096, multiprocessors: 32, engines: [2, 2, 0, 2, 0]}
@@ -49,7 +49,7 @@ SLICES = """
 
 
 def made(mig: str) -> dict[str, str]:
-    """Write the captured node as a pool, and make its labels."""
+    """Make the labels of a pool that describes the captured node."""
     text = f"""
 description: d
 pools:
@@ -88,7 +88,7 @@ def test_labels_are_those_of_a_captured_node(mig: str, captured: str) -> None:
 
 @pytest.mark.parametrize("name", fleet_names())
 def test_labels_and_taints_are_such_as_somebody_writes(name: str) -> None:
-    """S2, S3, S4, S9: no key that no component or cloud is known to write; values the API server takes."""
+    """S2, S3, S4, S9: each key is one that a component or a cloud writes, and the API server accepts each value."""
     labels = [item for document in nodes(name) for item in document["metadata"]["labels"].items()]
     taints = {taint["key"] for document in nodes(name) for taint in document["spec"].get("taints", ())}
 

@@ -11,7 +11,7 @@ from tests.controlplane.kubectl import Object
 from tests.e2e.stage import OURS
 from tests.placement import twin_draw
 from tests.placement.twin import GPU, Part, Policy, RawNode, Wish
-from tests.placement.twin_app import body, node_document, written
+from tests.placement.twin_app import container_document, node_document, spec_text
 from tests.placement.twin_draw import IMAGES
 
 POOLS: dict[str, tuple[Policy, ...]] = {
@@ -91,7 +91,7 @@ class DrawnPod:
             **dict(wish.broken),
         }
         annotations = {f"gpu-usher.io/{key}": value for key, value in stated.items() if value is not None}
-        parts = [(part.kind, written(part, f"c{index}")) for index, part in enumerate(wish.containers)]
+        parts = [(part.kind, container_document(part, f"c{index}")) for index, part in enumerate(wish.containers)]
         spec: Object = {
             "schedulerName": OURS,
             "containers": [document for kind, document in parts if kind == "app"],
@@ -114,7 +114,7 @@ def policy_texts() -> Iterator[tuple[str, str]]:
     for pool, rules in POOLS.items():
         match = f"match: {{namespaceSelector: {{matchLabels: {{pool: {pool}}}}}}}"
         for rule in rules:
-            yield f"{pool}.yaml", policy(pool, f"{match}, {body(100, rule)}")
+            yield f"{pool}.yaml", policy(pool, f"{match}, {spec_text(100, rule)}")
 
 
 def nodes(draw: random.Random, prefix: str, count: int) -> Iterator[Object]:

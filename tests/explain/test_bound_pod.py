@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pod that has a node already: judged with its own place given back (F83)."""
+"""A pod that is already bound is judged as if its own resources on its node were free (F83)."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ PORT = {"ports": [{"containerPort": 80, "hostPort": 80}]}
 
 
 def bound(**more: Any) -> dict[str, Any]:
-    """Make a pod that holds all eight GPUs of `n`, most of its CPU, and a port of it."""
+    """Make a pod that holds all eight GPUs of `n`, most of its CPU, and one of its ports."""
     holder = pod({**gpus(8), **PORT}, nodeName="n", **more)
     holder["spec"]["containers"][0]["resources"]["requests"] = {"nvidia.com/gpu": "8", "cpu": "3"}
     holder["metadata"]["uid"] = "holder"
@@ -24,7 +24,7 @@ def bound(**more: Any) -> dict[str, Any]:
 
 
 def explained(*pods: dict[str, Any], nodes: tuple[str, ...] = ("n",)) -> Explanation:
-    """Explain the first of these pods, on nodes of eight GPUs and four CPUs."""
+    """Explain the first of these pods on nodes with eight GPUs and four CPUs."""
     state = State(knowledge())
     made = [node_document(name) for name in nodes]
     for document in made:
@@ -38,7 +38,7 @@ def explained(*pods: dict[str, Any], nodes: tuple[str, ...] = ("n",)) -> Explana
 
 
 def test_pod_does_not_stand_in_its_own_way() -> None:
-    """F83: its GPUs, its CPU and its port are there for itself."""
+    """F83: the pod's own GPUs, CPU and port count as free for it."""
     explanation = explained(bound())
 
     assert explanation.bound is not None
@@ -47,7 +47,7 @@ def test_pod_does_not_stand_in_its_own_way() -> None:
 
 
 def test_node_of_a_bound_pod_is_no_wish_of_its_own() -> None:
-    """F83: other nodes are judged as for any pod, not left out because they are not the one."""
+    """F83: other nodes are judged as for any pod; they are not refused for not being the pod's node."""
     explanation = explained(bound(), nodes=("n", "m"))
 
     assert explanation.fits == 2

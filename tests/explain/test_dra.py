@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The claim that asks DRA for what a device-plugin pod asks: its DeviceClass, its CEL, and what it cannot say (S13).
+"""The ResourceClaimTemplate for a device-plugin pod: its DeviceClass, its CEL, and what it cannot express (S13).
 
-That the CEL means what filter means is shown on a real scheduler, in e2e/test_dra.py.
+e2e/test_dra.py shows on a real scheduler that the CEL means what filter means.
 """
 
 import re
@@ -24,21 +24,21 @@ PRODUCT = f"{ATTRIBUTES}.productName.lowerAscii().replace(' ', '-')"
 REQUIRE = [{"name": "NVIDIA_REQUIRE_CUDA", "value": "cuda>=12.4"}]
 
 
-def requests(asked: Demand) -> list[Any]:
-    """Give the requests of the template."""
-    template = dra_equivalent(asked, knowledge())["template"]
+def requests(pod_demand: Demand) -> list[Any]:
+    """Return the requests of the template."""
+    template = dra_equivalent(pod_demand, knowledge())["template"]
     claim_requests: list[Any] = template["spec"]["spec"]["devices"]["requests"] if template else []
     return claim_requests
 
 
-def cel(asked: Demand) -> list[str]:
-    """Give the expressions of the only request."""
-    (request,) = requests(asked)
+def cel(pod_demand: Demand) -> list[str]:
+    """Return the CEL expressions of the only request."""
+    (request,) = requests(pod_demand)
     return [selector["cel"]["expression"] for selector in request["exactly"].get("selectors", [])]
 
 
-def unsaid(asked: Demand) -> list[str]:
-    sentences: list[str] = dra_equivalent(asked, knowledge())["not_expressible"]
+def unsaid(pod_demand: Demand) -> list[str]:
+    sentences: list[str] = dra_equivalent(pod_demand, knowledge())["not_expressible"]
     return sentences
 
 
@@ -60,9 +60,9 @@ def test_resource_is_a_request_of_its_class(resource: str, name: str, device_cla
     """S13, S12."""
     (request,) = requests(demand(pod(gpus(2, resource))))
 
-    asked = request["exactly"]
-    assert (request["name"], asked["deviceClassName"], asked["allocationMode"]) == (name, device_class, "ExactCount")
-    assert asked["count"] == 2
+    exact = request["exactly"]
+    assert (request["name"], exact["deviceClassName"], exact["allocationMode"]) == (name, device_class, "ExactCount")
+    assert exact["count"] == 2
 
 
 def test_two_resources_are_two_requests_with_names_of_their_own() -> None:
@@ -75,7 +75,7 @@ def test_two_resources_are_two_requests_with_names_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "expected"),
+    ("pod_demand", "expected"),
     [
         (demand(pod()), []),
         (annotated(products="H200"), [f"{PRODUCT}.matches('^(nvidia-|tesla-)?(h200|h200-nvl)$')"]),
@@ -110,13 +110,13 @@ def test_two_resources_are_two_requests_with_names_of_their_own() -> None:
     ],
     ids=["nothing", "family", "not", "glob", "memory", "memory known", "capability", "profile", "shared slice"],
 )
-def test_need_is_a_selector(asked: Demand, expected: list[str]) -> None:
-    """S13; memory with the tolerance of filter (docs/reference/sharing-and-memory.md#memory)."""
-    assert cel(asked) == expected
+def test_need_is_a_selector(pod_demand: Demand, expected: list[str]) -> None:
+    """S13: memory has the tolerance of filter (docs/reference/sharing-and-memory.md#memory)."""
+    assert cel(pod_demand) == expected
 
 
 def test_driver_is_written_as_the_dra_driver_publishes_it() -> None:
-    """570.124.06 is 570.124.6 there: semantic versions have no leading zeros."""
+    """The DRA driver publishes 570.124.06 as 570.124.6, since semantic versions have no leading zeros."""
     expressions = cel(demand(pod(gpus(1, image="nvidia/cuda:13.0.0-base-ubuntu24.04"))))
 
     assert expressions[0].startswith(f"{ATTRIBUTES}.driverVersion.compareTo(semver('580.0.0')) >= 0")
@@ -124,7 +124,7 @@ def test_driver_is_written_as_the_dra_driver_publishes_it() -> None:
 
 
 def test_capabilities_that_the_toolkit_serves_no_longer_are_ranges() -> None:
-    """A toolkit of CUDA 12.4 no longer serves Kepler; a newer GPU than it knows may run PTX, and is not refused."""
+    """CUDA 12.4 no longer serves Kepler; a GPU newer than the toolkit may run PTX, and is not refused."""
     expressions = cel(demand(pod(gpus(1, image="nvcr.io/nvidia/pytorch:24.05-py3"))))
 
     capability = f"{ATTRIBUTES}.cudaComputeCapability.compareTo(semver"
@@ -150,10 +150,10 @@ def test_needs_of_two_containers_that_are_one_need_are_said_once() -> None:
 def test_own_requirement_vouches_for_the_driver_where_forward_compatibility_will_do(
     accept: AcceptedCompatibility, drivers: int
 ) -> None:
-    """knowledge/cuda.py judge_driver: what holds is at least forward compatible."""
-    asked = replace(demand(pod(gpus(1, env=REQUIRE))), accept=accept)
+    """A fulfilled requirement is at least forward compatible (judge_driver in knowledge/cuda.py)."""
+    pod_demand = replace(demand(pod(gpus(1, env=REQUIRE))), accept=accept)
 
-    expressions = [expression for expression in cel(asked) if "driverVersion" in expression]
+    expressions = [expression for expression in cel(pod_demand) if "driverVersion" in expression]
 
     assert len(expressions) == drivers
 
@@ -177,16 +177,16 @@ def test_larger_slices_will_do_where_that_is_asked() -> None:
 
 def test_profile_wish_beside_a_named_slice_is_ignored_as_by_filter() -> None:
     """See docs/reference/sharing-and-memory.md#mig-at-least."""
-    asked = replace(demand(pod(gpus(1, "nvidia.com/mig-1g.10gb"), gpus(1))), mig_profile=("7g.80gb", False))
+    pod_demand = replace(demand(pod(gpus(1, "nvidia.com/mig-1g.10gb"), gpus(1))), mig_profile=("7g.80gb", False))
 
-    assert [request["exactly"]["deviceClassName"] for request in requests(asked)] == [
+    assert [request["exactly"]["deviceClassName"] for request in requests(pod_demand)] == [
         "gpu.nvidia.com",
         "mig.nvidia.com",
     ]
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("pod_demand", "words"),
     [
         (demand(pod(gpus(20), gpus(20, "amd.com/gpu"))), "40 devices: "),
         (annotated(interconnect="NVLink"), "NVLink: "),
@@ -200,21 +200,21 @@ def test_profile_wish_beside_a_named_slice_is_ignored_as_by_filter() -> None:
     ],
     ids=["too many", "NVLink", "share", "shared resource", "larger", "requirement", "AMD", "no class", "preference"],
 )
-def test_what_a_claim_cannot_say_is_listed(asked: Demand, words: str) -> None:
+def test_what_a_claim_cannot_say_is_listed(pod_demand: Demand, words: str) -> None:
     """S13."""
-    assert [sentence for sentence in unsaid(asked) if sentence.startswith(words)]
+    assert [sentence for sentence in unsaid(pod_demand) if sentence.startswith(words)]
 
 
 @pytest.mark.parametrize(
-    "asked", [annotated(products="H100", gpu_memory="40Gi"), demand(pod())], ids=["needs", "plain"]
+    "pod_demand", [annotated(products="H100", gpu_memory="40Gi"), demand(pod())], ids=["needs", "plain"]
 )
-def test_what_a_claim_says_whole_leaves_nothing_unsaid(asked: Demand) -> None:
-    assert unsaid(asked) == []
+def test_what_a_claim_says_whole_leaves_nothing_unsaid(pod_demand: Demand) -> None:
+    assert unsaid(pod_demand) == []
 
 
-@pytest.mark.parametrize("asked", [Demand(), Demand(resources=(("x.io/gpu", 1),))], ids=["nothing", "no class"])
-def test_without_a_class_there_is_no_claim(asked: Demand) -> None:
-    answer = dra_equivalent(asked, knowledge())
+@pytest.mark.parametrize("pod_demand", [Demand(), Demand(resources=(("x.io/gpu", 1),))], ids=["nothing", "no class"])
+def test_without_a_class_there_is_no_claim(pod_demand: Demand) -> None:
+    answer = dra_equivalent(pod_demand, knowledge())
 
     assert (answer["template"], answer["pod"], answer["yaml"]) == (None, None, [])
 
@@ -244,12 +244,12 @@ DEMANDS = st.builds(
 
 @given(DEMANDS)
 @settings(max_examples=200, deadline=None)
-def test_text_for_people_is_the_template_and_no_string_gets_out_of_its_quotes(asked: Demand) -> None:
-    """Whatever a resource is called: anybody can send one."""
-    answer = dra_equivalent(asked, knowledge())
+def test_text_for_people_is_the_template_and_no_string_gets_out_of_its_quotes(pod_demand: Demand) -> None:
+    """Anybody can choose a resource's name, which must not end the quoted string."""
+    answer = dra_equivalent(pod_demand, knowledge())
 
     assert (yaml.safe_load("\n".join(answer["yaml"])) if answer["yaml"] else None) == answer["template"]
-    for request in requests(asked):
+    for request in requests(pod_demand):
         assert re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", request["name"])
         for selector in request["exactly"].get("selectors", []):
             bare = re.sub(r"'(?:[^'\\]|\\['\\])*'", "", selector["cel"]["expression"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The inventory: counted like a slow twin that reads the objects themselves, shown for people and for programs."""
+"""The inventory against a slow twin that counts the objects themselves, as a table for people and as data."""
 
 import asyncio
 import io
@@ -35,7 +35,7 @@ PATHS = (
 
 
 def taken(objects: list[dict[str, Any]]) -> Inventory:
-    """Take the inventory of objects."""
+    """Return the inventory of objects."""
     state = State(knowledge())
     fill(state, objects)
     return take_inventory(state.nodes, {name: state.usage_on(name) for name in state.nodes}, knowledge().products)
@@ -86,7 +86,7 @@ def test_slices_are_counted_by_profile() -> None:
 
 @pytest.mark.parametrize("name", fleet_names())
 def test_every_sample_fleet_adds_up(name: str) -> None:
-    """F89: against a sum over the objects' own words, node by node and pod by pod."""
+    """F89: the numbers equal a sum over the objects, node by node and pod by pod."""
     objects = demo_fleet(name)
     offered = [
         int(amount)
@@ -95,7 +95,7 @@ def test_every_sample_fleet_adds_up(name: str) -> None:
         for key, amount in document["status"]["allocatable"].items()
         if knowledge().families.of(key) and "/mig-" not in key
     ]
-    asked = [
+    requested = [
         int(amount)
         for document in objects
         if document["kind"] == "Pod" and "nodeName" in document["spec"]
@@ -107,7 +107,7 @@ def test_every_sample_fleet_adds_up(name: str) -> None:
 
     assert name == "dra" or inventory.total.units == sum(offered)
     assert inventory.total.gpus <= inventory.total.units
-    assert sum(usage.units for usage in inventory.total.held) == sum(asked)
+    assert sum(usage.units for usage in inventory.total.held) == sum(requested)
     assert inventory.total.free == sum(kind.free for kind in inventory.kinds) <= inventory.total.units
 
 
@@ -124,7 +124,7 @@ def test_output_is_a_table_or_data() -> None:
 
 
 def test_files_are_read_together(tmp_path: Path) -> None:
-    """F86: nodes in one file, pods in another."""
+    """F86: one file has the nodes, and another the pods."""
     (tmp_path / "nodes.json").write_text(json.dumps({"kind": "List", "items": [node_document("h-0")]}))
     (tmp_path / "pods.yaml").write_text(yaml.safe_dump(bound("a", "red", "h-0", 3)))
     files = [word for name in ("nodes.json", "pods.yaml") for word in ("--snapshot", str(tmp_path / name))]
@@ -143,7 +143,7 @@ def test_what_cannot_be_done_is_bad_input(arguments: list[str]) -> None:
 
 
 def test_live_table_follows_what_pods_hold() -> None:
-    """F89: --watch draws again when a pod is bound."""
+    """F89: with --watch the table is drawn again when a pod is bound."""
     api = {path: FakeApi() for path in PATHS}
     api["/api/v1/nodes"].put(node_document("h-0"))
     seen = io.StringIO()

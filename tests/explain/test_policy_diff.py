@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Previews of edits: against a twin that tries every pod by itself, and each kind of change by an example."""
+"""Previews of policy edits against a twin that tries every pod by itself, and an example of each kind of change."""
 
 import json
 import random
@@ -27,11 +27,10 @@ from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
 from app.policy.match import ruling_for
 from app.values.errors import BadInput
-from tests.api.test_decision_recorder import STRICT, drawn, posted, questions, rooms
+from tests.api.test_decision_recorder import STRICT, drawn, posted, questions, shared_gpu_service
 from tests.builders import gpus, knowledge, node_document, pod, policies, policy
 
 RUN = CliRunner()
-GPU = "nvidia.com/gpu"
 OTHERS = (
     policies(policy("p", "action: Enforce, admission: {maxGPUsPerPod: 1}")),
     policies(policy("p", "priority: 1, placement: {products: {deny: [H100]}}")),
@@ -41,7 +40,7 @@ OTHERS = (
 
 
 def fleet(chance: random.Random) -> list[dict[str, Any]]:
-    """Make a small fleet, and pods of which half run somewhere."""
+    """Make a small fleet, with pods of which half are bound."""
     names = [f"{make}-{number}" for make in ("h", "t") for number in range(3)]
     nodes = [node_document(name, *(("Tesla-T4", "535.104.05") if name[0] == "t" else ())) for name in names]
     made = []
@@ -69,12 +68,12 @@ def asked_of(objects: list[dict[str, Any]]) -> Iterator[ComparedPod]:
 
 
 def side(policy_set: PolicySet, state: State) -> PolicySide:
-    setting = ReviewContext(policy_set, state.fleet(), knowledge(), claimed=state.claimed, rule=RulingCache().of)
-    return PolicySide(setting, state.namespace_labels)
+    context = ReviewContext(policy_set, state.fleet(), knowledge(), claimed=state.claimed, rule=RulingCache().of)
+    return PolicySide(context, state.namespace_labels)
 
 
-def seat(demand: Demand, uid: str, objects: list[dict[str, Any]]) -> str | None:
-    """Find the best node the slow way: in a fleet without the pod for its own node, with it for all others."""
+def best_node_slowly(demand: Demand, uid: str, objects: list[dict[str, Any]]) -> str | None:
+    """Return the best node by trying all nodes; for its own node, the fleet does not count the pod."""
     if not demand.requests_gpus:
         return ANYWHERE
     own = next(
@@ -87,19 +86,23 @@ def seat(demand: Demand, uid: str, objects: list[dict[str, Any]]) -> str | None:
     return min((ranking_key(total(demand, node), node.name), node.name) for node in fitting)[1] if fitting else None
 
 
-def one_by_one(asked: ComparedPod, policy_set: PolicySet, state: State, objects: list[dict[str, Any]]) -> Any:
-    """Say what becomes of one pod: whether it is let in, and where it goes."""
-    labels = state.namespace_labels(asked.namespace)
-    verdict = mutate(asked.document, asked.namespace, labels, ReviewContext(policy_set, state.fleet(), knowledge()))
+def one_by_one(compared_pod: ComparedPod, policy_set: PolicySet, state: State, objects: list[dict[str, Any]]) -> Any:
+    """Return whether one pod is admitted, and on which node it would be placed."""
+    labels = state.namespace_labels(compared_pod.namespace)
+    verdict = mutate(
+        compared_pod.document, compared_pod.namespace, labels, ReviewContext(policy_set, state.fleet(), knowledge())
+    )
     if not verdict.allowed:
         return False, None
-    admitted = read_pod(apply(asked.document, verdict.operations), asked.namespace)
-    return True, seat(ruling_for(admitted, labels, policy_set, knowledge()).demand, asked.uid, objects)
+    admitted = read_pod(apply(compared_pod.document, verdict.operations), compared_pod.namespace)
+    return True, best_node_slowly(
+        ruling_for(admitted, labels, policy_set, knowledge()).demand, compared_pod.uid, objects
+    )
 
 
 @pytest.mark.parametrize("number", range(len(OTHERS)))
-def test_whole_comparison_is_that_of_every_pod_by_itself(number: int) -> None:
-    """F78, F123: templates are judged once, seats are remembered, and nothing is lost by it."""
+def test_comparison_equals_that_of_every_pod_by_itself(number: int) -> None:
+    """F78, F123: templates are judged once and placements are cached, without changing a result."""
     objects = fleet(random.Random(number))
     state = state_of(objects)
     before, after = policies(policy("q", "description: nothing")), OTHERS[number]
@@ -118,11 +121,11 @@ def test_whole_comparison_is_that_of_every_pod_by_itself(number: int) -> None:
 
     differences = compare(asked_of(objects), side(before, state), side(after, state), BestNodes(state))
 
-    told: dict[str, set[str]] = {}
+    reported: dict[str, set[str]] = {}
     for difference in differences.differences:
-        told.setdefault(difference.change, set()).add(difference.pod)
-    told.pop(PodDifference.Otherwise.value, None)
-    assert told == expected
+        reported.setdefault(difference.change, set()).add(difference.pod)
+    reported.pop(PodDifference.Otherwise.value, None)
+    assert reported == expected
     assert expected
 
 
@@ -137,9 +140,9 @@ def test_same_policies_change_nothing() -> None:
 
 
 def test_pods_of_one_template_are_one_kind_whatever_the_cluster_wrote_into_them() -> None:
-    """F78: random volume names, the DaemonSet controller's node, labels that no policy looks at."""
+    """F78: random volume names, the DaemonSet controller's node, and labels that no policy reads are ignored."""
     field = {"key": "metadata.name", "operator": "In"}
-    asked = []
+    compared_pods = []
     for number in range(3):
         mount = {"name": f"kube-api-access-{number}abcd", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}
         terms = [{"matchFields": [{**field, "values": [f"n-{number}"]}]}]
@@ -147,10 +150,10 @@ def test_pods_of_one_template_are_one_kind_whatever_the_cluster_wrote_into_them(
         made = pod(gpus(1, volumeMounts=[mount]), nodeName=f"n-{number}", affinity=affinity,
                    volumes=[{"name": mount["name"], "projected": {}}])  # fmt: skip
         made["metadata"] |= {"uid": f"u-{number}", "labels": {"pod-index": str(number)}}
-        asked.append(ComparedPod(f"p-{number}", "team-a", as_created(made), uid=f"u-{number}"))
+        compared_pods.append(ComparedPod(f"p-{number}", "team-a", as_created(made), uid=f"u-{number}"))
     state = state_of([node_document()])
 
-    differences = compare(asked, side(STRICT, state), side(STRICT, state), BestNodes(state))
+    differences = compare(compared_pods, side(STRICT, state), side(STRICT, state), BestNodes(state))
 
     assert (differences.pods, differences.templates) == (3, 1)
 
@@ -163,7 +166,7 @@ def written(folder: Path, name: str, *texts: str) -> str:
 
 
 def run(folder: Path, spec: str, objects: list[dict[str, Any]], *more: str) -> Result:
-    """Compare a policy that says nothing with one that says this."""
+    """Compare an empty policy with a policy of this spec."""
     (folder / "now.json").write_text(json.dumps({"kind": "List", "items": objects}), "utf-8")
     old, new = written(folder, "old", policy("p", "description: x")), written(folder, "new", policy("p", spec))
     return RUN.invoke(app, ["diff", old, new, "--snapshot", str(folder / "now.json"), *more])
@@ -196,7 +199,7 @@ def test_each_change_is_named_and_what_hurts_fails(tmp_path: Path, spec: str, wo
 
 
 def test_json_has_every_pod(tmp_path: Path) -> None:
-    """F78: -o json is stable, text shows the first ones."""
+    """F78: the members of -o json are stable, and the text shows the first pods."""
     pods = [bound(4, name=f"p-{number}") for number in range(5)]
     spec = "admission: {maxGPUsPerPod: 2}"
 
@@ -208,8 +211,8 @@ def test_json_has_every_pod(tmp_path: Path) -> None:
 
 
 def test_recorded_requests_are_tried_too(tmp_path: Path) -> None:
-    """F78: a decision log, without any fleet."""
-    posted(list(questions(60)), rooms(tmp_path), str(tmp_path / "log"))
+    """F78: a decision log is enough, without any fleet."""
+    posted(list(questions(60)), shared_gpu_service(tmp_path), str(tmp_path / "log"))
     old = written(tmp_path, "old", policy("p", "description: x"))
     new = written(tmp_path, "new", policy("p", "admission: {maxGPUsPerPod: 1}"))
 
@@ -223,7 +226,7 @@ def test_recorded_requests_are_tried_too(tmp_path: Path) -> None:
 
 
 def test_policies_may_be_those_that_an_overlay_would_bring(tmp_path: Path) -> None:
-    """What an overlay would deny in a cluster is known before it is applied: kustomize's output is enough."""
+    """The output of kustomize is enough to show what an overlay would deny before it is applied."""
     metadata = {"namespace": "gpu-usher", "name": "gpu-usher-policies"}
     rendered = [
         {"kind": "Namespace", "metadata": {"name": "gpu-usher"}},

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""F83, F84: a pod, a fleet and policies, and what must come out: the primary cause, and the smallest fix, proven.
+"""F83, F84: a pod, a fleet and policies, with the primary cause and the smallest proven fix that must result.
 
-The file's name is the sentence. `says`: words of the smallest fix; `also`: kinds of edits that are among the others;
-`live`: the pod is in the cluster as it is, and admission never saw it.
+The file's name is the sentence. `says` has words of the smallest fix, and `also` kinds of edits among the other fixes.
+`live` means that the pod is in the cluster as it is, and was not admitted by the webhook.
 """
 
 from pathlib import Path
@@ -29,7 +29,7 @@ PUZZLES = sorted(Path(__file__).parent.joinpath("puzzles").glob("*.yaml"))
 
 
 def world_of(puzzle: dict[str, Any]) -> ClusterSnapshot:
-    """Make the cluster of a puzzle, under the shipped fallback and its own policies."""
+    """Make the cluster of a puzzle with the shipped fallback policy and the puzzle's own policies."""
     objects = [*objects_of(msgspec.convert(puzzle["fleet"], DemoFleet)), *puzzle.get("objects", ())]
     state = State(knowledge())
     fill(state, objects)
@@ -43,7 +43,7 @@ def world_of(puzzle: dict[str, Any]) -> ClusterSnapshot:
 
 
 def played(path: Path) -> tuple[dict[str, Any], Explanation]:
-    """Play a puzzle."""
+    """Explain the pod of a puzzle."""
     puzzle = yaml.safe_load(path.read_text("utf-8"))
     return puzzle, finish(explain(puzzle["pod"], world_of(puzzle), live=puzzle.get("live", False), by_node=True))
 
@@ -66,7 +66,7 @@ def test_puzzle_has_its_primary_cause_and_its_smallest_fix(path: Path) -> None:
 
 @pytest.mark.parametrize("path", PUZZLES, ids=lambda path: path.stem)
 def test_patch_of_a_fix_does_what_its_words_say(path: Path) -> None:
-    """F84: the pod that it makes fits, where nothing but the pod is to be edited; by a library of JSON Patch."""
+    """F84: the edited pod fits if the fix changes only the pod; a JSON Patch library applies the patch."""
     puzzle, explanation = played(path)
     for fix in explanation.fixes:
         kinds = {edit.of for edit in fix.edits}
@@ -78,7 +78,7 @@ def test_patch_of_a_fix_does_what_its_words_say(path: Path) -> None:
 
 @pytest.mark.parametrize("path", PUZZLES, ids=lambda path: path.stem)
 def test_funnel_loses_no_node(path: Path) -> None:
-    """F83: what is left after the last stage is what fits, and every stage's count follows from the one before."""
+    """F83: the nodes after the last stage are those that fit, and every stage's count follows from the one before."""
     _, explanation = played(path)
 
     for before, after in zip(explanation.funnel, explanation.funnel[1:], strict=False):

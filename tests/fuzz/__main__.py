@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tests.fuzz 1000000 51` writes tests/results/fuzz.md after each of 51 rounds; `… mutate 17` that input."""
+"""`python -m tests.fuzz 1000000 51` writes tests/results/fuzz.md after each of 51 rounds. `… mutate 17` writes that
+input."""
 
 import sys
 
@@ -13,5 +14,5 @@ if what.isdecimal():
         RESULTS.write_text(table(campaign), "utf-8")
         crashed = bool(campaign.crashes)
     sys.exit(crashed)
-(target,) = (each for each in TARGETS if each.name == what)
+(target,) = (candidate for candidate in TARGETS if candidate.name == what)
 sys.stdout.buffer.write(body_of(target, number))

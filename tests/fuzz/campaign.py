@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A campaign: so many inputs over all targets, drawn from one seed; what came of them, and what memory did."""
+"""A campaign sends a number of inputs to all targets, drawn from one seed, and records the outcomes and the memory."""
 
 import gc
 import resource
@@ -19,12 +19,13 @@ from tests.fuzz.targets import TARGETS, Target, service
 SEED = 1125
 RESULTS = Path(__file__).parents[1] / "results" / "fuzz.md"
 WARM_SHARE = 1 / 2
-"""Of the rounds: until then what the caches were filled with gives way to what is strange, and larger."""
+"""The share of the rounds that count as warm-up, in which strange and larger entries replace the first ones in the
+caches."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What came of a target's inputs. `slowest_ms`: CPU time of the slowest one."""
+    """The outcomes of a target's inputs. `slowest_ms` is the CPU time of the slowest input in milliseconds."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     slowest_ms: float = 0.0
@@ -32,9 +33,9 @@ class Tally:
 
 @dataclass(slots=True)
 class Campaign:
-    """What came of all. `crashes`: the target, the number of the input, and the exception. `memory`: (inputs, MiB).
+    """The outcomes of all inputs. `crashes` has target, input number and exception; `memory` has (inputs, MiB).
 
-    `remembered`: how many entries the caches had before the first input and after the last, by cache.
+    `remembered` has the number of entries in each cache before the first input and after the last.
     """
 
     tallies: dict[str, Tally] = field(default_factory=dict)
@@ -49,28 +50,28 @@ class Campaign:
 
     @property
     def growth_mib(self) -> float:
-        """Give the growth of resident memory after warm-up, in MiB per 100,000 inputs."""
+        """Return the growth of resident memory after warm-up, in MiB per 100,000 inputs."""
         (before, least), (after, most) = self.memory[int(len(self.memory) * WARM_SHARE)], self.memory[-1]
         return (most - least) / max(1, after - before) * 100_000
 
 
 def body_of(target: Target, number: int, seed: int = SEED) -> bytes:
-    """Make the input of this number; always the same one."""
+    """Make the input of this number, which is always the same."""
     random = Random(f"{seed} {target.name} {number}")
     good = seeds(target.seeds)
     return mutated(random.choice(good), good, random)
 
 
 def run(inputs: int, rounds: int = 12, seed: int = SEED) -> Iterator[Campaign]:
-    """Send about that many inputs; gives the campaign as it stands after each round over all targets."""
+    """Send about this many inputs, and yield the campaign after each round over all targets."""
     campaign = Campaign({target.name: Tally() for target in TARGETS})
     services = [service(name) for name in FLEETS]
     fill(services)
     full = remembered(services)
-    for each in range(rounds):
+    for turn in range(rounds):
         for target in TARGETS:
             count = round(inputs * target.share / 100 / rounds)
-            for number in range(each * count, (each + 1) * count):
+            for number in range(turn * count, (turn + 1) * count):
                 _send(target, number, seed, campaign)
         gc.collect()
         campaign.memory.append((campaign.inputs, resident_mib()))
@@ -93,7 +94,7 @@ def _send(target: Target, number: int, seed: int, campaign: Campaign) -> None:
 
 
 def resident_mib() -> float:
-    """Read the resident memory of this process."""
+    """Read the resident memory of this process in MiB."""
     pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
     return pages * resource.getpagesize() / 2**20
 
@@ -117,6 +118,6 @@ def table(campaign: Campaign) -> str:
         outcomes = ", ".join(f"{outcome}: {count:,}" for outcome, count in sorted(tally.outcomes.items()))
         lines.append(f"| {name} | {tally.outcomes.total():,} | {outcomes} | {tally.slowest_ms:.0f} |")
     lines += ["", "| inputs | resident, MiB |", "|---:|---:|"]
-    told = campaign.memory[:: max(1, len(campaign.memory) // 25)]
-    lines += [f"| {inputs:,} | {mib:.1f} |" for inputs, mib in dict([*told, campaign.memory[-1]]).items()]
+    samples = campaign.memory[:: max(1, len(campaign.memory) // 25)]
+    lines += [f"| {inputs:,} | {mib:.1f} |" for inputs, mib in dict([*samples, campaign.memory[-1]]).items()]
     return "\n".join([*lines, *(f"\n    {crash}" for crash in campaign.crashes[:50]), ""])

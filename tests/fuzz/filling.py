@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filling: what the service remembers is bounded, and full before the first input, so that all growth is a leak.
+"""Fill every bounded cache of the service before the first input, so that later growth of memory is a leak.
 
-Filled with what the seeds are made of, each a little different, since strange inputs differ from them as little; each
-is read anew, since what is remembered holds the strings that were read.
+The entries are made from the seeds with a small change each, as strange inputs differ from the seeds by little too.
+Each is decoded anew, since the caches hold the strings that were decoded.
 """
 
 import json
@@ -22,15 +22,16 @@ from tests.fuzz.seeds import seeds
 
 
 def fill(services: Iterable[Service]) -> None:
-    """Fill each service's rulings and appraisals, and the makes of nodes, names and quantities that all share."""
+    """Fill the rulings and appraisals of each service, and the caches of node classes, names and quantities of the
+    process."""
     pods, nodes = seeds("pod"), seeds("node")
     for number in range(RULINGS_KEPT):
         document = json.loads(pods[number % len(pods)])
         document["metadata"].setdefault("annotations", {})["gpu-usher.io/gpu-memory"] = f"{number + 1}Mi"
         for service in services:
-            asked = read_pod(json.loads(json.dumps(document)))
-            service.ruling(asked)
-            demand = service.demand(asked)
+            read = read_pod(json.loads(json.dumps(document)))
+            service.ruling(read)
+            demand = service.demand(read)
             if number < DEMANDS_KEPT:
                 service.verdicts(demand)
     for number in range(CLASSES_KEPT):
@@ -43,12 +44,12 @@ def fill(services: Iterable[Service]) -> None:
 
 
 def remembered(services: Iterable[Service]) -> Mapping[str, int]:
-    """Count what is remembered, all services together."""
-    kept = list(services)
+    """Count the entries of each cache, for all services together."""
+    all_services = list(services)
     return {
-        "rulings": sum(len(each._rulings._by_template) for each in kept),
-        "demands": sum(len(each._demands._by_template) for each in kept),
-        "appraised demands": sum(len(each._verdicts._kept) for each in kept),
+        "rulings": sum(len(service._rulings._by_template) for service in all_services),
+        "demands": sum(len(service._demands._by_template) for service in all_services),
+        "appraised demands": sum(len(service._verdicts._kept) for service in all_services),
         "makes of nodes": _read_class.cache_info().currsize,
         "names": tie_break.cache_info().currsize,
         "quantities": parse_quantity.cache_info().currsize,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tests.fuzz.guided -runs=50000 -seed=1125`: inputs led by what code they reach (atheris, libFuzzer).
+"""`python -m tests.fuzz.guided -runs=50000 -seed=1125`: inputs guided by code coverage (atheris, libFuzzer).
 
-Options are libFuzzer's. A crash ends the run, is shown with its traceback, and its input kept in a file.
+The options are libFuzzer's. A crash ends the run and shows its traceback, and the input is kept in a file.
 """
 
 import sys
@@ -14,11 +14,11 @@ with atheris.instrument_imports(include=["app"]):
     from tests.fuzz.led import PLAYED, mutate, play
 
 LARGEST_BYTES = 1 << 15
-"""Of an input: the largest recorded review has 9 kB, and libFuzzer takes the time that large ones cost."""
+"""The largest input. The largest recorded review has 9 kB, and libFuzzer slows down with large inputs."""
 
 
 def write_good_inputs(directory: Path) -> None:
-    """Write what the fuzzer starts from: every good input of every target."""
+    """Write the good inputs of every target, from which the fuzzer starts."""
     for index, (_, good) in enumerate(PLAYED):
         for number, body in enumerate(good):
             (directory / f"{index}-{number}").write_bytes(bytes([index]) + body)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the coverage-guided fuzzer plays: a byte that picks the target, then the bytes that this target reads."""
+"""The input of the coverage-guided fuzzer: a byte that chooses the target, then the bytes that this target reads."""
 
 from collections.abc import Callable
 from random import Random
@@ -27,23 +27,23 @@ def _text(read: Callable[[str], object]) -> Outcome:
     return outcome
 
 
-_AMOUNTS = tuple(str(each).encode() for each in QUANTITIES)
+_AMOUNTS = tuple(str(quantity).encode() for quantity in QUANTITIES)
 _IMAGES = (b"nvcr.io/nvidia/pytorch:24.05-py3", b"nvidia/cuda:12.4.1-cudnn-devel@sha256:0", b"r:5000/a/b:v1-cu124")
 _REQUIRES = (b"cuda>=12.4 brand=tesla,driver>=470,driver<471", b"arch>=7.5")
 PLAYED: tuple[tuple[Outcome, tuple[bytes, ...]], ...] = (
-    *((each.outcome, seeds(each.seeds)) for each in TARGETS),
+    *((target.outcome, seeds(target.seeds)) for target in TARGETS),
     (_text(parse_quantity), _AMOUNTS),
     (_text(parse_mib), _AMOUNTS),
     (_text(lambda text: knowledge().images.infer(text)), _IMAGES),
     (_text(lambda text: parse_require([text])), _REQUIRES),
 )
-"""The targets of the campaign, and texts that are only part of a document there; each with its good inputs."""
+"""The targets of the campaign, and readers of texts that are parts of documents there, each with its good inputs."""
 
 
 def play(data: bytes) -> str:
-    """Give the outcome of an input.
+    """Return the outcome of an input.
 
-    Raises what is not the documented error.
+    Raises any exception that is not the documented error.
     """
     if not data:
         return REFUSED
@@ -52,7 +52,7 @@ def play(data: bytes) -> str:
 
 
 def mutate(data: bytes, largest: int, seed: int) -> bytes:
-    """Make another input for the same target; one that was cut down to nothing starts anew."""
+    """Make another input for the same target. An input without any bytes starts again from a good one."""
     random = Random(seed)
     index = data[0] % len(PLAYED) if data and random.random() < 0.98 else random.randrange(len(PLAYED))
     _, good = PLAYED[index]

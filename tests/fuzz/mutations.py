@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutations: a good document made bad, in its structure or in its bytes; all chance comes from the given Random."""
+"""Mutations: a good document becomes bad in its structure or in its bytes. All chance comes from the given Random."""
 
 from collections.abc import Callable, Sequence
 from random import Random
@@ -10,14 +10,14 @@ import msgspec
 from tests.fuzz.words import ANNOTATIONS, GRAMMAR, KEYS, QUANTITIES, RAW, SCALARS
 
 Place = tuple[Any, Any]
-"""A dict or list, and the key or index in it."""
+"""A dict or list, and a key or index in it."""
 
 AMOUNTS = ("limits", "requests", "allocatable", "capacity")
 """Members whose values are quantities."""
 
 
 def mutated(seed: bytes, others: Sequence[bytes], random: Random) -> bytes:
-    """Make a bad input of a good one. `others`: good ones of the same kind, to splice with."""
+    """Make a bad input from a good one. `others` are good inputs of the same kind, to splice with."""
     chance = random.random()
     if chance < 0.8:
         try:
@@ -31,10 +31,10 @@ def mutated(seed: bytes, others: Sequence[bytes], random: Random) -> bytes:
 
 
 def changed_structure(document: Any, random: Random) -> bytes:
-    """Change a decoded document at one to four places, and write it; the document is changed in place."""
+    """Change a decoded document in place at one to four places, and write it as bytes."""
     holder = [document]
     for _ in range(random.choice((1, 1, 1, 2, 3))):
-        place = _somewhere(holder, random)
+        place = _random_place(holder, random)
         random.choice(_CHANGES)(*place, random)
     written = msgspec.json.encode(holder[0] if holder else None)
     if b'"@' in written:
@@ -43,8 +43,8 @@ def changed_structure(document: Any, random: Random) -> bytes:
     return written
 
 
-def _somewhere(holder: list[Any], random: Random) -> Place:
-    """Walk down from the root; a place that is deep is about as likely as one that is not."""
+def _random_place(holder: list[Any], random: Random) -> Place:
+    """Choose a place by walking down from the root, so that deep places are about as likely as others."""
     place: Place = (holder, 0)
     while True:
         inside = place[0][place[1]] if place[0] is not holder or holder else None
@@ -60,7 +60,7 @@ def _replace(at: Any, key: Any, random: Random) -> None:
 
 
 def _quantity(at: Any, key: Any, random: Random) -> None:
-    """Write an amount where one stands; elsewhere any."""
+    """Replace a quantity by an odd one; without a quantity nearby, replace any value."""
     inside = at[key]
     for name in AMOUNTS:
         if isinstance(inside, dict) and isinstance(inside.get(name), dict):
@@ -77,7 +77,7 @@ def _drop(at: Any, key: Any, _random: Random) -> None:
 
 
 def _duplicate(at: Any, key: Any, random: Random) -> None:
-    """Say something twice: an item again, a member under another key."""
+    """Repeat an item of a list, or copy a member to another key."""
     copy = _fresh(at[key])
     if isinstance(at, list):
         at.extend([copy] * random.choice((1, 1, 2, 30)))
@@ -86,15 +86,15 @@ def _duplicate(at: Any, key: Any, random: Random) -> None:
 
 
 def _retype(at: Any, key: Any, random: Random) -> None:
-    found = at[key]
-    if isinstance(found, str):
-        at[key] = random.choice((len(found), [found], {found[:60]: found}, found.encode().hex(), list(found[:20])))
-    elif isinstance(found, dict):
-        at[key] = random.choice((list(found.values()), list(found), str(found)[:500]))
-    elif isinstance(found, list):
-        at[key] = random.choice(({str(index): each for index, each in enumerate(found)}, str(found)[:500]))
+    value = at[key]
+    if isinstance(value, str):
+        at[key] = random.choice((len(value), [value], {value[:60]: value}, value.encode().hex(), list(value[:20])))
+    elif isinstance(value, dict):
+        at[key] = random.choice((list(value.values()), list(value), str(value)[:500]))
+    elif isinstance(value, list):
+        at[key] = random.choice(({str(index): item for index, item in enumerate(value)}, str(value)[:500]))
     else:
-        at[key] = random.choice((str(found), [found], {"value": found}, found is None))
+        at[key] = random.choice((str(value), [value], {"value": value}, value is None))
 
 
 def _nest(at: Any, key: Any, random: Random) -> None:
@@ -113,7 +113,7 @@ def _rename(at: Any, key: Any, random: Random) -> None:
 
 
 def _add(at: Any, key: Any, random: Random) -> None:
-    """Add a member that Kubernetes or we look at, or one of a future version."""
+    """Add a member that Kubernetes or gpu-usher reads, or one of a future version."""
     inside = at[key] if isinstance(at[key], dict) else at
     if isinstance(inside, dict):
         name = random.choice(KEYS) if random.random() < 0.8 else f"future{random.randrange(9)}"
@@ -123,7 +123,7 @@ def _add(at: Any, key: Any, random: Random) -> None:
 
 
 def _annotate(at: Any, key: Any, random: Random) -> None:
-    """Say something of ours, by a grammar that is nearly ours; on a pod where one is near."""
+    """Add an annotation of gpu-usher with nearly valid words, on the nearest pod if there is one."""
     inside: Any = at[key]
     while isinstance(inside, dict) and not isinstance(inside.get("metadata"), dict):
         inside = next(
@@ -139,18 +139,18 @@ def _annotate(at: Any, key: Any, random: Random) -> None:
 
 
 def _transplant(at: Any, key: Any, random: Random) -> None:
-    """Swap two neighbours' values."""
+    """Swap the values of two neighbours."""
     other = random.choice(list(at)) if isinstance(at, dict) else random.randrange(len(at))
     at[key], at[other] = at[other], at[key]
 
 
 def phrase(random: Random) -> str:
-    """Write words of the annotations' grammar in any order."""
+    """Write tokens of the annotations' grammar in any order."""
     return "".join(random.choices(GRAMMAR, k=random.choice((1, 1, 2, 3, 5, 40))))
 
 
 def _fresh(value: Any) -> Any:
-    """Copy what could be changed later."""
+    """Copy a value, so that a later change does not reach the original."""
     return msgspec.json.decode(msgspec.json.encode(value)) if isinstance(value, dict | list) else value
 
 
@@ -160,11 +160,11 @@ _CHANGES: Sequence[Callable[[Any, Any, Random], None]] = (
 
 
 def changed_bytes(seed: bytes, others: Sequence[bytes], random: Random) -> bytes:
-    """Flip, cut, splice or repeat bytes, at one to three places."""
-    found = seed
+    """Flip, cut, splice or repeat bytes at one to three places."""
+    changed = seed
     for _ in range(random.choice((1, 1, 2, 3))):
-        found = _change_bytes(found, others, random)
-    return found
+        changed = _change_bytes(changed, others, random)
+    return changed
 
 
 def _change_bytes(seed: bytes, others: Sequence[bytes], random: Random) -> bytes:
@@ -173,7 +173,7 @@ def _change_bytes(seed: bytes, others: Sequence[bytes], random: Random) -> bytes
     match random.randrange(6):
         case 0:
             flipped = bytes(
-                each ^ (1 << random.randrange(8)) for each in seed[start : start + random.choice((1, 1, 4))]
+                byte ^ (1 << random.randrange(8)) for byte in seed[start : start + random.choice((1, 1, 4))]
             )
             return seed[:start] + flipped + seed[start + len(flipped) :]
         case 1:

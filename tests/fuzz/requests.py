@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streams of HTTP, whole and strange, and two readers of them: the parser byte by byte, and our pieces."""
+"""Streams of HTTP requests, valid and strange, and two readers: one byte by byte, and one in pieces as our protocol
+does."""
 
 from dataclasses import dataclass, field
 from random import Random
@@ -41,7 +42,8 @@ BETWEEN = (b"", b"", b"", b"\r\n", b"\r\n\r\n", b"\n", b"\n\n", b"\r", b"\0", b"
 
 @dataclass(slots=True)
 class Seen:
-    """What a reader saw: method, target and body of each whole request, where each ended, and whether it gave up."""
+    """What a reader saw: method, target and body of each whole request, where each ended, and whether the reader gave
+    up."""
 
     requests: list[tuple[bytes, bytes, bytes]] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
@@ -49,7 +51,7 @@ class Seen:
 
 
 class Reader:
-    """Notes what the parser says; the parser is set as uvicorn sets it."""
+    """Record the parser's callbacks. The parser is configured as uvicorn does it."""
 
     def __init__(self) -> None:
         self.parser = httptools.HttpRequestParser(self)
@@ -81,12 +83,15 @@ class Reader:
         self.framing.begin_request()
 
     def feed(self, piece: bytes, end: int) -> bool:
-        """Parse a piece that ends at `end` of the stream; tells whether to go on. Raises AssertionError past an end."""
+        """Parse a piece that ends at `end` of the stream, and tell whether to go on.
+
+        Raises AssertionError if more than one request ends in the piece.
+        """
         before = len(self.seen.requests)
         try:
             self.parser.feed_data(piece)
         except httptools.HttpParserUpgrade:
-            pass  # at the end of a piece, which is that of the request
+            pass  # an upgrade stops the parser at the end of the request, where the piece ends too
         except httptools.HttpParserError:
             self.seen.refused = True
         ended = len(self.seen.requests) - before
@@ -96,7 +101,7 @@ class Reader:
 
 
 def oracle(stream: bytes) -> Seen:
-    """Read byte by byte: so the ends are certain."""
+    """Read byte by byte, so that the end of each request is certain."""
     reader = Reader()
     for at in range(len(stream)):
         if not reader.feed(stream[at : at + 1], at + 1):
@@ -105,7 +110,7 @@ def oracle(stream: bytes) -> Seen:
 
 
 def cut(stream: bytes, sizes: list[int]) -> Seen:
-    """Read as our protocol does, what arrives having these sizes, and the rest all at once."""
+    """Read as our protocol does: first pieces of these sizes, then the rest at once."""
     reader, start = Reader(), 0
     for size in [*sizes, len(stream)]:
         data, at = stream[start : start + size], 0
@@ -120,12 +125,12 @@ def cut(stream: bytes, sizes: list[int]) -> Seen:
 
 
 def stream_of(random: Random) -> bytes:
-    """Make some requests behind each other, now and then with some bytes changed, lost or added."""
+    """Write requests one after the other, sometimes with some bytes changed, lost or added."""
     parts = []
     for _ in range(random.randint(1, 5)):
         head, body = random.choice(HEADS), random.choice(BODIES)
-        said = len(body) if random.random() < 0.8 else random.randint(0, 40)
-        parts += [head % said if b"%d" in head else head, body, random.choice(BETWEEN)]
+        length = len(body) if random.random() < 0.8 else random.randint(0, 40)
+        parts += [head % length if b"%d" in head else head, body, random.choice(BETWEEN)]
     stream = bytearray(b"".join(parts))
     for _ in range(random.choice((0, 0, 1, 3))):
         at = random.randrange(len(stream))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seeds: the good documents that are made bad; what a control plane sent, and what the demo fleets are made of."""
+"""Seeds: the good documents that are made bad, from recorded requests of a control plane and from the demo fleets."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -15,7 +15,7 @@ Seeds = tuple[bytes, ...]
 
 
 def as_json(document: Any) -> bytes:
-    """Write a document."""
+    """Write a document as JSON."""
     return json.dumps(document).encode()
 
 
@@ -24,13 +24,15 @@ def _recorded(start: str) -> list[Any]:
 
 
 def _names() -> list[str]:
-    """Name some nodes of every fleet, and one of none."""
-    fleets = [[each["metadata"]["name"] for each in demo_fleet(name) if each["kind"] == "Node"] for name in FLEETS]
+    """Name some nodes of every fleet, and one that no fleet has."""
+    fleets = [
+        [document["metadata"]["name"] for document in demo_fleet(name) if document["kind"] == "Node"] for name in FLEETS
+    ]
     return [*(name for names in fleets for name in names[::3][:8]), "nowhere"]
 
 
 def _pods() -> list[dict[str, Any]]:
-    """List pods that need what the recorded ones do not: words of ours, claims, images, old requirements."""
+    """List pods with needs that the recorded ones lack: our annotations, claims, images and old requirements."""
     asked = gpus(
         1, image="nvcr.io/nvidia/pytorch:24.05-py3", env=[{"name": "NVIDIA_REQUIRE_CUDA", "value": "cuda>=12.4"}]
     )
@@ -74,30 +76,30 @@ def _policy_reviews() -> Iterable[Any]:
 
 
 def _questions(start: str) -> Iterable[Any]:
-    """List calls of filter and prioritize: the recorded ones, made short, and others about nodes that are known."""
+    """Yield calls of filter and prioritize: the recorded ones, shortened, and others about nodes of the fleets."""
     for args in _recorded(f"extender-{start}"):
         for member, inside in (("NodeNames", None), ("Nodes", "items")):
             if args.get(member):
                 listed = args[member] if inside is None else args[member][inside]
                 del listed[3:]
         yield args
-    for each in _pods():
-        yield {"Pod": each, "Nodes": None, "NodeNames": _names()}
-    nodes = [each for name in FLEETS for each in demo_fleet(name) if each["kind"] == "Node"][::9][:5]
+    for document in _pods():
+        yield {"Pod": document, "Nodes": None, "NodeNames": _names()}
+    nodes = [document for name in FLEETS for document in demo_fleet(name) if document["kind"] == "Node"][::9][:5]
     yield {"Pod": pod(), "Nodes": {"metadata": {}, "items": nodes}, "NodeNames": None}
 
 
 def _preemptions() -> Iterable[Any]:
     yield from _recorded("extender-preempt")
-    for each in _pods()[:3]:
+    for document in _pods()[:3]:
         victims = {
             name: {"Pods": [{"UID": f"busy-{name}"}, {"UID": "u"}], "NumPDBViolations": 1} for name in _names()[::4]
         }
-        yield {"Pod": each, "NodeNameToMetaVictims": victims}
+        yield {"Pod": document, "NodeNameToMetaVictims": victims}
 
 
 def _of_kind(kind: str) -> list[Any]:
-    return [each for name in FLEETS for each in demo_fleet(name) if each["kind"] == kind]
+    return [document for name in FLEETS for document in demo_fleet(name) if document["kind"] == kind]
 
 
 def _claims(kind: str) -> list[Any]:
@@ -113,7 +115,12 @@ def _claims(kind: str) -> list[Any]:
 def _snapshots() -> Iterable[Any]:
     for name in FLEETS:
         objects = demo_fleet(name)
-        few = [each for kind in {item["kind"]: 0 for item in objects} for each in objects if each["kind"] == kind][::7]
+        few = [
+            document
+            for kind in {item["kind"]: 0 for item in objects}
+            for document in objects
+            if document["kind"] == kind
+        ][::7]
         yield {"kind": "List", "apiVersion": "v1", "items": [*few[:8], *_claims("ResourceClaim")]}
 
 
@@ -138,13 +145,13 @@ def _exposition() -> Seeds:
 
 
 def _events(kinds: tuple[str, ...]) -> list[Any]:
-    objects = [each for kind in kinds for each in _of_kind(kind)[::11][:6]]
-    claims = [each for kind in ("ResourceClaim", "ResourceClaimTemplate") for each in _claims(kind)]
-    return [{"type": "ADDED", "object": each} for each in (*objects, *claims)]
+    objects = [document for kind in kinds for document in _of_kind(kind)[::11][:6]]
+    claims = [claim for kind in ("ResourceClaim", "ResourceClaimTemplate") for claim in _claims(kind)]
+    return [{"type": "ADDED", "object": document} for document in (*objects, *claims)]
 
 
 def _texts(part: str) -> Seeds:
-    """List the shipped policies or cases: as they are written, and as JSON, which is YAML too."""
+    """List the shipped policies or cases, as they are written and as JSON, which is YAML too."""
     return tuple(path.read_bytes() for path in sorted(shipped_policies().glob(part)))
 
 
@@ -154,7 +161,7 @@ _DOCUMENTS: dict[str, Callable[[], Iterable[Any]]] = {
     "filter": lambda: _questions("filter"),
     "prioritize": lambda: _questions("prioritize"),
     "preempt": _preemptions,
-    "pod": lambda: [*_pods(), *(each["request"]["object"] for each in _recorded("admission-pod-create"))],
+    "pod": lambda: [*_pods(), *(review["request"]["object"] for review in _recorded("admission-pod-create"))],
     "node": lambda: _of_kind("Node"),
     "holding": lambda: _of_kind("Pod"),
     "slice": lambda: _of_kind("ResourceSlice"),
@@ -174,5 +181,5 @@ _TEXTS: dict[str, Callable[[], Seeds]] = {
 
 @cache
 def seeds(kind: str) -> Seeds:
-    """Give the good inputs of a kind."""
+    """Return the good inputs of a kind."""
     return _TEXTS[kind]() if kind in _TEXTS else tuple(map(as_json, _DOCUMENTS[kind]()))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Swelling: a good document in which one list, mapping, text or line is made thousands of times as large."""
+"""Swelling: a good document in which one list, mapping, text or line becomes thousands of times as large."""
 
 from collections.abc import Iterator
 from random import Random
@@ -11,7 +11,7 @@ from tests.fuzz.seeds import seeds
 
 COUNTS = (1_000, 10_000, 50_000, 300_000)
 MOST_BYTES = 6 << 20
-"""Of a swollen document: what a review may have."""
+"""The most bytes of a swollen document, which is the limit of a review."""
 ROUTES = {
     "mutate": ("mutate", "review"),
     "validate": ("validate", "review"),
@@ -23,11 +23,11 @@ ROUTES = {
     "explain": ("explain", "pod"),
     "policy file": ("policy", "policy"),
 }
-"""The last part of a path, and the kind of its good inputs, by name."""
+"""The last part of a path and the kind of its good inputs, by name."""
 
 
 def swollen(name: str, number: int, seed: int = 1125) -> bytes:
-    """Make the input of this number, by the name of its route; always the same one."""
+    """Make the input of this number for the route of this name, which is always the same."""
     random = Random(f"{seed} {name} {number} swollen")
     good = random.choice(seeds(ROUTES[name][1]))
     try:
@@ -50,19 +50,19 @@ def _places(holder: Any) -> Iterator[tuple[Any, Any]]:
             yield from _places(holder[key])
 
 
-def _swell(found: Any, count: int) -> Any:
-    if isinstance(found, str):
-        lines = found.splitlines(keepends=True)
-        return found * (count // 10) if len(lines) < 2 else "".join(lines[:3] * (count // 3))
-    if isinstance(found, dict):
-        value = next(iter(found.values()), "x")
-        return {**found, **{f"k{index}": value for index in range(count)}}
-    item = found[-1] if found else "x"
-    return [*found, *(f"{item}{index}" if isinstance(item, str) else item for index in range(count))]
+def _swell(original: Any, count: int) -> Any:
+    if isinstance(original, str):
+        lines = original.splitlines(keepends=True)
+        return original * (count // 10) if len(lines) < 2 else "".join(lines[:3] * (count // 3))
+    if isinstance(original, dict):
+        value = next(iter(original.values()), "x")
+        return {**original, **{f"k{index}": value for index in range(count)}}
+    item = original[-1] if original else "x"
+    return [*original, *(f"{item}{index}" if isinstance(item, str) else item for index in range(count))]
 
 
 def _longer_text(good: bytes, random: Random) -> bytes:
-    """Repeat a line of a text, or all of it as documents."""
+    """Repeat a line of a text, or the whole text as further documents."""
     lines = good.splitlines(keepends=True)
     place, count = random.randrange(len(lines)), random.choice(COUNTS)
     if random.random() < 0.3:

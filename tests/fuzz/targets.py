@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Targets: what reads strange bytes, as functions, each with a judge that says what the outcome was.
+"""Targets: the functions that read strange bytes, each with a judge of the outcome.
 
-A judge gives the outcome in a word or two, raises AssertionError for an answer that is not what the interface says, and
-lets through any exception that is not the documented one.
+A judge returns the outcome in a word or two. It raises AssertionError for an answer that violates the interface, and
+lets any exception through that is not the documented one.
 """
 
 import json
@@ -52,7 +52,7 @@ REFUSED = "refused"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Something that reads bytes. `seeds`: the kind of its good inputs. `share`: its part of all inputs, of 100."""
+    """A function that reads bytes. `seeds` is the kind of its good inputs, and `share` its percentage of all inputs."""
 
     name: str
     seeds: str
@@ -71,16 +71,16 @@ def _backend(number: int) -> Service:
 
 
 def _wire(answer: Callable[[bytes, Service], str]) -> Callable[[bytes, int], str]:
-    """Tell an error's status; one of 500 and above is a failure of ours, whatever was sent."""
+    """Return the status of an error. A status of 500 or more is a failure, whatever was sent."""
 
     def outcome(body: bytes, number: int) -> str:
         try:
             return answer(body, _backend(number))
         except WireError as error:
-            found = error
-        assert 400 <= found.status < 500, found
-        assert len(json.loads(status_body(found.status, str(found)))["message"]) > 10
-        return str(found.status)
+            failure = error
+        assert 400 <= failure.status < 500, failure
+        assert len(json.loads(status_body(failure.status, str(failure)))["message"]) > 10
+        return str(failure.status)
 
     return outcome
 
@@ -91,7 +91,7 @@ def _review(verb: str) -> Callable[[bytes, int], str]:
         response, request = document["response"], decode_json(body)["request"]
         assert (document["apiVersion"], document["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
         assert response["uid"] == request["uid"]
-        assert all(isinstance(each, str) for each in response.get("warnings", []))
+        assert all(isinstance(warning, str) for warning in response.get("warnings", []))
         assert all(len(value) <= 256 for value in response.get("auditAnnotations", {}).values())
         if not response["allowed"]:
             assert response["status"]["code"] == 403
@@ -110,22 +110,22 @@ def _review(verb: str) -> Callable[[bytes, int], str]:
 
 def _names(args: ExtenderArgs) -> list[str]:
     nodes = (json.loads(bytes(raw), parse_int=float) for raw in (args.Nodes and args.Nodes.items) or ())
-    return [each["metadata"]["name"] for each in nodes]
+    return [node["metadata"]["name"] for node in nodes]
 
 
 def _filter(body: bytes, backend: Service) -> str:
     args = decode_extender_args(body)
-    answer = json.loads(filter_nodes(body, backend).body, parse_int=float)  # nodes as sent, with any number of digits
+    answer = json.loads(filter_nodes(body, backend).body, parse_int=float)  # numbers in nodes may have any length
     refused = {**answer["FailedNodes"], **answer["FailedAndUnresolvableNodes"]}
     if args.NodeNames is not None:
-        asked, kept = args.NodeNames, answer["NodeNames"]
+        names, kept_names = args.NodeNames, answer["NodeNames"]
     else:
-        asked = _names(args)
-        kept = [each["metadata"]["name"] for each in answer["Nodes"]["items"]]
+        names = _names(args)
+        kept_names = [node["metadata"]["name"] for node in answer["Nodes"]["items"]]
     assert answer["Error"] == ""
-    assert set(kept) | set(refused) == set(asked)
+    assert set(kept_names) | set(refused) == set(names)
     assert all(isinstance(message, str) and message for message in refused.values())
-    return "200 kept some" if kept else "200 kept none"
+    return "200 kept some" if kept_names else "200 kept none"
 
 
 def _prioritize(body: bytes, backend: Service) -> str:
@@ -134,8 +134,8 @@ def _prioritize(body: bytes, backend: Service) -> str:
     names = args.NodeNames
     if names is None:
         names = _names(args)
-    assert [each["Host"] for each in answer] == names
-    assert all(type(each["Score"]) is int and 0 <= each["Score"] <= 10 for each in answer)
+    assert [priority["Host"] for priority in answer] == names
+    assert all(type(priority["Score"]) is int and 0 <= priority["Score"] <= 10 for priority in answer)
     return "200 scored"
 
 
@@ -147,28 +147,28 @@ def _preempt(body: bytes, backend: Service) -> str:
     return "200 kept some" if answer["NodeNameToMetaVictims"] else "200 kept none"
 
 
-def _people(route: Callable[[Mapping[str, Any], Service], Any]) -> Callable[[bytes, int], str]:
+def _web_route(route: Callable[[Mapping[str, Any], Service], Any]) -> Callable[[bytes, int], str]:
     def answer(body: bytes, backend: Service) -> str:
         document = decode_json(body)
         if not isinstance(document, dict):
             return "400"
         try:
-            told = json.loads(encode(route(document, backend)))
+            answered = json.loads(encode(route(document, backend)))
         except (MalformedPod, QuantityError):
             return "400"
-        assert isinstance(told["admission"]["allowed"] if "admission" in told else told["allowed"], bool)
+        assert isinstance(answered["admission"]["allowed"] if "admission" in answered else answered["allowed"], bool)
         return "200"
 
     return _wire(answer)
 
 
 def _object(read: Callable[[Mapping[str, Any]], Any]) -> Callable[[bytes, int], str]:
-    """Read one object of the cluster, as a snapshot gives it."""
+    """Read one object of the cluster as a snapshot has it."""
 
     def outcome(body: bytes, _number: int) -> str:
         try:
-            for each in read_snapshot("f", body):
-                read(each)
+            for document in read_snapshot("f", body):
+                read(document)
         except BadInput:
             return REFUSED
         return "read"
@@ -183,33 +183,33 @@ def _kinds() -> list[tuple[KindDecoders, Callable[[Mapping[str, Any]], Any]]]:
         *core_kinds(state, PolicyBook(shipped_policies(), knowledge(), lambda: "2026-11-21"), "gpu-usher"),
         *dra_kinds(state, "v1"),
     )
-    reads = {"nodes": lambda document: read_node(document, state.knowledge)}  # that of the watch remembers every name
+    reads = {"nodes": lambda document: read_node(document, state.knowledge)}  # the watch's reader caches all names
     return [(KindDecoders(kind.shape), reads.get(kind.name, kind.read)) for kind in kinds]
 
 
 def _event(body: bytes, number: int) -> str:
-    """Read a line of a watch, as an object of any kind: a reader holds only what its shape promises."""
+    """Read a line of a watch as any kind of object. The reader may rely only on the shape that it has checked."""
     reading, read = _kinds()[number % len(_kinds())]
     try:
-        _, found = reading.event(body)
-        if isinstance(found, UnreadableObject):
+        _, event_object = reading.event(body)
+        if isinstance(event_object, UnreadableObject):
             return "odd"
-        read(found)
+        read(event_object)
     except (Unreadable, ApiError, BadInput):
         return REFUSED
     return "read"
 
 
 def _snapshot(body: bytes, _number: int) -> str:
-    """Fold a snapshot into a state, and ask where a pod fits."""
+    """Fill a state from a snapshot, and judge a pod on its nodes."""
     state = State(knowledge())
     try:
         fill(state, read_snapshot("f", body))
     except BadInput:
         return REFUSED
     state.fleet()
-    for each in state.nodes.values():
-        assert judge(_demand(), each, True) is not None or 0.0 <= total(_demand(), each) <= 1.0
+    for candidate in state.nodes.values():
+        assert judge(_demand(), candidate, True) is not None or 0.0 <= total(_demand(), candidate) <= 1.0
     return "read"
 
 
@@ -234,7 +234,7 @@ def _policy(body: bytes, _number: int) -> str:
 
 
 def _case(body: bytes, _number: int) -> str:
-    """Read a case, and play it."""
+    """Read a case, and run it."""
     try:
         case = read_case("f", body.decode("utf-8", "replace"))
     except PolicyError:
@@ -263,11 +263,11 @@ TARGETS = (
     Target("prioritize", "prioritize", 8, _wire(_prioritize)),
     Target("preempt", "preempt", 8, _wire(_preempt)),
     Target(
-        "explain", "pod", 1, _people(lambda document, service: finish(explain(document, service.cluster_snapshot())))
+        "explain", "pod", 1, _web_route(lambda document, service: finish(explain(document, service.cluster_snapshot())))
     ),
-    Target("dry-run", "pod", 5, _people(dry_run)),
-    Target("node", "node", 6, _object(lambda each: read_node(each, knowledge()))),
-    Target("pod that holds", "holding", 5, _object(lambda each: read_gpu_usage(each, knowledge()))),
+    Target("dry-run", "pod", 5, _web_route(dry_run)),
+    Target("node", "node", 6, _object(lambda document: read_node(document, knowledge()))),
+    Target("pod that holds", "holding", 5, _object(lambda document: read_gpu_usage(document, knowledge()))),
     Target("ResourceSlice", "slice", 4, _object(read_slice)),
     Target("DeviceClass", "device class", 3, _object(read_device_class)),
     Target("ResourceClaim", "claim", 3, _object(read_claim)),

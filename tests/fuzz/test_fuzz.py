@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strange bytes, many: each gives an answer of the right shape or the documented error (F125; faults 7 and 22 to 33).
+"""Many strange inputs: each gives a valid answer or the documented error (F125; faults 7 and 22 to 33).
 
-A finding says the target and the number of its input: `python -m tests.fuzz mutate 17` writes that input.
+A finding names the target and the number of the input; `python -m tests.fuzz mutate 17` writes that input.
 """
 
 import pytest
@@ -15,20 +15,20 @@ from tests.stepping import MOST_REFERENCES, longest
 SHARE = 60_000
 WHOLE = 1_020_000
 SWOLLEN = 30
-"""Inputs for a route; three of those for validate held the loop for seconds when nothing was bounded."""
+"""Inputs for each route. Before bodies were bounded, three such inputs for validate held the event loop for seconds."""
 FLAT_MIB = 1.0
-"""Growth per 100,000 inputs that is still called flat: ten bytes an input, less than one object that was kept."""
+"""MiB per 100,000 inputs that still count as no growth: ten bytes an input, which is less than one kept object."""
 
 
-def last(inputs: int, rounds: int) -> Campaign:
-    """Give a campaign at its end."""
+def finished(inputs: int, rounds: int) -> Campaign:
+    """Run a campaign, and return it at its end."""
     return list(run(inputs, rounds))[-1]
 
 
 @pytest.fixture(scope="module")
 def campaign() -> Campaign:
-    """Run the share of every test run once."""
-    return last(SHARE, 6)
+    """Run the campaign once for all tests of this file."""
+    return finished(SHARE, 6)
 
 
 def test_no_strange_input_meets_anything_but_an_answer_or_the_documented_error(campaign: Campaign) -> None:
@@ -54,7 +54,7 @@ def test_no_strange_input_meets_anything_but_an_answer_or_the_documented_error(c
 def test_inputs_are_strange_enough_to_be_refused_and_good_enough_to_be_judged(
     campaign: Campaign, target: str, outcomes: set[str]
 ) -> None:
-    """F125: a fuzzer whose every input is refused at the door tests the door alone."""
+    """F125: if every input were refused by the decoder, the fuzzer would test the decoder alone."""
     assert set(campaign.tallies[target].outcomes) == outcomes
 
 
@@ -71,18 +71,18 @@ def test_same_input_is_seldom_sent_twice() -> None:
 
 
 def test_what_the_guided_fuzzer_plays_starts_good_and_keeps_its_target() -> None:
-    """F125: it runs without atheris, which is not in the lock of the tests."""
+    """F125: this test runs without atheris, which the lock file of the tests does not have."""
     for index, (_, good) in enumerate(PLAYED):
         made = [mutate(bytes([index]) + body, 1 << 15, seed) for seed, body in enumerate((*good, b"") * 3)]
 
         assert all(play(bytes([index]) + body) for body in good)
-        assert all(play(each) for each in made)
-        assert sum(each[0] == index for each in made) > len(made) / 2
+        assert all(play(played) for played in made)
+        assert sum(played[0] == index for played in made) > len(made) / 2
 
 
 @pytest.mark.parametrize("name", ROUTES)
 def test_swollen_input_never_holds_the_event_loop(name: str) -> None:
-    """F125: lists, mappings, texts and lines made thousands of times as large cost no step over 50 ms of CPU."""
+    """F125: lists, mappings, texts and lines of thousands of times the size cost no step over 50 ms of CPU."""
     ratios = {number: longest(ROUTES[name][0], swollen(name, number)) for number in range(SWOLLEN)}
 
     assert max(ratios.values()) < MOST_REFERENCES, ratios
@@ -90,8 +90,8 @@ def test_swollen_input_never_holds_the_event_loop(name: str) -> None:
 
 @pytest.mark.long
 def test_a_million_strange_inputs_crash_nothing_and_leave_memory_flat() -> None:
-    """F125: the table of what was sent, and what came of it, is written beside the other results."""
-    campaign = last(WHOLE, 51)
+    """F125: the table of inputs and outcomes is written to tests/results."""
+    campaign = finished(WHOLE, 51)
 
     RESULTS.write_text(table(campaign), "utf-8")
     assert campaign.crashes == []

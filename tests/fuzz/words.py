@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Words of the mutations: hostile values, odd quantities, a grammar nearly ours, the keys that are looked at."""
+"""Words for the mutations: hostile values, odd quantities, nearly valid annotations, and the keys that are read."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +19,7 @@ RAW = {
     "@utf8@": b'"\xff\xfe"',
     "@twice@": b'{"name":"a","name":1}',
 }
-"""What no encoder writes; a place holder stands for it until the document is bytes."""
+"""Bytes that no JSON encoder writes. A placeholder stands for them until the document is encoded."""
 
 SCALARS: Sequence[Any] = (
     *RAW, None, True, False, 0, -1, 1, 1.5, -0.0, 1e300, 2**31, 2**63, -(2**63), 2**64 - 1, "", " ", "x", "\n",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes as NVIDIA's own components labelled them, read against a table made from GFD's rules (README.md)."""
+"""Nodes with labels from NVIDIA's own components, read against a table made from GFD's rules (README.md)."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ UNITS = {
 
 
 def table() -> list[dict[str, str]]:
-    """Read expected.txt: a row a world, `-` for nothing."""
+    """Read expected.txt, one node a row, with `-` for nothing."""
     head, *rows = (
         [cell.strip() for cell in line.split("|")] for line in (HERE / "expected.txt").read_text().split("\n")
     )
@@ -48,33 +48,33 @@ def listed(pairs: Any) -> str:
 
 
 def read(node: Node) -> dict[str, str]:
-    """Say in the table's words what the service makes of a node."""
-    known = node.node_class
+    """Write what the service reads from a node in the table's words."""
+    node_class = node.node_class
     kind = take_inventory({node.name: node}, {}, knowledge().products).kinds[0]
     (unit,) = (word for word, text in UNITS.items() if text == kind.unit)
     return {
         "world": node.name,
-        "product": known.product or "unknown",
-        "memory": str(known.memory_mib or "unknown"),
-        "driver": show_driver(known.driver or ()),
-        "CUDA": show_version(known.cuda or ()),
+        "product": node_class.product or "unknown",
+        "memory": str(node_class.memory_mib or "unknown"),
+        "driver": show_driver(node_class.driver or ()),
+        "CUDA": show_version(node_class.cuda or ()),
         "unit": unit,
-        "strategy": known.mig_strategy or "-",
-        "profile": known.mig_profile or "-",
+        "strategy": node_class.mig_strategy or "-",
+        "profile": node_class.mig_profile or "-",
         "GPUs": str(kind.gpus),
         "units": str(kind.units),
-        "slices": listed((each.profile, each.all) for each in kind.slices),
-        "slice memory": listed(known.slice_memory),
-        "doctor": " ".join(each.check for each in examine(ExaminedFleet((node,)))) or "-",
+        "slices": listed((kind_of_slice.profile, kind_of_slice.all) for kind_of_slice in kind.slices),
+        "slice memory": listed(node_class.slice_memory),
+        "doctor": " ".join(finding.check for finding in examine(ExaminedFleet((node,)))) or "-",
     }
 
 
 @pytest.mark.parametrize("expected", table(), ids=lambda row: row["world"])
 def test_node_is_read_as_gfd_means_it(expected: dict[str, str]) -> None:
-    """F67, F73, F89: product, memory, driver, CUDA, sharing, MIG, counts and the doctor's findings."""
-    found = read(node_of(WORLDS[expected["world"]]))
+    """F67, F73, F89: product, memory, driver, CUDA, sharing, MIG, counts and the doctor's findings are right."""
+    row = read(node_of(WORLDS[expected["world"]]))
 
-    assert expected == found
+    assert expected == row
 
 
 def test_every_recorded_node_is_in_the_table() -> None:

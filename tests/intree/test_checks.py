@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kube-scheduler's own causes: what each check objects to, in its words; node affinity against the oracle (F83)."""
+"""kube-scheduler's own reasons: what each check objects to in its words, and node affinity against the oracle (F83)."""
 
 from random import Random
 from typing import Any
@@ -95,7 +95,7 @@ ROWS: dict[str, tuple[dict[str, Any], dict[str, Any], list[tuple[InTreeCause, st
 
 @pytest.mark.parametrize("row", ROWS)
 def test_check_objects_in_the_words_of_kube_scheduler(row: str) -> None:
-    """F83: words of kube-scheduler v1.36's plugins."""
+    """F83: the words are those of kube-scheduler v1.36's plugins."""
     document, node, expected = ROWS[row]
 
     assert causes(document, **node) == expected
@@ -121,7 +121,7 @@ def test_gates_are_named_as_the_event_names_them() -> None:
 
 
 def test_what_only_the_scheduler_can_tell_is_named() -> None:
-    """F83: an answer that left it out would claim too much."""
+    """F83: an answer that left these constraints out would claim too much."""
     document = spec(
         affinity={"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone"}]}},
         topologySpreadConstraints=[{"whenUnsatisfiable": "DoNotSchedule"}],
@@ -136,7 +136,7 @@ def test_what_only_the_scheduler_can_tell_is_named() -> None:
 
 
 def drawn(random: Random) -> dict[str, Any]:
-    """Draw required node affinity of all operators, some of it not valid."""
+    """Draw required node affinity with all operators; some of it is not valid."""
 
     def one() -> dict[str, Any]:
         operator = random.choice(["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"])
@@ -154,7 +154,7 @@ def drawn(random: Random) -> dict[str, Any]:
 
 
 def test_node_affinity_is_read_as_the_oracle_reads_it() -> None:
-    """F83: all operators and matchFields, seeded; values that the API server lets in."""
+    """F83: all operators and matchFields are drawn with a fixed seed, and only values that the API server allows."""
     random = Random(8)
     verdicts = []
     for _ in range(3000):

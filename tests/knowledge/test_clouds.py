@@ -50,7 +50,7 @@ def test_machine_type_tells_the_product_in_each_clouds_grammar(name: str, expect
 
 
 def test_every_machine_type_in_the_table_is_found_by_its_own_row() -> None:
-    """A row that an earlier pattern hides would never count."""
+    """A row would never count if an earlier row's pattern matched its machine types."""
     types: InstanceTypes = knowledge().clouds.instances
 
     for row in types.rows:
@@ -101,10 +101,10 @@ def test_labels_of_other_vendors_name_product_and_memory(
     labels: dict[str, str], offers: dict[str, int], product: str | None, memory: int | None
 ) -> None:
     """S12."""
-    found = made(labels, offers=offers)
+    node_class = made(labels, offers=offers)
 
     assert (product, memory, sum(offers.values())) == (
-        found.product, found.memory_mib, sum(units for _, units in found.offered)
+        node_class.product, node_class.memory_mib, sum(units for _, units in node_class.offered)
     )  # fmt: skip
 
 
@@ -123,7 +123,7 @@ def test_labels_of_other_vendors_name_product_and_memory(
 def test_memory_is_the_least_that_table_label_and_machine_type_say(
     labels: dict[str, str], expected: int | None
 ) -> None:
-    """EC2's API gives nominal sizes, and of a fractional GPU the size of the part.
+    """EC2's API gives nominal sizes, and for a fraction of a GPU the size of that fraction.
 
     See docs/reference/sharing-and-memory.md#memory.
     """
@@ -136,16 +136,19 @@ V100 = ({GKE: "nvidia-tesla-v100"}, {AKS: "V100"}, {KARPENTER: "v100"}, {INSTANC
 
 @pytest.mark.parametrize("labels", V100, ids=["GKE", "AKS", "Karpenter", "EKS", "CoreWeave", "OKE"])
 def test_v100_known_by_its_cloud_is_checked(labels: dict[str, str]) -> None:
-    """F35, F16: CUDA 13 has no code for a V100; one that the label may mean of several is still a V100."""
+    """F35, F16: CUDA 13 has no code for a V100, whichever of several V100s the label means."""
     cuda13 = demand(
         pod(gpus(1, image="nvidia/cuda:13.0.1-runtime-ubuntu24.04")),
         policies(policy("p", "placement: {cuda: {fromImage: true}}")),
     )
-    asked = [cuda13, *(demand(pod(annotations=each)) for each in ({"gpu-memory": "60Gi"}, {"products": "V100"}))]
+    demands = [
+        cuda13,
+        *(demand(pod(annotations=annotations)) for annotations in ({"gpu-memory": "60Gi"}, {"products": "V100"})),
+    ]
 
-    found = [judge_class(each, made(labels)) for each in asked]
+    rejections = [judge_class(pod_demand, made(labels)) for pod_demand in demands]
 
-    assert [each.code.name if each else None for each in found] == [
+    assert [rejection.code.name if rejection else None for rejection in rejections] == [
         "ComputeCapabilityUnsupported",
         "GPUMemoryTooSmall",
         None,
@@ -153,7 +156,7 @@ def test_v100_known_by_its_cloud_is_checked(labels: dict[str, str]) -> None:
 
 
 def test_interconnect_that_all_candidates_lack_is_refused() -> None:
-    """F69: neither RTX PRO 4500 has NVLink."""
+    """F69: the label means one of two RTX PRO 4500, and neither has NVLink."""
     refusal = judge_class(demand(pod(annotations={"interconnect": "NVLink"})), made({KARPENTER: "rtx-pro-4500"}))
 
     assert refusal is not None
@@ -179,7 +182,7 @@ def test_product_of_the_table(product: str, memory: int | None, capability: tupl
 
 
 def test_every_product_that_a_cloud_names_is_known_or_another_vendors() -> None:
-    """A misspelt product would leave the node's facts unknown without a word."""
+    """A misspelt product would silently leave the node's facts unknown."""
     clouds = knowledge().clouds
     named = {product for dialect in clouds.dialects for products in dialect.values.values() for product in products}
     named |= {product for row in clouds.instances.rows for product in row.products}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CUDA matrix: will this image start and run on this driver and GPU? Each row names its source."""
+"""The CUDA matrix: whether an image starts and runs on a driver and a GPU. Each row names its source."""
 
 import pytest
 
@@ -30,7 +30,7 @@ ARCHITECTURES = "docs.nvidia.com, CUDA toolkit, driver and architecture matrix"
 
 MATRIX: list[tuple[str, str, str, str, str, str]] = [
     # (image, driver, GPU, accept, verdict, source)
-    # NGC 24.05 = CUDA 12.4.1, no list of branches: plain minor-version compatibility
+    # NGC 24.05 = CUDA 12.4.1, without a list of branches: plain minor-version compatibility
     (TORCH % "24.05", "580.95.05", A100, "MinorVersion", OK, RELEASE_NOTES),
     (TORCH % "24.05", "550.54.15", A100, "Native", OK, RELEASE_NOTES),
     (TORCH % "24.05", "550.54.14", A100, "Native", OLD, RELEASE_NOTES),
@@ -69,7 +69,7 @@ MATRIX: list[tuple[str, str, str, str, str, str]] = [
     (TORCH % "22.05", "470.57.02", A100, "MinorVersion", OK, NGC),
     (TORCH % "22.05", "495.29.05", A100, "MinorVersion", OK, MINOR),
     (TORCH % "22.05", "580.95.05", V100, "MinorVersion", OK, BACKWARD),
-    # compute capability: floors of NGC, floors and ceilings of toolkits
+    # compute capability: minimums of NGC, minimums and maximums of toolkits
     (TORCH % "25.03", "570.124.06", V100, "MinorVersion", LOW, "Triton release notes 25.03: compute capability 7.5"),
     (TORCH % "25.03", "570.124.06", T4, "MinorVersion", OK, "Triton release notes 25.03: compute capability 7.5"),
     (TORCH % "24.05", "570.124.06", V100, "MinorVersion", OK, ARCHITECTURES),
@@ -107,7 +107,7 @@ MATRIX: list[tuple[str, str, str, str, str, str]] = [
     ("rapidsai/base:25.12-cuda13-py3.13", "570.124.06", A100, "MinorVersion", OLD, MINOR),
     ("vllm/vllm-openai:v0.11.0-cu129", "535.54.03", A100, "MinorVersion", OK, CAPTURES),
     ("nvcr.io/nvidia/tritonserver:25.03-trtllm-python-py3", "570.124.06", A100, "Native", OK, NGC),
-    # what no table knows decides nothing, and a tag of an unknown image is a preference only
+    # an image that no table knows decides nothing, and a CUDA tag of such an image is only a preference
     ("registry.example/train:1", "418.39", T4, "Native", OK, "an unknown tag needs nothing"),
     ("registry.example/train:1-cu124", "418.39", T4, "Native", OK, "another tag pattern is preferred"),
     ("ollama/ollama:0.11.11", "470.57.02", T4, "Native", OK, "ollama Dockerfile: picks its CUDA by driver"),
@@ -160,7 +160,7 @@ def test_matrix_is_large_enough() -> None:
 def test_need_shows_its_evidence(
     containers: list[dict[str, object]], annotations: dict[str, str], evidence: str
 ) -> None:
-    """F11: annotation → environment → policy's table → tag; a compatibility package names the field that decides."""
+    """F11: the order is annotation, environment, policy's table, tag; a compat package names the deciding field."""
     table = "{fromImage: true, images: [{image: registry.example/ml/*, cuda: '12.2'}]}"
 
     needs = ruling(
@@ -174,11 +174,11 @@ def test_need_shows_its_evidence(
     ("accept", "expected"), [("", OK), ("accept: ForwardCompatible", OK), ("accept: MinorVersion", OLD)]
 )
 def test_policy_says_whether_forward_compatibility_is_enough(accept: str, expected: str) -> None:
-    """F34: it is, unless a policy is stricter."""
-    said = policies(policy("p", f"placement: {{cuda: {{fromImage: true, {accept}}}}}"))
+    """F34: forward compatibility is enough unless a policy is stricter."""
+    policy_set = policies(policy("p", f"placement: {{cuda: {{fromImage: true, {accept}}}}}"))
     hopper = node(product=H100, driver="570.124.06").node_class
 
-    refusal = judge_class(demand(pod(gpus(1, image=TORCH % "26.04")), said), hopper)
+    refusal = judge_class(demand(pod(gpus(1, image=TORCH % "26.04")), policy_set), hopper)
 
     assert expected == (refusal.code.name if refusal else OK)
 
@@ -201,10 +201,10 @@ def test_policy_says_whether_forward_compatibility_is_enough(accept: str, expect
 )
 def test_refusal_names_the_setting_under_which_the_driver_would_do(accept: str, driver: str, expected: str) -> None:
     """F34, P23."""
-    said = policies(policy("p", f"placement: {{cuda: {{fromImage: true, accept: {accept}}}}}"))
+    policy_set = policies(policy("p", f"placement: {{cuda: {{fromImage: true, accept: {accept}}}}}"))
 
     refusal = judge_class(
-        demand(pod(gpus(1, image=TORCH % "26.04")), said), node(product=H100, driver=driver).node_class
+        demand(pod(gpus(1, image=TORCH % "26.04")), policy_set), node(product=H100, driver=driver).node_class
     )
 
     assert refusal is not None
@@ -213,29 +213,29 @@ def test_refusal_names_the_setting_under_which_the_driver_would_do(accept: str, 
 
 @pytest.mark.parametrize(("compat", "expected"), [("", OLD), (", compat: true", OK)])
 def test_policy_says_which_of_its_own_images_carry_the_package(compat: str, expected: str) -> None:
-    """F34: what a policy's image table does not say is not assumed."""
+    """F34: images that the policy's table does not list are assumed to carry nothing."""
     row = f"{{image: registry.example/*, cuda: '13.0'{compat}}}"
-    said = policies(policy("p", f"placement: {{cuda: {{images: [{row}]}}}}"))
+    policy_set = policies(policy("p", f"placement: {{cuda: {{images: [{row}]}}}}"))
     hopper = node(product=H100, driver="535.54.03").node_class
 
-    refusal = judge_class(demand(pod(gpus(1, image="registry.example/a:1")), said), hopper)
+    refusal = judge_class(demand(pod(gpus(1, image="registry.example/a:1")), policy_set), hopper)
 
     assert expected == (refusal.code.name if refusal else OK)
 
 
 def test_what_is_from_memory_is_a_preference_and_says_so() -> None:
     """F11: NGC 23.01 has no source in the table."""
-    found = ruling(pod(gpus(1, image=TORCH % "23.01"))).demand
+    pod_demand = ruling(pod(gpus(1, image=TORCH % "23.01"))).demand
 
-    assert not found.cuda
-    assert [wish.evidence for wish in found.preferred_cuda] == [
+    assert not pod_demand.cuda
+    assert [wish.evidence for wish in pod_demand.preferred_cuda] == [
         "container main: image tag 23.01-py3 = NGC 23.01 = CUDA 12.0.1, unsourced"
     ]
 
 
 @pytest.mark.parametrize("product", [None, "NVIDIA-FOO-9000"], ids=["no label", "not in the table"])
 def test_unknown_product_has_no_forward_compatibility_and_no_brand_refused(product: str | None) -> None:
-    """F34: what is not known neither accepts nor refuses."""
+    """F34: an unknown fact neither accepts nor refuses."""
     newer, named = (node(product=product, driver=driver).node_class for driver in ("570.124.06", "535.54.03"))
 
     assert judge_class(demand(pod(gpus(1, image=TORCH % "26.04"))), newer) is not None
@@ -243,17 +243,18 @@ def test_unknown_product_has_no_forward_compatibility_and_no_brand_refused(produ
 
 
 def test_cuda_is_no_need_of_pods_that_ask_no_nvidia_gpu() -> None:
-    """F34: an image of NVIDIA in a pod of AMD GPUs needs no driver of NVIDIA, whatever unknown facts do."""
-    said = policies(policy("p", "placement: {unknownFacts: Refuse, cuda: {fromImage: true, minimum: '12.4'}}"))
+    """F34: an NVIDIA image in a pod with AMD GPUs needs no NVIDIA driver, whatever the policy does with unknown
+    facts."""
+    policy_set = policies(policy("p", "placement: {unknownFacts: Refuse, cuda: {fromImage: true, minimum: '12.4'}}"))
     other = pod(gpus(1, "amd.com/gpu", image=CUDA % "12.4.1"))
     beside = pod(gpus(1, image=CUDA % "11.8.0", name="a"), gpus(1, "amd.com/gpu", image=CUDA % "13.0.0", name="b"))
 
-    assert not (*demand(other, said).cuda, *demand(other, said).preferred_cuda)
-    assert {need.cuda for need in demand(beside, said).cuda} == {(12, 4), (11, 8)}
+    assert not (*demand(other, policy_set).cuda, *demand(other, policy_set).preferred_cuda)
+    assert {need.cuda for need in demand(beside, policy_set).cuda} == {(12, 4), (11, 8)}
 
 
 def test_highest_need_of_several_containers_decides() -> None:
-    """Each container that asks for a GPU has its own chain; one that asks none has none.
+    """Each container with a GPU is judged by itself, and a container without one is not.
 
     See docs/reference/compatibility.md#cuda.
     """
@@ -283,7 +284,7 @@ def test_highest_need_of_several_containers_decides() -> None:
     ],
 )
 def test_environment_is_judged_literally(require: str, driver: str, fits: bool) -> None:
-    """As the container toolkit does at start: AND by comma, OR by space (docs/reference/compatibility.md#cuda)."""
-    asked = demand(pod(gpus(1, env=[{"name": "NVIDIA_REQUIRE_CUDA", "value": require}])))
+    """As in the container toolkit, a comma is AND and a space is OR (docs/reference/compatibility.md#cuda)."""
+    pod_demand = demand(pod(gpus(1, env=[{"name": "NVIDIA_REQUIRE_CUDA", "value": require}])))
 
-    assert fits is (judge_class(asked, node(driver=driver).node_class) is None)
+    assert fits is (judge_class(pod_demand, node(driver=driver).node_class) is None)

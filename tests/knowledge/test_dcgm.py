@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DCGM's metrics: the shipped table, and an operator's own over it."""
+"""DCGM's metrics: the shipped table, and an operator's own table over it."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.builders import knowledge
 
 
 def test_every_metric_is_one_of_dcgm_and_safe_in_a_query() -> None:
-    """F72: the names go into a PromQL pattern as they are."""
+    """F72: the names are used in a PromQL pattern as they are."""
     assert all(re.fullmatch(r"DCGM_FI_DEV_[A-Z_]+", metric) for metric in knowledge().dcgm.readings)
     assert all(re.fullmatch(r"[A-Za-z_]+", label) for label in knowledge().dcgm.labels)
 

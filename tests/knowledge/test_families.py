@@ -72,11 +72,15 @@ def test_slices_and_shares_stand_behind_the_taint_of_the_whole_gpu(resource: str
     assert expected == (family.whole, family.taint_keys[0])
 
 
-@pytest.mark.parametrize("family", FAMILIES.all, ids=[each.name for each in FAMILIES.all])
+@pytest.mark.parametrize("family", FAMILIES.all, ids=[family.name for family in FAMILIES.all])
 def test_whole_gpu_is_a_resource_of_its_own_family(family: object) -> None:
-    found = [each for each in FAMILIES.all if each.has(each.whole) and FAMILIES.of(each.whole) is each]
+    own_families = [
+        candidate
+        for candidate in FAMILIES.all
+        if candidate.has(candidate.whole) and FAMILIES.of(candidate.whole) is candidate
+    ]
 
-    assert family in found
+    assert family in own_families
 
 
 @pytest.mark.parametrize(
@@ -103,14 +107,14 @@ def test_whole_gpu_is_a_resource_of_its_own_family(family: object) -> None:
 )
 def test_infrastructure_is_exempt_by_its_exact_namespace(namespace: str, expected: bool) -> None:
     """F21: Infrastructure is exempt (docs/reference/admission.md#exemptions)."""
-    found = FAMILIES.is_infrastructure(namespace)
+    exempt = FAMILIES.is_infrastructure(namespace)
 
-    assert expected is found
+    assert expected is exempt
 
 
 @pytest.mark.parametrize("name", ["kube-*", "*", "", "Gpu", "a b"])
 def test_exempt_namespace_is_an_exact_name(name: str) -> None:
-    """F21: a prefix is anybody's who may create namespaces."""
+    """F21: whoever may create namespaces could use a prefix."""
     with pytest.raises(ValueError, match="wants the exact name"):
         load_families([], [name])
 
@@ -149,7 +153,7 @@ def test_family_without_prefixes_has_its_resources_alone() -> None:
     ],
 )
 def test_device_class_is_of_its_family_or_of_none(device_class: str, expected: str | None) -> None:
-    """S13: a channel of a compute domain is no GPU, and a device passed through to a VM is no container's."""
+    """S13: a channel of a ComputeDomain is no GPU, and no container uses a device that is passed through to a VM."""
     family = FAMILIES.of_device_class(device_class)
 
     assert expected == (family.name if family else None)

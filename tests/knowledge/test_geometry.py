@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MIG geometry against the facts' own enumeration of what fits together, and against every named layout."""
+"""MIG geometry against the fact file's own list of combinations, and against every named layout."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -39,18 +39,18 @@ def geometry(product: str) -> Geometry:
 
 
 def mixes(
-    found: Geometry, profiles: list[str], so_far: tuple[str, ...] = (), first: int = 0
+    table: Geometry, profiles: list[str], so_far: tuple[str, ...] = (), first: int = 0
 ) -> Iterator[tuple[str, ...]]:
-    """Enumerate every multiset of profiles that fits."""
-    if found.find_starts(so_far) is not None:
+    """Yield every combination of profiles that fits."""
+    if table.find_starts(so_far) is not None:
         yield so_far
         for index in range(first, len(profiles)):
-            yield from mixes(found, profiles, (*so_far, profiles[index]), index)
+            yield from mixes(table, profiles, (*so_far, profiles[index]), index)
 
 
-def maximal(found: Geometry, profiles: list[str]) -> set[frozenset[tuple[str, int]]]:
-    """Keep the multisets to which nothing can be added."""
-    fitting = set(mixes(found, profiles))
+def maximal(table: Geometry, profiles: list[str]) -> set[frozenset[tuple[str, int]]]:
+    """Return the combinations to which no profile can be added."""
+    fitting = set(mixes(table, profiles))
     full = [
         mix
         for mix in fitting
@@ -61,7 +61,7 @@ def maximal(found: Geometry, profiles: list[str]) -> set[frozenset[tuple[str, in
 
 @pytest.mark.parametrize("product", SEVEN)
 def test_maximal_mixes_of_seven_slice_gpus_are_those_of_the_facts(product: str) -> None:
-    """P13: enumerated from placements, equal to the facts' own enumeration."""
+    """P13: the combinations computed from placements equal those that the fact file lists."""
     names = dict(zip(SHORT, SEVEN[product], strict=True))
     expected = {
         frozenset((names[short], count) for short, count in mix.items())
@@ -79,7 +79,7 @@ def test_maximal_mixes_of_smaller_gpus_are_those_of_the_facts(product: str, key:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "fits"),
+    ("profiles", "fits"),
     [
         (["3g.40gb", "3g.40gb"], True),
         (["3g.40gb", "3g.40gb", "1g.10gb"], False),
@@ -91,27 +91,27 @@ def test_maximal_mixes_of_smaller_gpus_are_those_of_the_facts(product: str, key:
         ([], True),
     ],
 )
-def test_slots_decide_not_counts(wanted: list[str], fits: bool) -> None:
-    """P13: two 3g fill a GPU although compute slices are left."""
-    found = geometry("NVIDIA-H100-80GB-HBM3")
+def test_slots_decide_not_counts(profiles: list[str], fits: bool) -> None:
+    """P13: two 3g instances fill a GPU although compute slices are left."""
+    table = geometry("NVIDIA-H100-80GB-HBM3")
 
-    assert all((found.find_starts(order) is not None) is fits for order in permutations(wanted))
+    assert all((table.find_starts(order) is not None) is fits for order in permutations(profiles))
 
 
 def test_places_do_not_overlap_and_are_legal() -> None:
-    found = geometry("NVIDIA-A100-SXM4-80GB")
-    wanted = ["1g.10gb", "2g.20gb", "4g.40gb"]
+    table = geometry("NVIDIA-A100-SXM4-80GB")
+    profiles = ["1g.10gb", "2g.20gb", "4g.40gb"]
 
-    starts = found.find_starts(wanted)
+    starts = table.find_starts(profiles)
 
     assert starts is not None
     taken = [
         slice_
-        for profile, start in zip(wanted, starts, strict=True)
-        for slice_ in range(start, start + found.slots[profile].length)
+        for profile, start in zip(profiles, starts, strict=True)
+        for slice_ in range(start, start + table.slots[profile].length)
     ]
     assert len(taken) == len(set(taken))
-    assert all(start in found.slots[profile].starts for profile, start in zip(wanted, starts, strict=True))
+    assert all(start in table.slots[profile].starts for profile, start in zip(profiles, starts, strict=True))
 
 
 def test_geometry_taken_over_from_a_sister_product_says_so() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images: families by name and tag, months by their tables, other tags, and what an environment demands."""
+"""The CUDA of images: families by name and tag, months by their tables, and other tags."""
 
 import re
 from pathlib import Path
@@ -9,8 +9,7 @@ import pytest
 import yaml
 
 import app.knowledge
-from app.knowledge.nvidia_require import HostFacts, lowest_cuda, parse_require, requirement_holds
-from app.values.versions import Version, major_minor, parse_version, show_version
+from app.values.versions import major_minor, parse_version, show_version
 from tests.builders import knowledge
 
 IMAGES = knowledge().images
@@ -27,33 +26,34 @@ MONTHS = [(TORCH % row["month"], row) for row in TABLE["ngc_months"]] + [
 
 
 def cuda_of(image: str) -> tuple[str, bool] | None:
-    """Infer: the CUDA version as people write it, and whether it is required."""
-    found = IMAGES.infer(image)
-    return (show_version(found.cuda), found.required) if found else None
+    """Return the CUDA version as people write it, and whether it is required."""
+    needs = IMAGES.infer(image)
+    return (show_version(needs.cuda), needs.required) if needs else None
 
 
 @pytest.mark.parametrize(("row", "example"), EXAMPLES)
 def test_example_of_a_family_is_of_that_family(row: dict[str, Any], example: str) -> None:
-    """F11, S10: the tag fits its own grammar, and says something unless the family is known to say nothing."""
+    """F11, S10: the example matches its family's grammar, and has a CUDA unless the family is known to have none."""
     inferred = [IMAGES.infer(f"{name.replace('*', 'x')}:{example}") for name in row["images"]]
 
     assert re.fullmatch(row["tag_regex"], example)
-    assert [row["cuda"] != "none"] * len(inferred) == [each is not None for each in inferred]
-    assert {bool(row.get("carries_compat"))} >= {each.carries_compat for each in inferred if each}
+    assert [row["cuda"] != "none"] * len(inferred) == [needs is not None for needs in inferred]
+    assert {bool(row.get("carries_compat"))} >= {needs.carries_compat for needs in inferred if needs}
 
 
 @pytest.mark.parametrize(("row", "example"), EXAMPLES)
 def test_unsourced_family_is_a_preference(row: dict[str, Any], example: str) -> None:
-    """F11: what has no source refuses no node, and says that it has none."""
+    """F11: a need without a source refuses no node, and says that it has no source."""
     inferred = [IMAGES.infer(f"{name.replace('*', 'x')}:{example}") for name in row["images"]]
 
-    assert all(("unsourced" in each.evidence) is not each.required for each in inferred if each)
-    assert not (row.get("unsourced") and any(each.required for each in inferred if each))
+    assert all(("unsourced" in needs.evidence) is not needs.required for needs in inferred if needs)
+    assert not (row.get("unsourced") and any(needs.required for needs in inferred if needs))
 
 
 @pytest.mark.parametrize("row", TABLE["image_families"], ids=lambda row: row["images"][0])
 def test_family_says_what_its_environment_requires_and_where_that_was_seen(row: dict[str, Any]) -> None:
-    """F11: `list` needs the lists, a value is one that the container toolkit would read, and months seen have a row."""
+    """F11: `list` needs the lists, a value must be one that the container toolkit reads, and known months have a
+    row."""
     requires = row.get("requires")
     seen = {
         month
@@ -89,7 +89,7 @@ def test_family_says_what_its_environment_requires_and_where_that_was_seen(row: 
         ("nvidia/cuda:13.0.1-runtime-ubi9", "13.0.1"),
         ("nvidia/cuda:11.8.0-devel", "11.8"),
         ("nvcr.io/nvidia/cuda:12.4.1-base-rockylinux9", "12.4.1"),
-        # pytorch, rapids, vllm, sglang: the tag names it
+        # pytorch, rapids, vllm, sglang: the tag names CUDA
         ("pytorch/pytorch:2.11.0-cuda12.8-cudnn9-devel", "12.8"),
         ("pytorch/pytorch:2.1.0-cuda12.1-cudnn8-runtime", "12.1"),
         ("rapidsai/base:24.10-cuda12.5-py3.11", "12.5"),
@@ -132,27 +132,27 @@ def test_family_says_what_its_environment_requires_and_where_that_was_seen(row: 
     ],
 )
 def test_family_and_tag_tell_the_toolkit(image: str, expected: str) -> None:
-    """F11, S10; app/knowledge/image_cuda.yaml."""
-    found = cuda_of(image)
+    """F11, S10: the source is app/knowledge/image_cuda.yaml."""
+    inferred = cuda_of(image)
 
-    assert (expected, True) == found
+    assert (expected, True) == inferred
 
 
-@pytest.mark.parametrize(("image", "row"), [pytest.param(*each, id=each[0].rpartition(":")[2]) for each in MONTHS])
+@pytest.mark.parametrize(("image", "row"), [pytest.param(*month, id=month[0].rpartition(":")[2]) for month in MONTHS])
 def test_month_is_what_its_release_notes_say(image: str, row: dict[str, Any]) -> None:
-    """app/knowledge/image_cuda.yaml, ngc_months: a full driver is the native floor, a branch leaves it to the toolkit
-    table."""
+    """A full driver version is the native minimum; for a branch, the toolkit table counts (image_cuda.yaml,
+    ngc_months)."""
     driver = parse_version(row["min_driver"])
     listed = row.get("dc_gpu_alt_branches", ())
-    branches = tuple((parse_version(each)[0], parse_version(each)) for each in listed)
+    branches = tuple((parse_version(branch)[0], parse_version(branch)) for branch in listed)
 
-    found = IMAGES.infer(image)
+    inferred = IMAGES.infer(image)
 
-    assert found is not None
-    assert (driver if len(driver) > 1 else None, branches) == (found.native, found.forward)
-    assert major_minor(found.cuda) == major_minor(parse_version(".".join(row["cuda"].split(" ")[0].split(".")[:3])))
-    assert found.requires is None
-    assert bool(row.get("unsourced")) is ("unsourced" in found.evidence)
+    assert inferred is not None
+    assert (driver if len(driver) > 1 else None, branches) == (inferred.native, inferred.forward)
+    assert major_minor(inferred.cuda) == major_minor(parse_version(".".join(row["cuda"].split(" ")[0].split(".")[:3])))
+    assert inferred.requires is None
+    assert bool(row.get("unsourced")) is ("unsourced" in inferred.evidence)
 
 
 @pytest.mark.parametrize(
@@ -160,11 +160,11 @@ def test_month_is_what_its_release_notes_say(image: str, row: dict[str, Any]) ->
     [("24.02", None), ("24.12", None), ("25.02", None), ("25.03", (7, 5)), ("25.10", (7, 5)), ("26.07", (7, 5))],
 )
 def test_months_from_25_03_on_need_turing(image: str, expected: tuple[int, int] | None) -> None:
-    """docs/reference/compatibility.md#cuda; Triton release notes 24.03, 25.03."""
-    found = IMAGES.infer(TORCH % image)
+    """The sources are docs/reference/compatibility.md#cuda and Triton's release notes 24.03 and 25.03."""
+    inferred = IMAGES.infer(TORCH % image)
 
-    assert found is not None
-    assert expected == found.capability_floor
+    assert inferred is not None
+    assert expected == inferred.capability_floor
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_months_from_25_03_on_need_turing(image: str, expected: tuple[int, int] 
         ("registry.example/train:cuda-13.3.0", "13.3"),
         ("registry.example/train:torch2.4.1cu124", "12.4"),
         ("nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0", "12.5"),
-        # the last part of the name, where the tag says nothing
+        # the last part of the name counts where the tag has no CUDA
         ("registry.example/train-cu118:1", "11.8"),
         ("registry.example/cuda-12.4-runtime", "12.4"),
         ("registry.example/train-cuda11.8:2-cu124", "12.4"),
@@ -197,10 +197,10 @@ def test_months_from_25_03_on_need_turing(image: str, expected: tuple[int, int] 
     ],
 )
 def test_other_tag_that_names_cuda_is_a_preference(image: str, expected: str) -> None:
-    """Any other tag pattern = preferred; `cuda12` means 12.0 (docs/reference/compatibility.md#cuda)."""
-    found = cuda_of(image)
+    """The CUDA of any other tag is preferred, and `cuda12` means 12.0 (docs/reference/compatibility.md#cuda)."""
+    inferred = cuda_of(image)
 
-    assert (expected, False) == found
+    assert (expected, False) == inferred
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_other_tag_that_names_cuda_is_a_preference(image: str, expected: str) ->
     ],
 )
 def test_unknown_image_infers_nothing(image: str) -> None:
-    """Unknown = nothing; images are never fetched (docs/reference/compatibility.md#cuda)."""
+    """An unknown image needs nothing; images are never fetched (docs/reference/compatibility.md#cuda)."""
     assert cuda_of(image) is None
 
 
@@ -250,46 +250,10 @@ DIGEST = "@sha256:" + "0" * 64
     "name", ["nvidia/cuda:12.4.1-base-ubuntu22.04", "pytorch/pytorch:2.4.0-cuda12.4-cudnn9-runtime"]
 )
 def test_default_registry_and_digest_change_nothing(prefix: str, digest: str, name: str) -> None:
-    found = IMAGES.infer(prefix + name + digest)
+    inferred = IMAGES.infer(prefix + name + digest)
 
-    assert found is not None
-    assert IMAGES.infer(name) == found
-
-
-@pytest.mark.parametrize(
-    ("tag", "branches", "consumer"),
-    [
-        ("11.8.0-base", {450, 470, 510, 515}, {470, 510, 515}),
-        ("12.1.0-base", {470, 525}, {470, 525}),
-        ("12.2.2-base", {470, 525}, {470, 525}),
-        ("12.4.0-base", {470, 525, 535}, {470, 525, 535}),
-        ("12.5.1-base", {470, 535, 550}, set()),
-        ("12.6.3-base", {470, 535, 550}, set()),
-        ("12.8.1-devel", {470, 535, 550, 560, 565}, set()),
-        ("12.9.1-devel", {535, 550, 560, 565, 570}, set()),
-        ("13.0.0-base", {535, 550, 565, 570, 575}, set()),
-    ],
-)
-def test_cuda_base_image_names_the_branches_it_starts_on(tag: str, branches: set[int], consumer: set[int]) -> None:
-    """From NVIDIA_REQUIRE_CUDA in nvidia/cuda's Dockerfiles; from 12.5 on no list names a GeForce."""
-    found = IMAGES.infer(f"nvidia/cuda:{tag}")
-
-    assert found is not None
-    assert found.requires is not None
-    assert [branches, consumer] == [set(found.requires.branches), set(found.requires.consumer_branches)]
-
-
-@pytest.mark.parametrize(
-    "tag",
-    ["11.3.1-base", "13.2.0-base", "13.0.2-base", "9.2-base"],
-    ids=["any driver", "no list read", "list read of 13.0.0 alone", "no branch"],
-)
-def test_cuda_base_image_whose_list_refuses_nothing_or_is_not_known_has_none(tag: str) -> None:
-    """Only what every published variant of an image refuses is refused."""
-    found = IMAGES.infer(f"nvidia/cuda:{tag}")
-
-    assert found is not None
-    assert found.requires is None
+    assert inferred is not None
+    assert IMAGES.infer(name) == inferred
 
 
 @pytest.mark.parametrize(
@@ -298,71 +262,5 @@ def test_cuda_base_image_whose_list_refuses_nothing_or_is_not_known_has_none(tag
     ids=["name", "tag", "path"],
 )
 def test_endless_reference_is_answered(image: str) -> None:
-    """No input makes the regular expressions run away."""
+    """No input makes a regular expression run for seconds."""
     assert IMAGES.infer(image) is None
-
-
-def host(driver: str, cuda: str = "", capability: str = "", datacenter: str = "yes") -> HostFacts:
-    """Make what a node answers; without a label, the CUDA is what its driver's branch reports."""
-    version = parse_version(driver)
-    found = parse_version(cuda) if cuda else knowledge().cuda.highest_cuda(version)
-    return HostFacts(version, found, parse_version(capability) if capability else None, datacenter == "yes")
-
-
-@pytest.mark.parametrize(
-    ("require", "driver", "more", "expected"),
-    [
-        pytest.param("cuda>=12.4", "550.54.15", {}, True, id="reported CUDA"),
-        pytest.param("cuda>=12.4", "545.23.08", {}, False, id="reports 12.3"),
-        pytest.param("cuda>=12.4", "545.23.08", {"cuda": "12.4"}, True, id="the label counts"),
-        pytest.param("cuda>=12.4 brand=tesla,driver>=535,driver<536", "535.54.03", {}, True, id="or"),
-        pytest.param("cuda>=12.4 brand=tesla,driver>=535,driver<536", "536.1", {"cuda": "12.2"}, False, id="and"),
-        pytest.param("brand=geforce", "535.54.03", {"datacenter": "no"}, True, id="brand"),
-        pytest.param("brand=geforce", "535.54.03", {}, False, id="other brand"),
-        pytest.param("brand!=geforce", "535.54.03", {}, True, id="not that brand"),
-        pytest.param("arch>=8.0", "535.54.03", {"capability": "7.5"}, False, id="architecture"),
-        pytest.param("arch>=8.0", "535.54.03", {}, True, id="unknown is taken to hold"),
-        pytest.param("cuda!=12.2", "535.54.03", {}, False, id="not equal"),
-        pytest.param("cuda=12.2", "535.54.03", {}, True, id="equal"),
-        pytest.param("cuda<12.3,cuda>12.1", "535.54.03", {}, True, id="between"),
-        pytest.param("cuda<=12.1", "535.54.03", {}, False, id="at most"),
-        pytest.param("moon>=1", "535.54.03", {}, True, id="unknown property is skipped"),
-        pytest.param("cuda=>12", "535.54.03", {}, False, id="no comparison"),
-        pytest.param("cuda>=new", "535.54.03", {}, False, id="no version"),
-    ],
-)
-def test_requirement_is_judged_as_the_container_toolkit_does(
-    require: str, driver: str, more: dict[str, str], expected: bool
-) -> None:
-    """docs/reference/compatibility.md#cuda; NVIDIA/nvidia-container-toolkit internal/requirements."""
-    found = requirement_holds(parse_require([require]), host(driver, **more))
-
-    assert expected is found
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        (["cuda>=12.4 brand=tesla,driver>=470"], (12, 4)),
-        (["cuda>=12.4 cuda>=11.8"], (11, 8)),
-        (["cuda>=12.4", "cuda>=11.8"], (12, 4)),
-        (["driver>=535"], None),
-        (["cuda<13"], None),
-        ([" ", ""], None),
-    ],
-    ids=["with branches", "alternatives: lowest", "variables: highest", "driver alone", "upper bound", "empty"],
-)
-def test_requirement_asks_for_its_lowest_cuda(values: list[str], expected: Version | None) -> None:
-    found = lowest_cuda(parse_require(values))
-
-    assert expected == found
-
-
-def test_several_variables_must_all_hold() -> None:
-    """The container toolkit's rule: NVIDIA_REQUIRE_* variables are joined by and."""
-    found = [
-        requirement_holds(parse_require(["cuda>=12.0", second]), host("535.54.03"))
-        for second in ("driver>=1", "driver>=999")
-    ]
-
-    assert found == [True, False]

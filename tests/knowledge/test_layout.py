@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MIG layouts of a node against trying every place for every instance, on every product of the tables (F60)."""
+"""Placing MIG instances on a node against trying every placement of every instance, for every product (F60)."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -16,18 +16,18 @@ from tests.builders import knowledge
 H100 = "NVIDIA-H100-80GB-HBM3"
 A100_40 = "NVIDIA-A100-SXM4-40GB"
 RTX = "NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition"
-GEOMETRIES = sorted({id(each): name for name, each in knowledge().geometry.items()}.values())
-"""One product of each table row: sisters share the geometry."""
+GEOMETRIES = sorted({id(table): name for name, table in knowledge().geometry.items()}.values())
+"""One product for each table row, since products of one row share the geometry."""
 
 
 def layout(product: str, *taken: tuple[str, int], gpu: str = "gpu-0") -> GPULayout:
-    return GPULayout(gpu, knowledge().geometry[normal_form(product)], tuple(Instance(*each) for each in taken))
+    return GPULayout(gpu, knowledge().geometry[normal_form(product)], tuple(Instance(*instance) for instance in taken))
 
 
 def legal(geometry: Geometry, instances: Sequence[Instance]) -> bool:
-    """Say by the rules of the facts whether these instances may lie on one GPU together."""
+    """Tell by the rules of the fact file whether these instances may lie on one GPU together."""
     slots = geometry.slots
-    slices = [each for name, start in instances for each in range(start, start + slots[name].length)]
+    slices = [memory_slice for name, start in instances for memory_slice in range(start, start + slots[name].length)]
     return (
         all(start in slots[name].starts for name, start in instances)
         and len(slices) == len(set(slices))
@@ -36,35 +36,37 @@ def legal(geometry: Geometry, instances: Sequence[Instance]) -> bool:
     )
 
 
-def can_lie(gpus: list[tuple[Geometry, list[Instance]]], wanted: Sequence[str]) -> bool:
+def can_lie(gpus: list[tuple[Geometry, list[Instance]]], profiles: Sequence[str]) -> bool:
     """Try every GPU and every start for each instance in turn."""
-    if not wanted:
+    if not profiles:
         return True
     for geometry, there in gpus:
-        for start in geometry.slots[wanted[0]].starts if wanted[0] in geometry.slots else ():
-            there.append(Instance(wanted[0], start))
-            found = legal(geometry, there) and can_lie(gpus, wanted[1:])
+        for start in geometry.slots[profiles[0]].starts if profiles[0] in geometry.slots else ():
+            there.append(Instance(profiles[0], start))
+            fits = legal(geometry, there) and can_lie(gpus, profiles[1:])
             there.pop()
-            if found:
+            if fits:
                 return True
     return False
 
 
-def check(layouts: Sequence[GPULayout], wanted: Sequence[str]) -> None:
-    """Compare with trying everything; what is found must be legal, and in the order asked."""
-    found = place_instances(layouts, wanted)
+def check(layouts: Sequence[GPULayout], profiles: Sequence[str]) -> None:
+    """Compare with trying everything. The result must be legal, and in the order of the wanted instances."""
+    places = place_instances(layouts, profiles)
 
-    assert (found is not None) is can_lie([(layout.geometry, list(layout.taken)) for layout in layouts], wanted)
-    for index, layout in enumerate(layouts if found is not None else ()):
+    assert (places is not None) is can_lie([(layout.geometry, list(layout.taken)) for layout in layouts], profiles)
+    for index, layout in enumerate(layouts if places is not None else ()):
         new = [
-            Instance(name, place.start) for name, place in zip(wanted, found or (), strict=True) if place.gpu == index
+            Instance(name, place.start)
+            for name, place in zip(profiles, places or (), strict=True)
+            if place.gpu == index
         ]
         assert legal(layout.geometry, [*layout.taken, *new])
 
 
 @st.composite
 def occupied(draw: st.DrawFn, product: str) -> GPULayout:
-    """Draw a GPU on which instances lie where somebody once made them: any legal layout, however unhandy."""
+    """Draw a GPU with instances in any legal layout, even a wasteful one."""
     geometry = knowledge().geometry[product]
     spots = [Instance(name, start) for name, slot in geometry.slots.items() for start in slot.starts]
     there: list[Instance] = []
@@ -76,35 +78,35 @@ def occupied(draw: st.DrawFn, product: str) -> GPULayout:
 
 @pytest.mark.parametrize("product", GEOMETRIES)
 def test_instances_fit_just_where_some_place_is_left_for_each(product: str) -> None:
-    """F60, P13: one GPU of every product, any layout on it."""
+    """F60, P13: one GPU of every product, with any layout on it."""
     names = sorted(knowledge().geometry[product].slots)
 
     @settings(max_examples=120, derandomize=True, deadline=None)
     @given(occupied(product), st.lists(st.sampled_from(names), max_size=5))
-    def run(one: GPULayout, wanted: list[str]) -> None:
-        check([one], wanted)
-        starts = one.geometry.find_starts(wanted, one.taken)
-        assert (starts is not None) is (place_instances([one], wanted) is not None)
+    def run(one: GPULayout, profiles: list[str]) -> None:
+        check([one], profiles)
+        starts = one.geometry.find_starts(profiles, one.taken)
+        assert (starts is not None) is (place_instances([one], profiles) is not None)
 
     run()
 
 
 @pytest.mark.parametrize("product", GEOMETRIES)
 def test_instances_fit_on_a_node_just_where_some_gpu_has_a_place_for_each(product: str) -> None:
-    """F60: two or three GPUs, of which one may be of another product."""
+    """F60: the node has two or three GPUs, of which one may be of another product."""
     names = sorted(knowledge().geometry[product].slots)
     other = st.sampled_from(GEOMETRIES).flatmap(occupied)
 
     @settings(max_examples=60, derandomize=True, deadline=None)
     @given(st.lists(occupied(product), min_size=1, max_size=2), other, st.lists(st.sampled_from(names), max_size=4))
-    def run(some: list[GPULayout], one: GPULayout, wanted: list[str]) -> None:
-        check([*some, one], wanted)
+    def run(some: list[GPULayout], one: GPULayout, profiles: list[str]) -> None:
+        check([*some, one], profiles)
 
     run()
 
 
 @pytest.mark.parametrize(
-    ("product", "taken", "wanted", "fits"),
+    ("product", "taken", "profiles", "fits"),
     [
         (H100, [], ["4g.40gb", "3g.40gb"], True),
         (H100, [("1g.10gb", 0)], ["4g.40gb"], False),
@@ -130,10 +132,10 @@ def test_instances_fit_on_a_node_just_where_some_gpu_has_a_place_for_each(produc
     ],
 )
 def test_where_an_instance_lies_decides(
-    product: str, taken: list[tuple[str, int]], wanted: list[str], fits: bool
+    product: str, taken: list[tuple[str, int]], profiles: list[str], fits: bool
 ) -> None:
-    """F60, P14: a small slice at a bad start blocks a large one although slices enough are free."""
-    assert (place_instances([layout(product, *taken)], wanted) is not None) is fits
+    """F60, P14: a small slice at a bad start blocks a large one although enough slices are free."""
+    assert (place_instances([layout(product, *taken)], profiles) is not None) is fits
 
 
 def test_fuller_gpu_is_filled_first_and_the_order_asked_is_kept() -> None:
@@ -145,13 +147,13 @@ def test_fuller_gpu_is_filled_first_and_the_order_asked_is_kept() -> None:
 
 
 def test_many_slices_are_shared_out_over_eight_gpus() -> None:
-    """F60: full to the last compute slice, and one more does not fit."""
+    """F60: the node is full to the last compute slice, and one more instance does not fit."""
     node = [layout(H100, gpu=f"gpu-{minor}") for minor in range(8)]
 
-    found = place_instances(node, ["4g.40gb", "3g.40gb"] * 8)
+    places = place_instances(node, ["4g.40gb", "3g.40gb"] * 8)
 
-    assert found is not None
-    assert {2} == set(Counter(place.gpu for place in found).values())
+    assert places is not None
+    assert {2} == set(Counter(place.gpu for place in places).values())
     assert place_instances(node, ["4g.40gb", "3g.40gb"] * 8 + ["1g.10gb"]) is None
     assert place_instances([], ["1g.10gb"]) is None
     assert place_instances([], []) == ()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MIG profiles: sizes are per product and never compared by name; resource names and wishes."""
+"""MIG profiles: sizes belong to a product and are never compared by name; resource names and minimum profiles."""
 
 import pytest
 
@@ -32,17 +32,17 @@ GIB = 1024
     ],
 )
 def test_size_is_that_of_the_product(product: str, profile: str, compute: int, gib: int) -> None:
-    """app/knowledge/mig_profiles.yaml (MIG user guide, supported-mig-profiles)."""
-    found = MIG.size(product, profile)
+    """The source is app/knowledge/mig_profiles.yaml (MIG user guide, supported-mig-profiles)."""
+    size = MIG.size(product, profile)
 
-    assert SliceSize(compute, gib * GIB) == found
+    assert SliceSize(compute, gib * GIB) == size
 
 
 @pytest.mark.parametrize("product", [None, "NVIDIA-X9000", "Tesla-T4"], ids=["unknown", "not in the table", "no MIG"])
 def test_size_without_a_row_is_read_off_the_name(product: str | None) -> None:
-    found = MIG.size(product, "2g.20gb")
+    size = MIG.size(product, "2g.20gb")
 
-    assert SliceSize(2, 20 * GIB) == found
+    assert SliceSize(2, 20 * GIB) == size
 
 
 @pytest.mark.parametrize(
@@ -64,20 +64,20 @@ def test_slice_covers_what_is_no_larger_in_compute_and_memory(large: str, small:
     assert one is not None
     assert other is not None
 
-    found = one.covers(other)
+    covers = one.covers(other)
 
-    assert expected is found
+    assert expected is covers
 
 
 NAMES = sorted(MIG.sizes)
 
 
-@pytest.mark.parametrize(("product", "profile"), NAMES, ids=[" ".join(each) for each in NAMES])
+@pytest.mark.parametrize(("product", "profile"), NAMES, ids=[" ".join(row) for row in NAMES])
 def test_every_profile_of_the_table_can_be_asked_and_sized(product: str, profile: str) -> None:
-    """P12, F57, P13: no row has a name that annotations or resources could not carry."""
-    found = parse_profile(profile), profile_of(f"nvidia.com/mig-{profile}"), nominal_size(profile)
+    """P12, F57, P13: every profile's name is valid in annotations and resources."""
+    read = parse_profile(profile), profile_of(f"nvidia.com/mig-{profile}"), nominal_size(profile)
 
-    assert ((profile, False), profile, MIG.size(product, profile)) == found
+    assert ((profile, False), profile, MIG.size(product, profile)) == read
 
 
 @pytest.mark.parametrize(
@@ -98,9 +98,9 @@ def test_every_profile_of_the_table_can_be_asked_and_sized(product: str, profile
 )
 def test_resource_names_its_profile(resource: str, expected: str | None) -> None:
     """See docs/reference/sharing-and-memory.md#mig-at-least."""
-    found = profile_of(resource)
+    profile = profile_of(resource)
 
-    assert expected == found
+    assert expected == profile
 
 
 @pytest.mark.parametrize(
@@ -117,10 +117,10 @@ def test_resource_names_its_profile(resource: str, expected: str | None) -> None
     ],
 )
 def test_wish_is_written_as_resources_write_it(text: str, expected: tuple[str, bool]) -> None:
-    """Every + is a point in the resource's name (docs/reference/sharing-and-memory.md#mig-at-least)."""
-    found = parse_profile(text)
+    """Every `+` is a `.` in the resource's name (docs/reference/sharing-and-memory.md#mig-at-least)."""
+    wish = parse_profile(text)
 
-    assert expected == found
+    assert expected == wish
 
 
 @pytest.mark.parametrize(
@@ -142,21 +142,21 @@ def test_wish_is_written_as_resources_write_it(text: str, expected: tuple[str, b
     ],
 )
 def test_text_that_is_no_profile_is_bad_input(text: str) -> None:
-    """Profiles whose compute instance does not fill the GPU instance (1c.2g) are not exposed."""
+    """The device plugin does not offer profiles whose compute instance is smaller than the GPU instance (1c.2g)."""
     with pytest.raises(BadInput, match="mig-profile: got"):
         parse_profile(text)
 
 
 def test_media_profile_is_another_than_the_plain_one() -> None:
-    """`1g.10gb.me` is not `1g.10gb` (docs/reference/sharing-and-memory.md#mig-at-least)."""
-    found = MIG.profiles("a100-sxm4-80gb")
+    """`1g.10gb.me` is a different profile from `1g.10gb` (docs/reference/sharing-and-memory.md#mig-at-least)."""
+    profiles = MIG.profiles("a100-sxm4-80gb")
 
-    assert {"1g.10gb", "1g.10gb.me"} <= set(found)
+    assert {"1g.10gb", "1g.10gb.me"} <= set(profiles)
 
 
 @pytest.mark.parametrize("product", ["tesla-t4", "t4", "l40s", "a10", "x9000"])
 def test_product_without_mig_has_no_profiles(product: str) -> None:
-    """app/knowledge/mig_profiles.yaml, not_mig_capable."""
+    """The products are those of app/knowledge/mig_profiles.yaml, not_mig_capable."""
     assert MIG.profiles(product) == ()
 
 
@@ -165,7 +165,7 @@ def test_product_without_mig_has_no_profiles(product: str) -> None:
     [("a100-sxm4-40gb", 7, 40), ("a100-sxm4-80gb", 7, 80), ("a30", 4, 24), ("h200", 7, 141)],
 )
 def test_largest_profile_is_the_whole_gpu(product: str, compute: int, gib: int) -> None:
-    """app/knowledge/mig_profiles.yaml."""
-    found = MIG.size(product, MIG.profiles(product)[-1])
+    """The source is app/knowledge/mig_profiles.yaml."""
+    size = MIG.size(product, MIG.profiles(product)[-1])
 
-    assert SliceSize(compute, gib * GIB) == found
+    assert SliceSize(compute, gib * GIB) == size

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operator's own facts: laid over the shipped tables, row by row (F81), and what clouds say without GFD."""
+"""An operator's own facts over the shipped tables, row by row (F81), and clouds' labels on nodes without GFD."""
 
 from pathlib import Path
 
@@ -23,67 +23,67 @@ def test_own_product_is_known_beside_the_shipped_ones(tmp_path: Path) -> None:
     """F81."""
     row = "{product: NVIDIA-X1, family: X1, compute_capability: '14.0', memory_mib: 1024, nvlink: true}"
 
-    found = read_knowledge(own(tmp_path, gpu_products=f"products: [{row}]")).products
+    products = read_knowledge(own(tmp_path, gpu_products=f"products: [{row}]")).products
 
-    assert found.names_any(found.pattern("X1"))
-    assert len(found.by_form) == len(knowledge().products.by_form) + 1
+    assert products.names_any(products.pattern("X1"))
+    assert len(products.by_form) == len(knowledge().products.by_form) + 1
 
 
 def test_own_row_changes_only_what_it_names(tmp_path: Path) -> None:
     """F81."""
-    found = read_knowledge(own(tmp_path, gpu_products="products: [{product: Tesla-T4, memory_mib: 15109}]")).products
+    products = read_knowledge(own(tmp_path, gpu_products="products: [{product: Tesla-T4, memory_mib: 15109}]")).products
 
-    row = found.find("Tesla-T4")
+    row = products.find("Tesla-T4")
     assert row is not None
     assert (row.memory_mib, row.family) == (15109, "T4")
 
 
 def test_row_can_be_taken_away(tmp_path: Path) -> None:
     """F81."""
-    found = read_knowledge(own(tmp_path, gpu_products="products: [{product: Tesla-T4, remove: true}]")).products
+    products = read_knowledge(own(tmp_path, gpu_products="products: [{product: Tesla-T4, remove: true}]")).products
 
-    assert found.find("Tesla-T4") is None
+    assert products.find("Tesla-T4") is None
 
 
 def test_own_image_family_is_asked_before_the_shipped_ones(tmp_path: Path) -> None:
     """F11, F81."""
     row = "{images: [registry.example/*], tag_regex: '^(?P<cuda>[0-9.]+)$', cuda: tag}"
 
-    found = read_knowledge(own(tmp_path, image_cuda=f"image_families: [{row}]")).images.infer(
+    inferred = read_knowledge(own(tmp_path, image_cuda=f"image_families: [{row}]")).images.infer(
         "registry.example/a/b:12.4"
     )
 
-    assert found is not None
-    assert (found.cuda, found.required) == ((12, 4), True)
+    assert inferred is not None
+    assert (inferred.cuda, inferred.required) == ((12, 4), True)
 
 
 def test_own_image_family_leaves_the_shipped_ones(tmp_path: Path) -> None:
-    """F11, F81: several families read the CUDA off their tags; a row of one's own is not another word for theirs."""
+    """F11, F81: several families read CUDA from their tags, and a new row is no synonym of theirs."""
     row = "{images: [registry.example/*], tag_regex: '^(?P<cuda>[0-9.]+)$', cuda: tag}"
 
-    found = read_knowledge(own(tmp_path, image_cuda=f"image_families: [{row}]")).images
+    images = read_knowledge(own(tmp_path, image_cuda=f"image_families: [{row}]")).images
 
-    assert len(found.families) == 1 + len(knowledge().images.families)
-    assert found.infer("nvidia/cuda:12.4.1-base") == knowledge().images.infer("nvidia/cuda:12.4.1-base")
+    assert len(images.families) == 1 + len(knowledge().images.families)
+    assert images.infer("nvidia/cuda:12.4.1-base") == knowledge().images.infer("nvidia/cuda:12.4.1-base")
 
 
 def test_own_toolkit_row_moves_the_native_driver(tmp_path: Path) -> None:
     """F34, F81."""
     text = "toolkits: [{toolkit: 14.0 GA, cuda: '14.0', min_driver_linux: 700.10.01}]"
 
-    found = read_knowledge(own(tmp_path, cuda_driver=text)).cuda
+    cuda = read_knowledge(own(tmp_path, cuda_driver=text)).cuda
 
-    assert found.toolkit(parse_version("14.0")).native == (700, 10, 1)
+    assert cuda.toolkit(parse_version("14.0")).native == (700, 10, 1)
 
 
 def test_own_resource_family_makes_its_pods_gpu_pods(tmp_path: Path) -> None:
     """S12."""
     row = "{name: acme, resources: [acme.com/npu], prefixes: [], whole: acme.com/npu, taint_keys: [acme.com/npu]}"
 
-    found = read_knowledge(own(tmp_path, families=f"families: [{row}]")).families
+    families = read_knowledge(own(tmp_path, families=f"families: [{row}]")).families
 
-    assert found.of("acme.com/npu") is not None
-    assert [family.name for family in found.all] == ["acme", "nvidia", "amd", "intel", "habana"]
+    assert families.of("acme.com/npu") is not None
+    assert [family.name for family in families.all] == ["acme", "nvidia", "amd", "intel", "habana"]
 
 
 @pytest.mark.parametrize(
@@ -146,10 +146,10 @@ def test_missing_folder_is_said(tmp_path: Path) -> None:
     ],
 )
 def test_cloud_labels_tell_what_gfd_has_not(labels: dict[str, str], product: str | None, sharing: Sharing) -> None:
-    """S3: GPU Feature Discovery's own label counts first; the cloud's fills the gap."""
-    found = node(product=None, labels=labels).node_class
+    """S3: GPU Feature Discovery's own label counts first, and the cloud's label where that is missing."""
+    node_class = node(product=None, labels=labels).node_class
 
-    assert (product, sharing) == (found.product, found.sharing)
+    assert (product, sharing) == (node_class.product, node_class.sharing)
     assert node(product="NVIDIA-A10", labels=labels).node_class.product == "a10"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products by whole tokens: every pair that substring matching confuses, and the property over the whole table."""
+"""Product names match by whole tokens: all pairs that substring matching confuses, and a law for the whole table."""
 
 import pytest
 
@@ -12,7 +12,7 @@ LABELS = sorted(product.label for product in PRODUCTS.by_form.values())
 
 PRO_6000 = "NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition"
 CONFUSED = [
-    # (what is asked, what it is, what substring matching takes besides)
+    # (what is asked for, what it is, what substring matching would also match)
     ("A10", ["NVIDIA-A10"], ["NVIDIA-A100-SXM4-40GB", "NVIDIA-A100-80GB-PCIe", "NVIDIA-A10G", "NVIDIA-A100X"]),
     ("A10G", ["NVIDIA-A10G"], ["NVIDIA-A10", "NVIDIA-A100-SXM4-80GB"]),
     ("A100", ["NVIDIA-A100-80GB-PCIe", "A100-SXM4-40GB"], ["NVIDIA-A10", "NVIDIA-A100X", "NVIDIA-A1000"]),
@@ -48,11 +48,11 @@ CONFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("asked", "meant", "others"), CONFUSED, ids=[row[0] for row in CONFUSED])
+@pytest.mark.parametrize(("word", "meant", "others"), CONFUSED, ids=[row[0] for row in CONFUSED])
 @pytest.mark.parametrize("suffix", ["", "-SHARED", "-MIG-1g.10gb", "-MIG-1g.10gb.me-SHARED", "-MIG-INVALID"])
-def test_product_is_that_one_and_no_other(asked: str, meant: list[str], others: list[str], suffix: str) -> None:
+def test_product_is_that_one_and_no_other(word: str, meant: list[str], others: list[str], suffix: str) -> None:
     """F31, P1, P2."""
-    pattern = PRODUCTS.pattern(asked)
+    pattern = PRODUCTS.pattern(word)
 
     assert [label for label in meant if not pattern.matches(normal_form(label + suffix))] == []
     assert [label for label in others if pattern.matches(normal_form(label + suffix))] == []
@@ -67,7 +67,7 @@ def test_canonical_name_means_itself_alone(label: str) -> None:
 
 
 def test_families_share_no_product() -> None:
-    """F31: a family word is a set of products, and the sets are disjoint."""
+    """F31: a family is a set of products, and no two families have a product in common."""
     counted = [form for forms in PRODUCTS.families.values() for form in forms]
 
     assert sorted(counted) == sorted(PRODUCTS.by_form)
@@ -82,7 +82,7 @@ def test_letter_case_does_not_count(spelling: str) -> None:
     "wrong", ["A10*", "*0", "", " ", "A-", "-A", "A--B", "A B", "A/B", "x" * 64, "*-*-*-*", "A.*-*"]
 )
 def test_bad_pattern_is_bad_input(wrong: str) -> None:
-    """A star stands for whole tokens (docs/reference/compatibility.md#products)."""
+    """A star stands for whole tokens only (docs/reference/compatibility.md#products)."""
     with pytest.raises(BadInput, match="product: got"):
         PRODUCTS.pattern(wrong)
 

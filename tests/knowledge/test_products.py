@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products: patterns compared with a slow twin, every name that substring matching would confuse, and the columns."""
+"""Products: patterns against a slow twin, all names that substring matching would confuse, and the table's columns."""
 
 from itertools import product as pairs
 
@@ -15,7 +15,7 @@ PRODUCTS = knowledge().products
 ROWS = list(PRODUCTS.by_form.values())
 FAMILIES = sorted({row.family for row in ROWS})
 TRAPS = [(family, row.label) for family, row in pairs(FAMILIES, ROWS) if family in row.label and family != row.family]
-"""Every label that a family's word occurs in although it is another family's."""
+"""Every label that contains the word of a family to which it does not belong."""
 
 WORDS = st.sampled_from(["A10", "A100", "L4", "L40", "H20", "H200", "3e", "SXM4", "80GB", "PCIe", "X", "nvl"])
 LABELS = st.lists(WORDS, min_size=1, max_size=4).map("-".join)
@@ -25,9 +25,9 @@ GLOBS = st.lists(st.sampled_from(["*", "A10", "A100", "SXM4", "80GB", "X"]), min
 @pytest.mark.parametrize(("family", "label"), TRAPS, ids=[" in ".join(trap) for trap in TRAPS])
 def test_family_never_takes_a_label_that_merely_contains_its_word(family: str, label: str) -> None:
     """F31, P1, P2."""
-    found = PRODUCTS.pattern(family).matches(normal_form(label))
+    matches = PRODUCTS.pattern(family).matches(normal_form(label))
 
-    assert found is False
+    assert matches is False
 
 
 @pytest.mark.parametrize(
@@ -48,50 +48,50 @@ def test_family_never_takes_a_label_that_merely_contains_its_word(family: str, l
     ],
 )
 def test_traps_hold_every_pair_that_users_met(family: str, label: str) -> None:
-    """P1, P2: so that the test above is never vacuous."""
+    """P1, P2: the test above must not pass for want of examples."""
     assert (family, label) in TRAPS
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_bare_word_means_every_product_of_its_family(family: str) -> None:
-    """`H100` = every H100 (docs/reference/compatibility.md#products)."""
+    """`H100` means every H100 (docs/reference/compatibility.md#products)."""
     expected = {row.label for row in ROWS if row.family == family}
 
-    found = {row.label for row in ROWS if PRODUCTS.pattern(family.lower()).matches(normal_form(row.label))}
+    matched = {row.label for row in ROWS if PRODUCTS.pattern(family.lower()).matches(normal_form(row.label))}
 
-    assert expected == found
+    assert expected == matched
 
 
 @pytest.mark.parametrize(
     "label", ["NVIDIA-A300", "NVIDIA-A200", "NVIDIA-A250", "NVIDIA-T40", "NVIDIA-T400", "NVIDIA-H1000", "NVIDIA-L400"]
 )
 def test_product_of_tomorrow_is_of_no_family_of_today(label: str) -> None:
-    """F31: A30 is not A300, A2 not A200, T4 not T40."""
-    found = [family for family in FAMILIES if PRODUCTS.pattern(family).matches(normal_form(label))]
+    """F31: an A300 is no A30, an A200 is no A2, and a T40 is no T4."""
+    families = [family for family in FAMILIES if PRODUCTS.pattern(family).matches(normal_form(label))]
 
-    assert found == []
+    assert families == []
 
 
-def occurs(asked: list[str], label: list[str]) -> bool:
-    """Say whether tokens occur in sequence, by trying every place."""
-    return any(label[start : start + len(asked)] == asked for start in range(len(label)))
+def occurs(tokens: list[str], label: list[str]) -> bool:
+    """Tell whether tokens occur in sequence, by trying every place."""
+    return any(label[start : start + len(tokens)] == tokens for start in range(len(label)))
 
 
 @given(st.lists(WORDS, max_size=2), LABELS)
 def test_unknown_word_is_a_sequence_of_whole_tokens(words: list[str], label: str) -> None:
     """See docs/reference/compatibility.md#products."""
-    asked = "-".join(["Z9", *words])
+    word = "-".join(["Z9", *words])
 
-    found = (
-        PRODUCTS.pattern(asked).matches(normal_form(f"NVIDIA-{label}-{asked}")),
-        PRODUCTS.pattern(asked).matches(normal_form(f"NVIDIA-{label}")),
+    matches = (
+        PRODUCTS.pattern(word).matches(normal_form(f"NVIDIA-{label}-{word}")),
+        PRODUCTS.pattern(word).matches(normal_form(f"NVIDIA-{label}")),
     )
 
-    assert (True, occurs(asked.lower().split("-"), label.lower().split("-"))) == found
+    assert (True, occurs(word.lower().split("-"), label.lower().split("-"))) == matches
 
 
 def stars(glob: list[str], label: list[str]) -> bool:
-    """Say whether a glob fits all of a label, a star standing for one or more tokens, by trying every length."""
+    """Tell whether a glob matches a whole label, trying every length of one or more tokens for each star."""
     if not glob:
         return not label
     if glob[0] == "*":
@@ -102,26 +102,26 @@ def stars(glob: list[str], label: list[str]) -> bool:
 @given(GLOBS.filter(lambda glob: 1 <= glob.count("*") <= 3), LABELS)
 def test_glob_is_anchored_over_whole_tokens(glob: str, label: str) -> None:
     """See docs/reference/compatibility.md#products."""
-    found = PRODUCTS.pattern(f"NVIDIA-{glob}").matches(normal_form(f"NVIDIA-{label}"))
+    matches = PRODUCTS.pattern(f"NVIDIA-{glob}").matches(normal_form(f"NVIDIA-{label}"))
 
-    assert stars(glob.lower().split("-"), label.lower().split("-")) is found
+    assert stars(glob.lower().split("-"), label.lower().split("-")) is matches
 
 
 @given(LABELS, st.sampled_from(["", "NVIDIA-", "nvidia-", "Tesla-"]), st.sampled_from(["", "-SHARED"]))
 @pytest.mark.parametrize("sliced", ["", "-MIG-1g.5gb", "-MIG-1g.5gb.me", "-MIG-1g.24gb-me", "-MIG-INVALID"])
 def test_normal_form_drops_vendor_share_and_slice(sliced: str, label: str, vendor: str, shared: str) -> None:
-    """NVIDIA/k8s-device-plugin internal/lm/resource.go and mig-strategy.go; app/knowledge/gpu_products.yaml,
-    conventions."""
-    found = normal_form(vendor + label + sliced + shared)
+    """The sources are NVIDIA/k8s-device-plugin internal/lm/resource.go and mig-strategy.go, and
+    app/knowledge/gpu_products.yaml."""
+    form = normal_form(vendor + label + sliced + shared)
 
-    assert label.lower() == found
+    assert label.lower() == form
 
 
 @pytest.mark.parametrize(
     "pattern", ["A10*", "*A10", "NVIDIA-A1*0", "A100-SXM*", "A100-*GB", "**", "A100-**", "*-A10*", "A100--*", "-*"]
 )
 def test_star_inside_a_token_is_bad_input(pattern: str) -> None:
-    """`A10*` is InvalidAnnotation (docs/reference/compatibility.md#products)."""
+    """`A10*` is an InvalidAnnotation (docs/reference/compatibility.md#products)."""
     with pytest.raises(BadInput):
         PRODUCTS.pattern(pattern)
 
@@ -132,9 +132,9 @@ def test_star_inside_a_token_is_bad_input(pattern: str) -> None:
 )
 def test_suffixes_of_a_pattern_are_dropped_first(pattern: str) -> None:
     """See docs/reference/compatibility.md#products."""
-    found = [row.label for row in ROWS if PRODUCTS.pattern(pattern).matches(normal_form(row.label))]
+    matched = [row.label for row in ROWS if PRODUCTS.pattern(pattern).matches(normal_form(row.label))]
 
-    assert found == ["NVIDIA-A100-SXM4-40GB"]
+    assert matched == ["NVIDIA-A100-SXM4-40GB"]
 
 
 @pytest.mark.parametrize(
@@ -148,16 +148,16 @@ def test_suffixes_of_a_pattern_are_dropped_first(pattern: str) -> None:
 )
 def test_misspelt_product_is_guessed_or_nothing_is(typo: str, expected: str | None) -> None:
     """F79, P3."""
-    found = PRODUCTS.suggest(typo)
+    suggestion = PRODUCTS.suggest(typo)
 
-    assert expected == found
+    assert expected == suggestion
 
 
 def row(label: str) -> Product:
-    """Look a label up that is in the table."""
-    found = PRODUCTS.find(label)
-    assert found is not None
-    return found
+    """Return the row of a label that is in the table."""
+    product = PRODUCTS.find(label)
+    assert product is not None
+    return product
 
 
 @pytest.mark.parametrize(
@@ -174,10 +174,10 @@ def row(label: str) -> Product:
     ],
 )
 def test_nvlink_is_all_to_all_alone(label: str, expected: bool) -> None:
-    """Bridges and C2C are no (docs/reference/compatibility.md#interconnect)."""
-    found = row(label).nvlink
+    """Bridges and C2C do not count (docs/reference/compatibility.md#interconnect)."""
+    nvlink = row(label).nvlink
 
-    assert expected is found
+    assert expected is nvlink
 
 
 @pytest.mark.parametrize(
@@ -185,15 +185,15 @@ def test_nvlink_is_all_to_all_alone(label: str, expected: bool) -> None:
     [("NVIDIA-GeForce-RTX-4090", False), ("NVIDIA-GeForce-RTX-5090", False), ("NVIDIA-A2", True), ("Tesla-T4", True)],
 )
 def test_geforce_is_no_data_centre_gpu(label: str, expected: bool) -> None:
-    """app/knowledge/cuda_driver.yaml, forward_compat."""
-    found = row(label).datacenter
+    """The source is app/knowledge/cuda_driver.yaml, forward_compat."""
+    datacenter = row(label).datacenter
 
-    assert expected is found
+    assert expected is datacenter
 
 
 @pytest.mark.parametrize("label", ["A100-SXM4-40GB", "NVIDIA-A100-SXM4-40GB-SHARED", "nvidia-a100-sxm4-40gb"])
 def test_label_of_any_age_finds_its_row(label: str) -> None:
-    """app/knowledge/gpu_products.yaml, conventions: accept the form without NVIDIA-."""
+    """The form without `NVIDIA-` is accepted too (app/knowledge/gpu_products.yaml, conventions)."""
     assert row(label).label == "NVIDIA-A100-SXM4-40GB"
 
 

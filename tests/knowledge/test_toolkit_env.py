@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The variables that NVIDIA's container toolkit reads: each has a source, and values that are harmless (F12)."""
+"""The variables that NVIDIA's container toolkit reads: each has a source, and values that give no GPU (F12)."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def test_row_that_does_not_say_what_is_harmless_is_refused(row: dict[str, object
 
 
 def test_variable_of_an_operators_own_swarm_resource_is_one_row(tmp_path: Path) -> None:
-    """F81: config.toml names it, and nobody here can see that."""
+    """F81: the toolkit's config.toml names such a variable, and gpu-usher cannot read that file."""
     (tmp_path / "toolkit_env.yaml").write_text("variables: [{name: MY_GPUS, gives: gpus, harmless: ['']}]", "utf-8")
 
     assert read_knowledge(tmp_path).toolkit_env["MY_GPUS"].is_effective({"value": "all"})

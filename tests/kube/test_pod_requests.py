@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests of ordinary resources: Kubernetes' arithmetic, against the plain twin that GPUs are counted by (F83)."""
+"""Requests of ordinary resources: Kubernetes' arithmetic against the slow twin that counts GPUs (F83)."""
 
 from random import Random
 from typing import Any
@@ -20,7 +20,7 @@ def drawn(random: Random, kind: str) -> dict[str, Any]:
 
 
 def test_requests_equal_the_twin_for_any_mix_of_containers() -> None:
-    """F83: max(init, sum + sidecars); k8s.io/component-helpers PodRequests."""
+    """F83: a pod requests max(init, sum + sidecars), as k8s.io/component-helpers PodRequests."""
     random = Random(83)
     for _ in range(2000):
         document = pod(*(drawn(random, "main") for _ in range(random.randrange(1, 4))),
@@ -32,7 +32,7 @@ def test_requests_equal_the_twin_for_any_mix_of_containers() -> None:
 
 
 def test_overhead_is_added_and_requests_of_the_whole_pod_go_first() -> None:
-    """F83: KEP-688, KEP-2837."""
+    """F83: overhead is KEP-688, and requests of the whole pod are KEP-2837."""
     spec = {"containers": [{"resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}], "overhead": {"cpu": "250m"}}
 
     assert dict(sum_pod_requests(spec)) == {"cpu": 1250, "memory": 1 << 30}

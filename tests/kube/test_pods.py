@@ -29,35 +29,37 @@ NAMES = st.sampled_from([GPU, SLICE, "cpu"])
 AMOUNTS = st.dictionaries(NAMES, st.integers(0, 5_000).map(lambda milli: f"{milli}m"), max_size=3)
 PLAIN = st.builds(container, limits=st.none() | AMOUNTS, requests=st.none() | AMOUNTS)
 INITS = st.lists(
-    st.builds(lambda each, kind: {**each, **kind}, PLAIN, st.sampled_from([{}, {"restartPolicy": "Always"}]))
+    st.builds(lambda main, kind: {**main, **kind}, PLAIN, st.sampled_from([{}, {"restartPolicy": "Always"}]))
 )
 
 
-def held(document: dict[str, Any], resource: str) -> Fraction:
-    """Play the start by hand: list who holds how much at every moment, and take the largest sum (KEP-753)."""
+def request_by_moments(document: dict[str, Any], resource: str) -> Fraction:
+    """Compute a request by listing what runs at each moment of the start, and taking the largest sum (KEP-753)."""
 
-    def asks(each: dict[str, Any]) -> Fraction:
-        resources = each["resources"]
+    def asks(requester: dict[str, Any]) -> Fraction:
+        resources = requester["resources"]
         milli = resources.get("requests", {}).get(resource) or resources.get("limits", {}).get(resource) or "0m"
         return Fraction(int(milli[:-1]), 1000)
 
-    moments, kept = [Fraction(0)], list[Fraction]()
-    for each in document["spec"].get("initContainers", []):
-        moments.append(sum(kept, asks(each)))
-        if each.get("restartPolicy") == "Always":
-            kept.append(asks(each))
-    moments.append(sum(kept + [asks(each) for each in document["spec"]["containers"]], Fraction(0)))
+    moments, sidecars = [Fraction(0)], list[Fraction]()
+    for starter in document["spec"].get("initContainers", []):
+        moments.append(sum(sidecars, asks(starter)))
+        if starter.get("restartPolicy") == "Always":
+            sidecars.append(asks(starter))
+    moments.append(sum(sidecars + [asks(main) for main in document["spec"]["containers"]], Fraction(0)))
     return max(moments)
 
 
 @given(st.lists(PLAIN, min_size=1, max_size=4), INITS)
 def test_every_resource_is_summed_as_a_slow_twin_does(mains: list[dict[str, Any]], inits: list[dict[str, Any]]) -> None:
-    """F16, F17, fault 37: containers, init containers and sidecars in order, fractions, requests before limits."""
+    """F16, F17, fault 37: containers, init containers and sidecars, fractions, and requests before limits."""
     document = pod(*mains, initContainers=inits)
 
-    found = read_pod(document)
+    parsed = read_pod(document)
 
-    assert [held(document, name) for name in (GPU, SLICE, "cpu")] == [found.amount(n) for n in (GPU, SLICE, "cpu")]
+    assert [request_by_moments(document, name) for name in (GPU, SLICE, "cpu")] == [
+        parsed.amount(n) for n in (GPU, SLICE, "cpu")
+    ]
 
 
 def started(*steps: tuple[str, int], main: int = 0) -> Pod:
@@ -83,9 +85,9 @@ def started(*steps: tuple[str, int], main: int = 0) -> Pod:
 )
 def test_order_of_init_containers_and_sidecars_counts(made: Pod, expected: int) -> None:
     """F16, F17, KEP-753, fault 37."""
-    found = made.amount(GPU)
+    amount = made.amount(GPU)
 
-    assert expected == found
+    assert expected == amount
 
 
 @pytest.mark.parametrize(
@@ -105,9 +107,9 @@ def test_order_of_init_containers_and_sidecars_counts(made: Pod, expected: int) 
 def test_amounts_are_of_gpu_resources_and_positive(
     containers: list[dict[str, Any]], expected: tuple[tuple[str, int], ...]
 ) -> None:
-    found = gpu_amounts(read_pod(pod(*containers)), knowledge().families.of)
+    amounts = gpu_amounts(read_pod(pod(*containers)), knowledge().families.of)
 
-    assert expected == found
+    assert expected == amounts
 
 
 @pytest.mark.parametrize(
@@ -123,20 +125,20 @@ def test_amounts_are_of_gpu_resources_and_positive(
     ],
 )
 def test_variable_is_its_literal_value(env: list[dict[str, Any]], expected: str | None) -> None:
-    """core/v1 EnvVar; what comes from a ConfigMap, a Secret or a field cannot be read off the Pod."""
-    found = read_pod(pod(gpus(1, env=env))).containers[0].variable("NVIDIA_X")
+    """A value from a ConfigMap, a Secret or a field (core/v1 EnvVar) cannot be read from the Pod."""
+    value = read_pod(pod(gpus(1, env=env))).containers[0].variable("NVIDIA_X")
 
-    assert expected == found
+    assert expected == value
 
 
 def test_null_counts_as_absent() -> None:
-    """Go's encoders write null for what is empty (docs/reference/control-plane.md#requests-of-the-api-server)."""
+    """Go's encoders write null for empty values (docs/reference/control-plane.md#requests-of-the-api-server)."""
     nothing = {"metadata": {"labels": None, "annotations": None, "name": None}, "spec": {"initContainers": None}}
     part = {"spec": {"containers": [{"resources": None, "env": None}], "affinity": None, "tolerations": None}}
 
-    found = [read_pod(each) for each in ({}, {"metadata": None, "spec": None}, nothing, part)]
+    pods = [read_pod(document) for document in ({}, {"metadata": None, "spec": None}, nothing, part)]
 
-    assert [(each.name, each.namespace, each.amounts(), each.scheduler_name) for each in found] == [
+    assert [(made.name, made.namespace, made.amounts(), made.scheduler_name) for made in pods] == [
         ("", "default", {}, "default-scheduler")
     ] * 4
 
@@ -145,9 +147,9 @@ def test_review_knows_the_namespace_better_than_the_pod() -> None:
     """See docs/reference/control-plane.md#requests-of-the-api-server."""
     document = {"metadata": {"generateName": "job-", "namespace": "other"}}
 
-    found = read_pod(document, "mine"), read_pod(document)
+    pods = read_pod(document, "mine"), read_pod(document)
 
-    assert [(each.name, each.namespace) for each in found] == [("job-", "mine"), ("job-", "other")]
+    assert [(named_pod.name, named_pod.namespace) for named_pod in pods] == [("job-", "mine"), ("job-", "other")]
 
 
 ONE = "spec.containers[0]."
@@ -189,25 +191,25 @@ SHAPES: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("document", "path"), SHAPES, ids=[f"{index} {row[1]}" for index, row in enumerate(SHAPES)])
 def test_wrong_shape_is_malformed_and_named_by_its_path(document: dict[str, Any], path: str) -> None:
-    """What was found, what was wanted, where (CONTRIBUTING.md#style)."""
+    """The message has what was found, what was wanted, and where (CONTRIBUTING.md#style)."""
     with pytest.raises(MalformedPod) as raised:
         read_pod(document)
 
     assert path == str(raised.value).partition(": got ")[0]
 
 
-def named(*counts: int, prefix: str = "") -> dict[str, Any]:
-    """Make a pod of containers that name so many resources each, those of one a part of the next one's."""
+def pod_with_resources(*counts: int, prefix: str = "") -> dict[str, Any]:
+    """Make a pod of containers with this many resources each; each container repeats and extends the one before."""
     return pod(*[container({f"{prefix}{index}": "1" for index in range(count)}, {}) for count in counts])
 
 
-def variables(count: int, characters: int = 1) -> dict[str, Any]:
-    """Make a pod with so many requirements in its environment."""
+def pod_with_variables(count: int, characters: int = 1) -> dict[str, Any]:
+    """Make a pod with this many requirements in its environment."""
     return pod(gpus(1, env=[{"name": "NVIDIA_REQUIRE_X", "value": "x" * characters} for _ in range(count)]))
 
 
-def labelled(count: int) -> dict[str, Any]:
-    """Make a pod with so many labels."""
+def pod_with_labels(count: int) -> dict[str, Any]:
+    """Make a pod with this many labels."""
     return {"metadata": {"labels": {str(index): "" for index in range(count)}}}
 
 
@@ -217,19 +219,33 @@ FULL = [MOST_RESOURCES] * (MOST_AMOUNTS // MOST_RESOURCES)
 @pytest.mark.parametrize(
     ("fits", "one_more"),
     [
-        pytest.param(named(MOST_RESOURCES), named(MOST_RESOURCES + 1), id="resources of a container"),
-        pytest.param(named(MOST_RESOURCES), pod(gpus(1), *named(MOST_RESOURCES)["spec"]["containers"]), id="of all"),
-        pytest.param(named(*FULL), named(*FULL, 1), id="amounts"),
-        pytest.param(named(*[1] * MOST_CONTAINERS), named(*[1] * (MOST_CONTAINERS + 1)), id="containers"),
         pytest.param(
-            named(*[MOST_EXTENDED // 4] * 4, prefix="a.b/"),
-            named(*[MOST_EXTENDED // 4] * 4, 1, prefix="a.b/"),
+            pod_with_resources(MOST_RESOURCES), pod_with_resources(MOST_RESOURCES + 1), id="resources of a container"
+        ),
+        pytest.param(
+            pod_with_resources(MOST_RESOURCES),
+            pod(gpus(1), *pod_with_resources(MOST_RESOURCES)["spec"]["containers"]),
+            id="of all",
+        ),
+        pytest.param(pod_with_resources(*FULL), pod_with_resources(*FULL, 1), id="amounts"),
+        pytest.param(
+            pod_with_resources(*[1] * MOST_CONTAINERS),
+            pod_with_resources(*[1] * (MOST_CONTAINERS + 1)),
+            id="containers",
+        ),
+        pytest.param(
+            pod_with_resources(*[MOST_EXTENDED // 4] * 4, prefix="a.b/"),
+            pod_with_resources(*[MOST_EXTENDED // 4] * 4, 1, prefix="a.b/"),
             id="extended resources",
         ),
-        pytest.param(variables(MOST_VARIABLES), variables(MOST_VARIABLES + 1), id="variables"),
-        pytest.param(variables(1, VARIABLES_CHARACTERS - 99), variables(1, VARIABLES_CHARACTERS), id="characters"),
-        pytest.param(variables(MOST_CLAUSES // 2), variables(MOST_CLAUSES + 1), id="requirements"),
-        pytest.param(labelled(MOST_LABELS), labelled(MOST_LABELS + 1), id="labels"),
+        pytest.param(pod_with_variables(MOST_VARIABLES), pod_with_variables(MOST_VARIABLES + 1), id="variables"),
+        pytest.param(
+            pod_with_variables(1, VARIABLES_CHARACTERS - 99),
+            pod_with_variables(1, VARIABLES_CHARACTERS),
+            id="characters",
+        ),
+        pytest.param(pod_with_variables(MOST_CLAUSES // 2), pod_with_variables(MOST_CLAUSES + 1), id="requirements"),
+        pytest.param(pod_with_labels(MOST_LABELS), pod_with_labels(MOST_LABELS + 1), id="labels"),
         pytest.param(
             pod(annotations={str(index): "" for index in range(MOST_ANNOTATIONS)}),
             pod(annotations={str(index): "" for index in range(MOST_ANNOTATIONS + 1)}),
@@ -240,7 +256,7 @@ FULL = [MOST_RESOURCES] * (MOST_AMOUNTS // MOST_RESOURCES)
     ],
 )
 def test_pod_of_more_than_any_pod_has_is_malformed(fits: dict[str, Any], one_more: dict[str, Any]) -> None:
-    """Fault 29: anybody may send one, and a review's time grows with it."""
+    """Fault 29: anybody may create such a pod, and the time of a review grows with its size."""
     read_pod(fits)
     with pytest.raises(OversizedPod, match="wants at most"):
         read_pod(one_more)
@@ -257,7 +273,7 @@ def test_pod_of_more_than_any_pod_has_is_malformed(fits: dict[str, Any], one_mor
     ],
 )
 def test_amount_that_is_no_quantity_is_named_with_its_place(amount: str, words: str) -> None:
-    """Also one that a template left in, which the API server too would refuse to decode."""
+    """An amount that a template left unfilled is one of these; the API server would refuse to decode it too."""
     with pytest.raises(QuantityError) as raised:
         read_pod(pod(gpus(amount)))
 
@@ -266,14 +282,15 @@ def test_amount_that_is_no_quantity_is_named_with_its_place(amount: str, words: 
 
 @pytest.mark.parametrize("amount", [10**5000, 2**63], ids=["5,001 digits", "one too large"])
 def test_integer_of_any_size_is_an_amount(amount: int) -> None:
-    """quantity.go caps; Python must not stumble over its own limit of digits."""
-    found = read_pod(pod({"name": "a", "resources": {"limits": {GPU: amount}}})).amount(GPU)
+    """Kubernetes caps such amounts (quantity.go), and Python's own limit of digits must not raise."""
+    amount_read = read_pod(pod({"name": "a", "resources": {"limits": {GPU: amount}}})).amount(GPU)
 
-    assert found == 2**63 - 1
+    assert amount_read == 2**63 - 1
 
 
 def test_pod_level_resources_hold_no_extended_ones() -> None:
-    """F17: spec.resources takes cpu, memory and hugepages alone (kubernetes pkg/apis/core/validation/validation.go)."""
+    """F17: spec.resources may have cpu, memory and hugepages only (kubernetes
+    pkg/apis/core/validation/validation.go)."""
     document = pod(gpus(1), resources={"limits": {"cpu": "8", "nvidia.com/gpu": "5"}})
 
     assert read_pod(document).amount("nvidia.com/gpu") == 1

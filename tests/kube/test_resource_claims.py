@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims: read in every version of resource.k8s.io, and what a pod claims of GPUs by what it names (S13)."""
+"""ResourceClaims: read in every version of resource.k8s.io, and the GPUs that a pod claims through them (S13)."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -27,7 +27,7 @@ GPU = "gpu.nvidia.com"
 
 
 def family_of(device_class: str) -> Family | None:
-    """Know the families' own classes, and one that the cluster made to serve nvidia.com/gpu."""
+    """Return the family of the vendors' own DeviceClasses, and of one that the cluster made for nvidia.com/gpu."""
     return FAMILIES.of("nvidia.com/gpu") if device_class == "big-gpus" else FAMILIES.of_device_class(device_class)
 
 
@@ -77,9 +77,9 @@ def test_template_has_the_claim_inside() -> None:
 
 @pytest.mark.parametrize("document", [{}, {"spec": None}, {"spec": {"devices": {}}}, {"spec": {"devices": None}}])
 def test_claim_for_nothing_is_known_to_ask_nothing(document: dict[str, Any]) -> None:
-    found = read_claim({"metadata": {"name": "c", "namespace": "team-a"}, **document})
+    empty = read_claim({"metadata": {"name": "c", "namespace": "team-a"}, **document})
 
-    assert found == Claim("team-a/c", ())
+    assert empty == Claim("team-a/c", ())
 
 
 WRONG = {
@@ -117,8 +117,8 @@ CLAIMS: Mapping[str, Requests] = {
 }
 
 
-def asked(*claims: str, templates: tuple[str, ...] = (), **more: Any) -> ClaimedDevices:
-    """Ask about a pod whose entry `x` refers to the claim, or template, `x`."""
+def claims_of_pod(*claims: str, templates: tuple[str, ...] = (), **more: Any) -> ClaimedDevices:
+    """Return what a pod claims that names each of these claims, or templates, in an entry of the same name."""
     entries = [{"name": name, "resourceClaimName": name} for name in claims]
     entries += [{"name": name, "resourceClaimTemplateName": name} for name in templates]
     spec = {"containers": [], "resourceClaims": entries, **more}
@@ -128,24 +128,24 @@ def asked(*claims: str, templates: tuple[str, ...] = (), **more: Any) -> Claimed
 def claimed_by(
     spec: Mapping[str, Any], namespace: str = "team-a", family: Callable[[str], Family | None] = family_of
 ) -> ClaimedDevices:
-    """Say what a pod of this spec claims."""
+    """Return what a pod with this spec claims."""
     return claimed_devices(read_pod({"spec": spec}, namespace), CLAIMS.get, CLAIMS.get, family)
 
 
 @pytest.mark.parametrize(
-    ("found", "classes", "families"),
+    ("claimed", "classes", "families"),
     [
-        (asked("two"), ((GPU, 2),), ["nvidia"]),
-        (asked(templates=("two",)), ((GPU, 2),), ["nvidia"]),
-        (asked("two", templates=("two",)), ((GPU, 4),), ["nvidia"]),
-        (asked("two", "all"), ((GPU, None),), ["nvidia"]),
-        (asked("all", "two"), ((GPU, None),), ["nvidia"]),
-        (asked("mixed"), (("mig.nvidia.com", 1),), ["nvidia"]),
-        (asked("own"), (("big-gpus", 1),), ["nvidia"]),
-        (asked("either"), (("gpu.amd.com", 1), (GPU, 1)), ["amd", "nvidia"]),
-        (asked("nic"), (), []),
-        (asked("empty"), (), []),
-        (asked(), (), []),
+        (claims_of_pod("two"), ((GPU, 2),), ["nvidia"]),
+        (claims_of_pod(templates=("two",)), ((GPU, 2),), ["nvidia"]),
+        (claims_of_pod("two", templates=("two",)), ((GPU, 4),), ["nvidia"]),
+        (claims_of_pod("two", "all"), ((GPU, None),), ["nvidia"]),
+        (claims_of_pod("all", "two"), ((GPU, None),), ["nvidia"]),
+        (claims_of_pod("mixed"), (("mig.nvidia.com", 1),), ["nvidia"]),
+        (claims_of_pod("own"), (("big-gpus", 1),), ["nvidia"]),
+        (claims_of_pod("either"), (("gpu.amd.com", 1), (GPU, 1)), ["amd", "nvidia"]),
+        (claims_of_pod("nic"), (), []),
+        (claims_of_pod("empty"), (), []),
+        (claims_of_pod(), (), []),
     ],
     ids=[
         "claim",
@@ -162,27 +162,27 @@ def claimed_by(
     ],
 )
 def test_pod_claims_what_its_claims_and_templates_ask(
-    found: ClaimedDevices, classes: tuple[tuple[str, int | None], ...], families: list[str]
+    claimed: ClaimedDevices, classes: tuple[tuple[str, int | None], ...], families: list[str]
 ) -> None:
-    """S13: a network card is no GPU, and is known to be none."""
-    assert (found.classes, [family.name for family in found.families]) == (classes, families)
-    assert found.unknown == ()
+    """S13: a claim for a network card is known not to be for a GPU."""
+    assert (claimed.classes, [family.name for family in claimed.families]) == (classes, families)
+    assert claimed.unknown == ()
 
 
 def test_what_nobody_has_shown_us_yet_is_named() -> None:
-    """S13: unknown is told apart from no GPU."""
-    found = asked("two", "gone", "nic", templates=("later",))
+    """S13: a claim that is not known is different from a claim without GPUs."""
+    claimed = claims_of_pod("two", "gone", "nic", templates=("later",))
 
-    assert found.classes == ((GPU, 2),)
-    assert found.unknown == ("ResourceClaim team-a/gone", "ResourceClaimTemplate team-a/later")
+    assert claimed.classes == ((GPU, 2),)
+    assert claimed.unknown == ("ResourceClaim team-a/gone", "ResourceClaimTemplate team-a/later")
 
 
 def test_claim_of_another_namespace_is_another_claim() -> None:
     spec = {"resourceClaims": [{"name": "two", "resourceClaimName": "two"}]}
 
-    found = claimed_by(spec, "team-b")
+    claimed = claimed_by(spec, "team-b")
 
-    assert found == ClaimedDevices(unknown=("ResourceClaim team-b/two",))
+    assert claimed == ClaimedDevices(unknown=("ResourceClaim team-b/two",))
 
 
 def uses(name: str, *claims: dict[str, str]) -> dict[str, Any]:
@@ -190,7 +190,7 @@ def uses(name: str, *claims: dict[str, str]) -> dict[str, Any]:
 
 
 def test_containers_that_may_use_the_devices_are_named() -> None:
-    """S13: by the whole claim, or by one request of it; another request of the same claim gives no GPU."""
+    """S13: a container may use the whole claim or one of its requests; another request of the claim gives no GPU."""
     containers = [
         uses("whole", {"name": "mixed"}),
         uses("slice", {"name": "mixed", "request": "slice"}),
@@ -200,9 +200,9 @@ def test_containers_that_may_use_the_devices_are_named() -> None:
         container(name="plain"),
     ]
 
-    found = asked("mixed", "nic", containers=containers, initContainers=[uses("init", {"name": "mixed"})])
+    claimed = claims_of_pod("mixed", "nic", containers=containers, initContainers=[uses("init", {"name": "mixed"})])
 
-    assert found.containers == ("init", "whole", "slice")
+    assert claimed.containers == ("init", "whole", "slice")
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_pod_without_claims_claims_nothing() -> None:
 
 
 def test_pod_of_many_claims_and_containers_costs_what_it_is_long() -> None:
-    """Anybody may send one: classes are looked up once each, and containers do not meet every claim."""
+    """Anybody may create such a pod: classes are looked up once each, and containers do not search every claim."""
     asked_of: list[str] = []
 
     def counting(device_class: str) -> Family | None:
@@ -236,11 +236,11 @@ def test_pod_of_many_claims_and_containers_costs_what_it_is_long() -> None:
     entries = [{"name": f"x{number}", "resourceClaimName": "mixed"} for number in range(MOST_CLAIMS)]
     containers = [uses(f"c{number}", {"name": f"x{number}", "request": "slice"}) for number in range(MOST_CONTAINERS)]
 
-    found = claimed_by({"resourceClaims": entries, "containers": containers}, family=counting)
+    claimed = claimed_by({"resourceClaims": entries, "containers": containers}, family=counting)
 
-    assert (found.classes, len(found.containers)) == ((("mig.nvidia.com", MOST_CLAIMS),), len(containers))
+    assert (claimed.classes, len(claimed.containers)) == ((("mig.nvidia.com", MOST_CLAIMS),), len(containers))
     assert sorted(asked_of) == ["mig.nvidia.com", "nic.example.com"]
 
 
 def test_claim_that_is_named_twice_is_unknown_once() -> None:
-    assert asked("gone", "gone").unknown == ("ResourceClaim team-a/gone",)
+    assert claims_of_pod("gone", "gone").unknown == ("ResourceClaim team-a/gone",)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes: labels new and deprecated, suffixes of products, shares, slices and ghosts, gaps filled from the tables."""
+"""Reading nodes: new and deprecated labels, product suffixes, shares, slices, ghosts, and gaps filled from the
+tables."""
 
 from typing import Any
 
@@ -19,7 +20,7 @@ A100 = "NVIDIA-A100-SXM4-40GB"
 
 
 def made(**more: Any) -> NodeClass:
-    """Read the class of a built node; keys of `labels` come without their `nvidia.com/`."""
+    """Return the class of a node that the builder makes; keys of `labels` come without `nvidia.com/`."""
     labels = {FIRST + key: value for key, value in more.pop("labels", {}).items()}
     return node(labels=labels, **more).node_class
 
@@ -46,10 +47,10 @@ OLD = {"cuda.driver.major": "470", "cuda.driver.minor": "57", "cuda.driver.rev":
     ],
 )
 def test_driver_is_read_from_new_and_deprecated_labels(labels: dict[str, str], expected: Version | None) -> None:
-    """P37: GFD v0.20.0 still writes the deprecated trio."""
-    found = made(driver=None, labels=labels).driver
+    """P37: GFD v0.20.0 still writes the three deprecated labels."""
+    driver_version = made(driver=None, labels=labels).driver
 
-    assert expected == found
+    assert expected == driver_version
 
 
 @pytest.mark.parametrize(
@@ -69,10 +70,10 @@ def test_driver_is_read_from_new_and_deprecated_labels(labels: dict[str, str], e
 def test_highest_cuda_is_the_label_or_what_the_branch_reports(
     driver: str | None, labels: dict[str, str], expected: Version | None
 ) -> None:
-    """app/knowledge/cuda_driver.yaml, driver_branches."""
-    found = made(driver=driver, labels=labels).cuda
+    """The table is app/knowledge/cuda_driver.yaml, driver_branches."""
+    cuda = made(driver=driver, labels=labels).cuda
 
-    assert expected == found
+    assert expected == cuda
 
 
 @pytest.mark.parametrize(
@@ -103,10 +104,10 @@ def test_highest_cuda_is_the_label_or_what_the_branch_reports(
 def test_what_one_gpu_of_a_node_means(
     product: str, labels: dict[str, str], offers: dict[str, int], expected: Sharing
 ) -> None:
-    """F67, F63; NVIDIA/k8s-device-plugin internal/lm/resource.go."""
-    found = made(product=product, labels=labels, offers=offers)
+    """F67, F63: the labels are those of NVIDIA/k8s-device-plugin internal/lm/resource.go."""
+    node_class = made(product=product, labels=labels, offers=offers)
 
-    assert (expected, "a100-sxm4-40gb") == (found.sharing, found.product)
+    assert (expected, "a100-sxm4-40gb") == (node_class.sharing, node_class.product)
 
 
 @pytest.mark.parametrize(
@@ -121,10 +122,10 @@ def test_what_one_gpu_of_a_node_means(
     ],
 )
 def test_profile_of_strategy_single_stands_in_the_product(product: str, profile: str | None, invalid: bool) -> None:
-    """P15; NVIDIA/k8s-device-plugin internal/lm/mig-strategy.go."""
-    found = made(product=product)
+    """P15: the suffix is that of NVIDIA/k8s-device-plugin internal/lm/mig-strategy.go."""
+    node_class = made(product=product)
 
-    assert (profile, invalid) == (found.mig_profile, found.mig_invalid)
+    assert (profile, invalid) == (node_class.mig_profile, node_class.mig_invalid)
 
 
 @pytest.mark.parametrize(
@@ -149,10 +150,11 @@ def test_profile_of_strategy_single_stands_in_the_product(product: str, profile:
 def test_gaps_are_filled_from_the_tables(
     product: str | None, labels: dict[str, str], expected: tuple[Version | None, int | None, bool | None]
 ) -> None:
-    """docs/reference/compatibility.md#interconnect; app/knowledge/gpu_products.yaml."""
-    found = made(product=product, labels=labels)
+    """The rules are in docs/reference/compatibility.md#interconnect, and the facts in
+    app/knowledge/gpu_products.yaml."""
+    node_class = made(product=product, labels=labels)
 
-    assert expected == (found.compute_capability, found.memory_mib, found.nvlink)
+    assert expected == (node_class.compute_capability, node_class.memory_mib, node_class.nvlink)
 
 
 @pytest.mark.parametrize(
@@ -161,10 +163,10 @@ def test_gaps_are_filled_from_the_tables(
     ids=["four", "not shared", "0 on mixed nodes", "empty", "negative", "junk"],
 )
 def test_replicas_are_one_at_least(text: str, expected: int) -> None:
-    """GFD labels a node of strategy mixed with 0 replicas (NVIDIA/k8s-device-plugin internal/lm/resource.go)."""
-    found = made(labels={"gpu.replicas": text}).replicas
+    """GFD writes 0 replicas on a node of strategy mixed (NVIDIA/k8s-device-plugin internal/lm/resource.go)."""
+    replicas = made(labels={"gpu.replicas": text}).replicas
 
-    assert expected == found
+    assert expected == replicas
 
 
 @pytest.mark.parametrize(
@@ -190,19 +192,19 @@ def test_only_gpu_resources_that_parse_are_offered() -> None:
     document = node_document()
     document["status"]["allocatable"] = {"cpu": "64", "nvidia.com/mig-1g.5gb": "7", GPU: "x", "amd.com/gpu": None}
 
-    found = read_node(document, knowledge()).node_class
+    node_class = read_node(document, knowledge()).node_class
 
-    assert found.offered == (("nvidia.com/mig-1g.5gb", 7),)
+    assert node_class.offered == (("nvidia.com/mig-1g.5gb", 7),)
 
 
 def test_free_is_allocatable_without_what_pods_hold() -> None:
-    found = node(offers={GPU: 8, SHARED: 4}, used={GPU: 3, "cpu": 9}).free
+    free = node(offers={GPU: 8, SHARED: 4}, used={GPU: 3, "cpu": 9}).free
 
-    assert (found.units, found.gpus) == ({GPU: 5, SHARED: 4}, None)
+    assert (free.units, free.gpus) == ({GPU: 5, SHARED: 4}, None)
 
 
 def test_nodes_of_one_make_are_of_one_class() -> None:
-    """P26: facts are per class, what is free is a node's own (docs/reference/listeners.md#state)."""
+    """P26: facts belong to the node class, and what is free to the node (docs/reference/listeners.md#state)."""
     one, other = node("a", labels={"kubernetes.io/hostname": "a"}), node("b", used={GPU: 8})
 
     assert one.node_class == other.node_class
@@ -227,7 +229,7 @@ def test_wrong_shape_is_named_by_its_path(document: dict[str, Any], message: str
 
 
 def test_slice_without_a_memory_label_is_as_small_as_its_profile() -> None:
-    """For slices the compared figure is the slice's, since GKE names the profile alone.
+    """A slice's own memory counts, and GKE's labels give its profile alone.
 
     See docs/reference/sharing-and-memory.md#memory.
     """
@@ -242,7 +244,7 @@ RENAMED_MPS = {"offers": {SHARED: 16}, "labels": {"gpu.sharing-strategy": "mps",
 
 
 def test_two_replicas_of_mps_are_refused_under_the_renamed_resource_too() -> None:
-    """More than one replica is refused on MPS, the kubelet would reject it.
+    """The kubelet would reject a pod with more than one replica of an MPS GPU.
 
     See docs/reference/sharing-and-memory.md#units.
     """
@@ -252,7 +254,7 @@ def test_two_replicas_of_mps_are_refused_under_the_renamed_resource_too() -> Non
 
 
 def test_replica_of_mps_has_its_share_of_memory_under_the_renamed_resource_too() -> None:
-    """For MPS replicas memory ÷ replicas; an H100 of two replicas has 40,779 MiB each.
+    """An MPS replica has an equal part of the memory; with two, each has 40,779 MiB of an H100.
 
     See docs/reference/sharing-and-memory.md#memory.
     """
@@ -262,7 +264,7 @@ def test_replica_of_mps_has_its_share_of_memory_under_the_renamed_resource_too()
 
 
 def test_geforce_is_no_data_centre_gpu_even_where_the_table_lacks_it() -> None:
-    """app/knowledge/cuda_driver.yaml, forward_compat: GeForce is not supported."""
+    """Forward compatibility does not support GeForce (app/knowledge/cuda_driver.yaml, forward_compat)."""
     accepting = policies(policy("p", "placement: {cuda: {fromImage: true, accept: ForwardCompatible}}"))
     torch = demand(pod(gpus(1, image="nvcr.io/nvidia/pytorch:24.05-py3")), accepting)
 
@@ -272,7 +274,7 @@ def test_geforce_is_no_data_centre_gpu_even_where_the_table_lacks_it() -> None:
 
 
 def test_make_with_endless_labels_is_read_and_not_remembered() -> None:
-    """F125: what is remembered is bounded in bytes, too."""
+    """F125: the cache of node classes is bounded in bytes."""
     before = _read_class.cache_info()
 
     large = made(labels={"gpu.memory": "0" * LARGEST_KEPT})

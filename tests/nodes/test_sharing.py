@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one unit of a GPU resource is on a node, where labels say nothing, two things, or where HAMi shares GPUs out."""
+"""The unit of a GPU resource on a node whose labels say nothing or contradict themselves, or that HAMi shares out."""
 
 import json
 from typing import Any
@@ -25,14 +25,14 @@ REGISTER = "hami.io/node-nvidia-register"
 
 
 def code(made: Any, on: Node) -> str | None:
-    """Give the code of the node's refusal; None if it would do."""
+    """Return the reason code of the node's refusal, or None if it is accepted."""
     refusal = judge_class(made, on.node_class)
     return refusal.code.name if refusal else None
 
 
 def checks(*nodes: Node) -> list[str]:
     tainted = {"UntaintedGPUNodes", "DriverUnknown"}
-    return [each.check for each in examine(ExaminedFleet(nodes)) if each.check not in tainted]
+    return [finding.check for finding in examine(ExaminedFleet(nodes)) if finding.check not in tainted]
 
 
 def unlabelled(**more: Any) -> Node:
@@ -41,12 +41,12 @@ def unlabelled(**more: Any) -> Node:
 
 @pytest.mark.parametrize("wish", [SharingWish.Exclusive, SharingWish.Shared], ids=["exclusive", "shared"])
 def test_unknown_sharing_is_accepted_or_refused_on_both_sides(wish: SharingWish) -> None:
-    """F67: on a node that nobody labelled one nvidia.com/gpu may be a whole GPU or a share of one."""
-    asked = pod(annotations={"sharing": wish.value})
+    """F67: on a node without labels, one nvidia.com/gpu may be a whole GPU or a share of one."""
+    document = pod(annotations={"sharing": wish.value})
 
-    found = code(demand(asked), unlabelled()), code(demand(asked, REFUSING), unlabelled())
+    codes = code(demand(document), unlabelled()), code(demand(document, REFUSING), unlabelled())
 
-    assert found == (None, "GPUFactsMissing")
+    assert codes == (None, "GPUFactsMissing")
 
 
 @pytest.mark.parametrize(
@@ -66,14 +66,14 @@ def test_sharing_is_known_where_somebody_labels_who_would_say(labels: dict[str, 
 
 
 def test_renamed_share_on_an_unlabelled_node_is_a_share() -> None:
-    """F67: the resource's name says so itself."""
+    """F67: the suffix of the resource's name says that it is a share."""
     made = demand(pod(gpus(1, SHARED), annotations={"sharing": "Exclusive"}))
 
     assert code(made, unlabelled(offers={SHARED: 8})) == "SharingNotAllowed"
 
 
 MIG_ENABLED = node(product=A100, labels={"nvidia.com/gpu.replicas": "0", "nvidia.com/gpu.memory": "81920"})
-"""All eight GPUs have MIG enabled; the device plugin's strategy is none."""
+"""All eight GPUs have MIG enabled, and the device plugin's strategy is none."""
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ MIG_ENABLED = node(product=A100, labels={"nvidia.com/gpu.replicas": "0", "nvidia
     ],
 )
 def test_gpu_with_mig_enabled_is_no_whole_gpu(annotations: dict[str, str], expected: str | None) -> None:
-    """F62: gpu.replicas is 0 where every GPU has MIG enabled, and strategy none still offers them as nvidia.com/gpu."""
+    """F62: gpu.replicas is 0 where every GPU has MIG enabled; strategy none still offers them as nvidia.com/gpu."""
     assert expected == code(demand(pod(annotations=annotations)), MIG_ENABLED)
 
 
@@ -97,7 +97,7 @@ def test_doctor_names_gpus_with_mig_that_are_offered_as_whole() -> None:
 
 
 def test_slice_has_the_memory_that_its_label_says() -> None:
-    """A 1g.10gb slice of an A100 has 9,856 MiB, less than its name says.
+    """A 1g.10gb slice of an A100 has 9,856 MiB, which is less than its name says.
 
     See docs/reference/sharing-and-memory.md#memory.
     """
@@ -111,7 +111,8 @@ def test_slice_has_the_memory_that_its_label_says() -> None:
 
 
 def test_time_slices_of_mig_slices_are_counted_as_the_slices_that_they_share() -> None:
-    """F89: 8 slices time-sliced by four are 8 slices, and renamed shares beside named slices are shares."""
+    """F89: 8 slices, each time-sliced by four, count as 8 slices; renamed shares beside named slices count as
+    shares."""
     profile = "nvidia.com/mig-1g.10gb"
     by_four = {f"{profile}.count": "8", f"{profile}.replicas": "4", f"{profile}.sharing-strategy": "time-slicing"}
     labels = {**by_four, "nvidia.com/gpu.sharing-strategy": "time-slicing", "nvidia.com/gpu.replicas": "4"}
@@ -134,7 +135,7 @@ SEVERAL = node(
     labels={"nvidia.com/gpu.count": "4", "nvidia.com/gpu.memory": "24576", "nvidia.com/gpu.compute.major": "8",
             "nvidia.com/gpu.compute.minor": "0"},
 )  # fmt: skip
-"""Two A100 and four A30; at the next run the labels may be those of the A100."""
+"""Two A100 and four A30. The labels describe the A30, and may describe the A100 after the next run."""
 
 
 @pytest.mark.parametrize(
@@ -151,13 +152,16 @@ SEVERAL = node(
 def test_product_is_unsure_where_labels_count_fewer_gpus_than_there_are(
     annotations: dict[str, str], expected: str | None
 ) -> None:
-    """F73: GFD writes count and product of one model, another one at each run; a pin may get either."""
+    """F73: GFD writes the count and product of one model, perhaps another one at each run; a pod may get either
+    model."""
     assert expected == code(demand(pod(annotations=annotations)), SEVERAL)
 
 
 def test_several_models_are_no_stale_labels() -> None:
-    """F73: the score is not halved, and the doctor's remedy is one that helps."""
-    (finding,) = (each for each in examine(ExaminedFleet((SEVERAL,))) if each.check == "SeveralGPUModels")
+    """F73: the score is not halved, and the doctor's remedy is the right one."""
+    (finding,) = (
+        candidate for candidate in examine(ExaminedFleet((SEVERAL,))) if candidate.check == "SeveralGPUModels"
+    )
 
     assert (SEVERAL.node_class.stale, checks(SEVERAL)) == (False, ["SeveralGPUModels"])
     assert not any(doubt(demand(pod()), SEVERAL.node_class) for doubt in PENALTIES)
@@ -182,7 +186,10 @@ OLD_TEXT = "".join(f"GPU-{index},10,81920,100,NVIDIA-A100,0,true:" for index in 
 
 @pytest.mark.parametrize("registration", [DEVICES, OLD_TEXT, "junk"], ids=["JSON", "text", "unreadable"])
 def test_node_that_hami_shares_out_has_its_gpus_and_no_stale_labels(registration: str) -> None:
-    """F73, F89: HAMi registers each of eight GPUs as ten nvidia.com/gpu; eight are labelled where it is unreadable."""
+    """F73, F89: HAMi registers each of eight GPUs as ten nvidia.com/gpu.
+
+    Without a readable annotation, the labels still count eight GPUs.
+    """
     shared = hami(registration)
 
     kind = take_inventory({"n": shared}, {}, knowledge().products).kinds[0]
@@ -202,14 +209,14 @@ def test_node_that_hami_shares_out_has_its_gpus_and_no_stale_labels(registration
 def test_vgpu_of_hami_is_a_share_of_a_gpu_of_its_own(
     amount: int, annotations: dict[str, str], expected: str | None
 ) -> None:
-    """F67: HAMi gives a container as many GPUs as it asks vGPUs (its pkg/device/nvidia/device.go, Fit)."""
+    """F67: HAMi gives a container as many GPUs as it requests vGPUs (its pkg/device/nvidia/device.go, Fit)."""
     made = demand(pod(gpus(amount), annotations=annotations))
 
     assert expected == code(made, hami(DEVICES))
 
 
 def test_annotation_of_hami_is_among_what_is_decoded_of_a_node() -> None:
-    """Watches and full-node mode decode only what decides; an annotation of the table must be of it."""
+    """Watches and full-node mode decode only the members that decide, so the table's annotations must be among them."""
     document = node_document(product=A100, offers={GPU: 80}, capacity={GPU: 80})
     document["metadata"]["annotations"] = {REGISTER: DEVICES, "other": "x"}
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Oracles: Kubernetes' own rules, written a second time, slowly; they import nothing of the product."""
+"""Oracles: a second, slow implementation of Kubernetes' own rules, which imports nothing of the product."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Oracle: what kube-apiserver makes of a patched Pod before it calls a webhook again (reinvocationPolicy IfNeeded).
+"""Oracle: what kube-apiserver does to a patched Pod before it calls a webhook again (reinvocationPolicy IfNeeded).
 
-It decodes and defaults: requests from limits, canonical quantities, empty members dropped; then in-tree plugins
-speak, the RuntimeClass plugin among them (seen on a real one, recorded in tests/contract).
+It decodes and defaults the Pod: requests from limits, canonical quantities, without empty members. Then the in-tree
+plugins change it, such as the RuntimeClass plugin (seen on a real API server, recorded in tests/contract).
 """
 
 from typing import Any
@@ -13,18 +13,18 @@ Part = dict[str, Any]
 
 
 def stored(pod: Part) -> Part:
-    """Give the Pod as decoded and defaulted; the input stays as it is."""
+    """Return the Pod as decoded and defaulted, without changing the argument."""
     spec = {key: value for key, value in pod["spec"].items() if value is not None}
     for list_name in ("initContainers", "containers"):
         if list_name in spec:
-            spec[list_name] = [_container(each) for each in spec[list_name]]
+            spec[list_name] = [_container(container) for container in spec[list_name]]
     if "tolerations" in spec:
-        spec["tolerations"] = [_without_empty(each) for each in spec["tolerations"]]
+        spec["tolerations"] = [_without_empty(toleration) for toleration in spec["tolerations"]]
     return {**pod, "spec": spec}
 
 
 def with_runtime_class(pod: Part) -> Part:
-    """Give the Pod after the RuntimeClass plugin has added overhead, nodeSelector and toleration of its class."""
+    """Return the Pod with the overhead, nodeSelector and toleration that the RuntimeClass plugin adds for its class."""
     spec = pod["spec"]
     if not spec.get("runtimeClassName"):
         return pod
@@ -38,16 +38,16 @@ def with_runtime_class(pod: Part) -> Part:
 
 
 def _container(container: Part) -> Part:
-    found = {**container, "env": [_without_empty(each) for each in container.get("env") or []]}
+    stored_container = {**container, "env": [_without_empty(variable) for variable in container.get("env") or []]}
     resources = container.get("resources") or {}
     limits = resources.get("limits") or {}
     sides = {"limits": limits, "requests": {**limits, **(resources.get("requests") or {})}}
-    found["resources"] = {side: _canonical(amounts) for side, amounts in sides.items() if amounts}
-    return found
+    stored_container["resources"] = {side: _canonical(amounts) for side, amounts in sides.items() if amounts}
+    return stored_container
 
 
 def _canonical(amounts: Part) -> Part:
-    """Write integers as decimal digits; others are left as they are."""
+    """Write integers as decimal digits, and leave other values unchanged."""
     values = {name: quantity(written) for name, written in amounts.items()}
     whole = {name: str(int(value)) for name, value in values.items() if value is not None and value.denominator == 1}
     return {**amounts, **whole}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Oracle: what kube-apiserver would refuse of a Pod, first of all its extended resources.
+"""Oracle: what kube-apiserver would refuse in a Pod, above all its extended resources.
 
-Written from pkg/apis/core/validation/validation.go and pkg/apis/core/v1/helper (v1.34), as quoted in the fact
-tables; complete only for what an admission webhook may touch.
+Written from pkg/apis/core/validation/validation.go and pkg/apis/core/v1/helper (v1.34), as the fact tables quote them.
+It is complete only for what an admission webhook may change.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,25 +15,25 @@ Found = Iterator[str]
 
 
 def problems(pod_document: Mapping[str, Any]) -> list[str]:
-    """List what the API server would refuse, one line each, starting with the path; empty if it takes the Pod."""
+    """List what the API server would refuse, one line each, starting with the path; empty if it accepts the Pod."""
     return [*resource_problems(pod_document), *other_problems(pod_document)]
 
 
 def resource_problems(pod_document: Mapping[str, Any]) -> list[str]:
-    """List only what is wrong with amounts of resources."""
+    """List only the problems with amounts of resources."""
     spec = pod_document.get("spec") or {}
-    found = list(_pod_level(spec.get("resources") or {}))
+    messages = list(_pod_level(spec.get("resources") or {}))
     for list_name in ("initContainers", "containers"):
         for index, container in enumerate(spec.get(list_name) or []):
-            found += _container(f"spec.{list_name}[{index}].resources", container.get("resources") or {})
+            messages += _container(f"spec.{list_name}[{index}].resources", container.get("resources") or {})
     for index, container in enumerate(spec.get("ephemeralContainers") or []):
         if container.get("resources"):
-            found.append(f"spec.ephemeralContainers[{index}].resources: not allowed for ephemeral containers")
-    return found
+            messages.append(f"spec.ephemeralContainers[{index}].resources: not allowed for ephemeral containers")
+    return messages
 
 
 def is_extended(name: str) -> bool:
-    """Tell whether requests must equal limits: a name with a domain that is not kubernetes.io."""
+    """Tell whether requests must equal limits, as for any name with a domain other than kubernetes.io."""
     return "/" in name and "kubernetes.io/" not in name and not name.startswith("requests.")
 
 
@@ -71,19 +71,19 @@ def _pod_level(resources: Mapping[str, Any]) -> Found:
 
 
 def change_problems(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """List what is wrong with how a webhook changed a Pod, though each of the two may be valid."""
-    found = []
+    """List the problems of a webhook's change to a Pod, though the Pod may be valid before and after it."""
+    messages = []
     old, new = before.get("spec") or {}, after.get("spec") or {}
     named = new.get("priorityClassName") and not old.get("priorityClassName")
     if named and new.get("priority") is not None:
-        found.append("spec.priority: must not be provided beside a priorityClassName that was added")
+        messages.append("spec.priority: must not be provided beside a priorityClassName that was added")
     tolerations = old.get("tolerations") or []
     if (new.get("tolerations") or [])[: len(tolerations)] != tolerations:
-        found.append("spec.tolerations: the user's are gone or moved")
+        messages.append("spec.tolerations: the user's are gone or moved")
     for key in ("nodeName", "nodeSelector", "resourceClaims", "ephemeralContainers", "status"):
         if old.get(key) != new.get(key):
-            found.append(f"spec.{key}: changed")
+            messages.append(f"spec.{key}: changed")
     for key in ("name", "generateName", "namespace", "labels", "ownerReferences", "finalizers"):
         if (before.get("metadata") or {}).get(key) != (after.get("metadata") or {}).get(key):
-            found.append(f"metadata.{key}: changed")
-    return found
+            messages.append(f"metadata.{key}: changed")
+    return messages

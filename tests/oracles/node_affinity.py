@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Oracle: which nodes kube-scheduler's NodeAffinity plugin lets a Pod run on.
+"""Oracle: on which nodes kube-scheduler's NodeAffinity plugin lets a Pod run.
 
 Written from the documented rules (kubernetes.io "Assigning Pods to Nodes"; k8s.io/component-helpers
-scheduling/corev1/nodeaffinity; apimachinery pkg/labels Requirement.Matches). Only what is required is looked at.
+scheduling/corev1/nodeaffinity; apimachinery pkg/labels Requirement.Matches). Preferred affinity does not count.
 """
 
 import re
@@ -11,7 +11,7 @@ from typing import Any
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _INT64 = re.compile(r"[+-]?[0-9]+", re.ASCII)
-"""What Go's strconv.ParseInt(text, 10, 64) reads: no blanks, no underscores."""
+"""The texts that Go's strconv.ParseInt(text, 10, 64) reads, without blanks or underscores."""
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?", re.ASCII)
 LABEL_VALUE_LENGTH = 63
 """apimachinery validation.LabelValueMaxLength."""
@@ -43,7 +43,7 @@ def term_matches(term: Mapping[str, Any] | None, node_labels: Mapping[str, str],
 
 
 def requirement_matches(requirement: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """Tell whether labels fulfil one requirement; one that is not valid is fulfilled by none."""
+    """Tell whether labels match one requirement. A requirement that is not valid matches nothing."""
     if not requirement_valid(requirement):
         return False
     key, operator, values = requirement["key"], requirement["operator"], requirement.get("values") or []
@@ -55,10 +55,10 @@ def requirement_matches(requirement: Mapping[str, Any], labels: Mapping[str, str
         return key in labels and labels[key] in values
     if operator == "NotIn":
         return key not in labels or labels[key] not in values
-    found, bound = integer(labels.get(key)), integer(values[0])
-    if found is None or bound is None:
+    number, bound = integer(labels.get(key)), integer(values[0])
+    if number is None or bound is None:
         return False
-    return found > bound if operator == "Gt" else found < bound
+    return number > bound if operator == "Gt" else number < bound
 
 
 def requirement_valid(requirement: Mapping[str, Any]) -> bool:
@@ -76,14 +76,14 @@ def requirement_valid(requirement: Mapping[str, Any]) -> bool:
 
 
 def valid_label_value(value: Any) -> bool:
-    """Tell whether a text could be a label's value; any other makes the whole requirement an error."""
+    """Tell whether a text is a valid label value. Any other value makes the whole requirement invalid."""
     if not isinstance(value, str) or len(value) > LABEL_VALUE_LENGTH:
         return False
     return _LABEL_VALUE.fullmatch(value) is not None
 
 
 def field_matches(requirement: Mapping[str, Any], node_name: str) -> bool:
-    """Tell whether the node fulfils a matchFields requirement: metadata.name In or NotIn exactly one name."""
+    """Tell whether a matchFields requirement selects the node: metadata.name In or NotIn exactly one name."""
     operator, values = requirement.get("operator"), requirement.get("values") or []
     if requirement.get("key") != "metadata.name" or len(values) != 1:
         return False

@@ -62,7 +62,7 @@ TOLERATIONS: tuple[Part, ...] = (
 
 
 def maybe(draw: random.Random, share: float, make: Callable[[], Any], part: Part, key: str) -> None:
-    """Set a member with a probability; else leave it out, or, less often, null."""
+    """Set a member with this probability; otherwise leave it out or, less often, set it to null."""
     if draw.random() < share:
         part[key] = make()
     elif draw.random() < 0.1:
@@ -84,7 +84,7 @@ def container(draw: random.Random, name: str, volumes: list[str]) -> Part:
 
 
 def resources(draw: random.Random) -> Part:
-    """Draw amounts: requests only, limits only, equal, defaulted, different, null or empty sides."""
+    """Draw amounts with requests only, limits only, equal, defaulted or different sides, and null or empty ones."""
     sides: dict[str, Part] = {"requests": {}, "limits": {}}
     for name, amounts in PLAIN.items():
         if draw.random() < 0.15:
@@ -100,29 +100,29 @@ def resources(draw: random.Random) -> Part:
 
 
 def environment(draw: random.Random) -> list[Part]:
-    """Draw variables, NVIDIA's among them; some from elsewhere, some twice."""
-    found: list[Part] = []
+    """Draw variables, some of NVIDIA's; some come from another object, and some occur twice."""
+    variables: list[Part] = []
     for _ in range(draw.choice([0, 1, 1, 2, 3])):
         name = draw.choice(list(VARIABLES))
         shape = draw.random()
         if shape < 0.1:
-            found.append({"name": name, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}})
+            variables.append({"name": name, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}})
         elif shape < 0.15:
-            found.append({"name": name})
+            variables.append({"name": name})
         else:
-            found.append({"name": name, "value": draw.choice(VARIABLES[name])})
-    return found
+            variables.append({"name": name, "value": draw.choice(VARIABLES[name])})
+    return variables
 
 
 def mounts(draw: random.Random, volumes: list[str]) -> list[Part]:
-    """Draw mounts of the volumes, at each path once."""
+    """Draw mounts of the volumes, with different paths."""
     paths = ["/dev/shm", "/dev/shm/", "/var/run/nvidia-container-devices/all", "/data", "/dev"]
     chosen = draw.sample(paths, draw.choice([1, 1, 2]))
     return [{"name": draw.choice(volumes), "mountPath": path} for path in chosen]
 
 
 def volume_list(draw: random.Random) -> list[Part]:
-    """Draw volumes of different names."""
+    """Draw volumes with different names."""
     shapes: list[Part] = [
         {"emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}},
         {"emptyDir": {"medium": "Memory"}},
@@ -139,7 +139,7 @@ def volume_list(draw: random.Random) -> list[Part]:
 def tolerations(draw: random.Random) -> list[Part]:
     """Draw tolerations, valid and invalid."""
     weights = [3] * (len(TOLERATIONS) - 4) + [1] * 4
-    return [dict(each) for each in draw.choices(TOLERATIONS, weights, k=draw.choice([0, 1, 1, 2, 3]))]
+    return [dict(toleration) for toleration in draw.choices(TOLERATIONS, weights, k=draw.choice([0, 1, 1, 2, 3]))]
 
 
 def affinity(draw: random.Random) -> Part | None:

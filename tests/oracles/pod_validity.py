@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Oracle: kube-apiserver's rules for the parts of a Pod beside resources that a webhook may touch.
+"""Oracle: kube-apiserver's validation of the parts of a Pod besides resources that a webhook may change.
 
-Tolerations, node affinity, environment, volumes and mounts, names, labels, annotations; from
+It covers tolerations, node affinity, environment, volumes and mounts, names, labels and annotations, from
 pkg/apis/core/validation/validation.go and apimachinery pkg/util/validation.
 """
 
@@ -15,7 +15,7 @@ from tests.oracles.quantities import quantity
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 ANNOTATIONS_BYTES = 256 * 1024
-"""apimachinery validation.TotalAnnotationSizeLimitB, of keys and values together."""
+"""apimachinery validation.TotalAnnotationSizeLimitB, for keys and values together."""
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", re.ASCII)
@@ -26,20 +26,20 @@ Found = Iterator[str]
 def other_problems(pod: Mapping[str, Any]) -> list[str]:
     """List all problems that are not about amounts of resources."""
     metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
-    found = [*_annotations(metadata.get("annotations") or {}), *_labels(metadata.get("labels") or {})]
-    found += _class_names(spec)
-    found += _tolerations(spec.get("tolerations") or [])
-    found += _node_affinity((spec.get("affinity") or {}).get("nodeAffinity") or {})
-    found += _volumes(spec.get("volumes") or [])
+    messages = [*_annotations(metadata.get("annotations") or {}), *_labels(metadata.get("labels") or {})]
+    messages += _class_names(spec)
+    messages += _tolerations(spec.get("tolerations") or [])
+    messages += _node_affinity((spec.get("affinity") or {}).get("nodeAffinity") or {})
+    messages += _volumes(spec.get("volumes") or [])
     volumes = {volume.get("name") for volume in spec.get("volumes") or []}
     for list_name in ("initContainers", "containers", "ephemeralContainers"):
         for index, container in enumerate(spec.get(list_name) or []):
-            found += _container(f"spec.{list_name}[{index}]", container, volumes)
-    return found
+            messages += _container(f"spec.{list_name}[{index}]", container, volumes)
+    return messages
 
 
 def qualified(key: Any) -> bool:
-    """Tell whether a text is a label's or annotation's key: [subdomain/]name."""
+    """Tell whether a text is a valid key of a label or annotation, [subdomain/]name."""
     if not isinstance(key, str) or key.count("/") > 1:
         return False
     prefix, slash, name = key.rpartition("/")

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random Pods as the API server sends them to a mutating webhook: decoded and defaulted, not yet validated.
+"""Random Pods as the API server sends them to a mutating webhook: decoded and defaulted, but not validated.
 
-Shapes are those seen on a real one (tests/contract), with parents absent, null and empty, and values good and bad.
-A spoiled Pod is what no API server sends: that is to be answered with a 400, or not minded, and never with a crash.
+The shapes are those seen on a real API server (tests/contract), with absent, null and empty parents, and valid and
+invalid values. No API server sends a spoiled Pod; the answer to it must be a 400 or a review that ignores the fault,
+never a crash.
 """
 
 import random
@@ -42,12 +43,12 @@ BAD_VALUES: tuple[Any, ...] = ("abc", 1.5, True, [], {}, "")
 
 
 def pods() -> st.SearchStrategy[dict[str, Any]]:
-    """Give Pods to Hypothesis, which shrinks what was drawn."""
+    """Generate Pods for Hypothesis, which shrinks what was drawn."""
     return st.randoms(use_true_random=False).map(random_pod)
 
 
 def spoiled_pods() -> st.SearchStrategy[dict[str, Any]]:
-    """Give spoiled Pods to Hypothesis."""
+    """Generate spoiled Pods for Hypothesis."""
     return st.randoms(use_true_random=False).map(spoiled_pod)
 
 
@@ -60,7 +61,7 @@ def random_pod(draw: random.Random) -> dict[str, Any]:
 
 
 def spoiled_pod(draw: random.Random) -> dict[str, Any]:
-    """Draw a Pod, with a value of a wrong kind somewhere."""
+    """Draw a Pod with a value of a wrong type somewhere."""
     pod = random_pod(draw)
     parent, key = draw.choice(list(_places(pod)))
     parent[key] = draw.choice(BAD_VALUES)
@@ -68,26 +69,26 @@ def spoiled_pod(draw: random.Random) -> dict[str, Any]:
 
 
 def metadata(draw: random.Random) -> Part:
-    """Draw metadata: of a bare pod, or of one that a controller makes."""
-    found: Part = {"namespace": draw.choice(["team-a", "team-a", "team-b", "default"])}
+    """Draw the metadata of a bare pod, or of one that a controller creates."""
+    drawn: Part = {"namespace": draw.choice(["team-a", "team-a", "team-b", "default"])}
     if draw.random() < 0.6:
-        found["name"] = draw.choice(["p", "train-0", "x" * 63])
+        drawn["name"] = draw.choice(["p", "train-0", "x" * 63])
     else:
-        found["generateName"] = "train-"
+        drawn["generateName"] = "train-"
     if draw.random() < 0.4:
         kind, name = draw.choice(OWNERS)
         owner = {"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": "o-1", "controller": True}
-        found["ownerReferences"] = [owner]
-    maybe(draw, 0.4, lambda: _labels(draw), found, "labels")
-    maybe(draw, 0.6, lambda: annotations(draw), found, "annotations")
+        drawn["ownerReferences"] = [owner]
+    maybe(draw, 0.4, lambda: _labels(draw), drawn, "labels")
+    maybe(draw, 0.6, lambda: annotations(draw), drawn, "annotations")
     if draw.random() < 0.5:
         fields: Part = {"f:metadata": {}}
         if draw.random() < 0.3:
             fields = {"f:metadata": {"f:annotations": {"f:gpu-usher.io/decision": {}}}}
-        found["managedFields"] = [{"manager": "kubectl", "operation": "Update", "fieldsV1": fields}]
+        drawn["managedFields"] = [{"manager": "kubectl", "operation": "Update", "fieldsV1": fields}]
     if draw.random() < 0.1:
-        found |= {"creationTimestamp": None, "finalizers": ["batch.kubernetes.io/job-tracking"]}
-    return found
+        drawn |= {"creationTimestamp": None, "finalizers": ["batch.kubernetes.io/job-tracking"]}
+    return drawn
 
 
 def _labels(draw: random.Random) -> Part:
@@ -95,70 +96,70 @@ def _labels(draw: random.Random) -> Part:
 
 
 def annotations(draw: random.Random) -> Part:
-    """Draw annotations, ours and others', well-formed and not."""
-    found: Part = {}
+    """Draw annotations of ours and of others, valid and invalid."""
+    drawn: Part = {}
     for _ in range(draw.choice([0, 1, 1, 1, 2, 3])):
         key = draw.choice(list(ANNOTATIONS))
         good = ANNOTATIONS[key][:2] if draw.random() < 0.7 else ANNOTATIONS[key]
-        found[f"gpu-usher.io/{key}"] = draw.choice(good)
+        drawn[f"gpu-usher.io/{key}"] = draw.choice(good)
     if draw.random() < 0.15:
-        found[draw.choice(OTHER_KEYS)] = draw.choice(["", "x", "höhö ✓", '{"a": "b/c~d"}'])
+        drawn[draw.choice(OTHER_KEYS)] = draw.choice(["", "x", "höhö ✓", '{"a": "b/c~d"}'])
     if draw.random() < 0.1:
-        found["gpu-usher.io/decision"] = draw.choice(DECISIONS)
-    return found
+        drawn["gpu-usher.io/decision"] = draw.choice(DECISIONS)
+    return drawn
 
 
 def spec(draw: random.Random) -> Part:
     """Draw a spec."""
-    found: Part = {"restartPolicy": "Always", "dnsPolicy": "ClusterFirst", "securityContext": {}}
-    maybe(draw, 0.3, lambda: volume_list(draw), found, "volumes")
-    names = [volume["name"] for volume in found.get("volumes") or []]
+    drawn: Part = {"restartPolicy": "Always", "dnsPolicy": "ClusterFirst", "securityContext": {}}
+    maybe(draw, 0.3, lambda: volume_list(draw), drawn, "volumes")
+    names = [volume["name"] for volume in drawn.get("volumes") or []]
     count = draw.choice([1, 1, 1, 1, 2, 3, 5])
-    found["containers"] = [container(draw, f"c{index}", names) for index in range(count)]
+    drawn["containers"] = [container(draw, f"c{index}", names) for index in range(count)]
     if draw.random() < 0.25:
-        found["initContainers"] = [_starter(draw, index, names) for index in range(draw.choice([0, 1, 1, 2]))]
-    maybe(draw, 0.5, lambda: tolerations(draw), found, "tolerations")
-    maybe(draw, 0.35, lambda: affinity(draw), found, "affinity")
-    _scheduling(draw, found)
-    _odds(draw, found, names)
-    return found
+        drawn["initContainers"] = [_starter(draw, index, names) for index in range(draw.choice([0, 1, 1, 2]))]
+    maybe(draw, 0.5, lambda: tolerations(draw), drawn, "tolerations")
+    maybe(draw, 0.35, lambda: affinity(draw), drawn, "affinity")
+    _scheduling(draw, drawn)
+    _odds(draw, drawn, names)
+    return drawn
 
 
 def _starter(draw: random.Random, index: int, volumes: list[str]) -> Part:
     """Draw an init container, or a sidecar."""
-    found = container(draw, f"init{index}", volumes)
+    starter = container(draw, f"init{index}", volumes)
     if draw.random() < 0.4:
-        found["restartPolicy"] = "Always"
-    return found
+        starter["restartPolicy"] = "Always"
+    return starter
 
 
-def _scheduling(draw: random.Random, found: Part) -> None:
-    """Draw the members that say where, by whom and how urgently."""
-    found["schedulerName"] = draw.choice(["default-scheduler"] * 4 + ["gpu-usher-scheduler", "volcano"])
-    found["priority"] = 0
+def _scheduling(draw: random.Random, drawn: Part) -> None:
+    """Draw the members for scheduler, priority, runtime class, node and node selector."""
+    drawn["schedulerName"] = draw.choice(["default-scheduler"] * 4 + ["gpu-usher-scheduler", "volcano"])
+    drawn["priority"] = 0
     if draw.random() < 0.1:
-        found |= {"priorityClassName": "high", "priority": 1000, "preemptionPolicy": "PreemptLowerPriority"}
+        drawn |= {"priorityClassName": "high", "priority": 1000, "preemptionPolicy": "PreemptLowerPriority"}
     if draw.random() < 0.15:
-        found["runtimeClassName"] = draw.choice(["nvidia", "nvidia-cdi", "kata", None])
+        drawn["runtimeClassName"] = draw.choice(["nvidia", "nvidia-cdi", "kata", None])
     if draw.random() < 0.05:
-        found["nodeName"] = draw.choice(["h100-0", "cpu-0", "gone"])
+        drawn["nodeName"] = draw.choice(["h100-0", "cpu-0", "gone"])
     if draw.random() < 0.1:
         key = draw.choice(list(LABELS))
-        found["nodeSelector"] = {key: LABELS[key][0]}
+        drawn["nodeSelector"] = {key: LABELS[key][0]}
 
 
-def _odds(draw: random.Random, found: Part, volumes: list[str]) -> None:
-    """Draw what few pods have."""
+def _odds(draw: random.Random, drawn: Part, volumes: list[str]) -> None:
+    """Draw members that few pods have."""
     if draw.random() < 0.05:
-        found["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]
+        drawn["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]
     if draw.random() < 0.03:
         debugger = container(draw, "debug", volumes)
         debugger.pop("resources", None)
-        found["ephemeralContainers"] = [debugger]
+        drawn["ephemeralContainers"] = [debugger]
     if draw.random() < 0.03:
-        found["resources"] = {"limits": {"cpu": "4"}}
+        drawn["resources"] = {"limits": {"cpu": "4"}}
     if draw.random() < 0.05:
-        found["x-unknown/~field"] = draw.choice([None, [], {"a": [{}]}, "text", 1.5])
+        drawn["x-unknown/~field"] = draw.choice([None, [], {"a": [{}]}, "text", 1.5])
 
 
 def _places(part: Any) -> Iterator[tuple[Any, Any]]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Oracle: Kubernetes quantities as exact numbers (k8s.io/apimachinery pkg/api/resource/quantity.go).
 
-What is finer than a billionth is rounded away from zero, what is larger than an int64 is capped, as there.
+As there, fractions below a billionth are rounded away from zero, and values above an int64 are capped.
 """
 
 from fractions import Fraction
@@ -30,7 +30,7 @@ DIGITS = "0123456789"
 
 
 def quantity(written: Any) -> Fraction | None:
-    """Read a quantity; None if it is not one. JSON numbers are quantities too (Quantity.UnmarshalJSON)."""
+    """Read a quantity, or return None if it is not one. JSON numbers are quantities too (Quantity.UnmarshalJSON)."""
     if isinstance(written, bool) or not isinstance(written, str | int | float):
         return None
     text = str(written)
@@ -52,7 +52,7 @@ def _factor(suffix: str) -> Fraction | None:
         return MULTIPLIERS[suffix]
     exponent = suffix[1:]
     digits = exponent[1:] if exponent[:1] in ("+", "-") else exponent
-    if suffix[0] not in "eE" or not digits or any(each not in DIGITS for each in digits) or len(digits) > 9:
+    if suffix[0] not in "eE" or not digits or any(digit not in DIGITS for digit in digits) or len(digits) > 9:
         return None
     return Fraction(10) ** max(-200, min(200, int(exponent)))
 
@@ -63,6 +63,6 @@ def _to_billionths(value: Fraction) -> Fraction:
 
 
 def milli(value: Fraction) -> int:
-    """Give Quantity.MilliValue: rounded up."""
+    """Return Quantity.MilliValue, which is rounded up."""
     scaled = value * 1000
     return -(-scaled.numerator // scaled.denominator)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The oracle of the API server's validation against the answers that a real one gave, and its source."""
+"""The oracle of the API server's validation against the answers of a real API server, and against its source."""
 
 import json
 from fractions import Fraction
@@ -157,13 +157,13 @@ def test_what_the_api_server_takes_has_no_problem(document: dict[str, Any]) -> N
 
 @pytest.mark.parametrize("document", BAD.values(), ids=BAD.keys())
 def test_what_the_api_server_refuses_has_one_problem(document: dict[str, Any]) -> None:
-    found = problems(document)
+    messages = problems(document)
 
-    assert len(set(found)) == 1, found
+    assert len(set(messages)) == 1, messages
 
 
 REFUSED = {"gpu-fraction", "gpu-negative", "gpu-request-ne-limit", "gpu-requests-only", "gpu-requests-only-patched"}
-"""Recorded pods that a real API server refused, or would have without the patch."""
+"""Recorded pods that a real API server refused, or would have refused without the patch."""
 
 
 @pytest.mark.parametrize(

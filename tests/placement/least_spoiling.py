@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The place at which an instance costs the least of what instances to come could use: the rule of `make bench-mig`.
+"""The rule of `make bench-mig`: the placement at which an instance costs later instances the least.
 
-kube-scheduler and MIG Manager choose the place on a node; gpu-usher chooses the node by the same loss.
+kube-scheduler and MIG Manager choose the placement on a node; gpu-usher chooses the node by the same loss.
 """
 
 from collections.abc import Sequence
@@ -11,9 +11,10 @@ from app.placement.mig_headroom import placement_losses
 
 
 def least_spoiling(layouts: Sequence[GPULayout], profile: str) -> InstancePlacement | None:
-    """Find the place with the least loss; of equal places the highest start, then the first GPU; None if there is none.
+    """Return the placement with the least loss, or None if there is none.
 
-    Low starts stay free for large instances, most of which have no other legal start.
+    Of equal placements the highest start wins, then the first GPU. Low starts stay free for large instances, most of
+    which have no other legal start.
     """
     losses = [
         (loss, -start, index)

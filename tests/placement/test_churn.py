@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MIG slices that come and go: the simulator keeps its books, and our rule beats best-fit (F61)."""
+"""MIG instances that start and end: the simulator neither loses nor doubles one, and our rule beats best-fit (F61)."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -24,17 +24,17 @@ SEEDS = 3
     st.integers(0, 10**6),
 )
 def test_slices_are_neither_lost_nor_given_twice(mix: str, policy: str, load: float, seed: int) -> None:
-    """F60, F61: whatever is placed lies there or has ended, at legal starts, and no slice is anybody else's."""
+    """F60, F61: each placed instance is still there or has ended, has a legal start, and overlaps no other instance."""
     wishes = list(arrivals(mix, load, seed, 150, 16))
 
-    found = churn({**POLICIES, **BY_NODE}[policy], wishes, 16)
+    outcome = churn({**POLICIES, **BY_NODE}[policy], wishes, 16)
 
-    assert found.placed == found.ended + sum(map(len, found.left))
-    for state in found.left:
+    assert outcome.placed == outcome.ended + sum(map(len, outcome.left))
+    for state in outcome.left:
         used = Counter(
-            each
+            slot
             for profile, start in state
-            for each in range(start, start + GEOMETRY.slots[profile].length)
+            for slot in range(start, start + GEOMETRY.slots[profile].length)
             if start in GEOMETRY.slots[profile].starts
         )
         assert all(count == 1 for count in used.values())
@@ -50,7 +50,7 @@ def test_nothing_is_refused_while_all_gpus_are_idle(name: str) -> None:
 
 
 def test_fast_form_of_our_rule_places_as_the_rule_itself() -> None:
-    """F61: by state, instead of over all GPUs."""
+    """F61: the fast form chooses by GPU state instead of looking at every GPU."""
 
     def plain(fleet: Fleet, wish: Arrival) -> Chosen | None:
         layouts = [GPULayout("", GEOMETRY, state) for state in fleet.states]
@@ -63,44 +63,47 @@ def test_fast_form_of_our_rule_places_as_the_rule_itself() -> None:
 
 
 def cells(policies: dict[str, Policy], mixes: Sequence[str], count: int) -> list[Cell]:
-    """Play some mixes at both loads, in this process."""
-    found = []
+    """Simulate these mixes of profiles at both loads, in this process."""
+    played = []
     for mix, load in [(mix, load) for load in (0.95, 1.2) for mix in mixes]:
         runs = [list(arrivals(mix, load, seed, count, 96)) for seed in range(SEEDS)]
-        accepted = {name: tuple(churn(each, run).accepted_percent for run in runs) for name, each in policies.items()}
-        found.append(Cell(mix, load, accepted))
-    return found
+        accepted = {
+            name: tuple(churn(placement_policy, run).accepted_percent for run in runs)
+            for name, placement_policy in policies.items()
+        }
+        played.append(Cell(mix, load, accepted))
+    return played
 
 
 def test_our_rule_beats_best_fit_on_every_mix() -> None:
-    """F61: with these seeds by 1.0 and 0.5 points; the whole table is in tests/results/mig-churn.md."""
-    found = cells(dict(POLICIES), list(MIXES), 2_000)
+    """F61: with these seeds the rule gains 1.0 and 0.5 points; tests/results/mig-churn.md has the whole table."""
+    played = cells(dict(POLICIES), list(MIXES), 2_000)
 
-    assert mean_gain(found, OURS, "best-fit")[0] >= 0.8
-    assert mean_gain(found, OURS, STRONGEST)[0] >= 0.3
-    assert min(cell.gain(OURS, "best-fit")[0] for cell in found) >= -1.0
-    assert mean_gain(found, OURS, "first-fit")[0] >= 2.0
-    assert mean_gain(found, OURS, "random")[0] >= 6.0
+    assert mean_gain(played, OURS, "best-fit")[0] >= 0.8
+    assert mean_gain(played, OURS, STRONGEST)[0] >= 0.3
+    assert min(cell.gain(OURS, "best-fit")[0] for cell in played) >= -1.0
+    assert mean_gain(played, OURS, "first-fit")[0] >= 2.0
+    assert mean_gain(played, OURS, "random")[0] >= 6.0
 
 
 def test_choosing_the_node_alone_gains_most_of_it() -> None:
-    """F61: through kube-scheduler, whose allocator chooses the slice."""
-    found = cells(dict(BY_NODE), ["uniform"], 800)
+    """F61: gpu-usher chooses the node alone, and kube-scheduler's DRA allocator chooses the slice on it."""
+    played = cells(dict(BY_NODE), ["uniform"], 800)
 
-    assert mean_gain(found, "MIGLayout", "any node")[0] >= 4.0
+    assert mean_gain(played, "MIGLayout", "any node")[0] >= 4.0
 
 
 def test_report_says_how_it_was_made() -> None:
-    told = "\n".join(report(2, 60))
+    lines_written = "\n".join(report(2, 60))
 
-    assert "2 seeds" in told
-    assert told.count("| skew-big 1.20 |") == 2
+    assert "2 seeds" in lines_written
+    assert lines_written.count("| skew-big 1.20 |") == 2
 
 
 @pytest.mark.long
 def test_our_rule_gains_what_the_table_says() -> None:
-    """F61: ten seeds of 6,000 arrivals, five mixes, two loads."""
-    found = measure(POLICIES, 10, 6_000)
+    """F61: the full measurement has ten seeds of 6,000 arrivals, five mixes and two loads."""
+    played = measure(POLICIES, 10, 6_000)
 
-    assert mean_gain(found, OURS, "best-fit")[0] >= 0.8
-    assert min(cell.gain(OURS, base)[0] for cell in found for base in ("best-fit", STRONGEST)) >= -1.0
+    assert mean_gain(played, OURS, "best-fit")[0] >= 0.8
+    assert min(cell.gain(OURS, base)[0] for cell in played for base in ("best-fit", STRONGEST)) >= -1.0

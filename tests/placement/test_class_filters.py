@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Class filters: which nodes can never serve a demand, and the constant words for it."""
+"""Class filters: which nodes can never serve a demand, and the constant message for each refusal."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ GEFORCE: dict[str, Any] = {
     "capacity": {"nvidia.com/gpu": 8},
 }
 SEVERAL = {**GEFORCE, "labels": {"nvidia.com/gpu.count": "4"}}
-"""Eight GPUs, of which the labels describe the four of one model."""
+"""A node of eight GPUs, four of one model, which its labels describe, and four of another."""
 CUDA_13 = "nvidia/cuda:13.0.0-base-ubuntu24.04"
 TORCH = "nvcr.io/nvidia/pytorch:24.05-py3"
 
@@ -107,25 +107,25 @@ TABLE = [
 
 
 @pytest.mark.parametrize(
-    ("asked", "made", "expected"), [pytest.param(*row, id=f"{index} {row[2]}") for index, row in enumerate(TABLE)]
+    ("pod_demand", "made", "expected"), [pytest.param(*row, id=f"{index} {row[2]}") for index, row in enumerate(TABLE)]
 )
 def test_node_is_refused_for_the_right_reason_or_not_at_all(
-    asked: Demand, made: dict[str, Any], expected: str | None
+    pod_demand: Demand, made: dict[str, Any], expected: str | None
 ) -> None:
     """F30 to F32, F34 to F37, F44 to F46, F57, F59, F62, F63, F69, P15, P38, P42."""
-    refusal = judge_class(asked, node(**made).node_class)
+    refusal = judge_class(pod_demand, node(**made).node_class)
 
     assert expected == (refusal.code.name if refusal else None)
 
 
 V100 = {"karpenter.azure.com/sku-gpu-name": "V100"}
-"""On AKS: 16 or 32 GB, the labels do not say which."""
+"""AKS names a V100, and its labels do not say whether it has 16 or 32 GB."""
 V100_OF_EC2 = {"karpenter.k8s.aws/instance-gpu-name": "v100", "karpenter.k8s.aws/instance-gpu-memory": "40960"}
-"""A word for 16 or 32 GB, and a figure that is neither."""
+"""EC2 names a V100, which has 16 or 32 GB, with a memory figure that is neither."""
 
 
 @pytest.mark.parametrize(
-    ("labels", "asked", "expected"),
+    ("labels", "pod_demand", "expected"),
     [
         (V100, wants(mig_profile=">=1g.20gb"), None),
         (V100, wants(mig_profile=">=3g.40gb"), "MIGProfileAbsent"),
@@ -136,20 +136,22 @@ V100_OF_EC2 = {"karpenter.k8s.aws/instance-gpu-name": "v100", "karpenter.k8s.aws
     ],
 )
 def test_memory_that_no_possible_product_has_is_not_hoped_for(
-    labels: dict[str, str], asked: Demand, expected: str | None
+    labels: dict[str, str], pod_demand: Demand, expected: str | None
 ) -> None:
-    """F37, F59: several products are possible, of different sizes; none is larger than the largest."""
-    refusal = judge_class(asked, node(product=None, driver=None, labels=labels).node_class)
+    """F37, F59: where several products of different sizes are possible, the node has at most the memory of the
+    largest."""
+    refusal = judge_class(pod_demand, node(product=None, driver=None, labels=labels).node_class)
 
     assert expected == (refusal.code.name if refusal else None)
 
 
 def test_message_is_one_for_all_nodes_and_names_what_is_wanted_alone() -> None:
-    """P23: kube-scheduler groups equal texts (docs/reference/reasons.md)."""
-    asked = wants(products="H100, H200", cuda="12.4")
+    """P23: kube-scheduler groups equal messages, so a message must not name anything of the node
+    (docs/reference/reasons.md)."""
+    pod_demand = wants(products="H100, H200", cuda="12.4")
     makes = [{"product": product, "driver": "470.57.02"} for product in ("Tesla-T4", "NVIDIA-A10", "NVIDIA-L4")]
 
-    refusals = {judge_class(asked, node(**make).node_class) for make in makes}  # type: ignore[arg-type]
+    refusals = {judge_class(pod_demand, node(**make).node_class) for make in makes}  # type: ignore[arg-type]
 
     assert {refusal.message for refusal in refusals if refusal} == {"GPU product not allowed: wants H100 or H200"}
 
@@ -164,6 +166,6 @@ def test_every_message_is_short() -> None:
 
 
 def test_lists_hold_every_filter_once() -> None:
-    names = [each.__name__ for each in (*CLASS_FILTERS, *FREE_FILTERS)]
+    names = [node_filter.__name__ for node_filter in (*CLASS_FILTERS, *FREE_FILTERS)]
 
     assert len(names) == len(set(names))

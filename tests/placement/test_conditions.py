@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes left out by label, form factors, devices withdrawn, GPUs that DCGM calls sick, labels gone stale."""
+"""Conditions of nodes: policy node selectors, form factors, withdrawn devices, unhealthy GPUs and stale labels."""
 
 from dataclasses import replace
 from typing import Any
@@ -17,8 +17,8 @@ NOT_SPOT = "placement: {nodeSelector: {matchExpressions: [{key: spot, operator: 
 NO_HEALTH = policies(policy("p", "placement: {unknownFacts: Accept}"))
 
 
-def why(made: Node, policy_set: PolicySet | None = None, document: dict[str, Any] | None = None) -> str | None:
-    """Give the code of the refusal; None if the node would do."""
+def refusal_code(made: Node, policy_set: PolicySet | None = None, document: dict[str, Any] | None = None) -> str | None:
+    """Return the reason code of the refusal, or None if the node is accepted."""
     refusal = judge(demand(document or pod(), policy_set or NO_HEALTH), made, recount=True)
     return refusal.code.name if refusal else None
 
@@ -33,34 +33,34 @@ def why(made: Node, policy_set: PolicySet | None = None, document: dict[str, Any
     ],
 )
 def test_node_must_suit_the_node_selectors_of_all_policies(labels: dict[str, str], refused: str | None) -> None:
-    """F38: several policies only narrow."""
+    """F38: a further policy can only narrow the set of nodes."""
     chosen = policies(policy("pool", f"priority: 1, {POOL}"), policy("spot", f"priority: 2, {NOT_SPOT}"))
 
-    assert why(node(labels=labels), chosen) == refused
+    assert refusal_code(node(labels=labels), chosen) == refused
 
 
 def test_selector_of_a_policy_that_warns_only_lowers_the_score() -> None:
     """F38, F20."""
     warning = policies(policy("pool", f"action: Warn, {POOL}"))
-    asked = demand(pod(), warning)
+    pod_demand = demand(pod(), warning)
 
     inside, outside = node(labels={"pool": "train"}), node(labels={"pool": "serve"})
 
-    assert judge(asked, outside, recount=True) is None
-    assert total(asked, outside) < total(asked, inside)
+    assert judge(pod_demand, outside, recount=True) is None
+    assert total(pod_demand, outside) < total(pod_demand, inside)
 
 
 def test_selectors_that_no_node_can_fulfil_together_are_a_conflict() -> None:
-    """F38: said at the door, naming both policies, instead of leaving the pod pending for ever."""
+    """F38: admission refuses the pod and names both policies, instead of leaving the pod pending for ever."""
     other = "placement: {nodeSelector: {matchLabels: {pool: serve}}}"
 
-    found = ruling(pod(), policies(policy("a", f"priority: 1, {POOL}"), policy("b", f"priority: 2, {other}")))
+    merged = ruling(pod(), policies(policy("a", f"priority: 1, {POOL}"), policy("b", f"priority: 2, {other}")))
 
-    assert [conflict.message for conflict in found.conflicts] == ["b and a select different nodes"]
+    assert [conflict.message for conflict in merged.conflicts] == ["b and a select different nodes"]
 
 
 @pytest.mark.parametrize(
-    ("wanted", "product", "refused"),
+    ("form_factor", "product", "refused"),
     [
         ("SXM", "NVIDIA-H100-80GB-HBM3", None),
         ("SXM", "Tesla-V100-SXM2-32GB", None),
@@ -71,20 +71,23 @@ def test_selectors_that_no_node_can_fulfil_together_are_a_conflict() -> None:
         ("SXM", "NVIDIA-XYZ-9000", None),
     ],
 )
-def test_gpu_is_built_in_as_the_policy_says(wanted: str, product: str, refused: str | None) -> None:
-    """F54: SXM2 to SXM6 are SXM; an unknown product is accepted unless the policy refuses unknown facts."""
-    assert why(node(product=product), policies(policy("p", f"placement: {{formFactor: [{wanted}]}}"))) == refused
+def test_form_factor_must_be_one_that_the_policy_allows(form_factor: str, product: str, refused: str | None) -> None:
+    """F54: SXM2 to SXM6 count as SXM; an unknown product is accepted unless the policy refuses unknown facts."""
+    assert (
+        refusal_code(node(product=product), policies(policy("p", f"placement: {{formFactor: [{form_factor}]}}")))
+        == refused
+    )
 
 
 def test_unknown_form_factor_is_refused_where_the_policy_refuses_unknown_facts() -> None:
     """F54."""
     strict = policies(policy("p", "placement: {formFactor: [SXM], unknownFacts: Refuse}"))
 
-    assert why(node(product="NVIDIA-XYZ-9000"), strict) == "GPUFactsMissing"
+    assert refusal_code(node(product="NVIDIA-XYZ-9000"), strict) == "GPUFactsMissing"
 
 
 @pytest.mark.parametrize(
-    ("offers", "capacity", "asked", "refused"),
+    ("offers", "capacity", "amount", "refused"),
     [
         pytest.param({GPU: 7}, {GPU: 8}, 7, None, id="the healthy ones serve"),
         pytest.param({GPU: 7}, {GPU: 8}, 8, "GPUUnhealthy", id="one short"),
@@ -94,21 +97,21 @@ def test_unknown_form_factor_is_refused_where_the_policy_refuses_unknown_facts()
     ],
 )
 def test_devices_that_the_plugin_withdrew_are_said_to_be_unhealthy(
-    offers: dict[str, int], capacity: dict[str, int], asked: int, refused: str | None
+    offers: dict[str, int], capacity: dict[str, int], amount: int, refused: str | None
 ) -> None:
-    """P41, F70: capacity counts sick devices, allocatable does not."""
-    assert why(node(offers=offers, capacity=capacity), document=pod(gpus(asked))) == refused
+    """P41, F70: the node's capacity counts unhealthy devices, and its allocatable does not."""
+    assert refusal_code(node(offers=offers, capacity=capacity), document=pod(gpus(amount))) == refused
 
 
 def test_slice_that_is_withdrawn_is_unhealthy_and_not_absent() -> None:
     """F70."""
-    assert why(node(offers={SLICE: 0}, capacity={SLICE: 7}), document=pod(gpus(1, SLICE))) == "GPUUnhealthy"
+    assert refusal_code(node(offers={SLICE: 0}, capacity={SLICE: 7}), document=pod(gpus(1, SLICE))) == "GPUUnhealthy"
 
 
-def sick(ill: int = 0, ailing: int = 0, **made: Any) -> Node:
-    """Make a node of which DCGM reports sick GPUs."""
-    found = node(**made)
-    return replace(found, node_class=replace(found.node_class, ill=ill, ailing=ailing))
+def node_with_sick_gpus(ill: int = 0, ailing: int = 0, **made: Any) -> Node:
+    """Make a node for which DCGM reports unhealthy GPUs."""
+    healthy = node(**made)
+    return replace(healthy, node_class=replace(healthy.node_class, ill=ill, ailing=ailing))
 
 
 ONE_WITHDRAWN: dict[str, Any] = {"offers": {GPU: 7}, "capacity": {GPU: 8}}
@@ -117,19 +120,19 @@ ONE_WITHDRAWN: dict[str, Any] = {"offers": {GPU: 7}, "capacity": {GPU: 8}}
 @pytest.mark.parametrize(
     ("health", "made", "refused"),
     [
-        pytest.param("{}", sick(ill=1), "GPUUnhealthy", id="ill, by default"),
-        pytest.param("{ill: ScoreDown}", sick(ill=1), None, id="ill, scored down"),
-        pytest.param("{}", sick(ill=1, **ONE_WITHDRAWN), None, id="the ill one is withdrawn already"),
-        pytest.param("{}", sick(ill=2, **ONE_WITHDRAWN), "GPUUnhealthy", id="one of two is withdrawn"),
-        pytest.param("{}", sick(ailing=1), None, id="ailing, by default"),
-        pytest.param("{ailing: Refuse}", sick(ailing=1), "GPUUnhealthy", id="ailing, refused"),
+        pytest.param("{}", node_with_sick_gpus(ill=1), "GPUUnhealthy", id="ill, by default"),
+        pytest.param("{ill: ScoreDown}", node_with_sick_gpus(ill=1), None, id="ill, scored down"),
+        pytest.param("{}", node_with_sick_gpus(ill=1, **ONE_WITHDRAWN), None, id="the ill one is withdrawn already"),
+        pytest.param("{}", node_with_sick_gpus(ill=2, **ONE_WITHDRAWN), "GPUUnhealthy", id="one of two is withdrawn"),
+        pytest.param("{}", node_with_sick_gpus(ailing=1), None, id="ailing, by default"),
+        pytest.param("{ailing: Refuse}", node_with_sick_gpus(ailing=1), "GPUUnhealthy", id="ailing, refused"),
         pytest.param("{unhealthyDevices: Refuse}", node(**ONE_WITHDRAWN), "GPUUnhealthy", id="withdrawn, refused"),
         pytest.param("{unhealthyDevices: Refuse}", node(), None, id="all healthy"),
     ],
 )
 def test_sick_gpus_are_refused_as_the_policy_says(health: str, made: Node, refused: str | None) -> None:
     """P41, F72, F70."""
-    assert why(made, policies(policy("p", f"placement: {{health: {health}}}"))) == refused
+    assert refusal_code(made, policies(policy("p", f"placement: {{health: {health}}}"))) == refused
 
 
 def test_strictest_word_on_health_holds() -> None:
@@ -138,11 +141,11 @@ def test_strictest_word_on_health_holds() -> None:
 
     both = policies(policy("lax", f"priority: 2, {lax}"), policy("strict", f"priority: 1, {strict}"))
 
-    assert why(sick(ailing=1), both) == "GPUUnhealthy"
+    assert refusal_code(node_with_sick_gpus(ailing=1), both) == "GPUUnhealthy"
 
 
 DOUBTFUL = {
-    "ailing GPUs": sick(ailing=1),
+    "ailing GPUs": node_with_sick_gpus(ailing=1),
     "withdrawn devices": node(**ONE_WITHDRAWN),
     "stale labels": node(offers={GPU: 4}, capacity={GPU: 4}),
     "a driver upgrade to come": node(labels={"nvidia.com/gpu-driver-upgrade-state": "upgrade-required"}),
@@ -153,20 +156,20 @@ QUIET = policies(policy("p", "placement: {scores: [{name: DriverHeadroom}], heal
 @pytest.mark.parametrize("made", DOUBTFUL.values(), ids=list(DOUBTFUL))
 def test_node_in_doubt_scores_half_of_one_that_is_not(made: Node) -> None:
     """F70, F72, F73, F44."""
-    asked = demand(pod(), policies(policy("p", "placement: {scores: [{name: DriverHeadroom}]}")))
+    pod_demand = demand(pod(), policies(policy("p", "placement: {scores: [{name: DriverHeadroom}]}")))
 
-    assert total(asked, made) == total(asked, node()) / 2
+    assert total(pod_demand, made) == total(pod_demand, node()) / 2
 
 
 def test_health_that_the_policy_ignores_lowers_no_score() -> None:
     """F72."""
-    asked = demand(pod(), QUIET)
+    pod_demand = demand(pod(), QUIET)
 
-    assert total(asked, sick(ailing=1)) == total(asked, node())
+    assert total(pod_demand, node_with_sick_gpus(ailing=1)) == total(pod_demand, node())
 
 
 def test_one_gpu_of_a_shared_node_is_no_doubt_and_two_replicas_are() -> None:
-    """F68: more replicas are not more GPU, so that whole GPUs come first."""
+    """F68: more replicas are not more GPU, so the score prefers whole GPUs for a pod that asks for two."""
     shared = node(product="NVIDIA-A10-SHARED", offers={GPU: 8})
     one, two = (demand(pod(gpus(amount)), QUIET) for amount in (1, 2))
 
@@ -203,6 +206,8 @@ def test_labels_that_contradict_the_capacity_are_stale(made: dict[str, Any], sta
     ],
 )
 def test_paused_device_plugin_tells_of_the_change_before_its_own_label_does(value: str, refused: str | None) -> None:
-    """P15, F44, F45: what MIG Manager and the driver manager write first (NVIDIA/gpu-operator
-    controllers/state_manager.go)."""
-    assert why(node(labels={"nvidia.com/gpu.deploy.device-plugin": value})) == refused
+    """P15, F44, F45: MIG Manager and the driver manager pause the device plugin before they write a state label.
+
+    Source: NVIDIA/gpu-operator controllers/state_manager.go.
+    """
+    assert refusal_code(node(labels={"nvidia.com/gpu.deploy.device-plugin": value})) == refused

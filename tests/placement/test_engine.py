@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine: order, ties, and scores that the scheduler can read."""
+"""The scoring engine: order of nodes, ties, and scores that kube-scheduler can read."""
 
 import math
 import zlib
@@ -17,12 +17,12 @@ from app.placement.scorers import SCORERS
 from tests.builders import demand, gpus, node, pod, policies, policy
 
 NAMES = sorted((f"n{index}" for index in range(50)), key=tie_break)
-"""Of equals the first in this list wins."""
+"""Node names in the order in which ties are broken: the first one wins."""
 TOTALS = st.lists(st.floats(0, 1, allow_nan=False), min_size=1, max_size=50)
 
 
 def test_names_longer_than_a_node_can_have_are_ranked_and_not_remembered() -> None:
-    """F125: what is remembered is bounded in bytes, too."""
+    """F125: names longer than a node's name can be are not cached, so that the cache is bounded in bytes."""
     names = [letter * 300 for letter in "abcdef"]
     before = tie_break.cache_info().currsize
 
@@ -68,12 +68,14 @@ def test_totals_become_scores_as_the_interface_says(totals: list[float], ranked:
     st.lists(
         st.tuples(st.text("abcdef", min_size=1, max_size=4), st.sampled_from([0.1, 0.5])),
         min_size=1,
-        unique_by=lambda each: each[0],
+        unique_by=lambda named_total: named_total[0],
     )
 )
 def test_ties_go_to_the_lowest_crc_of_the_name(nodes: list[tuple[str, float]]) -> None:
     names, totals = [name for name, _ in nodes], [value for _, value in nodes]
-    expected = sorted(nodes, key=lambda each: (-each[1], zlib.crc32(each[0].encode()), each[0]))[0][0]
+    expected = sorted(
+        nodes, key=lambda named_total: (-named_total[1], zlib.crc32(named_total[0].encode()), named_total[0])
+    )[0][0]
 
     assert expected == names[best_position(names, totals)]
 
@@ -95,28 +97,28 @@ SCORING = policies(
     st.integers(0, 20),
 )
 @settings(max_examples=300, deadline=None)
-def test_every_scorer_stays_within_0_and_1(product: Any, driver: Any, offered: int, asked: int, used: int) -> None:
-    """F55, F56: finite, bounded and repeatable, for nodes that fit and nodes that do not."""
-    wanted = demand(pod(gpus(asked, image="nvcr.io/nvidia/pytorch:24.05-py3")), SCORING)
+def test_every_scorer_stays_within_0_and_1(product: Any, driver: Any, offered: int, amount: int, used: int) -> None:
+    """F55, F56: scores are finite, bounded and repeatable, for nodes that fit and for nodes that do not."""
+    pod_demand = demand(pod(gpus(amount, image="nvcr.io/nvidia/pytorch:24.05-py3")), SCORING)
     made = node(product=product, driver=driver, offers={"nvidia.com/gpu": offered}, used={"nvidia.com/gpu": used})
 
-    scores = [scorer(wanted, made) for _, scorer in SCORERS]
+    scores = [scorer(pod_demand, made) for _, scorer in SCORERS]
 
     assert all(0.0 <= score <= 1.0 and math.isfinite(score) for score in scores)
-    assert 0.0 <= total(wanted, made) <= 1.0
-    doubts = sum(doubt(wanted, made.node_class) for doubt in PENALTIES)
-    assert math.isclose(LESSER_SHARE**doubts * sum(scores) / len(SCORERS), total(wanted, made))
-    assert len(scores) == len(breakdown(wanted, made))
+    assert 0.0 <= total(pod_demand, made) <= 1.0
+    doubts = sum(doubt(pod_demand, made.node_class) for doubt in PENALTIES)
+    assert math.isclose(LESSER_SHARE**doubts * sum(scores) / len(SCORERS), total(pod_demand, made))
+    assert len(scores) == len(breakdown(pod_demand, made))
 
 
 def test_node_that_a_warning_policy_would_refuse_scores_lower() -> None:
     """F20."""
     warning = policies(policy("w", "action: Warn, placement: {products: {allow: [H200]}}"))
-    wanted = demand(pod(), warning)
-    asked, other = node(product="NVIDIA-H200"), node()
+    pod_demand = demand(pod(), warning)
+    outside, other = node(product="NVIDIA-H200"), node()
 
-    assert judge(wanted, other, recount=True) is None
-    assert total(wanted, other) < total(wanted, asked)
+    assert judge(pod_demand, other, recount=True) is None
+    assert total(pod_demand, other) < total(pod_demand, outside)
 
 
 @pytest.mark.parametrize(
@@ -125,9 +127,9 @@ def test_node_that_a_warning_policy_would_refuse_scores_lower() -> None:
         ("nvidia/cuda:11.6.2-base-ubuntu20.04", "NVIDIA-H100-80GB-HBM3", "9.0", True),
         ("nvidia/cuda:11.8.0-base-ubuntu20.04", "NVIDIA-H100-80GB-HBM3", "9.0", False),
         ("pytorch/pytorch:2.5.1-cuda12.4-cudnn9-runtime", "NVIDIA-B200", "10.0", True),
-        # a preference doubts as a need does
+        # a preference lowers the score as a requirement does
         ("registry.example/train:1-cu118", "NVIDIA-B200", "10.0", True),
-        # a capability that no row of the tables knows is unknown, to old and new toolkits alike
+        # a capability that no row of the tables knows is unknown to old and new toolkits alike
         ("nvidia/cuda:12.4.1-base-ubuntu20.04", "NVIDIA-X", "13.0", True),
         ("nvidia/cuda:13.2.0-base-ubuntu20.04", "NVIDIA-X", "13.0", True),
         ("registry.example/train:1", "NVIDIA-B200", "10.0", False),
@@ -136,31 +138,31 @@ def test_node_that_a_warning_policy_would_refuse_scores_lower() -> None:
 def test_gpu_newer_than_the_toolkit_is_taken_with_half_the_score(
     image: str, product: str, capability: str, doubted: bool
 ) -> None:
-    """F35, F56: PTX is compiled for newer GPUs, and whether an image has any is not known; no ground to refuse."""
-    wanted = demand(pod(gpus(1, image=image)))
+    """F35, F56: a newer GPU can run PTX, and whether the image has any is not known, so the node is not refused."""
+    pod_demand = demand(pod(gpus(1, image=image)))
     major, _, minor = capability.partition(".")
     labels = {"nvidia.com/gpu.compute.major": major, "nvidia.com/gpu.compute.minor": minor}
     made = node(product=product, driver="610.43.02", labels=labels)
 
-    assert judge(wanted, made, recount=True) is None
-    assert code_compiled_at_start(wanted, made.node_class) is doubted
-    scores = breakdown(wanted, made).values()
+    assert judge(pod_demand, made, recount=True) is None
+    assert code_compiled_at_start(pod_demand, made.node_class) is doubted
+    scores = breakdown(pod_demand, made).values()
     mean = sum(score * weight for score, weight in scores) / sum(weight for _, weight in scores)
-    assert math.isclose(total(wanted, made), LESSER_SHARE**doubted * mean)
+    assert math.isclose(total(pod_demand, made), LESSER_SHARE**doubted * mean)
 
 
 def test_minimum_doubts_no_gpu() -> None:
-    """F35: a newer toolkit than the least will do, so that the least says nothing about machine code."""
-    wanted = demand(pod(annotations={"cuda": "11.6"}))
+    """F35: an image with a newer toolkit meets a minimum too, so a minimum says nothing about machine code."""
+    pod_demand = demand(pod(annotations={"cuda": "11.6"}))
 
-    assert not code_compiled_at_start(wanted, node(product="NVIDIA-B200").node_class)
+    assert not code_compiled_at_start(pod_demand, node(product="NVIDIA-B200").node_class)
 
 
 def test_pod_without_gpus_fits_anywhere() -> None:
     """F9, P33."""
-    wanted = demand(pod(gpus(0), annotations={"products": "H100"}))
+    pod_demand = demand(pod(gpus(0), annotations={"products": "H100"}))
 
-    assert judge(wanted, node(product=None, offers={}), recount=True) is None
+    assert judge(pod_demand, node(product=None, offers={}), recount=True) is None
 
 
 def test_counts_are_left_to_the_scheduler_unless_recounted() -> None:
@@ -175,7 +177,7 @@ def test_counts_are_left_to_the_scheduler_unless_recounted() -> None:
 
 
 def test_preempt_keeps_only_nodes_where_eviction_helps() -> None:
-    """F43, P7: full nodes of the right make stay, others and those without victims go."""
+    """F43, P7: full nodes of the right class stay; other nodes and those without victims are dropped."""
     nodes = {
         "right": node("right", used={"nvidia.com/gpu": 8}),
         "wrong": node("wrong", product="Tesla-T4"),
@@ -185,12 +187,12 @@ def test_preempt_keeps_only_nodes_where_eviction_helps() -> None:
 
     uids = {name: {name} - {"none"} for name in given_victims}
 
-    kept = helpful_candidates(
+    helpful = helpful_candidates(
         demand(pod(annotations={"products": "H100"})), given_victims, uids, lambda name, _uids: nodes.get(name)
     )
 
-    assert kept == {"right": {"Pods": [{"UID": "right"}]}}
-    assert kept["right"] is given_victims["right"]
+    assert helpful == {"right": {"Pods": [{"UID": "right"}]}}
+    assert helpful["right"] is given_victims["right"]
 
 
 def test_pod_that_asks_no_gpu_is_not_our_business_in_preemption() -> None:

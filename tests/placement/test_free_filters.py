@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Free filters: what a node has left, the one message for it, and when the count is repeated."""
+"""Free filters: what a node has left, the one message for each refusal, and when counts are checked again."""
 
 import pytest
 
@@ -13,7 +13,7 @@ GPU, SLICE = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
 
 
 @pytest.mark.parametrize(
-    ("asked", "free", "fits"),
+    ("amount", "free", "fits"),
     [
         pytest.param(1, 8, True, id="more than enough"),
         pytest.param(4, 4, True, id="exactly enough"),
@@ -23,19 +23,20 @@ GPU, SLICE = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
         pytest.param(1, None, False, id="not offered at all"),
     ],
 )
-def test_node_needs_as_many_free_units_as_are_asked(asked: int, free: int | None, fits: bool) -> None:
-    wanted = demand(pod(gpus(asked)))
+def test_node_needs_as_many_free_units_as_are_asked(amount: int, free: int | None, fits: bool) -> None:
+    pod_demand = demand(pod(gpus(amount)))
 
-    refusal = enough_units(wanted, FreeResources({} if free is None else {GPU: free}))
+    refusal = enough_units(pod_demand, FreeResources({} if free is None else {GPU: free}))
 
     assert fits is (refusal is None)
 
 
 def test_every_resource_asked_is_counted() -> None:
-    wanted = demand(pod(gpus(1), gpus(2, SLICE, name="second")))
+    pod_demand = demand(pod(gpus(1), gpus(2, SLICE, name="second")))
 
     refusals = [
-        enough_units(wanted, FreeResources({GPU: gpus_free, SLICE: slices})) for gpus_free, slices in ((1, 2), (1, 1))
+        enough_units(pod_demand, FreeResources({GPU: gpus_free, SLICE: slices}))
+        for gpus_free, slices in ((1, 2), (1, 1))
     ]
 
     assert refusals[0] is None
@@ -45,16 +46,16 @@ def test_every_resource_asked_is_counted() -> None:
 
 def test_message_names_what_is_wanted_and_not_what_is_left() -> None:
     """kube-scheduler groups equal texts (docs/reference/reasons.md)."""
-    wanted = demand(pod(gpus(3)))
+    pod_demand = demand(pod(gpus(3)))
 
-    refusals = {enough_units(wanted, FreeResources({GPU: left})) for left in (0, 1, 2)}
+    refusals = {enough_units(pod_demand, FreeResources({GPU: left})) for left in (0, 1, 2)}
 
     assert {"not enough free GPUs: wants 3 nvidia.com/gpu"} == {refusal.message for refusal in refusals if refusal}
     assert len(refusals) == 1
 
 
 def test_refusal_of_what_is_free_is_one_that_eviction_can_change() -> None:
-    """P4, P49, EXT-05: FailedNodes, not FailedAndUnresolvableNodes."""
+    """P4, P49, EXT-05: the node goes into FailedNodes, not into FailedAndUnresolvableNodes."""
     refusal = judge_free(demand(pod()), FreeResources({GPU: 0}), recount=True)
 
     assert refusal is not None
@@ -63,23 +64,26 @@ def test_refusal_of_what_is_free_is_one_that_eviction_can_change() -> None:
 
 
 def test_whole_gpu_and_slice_counts_are_left_to_a_live_scheduler() -> None:
-    """Our view is one pod late (docs/reference/scores.md#counts)."""
+    """kube-scheduler's own count is newer than ours by one pod (docs/reference/scores.md#counts)."""
     full = [
         (demand(pod(gpus(1))), node(used={GPU: 8})),
         (demand(pod(gpus(1, SLICE))), node(offers={SLICE: 7}, used={SLICE: 7})),
     ]
 
-    verdicts = [(judge(asked, made, True) is None, judge(asked, made, False) is None) for asked, made in full]
+    verdicts = [
+        (judge(pod_demand, made, True) is None, judge(pod_demand, made, False) is None) for pod_demand, made in full
+    ]
 
     assert verdicts == [(False, True), (False, True)]
     assert set(FREE_FILTERS) >= COUNTED_IN_TREE
 
 
 def test_wrong_class_is_said_before_a_full_node() -> None:
-    """Waiting would not mend it, so it goes to FailedAndUnresolvableNodes."""
-    wanted = demand(pod(annotations={"products": "H100"}))
+    """A node of the wrong class goes into FailedAndUnresolvableNodes even if it is full, since waiting would not
+    help."""
+    pod_demand = demand(pod(annotations={"products": "H100"}))
 
-    refusal = judge(wanted, node(product="Tesla-T4", used={GPU: 8}), recount=True)
+    refusal = judge(pod_demand, node(product="Tesla-T4", used={GPU: 8}), recount=True)
 
     assert refusal is not None
     assert refusal.code is Code.ProductNotAllowed
@@ -87,10 +91,10 @@ def test_wrong_class_is_said_before_a_full_node() -> None:
 
 
 def test_init_container_counts_at_the_hungriest_moment() -> None:
-    """KEP-753: max of what runs and what starts, not the sum."""
-    wanted = demand(pod(gpus(2), initContainers=[container({GPU: "3"}, {GPU: "3"}, name="warm")]))
+    """KEP-753: a pod requests the larger of what runs and what starts, not the sum."""
+    pod_demand = demand(pod(gpus(2), initContainers=[container({GPU: "3"}, {GPU: "3"}, name="warm")]))
 
-    verdicts = [judge(wanted, node(used={GPU: used}), recount=True) for used in (5, 6)]
+    verdicts = [judge(pod_demand, node(used={GPU: used}), recount=True) for used in (5, 6)]
 
     assert verdicts[0] is None
     assert verdicts[1] is not None

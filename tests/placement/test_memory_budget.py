@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory of shared GPUs: what bound pods declare, what is promised to pods on their way, what evictions free."""
+"""The memory of shared GPUs: what bound pods declare, what is promised to other pods, and what evictions free."""
 
 import json
 import time
@@ -23,12 +23,12 @@ T4 = {MEMORY: "15360", REPLICAS: "4"}
 
 
 def shared(name: str = "n", gpus_in_it: int = 1, **more: Any) -> dict[str, Any]:
-    """Make a node of T4s, four time-slices each: 15,360 MiB a GPU."""
+    """Make a node of T4s with four time-sliced replicas each, which is 15,360 MiB for each GPU."""
     return node_document(name, "Tesla-T4-SHARED", offers={GPU: 4 * gpus_in_it}, labels=T4, **more)
 
 
 def share(uid: str = "asking", declares: str | None = "4Gi", amount: int = 1, **more: Any) -> dict[str, Any]:
-    """Make a pod that asks for shares."""
+    """Make a pod that asks for replicas of a shared GPU."""
     made = pod(gpus(amount), annotations={"gpu-memory": declares} if declares else None, **more)
     made["metadata"] |= {"uid": uid, "name": uid}
     return made
@@ -40,7 +40,7 @@ def running(uid: str, node: str, declares: str | None = "4Gi", amount: int = 1) 
 
 @pytest.fixture
 def service(tmp_path: Path) -> Service:
-    """One node of one shared T4, behind a scheduler that counts units itself."""
+    """Make a service with one node of one shared T4, behind a scheduler that counts units itself."""
     return make_service(tmp_path, [shared()], recount="false")
 
 
@@ -52,7 +52,7 @@ def fits(service: Service, document: dict[str, Any]) -> bool:
     return bool(ask(service, document)["NodeNames"])
 
 
-def left(node: Node, resource: str = GPU) -> int | None:
+def memory_left(node: Node, resource: str = GPU) -> int | None:
     return node.free.memory.get(resource)
 
 
@@ -88,11 +88,11 @@ SLICES = {MEMORY: "9856", "nvidia.com/mig-1g.10gb.replicas": "2", "nvidia.com/mi
 )  # fmt: skip
 def test_budget_is_the_memory_of_all_shared_gpus(document: dict[str, Any], resource: str, budget: int | None) -> None:
     """F65, F67 (docs/reference/sharing-and-memory.md#memory-budgets)."""
-    assert left(read_node(document, knowledge()), resource) == budget
+    assert memory_left(read_node(document, knowledge()), resource) == budget
 
 
 def test_pods_that_declare_more_than_is_left_are_refused_for_now(service: Service) -> None:
-    """F65: 15,360 MiB hold three pods of 4 GiB, and no tolerance."""
+    """F65: 15,360 MiB hold three pods of 4 GiB, and there is no tolerance."""
     for index in range(3):
         assert fits(service, share())
         service.state.put_pod(running(f"p{index}", "n"))
@@ -108,17 +108,17 @@ def test_pods_that_declare_more_than_is_left_are_refused_for_now(service: Servic
 
 
 def test_need_of_a_policy_is_no_declaration() -> None:
-    """F65: what counts is what pods say themselves, the same for those that ask and those that run."""
+    """F65: only what pods declare themselves counts, for the pod that asks and for the pods that run."""
     wanting = policies(policy("p", "placement: {gpuMemory: 10Gi}"))
 
-    asked = demand(share(declares=None), wanting)
+    pod_demand = demand(share(declares=None), wanting)
 
-    assert (asked.memory_mib, asked.declared_mib) == (10240, 0)
+    assert (pod_demand.memory_mib, pod_demand.declared_mib) == (10240, 0)
     assert demand(share(declares="4Gi"), wanting).declared_mib == 4096
 
 
 def test_pod_that_was_named_a_node_counts_before_the_watch_shows_it(service: Service) -> None:
-    """P21, P46, F65: the scheduler asks for the next pod first (seen 59 of 59 times).
+    """P21, P46, F65: kube-scheduler asks for the next pod before the watch shows the last one (59 of 59 times).
 
     See docs/reference/control-plane.md#one-pod-late.
     """
@@ -133,13 +133,13 @@ def test_winner_of_prioritize_is_promised_and_no_other(tmp_path: Path) -> None:
 
     scores = ask(service, share(), prioritize, ("a", "b"))
 
-    winner = max(scores, key=lambda each: each["Score"])["Host"]
-    memory = {name: left(node) for name, node in service.nodes.items()}
+    winner = max(scores, key=lambda host_priority: host_priority["Score"])["Host"]
+    memory = {name: memory_left(node) for name, node in service.nodes.items()}
     assert memory == {"a": 15360, "b": 15360} | {winner: 15360 - 4096}
 
 
 def test_best_mode_promises_the_node_that_it_names(tmp_path: Path) -> None:
-    """30 pods over four GPUs, and no GPU's memory is given away twice.
+    """30 pods go to four GPUs, and the memory of no GPU is promised twice.
 
     See docs/reference/sharing-and-memory.md#memory-budgets.
     """
@@ -149,38 +149,38 @@ def test_best_mode_promises_the_node_that_it_names(tmp_path: Path) -> None:
     answers = [ask(service, share(f"p{index}"), names=names)["NodeNames"] for index in range(30)]
 
     assert sum(map(len, answers)) == 12
-    assert {left(node) for node in service.nodes.values()} == {15360 - 3 * 4096}
+    assert {memory_left(node) for node in service.nodes.values()} == {15360 - 3 * 4096}
 
 
 def test_pod_that_asks_again_takes_its_own_place(service: Service) -> None:
-    """Asking again replaces the note (docs/reference/sharing-and-memory.md#memory-budgets)."""
+    """A second call for the same pod replaces its promise (docs/reference/sharing-and-memory.md#memory-budgets)."""
     assert all(fits(service, share("same", "10Gi")) for _ in range(3))
-    assert left(service.nodes["n"]) == 15360 - 10240
+    assert memory_left(service.nodes["n"]) == 15360 - 10240
 
 
 def test_promise_ends_when_the_pod_is_seen_bound_or_gone(service: Service) -> None:
-    """It is never counted twice (docs/reference/sharing-and-memory.md#memory-budgets)."""
+    """The memory of a pod is never counted twice (docs/reference/sharing-and-memory.md#memory-budgets)."""
     fits(service, share("a", "4Gi"))
     fits(service, share("b", "4Gi"))
 
     service.state.put_pod(running("a", "n", "4Gi"))
     service.state.drop_pod("b")
 
-    assert left(service.nodes["n"]) == 15360 - 4096
+    assert memory_left(service.nodes["n"]) == 15360 - 4096
 
 
 def test_promise_that_nothing_came_of_ends_after_half_a_minute(service: Service) -> None:
     """See docs/reference/sharing-and-memory.md#memory-budgets."""
     fits(service, share("a", "15Gi"))
-    assert left(service.nodes["n"]) == 0
+    assert memory_left(service.nodes["n"]) == 0
 
     service.state.release("", now=service.filled + 1000)
 
-    assert left(service.nodes["n"]) == 15360
+    assert memory_left(service.nodes["n"]) == 15360
 
 
 def test_overrun_is_seen_and_goes_with_its_cause(service: Service) -> None:
-    """Pods that other replicas let in at the same time (docs/reference/sharing-and-memory.md#memory-budgets)."""
+    """Other replicas can accept pods at the same time (docs/reference/sharing-and-memory.md#memory-budgets)."""
     for index in range(4):
         service.state.put_pod(running(f"p{index}", "n"))
     seen = set(service.state.overrun)
@@ -191,16 +191,16 @@ def test_overrun_is_seen_and_goes_with_its_cause(service: Service) -> None:
 
 
 def victims(service: Service, document: dict[str, Any], *uids: str) -> list[str]:
-    """Ask preempt about one node and these victims."""
+    """Call preempt with one node and these victims."""
     given_victims = {"n": {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": 1}}
     body = json.dumps({"Pod": document, "NodeNameToMetaVictims": given_victims}).encode()
-    kept = json.loads(preempt(body, service).body)["NodeNameToMetaVictims"]
-    assert all(kept[name] == given_victims[name] for name in kept)
-    return sorted(kept)
+    helpful = json.loads(preempt(body, service).body)["NodeNameToMetaVictims"]
+    assert all(helpful[name] == given_victims[name] for name in helpful)
+    return sorted(helpful)
 
 
 def test_nobody_is_evicted_unless_that_frees_the_memory(service: Service) -> None:
-    """F43: free filters beyond the scheduler's own counts pass with the victims gone.
+    """F43: free filters that check more than the scheduler's counts must pass with the victims gone.
 
     See docs/reference/scores.md#preemption.
     """
@@ -215,41 +215,43 @@ def test_nobody_is_evicted_unless_that_frees_the_memory(service: Service) -> Non
 
 
 def test_one_share_of_an_mps_gpu_for_each_container_is_fine() -> None:
-    """F68: the kubelet hands devices out container by container, and refuses two to one."""
+    """F68: the kubelet allocates devices container by container, and refuses two MPS replicas to one container."""
     made = node_document(
         "n", "Tesla-T4-SHARED", offers={GPU: 4}, labels={**T4, "nvidia.com/gpu.sharing-strategy": "mps"}
     )
     limits = {GPU: "1"}
     both = pod(container(limits, limits), {**container(limits, limits), "name": "other"})
 
-    verdicts = [judge(demand(each), read_node(made, knowledge()), recount=True) for each in (both, pod(gpus(2)))]
+    verdicts = [
+        judge(demand(requested), read_node(made, knowledge()), recount=True) for requested in (both, pod(gpus(2)))
+    ]
 
     assert [verdict and verdict.code.name for verdict in verdicts] == [None, "SharedReplicasAskedAsGPUs"]
 
 
 def test_slice_that_is_time_sliced_under_its_own_name_is_not_exclusive() -> None:
-    """F69: labels tell that nvidia.com/mig-1g.10gb is a share there."""
+    """F69: the labels say that nvidia.com/mig-1g.10gb is a replica on this node."""
     labels = {f"{SLICE}.sharing-strategy": "time-slicing", f"{SLICE}.replicas": "2"}
     made = read_node(node_document(offers={SLICE: 14}, labels=labels), knowledge())
-    wanted = demand(pod(gpus(1, SLICE), annotations={"sharing": "Exclusive"}))
+    pod_demand = demand(pod(gpus(1, SLICE), annotations={"sharing": "Exclusive"}))
 
-    refusal = judge(wanted, made, recount=True)
+    refusal = judge(pod_demand, made, recount=True)
 
     assert refusal is not None
     assert refusal.code.name == "SharingNotAllowed"
 
 
 def test_whole_nodes_are_judged_by_what_else_is_known_of_them(service: Service) -> None:
-    """F42, F65, F72: JSON of a node tells neither what pods declare nor that a GPU is sick."""
-    asked = json.dumps({"Pod": share(declares="10Gi"), "Nodes": {"items": [shared()]}}).encode()
-    before = json.loads(filter_nodes(asked, service).body)
+    """F42, F65, F72: the JSON of a Node does not tell what pods declare or that a GPU is unhealthy."""
+    question = json.dumps({"Pod": share(declares="10Gi"), "Nodes": {"items": [shared()]}}).encode()
+    before = json.loads(filter_nodes(question, service).body)
 
     service.state.put_pod(running("p", "n", "10Gi"))
-    full = json.loads(filter_nodes(asked, service).body)
+    full = json.loads(filter_nodes(question, service).body)
     service.state.put_health("n", Health(ill=1))
-    sick = json.loads(filter_nodes(asked, service).body)
+    sick = json.loads(filter_nodes(question, service).body)
 
-    assert [each["metadata"]["name"] for each in before["Nodes"]["items"]] == ["n"]
+    assert [kept_node["metadata"]["name"] for kept_node in before["Nodes"]["items"]] == ["n"]
     assert "given away" in full["FailedNodes"]["n"]
     assert "must be drained" in sick["FailedAndUnresolvableNodes"]["n"]
 
@@ -259,7 +261,7 @@ def nominated(uid: str, declares: str, node: str = "n") -> dict[str, Any]:
 
 
 def test_pod_that_waits_for_its_victims_has_its_memory_kept(service: Service) -> None:
-    """F43: the next preemptor must not count on what the first one will have.
+    """F43: the next preemptor must not count on the memory that the first one will take.
 
     See docs/reference/sharing-and-memory.md#memory-budgets.
     """
@@ -269,7 +271,7 @@ def test_pod_that_waits_for_its_victims_has_its_memory_kept(service: Service) ->
     assert victims(service, share("second", "4Gi"), "victim") == []
     assert victims(service, share("first", "14Gi"), "victim") == ["n"]
     assert fits(service, nominated("first", "14Gi")) is False, "the victim is still there"
-    assert left(service.nodes["n"]) == 15360 - (15 + 14) * 1024, "and the place is still kept"
+    assert memory_left(service.nodes["n"]) == 15360 - (15 + 14) * 1024, "and the place is still kept"
 
     service.state.drop_pod("victim")
     assert not fits(service, share("second", "4Gi"))
@@ -289,11 +291,11 @@ def test_nomination_outlasts_the_promise_of_a_later_question(service: Service) -
 
 
 def test_nomination_ends_when_the_api_server_no_longer_shows_it(service: Service) -> None:
-    """F43; a promise of our own is another thing, and holds."""
+    """F43: only the nomination ends with the API object; a promise of gpu-usher itself stays."""
     service.state.put_pod(nominated("first", "14Gi"))
     service.state.put_pod({**share("first", "14Gi"), "status": {"phase": "Pending"}})
-    assert left(service.nodes["n"]) == 15360
+    assert memory_left(service.nodes["n"]) == 15360
 
     fits(service, share("other", "4Gi"))
     service.state.put_pod({**share("other", "4Gi"), "status": {"phase": "Pending"}})
-    assert left(service.nodes["n"]) == 15360 - 4096
+    assert memory_left(service.nodes["n"]) == 15360 - 4096

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Preemption: a node stays iff its class would serve the pod and there are victims; victims are never touched."""
+"""Preemption: a node stays if its class could serve the pod and it has victims; victims are never changed."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ def wants(amount: int = 1, resource: str = GPU, image: str = "train:1", **annota
 def test_unknown_fact_is_refused_or_accepted_as_the_policy_says(
     document: dict[str, Any], made: dict[str, Any], refused: str | None, accepted: str | None
 ) -> None:
-    """Fault 11: a pin to a product is refused on an unknown one whatever the policy says.
+    """Fault 11: a pod that names a product is refused on an unknown product whatever the policy says.
 
     See docs/reference/compatibility.md#unknown-facts.
     """
@@ -79,7 +79,7 @@ def test_unknown_fact_is_refused_or_accepted_as_the_policy_says(
     ],
 )
 def test_nobody_is_evicted_on_a_node_whose_driver_is_being_replaced(state: str, helps: bool) -> None:
-    """P42, F44: from cordon-required on refused, unknown states accepted.
+    """P42, F44: nodes are refused from the state cordon-required on; unknown states are accepted.
 
     See docs/reference/compatibility.md#node-states.
     """
@@ -87,7 +87,7 @@ def test_nobody_is_evicted_on_a_node_whose_driver_is_being_replaced(state: str, 
 
 
 @pytest.mark.parametrize(
-    ("asked", "product", "helps"),
+    ("products", "product", "helps"),
     [
         ("A10", "NVIDIA-A10", True),
         ("A10", "NVIDIA-A100-SXM4-80GB", False),
@@ -103,15 +103,15 @@ def test_nobody_is_evicted_on_a_node_whose_driver_is_being_replaced(state: str, 
         ("A100", "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb", True),
     ],
 )
-def test_nobody_is_evicted_for_another_product(asked: str, product: str, helps: bool) -> None:
-    """F31, P1: products match by token, never by substring."""
-    assert helps is eviction_helps(demand(wants(products=asked)), node(product=product))
+def test_nobody_is_evicted_for_another_product(products: str, product: str, helps: bool) -> None:
+    """F31, P1: products match by whole tokens, never by substring."""
+    assert helps is eviction_helps(demand(wants(products=products)), node(product=product))
 
 
 @pytest.mark.parametrize("profile", ["1g.10gb", ">=1g.10gb"])
 @pytest.mark.parametrize("label", ["weird", "1g", "7x.10gb", "1g.10gb.you"])
 def test_slice_label_that_does_not_parse_is_an_unknown_slice_and_no_crash(profile: str, label: str) -> None:
-    """nodes.py: one odd node must not stop the others; the slice cannot be shown to be large enough."""
+    """One odd node must not stop the others; a slice of unknown size cannot be shown to be large enough."""
     odd = node(product=f"NVIDIA-A100-SXM4-80GB-MIG-{label}")
 
     assert not eviction_helps(demand(wants(mig_profile=profile)), odd)
@@ -132,7 +132,7 @@ def test_media_slice_is_not_the_plain_one() -> None:
 
 
 def test_two_replicas_are_refused_where_the_kubelet_would_refuse_them() -> None:
-    """F68: more than one replica of an MPS GPU never starts; one does (docs/reference/sharing-and-memory.md#units)."""
+    """F68: a pod with more than one replica of an MPS GPU never starts (docs/reference/sharing-and-memory.md#units)."""
     one, two = (judge_class(demand(wants(amount)), node(**MPS).node_class) for amount in (1, 2))
 
     assert one is None
@@ -157,16 +157,16 @@ FLEET = {
 
 @given(VICTIMS)
 def test_helpful_candidates_are_kept_with_their_victims_as_given(given_victims: dict[str, Any]) -> None:
-    """Never trimmed, added or reordered; unknown nodes and those without victims go.
+    """Victims are never dropped, added or reordered; unknown nodes and nodes without victims are dropped.
 
     See docs/reference/scores.md#preemption.
     """
     uids = {name: {victim["UID"] for victim in victims["Pods"]} for name, victims in given_victims.items()}
 
-    kept = helpful_candidates(ASKED, given_victims, uids, lambda name, _uids: FLEET.get(name))
+    helpful = helpful_candidates(ASKED, given_victims, uids, lambda name, _uids: FLEET.get(name))
 
-    assert [name for name in given_victims if name in ("a", "c") and uids[name]] == list(kept)
-    assert all(victims is given_victims[name] for name, victims in kept.items())
+    assert [name for name in given_victims if name in ("a", "c") and uids[name]] == list(helpful)
+    assert all(victims is given_victims[name] for name, victims in helpful.items())
 
 
 @pytest.mark.parametrize(("amount", "helps"), [(8, True), (9, False)], ids=["all of it", "more than it has"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores: every scorer within [0, 1] whatever the node says, what each prefers, and exact integers on the wire."""
+"""Scores: each scorer stays within [0, 1] on any node, what each prefers, and exact integers on the wire."""
 
 import json
 import math
@@ -31,7 +31,8 @@ from tests.placement.test_engine import NAMES
 
 GPU = "nvidia.com/gpu"
 TORCH = "nvcr.io/nvidia/pytorch:24.05-py3"
-"""CUDA 12.4.1: native from 550.54.15, by minor version from 525.60.13 (app/knowledge/cuda_driver.yaml)."""
+"""This image has CUDA 12.4.1, which runs natively from driver 550.54.15 on and by minor-version compatibility from
+525.60.13 on (app/knowledge/cuda_driver.yaml)."""
 PREFERRING = policies(policy("p", "placement: {products: {prefer: [H200, H100, A10]}, cuda: {fromImage: true}}"))
 
 OFFERS = st.dictionaries(st.sampled_from([GPU, "nvidia.com/mig-1g.10gb"]), st.integers(0, 2**40), max_size=2)
@@ -59,15 +60,15 @@ def packed(amount: int, used: int) -> tuple[Demand, Node]:
 
 @given(DEMANDS, NODES)
 @settings(max_examples=300, deadline=None)
-def test_every_scorer_is_finite_and_within_0_and_1(asked: Demand, made: Node) -> None:
-    """F55, fault 55: also where a node's free count and its allocatable are of two moments.
+def test_every_scorer_is_finite_and_within_0_and_1(pod_demand: Demand, made: Node) -> None:
+    """F55, fault 55: also where a node's free count and its allocatable were read at different times.
 
     See docs/reference/scores.md#totals.
     """
-    scores = {name.value: scorer(asked, made) for name, scorer in SCORERS}
+    scores = {name.value: scorer(pod_demand, made) for name, scorer in SCORERS}
 
     assert {name: score for name, score in scores.items() if not (math.isfinite(score) and 0 <= score <= 1)} == {}
-    assert scores == {name.value: scorer(asked, made) for name, scorer in SCORERS}
+    assert scores == {name.value: scorer(pod_demand, made) for name, scorer in SCORERS}
 
 
 @pytest.mark.parametrize(
@@ -86,18 +87,18 @@ def test_gpus_joined_all_to_all_are_for_pods_of_several(amount: int, product: st
 
 
 def test_pods_of_a_group_are_drawn_into_its_nvlink_domain() -> None:
-    """F54: nodes of one gpu.clique share NVLink; a node without one is in nobody's domain."""
+    """F54: nodes of one gpu.clique share NVLink; a node without the label is in no domain."""
     near_group = replace(demand(pod()), group_cliques=frozenset({"rack-1.0"}))
     nodes = [
         node(labels={"nvidia.com/gpu.clique": clique} if clique else {}) for clique in ("rack-1.0", "rack-2.0", "")
     ]
 
-    assert [nvlink_domain(near_group, each) for each in nodes] == [1.0, 0.0, 0.0]
-    assert [nvlink_domain(demand(pod()), each) for each in nodes] == [0.0, 0.0, 0.0]
+    assert [nvlink_domain(near_group, candidate) for candidate in nodes] == [1.0, 0.0, 0.0]
+    assert [nvlink_domain(demand(pod()), candidate) for candidate in nodes] == [0.0, 0.0, 0.0]
 
 
 def test_second_pod_of_a_job_follows_the_first_before_the_watch_shows_it(tmp_path: Path) -> None:
-    """F54: three racks of equal nodes; a Job's pods all go to the rack that its first pod was named."""
+    """F54: on three racks of equal nodes, all pods of a Job go to the rack that its first pod was sent to."""
     racks = [
         node_document(f"r{rack}-{index}", labels={"nvidia.com/gpu.clique": f"rack-{rack}.0"})
         for rack in range(3)
@@ -105,13 +106,13 @@ def test_second_pod_of_a_job_follows_the_first_before_the_watch_shows_it(tmp_pat
     ]
     scores = "placement: {scores: [{name: NVLinkDomain, weight: 5}, {name: Spreading}]}"
     service = make_service(tmp_path, racks, policies(policy("p", scores)), recount="false")
-    names = [each["metadata"]["name"] for each in racks]
+    names = [rack_node["metadata"]["name"] for rack_node in racks]
 
     def seat(uid: str, job: str) -> str:
         made = pod(gpus(8))
         made["metadata"] |= {"uid": uid, "labels": {"batch.kubernetes.io/job-name": job}}
-        found = json.loads(prioritize(json.dumps({"Pod": made, "NodeNames": names}).encode(), service).body)
-        winner = str(next(each["Host"] for each in found if each["Score"] == 10))
+        priorities = json.loads(prioritize(json.dumps({"Pod": made, "NodeNames": names}).encode(), service).body)
+        winner = str(next(priority["Host"] for priority in priorities if priority["Score"] == 10))
         names.remove(winner)  # the scheduler counts its GPUs as taken
         return winner.partition("-")[0]
 
@@ -131,18 +132,18 @@ def test_second_pod_of_a_job_follows_the_first_before_the_watch_shows_it(tmp_pat
 def test_packing_is_the_share_in_use_with_the_pod_there_and_spreading_the_rest(
     amount: int, used: int, expected: float
 ) -> None:
-    asked, made = packed(amount, used)
+    pod_demand, made = packed(amount, used)
 
-    assert expected == packing(asked, made)
-    assert 1 - expected == spreading(asked, made)
+    assert expected == packing(pod_demand, made)
+    assert 1 - expected == spreading(pod_demand, made)
 
 
 def test_products_are_preferred_in_the_order_given_and_unknown_ones_last() -> None:
     """F33."""
-    asked = demand(pod(), PREFERRING)
+    pod_demand = demand(pod(), PREFERRING)
     made = [node(product=product) for product in ("NVIDIA-H200", "NVIDIA-H100-80GB-HBM3", "NVIDIA-A10", "Tesla-T4")]
 
-    scores = [product_preference(asked, each) for each in [*made, node(product=None)]]
+    scores = [product_preference(pod_demand, candidate) for candidate in [*made, node(product=None)]]
 
     assert sorted(scores, reverse=True) == scores
     assert scores[0] == 1.0
@@ -151,15 +152,15 @@ def test_products_are_preferred_in_the_order_given_and_unknown_ones_last() -> No
 
 
 def test_native_driver_is_preferred_to_minor_version_to_too_old() -> None:
-    """Better than needed is preferred through the score (docs/reference/compatibility.md#cuda)."""
-    asked = demand(pod(gpus(1, image=TORCH)))
+    """The score prefers a better driver than the pod needs (docs/reference/compatibility.md#cuda)."""
+    pod_demand = demand(pod(gpus(1, image=TORCH)))
 
     native, minor, old = (
-        driver_headroom(asked, node(driver=driver)) for driver in ("550.54.15", "525.60.13", "450.51")
+        driver_headroom(pod_demand, node(driver=driver)) for driver in ("550.54.15", "525.60.13", "450.51")
     )
 
     assert native > minor > old
-    assert native == driver_headroom(asked, node(driver="580.95.05")) == 1.0
+    assert native == driver_headroom(pod_demand, node(driver="580.95.05")) == 1.0
 
 
 @pytest.mark.parametrize("state", ["upgrade-required", "a-state-of-tomorrow"])
@@ -197,7 +198,7 @@ def floor_of_nine(value: float, totals: list[float]) -> int:
 
 @pytest.mark.parametrize("high", [0.069, 0.138, 0.276, 0.3, 0.7, 1.0])
 def test_runner_up_equal_to_the_winner_scores_nine(high: float) -> None:
-    """floor(9 x 1) is 9, whatever the spread; rounding must not lose the point.
+    """floor(9 x 1) is 9 whatever the range of the totals; rounding must not lose the point.
 
     See docs/reference/scores.md#scores-on-the-wire.
     """
@@ -206,7 +207,7 @@ def test_runner_up_equal_to_the_winner_scores_nine(high: float) -> None:
 
 @given(st.lists(st.integers(0, 256).map(lambda step: step / 256), min_size=2, max_size=40))
 def test_ranked_scores_are_the_formula_of_the_paper(totals: list[float]) -> None:
-    """Totals on a grid, whose differences are exact."""
+    """The totals lie on a grid, so that their differences are exact."""
     winner = totals.index(max(totals))
     equal = min(totals) == max(totals)
 
@@ -220,7 +221,7 @@ def test_ranked_scores_are_the_formula_of_the_paper(totals: list[float]) -> None
 @pytest.mark.parametrize("ranked", [True, False], ids=["ranked", "proportional"])
 @pytest.mark.parametrize("least", [5e-324, 1e-300, 2**-53])
 def test_totals_that_hardly_differ_are_no_crash(least: float, ranked: bool) -> None:
-    """F55: any totals within [0, 1] become integers."""
+    """F55: any totals within [0, 1] become integers from 0 to 10."""
     scores: list[Any] = wire_scores(NAMES[:2], [least, 0.0], ranked)
 
     assert scores == [10, 0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Room for MIG slices to come: the tables against trying every place, and what the scorer makes of nodes (F61)."""
+"""Room for later MIG slices: the tables against trying every placement, and the MIGLayout score of nodes (F61)."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,14 +26,14 @@ from app.placement.mig_layouts import NEUTRAL, mig_layout
 from tests.builders import demand, gpus, knowledge, node, pod
 from tests.placement.least_spoiling import least_spoiling
 
-GEOMETRIES = sorted({id(each): name for name, each in knowledge().geometry.items()}.values())
-"""One product of each table row: sisters share the geometry."""
+GEOMETRIES = sorted({id(table): name for name, table in knowledge().geometry.items()}.values())
+"""One product for each table row, since products of one row share the geometry."""
 H100 = knowledge().geometry["h100-80gb-hbm3"]
-GPU, SMALL, LARGE = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/mig-4g.40gb"
+SMALL, LARGE = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-4g.40gb"
 
 
-def drawn(geometry: Geometry, seed: int) -> tuple[Instance, ...]:
-    """Put instances anywhere on a GPU, some of which have gone again."""
+def drawn_instances(geometry: Geometry, seed: int) -> tuple[Instance, ...]:
+    """Put instances at random starts on a GPU, and take some of them away again."""
     chance = Random(seed)
     taken: list[Instance] = []
     for _ in range(chance.randrange(12)):
@@ -47,17 +47,17 @@ def drawn(geometry: Geometry, seed: int) -> tuple[Instance, ...]:
 
 
 def slow_usable(geometry: Geometry, taken: Sequence[Instance]) -> int:
-    """Sum up over profiles how many memory slices they could take, by asking for one more until they do not fit."""
-    found = 0
-    bare = [_sister(geometry, each) for each in taken]
+    """Sum over all profiles the memory slices that they could take, by adding instances until one no longer fits."""
+    usable = 0
+    bare = [_plain_profile(geometry, instance) for instance in taken]
     for slot in distinct_profiles(geometry):
         most = next(n for n in count() if geometry.find_starts((slot.profile,) * (n + 1), bare) is None)
-        found += slot.length * most
-    return found
+        usable += slot.length * most
+    return usable
 
 
-def _sister(geometry: Geometry, instance: Instance) -> Instance:
-    """Rename an instance after the profile of its shape of which there may be as many as fit: no media engine's."""
+def _plain_profile(geometry: Geometry, instance: Instance) -> Instance:
+    """Rename an instance after the profile of the same shape with the highest limit, which has no media engine."""
     own = geometry.slots[instance.profile]
     alike = (slot for slot in geometry.slots.values() if (slot.compute, slot.starts) == (own.compute, own.starts))
     return Instance(max(alike, key=lambda slots: slots.max_instances).profile, instance.start)
@@ -65,10 +65,10 @@ def _sister(geometry: Geometry, instance: Instance) -> Instance:
 
 @pytest.mark.parametrize("product", GEOMETRIES)
 @pytest.mark.parametrize("seed", range(8))
-def test_prospect_is_what_could_be_placed_whoever_has_gone_by_then(product: str, seed: int) -> None:
-    """F61: every set of those that stay, and every number of instances beside it, one by one."""
+def test_headroom_is_the_expected_room_over_all_subsets_that_stay(product: str, seed: int) -> None:
+    """F61: sum over every subset of instances that stay, and over every number of new instances beside it."""
     geometry = knowledge().geometry[product]
-    taken = drawn(geometry, seed)
+    taken = drawn_instances(geometry, seed)
     expected = 0.0
     for staying in range(len(taken) + 1):
         for left in combinations(taken, staying):
@@ -80,10 +80,10 @@ def test_prospect_is_what_could_be_placed_whoever_has_gone_by_then(product: str,
 
 @pytest.mark.parametrize("product", GEOMETRIES)
 @pytest.mark.parametrize("seed", range(20))
-def test_openings_are_the_places_that_are_legal(product: str, seed: int) -> None:
-    """F60, F61: beside what lies there."""
+def test_openings_are_the_legal_placements(product: str, seed: int) -> None:
+    """F60, F61: openings are the legal placements beside the instances that are there."""
     geometry = knowledge().geometry[product]
-    taken = drawn(geometry, seed)
+    taken = drawn_instances(geometry, seed)
 
     for profile, slot in geometry.slots.items():
         legal = [
@@ -98,9 +98,9 @@ def test_openings_are_the_places_that_are_legal(product: str, seed: int) -> None
 @pytest.mark.parametrize("product", GEOMETRIES)
 @pytest.mark.parametrize("seed", range(20))
 def test_an_instance_more_never_makes_room(product: str, seed: int) -> None:
-    """F61: losses and prospects are shares of a GPU; an empty GPU is worth 1, none is worth less than nothing."""
+    """F61: losses and headroom are shares of one GPU; an empty GPU has headroom 1, and no GPU has less than 0."""
     geometry = knowledge().geometry[product]
-    taken = drawn(geometry, seed)
+    taken = drawn_instances(geometry, seed)
     losses = [loss for profile in geometry.slots for loss, _ in placement_losses(geometry, taken, profile)]
 
     assert headroom(geometry) == 1.0
@@ -109,7 +109,8 @@ def test_an_instance_more_never_makes_room(product: str, seed: int) -> None:
 
 
 def test_small_instance_goes_where_large_ones_cannot_start() -> None:
-    """F61, P14: the first 1g on an empty GPU leaves 4g and 3g their places; on a used GPU it leaves the empty one."""
+    """F61, P14: on an empty GPU the first 1g leaves room for 4g and 3g; beside a used GPU it leaves the empty one
+    alone."""
     empty, used = GPULayout("a", H100), GPULayout("b", H100, (Instance("3g.40gb", 4),))
 
     assert least_spoiling([empty], "1g.10gb") == InstancePlacement(0, 6)
@@ -118,7 +119,7 @@ def test_small_instance_goes_where_large_ones_cannot_start() -> None:
 
 
 def test_allocator_takes_the_first_place_that_is_free() -> None:
-    """F61: in the order of the list, whatever we would choose; where that leaves one over, it starts again."""
+    """F61: in the order of the list, whatever gpu-usher would choose; if one does not fit, the search starts again."""
     layouts = [GPULayout("a", H100, (Instance("3g.40gb", 0),)), GPULayout("b", H100)]
 
     assert first_fit(layouts, ["1g.10gb", "4g.40gb"]) == [InstancePlacement(0, 4), InstancePlacement(1, 0)]
@@ -127,30 +128,30 @@ def test_allocator_takes_the_first_place_that_is_free() -> None:
     assert headroom_loss(layouts[:1], ["7g.80gb"]) is None
 
 
-def carved(name: str, *gpus_: tuple[Instance, ...]) -> Node:
-    """Make a node that DRA carves."""
+def partitioned_node(name: str, *gpus_: tuple[Instance, ...]) -> Node:
+    """Make a node whose GPUs DRA partitions."""
     layouts = tuple(GPULayout(str(index), H100, taken) for index, taken in enumerate(gpus_))
     return replace(node(name, offers={}), free=FreeResources({}, uncounted=frozenset({SMALL, LARGE}), layouts=layouts))
 
 
 def test_node_where_the_slice_spoils_least_scores_highest() -> None:
-    """F61: a hole is better than a GPU that holds little, and that than one that is whole."""
-    wanted = demand(pod(gpus(1, SMALL)))
-    hole = carved("hole", (Instance("4g.40gb", 0), Instance("2g.20gb", 4)))
-    begun = carved("begun", (Instance("1g.10gb", 6),))
-    whole = carved("whole", ())
+    """F61: a hole is better than a GPU with one small instance, and that is better than an empty GPU."""
+    pod_demand = demand(pod(gpus(1, SMALL)))
+    hole = partitioned_node("hole", (Instance("4g.40gb", 0), Instance("2g.20gb", 4)))
+    begun = partitioned_node("begun", (Instance("1g.10gb", 6),))
+    whole = partitioned_node("whole", ())
 
-    scores = [mig_layout(wanted, each) for each in (hole, begun, whole)]
+    scores = [mig_layout(pod_demand, candidate) for candidate in (hole, begun, whole)]
 
     assert scores == sorted(scores, reverse=True)
     assert len({*scores}) == 3
 
 
 def test_node_without_place_or_with_too_few_gpus_for_so_many_is_worth_nothing() -> None:
-    full = carved("full", (Instance("7g.80gb", 0),))
+    full = partitioned_node("full", (Instance("7g.80gb", 0),))
 
     assert mig_layout(demand(pod(gpus(1, SMALL))), full) == 0.0
-    assert mig_layout(demand(pod(gpus(2**40, SMALL))), carved("n", ())) == 0.0
+    assert mig_layout(demand(pod(gpus(2**40, SMALL))), partitioned_node("n", ())) == 0.0
 
 
 def test_score_says_nothing_where_no_slice_is_asked_by_name() -> None:
@@ -158,20 +159,20 @@ def test_score_says_nothing_where_no_slice_is_asked_by_name() -> None:
 
 
 def test_idle_nodes_of_fixed_slices_are_kept_for_another_cut() -> None:
-    """F61: busy before idle, fuller before emptier; whether the pod finds a slice is the same everywhere."""
-    wanted = demand(pod(gpus(1, SMALL)))
+    """F61: busy nodes come before idle ones, and fuller nodes before emptier ones; the pod fits on each of them."""
+    pod_demand = demand(pod(gpus(1, SMALL)))
     offers = {SMALL: 8, LARGE: 4}
     idle, begun, fuller = (node(used=used, offers=offers) for used in ({}, {LARGE: 1}, {LARGE: 3}))
 
-    scores = [mig_layout(wanted, each) for each in (idle, begun, fuller)]
+    scores = [mig_layout(pod_demand, candidate) for candidate in (idle, begun, fuller)]
 
-    assert all(judge(wanted, each, True) is None for each in (idle, begun, fuller))
+    assert all(judge(pod_demand, candidate, True) is None for candidate in (idle, begun, fuller))
     assert scores[0] == 0.0
     assert 0.5 < scores[1] < scores[2] <= 1.0
 
 
 STATES = st.builds(
-    lambda name, seed: (name, drawn(knowledge().geometry[name], seed)),
+    lambda name, seed: (name, drawn_instances(knowledge().geometry[name], seed)),
     st.sampled_from(GEOMETRIES),
     st.integers(0, 10**6),
 )
@@ -187,7 +188,7 @@ STATES = st.builds(
 def test_score_is_within_0_and_1_and_the_same_each_time(
     gpus_: list[tuple[str, tuple[Instance, ...]]], profile: str, amount: int, served: bool
 ) -> None:
-    """Products mixed, profiles that they do not have, more than there is room for (docs/reference/scores.md#totals)."""
+    """Mixed products, profiles that they lack, and more instances than fit (docs/reference/scores.md#totals)."""
     layouts = tuple(
         GPULayout(str(index), knowledge().geometry[name], taken) for index, (name, taken) in enumerate(gpus_)
     )
@@ -195,9 +196,9 @@ def test_score_is_within_0_and_1_and_the_same_each_time(
     where = replace(
         node(offers={}), free=FreeResources({}, uncounted=frozenset({resource} if served else {}), layouts=layouts)
     )
-    wanted = demand(pod(gpus(amount, resource)))
+    pod_demand = demand(pod(gpus(amount, resource)))
 
-    score = mig_layout(wanted, where)
+    score = mig_layout(pod_demand, where)
 
     assert 0.0 <= score <= 1.0
-    assert mig_layout(wanted, where) == score
+    assert mig_layout(pod_demand, where) == score

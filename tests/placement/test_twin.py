@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The filters against their slow twin, on random pods, policies and nodes: every verdict equal, every reason true."""
+"""The filters against their slow twin on random pods, policies and nodes: equal verdicts and true reasons."""
 
 import pytest
 
@@ -32,10 +32,10 @@ REASONS = (
     "InsufficientGPUs",
     "GPUMemoryBudgetExceeded",
 )
-"""The codes of docs/reference/reasons.md, but what the filters of a device-plugin node never say: NodeNotKnown is the
-extender's, LayoutDoesNotFit wants a layout."""
+"""The codes of docs/reference/reasons.md except those that the filters never give for a device-plugin node:
+NodeNotKnown comes from the extender, and LayoutDoesNotFit needs a MIG layout."""
 OFTEN = 500
-"""Pairs of a million in which each reason is the first."""
+"""Each reason must be the first one on at least this many of a million pairs."""
 
 
 def test_filters_give_a_true_reason_on_a_million_pairs() -> None:
@@ -49,7 +49,7 @@ def test_filters_give_a_true_reason_on_a_million_pairs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "causes", "kind"),
+    ("answer", "causes", "kind"),
     [
         pytest.param(None, set(), "agreed", id="both accept"),
         pytest.param(None, {"DriverTooOld"}, "accepted", id="a wrong placement"),
@@ -61,15 +61,15 @@ def test_filters_give_a_true_reason_on_a_million_pairs() -> None:
         pytest.param(("InsufficientGPUs", True), {"InsufficientGPUs", "MIGInvalid"}, "eviction", id="not it alone"),
     ],
 )
-def test_every_way_to_be_wrong_is_seen(said: tuple[str, bool] | None, causes: set[str], kind: str) -> None:
+def test_every_way_to_be_wrong_is_seen(answer: tuple[str, bool] | None, causes: set[str], kind: str) -> None:
     """F40."""
-    assert kind == compare(said, causes)
+    assert kind == compare(answer, causes)
 
 
-def test_what_is_free_is_asked_only_where_nothing_lasting_refuses() -> None:
+def test_free_reasons_count_only_where_no_class_reason_refuses() -> None:
     """F40."""
     full, labels = [RawPod(((GPU, 8),))], {"nvidia.com/gpu.product": "NVIDIA-L4"}
 
-    found = [causes(Wish(products=products), RawNode(labels, {GPU: 8}), full) for products in ("L4", "H100")]
+    reasons = [causes(Wish(products=products), RawNode(labels, {GPU: 8}), full) for products in ("L4", "H100")]
 
-    assert found == [{"InsufficientGPUs"}, {"ProductNotAllowed"}]
+    assert reasons == [{"InsufficientGPUs"}, {"ProductNotAllowed"}]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The histogram of the workload: bounded, decayed, and the outlook of it."""
+"""The histogram of the workload: it is bounded, it decays, and the expected demand is made from it."""
 
 from dataclasses import replace
 
@@ -15,33 +15,35 @@ from app.placement.workload import (
 )
 from app.policy.expected_demand import DemandClass
 from tests.builders import demand, gpus, node, pod
-from tests.placement.ahead import GPU, PRODUCTS, shown
+from tests.placement.expected_demands import GPU, PRODUCTS, node_with_gpus
 
 
 def test_histogram_expects_what_was_seen_the_most_popular_first() -> None:
-    """F52: scaled to 1, with what is free by product."""
-    found = expected_from_weights({DemandClass(gpus=2): 10.0, DemandClass(gpus=1): 30.0}, {"t4": 1000, "h100": 0})
+    """F52: weights are scaled to a sum of 1, together with the free GPUs by product."""
+    expected_demand = expected_from_weights(
+        {DemandClass(gpus=2): 10.0, DemandClass(gpus=1): 30.0}, {"t4": 1000, "h100": 0}
+    )
 
-    assert found is not None
-    assert found.classes == ((DemandClass(gpus=1), 0.75), (DemandClass(gpus=2), 0.25))
-    assert found.free == (("h100", 0), ("t4", 1000))
+    assert expected_demand is not None
+    assert expected_demand.classes == ((DemandClass(gpus=1), 0.75), (DemandClass(gpus=2), 0.25))
+    assert expected_demand.free == (("h100", 0), ("t4", 1000))
     assert expected_from_weights({}, {}) is None
 
 
 def test_free_gpus_are_summed_by_product() -> None:
-    """F51: facts per GPU and counts alike; a product that is used up is known too."""
+    """F51: facts per GPU and counts are summed alike; a product without free GPUs is listed too."""
     used_up = node(product=PRODUCTS["h100-80gb-hbm3"], offers={GPU: 8}, used={GPU: 8})
-    nodes = [shown((1000, 530)), shown((1000,)), used_up]
+    nodes = [node_with_gpus((1000, 530)), node_with_gpus((1000,)), used_up]
 
-    found = free_by_product([*nodes, replace(nodes[0], node_class=replace(nodes[0].node_class, product=None))])
+    free = free_by_product([*nodes, replace(nodes[0], node_class=replace(nodes[0].node_class, product=None))])
 
-    assert found["t4"] == 2530
-    assert found["h100-80gb-hbm3"] == 0
-    assert None not in found
+    assert free["t4"] == 2530
+    assert free["h100-80gb-hbm3"] == 0
+    assert None not in free
 
 
 def test_histogram_forgets_half_in_a_half_life() -> None:
-    """F52: two equal halves of one half-life each: the later counts double."""
+    """F52: two classes are seen for one half-life each, so the later one has twice the weight."""
     seen = Workload()
     for gpu_count in (1, 2):
         for _ in range(int(HALF_LIFE)):
@@ -55,7 +57,7 @@ def test_histogram_forgets_half_in_a_half_life() -> None:
 
 
 def test_histogram_is_bounded_and_keeps_the_popular_class() -> None:
-    """F52: whatever is asked, it holds CLASSES_KEPT classes; and weights stay numbers."""
+    """F52: the histogram holds at most CLASSES_KEPT classes, and its weights stay finite."""
     seen = Workload()
     for number in range(3 * CLASSES_KEPT):
         seen = seen.seen(DemandClass(cpu_milli=number)).seen(DemandClass(gpus=8))
@@ -68,6 +70,6 @@ def test_histogram_is_bounded_and_keeps_the_popular_class() -> None:
 
 
 def test_class_of_a_demand_is_what_decides_where_it_runs() -> None:
-    asked = replace(demand(pod(gpus(2), annotations={"products": "T4"})), cpu_milli=4000)
+    pod_demand = replace(demand(pod(gpus(2), annotations={"products": "T4"})), cpu_milli=4000)
 
-    assert demand_class(asked) == DemandClass(4000, 2, 0, asked.products)
+    assert demand_class(pod_demand) == DemandClass(4000, 2, 0, pod_demand.products)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The app as the twin's other side: documents of raw wishes and nodes, put into a State, judged by the engine."""
+"""The app's side of the comparison: raw wishes and nodes become documents, a State reads them, the engine judges."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -20,14 +20,14 @@ from tests.placement.twin_world import HAMI, Part, Policy, RawDevice, RawNode, R
 Document = dict[str, Any]
 
 
-def refusal(asked: Demand, node: Node) -> tuple[str, bool] | None:
-    """Give the app's first reason and whether evicting could mend it; None: it accepts."""
-    found = judge(asked, node, recount=True)
-    return None if found is None else (found.code.name, found.preemptible)
+def refusal(pod_demand: Demand, node: Node) -> tuple[str, bool] | None:
+    """Return the app's first reason and whether an eviction could remove it, or None if it accepts."""
+    rejection = judge(pod_demand, node, recount=True)
+    return None if rejection is None else (rejection.code.name, rejection.preemptible)
 
 
 def nodes_of(raw: Sequence[tuple[RawNode, Sequence[RawPod]]]) -> list[Node]:
-    """Put nodes and what is bound to them into a State, and read them back."""
+    """Put nodes and the pods bound to them into a State, and read the nodes back."""
     state = State(knowledge())
     for index, (node, bound) in enumerate(raw):
         name = f"n{index}"
@@ -36,8 +36,8 @@ def nodes_of(raw: Sequence[tuple[RawNode, Sequence[RawPod]]]) -> list[Node]:
             state.put_slice(slice_document(name, node.devices))
         if node.health is not None:
             state.put_health(name, Health(*node.health, ()))
-        for number, each in enumerate(bound):
-            state.put_pod(bound_document(name, f"{name}-{number}", each))
+        for number, raw_pod in enumerate(bound):
+            state.put_pod(bound_document(name, f"{name}-{number}", raw_pod))
     return [state.nodes[f"n{index}"] for index in range(len(raw))]
 
 
@@ -46,7 +46,7 @@ def amounts(units: dict[str, int]) -> dict[str, str]:
 
 
 def node_document(name: str, node: RawNode) -> Document:
-    """Write a Node; the kubelet writes every resource into capacity."""
+    """Write a Node. The kubelet writes every resource into capacity too."""
     capacity = {**node.allocatable, **node.capacity}
     annotations = {"annotations": {HAMI: node.hami}} if node.hami else {}
     return {
@@ -58,7 +58,7 @@ def node_document(name: str, node: RawNode) -> Document:
 
 
 def slice_document(name: str, devices: Sequence[RawDevice]) -> Document:
-    """Write the ResourceSlice of a node, as NVIDIA's driver does."""
+    """Write the ResourceSlice of a node as NVIDIA's DRA driver does."""
     spec = {"driver": NVIDIA_DRIVER, "nodeName": name, "pool": {"name": name}}
     items = [device_document(f"gpu-{index}", device) for index, device in enumerate(devices)]
     return {"metadata": {"name": f"{name}-gpus"}, "spec": {**spec, "devices": items}}
@@ -97,18 +97,22 @@ def compiled(wish: Wish) -> Demand:
         **dict(wish.broken),
     }
     annotations = {key: value for key, value in stated.items() if value is not None}
-    parts = [(part, written(part, f"c{index}")) for index, part in enumerate(wish.containers)]
-    starting = {"initContainers": found} if (found := [each for part, each in parts if part.kind != "app"]) else {}
+    parts = [(part, container_document(part, f"c{index}")) for index, part in enumerate(wish.containers)]
+    starting = (
+        {"initContainers": starters}
+        if (starters := [document for part, document in parts if part.kind != "app"])
+        else {}
+    )
     if any(part.claims for part in wish.containers):
         starting["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "one"}]
-    made = pod(*(each for part, each in parts if part.kind == "app"), annotations=annotations, **starting)
-    asked = read_pod(made)
+    made = pod(*(document for part, document in parts if part.kind == "app"), annotations=annotations, **starting)
+    read = read_pod(made)
     return ruling_for(
-        asked, {}, policy_set(wish.accept, wish.policies), knowledge(), claims_known().claimed(asked)
+        read, {}, policy_set(wish.accept, wish.policies), knowledge(), claims_known().claimed(read)
     ).demand
 
 
-def written(part: Part, name: str) -> Document:
+def container_document(part: Part, name: str) -> Document:
     """Write a container."""
     always = {"restartPolicy": "Always"} if part.kind == "sidecar" else {}
     held = {} if part.claims else {part.resource: str(part.amount)}
@@ -121,7 +125,7 @@ def written(part: Part, name: str) -> Document:
 
 @lru_cache(1)
 def claims_known() -> State:
-    """Make the state that knows the template of all claims: one GPU of NVIDIA's own class."""
+    """Make the state that knows the template of all claims, which asks for one GPU of NVIDIA's DeviceClass."""
     state, request = State(knowledge()), {"name": "gpu", "exactly": {"deviceClassName": NVIDIA_DRIVER, "count": 1}}
     metadata = {"name": "one", "namespace": "team-a"}
     state.put_claim_template({"metadata": metadata, "spec": {"spec": {"devices": {"requests": [request]}}}})
@@ -132,7 +136,7 @@ def claims_known() -> State:
 def policy_set(accept: str, rules: tuple[Policy, ...]) -> PolicySet:
     """Write the policies as YAML, and load them."""
     base = policy("base", f"placement: {{cuda: {{fromImage: true, accept: {accept}}}}}")
-    more = [policy(f"p{index}", body(index + 1, rule)) for index, rule in enumerate(rules)]
+    more = [policy(f"p{index}", spec_text(index + 1, rule)) for index, rule in enumerate(rules)]
     return policies(base, *more)
 
 
@@ -140,8 +144,8 @@ def listed(words: Sequence[str]) -> str:
     return "[" + ", ".join(f"'{word}'" for word in words) + "]"
 
 
-def body(priority: int, rule: Policy) -> str:
-    """Write a policy's spec in flow style."""
+def spec_text(priority: int, rule: Policy) -> str:
+    """Write a policy's spec in YAML's flow style."""
     products = [f"{key}: {listed(words)}" for key, words in (("allow", rule.allow), ("deny", rule.deny)) if words]
     health = {"ill": rule.ill, "ailing": rule.ailing, "unhealthyDevices": rule.unhealthy}
     expressions = [
@@ -160,7 +164,7 @@ def body(priority: int, rule: Policy) -> str:
         "unknownFacts": rule.unknown,
         "nodeSelector": f"{{{', '.join(selector)}}}" if selector else None,
         "formFactor": listed(rule.forms) if rule.forms else None,
-        "health": f"{{{', '.join(f'{key}: {said}' for key, said in health.items() if said)}}}",
+        "health": f"{{{', '.join(f'{key}: {action}' for key, action in health.items() if action)}}}",
     }
     placement = ", ".join(f"{key}: {value}" for key, value in fields.items() if value and value != "{}")
     return f"priority: {priority}, action: {rule.action}, placement: {{{placement}}}"

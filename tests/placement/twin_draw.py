@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random bound pods, policies and wishes for the twin; every reason comes up, and most pairs nearly fit."""
+"""Random bound pods, policies and wishes for the twin. Every reason occurs, and most pairs nearly fit."""
 
 import random
 from dataclasses import replace
@@ -57,20 +57,20 @@ REQUIREMENTS = (
 
 
 def pods(draw: random.Random, where: RawNode) -> tuple[RawPod, ...]:
-    """Draw what is bound to a node: nothing, some, or all of it."""
-    found = []
+    """Draw the pods bound to a node, which hold none, some or all of its units."""
+    bound = []
     for resource, offered in where.allocatable.items():
         left = offered if draw.random() < 0.15 else draw.randint(0, offered) if draw.random() < 0.7 else 0
         while left > 0:
             units = draw.randint(1, min(4, left))
             memory = maybe(draw, 0.8, ["8Gi", "20Gi", "40Gi", "40Gi", "4915Mi", "lots"])
-            found.append(RawPod(((resource, units),), memory, draw.random() < 0.1))
+            bound.append(RawPod(((resource, units),), memory, draw.random() < 0.1))
             left -= units
-    return tuple(found)
+    return tuple(bound)
 
 
 def wish(draw: random.Random) -> Wish:
-    """Draw what a pod asks."""
+    """Draw what a pod asks for."""
     words = [
         ("!" if draw.random() < 0.2 else "") + draw.choice([*WORDS * 3, *GLOBS]) for _ in range(draw.randint(1, 3))
     ]
@@ -107,19 +107,20 @@ def wish(draw: random.Random) -> Wish:
         return replace(made, parts=claiming, mig_profile=None)
     if draw.random() < 0.12:
         (first, *others) = made.containers
-        told = replace(first, require=maybe(draw, 0.8, REQUIREMENTS), lifted=draw.random() < 0.2)
-        made = replace(made, parts=(told, *others))
+        main = replace(first, require=maybe(draw, 0.8, REQUIREMENTS), lifted=draw.random() < 0.2)
+        made = replace(made, parts=(main, *others))
     return broken(draw, made) if draw.random() < 0.03 else made
 
 
 def parts(draw: random.Random, of: Wish) -> tuple[Part, ...]:
-    """Draw several containers, mostly of one resource; init containers and sidecars start in the order drawn."""
-    found = [Part(of.resource, of.amount, of.image)]
+    """Draw several containers, mostly of one resource. Init containers and sidecars start in the order in which they
+    are drawn."""
+    drawn = [Part(of.resource, of.amount, of.image)]
     for _ in range(draw.randint(1, 3)):
         resource = draw.choice([of.resource] * 5 + [GPU, f"{GPU}.shared"])
         kind = draw.choice(["app", "init", "init", "sidecar"])
-        found.append(Part(resource, draw.choice([0, 1, 1, 1, 2, 4]), maybe(draw, 0.2, IMAGES), kind))
-    return tuple(found)
+        drawn.append(Part(resource, draw.choice([0, 1, 1, 1, 2, 4]), maybe(draw, 0.2, IMAGES), kind))
+    return tuple(drawn)
 
 
 BROKEN = {
@@ -134,7 +135,7 @@ BROKEN = {
 
 
 def broken(draw: random.Random, of: Wish) -> Wish:
-    """Break one annotation."""
+    """Draw an invalid value for one annotation."""
     key = draw.choice(list(BROKEN))
     name, texts = BROKEN[key]
     plain = {"sharing": "Any", "nvlink": False}.get(name)
@@ -142,7 +143,7 @@ def broken(draw: random.Random, of: Wish) -> Wish:
 
 
 def policy(draw: random.Random) -> Policy:
-    """Draw a policy; it says one to three things."""
+    """Draw a policy of one to three fields."""
     full = Policy(
         allow=some(draw, 1, ["H100", "A100", "L4", "T4", "H200", "A10", *GLOBS[:2]]),
         deny=some(draw, 1, ["T4", "V100", "NVIDIA-L4", "*-SXM4-*"]),
@@ -166,7 +167,7 @@ def policy(draw: random.Random) -> Policy:
 
 
 def expression(draw: random.Random) -> tuple[str, str, tuple[str, ...]]:
-    """Draw a requirement of a node selector."""
+    """Draw one requirement of a node selector."""
     operator = draw.choice(["In", "NotIn", "Exists", "DoesNotExist"])
     key, values = draw.choice([("zone", ZONES), ("tier", ["gold", "silver"]), ("nvidia.com/mig.strategy", ["single"])])
     return key, operator, tuple(draw.sample(values, 1)) if operator.endswith("In") else ()

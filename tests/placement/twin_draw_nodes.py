@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random nodes for the twin: labels of GPU Feature Discovery, of clouds, of other vendors, of HAMi, or of nobody.
+"""Random nodes for the twin, labelled by GPU Feature Discovery, clouds, other vendors, HAMi, or not at all.
 
 Counts, replicas and memory agree with one another as NVIDIA's own components write them (k8s-device-plugin
-internal/lm/resource.go), but where a draw is meant to be odd.
+internal/lm/resource.go), except where a draw is meant to be odd.
 """
 
 import json
@@ -53,18 +53,19 @@ UPGRADES = ["", "upgrade-done", "upgrade-required", "tomorrow", "drain-required"
 PAUSES = ["true", "paused-for-mig-change", "paused-for-driver-upgrade", "false"]
 MEMORIES = ["9856", "15360", "23028", "40960", "76185", "76186", "81559", "0", "odd"]
 REPORTED = {"450": "11.0", "525": "12.0", "535": "12.2", "550": "12.4", "570": "12.8", "580": "13.0", "610": "13.3"}
-"""The CUDA that drivers of a branch report (cuda_driver.yaml driver_branches); the label is of the driver's own API."""
+"""The CUDA that drivers of a branch report (cuda_driver.yaml driver_branches); the label shows the same."""
 ZONES = ["a", "b", "c"]
 TYPES = "node.kubernetes.io/instance-type"
+RUNTIME = "nvidia.com/cuda.runtime-version"
 
 
 def maybe(draw: random.Random, share: float, choices: Sequence[T]) -> T | None:
-    """Draw one of the choices with a probability, else None."""
+    """Draw one of the choices with this probability, otherwise None."""
     return draw.choice(choices) if draw.random() < share else None
 
 
 def some(draw: random.Random, share: float, choices: Sequence[T]) -> tuple[T, ...]:
-    """Draw one to three of the choices with a probability, else none."""
+    """Draw one to three of the choices with this probability, otherwise none."""
     return tuple(draw.choice(choices) for _ in range(draw.randint(1, 3))) if draw.random() < share else ()
 
 
@@ -78,7 +79,7 @@ def node(draw: random.Random) -> RawNode:
         "both": gfd,
         "hami": gfd_whole,
         "cloud": cloud,
-        "nobody": nobody,
+        "nobody": unlabelled,
         "vendor": vendor,
         "dra": bare,
     }
@@ -102,29 +103,29 @@ def node(draw: random.Random) -> RawNode:
 
 
 def gfd(draw: random.Random) -> tuple[Labels, Units]:
-    """Draw what GPU Feature Discovery and the operators write, with gaps, old forms and oddities."""
-    return divided(draw, named(draw))
+    """Draw what GPU Feature Discovery and the operators write, with gaps, deprecated forms and oddities."""
+    return offered(draw, model_labels(draw))
 
 
 def gfd_whole(draw: random.Random) -> tuple[Labels, Units]:
-    """Draw whole GPUs, labelled by GPU Feature Discovery or by nobody."""
+    """Draw whole GPUs, with or without the labels of GPU Feature Discovery."""
     count = draw.choice([8, 4, 1])
-    return draw.choice([{}, named(draw) | {"nvidia.com/gpu.count": str(count)}]), {GPU: count}
+    return draw.choice([{}, model_labels(draw) | {"nvidia.com/gpu.count": str(count)}]), {GPU: count}
 
 
 def registered(draw: random.Random, gpus: int) -> str:
-    """Write HAMi's annotation as it is now, or up to v2.5."""
+    """Write HAMi's annotation in its present form, or in that of HAMi up to v2.5."""
     if draw.random() < 0.5:
         return json.dumps([{"id": f"GPU-{index}", "count": 10, "devmem": 40960} for index in range(gpus)])
     return "".join(f"GPU-{index},10,40960,100,NVIDIA-A100,0,true:" for index in range(gpus))
 
 
-def named(draw: random.Random) -> Labels:
-    """Draw the labels of a node's one GPU model, without its counts."""
+def model_labels(draw: random.Random) -> Labels:
+    """Draw the labels of a node's one GPU model, without its count."""
     rows = facts("gpu_products.yaml")["products"]
     share = draw.random()
     product = draw.choice(POPULAR if share < 0.5 else SELDOM) if share < 0.75 else draw.choice(rows)["product"]
-    row = next(each for each in rows if each["product"] == product)
+    row = next(product_facts for product_facts in rows if product_facts["product"] == product)
     label = draw.choice([product] * 8 + [product.removeprefix("NVIDIA-")] + ["NVIDIA-XYZ-9000"])
     labels = driver_labels(draw) | {"nvidia.com/gpu.product": label}
     if draw.random() < 0.5:
@@ -140,49 +141,49 @@ def named(draw: random.Random) -> Labels:
 
 
 def driver_labels(draw: random.Random) -> Labels:
-    """Draw the driver's labels: in full, in parts, in deprecated parts, or none; seldom the CUDA that it reports."""
+    """Draw the driver's labels, in full, in parts, in deprecated parts, or none, and sometimes its highest CUDA."""
     version = draw.choice(DRIVERS)
     parts = version.split(".")
     new = {f"nvidia.com/cuda.driver-version.{k}": v for k, v in zip(("major", "minor", "revision"), parts, strict=True)}
     old = {f"nvidia.com/cuda.driver.{k}": v for k, v in zip(("major", "minor", "rev"), parts, strict=True)}
     full = {"nvidia.com/cuda.driver-version.full": version}
-    said = draw.choice([full, full, full, new, old, {**new, **old, **full}, {**new, **old}, {**old, **full}, {}])
-    if said and parts[0] in REPORTED and draw.random() < 0.3:
+    written = draw.choice([full, full, full, new, old, {**new, **old, **full}, {**new, **old}, {**old, **full}, {}])
+    if written and parts[0] in REPORTED and draw.random() < 0.3:
         major, minor = REPORTED[parts[0]].split(".")
-        said = said | {"nvidia.com/cuda.runtime-version.major": major, "nvidia.com/cuda.runtime-version.minor": minor}
-    return said
+        written = written | {f"{RUNTIME}.major": major, f"{RUNTIME}.minor": minor}
+    return written
 
 
-def divided(draw: random.Random, labels: Labels) -> tuple[Labels, Units]:
-    """Draw how the GPUs are given out: whole, shared, renamed, sliced by either strategy, of two models, or not."""
+def offered(draw: random.Random, labels: Labels) -> tuple[Labels, Units]:
+    """Draw how the GPUs are offered: whole, shared, renamed, as MIG slices of either strategy, or of two models."""
     kinds = ["whole"] * 7 + ["shared"] * 5 + ["mps"] * 2 + ["renamed", "renamed", "both", "mps renamed", "odd", "none"]
     kinds += ["single"] * 3 + ["single shared", "mixed", "mixed", "mixed shared", "mixed shared", "invalid", "unnamed"]
     kind, count = draw.choice([*kinds, "models", "models"]), draw.choice([8, 8, 8, 4, 1])
     shares, product = draw.choice([2, 4]), labels["nvidia.com/gpu.product"]
     counted = {"nvidia.com/gpu.count": str(count)} if draw.random() < 0.7 else {}
-    said = counted | {"nvidia.com/gpu.replicas": str(shares), "nvidia.com/gpu.sharing-strategy": "time-slicing"}
+    sharing = counted | {"nvidia.com/gpu.replicas": str(shares), "nvidia.com/gpu.sharing-strategy": "time-slicing"}
     if kind in ("shared", "mps"):
-        said |= {"nvidia.com/gpu.product": f"{product}-SHARED"}
-        said |= {"nvidia.com/gpu.sharing-strategy": "mps"} if kind == "mps" else {}
-        said = dict(draw.sample(sorted(said.items()), k=len(said) - draw.choice([0, 0, 0, 1]))) | counted
-        return labels | said, {GPU: count * shares}
+        sharing |= {"nvidia.com/gpu.product": f"{product}-SHARED"}
+        sharing |= {"nvidia.com/gpu.sharing-strategy": "mps"} if kind == "mps" else {}
+        sharing = dict(draw.sample(sorted(sharing.items()), k=len(sharing) - draw.choice([0, 0, 0, 1]))) | counted
+        return labels | sharing, {GPU: count * shares}
     if kind in ("renamed", "both", "mps renamed"):
-        said |= {"nvidia.com/gpu.sharing-strategy": "mps"} if kind == "mps renamed" else {}
+        sharing |= {"nvidia.com/gpu.sharing-strategy": "mps"} if kind == "mps renamed" else {}
         plain = {GPU: draw.choice([0, 2, 4])} if kind == "both" else {}
-        return labels | said, {f"{GPU}.shared": count * shares, **plain}
+        return labels | sharing, {f"{GPU}.shared": count * shares, **plain}
     if kind.startswith("single"):
-        return single(draw, labels, said, shares if "shared" in kind else 1)
+        return single(draw, labels, sharing, shares if "shared" in kind else 1)
     if kind.startswith("mixed"):
         return mixed(draw, labels | counted, shared="shared" in kind)
     if kind == "invalid":
         return labels | {"nvidia.com/gpu.product": f"{product}-MIG-INVALID"}, {GPU: draw.choice([0, 8])}
-    if kind == "unnamed":  # every GPU is MIG-enabled, and the strategy is none
+    if kind == "unnamed":  # every GPU has MIG enabled, and the strategy is none
         none = {"nvidia.com/gpu.replicas": "0", "nvidia.com/gpu.sharing-strategy": "none"}
         return labels | counted | none, {GPU: count}
     if kind == "models":
         of_one = {"nvidia.com/gpu.count": str(count), "nvidia.com/gpu.replicas": "1"}
         shared = draw.choice([False, False, True])
-        more = said | {"nvidia.com/gpu.product": f"{product}-SHARED"} if shared else of_one
+        more = sharing | {"nvidia.com/gpu.product": f"{product}-SHARED"} if shared else of_one
         return labels | of_one | more, {GPU: (count + draw.choice([1, 2, 4])) * (shares if shared else 1)}
     if kind == "odd":
         more = {"nvidia.com/gpu.sharing-strategy": draw.choice(["mps", "time-slicing", "none", "tomorrow"])}
@@ -190,20 +191,23 @@ def divided(draw: random.Random, labels: Labels) -> tuple[Labels, Units]:
     return labels | counted, draw.choice([{GPU: 0}, {}]) if kind == "none" else {GPU: count}
 
 
-def single(draw: random.Random, labels: Labels, said: Labels, shares: int) -> tuple[Labels, Units]:
-    """Draw a node of equal slices under the plain name; its count is of slices. Shares may have a name of their own."""
+def single(draw: random.Random, labels: Labels, sharing: Labels, shares: int) -> tuple[Labels, Units]:
+    """Draw a node of strategy single: equal slices under the plain resource name, whose gpu.count counts slices.
+
+    Shares of slices may have a resource name of their own.
+    """
     name, units = f"{labels['nvidia.com/gpu.product']}-MIG-{draw.choice(PROFILES)}", draw.choice([7, 14])
     more = {"nvidia.com/mig.strategy": "single", "nvidia.com/gpu.count": str(units), "nvidia.com/gpu.product": name}
     if shares == 1:
         return labels | more, {GPU: units}
-    said = {**said, **more, "nvidia.com/gpu.replicas": str(shares)}
+    sharing = {**sharing, **more, "nvidia.com/gpu.replicas": str(shares)}
     if draw.random() < 0.4:
-        return labels | said, {f"{GPU}.shared": units * shares}
-    return labels | said | {"nvidia.com/gpu.product": f"{name}-SHARED"}, {GPU: units * shares}
+        return labels | sharing, {f"{GPU}.shared": units * shares}
+    return labels | sharing | {"nvidia.com/gpu.product": f"{name}-SHARED"}, {GPU: units * shares}
 
 
 def mixed(draw: random.Random, labels: Labels, shared: bool) -> tuple[Labels, Units]:
-    """Draw a node of slices by name, each maybe time-sliced, under a name of its own or not."""
+    """Draw a node of strategy mixed: slices by name, perhaps time-sliced, and perhaps renamed."""
     resource, more = f"nvidia.com/mig-{draw.choice(PROFILES)}", {"nvidia.com/mig.strategy": "mixed"}
     offers = {GPU: draw.choice([0, 0, 4])}
     if draw.random() < 0.4:
@@ -218,13 +222,14 @@ def mixed(draw: random.Random, labels: Labels, shared: bool) -> tuple[Labels, Un
 
 
 def cloud(draw: random.Random) -> tuple[Labels, Units]:
-    """Draw a cloud's node without GPU Feature Discovery: a dialect's label, an instance type, or both."""
+    """Draw a cloud's node without GPU Feature Discovery: with a product label of the cloud, an instance type, or
+    both."""
     labels = draw.choice([dialect, dialect, instance, agreeing])(draw)
     return labels | draw.choice([{}, driver_labels(draw)]), {GPU: draw.choice([8, 8, 2])}
 
 
 def dialect(draw: random.Random) -> Labels:
-    """Draw a word of one of the clouds, seldom one that no table knows."""
+    """Draw a product label of one of the clouds; a few have a value that no table knows."""
     spoken = draw.choice(facts("clouds.yaml")["dialects"])
     word = draw.choice([*spoken["values"], "tomorrow"])
     labels = {draw.choice([spoken["key"], *spoken.get("other_keys", ())]): word}
@@ -239,14 +244,14 @@ def dialect(draw: random.Random) -> Labels:
 
 
 def instance(draw: random.Random) -> Labels:
-    """Draw an instance type of the table, or one beside it."""
+    """Draw an instance type of the table, or one that is not in it."""
     rows = facts("clouds.yaml")["instance_types"]["rows"]
     written = draw.choice(draw.choice(rows)["types"]).replace("*", draw.choice(["xlarge", "2", "96"]))
     return {TYPES: draw.choice([written] * 9 + ["m5.large"])}
 
 
 def agreeing(draw: random.Random) -> Labels:
-    """Draw an instance type with a word of a cloud that may mean the same products."""
+    """Draw an instance type together with a product label of a cloud that may mean the same products."""
     row = draw.choice(facts("clouds.yaml")["instance_types"]["rows"])
     labels = {TYPES: row["types"][0].replace("*", "xlarge")}
     for spoken in facts("clouds.yaml")["dialects"]:
@@ -258,7 +263,7 @@ def agreeing(draw: random.Random) -> Labels:
 
 
 def vendor(draw: random.Random) -> tuple[Labels, Units]:
-    """Draw a node of another vendor's, as its own labeller and device plugin describe it."""
+    """Draw another vendor's node as its own labeller and device plugin describe it."""
     if draw.random() < 0.6:
         named = {"amd.com/gpu.product-name": draw.choice(["AMD_Instinct_MI300X_OAM", "AMD_Instinct_MI250X"])}
         return draw.choice([{}, named, named | {"amd.com/gpu.vram": draw.choice(["192G", "64G"])}]), {"amd.com/gpu": 8}
@@ -273,10 +278,10 @@ def bare(draw: random.Random) -> tuple[Labels, Units]:
 
 
 def devices(draw: random.Random) -> tuple[RawDevice, ...]:
-    """Draw the GPUs of a ResourceSlice, of one product or of several; versions are semantic, without leading zeros."""
+    """Draw the GPUs of a ResourceSlice, of one or several products. Versions are semantic, without leading zeros."""
     rows = [row for row in facts("gpu_products.yaml")["products"] if row["product"] in (*POPULAR, *SELDOM)]
     drawn = [draw.choice(rows) for _ in range(draw.choice([1, 1, 2, 3]))]
-    version = maybe(draw, 0.8, [".".join(str(int(part)) for part in each.split(".")) for each in DRIVERS])
+    version = maybe(draw, 0.8, [".".join(str(int(part)) for part in text.split(".")) for text in DRIVERS])
     return tuple(
         RawDevice(
             product=row["product"].replace("-", " "),
@@ -288,6 +293,6 @@ def devices(draw: random.Random) -> tuple[RawDevice, ...]:
     )
 
 
-def nobody(draw: random.Random) -> tuple[Labels, Units]:
-    """Draw a GPU node that nobody labelled, or a node without GPUs."""
+def unlabelled(draw: random.Random) -> tuple[Labels, Units]:
+    """Draw a GPU node without GPU labels, or a node without GPUs."""
     return draw.choice([{}, {"accelerator": "nvidia"}]), draw.choice([{GPU: 8}, {GPU: 1}, {}])

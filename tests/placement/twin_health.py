@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a node has too few healthy units in all: counts that no eviction changes, and health from outside."""
+"""Why a node has too few healthy units in all: counts that no eviction changes, and health that DCGM reports."""
 
 from collections.abc import Iterator
 
-from tests.placement import twin_node as said
+from tests.placement import twin_node
 from tests.placement.twin_world import GPU, SHARED, SLICES, RawNode, Wish
 
 STRICTEST = ("Refuse", "ScoreDown", "Ignore")
@@ -11,12 +11,12 @@ DEFAULTS = {"ill": "Refuse", "ailing": "ScoreDown", "unhealthy": "ScoreDown"}
 
 
 def count_causes(wish: Wish, node: RawNode) -> Iterator[str]:
-    """F46, F57, F70: what the node has in all, healthy or withdrawn (docs/reference/reasons.md#class-reasons).
+    """F46, F57, F70: judge what the node has in all, healthy or withdrawn (docs/reference/reasons.md#class-reasons).
 
-    A container gets each of its HAMi shares on a GPU of its own.
+    A container gets each of its HAMi shares from a GPU of its own.
     """
     for part in wish.containers:
-        if node.hami and part.resource == GPU and part.amount > said.registered(node):
+        if node.hami and part.resource == GPU and part.amount > twin_node.registered(node):
             yield "RequestExceedsNode"
     for resource, amount in wish.asked.items():
         offered = node.offers(resource)
@@ -36,19 +36,19 @@ def count_causes(wish: Wish, node: RawNode) -> Iterator[str]:
 
 
 def ghost(node: RawNode) -> bool:
-    """Tell whether labels promise GPUs where the device plugin has none in any form."""
-    promised = said.positive(node.labels.get("nvidia.com/gpu.count")) is not None
+    """Tell whether the labels promise GPUs while the device plugin offers none in any form."""
+    promised = twin_node.positive(node.labels.get("nvidia.com/gpu.count")) is not None
     return promised and not any(node.offers(resource) for resource in node.resources())
 
 
 def rule_for(wish: Wish, part: str) -> str:
-    """Merge a health rule: the strictest that a policy says; the default where none says anything."""
+    """Merge a health rule: the strictest action of the policies, or the default if no policy states one."""
     words = [word for rule in wish.rules if (word := getattr(rule, part))]
-    return next((each for each in STRICTEST if each in words), DEFAULTS[part])
+    return next((action for action in STRICTEST if action in words), DEFAULTS[part])
 
 
 def health_causes(wish: Wish, node: RawNode) -> Iterator[str]:
-    """F70, F72: withdrawn devices where a policy minds them; ill GPUs that the device plugin has not withdrawn."""
+    """F70, F72: judge withdrawn devices by policy, and unhealthy GPUs that the device plugin has not withdrawn."""
     gone = withdrawn_gpus(node)
     if gone and rule_for(wish, "unhealthy") == "Refuse":
         yield "GPUUnhealthy"
@@ -60,10 +60,10 @@ def health_causes(wish: Wish, node: RawNode) -> Iterator[str]:
 
 
 def withdrawn_gpus(node: RawNode) -> int:
-    """Count the GPUs that the withdrawn units are: every share or slice of a GPU goes with it."""
-    found = 0
+    """Count the GPUs behind the withdrawn units, since every share or slice of a GPU is withdrawn with it."""
+    gpus = 0
     for resource in node.resources():
         units = node.withdrawn(resource)
-        shared = resource.endswith(SHARED) or said.unit_of(resource, node) in ("share", "mps-share")
-        found += -(-units // said.replicas(resource, node)) if shared else units
-    return found
+        shared = resource.endswith(SHARED) or twin_node.unit_of(resource, node) in ("share", "mps-share")
+        gpus += -(-units // twin_node.replicas(resource, node)) if shared else units
+    return gpus

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the twin reads off a raw node: slice, memory, driver, capability, what one unit of a resource is.
+"""What the twin reads from a raw node: slice, memory, driver, capability, and the unit of each resource.
 
-From clouds.yaml and the labels that GPU Feature Discovery writes, in the plainest way.
+It reads clouds.yaml and the labels of GPU Feature Discovery in the simplest way.
 """
 
 import json
@@ -31,32 +31,33 @@ SHARING, REPLICAS = "nvidia.com/gpu.sharing-strategy", "nvidia.com/gpu.replicas"
 
 
 def label_slice(node: RawNode) -> str | None:
-    """Read the profile of strategy single: GFD's suffix, or a cloud's partition size."""
-    found = re.search(r"-MIG-(.+?)(?:-SHARED)?$", node.labels.get(PRODUCT, ""))
-    if found:
-        return None if found[1] == "INVALID" else found[1]
+    """Read the profile of strategy single from the suffix of GPU Feature Discovery, or from a cloud's partition
+    size."""
+    match = re.search(r"-MIG-(.+?)(?:-SHARED)?$", node.labels.get(PRODUCT, ""))
+    if match:
+        return None if match[1] == "INVALID" else match[1]
     key = cloud_of(node.labels).get("slice_key")
     return node.labels.get(key) if key and PRODUCT not in node.labels else None
 
 
 def unnamed_slices(node: RawNode) -> bool:
-    """Tell whether every unit is a MIG slice of unknown size: all GPUs are MIG-enabled, and no strategy names slices.
+    """Tell whether every unit is a MIG slice of unknown size: all GPUs have MIG enabled, and no strategy names slices.
 
-    GPU Feature Discovery then says 0 replicas, and the device plugin registers the plain resource all the same.
+    GPU Feature Discovery then writes 0 replicas, and the device plugin registers the plain resource all the same.
     """
     return node.labels.get(REPLICAS) == "0" and node.offers(GPU) > 0
 
 
 def strategy(node: RawNode) -> str:
-    """Read how GPUs are shared: time-slicing, mps or nothing."""
-    said = node.labels.get(SHARING)
-    for row in facts("clouds.yaml")["sharing_labels"] if said is None else ():
-        said = said or row["values"].get(node.labels.get(row["key"], ""))
-    return said if said in ("time-slicing", "mps") else ""
+    """Read how GPUs are shared: `time-slicing`, `mps`, or an empty string."""
+    word = node.labels.get(SHARING)
+    for row in facts("clouds.yaml")["sharing_labels"] if word is None else ():
+        word = word or row["values"].get(node.labels.get(row["key"], ""))
+    return word if word in ("time-slicing", "mps") else ""
 
 
 def unit_of(resource: str, node: RawNode) -> str:
-    """Say what one unit is: share, mps-share, named slice, slice, whole or unknown."""
+    """Name what one unit is: share, mps-share, named slice, slice, whole or unknown."""
     if resource.endswith(SHARED):
         return "mps-share" if strategy(node) == "mps" and not resource.startswith(SLICES) else "share"
     if resource.startswith(SLICES):
@@ -69,51 +70,51 @@ def unit_of(resource: str, node: RawNode) -> str:
         return "mps-share" if strategy(node) == "mps" else "share"
     if label_slice(node) or (resource == GPU and unnamed_slices(node)):
         return "slice"
-    return "whole" if sharing_told(node) else "unknown"
+    return "whole" if shows_sharing(node) else "unknown"
 
 
-def sharing_told(node: RawNode) -> bool:
-    """Tell whether anything on the node would say it if its GPUs were shared."""
+def shows_sharing(node: RawNode) -> bool:
+    """Tell whether the node has any label that would show it if its GPUs were shared."""
     cloud = cloud_of(node.labels)
-    told = {PRODUCT, SHARING, REPLICAS, *(row["key"] for row in facts("clouds.yaml")["sharing_labels"])}
-    return "sharing_key" in cloud or any(key in node.labels for key in (*told, cloud.get("slice_key")))
+    telling_keys = {PRODUCT, SHARING, REPLICAS, *(row["key"] for row in facts("clouds.yaml")["sharing_labels"])}
+    return "sharing_key" in cloud or any(key in node.labels for key in (*telling_keys, cloud.get("slice_key")))
 
 
 def renames(node: RawNode) -> bool:
-    """Tell whether shares have names of their own (`renameByDefault`), so that plain names are whole ones."""
+    """Tell whether shares have resource names of their own (`renameByDefault`), so that plain names are whole GPUs."""
     return any(resource.endswith(SHARED) for resource in node.allocatable)
 
 
 def replicas(resource: str, node: RawNode) -> int:
-    """Read the shares of one GPU, or of one slice of a profile: 1 where they are not shared."""
+    """Read the number of shares of one GPU, or of one slice of a profile; 1 if they are not shared."""
     if resource.startswith(SLICES):
         return positive(node.labels.get(f"{SLICES}{profile_of(resource)}.replicas")) or 1
     keys = (REPLICAS, *(row["replicas_key"] for row in facts("clouds.yaml")["sharing_labels"]))
-    return next((found for key in keys if (found := positive(node.labels.get(key)))), 1)
+    return next((shares for key in keys if (shares := positive(node.labels.get(key)))), 1)
 
 
 def registered(node: RawNode) -> int:
-    """Count the GPUs that HAMi has registered: a JSON list, or entries that end in a colon."""
+    """Count the GPUs that HAMi has registered, in a JSON list or in entries that end in a colon."""
     if node.hami.startswith("["):
         return len(json.loads(node.hami))
     return node.hami.count(":")
 
 
 def slice_size(profile: str) -> tuple[int, int]:
-    """Read (compute slices, memory in MiB) off a profile's name."""
+    """Read the compute slices and the memory in MiB from a profile's name."""
     compute, memory = re.match(r"(\d+)g\.(\d+)gb", profile).groups()  # type: ignore[union-attr]
     return int(compute), int(memory) * 1024
 
 
 def profile_of(resource: str) -> str:
-    """Read the profile in a resource's name."""
+    """Read the MIG profile from a resource's name."""
     return resource.removeprefix(SLICES).removesuffix(SHARED)
 
 
 def unit_memory(resource: str, node: RawNode) -> tuple[int | None, int | None]:
-    """Find the MiB of the GPU or slice behind one unit, not divided by shares: what it has, or has at most.
+    """Return the MiB of the GPU or slice behind one unit, not divided by shares, and the most that it may have.
 
-    A slice's is nominal where no label tells.
+    The memory of a slice is nominal if no label tells it.
     """
     label = positive(node.labels.get("nvidia.com/gpu.memory"))
     if resource.startswith(SLICES):
@@ -131,25 +132,25 @@ def unit_memory(resource: str, node: RawNode) -> tuple[int | None, int | None]:
 
 
 def whole_memory(node: RawNode) -> tuple[int | None, int | None]:
-    """Find the smallest figure that the product table, the cloud's label or the instance type gives of one GPU."""
-    told = [
+    """Return the lowest memory that the product table, the cloud's label or the instance type states for one GPU."""
+    stated = [
         positive(node.labels.get(cloud_of(node.labels).get("memory_key", ""))),
         instance_row(node.labels).get("memory_mib"),
         vendor_memory(node),
     ]
     sizes = [row["memory_mib"] if row else None for row in rows_of(node)]
-    figures = [each for each in sizes if each]
+    figures = [size for size in sizes if size]
     most = max(figures) if figures and len(figures) == len(sizes) else None
     if most is not None and len(set(sizes)) == 1:
-        told.append(most)
-    known = [each for each in told if each]
-    if known and (most is None or min(known) <= most):
-        return min(known), None
+        stated.append(most)
+    known_sizes = [size for size in stated if size]
+    if known_sizes and (most is None or min(known_sizes) <= most):
+        return min(known_sizes), None
     return None, most
 
 
 def vendor_memory(node: RawNode) -> int | None:
-    """Read another vendor's label: a quantity of one GPU, or bytes of all of them together."""
+    """Read another vendor's memory label: a quantity for one GPU, or bytes for all GPUs together."""
     row = vendor_row(node.labels)
     text = next((node.labels[key] for key in row.get("memory_keys", ()) if key in node.labels), None)
     if text is None:
@@ -161,18 +162,18 @@ def vendor_memory(node: RawNode) -> int | None:
 
 
 def capability(node: RawNode) -> str | None:
-    """Find the compute capability: GFD's labels, else the product's."""
+    """Return the compute capability from the labels of GPU Feature Discovery, else from the product."""
     if several_models(node):
         return None
-    said = [node.labels.get(f"nvidia.com/gpu.compute.{part}") for part in ("major", "minor")]
-    if said[0] and said[1]:
-        return ".".join(str(each) for each in said)
-    found = agreed(node, "compute_capability")
-    return None if found is None else str(found)
+    numbers = [node.labels.get(f"nvidia.com/gpu.compute.{part}") for part in ("major", "minor")]
+    if numbers[0] and numbers[1]:
+        return ".".join(str(part) for part in numbers)
+    value = agreed(node, "compute_capability")
+    return None if value is None else str(value)
 
 
 def driver(node: RawNode) -> str | None:
-    """Read the driver's version: in full, in parts, or in the deprecated parts."""
+    """Read the driver's version, in full, in parts, or in the deprecated parts."""
     full = node.labels.get("nvidia.com/cuda.driver-version.full")
     if full:
         return full
@@ -184,11 +185,11 @@ def driver(node: RawNode) -> str | None:
 
 
 def reported_cuda(node: RawNode) -> str | None:
-    """Read the newest CUDA that the driver reports: GFD's label, else what its branch reports."""
+    """Return the newest CUDA that the driver reports, by label, else by the driver's branch."""
     for key in ("nvidia.com/cuda.runtime-version", "nvidia.com/cuda.runtime"):
         parts = [node.labels.get(f"{key}.{part}") for part in ("major", "minor")]
         if parts[0] and parts[1]:
-            return ".".join(str(each) for each in parts)
+            return ".".join(str(part) for part in parts)
     branch = (driver(node) or "").split(".")[0]
     rows = facts("cuda_driver.yaml")["driver_branches"]
     return next((row["max_cuda_reported"] for row in rows if str(row["branch"]) == branch), None)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the twin is told: raw wishes, policies, nodes and bound pods, as their authors wrote them.
+"""The twin's input: raw wishes, policies, nodes and bound pods, as their authors wrote them.
 
-Also Kubernetes' arithmetic of a pod's requests, in its plainest form (KEP-753, kubernetes
+Also Kubernetes' arithmetic of a pod's requests in its simplest form (KEP-753, kubernetes
 pkg/api/v1/resource/helpers.go).
 """
 
@@ -19,8 +19,9 @@ FAMILIES = (NVIDIA, "amd.com/", "gpu.intel.com/")
 
 @dataclass(frozen=True)
 class Part:
-    """One container: `kind` is app, init or sidecar. `require`: what its NVIDIA_REQUIRE_CUDA says. `lifted`: its
-    environment holds NVIDIA_DISABLE_REQUIRE. `claims`: it has its GPU by a ResourceClaim, and asks no resource."""
+    """One container. `kind` is app, init or sidecar. `require` is the value of NVIDIA_REQUIRE_CUDA. `lifted` means that
+    the environment holds NVIDIA_DISABLE_REQUIRE. `claims` means that the container has its GPU by a ResourceClaim and
+    requests no resource."""
 
     resource: str = GPU
     amount: int = 1
@@ -33,9 +34,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Policy:
-    """One matching policy, as far as placement goes; None and () say nothing.
+    """The placement part of one matching policy; None and () state nothing.
 
-    `labels`, `expressions` (key, operator, values): its node selector. `forms`: its form factors.
+    `labels` and `expressions` (key, operator, values) are its node selector. `forms` are its form factors.
     """
 
     allow: tuple[str, ...] = ()
@@ -57,8 +58,9 @@ class Policy:
 
 @dataclass(frozen=True)
 class Wish:
-    """What a pod asks, as its author wrote it. `accept`: the policies' cuda.accept. `parts`: the containers; without
-    any, one with `resource`, `amount` and `image`. `broken`: annotations (key, text) that cannot be read."""
+    """What a pod asks for, as its author wrote it. `accept` is the policies' cuda.accept. `parts` are the containers;
+    without any there is one with `resource`, `amount` and `image`. `broken` are annotations (key, text) that do not
+    parse."""
 
     resource: str = GPU
     amount: int = 1
@@ -82,35 +84,40 @@ class Wish:
 
     @cached_property
     def rules(self) -> tuple[Policy, ...]:
-        """List the policies that refuse; Warn, Audit and Off only talk (docs/reference/policy.md#actions)."""
+        """List the policies that refuse; Warn, Audit and Off do not (docs/reference/policy.md#actions)."""
         return tuple(policy for policy in self.policies if policy.action == "Enforce")
 
     @cached_property
+    def refuses_unknown(self) -> bool:
+        """Tell whether a policy refuses unknown facts (docs/reference/compatibility.md#unknown-facts)."""
+        return any(rule.unknown == "Refuse" for rule in self.rules)
+
+    @cached_property
     def asked(self) -> dict[str, int]:
-        """Sum up by resource what the pod holds at its hungriest moment, zero left out."""
-        found = {part.resource: peak(self.containers, part.resource) for part in self.containers if not part.claims}
-        return {resource: amount for resource, amount in found.items() if amount}
+        """Sum by resource the most that the pod holds at one time, without zeros."""
+        requests = {part.resource: peak(self.containers, part.resource) for part in self.containers if not part.claims}
+        return {resource: amount for resource, amount in requests.items() if amount}
 
     @cached_property
     def cuda_parts(self) -> tuple[Part, ...]:
-        """List the containers that have a GPU of NVIDIA's to run CUDA on."""
+        """List the containers that have an NVIDIA GPU for CUDA."""
         asking = (part for part in self.containers if part.amount or part.claims)
         return tuple(part for part in asking if part.resource.startswith(NVIDIA))
 
     @cached_property
     def claimed(self) -> bool:
-        """Tell whether all that it asks is a claim."""
+        """Tell whether the pod has its GPUs by claims alone."""
         return any(part.claims for part in self.containers) and not self.asked
 
     @cached_property
     def minimums(self) -> tuple[str, ...]:
-        """List the CUDA versions that the pod or a policy wants at least; none where it asks no GPU of NVIDIA's."""
-        said = (self.cuda, *(rule.cuda for rule in self.rules))
-        return tuple(each for each in said if each and self.cuda_parts)
+        """List the minimum CUDA versions of the pod and of the policies; none if the pod asks for no NVIDIA GPU."""
+        stated = (self.cuda, *(rule.cuda for rule in self.rules))
+        return tuple(version for version in stated if version and self.cuda_parts)
 
 
 def peak(containers: tuple[Part, ...], resource: str) -> int:
-    """Compute a pod's request of one resource: all that run together, or the hungriest step of the start."""
+    """Compute a pod's request of one resource: the sum of what runs together, or the largest step of its start."""
     starting, sidecars = 0, 0
     for part in containers:
         amount = part.amount if part.resource == resource else 0
@@ -126,7 +133,7 @@ def peak(containers: tuple[Part, ...], resource: str) -> int:
 
 @dataclass(frozen=True)
 class RawPod:
-    """A bound pod: units held by resource, and what its gpu-memory annotation says. `done`: it has ended."""
+    """A bound pod: the units that it holds by resource, its gpu-memory annotation, and whether it has ended."""
 
     holds: tuple[tuple[str, int], ...] = ((GPU, 1),)
     memory: str | None = None
@@ -135,7 +142,7 @@ class RawPod:
 
 @dataclass(frozen=True)
 class RawDevice:
-    """A GPU as a ResourceSlice shows it; None: it does not say."""
+    """A GPU as a ResourceSlice shows it. None means that the slice lacks the fact."""
 
     product: str
     driver: str | None = None
@@ -145,9 +152,10 @@ class RawDevice:
 
 @dataclass(frozen=True)
 class RawNode:
-    """A node as kubectl shows it; `capacity` may lack what equals allocatable. `devices`: of its ResourceSlices.
+    """A node as kubectl shows it. `capacity` may lack resources that equal allocatable.
 
-    `health`: (ill, ailing) GPUs that others report; None: unknown. `hami`: its annotation hami.io/node-nvidia-register.
+    `devices` are the GPUs of its ResourceSlices. `health` counts the (ill, ailing) GPUs that DCGM reports; None means
+    unknown. `hami` is the annotation hami.io/node-nvidia-register.
     """
 
     labels: dict[str, str] = field(default_factory=dict)
@@ -158,17 +166,17 @@ class RawNode:
     devices: tuple[RawDevice, ...] = ()
 
     def in_all(self, resource: str) -> int:
-        """Say how many units there are, healthy or not."""
+        """Return how many units there are, healthy or not."""
         return max(self.offers(resource), self.capacity.get(resource, 0))
 
     def offers(self, resource: str) -> int:
-        """Say how many units pods may have."""
+        """Return how many units pods may have."""
         return self.allocatable.get(resource, 0)
 
     def withdrawn(self, resource: str) -> int:
-        """Say how many units the device plugin took back as unhealthy (Kubernetes documentation, Device Plugins)."""
+        """Return how many units the device plugin withdrew as unhealthy (Kubernetes documentation, Device Plugins)."""
         return max(0, self.capacity.get(resource, self.offers(resource)) - self.offers(resource))
 
     def resources(self) -> Iterator[str]:
-        """List the GPU resources."""
-        return (each for each in {**self.allocatable, **self.capacity} if each.startswith(FAMILIES))
+        """List the names of the GPU resources."""
+        return (resource for resource in {**self.allocatable, **self.capacity} if resource.startswith(FAMILIES))

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of the documents people write and of what is compiled from them."""
+"""Tests of the documents that people write, and of what they are compiled to."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pod's own words: the annotation grammar, and whence a CUDA need is known.
+"""Pod annotations: their grammar, and the evidence from which a CUDA need comes.
 
 See docs/reference/policy.md#annotations and docs/reference/compatibility.md#cuda.
 """
@@ -30,7 +30,7 @@ LABELS = (
     "NVIDIA-GH200-480GB",
     "Tesla-T4",
 )
-"""Product labels of the families that other schedulers mix up (P1, P2)."""
+"""Product labels of the families that other schedulers confuse (P1, P2)."""
 
 FIRST = "gpu-usher.io/"
 
@@ -41,7 +41,7 @@ def read(key: str, value: str) -> PodAnnotations:
 
 
 def allowed(text: str) -> set[str]:
-    """List the labels that a `products` annotation lets through."""
+    """List the labels that a `products` annotation allows."""
     annotated = read("products", text)
     assert annotated.invalid == ()
     products = knowledge().products
@@ -95,9 +95,9 @@ A100 = {"NVIDIA-A100-SXM4-40GB", "A100-SXM4-80GB", "NVIDIA-A100-80GB-PCIe"}
 )
 def test_products_are_matched_by_whole_tokens(text: str, expected: set[str]) -> None:
     """P1, P2."""
-    found = allowed(text)
+    matched = allowed(text)
 
-    assert expected == found
+    assert expected == matched
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_workload_class_is_read(name: str) -> None:
 def test_bad_syntax_is_an_invalid_annotation_that_names_its_key(key: str, value: str) -> None:
     annotated = read(key, value)
 
-    assert [Code.InvalidAnnotation] == [each.code for each in annotated.invalid]
+    assert [Code.InvalidAnnotation] == [problem.code for problem in annotated.invalid]
     assert FIRST + key in annotated.invalid[0].message
     assert len(annotated.invalid[0].message) <= 100
 
@@ -226,7 +226,7 @@ def test_every_bad_annotation_is_named() -> None:
 
     annotated = read_annotations(annotations, knowledge().products)
 
-    assert [Code.InvalidAnnotation] * 2 == [each.code for each in annotated.invalid]
+    assert [Code.InvalidAnnotation] * 2 == [problem.code for problem in annotated.invalid]
     assert SharingWish.Any is SHARING.of(annotated.needs)
 
 
@@ -264,8 +264,8 @@ def test_cuda_need_comes_from_the_first_evidence(
 
     demand = ruling(document).demand
 
-    assert required == [each.cuda for each in demand.cuda]
-    assert wished == [each.cuda for each in demand.preferred_cuda]
+    assert required == [need.cuda for need in demand.cuda]
+    assert wished == [need.cuda for need in demand.preferred_cuda]
 
 
 def test_lifted_requirement_of_an_image_leaves_no_list_of_driver_branches() -> None:

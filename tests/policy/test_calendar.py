@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Days and exceptions in policies: announced rules, exceptions that end, and what they change for a pod."""
+"""Dates in policies: rules announced for a date, exceptions that end, and their effect on a pod."""
 
 import pytest
 

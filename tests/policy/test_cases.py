@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shipped policies' cases, from one set of files, through the core and over HTTP (F77)."""
+"""The cases of the shipped policies, run from one set of files through the core and over HTTP (F77)."""
 
 import json
 from pathlib import Path
@@ -33,19 +33,19 @@ def test_case_holds_in_the_core(name: str) -> None:
 
 
 def service_for(case: Case, directory: Path) -> Service:
-    """Make a service whose cluster is the case's: nodes, pods that hold what is used, runtime classes."""
-    nodes = [each.document(name) for name, each in case.nodes.items()]
+    """Make a service with the cluster of a case: its nodes, pods that use the nodes, and runtime classes."""
+    nodes = [case_node.document(name) for name, case_node in case.nodes.items()]
     holders = [
         {
             "kind": "Pod",
             "metadata": {"name": f"holder-{name}", "uid": f"holder-{name}"},
             "spec": {
                 "nodeName": name,
-                "containers": [{"resources": {"limits": {k: str(n) for k, n in each.used.items()}}}],
+                "containers": [{"resources": {"limits": {k: str(n) for k, n in case_node.used.items()}}}],
             },
         }
-        for name, each in case.nodes.items()
-        if each.used
+        for name, case_node in case.nodes.items()
+        if case_node.used
     ]
     classes = [{"kind": "RuntimeClass", "metadata": {"name": name}} for name in case.runtime_classes or ()]
     return make_service(directory, [*nodes, *holders, *classes])
@@ -59,16 +59,16 @@ def test_case_holds_over_http(name: str, tmp_path: Path) -> None:
 
     response = reviewed(review(case.pod, namespace=namespace), service=service)
 
-    found = list(admission_differences(case, response["allowed"], None, response.get("warnings", [])))
+    differences = list(admission_differences(case, response["allowed"], None, response.get("warnings", [])))
     if response["allowed"]:
         admitted = jsonpatch.apply_patch(case.pod, patch_of(response))
-        found += patch_differences(case, admitted, "patch" in response)
-        found += placement_differences(case, *_placed(admitted, list(case.nodes), service))
-    assert found == []
+        differences += patch_differences(case, admitted, "patch" in response)
+        differences += placement_differences(case, *_placed(admitted, list(case.nodes), service))
+    assert differences == []
 
 
 def _placed(pod: dict[str, Any], names: list[str], service: Service) -> tuple[list[str], dict[str, str], str | None]:
-    """Ask filter and prioritize: (who fits, the code of each refusal, who is first)."""
+    """Call filter and prioritize; return the nodes that fit, the code of each refusal, and the node that is first."""
     answer = post("/scheduler/filter", json.dumps({"Pod": pod, "NodeNames": names}).encode(), service).json()
     body = json.dumps({"Pod": pod, "NodeNames": answer["NodeNames"]}).encode()
     scores = post("/scheduler/prioritize", body, service).json()
@@ -79,7 +79,7 @@ def _placed(pod: dict[str, Any], names: list[str], service: Service) -> tuple[li
 
 
 def test_every_rule_of_the_shipped_policies_rules_on_some_case() -> None:
-    touched = {each for case in CASES.values() for each in rules_touched(case, shipped(), knowledge())}
+    touched = {rule for case in CASES.values() for rule in rules_touched(case, shipped(), knowledge())}
 
     assert rules_of(shipped()) == touched
 
@@ -97,7 +97,7 @@ def test_every_rule_of_the_shipped_policies_rules_on_some_case() -> None:
     ],
 )
 def test_case_that_expects_wrongly_fails(expect: str, difference: str) -> None:
-    """A case is no decoration: each expectation can fail."""
+    """A case proves something only if each of its expectations can fail."""
     text = (
         "pod: {spec: {containers: [{name: main, resources: {limits: {nvidia.com/gpu: '1'}}}]}}\n"
         "nodes: {t4: {labels: {nvidia.com/gpu.product: Tesla-T4}, allocatable: {nvidia.com/gpu: 4}}}\n"
@@ -107,7 +107,7 @@ def test_case_that_expects_wrongly_fails(expect: str, difference: str) -> None:
 
     differences = list(run_case(read_case("case.yaml", text), only_h100, knowledge()))
 
-    assert any(each.startswith(difference) for each in differences), differences
+    assert any(line.startswith(difference) for line in differences), differences
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_case_that_expects_wrongly_fails(expect: str, difference: str) -> None:
     ],
 )
 def test_case_whose_pod_has_no_shape_is_told_with_its_place(pod: str, problem: str) -> None:
-    """F77, F125: before anything is played; a campaign of strange inputs came upon it too."""
+    """F77, F125: the message names the place before any case is run; the fuzz tests found this bug too."""
     with pytest.raises(PolicyError) as caught:
         read_case("case.yaml", f"expect: {{}}\npod: {pod}\n")
 

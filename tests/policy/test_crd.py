@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CustomResourceDefinition: structural, complete, and the one that is published (F74, F131)."""
+"""The CustomResourceDefinition is structural and complete, and the published file is the one in force (F74, F131)."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,33 +17,33 @@ STRUCTURAL = {"type", "description", "enum", "pattern", "minimum", "maximum", "m
     "maxItems", "maxProperties",
     "properties", "additionalProperties", "items", "required"}  # fmt: skip
 KNOWN = STRUCTURAL | {"title", "$ref", "$defs", "$schema", "anyOf", "const", "propertyNames"}
-KNOWN |= {"examples", "format", "x-merge"}  # for editors and people; the API server needs none of them
+KNOWN |= {"examples", "format", "x-merge"}  # for editors and people; the API server needs none of these keywords
 
 
 def schema() -> dict[str, Any]:
-    found: dict[str, Any] = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    return found
+    openapi_schema: dict[str, Any] = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return openapi_schema
 
 
 def nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Walk a schema: itself, and all schemas in it."""
+    """Yield a schema and all schemas within it."""
     yield node
     inner = [*node.get("properties", {}).values(), *node.get("$defs", {}).values(), *node.get("anyOf", ())]
     inner += [node[key] for key in ("items", "additionalProperties", "propertyNames") if node.get(key)]
-    for each in inner:
-        yield from nodes(each)
+    for subschema in inner:
+        yield from nodes(subschema)
 
 
 def at(*path: str) -> dict[str, Any]:
-    """Give the schema of a field of the spec."""
-    found: dict[str, Any] = schema()["properties"]["spec"]
+    """Return the schema of a field of the spec."""
+    field_schema: dict[str, Any] = schema()["properties"]["spec"]
     for part in path:
-        found = found["items"] if part == "[]" else found["properties"][part]
-    return found
+        field_schema = field_schema["items"] if part == "[]" else field_schema["properties"][part]
+    return field_schema
 
 
 def test_published_definition_is_the_one_in_force() -> None:
-    """F131. After a change of the models: gpu-usher schema --crd > deploy/components/crd/gpupolicies.yaml."""
+    """F131: after a change of the models, run gpu-usher schema --crd > deploy/components/crd/gpupolicies.yaml."""
     expected = crd_text()
 
     published = (ROOT / "deploy" / "components" / "crd" / "gpupolicies.yaml").read_text("utf-8")
@@ -55,23 +55,25 @@ def test_definition_is_cluster_scoped_served_stored_and_has_a_short_name() -> No
     spec = custom_resource_definition()["spec"]
 
     assert (spec["scope"], spec["names"]["kind"], spec["names"]["shortNames"]) == ("Cluster", "GPUPolicy", ["gpol"])
-    assert [(each["name"], each["served"], each["storage"]) for each in spec["versions"]] == [("v1alpha1", True, True)]
+    assert [(version["name"], version["served"], version["storage"]) for version in spec["versions"]] == [
+        ("v1alpha1", True, True)
+    ]
 
 
 def test_every_part_of_the_schema_has_a_type_and_nothing_that_is_not_structural() -> None:
-    found = list(nodes(schema()))
+    subschemas = list(nodes(schema()))
 
-    assert len(found) > 100
-    assert not [node for node in found if "type" not in node]
-    assert not [node for node in found if node.keys() - STRUCTURAL]
-    assert not [node for node in found if {"properties", "additionalProperties"} <= node.keys()]
+    assert len(subschemas) > 100
+    assert not [node for node in subschemas if "type" not in node]
+    assert not [node for node in subschemas if node.keys() - STRUCTURAL]
+    assert not [node for node in subschemas if {"properties", "additionalProperties"} <= node.keys()]
 
 
 def test_models_say_nothing_that_the_definition_would_lose() -> None:
-    """A keyword that is new in the models fails here, before it is dropped in silence."""
-    found = {key for node in nodes(json_schema()) for key in node}
+    """A new keyword in the models fails this test before the definition silently drops it."""
+    keywords = {key for node in nodes(json_schema()) for key in node}
 
-    assert not found - KNOWN
+    assert not keywords - KNOWN
 
 
 @pytest.mark.parametrize(
@@ -98,9 +100,9 @@ def test_models_say_nothing_that_the_definition_would_lose() -> None:
     ],
 )
 def test_field_is_written_as_the_api_server_wants_it(path: tuple[str, ...], expected: dict[str, Any]) -> None:
-    found = {key: value for key, value in at(*path).items() if key != "description"}
+    field_schema = {key: value for key, value in at(*path).items() if key != "description"}
 
-    assert expected == found
+    assert expected == field_schema
 
 
 def test_description_of_a_field_wins_over_that_of_its_type() -> None:
@@ -108,11 +110,14 @@ def test_description_of_a_field_wins_over_that_of_its_type() -> None:
 
 
 def test_actions_are_a_field_per_rule() -> None:
-    """A structural schema cannot say which keys a map may have."""
-    found = at("actions")
+    """A structural schema cannot restrict the keys of a map."""
+    field_schema = at("actions")
 
-    assert [rule.value for rule in Rule] == list(found["properties"])
-    assert all(each["enum"] == ["Off", "Audit", "Warn", "Enforce"] for each in found["properties"].values())
+    assert [rule.value for rule in Rule] == list(field_schema["properties"])
+    assert all(
+        rule_schema["enum"] == ["Off", "Audit", "Warn", "Enforce"]
+        for rule_schema in field_schema["properties"].values()
+    )
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "policies").glob("*.yaml")), ids=lambda path: path.stem)
@@ -124,11 +129,11 @@ def test_nothing_of_a_shipped_policy_would_be_pruned(path: Path) -> None:
 
 
 def pruned(value: Any, part: dict[str, Any]) -> Any:
-    """Drop what a structural schema does not name, as the API server does."""
+    """Drop the members that a structural schema does not name, as the API server does."""
     if isinstance(value, list):
-        return [pruned(each, part["items"]) for each in value]
+        return [pruned(item, part["items"]) for item in value]
     if not isinstance(value, dict):
         return value
     if "additionalProperties" in part:
-        return {key: pruned(each, part["additionalProperties"]) for key, each in value.items()}
-    return {key: pruned(each, part["properties"][key]) for key, each in value.items() if key in part["properties"]}
+        return {key: pruned(item, part["additionalProperties"]) for key, item in value.items()}
+    return {key: pruned(item, part["properties"][key]) for key, item in value.items() if key in part["properties"]}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strict YAML: whatever two readers would read differently is an error with its place and a remedy (CFG-05)."""
+"""Strict YAML: text that two YAML readers would read differently is an error with its place and a remedy (CFG-05)."""
 
 from typing import Any
 
@@ -13,19 +13,19 @@ BOMB = "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\nd: [*c, *c]\n"
 
 
 def problems(text: str) -> tuple[str, ...]:
-    """Read a text that must be refused."""
+    """Return the messages of a text that must be refused."""
     with pytest.raises(PolicyError) as caught:
         read_documents("p.yaml", text)
     return caught.value.problems
 
 
 def values(text: str) -> list[Any]:
-    """Read the values of all documents."""
+    """Return the values of all documents of a text."""
     return [document.value for document in read_documents("p.yaml", text)]
 
 
 def ambiguous(place: str, word: str) -> str:
-    """Write the problem of a scalar that must be quoted."""
+    """Write the message about a scalar that must be quoted."""
     return f'p.yaml:{place}: {word} means different things to different YAML readers, quote it: "{word}"'
 
 
@@ -43,9 +43,9 @@ def ambiguous(place: str, word: str) -> str:
     ],
 )
 def test_what_a_policy_never_needs_is_refused_where_it_stands(text: str, expected: str) -> None:
-    found = problems(text)
+    messages = problems(text)
 
-    assert (expected,) == found
+    assert (expected,) == messages
 
 
 WORDS = ("yes", "Yes", "YES", "no", "No", "NO", "on", "On", "ON", "off", "Off", "OFF", "y", "Y", "n", "N")
@@ -58,18 +58,18 @@ def test_scalar_that_yaml_1_1_reads_otherwise_must_be_quoted(word: str) -> None:
     """Fault 16."""
     expected = ambiguous("2:6", word)
 
-    found = problems(f"a:\n  b: {word}\n")
+    messages = problems(f"a:\n  b: {word}\n")
 
-    assert (expected,) == found
+    assert (expected,) == messages
 
 
 @pytest.mark.parametrize("word", ["yes", "on", "012", "12:30"])
 def test_key_that_yaml_1_1_reads_otherwise_must_be_quoted(word: str) -> None:
     expected = ambiguous("2:3", word)
 
-    found = problems(f"a:\n  {word}: x\n")
+    messages = problems(f"a:\n  {word}: x\n")
 
-    assert (expected,) == found
+    assert (expected,) == messages
 
 
 @pytest.mark.parametrize("word", ["yes", "no", "on", "off", "012", "12:30", "true", "1", "1.5", "null", "~"])
@@ -78,9 +78,9 @@ def test_quoted_scalar_is_a_string(word: str, quote: str) -> None:
     """Fault 16."""
     expected = [{"a": word}]
 
-    found = values(f"a: {quote}{word}{quote}\n")
+    documents = values(f"a: {quote}{word}{quote}\n")
 
-    assert expected == found
+    assert expected == documents
 
 
 @pytest.mark.parametrize(
@@ -104,39 +104,39 @@ def test_quoted_scalar_is_a_string(word: str, quote: str) -> None:
     ],
 )
 def test_plain_scalar_reads_as_in_yaml_1_2(text: str, expected: object) -> None:
-    found = values(f"a: {text}\n")
+    documents = values(f"a: {text}\n")
 
-    assert [{"a": expected}] == found
+    assert [{"a": expected}] == documents
 
 
 def test_nesting_as_deep_as_allowed_is_read() -> None:
-    found = values("[" * DEEPEST + "]" * DEEPEST)
+    documents = values("[" * DEEPEST + "]" * DEEPEST)
 
-    assert len(found) == 1
+    assert len(documents) == 1
 
 
 def test_deeper_nesting_is_refused_where_it_starts() -> None:
     levels = DEEPEST + 1
     expected = f"p.yaml:1:{levels}: nested deeper than 64 levels, wants a flat policy"
 
-    found = problems("[" * levels + "]" * levels)
+    messages = problems("[" * levels + "]" * levels)
 
-    assert (expected,) == found
+    assert (expected,) == messages
 
 
 def test_nesting_bomb_is_refused_without_being_built() -> None:
     expected = "p.yaml:1:65: nested deeper than 64 levels, wants a flat policy"
 
-    found = problems("[" * 500_000)
+    messages = problems("[" * 500_000)
 
-    assert (expected,) == found
+    assert (expected,) == messages
 
 
 def test_text_as_large_as_a_configmap_is_read() -> None:
     line = "a: " + "x" * 60 + "\n"
-    found = values(line + "#" * (LARGEST_BYTES - len(line)))
+    documents = values(line + "#" * (LARGEST_BYTES - len(line)))
 
-    assert len(found) == 1
+    assert len(documents) == 1
 
 
 @pytest.mark.parametrize(
@@ -149,9 +149,9 @@ def test_text_as_large_as_a_configmap_is_read() -> None:
 def test_larger_text_is_refused(text: str) -> None:
     expected = f"p.yaml:1:1: {len(text.encode())} bytes, wants at most 1048576: split it into several files"
 
-    found = problems(text)
+    messages = problems(text)
 
-    assert (expected,) == found
+    assert (expected,) == messages
 
 
 @pytest.mark.parametrize(
@@ -166,17 +166,17 @@ def test_larger_text_is_refused(text: str) -> None:
 def test_text_that_is_not_yaml_is_refused_where_it_stops_making_sense(text: str, place: str) -> None:
     expected = f"p.yaml:{place}: not YAML: "
 
-    (found,) = problems(text)
+    (message,) = problems(text)
 
-    assert expected == found[: len(expected)]
-    assert len(found.splitlines()) == 1
+    assert expected == message[: len(expected)]
+    assert len(message.splitlines()) == 1
 
 
 def test_control_character_is_refused_in_one_line() -> None:
-    (found,) = problems("a: x\nb: \x00\n")
+    (message,) = problems("a: x\nb: \x00\n")
 
-    assert len(found.splitlines()) == 1
-    assert "not YAML" in found
+    assert len(message.splitlines()) == 1
+    assert "not YAML" in message
 
 
 def test_every_problem_of_a_document_is_named_at_once() -> None:
@@ -186,17 +186,17 @@ def test_every_problem_of_a_document_is_named_at_once() -> None:
         ambiguous("3:4", "012"),
     )
 
-    found = problems("a: yes\nb: 1\na: 012\n")
+    messages = problems("a: yes\nb: 1\na: 012\n")
 
-    assert expected == found
+    assert expected == messages
 
 
 def test_documents_of_one_file_are_told_apart_and_empty_ones_skipped() -> None:
     expected = [{"a": 1}, {"b": 2}]
 
-    found = values("---\na: 1\n---\n# nothing\n---\nb: 2\n")
+    documents = values("---\na: 1\n---\n# nothing\n---\nb: 2\n")
 
-    assert expected == found
+    assert expected == documents
 
 
 @pytest.mark.parametrize(
@@ -211,6 +211,6 @@ def test_documents_of_one_file_are_told_apart_and_empty_ones_skipped() -> None:
 def test_value_is_located_by_line_and_column(path: tuple[str | int, ...], expected: str) -> None:
     (document,) = read_documents("p.yaml", "a: 1\nb:\n  c: [x,\n    z]\n")
 
-    found = document.locate(path)
+    place = document.locate(path)
 
-    assert expected == found
+    assert expected == place

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policy files into a set: every mistake named with its place, nothing decided by the order of files (F75, F79)."""
+"""Loading policy files: every mistake is named with its place, and the order of files decides nothing (F75, F79)."""
 
 import re
 
@@ -15,7 +15,7 @@ HEADER = "apiVersion: gpu-usher.io/v1alpha1\nkind: GPUPolicy\nmetadata: {name: a
 
 
 def problems(*documents: str) -> tuple[str, ...]:
-    """Load documents that must be refused, as 0.yaml, 1.yaml …"""
+    """Return the messages of documents, named 0.yaml, 1.yaml and so on, that must be refused."""
     with pytest.raises(PolicyError) as caught:
         policies(*documents)
     return caught.value.problems
@@ -59,9 +59,9 @@ def problems(*documents: str) -> tuple[str, ...]:
 )
 def test_unknown_field_is_named_with_the_one_meant(text: str, expected: str) -> None:
     """F79, CFG-06, fault 13."""
-    found = problems(text)
+    messages = problems(text)
 
-    assert (expected,) == found
+    assert (expected,) == messages
 
 
 @pytest.mark.parametrize(
@@ -87,10 +87,10 @@ def test_unknown_field_is_named_with_the_one_meant(text: str, expected: str) -> 
 def test_scalar_where_a_string_is_wanted_is_to_be_quoted_as_written(spec: str, path: str, quoted: str) -> None:
     expected = f'wants a string, quote it: "{quoted}"'
 
-    (found,) = problems(policy("a", spec))
+    (message,) = problems(policy("a", spec))
 
-    assert path in found
-    assert found.endswith(expected)
+    assert path in message
+    assert message.endswith(expected)
 
 
 @pytest.mark.parametrize("field", ["allow", "deny", "prefer"])
@@ -99,9 +99,9 @@ def test_misspelt_product_is_named_with_the_one_meant(field: str) -> None:
     where = f"spec.placement.products.{field}[1]"
     expected = f"0.yaml:9:11: {where}: unknown product 'L40SS', did you mean L40S?"
 
-    found = problems(text)
+    messages = problems(text)
 
-    assert (expected,) == found
+    assert (expected,) == messages
 
 
 def test_product_like_no_other_is_taken_for_a_new_one() -> None:
@@ -133,11 +133,11 @@ def test_product_like_no_other_is_taken_for_a_new_one() -> None:
     ],
 )
 def test_value_out_of_its_range_is_named_with_its_place(spec: str, place: str, path: str) -> None:
-    (found,) = problems(policy("a", spec))
+    (message,) = problems(policy("a", spec))
 
-    assert found.startswith(f"{place}: spec.")
-    assert path in found
-    assert len(found.splitlines()) == 1
+    assert message.startswith(f"{place}: spec.")
+    assert path in message
+    assert len(message.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -151,9 +151,9 @@ def test_value_out_of_its_range_is_named_with_its_place(spec: str, place: str, p
     ],
 )
 def test_document_that_is_no_policy_is_refused(text: str) -> None:
-    found = problems(text)
+    messages = problems(text)
 
-    assert all(each.startswith("0.yaml:") for each in found)
+    assert all(message.startswith("0.yaml:") for message in messages)
 
 
 @pytest.mark.parametrize(
@@ -173,10 +173,10 @@ def test_two_policies_of_one_priority_that_set_one_scalar_are_refused(spec: str,
     """Faults 13, 17."""
     field = ".".join(re.findall(r"(\w+): ", spec)).replace(".name", "")
 
-    found = problems(policy("one", f"priority: 7, {spec % left}"), policy("two", f"priority: 7, {spec % right}"))
+    messages = problems(policy("one", f"priority: 7, {spec % left}"), policy("two", f"priority: 7, {spec % right}"))
 
-    assert len(found) == 1
-    assert all(word in found[0] for word in ("1.yaml:3:12:", field, "one", "two", "7"))
+    assert len(messages) == 1
+    assert all(word in messages[0] for word in ("1.yaml:3:12:", field, "one", "two", "7"))
 
 
 @pytest.mark.parametrize(
@@ -209,16 +209,16 @@ def test_policies_that_leave_nothing_to_chance_load_together(one: str, other: st
 def test_name_given_twice_is_an_error_of_the_later_file() -> None:
     expected = "1.yaml:3:12: metadata.name: a is taken by 0.yaml:3:12"
 
-    found = problems(policy("a", "priority: 1"), policy("a", "priority: 2"))
+    messages = problems(policy("a", "priority: 1"), policy("a", "priority: 2"))
 
-    assert (expected,) == found
+    assert (expected,) == messages
 
 
 @pytest.mark.parametrize("priority", [1000, 1001, 1_000_000])
 def test_workload_class_is_not_for_high_priorities(priority: int) -> None:
-    (found,) = problems(policy("a", f"priority: {priority}, match: {{workloadClass: [training]}}"))
+    (message,) = problems(policy("a", f"priority: {priority}, match: {{workloadClass: [training]}}"))
 
-    assert f"spec.priority: got {priority}, wants less than 1000" in found
+    assert f"spec.priority: got {priority}, wants less than 1000" in message
 
 
 def test_workload_class_is_for_priorities_below_the_limit() -> None:
@@ -231,9 +231,9 @@ def test_all_problems_of_all_files_are_reported_at_once() -> None:
     wrong = policy("b", "action: Shout, priority: -1")
     expected = ["0.yaml:1:4", "1.yaml:4:23", "1.yaml:4:8", "1.yaml:9:8", "3.yaml:2:1"]
 
-    found = problems("a: yes\n", f"{wrong}---\n{policy('c', 'zzz: 1')}", policy("d", "action: Warn"), "a: [\n")
+    messages = problems("a: yes\n", f"{wrong}---\n{policy('c', 'zzz: 1')}", policy("d", "action: Warn"), "a: [\n")
 
-    assert expected == sorted(each.split(": ")[0] for each in found)
+    assert expected == sorted(message.split(": ")[0] for message in messages)
 
 
 TEXTS = {
@@ -248,11 +248,11 @@ def test_order_and_names_of_files_never_change_the_result(order: list[str], name
     """Fault 17."""
     expected = load_policies(TEXTS, knowledge())
 
-    found = load_policies({name: TEXTS[old] for name, old in zip(names, order, strict=True)}, knowledge())
+    loaded = load_policies({name: TEXTS[old] for name, old in zip(names, order, strict=True)}, knowledge())
 
-    assert expected.hash == found.hash
-    assert [policy.name for policy in expected.policies] == [policy.name for policy in found.policies]
-    assert [policy.spec for policy in expected.policies] == [policy.spec for policy in found.policies]
+    assert expected.hash == loaded.hash
+    assert [policy.name for policy in expected.policies] == [policy.name for policy in loaded.policies]
+    assert [policy.spec for policy in expected.policies] == [policy.spec for policy in loaded.policies]
 
 
 def test_highest_priority_comes_first_and_equal_ones_by_name() -> None:

@@ -1,32 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all policies and annotations say together: the table of docs/reference/policy.md#merge."""
+"""What all policies and annotations require together, by the table of docs/reference/policy.md#merge."""
 
 import pytest
 
 from app.knowledge.cuda_compatibility import AcceptedCompatibility
 from app.policy.demand import Demand
-from app.policy.match import Ruling
 from app.policy.schema_placement import ScorerName, SharingWish
 from app.values.reasons import Code
-from tests.builders import gpus, knowledge, pod, policies, policy, ruling
-
-
-def rule(*specs: str, image: str = "train:1", annotations: dict[str, str] | None = None) -> Ruling:
-    """Rule on a one-GPU pod by policies p0, p1 … of priorities 0, 1 …, unless their specs say otherwise."""
-    named = [
-        policy(f"p{index}", spec if "priority" in spec else f"priority: {index}, {spec}")
-        for index, spec in enumerate(specs)
-    ]
-    return ruling(pod(gpus(1, image=image), annotations=annotations), policies(*named))
+from tests.builders import knowledge, pod, policies, policy, ruling
+from tests.policy.rulings import rule
 
 
 def allowed(demand: Demand) -> set[str]:
-    """List the families of which some product is let through."""
+    """List the families of which some product is allowed."""
     return {
         product.family
         for form, product in knowledge().products.by_form.items()
-        if all(any(each.matches(form) for each in any_of) for any_of in demand.products)
-        and not any(each.matches(form) for each in demand.denied_products)
+        if all(any(pattern.matches(form) for pattern in any_of) for any_of in demand.products)
+        and not any(pattern.matches(form) for pattern in demand.denied_products)
     }
 
 
@@ -53,24 +44,24 @@ def test_policy_is_for_the_pods_it_selects(
     document = pod()
     document["metadata"]["labels"] = labels
 
-    found = ruling(document, policies(policy("p", f"match: {{{match}}}")), namespace)
+    merged = ruling(document, policies(policy("p", f"match: {{{match}}}")), namespace)
 
-    assert expected is ("p" in found.policies)
+    assert expected is ("p" in merged.policies)
 
 
 @pytest.mark.parametrize(("word", "expected"), [("training", True), ("notebook", False)])
 def test_workload_class_of_the_pod_picks_a_policy(word: str, expected: bool) -> None:
-    found = rule("match: {workloadClass: [training, inference]}", annotations={"workload-class": word})
+    merged = rule("match: {workloadClass: [training, inference]}", annotations={"workload-class": word})
 
-    assert expected is ("p0" in found.policies)
+    assert expected is ("p0" in merged.policies)
 
 
 def test_pod_that_no_policy_is_for_gets_the_default_policy() -> None:
     expected = ruling(pod()).enforced
 
-    found = rule("match: {podSelector: {matchLabels: {other: pod}}}")
+    merged = rule("match: {podSelector: {matchLabels: {other: pod}}}")
 
-    assert expected == found.enforced
+    assert expected == merged.enforced
 
 
 @pytest.mark.parametrize(
@@ -84,9 +75,9 @@ def test_pod_that_no_policy_is_for_gets_the_default_policy() -> None:
     ],
 )
 def test_admission_fields_are_merged_as_the_table_says(specs: list[str], field: str, expected: object) -> None:
-    found = rule(*(f"admission: {{{spec}}}" for spec in specs))
+    merged = rule(*(f"admission: {{{spec}}}" for spec in specs))
 
-    assert expected == getattr(found.enforced, field)
+    assert expected == getattr(merged.enforced, field)
 
 
 @pytest.mark.parametrize(
@@ -102,9 +93,9 @@ def test_admission_fields_are_merged_as_the_table_says(specs: list[str], field: 
 def test_strictest_handling_of_amounts_counts(field: str, name: str, stricter: str, milder: str) -> None:
     specs = [f"admission: {{extendedResources: {{{field}: {word}}}}}" for word in (stricter, milder)]
 
-    found = [rule(*specs), rule(*reversed(specs))]
+    rulings = [rule(*specs), rule(*reversed(specs))]
 
-    assert [stricter] * 2 == [getattr(each.enforced, name) for each in found]
+    assert [stricter] * 2 == [getattr(merged.enforced, name) for merged in rulings]
 
 
 @pytest.mark.parametrize(
@@ -136,9 +127,9 @@ def test_strictest_handling_of_amounts_counts(field: str, name: str, stricter: s
 def test_placement_fields_are_merged_as_the_table_says(
     specs: list[str], annotations: dict[str, str], field: str, expected: object
 ) -> None:
-    found = rule(*(f"placement: {{{spec}}}" for spec in specs), annotations=annotations)
+    merged = rule(*(f"placement: {{{spec}}}" for spec in specs), annotations=annotations)
 
-    assert expected == getattr(found.demand, field)
+    assert expected == getattr(merged.demand, field)
 
 
 @pytest.mark.parametrize(
@@ -155,9 +146,9 @@ def test_placement_fields_are_merged_as_the_table_says(
 def test_products_are_what_all_of_them_allow(specs: list[str], annotation: str | None, expected: set[str]) -> None:
     annotations = {"products": annotation} if annotation else {}
 
-    found = rule(*(f"placement: {{products: {{{spec}}}}}" for spec in specs), annotations=annotations)
+    merged = rule(*(f"placement: {{products: {{{spec}}}}}" for spec in specs), annotations=annotations)
 
-    assert expected == allowed(found.demand)
+    assert expected == allowed(merged.demand)
 
 
 @pytest.mark.parametrize(
@@ -175,9 +166,9 @@ def test_preference_is_the_highest_one_filtered_by_what_is_allowed(
 ) -> None:
     annotations = {"products": annotation} if annotation else {}
 
-    found = rule(*(f"placement: {{products: {{{spec}}}}}" for spec in specs), annotations=annotations)
+    merged = rule(*(f"placement: {{products: {{{spec}}}}}" for spec in specs), annotations=annotations)
 
-    assert expected == [preferred_product.text for preferred_product in found.demand.preferred_products]
+    assert expected == [preferred_product.text for preferred_product in merged.demand.preferred_products]
 
 
 @pytest.mark.parametrize(
@@ -195,11 +186,11 @@ def test_preference_is_the_highest_one_filtered_by_what_is_allowed(
 def test_contradiction_is_a_conflict_that_names_its_policies(
     specs: list[str], annotations: dict[str, str], code: Code, named: list[str]
 ) -> None:
-    found = rule(*(f"placement: {{{spec}}}" for spec in specs), annotations=annotations)
+    merged = rule(*(f"placement: {{{spec}}}" for spec in specs), annotations=annotations)
 
-    assert [code] == [conflict.code for conflict in found.conflicts]
-    assert all(name in found.conflicts[0].message for name in named)
-    assert len(found.conflicts[0].message) <= 100
+    assert [code] == [conflict.code for conflict in merged.conflicts]
+    assert all(name in merged.conflicts[0].message for name in named)
+    assert len(merged.conflicts[0].message) <= 100
 
 
 @pytest.mark.parametrize(
@@ -212,93 +203,6 @@ def test_contradiction_is_a_conflict_that_names_its_policies(
     ids=["something is left", "a product newer than our table", "one wish"],
 )
 def test_needs_that_can_be_met_do_not_conflict(specs: list[str], annotations: dict[str, str]) -> None:
-    found = rule(*(f"placement: {{{spec}}}" for spec in specs), annotations=annotations)
+    merged = rule(*(f"placement: {{{spec}}}" for spec in specs), annotations=annotations)
 
-    assert not found.conflicts
-
-
-FIELDS = {
-    "runtimeClassName": "admission: {runtimeClassName: a}",
-    "schedulerName": "admission: {schedulerName: a}",
-    "tolerations": "admission: {tolerations: {fromNodeTaints: true, keys: [a]}}",
-    "extendedResources": "admission: {extendedResources: {requestsOnly: Deny, mismatch: Deny, fractional: Deny}}",
-    "affinity": "admission: {affinity: {mode: Required}}",
-    "maxGPUsPerPod": "admission: {maxGPUsPerPod: 0}",
-    "products": "placement: {products: {allow: [L4], deny: [L40]}}",
-    "prefer": "placement: {products: {prefer: [L4]}}",
-    "cuda": "placement: {cuda: {minimum: '12.4'}}",
-    "accept": "placement: {cuda: {accept: Native}}",
-    "fromImage": "placement: {cuda: {fromImage: true}}",
-    "gpuMemory": "placement: {gpuMemory: 40Gi}",
-    "computeCapability": "placement: {computeCapability: '9.0'}",
-    "sharing": "placement: {sharing: Exclusive}",
-    "interconnect": "placement: {interconnect: NVLink}",
-    "unknownFacts": "placement: {unknownFacts: Refuse}",
-    "scores": "placement: {scores: [{name: Spreading}]}",
-}
-ONE = "admission: {maxGPUsPerPod: 1}"
-BASE = "admission: {maxGPUsPerPod: 8, runtimeClassName: b}, placement: {scores: [{name: Packing}]}"
-
-
-@pytest.mark.parametrize("action", ["'Off'", "Audit"])
-@pytest.mark.parametrize("field", FIELDS)
-def test_policy_that_is_off_or_only_audits_changes_neither_demand_nor_pod(field: str, action: str) -> None:
-    image = "nvidia/cuda:12.4.0-base-ubuntu22.04"
-    expected = rule(BASE, image=image)
-
-    found = rule(BASE, f"action: {action}, {FIELDS[field]}", image=image)
-
-    assert expected.demand == found.demand
-    assert expected.enforced == found.enforced
-
-
-@pytest.mark.parametrize("field", [name for name in FIELDS if name not in ("fromImage", "scores", "prefer")])
-def test_policy_that_only_warns_refuses_no_node(field: str) -> None:
-    hard = ("products", "denied_products", "cuda", "accept", "memory_mib", "compute_capability", "sharing", "nvlink")
-    expected = rule(BASE).demand
-
-    found = rule(BASE, f"action: Warn, {FIELDS[field]}").demand
-
-    assert {each: getattr(expected, each) for each in hard} == {each: getattr(found, each) for each in hard}
-    assert expected.refuse_unknown is found.refuse_unknown
-
-
-@pytest.mark.parametrize(
-    ("spec", "field", "expected"),
-    [
-        ("products: {allow: [L4]}", "products", True),
-        ("products: {deny: [L4]}", "denied_products", True),
-        ("cuda: {minimum: '12.4'}", "cuda", True),
-        ("gpuMemory: 40Gi", "memory_mib", 40_960),
-        ("computeCapability: '9.0'", "compute_capability", (9,)),
-        ("sharing: Exclusive", "sharing", SharingWish.Exclusive),
-        ("interconnect: NVLink", "nvlink", True),
-    ],
-)
-def test_need_of_a_policy_that_only_warns_becomes_warned(spec: str, field: str, expected: object) -> None:
-    warned = rule(f"action: Warn, placement: {{{spec}}}").demand.warned
-
-    assert warned is not None
-    value = getattr(warned, field)
-    assert expected == (bool(value) if expected is True else value)
-
-
-@pytest.mark.parametrize(
-    ("specs", "expected"),
-    [
-        ([ONE], ["enforced", "warned", "audited"]),
-        ([f"action: Warn, {ONE}"], ["warned", "audited"]),
-        ([f"action: Audit, {ONE}"], ["audited"]),
-        ([f"action: 'Off', {ONE}"], []),
-        ([f"action: Enforce, actions: {{maxGPUsPerPod: Audit}}, {ONE}"], ["audited"]),
-        ([f"action: Warn, {ONE}", f"action: Audit, {ONE}"], ["warned", "audited"]),
-        ([f"action: 'Off', {ONE}", ONE], ["enforced", "warned", "audited"]),
-        ([f"action: Warn, {ONE}", "admission: {runtimeClassName: a}"], ["warned", "audited"]),
-    ],
-    ids=["by default", "warn", "audit", "off", "of the rule", "strictest", "off and on", "others do not count"],
-)
-def test_need_takes_the_strictest_action_of_the_policies_that_have_it(specs: list[str], expected: list[str]) -> None:
-    found = rule(*specs)
-
-    levels = {"enforced": found.enforced, "warned": found.warned, "audited": found.audited}
-    assert expected == [level for level, rules in levels.items() if rules.max_gpus_per_pod == 1]
+    assert not merged.conflicts

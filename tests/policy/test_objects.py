@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policies that come parsed, as GPUPolicy objects: what a file says, without lines to name (F75, F131)."""
+"""Policies as GPUPolicy objects: they mean what a file means, and mistakes have a path but no line (F75, F131)."""
 
 from typing import Any
 
@@ -13,13 +13,13 @@ from tests.builders import knowledge, policies, policy, shipped
 
 
 def parsed(name: str, **spec: Any) -> dict[str, Any]:
-    """Make a GPUPolicy as the API server hands it out: parsed, with metadata that nobody wrote."""
+    """Make a GPUPolicy as the API server returns it, parsed, with metadata that the server adds."""
     metadata = {"name": name, "uid": "u", "resourceVersion": "7", "generation": 1, "managedFields": [{}]}
     return {"apiVersion": "gpu-usher.io/v1alpha1", "kind": "GPUPolicy", "metadata": metadata, "spec": spec}
 
 
 def object_problems(*objects: dict[str, Any], texts: dict[str, str] | None = None) -> tuple[str, ...]:
-    """Load objects that must be refused, by their names."""
+    """Return the messages of objects, by their names, that must be refused."""
     with pytest.raises(PolicyError) as caught:
         load_policies(
             texts or {},
@@ -36,10 +36,10 @@ def test_object_says_what_its_text_says() -> None:
     expected = policies(text)
 
     made = parsed("a", priority=3, actions={"products": "Warn"}, placement={"gpuMemory": "40Gi"})
-    found = load_policies({}, knowledge(), None, {"gpupolicy a": made})
+    loaded = load_policies({}, knowledge(), None, {"gpupolicy a": made})
 
-    assert expected.hash == found.hash
-    assert found.policies[0].origin == "gpupolicy a"
+    assert expected.hash == loaded.hash
+    assert loaded.policies[0].origin == "gpupolicy a"
 
 
 @pytest.mark.parametrize(
@@ -54,10 +54,10 @@ def test_object_says_what_its_text_says() -> None:
     ],
 )  # fmt: skip
 def test_mistake_in_an_object_is_named_by_its_path(spec: dict[str, Any], expected: str) -> None:
-    """F75, F131: there is no line to name."""
-    found = object_problems(parsed("training", **spec))
+    """F75, F131: an object has no lines to name."""
+    messages = object_problems(parsed("training", **spec))
 
-    assert (f"gpupolicy training: {expected}",) == found
+    assert (f"gpupolicy training: {expected}",) == messages
 
 
 def test_object_without_a_spec_is_a_policy_that_says_nothing() -> None:
@@ -69,16 +69,18 @@ def test_object_without_a_spec_is_a_policy_that_says_nothing() -> None:
 def test_name_that_a_file_has_is_taken_for_an_object() -> None:
     expected = "gpupolicy a: metadata.name: a is taken by a.yaml:3:12"
 
-    found = object_problems(parsed("a"), texts={"a.yaml": policy("a", "")})
+    messages = object_problems(parsed("a"), texts={"a.yaml": policy("a", "")})
 
-    assert (expected,) == found
+    assert (expected,) == messages
 
 
 def test_shipped_policies_are_accepted_as_objects() -> None:
-    """F131: what is a file today may be an object tomorrow."""
+    """F131: a policy that is a file now can become an object later."""
     texts = policy_texts(shipped_policies())
-    documents = [each for text in texts.values() for each in yaml.safe_load_all(text)]
+    documents = [document for text in texts.values() for document in yaml.safe_load_all(text)]
 
-    found = load_policies({}, knowledge(), None, {f"gpupolicy {each['metadata']['name']}": each for each in documents})
+    loaded = load_policies(
+        {}, knowledge(), None, {f"gpupolicy {document['metadata']['name']}": document for document in documents}
+    )
 
-    assert shipped().hash == found.hash
+    assert shipped().hash == loaded.hash

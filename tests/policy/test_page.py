@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page about policies is what the models say, and what it says is so: examples load, fields merge as told."""
+"""The generated page about policies: its examples load, and fields merge as it says."""
 
 import re
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ GUARDED = {"image": "nvcr.io/nvidia/pytorch:24.05-py3"}, {"image": "registry.exa
 
 
 def document(name: str, priority: int, path: str, value: Any) -> str:
-    """Write a policy that sets one field; Exclusive where two would contradict one another is left to the caller."""
+    """Write a policy that sets one field. The caller must avoid values that contradict one another."""
     spec: dict[str, Any] = {"priority": priority}
     inner = spec
     *parents, last = path.split(".")
@@ -43,20 +43,23 @@ def loaded(*documents: str) -> PolicySet:
 
 
 def merged(*documents: str) -> Any:
-    """Give what policies say together of a pod of two containers, without who said it and in what order."""
+    """Return what policies require of a pod of two containers, without their names and their order."""
     containers = [gpus(1, **more) | {"name": f"c{number}"} for number, more in enumerate(GUARDED)]
-    found: Ruling = ruling(pod(*containers), loaded(*documents))
-    demand = replace(found.demand, cuda=(), preferred_cuda=(), products=(), warned=None)
-    needs = (*found.demand.cuda, *found.demand.preferred_cuda)  # every minimum is kept, so that each can be named
+    merged_ruling: Ruling = ruling(pod(*containers), loaded(*documents))
+    demand = replace(merged_ruling.demand, cuda=(), preferred_cuda=(), products=(), warned=None)
+    needs = (
+        *merged_ruling.demand.cuda,
+        *merged_ruling.demand.preferred_cuda,
+    )  # every minimum is kept, so that each can be named
     highest = max((need.cuda for need in needs if need.minimum), default=None)
     cuda = highest, {need for need in needs if not need.minimum}
-    return _unordered(demand), _unordered(found.demand.products), cuda, _unordered(found.enforced)
+    return _unordered(demand), _unordered(merged_ruling.demand.products), cuda, _unordered(merged_ruling.enforced)
 
 
 def _unordered(value: Any) -> Any:
-    """Forget the order of what is a set: denied products, selectors; scores and preferences are compared apart."""
+    """Sort what is a set, such as denied products and selectors, but not scores and preferences, whose order counts."""
     if isinstance(value, (tuple, frozenset)):
-        return sorted((_unordered(each) for each in value), key=repr)
+        return sorted((_unordered(member) for member in value), key=repr)
     slots = getattr(type(value), "__slots__", None)
     if slots and not isinstance(value, str):
         ordered = ("preferred_products", "scores")
@@ -65,14 +68,14 @@ def _unordered(value: Any) -> Any:
 
 
 def test_page_is_what_the_command_prints() -> None:
-    """F74, F75. After a change: gpu-usher schema --markdown > policies/README.md."""
+    """F74, F75: after a change, run gpu-usher schema --markdown > policies/README.md."""
     printed = CliRunner().invoke(app, ["schema", "--markdown"]).stdout
 
     assert (POLICIES / "README.md").read_text("utf-8") == printed == page_text()
 
 
 @pytest.mark.parametrize(
-    ("path", "examples"), [(path, shown) for path, _, shown in FIELDS], ids=[each[0] for each in FIELDS]
+    ("path", "examples"), [(path, shown) for path, _, shown in FIELDS], ids=[field[0] for field in FIELDS]
 )
 def test_field_has_examples_and_each_is_a_policy_that_loads(path: str, examples: list[Any]) -> None:
     """F75."""
@@ -88,7 +91,7 @@ def properties() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def test_every_field_says_what_it_is() -> None:
-    """F75: in the schema that editors show, in the definition and on the page."""
+    """F75: the text is in the schema for editors, in the definition and on the page."""
     plain = {"GPUPolicy.apiVersion", "GPUPolicy.kind", "GPUPolicy.metadata", "GPUPolicy.spec", "Metadata.name"}
     plain |= {"LabelExpression.operator"}
 
@@ -98,11 +101,11 @@ def test_every_field_says_what_it_is() -> None:
 MERGED = [(path, how, examples) for path, how, examples in FIELDS if how is not Merge.Own and len(examples) > 1]
 
 
-@pytest.mark.parametrize(("path", "how", "examples"), MERGED, ids=[each[0] for each in MERGED])
+@pytest.mark.parametrize(("path", "how", "examples"), MERGED, ids=[field[0] for field in MERGED])
 def test_two_policies_merge_a_field_as_its_page_says(path: str, how: Merge, examples: list[Any]) -> None:
-    """F74: either policy first, beside each of them alone (docs/reference/policy.md#merge)."""
+    """F74: either policy may come first, and each is also tried alone (docs/reference/policy.md#merge)."""
     one, other = examples[:2]
-    alone = [merged(document("a", 5, path, each)) for each in (one, other)]
+    alone = [merged(document("a", 5, path, example)) for example in (one, other)]
 
     first, second = (
         merged(document("a", high, path, one), document("b", low, path, other)) for high, low in ((5, 3), (3, 5))
@@ -123,46 +126,48 @@ def test_two_policies_merge_a_field_as_its_page_says(path: str, how: Merge, exam
 
 def test_every_field_of_two_values_is_in_the_test_above() -> None:
     """F74."""
-    assert {path for path, how, _ in FIELDS if how is not Merge.Own} - {each[0] for each in MERGED} == {
+    assert {path for path, how, _ in FIELDS if how is not Merge.Own} - {field[0] for field in MERGED} == {
         "placement.interconnect"
     }
 
 
 def test_examples_of_the_page_load_as_policies() -> None:
-    """F75: each by itself, and all together as one policy."""
-    blocks = [yaml.safe_load(each) for each in re.findall(r"```yaml\n(.*?)```", page_text(), re.S)]
-    fragments = [each["spec"] for each in blocks if "spec" in each]
+    """F75: each example loads by itself, and all of them together as one policy."""
+    blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", page_text(), re.S)]
+    fragments = [block["spec"] for block in blocks if "spec" in block]
     whole = {key: value for spec in fragments for key, value in spec.items()}
 
     texts = [yaml.safe_dump({**HEAD, "metadata": {"name": "one"}, "spec": spec}) for spec in (*fragments, whole)]
 
     assert len(fragments) >= 5
-    assert [len(loaded(each).policies) for each in texts] == [1] * len(texts)
+    assert [len(loaded(text).policies) for text in texts] == [1] * len(texts)
     assert {"match", "admission", "placement", "exceptions", "actions"} <= whole.keys()
 
 
 def test_grammar_names_every_annotation_and_its_examples_parse() -> None:
     """F74."""
     products = knowledge().products
-    found = {
+    readings = {
         f"{name}: {example}": read_annotations({f"gpu-usher.io/{name}": example}, products)
         for name, annotation in ANNOTATIONS.items()
         for example in annotation.examples
     }
 
-    assert {name for name, read in found.items() if read.invalid or read.warnings} == set()
+    assert {name for name, read in readings.items() if read.invalid or read.warnings} == set()
 
 
 def test_links_of_the_page_lead_somewhere() -> None:
     """F75."""
     text = page_text()
-    titles = {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in re.findall(r"^#+ (.*)$", text, re.M)}
+    titles = {
+        re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^#+ (.*)$", text, re.M)
+    }
 
     links = re.findall(r"\]\(([^)]+)\)", text)
-    lost = [each for each in links if not each.startswith("#") and not (POLICIES / each.partition("#")[0]).exists()]
+    lost = [link for link in links if not link.startswith("#") and not (POLICIES / link.partition("#")[0]).exists()]
 
     assert lost == []
-    assert {each[1:] for each in links if each.startswith("#")} - titles == set()
+    assert {link[1:] for link in links if link.startswith("#")} - titles == set()
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The published schema is the one in force, and the shipped policies say what day one promises."""
+"""The published JSON Schema is the one in force, and the shipped policies do what is promised for the first day."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ POLICIES = Path(__file__).parents[2] / "policies"
 
 
 def test_published_schema_is_the_one_in_force() -> None:
-    """F74, F75: what editors complete and check is what the service reads."""
+    """F74, F75: editors complete and check exactly what the service reads."""
     expected = schema_text()
 
     published = (POLICIES / "schema" / "gpupolicy.json").read_text("utf-8")
@@ -49,10 +49,10 @@ def test_plain_gpu_pod_gets_what_day_one_promises() -> None:
         affinity_mode="Required",
     )
 
-    found = ruling(pod(gpus(1)))
+    merged = ruling(pod(gpus(1)))
 
-    told = replace(expected, visible_devices="Deny", privileged="Deny", bypass="Deny", shared_replicas="Deny")
-    assert [expected, told, told] == [found.enforced, found.warned, found.audited]
+    stricter = replace(expected, visible_devices="Deny", privileged="Deny", bypass="Deny", shared_replicas="Deny")
+    assert [expected, stricter, stricter] == [merged.enforced, merged.warned, merged.audited]
 
 
 def test_plain_gpu_pod_is_narrowed_by_nothing_on_day_one() -> None:

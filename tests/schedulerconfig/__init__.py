@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The KubeSchedulerConfiguration: written, and checked."""
+"""The KubeSchedulerConfiguration that is written, and the check of one."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every mistake that a configuration can make is found, at its line."""
+"""The check finds every mistake in a configuration, with its line."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from tests.schedulerconfig.test_write import plan
 
 
 def changed(**fields: Any) -> str:
-    """Change fields of our extender; None takes one away."""
+    """Change fields of our extender's entry; None removes a field."""
     document = yaml.safe_load(write(plan(resources=("nvidia.com/gpu",))))
     extender = {**document["extenders"][0], **fields}
     document["extenders"] = [{key: value for key, value in extender.items() if value is not None}]
@@ -21,7 +21,7 @@ def changed(**fields: Any) -> str:
 
 
 def changed_file(**fields: Any) -> str:
-    """Change fields of the whole file."""
+    """Change fields of the whole configuration."""
     return yaml.dump({**yaml.safe_load(changed()), **fields}, Dumper=NoAliases, sort_keys=False)
 
 
@@ -100,7 +100,7 @@ def test_resource_that_the_fleet_offers_and_nobody_lists_is_named() -> None:
 
 
 def test_lease_of_the_clusters_scheduler_is_dangerous_for_a_second_one() -> None:
-    """It would take turns with the real one (docs/reference/control-plane.md#calls-of-the-scheduler)."""
+    """It would take turns with the cluster's own scheduler (docs/reference/control-plane.md#calls-of-the-scheduler)."""
     document = yaml.safe_load(changed())
     del document["leaderElection"]
 
@@ -220,7 +220,7 @@ def test_two_entries_of_ours_are_one_too_many() -> None:
 
 
 class NoAliases(yaml.SafeDumper):
-    """Writes equal things out twice."""
+    """A YAML dumper that writes equal values out twice instead of using aliases."""
 
     def ignore_aliases(self, _data: Any) -> bool:
         return True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What we write is what a scheduler needs to call us safely, and passes our own check."""
+"""The configuration that we write is safe for a scheduler that calls us, and passes our own check."""
 
 import base64
 from typing import Any
@@ -53,7 +53,7 @@ def test_extender_is_called_by_names_over_verified_tls_and_asked_before_evicting
 
 
 def test_every_pod_reaches_us_on_request_and_the_check_says_what_that_costs() -> None:
-    """F61, F88: the one finding of our own check is that which was asked for."""
+    """F61, F88: the check has one finding, which is about the option that was asked for."""
     text = write(plan(every_pod=True))
 
     [extender] = yaml.safe_load(text)["extenders"]
@@ -65,14 +65,14 @@ def test_every_pod_reaches_us_on_request_and_the_check_says_what_that_costs() ->
 
 
 def test_best_answers_need_no_prioritize() -> None:
-    """F88: a weight without its verb would be refused by nobody and mean nothing."""
+    """F88: kube-scheduler would accept a weight without a prioritize verb, but it would have no effect."""
     [extender] = written(plan(best=True))["extenders"]
 
     assert not {"prioritizeVerb", "weight"} & set(extender)
 
 
 def test_every_mig_profile_and_whatever_the_fleet_offers_is_managed() -> None:
-    """P12, F88: kube-scheduler compares whole names, and nodes are cut anew."""
+    """P12, F88: kube-scheduler compares whole names, and a node may get other MIG profiles later."""
     offered = node(offers={"nvidia.com/gpu": 1, "nvidia.com/mig-1g.10gb.shared": 4})
 
     resources = managed_resources([offered], knowledge())
@@ -137,7 +137,7 @@ def test_url_stands_in_the_file_as_given(url: str) -> None:
     ],
 )
 def test_url_that_a_scheduler_cannot_call_safely_is_refused(url: str) -> None:
-    """F88: nor may it write further fields into the file."""
+    """F88: neither may a URL write further fields into the file."""
     with pytest.raises(BadInput, match="wants https://HOST:PORT/scheduler"):
         read_url(url)
 
@@ -180,7 +180,7 @@ def test_default_scheduler_reads_kubeadms_kubeconfig_and_a_second_its_own_accoun
     ],
 )
 def test_field_that_matters_says_why_it_is_there(field: str) -> None:
-    """F88: beside it, or in the line above."""
+    """F88: a comment beside the field, or in the line above, says it."""
     lines = write(plan()).splitlines()
     at = next(number for number, line in enumerate(lines) if line.lstrip(" -").startswith(f"{field}:"))
 

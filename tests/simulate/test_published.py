@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The published experiment on the real trace, where it is at hand: what others measured, through our wire."""
+"""The published experiment on the real trace, if it is there: others' measurements, with our scores on the wire."""
 
 import os
 from pathlib import Path
@@ -13,10 +13,10 @@ from app.simulate.run import Options
 TRACE = os.environ.get("GPU_USHER_TRACE")
 SEEDS = (42, 43, 44)
 ANCHORS = {"bestfit": (92.86, 93.08), "fgd": (95.23, 95.39), "kubernetes": (92.90, 94.13)}
-"""Percent of the GPUs given out at 100 and 130 % (the artifact's results, mean of 10 seeds; kubernetes: an independent
-simulator's). Their order of arrivals is another, and theirs is no 0..10 wire."""
+"""Percent of the GPUs allocated at 100 and at 130 % of demand (the artifact's results, mean of 10 seeds; for kubernetes
+an independent simulator's). They had another order of arrivals, and scores that were not rounded to 0..10."""
 TOLERANCE = 0.35
-"""Two standard deviations of the published seeds, and what the wire costs."""
+"""Percentage points: two standard deviations of the published seeds, and the loss by rounding scores on the wire."""
 
 pytestmark = [
     pytest.mark.long,
@@ -26,7 +26,7 @@ pytestmark = [
 
 @pytest.mark.parametrize("policy", ANCHORS)
 def test_published_figures_come_out_through_the_wire(policy: str) -> None:
-    """F52, F61: BestFit and FGD with our rank of the winner, and kube-scheduler alone; random choice among equals."""
+    """F52, F61: BestFit and FGD with our scores on the wire, and kube-scheduler alone; equals are chosen at random."""
     jobs = [SimulationJob(Path(TRACE or ""), 0, "default", policy, seed, Options(all_pods=True)) for seed in SEEDS]
 
     runs = list(run_batch(jobs, 1, None, lambda _: None))

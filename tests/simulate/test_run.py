@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs: the integers are those that the HTTP route answers, runs repeat themselves, and a broken-off batch goes on."""
+"""Simulated runs: they give the integers of the HTTP route, repeat themselves, and continue an interrupted batch."""
 
 import json
 import time
@@ -37,9 +37,9 @@ from tests.builders import knowledge, make_service, policies, policy, shipped
 RULES: tuple[PolicySet, Knowledge] = (shipped(), knowledge())
 PLAIN = Options(all_pods=True)
 BAR = 95.5
-"""Half a point below what seed 42 gives."""
+"""Percent of the GPUs that the defaults must allocate, half a point below the result of seed 42."""
 CPU_SECONDS = 180
-"""The budget of one seed of the default workload (docs/reference/requirements.md#budgets); it takes some 10."""
+"""Budget for one seed of the default workload (docs/reference/requirements.md#budgets); it takes some 10 s."""
 
 
 @cache
@@ -61,9 +61,10 @@ def play(chosen: str = "fgd", options: Options = PLAIN, trace: Trace | None = No
     ids=["shipped", "others", "looking ahead"],
 )
 def test_answers_are_those_of_the_http_route(chosen: str, scores: str | None, tmp_path: Path) -> None:
-    """F52, F61: nodes and bound pods as documents, and the question over the whole ASGI stack; both verbs.
+    """F52, F61: nodes and bound pods as documents, and the call over the whole ASGI stack, for both verbs.
 
-    Whole GPUs only, so that the service's counts say what the simulation's facts per GPU do; its CPU is in whole cores.
+    The pods ask for whole GPUs, so that the service's counts equal the simulation's facts per GPU. Its CPU is in whole
+    cores.
     """
     trace = small("gpuspec33")
     trace = replace(trace, tasks=tuple(task for task in trace.tasks if task.milli in (0, *range(1000, 9000, 1000))))
@@ -85,19 +86,19 @@ def test_answers_are_those_of_the_http_route(chosen: str, scores: str | None, tm
         Random(number).shuffle(names)
         question = json.dumps({"Pod": pod_document(task, f"asked-{number}"), "NodeNames": names})
 
-        kept = post("/scheduler/filter", question.encode(), service).json()["NodeNames"]
+        kept_names = post("/scheduler/filter", question.encode(), service).json()["NodeNames"]
         scored = post("/scheduler/prioritize", question.encode(), service).json()
 
         demand = simulation.demands.of(task)
         fits = [name for name in names if judge(demand, simulation.fleet.nodes[name], recount=True) is None]
-        assert kept == fits
+        assert kept_names == fits
         assert [score["Score"] for score in scored] == simulation.scores(task, names)
     assert chosen.startswith("Spreading") != (simulation.demands.of(trace.tasks[0]).expected_demand is not None)
 
 
 @pytest.mark.parametrize("chosen", ["shipped", "Packing=2+Fragmentation=3"])
 def test_remembered_totals_are_those_of_the_plain_engine_after_every_pod(chosen: str) -> None:
-    """F52, P24: also where the outlook changes on the way."""
+    """F52, P24: also while the expected demand changes."""
     trace = small("gpuspec33")
     simulation = Simulation(trace, read_policy(chosen), 42, PLAIN, RULES)
     asks = [simulation.demands.class_of(task) for task in trace.tasks]
@@ -116,7 +117,7 @@ def test_remembered_totals_are_those_of_the_plain_engine_after_every_pod(chosen:
 
 @pytest.mark.parametrize("workload", ["default", "gpuspec33"])
 def test_defaults_give_out_more_gpus_than_others(workload: str) -> None:
-    """F51, F52: on a twentieth of a fleet of the published shape; seed 42 gives 96.05 and 96.06 %."""
+    """F51, F52: on a twentieth of a fleet like the published one, seed 42 gives 96.05 and 96.06 %."""
     trace = synthetic(workload, 60)
 
     allocated = {
@@ -129,7 +130,7 @@ def test_defaults_give_out_more_gpus_than_others(workload: str) -> None:
 
 @pytest.mark.parametrize("chosen", POLICIES, ids=lambda policy: policy.name)
 def test_no_gpu_is_given_out_twice_and_what_failed_had_no_room(chosen: BenchmarkPolicy) -> None:
-    """F52: conservation of GPU, CPU and memory at the end of a run, counted from the placements."""
+    """F52: GPU, CPU and memory are conserved at the end of a run, counted from the placements."""
     trace = small()
     simulation = Simulation(trace, chosen, 42, PLAIN, RULES)
     held: dict[str, list[Task]] = {}
@@ -160,10 +161,10 @@ def test_figures_are_those_of_the_placements() -> None:
     """F52: allocated and fragmented at the marks, from the published definition, arrival by arrival."""
     trace = small()
     simulation = Simulation(trace, read_policy("fgd"), 42, PLAIN, RULES)
-    known = expected_from_classes(map(simulation.demands.class_of, trace.tasks))
-    assert known is not None
-    simulation.demands.expect(known)
-    expected = popular(known)
+    expected_demand = expected_from_classes(map(simulation.demands.class_of, trace.tasks))
+    assert expected_demand is not None
+    simulation.demands.expect(expected_demand)
+    expected = popular(expected_demand)
     arrived = allocated = failed = 0
     curve: dict[int, list[tuple[int, float]]] = {}
     for index in draw_arrivals(trace.tasks, trace.capacity_milli, 42):
@@ -203,13 +204,13 @@ def test_fixed_arrivals_come_as_given() -> None:
 
 
 def test_pods_without_gpu_are_left_to_the_scheduler_where_they_are_not_managed() -> None:
-    """F52: managedResources, as scheduler-config writes it."""
+    """F52: managedResources are those that scheduler-config writes."""
     assert play(options=Options()) != play(options=PLAIN)
 
 
 @pytest.mark.parametrize("history", History)
 def test_fragmentation_beats_spreading_whatever_is_known_of_the_workload(history: History) -> None:
-    """F52: the whole trace, what came so far, and a workload that shifts."""
+    """F52: with the whole trace, with the pods seen so far, and with a workload that shifts."""
     options = replace(PLAIN, history=history)
 
     assert play("fgd", options).allocated_percent["100"] > play("spread", options).allocated_percent["100"] + 2
@@ -220,22 +221,22 @@ def jobs(*seeds: int, options: Options = PLAIN) -> list[SimulationJob]:
 
 
 def test_batch_that_was_broken_off_goes_on_where_it_was(tmp_path: Path) -> None:
-    """F52: runs that are kept are not made again; a line that was broken off is; others are other runs."""
+    """F52: finished runs are kept, an interrupted line is run again, and other settings are other runs."""
     keep = tmp_path / "made" / "runs.jsonl"
     first = list(run_batch(jobs(1, 2), 1, keep, lambda _: None))
     keep.write_text(keep.read_text("utf-8")[:-20], "utf-8")
-    told: list[float] = []
+    progress: list[float] = []
 
-    again = list(run_batch(jobs(1, 2, 3), 1, keep, told.append))
+    again = list(run_batch(jobs(1, 2, 3), 1, keep, progress.append))
 
     assert again[:2] == first
     assert len(keep.read_text("utf-8").splitlines()) == 3
-    assert list(run_batch(jobs(1), 1, keep, told.append)) == first[:1]
-    assert list(run_batch(jobs(1, options=Options()), 1, keep, told.append)) != first[:1]
+    assert list(run_batch(jobs(1), 1, keep, progress.append)) == first[:1]
+    assert list(run_batch(jobs(1, options=Options()), 1, keep, progress.append)) != first[:1]
 
 
 def test_processes_give_the_same_runs() -> None:
-    """F52: as many as there are cores, in any order."""
+    """F52: with one process for each core, in any order."""
     by_two = run_batch(jobs(1, 2), 2, None, lambda _: None)
 
     assert sorted(by_two, key=lambda simulation_run: simulation_run.seed) == list(
@@ -268,7 +269,7 @@ def test_table_has_mean_and_deviation_over_the_seeds() -> None:
 
 
 def test_one_seed_of_a_whole_cluster_stays_within_its_budget() -> None:
-    """F52: 1,200 nodes, some 10,000 pods, the shipped policy; in seconds of CPU.
+    """F52: 1,200 nodes, some 10,000 pods and the shipped policy, in seconds of CPU.
 
     See docs/reference/requirements.md#budgets.
     """

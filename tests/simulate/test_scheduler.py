@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model of kube-scheduler, by hand: how many nodes it looks at and which, its own scores, whom it takes."""
+"""The model of kube-scheduler against examples: how many nodes it looks at, which, their in-tree scores, its choice."""
 
 from collections import Counter
 from random import Random
@@ -27,12 +27,12 @@ from app.simulate.scheduler import POINT, balanced_allocation, find_feasible, le
     ],
 )
 def test_search_ends_after_as_many_nodes_as_kube_scheduler_wants(nodes: int, percent: int, expected: int) -> None:
-    """F52: numFeasibleNodesToFind."""
+    """F52: the number is that of numFeasibleNodesToFind."""
     assert nodes_to_find(nodes, percent) == expected
 
 
 @pytest.mark.parametrize(
-    ("feasible", "start", "wanted", "positions", "following"),
+    ("feasible", "start", "most", "positions", "following"),
     [
         pytest.param([0, 1, 2, 3], 0, 2, [0, 1], 2, id="the next begins where this one ended"),
         pytest.param([0, 1, 2, 3], 3, 2, [3, 0], 1, id="round the corner"),
@@ -43,27 +43,27 @@ def test_search_ends_after_as_many_nodes_as_kube_scheduler_wants(nodes: int, per
     ],
 )
 def test_search_goes_on_where_the_last_one_ended(
-    feasible: list[int], start: int, wanted: int, positions: list[int], following: int
+    feasible: list[int], start: int, most: int, positions: list[int], following: int
 ) -> None:
-    """F52: nextStartNodeIndex."""
-    assert find_feasible(feasible, start, wanted) == (positions, following)
+    """F52: the model keeps kube-scheduler's nextStartNodeIndex."""
+    assert find_feasible(feasible, start, most) == (positions, following)
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=12), st.integers(0, 11), st.integers(1, 12))
-def test_search_is_a_walk_node_by_node(fits: list[bool], start: int, wanted: int) -> None:
-    """F52: as findNodesThatPassFilters with one worker."""
+def test_search_is_a_walk_node_by_node(fits: list[bool], start: int, most: int) -> None:
+    """F52: the order is that of findNodesThatPassFilters with one worker."""
     nodes = len(fits)
     start %= nodes
     positions: list[int] = []
     looked_at = 0
     for step in range(nodes):
         if fits[(start + step) % nodes]:
-            if len(positions) == wanted:
+            if len(positions) == most:
                 break
             positions.append((start + step) % nodes)
         looked_at += 1
 
-    assert find_feasible([index for index, fit in enumerate(fits) if fit], start, wanted) == (
+    assert find_feasible([index for index, fit in enumerate(fits) if fit], start, most) == (
         positions,
         (start + looked_at) % nodes,
     )
@@ -81,19 +81,19 @@ def test_search_is_a_walk_node_by_node(fits: list[bool], start: int, wanted: int
 def test_in_tree_scores_are_those_of_kube_scheduler(
     requested: tuple[int, int], allocatable: tuple[int, int], least: int, balanced: int
 ) -> None:
-    """F52: least_allocated.go, balanced_allocation.go."""
+    """F52: the formulas are those of least_allocated.go and balanced_allocation.go."""
     assert least_allocated(requested, allocatable) == least
     assert balanced_allocation(requested, allocatable) == balanced
 
 
 def test_one_point_counts_what_the_written_configuration_makes_of_it() -> None:
-    """F52: score x weight x MaxNodeScore / MaxExtenderPriority."""
+    """F52: the weight on the wire is score x weight x MaxNodeScore / MaxExtenderPriority."""
     assert POINT == WEIGHT * 100 // HIGHEST
 
 
 @given(st.lists(st.tuples(st.integers(0, 10), st.integers(0, 200)), min_size=1, max_size=12), st.integers(0, 99))
 def test_highest_sum_wins_and_equals_draw_lots(nodes: list[tuple[int, int]], seed: int) -> None:
-    """F52: the same as asking every node's in-tree score."""
+    """F52: the model gives the same choice as computing every node's in-tree score."""
     sums = [100 * ours + own for ours, own in nodes]
     best = [index for index, total in enumerate(sums) if total == max(sums)]
 
@@ -103,7 +103,7 @@ def test_highest_sum_wins_and_equals_draw_lots(nodes: list[tuple[int, int]], see
 
 
 def test_equals_are_drawn_evenly() -> None:
-    """F52: selectHost; 3,000 draws among three, each within five standard deviations."""
+    """F52: as in selectHost; of 3,000 draws among three, each count is within five standard deviations."""
     rng = Random(51)
 
     drawn = Counter(select([1, 3, 3, 3], lambda _: 7, rng) for _ in range(3000))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traces and arrivals: what the CSV files say, what is wrong in them and where, and the order in which pods come."""
+"""Traces and arrivals: what the CSV files mean, their mistakes with places, and the order in which pods arrive."""
 
 from collections import Counter
 from random import Random
@@ -23,7 +23,8 @@ ONE, SHARE, EIGHT, CPU = (Task(1000, 1024, 1, 1000), Task(1000, 1024, 1, 400), T
 
 
 def test_machines_and_tasks_are_read_with_the_labels_that_feature_discovery_writes() -> None:
-    """F52, F61: pods come sorted by name; a model that nobody discloses stands for itself."""
+    """F52, F61: pods are sorted by name; a GPU model that the trace does not disclose counts as a product of its
+    own."""
     assert read_machines(NODES, "n.csv") == (
         Machine("node-0000", 64000, 262144, 2, "Tesla-P100-PCIE-16GB"),
         Machine("node-0001", 96000, 393216, 8, "G2"),
@@ -37,7 +38,7 @@ def test_machines_and_tasks_are_read_with_the_labels_that_feature_discovery_writ
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         pytest.param("", "p.csv:1: no column pod", id="empty"),
         pytest.param("pod,cpu_milli\n", "p.csv:1: no column memory_mib, num_gpu, gpu_milli, gpu_spec", id="columns"),
@@ -53,14 +54,14 @@ def test_machines_and_tasks_are_read_with_the_labels_that_feature_discovery_writ
         pytest.param(PODS.splitlines()[0] + "\n0,1,1,0,0,,\n", "p.csv: no pod asks for a GPU", id="no GPU"),
     ],
 )
-def test_what_is_wrong_in_a_trace_is_said_with_its_line(text: str, said: str) -> None:
-    """F52: bad input is a BadInput, with the remedy."""
-    with pytest.raises(BadInput, match=f"^{said}".replace("(", r"\(")):
+def test_what_is_wrong_in_a_trace_is_said_with_its_line(text: str, message: str) -> None:
+    """F52: bad input raises BadInput with the remedy."""
+    with pytest.raises(BadInput, match=f"^{message}".replace("(", r"\(")):
         read_tasks(text, "p.csv")
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (NODES + "0000,1,1,1,T4\n", "two nodes of one name"),
         (NODES.splitlines()[0] + "\n0,1,1,0,\n", "no node has a GPU"),
@@ -68,16 +69,16 @@ def test_what_is_wrong_in_a_trace_is_said_with_its_line(text: str, said: str) ->
         (NODES + "0002,1,1,65,T4\n", "n.csv:4: gpu: got '65'"),
     ],
 )
-def test_what_is_wrong_of_machines_is_said(text: str, said: str) -> None:
-    with pytest.raises(BadInput, match=said):
+def test_what_is_wrong_of_machines_is_said(text: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
         read_machines(text, "n.csv")
 
 
 def test_order_of_arrival_is_read_line_by_line() -> None:
-    """F52: --arrivals."""
+    """F52: this is the option --arrivals."""
     assert read_arrivals("2\n0\n0\n", "a.txt", 3) == (2, 0, 0)
-    for text, said in (("0\n3\n", r"a\.txt:2: got '3'"), ("0\nx\n", r"a\.txt:2: got 'x'"), ("\n", "nobody arrives")):
-        with pytest.raises(BadInput, match=said):
+    for text, message in (("0\n3\n", r"a\.txt:2: got '3'"), ("0\nx\n", r"a\.txt:2: got 'x'"), ("\n", "nobody arrives")):
+        with pytest.raises(BadInput, match=message):
             read_arrivals(text, "a.txt", 3)
 
 
@@ -92,25 +93,25 @@ def test_every_pod_comes_once_and_then_more_until_130_percent(tasks: list[Task],
     rng = Random(seed)
     expected = list(range(len(tasks)))
     rng.shuffle(expected)
-    target, asked = gpus * 1300, sum(task.gpus * task.gpu_milli for task in tasks)
-    too_much = asked > target
-    while asked > target:
-        asked -= tasks[expected.pop(rng.randrange(len(expected)))].milli
+    target, demanded = gpus * 1300, sum(task.gpus * task.gpu_milli for task in tasks)
+    too_much = demanded > target
+    while demanded > target:
+        demanded -= tasks[expected.pop(rng.randrange(len(expected)))].milli
     while not too_much:
         drawn = rng.randrange(len(tasks))
-        if asked + tasks[drawn].gpu_milli > target:
+        if demanded + tasks[drawn].gpu_milli > target:
             break
-        asked += tasks[drawn].milli
+        demanded += tasks[drawn].milli
         expected.append(drawn)
     assert tuple(expected) == order
-    assert asked <= target + 7000
+    assert demanded <= target + 7000
 
 
 def test_draw_of_eight_gpus_may_overshoot_by_seven() -> None:
-    """F52: what ends the draw is its milli per GPU, as in the published simulator."""
+    """F52: the draw ends by its thousandths of a GPU, as in the published simulator."""
     order = draw_arrivals(
         [EIGHT], 8000, 1
-    )  # 10,400 is the target: one comes, one more fits by its first GPU, the third not
+    )  # the target is 10,400: one pod arrives, one more fits by its first GPU, and the third does not
 
     assert order == (0, 0)
 
@@ -124,7 +125,7 @@ def test_arrivals_differ_by_seed_and_not_by_run() -> None:
 
 
 def test_workload_that_shifts_is_the_same_pods_with_small_ones_early() -> None:
-    """F52: --history shift."""
+    """F52: this is the option --history shift."""
     trace = synthetic("default", 50)
     order = draw_arrivals(trace.tasks, trace.capacity_milli, 42)
 
@@ -138,7 +139,7 @@ def test_workload_that_shifts_is_the_same_pods_with_small_ones_early() -> None:
 
 @pytest.mark.parametrize("workload", SHAPES)
 def test_synthetic_workload_has_the_shape_of_its_name(workload: str) -> None:
-    """F52: parts of the kinds within some percent, 98 % of the GPUs asked for."""
+    """F52: the kinds' shares are within some percent, and the pods ask for 98 % of the GPUs."""
     trace, shape = synthetic(workload, 300), SHAPES[workload]
 
     with_gpu = [task for task in trace.tasks if task.gpus]
@@ -150,8 +151,8 @@ def test_synthetic_workload_has_the_shape_of_its_name(workload: str) -> None:
     }
     for name, part in parts.items():
         assert getattr(shape, name) / 1000 == pytest.approx(part, abs=0.05)
-    asked = sum(task.milli for task in trace.tasks)
-    assert 0.98 * trace.capacity_milli <= asked <= 0.98 * trace.capacity_milli + 8000
+    demanded = sum(task.milli for task in trace.tasks)
+    assert 0.98 * trace.capacity_milli <= demanded <= 0.98 * trace.capacity_milli + 8000
     assert len(trace.machines) == 300
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Label requirements: each operator as Kubernetes means it, and the laws of their algebra."""
+"""Label requirements: each operator means what Kubernetes means by it, and combining them obeys the laws of sets."""
 
 from functools import reduce
 
@@ -44,11 +44,11 @@ LABELS = st.sampled_from([None, *VALUES, "6", "-4", "x"])
 def test_operator_means_what_kubernetes_means(
     operator: str, values: list[str], allowed: list[str | None], refused: list[str | None]
 ) -> None:
-    """core/v1 NodeSelectorOperator."""
-    asked = label_requirement("k", operator, values)
+    """The operators are those of core/v1 NodeSelectorOperator."""
+    requirement = label_requirement("k", operator, values)
 
-    assert [each for each in allowed if not asked.allows(each)] == []
-    assert [each for each in refused if asked.allows(each)] == []
+    assert [value for value in allowed if not requirement.allows(value)] == []
+    assert [value for value in refused if requirement.allows(value)] == []
 
 
 @given(REQUIREMENTS, REQUIREMENTS, LABELS)
@@ -83,10 +83,12 @@ def test_operator_with_values_that_do_not_suit_it_is_bad_input(operator: str, va
 
 
 def test_selector_asks_for_all_its_parts() -> None:
-    asked = selector_requirements({"matchLabels": {"a": "1"}, "matchExpressions": [{"key": "b", "operator": "Exists"}]})
+    requirements = selector_requirements(
+        {"matchLabels": {"a": "1"}, "matchExpressions": [{"key": "b", "operator": "Exists"}]}
+    )
 
-    assert all_allow(asked, {"a": "1", "b": "x"})
-    assert not all_allow(asked, {"a": "1"})
+    assert all_allow(requirements, {"a": "1", "b": "x"})
+    assert not all_allow(requirements, {"a": "1"})
     assert all_allow(selector_requirements({}), {})
 
 
@@ -122,12 +124,12 @@ def test_bound_that_is_no_integer_is_bad_input(bound: str) -> None:
 def test_selectors_that_no_labels_fulfil_are_disjoint(
     one: tuple[str, list[str]], other: tuple[str, list[str]], expected: bool
 ) -> None:
-    found = disjoint([label_requirement("k", *one)], [label_requirement("k", *other)])
+    apart = disjoint([label_requirement("k", *one)], [label_requirement("k", *other)])
 
-    assert expected is found
+    assert expected is apart
 
 
 def test_selectors_on_different_keys_are_never_disjoint() -> None:
-    found = disjoint([label_requirement("a", "In", ["1"])], [label_requirement("b", "In", ["2"])])
+    apart = disjoint([label_requirement("a", "In", ["1"])], [label_requirement("b", "In", ["2"])])
 
-    assert found is False
+    assert apart is False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantities: laws that hold for every number, and memory wishes in whatever unit people write."""
+"""Quantities: laws that hold for every number, and memory requirements in any unit that people write."""
 
 from fractions import Fraction
 
@@ -28,32 +28,32 @@ SCALES = {
     "Pi": Fraction(2**50),
     "Ei": Fraction(2**60),
 }
-"""apimachinery pkg/api/resource/quantity.go, <suffix>."""
+"""The suffixes of apimachinery pkg/api/resource/quantity.go, <suffix>."""
 
 
-@pytest.mark.parametrize("suffix", SCALES, ids=[each or "none" for each in SCALES])
+@pytest.mark.parametrize("suffix", SCALES, ids=[suffix or "none" for suffix in SCALES])
 def test_suffix_multiplies(suffix: str) -> None:
     """Fault 36."""
-    found = parse_quantity(f"3{suffix}")
+    amount = parse_quantity(f"3{suffix}")
 
-    assert 3 * SCALES[suffix] == found
+    assert 3 * SCALES[suffix] == amount
 
 
 @given(st.integers(-(2**62), 2**62), st.integers(0, 9))
 def test_number_is_read_back_exactly(number: int, places: int) -> None:
     text = f"{number}e-{places}"
 
-    found = parse_quantity(text)
+    amount = parse_quantity(text)
 
-    assert Fraction(number, 10**places) == found
+    assert Fraction(number, 10**places) == amount
 
 
 @given(st.integers(0, 2**70), st.sampled_from(sorted(SCALES)))
 def test_no_amount_is_beyond_what_kubernetes_holds(number: int, suffix: str) -> None:
-    """quantity.go: larger numbers will be capped."""
-    found = parse_quantity(f"{number}{suffix}")
+    """Larger numbers are capped (quantity.go)."""
+    amount = parse_quantity(f"{number}{suffix}")
 
-    assert min(number * SCALES[suffix], Fraction(LARGEST)) == found
+    assert min(number * SCALES[suffix], Fraction(LARGEST)) == amount
 
 
 @given(st.integers(0, 2**62), st.sampled_from(sorted(SCALES)))
@@ -86,7 +86,7 @@ def test_sign_mirrors_the_amount(number: int, suffix: str) -> None:
     ],
 )
 def test_text_outside_the_grammar_is_refused(text: str) -> None:
-    """quantity.go: <digit> is 0 to 9; docs/reference/control-plane.md#requests-of-the-api-server names the regular
+    """A <digit> is 0 to 9 (quantity.go); docs/reference/control-plane.md#requests-of-the-api-server has the regular
     expression."""
     with pytest.raises(QuantityError):
         parse_quantity(text)
@@ -94,9 +94,9 @@ def test_text_outside_the_grammar_is_refused(text: str) -> None:
 
 def test_huge_exponent_costs_nothing_and_is_capped() -> None:
     """Fault 36."""
-    found = parse_quantity("1e999")
+    amount = parse_quantity("1e999")
 
-    assert found == LARGEST
+    assert amount == LARGEST
 
 
 def test_refusal_shows_only_the_start_of_a_long_text() -> None:
@@ -108,10 +108,10 @@ def test_refusal_shows_only_the_start_of_a_long_text() -> None:
 
 @given(st.integers(1, 2**20), st.sampled_from(["G", "GB", "Gi", "GiB", " GB", " GiB"]))
 def test_gigabytes_of_memory_are_gibibytes_however_written(number: int, unit: str) -> None:
-    """`80Gi` and `80GB` are one wish (docs/reference/sharing-and-memory.md#memory)."""
-    found = parse_mib(f"{number}{unit}")
+    """`80Gi` and `80GB` mean the same (docs/reference/sharing-and-memory.md#memory)."""
+    mib = parse_mib(f"{number}{unit}")
 
-    assert number * 1024 == found
+    assert number * 1024 == mib
 
 
 @pytest.mark.parametrize(
@@ -128,9 +128,9 @@ def test_gigabytes_of_memory_are_gibibytes_however_written(number: int, unit: st
     ],
 )
 def test_memory_is_rounded_up_to_mib(text: str, expected: int) -> None:
-    found = parse_mib(text)
+    mib = parse_mib(text)
 
-    assert expected == found
+    assert expected == mib
 
 
 @pytest.mark.parametrize("text", ["0", "0Gi", "-1Gi", "Gi", "", "much", "40 Gigs"])
@@ -145,6 +145,6 @@ def test_memory_that_is_no_positive_amount_is_refused(text: str) -> None:
 )
 def test_whole_amount_is_an_integer_however_written(text: str, expected: bool) -> None:
     """F8."""
-    found = is_whole(parse_quantity(text))
+    whole = is_whole(parse_quantity(text))
 
-    assert expected is found
+    assert expected is whole

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reasons: a closed set of codes, each with its own remedy; messages that the scheduler can group."""
+"""Reasons: a closed set of codes, each with its own remedy, and messages that kube-scheduler can group."""
 
 import pytest
 
@@ -16,7 +16,7 @@ ADMISSION = {
 
 
 def test_codes_are_those_of_the_interface_and_none_hides_another() -> None:
-    """docs/reference/reasons.md; enum members of one value would be aliases."""
+    """The codes are those of docs/reference/reasons.md; two enum members of one value would be aliases."""
     kinds = {kind: {code.name for code in Code if code.kind is kind} for kind in ReasonKind}
 
     assert len(Code.__members__) == len(list(Code))
@@ -25,18 +25,18 @@ def test_codes_are_those_of_the_interface_and_none_hides_another() -> None:
 
 @pytest.mark.parametrize("code", list(Code), ids=lambda code: code.name)
 def test_every_code_has_a_remedy_and_says_whether_eviction_helps(code: Code) -> None:
-    found = reason(code, "something is wrong", "something else")
+    made = reason(code, "something is wrong", "something else")
 
-    assert len(found.remedy) > 15
-    assert found.preemptible is (code.name in FREE)
-    assert found.message == "something is wrong: wants something else"
+    assert len(made.remedy) > 15
+    assert made.preemptible is (code.name in FREE)
+    assert made.message == "something is wrong: wants something else"
 
 
 def test_long_message_is_cut_with_a_mark() -> None:
-    found = reason(Code.ProductNotAllowed, "x" * 300)
+    made = reason(Code.ProductNotAllowed, "x" * 300)
 
-    assert len(found.message) == MESSAGE_LIMIT
-    assert found.message.endswith("…")
+    assert len(made.message) == MESSAGE_LIMIT
+    assert made.message.endswith("…")
 
 
 @pytest.mark.parametrize(

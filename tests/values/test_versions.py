@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Versions: compared field by field as numbers, never as text (app/knowledge/cuda_driver.yaml, version_compare)."""
+"""Versions are compared field by field as numbers, never as text (app/knowledge/cuda_driver.yaml, version_compare)."""
 
 import pytest
 from hypothesis import given
@@ -27,9 +27,9 @@ FIELDS = st.lists(st.integers(0, 999_999), min_size=1, max_size=4)
     ],
 )
 def test_version_is_read_as_numbers(text: str, expected: Version) -> None:
-    found = parse_version(text)
+    version = parse_version(text)
 
-    assert expected == found
+    assert expected == version
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_numbers_decide_which_is_newer(older: str, newer: str) -> None:
 
 @given(FIELDS)
 def test_leading_zeros_change_nothing(fields: list[int]) -> None:
-    """NVIDIA/k8s-device-plugin internal/lm/nvml.go keeps them."""
+    """NVIDIA/k8s-device-plugin internal/lm/nvml.go keeps leading zeros in labels."""
     plain = ".".join(str(field) for field in fields)
     padded = ".".join(f"{field:06d}" for field in fields)
 
@@ -89,9 +89,9 @@ def test_leading_zeros_change_nothing(fields: list[int]) -> None:
 
 @given(FIELDS, FIELDS)
 def test_order_is_that_of_the_fields_filled_up_with_zeros(one: list[int], other: list[int]) -> None:
-    left, right = (parse_version(".".join(map(str, each))) for each in (one, other))
+    left, right = (parse_version(".".join(map(str, fields))) for fields in (one, other))
 
-    filled = [tuple(each + [0] * (4 - len(each))) for each in (one, other)]
+    filled = [tuple(fields + [0] * (4 - len(fields))) for fields in (one, other)]
 
     assert (filled[0] < filled[1], filled[0] == filled[1]) == (left < right, left == right)
 
@@ -100,9 +100,9 @@ def test_order_is_that_of_the_fields_filled_up_with_zeros(one: list[int], other:
 def test_shown_version_is_read_back_as_itself(fields: list[int]) -> None:
     version = parse_version(".".join(map(str, fields)))
 
-    found = parse_version(show_version(version))
+    read_back = parse_version(show_version(version))
 
-    assert version == found
+    assert version == read_back
 
 
 @pytest.mark.parametrize(
@@ -110,9 +110,9 @@ def test_shown_version_is_read_back_as_itself(fields: list[int]) -> None:
     [("12", "12.0"), ("12.0", "12.0"), ("12.4", "12.4"), ("12.4.1", "12.4.1"), ("9.0", "9.0"), ("580", "580.0")],
 )
 def test_version_is_shown_with_two_fields_at_least(text: str, shown: str) -> None:
-    found = show_version(parse_version(text))
+    written = show_version(parse_version(text))
 
-    assert shown == found
+    assert shown == written
 
 
 @pytest.mark.parametrize(
@@ -120,17 +120,17 @@ def test_version_is_shown_with_two_fields_at_least(text: str, shown: str) -> Non
     [("12.4.1", (12, 4)), ("12.4", (12, 4)), ("12.0.1", (12,)), ("13", (13,)), ("11.8.0", (11, 8))],
 )
 def test_release_is_major_and_minor(text: str, expected: Version) -> None:
-    found = major_minor(parse_version(text))
+    release = major_minor(parse_version(text))
 
-    assert expected == found
+    assert expected == release
 
 
 @pytest.mark.parametrize("text", ["12.4", ">=12.4", ">= 12.4", " >=12.4 "])
 def test_wish_may_carry_the_sign(text: str) -> None:
-    """docs/reference/policy.md#annotations, annotation grammar: optional `>=`."""
-    found = parse_minimum(text)
+    """A leading `>=` is optional in the annotation grammar (docs/reference/policy.md#annotations)."""
+    minimum = parse_minimum(text)
 
-    assert found == (12, 4)
+    assert minimum == (12, 4)
 
 
 @pytest.mark.parametrize("text", [">12.4", "=12.4", "==12.4", "<=12.4", ">=>=12.4", ">=", "12.4+"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outlooks, nodes and demands as the tests of what looks ahead draw them."""
+"""Random expected demands, nodes and demands for the tests of the scorers that use the expected demand."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,21 +15,21 @@ from tests.builders import demand, gpus, knowledge, node, pod
 
 GPU = "nvidia.com/gpu"
 PRODUCTS = {"t4": "Tesla-T4", "h100-80gb-hbm3": "NVIDIA-H100-80GB-HBM3"}
-"""Labels by normal form."""
+"""GPU product labels by their normal form."""
 T4 = ((knowledge().products.pattern("Tesla-T4"),),)
 
-ASKS = st.builds(
+DEMAND_CLASSES = st.builds(
     DemandClass,
     cpu_milli=st.sampled_from([0, 1000, 4000, 8000]),
     gpus=st.integers(0, 4),
     products=st.sampled_from([(), T4]),
 ) | st.builds(DemandClass, cpu_milli=st.sampled_from([1000, 4000]), gpus=st.just(1), share_milli=st.integers(1, 999))
 FREE = st.fixed_dictionaries({product: st.integers(0, 9000) for product in PRODUCTS})
-OUTLOOKS = st.builds(
-    lambda found, free: ExpectedDemand(
-        tuple((ask, weight / sum(found.values())) for ask, weight in found.items()), tuple(free.items())
+EXPECTED_DEMANDS = st.builds(
+    lambda weights, free: ExpectedDemand(
+        tuple((ask, weight / sum(weights.values())) for ask, weight in weights.items()), tuple(free.items())
     ),
-    st.dictionaries(ASKS, st.integers(1, 9), min_size=1, max_size=8),
+    st.dictionaries(DEMAND_CLASSES, st.integers(1, 9), min_size=1, max_size=8),
     FREE,
 )
 SIZES = st.lists(st.sampled_from([0, 190, 470, 530, 999, 1000, 1000, 1000]), max_size=6).map(
@@ -38,32 +38,34 @@ SIZES = st.lists(st.sampled_from([0, 190, 470, 530, 999, 1000, 1000, 1000]), max
 CPU = st.none() | st.sampled_from([0, 999, 1000, 5000, 9000])
 
 
-def plainly(expected_demand: ExpectedDemand, product: str | None, cpu: int | None, sizes: tuple[int, ...]) -> Fraction:
-    """Compute F class by class, GPU by GPU, in fractions, as the FGD paper words it."""
-    found = Fraction(0)
+def exact_stranded(
+    expected_demand: ExpectedDemand, product: str | None, cpu: int | None, sizes: tuple[int, ...]
+) -> Fraction:
+    """Compute F, the stranded GPU, class by class and GPU by GPU in exact fractions, as the FGD paper defines it."""
+    stranded = Fraction(0)
     for ask, probability in expected_demand.classes:
-        each = ask.share_milli or 1000
-        room = [size for size in sizes if size >= each]
+        share = ask.share_milli or 1000
+        room = [size for size in sizes if size >= share]
         runs = ask.gpus > 0 and len(room) >= ask.gpus and (cpu is None or cpu >= ask.cpu_milli)
         if ask.products and product != "t4":
             runs = False
-        found += Fraction(probability) * sum(size for size in sizes if not runs or size < each)
-    return found
+        stranded += Fraction(probability) * sum(size for size in sizes if not runs or size < share)
+    return stranded
 
 
-def ways(sizes: tuple[int, ...], count: int, share: int) -> Iterator[tuple[int, ...]]:
-    """Try every choice of GPUs for a pod."""
+def sizes_left(sizes: tuple[int, ...], count: int, share: int) -> Iterator[tuple[int, ...]]:
+    """Yield what is left of the GPUs after each possible choice of GPUs for a pod, in thousandths of a GPU."""
     for chosen in combinations(range(len(sizes)), count):
         if all(sizes[place] >= (share or 1000) for place in chosen):
             left = [size - (share or 1000) if place in chosen else size for place, size in enumerate(sizes)]
             yield tuple(sorted(left, reverse=True))
 
 
-def asking(count: int, share: int = 0, cpu: int = 0, expected_demand: ExpectedDemand | None = None) -> Demand:
+def demand_for(count: int, share: int = 0, cpu: int = 0, expected_demand: ExpectedDemand | None = None) -> Demand:
     return replace(demand(pod(gpus(count))), share_milli=share, cpu_milli=cpu, expected_demand=expected_demand)
 
 
-def shown(sizes: tuple[int, ...], cpu: int | None = None, product: str = "t4") -> Node:
-    """Make a node of which each GPU is known."""
+def node_with_gpus(sizes: tuple[int, ...], cpu: int | None = None, product: str = "t4") -> Node:
+    """Make a node whose free thousandths are known for each GPU."""
     made = node(product=PRODUCTS[product], offers={GPU: len(sizes)})
     return replace(made, free=FreeResources({GPU: sizes.count(1000)}, gpus=sizes, cpu_milli=cpu))

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why the units that a node offers do not serve a wish: their sharing, MIG slice and memory."""
+
+import re
+from collections.abc import Iterator
+
+from tests.placement import twin_node
+from tests.placement.twin_world import SLICES, RawNode, Wish
+
+
+def sharing_causes(wish: Wish, node: RawNode) -> Iterator[str]:
+    """F63, F67 to F69: an unknown sharing strategy counts as whole GPUs; without any label the sharing is unknown."""
+    for part in wish.containers:
+        if twin_node.unit_of(part.resource, node) == "mps-share" and part.amount > 1:
+            yield "SharedReplicasAskedAsGPUs"
+    units = [twin_node.unit_of(resource, node) for resource in wish.asked]
+    if not (allowed := units_wanted(wish)):
+        return
+    if any(unit not in (*allowed, "unknown") for unit in units):
+        yield "SharingNotAllowed"
+    if "unknown" in units and wish.refuses_unknown:
+        yield "GPUFactsMissing"
+
+
+def units_wanted(wish: Wish) -> tuple[str, ...]:
+    """List the units that serve the wish, or none if any will do. The strictest wish holds; admission denies a
+    contradiction."""
+    wishes = {wish.sharing, *(rule.sharing for rule in wish.rules)}
+    if "Exclusive" in wishes:
+        return "whole", "named slice"
+    return ("share", "mps-share") if "Shared" in wishes else ()
+
+
+def slice_causes(wish: Wish, node: RawNode) -> Iterator[str]:
+    """F59: checked only if no slice is asked by name (docs/reference/sharing-and-memory.md#mig-at-least)."""
+    if wish.mig_profile is None or any(resource.startswith(SLICES) for resource in wish.asked):
+        return
+    has, profile = twin_node.label_slice(node), wish.mig_profile.removeprefix(">=")
+    if profile == wish.mig_profile:
+        if has != profile:
+            yield "MIGProfileAbsent"
+        return
+    compute, memory = twin_node.slice_size(profile)
+    if has:
+        size = twin_node.slice_size(has)
+        if size[0] < compute or size[1] < memory:
+            yield "MIGProfileAbsent"
+        return
+    if "share" in units_wanted(wish):
+        yield "MIGProfileAbsent"
+    for resource in wish.asked:
+        unit = twin_node.unit_of(resource, node)
+        exact, most = twin_node.unit_memory(resource, node)
+        small = any(figure is not None and figure < 0.93 * memory for figure in (exact, most))
+        if small or unit not in ("whole", "unknown"):
+            yield "MIGProfileAbsent"
+        elif (exact is None or unit == "unknown") and wish.refuses_unknown:
+            yield "GPUFactsMissing"
+
+
+def memory_causes(wish: Wish, node: RawNode) -> Iterator[str]:
+    """F37: memory must be at least 0.93 of the wish; a slice and an MPS share count their own memory.
+
+    See docs/reference/sharing-and-memory.md#memory.
+    """
+    needs = [need for need in (wish.memory, *(rule.memory for rule in wish.rules)) if need]
+    if not needs:
+        return
+    least = 0.93 * max(map(mib, needs))
+    for resource in wish.asked:
+        has, most = twin_node.unit_memory(resource, node)
+        shares = twin_node.replicas(resource, node) if twin_node.unit_of(resource, node) == "mps-share" else 1
+        if any(memory is not None and memory / shares < least for memory in (has, most)):
+            yield "GPUMemoryTooSmall"
+        elif has is None and wish.refuses_unknown:
+            yield "GPUFactsMissing"
+
+
+def mib(text: str) -> int:
+    """Read `40Gi`, its synonym `40GB`, or `512Mi` in MiB."""
+    number = int(re.match(r"\d+", text)[0])  # type: ignore[index]
+    return number if text.endswith("Mi") else number * 1024
