@@ -12,10 +12,10 @@ from heapq import nsmallest
 from itertools import combinations, islice, product
 from typing import Any
 
+from app.explain.edit_proposers import EDIT_PROPOSERS
 from app.explain.edits import Edit, NearMiss, edited
 from app.explain.funnel import Objection
 from app.explain.json_difference import difference
-from app.explain.remedies import EDIT_PROPOSERS
 from app.explain.survey import (
     ClusterSnapshot,
     Groups,
