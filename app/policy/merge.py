@@ -28,8 +28,6 @@ ANNOTATION = "annotation"
 
 SourceNeeds = list[tuple[str, Needs]]
 """Pairs of a source, which is ANNOTATION or the name of a policy, and its needs; the annotations come first."""
-NVIDIA = "nvidia"
-"""The family whose containers need CUDA (knowledge/families.yaml)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +39,16 @@ class PodGPURequest:
     claimed: ClaimedDevices
 
     def other_vendors_only(self, knowledge: Knowledge) -> bool:
-        """Tell whether the pod requests GPUs, but none of NVIDIA's."""
-        families = {family.name for name, _ in self.resources if (family := knowledge.families.of(name))}
-        families |= {family.name for family in self.claimed.families}
-        return bool(families) and NVIDIA not in families
+        """Tell whether the pod requests GPUs, but none that run CUDA."""
+        requested = (family for name, _ in self.resources if (family := knowledge.families.of(name)))
+        families = (*requested, *self.claimed.families)
+        return bool(families) and not any(family.cuda for family in families)
 
     def containers(self, knowledge: Knowledge) -> tuple[Container, ...]:
-        """List the containers that get NVIDIA GPUs, by a resource or by a claim, and so may run CUDA."""
-        of = knowledge.families.of
-        resources = {name for name, _ in self.resources if (family := of(name)) and family.name == NVIDIA}
-        claiming = {container for container, family in self.claimed.container_families if family == NVIDIA}
+        """List the containers that get GPUs that run CUDA, by a resource or by a claim."""
+        of, with_cuda = knowledge.families.of, {family.name for family in knowledge.families.all if family.cuda}
+        resources = {name for name, _ in self.resources if (family := of(name)) and family.cuda}
+        claiming = {container for container, family in self.claimed.container_families if family in with_cuda}
         return tuple(
             container
             for container in self.pod.containers

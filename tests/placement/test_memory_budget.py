@@ -256,8 +256,8 @@ def test_whole_nodes_are_judged_by_what_else_is_known_of_them(service: Service) 
     assert "must be drained" in sick["FailedAndUnresolvableNodes"]["n"]
 
 
-def nominated(uid: str, declares: str, node: str = "n") -> dict[str, Any]:
-    return {**share(uid, declares), "status": {"phase": "Pending", "nominatedNodeName": node}}
+def nominated(uid: str, declares: str) -> dict[str, Any]:
+    return {**share(uid, declares), "status": {"phase": "Pending", "nominatedNodeName": "n"}}
 
 
 def test_pod_that_waits_for_its_victims_has_its_memory_kept(service: Service) -> None:
@@ -279,11 +279,10 @@ def test_pod_that_waits_for_its_victims_has_its_memory_kept(service: Service) ->
 
 
 def test_nomination_outlasts_the_promise_of_a_later_question(service: Service) -> None:
-    """F43: victims may take longer to end than a promise lasts, while the scheduler asks about the pod again."""
+    """F43: victims may take longer to end than a promise lasts, and the scheduler asks about the pod meanwhile."""
     service.state.put_pod(running("victim", "n", "15Gi"))
     service.state.put_pod(nominated("first", "14Gi"))
     assert not fits(service, nominated("first", "14Gi"))
-
     service.state.release("", time.monotonic() + 2 * PROMISE_SECONDS)
     service.state.drop_pod("victim")
 
