@@ -245,7 +245,8 @@ def read_ignored(text: str) -> tuple[str, ...]:
     """
     patterns = tuple(line.strip().rstrip("/") for line in text.splitlines() if line.strip() and line[0] != "#")
     for pattern in patterns:
-        if re.search(r"[*?!\[\\]", pattern.removeprefix("**/")):
+        name = pattern.removeprefix("**/")
+        if re.search(r"[*?!\[\\]", name) or (name != pattern and "/" in name):
             raise ValueError(f".dockerignore: {pattern}: wanted a path, or **/NAME")
     return patterns
 

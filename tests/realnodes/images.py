@@ -5,8 +5,8 @@ Each is an OCI archive for `ctr --namespace k8s.io images import`, and the same 
 are kept in `.controlplane`, under a digest of all that they are made from. Where there is no root or no apt, the tests
 that want them skip, and say so.
 
-Ours is made by the Dockerfile's own steps, but its base is Debian's Python 3.11 in place of
-docker.io/library/python: it shows that the steps and the configuration hold, not that the published base does.
+Our image is made by the Dockerfile's own steps, but on Debian's Python 3.11 instead of docker.io/library/python. It
+shows that the steps and the configuration work, and says nothing about the published base.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ from tests.realnodes.rootfs import ENVIRONMENT, busybox_layer, debian_layer
 
 ROOT = Path(__file__).parent.parent.parent
 PAUSE = "gpu-usher.test/pause:1"
-"""For containerd's setting sandbox_image: sleeps for as long as the pod's sandbox is there."""
+"""Sleeps for as long as the pod's sandbox exists; containerd's setting sandbox_image names it."""
 SHELL = "gpu-usher.test/shell:1"
 """busybox, run as root."""
 PAUSE_CONFIG = Config({}, user="65535:65535", entrypoint=("/bin/sleep", "infinity"))
@@ -96,7 +96,7 @@ def build() -> Path:
 
 
 def _build(target: Path) -> None:
-    """Build into a folder, which is there whole or not at all; what earlier builds left is removed."""
+    """Write all archives and then give their folder its name; remove what earlier builds left."""
     stages, ignored = _read()
     busybox = busybox_layer()
     layers = follow(stages, debian_layer(), ROOT, ignored)
@@ -135,9 +135,9 @@ def _target() -> Path:
 
 @contextlib.contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    """Wait for another process that builds; the lock goes with the process that holds it.
+    """Wait until no other process builds; a lock ends with the process that holds it.
 
-    Meanwhile everyone may read the files that this process makes, as they become those of an image.
+    The umask lets everyone read the files that are made meanwhile, since they become files of an image.
     """
     BUILT.mkdir(exist_ok=True)
     umask = os.umask(0o022)
@@ -231,9 +231,9 @@ def _json(value: object) -> bytes:
 
 
 def _write_tar(folder: Path, target: Path) -> None:
-    """Pack a directory so that equal content gives equal bytes: by name, without times and names of users.
+    """Pack a directory, sorted by name and without times or names of users, so that equal content gives equal bytes.
 
-    Raises SystemExit for devices and the like. Overlays say by a device that a file of a lower layer is removed.
+    Raises SystemExit for devices and sockets. An overlay marks a removed file of a lower layer by a device.
     """
     with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as tar:
         for path in sorted(folder.rglob("*")):

@@ -20,9 +20,9 @@ from tests.realnodes.dockerfile import Copy, MakeDirectory, Run, Stage, Step, co
 
 LAYERS = BUILT / "image-layers"
 STEP_SECONDS = 1200
-"""Bound on a step; the slowest installs a hundred wheels, some two minutes."""
+"""Bound on a step; the slowest installs a hundred wheels, which took four minutes on two busy cores."""
 NAMESPACE = ("setpriv", "--pdeathsig=KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child")
-"""Ends, with all mounts, as soon as this process does."""
+"""The command's processes and mounts end as soon as this process does, even if it is killed."""
 ENTER = """
 umask 022
 lower=$1 upper=$2 work=$3 root=$4 from=$5 command=$6
@@ -44,8 +44,8 @@ do
 done
 exec chroot "$root" /bin/sh -c "$command"
 """
-"""Mounts the layers and enters them. Files of the host appear only in file systems that are not part of the layer,
-or over empty files of the base. Device numbers are those of mem(4) and random(4)."""
+"""Mounts the layers and runs a command in a chroot of them. Files of the host are mounted below /run, which is no part
+of the layer, or over empty files of the base. The numbers of the devices are those of mem(4) and random(4)."""
 COPY_ALL = """
 for source
 do
@@ -55,10 +55,11 @@ do
   cp -dR --preserve=mode,timestamps,links "/run/from/$source" "$target"
 done
 """
+"""Copies each source as COPY does: the content of a directory, or a file under its own name or the target's."""
 
 
 def digest(*parts: object) -> str:
-    """Give a short digest of paths, as the files' content, and of other things, as what repr() says of them."""
+    """Return a short digest: of the content of each Path, and of the repr() of everything else."""
     total = hashlib.sha256()
     for part in parts:
         words = _content(part) if isinstance(part, Path) else repr(part).encode()
@@ -112,7 +113,7 @@ def _layer(
 
 
 def kept(name: str, fill: Callable[[Path], None]) -> Path:
-    """Give the layer of that name; if there is none, have `layer` filled in a folder of its own."""
+    """Return the layer of that name. If it is missing, `fill` gets a temporary folder and fills `layer` in it."""
     target = LAYERS / name
     if not target.is_dir():
         LAYERS.mkdir(parents=True, exist_ok=True)
@@ -137,7 +138,7 @@ def _run(step: Run, folder: Path, below: Sequence[Path]) -> None:
 def pip_settings(environment: Mapping[str, str]) -> tuple[dict[str, str], dict[Path, str]]:
     """Give the variables that tell pip where packages are, and each file that they name with its place in the chroot.
 
-    They are those of the machine, so no layer may contain them. A path inside of a configuration file is not followed.
+    They belong to the machine, so no layer may contain them. Paths that a configuration file names are not mounted.
     """
     settings = {
         name: value

@@ -12,12 +12,13 @@ PACKAGES = (
     *("base-files", "base-passwd", "dash", "coreutils", "netbase", "tzdata", "ca-certificates"),
     *("python-is-python3", "python3-venv"),
 )
-"""In place of docker.io/library/python: its programs that a step may expect, and Debian's Python with venv and pip."""
+"""They stand in for docker.io/library/python: the shell and coreutils that a step may call, and Debian's Python, whose
+venv module brings pip along."""
 LEFT_OUT = tuple(f"./usr/share/{name}/*" for name in ("doc", "info", "lintian", "locale", "man"))
 MERGED = ("bin", "lib", "lib64", "sbin")
-"""Since Debian 12 these are links into /usr, which a package's own content does not say."""
+"""Directories that are links into /usr since Debian 12. Debian's installer makes the links, no package has them."""
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
-"""Of the base; the value that container engines give."""
+"""The environment of the base; container engines set this PATH where an image sets none."""
 
 
 def debian_layer() -> Path:
@@ -58,19 +59,19 @@ def _fill_with_debian(folder: Path) -> None:
         files = _output("dpkg-deb", "--fsys-tarfile", package)
         excluded = [f"--exclude={pattern}" for pattern in LEFT_OUT]
         _output("tar", "-x", "-C", layer, "--numeric-owner", "--keep-directory-symlink", *excluded, fed=files)
-    # What the packages' own scripts would have done, as far as somebody here wants it.
+    # The scripts of the packages are not run. Of what they would make, Python, pip and the runtime need these files.
     for name in ("passwd", "group"):
         shutil.copy(layer / "usr/share/base-passwd" / f"{name}.master", layer / "etc" / name)
     certificates = sorted((layer / "usr/share/ca-certificates").rglob("*.crt"))
     bundle = layer / "etc/ssl/certs/ca-certificates.crt"
     bundle.write_text("".join(path.read_text("ascii").strip() + "\n" for path in certificates), "ascii")
-    # Empty, as in every engine's images: the container runtime mounts over them.
+    # Empty files, over which a container runtime mounts its own.
     for name in ("hosts", "hostname", "resolv.conf"):
         (layer / "etc" / name).touch()
 
 
 def _download(folder: Path) -> list[Path]:
-    """Download the packages with all that they need on an empty system; by lists of our own where this has none."""
+    """Download the packages with all that they need on an empty system. Without package lists, fetch some first."""
     for name in ("lists", "archives"):
         (folder / name / "partial").mkdir(parents=True)
     options = [f"-oDir::Cache={folder}", "-oDir::State::status=/dev/null", "-oDebug::NoLocking=true"]

@@ -95,8 +95,9 @@ def test_context_is_what_is_not_ignored(tmp_path: Path) -> None:
     assert files == ["a/certs/kept", "a/kept"]
     with pytest.raises(ValueError, match="no such file"):
         context_files(tmp_path, "certs", ignored)
-    with pytest.raises(ValueError, match="wanted a path"):
-        read_ignored("*.key")
+    for pattern in ("*.key", "**/a/b", "!kept"):
+        with pytest.raises(ValueError, match="wanted a path"):
+            read_ignored(pattern)
 
 
 def test_pip_gets_its_settings_and_the_files_they_name(tmp_path: Path) -> None:
