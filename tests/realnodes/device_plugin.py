@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVIDIA's device plugin on the mock libnvidia-ml, with the kubelet's half of its API in place of a kubelet.
 
-Both run in a mount namespace of their own, as the plugin's paths are fixed: /var/lib/kubelet/device-plugins,
+Both run in a mount namespace of their own, as the plugin's paths are fixed: /var/lib/kubelet/device-plugins, /mps,
 /proc/driver and /dev are there what a node with the machine's GPUs has. Needs root.
 """
 
@@ -22,16 +22,31 @@ from tests.realnodes.worlds import World
 ANSWER_SECONDS = 30
 """Bound on whatever the plugin is to do; it takes a second, and its health check notices an XID at once."""
 SETUP = """set -e
-mount -t tmpfs none /var/lib
-mkdir -p /var/lib/kubelet/device-plugins
-mount --bind "$1" /proc/driver
-mount -t tmpfs -o dev none /dev
-mknod /dev/null c 1 3
-mkdir /dev/nvidia-caps
-while read -r path major minor; do mknod "$path" c "$major" "$minor"; done < "$2"
-exec "$3"
+mount -t tmpfs none /mnt
+mkdir /mnt/mps /mnt/dev
+for entry in /*; do
+    case "$entry" in
+    /mnt | /mps | /dev) ;;
+    *) if [ -L "$entry" ]; then cp -P "$entry" /mnt
+       elif [ -d "$entry" ]; then mkdir "/mnt$entry"; mount --rbind "$entry" "/mnt$entry"
+       fi ;;
+    esac
+done
+mount -t tmpfs none /mnt/var/lib
+mkdir -p /mnt/var/lib/kubelet/device-plugins
+mount --bind "$1" /mnt/proc/driver
+mount -t tmpfs -o dev none /mnt/dev
+mknod /mnt/dev/null c 1 3
+mkdir /mnt/dev/nvidia-caps
+while read -r path major minor; do mknod "/mnt$path" c "$major" "$minor"; done < "$2"
+exec chroot /mnt "$3"
 """
-"""Run in the new namespace with the folder for /proc/driver, the list of device files, and the kubelet's half."""
+"""Run in the new namespace with the folder for /proc/driver, the list of device files, and the kubelet's half.
+
+It makes a root of its own, in which all is that of the machine but what is mounted here; /mps is that of a container.
+"""
+MPS_READY = "mps/.ready"
+"""The file that mps-control-daemon makes when it has started (its cmd/mps-control-daemon/main.go)."""
 
 
 def missing() -> str:
@@ -99,6 +114,10 @@ class PluginRun:
         wait_until("the plugin allocates", lambda: len(self._answers()) > before, ANSWER_SECONDS, self.plugin)
         return self._answers()[-1]
 
+    def read_file(self, path: str) -> str:
+        """Read a file of the plugin's root."""
+        return Path(f"/proc/{self._kubelet.pid}/root", path).read_text("utf-8")
+
     def _answers(self) -> list[dict[str, Any]]:
         return [line.get("answer") or line for line in self._lines() if "devices" not in line]
 
@@ -121,16 +140,24 @@ def run_plugin(built: Path, world: World, folder: Path) -> Iterator[PluginRun]:
             stderr=log,
             text=True,
         )
-        socket = Path(f"/proc/{kubelet.pid}/root/var/lib/kubelet/device-plugins/kubelet.sock")
-        try:
+        root = Path(f"/proc/{kubelet.pid}/root")
+        socket = root / "var/lib/kubelet/device-plugins/kubelet.sock"
+        enter = ["setpriv", "--pdeathsig=KILL", "nsenter", f"--mount=/proc/{kubelet.pid}/ns/mnt", f"--root={root}"]
+        environment = make_environment(built, machine)
+        with contextlib.ExitStack() as stack:
+            stack.callback(_end, kubelet)
             wait_until("the kubelet's socket is there", socket.exists, ANSWER_SECONDS)
-            enter = ["setpriv", "--pdeathsig=KILL", "nsenter", f"--mount=/proc/{kubelet.pid}/ns/mnt"]
-            command = [str(built / "nvidia-device-plugin"), f"--config-file={settings}", "--pass-device-specs"]
-            plugin = Process("device-plugin", [*enter, *command], folder / "log", make_environment(built, machine))
-            try:
-                yield PluginRun(plugin, kubelet, output, machine)
-            finally:
-                plugin.stop()
-        finally:
-            kubelet.kill()
-            kubelet.communicate()
+            if world.sharing.startswith("mps"):
+                command = [*enter, str(built / "mps-control-daemon"), f"--config-file={settings}"]
+                daemon = Process("mps-control-daemon", command, folder / "mps.log", environment)
+                stack.callback(daemon.stop)
+                wait_until("the MPS daemon is ready", (root / MPS_READY).exists, ANSWER_SECONDS, daemon)
+            command = [*enter, str(built / "nvidia-device-plugin"), f"--config-file={settings}", "--pass-device-specs"]
+            plugin = Process("device-plugin", command, folder / "log", environment)
+            stack.callback(plugin.stop)
+            yield PluginRun(plugin, kubelet, output, machine)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.communicate()

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tests.realnodes.nvidia`: build NVIDIA's device plugin and gpu-feature-discovery, and the mock they run on.
+"""`python -m tests.realnodes.nvidia`: build NVIDIA's components, and the mock driver that they run on.
 
-Both are built, unmodified, from the Go module that tests/realnodes/nvidia-module pins; the mock libnvidia-ml.so.1 from
-the C sources in tests/realnodes/nvml. Needs Go and gcc: a minute or two on two cores, once.
+The device plugin, gpu-feature-discovery and mps-control-daemon are built, unmodified, from the Go module that
+tests/realnodes/nvidia-module pins. The driver is the mock libnvidia-ml.so.1 of tests/realnodes/nvml, made from C
+sources, and two shell scripts in place of its programs. Needs Go and gcc; two minutes of CPU, once.
 """
 
 import hashlib
@@ -22,7 +23,9 @@ MODULE, MOCK = HERE / "nvidia-module", HERE / "nvml"
 PLUGIN = "github.com/NVIDIA/k8s-device-plugin"
 KUBELET = "kubelet-half"
 """The program of nvidia-module/main.go: the kubelet's half of the device plugin API."""
-PROGRAMS = ("nvidia-device-plugin", "gpu-feature-discovery")
+PROGRAMS = ("nvidia-device-plugin", "gpu-feature-discovery", "mps-control-daemon")
+SCRIPTS = ("nvidia-smi", "nvidia-cuda-mps-control")
+"""The driver's programs that mps-control-daemon and, for MPS, the device plugin look for on PATH."""
 LIBRARY = "libnvidia-ml.so.1"
 """The name by which go-nvml opens the library."""
 GO_FLAGS = ("-trimpath", "-mod=readonly", "-ldflags", "-s -w -extldflags=-Wl,-z,lazy")
@@ -33,14 +36,12 @@ C_LINK_FLAGS = (f"-Wl,-soname,{LIBRARY}", "-Wl,-z,nodelete")
 
 DISCOVERY_SECONDS = 30
 """Bound on one run of gpu-feature-discovery."""
-TIMESTAMP = "nvidia.com/gfd.timestamp"
-"""The one label that differs from run to run."""
 
 
 def find() -> Path | str:
     """Find the directory with the programs and the library; a string says why there is none, and what to do."""
     built = _target()
-    if all((built / name).is_file() for name in (*PROGRAMS, KUBELET, LIBRARY)):
+    if all((built / name).is_file() for name in (*PROGRAMS, *SCRIPTS, KUBELET, LIBRARY)):
         return built
     return "no NVIDIA components: run `python -m tests.realnodes.nvidia` (needs Go and gcc)"
 
@@ -67,6 +68,8 @@ def build() -> Path:
         packages = [f"{PLUGIN}/cmd/{program}" for program in PROGRAMS]
         _run([go, "build", *GO_FLAGS, "-o", f"{partial}/", *packages])
         _run([go, "build", *GO_FLAGS, "-o", str(partial / KUBELET), "."])
+        for script in SCRIPTS:
+            shutil.copy(MOCK / script, partial / script)
         for old in BUILT.glob("nvidia-*"):
             shutil.rmtree(old)
         partial.rename(target)
@@ -87,25 +90,38 @@ def _target() -> Path:
 
 
 def make_environment(built: Path, machine: Path) -> dict[str, str]:
-    """Give the environment in which a component finds the mock library, and the library the machine's file."""
-    return {**os.environ, "LD_LIBRARY_PATH": str(built), VARIABLE: str(machine)}
+    """Give the environment in which a component finds the mock driver, and that the machine's file."""
+    path = f"{built}:{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "LD_LIBRARY_PATH": str(built), VARIABLE: str(machine)}
+
+
+def discovery_command(built: Path, settings: Path, output: Path) -> list[str]:
+    """Give the words that start gpu-feature-discovery without a cluster, with its labels in a file.
+
+    The machine's type, which it reads from the firmware, is that of no machine: the label's value is `unknown`.
+    """
+    return [
+        str(built / "gpu-feature-discovery"),
+        *("--no-timestamp", "--use-node-feature-api=false", "--machine-type-file=/nonexistent"),
+        *(f"--config-file={settings}", f"--output-file={output}"),
+    ]
+
+
+def read_labels(output: Path) -> dict[str, str]:
+    """Read the labels that gpu-feature-discovery wrote."""
+    return dict(line.split("=", 1) for line in output.read_text("utf-8").splitlines())
 
 
 def discover_labels(built: Path, world: World, folder: Path) -> dict[str, str]:
-    """Run gpu-feature-discovery once for a world, without a cluster; give the labels that it would put on the node.
+    """Run gpu-feature-discovery once for a world; give the labels that it would put on the node.
 
     Raises AssertionError with what the program said if it fails.
     """
-    machine, settings, output = folder / "machine.txt", folder / "settings.json", folder / "labels.txt"
+    machine, settings, output = folder / "machine", folder / "settings", folder / "labels"
     write_machine(world.machine, machine)
     settings.write_text(world.settings(), "utf-8")
     done = subprocess.run(
-        [
-            str(built / "gpu-feature-discovery"),
-            *("--oneshot", "--no-timestamp", "--use-node-feature-api=false"),
-            *(f"--config-file={settings}", f"--output-file={output}"),
-            f"--machine-type-file={folder / 'none'}",
-        ],
+        [*discovery_command(built, settings, output), "--oneshot"],
         env=make_environment(built, machine),
         cwd=folder,
         capture_output=True,
@@ -115,8 +131,7 @@ def discover_labels(built: Path, world: World, folder: Path) -> dict[str, str]:
     )
     if done.returncode or not output.is_file():
         raise AssertionError(f"gpu-feature-discovery of {world.name} ended with {done.returncode}: {done.stderr}")
-    pairs = (line.split("=", 1) for line in output.read_text("utf-8").splitlines())
-    return {name: value for name, value in pairs if name != TIMESTAMP}
+    return read_labels(output)
 
 
 def main(words: list[str]) -> int:

@@ -32,8 +32,6 @@ DIFFERENT = {
 It puts a MIG device into the first resource whose profile is any part of the device's: 1c.3g.40gb into mig-3g.40gb, and
 1g.45gb+me into mig-1g.45gb (api/config/v1/resources.go, Matches, does not anchor the expression).
 """
-WITH_DAEMON = frozenset({"a100-mps4"})
-"""The plugin waits for the MPS daemon, and there is none."""
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +42,7 @@ def built() -> Path:
     return found
 
 
-@pytest.mark.parametrize("name", sorted(RESOURCES.keys() - WITH_DAEMON))
+@pytest.mark.parametrize("name", sorted(RESOURCES))
 def test_resources_are_those_that_were_recorded(name: str, built: Path, tmp_path: Path) -> None:
     """S3: resource names and numbers, for each MIG strategy and kind of sharing."""
     with run_plugin(built, list_worlds()[name], tmp_path) as run:
@@ -99,3 +97,34 @@ def test_xid_of_a_slice_takes_only_the_slice_away(built: Path, tmp_path: Path) -
         run.report_until(wanted, gpu, FATAL_XID, part)
 
         assert run.devices()["nvidia.com/mig-3g.40gb"][part.uuid] == "Unhealthy"
+
+
+def test_xid_takes_one_replica_away_and_not_the_others(built: Path, tmp_path: Path) -> None:
+    """v0.19.3 keeps one device for each GPU of its health check, so that pods still come to the others' replicas."""
+    world = list_worlds()["a100-ts4"]
+    with run_plugin(built, world, tmp_path) as run:
+        run.wait_for_counts({GPU: {"Healthy": 32}})
+        run.report_until({GPU: {"Healthy": 31, "Unhealthy": 1}}, world.machine.gpus[0], FATAL_XID)
+
+
+def test_driver_that_is_unloaded_takes_all_gpus_away(built: Path, tmp_path: Path) -> None:
+    with run_plugin(built, list_worlds()["a100"], tmp_path) as run:
+        run.wait_for_counts({GPU: {"Healthy": 8}})
+        run.machine.unlink()
+        run.wait_for_counts({GPU: {"Unhealthy": 8}})
+
+
+def test_mps_share_is_given_its_daemon_and_limits(built: Path, tmp_path: Path) -> None:
+    """Four shares: a quarter of the GPU's threads and memory each, set by NVIDIA's daemon."""
+    with run_plugin(built, list_worlds()["a100-mps4"], tmp_path) as run:
+        run.wait_for_counts({GPU: {"Healthy": 32}})
+        answer = run.allocate(GPU, 1)
+        commands = run.read_file("mps/nvidia.com/gpu/log/control.log").splitlines()
+
+    assert answer["envs"]["CUDA_MPS_PIPE_DIRECTORY"] == "/mps/nvidia.com/gpu/pipe"
+    assert {mount["host_path"] for mount in answer["mounts"]} == {
+        "/run/nvidia/mps/nvidia.com/gpu/pipe",
+        "/run/nvidia/mps/shm",
+    }
+    assert "set_default_active_thread_percentage 25" in commands
+    assert "set_default_device_pinned_mem_limit 0 20480M" in commands

@@ -7,8 +7,16 @@ from typing import Any
 
 import pytest
 
-from tests.realnodes.nvidia import discover_labels, find
-from tests.realnodes.nvml_config import read_text, write_text
+from tests.controlplane.processes import Process, wait_until
+from tests.realnodes.nvidia import (
+    DISCOVERY_SECONDS,
+    discover_labels,
+    discovery_command,
+    find,
+    make_environment,
+    read_labels,
+)
+from tests.realnodes.nvml_config import read_text, write_machine, write_text
 from tests.realnodes.worlds import list_worlds, make_machine
 
 RECORDED: dict[str, dict[str, Any]] = {
@@ -46,15 +54,27 @@ def test_labels_are_those_that_were_recorded(name: str, built: Path, tmp_path: P
         assert labels == {**RECORDED[name]["labels"], **DIFFERENT.get(name, {})}
 
 
-def test_another_driver_changes_the_labels(built: Path, tmp_path: Path) -> None:
-    """S3: the labels of driver and CUDA version, and no others."""
-    before = discover_labels(built, list_worlds()["a100"], tmp_path)
-    after = discover_labels(built, list_worlds()["a100-new-driver"], tmp_path)
+def test_another_driver_changes_the_labels_while_the_node_runs(built: Path, tmp_path: Path) -> None:
+    """S3: as after an upgrade of the driver; no labels change but those of driver and CUDA version."""
+    machine, settings, output = (tmp_path / name for name in ("machine", "settings", "labels"))
+    write_machine(list_worlds()["a100"].machine, machine)
+    settings.write_text(list_worlds()["a100"].settings(), "utf-8")
+    command = [*discovery_command(built, settings, output), "--sleep-interval=200ms"]
+    discovery = Process("gpu-feature-discovery", command, tmp_path / "log", make_environment(built, machine))
+    try:
+        wait_until("there are labels", output.exists, DISCOVERY_SECONDS, discovery)
+        before = read_labels(output)
+        write_machine(list_worlds()["a100-new-driver"].machine, machine)
+        wait_until("the labels change", lambda: read_labels(output) != before, DISCOVERY_SECONDS, discovery)
+        after = read_labels(output)
+    finally:
+        discovery.stop()
 
     changed = {name: (before[name], after[name]) for name in before if before[name] != after[name]}
     assert changed["nvidia.com/cuda.driver-version.full"] == ("550.54.15", "570.124.06")
     assert changed["nvidia.com/cuda.runtime-version.full"] == ("12.4", "12.8")
     assert [name for name in changed if not name.startswith("nvidia.com/cuda.")] == []
+    assert before.keys() == after.keys()
 
 
 @pytest.mark.parametrize("name", sorted(list_worlds()))

@@ -47,15 +47,6 @@ typedef struct {
     unsigned long long used;
 } nvmlMemory_t;
 
-/* Bytes; `version` is set by the caller. */
-typedef struct {
-    unsigned int version;
-    unsigned long long total;
-    unsigned long long reserved;
-    unsigned long long free;
-    unsigned long long used;
-} nvmlMemory_v2_t;
-
 typedef struct {
     unsigned int multiprocessorCount;
     unsigned int sharedCopyEngineCount;

@@ -18,6 +18,8 @@ COMPUTE_PROFILES = {1: 0, 2: 1, 3: 2, 4: 3, 7: 4}
 """Slices → the NVML_COMPUTE_INSTANCE_PROFILE_* number of nvml.h."""
 CLUSTER = "00000000-0000-0000-0000-000000000001"
 """The NVLink fabric that GPUs of models with one are in, in the recorded worlds."""
+MPS_ROOT = "/run/nvidia/mps"
+"""The folder on the host where the MPS daemon's sockets are, as in the device plugin's Helm chart."""
 FIRST_BUS, BUS_STEP = 0x10, 0x08
 """PCI buses of the GPUs: above those that a virtual machine has, so that nothing is read of the host's devices."""
 
@@ -39,6 +41,7 @@ class World:
             pairs = [resource.split(":") for resource in resources]
             shared = {"resources": [{"name": f"nvidia.com/{name}", "replicas": int(count)} for name, count in pairs]}
             if kind == "mps":
+                document["flags"]["mpsRoot"] = MPS_ROOT
                 document["sharing"] = {"mps": shared}
             else:
                 document["sharing"] = {"timeSlicing": {"renameByDefault": kind == "rename", **shared}}
