@@ -33,7 +33,6 @@ GO_FLAGS = ("-trimpath", "-mod=readonly", "-ldflags", "-s -w -extldflags=-Wl,-z,
 C_FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fvisibility=hidden", "-pthread", "-shared")
 C_LINK_FLAGS = (f"-Wl,-soname,{LIBRARY}", "-Wl,-z,nodelete")
 """nodelete: go-nvml closes the library between two uses, and handles are addresses in it."""
-
 DISCOVERY_SECONDS = 30
 """Bound on one run of gpu-feature-discovery."""
 
