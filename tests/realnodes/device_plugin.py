@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVIDIA's device plugin on the mock libnvidia-ml, with the kubelet's half of its API in place of a kubelet.
 
-Both run in a mount namespace of their own, as the plugin's paths are fixed: /var/lib/kubelet/device-plugins, /mps,
+Both run in namespaces of their own, as the plugin's paths are fixed: /var/lib/kubelet/device-plugins, /mps,
 /proc/driver and /dev are there what a node with the machine's GPUs has. Needs root.
 """
 
@@ -45,27 +45,33 @@ exec chroot /mnt "$3"
 
 It makes a root of its own, in which all is that of the machine but what is mounted here; /mps is that of a container.
 """
+UNSHARE = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
+"""With the first process of a PID namespace all others end, whoever started them."""
+SOCKET = "var/lib/kubelet/device-plugins/kubelet.sock"
 MPS_READY = "mps/.ready"
 """The file that mps-control-daemon makes when it has started (its cmd/mps-control-daemon/main.go)."""
 
 
 def missing() -> str:
-    """Say what this machine lacks for a mount namespace; empty if nothing."""
+    """Say what this machine lacks for the namespaces; empty if nothing."""
     if os.geteuid() != 0:
-        return "a mount namespace needs root"
+        return "the device plugin's namespaces need root"
     done = subprocess.run(
-        ["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True, text=True, check=False
+        [*UNSHARE, "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True, text=True, check=False
     )
-    return f"no mount namespace: {done.stderr.strip()}" if done.returncode else ""
+    return f"no mount and PID namespaces: {done.stderr.strip()}" if done.returncode else ""
 
 
 class PluginRun:
     """A running device plugin, and what it told the kubelet."""
 
-    def __init__(self, plugin: Process, kubelet: subprocess.Popen[str], output: Path, machine: Path) -> None:
+    def __init__(
+        self, plugin: Process, kubelet: subprocess.Popen[str], root: Path, output: Path, machine: Path
+    ) -> None:
         self.plugin = plugin
         self.machine = machine
         self._kubelet = kubelet
+        self._root = root
         self._output = output
 
     def _lines(self) -> list[dict[str, Any]]:
@@ -116,7 +122,7 @@ class PluginRun:
 
     def read_file(self, path: str) -> str:
         """Read a file of the plugin's root."""
-        return Path(f"/proc/{self._kubelet.pid}/root", path).read_text("utf-8")
+        return (self._root / path).read_text("utf-8")
 
     def _answers(self) -> list[dict[str, Any]]:
         return [line.get("answer") or line for line in self._lines() if "devices" not in line]
@@ -133,29 +139,34 @@ def run_plugin(built: Path, world: World, folder: Path) -> Iterator[PluginRun]:
     write_proc(world.machine, folder / "driver")
     words = ["sh", "-c", SETUP, "sh", str(folder / "driver"), str(devices), str(built / KUBELET)]
     with output.open("w") as lines, (folder / "kubelet.log").open("w") as log:
-        kubelet = subprocess.Popen(
-            ["setpriv", "--pdeathsig=KILL", "unshare", "--mount", *words],
+        unshare = subprocess.Popen(
+            ["setpriv", "--pdeathsig=KILL", *UNSHARE, *words],
             stdin=subprocess.PIPE,
             stdout=lines,
             stderr=log,
             text=True,
         )
-        root = Path(f"/proc/{kubelet.pid}/root")
-        socket = root / "var/lib/kubelet/device-plugins/kubelet.sock"
-        enter = ["setpriv", "--pdeathsig=KILL", "nsenter", f"--mount=/proc/{kubelet.pid}/ns/mnt", f"--root={root}"]
+    with contextlib.ExitStack() as stack:
+        stack.callback(_end, unshare)
+        wait_until("the namespace has a process", lambda: _children(unshare.pid), ANSWER_SECONDS)
+        (pid,) = _children(unshare.pid)
+        root = Path(f"/proc/{pid}/root")
+        enter = ["nsenter", f"--target={pid}", "--mount", "--pid", f"--root={root}", "setpriv", "--pdeathsig=KILL"]
         environment = make_environment(built, machine)
-        with contextlib.ExitStack() as stack:
-            stack.callback(_end, kubelet)
-            wait_until("the kubelet's socket is there", socket.exists, ANSWER_SECONDS)
-            if world.sharing.startswith("mps"):
-                command = [*enter, str(built / "mps-control-daemon"), f"--config-file={settings}"]
-                daemon = Process("mps-control-daemon", command, folder / "mps.log", environment)
-                stack.callback(daemon.stop)
-                wait_until("the MPS daemon is ready", (root / MPS_READY).exists, ANSWER_SECONDS, daemon)
-            command = [*enter, str(built / "nvidia-device-plugin"), f"--config-file={settings}", "--pass-device-specs"]
-            plugin = Process("device-plugin", command, folder / "log", environment)
-            stack.callback(plugin.stop)
-            yield PluginRun(plugin, kubelet, output, machine)
+        wait_until("the kubelet's socket is there", (root / SOCKET).exists, ANSWER_SECONDS)
+        if world.sharing.startswith("mps"):
+            command = [*enter, str(built / "mps-control-daemon"), f"--config-file={settings}"]
+            daemon = Process("mps-control-daemon", command, folder / "mps.log", environment)
+            stack.callback(daemon.stop)
+            wait_until("the MPS daemon is ready", (root / MPS_READY).exists, ANSWER_SECONDS, daemon)
+        command = [*enter, str(built / "nvidia-device-plugin"), f"--config-file={settings}", "--pass-device-specs"]
+        plugin = Process("device-plugin", command, folder / "log", environment)
+        stack.callback(plugin.stop)
+        yield PluginRun(plugin, unshare, root, output, machine)
+
+
+def _children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()]
 
 
 def _end(process: subprocess.Popen[str]) -> None:
