@@ -19,7 +19,8 @@ BUILT = HERE.parent.parent / ".controlplane"
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 SOURCES = ("go.mod", "go.sum", "main.go", "extender.go")
 NOOP_EXTENDER = "noop-extender"
-"""Only the built binary has it; ready binaries do not."""
+NODE_PROGRAMS = ("kubelet", "kube-proxy")
+"""Only the built binary has these and NOOP_EXTENDER; ready binaries do not."""
 VARIABLES = ("GPU_USHER_ASSETS", "KUBEBUILDER_ASSETS")
 BUILD_SECONDS = 1500
 """Seconds for a cold build, which took 245 s on two cores with an empty Go cache."""
@@ -46,7 +47,7 @@ def find_binaries() -> Binaries | str:
     built = _target()
     if built.is_file():
         return Binaries(
-            {program: (str(built), program) for program in (*PROGRAMS, NOOP_EXTENDER)}, "built from tests/controlplane"
+            {program: (str(built), program) for program in (*PROGRAMS, NOOP_EXTENDER, *NODE_PROGRAMS)}, "built from tests/controlplane"
         )
     return f"no control plane: run `make controlplane` (needs Go {_go_version()}), or set {VARIABLES[0]} to a directory"
 

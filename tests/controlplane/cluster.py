@@ -54,14 +54,23 @@ TOKENS = {
 class ControlPlane:
     """etcd and kube-apiserver, and on demand the controllers and a scheduler."""
 
+    address = "127.0.0.1"
+    names: tuple[str, ...] | None = None
+    service_range = "10.0.0.0/24"
+    authorization = "RBAC"
+    admission_off: tuple[str, ...] = ("TaintNodesByCondition",)
+    admission_on: tuple[str, ...] = ()
+    controllers: tuple[str, ...] = CONTROLLERS
+    tokens: Mapping[str, tuple[str, str]] = TOKENS
+
     def __init__(self, binaries: Binaries, folder: Path, controllers: bool = True) -> None:
         self.folder = folder
-        self._binaries = binaries
+        self.binaries = binaries
         self._processes: dict[str, Process] = {}
         self.schedulers: dict[str, Scheduler] = {}
         self._etcd_url = f"http://127.0.0.1:{free_port()}"
         self.port = free_port()
-        self.url = f"https://127.0.0.1:{self.port}"
+        self.url = f"https://{self.address}:{self.port}"
         self._prepare()
         self.start_etcd()
         self.start_apiserver(controllers)
@@ -72,7 +81,7 @@ class ControlPlane:
             wait_until("the default service account is made", self._has_service_account, START_SECONDS)
 
     def _prepare(self) -> None:
-        self.ca = issue_if_needed(self.folder / "pki", dt.datetime.now(dt.UTC)).ca or Path()
+        self.ca = issue_if_needed(self.folder / "pki", dt.datetime.now(dt.UTC), self.names).ca or Path()
         key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         (self.folder / "sa.key").write_bytes(
             key.private_bytes(
@@ -81,13 +90,13 @@ class ControlPlane:
                 serialization.NoEncryption(),
             )
         )
-        rows = [f'{name}-token,{user},{name},"{group}"' for name, (user, group) in TOKENS.items()]
+        rows = [f'{name}-token,{user},{name},"{group}"' for name, (user, group) in self.tokens.items()]
         (self.folder / "tokens.csv").write_text("\n".join(rows) + "\n", "utf-8")
 
     def kubeconfig(self, token: str, port: int | None = None) -> Path:
         """Write a kubeconfig for one of TOKENS; `port` is that of a relay, instead of the API server's own."""
         path = self.folder / f"{token}{port or ''}.kubeconfig"
-        server = f"https://127.0.0.1:{port or self.port}"
+        server = f"https://{self.address}:{port or self.port}"
         document = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -118,25 +127,27 @@ class ControlPlane:
 
     def start_apiserver(self, service_accounts: bool = True) -> None:
         """Start kube-apiserver, and wait until it is ready."""
-        off = ["TaintNodesByCondition", *([] if service_accounts else ["ServiceAccount"])]
+        off = [*self.admission_off, *([] if service_accounts else ["ServiceAccount"])]
         pki = self.folder / "pki"
         flags = {
             "etcd-servers": self._etcd_url,
-            "bind-address": "127.0.0.1",
+            "bind-address": self.address,
             "secure-port": str(self.port),
             "tls-cert-file": str(pki / "tls.crt"),
             "tls-private-key-file": str(pki / "tls.key"),
             "token-auth-file": str(self.folder / "tokens.csv"),
             "allow-privileged": "true",
-            "authorization-mode": "RBAC",
+            "authorization-mode": self.authorization,
             "service-account-issuer": "https://kubernetes.default.svc",
             "service-account-key-file": str(self.folder / "sa.key"),
             "service-account-signing-key-file": str(self.folder / "sa.key"),
-            "service-cluster-ip-range": "10.0.0.0/24",
+            "service-cluster-ip-range": self.service_range,
             "disable-admission-plugins": ",".join(off),
+            "enable-admission-plugins": ",".join(self.admission_on),
             "max-requests-inflight": "3000",
             "max-mutating-requests-inflight": "1000",
             "runtime-config": "resource.k8s.io/v1=true",
+            "kubelet-preferred-address-types": "InternalIP",
         }
         process = self._start("kube-apiserver", flags)
         context = ssl.create_default_context(cafile=str(self.ca))
@@ -154,7 +165,7 @@ class ControlPlane:
     def _controller_flags(self) -> dict[str, str]:
         return {
             "kubeconfig": str(self.kubeconfig("admin")),
-            "controllers": ",".join(CONTROLLERS),
+            "controllers": ",".join(self.controllers),
             "service-account-private-key-file": str(self.folder / "sa.key"),
             "root-ca-file": str(self.ca),
             "leader-elect": "false",
@@ -189,7 +200,7 @@ class ControlPlane:
         return scheduler
 
     def _start(self, name: str, flags: Mapping[str, str], program: str | None = None) -> Process:
-        command = [*self._binaries.command(program or name), *(f"--{key}={value}" for key, value in flags.items())]
+        command = [*self.binaries.command(program or name), *(f"--{key}={value}" for key, value in flags.items())]
         self._processes[name] = Process(name, command, self.folder / f"{name}.log")
         return self._processes[name]
 

@@ -6,6 +6,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 
@@ -15,13 +16,17 @@ import (
 	"k8s.io/kubectl/pkg/cmd"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
 var parts = map[string]func() *cobra.Command{
 	"kube-apiserver":          apiserver.NewAPIServerCommand,
 	"kube-controller-manager": controllermanager.NewControllerManagerCommand,
 	"kube-scheduler":          func() *cobra.Command { return scheduler.NewSchedulerCommand() },
+	"kubelet":                 func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) },
+	"kube-proxy":              proxy.NewProxyCommand,
 	"kubectl":                 cmd.NewDefaultKubectlCommand,
 	"noop-extender":           newNoopExtender,
 }
@@ -38,7 +43,7 @@ func main() {
 	}
 	command, known := parts[part]
 	if !known {
-		fmt.Fprintf(os.Stderr, "controlplane: got %q, wants etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl or noop-extender\n", part)
+		fmt.Fprintf(os.Stderr, "controlplane: got %q, wants etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kube-proxy, kubectl or noop-extender\n", part)
 		os.Exit(2)
 	}
 	os.Exit(cli.Run(command()))

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole cluster in a sandbox: the control plane, nodes with kubelets, and what is installed on them."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.controlplane.binaries import Binaries
+from tests.realnodes.control_plane import NAMES, RealControlPlane
+from tests.realnodes.node import Node
+from tests.realnodes.sandbox import STATE
+from tests.realnodes.worlds import World
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A running control plane and its nodes, by name."""
+
+    plane: RealControlPlane
+    nodes: Mapping[str, Node]
+
+
+def state_folder() -> Path | None:
+    """Give the folder that goes with the sandbox; None outside of one."""
+    named = os.environ.get(STATE)
+    return Path(named) if named else None
+
+
+@contextmanager
+def real_cluster(binaries: Binaries, images: Mapping[str, Path], built: Path, worlds: Sequence[World]) -> Iterator[Cluster]:
+    """Run a cluster as long as the block lasts, with one node for each world, its device plugin and its labels.
+
+    `images` are OCI archives by reference; `built` has NVIDIA's components.
+    """
+    state = state_folder()
+    assert state is not None, "real nodes run in a sandbox: python -m tests.realnodes.sandbox COMMAND"
+    folder = state / "control-plane"
+    folder.mkdir()
+    plane = RealControlPlane(binaries, folder)
+    nodes = {name: Node(plane, name, number, state, world) for number, (name, world) in enumerate(zip(NAMES, worlds), 1)}
+    try:
+        for node in nodes.values():
+            node.start(images)
+            node.start_device_plugin(built)
+            node.discover_features(built)
+        yield Cluster(plane, nodes)
+    finally:
+        for node in nodes.values():
+            node.close()
+        plane.close()
