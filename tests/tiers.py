@@ -2,7 +2,8 @@
 """`python -m tests.tiers TIER…`: run the tests of one or more tiers, and print how long each took.
 
 `test` needs only Python. `e2e` runs real components: the control plane, Prometheus, HAProxy, helm. `browser` runs
-Chromium. `thorough` generates inputs by the hundred thousand. Tests marked `long` run only in `make test-long`.
+Chromium. `nodes` runs kubelets, containers and NVIDIA's components in a sandbox. `thorough` generates inputs by the
+hundred thousand. Tests marked `long` run only in `make test-long`.
 """
 
 import resource
@@ -10,6 +11,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+
+from tests.realnodes.sandbox import missing
 
 MARKS: Mapping[str, tuple[str, ...]] = {
     "components": (
@@ -23,6 +26,10 @@ MARKS: Mapping[str, tuple[str, ...]] = {
         "tests/deploy/test_identities.py",
         "tests/deploy/test_network_policy.py",
         "tests/deploy/test_image.py::test_buildkit",
+        "tests/realnodes/test_device_plugin.py",
+        "tests/realnodes/test_images.py",
+        "tests/realnodes/test_labels.py",
+        "tests/realnodes/test_nvml.py",
         "tests/telemetry/test_dashboard.py::test_prometheus",
         "tests/telemetry/test_metrics.py::test_metrics_are_named",
         "tests/telemetry/test_metrics.py::test_the_linter",
@@ -30,6 +37,11 @@ MARKS: Mapping[str, tuple[str, ...]] = {
         "tests/telemetry/test_stack.py",
     ),
     "browser": ("tests/browser/",),
+    "nodes": (
+        "tests/realnodes/test_whole_path.py",
+        "tests/realnodes/test_bypass.py",
+        "tests/realnodes/test_installed.py",
+    ),
     "thorough": (
         "tests/admission/test_affinity_necessary.py",
         "tests/admission/test_hundred_thousand.py",
@@ -39,12 +51,14 @@ MARKS: Mapping[str, tuple[str, ...]] = {
 }
 """Mark → the first characters of the names of the tests that tests/conftest.py gives it."""
 TIERS: Mapping[str, str] = {
-    "test": "not (components or browser or thorough or long)",
+    "test": "not (components or browser or nodes or thorough or long)",
     "e2e": "components and not long",
     "browser": "browser and not long",
+    "nodes": "nodes and not long",
     "thorough": "thorough and not long",
 }
 """Tier → the marks by which pytest selects its tests."""
+SANDBOX = (sys.executable, "-m", "tests.realnodes.sandbox")
 SHARED = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 """Options for two processes that share the tests file by file, in the order of tests/conftest.py."""
 
@@ -52,7 +66,13 @@ SHARED = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 def run(tier: str) -> int:
     """Run a tier, and return pytest's exit code."""
     began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    code = subprocess.run([sys.executable, "-m", "pytest", *SHARED, "-m", TIERS[tier]], check=False).returncode
+    pytest = (sys.executable, "-m", "pytest")
+    command = (
+        (*SANDBOX, *pytest, "-m", TIERS[tier])
+        if tier == "nodes" and not missing()
+        else (*pytest, *SHARED, "-m", TIERS[tier])
+    )
+    code = subprocess.run(command, check=False).returncode
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     print(f"{tier}: {time.monotonic() - began:.0f} s, {spent:.0f} s of CPU", flush=True)

@@ -46,9 +46,8 @@ def find_binaries() -> Binaries | str:
             return _ready_made(variable, Path(folder))
     built = _target()
     if built.is_file():
-        return Binaries(
-            {program: (str(built), program) for program in (*PROGRAMS, NOOP_EXTENDER, *NODE_PROGRAMS)}, "built from tests/controlplane"
-        )
+        programs = (*PROGRAMS, NOOP_EXTENDER, *NODE_PROGRAMS)
+        return Binaries({program: (str(built), program) for program in programs}, "built from tests/controlplane")
     return f"no control plane: run `make controlplane` (needs Go {_go_version()}), or set {VARIABLES[0]} to a directory"
 
 

@@ -29,7 +29,9 @@ def state_folder() -> Path | None:
 
 
 @contextmanager
-def real_cluster(binaries: Binaries, images: Mapping[str, Path], built: Path, worlds: Sequence[World]) -> Iterator[Cluster]:
+def real_cluster(
+    binaries: Binaries, images: Mapping[str, Path], built: Path, worlds: Sequence[World]
+) -> Iterator[Cluster]:
     """Run a cluster as long as the block lasts, with one node for each world, its device plugin and its labels.
 
     `images` are OCI archives by reference; `built` has NVIDIA's components.
@@ -39,7 +41,8 @@ def real_cluster(binaries: Binaries, images: Mapping[str, Path], built: Path, wo
     folder = state / "control-plane"
     folder.mkdir()
     plane = RealControlPlane(binaries, folder)
-    nodes = {name: Node(plane, name, number, state, world) for number, (name, world) in enumerate(zip(NAMES, worlds), 1)}
+    named = zip(NAMES, worlds, strict=False)
+    nodes = {name: Node(plane, name, number, state, world) for number, (name, world) in enumerate(named, 1)}
     try:
         for node in nodes.values():
             node.start(images)

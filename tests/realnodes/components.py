@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs of a node that are not Kubernetes' own: containerd, runc, CNI plugins and nft, as Debian packages them."""
+"""The programs of a node that are not Kubernetes': containerd, runc, CNI plugins and nft, from Debian's packages."""
 
 import os
 import sys

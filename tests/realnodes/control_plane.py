@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 from tests.controlplane.binaries import Binaries
-from tests.controlplane.cluster import CONTROLLERS, ControlPlane
+from tests.controlplane.cluster import CONTROLLERS, TOKENS, ControlPlane
 from tests.controlplane.processes import Process
 from tests.realnodes.components import environment
 
@@ -22,7 +22,15 @@ NODE_CONTROLLERS = (
     "taint-eviction-controller",
     "pod-garbage-collector-controller",
 )
-NAMES = ("node-1", "node-2")
+NAMES = ("node-1", "node-2", "node-3")
+
+
+IDENTITIES = {
+    **TOKENS,
+    "kube-proxy": ("system:kube-proxy", ""),
+    **{name: (f"system:node:{name}", "system:nodes") for name in NAMES},
+}
+"""Token (name-token) → user and group; the node authorizer knows a kubelet by its name and group."""
 
 
 class RealControlPlane(ControlPlane):
@@ -35,11 +43,7 @@ class RealControlPlane(ControlPlane):
     admission_off = ()
     admission_on = ("NodeRestriction",)
     controllers = (*CONTROLLERS, *NODE_CONTROLLERS)
-    tokens = {
-        **ControlPlane.tokens,
-        "kube-proxy": ("system:kube-proxy", ""),
-        **{name: (f"system:node:{name}", "system:nodes") for name in NAMES},
-    }
+    tokens = IDENTITIES
 
     def __init__(self, binaries: Binaries, folder: Path) -> None:
         make_bridge()

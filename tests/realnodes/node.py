@@ -158,7 +158,8 @@ class Node:
         self._processes["kubelet"] = Process("kubelet", command, self.folder / "kubelet.log", environment())
 
     def start_device_plugin(self, built: Path) -> None:
-        """Start NVIDIA's device plugin, unmodified, on the mock driver, and wait until the kubelet counts its devices."""
+        """Start NVIDIA's device plugin on the mock driver, and wait until the kubelet counts its devices."""
+        self._built = built
         command = [
             *self._enter(),
             str(built / "nvidia-device-plugin"),
@@ -171,10 +172,15 @@ class Node:
         )
         wait_until(
             f"{self.name} offers GPUs",
-            lambda: any(name.startswith("nvidia.com/") and amount != "0" for name, amount in self.allocatable().items()),
+            lambda: any(name.startswith("nvidia.com/") and int(n) > 0 for name, n in self.allocatable().items()),
             START_SECONDS,
             self._processes["device-plugin"],
         )
+
+    def restart_device_plugin(self) -> None:
+        """Start the device plugin anew, after which it trusts every GPU again."""
+        self.stop("device-plugin")
+        self.start_device_plugin(self._built)
 
     def discover_features(self, built: Path) -> dict[str, str]:
         """Run NVIDIA's gpu-feature-discovery once, and put its labels on the node.

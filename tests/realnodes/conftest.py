@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One cluster with real nodes for all tests of the tier `nodes`, which runs in a sandbox (tests/tiers.py)."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.controlplane.binaries import find_binaries
+from tests.realnodes import components, images, nvidia, sandbox
+from tests.realnodes.cluster import Cluster, real_cluster, state_folder
+from tests.realnodes.control_plane import NAMES
+from tests.realnodes.worlds import make_world
+
+WORLDS = ("h100", "a100-mig-mixed", "a100-ts4-rename")
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """A cluster with three nodes: H100, A100 cut into MIG slices, and A100 of which each has four shares.
+
+    Skips where it cannot run.
+    """
+    if state_folder() is None:
+        pytest.skip(sandbox.missing() or "real nodes run in a sandbox: make e2e-nodes")
+    binaries, programs, archives, built = find_binaries(), components.find_programs(), images.find(), nvidia.find()
+    lacking = [why for why in (binaries, programs, archives, built) if isinstance(why, str)]
+    if isinstance(binaries, str) or isinstance(archives, str) or isinstance(built, str) or lacking:
+        pytest.skip(lacking[0])
+    assert isinstance(archives, Path)
+    worlds = [make_world(world, name) for world, name in zip(WORLDS, NAMES, strict=True)]
+    with real_cluster(binaries, images.archives(archives), built, worlds) as running:
+        yield running

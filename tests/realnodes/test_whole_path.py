@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A GPU pod from its manifest to its container: webhook, scheduler, kubelet, NVIDIA's device plugin, runc."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.controlplane.kubectl import Object
+from tests.e2e.stage import (
+    Service,
+    create_namespace,
+    create_pod,
+    eventually,
+    gpu_pod,
+    install_webhooks,
+    read_pod,
+    serving,
+    start_scheduler,
+    wait_for_node,
+)
+from tests.realnodes.cluster import Cluster
+from tests.realnodes.nvml_config import report_xid
+
+LOOK = (
+    "echo devices=$NVIDIA_VISIBLE_DEVICES; ls /dev | grep '^nvidia[0-9]'; ls /dev/nvidia-caps 2>/dev/null; sleep 1000"
+)
+"""What a container says of itself: the devices that the runtime was told of, and the device files that it got."""
+GPU, SLICE, LARGE_SLICE, SHARE = (f"nvidia.com/{name}" for name in ("gpu", "mig-1g.10gb", "mig-3g.40gb", "gpu.shared"))
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a container saw: the devices by UUID, the GPUs by device file, and MIG's capability files."""
+
+    devices: tuple[str, ...]
+    gpus: tuple[str, ...]
+    capabilities: tuple[str, ...]
+
+
+@pytest.fixture(scope="module")
+def service(cluster: Cluster) -> Iterator[Service]:
+    """The service, its webhooks, and a scheduler that asks it."""
+    with serving(cluster.plane) as running:
+        install_webhooks(cluster.plane, running)
+        start_scheduler(cluster.plane, running)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def namespace(cluster: Cluster, service: Service) -> str:
+    assert service.ready()
+    return create_namespace(cluster.plane, "team-a")
+
+
+def container_pod(name: str, namespace: str, limits: dict[str, Any], **more: Any) -> Object:
+    """Write a pod whose container says what it sees, and ends at once when it is told to."""
+    pod = gpu_pod(name, namespace, limits, image="gpu-usher.test/shell:1", terminationGracePeriodSeconds=1, **more)
+    pod["spec"]["containers"][0]["command"] = ["sh", "-c", LOOK]
+    return pod
+
+
+def wait_for_phase(cluster: Cluster, pod: Object, phase: str = "Running") -> Object:
+    """Wait until the kubelet reports a phase of a pod, and return the pod."""
+    name = pod["metadata"]["name"]
+    eventually(f"{name} is {phase}", lambda: read_pod(cluster.plane, pod)["status"]["phase"] == phase)
+    return read_pod(cluster.plane, pod)
+
+
+def read_seen(cluster: Cluster, pod: Object) -> Seen:
+    """Read what the container of a running pod said."""
+    where = ["--namespace", pod["metadata"]["namespace"]]
+    eventually("it has said what it sees", lambda: cluster.plane.kubectl("logs", *where, pod["metadata"]["name"]).out)
+    lines = cluster.plane.kubectl("logs", *where, pod["metadata"]["name"]).out.split()
+    devices = lines[0].removeprefix("devices=")
+    return Seen(
+        tuple(devices.split(",")) if devices else (),
+        tuple(sorted(line for line in lines[1:] if re.fullmatch(r"nvidia\d+", line))),
+        tuple(sorted(line for line in lines[1:] if line.startswith("nvidia-cap"))),
+    )
+
+
+def delete(cluster: Cluster, pod: Object) -> None:
+    """Delete a pod, and wait until the kubelet has let it go."""
+    path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
+    cluster.plane.api.delete(path)
+    eventually("it is gone", lambda: cluster.plane.api.client.get(path).status_code == 404)
+
+
+@pytest.mark.parametrize(
+    ("limits", "node", "prefix", "gpus", "capabilities"),
+    [
+        pytest.param({GPU: 1}, "node-1", "GPU-", 1, 0, id="a whole GPU"),
+        pytest.param({GPU: 3}, "node-1", "GPU-", 3, 0, id="three whole GPUs"),
+        pytest.param({SLICE: 1}, "node-2", "MIG-", 1, 2, id="a MIG slice"),
+        pytest.param({LARGE_SLICE: 1}, "node-2", "MIG-", 1, 2, id="a larger MIG slice"),
+        pytest.param({SHARE: 1}, "node-3", "GPU-", 1, 0, id="a share of a GPU"),
+    ],
+)
+def test_container_sees_the_devices_that_it_asked_for_and_no_others(
+    cluster: Cluster, namespace: str, limits: dict[str, int], node: str, prefix: str, gpus: int, capabilities: int
+) -> None:
+    """F1, F31: requests alone, which the API server refuses, become limits; the rest is NVIDIA's and the kubelet's."""
+    name = "p" + re.sub(r"\W", "-", next(iter(limits))).lower() + str(next(iter(limits.values())))
+    pod = container_pod(name, namespace, {}, requests=limits)
+    create_pod(cluster.plane, pod)
+
+    assert wait_for_node(cluster.plane, pod) == node
+    wait_for_phase(cluster, pod)
+    seen = read_seen(cluster, pod)
+
+    assert len(seen.devices) == sum(limits.values())
+    assert all(device.startswith(prefix) for device in seen.devices)
+    assert (len(seen.gpus), len(seen.capabilities)) == (gpus, capabilities)
+    delete(cluster, pod)
+
+
+def test_sick_gpu_is_taken_from_the_node_and_from_nobody_else(cluster: Cluster, namespace: str) -> None:
+    """F42: the plugin withdraws a GPU with an XID; a pod that wants all eight is told why it waits."""
+    node = cluster.nodes["node-1"]
+    first = node.world.machine.gpus[0]
+
+    def withdrawn() -> bool:
+        report_xid(node.folder / "machine", first, 79)
+        return node.allocatable()[GPU] == "7"
+
+    eventually("the plugin has withdrawn it", withdrawn)
+    pod = container_pod("eight", namespace, {GPU: 8})
+    create_pod(cluster.plane, pod)
+    eventually("the scheduler has refused it", lambda: "0/3 nodes" in str(read_pod(cluster.plane, pod)["status"]))
+
+    delete(cluster, pod)
+    node.restart_device_plugin()
+    eventually("it is back", lambda: node.allocatable()[GPU] == "8")
