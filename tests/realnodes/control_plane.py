@@ -4,6 +4,7 @@
 import subprocess
 from pathlib import Path
 
+from app.tls.serving_certificates import NAMES as DEFAULT_NAMES
 from tests.controlplane.binaries import Binaries
 from tests.controlplane.cluster import CONTROLLERS, TOKENS, ControlPlane
 from tests.controlplane.processes import Process
@@ -37,7 +38,7 @@ class RealControlPlane(ControlPlane):
     """A control plane with Node authorization, NodeRestriction, and a kube-proxy of its own for webhook calls."""
 
     address = ADDRESS
-    names = (ADDRESS, FIRST_SERVICE, "kubernetes", "kubernetes.default", "kubernetes.default.svc")
+    names = (*DEFAULT_NAMES, ADDRESS, FIRST_SERVICE, "kubernetes", "kubernetes.default", "kubernetes.default.svc")
     service_range = SERVICES
     authorization = "Node,RBAC"
     admission_off = ()
