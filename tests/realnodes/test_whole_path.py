@@ -3,41 +3,27 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
-from tests.controlplane.kubectl import Object
 from tests.e2e.stage import (
+    OURS,
     Service,
     create_namespace,
     create_pod,
     eventually,
-    gpu_pod,
     install_webhooks,
     read_pod,
+    remove_webhooks,
     serving,
     start_scheduler,
     wait_for_node,
 )
 from tests.realnodes.cluster import Cluster
+from tests.realnodes.containers import container_pod, delete_pod, read_seen, wait_for_phase
 from tests.realnodes.nvml_config import report_xid
 
-LOOK = (
-    "echo devices=$NVIDIA_VISIBLE_DEVICES; ls /dev | grep '^nvidia[0-9]'; ls /dev/nvidia-caps 2>/dev/null; sleep 1000"
-)
-"""What a container says of itself: the devices that the runtime was told of, and the device files that it got."""
 GPU, SLICE, LARGE_SLICE, SHARE = (f"nvidia.com/{name}" for name in ("gpu", "mig-1g.10gb", "mig-3g.40gb", "gpu.shared"))
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What a container saw: the devices by UUID, the GPUs by device file, and MIG's capability files."""
-
-    devices: tuple[str, ...]
-    gpus: tuple[str, ...]
-    capabilities: tuple[str, ...]
 
 
 @pytest.fixture(scope="module")
@@ -47,46 +33,14 @@ def service(cluster: Cluster) -> Iterator[Service]:
         install_webhooks(cluster.plane, running)
         start_scheduler(cluster.plane, running)
         yield running
+        cluster.plane.stop(OURS)
+        remove_webhooks(cluster.plane)
 
 
 @pytest.fixture(scope="module")
 def namespace(cluster: Cluster, service: Service) -> str:
     assert service.ready()
     return create_namespace(cluster.plane, "team-a")
-
-
-def container_pod(name: str, namespace: str, limits: dict[str, Any], **more: Any) -> Object:
-    """Write a pod whose container says what it sees, and ends at once when it is told to."""
-    pod = gpu_pod(name, namespace, limits, image="gpu-usher.test/shell:1", terminationGracePeriodSeconds=1, **more)
-    pod["spec"]["containers"][0]["command"] = ["sh", "-c", LOOK]
-    return pod
-
-
-def wait_for_phase(cluster: Cluster, pod: Object, phase: str = "Running") -> Object:
-    """Wait until the kubelet reports a phase of a pod, and return the pod."""
-    name = pod["metadata"]["name"]
-    eventually(f"{name} is {phase}", lambda: read_pod(cluster.plane, pod)["status"]["phase"] == phase)
-    return read_pod(cluster.plane, pod)
-
-
-def read_seen(cluster: Cluster, pod: Object) -> Seen:
-    """Read what the container of a running pod said."""
-    where = ["--namespace", pod["metadata"]["namespace"]]
-    eventually("it has said what it sees", lambda: cluster.plane.kubectl("logs", *where, pod["metadata"]["name"]).out)
-    lines = cluster.plane.kubectl("logs", *where, pod["metadata"]["name"]).out.split()
-    devices = lines[0].removeprefix("devices=")
-    return Seen(
-        tuple(devices.split(",")) if devices else (),
-        tuple(sorted(line for line in lines[1:] if re.fullmatch(r"nvidia\d+", line))),
-        tuple(sorted(line for line in lines[1:] if line.startswith("nvidia-cap"))),
-    )
-
-
-def delete(cluster: Cluster, pod: Object) -> None:
-    """Delete a pod, and wait until the kubelet has let it go."""
-    path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
-    cluster.plane.api.delete(path)
-    eventually("it is gone", lambda: cluster.plane.api.client.get(path).status_code == 404)
 
 
 @pytest.mark.parametrize(
@@ -113,8 +67,8 @@ def test_container_sees_the_devices_that_it_asked_for_and_no_others(
 
     assert len(seen.devices) == sum(limits.values())
     assert all(device.startswith(prefix) for device in seen.devices)
-    assert (len(seen.gpus), len(seen.capabilities)) == (gpus, capabilities)
-    delete(cluster, pod)
+    assert (len(seen.gpus), len(seen.capabilities), seen.denied) == (gpus, capabilities, ())
+    delete_pod(cluster, pod)
 
 
 def test_sick_gpu_is_taken_from_the_node_and_from_nobody_else(cluster: Cluster, namespace: str) -> None:
@@ -131,6 +85,6 @@ def test_sick_gpu_is_taken_from_the_node_and_from_nobody_else(cluster: Cluster, 
     create_pod(cluster.plane, pod)
     eventually("the scheduler has refused it", lambda: "0/3 nodes" in str(read_pod(cluster.plane, pod)["status"]))
 
-    delete(cluster, pod)
+    delete_pod(cluster, pod)
     node.restart_device_plugin()
     eventually("it is back", lambda: node.allocatable()[GPU] == "8")
