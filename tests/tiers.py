@@ -26,10 +26,6 @@ MARKS: Mapping[str, tuple[str, ...]] = {
         "tests/deploy/test_identities.py",
         "tests/deploy/test_network_policy.py",
         "tests/deploy/test_image.py::test_buildkit",
-        "tests/realnodes/test_device_plugin.py",
-        "tests/realnodes/test_images.py",
-        "tests/realnodes/test_labels.py",
-        "tests/realnodes/test_nvml.py",
         "tests/telemetry/test_dashboard.py::test_prometheus",
         "tests/telemetry/test_metrics.py::test_metrics_are_named",
         "tests/telemetry/test_metrics.py::test_the_linter",
@@ -37,11 +33,7 @@ MARKS: Mapping[str, tuple[str, ...]] = {
         "tests/telemetry/test_stack.py",
     ),
     "browser": ("tests/browser/",),
-    "nodes": (
-        "tests/realnodes/test_whole_path.py",
-        "tests/realnodes/test_bypass.py",
-        "tests/realnodes/test_installed.py",
-    ),
+    "nodes": ("tests/realnodes/",),
     "thorough": (
         "tests/admission/test_affinity_necessary.py",
         "tests/admission/test_hundred_thousand.py",

@@ -27,6 +27,8 @@ from tests.controlplane.processes import Process, free_port, wait_until
 
 START_SECONDS = 90
 """Seconds for the start of each part; kube-apiserver takes about 6 s."""
+NODE_GRACE_SECONDS = 12
+"""After so long without a heartbeat a real node (tests/realnodes) is NotReady; Kubernetes' own default is 50."""
 CONTROLLERS = (
     "cronjob-controller",
     "daemonset-controller",
@@ -173,6 +175,7 @@ class ControlPlane:
             "secure-port": str(free_port()),
             "kube-api-qps": "500",
             "kube-api-burst": "1000",
+            "node-monitor-grace-period": f"{NODE_GRACE_SECONDS}s",
         }
 
     def start_scheduler(self, configuration: Mapping[str, Any], name: str = "kube-scheduler") -> "Scheduler":

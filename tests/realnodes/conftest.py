@@ -1,17 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """One cluster with real nodes for all tests of the tier `nodes`, which runs in a sandbox (tests/tiers.py)."""
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.controlplane.binaries import find_binaries
+from tests.e2e.stage import (
+    OURS,
+    Service,
+    create_namespace,
+    install_webhooks,
+    remove_webhooks,
+    serving,
+    start_scheduler,
+)
 from tests.realnodes import components, images, nvidia, sandbox
 from tests.realnodes.cluster import Cluster, real_cluster, state_folder
 from tests.realnodes.control_plane import NAMES
 from tests.realnodes.worlds import make_world
 
+TEAMS = itertools.count(1)
 WORLDS = ("h100", "a100-mig-mixed", "a100-ts4-rename")
 
 
@@ -31,3 +42,21 @@ def cluster() -> Iterator[Cluster]:
     worlds = [make_world(world, name) for world, name in zip(WORLDS, NAMES, strict=True)]
     with real_cluster(binaries, images.archives(archives), built, worlds) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def service(cluster: Cluster) -> Iterator[Service]:
+    """The service, its webhooks, and a scheduler that asks it."""
+    with serving(cluster.plane) as running:
+        install_webhooks(cluster.plane, running)
+        start_scheduler(cluster.plane, running)
+        yield running
+        cluster.plane.stop(OURS)
+        remove_webhooks(cluster.plane)
+
+
+@pytest.fixture(scope="module")
+def namespace(cluster: Cluster, service: Service) -> str:
+    """A namespace of the module's own, whose pods the service completes."""
+    assert service.ready()
+    return create_namespace(cluster.plane, f"team-{next(TEAMS)}")

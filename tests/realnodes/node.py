@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,13 @@ class Node:
             self._processes["device-plugin"],
         )
 
+    def change_driver(self, driver: str, cuda: str) -> None:
+        """Replace the driver as an upgrade does: the machine's file, then the plugin and the labels."""
+        self.world = replace(self.world, machine=replace(self.world.machine, driver=driver, cuda=cuda))
+        write_machine(self.world.machine, self.folder / "machine")
+        self.restart_device_plugin()
+        self.discover_features(self._built)
+
     def restart_device_plugin(self) -> None:
         """Start the device plugin anew, after which it trusts every GPU again."""
         self.stop("device-plugin")
@@ -261,6 +269,7 @@ KUBELET_CONFIG: Mapping[str, Any] = {
     "authorization": {"mode": "AlwaysAllow"},
     "evictionHard": {"memory.available": "50Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
     "imageMinimumGCAge": "24h",
+    "nodeLeaseDurationSeconds": 8,
     "nodeStatusUpdateFrequency": "2s",
     "nodeStatusReportFrequency": "10s",
     "resolvConf": "",

@@ -2,21 +2,13 @@
 """A GPU pod from its manifest to its container: webhook, scheduler, kubelet, NVIDIA's device plugin, runc."""
 
 import re
-from collections.abc import Iterator
 
 import pytest
 
 from tests.e2e.stage import (
-    OURS,
-    Service,
-    create_namespace,
     create_pod,
     eventually,
-    install_webhooks,
     read_pod,
-    remove_webhooks,
-    serving,
-    start_scheduler,
     wait_for_node,
 )
 from tests.realnodes.cluster import Cluster
@@ -24,23 +16,6 @@ from tests.realnodes.containers import container_pod, delete_pod, read_seen, wai
 from tests.realnodes.nvml_config import report_xid
 
 GPU, SLICE, LARGE_SLICE, SHARE = (f"nvidia.com/{name}" for name in ("gpu", "mig-1g.10gb", "mig-3g.40gb", "gpu.shared"))
-
-
-@pytest.fixture(scope="module")
-def service(cluster: Cluster) -> Iterator[Service]:
-    """The service, its webhooks, and a scheduler that asks it."""
-    with serving(cluster.plane) as running:
-        install_webhooks(cluster.plane, running)
-        start_scheduler(cluster.plane, running)
-        yield running
-        cluster.plane.stop(OURS)
-        remove_webhooks(cluster.plane)
-
-
-@pytest.fixture(scope="module")
-def namespace(cluster: Cluster, service: Service) -> str:
-    assert service.ready()
-    return create_namespace(cluster.plane, "team-a")
 
 
 @pytest.mark.parametrize(
