@@ -15,7 +15,7 @@ OSV    := https://api.osv.dev/v1/query
 # Inputs of `make fuzz-guided`.
 RUNS   := 50000
 
-.PHONY: help setup run demo test test-all test-rest test-browser test-long controlplane prometheus haproxy chromium e2e chaos fuzz fuzz-guided check format bench bench-placement bench-scheduler bench-mig lock generated sbom krew audit clean
+.PHONY: help setup run demo test test-all test-rest test-browser test-long controlplane prometheus haproxy chromium e2e node-programs e2e-nodes chaos fuzz fuzz-guided check format bench bench-placement bench-scheduler bench-mig lock generated sbom krew audit clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -70,6 +70,14 @@ chromium: $(STAMP) ## fetch a real browser for the tests (Debian packages, unpac
 
 e2e: $(STAMP) controlplane prometheus haproxy ## play the scenarios on a real kube-apiserver and kube-scheduler
 	@$(BIN)/python -m tests.tiers e2e
+
+node-programs: $(STAMP) controlplane ## build and fetch what real nodes run: containerd, images, NVIDIA's components (once; root, ten minutes)
+	@$(BIN)/python -m tests.realnodes.components
+	@$(BIN)/python -m tests.realnodes.images
+	@$(BIN)/python -m tests.realnodes.nvidia
+
+e2e-nodes: $(STAMP) node-programs ## follow GPU pods into their containers, on real kubelets in a sandbox (root)
+	@$(BIN)/python -m tests.tiers nodes
 
 test-browser: $(STAMP) chromium ## read and walk the web page in a real browser
 	@$(BIN)/python -m tests.tiers browser
