@@ -11,7 +11,7 @@ from tests.builders import policy
 from tests.controlplane.kubectl import Object
 from tests.e2e.stage import Service, create_namespace, create_pod, install_webhooks, remove_webhooks, serving
 from tests.realnodes.cluster import Cluster
-from tests.realnodes.containers import container_pod, delete_pod, read_seen, wait_for_phase
+from tests.realnodes.seen_devices import container_pod, delete_pod, read_seen, wait_for_phase
 
 GPU = "nvidia.com/gpu"
 GUARD = "priority: 9, admission: {visibleDevices: Deny, privileged: Deny, bypass: Deny}"

@@ -5,7 +5,7 @@ import pytest
 
 from tests.e2e.stage import create_pod, eventually, read_pod, wait_for_node, wait_for_refusal
 from tests.realnodes.cluster import Cluster
-from tests.realnodes.containers import container_pod, delete_pod, wait_for_phase
+from tests.realnodes.seen_devices import container_pod, delete_pod, wait_for_phase
 
 GPU = "nvidia.com/gpu"
 

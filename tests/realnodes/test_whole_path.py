@@ -12,8 +12,8 @@ from tests.e2e.stage import (
     wait_for_node,
 )
 from tests.realnodes.cluster import Cluster
-from tests.realnodes.containers import container_pod, delete_pod, read_seen, wait_for_phase
 from tests.realnodes.nvml_config import report_xid
+from tests.realnodes.seen_devices import container_pod, delete_pod, read_seen, wait_for_phase
 
 GPU, SLICE, LARGE_SLICE, SHARE = (f"nvidia.com/{name}" for name in ("gpu", "mig-1g.10gb", "mig-3g.40gb", "gpu.shared"))
 
