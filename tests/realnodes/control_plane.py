@@ -72,11 +72,15 @@ def start_proxy(plane: ControlPlane, name: str, enter: list[str], log: Path) -> 
 
 
 def make_bridge() -> None:
-    """Make the network of the nodes in the sandbox."""
+    """Make the network of the nodes in the sandbox.
+
+    Services have a route too: the kernel wants one for a packet before kube-proxy's rules give it another target.
+    """
     for line in (
         f"ip link add {BRIDGE} type bridge",
         f"ip addr add {ADDRESS}/24 dev {BRIDGE}",
         f"ip link set {BRIDGE} up",
+        f"ip route add {SERVICES} dev {BRIDGE}",
         "sysctl -q -w net.ipv4.ip_forward=1",
     ):
         subprocess.run(line.split(), check=True)

@@ -50,12 +50,16 @@ class Node:
         self._set_up()
         self._start_containerd()
         for archive in images.values():
-            self.run(str(CTR), "-a", SOCKET, "-n", "k8s.io", "images", "import", str(archive))
+            self.import_image(archive)
         self.start_kubelet()
         self._processes["kube-proxy"] = start_proxy(
             self.plane, self.name, self._enter(), self.folder / "kube-proxy.log"
         )
         wait_until(f"{self.name} is Ready", self.ready, START_SECONDS, self._processes["kubelet"])
+
+    def import_image(self, archive: Path) -> None:
+        """Give the node an image, so that its kubelet finds it without a registry."""
+        self.run(str(CTR), "-a", SOCKET, "-n", "k8s.io", "images", "import", str(archive))
 
     def _enter_namespaces(self) -> None:
         """Start the first process of the node's namespaces, in cgroups of its own, and give it a network."""

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gpu-usher on the real nodes by its own manifests: applied in the order of deploy/README, and deleted again.
+
+The overlay is `production` with the two replacements that its own kustomization.yaml names for a cluster without those
+operators: components/self-signed instead of cert-manager, and no monitoring.
+"""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import yaml
+
+from app.kube.pods import DECISION
+from tests.controlplane.binaries import Binaries
+from tests.controlplane.kubectl import Object
+from tests.controlplane.processes import wait_until
+from tests.e2e.stage import DEPLOY, OURS, SOON_SECONDS, gpu_pod, remove_webhooks
+from tests.realnodes.cluster import Cluster
+from tests.realnodes.dockerfile import Config
+from tests.realnodes.images import write_archive
+from tests.realnodes.rootfs import busybox_layer
+
+NAMESPACE = "gpu-usher"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+DEPLOYMENTS = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
+REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
+CONFIGURATIONS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+PRODUCTION = DEPLOY / "overlays" / "production"
+REPLACED = {"cert-manager": ("self-signed",), "monitoring": (), "monitoring/extender": ()}
+"""Component of `production` → what stands in its place without the operator that it needs."""
+SCHEDULER_CONFIG = Config({"PATH": "/usr/local/bin:/bin"}, user="65532:65532", command=("kube-scheduler",))
+PLAY_SCHEDULER = '#!/bin/sh\nexec /controlplane kube-scheduler "$@"\n'
+"""The manifest's command is `kube-scheduler`; the tests' binary plays what its first argument says."""
+DEFAULT_SCHEDULER: Object = {
+    "apiVersion": "kubescheduler.config.k8s.io/v1",
+    "kind": "KubeSchedulerConfiguration",
+}
+"""The cluster's own scheduler, which places our pods."""
+ROLLOUT_SECONDS = 240
+"""Bound on a rollout. A guess; one of three replicas takes some 40 s on two quiet cores."""
+UNINSTALL_SECONDS = 180
+"""Bound on the end of all pods, which have at most 45 s each by their manifests."""
+
+
+def write_overlay(folder: Path) -> Path:
+    """Write the overlay into an empty folder, and return the folder.
+
+    kustomize takes no absolute paths, so that they lead from the folder to deploy/.
+    """
+    document = yaml.safe_load((PRODUCTION / "kustomization.yaml").read_text("utf-8"))
+    base = os.path.relpath(DEPLOY.resolve(), folder.resolve())
+    components = [path.removeprefix("../../components/") for path in document["components"]]
+    names = [name for component in components for name in REPLACED.get(component, (component,))]
+    document["resources"] = [path.replace("../..", base) for path in document["resources"]]
+    document["components"] = [f"{base}/components/{name}" for name in names]
+    (folder / "kustomization.yaml").write_text(json.dumps(document), "utf-8")
+    return folder
+
+
+def write_scheduler_image(target: Path, name: str, binaries: Binaries) -> None:
+    """Write the OCI archive of kube-scheduler: busybox, the tests' binary, and a script of the program's name."""
+    layer = target.with_suffix(".layer")
+    programs = layer / "usr" / "local" / "bin"
+    programs.mkdir(parents=True)
+    shutil.copy(binaries.command("kube-scheduler")[0], layer / "controlplane")
+    (programs / "kube-scheduler").write_text(PLAY_SCHEDULER, "utf-8")
+    for file in (layer / "controlplane", programs / "kube-scheduler"):
+        file.chmod(0o755)
+    write_archive(target, name, (busybox_layer(), layer), SCHEDULER_CONFIG)
+    shutil.rmtree(layer)
+
+
+def scheduler_image() -> str:
+    """Return the image that components/second-scheduler names."""
+    document = yaml.safe_load((DEPLOY / "components" / "second-scheduler" / "deployment.yaml").read_text("utf-8"))
+    return str(document["spec"]["template"]["spec"]["containers"][0]["image"])
+
+
+class Installation:
+    """gpu-usher in a cluster: `install` and `uninstall` may be called again."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        """Give every node kube-scheduler's image, and the cluster a scheduler of its own.
+
+        What an earlier module left of us in the cluster is deleted.
+        """
+        self.plane = cluster.plane
+        self.overlay = write_overlay(folder)
+        archive = folder.with_suffix(".tar")
+        write_scheduler_image(archive, scheduler_image(), cluster.plane.binaries)
+        for node in cluster.nodes.values():
+            node.import_image(archive)
+        archive.unlink()
+        if OURS in self.plane.schedulers:
+            self.plane.stop(OURS)
+        self.uninstall()
+        self.plane.start_scheduler(DEFAULT_SCHEDULER)
+
+    def install(self) -> None:
+        """Apply the overlay as deploy/README says: all but the webhooks, and all when the replicas are ready."""
+        self._apply("-l", "app.kubernetes.io/component!=webhook")
+        self.wait_for_rollout("gpu-usher")
+        self._apply()
+        for deployment in self.plane.api.items(DEPLOYMENTS):
+            self.wait_for_rollout(deployment["metadata"]["name"])
+        wait_until("GPU pods are admitted through the Service", self._admits, SOON_SECONDS)
+
+    def _apply(self, *words: str) -> None:
+        result = self.plane.kubectl("apply", "--server-side", "-k", str(self.overlay), *words)
+        assert (result.code, result.warnings) == (0, []), result.err
+
+    def _admits(self) -> bool:
+        """Tell whether the API server calls the webhooks, which it does once the CA is in every configuration."""
+        pod = gpu_pod("probe", "default", requests={"nvidia.com/gpu": 1})
+        answer = self.plane.api.try_create("/api/v1/namespaces/default/pods?dryRun=All", pod)
+        webhooks = [
+            webhook
+            for kind in CONFIGURATIONS
+            for configuration in self.plane.api.items(f"{REGISTRATION}/{kind}")
+            for webhook in configuration["webhooks"]
+        ]
+        bundles = all(webhook["clientConfig"].get("caBundle") for webhook in webhooks)
+        return bundles and answer.is_success and DECISION in answer.json()["metadata"].get("annotations", {})
+
+    def wait_for_rollout(self, name: str) -> None:
+        """Wait until a Deployment has its replicas, all of the newest template and available, and no others."""
+        try:
+            wait_until(f"{name} is rolled out", lambda: self.rolled_out(name), ROLLOUT_SECONDS)
+        except AssertionError as error:
+            words = ("get", "pods,events", "--namespace", NAMESPACE, "-o", "wide")
+            raise AssertionError(f"{error}\n{self.plane.kubectl(*words).out}") from error
+
+    def rolled_out(self, name: str) -> bool:
+        """Tell what `kubectl rollout status` waits for (k8s.io/kubectl pkg/polymorphichelpers/rollout_status.go)."""
+        deployment = self.plane.api.get(f"{DEPLOYMENTS}/{name}")
+        status = deployment["status"]
+        counts = {status.get(key, 0) for key in ("replicas", "updatedReplicas", "availableReplicas")}
+        seen = status.get("observedGeneration") == deployment["metadata"]["generation"]
+        return seen and counts == {deployment["spec"]["replicas"]}
+
+    def pods(self) -> list[Object]:
+        """List our pods that are not being deleted."""
+        return [pod for pod in self.plane.api.items(PODS) if "deletionTimestamp" not in pod["metadata"]]
+
+    def uninstall(self) -> None:
+        """Delete all of it as deploy/README says: the webhooks first, then the overlay; wait for the last pod."""
+        kinds = ",".join(CONFIGURATIONS)
+        result = self.plane.kubectl("delete", kinds, "-l", "app.kubernetes.io/name=gpu-usher")
+        assert result.code == 0, result.err
+        remove_webhooks(self.plane)
+        result = self.plane.kubectl("delete", "-k", str(self.overlay), "--ignore-not-found", "--wait=false")
+        assert result.code == 0, result.err
+        wait_until("our namespace is gone", self._namespace_gone, UNINSTALL_SECONDS)
+
+    def _namespace_gone(self) -> bool:
+        return self.plane.api.client.get(f"/api/v1/namespaces/{NAMESPACE}").status_code == 404
+
+    def close(self) -> None:
+        """Uninstall it, and take the cluster's scheduler away, for modules that start their own."""
+        self.uninstall()
+        self.plane.stop("kube-scheduler")
