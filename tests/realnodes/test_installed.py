@@ -14,9 +14,10 @@ from tests.e2e.stage import OURS, create_namespace, create_pod, decision, eventu
 from tests.realnodes.cluster import Cluster, state_folder
 from tests.realnodes.containers import UNLIMITED, Container, containers_of
 from tests.realnodes.installation import Installation
-from tests.realnodes.test_whole_path import GPU, container_pod, delete, read_seen, wait_for_phase
+from tests.realnodes.seen_devices import container_pod, delete_pod, read_seen, wait_for_phase
 
 REPLICAS = {"gpu-usher": 3, "gpu-usher-scheduler": 2, "gpu-usher-certificates": 1}
+GPU = "nvidia.com/gpu"
 USER = "65532"
 MAKERS = 2
 CALLS = 100
@@ -134,7 +135,7 @@ def test_pod_with_gpus_in_requests_only_runs(cluster: Cluster, installed: Instal
     assert wait_for_node(cluster.plane, pod) == "node-1"
     wait_for_phase(cluster, pod)
     assert len(read_seen(cluster, pod).gpus) == 2
-    delete(cluster, pod)
+    delete_pod(cluster, pod)
 
 
 def test_rolling_restart_loses_no_admission(installed: Installation, namespace: str) -> None:
