@@ -55,8 +55,8 @@ def run(folder: Path, page: int) -> int:
     if folder.exists():
         raise SystemExit(f"cluster: {folder} is there: another cluster runs, or the folder is not ours")
     folder.unlink(missing_ok=True)  # a link that a killed cluster left
-    build()
     listeners = [_listen(free_port()), _listen(page)]
+    build()
     print("starting the cluster (less than a minute) …", flush=True)
     ours, theirs = socket.socketpair()
     child = _start(theirs, folder)

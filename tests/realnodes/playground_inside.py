@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from tests.realnodes.cluster import Cluster, real_cluster, state_folder
 from tests.realnodes.control_plane import ADDRESS, NAMES
 from tests.realnodes.gateway import forward
 from tests.realnodes.object_nodes import object_nodes
-from tests.realnodes.sandbox import CGROUPS
 from tests.realnodes.worlds import make_world
 
 ROOT = Path(__file__).parent.parent.parent
@@ -120,9 +119,14 @@ def _write_tools(plane: ControlPlane, folder: Path, port: int) -> None:
 
 
 def _memory() -> float:
-    """Give the GiB of memory of all processes of the sandbox, without the kernel's cache of files."""
-    lines = (CGROUPS / "memory" / "memory.stat").read_text("ascii").splitlines()
-    return int(dict(line.split() for line in lines)["total_rss"]) / (1 << 30)
+    """Give the GiB of memory of all processes of the sandbox; pages that several share count once (proc(5), Pss)."""
+    total = 0
+    for path in Path("/proc").glob("[0-9]*/smaps_rollup"):
+        with suppress(OSError):  # a process may end meanwhile
+            total += sum(
+                int(line.split()[1]) for line in path.read_text("ascii").splitlines() if line.startswith("Pss:")
+            )
+    return total / (1 << 20)
 
 
 def _instructions(folder: Path, page: int, seconds: float) -> str:

@@ -20,7 +20,7 @@ from tests.realnodes import components, images, nvidia, sandbox
 from tests.realnodes.cluster import state_folder
 
 START_SECONDS = 240
-"""Bound on the start, which takes 42 s on two cores with a CI run beside it."""
+"""Bound on the start, which takes 31 s to 42 s on two cores with other work beside it."""
 SOON_SECONDS = 60
 EXAMPLES = Path(__file__).with_name("examples")
 
