@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +16,12 @@ import pytest
 from tests.controlplane.binaries import find_binaries
 from tests.controlplane.processes import Process, free_port, wait_until
 from tests.realnodes import components, images, nvidia, sandbox
-from tests.realnodes.cluster import state_folder
 
 START_SECONDS = 240
 """Bound on the start, which takes 31 s to 42 s on two cores with other work beside it."""
 SOON_SECONDS = 60
+END_SECONDS = 120
+"""Bound on the end, most of which is the removal of a gigabyte of images: 3 s on a quiet disk, 20 s on a busy one."""
 EXAMPLES = Path(__file__).with_name("examples")
 
 
@@ -64,9 +64,7 @@ def _read_all(file: str, words: str) -> Iterator[str]:
 
 @pytest.fixture
 def playground(tmp_path: Path) -> Iterator[Playground]:
-    """The cluster, ready to use. Skips in a sandbox, as it makes its own, and where real nodes cannot run."""
-    if state_folder():
-        pytest.skip("this is a sandbox, and the cluster makes its own")
+    """The cluster, ready to use, in a sandbox of its own also where the tests run in one. Skips where it cannot run."""
     parts = (find_binaries(), components.find_programs(), images.find(), nvidia.find())
     if reasons := [why for why in (sandbox.missing(), *parts) if why and isinstance(why, str)]:
         pytest.skip(reasons[0])
@@ -101,7 +99,9 @@ def test_newcomer_runs_a_gpu_pod_and_ctrl_c_leaves_nothing(playground: Playgroun
     page = httpx.get(f"http://127.0.0.1:{playground.page}/", trust_env=False, timeout=SOON_SECONDS)
     assert (page.status_code, "node-1" in page.text) == (200, True)
 
-    assert playground.process.stop(signal.SIGINT) == 0
+    os.kill(playground.process.pid, signal.SIGINT)
+    wait_until("it has ended", lambda: not playground.process.running, END_SECONDS)
+    assert playground.process.stop() == 0
     assert "nothing is left" in playground.process.tail(1)
     assert (playground.left(), playground.folder.is_symlink()) == ([], False)
 
@@ -110,7 +110,4 @@ def test_killed_cluster_leaves_nothing_that_runs(playground: Playground) -> None
     """SIGKILL of the process outside ends the sandbox; a process outside of it removes cgroups and files."""
     playground.process.stop(signal.SIGKILL)
 
-    end = time.monotonic() + SOON_SECONDS
-    while playground.left() and time.monotonic() < end:
-        time.sleep(0.1)
-    assert playground.left() == []
+    wait_until("nothing is left", lambda: not playground.left(), END_SECONDS)
