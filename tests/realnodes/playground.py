@@ -27,8 +27,8 @@ PAGE = 8081
 """The port of the web page, as of `gpu-usher serve`."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """What removes the cluster. SIGINT is set as well, since a shell lets its background jobs ignore it."""
-END_SECONDS = 120
-"""Bound on the end of the sandbox, most of which is the removal of its files: 3 s, or 20 s on a busy disk."""
+END_SECONDS = 300
+"""Bound on the end of the sandbox, mostly the removal of a gigabyte of images: 3 s, 70 s on a busy disk."""
 
 
 def build() -> None:
