@@ -59,14 +59,17 @@ def test_replicas_roll_without_a_gap_and_survive_a_host(folder: str) -> None:
     """F108, F111, F112, HA-01, HA-02."""
     spec = deployment(folder)["spec"]
     spread = {
-        constraint["topologyKey"]: constraint["whenUnsatisfiable"]
+        constraint["topologyKey"]: (constraint["whenUnsatisfiable"], constraint.get("nodeTaintsPolicy"))
         for constraint in pod(folder)["topologySpreadConstraints"]
     }
     budget = yaml.safe_load((DEPLOY / folder / "pdb.yaml").read_text("utf-8"))["spec"]
 
     assert spec["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
     assert spec["minReadySeconds"] == 5
-    assert spread == {"kubernetes.io/hostname": "DoNotSchedule", "topology.kubernetes.io/zone": "ScheduleAnyway"}
+    assert spread == {
+        "kubernetes.io/hostname": ("DoNotSchedule", "Honor"),
+        "topology.kubernetes.io/zone": ("ScheduleAnyway", None),
+    }
     assert budget["maxUnavailable"] == 1
     assert budget["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
     assert budget["selector"] == spec["selector"]

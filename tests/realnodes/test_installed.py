@@ -139,7 +139,7 @@ def test_pod_with_gpus_in_requests_only_runs(cluster: Cluster, installed: Instal
 
 
 def test_rolling_restart_loses_no_admission(installed: Installation, namespace: str) -> None:
-    """HA-04, fault 64: three new replicas come one by one while the API server calls the Service all the time."""
+    """HA-02, HA-03, fault 64: three new replicas come one by one while the API server calls the Service."""
     plane = installed.plane
     old = {pod["metadata"]["name"] for pod in installed.pods()}
     with admissions(plane, namespace) as outcomes:
@@ -152,6 +152,25 @@ def test_rolling_restart_loses_no_admission(installed: Installation, namespace: 
 
     kept = old & {pod["metadata"]["name"] for pod in installed.pods()}
     assert len(kept) == len(old) - REPLICAS["gpu-usher"]
+    assert Counter(outcomes) == {"admitted": len(outcomes)}
+    print(f"{len(outcomes)} creations, all admitted")
+
+
+def test_drained_node_loses_no_admission(installed: Installation, namespace: str) -> None:
+    """HA-01: its replicas are evicted within the budget, and their successors run on the two nodes that are left."""
+    plane = installed.plane
+    with admissions(plane, namespace) as outcomes:
+        eventually("pods are admitted", lambda: len(outcomes) > CALLS)
+        try:
+            result = plane.kubectl("drain", "node-1", "--delete-emptydir-data", "--ignore-daemonsets", "--timeout=55s")
+            assert result.code == 0, result.err
+            assert installed.pods()
+            assert all(pod["spec"].get("nodeName") != "node-1" for pod in installed.pods())
+            for name in REPLICAS:
+                installed.wait_for_rollout(name)
+        finally:
+            assert plane.kubectl("uncordon", "node-1").code == 0
+
     assert Counter(outcomes) == {"admitted": len(outcomes)}
     print(f"{len(outcomes)} creations, all admitted")
 
