@@ -6,6 +6,7 @@ See `setup.sh` for what the node's mounts, devices and network are made of.
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -238,7 +239,7 @@ class Node:
         """End all processes of the node."""
         for name in reversed(list(self._processes)):
             self.stop(name)
-        self._anchor.stop()
+        self._anchor.stop(signal.SIGKILL)
 
 
 def _words(path: Path) -> Sequence[str]:
