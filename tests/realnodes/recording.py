@@ -25,10 +25,10 @@ QUIET_SECONDS = 0.5
 def record(built: Path, world: World) -> dict[str, Any]:
     """Run both components for a world; give its labels and resources as worlds.json has them."""
     with tempfile.TemporaryDirectory() as labels, tempfile.TemporaryDirectory() as plugin:
-        found = discover_labels(built, world, Path(labels))
+        node_labels = discover_labels(built, world, Path(labels))
         with run_plugin(built, world, Path(plugin)) as run:
             counts = _wait_for_quiet(run)
-    return {"name": world.name, "labels": dict(sorted(found.items())), "resources": dict(sorted(counts.items()))}
+    return {"name": world.name, "labels": dict(sorted(node_labels.items())), "resources": dict(sorted(counts.items()))}
 
 
 def _wait_for_quiet(run: PluginRun) -> dict[str, dict[str, int]]:

@@ -36,10 +36,10 @@ It puts a MIG device into the first resource whose profile is any part of the de
 
 @pytest.fixture(scope="module")
 def built() -> Path:
-    found = find()
-    if isinstance(found, str) or missing():
-        pytest.skip(found if isinstance(found, str) else missing())
-    return found
+    components = find()
+    if isinstance(components, str) or missing():
+        pytest.skip(components if isinstance(components, str) else missing())
+    return components
 
 
 @pytest.mark.parametrize("name", sorted(RESOURCES))

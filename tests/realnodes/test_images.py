@@ -109,10 +109,10 @@ def read_layout(archive: Path) -> Layout:
 @pytest.fixture(scope="module")
 def built() -> dict[str, Path]:
     """The archives by image name; skips where they were not built."""
-    found = find()
-    if isinstance(found, str):
-        pytest.skip(found)
-    return archives(found)
+    built = find()
+    if isinstance(built, str):
+        pytest.skip(built)
+    return archives(built)
 
 
 @pytest.mark.parametrize("name", [PAUSE, SHELL, our_image()])

@@ -31,10 +31,10 @@ DIFFERENT = {"rubin": {"nvidia.com/gpu.family": "undefined"}}
 
 @pytest.fixture(scope="module")
 def built() -> Path:
-    found = find()
-    if isinstance(found, str):
-        pytest.skip(found)
-    return found
+    components = find()
+    if isinstance(components, str):
+        pytest.skip(components)
+    return components
 
 
 def without_model(labels: dict[str, str]) -> dict[str, str]:

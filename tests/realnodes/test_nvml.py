@@ -40,10 +40,10 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def nvml(file: Path) -> Iterator[ctypes.CDLL]:
-    found = find()
-    if isinstance(found, str):
-        pytest.skip(found)
-    library = ctypes.CDLL(str(found / LIBRARY))
+    components = find()
+    if isinstance(components, str):
+        pytest.skip(components)
+    library = ctypes.CDLL(str(components / LIBRARY))
     assert library.nvmlInit_v2() == SUCCESS
     yield library
     write_machine(MACHINE, file)

@@ -17,11 +17,11 @@ async function load(address, id = "shown") {
 }
 
 function replace(html, id) {
-  const found = new DOMParser().parseFromString(html, "text/html");
-  const part = found.getElementById(id);
+  const fetched = new DOMParser().parseFromString(html, "text/html");
+  const part = fetched.getElementById(id);
   if (!part) return;
   document.getElementById(id).replaceWith(document.adoptNode(part));
-  if (found.body.dataset.generation) body.dataset.generation = found.body.dataset.generation;
+  if (fetched.body.dataset.generation) body.dataset.generation = fetched.body.dataset.generation;
   enterMap();
   performance.mark(`loaded ${id}`);
 }
@@ -96,7 +96,7 @@ const heard = {
   totals: ({ html }) => { replace(html, "sum"); replace(html, "totals"); },
   tiles: ({ generation, tiles }) => {
     body.dataset.generation = generation;
-    for (const [name, found] of Object.entries(tiles)) draw(name, found);
+    for (const [name, newTile] of Object.entries(tiles)) draw(name, newTile);
     performance.mark("tiles");
   },
   decisions: ({ html, total }) => {
@@ -109,10 +109,10 @@ const heard = {
 };
 
 // Draws one tile anew in its place; where it has none yet, or another now, the map is loaded again.
-function draw(name, found) {
+function draw(name, newTile) {
   const tile = document.getElementById(`n-${name}`);
-  if (!found) { tile?.remove(); return; }
-  const [product, html] = found;
+  if (!newTile) { tile?.remove(); return; }
+  const [product, html] = newTile;
   if (!tile || tile.closest("section").dataset.product !== product) { loadSoon(); return; }
   const focused = tile === document.activeElement, stop = tile.tabIndex;
   tile.outerHTML = html;
