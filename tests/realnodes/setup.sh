@@ -7,11 +7,10 @@ mount --make-rprivate /
 hostname "$name"
 
 # The kubelet's device plugin socket is at a fixed path (k8s.io/kubelet pkg/apis/deviceplugin/v1beta1 KubeletSocket).
-for path in /var/lib /var/log; do
-  mkdir -p "$folder$path"
-  mount --bind "$folder$path" "$path"
+# Images and containers are in memory, because deleting their thousands of files from a disk takes a minute.
+for path in /var/lib /var/log /run; do
+  mount -t tmpfs -o mode=755 "$(basename $path)" "$path"
 done
-mount -t tmpfs run /run
 mkdir -p /var/lib/kubelet /var/log/pods /var/log/containers /var/lib/containerd
 
 # sysfs shows the devices of the network namespace in which it is mounted; cgroups are rooted at this node's own.
