@@ -178,7 +178,7 @@ def _announce(service: Service, addresses: Addresses) -> None:
 def announce(service: Service, addresses: Addresses) -> None:
     """Print the addresses of the listeners, and what to try."""
     console = Console(highlight=False, soft_wrap=True)
-    tls, ops = (f"{host}:{port}" for host, port in (addresses.tls, addresses.ops))
+    tls, ops = map(authority, (addresses.tls, addresses.ops))
     nodes = service.nodes.values()
     policies = ", ".join(policy.name for policy in service.policies.policies)
     if service.cluster is not None:
@@ -192,7 +192,7 @@ def announce(service: Service, addresses: Addresses) -> None:
     console.print(f"  API server and scheduler  https://{tls}   POST /mutate /validate /scheduler/filter …")
     console.print(f"  probes and metrics        http://{ops}    GET /readyz /metrics")
     if addresses.web:
-        web = f"http://{addresses.web[0]}:{addresses.web[1]}"
+        web = f"http://{authority(addresses.web)}"
         console.print(f"  web UI                    {web}    a browser; POST /explain /dry-run")
     console.print("try, in another terminal:")
     if service.settings.demo:
@@ -200,6 +200,12 @@ def announce(service: Service, addresses: Addresses) -> None:
     console.print(f"  curl -s http://{ops}/readyz")
     if addresses.web:
         console.print(f"  curl -s {web}/explain -d '{json.dumps(POD_TO_TRY)}'", markup=False)
+
+
+def authority(address: tuple[str, int]) -> str:
+    """Write a host and a port as URLs have them: an IPv6 address stands in brackets (RFC 3986, 3.2.2)."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _one_of(value: str, choices: tuple[Any, ...], flag: str) -> Any:

@@ -12,6 +12,7 @@ import yaml
 from typer.testing import CliRunner
 
 from app.cli.main import app, main
+from app.cli.serve import authority
 from app.cluster.files import shipped_policies
 from app.demo.sample_fleets import demo_fleet
 from app.server.service import build
@@ -191,6 +192,14 @@ def test_kinds_that_a_snapshot_lacks_are_named(tmp_path: Path) -> None:
     service = build(Settings(snapshots=(file,), certs=tmp_path / "certs"))
 
     assert service.absent == ("Namespace", "RuntimeClass")
+
+
+@pytest.mark.parametrize(
+    ("host", "shown"), [("::", "[::]:8443"), ("::1", "[::1]:8443"), ("0.0.0.0", "0.0.0.0:8443"), ("h", "h:8443")]
+)
+def test_address_is_written_as_urls_have_it(host: str, shown: str) -> None:
+    """An IPv6 address without brackets would run into the port: https://:::8443."""
+    assert authority((host, 8443)) == shown
 
 
 def test_no_source_of_nodes_is_refused(tmp_path: Path) -> None:
