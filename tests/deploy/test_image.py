@@ -81,7 +81,7 @@ def test_nothing_of_the_sources_but_what_is_named_gets_in() -> None:
     copied = [rest for stage in stages() for word, rest in stage if word in ("COPY", "ADD")]
 
     assert all(not arguments.startswith(". ") for arguments in copied)
-    assert "certs" in (ROOT / ".dockerignore").read_text("utf-8").split()
+    assert {"certs", "**/__pycache__"} <= set((ROOT / ".dockerignore").read_text("utf-8").split())
 
 
 def test_buildkit_reads_the_dockerfile_and_finds_nothing_to_say() -> None:

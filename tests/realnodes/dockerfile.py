@@ -251,10 +251,6 @@ def read_ignored(text: str) -> tuple[str, ...]:
     return patterns
 
 
-COMPILED = "__pycache__"
-"""Never copied, whatever .dockerignore says: what Python leaves there changes with every run of the tests."""
-
-
 def context_files(context: Path, source: str, ignored: tuple[str, ...]) -> list[Path]:
     """List the files that COPY takes from the build context for one source, sorted; links count as files.
 
@@ -274,7 +270,7 @@ def context_files(context: Path, source: str, ignored: tuple[str, ...]) -> list[
 
 def _is_ignored(path: str, ignored: tuple[str, ...]) -> bool:
     names = path.split("/")
-    return COMPILED in names or any(
+    return any(
         pattern.removeprefix("**/") in names
         if pattern.startswith("**/")
         else path == pattern or path.startswith(f"{pattern}/")

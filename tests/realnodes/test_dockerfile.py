@@ -84,11 +84,11 @@ def test_what_is_not_understood_is_refused_and_named(line: str) -> None:
 
 
 def test_context_is_what_is_not_ignored(tmp_path: Path) -> None:
-    """.dockerignore names paths from the root, or names at any depth; compiled Python never counts."""
+    """.dockerignore names paths from the root, or names at any depth."""
     for name in ("a/kept", "a/certs/kept", "a/x/secret", "certs/key", "a/__pycache__/b.pyc"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    ignored = read_ignored("# comment\ncerts\n**/secret\n")
+    ignored = read_ignored("# comment\ncerts\n**/secret\n**/__pycache__\n")
 
     files = [file.relative_to(tmp_path).as_posix() for file in context_files(tmp_path, ".", ignored)]
 
