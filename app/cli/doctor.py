@@ -32,7 +32,8 @@ COLOUR = {FindingLevel.Problem: "red", FindingLevel.Advice: "yellow"}
 def doctor(
     snapshot: Annotated[list[Path] | None, typer.Option(help="A file of kubectl get nodes,pods -A -o json.")] = None,
     kubeconfig: Annotated[
-        Path | None, typer.Option(help="A live cluster: its webhooks, certificates and rights are examined too.")
+        Path | None,
+        typer.Option(help="A live cluster, by default that of kubectl; with its webhooks, certificates and rights."),
     ] = None,
     demo_fleet: DemoFleet = None,
     prometheus: Annotated[str | None, typer.Option(help="A Prometheus with DCGM's metrics.")] = None,
@@ -50,13 +51,12 @@ def doctor(
 
     Nothing is written. What the kubeconfig's user may not read is reported as advice (NotLookedAt).
     """
-    if not (demo_fleet or snapshot or kubeconfig):
-        raise BadInput("doctor: got no fleet, wants --snapshot, --kubeconfig or --demo")
-    if scheduler_config and not kubeconfig:
+    live = bool(kubeconfig) or not (demo_fleet or snapshot)
+    if scheduler_config and not live:
         raise BadInput("--scheduler-config: wants --kubeconfig; without a cluster, scheduler-config --verify checks it")
     # A live cluster is read by the survey, which continues if one kind may not be read.
     state = state_of(read_objects_of(snapshot, None, demo_fleet) if snapshot or demo_fleet else [])
-    survey = _survey(kubeconfig, namespace, state) if kubeconfig else None
+    survey = _survey(kubeconfig, namespace, state) if live else None
     nodes = tuple(state.nodes.values())
     source = find_source(
         Settings(prometheus=prometheus, dcgm_exporters=tuple(dcgm_exporters or ())), state.knowledge.dcgm
@@ -70,7 +70,7 @@ def doctor(
     raise typer.Exit(1 if any(strict or finding.level is FindingLevel.Problem for finding in findings) else 0)
 
 
-def _survey(kubeconfig: Path, namespace: str, state: State) -> ClusterObjects:
+def _survey(kubeconfig: Path | None, namespace: str, state: State) -> ClusterObjects:
     keep_pod = partial(asks_for_gpus, families=state.knowledge.families)
     with show_progress("reading the cluster") as report:
         survey = asyncio.run(survey_cluster(find_cluster(kubeconfig, None), namespace, now, keep_pod, report))

@@ -15,7 +15,7 @@ import yaml
 from app.cli.explain_text import print_explanation
 from app.cli.output import output_of, show
 from app.cli.progress import show_progress
-from app.cli.source import POLICY_KINDS, DemoFleet, policies_in, read_live, state_of
+from app.cli.source import POLICY_KINDS, DemoFleet, Kubeconfig, policies_in, read_live, state_of
 from app.cluster.fast_snapshot import read_partial_snapshot
 from app.cluster.files import read_snapshot_file
 from app.cluster.view import bound_volumes, view
@@ -47,9 +47,7 @@ def explain_pod(
         typer.Option(help="Against a file of `kubectl get nodes,pods,namespaces,runtimeclasses,pv,pvc -A -o json`."),
     ] = None,
     url: Annotated[str | None, typer.Option(help="Ask a running service, at its web UI listener.")] = None,
-    kubeconfig: Annotated[
-        Path | None, typer.Option(envvar="KUBECONFIG", help="Against the cluster of this kubeconfig, read once.")
-    ] = None,
+    kubeconfig: Kubeconfig = None,
     context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None,
     policies: Annotated[Path | None, typer.Option(help="Directory of policies; the shipped ones by default.")] = None,
     nodes: Annotated[bool, typer.Option("--nodes", help="Show the reasons against every single node.")] = False,

@@ -54,8 +54,8 @@ def inventory(
     vGPU or a MIG slice; MIG slices are also counted by profile. Free units are held by no bound, unfinished pod.
     """
     if watch:
-        if kubeconfig is None or output != "text":
-            raise BadInput("inventory --watch: wants --kubeconfig FILE, and -o text")
+        if snapshot or demo_fleet or output != "text":
+            raise BadInput("inventory --watch: wants a live cluster, and -o text")
         with contextlib.suppress(KeyboardInterrupt):
             asyncio.run(_watch(kubeconfig))
         return
@@ -67,7 +67,7 @@ def _take(state: State) -> Inventory:
     return take_inventory(state.nodes, {name: state.usage_on(name) for name in state.nodes}, state.knowledge.products)
 
 
-async def _watch(kubeconfig: Path) -> None:
+async def _watch(kubeconfig: Path | None) -> None:
     LOGGER.setLevel(logging.CRITICAL)  # log lines would break the table
     await follow(ApiServer(find_cluster(kubeconfig, None)), Console(highlight=False), REDRAW_SECONDS)
 

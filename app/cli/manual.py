@@ -24,6 +24,7 @@ class ManualPage:
 
 FLEET = "The fleet: of --snapshot, a file of `kubectl get nodes,pods,namespaces,runtimeclasses -A -o json`; of "
 FLEET += "--kubeconfig, a live cluster, by list only, with its DRA objects; or of --demo-fleet. Writes nothing."
+OR_KUBECTLS = " Where none is named, it is the cluster of kubectl (KUBECONFIG, else ~/.kube/config)."
 POLICIES = (
     " Policies: the *.yaml of --policies, else those of ConfigMap gpu-usher/gpu-usher-policies, else the shipped "
 )
@@ -48,8 +49,8 @@ MANUAL: Mapping[str, ManualPage] = {
         see=("serve", "explain"),
     ),
     "explain": ManualPage(
-        "A pod: of the fleet by name, or of the file -f. The fleet: of a live cluster (--kubeconfig, else the usual "
-        "kubeconfig; with its volumes, DRA objects and policies as far as they may be read), of --snapshot, of --demo, "
+        "A pod: of the fleet by name, or of the file -f. The fleet: of a live cluster (--kubeconfig, else that of "
+        "kubectl; with its volumes, DRA objects and policies as far as they may be read), of --snapshot, of --demo, "
         "or of a running service (--url, which needs no rights in the cluster). Writes nothing." + POLICIES,
         (
             "gpu-usher explain pod team-a/train-0",
@@ -61,9 +62,9 @@ MANUAL: Mapping[str, ManualPage] = {
         ("mutate", "doctor", "whatif node-template"),
     ),
     "doctor": ManualPage(
-        "Nodes and their pods; with --kubeconfig also webhook configurations, certificates, the scheduler's "
-        "configuration, RBAC, policies and running GPU pods; GPU health of --prometheus or --dcgm-exporters. Writes "
-        "nothing.",
+        "Nodes and their pods; of a live cluster (--kubeconfig, else that of kubectl) also webhook configurations, "
+        "certificates, the scheduler's configuration, RBAC, policies and GPU pods; GPU health of --prometheus or "
+        "--dcgm-exporters. Writes nothing.",
         (
             "gpu-usher doctor --kubeconfig ~/.kube/config",
             "gpu-usher doctor --snapshot now.json --strict",
@@ -83,7 +84,7 @@ MANUAL: Mapping[str, ManualPage] = {
         see=("whatif driver", "inventory"),
     ),
     "inventory": ManualPage(
-        FLEET,
+        FLEET + OR_KUBECTLS,
         (
             "gpu-usher inventory --demo-fleet mixed",
             "gpu-usher inventory --snapshot now.json -o yaml",
@@ -92,7 +93,7 @@ MANUAL: Mapping[str, ManualPage] = {
         see=("doctor", "advise mig"),
     ),
     "mutate": ManualPage(
-        "The objects of -f. " + FLEET + POLICIES,
+        "The objects of -f. " + FLEET + OR_KUBECTLS + POLICIES,
         (
             "gpu-usher mutate -f pod.yaml --demo --diff",
             "gpu-usher mutate -f train.yaml --snapshot now.json -o json",
@@ -102,7 +103,8 @@ MANUAL: Mapping[str, ManualPage] = {
         ("explain", "diff"),
     ),
     "diff": ManualPage(
-        "Two directories of policies, all that is compared; with --decisions a log of `serve --decision-log`. " + FLEET,
+        "Two directories of policies, all that is compared; with --decisions a log of `serve --decision-log`, and then "
+        "no fleet is needed. " + FLEET + OR_KUBECTLS,
         (
             "gpu-usher diff policies/ edited/ --snapshot now.json",
             "gpu-usher diff policies/ edited/ --demo-fleet mixed --limit 3",
@@ -187,7 +189,7 @@ MANUAL: Mapping[str, ManualPage] = {
         see=("schema",),
     ),
     "whatif driver": ManualPage(
-        FLEET + POLICIES,
+        FLEET + OR_KUBECTLS + POLICIES,
         (
             "gpu-usher whatif driver --nodes nvidia.com/gpu.product=Tesla-T4 --to 580.65.06 --snapshot now.json",
             "gpu-usher whatif driver --to 535.104.05 --demo-fleet mixed -o json",
@@ -196,7 +198,7 @@ MANUAL: Mapping[str, ManualPage] = {
         ("whatif mig", "explain"),
     ),
     "whatif mig": ManualPage(
-        FLEET + POLICIES,
+        FLEET + OR_KUBECTLS + POLICIES,
         (
             "gpu-usher whatif mig --nodes nvidia.com/mig.capable=true --layout all-1g.10gb --snapshot now.json",
             "gpu-usher whatif mig --layout 3g.40gb:2 --demo-fleet mixed -o yaml",
@@ -214,7 +216,7 @@ MANUAL: Mapping[str, ManualPage] = {
         ("explain", "mutate"),
     ),
     "advise mig": ManualPage(
-        FLEET + POLICIES,
+        FLEET + OR_KUBECTLS + POLICIES,
         (
             "gpu-usher advise mig --snapshot now.json > mig-parted-config.yaml",
             "gpu-usher advise mig --demo-fleet mig",

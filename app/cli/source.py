@@ -23,13 +23,14 @@ from app.demo.sample_fleets import demo_fleet
 from app.kube.api_kinds import DRA, FLEET
 from app.policy.compiled import PolicySet
 from app.telemetry.clock import today
-from app.values.errors import BadInput
 
 Snapshots = Annotated[
     list[Path] | None,
     typer.Option("--snapshot", help="A file of `kubectl get nodes,pods,namespaces,runtimeclasses -A -o json`."),
 ]
-Kubeconfig = Annotated[Path | None, typer.Option("--kubeconfig", help="A live cluster, read once.")]
+Kubeconfig = Annotated[
+    Path | None, typer.Option("--kubeconfig", help="A live cluster, read once; by default the one of kubectl.")
+]
 DemoFleet = Annotated[
     str | None,
     typer.Option("--demo-fleet", help=f"A sample fleet; --demo is {DEFAULT}. One of {', '.join(fleet_names())}."),
@@ -53,17 +54,16 @@ def read_objects_of(
 ) -> Objects:
     """Read the objects of a fleet: those of the sample fleet, the files and the cluster that are given, together.
 
-    Raises SnapshotError, ApiError, and BadInput if none is given.
+    Where none is given, it is the cluster that kubectl would use (`find_cluster`).
+    Raises SnapshotError, ApiError, and BadInput if there is none.
     """
-    if not (snapshots or kubeconfig or demo):
-        raise BadInput("got no fleet, wants --snapshot FILE, --kubeconfig FILE or --demo-fleet NAME")
     gc.disable()  # 50,000 pods are millions of objects; walking them repeatedly takes four times as long as reading
     try:
         objects = demo_fleet(demo) if demo else []
         for path in snapshots or ():
             with show_progress(f"reading {path}"):
                 objects += read_snapshot(str(path), read_snapshot_file(path))
-        if kubeconfig is not None:
+        if kubeconfig or not (snapshots or demo):
             objects += read_live(kubeconfig, None, kinds, optional)
         return objects
     finally:

@@ -32,11 +32,12 @@ class Access:
 
 
 def find_cluster(kubeconfig: Path | None, context: str | None) -> Load:
-    """Choose the configuration: the given file, or the pod's service account, or the user's kubeconfig.
+    """Choose the configuration: the given file, that of KUBECONFIG, the pod's service account, or ~/.kube/config.
 
-    Raises BadInput if there is none.
+    KUBECONFIG may name several files, as for kubectl; they are merged. Raises BadInput if there is none.
     """
-    in_pod = kubeconfig is None and context is None and "KUBERNETES_SERVICE_HOST" in os.environ
+    file = str(kubeconfig or "") or os.environ.get("KUBECONFIG") or None
+    in_pod = file is None and context is None and "KUBERNETES_SERVICE_HOST" in os.environ
 
     def load() -> Configuration:
         configuration = Configuration()
@@ -44,10 +45,9 @@ def find_cluster(kubeconfig: Path | None, context: str | None) -> Load:
             if in_pod:
                 load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
             else:
-                file = str(kubeconfig) if kubeconfig else None
                 load_kube_config(file, context, configuration, persist_config=False)  # type: ignore[no-untyped-call]
         except (ConfigException, OSError, ValueError) as error:
-            raise BadInput(f"{kubeconfig or 'kubeconfig'}: {str(error).rstrip('.')}: {REMEDY}") from error
+            raise BadInput(f"{file or 'kubeconfig'}: {str(error).rstrip('.')}: {REMEDY}") from error
         return configuration
 
     load()

@@ -16,6 +16,7 @@ from app.cli.main import app
 from app.cluster.files import shipped_policies
 from app.demo.sample_fleets import demo_fleet
 from app.kube.api_kinds import API_KINDS, DRA
+from app.values.errors import BadInput
 from tests.builders import gpus, pod, policy
 from tests.cluster.fake_apiserver import FakeApi, served, status
 
@@ -112,6 +113,32 @@ def test_every_command_obeys_the_policies_that_the_cluster_keeps(cluster: Cluste
     assert explained["policies"] == ["only-a10", "in-a-map", "mounted"]
     assert "wants at most 1" in explained["admission"]["message"] + mutated["objects"][0]["message"]
     assert [answer["objects"][0]["allowed"] for answer in (mutated, shipped)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    "words", [["explain", "-f", "POD"], ["doctor"], ["inventory"], ["mutate", "-f", "POD"]], ids=lambda words: words[0]
+)
+def test_command_reads_the_cluster_of_kubectl_where_no_fleet_is_named(
+    cluster: Cluster, file: str, words: list[str]
+) -> None:
+    """F83, F85, F87, F89: KUBECONFIG is obeyed by every command that reads a cluster, and only without other fleets."""
+    words = [file if word == "POD" else word for word in [*words, "-o", "json"]]
+    environment = {"KUBECONFIG": str(cluster.kubeconfig)}
+
+    named = cluster.run(*words)
+    default = RUN.invoke(app, words, env=environment)
+    sample = [RUN.invoke(app, [*words, "--demo-fleet", "mig"], env=env).stdout for env in ({}, environment)]
+
+    assert json.loads(default.stdout) == json.loads(named.stdout)
+    assert sample[0] == sample[1] != default.stdout
+
+
+def test_command_without_any_fleet_names_the_flags(file: str, tmp_path: Path) -> None:
+    """F83: KUBECONFIG leads to no file here, as on a machine without a cluster."""
+    result = RUN.invoke(app, ["mutate", "-f", file], env={"KUBECONFIG": str(tmp_path / "absent")})
+
+    assert isinstance(result.exception, BadInput)
+    assert "absent: Invalid kube-config file. No configuration found: wants a cluster" in str(result.exception)
 
 
 def test_whatif_and_advice_judge_pods_by_the_clusters_policies(tmp_path: Path) -> None:

@@ -140,4 +140,6 @@ def test_advice_fails_only_when_asked_to(tmp_path: Path, words: list[str], code:
 )
 def test_bad_input_is_an_error_of_its_own(words: list[str]) -> None:
     """F87: the exit code is 2, by app/cli/main.py."""
-    assert isinstance(CliRunner().invoke(app, ["doctor", *words]).exception, BadInput)
+    done = CliRunner().invoke(app, ["doctor", *words], env={"KUBECONFIG": "/no/such"})
+
+    assert isinstance(done.exception, BadInput)
