@@ -20,6 +20,7 @@ from app.cluster.gpu_health_polling import find_source, poll_once
 from app.cluster.snapshot import SNAPSHOT_KINDS, fill
 from app.cluster.state import State
 from app.doctor.cluster_objects import asks_for_gpus
+from app.doctor.examined_pods import with_pods
 from app.doctor.fleet_checks import ExaminedFleet, Finding, FindingLevel, examine
 from app.settings import Settings
 from app.telemetry.clock import now
@@ -55,15 +56,18 @@ def doctor(
     if scheduler_config and not live:
         raise BadInput("--scheduler-config: wants --kubeconfig; without a cluster, scheduler-config --verify checks it")
     # A live cluster is read by the survey, which continues if one kind may not be read.
-    state = state_of(read_objects_of(snapshot, None, demo_fleet) if snapshot or demo_fleet else [])
+    objects = read_objects_of(snapshot, None, demo_fleet) if snapshot or demo_fleet else []
+    state = state_of(objects)
     survey = _survey(kubeconfig, namespace, state) if live else None
+    pods = [document for document in objects if document.get("kind") == "Pod"]
+    pods += survey.objects.get("Pod", ()) if survey is not None else ()
     nodes = tuple(state.nodes.values())
     source = find_source(
         Settings(prometheus=prometheus, dcgm_exporters=tuple(dcgm_exporters or ())), state.knowledge.dcgm
     )
     with show_progress(f"examining {len(nodes)} nodes"):
         health = asyncio.run(poll_once(source, state.knowledge)) if source else {}
-        findings = examine(ExaminedFleet(nodes, health, frozenset(state.overrun)))
+        findings = examine(with_pods(ExaminedFleet(nodes, health, frozenset(state.overrun)), pods, state.knowledge))
         if survey is not None:
             findings = (*examine_live(survey, state, namespace, scheduler_config, now()), *findings)
     show(findings, output, lambda console: _show(console, findings, len(nodes), sum(node.has_gpus for node in nodes)))

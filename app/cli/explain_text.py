@@ -6,6 +6,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from app.explain.explanation import Explanation
+from app.kube.finished_pods import SUCCEEDED, Ending
 
 BAR = 20
 """Characters of a full bar."""
@@ -23,7 +24,25 @@ def print_explanation(console: Console, explanation: Explanation, by_node: bool 
         _nodes(console, explanation)
 
 
+def _ending(console: Console, pod: str, ending: Ending) -> None:
+    """Print how the pod ended, why, and what to do."""
+    what = "was refused by the kubelet of" if ending.refused else f"has ended ({ending.phase}) on"
+    colour = "green" if ending.phase == SUCCEEDED else "red"
+    console.print(f"[bold {colour}]{escape(pod)} {what} {escape(ending.node or 'no node')}[/]")
+    if ending.message:
+        console.print(f"  {escape(ending.message)} [dim]({escape(ending.reason)})[/]")
+    if ending.why:
+        console.print(f"  {escape(ending.why)}")
+    if ending.cause:
+        console.print(f"  [yellow]likely cause: {escape(ending.cause)}[/]")
+    if ending.remedy:
+        console.print(f"  [green]→[/] {escape(ending.remedy)}")
+    console.print("if it were created again:")
+
+
 def _headline(console: Console, explanation: Explanation) -> None:
+    if explanation.ending is not None:
+        _ending(console, explanation.pod, explanation.ending)
     if explanation.bound is not None:
         console.print(f"[bold]{escape(explanation.pod)} is bound to {escape(explanation.bound.node)}[/]")
         if not explanation.bound.fits:
@@ -79,7 +98,8 @@ def _funnel(console: Console, explanation: Explanation) -> None:
         bar = "█" * max(full, 1 if step.left else 0)
         colour = "green" if step.left else "red"
         cut = f"-{step.cut}" if step.cut else ""
-        table.add_row(step.stage, f"[{colour}]{bar}[/]", str(step.left), cut, escape(step.message or ""))
+        share = f" ({step.nodes} of {step.cut})" if step.nodes != step.cut else ""
+        table.add_row(step.stage, f"[{colour}]{bar}[/]", str(step.left), cut, escape(f"{step.message or ''}{share}"))
     console.print(table)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from app.doctor import exemption_checks, operand_checks, webhook_checks
 from app.doctor.cluster_objects import Cluster, advice, problem
-from app.doctor.fleet_checks import Finding
+from app.doctor.fleet_checks import Finding, joined
 from app.kube.api_kinds import API_KINDS, DRA
 
 Check = Callable[[Cluster], Iterator[Finding]]
@@ -168,10 +168,5 @@ def examine_cluster(cluster: Cluster) -> tuple[Finding, ...]:
         for finding in check(cluster):
             key = (finding.check, finding.level, finding.what, finding.remedy)
             present = merged.get(key)
-            merged[key] = finding if present is None else _joined(present, finding)
+            merged[key] = finding if present is None else joined(present, finding)
     return tuple(merged.values())
-
-
-def _joined(one: Finding, other: Finding) -> Finding:
-    nodes, objects = (*one.nodes, *other.nodes), (*one.objects, *other.objects)
-    return Finding(one.check, one.level, one.what, one.remedy, nodes, objects)

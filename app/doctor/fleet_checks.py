@@ -2,12 +2,14 @@
 """The doctor's checks of nodes, each with a remedy: one function per check; the table of checks stands at the end."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from app.kube.finished_pods import FinishedPod
 from app.nodes.gpu_health import Health
 from app.nodes.label_keys import PRODUCT
 from app.nodes.model import Node, Sharing
+from app.nodes.refused_pods import explained_by_node
 from app.values.reasons import Code
 
 
@@ -36,11 +38,17 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class ExaminedFleet:
-    """The fleet that is examined. `overrun` are nodes whose pods declare more memory of shared GPUs than there is."""
+    """The fleet that is examined.
+
+    `overrun` are nodes whose pods declare more memory of shared GPUs than there is. `finished` are the GPU pods that
+    have ended. `schedulers` are the schedulers that placed GPU pods on each node.
+    """
 
     nodes: tuple[Node, ...]
     health: Mapping[str, Health] = field(default_factory=dict)
     overrun: frozenset[str] = frozenset()
+    finished: tuple[FinishedPod, ...] = ()
+    schedulers: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 Check = Callable[[ExaminedFleet], Iterator[Finding]]
@@ -170,6 +178,32 @@ def memory_overrun(fleet: ExaminedFleet) -> Iterator[Finding]:
     yield from _by_code(Code.GPUMemoryBudgetExceeded, "pods declare more gpu-memory than the shared GPUs have", nodes)
 
 
+def refused_by_kubelets(fleet: ExaminedFleet) -> Iterator[Finding]:
+    """Report pods that a kubelet refused to start: they are Failed until somebody deletes them (F87)."""
+    refused: dict[tuple[str, str, str], list[FinishedPod]] = {}
+    nodes = {node.name: node for node in fleet.nodes}
+    for pod in fleet.finished:
+        if pod.ending.refused:
+            pod = _with_cause(explained_by_node(pod, nodes.get(pod.ending.node)), fleet)
+            refused.setdefault((pod.ending.reason, pod.ending.why, pod.ending.cause), []).append(pod)
+    for (reason, why, cause), pods in refused.items():
+        likely = f"; likely cause: {cause}" if cause else ""
+        text = f"{len(pods)} GPU pod{'s' * (len(pods) > 1)} refused by the kubelet ({reason}): {why}{likely}"
+        remedy = "gpu-usher explain says of each what to do; delete them, since they never start again"
+        names = tuple(sorted({pod.ending.node for pod in pods}))
+        yield Finding(
+            "RefusedByKubelet", FindingLevel.Advice, text, remedy, names, tuple(f"Pod {p.name}" for p in pods)
+        )
+
+
+def _with_cause(pod: FinishedPod, fleet: ExaminedFleet) -> FinishedPod:
+    """Return the pod with several schedulers of its node as the cause, where there are several."""
+    schedulers = fleet.schedulers.get(pod.ending.node, frozenset())
+    if not pod.chosen or len(schedulers) < 2:
+        return pod
+    return pod.because(f"several schedulers place GPU pods there: {', '.join(sorted(schedulers))}")
+
+
 def facts_missing(fleet: ExaminedFleet) -> Iterator[Finding]:
     """Report GPU nodes of which no label tells the product or the driver."""
     unknown = (node for node in _gpu(fleet) if node.node_class.product is None and not node.node_class.several_models)
@@ -204,6 +238,7 @@ CHECKS: tuple[Check, ...] = (
     mig_layout_failed,
     upgrade_failed,
     memory_overrun,
+    refused_by_kubelets,
     facts_missing,
     untainted_gpu_nodes,
 )
@@ -212,9 +247,14 @@ CHECKS: tuple[Check, ...] = (
 
 def examine(fleet: ExaminedFleet) -> tuple[Finding, ...]:
     """Run every check; findings that differ only in their nodes are merged."""
-    merged: dict[tuple[str, FindingLevel, str, str], tuple[str, ...]] = {}
+    merged: dict[tuple[str, FindingLevel, str, str], Finding] = {}
     for check in CHECKS:
         for finding in check(fleet):
             key = (finding.check, finding.level, finding.what, finding.remedy)
-            merged[key] = (*merged.get(key, ()), *finding.nodes)
-    return tuple(Finding(*key, nodes) for key, nodes in merged.items())
+            merged[key] = joined(merged[key], finding) if key in merged else finding
+    return tuple(merged.values())
+
+
+def joined(one: Finding, other: Finding) -> Finding:
+    """Join two findings that differ only in their nodes and objects."""
+    return replace(one, nodes=(*one.nodes, *other.nodes), objects=(*one.objects, *other.objects))

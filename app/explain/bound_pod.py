@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pod that has a node already: its node and resources are released, so that it is judged as a new pod."""
+"""A pod that has a node already, or that has ended: what it holds is released, so that it is judged as a new pod."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from app.explain.survey import ClusterSnapshot
+from app.kube.finished_pods import Ending, read_finished_pod
 from app.kube.gpu_usage import GPUUsage, read_bound_requests, read_gpu_usage
 from app.kube.pod_requests import PODS, PodRequests
 from app.nodes.model import FreeResources
+from app.nodes.refused_pods import explained_by_node
 
 
 def node_of_bound_pod(document: Mapping[str, Any]) -> str | None:
@@ -18,12 +20,23 @@ def node_of_bound_pod(document: Mapping[str, Any]) -> str | None:
 
 
 def as_unbound(document: Mapping[str, Any], snapshot: ClusterSnapshot) -> tuple[Mapping[str, Any], ClusterSnapshot]:
-    """Return a bound pod without spec.nodeName, and the snapshot without the resources that it holds on its node."""
+    """Return a pod without spec.nodeName, and the snapshot without the resources that it holds on its node.
+
+    A pod that has ended holds none.
+    """
     requests = read_bound_requests(document)
-    if requests is None:
-        return document, snapshot
-    spec = {key: value for key, value in document["spec"].items() if key != "nodeName"}
-    return {**document, "spec": spec}, _with_released(document, requests, snapshot)
+    spec = {key: value for key, value in (document.get("spec") or {}).items() if key != "nodeName"}
+    unbound = {**document, "spec": spec}
+    return unbound, snapshot if requests is None else _with_released(document, requests, snapshot)
+
+
+def ending_of(document: Mapping[str, Any], snapshot: ClusterSnapshot) -> Ending | None:
+    """Say how a pod ended; None for one that has not.
+
+    Raises MalformedPod.
+    """
+    pod = read_finished_pod(document, snapshot.context.knowledge)
+    return explained_by_node(pod, snapshot.nodes.get(pod.ending.node)).ending if pod is not None else None
 
 
 def _with_released(document: Mapping[str, Any], requests: PodRequests, snapshot: ClusterSnapshot) -> ClusterSnapshot:

@@ -7,6 +7,7 @@ from typing import Any
 
 from app.explain.counterfactual import Fix
 from app.explain.funnel import Step
+from app.kube.finished_pods import Ending
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,8 @@ class Explanation:
     `primary` is the reason to look at first; None where the pod fits somewhere.
     `bound` is the node that the pod has already, with today's objections to it; None where it has none. The pod's own
     resources count as released. `fixes` are ordered, the smallest first. `verdicts` is None unless it was requested.
-    `unjudged` are the constraints that only kube-scheduler can judge.
+    `unjudged` are the constraints that only kube-scheduler can judge. `ending` is how a pod of the cluster ended; it is
+    then judged as if it were created again.
     """
 
     pod: str
@@ -88,3 +90,4 @@ class Explanation:
     admission: AdmissionOutcome
     verdicts: tuple[NodeVerdict, ...] | None = None
     bound: NodeVerdict | None = None
+    ending: Ending | None = None

@@ -34,13 +34,17 @@ def first_objection(objections: Iterable[Objection]) -> Objection:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One stage: the nodes left after it, the nodes that it cut, and the reason that cut most of them."""
+    """One stage: the nodes left after it, the nodes that it cut, and the reason that cut most of them.
+
+    `nodes` is how many nodes that reason cut; other reasons of the stage cut the rest.
+    """
 
     stage: str
     left: int
     cut: int
     reason: str | None = None
     message: str | None = None
+    nodes: int = 0
 
 
 def funnel(groups: Mapping[tuple[Objection, ...], int]) -> tuple[Step, ...]:
@@ -57,10 +61,10 @@ def funnel(groups: Mapping[tuple[Objection, ...], int]) -> tuple[Step, ...]:
     for stage in Stage:
         cut_here = [(objection, count) for objection, count in cut.items() if stage_of(objection) is stage]
         if cut_here:
-            worst = max(cut_here, key=lambda entry: entry[1])[0]
+            worst, worst_count = max(cut_here, key=lambda entry: entry[1])
             cut_count = sum(count for _, count in cut_here)
             left -= cut_count
-            steps.append(Step(stage.value, left, cut_count, objection_name(worst), objection_text(worst)))
+            steps.append(Step(stage.value, left, cut_count, objection_name(worst), objection_text(worst), worst_count))
         elif stage not in SHOWN_ONLY_IF_IT_CUTS:
             steps.append(Step(stage.value, left, 0))
     return tuple(steps)

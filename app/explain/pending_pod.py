@@ -7,7 +7,7 @@ from heapq import nsmallest
 from typing import Any
 
 from app.admission.review import ReviewResult
-from app.explain.bound_pod import as_unbound, node_of_bound_pod
+from app.explain.bound_pod import as_unbound, ending_of, node_of_bound_pod
 from app.explain.counterfactual import NODES_AT_ONCE, Fix, FixSearch
 from app.explain.dra import dra_equivalent
 from app.explain.explanation import AdmissionOutcome, Explanation, FittingNode, NodeVerdict, Refused
@@ -53,8 +53,9 @@ def explain(
     Raises MalformedPod, QuantityError.
     """
     uid = read_pod(document).uid  # refuses a malformed pod, so that the code below need not check
+    ending = ending_of(document, snapshot) if live else None
     bound_node = node_of_bound_pod(document) if live else None
-    if bound_node is not None:
+    if bound_node is not None or ending is not None:
         document, snapshot = as_unbound(document, snapshot)
     snapshot = without_promise(uid, snapshot)
     base = without_our_affinity(document, snapshot)
@@ -101,6 +102,7 @@ def explain(
         admission=admission_outcome(scheduled_pod.review_result),
         verdicts=_verdicts(groups) if by_node else None,
         bound=None if bound_node is None else _bound_verdict(bound_node, groups),
+        ending=ending,
     )
 
 

@@ -15,6 +15,7 @@ from app.knowledge.geometry import Geometry, load_geometry
 from app.knowledge.images import Images, load_images
 from app.knowledge.mig_profiles import MIGProfiles, load_profiles
 from app.knowledge.override import overlay
+from app.knowledge.pod_failures import PodFailure, load_pod_failures
 from app.knowledge.products import Products, load_products
 from app.knowledge.toolkit_env import ToolkitEnv, load_toolkit_env
 from app.knowledge.xids import XID, load_xids
@@ -31,6 +32,7 @@ FILES = (
     "xids.yaml",
     "dcgm.yaml",
     "toolkit_env.yaml",
+    "pod_failures.yaml",
 )
 
 
@@ -53,6 +55,7 @@ class Knowledge:
     xids: Mapping[int, XID]
     dcgm: DCGM
     toolkit_env: ToolkitEnv
+    pod_failures: tuple[PodFailure, ...]
 
 
 def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = None) -> Knowledge:
@@ -83,6 +86,7 @@ def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = Non
             xids=load_xids(documents["xids.yaml"]["xids"]),
             dcgm=load_dcgm(documents["dcgm.yaml"]),
             toolkit_env=load_toolkit_env(documents["toolkit_env.yaml"]["variables"]),
+            pod_failures=load_pod_failures(documents["pod_failures.yaml"]["pod_failures"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError, BadInput) as error:
         raise KnowledgeError(f"fact tables: {type(error).__name__}: {error}") from error

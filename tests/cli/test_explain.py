@@ -88,6 +88,25 @@ def test_pending_pod_of_a_snapshot_is_explained_by_name(snapshot: str) -> None:
     assert {cause["reason"] for cause in answer["in_tree"]} == {"NodeAffinityMismatch", "UntoleratedTaint"}
 
 
+def test_pod_that_a_kubelet_refused_says_so_first(tmp_path: Path) -> None:
+    """F83, F86: what happened, why, what to do, and where it would run if it were created again."""
+    message = "Pod was rejected: Allocate failed due to requested number of devices unavailable for nvidia.com/gpu. "
+    status = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": message}
+    refused = {**pod(nodeName="a100-1"), "status": status}
+    (tmp_path / "fleet.json").write_text(json.dumps({"kind": "List", "items": [*demo_fleet(), refused]}), "utf-8")
+
+    lines = explained("team-a/p", "--snapshot", str(tmp_path / "fleet.json")).output.splitlines()
+
+    assert lines[0] == "team-a/p was refused by the kubelet of a100-1"
+    assert "unavailable for nvidia.com/gpu" in lines[1]
+    assert "(UnexpectedAdmissionError)" in lines[1]
+    assert "fewer free devices" in lines[2]
+    assert "likely cause: somebody wrote spec.nodeName" in lines[3]
+    assert "delete it" in lines[4]
+    assert lines[5] == "if it were created again:"
+    assert "team-a/p fits on" in lines[6]
+
+
 def test_running_service_answers_as_the_command_does(file: str, tmp_path: Path) -> None:
     """F83."""
     with running(make_service(tmp_path)) as service:

@@ -9,11 +9,13 @@ import pytest
 from typer.testing import CliRunner
 
 from app.cli.main import app
+from app.doctor.examined_pods import with_pods
 from app.doctor.fleet_checks import CHECKS, ExaminedFleet, FindingLevel, examine
 from app.nodes.gpu_health import Health
 from app.values.errors import BadInput
-from tests.builders import node, node_document
+from tests.builders import knowledge, node, node_document, pod
 from tests.cluster.fake_exporter import fake_exporter
+from tests.kube.test_finished_pods import UNAVAILABLE
 
 GPU = "nvidia.com/gpu"
 TAINT = [{"key": GPU, "value": "present", "effect": "NoSchedule"}]
@@ -59,6 +61,46 @@ def test_node_without_facts_is_named() -> None:
     unknown = node("n", product=None, driver=None, taints=TAINT)
 
     assert nodes_by_check(unknown) == {"GPUFactsMissing": ("n",)}
+
+
+def refused(name: str, node: str, **spec: Any) -> dict[str, Any]:
+    """Write a pod that the kubelet of a node refused."""
+    document = pod(nodeName=node, **spec)
+    status = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": f"Pod was rejected: {UNAVAILABLE}"}
+    return {**document, "metadata": {**document["metadata"], "name": name}, "status": status}
+
+
+@pytest.mark.parametrize(
+    ("made", "second", "cause"),
+    [
+        pytest.param({}, "default-scheduler", "somebody wrote spec.nodeName", id="not known"),
+        pytest.param({}, "other", "several schedulers place GPU pods there: default-scheduler, other", id="schedulers"),
+        pytest.param({"offers": {GPU: 7}}, "other", "withdrawn 1 of 8 nvidia.com/gpu on that node", id="withdrawn"),
+    ],
+)
+def test_pods_that_kubelets_refused_are_counted_with_their_nodes(made: dict[str, Any], second: str, cause: str) -> None:
+    """F87: one finding for all pods of one likely cause."""
+    nodes = tuple(node(name, **{**HEALTHY, **made}) for name in ("n", "m"))
+    pods = [
+        refused(f"{name}-{n}", name, schedulerName=("default-scheduler", second)[n]) for name in "nm" for n in (0, 1)
+    ]
+
+    findings = examine(with_pods(ExaminedFleet(nodes), [*pods, pod()], knowledge()))
+    (finding,) = (finding for finding in findings if finding.check == "RefusedByKubelet")
+
+    assert (finding.level, finding.nodes) == (FindingLevel.Advice, ("m", "n"))
+    assert finding.objects == ("Pod team-a/n-0", "Pod team-a/n-1", "Pod team-a/m-0", "Pod team-a/m-1")
+    assert "4 GPU pods refused by the kubelet (UnexpectedAdmissionError)" in finding.what
+    assert f"likely cause: {cause}" in finding.what.replace("the device plugin has ", "")
+
+
+def test_pod_that_failed_while_it_ran_is_no_finding() -> None:
+    """F87."""
+    evicted = {**pod(nodeName="n"), "status": {"phase": "Failed", "reason": "Evicted", "message": "The node was low"}}
+
+    fleet = with_pods(ExaminedFleet((node("n", **HEALTHY),)), [evicted], knowledge())
+
+    assert (len(fleet.finished), examine(fleet)) == (1, ())
 
 
 def test_what_dcgm_reports_is_named_with_its_cause() -> None:

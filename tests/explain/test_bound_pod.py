@@ -11,6 +11,7 @@ from app.explain.pending_pod import explain
 from app.intree.existing_pods import existing_pods_of
 from app.values.steps import finish
 from tests.builders import gpus, knowledge, node_document, pod, policies
+from tests.kube.test_finished_pods import UNAVAILABLE
 
 PORT = {"ports": [{"containerPort": 80, "hostPort": 80}]}
 
@@ -23,12 +24,12 @@ def bound(**more: Any) -> dict[str, Any]:
     return holder
 
 
-def explained(*pods: dict[str, Any], nodes: tuple[str, ...] = ("n",)) -> Explanation:
-    """Explain the first of these pods on nodes with eight GPUs and four CPUs."""
+def explained(*pods: dict[str, Any], nodes: tuple[str, ...] = ("n",), gpus: int = 8) -> Explanation:
+    """Explain the first of these pods on nodes with eight GPUs, of which some may be withdrawn, and four CPUs."""
     state = State(knowledge())
-    made = [node_document(name) for name in nodes]
+    made = [node_document(name, capacity={"nvidia.com/gpu": 8}) for name in nodes]
     for document in made:
-        document["status"]["allocatable"] |= {"cpu": "4", "nvidia.com/gpu": "8", "pods": "110"}
+        document["status"]["allocatable"] |= {"cpu": "4", "nvidia.com/gpu": str(gpus), "pods": "110"}
     fill(
         state,
         [*({"kind": "Node", **document} for document in made), *({"kind": "Pod", **document} for document in pods)],
@@ -75,3 +76,39 @@ def test_node_that_is_gone_is_said_to_be() -> None:
 def test_pod_without_a_node_is_not_bound() -> None:
     """F83."""
     assert explained(pod(gpus(1))).bound is None
+
+
+def refused(**more: Any) -> dict[str, Any]:
+    """Write a pod that the kubelet of `n` refused."""
+    status = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": f"Pod was rejected: {UNAVAILABLE}"}
+    return {**bound(**more), "status": status}
+
+
+def test_pod_that_the_kubelet_refused_is_judged_as_if_it_were_created_again() -> None:
+    """F83: its node binds it no longer, and it holds nothing there, so that it fits on both nodes."""
+    explanation = explained(refused(), nodes=("n", "m"))
+
+    assert explanation.ending is not None
+    assert (explanation.ending.refused, explanation.ending.node) == (True, "n")
+    assert (explanation.fits, explanation.bound) == (2, None)
+
+
+def test_refused_pod_takes_nothing_from_others() -> None:
+    """F83, F40."""
+    other = refused()
+    other["metadata"] = {**other["metadata"], "name": "other", "uid": "other"}
+
+    assert explained(bound(), other).fits == 1
+
+
+def test_devices_that_the_plugin_withdrew_are_the_likely_cause() -> None:
+    """F83, F70."""
+    explanation = explained(refused(), gpus=7)
+
+    assert explanation.ending is not None
+    assert "withdrawn 1 of 8 nvidia.com/gpu" in explanation.ending.cause
+
+
+def test_pod_that_runs_has_no_ending() -> None:
+    """F83."""
+    assert explained(bound()).ending is None

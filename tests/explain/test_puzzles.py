@@ -88,6 +88,18 @@ def test_funnel_loses_no_node(path: Path) -> None:
     assert len(explanation.verdicts or ()) == explanation.nodes
 
 
+@pytest.mark.parametrize("path", PUZZLES, ids=lambda path: path.stem)
+def test_count_of_the_headline_is_the_one_of_the_funnel(path: Path) -> None:
+    """F83: a stage cuts for several reasons; it says how many nodes for the reason that it names."""
+    _, explanation = played(path)
+    primary = explanation.primary
+
+    assert all(0 <= step.nodes <= step.cut and bool(step.nodes) == bool(step.cut) for step in explanation.funnel)
+    for step in explanation.funnel:
+        if primary is not None and (step.reason, step.message) == (primary.reason, primary.message):
+            assert step.nodes == primary.nodes
+
+
 def test_there_are_more_than_thirty_puzzles() -> None:
     """F84."""
     assert len(PUZZLES) > 30

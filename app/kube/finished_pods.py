@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pods that have ended, or that a kubelet refused to start: what happened, why, and what to do."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from app.knowledge.pod_failures import PodFailure
+from app.knowledge.tables import Knowledge
+from app.kube.gpu_usage import FINISHED
+from app.values.json_members import member, objects
+
+REJECTED = "Pod was rejected: "
+"""What a kubelet writes before the message of a pod that it refuses (k8s.io/kubernetes pkg/kubelet rejectPod)."""
+DEFAULT_SCHEDULER = "default-scheduler"
+SUCCEEDED = "Succeeded"
+UNKNOWN = PodFailure(reason="", message="", refused=False, chosen=False, why="", causes="", remedy="")
+"""Of a reason that no row of pod_failures.yaml explains."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a pod ended: its phase is Succeeded or Failed.
+
+    `refused` is true where the kubelet never started it. `reason` and `message` are the kubelet's own. `why` says what
+    they mean, `cause` what probably led there, and `remedy` what to do; each is empty where it is not known.
+    """
+
+    phase: str
+    node: str
+    refused: bool = False
+    reason: str = ""
+    message: str = ""
+    why: str = ""
+    cause: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedPod:
+    """A pod that has ended. `name` is namespace/name, `scheduler` is its spec.schedulerName.
+
+    `chosen` is true where the node was promised more than it had, and the pod itself does not tell by whom: a better
+    cause may be known of the node.
+    """
+
+    name: str
+    scheduler: str
+    chosen: bool
+    ending: Ending
+
+    def because(self, cause: str) -> "FinishedPod":
+        """Return the pod with a cause that was found out."""
+        return replace(self, chosen=False, ending=replace(self.ending, cause=cause))
+
+
+def read_finished_pod(document: Mapping[str, Any], knowledge: Knowledge) -> FinishedPod | None:
+    """Read a pod that has ended; None for one that has not.
+
+    Raises MalformedPod.
+    """
+    status = member(document, "status", dict, "") or {}
+    phase = member(status, "phase", str, "status.") or ""
+    if phase not in FINISHED:
+        return None
+    spec, metadata = (member(document, key, dict, "") or {} for key in ("spec", "metadata"))
+    name = f"{member(metadata, 'namespace', str, 'metadata.') or 'default'}/{metadata.get('name') or ''}"
+    scheduler = member(spec, "schedulerName", str, "spec.") or DEFAULT_SCHEDULER
+    ending = Ending(phase, member(spec, "nodeName", str, "spec.") or "")
+    if phase == SUCCEEDED:
+        return FinishedPod(name, scheduler, chosen=False, ending=ending)
+    reason, message = (member(status, key, str, "status.") or "" for key in ("reason", "message"))
+    failure = next((row for row in knowledge.pod_failures if row.explains(reason, message)), UNKNOWN)
+    by_hand = _writer_of_node_name(metadata) if failure.chosen else ""
+    return FinishedPod(
+        name,
+        scheduler,
+        chosen=failure.chosen and not by_hand,
+        ending=replace(
+            ending,
+            refused=failure.refused or message.startswith(REJECTED),
+            reason=reason,
+            message=message.removeprefix(REJECTED),
+            why=failure.why,
+            cause=f"{by_hand} wrote spec.nodeName, so that no scheduler was asked" if by_hand else failure.causes,
+            remedy="; ".join(filter(None, (_what_comes_again(metadata), failure.remedy))),
+        ),
+    )
+
+
+def _what_comes_again(metadata: Mapping[str, Any]) -> str:
+    """Say whether a controller replaces the pod, since a Failed pod is never started again."""
+    owners = [owner for _, owner in objects(metadata, "ownerReferences", "metadata.") if owner.get("controller")]
+    replaced = f"its {owners[0].get('kind')} makes another" if owners else "nothing makes another: create it again"
+    return f"delete it, since it never starts again and holds nothing on the node; {replaced}"
+
+
+def _writer_of_node_name(metadata: Mapping[str, Any]) -> str:
+    """Name the program that wrote spec.nodeName; empty where a scheduler bound the pod, or where it is not known.
+
+    A program that creates a pod with a node owns that field. The binding of a scheduler leaves it without an owner
+    (k8s.io/kubernetes pkg/registry/core/pod/storage, setPodNodeAndMetadata), and `kubectl get` hides managedFields.
+    """
+    for _, entry in objects(metadata, "managedFields", "metadata."):
+        fields = entry.get("fieldsV1")
+        spec = fields.get("f:spec") if isinstance(fields, dict) else None
+        if isinstance(spec, dict) and "f:nodeName" in spec:
+            return str(entry.get("manager") or "somebody")
+    return ""
