@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What pods get that go around gpu-usher, on real nodes: without it the devices, with its guards a refusal."""
 
+import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 
 import pytest
@@ -9,7 +13,16 @@ import pytest
 from app.cluster.files import shipped_policies
 from tests.builders import policy
 from tests.controlplane.kubectl import Object
-from tests.e2e.stage import Service, create_namespace, create_pod, install_webhooks, remove_webhooks, serving
+from tests.e2e.stage import (
+    SOON_SECONDS,
+    Service,
+    create_namespace,
+    create_pod,
+    eventually,
+    install_webhooks,
+    remove_webhooks,
+    serving,
+)
 from tests.realnodes.cluster import Cluster
 from tests.realnodes.seen_devices import container_pod, delete_pod, read_seen, wait_for_phase
 
@@ -81,14 +94,82 @@ def test_container_that_goes_around_gets_what_the_guards_refuse(
     assert "denied the request" in refusal.err
 
 
-def test_pod_bound_by_hand_beyond_what_is_free_is_refused_by_the_kubelet(cluster: Cluster, unguarded: str) -> None:
-    """F13: whoever names a node instead of a scheduler meets UnexpectedAdmissionError."""
-    pods = [container_pod(f"by-hand-{n}", unguarded, {GPU: 5}, nodeName="node-1") for n in range(2)]
-    create_pod(cluster.plane, pods[0])
-    wait_for_phase(cluster, pods[0])
-    create_pod(cluster.plane, pods[1])
-    status = wait_for_phase(cluster, pods[1], "Failed")["status"]
+def bind(cluster: Cluster, pod: Object, node: str) -> None:
+    """Bind a pod that no scheduler takes, as a scheduler does that knows nothing of the others."""
+    metadata = {"name": pod["metadata"]["name"]}
+    target = {"apiVersion": "v1", "kind": "Node", "name": node}
+    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
+    namespace = pod["metadata"]["namespace"]
+    cluster.plane.api.create(f"/api/v1/namespaces/{namespace}/pods/{metadata['name']}/binding", binding)
+
+
+def doctor_findings(cluster: Cluster) -> list[Object]:
+    """Run `gpu-usher doctor` with the administrator's KUBECONFIG, and return its findings."""
+    command = [sys.executable, "-m", "app.cli.main", "doctor", "-o", "json"]
+    environment = {**os.environ, "KUBECONFIG": str(cluster.plane.kubeconfig("admin"))}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SOON_SECONDS, check=False)
+    findings: list[Object] = json.loads(done.stdout)
+    return findings
+
+
+@pytest.mark.parametrize(
+    ("by_hand", "cause"),
+    [(True, " wrote spec.nodeName, so that no scheduler was asked"), (False, "two schedulers count on the same node")],
+    ids=["by hand", "by another scheduler"],
+)
+def test_pod_bound_beyond_what_is_free_is_refused_by_the_kubelet_and_explained(
+    cluster: Cluster, service: Service, unguarded: str, by_hand: bool, cause: str
+) -> None:
+    """F13, F83, F87: UnexpectedAdmissionError; the pod holds no GPU, and explain and doctor say who bound it."""
+    node: Object = {"nodeName": "node-1"}
+    first = container_pod("first", unguarded, {GPU: 5}, **node)
+    second = container_pod("second", unguarded, {GPU: 5}, schedulerName="another", **(node if by_hand else {}))
+    create_pod(cluster.plane, first)
+    wait_for_phase(cluster, first)
+    create_pod(cluster.plane, second)
+    if not by_hand:
+        bind(cluster, second, "node-1")
+    status = wait_for_phase(cluster, second, "Failed")["status"]
 
     assert status["reason"] == "UnexpectedAdmissionError"
-    for pod in pods:
-        delete_pod(cluster, pod)
+    reference = {"namespace": unguarded, "name": "second"}
+    explanation = service.explain(reference)
+    assert (explanation["fits"], explanation["ending"]["refused"], explanation["ending"]["node"]) == (0, True, "node-1")
+    assert "Requested: 5, Available: 3" in explanation["ending"]["message"]
+    assert "fewer free devices" in explanation["ending"]["why"]
+    assert cause in explanation["ending"]["cause"]
+    assert "nothing makes another" in explanation["ending"]["remedy"]
+    (finding,) = (finding for finding in doctor_findings(cluster) if finding["check"] == "RefusedByKubelet")
+    assert (finding["nodes"], finding["objects"]) == (["node-1"], [f"Pod {unguarded}/second"])
+    if by_hand:
+        assert cause in finding["what"]
+    else:
+        assert "several schedulers place GPU pods there: another, gpu-usher-scheduler" in finding["what"]
+
+    delete_pod(cluster, first)
+    eventually("the refused pod holds no GPU", lambda: service.explain(reference)["fits"] == 1)
+    delete_pod(cluster, second)
+
+
+@pytest.mark.parametrize(
+    ("reason", "cpu", "selector", "words"),
+    [
+        ("OutOfcpu", "1000", {}, "too little was left"),
+        ("NodeAffinity", "1m", {"gpu-usher.test/absent": "true"}, "labels did not match"),
+    ],
+)
+def test_other_refusals_of_a_kubelet_are_explained(
+    cluster: Cluster, service: Service, unguarded: str, reason: str, cpu: str, selector: dict[str, str], words: str
+) -> None:
+    """F83: what a kubelet looks at besides devices."""
+    amounts = {"nvidia.com/gpu": 1, "cpu": cpu}
+    pod = container_pod("refused", unguarded, amounts, nodeName="node-1", nodeSelector=selector)
+    create_pod(cluster.plane, pod)
+    wait_for_phase(cluster, pod, "Failed")
+
+    ending = service.explain({"namespace": unguarded, "name": "refused"})["ending"]
+    delete_pod(cluster, pod)
+
+    assert (ending["refused"], ending["reason"], ending["node"]) == (True, reason, "node-1")
+    assert words in ending["why"]
+    assert "wrote spec.nodeName" in ending["cause"]
