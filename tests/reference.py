@@ -6,6 +6,7 @@
 
 from collections.abc import Iterator, Mapping
 
+from app.cluster.files import read_knowledge
 from app.values.reasons import MESSAGE_LIMIT, Code, ReasonKind
 from tests.chaos.faults import FAULTS, Fault
 from tests.chaos.proofs import proofs
@@ -49,7 +50,26 @@ of the node (no value, count, age or name), because kube-scheduler groups equal 
     for kind, (title, what) in KINDS.items():
         rows = [f'| <a id="{code.name}"></a>{code.name} | {code.remedy} |' for code in Code if code.kind is kind]
         parts.append(f"## {title}\n\n{what}\n\n| code | remedy |\n|---|---|\n" + "\n".join(rows) + "\n")
-    return "\n".join(parts)
+    return "\n".join([*parts, _pod_failures()])
+
+
+def _pod_failures() -> str:
+    """Write the table of a kubelet's reasons, which are no codes of ours."""
+    rows = [
+        f"| {failure.reason or '(none)'} | {failure.message} | {'no' if failure.refused else 'yes'} | {failure.why} |"
+        f" {failure.remedy} |"
+        for failure in read_knowledge().pod_failures
+    ]
+    return """\
+## Reasons of kubelets
+
+Not ours: `status.reason` and a part of `status.message` of a pod that is Failed. `explain` of such a pod says what it
+means, what probably led there, and what to do; `doctor` counts the GPU pods that were never started
+(`RefusedByKubelet`). They are from `app/knowledge/pod_failures.yaml`, and yours to change with `serve --knowledge`.
+
+| reason begins with | message has | was started | what it means | remedy |
+|---|---|---|---|---|
+""" + "\n".join([*rows, ""])
 
 
 def faults_page() -> str:

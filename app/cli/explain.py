@@ -56,6 +56,7 @@ def explain_pod(
     """Explain why a pod is Pending, or where it would run; exit code 1 if no node will do now.
 
     Of a pod in the cluster: gpu-usher explain pod team-a/train-0. Of one that is not there yet: explain -f pod.yaml.
+    Of one that has ended, how it did, such as UnexpectedAdmissionError; and where it would run if created again.
     """
     key = name or (kind if "/" in kind else "")
     if bool(key) == bool(file):
