@@ -19,9 +19,11 @@ from app.cluster.view import bound_volumes, view
 from app.demo.notation import DemoFleet
 from app.demo.sample_fleets import objects_of
 from app.explain.explanation import Explanation
+from app.explain.funnel import funnel
 from app.explain.pending_pod import explain
 from app.explain.survey import ClusterSnapshot
 from app.intree.existing_pods import existing_pods_of
+from app.values.reasons import Code, Reason
 from app.values.steps import finish
 from tests.builders import knowledge, policies
 
@@ -98,6 +100,15 @@ def test_count_of_the_headline_is_the_one_of_the_funnel(path: Path) -> None:
     for step in explanation.funnel:
         if primary is not None and (step.reason, step.message) == (primary.reason, primary.message):
             assert step.nodes == primary.nodes
+
+
+def test_stage_that_cuts_for_two_reasons_says_how_many_nodes_for_the_one_it_names() -> None:
+    """F83: 14 of the 19 nodes are without an A100; of the others the product is not known."""
+    product, unknown = (Reason(Code.ProductNotAllowed, words) for words in ("wants A100", "not known: wants A100"))
+
+    steps = funnel({(product,): 14, (unknown,): 5, (): 3})
+
+    assert [(step.left, step.cut, step.nodes) for step in steps if step.cut] == [(3, 19, 14)]
 
 
 def test_there_are_more_than_thirty_puzzles() -> None:

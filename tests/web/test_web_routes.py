@@ -10,11 +10,14 @@ from pathlib import Path
 import httpx
 import pytest
 
+from app.kube.finished_pods import REJECTED
 from app.server.service import Service
 from app.web.api import create_web_app
 from tests.api.conftest import Ask
+from tests.api.test_explaining import Live
 from tests.bench.fleet import nodes
 from tests.builders import gpus, make_service, node_document, pod, policies, policy
+from tests.kube.test_finished_pods import UNAVAILABLE, failed
 from tests.web.html import Reader
 
 BROWSER = {"Accept": "text/html"}
@@ -258,6 +261,16 @@ def test_pod_page_says_what_explain_says(service: Service, ask: Ask) -> None:
             *(verdict["node"] for verdict in explanation["verdicts"]),
             *(refusal["remedy"] for refusal in explanation["refused"])]  # fmt: skip
     assert [text for text in texts if " ".join(text.split()) not in shown] == []
+
+
+def test_pod_page_says_how_a_pod_ended(service: Service, ask: Ask) -> None:
+    """F132, F83: a pod that its kubelet refused is no pod that waits."""
+    refused = failed("UnexpectedAdmissionError", REJECTED + UNAVAILABLE)
+
+    shown = read(ask(create_web_app(Live(service, refused)), "GET", "/pending/team-a/p")).one("main").text
+
+    for words in ("Was refused by the kubelet of n", UNAVAILABLE, "fewer free devices", "Likely cause", "Delete it"):
+        assert words in shown
 
 
 def test_others_have_their_turn_while_a_large_map_is_made(tmp_path: Path) -> None:
