@@ -20,6 +20,7 @@ from tests.e2e.stage import (
 from tests.realnodes import components, images, nvidia, sandbox
 from tests.realnodes.cluster import Cluster, real_cluster, state_folder
 from tests.realnodes.control_plane import NAMES
+from tests.realnodes.installed_results import InstalledResults, kept_results
 from tests.realnodes.worlds import make_world
 
 TEAMS = itertools.count(1)
@@ -42,6 +43,13 @@ def cluster() -> Iterator[Cluster]:
     worlds = [make_world(world, name) for world, name in zip(WORLDS, NAMES, strict=True)]
     with real_cluster(binaries, images.archives(archives), built, worlds) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def installed_results() -> Iterator[InstalledResults]:
+    """What the tests of installations measured; kept in tests/results where the run is asked to."""
+    with kept_results() as results:
+        yield results
 
 
 @pytest.fixture(scope="module")

@@ -104,6 +104,10 @@ class Installation:
         self._apply("-l", "app.kubernetes.io/component!=webhook")
         self.wait_for_rollout("gpu-usher")
         self._apply()
+        self.wait_until_admitting()
+
+    def wait_until_admitting(self) -> None:
+        """Wait until every Deployment is rolled out, and GPU pods are admitted."""
         for deployment in self.plane.api.items(DEPLOYMENTS):
             self.wait_for_rollout(deployment["metadata"]["name"])
         wait_until("GPU pods are admitted through the Service", self._admits, SOON_SECONDS)
@@ -145,15 +149,28 @@ class Installation:
         """List our pods that are not being deleted."""
         return [pod for pod in self.plane.api.items(PODS) if "deletionTimestamp" not in pod["metadata"]]
 
+    def objects(self) -> list[str]:
+        """List all objects whose name or namespace is ours, of every kind that can be listed, but for events."""
+        resources = self.plane.kubectl("api-resources", "--verbs=list", "--no-headers", "-o", "name")
+        kinds = ",".join(name for name in resources.out.split() if not name.startswith("events"))
+        columns = "custom-columns=KIND:.kind,NAMESPACE:.metadata.namespace,NAME:.metadata.name"
+        result = self.plane.kubectl("get", kinds, "--all-namespaces", "--no-headers", "-o", columns)
+        assert (resources.code, result.code) == (0, 0), resources.err + result.err
+        return [" ".join(line.split()) for line in result.out.splitlines() if "gpu-usher" in line]
+
     def uninstall(self) -> None:
         """Delete all of it as deploy/README says: the webhooks first, then the overlay; wait for the last pod."""
+        self.remove_webhooks()
+        result = self.plane.kubectl("delete", "-k", str(self.overlay), "--ignore-not-found", "--wait=false")
+        assert result.code == 0, result.err
+        wait_until("our namespace is gone", self._namespace_gone, UNINSTALL_SECONDS)
+
+    def remove_webhooks(self) -> None:
+        """Delete the webhook configurations by the line of deploy/README, and what an earlier module left of them."""
         kinds = ",".join(CONFIGURATIONS)
         result = self.plane.kubectl("delete", kinds, "-l", "app.kubernetes.io/name=gpu-usher")
         assert result.code == 0, result.err
         remove_webhooks(self.plane)
-        result = self.plane.kubectl("delete", "-k", str(self.overlay), "--ignore-not-found", "--wait=false")
-        assert result.code == 0, result.err
-        wait_until("our namespace is gone", self._namespace_gone, UNINSTALL_SECONDS)
 
     def _namespace_gone(self) -> bool:
         return self.plane.api.client.get(f"/api/v1/namespaces/{NAMESPACE}").status_code == 404

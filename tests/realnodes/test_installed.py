@@ -1,27 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
 """gpu-usher installed on real nodes by deploy/overlays/production: its own image, pods, Service and certificates."""
 
-import threading
-from collections import Counter
+import ssl
+import subprocess
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
-from app.kube.pods import DECISION
+from app.tls.pem import read_bundle, signed_by
 from tests.controlplane.cluster import ControlPlane
-from tests.e2e.stage import OURS, create_namespace, create_pod, decision, eventually, gpu_pod, wait_for_node
+from tests.controlplane.processes import wait_until
+from tests.e2e.certificate_stage import data, published
+from tests.e2e.stage import (
+    OURS,
+    SOON_SECONDS,
+    create_namespace,
+    create_pod,
+    decision,
+    eventually,
+    read_pod,
+    wait_for_node,
+)
+from tests.realnodes.admission_load import admissions
 from tests.realnodes.cluster import Cluster, state_folder
+from tests.realnodes.container_usage import recorded_usage
 from tests.realnodes.containers import UNLIMITED, Container, containers_of
 from tests.realnodes.installation import Installation
+from tests.realnodes.installed_results import InstalledResults
 from tests.realnodes.seen_devices import container_pod, delete_pod, read_seen, wait_for_phase
 
 REPLICAS = {"gpu-usher": 3, "gpu-usher-scheduler": 2, "gpu-usher-certificates": 1}
 GPU = "nvidia.com/gpu"
 USER = "65532"
-MAKERS = 2
-CALLS = 100
-"""Creations before and after a rollout, so that it lies within the stream."""
+ROTATION_SECONDS = 240
+"""Bound on a step of a rotation: a new CA is trusted for a minute before it signs, and a kubelet takes up to another
+minute and a half to show pods a changed Secret (its sync period, and the life of its cache)."""
 
 
 @pytest.fixture(scope="module")
@@ -47,34 +61,6 @@ def installed(installation: Installation) -> Installation:
 @pytest.fixture(scope="module")
 def namespace(cluster: Cluster) -> str:
     return create_namespace(cluster.plane, "team-installed")
-
-
-@contextmanager
-def admissions(plane: ControlPlane, namespace: str) -> Iterator[list[str]]:
-    """Create requests-only GPU pods as dry runs in several threads for as long as the block lasts.
-
-    Yields what became of each: `admitted` with a decision of ours, `bypassed` without, or the API server's refusal.
-    """
-    stop, outcomes = threading.Event(), list[str]()
-
-    def make() -> None:
-        with plane.api.like() as api:
-            while not stop.is_set():
-                pod = gpu_pod("p", namespace, requests={GPU: 1})
-                answer = api.try_create(f"/api/v1/namespaces/{namespace}/pods?dryRun=All", pod)
-                metadata = answer.json().get("metadata", {})
-                ours = "admitted" if DECISION in metadata.get("annotations", {}) else "bypassed"
-                outcomes.append(ours if answer.status_code == 201 else answer.text[:300])
-
-    threads = [threading.Thread(target=make) for _ in range(MAKERS)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield outcomes
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join(30)
 
 
 def containers(installed: Installation) -> list[Container]:
@@ -138,57 +124,108 @@ def test_pod_with_gpus_in_requests_only_runs(cluster: Cluster, installed: Instal
     delete_pod(cluster, pod)
 
 
-def test_rolling_restart_loses_no_admission(installed: Installation, namespace: str) -> None:
-    """HA-02, HA-03, fault 64: three new replicas come one by one while the API server calls the Service."""
+def rotate(plane: ControlPlane) -> None:
+    """Request a new CA as an operator does."""
+    command = [sys.executable, "-m", "app.cli.main", "certs", "rotate", f"--kubeconfig={plane.kubeconfig('admin')}"]
+    subprocess.run(command, check=True, timeout=SOON_SECONDS, stdout=subprocess.DEVNULL)
+
+
+def served_certificates(installed: Installation) -> set[bytes]:
+    """Return the certificates that the admission replicas show to new callers."""
+    addresses = [
+        pod["status"]["podIP"]
+        for pod in installed.pods()
+        if pod["metadata"]["labels"]["app.kubernetes.io/component"] == "admission"
+    ]
+    return {ssl.get_server_certificate((address, 8443), timeout=SOON_SECONDS).encode() for address in addresses}
+
+
+def read_certificates(plane: ControlPlane) -> tuple[bytes, tuple[bytes, ...]]:
+    """Return the serving certificate of the Secret, and the trusted CAs, the one that signs first."""
+    return data(plane, "tls", "tls.crt"), read_bundle(data(plane, "ca", "ca.crt"))
+
+
+def place_pods(cluster: Cluster, namespace: str) -> None:
+    """Have the second scheduler place as many GPU pods as a node has GPUs, and refuse as many."""
+    pods = [container_pod(f"load-{n}", namespace, {GPU: 1}) for n in range(16)]
+    for pod in pods:
+        create_pod(cluster.plane, pod)
+    eventually("eight are bound", lambda: sum("nodeName" in read_pod(cluster.plane, pod)["spec"] for pod in pods) >= 8)
+    for pod in pods:
+        delete_pod(cluster, pod)
+
+
+def test_rotation_of_the_ca_and_a_rolling_restart_lose_no_admission(
+    cluster: Cluster, installed: Installation, namespace: str, installed_results: InstalledResults
+) -> None:
+    """TLS-06, P44, HA-02, HA-03, HA-07, faults 44 and 64: the CA, the certificate and then every replica are replaced.
+
+    The restart makes the API server verify the new certificate on new connections. No container comes near its limit.
+    """
     plane = installed.plane
     old = {pod["metadata"]["name"] for pod in installed.pods()}
-    with admissions(plane, namespace) as outcomes:
-        eventually("pods are admitted", lambda: len(outcomes) > CALLS)
+    leaf, (authority, *_) = read_certificates(plane)
+    with recorded_usage(installed.pods) as usage, admissions(plane, namespace) as stream:
+        stream.go_on()
+        stream.note("`gpu-usher certs rotate`")
+        rotate(plane)
+        eventually("a new CA signs", lambda: read_certificates(plane)[1][0] != authority)
+        eventually("every webhook trusts both", lambda: published(plane))
+        stream.note("the new CA is trusted beside the old by every webhook")
+        place_pods(cluster, namespace)
+        wait_until("there is a new certificate", lambda: read_certificates(plane)[0] != leaf, ROTATION_SECONDS)
+        stream.note("the keeper has issued a certificate by the new CA")
+        new_leaf, (new_authority, *_) = read_certificates(plane)
+        wait_until("all replicas serve it", lambda: served_certificates(installed) == {new_leaf}, ROTATION_SECONDS)
+        stream.note("all three replicas serve it, `kubectl rollout restart`")
+        stream.go_on()
         result = plane.kubectl("-n", "gpu-usher", "rollout", "restart", "deployment/gpu-usher")
         assert result.code == 0, result.err
         installed.wait_for_rollout("gpu-usher")
-        until = len(outcomes) + CALLS
-        eventually("pods are admitted afterwards", lambda: len(outcomes) > until)
+        stream.note("three new replicas are available")
+        stream.go_on()
+        stream.note("end")
 
     kept = old & {pod["metadata"]["name"] for pod in installed.pods()}
     assert len(kept) == len(old) - REPLICAS["gpu-usher"]
-    assert Counter(outcomes) == {"admitted": len(outcomes)}
-    print(f"{len(outcomes)} creations, all admitted")
+    assert signed_by(new_leaf, new_authority)
+    assert stream.failures() == {}
+    assert usage.by_name.keys() == {"gpu-usher", "certificates", "extender", "kube-scheduler"}
+    assert {name: (used.failures, used.throttled) for name, used in usage.by_name.items()} == dict.fromkeys(
+        usage.by_name, (0, 0)
+    )
+    installed_results.add_steps("Rotation of the CA and a rolling restart", stream.steps)
+    installed_results.add_usage("CPU and memory meanwhile", usage.rows())
 
 
-def test_drained_node_loses_no_admission(installed: Installation, namespace: str) -> None:
+def test_drained_node_loses_no_admission(
+    installed: Installation, namespace: str, installed_results: InstalledResults
+) -> None:
     """HA-01: its replicas are evicted within the budget, and their successors run on the two nodes that are left."""
     plane = installed.plane
-    with admissions(plane, namespace) as outcomes:
-        eventually("pods are admitted", lambda: len(outcomes) > CALLS)
+    with admissions(plane, namespace) as stream:
+        stream.go_on()
+        stream.note("`kubectl drain node-1`")
         try:
             result = plane.kubectl("drain", "node-1", "--delete-emptydir-data", "--ignore-daemonsets", "--timeout=55s")
             assert result.code == 0, result.err
             assert installed.pods()
             assert all(pod["spec"].get("nodeName") != "node-1" for pod in installed.pods())
+            stream.note("no pod is left on it")
             for name in REPLICAS:
                 installed.wait_for_rollout(name)
+            stream.note("all replicas are available on two nodes")
         finally:
             assert plane.kubectl("uncordon", "node-1").code == 0
 
-    assert Counter(outcomes) == {"admitted": len(outcomes)}
-    print(f"{len(outcomes)} creations, all admitted")
-
-
-def objects_of_ours(plane: ControlPlane) -> list[str]:
-    """List all objects whose name or namespace is ours, of every kind that can be listed, but for events."""
-    resources = plane.kubectl("api-resources", "--verbs=list", "--no-headers", "-o", "name")
-    kinds = ",".join(name for name in resources.out.split() if not name.startswith("events"))
-    columns = "custom-columns=KIND:.kind,NAMESPACE:.metadata.namespace,NAME:.metadata.name"
-    result = plane.kubectl("get", kinds, "--all-namespaces", "--no-headers", "-o", columns)
-    assert (resources.code, result.code) == (0, 0), resources.err + result.err
-    return [line for line in result.out.splitlines() if "gpu-usher" in line]
+    assert stream.failures() == {}
+    installed_results.add_steps("A drained node", stream.steps)
 
 
 def test_uninstall_leaves_nothing(installed: Installation) -> None:
     """ADM-10: no object of ours in any namespace, and none outside of one."""
-    assert any("gpu-usher-certificates" in line for line in objects_of_ours(installed.plane))
+    assert any("gpu-usher-certificates" in line for line in installed.objects())
 
     installed.uninstall()
 
-    eventually("nothing is left", lambda: objects_of_ours(installed.plane) == [])
+    eventually("nothing is left", lambda: installed.objects() == [])

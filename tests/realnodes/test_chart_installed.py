@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gpu-usher installed on real nodes by its Helm chart, upgraded under load, and removed."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.deploy.tools import find_tool
+from tests.e2e.stage import OURS, create_namespace, create_pod, decision, eventually, wait_for_node
+from tests.realnodes.admission_load import LIMITS, admissions
+from tests.realnodes.chart import ChartInstallation
+from tests.realnodes.cluster import Cluster, state_folder
+from tests.realnodes.installed_results import InstalledResults
+from tests.realnodes.seen_devices import container_pod, delete_pod, read_seen, wait_for_phase
+
+GPU = "nvidia.com/gpu"
+LEFT = {
+    "CustomResourceDefinition <none> gpupolicies.gpu-usher.io",
+    "APIService <none> v1alpha1.gpu-usher.io",
+    "Namespace <none> gpu-usher",
+    "ConfigMap gpu-usher kube-root-ca.crt",
+    "ServiceAccount gpu-usher default",
+}
+"""What stays of a release on purpose: the definition, with which all policies would go, and the namespace, which is
+made beforehand, with what every namespace has."""
+
+OWNED = ("Pod ", "ReplicaSet ", "Endpoints ", "EndpointSlice ")
+"""Kinds that the garbage collector deletes some time after their owners."""
+
+
+@pytest.fixture(scope="module")
+def installation(cluster: Cluster) -> Iterator[ChartInstallation]:
+    helm = find_tool("helm")
+    if isinstance(helm, str):
+        pytest.skip(helm)
+    state = state_folder()
+    assert state is not None
+    folder = state / "chart"
+    folder.mkdir()
+    made = ChartInstallation(cluster, folder, helm)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def release(installation: ChartInstallation) -> ChartInstallation:
+    """Install it, or upgrade it with the same values, so that each test stands alone."""
+    installation.install()
+    return installation
+
+
+@pytest.fixture(scope="module")
+def namespace(cluster: Cluster) -> str:
+    return create_namespace(cluster.plane, "team-chart")
+
+
+def test_pod_with_gpus_in_requests_only_runs(cluster: Cluster, release: ChartInstallation, namespace: str) -> None:
+    """F1, F115, F117: the chart's replicas admit it, its scheduler places it, and its container sees its GPUs."""
+    assert release.pods()
+    pod = container_pod("train", namespace, {}, requests={GPU: 2}, schedulerName="default-scheduler")
+
+    created = create_pod(cluster.plane, pod)
+
+    assert created["spec"]["schedulerName"] == OURS
+    assert decision(created)
+    assert wait_for_node(cluster.plane, pod) == "node-1"
+    wait_for_phase(cluster, pod)
+    assert len(read_seen(cluster, pod).gpus) == 2
+    delete_pod(cluster, pod)
+
+
+def test_upgrade_that_rolls_every_pod_loses_no_admission(
+    release: ChartInstallation, namespace: str, installed_results: InstalledResults
+) -> None:
+    """F115, HA-02, HA-03: a changed value of the chart replaces replicas and schedulers while pods are created."""
+    old = {pod["metadata"]["name"] for pod in release.pods()}
+    with admissions(release.plane, namespace) as stream:
+        stream.go_on()
+        stream.note("`helm upgrade` with a changed variable")
+        release.upgrade("--set-string=env.GPU_USHER_UI_ADDRESS=off")
+        stream.note("helm calls it done")
+        release.wait_until_admitting()
+        stream.note("no old pod is left")
+        stream.go_on()
+        stream.note("end")
+
+    kept = old & {pod["metadata"]["name"] for pod in release.pods()}
+    assert {name.rsplit("-", 2)[0] for name in kept} == {"gpu-usher-certificates"}
+    assert stream.failures() == {}
+    installed_results.add_steps("`helm upgrade`", stream.steps)
+
+
+def test_removed_release_leaves_only_what_it_says_and_refuses_no_pod(
+    release: ChartInstallation, namespace: str
+) -> None:
+    """ADM-10, F115: pods that are valid by themselves are created without an error while it goes."""
+    with admissions(release.plane, namespace, LIMITS) as stream:
+        stream.go_on()
+        release.remove_release()
+        stream.go_on()
+
+    assert stream.failures().keys() == {"bypassed"}
+    eventually("nothing is being deleted", lambda: not [line for line in release.objects() if line.startswith(OWNED)])
+    assert set(release.objects()) == LEFT
