@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The requests of claims, by the claim's key. A part of State; nothing else of a claim is kept (S13)."""
 
+from app.kube.api_kinds import API_KINDS
 from app.kube.resource_claims import Claim, Requests
 
 REQUESTS_SHARED = 1_000
@@ -12,10 +13,12 @@ class ClaimIndex:
 
     Claims without GPUs are kept too: such a claim differs from one that was not seen yet, and a DeviceClass may be
     created, or begin to serve nvidia.com/gpu, after the claims that name it. Equal requests share one object, so that a
-    template's thousand claims cost a thousand keys.
+    template's thousand claims cost a thousand keys. `served_version` is the version of resource.k8s.io in which the
+    API server serves them.
     """
 
     def __init__(self) -> None:
+        self.served_version = API_KINDS["ResourceClaimTemplate"].versions[0]
         self._by_key: dict[str, Requests] = {}
         self._shared: dict[Requests, Requests] = {}
 

@@ -57,26 +57,31 @@ async def list_kind(
 
     Raises ApiError, with the status 404 if the kind is served in none of its versions.
     """
-    *newer, oldest = (API_KINDS[kind].path(namespace, version) for version in API_KINDS[kind].versions)
-    for path in newer:
+    *newer, oldest = API_KINDS[kind].versions
+    for version in newer:
         try:
-            return await list_objects(server, kind, path, keep)
+            return await list_objects(server, kind, version, namespace, keep)
         except ApiError as error:
             if error.status != NOT_FOUND:
                 raise
-    return await list_objects(server, kind, oldest, keep)
+    return await list_objects(server, kind, oldest, namespace, keep)
 
 
 async def list_objects(
     server: ApiServer,
     kind: str,
-    path: str,
+    version: str,
+    namespace: str,
     keep: Callable[[dict[str, Any]], bool] | None = None,
 ) -> list[dict[str, Any]]:
-    """List the objects at a path in pages: all of them, or those that `keep` selects.
+    """List the objects of a kind in one version, in pages: all of them, or those that `keep` selects.
+
+    The API server names kind and version for the list alone; each object gets them, as in a snapshot of kubectl.
 
     Raises ApiError.
     """
+    path = API_KINDS[kind].path(namespace, version)
+    type_meta = {"apiVersion": API_KINDS[kind].api_version(version), "kind": kind}
     objects: list[dict[str, Any]] = []
     token = ""
     while True:
@@ -86,7 +91,7 @@ async def list_objects(
             page = msgspec.json.decode(body, type=ListPage[dict[str, Any]])
         except msgspec.DecodeError as error:
             raise ApiError(200, f"{path}: no list: {error}") from error
-        objects.extend({**item, "kind": kind} for item in page.items or () if keep is None or keep(item))
+        objects.extend({**item, **type_meta} for item in page.items or () if keep is None or keep(item))
         token = page.metadata.more
         if not token:
             return objects

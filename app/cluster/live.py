@@ -75,7 +75,9 @@ class LiveCluster:
         dra_version, policy_version = await asyncio.gather(
             self._served_version(API_KINDS["ResourceSlice"]), self._served_version(API_KINDS["GPUPolicy"])
         )
-        self._follow(tasks, dra_kinds(self._state, dra_version) if dra_version else ())
+        if dra_version:
+            self._state.claim_templates.served_version = dra_version
+            self._follow(tasks, dra_kinds(self._state, dra_version))
         self._follow(tasks, policy_kinds(self._book) if policy_version else ())
         self._required = tuple(self.reflectors)
         while not policy_version:

@@ -9,7 +9,7 @@ import yaml
 
 from app.cluster.state import State
 from app.cluster.watched_kinds import runtime_selector
-from app.kube.api_kinds import DRA, FLEET
+from app.kube.api_kinds import API_KINDS, DRA, FLEET
 from app.values.errors import SnapshotError
 from app.values.json_members import member, strings
 
@@ -69,6 +69,8 @@ def fill(state: State, objects: list[dict[str, Any]]) -> dict[str, int]:
         state.put_node(node)
     for device_class in by_kind["DeviceClass"]:
         state.put_device_class(device_class)
+    for document in (item for kind in DRA for item in by_kind[kind]):
+        state.claim_templates.served_version = _version(document) or state.claim_templates.served_version
     for resource_slice in by_kind["ResourceSlice"]:
         state.put_slice(resource_slice)
     for claim in by_kind["ResourceClaim"]:
@@ -80,6 +82,12 @@ def fill(state: State, objects: list[dict[str, Any]]) -> dict[str, int]:
     for runtime_class in by_kind["RuntimeClass"]:
         state.put_runtime_class(_name(runtime_class), runtime_selector(runtime_class))
     return {kind: len(items) for kind, items in by_kind.items()}
+
+
+def _version(item: Mapping[str, Any]) -> str:
+    """Return the version of an object's apiVersion, if it is one of those of its kind that are known; else ""."""
+    version = (member(item, "apiVersion", str, "") or "").rpartition("/")[2]
+    return version if version in API_KINDS[item["kind"]].versions else ""
 
 
 def _metadata(item: Mapping[str, Any]) -> Mapping[str, Any]:

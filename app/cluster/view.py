@@ -41,6 +41,7 @@ def view(
         expected=expected,
         group_cliques=state.group_cliques,
         unpromised=state.unpromised,
+        dra_version=state.claim_templates.served_version,
     )
 
 

@@ -21,6 +21,7 @@ from app.knowledge.cuda_compatibility import AcceptedCompatibility, CUDANeed, Dr
 from app.knowledge.mig_profiles import nominal_size, profile_of
 from app.knowledge.products import ProductPattern
 from app.knowledge.tables import Knowledge
+from app.kube.api_kinds import API_KINDS
 from app.kube.resource_slices import NVIDIA_DRIVER
 from app.placement.unit_filters import MEMORY_TOLERANCE
 from app.policy.cuda_needs import show_need
@@ -28,7 +29,11 @@ from app.policy.demand import Demand
 from app.policy.schema_placement import SharingWish
 from app.values.versions import Version
 
-API_VERSION = "resource.k8s.io/v1"
+TEMPLATES = API_KINDS["ResourceClaimTemplate"]
+NEWEST_VERSION = TEMPLATES.versions[0]
+FLAT_VERSION = "v1beta1"
+"""The version of resource.k8s.io in which a request has its fields beside its name; later ones have them in
+`exactly` (k8s.io/api resource/v1beta1, v1beta2, v1 types.go DeviceRequest)."""
 SLICES = "mig.nvidia.com"
 """The DeviceClass of MIG slices; the DeviceClass of whole GPUs is the first one of the family."""
 MOST_SELECTORS = 32
@@ -65,17 +70,20 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
-def dra_equivalent(demand: Demand, knowledge: Knowledge, name: str = "gpus") -> dict[str, Any]:
+def dra_equivalent(
+    demand: Demand, knowledge: Knowledge, name: str = "gpus", version: str = NEWEST_VERSION
+) -> dict[str, Any]:
     """Write the ResourceClaimTemplate for the same devices, the pod's part of it, and what DRA cannot express.
 
+    `version` is the version of resource.k8s.io that the template is written in, one that the cluster serves.
     In the result `template` and `pod` are None where no requested resource has a DeviceClass. `yaml` is the template
     as lines of text for people. `not_expressible` are sentences.
     """
     device_requests = tuple(_device_requests(demand, knowledge))
     several = len(device_requests) > 1
-    claim_requests = [_request(request, demand, knowledge, several) for request in device_requests]
+    claim_requests = [_request(request, demand, knowledge, several, version) for request in device_requests]
     template = {
-        "apiVersion": API_VERSION,
+        "apiVersion": f"{TEMPLATES.group}/{version}",
         "kind": "ResourceClaimTemplate",
         "metadata": {"name": name},
         "spec": {"spec": {"devices": {"requests": claim_requests}}},
@@ -117,7 +125,9 @@ def _profiles(resource: str, demand: Demand, knowledge: Knowledge) -> tuple[str,
     return tuple(sorted({profile, *larger}))
 
 
-def _request(request: _DeviceRequest, demand: Demand, knowledge: Knowledge, several: bool) -> dict[str, Any]:
+def _request(
+    request: _DeviceRequest, demand: Demand, knowledge: Knowledge, several: bool, version: str
+) -> dict[str, Any]:
     exactly: dict[str, Any] = {
         "deviceClassName": request.device_class,
         "allocationMode": "ExactCount",
@@ -128,7 +138,8 @@ def _request(request: _DeviceRequest, demand: Demand, knowledge: Knowledge, seve
         needs[MOST_SELECTORS - 1 :] = [" && ".join(f"({need})" for need in needs[MOST_SELECTORS - 1 :])]
     if needs:
         exactly["selectors"] = [{"cel": {"expression": need}} for need in needs]
-    return {"name": _name(request.resource, several), "exactly": exactly}
+    name = {"name": _name(request.resource, several)}
+    return {**name, **exactly} if version == FLAT_VERSION else {**name, "exactly": exactly}
 
 
 def _name(resource: str, several: bool) -> str:

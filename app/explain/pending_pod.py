@@ -94,7 +94,7 @@ def explain(
         fixes=fixes,
         best=best,
         claims={name: "all" if count is None else count for name, count in scheduled_pod.demand.claims},
-        dra=dra_equivalent(scheduled_pod.demand, snapshot.context.knowledge)
+        dra=dra_equivalent(scheduled_pod.demand, snapshot.context.knowledge, version=snapshot.dra_version)
         if scheduled_pod.demand.resources
         else None,
         unsourced=_unsourced(snapshot),

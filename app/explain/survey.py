@@ -10,6 +10,7 @@ from app.admission.affinity.mutator import NODE_AFFINITY
 from app.admission.json_patch import apply
 from app.admission.review import ReviewResult, mutate
 from app.admission.reviewed_pod import ReviewContext
+from app.explain.dra import NEWEST_VERSION
 from app.explain.funnel import Objection
 from app.intree.checks import NodeSelectorTerm, PodConstraints, read_pod_constraints, refusals, scheduling_gate_refusal
 from app.intree.existing_pods import REQUIRED, ExistingPods, PodAmongOthers, read_pod_among_others
@@ -44,6 +45,7 @@ class ClusterSnapshot:
     resources.
     `expected` is the expected demand that the service has learnt. `group_cliques` returns the NVLink domains in which
     other pods of a pod's group run. `unpromised` returns the node promised to a pod, by UID, without that promise.
+    `dra_version` is the version of resource.k8s.io that the cluster serves.
     """
 
     nodes: Mapping[str, Node]
@@ -56,6 +58,7 @@ class ClusterSnapshot:
     expected: ExpectedDemand | None = None
     group_cliques: Callable[[Pod], frozenset[str]] = lambda _pod: frozenset()
     unpromised: Callable[[str], Node | None] = lambda _uid: None
+    dra_version: str = NEWEST_VERSION
 
 
 Groups = Mapping[tuple[Objection, ...], list[str]]

@@ -27,6 +27,10 @@ class APIKind:
         """The path at which the API server names the versions of the group."""
         return f"/apis/{self.group}" if self.group else "/api"
 
+    def api_version(self, version: str) -> str:
+        """Give the apiVersion that objects of the kind name in one of its versions."""
+        return f"{self.group}/{version}" if self.group else version
+
     def path(self, namespace: str = NAMESPACE, version: str = "") -> str:
         """Give the path of the list; `namespace` is that of gpu-usher, and `version` is the newest by default."""
         inside = f"/namespaces/{namespace}" if self.ours else ""

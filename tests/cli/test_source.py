@@ -172,6 +172,15 @@ def test_dra_objects_of_the_cluster_count(version: str, tmp_path: Path) -> None:
     assert json.loads(live.stdout) == json.loads(sample.stdout)
 
 
+@pytest.mark.parametrize("version", ["v1", "v1beta2", "v1beta1"])
+def test_claim_is_written_in_the_version_that_the_cluster_serves(version: str, tmp_path: Path, file: str) -> None:
+    """S13: `kubectl apply` of a version that the API server does not serve is an error."""
+    with Cluster(tmp_path, demo_fleet("dra"), dra=version) as cluster:
+        explained = json.loads(cluster.run("explain", "-f", file, "-o", "json").stdout)
+
+    assert explained["dra"]["template"]["apiVersion"] == f"resource.k8s.io/{version}"
+
+
 def test_cluster_without_dra_and_policies_is_no_trouble(tmp_path: Path, file: str) -> None:
     """F83: the paths of these kinds answer 404 there."""
     with Cluster(tmp_path, demo_fleet()) as cluster:

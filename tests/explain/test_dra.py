@@ -65,6 +65,20 @@ def test_resource_is_a_request_of_its_class(resource: str, name: str, device_cla
     assert exact["count"] == 2
 
 
+def test_first_beta_version_has_the_fields_of_a_request_beside_its_name() -> None:
+    """S13: Kubernetes 1.32 serves resource.k8s.io/v1beta1 alone."""
+    pod_demand = annotated(products="H100")
+    templates = {
+        version: dra_equivalent(pod_demand, knowledge(), version=version)["template"]
+        for version in ("v1", "v1beta2", "v1beta1")
+    }
+
+    (v1,), (v1beta2,), (v1beta1,) = (made["spec"]["spec"]["devices"]["requests"] for made in templates.values())
+    assert v1 == v1beta2
+    assert v1beta1 == {"name": v1["name"], **v1["exactly"]}
+    assert [made["apiVersion"] for made in templates.values()] == [f"resource.k8s.io/{name}" for name in templates]
+
+
 def test_two_resources_are_two_requests_with_names_of_their_own() -> None:
     claim_requests = requests(demand(pod(gpus(1, "amd.com/gpu"), gpus(2))))
 
