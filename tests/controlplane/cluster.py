@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from app.tls.serving_certificates import issue_if_needed
 from tests.controlplane.binaries import Binaries
+from tests.controlplane.gates import api_flags, gate_flags
 from tests.controlplane.kubectl import Api, Kubectl
 from tests.controlplane.processes import Process, free_port, wait_until
 
@@ -64,6 +65,8 @@ class ControlPlane:
     admission_on: tuple[str, ...] = ()
     controllers: tuple[str, ...] = CONTROLLERS
     tokens: Mapping[str, tuple[str, str]] = TOKENS
+    gates = True
+    """Whether features of dynamic resource allocation that are off by default are switched on (gates.py)."""
 
     def __init__(self, binaries: Binaries, folder: Path, controllers: bool = True) -> None:
         self.folder = folder
@@ -148,8 +151,8 @@ class ControlPlane:
             "enable-admission-plugins": ",".join(self.admission_on),
             "max-requests-inflight": "3000",
             "max-mutating-requests-inflight": "1000",
-            "runtime-config": "resource.k8s.io/v1=true",
             "kubelet-preferred-address-types": "InternalIP",
+            **(api_flags(self.binaries.command("kube-apiserver")) if self.gates else {}),
         }
         process = self._start("kube-apiserver", flags)
         context = ssl.create_default_context(cafile=str(self.ca))
@@ -176,6 +179,7 @@ class ControlPlane:
             "kube-api-qps": "500",
             "kube-api-burst": "1000",
             "node-monitor-grace-period": f"{NODE_GRACE_SECONDS}s",
+            **(gate_flags(self.binaries.command("kube-controller-manager")) if self.gates else {}),
         }
 
     def start_scheduler(self, configuration: Mapping[str, Any], name: str = "kube-scheduler") -> "Scheduler":
@@ -195,6 +199,7 @@ class ControlPlane:
             "tls-cert-file": str(self.folder / "pki" / "tls.crt"),
             "tls-private-key-file": str(self.folder / "pki" / "tls.key"),
             "authorization-always-allow-paths": "/metrics,/healthz,/readyz,/livez",
+            **(gate_flags(self.binaries.command("kube-scheduler")) if self.gates else {}),
         }
         process = self._start(name, flags, "kube-scheduler")
         scheduler = Scheduler(process, f"https://127.0.0.1:{port}", self.ca, configuration)

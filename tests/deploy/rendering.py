@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.controlplane.binaries import find_binaries, kubernetes_version
+from tests.controlplane.binaries import find_binaries
+from tests.controlplane.module_files import kubernetes_version
 from tests.deploy.tools import find_tool
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"

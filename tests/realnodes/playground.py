@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.controlplane import binaries
+from tests.controlplane import binaries, module_files
 from tests.controlplane.processes import free_port
 from tests.realnodes import components, images, nvidia, sandbox
 
@@ -39,7 +39,10 @@ def build() -> None:
     for variable in binaries.VARIABLES:
         if os.environ.pop(variable, None):
             print(f"{variable} is left out: the cluster needs the kubelet, which only our own build has")
-    print(f"control plane and kubelet: Kubernetes {binaries.kubernetes_version()}, {binaries.build().name}", flush=True)
+    print(
+        f"control plane and kubelet: Kubernetes {module_files.kubernetes_version()}, {binaries.build().name}",
+        flush=True,
+    )
     print(f"containerd and runc: {components.fetch().name}", flush=True)
     print(f"NVIDIA's components: {nvidia.build().name}", flush=True)
     print(f"container images: {images.build().name}", flush=True)
