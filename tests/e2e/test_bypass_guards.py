@@ -20,6 +20,7 @@ from tests.e2e.guards import (
     serving_with_guards,
     stored_field,
 )
+from tests.e2e.offers import dra_path
 from tests.e2e.stage import OURS, Service, counted_calls, create_namespace, eventually, plain_pod, read_pod
 from tests.e2e.test_workloads import OPERANDS
 
@@ -48,7 +49,7 @@ def test_gpus_by_a_device_class_of_the_clusters_own_are_counted(plane: ControlPl
     """F26, S13: the selectors of the DeviceClass, which we follow, say whose GPUs it gives."""
     driven = [{"cel": {"expression": "device.driver == 'gpu.nvidia.com'"}}]
     made = {"metadata": {"name": "big"}, "spec": {"selectors": driven}}
-    plane.api.create("/apis/resource.k8s.io/v1/deviceclasses", made)
+    plane.api.create(f"{dra_path(plane)}/deviceclasses", made)
     eight = plain_pod(namespace, {f"{IMPLICIT}big": 8})
 
     eventually("we know the class", lambda: plane.kubectl.create(eight, dry_run=True).code != 0)

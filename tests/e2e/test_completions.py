@@ -13,6 +13,7 @@ from tests.builders import container, policy
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, node_object
 from tests.controlplane.kubectl import KubectlResult, Object
+from tests.e2e.offers import dra_path
 from tests.e2e.stage import (
     OURS,
     Service,
@@ -223,7 +224,7 @@ def test_gpu_is_made_a_slice(plane: ControlPlane, namespace: str, test: str, exp
 
 def test_pod_that_claims_a_gpu_is_completed_too(plane: ControlPlane, namespace: str) -> None:
     """S13: the ResourceClaimTemplate that the pod names says what it claims."""
-    dra = "/apis/resource.k8s.io/v1"
+    dra = dra_path(plane)
     plane.api.create(f"{dra}/deviceclasses", {"metadata": {"name": "gpu.nvidia.com"}})
     claim_spec = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]}}
     template = {"metadata": {"name": "one"}, "spec": {"spec": claim_spec}}

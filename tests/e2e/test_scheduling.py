@@ -10,6 +10,7 @@ from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, node_object, pod_path
 from tests.controlplane.kubectl import Object
 from tests.e2e.mixed import REQUESTS, PodRequest, call_extender, fleet, serves, winner
+from tests.e2e.offers import dra_path, keeps_extended_resources
 from tests.e2e.stage import (
     OURS,
     Service,
@@ -193,9 +194,13 @@ def test_extender_that_is_down_holds_gpu_pods_until_it_is_back(plane: ControlPla
 
 
 def test_node_served_by_dra_is_no_ghost(plane: ControlPlane, service: Service) -> None:
-    """F135: it has allocatable 0 beside ResourceSlices of a class that serves nvidia.com/gpu."""
+    """F135: it has allocatable 0 beside ResourceSlices of a class that serves nvidia.com/gpu.
+
+    An API server that keeps no extendedResourceName (KEP-5004) has no such class, and the node stays a ghost.
+    """
+    expected = None if keeps_extended_resources(plane) else GHOST
     add_nodes(plane.api, [node_object("dra-0", offers={"nvidia.com/gpu": 0})])
-    group = "/apis/resource.k8s.io/v1"
+    group = dra_path(plane)
     pod = gpu_pod("asks", "default", annotations={"products": "H100"})
     eventually("the node is seen", lambda: refusal_of(service, pod, "dra-0") == GHOST)
 
@@ -217,7 +222,8 @@ def test_node_served_by_dra_is_no_ghost(plane: ControlPlane, service: Service) -
     spec = {"driver": "gpu.nvidia.com", "nodeName": "dra-0", "pool": pool, "devices": [device]}
     plane.api.create(f"{group}/resourceslices", {"metadata": {"name": "dra-0"}, "spec": spec})
 
-    eventually("the slice is taken in", lambda: refusal_of(service, pod, "dra-0") is None)
+    eventually("the slice is taken in", lambda: service.health()["caches"]["resourceslices"]["objects"] == 1)
+    eventually("the node is judged by its slice", lambda: refusal_of(service, pod, "dra-0") == expected)
     for path in (f"{group}/resourceslices/dra-0", f"{group}/deviceclasses/gpu.nvidia.com", "/api/v1/nodes/dra-0"):
         plane.api.delete(path)  # with the class, DRA would serve every GPU pod
 
