@@ -10,8 +10,10 @@ from app.doctor.fleet_checks import Finding, joined
 from app.kube.api_kinds import API_KINDS, DRA
 
 Check = Callable[[Cluster], Iterator[Finding]]
-OLDEST_MINOR, NEWEST_MINOR = 30, 36
-"""Minor versions of Kubernetes: matchConditions came with 1.30; the tests run 1.36 (tests/controlplane/go.mod)."""
+OLDEST_MINOR = 30
+"""The minor version of Kubernetes that made the matchConditions of webhooks generally available."""
+OLDEST_TESTED, NEWEST_TESTED = 33, 37
+"""The minor versions of Kubernetes that the tests run (docs/reference/kubernetes-versions.md)."""
 CLOCK_ADVICE_SECONDS = 30.0
 """Beyond it the logs and leases of several machines no longer agree (a guess; HTTP's Date has whole seconds)."""
 CLOCK_PROBLEM_SECONDS = 3600.0
@@ -43,15 +45,19 @@ def unreadable_kinds(cluster: Cluster) -> Iterator[Finding]:
 
 
 def api_version(cluster: Cluster) -> Iterator[Finding]:
-    """Report an unsupported version: below 1.30 there are no matchConditions, and every pod calls the webhook."""
+    """Report a version that is too old or not tested: before matchConditions every pod calls the webhook."""
     version = _MINOR.match(cluster.version)
     if version is None:
         return
-    if int(version[1]) < OLDEST_MINOR:
+    minor, tested = int(version[1]), f"1.{OLDEST_TESTED} to 1.{NEWEST_TESTED}"
+    if minor < OLDEST_MINOR:
         text = f"Kubernetes {cluster.version} is older than 1.{OLDEST_MINOR}"
         yield problem("KubernetesVersion", text, f"upgrade to 1.{OLDEST_MINOR} or later", "API server")
-    elif int(version[1]) > NEWEST_MINOR:
-        text = f"Kubernetes {cluster.version} is newer than what gpu-usher is tested with, 1.{NEWEST_MINOR}"
+    elif minor < OLDEST_TESTED:
+        text = f"Kubernetes {cluster.version} is older than what gpu-usher is tested with, {tested}"
+        yield advice("KubernetesVersion", text, f"upgrade to 1.{OLDEST_TESTED} or later", "API server")
+    elif minor > NEWEST_TESTED:
+        text = f"Kubernetes {cluster.version} is newer than what gpu-usher is tested with, {tested}"
         yield advice("KubernetesVersion", text, "look for a newer gpu-usher", "API server")
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.doctor.cluster_checks import CHECKS, examine_cluster
+from app.doctor.cluster_checks import CHECKS, NEWEST_TESTED, OLDEST_TESTED, examine_cluster
 from app.doctor.cluster_objects import Certificate, SlippedReport, asks_for_gpus
 from app.doctor.fleet_checks import FindingLevel
 from tests.builders import gpus, knowledge, node, pod
@@ -114,8 +114,11 @@ def test_what_is_broken_is_named_and_nothing_else(broken: Break, expected: dict[
         pytest.param({"ahead_seconds": -600.0}, {"ClockSkew": A}, id="fault 46: ten minutes"),
         pytest.param({"ahead_seconds": 3600.0}, {"ClockSkew": P}, id="fault 46: an hour"),
         pytest.param({"version": "v1.29.14"}, {"KubernetesVersion": P}, id="too old"),
-        pytest.param({"version": "v1.37.0"}, {"KubernetesVersion": A}, id="not tested"),
-        pytest.param({"version": "v1.31.5-gke.1"}, {}, id="a cloud's"),
+        pytest.param({"version": "v1.30.2"}, {"KubernetesVersion": A}, id="older than what is tested"),
+        pytest.param({"version": f"v1.{OLDEST_TESTED}.0"}, {}, id="the oldest that is tested"),
+        pytest.param({"version": f"v1.{NEWEST_TESTED}.1"}, {}, id="the newest that is tested"),
+        pytest.param({"version": f"v1.{NEWEST_TESTED + 1}.0"}, {"KubernetesVersion": A}, id="newer than tested"),
+        pytest.param({"version": "v1.34.5-gke.1"}, {}, id="a cloud's"),
         pytest.param({"certificates": (Certificate("s", 0.8, "soon"),)}, {"CertificateExpires": A}, id="P44: overdue"),
         pytest.param({"certificates": (Certificate("s", 0.95, "soon"),)}, {"CertificateExpires": P}, id="P44: urgent"),
         pytest.param(
