@@ -47,7 +47,8 @@ class FleetFacts:
 
     `runtime_classes` is the node selector of each RuntimeClass, or None where they could not be listed.
     `provisioners` are the label dialects that some node carries, with or without GPUs.
-    `pools` are the node pool labels on nodes of no known dialect; such a pool may bring nodes with labels unknown here.
+    `pools` are the node pool labels on nodes of no dialect that an autoscaler knows before a node exists; such a pool
+    may bring nodes with labels unknown here.
     `free` are the free units of a GPU resource on the nodes of a group; the mapping is a live view.
     """
 
@@ -87,9 +88,10 @@ def fleet_facts_of(
 
 
 def label_dialects_of(labels: Mapping[str, str], knowledge: Knowledge) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the label dialects that a node carries, and if none, its labels that name a cloud's node pool."""
+    """Return the label dialects that a node carries, and if none is on templates, its labels that name a node pool."""
     dialects = knowledge.clouds.dialects_of(labels)
-    return dialects, () if dialects else tuple(key for key in knowledge.group_keys if key in labels)
+    known_before = any(name in knowledge.clouds.on_templates() for name in dialects)
+    return dialects, () if known_before else tuple(key for key in knowledge.group_keys if key in labels)
 
 
 @lru_cache(maxsize=4)

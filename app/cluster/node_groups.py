@@ -12,7 +12,7 @@ from app.knowledge.tables import Knowledge
 from app.nodes.model import Node
 
 Dialects = tuple[tuple[str, ...], tuple[str, ...]]
-"""What the labels of one node show: the names of label dialects, and node pool labels where there is no dialect."""
+"""What the labels of one node show: names of label dialects, and its node pool labels if none is on templates."""
 NO_DIALECTS: Dialects = ((), ())
 """Of a node that does not exist."""
 
@@ -40,7 +40,7 @@ class NodeGroups:
         return tuple(sorted(self._dialects))
 
     def pools(self) -> tuple[str, ...]:
-        """Return the node pool labels of nodes without a dialect."""
+        """Return the node pool labels of nodes whose labels an autoscaler does not know before."""
         return tuple(sorted(self._pools))
 
     def facts(self, runtime_classes: Mapping[str, Mapping[str, str]] | None) -> FleetFacts:

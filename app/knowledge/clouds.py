@@ -25,6 +25,8 @@ class Dialect:
     value may mean. `by_memory` has the values whose product depends on the label `memory_key`, which is in MiB.
     `sharing_key` and `slice_key` are labels that only nodes with shared GPUs, respectively MIG slices, have; None if
     the provisioner has no such label. `markers` are labels of each node of this provisioner, with or without GPUs.
+    `on_templates` is true where an autoscaler knows the labels of a node to come, so that a pod may require them of a
+    node group without a node.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Dialect:
     slice_key: str | None
     markers: tuple[str, ...]
     other_keys: tuple[str, ...] = ()
+    on_templates: bool = True
 
     def products(self, labels: Mapping[str, str]) -> tuple[str, ...]:
         """List the products that a node's labels may mean; empty if the labels are absent or their value is unknown."""
@@ -151,6 +154,10 @@ class Clouds:
         """Name the dialects of which a node has labels."""
         return tuple(dialect.name for dialect in self.dialects if dialect.is_used_by(labels))
 
+    def on_templates(self) -> tuple[str, ...]:
+        """Name the dialects whose labels an autoscaler knows before a node exists."""
+        return tuple(dialect.name for dialect in self.dialects if dialect.on_templates)
+
 
 def load_clouds(document: Mapping[str, Any]) -> Clouds:
     """Read clouds.yaml."""
@@ -187,4 +194,5 @@ def _dialect(row: Mapping[str, Any]) -> Dialect:
         slice_key=row.get("slice_key"),
         markers=tuple(row["markers"]),
         other_keys=tuple(row.get("other_keys", ())),
+        on_templates=row.get("on_templates", True),
     )

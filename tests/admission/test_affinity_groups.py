@@ -171,3 +171,23 @@ def test_states_stand_in_every_term_and_let_every_template_in() -> None:
     assert all(eligible(plain, labels, "template") for labels in TEMPLATES.values())
     assert eligible(plain, operated.labels, "h100")
     assert not eligible(plain, {**operated.labels, f"{GFD}mig.config.state": "pending"}, "h100")
+
+
+COREWEAVE = {"compute.coreweave.com/node-pool": "h200", "node.kubernetes.io/instance-type": "gd-8xh200ib-i128"}
+
+
+@pytest.mark.parametrize("gfd", [True, False], ids=["labelled by GFD", "labelled by the cloud alone"])
+@pytest.mark.parametrize("wish", [{"products": "H200"}, {"gpu_memory": "120Gi"}], ids=["product", "memory"])
+def test_labels_that_the_clouds_autoscaler_does_not_know_before_a_node_exists_are_not_required(
+    wish: dict[str, str], gfd: bool
+) -> None:
+    """F10: a pool of H200 at zero beside one of H100 that is up; gpu.nvidia.com/class is on running nodes alone."""
+    labels = {**COREWEAVE, "compute.coreweave.com/node-pool": "h100", "gpu.nvidia.com/class": "H100_NVLINK_80GB"}
+    h100 = node("h100", labels={**labels, f"{GFD}gpu.memory": "81559"})
+    by_cloud = node("h100", product=None, driver=None, labels=labels)
+
+    document, verdict = admitted(wishing(**wish), h100 if gfd else by_cloud)
+
+    assert eligible(document, COREWEAVE, "template")
+    assert not eligible(document, (h100 if gfd else by_cloud).labels, "h100")
+    assert any("only preferred by node affinity" in warning for warning in verdict.warnings)

@@ -108,7 +108,8 @@ def affinity_terms_of(demand: Demand, fleet: FleetFacts, keys: tuple[str, ...] |
 def _may_scale_from_zero(fleet: FleetFacts) -> bool:
     """Tell whether node groups without a node may exist whose labels nobody sees.
 
-    That is so where node pools of an unknown cloud are seen, and where there is neither a GPU node nor a provisioner.
+    That is so where node pools are seen whose labels no autoscaler knows before a node exists, and where there is
+    neither a GPU node nor a provisioner.
     """
     return bool(fleet.pools) or not (fleet.node_groups or fleet.provisioners)
 
@@ -116,13 +117,14 @@ def _may_scale_from_zero(fleet: FleetFacts) -> bool:
 def _labels_expected(context: NeedContext, needs: Sequence[ExpressionsByDialect], dialects: tuple[str, ...]) -> bool:
     """Tell whether some node has, or will have, the labels that the needs require.
 
-    That is so where fitting nodes exist, where a provisioner's dialect has labels for all the needs, or where no node
-    pool of an unknown cloud is seen: then new nodes are labelled by the software that labels the present ones.
+    That is so where fitting nodes exist, where an autoscaler knows a dialect's labels for all the needs before a node
+    exists, or where no node pool of another kind is seen: then new nodes are labelled by the software that labels the
+    present ones.
     """
     by_provisioner = any(
         all(expressions.get(name, ()) is not None for expressions in needs)
         for name in context.fleet.provisioners
-        if name in dialects
+        if name in dialects and name in context.knowledge.clouds.on_templates()
     )
     return bool(context.fitting_groups) or by_provisioner or not context.fleet.pools
 
