@@ -24,9 +24,12 @@ from tests.e2e.stage import (
     serving,
 )
 from tests.realnodes.cluster import Cluster
+from tests.realnodes.nvml_config import report_xid
 from tests.realnodes.seen_devices import container_pod, delete_pod, read_seen, wait_for_phase
 
 GPU = "nvidia.com/gpu"
+FATAL_XID = 79
+"""The GPU has fallen off the bus (NVIDIA's XID catalog)."""
 GUARD = "priority: 9, admission: {visibleDevices: Deny, privileged: Deny, bypass: Deny}"
 HOST_DEVICES: Object = {
     "volumes": [{"name": "dev", "hostPath": {"path": "/dev"}}],
@@ -173,3 +176,35 @@ def test_other_refusals_of_a_kubelet_are_explained(
     assert (ending["refused"], ending["reason"], ending["node"]) == (True, reason, "node-1")
     assert words in ending["why"]
     assert "wrote spec.nodeName" in ending["cause"]
+
+
+@pytest.fixture
+def withdrawn(cluster: Cluster) -> Iterator[None]:
+    """One GPU of node-1 has fallen off the bus, so that its device plugin offers seven; put right afterwards."""
+    node = cluster.nodes["node-1"]
+
+    def offers_seven() -> bool:
+        report_xid(node.folder / "machine", node.world.machine.gpus[5], FATAL_XID)
+        return node.allocatable().get(GPU) == "7"
+
+    eventually("the device plugin has withdrawn it", offers_seven)
+    yield
+    node.restart_device_plugin()
+    eventually("all GPUs are offered", lambda: node.allocatable().get(GPU) == "8")
+
+
+@pytest.mark.usefixtures("withdrawn")
+def test_withdrawn_gpu_is_named_as_the_cause_of_a_refusal(cluster: Cluster, service: Service, unguarded: str) -> None:
+    """F83, F70: the pod was bound to eight GPUs, of which an XID had taken one."""
+    pod = container_pod("eight", unguarded, {GPU: 8}, schedulerName="another")
+    create_pod(cluster.plane, pod)
+    bind(cluster, pod, "node-1")
+    wait_for_phase(cluster, pod, "Failed")
+    reference = {"namespace": unguarded, "name": "eight"}
+
+    eventually("the service has seen it", lambda: "withdrawn" in service.explain(reference)["ending"]["cause"])
+    ending = service.explain(reference)["ending"]
+    delete_pod(cluster, pod)
+
+    assert "Requested: 8, Available: 7" in ending["message"]
+    assert ending["cause"] == "the device plugin has withdrawn 1 of 8 nvidia.com/gpu on that node"
