@@ -67,7 +67,7 @@ def test_reason_of_a_kubelet_is_told(reason: str, message: str, refused: bool, w
 
 
 def test_refusal_of_an_older_kubelet_is_one_too() -> None:
-    """F83: before 1.30 the message of a refused pod has another beginning, or none."""
+    """F83: what the message begins with has changed; the reason tells as well."""
     assert ending(failed("UnexpectedAdmissionError", f"Pod {UNAVAILABLE}")).refused
 
 
