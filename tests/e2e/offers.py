@@ -47,7 +47,7 @@ def keeps_counters(plane: ControlPlane) -> bool:
 def keeps_counters_apart(plane: ControlPlane) -> bool:
     """Tell whether devices may use the counters of another ResourceSlice of their pool, without any of their own."""
     device = {"name": "d", "consumesCounters": [{"counterSet": "c", "counters": COUNTERS[0]["counters"]}]}
-    return bool(try_slice(plane, devices=[device]))
+    return keeps_counters(plane) and bool(try_slice(plane, devices=[device]))
 
 
 COUNTERS: list[Object] = [{"name": "c", "counters": {"memory": {"value": "1"}}}]
