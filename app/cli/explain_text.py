@@ -48,6 +48,8 @@ def _headline(console: Console, explanation: Explanation) -> None:
         if not explanation.bound.fits:
             against = "; ".join(dict.fromkeys(explanation.bound.messages))
             console.print(f"  [yellow]created again, it would not go there: {escape(against)}[/]")
+    for device in explanation.unhealthy:
+        console.print(f"  [red]holds a device that is unhealthy: {escape(device)}; it keeps it until it ends[/]")
     if explanation.fits:
         console.print(
             f"[bold green]{escape(explanation.pod)} fits on {explanation.fits} of {explanation.nodes} nodes[/]"

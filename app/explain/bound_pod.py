@@ -19,6 +19,21 @@ def node_of_bound_pod(document: Mapping[str, Any]) -> str | None:
     return requests.node if requests else None
 
 
+def unhealthy_devices(document: Mapping[str, Any]) -> tuple[str, ...]:
+    """Name the devices of a pod that its kubelet reports as unhealthy, each as `nvidia.com/gpu GPU-…`.
+
+    The kubelet does so from Kubernetes 1.36 on (allocatedResourcesStatus, KEP-4680). A pod keeps such a device until it
+    ends: nothing evicts it.
+    """
+    return tuple(
+        f"{resource.get('name')} {device.get('resourceID')}"
+        for container in (document.get("status") or {}).get("containerStatuses") or ()
+        for resource in container.get("allocatedResourcesStatus") or ()
+        for device in resource.get("resources") or ()
+        if device.get("health") == "Unhealthy"
+    )
+
+
 def as_unbound(document: Mapping[str, Any], snapshot: ClusterSnapshot) -> tuple[Mapping[str, Any], ClusterSnapshot]:
     """Return a pod without spec.nodeName, and the snapshot without the resources that it holds on its node.
 

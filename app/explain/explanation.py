@@ -64,8 +64,9 @@ class Explanation:
     `refused` counts nodes by the first reason of gpu-usher's filters, `in_tree` by each of kube-scheduler's own.
     `primary` is the reason to look at first; None where the pod fits somewhere.
     `bound` is the node that the pod has already, with today's objections to it; None where it has none. The pod's own
-    resources count as released. `fixes` are ordered, the smallest first. `verdicts` is None unless it was requested.
-    `unjudged` are the constraints that only kube-scheduler can judge. `ending` is how a pod of the cluster ended; it is
+    resources count as released. `unhealthy` are the devices that it holds and its kubelet reports as unhealthy, each
+    with its resource. `fixes` are ordered, the smallest first. `verdicts` is None unless it was requested.
+        `unjudged` are the constraints that only kube-scheduler can judge. `ending` is how a pod of the cluster ended; it is
     then judged as if it were created again.
     """
 
@@ -91,3 +92,4 @@ class Explanation:
     verdicts: tuple[NodeVerdict, ...] | None = None
     bound: NodeVerdict | None = None
     ending: Ending | None = None
+    unhealthy: tuple[str, ...] = ()

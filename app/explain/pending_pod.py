@@ -7,7 +7,7 @@ from heapq import nsmallest
 from typing import Any
 
 from app.admission.review import ReviewResult
-from app.explain.bound_pod import as_unbound, ending_of, node_of_bound_pod
+from app.explain.bound_pod import as_unbound, ending_of, node_of_bound_pod, unhealthy_devices
 from app.explain.counterfactual import NODES_AT_ONCE, Fix, FixSearch
 from app.explain.dra import dra_equivalent
 from app.explain.explanation import AdmissionOutcome, Explanation, FittingNode, NodeVerdict, Refused
@@ -103,6 +103,7 @@ def explain(
         verdicts=_verdicts(groups) if by_node else None,
         bound=None if bound_node is None else _bound_verdict(bound_node, groups),
         ending=ending,
+        unhealthy=() if bound_node is None else unhealthy_devices(document),
     )
 
 

@@ -73,6 +73,17 @@ def test_node_that_is_gone_is_said_to_be() -> None:
     assert (explanation.bound.fits, explanation.bound.reasons) == (False, ("NodeNotKnown",))
 
 
+def test_unhealthy_device_of_a_running_pod_is_named() -> None:
+    """F83: the kubelet reports each device that a container holds; only unhealthy ones are named."""
+    devices = [{"resourceID": "GPU-a", "health": "Healthy"}, {"resourceID": "GPU-b", "health": "Unhealthy"}]
+    statuses = [{"name": "main", "allocatedResourcesStatus": [{"name": "nvidia.com/gpu", "resources": devices}]}]
+    holder = bound()
+    holder["status"] = {"phase": "Running", "containerStatuses": statuses}
+
+    assert explained(holder).unhealthy == ("nvidia.com/gpu GPU-b",)
+    assert explained(bound()).unhealthy == ()
+
+
 def test_pod_without_a_node_is_not_bound() -> None:
     """F83."""
     assert explained(pod(gpus(1))).bound is None
