@@ -144,7 +144,7 @@ class Code(Enum):
     QuantityNegative = _admission("ask for zero or more")
     TooManyGPUs = _admission("ask for fewer GPUs, or have the policy's maxGPUsPerPod raised")
     SharedReplicasAskedAsGPUs = _admission("ask for one replica: more are not more GPU", Stage.Sharing)
-    VisibleDevicesForbidden = _admission("remove NVIDIA_VISIBLE_DEVICES and ask for the GPU in limits")
+    VisibleDevicesForbidden = _admission("remove that setting or volume, and ask for the GPU in limits")
     PrivilegedGPUPod = _admission("drop privileged: true")
     NodeDevicesReached = _admission(
         "drop privileged: true and such hostPath volumes, or have the pod excepted in the policy"
