@@ -66,7 +66,7 @@ class Explanation:
     `bound` is the node that the pod has already, with today's objections to it; None where it has none. The pod's own
     resources count as released. `unhealthy` are the devices that it holds and its kubelet reports as unhealthy, each
     with its resource. `fixes` are ordered, the smallest first. `verdicts` is None unless it was requested.
-        `unjudged` are the constraints that only kube-scheduler can judge. `ending` is how a pod of the cluster ended; it is
+    `unjudged` are the constraints that only kube-scheduler can judge. `ending` is how a pod of the cluster ended; it is
     then judged as if it were created again.
     """
 

@@ -3,7 +3,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from tests.realnodes.control_plane import NAMES, RealControlPlane
 from tests.realnodes.images import PAUSE, SHELL
 from tests.realnodes.node import Node
 from tests.realnodes.sandbox import STATE
+from tests.realnodes.toolkit import RUNTIME_CLASS, RUNTIME_CLASSES
 from tests.realnodes.worlds import World
 
 
@@ -45,14 +46,15 @@ def real_cluster(
     folder.mkdir()
     plane = RealControlPlane(binaries, folder)
     named = zip(NAMES, worlds, strict=False)
-    nodes = {name: Node(plane, name, number, state, world) for number, (name, world) in enumerate(named, 1)}
-    try:
+    nodes = {name: Node(plane, name, number, state, world, built) for number, (name, world) in enumerate(named, 1)}
+    plane.api.create(RUNTIME_CLASSES, RUNTIME_CLASS)
+    with ExitStack() as stack:
+        stack.callback(plane.close)
         for node in nodes.values():
+            stack.callback(node.close)
             node.start([archives[PAUSE], archives[SHELL]])
-            node.start_device_plugin(built)
-            node.discover_features(built)
-        yield Cluster(plane, nodes, archives)
-    finally:
+        plane.start_labelling(built)
         for node in nodes.values():
-            node.close()
-        plane.close()
+            node.start_device_plugin()
+            node.discover_features()
+        yield Cluster(plane, nodes, archives)

@@ -21,6 +21,7 @@ from tests.realnodes import components, images, nvidia, sandbox
 from tests.realnodes.cluster import Cluster, real_cluster, state_folder
 from tests.realnodes.control_plane import NAMES
 from tests.realnodes.installed_results import InstalledResults, kept_results
+from tests.realnodes.results import Results
 from tests.realnodes.worlds import make_world
 
 TEAMS = itertools.count(1)
@@ -50,6 +51,14 @@ def installed_results() -> Iterator[InstalledResults]:
     """What the tests of installations measured; kept in tests/results where the run is asked to."""
     with kept_results() as results:
         yield results
+
+
+@pytest.fixture(scope="session")
+def results() -> Iterator[Results]:
+    """The rows of tests/results/real-nodes.md, which is written where this run has them all."""
+    rows = Results()
+    yield rows
+    rows.write()
 
 
 @pytest.fixture(scope="module")

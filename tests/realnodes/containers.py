@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Running containers as the kernel shows them: their processes, mounts and memory, not what a manifest says of them."""
 
-from collections.abc import Iterator, Mapping
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.controlplane.kubectl import Object
+from tests.realnodes.components import CTR
+from tests.realnodes.node import SOCKET, Node
 from tests.realnodes.sandbox import CGROUPS
 
 MEBIBYTE = 2**20
@@ -51,6 +55,29 @@ def containers_of(pod: Object) -> Iterator[Container]:
         identifier = state["containerID"].removeprefix("containerd://")
         (cgroup,) = (CGROUPS / "memory" / spec["nodeName"]).rglob(identifier)
         yield Container(pod["metadata"]["name"], state["name"], _bytes(limits[state["name"]]), cgroup)
+
+
+def allowed_devices(pod: Object, majors: Collection[int]) -> set[tuple[int, int]]:
+    """Read major and minor of the character devices with these majors that a running pod's only container may open.
+
+    A line of the device cgroup is such as `c 195:0 rw` (Linux' admin-guide/cgroup-v1/devices.rst).
+    """
+    (cgroup,) = (CGROUPS / "devices" / pod["spec"]["nodeName"]).rglob(_only_identifier(pod))
+    rules = re.findall(r"^c (\d+):(\d+) rw", (cgroup / "devices.list").read_text("ascii"), re.MULTILINE)
+    return {(int(major), int(minor)) for major, minor in rules if int(major) in majors}
+
+
+def requested_environment(node: Node, pod: Object) -> Mapping[str, str]:
+    """Read the environment with which a running pod's only container was created; its runtime may change it."""
+    words = ("-a", SOCKET, "--namespace", "k8s.io", "containers", "info", _only_identifier(pod))
+    specification = json.loads(node.run(str(CTR), *words))["Spec"]
+    return dict(variable.split("=", 1) for variable in specification["process"]["env"])
+
+
+def _only_identifier(pod: Object) -> str:
+    (state,) = pod["status"]["containerStatuses"]
+    identifier: str = state["containerID"]
+    return identifier.removeprefix("containerd://")
 
 
 def _bytes(quantity: str | None) -> int | None:

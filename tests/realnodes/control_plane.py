@@ -9,6 +9,8 @@ from tests.controlplane.binaries import Binaries
 from tests.controlplane.cluster import CONTROLLERS, TOKENS, ControlPlane
 from tests.controlplane.processes import Process
 from tests.realnodes.components import environment
+from tests.realnodes.features import ACCOUNTS, start_master
+from tests.realnodes.nvidia import MASTER
 
 BRIDGE = "br0"
 ADDRESS = "10.88.0.1"
@@ -28,6 +30,7 @@ NAMES = ("node-1", "node-2", "node-3")
 
 IDENTITIES = {
     **TOKENS,
+    **ACCOUNTS,
     "kube-proxy": ("system:kube-proxy", ""),
     **{name: (f"system:node:{name}", "system:nodes") for name in NAMES},
 }
@@ -54,6 +57,15 @@ class RealControlPlane(ControlPlane):
     def start_proxy(self) -> None:
         """Start a kube-proxy where kube-apiserver runs, so that it reaches webhooks by their Service."""
         self._processes["kube-proxy"] = start_proxy(self, "control-plane", [], self.folder / "kube-proxy.log")
+
+    def start_labelling(self, built: Path) -> None:
+        """Start nfd-master, which labels Nodes by what was discovered on them; `built` has NVIDIA's components."""
+        self._processes[MASTER] = start_master(self, built, NAMES[0])
+
+    @property
+    def labelling(self) -> Process:
+        """The running nfd-master."""
+        return self._processes[MASTER]
 
 
 def start_proxy(plane: ControlPlane, name: str, enter: list[str], log: Path) -> Process:

@@ -154,7 +154,7 @@ def run_plugin(built: Path, world: World, folder: Path) -> Iterator[PluginRun]:
         enter = ["nsenter", f"--target={pid}", "--mount", "--pid", f"--root={root}", "setpriv", "--pdeathsig=KILL"]
         environment = make_environment(built, machine)
         wait_until("the kubelet's socket is there", (root / SOCKET).exists, ANSWER_SECONDS)
-        if world.sharing.startswith("mps"):
+        if world.uses_mps:
             command = [*enter, str(built / "mps-control-daemon"), f"--config-file={settings}"]
             daemon = Process("mps-control-daemon", command, folder / "mps.log", environment)
             stack.callback(daemon.stop)

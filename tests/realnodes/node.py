@@ -18,13 +18,15 @@ from tests.controlplane.kubectl import Object
 from tests.controlplane.processes import Process, wait_until
 from tests.realnodes.components import CNI_PLUGINS, CONTAINERD, CTR, RUNC, environment
 from tests.realnodes.control_plane import ADDRESS, BRIDGE, RealControlPlane, start_proxy
+from tests.realnodes.features import is_labelled, publish
 from tests.realnodes.images import PAUSE
-from tests.realnodes.nvidia import discovery_command, make_environment, read_labels
+from tests.realnodes.nvidia import make_environment
 from tests.realnodes.nvml_config import list_device_files, write_machine, write_proc
 from tests.realnodes.sandbox import CGROUPS, CONTROLLERS
-from tests.realnodes.worlds import World
+from tests.realnodes.toolkit import Toolkit
+from tests.realnodes.worlds import MPS_ROOT, World
 
-SETUP = Path(__file__).with_name("setup.sh")
+SETUP, DEVICES, MPS_SCRIPT = (Path(__file__).with_name(name) for name in ("setup.sh", "devices.sh", "mps-root.sh"))
 START_SECONDS = 120
 """Bound on a node's start. A guess; it takes some ten seconds on two quiet cores."""
 COMMAND_SECONDS = 120
@@ -32,9 +34,9 @@ SOCKET = "/run/containerd/containerd.sock"
 
 
 class Node:
-    """One node: started with `start`, and gone with the sandbox at the latest."""
+    """One node: started with `start`, and gone with the sandbox at the latest. `built` has NVIDIA's components."""
 
-    def __init__(self, plane: RealControlPlane, name: str, number: int, state: Path, world: World) -> None:
+    def __init__(self, plane: RealControlPlane, name: str, number: int, state: Path, world: World, built: Path) -> None:
         self.name = name
         self.plane = plane
         self.address = f"10.88.0.{10 + number}"
@@ -43,7 +45,9 @@ class Node:
         self.folder.mkdir()
         self._processes: dict[str, Process] = {}
         self._number = number
+        self._built = built
         self.world = world
+        self.toolkit = Toolkit(self.folder, built)
 
     def start(self, images: Sequence[Path]) -> None:
         """Start all of the node, and wait until the API server shows it Ready."""
@@ -102,14 +106,19 @@ class Node:
         assert done.returncode == 0, f"{self.name}: {' '.join(words)[:200]}: {done.stderr[-500:]}"
         return done.stdout
 
-    def _set_up(self) -> None:
+    def _write_world(self) -> None:
+        """Write what a driver and its settings are on a node."""
         machine = self.world.machine
         numbers = list_device_files(machine).items()
         lines = "".join(f"{path} {major} {minor}\n" for path, (major, minor) in numbers)
         (self.folder / "devices").write_text(lines, "utf-8")
         write_proc(machine, self.folder / "driver")
         write_machine(machine, self.folder / "machine")
+        self.toolkit.install_driver(machine)
         (self.folder / "settings").write_text(self.world.settings(), "utf-8")
+
+    def _set_up(self) -> None:
+        self._write_world()
         outer = f"node{self._number}"
         for line in (
             f"ip link add {outer} type veth peer name eth0 netns {self._pid}",
@@ -123,9 +132,11 @@ class Node:
     def _start_containerd(self) -> None:
         self._write_cni()
         config = self.folder / "containerd.toml"
-        config.write_text(CONTAINERD_CONFIG.format(pause=PAUSE, runc=RUNC, cni=CNI_PLUGINS, conf=self.folder / "cni"))
+        text = CONTAINERD_CONFIG.format(pause=PAUSE, runc=RUNC, cni=CNI_PLUGINS, conf=self.folder / "cni")
+        config.write_text(text + self.toolkit.handler(), "utf-8")
         command = [*self._enter(), str(CONTAINERD), "--config", str(config)]
-        process = Process("containerd", command, self.folder / "containerd.log", environment())
+        surroundings = {**environment(), **self.toolkit.environment()}
+        process = Process("containerd", command, self.folder / "containerd.log", surroundings)
         self._processes["containerd"] = process
         wait_until("containerd answers", self._containerd_answers, START_SECONDS, process)
 
@@ -161,57 +172,59 @@ class Node:
         command = [*self._enter(), *program, *(f"--{key}={value}" for key, value in flags.items())]
         self._processes["kubelet"] = Process("kubelet", command, self.folder / "kubelet.log", environment())
 
-    def start_device_plugin(self, built: Path) -> None:
+    def start_device_plugin(self) -> None:
         """Start NVIDIA's device plugin on the mock driver, and wait until the kubelet counts its devices."""
-        self._built = built
-        command = [
-            *self._enter(),
-            str(built / "nvidia-device-plugin"),
-            f"--config-file={self.folder / 'settings'}",
-            "--pass-device-specs",
-        ]
-        environment = make_environment(built, self.folder / "machine")
-        self._processes["device-plugin"] = Process(
-            "device-plugin", command, self.folder / "device-plugin.log", environment
-        )
-        wait_until(
-            f"{self.name} offers GPUs",
-            lambda: any(name.startswith("nvidia.com/") and int(n) > 0 for name, n in self.allocatable().items()),
-            START_SECONDS,
-            self._processes["device-plugin"],
-        )
+        self._start_mps_daemon()
+        plugin = self._start_component("nvidia-device-plugin", "--pass-device-specs")
+        wait_until(f"{self.name} offers GPUs", self.offers, START_SECONDS, plugin)
+
+    def _start_mps_daemon(self) -> None:
+        """Start NVIDIA's daemon for MPS where the world shares GPUs by MPS; the device plugin wants it to run."""
+        if "mps-control-daemon" in self._processes:
+            self.stop("mps-control-daemon")
+            self.run("rm", "-rf", MPS_ROOT)
+        if self.world.uses_mps:
+            daemon = self._start_component("mps-control-daemon")
+            ready = f"if [ -e {MPS_ROOT}/.ready ]; then echo yes; fi"
+            wait_until("MPS is ready", lambda: self.run("sh", "-c", ready), START_SECONDS, daemon)
+
+    def _start_component(self, program: str, *flags: str) -> Process:
+        """Start a program of NVIDIA's with the settings of the world."""
+        inside = ["unshare", "--mount", "sh", str(MPS_SCRIPT), MPS_ROOT] if self.world.uses_mps else []
+        command = [*self._enter(), *inside, str(self._built / program), f"--config-file={self.folder / 'settings'}"]
+        environment = make_environment(self._built, self.folder / "machine")
+        process = Process(program, [*command, *flags], self.folder / f"{program}.log", environment)
+        self._processes[program] = process
+        return process
 
     def change_driver(self, driver: str, cuda: str) -> None:
-        """Replace the driver as an upgrade does: the machine's file, then the plugin and the labels."""
-        self.world = replace(self.world, machine=replace(self.world.machine, driver=driver, cuda=cuda))
-        write_machine(self.world.machine, self.folder / "machine")
-        self.restart_device_plugin()
-        self.discover_features(self._built)
+        """Replace the driver as an upgrade does."""
+        self.change_world(replace(self.world, machine=replace(self.world.machine, driver=driver, cuda=cuda)))
+
+    def change_world(self, world: World) -> None:
+        """Replace the GPUs, their driver and the settings, as if another machine had the node's name."""
+        self.world = world
+        self.stop("nvidia-device-plugin")
+        wait_until(f"{self.name} offers no GPUs", lambda: not self.offers(), START_SECONDS)
+        self._write_world()
+        self.run("sh", "-e", str(DEVICES), str(self.folder))
+        self.start_device_plugin()
+        self.discover_features()
 
     def restart_device_plugin(self) -> None:
         """Start the device plugin anew, after which it trusts every GPU again."""
-        self.stop("device-plugin")
-        self.start_device_plugin(self._built)
+        self.stop("nvidia-device-plugin")
+        self.start_device_plugin()
 
-    def discover_features(self, built: Path) -> dict[str, str]:
-        """Run NVIDIA's gpu-feature-discovery once, and put its labels on the node.
+    def discover_features(self) -> None:
+        """Run NVIDIA's gpu-feature-discovery once, and wait until its labels are on the Node."""
+        labels = publish(self.plane, self._built, self._enter(), self.name, self.folder)
+        labelled = lambda: is_labelled(self.read(), labels)  # noqa: E731
+        wait_until(f"{self.name} is labelled", labelled, START_SECONDS, self.plane.labelling)
 
-        In a cluster Node Feature Discovery does the last step: it reads the file that gpu-feature-discovery writes.
-        """
-        output = self.folder / "labels"
-        done = subprocess.run(
-            [*self._enter(), *discovery_command(built, self.folder / "settings", output), "--oneshot"],
-            env=make_environment(built, self.folder / "machine"),
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_SECONDS,
-            check=False,
-        )
-        assert output.is_file(), done.stderr[-500:]
-        labels = read_labels(output)
-        self.plane.api.patch(f"/api/v1/nodes/{self.name}", {"metadata": {"labels": labels}})
-        return labels
+    def offers(self) -> bool:
+        """Tell whether the kubelet reports a device of NVIDIA's as allocatable."""
+        return any(name.startswith("nvidia.com/") and int(number) > 0 for name, number in self.allocatable().items())
 
     def allocatable(self) -> Mapping[str, str]:
         """Give the resources that the kubelet reports as allocatable."""

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m tests.realnodes.nvidia`: build NVIDIA's components, and the mock driver that they run on.
 
-The device plugin, gpu-feature-discovery and mps-control-daemon are built, unmodified, from the Go module that
-tests/realnodes/nvidia-module pins. The driver is the mock libnvidia-ml.so.1 of tests/realnodes/nvml, made from C
-sources, and two shell scripts in place of its programs. Needs Go and gcc; two minutes of CPU, once.
+The device plugin, gpu-feature-discovery, mps-control-daemon and the container toolkit are built, unmodified, from the
+Go modules that tests/realnodes/nvidia-module pins; nfd-master of Node Feature Discovery, which puts the labels on
+Nodes, from those of nfd-module, as it wants other versions of Kubernetes' modules. The driver is the mock
+libnvidia-ml.so.1 of tests/realnodes/nvml, made from C sources, and two shell scripts in place of its programs. Needs Go
+and gcc; three minutes of CPU, once.
 """
 
 import hashlib
@@ -20,17 +22,32 @@ from tests.realnodes.nvml_config import VARIABLE, write_machine
 from tests.realnodes.worlds import World
 
 HERE = Path(__file__).parent
-MODULE, MOCK = HERE / "nvidia-module", HERE / "nvml"
+MODULE, MASTER_MODULE, MOCK = HERE / "nvidia-module", HERE / "nfd-module", HERE / "nvml"
 PLUGIN = "github.com/NVIDIA/k8s-device-plugin"
 KUBELET = "kubelet-half"
 """The program of nvidia-module/main.go: the kubelet's half of the device plugin API."""
-PROGRAMS = ("nvidia-device-plugin", "gpu-feature-discovery", "mps-control-daemon")
+TOOLKIT = "github.com/NVIDIA/nvidia-container-toolkit"
+DISCOVERY = "sigs.k8s.io/node-feature-discovery"
+PROGRAMS = {
+    "nvidia-device-plugin": PLUGIN,
+    "gpu-feature-discovery": PLUGIN,
+    "mps-control-daemon": PLUGIN,
+    "nvidia-container-runtime": TOOLKIT,
+    "nvidia-container-runtime-hook": TOOLKIT,
+    "nvidia-cdi-hook": TOOLKIT,
+}
+"""Program → the module that has its package in cmd/."""
+MASTER = "nfd-master"
+MANIFESTS = "nfd-manifests"
+"""The folder for Node Feature Discovery's own CRDs and roles, as its module has them."""
 SCRIPTS = ("nvidia-smi", "nvidia-cuda-mps-control")
 """The driver's programs that mps-control-daemon and, for MPS, the device plugin look for on PATH."""
 LIBRARY = "libnvidia-ml.so.1"
 """The name by which go-nvml opens the library."""
 GO_FLAGS = ("-trimpath", "-mod=readonly", "-ldflags", "-s -w -extldflags=-Wl,-z,lazy")
 """Symbols are looked up at their first call, as upstream does: go-nvml refers to many that a driver may lack."""
+PLAIN_GO_FLAGS = ("-trimpath", "-mod=readonly", "-ldflags", "-s -w")
+"""As the control plane is built, with which nfd-master then shares most compiled packages."""
 C_FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fvisibility=hidden", "-pthread", "-shared")
 C_LINK_FLAGS = (f"-Wl,-soname,{LIBRARY}", "-Wl,-z,nodelete")
 """nodelete: go-nvml closes the library between two uses, and handles are addresses in it."""
@@ -41,7 +58,7 @@ DISCOVERY_SECONDS = 30
 def find() -> Path | str:
     """Find the directory with the programs and the library; a string says why there is none, and what to do."""
     built = _target()
-    if all((built / name).is_file() for name in (*PROGRAMS, *SCRIPTS, KUBELET, LIBRARY)):
+    if all((built / name).exists() for name in (*PROGRAMS, MASTER, MANIFESTS, *SCRIPTS, KUBELET, LIBRARY)):
         return built
     return "no NVIDIA components: run `python -m tests.realnodes.nvidia` (needs Go and gcc)"
 
@@ -65,9 +82,12 @@ def build() -> Path:
         partial = Path(folder, "nvidia")
         partial.mkdir()
         _run(["gcc", *C_FLAGS, *C_LINK_FLAGS, "-o", str(partial / LIBRARY), *map(str, sorted(MOCK.glob("*.c")))])
-        packages = [f"{PLUGIN}/cmd/{program}" for program in PROGRAMS]
+        packages = [f"{module}/cmd/{program}" for program, module in PROGRAMS.items()]
         _run([go, "build", *GO_FLAGS, "-o", f"{partial}/", *packages])
         _run([go, "build", *GO_FLAGS, "-o", str(partial / KUBELET), "."])
+        master = f"{DISCOVERY}/cmd/{MASTER}"
+        _run([go, "build", *PLAIN_GO_FLAGS, "-o", str(partial / MASTER), master], MASTER_MODULE, "0")
+        _copy_manifests(go, partial / MANIFESTS)
         for script in SCRIPTS:
             shutil.copy(MOCK / script, partial / script)
         for old in BUILT.glob("nvidia-*"):
@@ -76,15 +96,27 @@ def build() -> Path:
     return target
 
 
-def _run(command: list[str]) -> None:
-    environment = {**os.environ, "CGO_ENABLED": "1"}
-    done = subprocess.run(command, cwd=MODULE, env=environment, timeout=BUILD_SECONDS, check=False)
+def _copy_manifests(go: str, target: Path) -> None:
+    """Copy Node Feature Discovery's CRDs and roles out of Go's module cache."""
+    command = [go, "list", "-m", "-f", "{{.Dir}}", DISCOVERY]
+    done = subprocess.run(command, cwd=MASTER_MODULE, capture_output=True, text=True, timeout=BUILD_SECONDS, check=True)
+    base = Path(done.stdout.strip(), "deployment", "base")
+    target.mkdir()
+    for source in (base / "nfd-crds" / "nfd-api-crds.yaml", *sorted((base / "rbac").glob("master-*.yaml"))):
+        shutil.copyfile(source, target / source.name)
+
+
+def _run(command: list[str], module: Path = MODULE, cgo: str = "1") -> None:
+    environment = {**os.environ, "CGO_ENABLED": cgo}
+    done = subprocess.run(command, cwd=module, env=environment, timeout=BUILD_SECONDS, check=False)
     if done.returncode:
         raise SystemExit(f"nvidia: {command[0]} ended with {done.returncode}, see above")
 
 
 def _target() -> Path:
-    files = sorted(path for folder in (MODULE, MOCK) for path in folder.iterdir() if path.suffix != ".md")
+    files = sorted(
+        path for folder in (MODULE, MASTER_MODULE, MOCK) for path in folder.iterdir() if path.suffix != ".md"
+    )
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
     return BUILT / f"nvidia-{digest[:12]}"
 

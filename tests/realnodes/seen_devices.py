@@ -10,12 +10,16 @@ from tests.e2e.stage import eventually, gpu_pod, read_pod
 from tests.realnodes.cluster import Cluster
 
 LOOK = """echo "devices=$NVIDIA_VISIBLE_DEVICES"
+echo "mps=$CUDA_MPS_PIPE_DIRECTORY"
+echo "libraries=$(cd /usr/lib64 2>/dev/null && ls -d libnvidia-ml.so.*.* 2>/dev/null)"
 for file in ${FOLDER:-/dev}/nvidia[0-9]* ${FOLDER:-/dev}/nvidia-caps/*; do
   if [ -e "$file" ]; then echo "$file: $( { : < "$file"; } 2>&1 )"; fi
 done
+echo end
 sleep 1000
 """
-"""What the container runs: the devices that it was told of, and for each device file what opening it gives.
+"""What the container runs: what it was told of devices, the driver's libraries that were mounted, and for each device
+file what opening it gives.
 
 The mock driver has no kernel module: a device that the container may open gives ENXIO, one that its device cgroup keeps
 from it gives EPERM.
@@ -25,12 +29,21 @@ ALLOWED, KEPT_FROM_IT = "No such device or address", "Operation not permitted"
 
 @dataclass(frozen=True, slots=True)
 class SeenDevices:
-    """What a container saw: devices by UUID, GPUs and MIG capabilities that it may open, and files that it may not."""
+    """What a container saw: devices by UUID, the folder of MPS, and the driver's libraries.
+
+    `opened` are the device files of GPUs and of MIG capabilities that it may open, `denied` those that it may not.
+    """
 
     devices: tuple[str, ...]
-    gpus: tuple[str, ...]
-    capabilities: tuple[str, ...]
-    denied: tuple[str, ...]
+    mps: str
+    libraries: tuple[str, ...]
+    opened: frozenset[str]
+    denied: frozenset[str]
+
+    @property
+    def gpus(self) -> frozenset[str]:
+        """The device files of GPUs that it may open."""
+        return frozenset(file for file in self.opened if "caps" not in file)
 
 
 def container_pod(name: str, namespace: str, limits: dict[str, Any] | None, **more: Any) -> Object:
@@ -50,15 +63,15 @@ def wait_for_phase(cluster: Cluster, pod: Object, phase: str = "Running") -> Obj
 def read_seen(cluster: Cluster, pod: Object) -> SeenDevices:
     """Read what the container of a running pod said."""
     words = ["logs", "--namespace", pod["metadata"]["namespace"], pod["metadata"]["name"]]
-    eventually("it has said what it sees", lambda: cluster.plane.kubectl(*words).out)
-    first, *lines = cluster.plane.kubectl(*words).out.splitlines()
-    devices = first.removeprefix("devices=")
-    opened = [line.partition(":")[0].rpartition("/")[2] for line in lines if ALLOWED in line]
+    eventually("it has said what it sees", lambda: cluster.plane.kubectl(*words).out.endswith("end\n"))
+    lines = cluster.plane.kubectl(*words).out.splitlines()
+    told = dict(line.split("=", 1) for line in lines if re.match(r"\w+=", line))
     return SeenDevices(
-        tuple(devices.split(",")) if devices else (),
-        tuple(name for name in opened if re.fullmatch(r"nvidia\d+", name)),
-        tuple(name for name in opened if name.startswith("nvidia-cap")),
-        tuple(line.partition(":")[0] for line in lines if KEPT_FROM_IT in line),
+        tuple(filter(None, told["devices"].split(","))),
+        told["mps"],
+        tuple(told["libraries"].split()),
+        frozenset(line.partition(":")[0] for line in lines if ALLOWED in line),
+        frozenset(line.partition(":")[0] for line in lines if KEPT_FROM_IT in line),
     )
 
 

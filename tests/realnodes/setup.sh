@@ -3,6 +3,7 @@
 # Runs inside of a node's namespaces, as its first command: setup.sh NAME FOLDER ADDRESS GATEWAY
 # Every mount is of this node alone, and goes with its mount namespace.
 name=$1 folder=$2 address=$3 gateway=$4
+scripts=$(dirname "$0")
 mount --make-rprivate /
 hostname "$name"
 
@@ -23,7 +24,7 @@ for controller in cpu cpuacct cpuset memory devices freezer blkio pids systemd; 
   mount -t cgroup -o "$options" cgroup "/sys/fs/cgroup/$controller"
 done
 
-# Numbers of devices: Linux' admin-guide/devices.txt. Those of the mock driver are listed in the file `devices`.
+# Numbers of devices: Linux' admin-guide/devices.txt. Those of the mock driver are made by devices.sh.
 mkdir -p "$folder/dev"
 mount -t tmpfs dev "$folder/dev"
 cd "$folder/dev"
@@ -31,10 +32,8 @@ for device in "null 1 3" "zero 1 5" "full 1 7" "random 1 8" "urandom 1 9" "kmsg 
   set -- $device
   mknod -m 666 "$1" c "$2" "$3"
 done
-mkdir pts shm mqueue nvidia-caps
-while read -r path major minor; do
-  mknod -m 666 "$folder$path" c "$major" "$minor"
-done < "$folder/devices"
+mkdir pts shm mqueue
+sh -e "$scripts/devices.sh" "$folder"
 mount --bind "$folder/driver" /proc/driver
 ln -s pts/ptmx ptmx
 ln -s /proc/self/fd fd

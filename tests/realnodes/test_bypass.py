@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import pytest
 
@@ -23,25 +23,17 @@ from tests.e2e.stage import (
     remove_webhooks,
     serving,
 )
+from tests.realnodes.bypass_cases import BYPASSES
 from tests.realnodes.cluster import Cluster
 from tests.realnodes.nvml_config import report_xid
+from tests.realnodes.results import Results
 from tests.realnodes.seen_devices import container_pod, delete_pod, read_seen, wait_for_phase
+from tests.realnodes.whole_path_cases import GPU
 
-GPU = "nvidia.com/gpu"
 FATAL_XID = 79
 """The GPU has fallen off the bus (NVIDIA's XID catalog)."""
 GUARD = "priority: 9, admission: {visibleDevices: Deny, privileged: Deny, bypass: Deny}"
-HOST_DEVICES: Object = {
-    "volumes": [{"name": "dev", "hostPath": {"path": "/dev"}}],
-    "mount": {"name": "dev", "mountPath": "/host"},
-}
-PRIVILEGED: Object = {"privileged": True}
-BYPASSES: Mapping[str, tuple[Object, Object, int, int]] = {
-    "privileged": (PRIVILEGED, {}, 8, 0),
-    "device files of the host": ({}, HOST_DEVICES, 0, 8),
-    "privileged, device files of the host": (PRIVILEGED, HOST_DEVICES, 8, 0),
-}
-"""Bypass → security context, volume, and of the node's eight GPUs those that it may open, and may only see."""
+DENIED = "denied the request: "
 
 
 @pytest.fixture(scope="module")
@@ -68,33 +60,27 @@ def unguarded(cluster: Cluster, service: Service) -> str:
     return create_namespace(cluster.plane, "unguarded", **{"gpu_usher.io__ignore": "true"})
 
 
-def bypassing_pod(namespace: str, security: Object, volume: Object) -> Object:
-    """Write a pod that requests no GPU, and names its node so that no scheduler is asked."""
-    pod = container_pod("bypass", namespace, {}, requests={}, nodeName="node-1")
-    container = pod["spec"]["containers"][0]
-    container.pop("resources")
-    container["securityContext"] = security
-    if volume:
-        pod["spec"]["volumes"] = volume["volumes"]
-        container["volumeMounts"] = [volume["mount"]]
-        container["env"] = [{"name": "FOLDER", "value": "/host"}]
-    return pod
-
-
-@pytest.mark.parametrize(("security", "volume", "opened", "denied"), BYPASSES.values(), ids=BYPASSES)
+@pytest.mark.parametrize("way", BYPASSES)
 def test_container_that_goes_around_gets_what_the_guards_refuse(
-    cluster: Cluster, guarded: str, unguarded: str, security: Object, volume: Object, opened: int, denied: int
+    cluster: Cluster, guarded: str, unguarded: str, results: Results, way: str
 ) -> None:
-    """F12, F14: a hostPath volume shows device files, but only a privileged container may open them."""
-    pod = bypassing_pod(unguarded, security, volume)
-    create_pod(cluster.plane, pod)
-    wait_for_phase(cluster, pod)
-    seen = read_seen(cluster, pod)
-    delete_pod(cluster, pod)
+    """F12, F14: what the container may open without us, and what our guards say of its pod."""
+    bypass, node = BYPASSES[way], cluster.nodes["node-1"]
+    pod = bypass.pod(unguarded, nodeName=node.name)
+    node.toolkit.configure(*bypass.toolkit)
+    try:
+        create_pod(cluster.plane, pod)
+        wait_for_phase(cluster, pod)
+        seen = read_seen(cluster, pod)
+        delete_pod(cluster, pod)
+    finally:
+        node.toolkit.configure()
+    answer = cluster.plane.kubectl.create(bypass.pod(guarded), dry_run=True)
 
-    assert (len(seen.gpus), len([file for file in seen.denied if "caps" not in file])) == (opened, denied)
-    refusal = cluster.plane.kubectl.create(bypassing_pod(guarded, security, volume), dry_run=True)
-    assert "denied the request" in refusal.err
+    assert (len(seen.gpus), len([file for file in seen.denied if "caps" not in file])) == (bypass.opened, bypass.denied)
+    assert (answer.code, DENIED in answer.err) == (bool(bypass.refusal), bool(bypass.refusal)), answer.err
+    assert bypass.refusal in answer.err
+    results.add_bypass(way, bypass, answer.err.partition(DENIED)[2].strip())
 
 
 def bind(cluster: Cluster, pod: Object, node: str) -> None:

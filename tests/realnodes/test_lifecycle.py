@@ -33,6 +33,7 @@ def test_container_outlives_its_kubelet_and_the_node_comes_back(cluster: Cluster
 def test_pod_that_waits_for_a_driver_runs_once_the_node_has_it(cluster: Cluster, namespace: str) -> None:
     """F31, F40: drained, upgraded, uncordoned; the label that NVIDIA's component writes wakes the pod."""
     node = cluster.nodes["node-1"]
+    world = node.world
     pod = container_pod("new-cuda", namespace, {GPU: 1}, annotations={"cuda": "13.0"})
     create_pod(cluster.plane, pod)
     assert "0/3 nodes" in wait_for_refusal(cluster.plane, pod)
@@ -44,6 +45,7 @@ def test_pod_that_waits_for_a_driver_runs_once_the_node_has_it(cluster: Cluster,
     assert wait_for_node(cluster.plane, pod) == "node-1"
     wait_for_phase(cluster, pod)
     delete_pod(cluster, pod)
+    node.change_world(world)
 
 
 @pytest.fixture

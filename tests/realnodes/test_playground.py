@@ -36,14 +36,14 @@ class Playground:
     state: Path
 
     def run(self, program: str, *words: str, code: int = 0) -> str:
-        """Run one of its commands, with a home directory of nobody, and give what it says."""
+        """Run one of its commands, with the test's folder as home directory, and give what it says."""
         done = subprocess.run(
             [str(self.folder / program), *words],
             capture_output=True,
             text=True,
             timeout=SOON_SECONDS,
             check=False,
-            env={"PATH": os.environ["PATH"], "HOME": "/nonexistent"},
+            env={"PATH": os.environ["PATH"], "HOME": str(self.folder.parent)},
         )
         assert done.returncode == code, done.stderr
         return done.stdout
@@ -91,7 +91,7 @@ def test_newcomer_runs_a_gpu_pod_and_ctrl_c_leaves_nothing(playground: Playgroun
     playground.run("kubectl", "apply", "-f", str(EXAMPLES))
     for name in ("whole-gpu", "mig-slice", "product-pin"):
         wait_for_words("Running", lambda name=name: playground.run("kubectl", "get", "pod", name))  # type: ignore[misc]
-    wait_for_words("devices=GPU-", lambda: playground.run("kubectl", "logs", "whole-gpu"))
+    wait_for_words("nvidiactl", lambda: playground.run("kubectl", "logs", "whole-gpu"))
     wait_for_words("3/3", lambda: playground.run("kubectl", "get", "deployment", "inference"))
     assert "nvidia-cap" in playground.run("kubectl", "exec", "mig-slice", "--", "ls", "/dev/nvidia-caps")
     assert "CUDA driver too old" in playground.run("gpu-usher", "explain", "default/newer-cuda", code=1)

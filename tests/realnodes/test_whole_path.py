@@ -1,65 +1,68 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A GPU pod from its manifest to its container: webhook, scheduler, kubelet, NVIDIA's device plugin, runc."""
+"""A GPU pod from its manifest to its container: webhook, scheduler, kubelet, NVIDIA's device plugin and runtime."""
 
 import re
+from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.stage import (
-    create_pod,
-    eventually,
-    read_pod,
-    wait_for_node,
-)
+from tests.e2e.stage import create_pod, wait_for_node
 from tests.realnodes.cluster import Cluster
-from tests.realnodes.nvml_config import report_xid
+from tests.realnodes.containers import allowed_devices, requested_environment
+from tests.realnodes.node import Node
+from tests.realnodes.nvml_config import CAPS_MAJOR, NVIDIA_MAJOR, UVM_MAJOR
+from tests.realnodes.results import Results
 from tests.realnodes.seen_devices import container_pod, delete_pod, read_seen, wait_for_phase
+from tests.realnodes.whole_path_cases import CASES, device_files, device_numbers
+from tests.realnodes.worlds import make_world
 
-GPU, SLICE, LARGE_SLICE, SHARE = (f"nvidia.com/{name}" for name in ("gpu", "mig-1g.10gb", "mig-3g.40gb", "gpu.shared"))
+CHANGING = "node-1"
+"""The node that becomes another machine where no node has the wanted world."""
 
 
-@pytest.mark.parametrize(
-    ("limits", "node", "prefix", "gpus", "capabilities"),
-    [
-        pytest.param({GPU: 1}, "node-1", "GPU-", 1, 0, id="a whole GPU"),
-        pytest.param({GPU: 3}, "node-1", "GPU-", 3, 0, id="three whole GPUs"),
-        pytest.param({SLICE: 1}, "node-2", "MIG-", 1, 2, id="a MIG slice"),
-        pytest.param({LARGE_SLICE: 1}, "node-2", "MIG-", 1, 2, id="a larger MIG slice"),
-        pytest.param({SHARE: 1}, "node-3", "GPU-", 1, 0, id="a share of a GPU"),
-    ],
-)
+@pytest.fixture(scope="module")
+def changing(cluster: Cluster) -> Iterator[Node]:
+    """The node whose world tests change; it has its own again afterwards."""
+    node = cluster.nodes[CHANGING]
+    world = node.world
+    yield node
+    if node.world != world:
+        node.change_world(world)
+
+
+def node_with(cluster: Cluster, changing: Node, world: str) -> Node:
+    """Find the node with a world, or let one become it."""
+    for node in cluster.nodes.values():
+        if node.world.name == world:
+            return node
+    changing.change_world(make_world(world, changing.name))
+    return changing
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_container_sees_the_devices_that_it_asked_for_and_no_others(
-    cluster: Cluster, namespace: str, limits: dict[str, int], node: str, prefix: str, gpus: int, capabilities: int
+    cluster: Cluster, changing: Node, namespace: str, results: Results, name: str
 ) -> None:
     """F1, F31: requests alone, which the API server refuses, become limits; the rest is NVIDIA's and the kubelet's."""
-    name = "p" + re.sub(r"\W", "-", next(iter(limits))).lower() + str(next(iter(limits.values())))
-    pod = container_pod(name, namespace, {}, requests=limits)
+    case = CASES[name]
+    node = node_with(cluster, changing, case.world)
+    where = {"kubernetes.io/hostname": node.name}
+    pod = container_pod(re.sub(r"\W", "-", name).lower(), namespace, {}, requests=dict(case.limits), nodeSelector=where)
     create_pod(cluster.plane, pod)
-
-    assert wait_for_node(cluster.plane, pod) == node
-    wait_for_phase(cluster, pod)
+    assert wait_for_node(cluster.plane, pod) == node.name
+    running = wait_for_phase(cluster, pod)
     seen = read_seen(cluster, pod)
-
-    assert len(seen.devices) == sum(limits.values())
-    assert all(device.startswith(prefix) for device in seen.devices)
-    assert (len(seen.gpus), len(seen.capabilities), seen.denied) == (gpus, capabilities, ())
+    allowed = allowed_devices(running, (NVIDIA_MAJOR, UVM_MAJOR, CAPS_MAJOR))
+    devices = requested_environment(node, running)["NVIDIA_VISIBLE_DEVICES"].split(",")
     delete_pod(cluster, pod)
 
-
-def test_sick_gpu_is_taken_from_the_node_and_from_nobody_else(cluster: Cluster, namespace: str) -> None:
-    """F42: the plugin withdraws a GPU with an XID; a pod that wants all eight is told why it waits."""
-    node = cluster.nodes["node-1"]
-    first = node.world.machine.gpus[0]
-
-    def withdrawn() -> bool:
-        report_xid(node.folder / "machine", first, 79)
-        return node.allocatable()[GPU] == "7"
-
-    eventually("the plugin has withdrawn it", withdrawn)
-    pod = container_pod("eight", namespace, {GPU: 8})
-    create_pod(cluster.plane, pod)
-    eventually("the scheduler has refused it", lambda: "0/3 nodes" in str(read_pod(cluster.plane, pod)["status"]))
-
-    delete_pod(cluster, pod)
-    node.restart_device_plugin()
-    eventually("it is back", lambda: node.allocatable()[GPU] == "8")
+    files = device_files(node.world.machine, devices)
+    assert len(devices) == case.devices
+    assert all(device.startswith(f"{case.kind}-") for device in devices)
+    assert seen.devices == ("void",)
+    assert (set(seen.opened), set(seen.denied)) == (files, set())
+    assert allowed == device_numbers(node.world.machine, files)
+    assert running["spec"]["runtimeClassName"] == "nvidia"
+    assert seen.libraries == (f"libnvidia-ml.so.{node.world.machine.driver}",)
+    assert bool(seen.mps) == case.mps
+    results.add_path(name, node.world, seen, allowed)

@@ -33,6 +33,11 @@ class World:
     strategy: str
     sharing: str
 
+    @property
+    def uses_mps(self) -> bool:
+        """Whether GPUs are shared by MPS."""
+        return self.sharing.startswith("mps")
+
     def settings(self) -> str:
         """Write the configuration file that both components take (k8s-device-plugin's api/config/v1); JSON is YAML."""
         document: dict[str, Any] = {"version": "v1", "flags": {"migStrategy": self.strategy}}
