@@ -2,7 +2,8 @@
 """Evaluation of NVIDIA_REQUIRE_* variables as NVIDIA's container toolkit does before it starts a container.
 
 In a value, spaces separate alternatives, and commas separate clauses that must all hold. All variables must hold
-(NVIDIA/nvidia-container-toolkit internal/requirements).
+(NVIDIA/nvidia-container-toolkit internal/requirements). In its mode jit-cdi the toolkit does not look at them
+(docs/decisions/0026-judge-images-as-the-container-toolkit-does.md).
 """
 
 import operator
