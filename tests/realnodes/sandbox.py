@@ -129,7 +129,8 @@ def _inside(command: Sequence[str]) -> int:
         options = "none,name=systemd" if controller == "systemd" else controller
         _mount("-t", "cgroup", "-o", options, "cgroup", str(CGROUPS / controller))
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-    return _reap(subprocess.Popen(command).pid)
+    process = subprocess.Popen(command)  # kept: the deletion of a Popen object waits for a process that has ended
+    return _reap(process.pid)
 
 
 def _reap(awaited: int) -> int:
