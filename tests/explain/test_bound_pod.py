@@ -120,6 +120,17 @@ def test_devices_that_the_plugin_withdrew_are_the_likely_cause() -> None:
     assert "withdrawn 1 of 8 nvidia.com/gpu" in explanation.ending.cause
 
 
+def test_withdrawn_devices_of_a_resource_that_the_kubelet_does_not_name_are_no_cause() -> None:
+    """F83: as a kubelet keeps resources of an earlier MIG layout, with none of their devices."""
+    pod = refused()
+    pod["status"]["message"] = pod["status"]["message"].replace("nvidia.com/gpu", "nvidia.com/gpu.shared")
+
+    explanation = explained(pod, gpus=7)
+
+    assert explanation.ending is not None
+    assert "withdrawn" not in explanation.ending.cause
+
+
 def test_pod_that_runs_has_no_ending() -> None:
     """F83."""
     assert explained(bound()).ending is None
