@@ -27,6 +27,7 @@ MARKS: Mapping[str, tuple[str, ...]] = {
     "kubernetes": KUBERNETES,
     "components": (
         *KUBERNETES,
+        "tests/neighbours/",
         "tests/api/test_rolling.py",
         "tests/chaos/test_replicas.py",
         "tests/cluster/test_prometheus.py",
