@@ -36,6 +36,7 @@ class Recipe:
 
 RECIPES: Mapping[str, Recipe] = {
     "cluster-autoscaler": Recipe(),
+    "karpenter": Recipe(),
 }
 """Program → its recipe; the folder is <program>-module."""
 
