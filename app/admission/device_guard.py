@@ -72,7 +72,7 @@ def _all_accesses(review: ReviewedPod) -> Iterator[DeviceAccess]:
     for container in guarded_containers(review):
         raw = review.container_object(container)
         where = f"spec.{container.list_name}[{container.index}]."
-        yield from _by_variables(review, container, [variable for _, variable in objects(raw, "env", where)])
+        yield from _by_variables(review, container, raw.get("env") or ())  # read_pod has checked that it holds objects
         for index, mount in objects(raw, "volumeMounts", where):
             path = member(mount, "mountPath", str, f"{where}volumeMounts[{index}].") or ""
             if DEVICE_FOLDER in path and _clean_path(path).startswith(DEVICE_MOUNTS):

@@ -61,9 +61,9 @@ def admissions(plane: ControlPlane, namespace: str, amounts: Object = REQUESTS_O
             while not stop.is_set():
                 pod = gpu_pod("p", namespace, **amounts)
                 answer = api.try_create(f"/api/v1/namespaces/{namespace}/pods?dryRun=All", pod)
-                metadata = answer.json().get("metadata", {})
-                ours = ADMITTED if DECISION in metadata.get("annotations", {}) else BYPASSED
-                stream.outcomes.append(ours if answer.status_code == 201 else answer.text[:300])
+                body = answer.json()
+                ours = ADMITTED if DECISION in body.get("metadata", {}).get("annotations", {}) else BYPASSED
+                stream.outcomes.append(ours if answer.status_code == 201 else body["message"])
 
     threads = [threading.Thread(target=make) for _ in range(MAKERS)]
     for thread in threads:

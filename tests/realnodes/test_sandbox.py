@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,14 @@ def able() -> None:
         pytest.skip(why)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Heeds SIGINT, which a shell makes every command ignore that it starts with `&`, and its children too."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def processes() -> list[str]:
     """List the command lines of this machine that are of the sandbox's command."""
     lines = []
@@ -43,6 +52,7 @@ def cgroups(pid: int) -> list[Path]:
     return [path for name in CONTROLLERS if (path := CGROUPS / name / f"gpu-usher-{pid}").is_dir()]
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
 def test_nothing_is_left_of_a_sandbox_that_was_killed(number: signal.Signals, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.realnodes.sandbox", "sh", "-c", COMMAND]
