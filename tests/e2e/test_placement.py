@@ -33,7 +33,7 @@ from tests.e2e.verdicts import (
 )
 from tests.placement.twin import class_causes
 
-SEEDS = (1, 2, 3)
+SEEDS = (1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3)))
 NODES = 200
 FIRST, THEN = 380, 120
 """Pods without a priority, and then others, two in five of a high priority, which must preempt."""
