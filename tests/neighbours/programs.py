@@ -37,6 +37,8 @@ class Recipe:
 RECIPES: Mapping[str, Recipe] = {
     "cluster-autoscaler": Recipe(),
     "karpenter": Recipe(),
+    "cert-manager": Recipe(upstream="github.com/cert-manager/cert-manager", kept=("deploy/crds",)),
+    "kueue": Recipe("sigs.k8s.io/kueue/cmd/kueue", "sigs.k8s.io/kueue", ("config",)),
 }
 """Program → its recipe; the folder is <program>-module."""
 
