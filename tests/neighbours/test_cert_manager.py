@@ -25,6 +25,8 @@ from tests.neighbours.running import apply, at_port, lead_service, rendered
 
 NAME = "cert-manager"
 CERTIFICATES = "/apis/cert-manager.io/v1/namespaces/gpu-usher/certificates"
+ADDRESS = "::ffff:127.0.0.1"
+"""Loopback as an address that the service does not know as such: on loopback it answers to no Service's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ def scene(plane: ControlPlane, controller: Process) -> Iterator[Scene]:
     mount = Mount(plane, plane.folder / "mount")
     try:
         certificate, key = mount.folder / "tls.crt", mount.folder / "tls.key"
-        with serving(plane, cert=str(certificate), key=str(key)) as service:
+        with serving(plane, host=ADDRESS, ops_host="127.0.0.1", cert=str(certificate), key=str(key)) as service:
             lead_service(plane, "gpu-usher", "gpu-usher")
             apply(plane, map(closed, webhooks_at(objects, service.port)))
             scene = Scene(plane, controller, service)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command cert-manager runs cert-manager's controllers for certificates, and its cainjector, with a kubeconfig.
+// Command cert-manager runs cert-manager's controllers for certificates, and its cainjector, with --kubeconfig=FILE.
 //
 // Upstream's own programs are modules within cmd/ of its repository, under names by which no module proxy has them.
 // This one starts the same packages: the controllers of issuers, certificates and certificate requests, the issuers CA
@@ -30,11 +30,11 @@ import (
 	_ "github.com/cert-manager/cert-manager/pkg/controller/issuers"
 	_ "github.com/cert-manager/cert-manager/pkg/issuer/ca"
 	_ "github.com/cert-manager/cert-manager/pkg/issuer/selfsigned"
+	"github.com/cert-manager/cert-manager/pkg/util"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	kscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -49,15 +49,14 @@ const (
 )
 
 func main() {
-	kubeconfig := flag.String("kubeconfig", "", "how the API server is reached")
-	flag.Parse()
+	flag.Parse() // controller-runtime defines the flag
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	ctrl.SetLogger(klog.Background())
-	if err := startControllers(ctx, *kubeconfig); err != nil {
+	if err := startControllers(ctx, flag.Lookup("kubeconfig").Value.String()); err != nil {
 		log.Fatal(err)
 	}
-	if err := runInjector(ctx, *kubeconfig); err != nil {
+	if err := runInjector(ctx); err != nil {
 		log.Fatal(err)
 	}
 }
@@ -95,15 +94,15 @@ func startControllers(ctx context.Context, kubeconfig string) error {
 }
 
 // runInjector injects CA bundles into webhook configurations until the context ends.
-func runInjector(ctx context.Context, kubeconfig string) error {
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+func runInjector(ctx context.Context) error {
+	config, err := ctrl.GetConfig()
 	if err != nil {
 		return err
 	}
 	scheme := runtime.NewScheme()
 	utilruntime.Must(kscheme.AddToScheme(scheme))
 	utilruntime.Must(cmscheme.AddToScheme(scheme))
-	manager, err := ctrl.NewManager(config, ctrl.Options{
+	manager, err := ctrl.NewManager(util.RestConfigWithUserAgent(config, "cainjector"), ctrl.Options{
 		Scheme:  scheme,
 		Metrics: metricsserver.Options{BindAddress: "0"},
 		Client:  client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}}}},
