@@ -2,7 +2,7 @@
 """Kueue's own controller as a process beside the control plane, with the objects of its module and its own account."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -75,14 +75,10 @@ def _succeeds(url: str) -> bool:
         raise ConnectionError(str(error)) from error
 
 
-def flavour(name: str, labels: Mapping[str, str]) -> Object:
+def flavour(name: str, labels: Mapping[str, str], taints: Sequence[Mapping[str, str]] = ()) -> Object:
     """Write a ResourceFlavor, whose labels Kueue adds to the nodeSelector of what it admits."""
-    return {
-        "apiVersion": API,
-        "kind": "ResourceFlavor",
-        "metadata": {"name": name},
-        "spec": {"nodeLabels": dict(labels)},
-    }
+    spec = {"nodeLabels": dict(labels), "nodeTaints": list(taints)}
+    return {"apiVersion": API, "kind": "ResourceFlavor", "metadata": {"name": name}, "spec": spec}
 
 
 def queue(namespace: str, quota: Mapping[str, Mapping[str, int]]) -> tuple[Object, Object]:
@@ -110,10 +106,21 @@ def queue(namespace: str, quota: Mapping[str, Mapping[str, int]]) -> tuple[Objec
 
 def counted(plane: ControlPlane, namespace: str, owner: str) -> tuple[str, Mapping[str, str]] | None:
     """Return the flavour and the amounts that Kueue has counted for a Job or a Pod; None while it is not admitted."""
-    for workload in plane.api.items(f"/apis/{API}/namespaces/{namespace}/workloads"):
+    for workload in _workloads(plane, namespace):
         admission = (workload.get("status") or {}).get("admission")
         if admission and owner in (one["name"] for one in workload["metadata"]["ownerReferences"]):
             (assignment,) = admission["podSetAssignments"]
             (name,) = set(assignment["flavors"].values())
             return name, assignment["resourceUsage"]
     return None
+
+
+def refusals(plane: ControlPlane, namespace: str) -> list[str]:
+    """List why Kueue reserves no quota for what waits in a namespace."""
+    statuses = [workload.get("status") or {} for workload in _workloads(plane, namespace)]
+    conditions = [condition for status in statuses for condition in status.get("conditions") or ()]
+    return [one["message"] for one in conditions if (one["type"], one["status"]) == ("QuotaReserved", "False")]
+
+
+def _workloads(plane: ControlPlane, namespace: str) -> list[Object]:
+    return plane.api.items(f"/apis/{API}/namespaces/{namespace}/workloads")

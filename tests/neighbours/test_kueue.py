@@ -34,7 +34,7 @@ from tests.e2e.stage import (
     wait_for_node,
     wait_for_refusal,
 )
-from tests.neighbours.kueue import GPU, NAME, QUEUE, counted, flavour, queue, running_kueue
+from tests.neighbours.kueue import GPU, NAME, QUEUE, counted, flavour, queue, refusals, running_kueue
 from tests.neighbours.programs import find
 from tests.neighbours.running import apply
 
@@ -53,6 +53,7 @@ FLAVOURS = (
     flavour("t4", {POOL: "t4", PRODUCT: T4}),
     flavour("h100", {POOL: "h100", PRODUCT: H100}),
     flavour("a100", {PRODUCT: A100}),
+    flavour("tainted", {PRODUCT: H100}, TAINTS),
 )
 SLICES = "priority: 900, match: {podSelector: {matchLabels: {slices: 'yes'}}}, admission: {rightSizing: true}"
 
@@ -150,17 +151,9 @@ def test_job_beyond_the_quota_waits_and_follows(kueue: ControlPlane, namespace: 
     admission_of(kueue, namespace, "first")
     pods_of_job(kueue, namespace)
     kueue.api.create(f"/apis/batch/v1/namespaces/{namespace}/jobs", jobs[1])
-    second = f"/apis/batch/v1/namespaces/{namespace}/jobs/second"
-    workloads = f"/apis/kueue.x-k8s.io/v1beta2/namespaces/{namespace}/workloads"
 
-    def refused() -> bool:
-        words = [
-            c.get("message", "") for one in kueue.api.items(workloads) for c in one["status"].get("conditions", [])
-        ]
-        return any("insufficient unused quota" in word for word in words)
-
-    eventually("the second waits for quota", refused)
-    assert kueue.api.get(second)["spec"]["suspend"]
+    eventually("it waits", lambda: any("insufficient unused quota" in word for word in refusals(kueue, namespace)))
+    assert kueue.api.get(f"/apis/batch/v1/namespaces/{namespace}/jobs/second")["spec"]["suspend"]
     kueue.api.delete(f"/apis/batch/v1/namespaces/{namespace}/jobs/first")
     assert admission_of(kueue, namespace, "second") == ("t4", {GPU: "2"})
 
@@ -196,7 +189,15 @@ def test_annotation_does_not_choose_the_flavour_of_a_job(kueue: ControlPlane, se
     pod = pods_of_job(kueue, namespace)[0]
     wait_for_refusal(kueue, pod)
     explanation = service.explain(read_pod(kueue, pod))
-    assert explanation == {}
+    assert explanation["primary"]["reason"] == "ProductNotAllowed"
+    assert {part["reason"] for part in explanation["in_tree"]} == {"NodeAffinityMismatch"}
+
+
+def test_flavour_with_the_taint_of_gpu_nodes_admits_no_job(kueue: ControlPlane, namespace: str) -> None:
+    """F3, S14, a limit: Kueue looks for the toleration in the template, and we give it to the pods."""
+    queued(kueue, namespace, {"tainted": {GPU: 8}}, job("train", namespace, {GPU: 1}))
+
+    eventually("Kueue says why", lambda: any("untolerated taint" in word for word in refusals(kueue, namespace)))
 
 
 def test_node_selector_in_the_template_chooses_the_flavour_of_a_job(kueue: ControlPlane, namespace: str) -> None:
@@ -214,6 +215,6 @@ def test_annotation_of_a_plain_pod_chooses_its_flavour(kueue: ControlPlane, name
 
     stored = create_pod(kueue, pod)
 
-    assert stored["spec"]["schedulingGates"] == [{"name": "kueue.x-k8s.io/admission"}]
+    assert {"name": "kueue.x-k8s.io/admission"} in stored["spec"]["schedulingGates"]
     assert admission_of(kueue, namespace, "train") == ("h100", {GPU: "1"})
     assert wait_for_node(kueue, pod) == "h100"
