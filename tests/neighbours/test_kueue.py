@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kueue's own controller beside our webhooks and scheduler: what it counts, and where what it admits runs.
 
-The API server calls mutating webhooks in the order of the names of their configurations: `gpu-usher`, then
-`kueue-mutating-webhook-configuration`. Kueue counts the stored Job, or the stored Pod.
+Kueue's webhooks suspend a Job and gate a Pod; its controller counts what is stored, after all webhooks. The order in
+which the API server calls its webhooks and ours hence does not matter.
 """
 
 import shutil
@@ -159,7 +159,7 @@ def test_job_beyond_the_quota_waits_and_follows(kueue: ControlPlane, namespace: 
 
 
 def test_requests_that_differ_from_limits_are_counted_as_the_limits(kueue: ControlPlane, namespace: str) -> None:
-    """F7, S14: we are called before Kueue, which counts the Job as it is stored."""
+    """F7, S14: Kueue counts the Job as it is stored, and so with our repair."""
     queued(kueue, namespace, {"t4": {GPU: 8}}, job("train", namespace, {GPU: 4}, {GPU: 2}))
 
     assert admission_of(kueue, namespace, "train") == ("t4", {GPU: "4"})
