@@ -193,11 +193,16 @@ def test_annotation_does_not_choose_the_flavour_of_a_job(kueue: ControlPlane, se
     assert {part["reason"] for part in explanation["in_tree"]} == {"NodeAffinityMismatch"}
 
 
-def test_flavour_with_the_taint_of_gpu_nodes_admits_no_job(kueue: ControlPlane, namespace: str) -> None:
+def test_flavour_with_the_taint_of_gpu_nodes_admits_only_jobs_that_tolerate_it(
+    kueue: ControlPlane, namespace: str
+) -> None:
     """F3, S14, a limit: Kueue looks for the toleration in the template, and we give it to the pods."""
-    queued(kueue, namespace, {"tainted": {GPU: 8}}, job("train", namespace, {GPU: 1}))
+    tolerant = job("tolerant", namespace, {GPU: 1}, tolerations=[{"key": GPU, "operator": "Exists"}])
+    queued(kueue, namespace, {"tainted": {GPU: 8}}, job("train", namespace, {GPU: 1}), tolerant)
 
     eventually("Kueue says why", lambda: any("untolerated taint" in word for word in refusals(kueue, namespace)))
+    assert admission_of(kueue, namespace, "tolerant") == ("tainted", {GPU: "2"})
+    assert counted(kueue, namespace, "train") is None
 
 
 def test_node_selector_in_the_template_chooses_the_flavour_of_a_job(kueue: ControlPlane, namespace: str) -> None:
@@ -218,3 +223,15 @@ def test_annotation_of_a_plain_pod_chooses_its_flavour(kueue: ControlPlane, name
     assert {"name": "kueue.x-k8s.io/admission"} in stored["spec"]["schedulingGates"]
     assert admission_of(kueue, namespace, "train") == ("h100", {GPU: "1"})
     assert wait_for_node(kueue, pod) == "h100"
+
+
+def test_plain_pod_is_counted_by_the_slice_that_it_gets(kueue: ControlPlane, namespace: str) -> None:
+    """F130, S14: the slice is in the stored pod."""
+    queued(kueue, namespace, {"a100": {GPU: 4, SLICE: 7}})
+    labels = {QUEUE: "queue", "slices": "yes"}
+    pod = gpu_pod("train", namespace, requests={GPU: 1}, annotations={"gpu-memory": "4Gi"}, labels=labels)
+
+    create_pod(kueue, pod)
+
+    assert admission_of(kueue, namespace, "train") == ("a100", {SLICE: "1"})
+    assert wait_for_node(kueue, pod) == "a100"
