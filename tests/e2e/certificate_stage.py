@@ -6,7 +6,8 @@ import contextlib
 import json
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,9 +48,10 @@ def published(plane: ControlPlane) -> bool:
 class Mount:
     """A mounted Secret as a kubelet makes it: a folder whose `..data` is swapped some time after the Secret changed."""
 
-    def __init__(self, plane: ControlPlane, folder: Path) -> None:
+    def __init__(self, plane: ControlPlane, folder: Path, secret: str = f"{SECRETS}/gpu-usher-tls") -> None:
         self.folder = folder
         self._plane = plane
+        self._path = secret
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow)
         folder.mkdir()
@@ -63,10 +65,10 @@ class Mount:
         with self._plane.api.like() as api:
             while not self._stop.wait(0.3):
                 with contextlib.suppress(httpx.HTTPError, AssertionError):
-                    self._swap(api.get(f"{SECRETS}/gpu-usher-tls"))
+                    self._swap(api.get(self._path))
 
     def _swap(self, secret: Object | None = None) -> None:
-        secret = secret or self._plane.api.get(f"{SECRETS}/gpu-usher-tls")
+        secret = secret or self._plane.api.get(self._path)
         version = secret["metadata"]["resourceVersion"]
         target = self.folder / f"..{version}"
         if target.exists() or not secret.get("data"):
@@ -80,6 +82,32 @@ class Mount:
     def stop(self) -> None:
         self._stop.set()
         self._thread.join(SOON_SECONDS)
+
+
+@contextmanager
+def pods_created_without_pause(plane: ControlPlane) -> Iterator[list[str]]:
+    """Create GPU pods without a pause, as dry runs; yields the list of errors, to which the count is added last."""
+    errors: list[str] = []
+    stop = threading.Event()
+    count = 0
+
+    def go() -> None:
+        nonlocal count
+        with plane.api.like() as api:
+            while not stop.wait(0.01):
+                answer = api.try_create(PODS, plain_pod("default"))
+                count += 1
+                if not answer.is_success:
+                    errors.append(answer.text[:300])
+
+    thread = threading.Thread(target=go)
+    thread.start()
+    try:
+        yield errors
+    finally:
+        stop.set()
+        thread.join(SOON_SECONDS)
+        errors.append(str(count))
 
 
 @dataclass

@@ -5,9 +5,7 @@ import datetime as dt
 import itertools
 import json
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 import yaml
@@ -23,17 +21,17 @@ from tests.controlplane.kubectl import Object
 from tests.controlplane.processes import Process, wait_until
 from tests.e2e.certificate_stage import (
     MUTATING,
-    PODS,
     SECRETS,
     Interrupted,
     Mount,
     Stage,
     VersionWatch,
     data,
+    pods_created_without_pause,
     published,
     start_certificate_controller,
 )
-from tests.e2e.stage import DEPLOY, SOON_SECONDS, Service, grant, plain_pod, serving
+from tests.e2e.stage import DEPLOY, SOON_SECONDS, Service, grant, serving
 
 COMPONENT = DEPLOY / "components" / "self-signed"
 EMPTY: Object = {"data": None, "metadata": {"annotations": None}}
@@ -76,32 +74,6 @@ def install_without_trust(plane: ControlPlane, service: Service) -> None:
             webhook["failurePolicy"] = "Fail"
         result = plane.kubectl("apply", "-f", "-", stdin=json.dumps(document))
         assert result.code == 0, result.err
-
-
-@contextmanager
-def pods_created_without_pause(plane: ControlPlane) -> Iterator[list[str]]:
-    """Create GPU pods without a pause, as dry runs; yields the list of errors, to which the count is added last."""
-    errors: list[str] = []
-    stop = threading.Event()
-    count = 0
-
-    def go() -> None:
-        nonlocal count
-        with plane.api.like() as api:
-            while not stop.wait(0.01):
-                answer = api.try_create(PODS, plain_pod("default"))
-                count += 1
-                if not answer.is_success:
-                    errors.append(answer.text[:300])
-
-    thread = threading.Thread(target=go)
-    thread.start()
-    try:
-        yield errors
-    finally:
-        stop.set()
-        thread.join(SOON_SECONDS)
-        errors.append(str(count))
 
 
 def test_keeper_fills_the_secrets_and_every_bundle(stage: Stage) -> None:

@@ -2,7 +2,7 @@
 """`python -m tests.neighbours.programs [NAME…]`: build what stands beside gpu-usher in a cluster, each once.
 
 Each is built from the Go module of its own folder here, which pins upstream's version by hash. Needs Go. The modules
-share little with one another and with the control plane; docs/cluster.md has the time that each takes.
+share little with one another and with the control plane; docs/reference/neighbours.md has the time that each takes.
 """
 
 import hashlib
@@ -37,6 +37,8 @@ class Recipe:
 RECIPES: Mapping[str, Recipe] = {
     "cluster-autoscaler": Recipe(),
     "karpenter": Recipe(),
+    "cert-manager": Recipe(upstream="github.com/cert-manager/cert-manager", kept=("deploy/crds",)),
+    "kueue": Recipe("sigs.k8s.io/kueue/cmd/kueue", "sigs.k8s.io/kueue", ("config",)),
 }
 """Program → its recipe; the folder is <program>-module."""
 

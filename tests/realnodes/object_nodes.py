@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nodes that are objects alone, kept Ready beside real ones, and pods on them that are shown as Running.
 
-KWOK does the same. It is not used, since it is one more module to build and to keep at the version of Kubernetes, while
-all that is needed of it are the three functions below: renew a Lease, write a status, and finish a deletion.
+KWOK does the same at the same cost (docs/reference/neighbours.md#kwok). It is not used, since it is one more module to
+build and to keep at the version of Kubernetes, while all that is needed of it are the three functions below: renew a
+Lease, write a status, and finish a deletion.
 """
 
 import contextlib

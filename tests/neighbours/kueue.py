@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kueue's own controller as a process beside the control plane, with the objects of its module and its own account."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from tests.controlplane.cluster import ControlPlane
+from tests.controlplane.kubectl import Object
+from tests.controlplane.processes import Process, free_port, wait_until
+from tests.e2e.certificate_stage import Mount
+from tests.neighbours.running import account_kubeconfig, apply, at_port, lead_service, rendered
+
+NAME = "kueue"
+SYSTEM = "kueue-system"
+WEBHOOKS = "kueue-webhook-service"
+CERTIFICATE = f"/api/v1/namespaces/{SYSTEM}/secrets/kueue-webhook-server-cert"
+LEFT_OUT = ("Deployment", "Service", "APIService")
+"""Kinds of Kueue's installation that this process replaces: its pod, and what leads there."""
+START_SECONDS = 90
+"""Kueue looks for its mounted certificate after one, two, four … seconds."""
+API = "kueue.x-k8s.io/v1beta2"
+GPU = "nvidia.com/gpu"
+QUEUE = "kueue.x-k8s.io/queue-name"
+"""The label by which a workload names its LocalQueue."""
+
+
+@contextmanager
+def running_kueue(plane: ControlPlane, folder: Path) -> Iterator[Process]:
+    """Run Kueue, and wait until it is ready; `folder` holds its program and its kustomization."""
+    webhooks, probes = free_port(), free_port()
+    apply(plane, (at_port(one, webhooks) for one in rendered(plane, folder / "config" / "default") if _wanted(one)))
+    lead_service(plane, SYSTEM, WEBHOOKS)
+    mount = Mount(plane, plane.folder / "kueue-certificate", CERTIFICATE)
+    settings = plane.folder / "kueue.json"
+    settings.write_text(json.dumps(_configuration(webhooks, probes, mount.folder)), "utf-8")
+    account = account_kubeconfig(plane, SYSTEM, "kueue-controller-manager")
+    command = [str(folder / NAME), f"--config={settings}", f"--kubeconfig={account}", "--zap-log-level=2"]
+    process = Process(NAME, command, plane.folder / "kueue.log")
+    ready = f"http://127.0.0.1:{probes}/readyz"
+    try:
+        wait_until("Kueue is ready", lambda: _succeeds(ready), START_SECONDS, process)
+        yield process
+    finally:
+        process.stop()
+        mount.stop()
+
+
+def _wanted(document: Object) -> bool:
+    return document["kind"] not in LEFT_OUT
+
+
+def _configuration(webhooks: int, probes: int, certificate: Path) -> Object:
+    """Write Kueue's configuration: jobs and plain pods, and a webhook server that only this machine reaches."""
+    return {
+        "apiVersion": "config.kueue.x-k8s.io/v1beta2",
+        "kind": "Configuration",
+        "namespace": SYSTEM,
+        "health": {"healthProbeBindAddress": f"127.0.0.1:{probes}"},
+        "metrics": {"bindAddress": "0"},
+        "webhook": {"host": "127.0.0.1", "port": webhooks, "certDir": str(certificate)},
+        "leaderElection": {"leaderElect": False},
+        "integrations": {"frameworks": ["batch/job", "pod"]},
+        "featureGates": {"VisibilityOnDemand": False},
+    }
+
+
+def _succeeds(url: str) -> bool:
+    try:
+        return httpx.get(url, trust_env=False, timeout=5).is_success
+    except httpx.HTTPError as error:
+        raise ConnectionError(str(error)) from error
+
+
+def flavour(name: str, labels: Mapping[str, str], taints: Sequence[Mapping[str, str]] = ()) -> Object:
+    """Write a ResourceFlavor, whose labels Kueue adds to the nodeSelector of what it admits."""
+    spec = {"nodeLabels": dict(labels), "nodeTaints": list(taints)}
+    return {"apiVersion": API, "kind": "ResourceFlavor", "metadata": {"name": name}, "spec": spec}
+
+
+def queue(namespace: str, quota: Mapping[str, Mapping[str, int]]) -> tuple[Object, Object]:
+    """Write the ClusterQueue of a namespace, whose quota is units of resources by flavour, and a LocalQueue to it."""
+    flavours = [
+        {
+            "name": name,
+            "resources": [{"name": resource, "nominalQuota": units} for resource, units in by_resource.items()],
+        }
+        for name, by_resource in quota.items()
+    ]
+    covered = [resource["name"] for resource in flavours[0]["resources"]]  # type: ignore[index]
+    group = {"coveredResources": covered, "flavors": flavours}
+    spec = {"namespaceSelector": {}, "resourceGroups": [group]}
+    return (
+        {"apiVersion": API, "kind": "ClusterQueue", "metadata": {"name": namespace}, "spec": spec},
+        {
+            "apiVersion": API,
+            "kind": "LocalQueue",
+            "metadata": {"name": "queue", "namespace": namespace},
+            "spec": {"clusterQueue": namespace},
+        },
+    )
+
+
+def counted(plane: ControlPlane, namespace: str, owner: str) -> tuple[str, Mapping[str, str]] | None:
+    """Return the flavour and the amounts that Kueue has counted for a Job or a Pod; None while it is not admitted."""
+    for workload in _workloads(plane, namespace):
+        admission = (workload.get("status") or {}).get("admission")
+        if admission and owner in (one["name"] for one in workload["metadata"]["ownerReferences"]):
+            (assignment,) = admission["podSetAssignments"]
+            (name,) = set(assignment["flavors"].values())
+            return name, assignment["resourceUsage"]
+    return None
+
+
+def refusals(plane: ControlPlane, namespace: str) -> list[str]:
+    """List why Kueue reserves no quota for what waits in a namespace."""
+    statuses = [workload.get("status") or {} for workload in _workloads(plane, namespace)]
+    conditions = [condition for status in statuses for condition in status.get("conditions") or ()]
+    return [one["message"] for one in conditions if (one["type"], one["status"]) == ("QuotaReserved", "False")]
+
+
+def _workloads(plane: ControlPlane, namespace: str) -> list[Object]:
+    return plane.api.items(f"/apis/{API}/namespaces/{namespace}/workloads")
