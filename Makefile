@@ -18,7 +18,7 @@ export KUBERNETES
 # Inputs of `make fuzz-guided`.
 RUNS   := 50000
 
-.PHONY: help setup run demo test test-all test-rest test-browser test-long go controlplane cluster prometheus haproxy chromium e2e e2e-versions node-programs e2e-nodes gfd-worlds chaos fuzz fuzz-guided check format bench bench-placement bench-scheduler bench-mig lock generated sbom krew audit clean
+.PHONY: help setup run demo test test-all test-rest test-browser test-long go controlplane cluster prometheus haproxy chromium e2e e2e-versions neighbours node-programs e2e-nodes gfd-worlds chaos fuzz fuzz-guided check format bench bench-placement bench-scheduler bench-mig lock generated sbom krew audit clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -57,6 +57,7 @@ test-rest: $(STAMP) ## run what `make test` leaves out, with real components whe
 	@$(BIN)/python -m tests.tiers e2e nodes browser thorough
 
 test-long: $(STAMP) controlplane prometheus haproxy chromium ## run every test, the long ones too; keeps its table in tests/results
+	@$(BIN)/python -m tests.neighbours.programs --if-possible
 	@$(BIN)/python -m pytest $(SHARED) --junitxml .pytest_cache/long.xml; said=$$?; \
 		$(BIN)/python -m tests.longtable .pytest_cache/long.xml && exit $$said
 
@@ -84,6 +85,10 @@ e2e: $(STAMP) controlplane prometheus haproxy ## play the scenarios on a real ku
 
 e2e-versions: go ## play the scenarios on every supported version of Kubernetes, and keep the table in tests/results (hours)
 	@$(BIN)/python -m tests.kubernetes_versions
+
+neighbours: go controlplane ## run Kueue, cert-manager, and the simulators of cluster-autoscaler and Karpenter beside us (Go; half an hour once)
+	@$(BIN)/python -m tests.neighbours.programs
+	@$(BIN)/python -m pytest tests/neighbours
 
 node-programs: $(STAMP) controlplane ## build and fetch what real nodes run: containerd, images, NVIDIA's components (once; root, ten minutes)
 	@$(BIN)/python -m tests.realnodes.components
