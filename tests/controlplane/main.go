@@ -25,10 +25,21 @@ var parts = map[string]func() *cobra.Command{
 	"kube-apiserver":          apiserver.NewAPIServerCommand,
 	"kube-controller-manager": controllermanager.NewControllerManagerCommand,
 	"kube-scheduler":          func() *cobra.Command { return scheduler.NewSchedulerCommand() },
-	"kubelet":                 func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) },
+	"kubelet":                 newKubelet,
 	"kube-proxy":              proxy.NewProxyCommand,
 	"kubectl":                 cmd.NewDefaultKubectlCommand,
 	"noop-extender":           newNoopExtender,
+}
+
+// newKubelet makes the kubelet's command, which takes a context from Kubernetes 1.34 on.
+func newKubelet() *cobra.Command {
+	switch command := any(kubelet.NewKubeletCommand).(type) {
+	case func() *cobra.Command:
+		return command()
+	case func(context.Context) *cobra.Command:
+		return command(context.Background())
+	}
+	panic("kubelet: NewKubeletCommand has another signature")
 }
 
 func main() {
