@@ -34,17 +34,18 @@ REASONS = (
 )
 """The codes of docs/reference/reasons.md except those that the filters never give for a device-plugin node:
 NodeNotKnown comes from the extender, and LayoutDoesNotFit needs a MIG layout."""
-OFTEN = 500
-"""Each reason must be the first one on at least this many of a million pairs."""
+OFTEN = 2000
+"""Each reason must be the first one on at least one in this many pairs."""
 
 
-def test_filters_give_a_true_reason_on_a_million_pairs() -> None:
+@pytest.mark.parametrize("pairs", [200_000, pytest.param(1_000_000, marks=pytest.mark.long)])
+def test_filters_give_a_true_reason_on_every_pair(pairs: int) -> None:
     """P22, F31, F33-F38, F40, F44-F46, F54, F57, F59, F62, F63, F65, F67-F70, F72."""
-    table = compared(1_000_000, SEED)
+    table = compared(pairs, SEED)
 
     assert table.different == 0, "\n".join(lines(table))
-    assert table.pairs >= 1_000_000
-    assert [code for code in REASONS if table.reached(code) < OFTEN] == []
+    assert table.pairs >= pairs
+    assert [code for code in REASONS if table.reached(code) * OFTEN < pairs] == []
     assert table.reached("fits") > table.pairs / 50
 
 
