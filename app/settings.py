@@ -12,7 +12,10 @@ from typing import Literal
 Role = Literal["all", "admission", "extender"]
 """Which routes of the TLS listener are served: all, those of the API server, or those of kube-scheduler."""
 Recount = Literal["auto", "true", "false"]
-FilterAnswer = Literal["all", "best"]
+FilterAnswer = Literal["all", "shortlist", "best"]
+SHORTLIST = 16
+"""Most nodes of a shortlist by default: five in each of three zones. A guess; no more are named than a pod's soft
+constraints can tell apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,9 @@ class Settings:
     ui_address: str = "127.0.0.1:8081"
     """Address and port of the web UI listener; `off` turns it off. The default is loopback, because the page has no
     login."""
+    scheduler_address: str = "off"
+    """Loopback address and port of a listener that serves /scheduler/* over plain HTTP, for a scheduler in the same
+    pod; `off` makes none (docs/reference/listeners.md#scheduler)."""
     certs: Path = Path("certs")
     """Directory in which a CA and a certificate are issued if there are no valid ones and `cert` is None."""
     cert: Path | None = None
@@ -72,9 +78,11 @@ class Settings:
     """URLs of DCGM exporters that are scraped instead of a Prometheus. Every address of a host name is one exporter."""
     recount: Recount = "auto"
     """Whether filter repeats kube-scheduler's own checks of free units; see `recounting` for what `auto` means."""
-    filter_answer: FilterAnswer = "all"
-    """Whether filter answers with all nodes that fit, or with the best one alone
-    (docs/reference/scores.md#best-answer)."""
+    filter_answer: FilterAnswer = "shortlist"
+    """Whether filter answers with all nodes that fit, with a shortlist of the best ones, or with the best one alone
+    (docs/reference/scores.md#shortlist)."""
+    shortlist: int = SHORTLIST
+    """The most nodes of a shortlist."""
     shadow: bool = False
     """Answer allow, no patch, all nodes; log the real verdict."""
     drain_seconds: float | None = None

@@ -157,8 +157,18 @@ def review(document: Mapping[str, Any] | None, **request: Any) -> dict[str, Any]
 def make_service(
     directory: Path, objects: list[dict[str, Any]] | None = None, policy_set: PolicySet | None = None, **settings: Any
 ) -> Service:
-    """Make a service in memory, by default with the demo fleet and the shipped policies."""
-    chosen = Settings(demo=True, certs=directory, port=0, ops_port=0, ui_address="127.0.0.1:0", **settings)
+    """Make a service in memory, by default with the demo fleet and the shipped policies.
+
+    Unless `settings` say otherwise, filter names all nodes that fit, so that a test sees the verdict on each.
+    """
+    chosen = Settings(
+        demo=True,
+        certs=directory,
+        port=0,
+        ops_port=0,
+        ui_address="127.0.0.1:0",
+        **{"filter_answer": "all", **settings},
+    )
     book = PolicyBook(settings.get("policies") or shipped_policies(), knowledge(), lambda: "2026-11-21")
     book.current = policy_set or book.current
     now = dt.datetime.now(dt.UTC)

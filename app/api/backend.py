@@ -5,6 +5,7 @@ from collections.abc import Collection, Generator, Mapping
 from typing import Any, Protocol
 
 from app.admission.reviewed_pod import ReviewContext
+from app.cluster.offered_nodes import OfferedNodes
 from app.cluster.state import State
 from app.cluster.verdict_cache import VerdictTable
 from app.explain.survey import ClusterSnapshot
@@ -13,6 +14,7 @@ from app.nodes.model import Node
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
 from app.policy.match import Ruling
+from app.settings import FilterAnswer
 
 
 class Backend(Protocol):
@@ -44,8 +46,18 @@ class Backend(Protocol):
         ...
 
     @property
-    def best_only(self) -> bool:
-        """Whether filter answers with the best node alone."""
+    def filter_answer(self) -> FilterAnswer:
+        """Whether filter answers with all nodes that fit, with a shortlist, or with the best one."""
+        ...
+
+    @property
+    def shortlist(self) -> int:
+        """The most nodes of a shortlist."""
+        ...
+
+    @property
+    def offered_nodes(self) -> OfferedNodes:
+        """The nodes that were named for pods lately."""
         ...
 
     @property
@@ -75,6 +87,10 @@ class Backend(Protocol):
 
     def note_scheduler_request(self, pod: Pod, demand: Demand) -> None:
         """Note a request of the scheduler for a Pod: release earlier promises to it, and learn its demand."""
+        ...
+
+    def remembers(self, pod: Pod, demand: Demand) -> bool:
+        """Tell whether later decisions depend on the node of a Pod before it is seen bound."""
         ...
 
     def promise(self, pod: Pod, demand: Demand, node: str) -> None:

@@ -15,23 +15,25 @@ from typing import Any
 import msgspec
 
 from app.api.backend import Backend
+from app.api.filter_choice import FittingNodes, chosen
 from app.api.victims import check_candidates, meta_victims, victim_uids
 from app.api.wire import (
     ExtenderArgs,
     HostPriority,
     check_bulk,
+    decode_asked_pod,
     decode_extender_args,
     decode_node,
-    decode_pod,
     decode_preemption_args,
     encode,
 )
+from app.intree.soft_constraints import SoftConstraints
 from app.kube.pods import Pod
 from app.nodes.model import Node
 from app.nodes.reading import read_node
 from app.placement.engine import judge, total
 from app.placement.preempt import helpful_candidates
-from app.placement.ranking import HIGHEST, best_position, wire_scores
+from app.placement.ranking import HIGHEST, wire_scores
 from app.policy.demand import Demand
 from app.values.errors import BadInput, WireError
 from app.values.reasons import Code, reason
@@ -45,6 +47,7 @@ MOST_NAMES = 20_000
 takes 30 ms for 20,000."""
 NODES_AT_ONCE = 32
 """Whole nodes read and judged between two rests of the event loop; they take 1 ms (measured)."""
+AskedPod = tuple[Pod, SoftConstraints]
 NOT_KNOWN = reason(Code.NodeNotKnown, "node not known to gpu-usher yet", "a node seen in the watch")
 
 
@@ -76,15 +79,16 @@ def filter_steps(body: bytes, backend: Backend) -> Generator[None, None, Extende
     Raises WireError 400 and 413.
     """
     args = _read_args(body, backend)
-    pod = read_asked(args.Pod)
+    asked = read_asked(args.Pod)
+    pod = asked[0]
     if (problem := backend.unready()) is not None:
         return ExtenderAnswer(encode({"Error": problem}), pod, error=problem)
     demand = _asked_demand(pod, backend)
     names = args.NodeNames
     if names is None:
-        filtered, kept = yield from _filter_full(args, demand, backend)
+        filtered, kept = yield from _filter_full(args, asked, demand, backend)
     else:
-        filtered, kept = _filter_names(names, demand, backend)
+        filtered, kept = _filter_names(names, asked, demand, backend)
     if len(kept) == 1:  # the scheduler takes a single node without asking prioritize
         backend.promise(pod, demand, kept[0])
     elif not kept and pod.nominated_node_name:  # the victims on the nominated node are still terminating
@@ -92,7 +96,9 @@ def filter_steps(body: bytes, backend: Backend) -> Generator[None, None, Extende
     return replace(filtered, pod=pod)
 
 
-def _filter_names(names: list[str], demand: Demand, backend: Backend) -> tuple[ExtenderAnswer, Sequence[str]]:
+def _filter_names(
+    names: list[str], asked: AskedPod, demand: Demand, backend: Backend
+) -> tuple[ExtenderAnswer, Sequence[str]]:
     """Filter nodes given by name; return the answer and the names of the nodes that fit."""
     verdicts = backend.verdicts(demand)
     kept: list[str] = names
@@ -100,8 +106,10 @@ def _filter_names(names: list[str], demand: Demand, backend: Backend) -> tuple[E
     if not verdicts.feasible.issuperset(names):
         fits = list(map(verdicts.feasible.__contains__, names))  # one look-up per name, for speed
         kept, lost = list(compress(names, fits)), list(compress(names, map(not_, fits)))
-    if backend.best_only and kept:
-        kept, lost = [kept[best_position(kept, verdicts.totals(kept))]], []
+    if backend.filter_answer != "all" and kept:
+        fitting = FittingNodes(kept, verdicts.totals(kept), backend.nodes.__getitem__)
+        kept = chosen(*asked, demand, fitting, backend)
+        lost = [] if backend.filter_answer == "best" else lost
     failed = {name: verdicts.failed[name] for name in lost if name in verdicts.failed} if verdicts.failed else {}
     lost = [name for name in lost if name not in failed] if failed else lost
     unresolvable = {name: verdicts.unresolvable.get(name, NOT_KNOWN.message) for name in lost}
@@ -115,7 +123,7 @@ def _filter_names(names: list[str], demand: Demand, backend: Backend) -> tuple[E
 
 
 def _filter_full(
-    args: ExtenderArgs, demand: Demand, backend: Backend
+    args: ExtenderArgs, asked: AskedPod, demand: Demand, backend: Backend
 ) -> Generator[None, None, tuple[ExtenderAnswer, Sequence[str]]]:
     """Filter whole nodes; return the answer and the names of the nodes that fit."""
     raws, nodes = yield from _full_nodes(args, backend)
@@ -126,9 +134,12 @@ def _filter_full(
             yield
     kept = [index for index, verdict in enumerate(verdicts) if verdict is None]
     refusals = {node.name: verdict for node, verdict in zip(nodes, verdicts, strict=True) if verdict is not None}
-    if backend.best_only and kept:
-        totals = [total(demand, nodes[index]) for index in kept]
-        kept, refusals = [kept[best_position([nodes[index].name for index in kept], totals)]], {}
+    if backend.filter_answer != "all" and kept:
+        by_name = {nodes[index].name: nodes[index] for index in kept}
+        fitting = FittingNodes(list(by_name), [total(demand, node) for node in by_name.values()], by_name.__getitem__)
+        named = chosen(*asked, demand, fitting, backend)
+        kept = [index for index in kept if nodes[index].name in named]
+        refusals = {} if backend.filter_answer == "best" else refusals
     answer = {"Nodes": {"metadata": {}, "items": raws if backend.shadow else [raws[index] for index in kept]}}
     failed = {name: refusal.message for name, refusal in refusals.items() if refusal.preemptible}
     unresolvable = {name: refusal.message for name, refusal in refusals.items() if not refusal.preemptible}
@@ -168,7 +179,7 @@ def prioritize_steps(body: bytes, backend: Backend) -> Generator[None, None, Ext
     Raises WireError 400 and 413.
     """
     args = _read_args(body, backend)
-    pod = read_asked(args.Pod)
+    pod, _ = read_asked(args.Pod)
     demand = _asked_demand(pod, backend)
     if args.NodeNames is not None:
         names: Sequence[str] = args.NodeNames
@@ -201,7 +212,7 @@ def preempt_steps(body: bytes, backend: Backend) -> Generator[None, None, Extend
     """
     check_bulk(body, len(backend.nodes))
     args = decode_preemption_args(body)
-    pod = read_asked(args.Pod)
+    pod, _ = read_asked(args.Pod)
     if (problem := backend.unready()) is not None:
         raise WireError(503, problem)
     demand = _asked_demand(pod, backend)
@@ -255,13 +266,13 @@ def _asked_demand(pod: Pod, backend: Backend) -> Demand:
     return demand
 
 
-def read_asked(raw: bytes) -> Pod:
-    """Read the pod of a request; prioritize sends the same bytes as filter, which are read once.
+def read_asked(raw: bytes) -> AskedPod:
+    """Read the pod of a request and its soft constraints; prioritize sends the same bytes as filter, read once.
 
     Raises WireError 400.
     """
     body = bytes(raw)
-    return _read_small(body) if len(body) <= LARGEST_KEPT_BYTES else decode_pod(body)
+    return _read_small(body) if len(body) <= LARGEST_KEPT_BYTES else decode_asked_pod(body)
 
 
-_read_small = lru_cache(PODS_KEPT)(decode_pod)
+_read_small = lru_cache(PODS_KEPT)(decode_asked_pod)

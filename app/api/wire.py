@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from app.intree.soft_constraints import SoftConstraints, read_soft_constraints
 from app.kube.partial_types import PartialNode
 from app.kube.pods import Pod, read_pod
 from app.values.errors import MalformedPod, QuantityError, WireError
@@ -150,8 +151,8 @@ def absent(raw: msgspec.Raw) -> bool:
     return bytes(raw) == b"null"
 
 
-def decode_pod(raw: bytes) -> Pod:
-    """Read the Pod of a scheduler's request.
+def decode_asked_pod(raw: bytes) -> tuple[Pod, SoftConstraints]:
+    """Read the Pod of a scheduler's request, and what it prefers without requiring it.
 
     Raises WireError 400.
     """
@@ -159,7 +160,7 @@ def decode_pod(raw: bytes) -> Pod:
     if not isinstance(document, dict):
         raise WireError(400, "Pod: got no object, wants a Pod")
     try:
-        return read_pod(document)
+        return read_pod(document), read_soft_constraints(document)
     except (MalformedPod, QuantityError) as error:
         raise WireError(400, f"Pod: {error}") from error
 

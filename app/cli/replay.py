@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast, get_args
 
 import typer
 from rich.console import Console
@@ -17,7 +17,7 @@ from app.cli.output import Output, show
 from app.cli.progress import show_count
 from app.cli.source import DemoFleet, Policies, Snapshots
 from app.server.service import Service, build
-from app.settings import Settings
+from app.settings import FilterAnswer, Settings
 from app.values.errors import BadInput
 
 LINES_SHOWN = 20
@@ -39,7 +39,9 @@ def replay(
     demo_fleet: DemoFleet = None,
     policies: Policies = None,
     recount: Annotated[bool, typer.Option(help="As the service that wrote the log: serve --recount.")] = False,
-    filter_answer: Annotated[str, typer.Option(help="As the service that wrote the log: all or best.")] = "all",
+    filter_answer: Annotated[
+        str, typer.Option(help="As the service that wrote the log: all, shortlist or best.")
+    ] = "shortlist",
     output: Output = "text",
 ) -> None:
     """Decide every line of a decision log again, and show the decisions that differ; exit 1 if any does.
@@ -63,7 +65,7 @@ def offline_service(
     demo_fleet: str | None,
     policies: Path | None,
     recount: bool = True,
-    filter_answer: str = "all",
+    filter_answer: str = "shortlist",
 ) -> Service:
     """Build the service with a snapshot or sample fleet, without listeners and without files left behind.
 
@@ -71,8 +73,8 @@ def offline_service(
     """
     if not (snapshots or demo_fleet):
         raise BadInput("got no fleet, wants --snapshot FILE or --demo-fleet NAME")
-    if filter_answer not in ("all", "best"):
-        raise BadInput(f"--filter-answer: got {filter_answer[:20]!r}, wants all or best")
+    if filter_answer not in get_args(FilterAnswer):
+        raise BadInput(f"--filter-answer: got {filter_answer[:20]!r}, wants {' or '.join(get_args(FilterAnswer))}")
     with tempfile.TemporaryDirectory() as folder:
         return build(
             Settings(
@@ -81,7 +83,7 @@ def offline_service(
                 snapshots=tuple(snapshots or ()),
                 policies=policies,
                 recount="true" if recount else "false",
-                filter_answer="best" if filter_answer == "best" else "all",
+                filter_answer=cast(FilterAnswer, filter_answer),
                 certs=Path(folder),
             )
         )

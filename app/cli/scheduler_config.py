@@ -16,6 +16,7 @@ from app.cli.source import DemoFleet, read_objects_of, state_of
 from app.cluster.state import State
 from app.schedulerconfig.verify import ConfigurationFinding, verify
 from app.schedulerconfig.write import URLS, ConfigurationPlan, Target, managed_resources, read_ca, read_url, write
+from app.settings import FilterAnswer
 from app.values.errors import BadInput
 
 PIPE_COLUMNS = 240
@@ -25,8 +26,8 @@ PIPE_COLUMNS = 240
 def scheduler_config(
     target: Annotated[str, typer.Option("--for", help="second (its own scheduler) or default (kubeadm's).")] = "second",
     filter_answer: Annotated[
-        str, typer.Option(help="all: filter and prioritize; best: filter alone names one node.")
-    ] = "all",
+        str, typer.Option(help="As serve --filter-answer: all, shortlist or best; prioritize is called for all alone.")
+    ] = "shortlist",
     every_pod: Annotated[
         bool, typer.Option("--every-pod", help="Be asked about pods without GPU too, where GPU nodes have no taint.")
     ] = False,
@@ -42,10 +43,10 @@ def scheduler_config(
     output: Output = "text",
 ) -> None:
     """Write the scheduler's configuration, with the reason of every field, or check an existing one."""
-    if target not in get_args(Target) or filter_answer not in ("all", "best"):
+    if target not in get_args(Target) or filter_answer not in get_args(FilterAnswer):
         raise BadInput(
             f"scheduler-config: got --for {target} --filter-answer {filter_answer}, "
-            "wants second or default, all or best"
+            f"wants second or default, {' or '.join(get_args(FilterAnswer))}"
         )
     given = demo_fleet or snapshot or kubeconfig  # without a fleet the configuration is for every known family
     state = state_of(read_objects_of(snapshot, kubeconfig, demo_fleet, ("Node",), ()) if given else [])
@@ -54,8 +55,8 @@ def scheduler_config(
     chosen: Target = "second" if target == "second" else "default"
     resources = managed_resources(state.nodes.values(), state.knowledge)
     place = read_url(url or URLS[chosen])
-    trusted = str(ca_file) if ca_file else _read_ca(ca)
-    plan = ConfigurationPlan(chosen, place, trusted, resources, len(state.nodes), filter_answer == "best", every_pod)
+    trusted = str(ca_file) if ca_file else b"" if place.startswith("http://") else _read_ca(ca)
+    plan = ConfigurationPlan(chosen, place, trusted, resources, len(state.nodes), filter_answer, every_pod)
     text = write(plan)
     show(yaml.safe_load(text), output, lambda _: print(text))
 

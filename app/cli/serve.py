@@ -18,7 +18,7 @@ from app.server.allocator import return_large_blocks
 from app.server.descriptors import raise_descriptor_limit
 from app.server.listeners import Addresses, Listeners
 from app.server.service import Service, build
-from app.settings import FilterAnswer, Recount, Role, Settings
+from app.settings import SHORTLIST, FilterAnswer, Recount, Role, Settings
 from app.telemetry.logs import start_logging
 from app.values.errors import BadInput
 
@@ -71,6 +71,9 @@ def serve(
     ] = None,
     ops_port: Annotated[int, _flag("Port of the operations listener.", "ops-port")] = 8080,
     ui_address: Annotated[str, _flag("Address of the web UI listener, or off.", "ui-address")] = "127.0.0.1:8081",
+    scheduler_address: Annotated[
+        str, _flag("Loopback address for a scheduler in the same pod, over plain HTTP, or off.", "scheduler-address")
+    ] = "off",
     certs: Annotated[Path, _flag("Directory to make certificates in.", "certs")] = Path("certs"),
     cert: Annotated[Path | None, _flag("Your own certificate.", "cert")] = None,
     key: Annotated[Path | None, _flag("Your own key.", "key")] = None,
@@ -100,8 +103,9 @@ def serve(
     ] = "off",
     tracing: Annotated[bool, _flag("Send OpenTelemetry traces to OTEL_EXPORTER_OTLP_ENDPOINT.", "tracing")] = False,
     filter_answer: Annotated[
-        str, _flag("Answer filter with all nodes that fit, or the best.", "filter-answer")
-    ] = "all",
+        str, _flag("Answer filter with all nodes that fit, a shortlist of the best, or the best.", "filter-answer")
+    ] = "shortlist",
+    shortlist: Annotated[int, _flag("Most nodes of a shortlist.", "shortlist")] = SHORTLIST,
     drain_seconds: Annotated[
         float | None,
         _flag("Seconds to answer on after SIGTERM; 5 with a live cluster, else 0.", "drain-seconds"),
@@ -123,6 +127,7 @@ def serve(
         ops_listen=ops_host,
         ops_port=ops_port,
         ui_address=ui_address,
+        scheduler_address=scheduler_address,
         certs=certs,
         cert=cert,
         key=key,
@@ -134,6 +139,7 @@ def serve(
         dcgm_exporters=tuple(dcgm_exporters or ()),
         recount=_one_of(recount, get_args(Recount), "--recount"),
         filter_answer=_one_of(filter_answer, get_args(FilterAnswer), "--filter-answer"),
+        shortlist=shortlist,
         shadow=shadow,
         drain_seconds=drain_seconds,
         decision_log=decision_log,
@@ -144,6 +150,10 @@ def serve(
         raise BadInput("--cert, --key: got one of them, wants both or none")
     if bool(client_ca) != bool(client_subject) or (require_webhook_client_cert and not client_ca):
         raise BadInput("--client-ca, --client-subject: got one of them, wants both, or neither and no requirement")
+    if shortlist < 1:
+        raise BadInput(f"--shortlist: got {shortlist}, wants at least 1")
+    if client_ca and scheduler_address != "off":
+        raise BadInput("--scheduler-address: got --client-ca too, wants one: plain HTTP has no client certificates")
     run(settings)
 
 
@@ -190,6 +200,9 @@ def announce(service: Service, addresses: Addresses) -> None:
     if service.absent:
         console.print(f"  [yellow]not in the snapshot       {', '.join(service.absent)}[/]")
     console.print(f"  API server and scheduler  https://{tls}   POST /mutate /validate /scheduler/filter …")
+    if addresses.scheduler:
+        beside = f"http://{authority(addresses.scheduler)}"
+        console.print(f"  scheduler in this pod     {beside}    POST /scheduler/filter …")
     console.print(f"  probes and metrics        http://{ops}    GET /readyz /metrics")
     if addresses.web:
         web = f"http://{authority(addresses.web)}"

@@ -17,10 +17,14 @@ OWN_NAME = "gpu-usher-scheduler"
 SERVER_NAME = "gpu-usher.gpu-usher.svc"
 """This name is in every certificate of ours, so that verification succeeds whatever address the URL has."""
 URLS: dict[Target, str] = {
-    "second": "https://127.0.0.1:8443/scheduler",
+    "second": "http://127.0.0.1:8444/scheduler",
     "default": f"https://{SERVER_NAME}:443/scheduler",
 }
-_URL = re.compile(r"https://(?:[\w.-]+|\[[0-9a-fA-F:]+\])(?::\d{1,5})?(?:/[\w.~-]+)*/scheduler", re.ASCII)
+_URL = re.compile(
+    r"(?:https://(?:[\w.-]+|\[[0-9a-fA-F:]+\])|http://(?:127\.0\.0\.1|\[::1\]))(?::\d{1,5})?(?:/[\w.~-]+)*/scheduler",
+    re.ASCII,
+)
+"""Plain HTTP is for loopback alone, which only the containers of one pod share."""
 WEIGHT = 10
 """One point of ours then counts 100; an ordinary GPU pod gets about 400 in-tree
 (docs/reference/scores.md#scores-on-the-wire)."""
@@ -35,9 +39,9 @@ SCORE_ALL_UP_TO_NODES = 1000
 class ConfigurationPlan:
     """What to write.
 
-    `ca` is the CA as PEM, or its path on the scheduler's machine. `nodes` is the number of nodes, 0 where not known.
-    `best` is for a service with --filter-answer best, of which prioritize is not asked. `every_pod` makes pods without
-    GPU call the extender too.
+    `ca` is the CA as PEM, or its path on the scheduler's machine; plain HTTP needs none. `nodes` is the number of
+    nodes, 0 where not known. `filter_answer` is that of the service: all, shortlist or best. `every_pod` makes pods
+    without GPU call the extender too.
     """
 
     target: Target
@@ -45,7 +49,7 @@ class ConfigurationPlan:
     ca: bytes | str
     resources: tuple[str, ...]
     nodes: int = 0
-    best: bool = False
+    filter_answer: str = "shortlist"
     every_pod: bool = False
 
 
@@ -69,7 +73,10 @@ def read_url(text: str) -> str:
     """
     url = text.rstrip("/")
     if not _URL.fullmatch(url):
-        raise BadInput(f"--url: got {text[:80]!r}, wants https://HOST:PORT/scheduler, such as {URLS['second']}")
+        raise BadInput(
+            f"--url: got {text[:80]!r}, wants https://HOST:PORT/scheduler, or http:// on loopback, "
+            f"such as {URLS['second']}"
+        )
     return url
 
 
@@ -100,7 +107,7 @@ def _head(plan: ConfigurationPlan) -> list[str]:
     namespace, name = (NAMESPACE, OWN_NAME) if second else ("kube-system", "kube-scheduler")
     return [
         f"# Written by: gpu-usher scheduler-config --for {plan.target}"
-        + (" --filter-answer best" if plan.best else "")
+        + (f" --filter-answer {plan.filter_answer}" if plan.filter_answer != "shortlist" else "")
         + (" --every-pod" if plan.every_pod else "")
         + ". Check an edited copy with --verify FILE.",
         "apiVersion: kubescheduler.config.k8s.io/v1",
@@ -138,16 +145,12 @@ def _profile(plan: ConfigurationPlan) -> list[str]:
 
 
 def _extender(plan: ConfigurationPlan) -> list[str]:
-    if isinstance(plan.ca, str):
-        ca = f"caFile: {plan.ca}"
-    else:
-        ca = f"caData: {base64.b64encode(plan.ca).decode()}"
     place = "the sidecar beside this scheduler" if plan.target == "second" else "the Service"
     scoring = [
         "  prioritizeVerb: prioritize",
         f"  weight: {WEIGHT} # 0..10 of ours become 0..1000: enough to outweigh the 400 that in-tree plugins give",
     ]
-    alone = ["  # No prioritizeVerb: filter names the one best node, which saves the scheduler a call a pod."]
+    alone = ["  # No prioritizeVerb: filter names the best nodes alone, which saves the scheduler a call a pod."]
     return [
         "extenders:",
         f"- urlPrefix: {plan.url} # {place}",
@@ -157,17 +160,29 @@ def _extender(plan: ConfigurationPlan) -> list[str]:
             else []
         ),
         "  filterVerb: filter # names go out, those that fit come back, each of the others with a reason",
-        *(alone if plan.best else scoring),
+        *(scoring if plan.filter_answer == "all" else alone),
         "  # Without it pods are evicted for nothing: preemption never asks filter whether the place would do.",
         "  preemptVerb: preempt",
-        "  enableHTTPS: true # pods go over this line; we serve nothing else",
+        *_transport(plan),
+        f"  httpTimeout: {TIMEOUT_SECONDS}s # scheduling is one loop: while we are waited for, every pod waits",
+        "  nodeCacheCapable: true # names, not whole nodes: with false 140 ms a pod, and in-tree scores go wrong",
+        "  ignorable: false # fail closed: a GPU pod waits for us rather than be placed by count alone",
+    ]
+
+
+def _transport(plan: ConfigurationPlan) -> list[str]:
+    if plan.url.startswith("http://"):
+        return ["  enableHTTPS: false # nobody else is on this pod's loopback, and TLS would cost as much as filter"]
+    if isinstance(plan.ca, str):
+        ca = f"caFile: {plan.ca}"
+    else:
+        ca = f"caData: {base64.b64encode(plan.ca).decode()}"
+    return [
+        "  enableHTTPS: true # pods go over this line",
         "  tlsConfig:",
         "    # Without a CA the scheduler verifies nothing. It reads it once: after a new CA, restart the scheduler.",
         f"    {ca}",
         f"    serverName: {SERVER_NAME} # what the certificate must say, whatever address the URL has",
-        f"  httpTimeout: {TIMEOUT_SECONDS}s # scheduling is one loop: while we are waited for, every pod waits",
-        "  nodeCacheCapable: true # names, not whole nodes: with false 140 ms a pod, and in-tree scores go wrong",
-        "  ignorable: false # fail closed: a GPU pod waits for us rather than be placed by count alone",
     ]
 
 

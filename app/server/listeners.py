@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
+from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from app.api.app import create_tls_app
 from app.api.client_certificates import RequireClientCertificate
 from app.api.decision_recorder import open_recorder
+from app.api.loopback_hosts import is_loopback
 from app.api.operations_routes import create_ops_app
 from app.api.recent_decisions import RecentDecisions
 from app.cluster.policy_watch import LoadOutcome
@@ -23,6 +25,7 @@ from app.server.listener_thread import call_on_loop, serve_in_thread, yield_to_m
 from app.server.service import Service
 from app.server.signals import stop_on_signals
 from app.server.watchdog import watch_event_loop
+from app.settings import Role
 from app.telemetry.clock import now
 from app.telemetry.logs import event, lost_lines
 from app.values.errors import BadInput
@@ -35,11 +38,12 @@ HUNG_SECONDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Host and port of the three listeners; `web` is None if the web UI is off."""
+    """Host and port of the listeners; `web` and `scheduler` are None if they are off."""
 
     tls: tuple[str, int]
     ops: tuple[str, int]
     web: tuple[str, int] | None
+    scheduler: tuple[str, int] | None = None
 
 
 class Listeners:
@@ -53,18 +57,18 @@ class Listeners:
         self._stop = asyncio.Event()
         settings = service.settings
         self._recorder = open_recorder(settings.decision_log)
+        self._scheduler = bind_beside_scheduler(settings.scheduler_address)
         self._tls = bind(settings.host, settings.port, "--port")
         self._ops = bind(settings.ops_host, settings.ops_port, "--ops-port")
-        self._web = None if settings.ui_address == "off" else bind(*split_address(settings.ui_address), "--ui-address")
-
+        self._web = bind_unless_off(settings.ui_address, "--ui-address")
         self._recent_decisions = RecentDecisions() if self._web is not None else None
         self._pages = WebPages(service, self._recent_decisions) if self._web is not None else None
 
     @property
     def addresses(self) -> Addresses:
         """Return the addresses of the listeners, with the ports that the kernel chose."""
-        web = self._web.getsockname()[:2] if self._web else None
-        return Addresses(self._tls.getsockname()[:2], self._ops.getsockname()[:2], web)
+        web, scheduler = (sock.getsockname()[:2] if sock else None for sock in (self._web, self._scheduler))
+        return Addresses(self._tls.getsockname()[:2], self._ops.getsockname()[:2], web, scheduler)
 
     def stop(self) -> None:
         """Make `run` finish; from now on /readyz answers 503."""
@@ -127,21 +131,27 @@ class Listeners:
         service, metrics, settings = self._service, self._metrics, self._service.settings
         ops_app = create_ops_app(service, metrics, call_on_loop(asyncio.get_running_loop()))
         yield make_server(yield_to_main_loop(ops_app), self._ops, shared=self._connections())
-        tls_app: ASGIApp = create_tls_app(
-            service,
-            metrics,
-            settings.role,
-            recorder=self._recorder,
-            tracing=service.tracing,
-            recent=self._recent_decisions,
-        )
+        tls_app: ASGIApp = self._webhooks(settings.role)
         if settings.client_ca is not None:
             allowed = frozenset(settings.client_subjects)
             everywhere, trusts = settings.require_webhook_client_cert, service.certificates.trusts
             tls_app = RequireClientCertificate(tls_app, allowed, everywhere, trusts)
         yield make_server(tls_app, self._tls, service.certificates.context, self._connections())
+        if self._scheduler is not None:
+            yield make_server(self._webhooks("extender"), self._scheduler, shared=self._connections())
         if self._web is not None:
             yield make_server(create_web_app(service, self._pages), self._web, shared=self._connections())
+
+    def _webhooks(self, role: Role) -> FastAPI:
+        """Make the application that answers the API server, the scheduler or both."""
+        return create_tls_app(
+            self._service,
+            self._metrics,
+            role,
+            recorder=self._recorder,
+            tracing=self._service.tracing,
+            recent=self._recent_decisions,
+        )
 
     async def _heartbeat(self) -> None:
         while True:
@@ -199,12 +209,30 @@ def bind(host: str, port: int, flag: str) -> socket.socket:
     return sock
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """Read `127.0.0.1:8081` or `[::1]:8081`.
+def bind_unless_off(address: str, flag: str) -> socket.socket | None:
+    """Open a listening socket on an address such as `127.0.0.1:8081`; None for `off`. Raises BadInput."""
+    return None if address == "off" else bind(*split_address(address, flag), flag)
+
+
+def bind_beside_scheduler(address: str) -> socket.socket | None:
+    """Open the listening socket for a scheduler in the same pod, on a loopback address; None for `off`.
+
+    Raises BadInput.
+    """
+    flag = "--scheduler-address"
+    sock = bind_unless_off(address, flag)
+    if sock is not None and not is_loopback(sock.getsockname()[0]):
+        sock.close()
+        raise BadInput(f"{flag}: got {address[:60]}, wants a loopback address such as 127.0.0.1:8444")
+    return sock
+
+
+def split_address(address: str, flag: str) -> tuple[str, int]:
+    """Read `127.0.0.1:8081` or `[::1]:8081`, the value of a flag.
 
     Raises BadInput.
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
-        raise BadInput(f"--ui-address: got {address[:60]!r}, wants host:port or off")
+        raise BadInput(f"{flag}: got {address[:60]!r}, wants host:port or off")
     return host.strip("[]"), int(port)

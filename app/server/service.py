@@ -16,6 +16,7 @@ from app.cluster.demand_learning import DemandLearning
 from app.cluster.files import read_knowledge, read_snapshot_file, shipped_policies
 from app.cluster.gpu_health_polling import HealthPoller, find_source
 from app.cluster.live import NOT_SYNCED, LiveCluster
+from app.cluster.offered_nodes import OfferedNodes
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.ruling_cache import DemandCache, RulingCache
 from app.cluster.slipped_pods import PolicyView, SlippedPods
@@ -33,7 +34,7 @@ from app.placement.workload import free_by_product
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
 from app.policy.match import Ruling
-from app.settings import Settings
+from app.settings import FilterAnswer, Settings
 from app.telemetry.clock import now, today
 from app.telemetry.metrics import Metrics
 from app.tls.serving_certificates import Certificates, KeyPairFiles, issue_if_needed
@@ -62,6 +63,7 @@ class Service:
         self.tracing: Tracing | None = None
         self.absent: tuple[str, ...] = ()
         self.beat = self.filled = time.monotonic()
+        self.offered_nodes = OfferedNodes()
         self._verdicts = VerdictCache(state, settings.recounting)
         self._rulings, self._demands = RulingCache(), DemandCache()
         self._learning = DemandLearning(lambda: free_by_product(self.state.nodes.values()))
@@ -92,9 +94,14 @@ class Service:
         return self.settings.recounting
 
     @property
-    def best_only(self) -> bool:
-        """Whether filter answers with the best node alone."""
-        return self.settings.filter_answer == "best"
+    def filter_answer(self) -> FilterAnswer:
+        """Whether filter answers with all nodes that fit, with a shortlist, or with the best one."""
+        return self.settings.filter_answer
+
+    @property
+    def shortlist(self) -> int:
+        """The most nodes of a shortlist."""
+        return self.settings.shortlist
 
     @property
     def namespace(self) -> str:
@@ -129,15 +136,18 @@ class Service:
 
     def note_scheduler_request(self, pod: Pod, demand: Demand) -> None:
         """Note a request of the scheduler for a Pod: release earlier promises to it, and learn its demand."""
-        if demand.declared_mib or workload_group(pod.namespace, pod.labels):
+        if self.remembers(pod, demand):
             self.state.release(pod.uid, time.monotonic())
         self._learning.learn(pod, demand)
 
+    def remembers(self, pod: Pod, demand: Demand) -> bool:
+        """Tell whether later decisions depend on the node of a Pod: for declared GPU memory or a pod group."""
+        return bool(demand.declared_mib or workload_group(pod.namespace, pod.labels))
+
     def promise(self, pod: Pod, demand: Demand, node: str) -> None:
-        """Note the node named for a Pod, if later decisions depend on it: for declared GPU memory or a pod group."""
-        group = workload_group(pod.namespace, pod.labels)
-        if demand.declared_mib or group:
-            name = f"{pod.namespace}/{pod.name}"
+        """Note the node named for a Pod, if later decisions depend on it."""
+        if self.remembers(pod, demand):
+            name, group = f"{pod.namespace}/{pod.name}", workload_group(pod.namespace, pod.labels)
             holding = GPUUsage(pod.uid, node, name, demand.resources, demand.declared_mib, group)
             self.state.promise(holding, time.monotonic())
 

@@ -22,6 +22,7 @@ class BenchmarkPolicy:
 
     `scores` are the engine's scorers, empty for those of the shipped policy; `baseline` is a formula instead of them.
     `prioritize` is whether our prioritize verb is configured, `in_tree` whether kube-scheduler's own scores count.
+    `shortlist` is whether filter names the best nodes alone.
     """
 
     name: str
@@ -30,6 +31,7 @@ class BenchmarkPolicy:
     ranked: bool = True
     prioritize: bool = True
     in_tree: bool = True
+    shortlist: bool = False
 
 
 def best_fit(demand: Demand, node: Node) -> float:
@@ -43,6 +45,7 @@ def best_fit(demand: Demand, node: Node) -> float:
 
 POLICIES: tuple[BenchmarkPolicy, ...] = (
     BenchmarkPolicy("shipped"),
+    BenchmarkPolicy("shortlist", prioritize=False, shortlist=True),
     BenchmarkPolicy("packing", ((ScorerName.Packing, 1),)),
     BenchmarkPolicy("spread", ((ScorerName.Spreading, 1),)),
     BenchmarkPolicy("fgd", baseline=fgd),
@@ -51,8 +54,8 @@ POLICIES: tuple[BenchmarkPolicy, ...] = (
     BenchmarkPolicy("kubernetes", prioritize=False),
     BenchmarkPolicy("random", prioritize=False, in_tree=False),
 )
-"""`shipped` has the scores of the shipped policy, `kubernetes` is kube-scheduler with our filter alone, `random` takes
-any node that fits."""
+"""`shipped` has the scores of the shipped policy, and so has `shortlist`, where filter names a shortlist. `kubernetes`
+is kube-scheduler with our filter alone, `random` takes any node that fits."""
 
 
 def read_policy(text: str) -> BenchmarkPolicy:

@@ -7,10 +7,11 @@ from enum import Enum
 from random import Random
 
 from app.cluster.demand_learning import LONGEST_LESSON, DemandLearning
-from app.cluster.verdict_cache import VerdictCache
+from app.cluster.verdict_cache import VerdictCache, VerdictTable
 from app.knowledge.tables import Knowledge
 from app.nodes.model import Node
 from app.placement.ranking import wire_scores
+from app.placement.shortlist import best_in_turn
 from app.placement.unusable_capacity import unusable_milli
 from app.placement.workload import expected_from_classes
 from app.policy.compiled import PolicySet
@@ -144,9 +145,11 @@ class Simulation:
             and name in verdicts.feasible
         ]
         candidates, self._start = find_feasible(feasible, self._start, self._nodes_to_find)
+        if self._policy.shortlist and candidates and self._asked(task):
+            candidates = [self._first(verdicts, candidates)]
         if len(candidates) <= 1:
             return candidates[0] if candidates else None
-        prioritize = self._policy.prioritize and (task.gpus > 0 or self._options.all_pods)
+        prioritize = self._policy.prioritize and self._asked(task)
         points = (
             self.scores(task, [fleet.names[position] for position in candidates])
             if prioritize
@@ -155,6 +158,14 @@ class Simulation:
         if not prioritize and not self._policy.in_tree:
             return self._rng.choice(candidates)
         return candidates[select(points, lambda index: fleet.in_tree(candidates[index], task), self._rng)]
+
+    def _asked(self, task: Task) -> bool:
+        return task.gpus > 0 or self._options.all_pods
+
+    def _first(self, verdicts: VerdictTable, candidates: Sequence[int]) -> int:
+        """Return the node that a shortlist names for a pod without soft constraints."""
+        totals = verdicts.totals([self.fleet.names[position] for position in candidates])
+        return candidates[best_in_turn(totals, self._rng.getrandbits(32))]
 
     def scores(self, task: Task, names: Sequence[str]) -> list[int]:
         """Return the scores 0..10 of these nodes, as prioritize does, or those of a baseline."""

@@ -191,6 +191,23 @@ def test_best_mode_names_the_first_in_order_and_no_other_in_any_map(ask: Ask, tm
     assert none["FailedAndUnresolvableNodes"].keys() == {"cpu-0", "x"}
 
 
+def test_shortlist_names_equal_nodes_and_keeps_the_reasons_of_the_others(ask: Ask, tmp_path: Path) -> None:
+    """Nodes that are left out for their rank are in no map (docs/reference/scores.md#shortlist)."""
+    everyone = create_tls_app(make_service(tmp_path / "all"), Metrics())
+    short = create_tls_app(make_service(tmp_path / "short", filter_answer="shortlist"), Metrics())
+    question = {"Pod": pod(), "NodeNames": ["a100-1", "h200-0", "a10-1", "t4-0", "t4-1", "cpu-0"]}
+    full = ask(everyone, "POST", "/scheduler/filter", json=question).json()
+    scores = ask(everyone, "POST", "/scheduler/prioritize", json={**question, "NodeNames": full["NodeNames"]}).json()
+
+    answer = ask(short, "POST", "/scheduler/filter", json=question).json()
+
+    best = next(score["Host"] for score in scores if score["Score"] == 10)
+    assert best in answer["NodeNames"]
+    assert len(answer["NodeNames"]) < len(full["NodeNames"])
+    assert answer["FailedAndUnresolvableNodes"] == full["FailedAndUnresolvableNodes"]
+    assert answer["FailedNodes"] == full["FailedNodes"]
+
+
 def test_node_full_in_our_view_alone_is_kept_behind_a_scheduler_and_counted(ask: Ask, tmp_path: Path) -> None:
     """The scheduler's own count is newer than ours by one pod (docs/reference/scores.md#counts)."""
     metrics = Metrics()

@@ -243,15 +243,46 @@ def test_web_listener_can_be_off(tmp_path: Path) -> None:
     assert asyncio.run(serve()) == (None, 200)
 
 
+def test_scheduler_in_the_same_pod_is_answered_over_plain_http_and_told_nothing_else(tmp_path: Path) -> None:
+    """See docs/reference/listeners.md#scheduler."""
+    built = make_service(tmp_path)
+    settings = replace(built.settings, scheduler_address="127.0.0.1:0")
+    service = Service(settings, built.certificates, built.state, built.book)
+    service.synced = True
+
+    async def serve() -> list[int]:
+        listeners = Listeners(service)
+        task = asyncio.create_task(listeners.run())
+        assert listeners.addresses.scheduler is not None
+        url = f"http://127.0.0.1:{listeners.addresses.scheduler[1]}"
+        body = {"Pod": pod(), "NodeNames": ["h100-1"]}
+        async with httpx.AsyncClient(trust_env=False, timeout=TIMEOUT_SECONDS) as client:
+            paths = ("/scheduler/filter", "/mutate", "/explain")
+            answers = [await client.post(url + path, json=body) for path in paths]
+        listeners.stop()
+        await asyncio.wait_for(task, TIMEOUT_SECONDS)
+        return [answer.status_code for answer in answers]
+
+    assert asyncio.run(serve()) == [200, 404, 404]
+
+
+def test_plain_http_for_the_scheduler_is_refused_beyond_loopback(tmp_path: Path) -> None:
+    built = make_service(tmp_path)
+    settings = replace(built.settings, scheduler_address="0.0.0.0:0")
+
+    with pytest.raises(BadInput, match="wants a loopback address"):
+        Listeners(Service(settings, built.certificates, built.state, built.book))
+
+
 @pytest.mark.parametrize(
     ("address", "expected"),
     [("127.0.0.1:8081", ("127.0.0.1", 8081)), ("[::1]:0", ("::1", 0)), ("localhost:1", ("localhost", 1))],
 )
 def test_address_is_read_as_host_and_port(address: str, expected: tuple[str, int]) -> None:
-    assert expected == split_address(address)
+    assert expected == split_address(address, "--ui-address")
 
 
 @pytest.mark.parametrize("address", ["", "8081", ":8081", "host", "host:", "host:http", "host:-1", "on"])
 def test_address_of_another_form_is_refused(address: str) -> None:
     with pytest.raises(BadInput, match="--ui-address"):
-        split_address(address)
+        split_address(address, "--ui-address")

@@ -64,7 +64,7 @@ def record(act: Callable[[], object]) -> Flow:
 def flows() -> dict[str, Flow]:
     """Play the three flows on a service of 100 nodes."""
     with tempfile.TemporaryDirectory() as folder:
-        service = make_service(Path(folder), list(nodes(NODES)))
+        service = make_service(Path(folder), list(nodes(NODES)), filter_answer="shortlist")
         asking = pod(container(requests={"nvidia.com/gpu": "2"}, image="nvcr.io/nvidia/pytorch:24.05-py3"))
         admission = json.dumps(review(asking)).encode()
         names = [node_name(index) for index in range(NODES)]

@@ -31,7 +31,11 @@ from tests.e2e.stage import serving
 LIMIT_SECONDS = 300
 """Seconds that one run may take."""
 WHERE = "load"
-VARIANTS = ("none", "Go no-op", "echo", "packing echo", "ours", "echo single", "ours single")
+VARIANTS = (
+    "none", "Go no-op", "echo", "packing echo", "all", "shortlist", "plain shortlist", "shortlist, scored", "best",
+    "plain best", "echo single",
+)  # fmt: skip
+"""`all`, `shortlist` and `best` are ours, by --filter-answer; `scored` is a shortlist with prioritize asked as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,12 @@ def extenders(plane: ControlPlane, binaries: Binaries) -> Iterator[dict[str, tup
     """Start every extender; yields (process, extender's configuration) by variant."""
     started: list[Process] = []
     namespace_of_load(plane)
-    with serving(plane, "ours") as scored, serving(plane, "single", filter_answer="best") as single:
+    beside = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    with (
+        serving(plane, "all") as every,
+        serving(plane, "shortlist", filter_answer="shortlist", scheduler_address=beside[0]) as shortlist,
+        serving(plane, "best", filter_answer="best", scheduler_address=beside[1]) as best,
+    ):
         pki = plane.folder / "pki"
         echo, noop = free_port(), free_port()
         words = ["-m", "tests.bench.echo", f"--port={echo}", f"--certs={pki}"]
@@ -112,8 +121,12 @@ def extenders(plane: ControlPlane, binaries: Binaries) -> Iterator[dict[str, tup
             "echo": (started[0], configuration(f"https://127.0.0.1:{echo}", plane.ca)),
             "packing echo": (started[0], configuration(f"https://127.0.0.1:{echo}", plane.ca, path="packing")),
             "echo single": (started[0], configuration(f"https://127.0.0.1:{echo}", plane.ca, single=True)),
-            "ours": (scored.process, configuration(scored.url, scored.ca)),
-            "ours single": (single.process, configuration(single.url, single.ca, single=True)),
+            "all": (every.process, configuration(every.url, every.ca)),
+            "shortlist": (shortlist.process, configuration(shortlist.url, shortlist.ca, single=True)),
+            "plain shortlist": (shortlist.process, plain_configuration(beside[0])),
+            "plain best": (best.process, plain_configuration(beside[1])),
+            "shortlist, scored": (shortlist.process, configuration(shortlist.url, shortlist.ca)),
+            "best": (best.process, configuration(best.url, best.ca, single=True)),
         }
         if NOOP_EXTENDER in binaries.commands:
             flags = [f"-listen=127.0.0.1:{noop}", f"-cert={pki / 'tls.crt'}", f"-key={pki / 'tls.key'}"]
@@ -142,6 +155,17 @@ def configuration(url: str, ca: Path, single: bool = False, path: str = "schedul
         **scored,
         "enableHTTPS": True,
         "tlsConfig": {"caData": base64.b64encode(ca.read_bytes()).decode(), "serverName": "localhost"},
+        "httpTimeout": "10s",
+        "nodeCacheCapable": True,
+        "managedResources": [{"name": "nvidia.com/gpu", "ignoredByScheduler": False}],
+    }
+
+
+def plain_configuration(address: str) -> Object:
+    """Write the configuration of an extender over plain HTTP, as beside the second scheduler, without prioritize."""
+    return {
+        "urlPrefix": f"http://{address}/scheduler",
+        "filterVerb": "filter",
         "httpTimeout": "10s",
         "nodeCacheCapable": True,
         "managedResources": [{"name": "nvidia.com/gpu", "ignoredByScheduler": False}],
@@ -220,27 +244,16 @@ def report(setup: Setup, runs: dict[str, list[Run]]) -> Table:
     sampling = "default sampling" if setup.percentage is None else f"{setup.percentage} % of nodes scored"
     title = f"make bench-scheduler: {setup.nodes:,} nodes, {setup.pods:,} pods, {sampling}, {len(runs['none'])} rounds"
     table = Table(title=title, title_justify="left", header_style="bold")
-    heads = (
-        "extender",
-        "pods/s",
-        "÷ none",
-        "÷ echo",
-        "quartiles",
-        "algorithm ms/pod",
-        "scheduler CPU ms",
-        "its CPU ms",
-    )
+    heads = ("extender", "pods/s", "÷ none", "quartiles", "algorithm ms/pod", "scheduler CPU ms", "its CPU ms")
     for head in heads:
         table.add_column(head, justify="left" if head == "extender" else "right")
     for variant, done in runs.items():
-        base = "echo single" if variant.endswith("single") else "echo"
-        echo = ratios(done, runs[base]) if variant.startswith(("ours", "packing")) else []
+        paired = ratios(done, runs["none"])
         table.add_row(
             variant,
             f"{median(done, 'pods_per_second'):.0f}",
-            f"{statistics.median(ratios(done, runs['none'])):.2f}",
-            f"{statistics.median(echo):.3f}" if echo else "",
-            quartiles(echo),
+            f"{statistics.median(paired):.2f}",
+            quartiles(paired) if variant != "none" else "",
             f"{median(done, 'algorithm_ms'):.1f}",
             f"{median(done, 'scheduler_cpu_ms'):.1f}",
             f"{median(done, 'extender_cpu_ms'):.2f}",
@@ -263,7 +276,7 @@ def quartiles(values: list[float]) -> str:
     if len(values) < 2:
         return ""
     low, _, high = statistics.quantiles(values, n=4)
-    return f"{low:.3f}-{high:.3f}"
+    return f"{low:.2f}-{high:.2f}"
 
 
 if __name__ == "__main__":

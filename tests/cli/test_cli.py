@@ -135,6 +135,11 @@ def test_schema_is_also_what_clusters_get() -> None:
         ),
         (["serve", "--demo", "--role", "boss"], "--role: got 'boss', wants all or admission or extender"),
         (["serve", "--demo", "--cert", "x"], "wants both or none"),
+        (["serve", "--demo", "--shortlist", "0"], "wants at least 1"),
+        (
+            ["serve", "--scheduler-address", "127.0.0.1:0", "--client-ca", "ca.crt", "--client-subject", "scheduler"],
+            "plain HTTP has no client certificates",
+        ),
         (["serve", "--demo", "--role", "[bold]x[/]"], "--role: got '[bold]x[/]', wants all"),
         (["serve", "--demo", "--demo-fleet", "moon"], "demo fleet: got 'moon', wants one of aks, dgx, dra, edge, eks"),
         (["serve", "--demo", "--prometheus", "http://p", "--dcgm-exporters", "http://e"], "wants one of them"),
@@ -228,7 +233,7 @@ def test_scheduler_config_without_a_ca_is_refused(tmp_path: Path) -> None:
 
     See docs/reference/control-plane.md#calls-of-the-scheduler.
     """
-    result = RUN.invoke(app, ["scheduler-config", "--ca", str(tmp_path / "absent")])
+    result = RUN.invoke(app, ["scheduler-config", "--for", "default", "--ca", str(tmp_path / "absent")])
 
     assert isinstance(result.exception, BadInput)
     assert "wants the CA of our certificate" in str(result.exception)

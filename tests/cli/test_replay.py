@@ -31,7 +31,16 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(folder: Path, *more: Any) -> Result:
-    words = ["replay", str(folder / "log"), "--snapshot", str(folder / "fleet.json"), "--recount", *map(str, more)]
+    words = [
+        "replay",
+        str(folder / "log"),
+        "--snapshot",
+        str(folder / "fleet.json"),
+        "--recount",
+        "--filter-answer",
+        "all",
+        *map(str, more),
+    ]
     return RUN.invoke(app, words)
 
 

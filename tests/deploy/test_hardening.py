@@ -146,7 +146,7 @@ def test_configuration_of_the_second_scheduler_is_the_one_we_write_and_nothing_i
     """F117: the file names the command that writes it."""
     path = DEPLOY / "components" / "second-scheduler" / "config.yaml"
     text = path.read_text("utf-8")
-    plan = ConfigurationPlan("second", URLS["second"], "/certs/ca.crt", managed_resources((), knowledge()))
+    plan = ConfigurationPlan("second", URLS["second"], b"", managed_resources((), knowledge()))
 
     assert text.partition("\n")[2].strip() == write(plan).strip()
     assert verify(str(path), text) == []
@@ -160,5 +160,6 @@ def test_sidecar_is_asked_on_loopback_alone_and_probed_from_anywhere() -> None:
     settings = Settings(listen=values["GPU_USHER_HOST"], ops_listen=values["GPU_USHER_OPS_HOST"])
 
     assert settings.host == "127.0.0.1"
+    assert f"http://{values['GPU_USHER_SCHEDULER_ADDRESS']}/scheduler" == URLS["second"]
     assert settings.ops_host == "::"
     assert Settings(listen="192.0.2.1").ops_host == "192.0.2.1"

@@ -41,16 +41,26 @@ pytestmark = pytest.mark.usefixtures("service")
 
 @pytest.fixture(scope="module")
 def service(plane: ControlPlane) -> Iterator[Service]:
-    """Fifty mixed nodes, the service, webhooks, and three schedulers: by names, by whole nodes, and a plain one."""
+    """Fifty mixed nodes, the service, webhooks, and two schedulers: ours, and a plain one."""
     add_nodes(plane.api, fleet(NODES))
     plane.api.create("/apis/node.k8s.io/v1/runtimeclasses", RUNTIME_CLASS)
     with serving(plane) as running:
         install_webhooks(plane, running)
         start_scheduler(plane, running)
-        start_scheduler(plane, running, name="whole-nodes", change={"nodeCacheCapable": False})
         plane.start_scheduler(PLAIN)
         create_namespace(plane, ADMITTED)
         create_namespace(plane, BARE, **{"gpu_usher.io__ignore": "true"})
+        yield running
+
+
+@pytest.fixture(scope="module")
+def scoring(plane: ControlPlane, service: Service) -> Iterator[Service]:  # noqa: ARG001  # after the fleet
+    """A service that names all nodes that fit and scores them, for two schedulers: by names, and by whole nodes."""
+    with serving(plane, "scoring", filter_answer="all") as running:
+        start_scheduler(plane, running, "--filter-answer", "all", name="scored")
+        start_scheduler(
+            plane, running, "--filter-answer", "all", name="whole-nodes", change={"nodeCacheCapable": False}
+        )
         yield running
 
 
@@ -74,10 +84,10 @@ def with_tolerations(pod: Object) -> Object:
 
 
 @pytest.mark.parametrize(
-    ("scheduler", "product"), [(OURS, "L4"), ("whole-nodes", "A100")], ids=["names", "whole nodes"]
+    ("scheduler", "product"), [("scored", "L4"), ("whole-nodes", "A100")], ids=["names", "whole nodes"]
 )
 def test_node_that_we_score_best_is_the_one_chosen(
-    plane: ControlPlane, service: Service, scheduler: str, product: str
+    plane: ControlPlane, scoring: Service, scheduler: str, product: str
 ) -> None:
     """F48: 10 times the weight 10 outweighs all in-tree scores (docs/reference/scores.md#scores-on-the-wire).
 
@@ -85,20 +95,20 @@ def test_node_that_we_score_best_is_the_one_chosen(
     """
     pod = with_tolerations(gpu_pod(f"best-{scheduler}", BARE, annotations={"products": product}))
     pod["spec"]["schedulerName"] = scheduler
-    best = winner(service, pod, offering_nodes(plane))
+    best = winner(scoring, pod, offering_nodes(plane))
 
     create_pod(plane, pod)
 
     assert wait_for_node(plane, pod) == best
 
 
-def test_single_node_answers_need_no_prioritize(plane: ControlPlane, service: Service) -> None:
+def test_single_node_answers_need_no_prioritize(plane: ControlPlane, scoring: Service) -> None:
     """See docs/reference/scores.md#best-answer."""
     with serving(plane, "single", filter_answer="best") as single:
         start_scheduler(plane, single, "--filter-answer", "best", name="single")
         pod = with_tolerations(gpu_pod("single", BARE, annotations={"products": "H100"}))
         pod["spec"]["schedulerName"] = "single"
-        best = winner(service, pod, offering_nodes(plane))
+        best = winner(scoring, pod, offering_nodes(plane))
 
         create_pod(plane, pod)
 
@@ -108,6 +118,7 @@ def test_single_node_answers_need_no_prioritize(plane: ControlPlane, service: Se
         plane.stop("single")
 
 
+@pytest.mark.usefixtures("scoring")
 @pytest.mark.parametrize("scheduler", [OURS, "whole-nodes"], ids=["names", "whole nodes"])
 @pytest.mark.parametrize("pod_request", REQUESTS, ids=lambda pod_request: pod_request.name)
 def test_extender_alone_puts_the_pod_on_a_node_that_the_oracle_accepts(

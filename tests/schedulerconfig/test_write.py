@@ -17,6 +17,7 @@ CA = b"-----BEGIN CERTIFICATE-----\nnone\n-----END CERTIFICATE-----\n"
 
 def plan(target: Target = "second", **more: Any) -> ConfigurationPlan:
     resources = more.pop("resources", managed_resources([], knowledge()))
+    more = {"filter_answer": "all", **more}
     return ConfigurationPlan(target, "https://127.0.0.1:8443/scheduler", CA, resources, **more)
 
 
@@ -25,11 +26,11 @@ def written(made: ConfigurationPlan) -> dict[str, Any]:
     return configuration
 
 
-@pytest.mark.parametrize("best", [False, True], ids=["all", "best"])
+@pytest.mark.parametrize("answer", ["all", "shortlist", "best"])
 @pytest.mark.parametrize("target", ["second", "default"])
-def test_every_form_passes_our_own_check(target: Target, best: bool) -> None:
+def test_every_form_passes_our_own_check(target: Target, answer: str) -> None:
     """F88."""
-    assert verify("ours.yaml", write(plan(target, best=best))) == []
+    assert verify("ours.yaml", write(plan(target, filter_answer=answer))) == []
 
 
 def test_extender_is_called_by_names_over_verified_tls_and_asked_before_evicting() -> None:
@@ -52,6 +53,14 @@ def test_extender_is_called_by_names_over_verified_tls_and_asked_before_evicting
     assert not any(row["ignoredByScheduler"] for row in resources)
 
 
+def test_plain_http_on_loopback_needs_no_certificate() -> None:
+    """Beside the scheduler, in one pod (docs/reference/listeners.md#scheduler)."""
+    [extender] = written(ConfigurationPlan("second", read_url("http://127.0.0.1:8444/scheduler"), b"", ()))["extenders"]
+
+    assert extender["enableHTTPS"] is False
+    assert "tlsConfig" not in extender
+
+
 def test_every_pod_reaches_us_on_request_and_the_check_says_what_that_costs() -> None:
     """F61, F88: the check has one finding, which is about the option that was asked for."""
     text = write(plan(every_pod=True))
@@ -64,9 +73,10 @@ def test_every_pod_reaches_us_on_request_and_the_check_says_what_that_costs() ->
     ]
 
 
-def test_best_answers_need_no_prioritize() -> None:
+@pytest.mark.parametrize("answer", ["shortlist", "best"])
+def test_short_answers_need_no_prioritize(answer: str) -> None:
     """F88: kube-scheduler would accept a weight without a prioritize verb, but it would have no effect."""
-    [extender] = written(plan(best=True))["extenders"]
+    [extender] = written(plan(filter_answer=answer))["extenders"]
 
     assert not {"prioritizeVerb", "weight"} & set(extender)
 
@@ -114,6 +124,8 @@ def test_all_nodes_are_scored_where_that_is_cheap(target: Target, nodes: int, ex
         "https://127.0.0.1:8443/scheduler",
         "https://10.96.0.12/scheduler/",
         "https://[::1]:8443/scheduler",
+        "http://127.0.0.1:8444/scheduler",
+        "http://[::1]/scheduler",
         "https://gpu-usher.gpu-usher.svc:443/a/scheduler",
     ],
 )
@@ -127,7 +139,8 @@ def test_url_stands_in_the_file_as_given(url: str) -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "http://127.0.0.1:8443/scheduler",
+        "http://10.96.0.12/scheduler",
+        "http://127.0.0.1.example.com/scheduler",
         "https://x/filter",
         "https:///scheduler",
         "https://x/scheduler # y",

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the soft constraints of a pod can tell apart."""
+
+from typing import Any
+
+import pytest
+
+from app.intree.soft_constraints import MOST_PREFERENCES, SoftConstraints, read_soft_constraints
+from app.kube.pod_limits import MOST_CONSTRAINTS
+from app.nodes.model import FreeResources, Node, NodeClass
+
+ZONE = "topology.kubernetes.io/zone"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+SOFT = ("maintenance", "soon", "PreferNoSchedule")
+
+
+def node(zone: str = "a", *taints: tuple[str, str, str], disk: str = "") -> Node:
+    labels = {ZONE: zone, **({"disk": disk} if disk else {})}
+    return Node("n", NodeClass(), FreeResources({}), labels, taints)
+
+
+def pod(**spec: Any) -> dict[str, Any]:
+    return {"spec": spec}
+
+
+def preferring(*expressions: dict[str, Any]) -> dict[str, Any]:
+    terms = [{"weight": 1, "preference": {"matchExpressions": [expression]}} for expression in expressions]
+    return pod(affinity={"nodeAffinity": {PREFERRED: terms}})
+
+
+def spread(when: str) -> dict[str, Any]:
+    return {"topologyKey": ZONE, "maxSkew": 1, "whenUnsatisfiable": when, "labelSelector": {}}
+
+
+def weighted(kind: str) -> dict[str, Any]:
+    return pod(affinity={kind: {PREFERRED: [{"weight": 5, "podAffinityTerm": {"topologyKey": ZONE}}]}})
+
+
+@pytest.mark.parametrize(
+    "document",
+    [weighted("podAffinity"), weighted("podAntiAffinity"), pod(topologySpreadConstraints=[spread("ScheduleAnyway")])],
+    ids=["pod affinity", "pod anti-affinity", "spread"],
+)
+def test_zones_are_told_apart_by_a_preference_among_pods(document: dict[str, Any]) -> None:
+    soft = read_soft_constraints(document)
+
+    assert soft.wants_something
+    one, same, other = soft.traits([node("a"), node("a", disk="ssd"), node("b")])
+    assert one == same != other
+
+
+def test_preferred_node_affinity_tells_selected_nodes_apart() -> None:
+    soft = read_soft_constraints(preferring({"key": "disk", "operator": "In", "values": ["ssd"]}))
+
+    ssd, hdd, none = soft.traits([node(disk="ssd"), node(disk="hdd"), node()])
+    assert ssd != hdd == none
+
+
+def test_hard_constraints_are_no_wish() -> None:
+    assert not read_soft_constraints(pod(topologySpreadConstraints=[spread("DoNotSchedule")])).wants_something
+
+
+def test_soft_taint_counts_unless_it_is_tolerated() -> None:
+    tolerant = read_soft_constraints(pod(tolerations=[{"key": "maintenance", "operator": "Exists"}]))
+
+    assert SoftConstraints().soft_taints(node("a", SOFT)) == 1
+    assert SoftConstraints().soft_taints(node("a", ("maintenance", "soon", "NoSchedule"))) == 0
+    assert tolerant.soft_taints(node("a", SOFT)) == 0
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        pod(affinity=None, topologySpreadConstraints=None, tolerations=None),
+        pod(affinity=[], topologySpreadConstraints={}, tolerations=3),
+        pod(affinity={"nodeAffinity": {PREFERRED: [None, {"preference": 3}]}, "podAffinity": {PREFERRED: {}}}),
+        preferring({"key": 3, "operator": None, "values": "x"}),
+    ],
+)
+def test_strange_shapes_prefer_nothing(document: dict[str, Any]) -> None:
+    soft = read_soft_constraints(document)
+
+    assert len(set(soft.traits([node("a"), node("b")]))) == 1
+
+
+def test_no_pod_makes_us_evaluate_more_than_a_few_preferences_on_each_node() -> None:
+    """Each is evaluated on every node that fits, and tenants write them."""
+    wide = {"matchExpressions": [{"key": "disk", "operator": "Exists"}] * 100}
+    many = preferring(*[{"key": "disk", "operator": "Exists"}] * 1000)
+    zones = [{**spread("ScheduleAnyway"), "topologyKey": f"zone-{index}"} for index in range(1000)]
+    many["spec"] |= {"topologySpreadConstraints": zones, "tolerations": [{"key": "a"}] * 10_000}
+    one_wide = pod(affinity={"nodeAffinity": {PREFERRED: [{"weight": 1, "preference": wide}]}})
+
+    soft = read_soft_constraints(many)
+
+    assert len(soft.terms) == len(soft.topology_keys) == MOST_PREFERENCES
+    assert len(soft.tolerations) == MOST_CONSTRAINTS
+    assert read_soft_constraints(one_wide).terms == ()
