@@ -19,7 +19,7 @@ from app.explain.survey import (
     NodeJudge,
     ScheduledPod,
     existing_pod_constraints,
-    read_scheduled_pod,
+    scheduled_pod_steps,
     without_our_affinity,
     without_promise,
 )
@@ -60,7 +60,7 @@ def explain(
     snapshot = without_promise(uid, snapshot)
     base = without_our_affinity(document, snapshot)
     yield
-    scheduled_pod = read_scheduled_pod(document if live else base, snapshot, admit=not live)
+    scheduled_pod = yield from scheduled_pod_steps(document if live else base, snapshot, admit=not live)
     constraints = existing_pod_constraints(scheduled_pod, snapshot)
     judge = NodeJudge(scheduled_pod, snapshot.used, constraints)
     yield

@@ -2,7 +2,7 @@
 """A pod against every node: all objections of kube-scheduler and of the filters to each node."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from app.policy.expected_demand import ExpectedDemand
 from app.policy.match import Ruling
 from app.values.json_members import member
 from app.values.reasons import Code, Reason
+from app.values.steps import finish
 
 NO_REQUESTS: Mapping[str, int] = {}
 LACKING = frozenset({Code.ResourceNotOffered, Code.GhostGPUs, Code.MIGProfileAbsent, Code.RequestExceedsNode})
@@ -90,13 +91,21 @@ class ScheduledPod:
 
 
 def read_scheduled_pod(document: Mapping[str, Any], snapshot: ClusterSnapshot, admit: bool) -> ScheduledPod:
+    """Read a pod in one step; see `scheduled_pod_steps`."""
+    return finish(scheduled_pod_steps(document, snapshot, admit))
+
+
+def scheduled_pod_steps(
+    document: Mapping[str, Any], snapshot: ClusterSnapshot, admit: bool
+) -> Generator[None, None, ScheduledPod]:
     """Read a pod after admission, or as it is in the cluster. `document` is the pod without our node affinity.
 
-    Raises MalformedPod, QuantityError.
+    Yields after admission, which takes most of the time. Raises MalformedPod, QuantityError.
     """
     context, namespace = snapshot.context, namespace_of(document)
     labels = snapshot.namespace_labels(namespace)
     result = mutate(document, namespace, labels, context)
+    yield
     admitted = apply(document, result.operations) if admit else document
     pod = read_pod(admitted)
     ruling = context.ruling(pod, labels)
