@@ -7,11 +7,15 @@ hundred thousand. `kubernetes` is the part of `e2e` that starts Kubernetes' own 
 on every supported version. Tests marked `long` run only in `make test-long`.
 """
 
-import resource
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import IO
 
 from tests.realnodes.sandbox import missing
 
@@ -60,27 +64,66 @@ TIERS: Mapping[str, str] = {
 SANDBOX = (sys.executable, "-m", "tests.realnodes.sandbox")
 SHARED = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 """Options for two processes that share the tests file by file, in the order of tests/conftest.py."""
+BESIDE = "nodes"
+"""The tier that runs beside the others: one process in a sandbox of its own, which waits for kubelets half of its
+time."""
 
 
-def run(tier: str) -> int:
-    """Run a tier, and return pytest's exit code."""
-    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A tier at work: when it began by the monotonic clock, and the file that it writes to, if any."""
+
+    tier: str
+    process: subprocess.Popen[bytes]
+    began: float
+    output: IO[bytes] | None
+
+
+def start(tier: str, output: IO[bytes] | None = None) -> Running:
+    """Start a tier, which writes to `output`; without one, as this process does."""
     pytest = (sys.executable, "-m", "pytest")
     command = (
         (*SANDBOX, *pytest, "-m", TIERS[tier])
         if tier == "nodes" and not missing()
         else (*pytest, *SHARED, "-m", TIERS[tier])
     )
-    code = subprocess.run(command, check=False).returncode
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    print(f"{tier}: {time.monotonic() - began:.0f} s, {spent:.0f} s of CPU", flush=True)
-    return code
+    process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT if output else None)
+    return Running(tier, process, time.monotonic(), output)
+
+
+def finish(running: Running) -> int:
+    """Wait for a tier and return its exit code; print its output, its time, and the CPU time with its children."""
+    _, status, spent = os.wait4(running.process.pid, 0)
+    running.process.returncode = os.waitstatus_to_exitcode(status)
+    if running.output:
+        running.output.seek(0)
+        shutil.copyfileobj(running.output, sys.stdout.buffer)
+    took = time.monotonic() - running.began
+    print(f"{running.tier}: {took:.0f} s, {spent.ru_utime + spent.ru_stime:.0f} s of CPU", flush=True)
+    return running.process.returncode
 
 
 def main(tiers: list[str]) -> int:
-    """Run tiers one after another, also after one that failed, and return the first exit code that is not 0."""
-    return next((code for code in [run(tier) for tier in tiers] if code), 0)
+    """Run tiers one after another, also after one that failed, and return the first exit code that is not 0.
+
+    `nodes` runs beside the others, since it is one process that often waits. Its output follows theirs.
+    """
+    if tiers == [BESIDE] or BESIDE not in tiers:
+        return first_failure(finish(start(tier)) for tier in tiers)
+    with tempfile.TemporaryFile() as output:
+        beside = start(BESIDE, output)
+        try:
+            codes = [finish(start(tier)) for tier in tiers if tier != BESIDE]
+            codes.append(finish(beside))
+        finally:
+            if beside.process.returncode is None:
+                beside.process.terminate()
+    return first_failure(codes)
+
+
+def first_failure(codes: Iterable[int]) -> int:
+    """Return the first exit code that is not 0, of all codes."""
+    return next((code for code in [*codes] if code), 0)
 
 
 if __name__ == "__main__":

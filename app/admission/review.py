@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One admission review: mutate the object, validate the result, and record what was done and why."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -77,7 +77,7 @@ def mutate(
     review = _read_review(document, namespace, labels, context)
     if review is None:
         return UNCONCERNED
-    review, changes = _run_mutators(review, lambda changed: _read_review(changed, namespace, labels, context))
+    review, changes = _run_mutators(review)
     reasons, warned_reasons = _run_validators(review)
     if reasons:
         return _result(review, warnings=_limited_warnings(warned_reasons), reasons=reasons)
@@ -114,7 +114,7 @@ def validate(
     if review is None:
         return UNCONCERNED
     if review.context.form in TEMPLATES:
-        review, _ = _run_mutators(review, lambda changed: _read_review(changed, namespace, labels, context))
+        review, _ = _run_mutators(review)
     reasons, warned_reasons = _run_validators(review)
     if not (_is_recorded(review) or reasons or warned_reasons):
         return UNCONCERNED
@@ -135,8 +135,15 @@ def _read_review(
 ) -> ReviewedPod | None:
     """Read the Pod; None if its namespace is exempt. A pod that asks for zero GPUs is no GPU pod (F9)."""
     pod = read_pod(document, namespace)
-    if is_exempt(pod.namespace, labels, context.knowledge):
-        return None
+    return (
+        None if is_exempt(pod.namespace, labels, context.knowledge) else _begin_review(document, pod, labels, context)
+    )
+
+
+def _begin_review(
+    document: Mapping[str, Any], pod: Pod, labels: Mapping[str, str], context: ReviewContext
+) -> ReviewedPod:
+    """Begin the review of a Pod under the ruling that the policies give on what it asks for."""
     ruling = context.ruling(pod, labels)
     return ReviewedPod(
         document=document,
@@ -168,16 +175,15 @@ def _named_schedulers(policies: PolicySet) -> set[str]:
     return {name for name in names if name}
 
 
-def _run_mutators(
-    review: ReviewedPod, reopen: Callable[[Mapping[str, Any]], ReviewedPod | None]
-) -> tuple[ReviewedPod, list[tuple[Mutator, PodChange]]]:
+def _run_mutators(review: ReviewedPod) -> tuple[ReviewedPod, list[tuple[Mutator, PodChange]]]:
     """Run the mutators in order, each on what the earlier ones left; a pod with changed amounts gets a new ruling."""
     changes: list[tuple[Mutator, PodChange]] = []
     for mutator in mutators_of(review):
         done = list(mutator(review))
         operations = [operation for change in done for operation in change.operations]
-        after = review.with_operations(operations)
-        review = (reopen(after.document) or after) if operations and mutator in CHANGING_AMOUNTS else after
+        review = review.with_operations(operations)
+        if operations and mutator in CHANGING_AMOUNTS:
+            review = _begin_review(review.document, review.pod, review.namespace_labels, review.context)
         changes += [(mutator, change) for change in done]
     return review, changes
 

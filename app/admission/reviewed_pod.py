@@ -111,8 +111,9 @@ class ReviewedPod:
         """
         if not operations:
             return self
-        document = apply(self.document, operations)
-        return replace(self, document=document, pod=read_pod(document, self.pod.namespace))
+        document, containers = apply(self.document, operations), (*self.pod.containers, *self.pod.ephemeral)
+        known = {id(self.container_object(container)): container for container in containers}
+        return replace(self, document=document, pod=read_pod(document, self.pod.namespace, known))
 
     def gpu_amounts(self) -> tuple[tuple[str, int], ...]:
         """List what the pod asks for as it stands now: (GPU resource, units)."""

@@ -19,8 +19,8 @@ from rich.table import Table
 
 from app.cluster.files import PACKAGE
 from app.demo.play import QUESTIONS, AdmittedPod, NodeOutcome, admit, place, preempt_candidates
+from app.server.composition import build
 from app.server.listeners import Listeners
-from app.server.service import build
 from app.settings import Settings
 from app.telemetry.logs import LOGGER
 from app.values.errors import BadInput

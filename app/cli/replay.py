@@ -16,7 +16,8 @@ from app.api.decision_replay import DECISION_MEMBERS, DifferingDecision, Line, r
 from app.cli.output import Output, show
 from app.cli.progress import show_count
 from app.cli.source import DemoFleet, Policies, Snapshots
-from app.server.service import Service, build
+from app.server.composition import build
+from app.server.service import Service
 from app.settings import FilterAnswer, Settings
 from app.values.errors import BadInput
 

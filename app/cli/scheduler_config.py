@@ -58,7 +58,7 @@ def scheduler_config(
     trusted = str(ca_file) if ca_file else b"" if place.startswith("http://") else _read_ca(ca)
     plan = ConfigurationPlan(chosen, place, trusted, resources, len(state.nodes), filter_answer, every_pod)
     text = write(plan)
-    show(yaml.safe_load(text), output, lambda _: print(text))
+    show(yaml.safe_load(text), output, lambda _: print(text, end=""))
 
 
 def _read_ca(path: Path) -> bytes:

@@ -62,13 +62,8 @@ def explain(
     yield
     scheduled_pod = yield from scheduled_pod_steps(document if live else base, snapshot, admit=not live)
     constraints = existing_pod_constraints(scheduled_pod, snapshot)
-    judge = NodeJudge(scheduled_pod, snapshot.used, constraints)
     yield
-    groups: dict[tuple[Objection, ...], list[str]] = {}
-    for index, (name, node) in enumerate(snapshot.nodes.items()):
-        groups.setdefault(judge.objections(node), []).append(name)
-        if index % NODES_AT_ONCE == 0:
-            yield
+    groups = yield from _by_objections(snapshot.nodes, NodeJudge(scheduled_pod, snapshot.used, constraints))
     fitting = [snapshot.nodes[name] for name in groups.get((), ())]
     fixes = (
         ()
@@ -105,6 +100,16 @@ def explain(
         ending=ending,
         unhealthy=() if bound_node is None else unhealthy_devices(document),
     )
+
+
+def _by_objections(nodes: Mapping[str, Node], judge: NodeJudge) -> Generator[None, None, Groups]:
+    """Judge all nodes, and group their names by what objects to the pod; nodes that fit have no objections."""
+    groups: dict[tuple[Objection, ...], list[str]] = {}
+    for index, (name, node) in enumerate(nodes.items()):
+        groups.setdefault(judge.objections(node), []).append(name)
+        if index % NODES_AT_ONCE == 0:
+            yield
+    return groups
 
 
 def _name(document: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ from app.kube.pod_limits import MOST_CONSTRAINTS, check_constraints
 from app.kube.pod_requests import PODS, Amounts, read_amounts, sum_pod_requests
 from app.nodes.model import Node
 from app.values.errors import BadInput
-from app.values.json_members import member, strings
+from app.values.json_members import member, objects_if_any, strings
 from app.values.label_requirements import Requirement, label_requirement
 
 UNSCHEDULABLE_TAINT = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
@@ -84,39 +84,35 @@ def read_pod_constraints(
     check_constraints(len(selector), "spec.nodeSelector")
     check_constraints(len(terms or ()), "spec.affinity.nodeAffinity")
     return PodConstraints(
-        tolerations=tuple(_objects(spec, "tolerations")),
+        tolerations=tuple(objects_if_any(spec, "tolerations")),
         selector=tuple(sorted(selector.items())),
         terms=terms,
         node_name=member(spec, "nodeName", str, "spec.") or "",
         requests=tuple(amount for amount in sum_pod_requests(spec) if not counted(amount[0])),
-        gates=tuple(str(gate.get("name")) for gate in _objects(spec, "schedulingGates")),
+        gates=tuple(str(gate.get("name")) for gate in objects_if_any(spec, "schedulingGates")),
         volumes=tuple(filter(None, (volume_terms(f"{namespace}/{claim}") for claim in claims_of(spec)))),
     )
 
 
 def read_terms(selector: object) -> tuple[NodeSelectorTerm, ...]:
     """Read the terms of a NodeSelector: of a pod's node affinity, or of a PersistentVolume."""
-    return tuple(map(_term, _objects(selector, "nodeSelectorTerms"))) if isinstance(selector, dict) else ()
+    return tuple(map(_term, objects_if_any(selector, "nodeSelectorTerms"))) if isinstance(selector, dict) else ()
 
 
 def claims_of(spec: Mapping[str, Any]) -> Iterator[str]:
     """List the names of the PersistentVolumeClaims that a pod mounts."""
-    for volume in _objects(spec, "volumes"):
+    for volume in objects_if_any(spec, "volumes"):
         claim = volume.get("persistentVolumeClaim")
         if isinstance(claim, dict) and isinstance(claim.get("claimName"), str):
             yield claim["claimName"]
 
 
-def _objects(parent: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]]:
-    items = parent.get(key)
-    return (item for item in items if isinstance(item, dict)) if isinstance(items, list) else iter(())
-
-
 def _term(term: Mapping[str, Any]) -> NodeSelectorTerm:
     expressions = tuple(
-        (str(expression.get("key")), _requirement(expression)) for expression in _objects(term, "matchExpressions")
+        (str(expression.get("key")), _requirement(expression))
+        for expression in objects_if_any(term, "matchExpressions")
     )
-    return NodeSelectorTerm(expressions, tuple(map(_name, _objects(term, "matchFields"))))
+    return NodeSelectorTerm(expressions, tuple(map(_name, objects_if_any(term, "matchFields"))))
 
 
 def _name(field: Mapping[str, Any]) -> tuple[bool, str]:

@@ -10,6 +10,7 @@ from typing import Any
 from app.kube.gpu_usage import FINISHED
 from app.kube.pod_limits import check_constraints
 from app.values.errors import BadInput
+from app.values.json_members import objects_if_any
 from app.values.label_requirements import Requirement, label_requirement
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -145,12 +146,12 @@ def read_pod_among_others(document: Mapping[str, Any]) -> PodAmongOthers:
 def _ports(spec: Mapping[str, Any]) -> tuple[Port, ...]:
     """List the host ports of containers and sidecars (kube-scheduler util.GetHostPorts)."""
     sidecars = (
-        container for container in _objects(spec, "initContainers") if container.get("restartPolicy") == "Always"
+        container for container in objects_if_any(spec, "initContainers") if container.get("restartPolicy") == "Always"
     )
     return tuple(
         (port.get("hostIP") or EVERY_ADDRESS, port.get("protocol") or "TCP", port["hostPort"])
-        for container in (*_objects(spec, "containers"), *sidecars)
-        for port in _objects(container, "ports")
+        for container in (*objects_if_any(spec, "containers"), *sidecars)
+        for port in objects_if_any(container, "ports")
         if isinstance(port.get("hostPort"), int) and port["hostPort"] > 0
     )
 
@@ -159,7 +160,7 @@ def _terms(spec: Mapping[str, Any], kind: str, namespace: str, labels: Labels) -
     affinity = spec.get("affinity")
     if not isinstance(affinity, dict) or not isinstance(terms := affinity.get(kind), dict):
         return ()
-    return tuple(_term(term, namespace, labels) for term in _objects(terms, REQUIRED))
+    return tuple(_term(term, namespace, labels) for term in objects_if_any(terms, REQUIRED))
 
 
 def _term(term: Mapping[str, Any], namespace: str, labels: Labels) -> AffinityTerm:
@@ -175,7 +176,7 @@ def _term(term: Mapping[str, Any], namespace: str, labels: Labels) -> AffinityTe
 
 
 def _constraints(spec: Mapping[str, Any], labels: Labels) -> Iterator[SpreadConstraint]:
-    for index, constraint in enumerate(_objects(spec, "topologySpreadConstraints")):
+    for index, constraint in enumerate(objects_if_any(spec, "topologySpreadConstraints")):
         if constraint.get("whenUnsatisfiable") != "DoNotSchedule":
             continue
         yield SpreadConstraint(
@@ -203,7 +204,9 @@ def _selector(selector: object, *more: Mapping[str, Any]) -> PodLabelSelector:
         {"key": key, "operator": "In", "values": [value]} for key, value in (selector.get("matchLabels") or {}).items()
     )
     try:
-        return PodLabelSelector(tuple(map(_requirement, (*equal, *_objects(selector, "matchExpressions"), *more))))
+        return PodLabelSelector(
+            tuple(map(_requirement, (*equal, *objects_if_any(selector, "matchExpressions"), *more)))
+        )
     except BadInput:
         return PodLabelSelector(None)
 
@@ -212,8 +215,3 @@ def _requirement(expression: Mapping[str, Any]) -> Requirement:
     return label_requirement(
         str(expression.get("key")), str(expression.get("operator")), tuple(map(str, expression.get("values") or ()))
     )
-
-
-def _objects(parent: Mapping[str, Any], key: str) -> Iterable[Mapping[str, Any]]:
-    items = parent.get(key)
-    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else ()

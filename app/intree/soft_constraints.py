@@ -15,6 +15,7 @@ from app.admission.tolerations import tolerates
 from app.intree.checks import NodeSelectorTerm, read_terms
 from app.kube.pod_limits import MOST_CONSTRAINTS
 from app.nodes.model import Node
+from app.values.json_members import object_if_any, objects_if_any
 
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 PREFER_NO_SCHEDULE = "PreferNoSchedule"
@@ -67,21 +68,21 @@ class SoftConstraints:
 def read_soft_constraints(pod: Mapping[str, Any]) -> SoftConstraints:
     """Read the soft constraints of a Pod that `read_pod` has accepted; parts of another shape prefer nothing."""
     spec = pod.get("spec") or {}
-    affinity = _object(spec, "affinity")
+    affinity = object_if_any(spec, "affinity")
     keys = dict.fromkeys((*_affinity_keys(affinity), *_spread_keys(spec)))
     return SoftConstraints(
         read_terms({"nodeSelectorTerms": list(_preferred_terms(affinity))}),
         tuple(keys)[:MOST_PREFERENCES],
-        tuple(_objects(spec, "tolerations"))[:MOST_CONSTRAINTS],
+        tuple(objects_if_any(spec, "tolerations"))[:MOST_CONSTRAINTS],
     )
 
 
 def _preferred_terms(affinity: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """List the first preferred terms, as far as MOST_PREFERENCES allows."""
     expressions = 0
-    for weighted in islice(_objects(_object(affinity, "nodeAffinity"), PREFERRED), MOST_PREFERENCES):
-        term = _object(weighted, "preference")
-        expressions += sum(len(list(_objects(term, key))) for key in ("matchExpressions", "matchFields"))
+    for weighted in islice(objects_if_any(object_if_any(affinity, "nodeAffinity"), PREFERRED), MOST_PREFERENCES):
+        term = object_if_any(weighted, "preference")
+        expressions += sum(len(list(objects_if_any(term, key))) for key in ("matchExpressions", "matchFields"))
         if expressions > 2 * MOST_PREFERENCES:
             return
         yield term
@@ -89,21 +90,11 @@ def _preferred_terms(affinity: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]
 
 def _affinity_keys(affinity: Mapping[str, Any]) -> Iterator[str]:
     for kind in ("podAffinity", "podAntiAffinity"):
-        for weighted in _objects(_object(affinity, kind), PREFERRED):
-            yield str(_object(weighted, "podAffinityTerm").get("topologyKey"))
+        for weighted in objects_if_any(object_if_any(affinity, kind), PREFERRED):
+            yield str(object_if_any(weighted, "podAffinityTerm").get("topologyKey"))
 
 
 def _spread_keys(spec: Mapping[str, Any]) -> Iterator[str]:
-    for constraint in _objects(spec, "topologySpreadConstraints"):
+    for constraint in objects_if_any(spec, "topologySpreadConstraints"):
         if constraint.get("whenUnsatisfiable") == "ScheduleAnyway":
             yield str(constraint.get("topologyKey"))
-
-
-def _object(parent: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = parent.get(key)
-    return value if isinstance(value, dict) else {}
-
-
-def _objects(parent: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]]:
-    items = parent.get(key)
-    return (item for item in items if isinstance(item, dict)) if isinstance(items, list) else iter(())

@@ -5,12 +5,13 @@ CPU is in milli-CPU, everything else in bytes or pieces, rounded up, as the Node
 framework types.go Resource.Add: MilliValue for cpu, Value for the others).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from app.values.errors import QuantityError
+from app.values.json_members import objects_if_any
 from app.values.quantity import parse_quantity
 
 Amounts = tuple[tuple[str, int], ...]
@@ -58,7 +59,7 @@ def check_requests(spec: Mapping[str, Any]) -> None:
     The API server accepts no negative amount, and `pods` is a resource of nodes only
     (pkg/apis/core/validation/validation.go). Raises QuantityError.
     """
-    for container in (*_containers(spec, "initContainers"), *_containers(spec, "containers"), spec):
+    for container in (*objects_if_any(spec, "initContainers"), *objects_if_any(spec, "containers"), spec):
         resources = container.get("resources")
         for kind in ("requests", "limits"):
             _check(resources.get(kind) if isinstance(resources, dict) else None)
@@ -88,13 +89,13 @@ def sum_pod_requests(spec: Mapping[str, Any]) -> Amounts:
     """
     running: dict[str, int] = {}
     peak: dict[str, int] = {}
-    for container in _containers(spec, "initContainers"):
+    for container in objects_if_any(spec, "initContainers"):
         total = _sum(running, _container_requests(container))
         if container.get("restartPolicy") == "Always":
             running = total
         else:
             peak = _larger(peak, total)
-    for container in _containers(spec, "containers"):
+    for container in objects_if_any(spec, "containers"):
         running = _sum(running, _container_requests(container))
     whole = _larger(running, peak) if peak else running
     if spec.get("resources"):
@@ -102,13 +103,6 @@ def sum_pod_requests(spec: Mapping[str, Any]) -> Amounts:
     if spec.get("overhead"):
         whole = _sum(whole, read_amounts(spec["overhead"]))
     return tuple(sorted((key, amount) for key, amount in whole.items() if amount))
-
-
-def _containers(spec: Mapping[str, Any], list_name: str) -> Iterable[Mapping[str, Any]]:
-    containers = spec.get(list_name)
-    return (
-        [container for container in containers if isinstance(container, dict)] if isinstance(containers, list) else ()
-    )
 
 
 def _container_requests(container: Mapping[str, Any]) -> dict[str, int]:

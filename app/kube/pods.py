@@ -78,6 +78,10 @@ class Container:
         return next((value for key, value in reversed(self.env) if key == name), None)
 
 
+NO_CONTAINERS: Mapping[int, Container] = {}
+"""No containers that were read before, for `read_pod`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pod:
     """The facts about a Pod on which decisions depend.
@@ -129,11 +133,14 @@ class Pod:
         return max(running, peak)
 
 
-def read_pod(pod: Mapping[str, Any], namespace: str | None = None) -> Pod:
+def read_pod(
+    pod: Mapping[str, Any], namespace: str | None = None, known: Mapping[int, Container] = NO_CONTAINERS
+) -> Pod:
     """Read a Pod as the API server or the scheduler sends it.
 
     `namespace` is that of the AdmissionReview, which takes precedence over the Pod's own
-    (docs/reference/control-plane.md#requests-of-the-api-server).
+    (docs/reference/control-plane.md#requests-of-the-api-server). `known` holds containers that were read before, by the
+    id() of their objects, which the caller keeps: a patched pod shares with the former one what did not change.
     Raises MalformedPod, OversizedPod, QuantityError.
     """
     metadata, spec, status = (member(pod, key, dict, "") or {} for key in ("metadata", "spec", "status"))
@@ -144,13 +151,13 @@ def read_pod(pod: Mapping[str, Any], namespace: str | None = None) -> Pod:
         uid=name_of(metadata, "uid", "metadata."),
         labels=check_labels(strings(metadata, "labels", "metadata.")),
         annotations=check_annotations(strings(metadata, "annotations", "metadata."), PREFIX),
-        containers=tuple(_containers(spec, "initContainers", "containers")),
+        containers=tuple(_containers(spec, known, "initContainers", "containers")),
         scheduler_name=name_of(spec, "schedulerName", "spec.") or "default-scheduler",
         runtime_class_name=member(spec, "runtimeClassName", str, "spec."),
         node_name=member(spec, "nodeName", str, "spec."),
         claims=tuple(_claims(spec)),
         nominated_node_name=name_of(status, "nominatedNodeName", "status.") or None,
-        ephemeral=tuple(_containers(spec, "ephemeralContainers")),
+        ephemeral=tuple(_containers(spec, known, "ephemeralContainers")),
     )
 
 
@@ -176,7 +183,7 @@ def _check_patched_fields(spec: Mapping[str, Any]) -> None:
             pass
 
 
-def _containers(spec: Mapping[str, Any], *list_names: str) -> Iterator[Container]:
+def _containers(spec: Mapping[str, Any], known: Mapping[int, Container], *list_names: str) -> Iterator[Container]:
     """Read the containers of these lists one by one, and stop at the first that exceeds a limit of the pod.
 
     Raises MalformedPod, OversizedPod.
@@ -188,7 +195,9 @@ def _containers(spec: Mapping[str, Any], *list_names: str) -> Iterator[Container
         for index, item in objects(spec, list_name, "spec."):
             if (containers := containers + 1) > MOST_CONTAINERS:
                 raise OversizedPod(f"spec.{list_name}: got more, wants at most {MOST_CONTAINERS} containers")
-            container = _container(item, list_name, index)
+            container = known.get(id(item))
+            if container is None or (container.list_name, container.index) != (list_name, index):
+                container = _container(item, list_name, index)
             resources = {*container.requests, *container.limits}  # an amount in both counts once
             all_resources |= resources
             amounts += len(resources)
@@ -234,7 +243,7 @@ def _claims_used(resources: Mapping[str, Any], where: str) -> Iterator[tuple[str
 def _environment(item: Mapping[str, Any], where: str) -> Iterator[tuple[str, str | None]]:
     """Read the NVIDIA_* variables of a container as (name, value), fast, because a pod may have thousands of others.
 
-    A pod is read up to five times before it runs. Raises MalformedPod.
+    Raises MalformedPod.
     """
     for variable in member(item, "env", list, where) or ():
         if not isinstance(variable, dict):

@@ -32,8 +32,8 @@ def best_of_each(
     groups: dict[tuple[Hashable, ...], list[int]] = {}
     for position in _in_order(totals, turn):
         groups.setdefault(tuple(column[position] for column in coarse), []).append(position)
-    each = most // len(groups) if wide or len(coarse) < len(traits[0]) else 1
-    chosen = [position for members in groups.values() for position in members[: max(1, each)]]
+    per_group = most // len(groups) if wide or len(coarse) < len(traits[0]) else 1
+    chosen = [position for members in groups.values() for position in members[: max(1, per_group)]]
     return sorted(chosen[:most], key=totals.__getitem__, reverse=True)
 
 

@@ -1,30 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The composition: builds state, policies, certificate and caches from the settings, once, and passes them down."""
+"""The service: state of the cluster, policies, certificate and caches, and what the routes may ask of them."""
 
-import gc
 import time
 from collections.abc import Collection, Generator, Mapping
-from pathlib import Path
 from typing import Any
 
 from app import __version__
 from app.admission.reviewed_pod import ReviewContext
 from app.api.tracing import Tracing
-from app.cluster.access import find_cluster
 from app.cluster.apiserver import ApiServer
 from app.cluster.demand_learning import DemandLearning
-from app.cluster.files import read_knowledge, read_snapshot_file, shipped_policies
-from app.cluster.gpu_health_polling import HealthPoller, find_source
+from app.cluster.gpu_health_polling import HealthPoller
 from app.cluster.live import NOT_SYNCED, LiveCluster
 from app.cluster.offered_nodes import OfferedNodes
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.ruling_cache import DemandCache, RulingCache
-from app.cluster.slipped_pods import PolicyView, SlippedPods
-from app.cluster.snapshot import fill, read_snapshot
+from app.cluster.slipped_pods import SlippedPods
 from app.cluster.state import State
 from app.cluster.verdict_cache import VerdictCache, VerdictTable
 from app.cluster.view import get_pod, view
-from app.demo.sample_fleets import demo_fleet
 from app.explain.survey import ClusterSnapshot
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pods import Pod, workload_group
@@ -35,15 +29,13 @@ from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
 from app.policy.match import Ruling
 from app.settings import FilterAnswer, Settings
-from app.telemetry.clock import now, today
+from app.telemetry.clock import now
 from app.telemetry.metrics import Metrics
-from app.tls.serving_certificates import Certificates, KeyPairFiles, issue_if_needed
+from app.tls.serving_certificates import Certificates
 from app.values.errors import WireError
 
 HEARTBEAT_LIMIT_SECONDS = 10.0
 """Seconds after which /livez fails (docs/reference/listeners.md#probes)."""
-ALWAYS_PRESENT = ("Node", "Namespace", "RuntimeClass")
-"""Kinds that every snapshot of a GPU cluster holds; without one, `kubectl get` was asked for too few kinds."""
 
 
 class Service:
@@ -246,65 +238,3 @@ class Service:
                 "expired_exceptions": [list(exception) for exception in self.book.expired_exceptions()],
             },
         }
-
-
-def build(settings: Settings) -> Service:
-    """Read everything from disk and build the service.
-
-    Raises CertificateError, KnowledgeError, PolicyError, SnapshotError, and BadInput without a source of nodes.
-    """
-    knowledge = read_knowledge(settings.knowledge)
-    book = PolicyBook(settings.policies or shipped_policies(), knowledge, today)
-    certificates = Certificates(serving_pair(settings), now(), settings.client_ca)
-    service = Service(settings, certificates, State(knowledge), book)
-    service.tracing = Tracing() if settings.tracing else None
-    source = find_source(settings, knowledge.dcgm)
-    if source is not None:
-        service.gpu_health = HealthPoller(source, service.state, knowledge, service.metrics)
-    if settings.live:
-        server = service.server = ApiServer(find_cluster(settings.kubeconfig, settings.context))
-        judges = PolicyView(
-            service.ruling, lambda: service.policies, lambda: service.unready() is None, settings.shadow
-        )
-        service.slipped = SlippedPods(server, service.state, judges, service.metrics)
-        service.cluster = LiveCluster(server, service.state, book, service.metrics, settings.namespace, settle)
-    else:
-        fill_state(service)
-        settle()
-    return service
-
-
-def settle() -> None:
-    """Exclude all objects built so far from garbage collection, so that it does not walk the whole cluster again.
-
-    A full collection over 5,000 nodes and 50,000 pods takes 40 ms (docs/reference/measurements.md#decoding), in the
-    middle of a request.
-    """
-    gc.collect()
-    gc.freeze()
-
-
-def serving_pair(settings: Settings) -> KeyPairFiles:
-    """Return the operator's own key pair, or one issued in the certificate directory.
-
-    Raises CertificateError.
-    """
-    if settings.own_certificate:
-        certificate, key = settings.own_certificate
-        return KeyPairFiles(certificate, key, certificate.with_name("ca.crt"))
-    return issue_if_needed(Path(settings.certs), now())
-
-
-def fill_state(service: Service) -> None:
-    """Fill the state with the demo fleet or the snapshots, and note which kinds were absent.
-
-    Raises SnapshotError, MalformedPod, and BadInput for an unknown demo fleet.
-    """
-    settings = service.settings
-    if settings.demo:
-        objects = demo_fleet(settings.demo_fleet)
-    else:
-        objects = [item for path in settings.snapshots for item in read_snapshot(str(path), read_snapshot_file(path))]
-    counts = fill(service.state, objects)
-    service.absent = tuple(kind for kind in ALWAYS_PRESENT if not counts[kind])
-    service.synced, service.filled = True, time.monotonic()

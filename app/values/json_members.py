@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Typed reading of members of Kubernetes objects in JSON; a type that Kubernetes would refuse is a MalformedPod.
 
-In all functions `where` is the path of `parent` with a trailing dot, such as `spec.`, for error messages.
+In all functions `where` is the path of `parent` with a trailing dot, such as `spec.`, for error messages. The two
+functions without it read objects that were accepted before, and skip what has another type.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from app.values.errors import MalformedPod, OversizedPod
@@ -59,3 +60,15 @@ def strings(parent: Mapping[str, Any], key: str, where: str) -> Mapping[str, str
         if not isinstance(value, str):
             raise MalformedPod(f"{where}{key}[{name[:80]}]: got {json_type(value)}, wants a string")
     return mapping
+
+
+def object_if_any(parent: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Read an optional object; empty where it is absent or of another type."""
+    value = parent.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def objects_if_any(parent: Mapping[str, Any], key: str) -> Sequence[Mapping[str, Any]]:
+    """Read an optional list of objects without items of another type; empty where it is absent or no list."""
+    items = parent.get(key)
+    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else ()

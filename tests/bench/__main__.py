@@ -22,7 +22,8 @@ from app.api.extender_routes import filter_nodes, prioritize
 from app.api.wire import decode_extender_args, encode
 from app.cluster.files import shipped_policies
 from app.kube.pods import read_pod
-from app.server.service import Service, settle
+from app.server.composition import settle
+from app.server.service import Service
 from app.telemetry.logs import LOGGER
 from app.telemetry.metrics import Metrics
 from tests.bench import explaining, watching

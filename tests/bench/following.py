@@ -28,7 +28,7 @@ from app.cluster.files import shipped_policies
 from app.cluster.live import LiveCluster
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.state import State
-from app.server.service import settle
+from app.server.composition import settle
 from app.telemetry.metrics import Metrics
 from app.tls.serving_certificates import issue_if_needed
 from tests.bench.fleet import node, pods

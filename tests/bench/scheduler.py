@@ -35,7 +35,12 @@ VARIANTS = (
     "none", "Go no-op", "echo", "packing echo", "all", "shortlist", "plain shortlist", "shortlist, scored", "best",
     "plain best", "echo single",
 )  # fmt: skip
-"""`all`, `shortlist` and `best` are ours, by --filter-answer; `scored` is a shortlist with prioritize asked as well."""
+"""The extenders that are compared, by name.
+
+`none` is the scheduler alone. `Go no-op` and `echo` are extenders in Go and Python that keep every node; `packing echo`
+scores them so that pods are packed, and `echo single` is not asked for scores. `all`, `shortlist` and `best` are ours, by
+--filter-answer; with `scored` prioritize is asked as well, and with `plain` the connection has no TLS.
+"""
 
 
 @dataclass(frozen=True, slots=True)

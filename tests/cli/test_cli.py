@@ -15,7 +15,7 @@ from app.cli.main import app, main
 from app.cli.serve import authority
 from app.cluster.files import shipped_policies
 from app.demo.sample_fleets import demo_fleet
-from app.server.service import build
+from app.server.composition import build
 from app.settings import Settings
 from app.tls.serving_certificates import issue_if_needed
 from app.values.errors import BadInput, PolicyError

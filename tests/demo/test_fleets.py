@@ -12,7 +12,7 @@ from app.demo.notation import DemoFleet, NodePool, fleet_names, read_fleet
 from app.demo.sample_fleets import demo_fleet
 from app.explain.pending_pod import explain
 from app.knowledge.products import normal_form
-from app.server.service import build
+from app.server.composition import build
 from app.settings import Settings
 from app.values.errors import BadInput
 from app.values.steps import finish

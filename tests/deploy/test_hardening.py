@@ -148,7 +148,7 @@ def test_configuration_of_the_second_scheduler_is_the_one_we_write_and_nothing_i
     text = path.read_text("utf-8")
     plan = ConfigurationPlan("second", URLS["second"], b"", managed_resources((), knowledge()))
 
-    assert text.partition("\n")[2].strip() == write(plan).strip()
+    assert text.partition("\n")[2] == write(plan)
     assert verify(str(path), text) == []
 
 

@@ -10,7 +10,6 @@ import asyncio
 import copy
 import re
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,43 +18,19 @@ from typing import Any
 from app.cli.explain import OPTIONAL, snapshot_of
 from app.cluster.access import find_cluster
 from app.cluster.list_once import read_objects
-from app.explain.explanation import Explanation, NodeVerdict
 from app.explain.pending_pod import explain
 from app.explain.survey import ClusterSnapshot
-from app.intree.causes import InTreeCause
-from app.intree.checks import UNSELECTED, PodConstraints, node_affinity_matches, read_pod_constraints, resources_left
 from app.intree.existing_pods import REQUIRED
 from app.kube.api_kinds import FLEET
 from app.kube.gpu_usage import FINISHED
 from app.kube.pods import DECISION
-from app.values.reasons import Code
 from app.values.steps import finish
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import pod_path
 from tests.controlplane.kubectl import Object
+from tests.e2e.scheduler_messages import expected_message, without_extender_reasons
 from tests.e2e.stage import eventually, read_pod
 
-LACKING = {"ResourceNotOffered", "RequestExceedsNode", "InsufficientGPUs", "GhostGPUs"}
-"""Codes of what kube-scheduler counts itself, and reports as Insufficient with the rest of NodeResourcesFit."""
-FITS_NOT = InTreeCause.InsufficientResource.name
-FIT = {FITS_NOT, InTreeCause.TooManyPods.name, *LACKING}
-PLUGINS = (
-    {InTreeCause.NodeUnschedulable.name},
-    {InTreeCause.NodeNameMismatch.name},
-    {InTreeCause.UntoleratedTaint.name},
-    {InTreeCause.NodeAffinityMismatch.name},
-    {InTreeCause.HostPortTaken.name},
-    FIT,
-    {InTreeCause.VolumeNodeAffinityConflict.name},
-    {InTreeCause.TopologySpreadConflict.name},
-    {
-        InTreeCause.PodAffinityMismatch.name,
-        InTreeCause.PodAntiAffinityConflict.name,
-        InTreeCause.ExistingPodAntiAffinity.name,
-    },
-)
-"""Causes by plugin, in the order of filtering; the scheduler names those of the first plugin that refuses."""
-OURS_ALONE = {code.name for code in Code} - LACKING
 MOST_POSED = 20
 """Most pods that are created again, of about 500. Each takes a second or two; a change of the cluster affects fewer."""
 ATTEMPTS = 3
@@ -142,7 +117,7 @@ def difference(pod: Object, answer: Answer, world: ClusterSnapshot, asks_extende
     """
     explanation = finish(explain(pod, world, live=True, by_node=True, find_fixes=False))
     if answer.node:
-        bound = explanation.bound and _without_extender_reasons(explanation.bound, asks_extender)
+        bound = explanation.bound and without_extender_reasons(explanation.bound, asks_extender)
         if bound is None or bound.node != answer.node:
             return f"is bound to {answer.node}, we say {bound}"
         return "" if bound.fits else f"is bound to {answer.node}, we say {bound.messages}"
@@ -167,94 +142,6 @@ def _without_taints(message: str) -> tuple[str, int]:
 
 
 _TAINTED_NODES = re.compile(r"(\d+) node\(s\) had untolerated taint(?:\(s\)| \{[^}]*\})(?:, )?")
-
-
-def expected_message(pod: Object, explanation: Explanation, world: ClusterSnapshot, asks_extender: bool) -> str | None:
-    """Write the message that kube-scheduler will give for a pod, or None where explain says that the pod fits.
-
-    The form is that of FitError.Error in kube-scheduler's types.go. Where affinity that admission wrote refuses a node,
-    explain gives the cause of that affinity, which kube-scheduler does not know.
-    """
-    if explanation.in_tree and explanation.in_tree[0].reason == InTreeCause.SchedulingGated.name:
-        return ""
-    pod_constraints = read_pod_constraints(pod, lambda _resource: False)
-    verdicts = [
-        _as_the_scheduler_reports(verdict, pod_constraints, world, asks_extender)
-        for verdict in explanation.verdicts or ()
-    ]
-    if explanation.unjudged:
-        verdicts = [_refused_by_dra(verdict) if verdict.fits else verdict for verdict in verdicts]
-    if any(verdict.fits for verdict in verdicts):
-        return None
-    if not verdicts:
-        return "no nodes available to schedule pods"
-    counted = predicted_reasons(verdicts, named_nodes(pod))
-    histogram = ", ".join(sorted(f"{n} {text}" for text, n in counted.items()))
-    return f"0/{explanation.nodes} nodes are available: {histogram}."
-
-
-def _without_extender_reasons(verdict: NodeVerdict, asks_extender: bool) -> NodeVerdict:
-    """Leave out the reasons that only our extender gives, where the scheduler does not call it."""
-    if asks_extender or verdict.fits:
-        return verdict
-    reasons = [reason for reason in zip(verdict.reasons, verdict.messages, strict=True) if reason[0] not in OURS_ALONE]
-    return NodeVerdict(
-        verdict.node, not reasons, tuple(code for code, _ in reasons), tuple(text for _, text in reasons)
-    )
-
-
-def _refused_by_dra(verdict: NodeVerdict) -> NodeVerdict:
-    """Return the verdict on a node that fits in all but its devices, as refused for them (dynamicresources.go)."""
-    return NodeVerdict(verdict.node, fits=False, reasons=("resourceClaims",), messages=("cannot allocate all claims",))
-
-
-def _as_the_scheduler_reports(
-    verdict: NodeVerdict, pod_constraints: PodConstraints, world: ClusterSnapshot, asks_extender: bool
-) -> NodeVerdict:
-    """Return a verdict as kube-scheduler reports it: GPUs counted like CPU, admission's affinity like any other."""
-    if verdict.fits:
-        return verdict
-    seen, node = _without_extender_reasons(verdict, asks_extender), world.nodes[verdict.node]
-    reasons = list(zip(seen.reasons, seen.messages, strict=True))
-    if short := [resource.message for resource in resources_left(pod_constraints, node, world.used.get(node.name, {}))]:
-        reasons = [*((FITS_NOT, text) for text in short), *(reason for reason in reasons if reason[0] not in FIT)]
-    if InTreeCause.NodeAffinityMismatch.name not in seen.reasons and any(
-        node_affinity_matches(pod_constraints, node, {})
-    ):
-        reasons.append((InTreeCause.NodeAffinityMismatch.name, UNSELECTED))
-    return NodeVerdict(seen.node, not reasons, tuple(code for code, _ in reasons), tuple(text for _, text in reasons))
-
-
-def predicted_reasons(verdicts: list[NodeVerdict], names: set[str] | None = None) -> Counter[str]:
-    """Count the reasons that kube-scheduler will give: per node those of the first plugin that refuses it, or ours.
-
-    `names` holds the only nodes that it considers, where node affinity names them (NodeAffinity PreFilter).
-    """
-    texts: Counter[str] = Counter()
-    for verdict in verdicts:
-        if names is not None and verdict.node not in names:
-            texts["node(s) didn't satisfy plugin(s) [NodeAffinity]"] += 1
-            continue
-        reasons = list(zip(verdict.reasons, verdict.messages, strict=True))
-        plugin = next((codes for codes in PLUGINS if codes & set(verdict.reasons)), None)
-        if plugin is None:
-            texts.update([reasons[0][1]])
-            continue
-        theirs = [text.partition(": ")[0] for code, text in reasons if code in plugin]
-        texts.update(set(theirs) if plugin is FIT else theirs[:1])
-    return texts
-
-
-def named_nodes(pod: Object) -> set[str] | None:
-    """List the nodes that required node affinity names, or None where a term names none."""
-    required = ((pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED) or {}
-    node_names: set[str] = set()
-    for term in required.get("nodeSelectorTerms") or ():
-        fields = [field for field in term.get("matchFields") or () if field["operator"] == "In"]
-        if not fields:
-            return None
-        node_names.update(*(field["values"] for field in fields))
-    return node_names or None
 
 
 def _difference_when_created_again(

@@ -16,7 +16,7 @@ from app.intree.existing_pods import REQUIRED
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, kubelets, node_object, pod_path
 from tests.controlplane.kubectl import Object
-from tests.e2e.agreement import LACKING, predicted_reasons
+from tests.e2e.scheduler_messages import LACKING, predicted_reasons
 from tests.e2e.stage import (
     Service,
     create_namespace,

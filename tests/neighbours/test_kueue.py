@@ -117,9 +117,9 @@ def queued(plane: ControlPlane, namespace: str, quota: Mapping[str, Mapping[str,
 def admission_of(plane: ControlPlane, namespace: str, name: str) -> tuple[str, Mapping[str, str]]:
     """Wait until Kueue has admitted a Job or a Pod, and return the flavour and what it counts."""
     eventually(f"{name} is admitted", lambda: counted(plane, namespace, name))
-    found = counted(plane, namespace, name)
-    assert found is not None
-    return found
+    admission = counted(plane, namespace, name)
+    assert admission is not None
+    return admission
 
 
 def pods_of_job(plane: ControlPlane, namespace: str, count: int = 2) -> list[Object]:

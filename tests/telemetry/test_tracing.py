@@ -205,7 +205,7 @@ def test_collector_that_does_not_answer_holds_up_neither_requests_nor_the_end(
 OFF = """
 import asyncio, json, sys
 from pathlib import Path
-from app.server.service import build
+from app.server.composition import build
 from app.server.listeners import Listeners
 from app.settings import Settings
 listeners = Listeners(build(Settings(demo=True, certs=Path(sys.argv[1]), port=0, ops_port=0, ui_address="127.0.0.1:0")))
