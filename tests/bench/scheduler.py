@@ -38,8 +38,8 @@ VARIANTS = (
 """The extenders that are compared, by name.
 
 `none` is the scheduler alone. `Go no-op` and `echo` are extenders in Go and Python that keep every node; `packing echo`
-scores them so that pods are packed, and `echo single` is not asked for scores. `all`, `shortlist` and `best` are ours, by
---filter-answer; with `scored` prioritize is asked as well, and with `plain` the connection has no TLS.
+scores them so that pods are packed, and `echo single` is not asked for scores. `all`, `shortlist` and `best` are ours,
+by --filter-answer; with `scored` prioritize is asked as well, and with `plain` the connection has no TLS.
 """
 
 
