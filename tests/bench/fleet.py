@@ -21,6 +21,7 @@ MAKES = (
 CORES = 128
 CPU = (1, 2, 4, 8, 12)
 """CPU cores that a pod requests."""
+ZONE = "topology.kubernetes.io/zone"
 PADDING = {f"example.com/label-{index}": f"value-{index}" for index in range(40)}
 """Real nodes carry some 56 labels (docs/reference/measurements.md#decoding)."""
 
@@ -35,7 +36,7 @@ def node(index: int) -> dict[str, Any]:
     product, driver, amount = MAKES[index % len(MAKES)]
     amounts, labels = (
         {"nvidia.com/gpu": amount, "cpu": CORES},
-        {**labels_of(product), "nvidia.com/gpu.count": str(amount)},
+        {**labels_of(product), "nvidia.com/gpu.count": str(amount), ZONE: "zone-" + "abc"[index % 3]},
     )
     if product.endswith("-SHARED"):  # one GPU, as many time-slices
         labels |= {"nvidia.com/gpu.replicas": str(amount), "nvidia.com/gpu.count": "1"}

@@ -56,8 +56,8 @@ def add_pods(api: Api, namespace: str, pods: Iterable[Object]) -> None:
 
 def one_gpu_pods(count: int, scheduler: str) -> Iterator[Object]:
     """Write pods of one GPU each for one scheduler."""
-    resources = {"limits": {"nvidia.com/gpu": "1", "cpu": "1", "memory": "4Gi"}}
     for index in range(count):
+        resources = {"limits": {"nvidia.com/gpu": "1", "cpu": "1", "memory": "4Gi"}}
         yield {
             "metadata": {"name": f"load-{index}"},
             "spec": {

@@ -14,14 +14,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench.load import add_fleet, add_pods, one_gpu_pods
+from tests.bench.load import add_fleet, add_pods
+from tests.bench.workloads import WORKLOADS
 from tests.controlplane.binaries import NOOP_EXTENDER, Binaries, find_binaries
 from tests.controlplane.cluster import ControlPlane, Scheduler, control_plane
 from tests.controlplane.kubectl import Object
@@ -50,6 +50,7 @@ class Setup:
     nodes: int
     pods: int
     percentage: int | None
+    workload: str = "one GPU"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--setups", default="0,1,2,3", help="which of the four set-ups")
     parser.add_argument("--variants", default=",".join(VARIANTS), help="which extenders")
+    parser.add_argument("--workload", default="one GPU", choices=WORKLOADS, help="what the pods ask for")
     words = parser.parse_args()
     binaries = find_binaries()
     if isinstance(binaries, str):
@@ -83,7 +85,7 @@ def main() -> int:
         return 2
     console = Console(highlight=False, width=150)
     for index in words.setups.split(","):
-        setup = SETUPS[int(index)]
+        setup = replace(SETUPS[int(index)], workload=words.workload)
         runs = measure(binaries, setup, words.rounds, words.variants.split(","), console)
         console.print(report(setup, runs))
     return 0
@@ -180,10 +182,14 @@ def plain_configuration(address: str) -> Object:
 def play(plane: ControlPlane, setup: Setup, variant: str, process: Process | None, extender: Object | None) -> Run:
     """Create the pods, start a scheduler, and time it from its first to its last binding."""
     name = "load-" + variant.replace(" ", "-").lower()
-    add_pods(plane.api, WHERE, one_gpu_pods(setup.pods, name))
+    workload = WORKLOADS[setup.workload]
+    profiles = [f"{name}-{number}" for number in range(workload.profiles)]
+    add_pods(plane.api, WHERE, workload.pods(setup.pods, profiles))
+    if extender and workload.every_pod:
+        extender = {key: value for key, value in extender.items() if key != "managedResources"}
     cpu = process.cpu_seconds() if process else 0.0
     with bindings(plane) as moments:
-        scheduler = plane.start_scheduler(scheduler_document(name, setup, extender), name)
+        scheduler = plane.start_scheduler(scheduler_document(profiles, setup, extender), name)
         wait_until("every pod is bound", lambda: len(moments) >= setup.pods, LIMIT_SECONDS, scheduler.process)
     try:
         return Run(
@@ -225,15 +231,13 @@ def bindings(plane: ControlPlane) -> Iterator[dict[str, float]]:
         thread.join(10)
 
 
-def scheduler_document(name: str, setup: Setup, extender: Object | None) -> Object:
+def scheduler_document(profiles: list[str], setup: Setup, extender: Object | None) -> Object:
     """Write the whole configuration."""
-    profile: dict[str, Any] = {"schedulerName": name}
-    if setup.percentage is not None:
-        profile["percentageOfNodesToScore"] = setup.percentage
+    sampling = {} if setup.percentage is None else {"percentageOfNodesToScore": setup.percentage}
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
-        "profiles": [profile],
+        "profiles": [{"schedulerName": name, **sampling} for name in profiles],
         **({"extenders": [extender]} if extender else {}),
     }
 
@@ -247,7 +251,8 @@ def algorithm_seconds(scheduler: Scheduler) -> float:
 def report(setup: Setup, runs: dict[str, list[Run]]) -> Table:
     """Write the table of the medians and the paired ratios."""
     sampling = "default sampling" if setup.percentage is None else f"{setup.percentage} % of nodes scored"
-    title = f"make bench-scheduler: {setup.nodes:,} nodes, {setup.pods:,} pods, {sampling}, {len(runs['none'])} rounds"
+    rounds = f"{setup.workload}, {len(runs['none'])} rounds"
+    title = f"make bench-scheduler: {setup.nodes:,} nodes, {setup.pods:,} pods, {sampling}, {rounds}"
     table = Table(title=title, title_justify="left", header_style="bold")
     heads = ("extender", "pods/s", "÷ none", "quartiles", "algorithm ms/pod", "scheduler CPU ms", "its CPU ms")
     for head in heads:
