@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.controlplane.module_files import CHOICE, default_minor, kubernetes_version, minors
 from tests.longtable import Seen, read
-from tests.tiers import SHARED, TIERS
+from tests.tiers import SHARED, selection
 
 ROOT = Path(__file__).parent.parent
 REPORTS = ROOT / ".pytest_cache" / "kubernetes"
@@ -54,7 +54,7 @@ def run(minor: str) -> int:
     built = subprocess.run([sys.executable, "-m", "tests.controlplane.binaries"], env=env, check=False).returncode
     if built:
         return built
-    pytest = [sys.executable, "-m", "pytest", *SHARED, "-m", TIERS["kubernetes"]]
+    pytest = [sys.executable, "-m", "pytest", *SHARED, *selection("kubernetes")]
     report = f"--junitxml={REPORTS / minor}.xml"
     return subprocess.run([*pytest, report], env=env, check=False).returncode
 
