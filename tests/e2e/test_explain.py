@@ -16,7 +16,7 @@ from app.intree.existing_pods import REQUIRED
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, kubelets, node_object, pod_path
 from tests.controlplane.kubectl import Object
-from tests.e2e.scheduler_messages import LACKING, predicted_reasons
+from tests.e2e.scheduler_messages import FITS_NOT, LACKING, predicted_reasons
 from tests.e2e.stage import (
     Service,
     create_namespace,
@@ -94,10 +94,11 @@ EXPRESSIONS = (
 
 
 def as_the_scheduler_counts(verdict: Object) -> NodeVerdict:
-    """Read a verdict of explain; missing GPUs get the words of kube-scheduler."""
-    messages = (text if code not in LACKING else f"Insufficient {GPU}"
-                for code, text in zip(verdict["reasons"], verdict["messages"], strict=True))  # fmt: skip
-    return NodeVerdict(verdict["node"], verdict["fits"], tuple(verdict["reasons"]), tuple(messages))
+    """Read a verdict of explain; a lack of GPUs becomes kube-scheduler's own refusal for it."""
+    told = zip(verdict["reasons"], verdict["messages"], strict=True)
+    reasons = [(FITS_NOT, f"Insufficient {GPU}") if code in LACKING else (code, text) for code, text in told]
+    codes, messages = zip(*reasons, strict=True) if reasons else ((), ())
+    return NodeVerdict(verdict["node"], verdict["fits"], codes, messages)
 
 
 def counted_reasons(text: str) -> Counter[str]:
