@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 from typing import IO
 
 from tests.realnodes.sandbox import missing
@@ -68,16 +68,6 @@ BESIDE = "nodes"
 time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A tier at work: when it began by the monotonic clock, and the file that it writes to, if any."""
-
-    tier: str
-    process: subprocess.Popen[bytes]
-    began: float
-    output: IO[bytes] | None
-
-
 def selection(tier: str) -> tuple[str, ...]:
     """Write the arguments that select the tests of a tier, from their files alone: to read all takes 15 s of CPU."""
     if tier == "test":
@@ -86,28 +76,25 @@ def selection(tier: str) -> tuple[str, ...]:
     return "-m", f"{mark} and not long", *dict.fromkeys(name.partition("::")[0] for name in MARKS[mark])
 
 
-def start(tier: str, output: IO[bytes] | None = None) -> Running:
-    """Start a tier, which writes to `output`; without one, as this process does."""
+def run(tier: str, output: IO[bytes] | None = None) -> int:
+    """Run a tier, which writes to `output`, or else as this process does; return pytest's exit code.
+
+    Prints how long it took, and the CPU time of it and its children.
+    """
     pytest = (sys.executable, "-m", "pytest")
     command = (
         (*SANDBOX, *pytest, *selection(tier))
         if tier == "nodes" and not missing()
         else (*pytest, *SHARED, *selection(tier))
     )
+    began = time.monotonic()
     process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT if output else None)
-    return Running(tier, process, time.monotonic(), output)
-
-
-def finish(running: Running) -> int:
-    """Wait for a tier and return its exit code; print its output, its time, and the CPU time with its children."""
-    _, status, spent = os.wait4(running.process.pid, 0)
-    running.process.returncode = os.waitstatus_to_exitcode(status)
-    if running.output:
-        running.output.seek(0)
-        shutil.copyfileobj(running.output, sys.stdout.buffer)
-    took = time.monotonic() - running.began
-    print(f"{running.tier}: {took:.0f} s, {spent.ru_utime + spent.ru_stime:.0f} s of CPU", flush=True)
-    return running.process.returncode
+    _, status, spent = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    figures = f"{tier}: {time.monotonic() - began:.0f} s, {spent.ru_utime + spent.ru_stime:.0f} s of CPU\n"
+    (output or sys.stdout.buffer).write(figures.encode())
+    sys.stdout.flush()
+    return process.returncode
 
 
 def main(tiers: list[str]) -> int:
@@ -116,15 +103,13 @@ def main(tiers: list[str]) -> int:
     `nodes` runs beside the others, since it is one process that often waits. Its output follows theirs.
     """
     if tiers == [BESIDE] or BESIDE not in tiers:
-        return first_failure(finish(start(tier)) for tier in tiers)
-    with tempfile.TemporaryFile() as output:
-        beside = start(BESIDE, output)
-        try:
-            codes = [finish(start(tier)) for tier in tiers if tier != BESIDE]
-            codes.append(finish(beside))
-        finally:
-            if beside.process.returncode is None:
-                beside.process.terminate()
+        return first_failure(map(run, tiers))
+    with tempfile.TemporaryFile() as output, ThreadPoolExecutor(1) as beside:
+        nodes = beside.submit(run, BESIDE, output)
+        codes = [run(tier) for tier in tiers if tier != BESIDE]
+        codes.append(nodes.result())
+        output.seek(0)
+        shutil.copyfileobj(output, sys.stdout.buffer)
     return first_failure(codes)
 
 
