@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from io import BytesIO
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.types import Receive, Scope
 
 from app.api.wire import ORDINARY
 from app.values.errors import WireError
@@ -45,19 +45,22 @@ class BodyReader:
         self._small_bytes = 0
 
     @asynccontextmanager
-    async def read(self, request: Request, limit: int) -> AsyncIterator[bytes]:
+    async def read(self, scope: Scope, receive: Receive, limit: int) -> AsyncIterator[bytes]:
         """Read a body, and count it while it is being answered.
 
         Raises WireError 413 above the limit, 503 for a third large body or too many bytes, 400 if the caller has gone.
         """
-        announced = request.headers.get("content-length", "")
-        if announced.isdecimal() and int(announced[:20]) > limit:
+        announced = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
+        if announced.isdigit() and int(announced[:20]) > limit:
             raise _too_large(limit)
+        first, more = await _next_part(receive)
+        if not more and len(first) <= min(limit, ORDINARY):  # as nearly all do
+            yield first
+            return
         buffer = BytesIO()
-        first = b""
-        size, small, large = 0, 0, 0
+        part, size, small, large = first, 0, 0, 0
         try:
-            async for part in request.stream():
+            while True:
                 size += len(part)
                 if size > limit:
                     raise _too_large(limit)
@@ -73,9 +76,10 @@ class BodyReader:
                     buffer.write(first)
                     buffer.write(part)
                     first = b""
+                if not more:
+                    break
+                part, more = await _next_part(receive)
             yield first or buffer.getvalue()  # shares memory with the buffer: no second copy of a large body
-        except ClientDisconnect as error:
-            raise WireError(400, "body: the caller went away") from error
         finally:
             self._large -= large > 0
             self._large_bytes -= large
@@ -93,6 +97,14 @@ class BodyReader:
             raise WireError(503, f"busy with {LARGE_BYTES_AT_ONCE >> 20} MiB of large bodies")
         self._large += new
         self._large_bytes += size
+
+
+async def _next_part(receive: Receive) -> tuple[bytes, bool]:
+    """Return the next part of a body, and whether more follows. Raises WireError 400 if the caller has gone."""
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise WireError(400, "body: the caller went away")
+    return message.get("body", b""), message.get("more_body", False)
 
 
 def _too_large(limit: int) -> WireError:
