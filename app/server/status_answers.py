@@ -19,7 +19,7 @@ LENGTH_AND_CLOSE = b"connection: close\r\n" + LENGTH_AND_END
 
 
 class AnswerHeads:
-    """The first bytes of JSON answers by status, made again whenever uvicorn has made its headers again for the date."""
+    """The first bytes of JSON answers by status, made again whenever uvicorn has renewed the date in its headers."""
 
     def __init__(self) -> None:
         self._headers: Headers = []
