@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Generator
+from contextlib import AbstractAsyncContextManager, nullcontext
 
 from fastapi import FastAPI
 from starlette.datastructures import QueryParams
@@ -42,6 +43,7 @@ EXTENDER_VERBS: tuple[tuple[str, Verb], ...] = (
     ("prioritize", prioritize_steps),
     ("preempt", preempt_steps),
 )
+NO_DEADLINE: AbstractAsyncContextManager[object] = nullcontext()
 ADMISSION_VERBS = ("mutate", "validate")
 
 
@@ -113,13 +115,16 @@ class WebhookRoutes:
 
         return Endpoint(self, verb, lambda: extender_limit(len(self._backend.nodes)), answer)
 
-    async def respond(self, verb: str, limit: int, answer: Answering, scope: Scope, receive: Receive) -> Answer:
+    async def respond(
+        self, verb: str, limit: Callable[[], int], answer: Answering, scope: Scope, receive: Receive
+    ) -> Answer:
         """Answer a request for a verb, count it, and measure the time; every error becomes an answer."""
         started = self._clock()
         query = scope["query_string"]
         patience = seconds_to_answer(QueryParams(query).get("timeout")) if query else None
         try:
-            async with asyncio.timeout(patience), self._bodies.read(scope, receive, limit) as body:
+            deadline = asyncio.timeout(patience) if patience is not None else NO_DEADLINE
+            async with deadline, self._bodies.read(scope, receive, limit) as body:
                 content, outcome = await self._decide(verb, answer, body)
             if patience is not None and self._clock() - started > patience:
                 raise TimeoutError
@@ -130,8 +135,7 @@ class WebhookRoutes:
             response, outcome = self._too_late(verb)
         except Exception:  # noqa: BLE001  # a bug becomes a 500, and failurePolicy decides
             response, outcome = self._fail(verb)
-        self._metrics.requests.labels(verb, outcome).inc()
-        self._metrics.duration.labels(verb).observe(self._clock() - started)
+        self._metrics.request_answered(verb, outcome, self._clock() - started)
         return response
 
     async def _decide(self, verb: str, answer: Answering, body: bytes) -> tuple[bytes, str]:
@@ -201,5 +205,5 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        answer = await self._routes.respond(self._verb, self._limit(), self._answer, scope, receive)
+        answer = await self._routes.respond(self._verb, self._limit, self._answer, scope, receive)
         await send_answer(answer, scope, send)

@@ -33,7 +33,7 @@ def create_web_app(backend: Backend, page: WebPages | None = None) -> FastAPI:
     def json_route(answer: Callable[[Any, Request], Awaitable[Any]]) -> Callable[[Request], Any]:
         async def handle(request: Request) -> Response:
             try:
-                async with bodies.read(request.scope, request.receive, ADMISSION_LIMIT) as body:
+                async with bodies.read(request.scope, request.receive, lambda: ADMISSION_LIMIT) as body:
                     return Response(encode(await answer(decode_json(body), request)), media_type=JSON)
             except WireError as error:
                 headers = {"Retry-After": str(RETRY_SECONDS)} if error.status in (429, 503) else None

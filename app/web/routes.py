@@ -168,7 +168,7 @@ class WebPages:
 
     async def dry_run(self, request: Request, bodies: BodyReader) -> Response:
         """Show what admission would do to a pasted pod or workload."""
-        async with bodies.read(request.scope, request.receive, PASTED_LIMIT) as body:
+        async with bodies.read(request.scope, request.receive, lambda: PASTED_LIMIT) as body:
             sent = dict(parse_qsl(body.decode("utf-8", "replace"), max_num_fields=4)).get("pod", "")
         try:
             async with self._queue.turn():

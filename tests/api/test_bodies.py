@@ -33,7 +33,7 @@ def test_large_body_is_held_once() -> None:
     async def read() -> tuple[int, int]:
         tracemalloc.start()
         try:
-            async with BodyReader().read(*sent(SIZE), EXTENDER_LIMIT) as body:
+            async with BodyReader().read(*sent(SIZE), lambda: EXTENDER_LIMIT) as body:
                 return len(body), tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
@@ -47,7 +47,7 @@ def test_large_body_is_held_once() -> None:
 @pytest.mark.parametrize("pieces", [1, 2, 3, 9])
 def test_body_is_read_in_the_order_of_its_pieces(pieces: int) -> None:
     async def read() -> bytes:
-        async with BodyReader().read(*sent(pieces * MIB), EXTENDER_LIMIT) as body:
+        async with BodyReader().read(*sent(pieces * MIB), lambda: EXTENDER_LIMIT) as body:
             return body
 
     assert asyncio.run(read()) == b"".join(bytes([number]) * MIB for number in range(pieces, 0, -1))
@@ -59,11 +59,11 @@ def test_large_bodies_are_bounded_in_all_and_give_their_bytes_back() -> None:
 
     async def read() -> tuple[int, int]:
         bodies = BodyReader()
-        async with bodies.read(*sent(first), EXTENDER_LIMIT):
+        async with bodies.read(*sent(first), lambda: EXTENDER_LIMIT):
             with pytest.raises(WireError) as caught:
-                async with bodies.read(*sent(first), EXTENDER_LIMIT):
+                async with bodies.read(*sent(first), lambda: EXTENDER_LIMIT):
                     pass
-        async with bodies.read(*sent(first), EXTENDER_LIMIT) as body:
+        async with bodies.read(*sent(first), lambda: EXTENDER_LIMIT) as body:
             return caught.value.status, len(body)
 
     assert asyncio.run(read()) == (503, first)
