@@ -7,11 +7,11 @@ No await and no I/O: each verb reads the state as it stands and answers (docs/re
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import msgspec
 
+from app.api.asked_pods import AskedPod, read_asked
 from app.api.backend import Backend
 from app.api.filter_choice import FittingNodes, chosen
 from app.api.victims import check_candidates, meta_victims, victim_uids
@@ -19,14 +19,12 @@ from app.api.wire import (
     ExtenderArgs,
     HostPriority,
     check_bulk,
-    decode_asked_pod,
     decode_extender_args,
     decode_node,
     decode_preemption_args,
     encode,
 )
 from app.cluster.verdict_cache import VerdictTable
-from app.intree.soft_constraints import SoftConstraints
 from app.kube.pods import Pod
 from app.nodes.model import Node
 from app.nodes.reading import read_node
@@ -38,15 +36,11 @@ from app.values.errors import BadInput, WireError
 from app.values.reasons import Code, reason
 from app.values.steps import finish
 
-PODS_KEPT = 64
-LARGEST_KEPT_BYTES = 1 << 16
-"""A scheduler asks about a pod twice within milliseconds; the bodies kept for that are 4 MiB at most."""
 MOST_NAMES = 20_000
 """Most names of a request; twice the known nodes where that is more. Kubernetes supports 5,000 nodes, and prioritize
 takes 30 ms for 20,000."""
 NODES_AT_ONCE = 32
 """Whole nodes read and judged between two rests of the event loop; they take 1 ms (measured)."""
-AskedPod = tuple[Pod, SoftConstraints]
 NO_NODES: Mapping[str, str] = {}
 NO_COUNTS: Mapping[str, int] = {}
 NOT_KNOWN = reason(Code.NodeNotKnown, "node not known to gpu-usher yet", "a node seen in the watch")
@@ -258,15 +252,3 @@ def _asked_demand(pod: Pod, backend: Backend) -> Demand:
     demand = backend.demand(pod)
     backend.note_scheduler_request(pod, demand)
     return demand
-
-
-def read_asked(raw: bytes) -> AskedPod:
-    """Read the pod of a request and its soft constraints; prioritize sends the same bytes as filter, read once.
-
-    Raises WireError 400.
-    """
-    body = bytes(raw)
-    return _read_small(body) if len(body) <= LARGEST_KEPT_BYTES else decode_asked_pod(body)
-
-
-_read_small = lru_cache(PODS_KEPT)(decode_asked_pod)
