@@ -7,6 +7,7 @@ costs one look-up per name, not a filter run per node. Tests compare the cache w
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from app.cluster.verdicts import VERDICTS_SPARE, KnownFleet, Verdicts, class_key
 from app.placement.engine import class_share, combine, scoring_plan
@@ -30,6 +31,7 @@ class VerdictTable:
         "_plan",
         "_shares",
         "_state",
+        "_values",
         "_verdicts",
         "_weighed",
         "behind",
@@ -54,6 +56,7 @@ class VerdictTable:
         self._shares: dict[Hashable, tuple[float, float]] = {}
         self._weighed: dict[str, float] = {}
         self._others: dict[str, float] = {}
+        self._values: dict[float, float] = {}
 
     def renew(self) -> None:
         """Judge the nodes that changed since the last call, and weigh those again that were asked about."""
@@ -62,12 +65,16 @@ class VerdictTable:
             return
         self._verdicts.renew()
         changed = self._state.changes.since(self._generation) if self._generation >= 0 else None
-        if changed is None or len(self._shares) > 2 * len(self._state.nodes) + VERDICTS_SPARE:
-            for kept in (self._weighed, self._others, self._shares):
-                kept.clear()
+        if changed is None or self._overgrown():
+            kept: tuple[dict[Any, Any], ...] = (self._weighed, self._others, self._shares, self._values)
+            for contents in kept:
+                contents.clear()
         else:
             self._weigh_again(changed)
         self._generation = generation
+
+    def _overgrown(self) -> bool:
+        return max(len(self._shares), len(self._values)) > 2 * len(self._state.nodes) + VERDICTS_SPARE
 
     def _weigh_again(self, changed: Iterable[str]) -> None:
         asked = []
@@ -103,9 +110,10 @@ class VerdictTable:
         return [weighed[name] if name in weighed else others.get(name, 0.0) for name in names]
 
     def _weigh(self, names: Iterable[str]) -> None:
-        """Compute the totals of known nodes that have none yet."""
+        """Compute the totals of known nodes that have none yet; equal totals are one object, which is in the cache."""
         for name in ({*names} - self._weighed.keys() - self._others.keys()) & self._state.nodes.keys():
-            (self._weighed if name in self.feasible else self._others)[name] = self._total(name)
+            total = self._total(name)
+            (self._weighed if name in self.feasible else self._others)[name] = self._values.setdefault(total, total)
 
     def _total(self, name: str) -> float:
         node = self._state.nodes[name]
