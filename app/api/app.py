@@ -2,23 +2,29 @@
 """The application of the TLS listener: five verbs for the API server and the scheduler, and 404 for all else.
 
 Handlers take and return raw bytes, because pydantic models on this path would cost more than the decision
-(docs/reference/measurements.md#serving).
+(docs/reference/measurements.md#serving). For the same reason a POST to a verb goes to its handler before FastAPI's
+middlewares and routing, unless FastAPI makes spans of it (docs/benchmarks.md#http).
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Callable, Generator
+from contextlib import AbstractAsyncContextManager, nullcontext
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI
+from starlette.datastructures import QueryParams
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.admission_routes import review_steps
+from app.api.answers import Answer, send_answer
 from app.api.backend import Backend
 from app.api.bodies import ADMISSION_LIMIT, BodyReader, extender_limit
 from app.api.decision_line import Decision, count_refusals, decision_of_answer, decision_of_review, log_decision
 from app.api.decision_recorder import Recorder
+from app.api.direct_routes import DirectRoutes
 from app.api.extender_routes import ExtenderAnswer, filter_steps, preempt_steps, prioritize_steps
-from app.api.operations_routes import answer_unknown_routes, bare_app
+from app.api.operations_routes import answer_unknown_routes
 from app.api.recent_decisions import RecentDecisions
 from app.api.request_deadline import seconds_to_answer
 from app.api.retry_on_change import RetryOnChange, may_have_ended
@@ -29,7 +35,6 @@ from app.telemetry.logs import LOGGER, event
 from app.telemetry.metrics import Metrics
 from app.values.errors import WireError
 
-JSON = "application/json"
 Verb = Callable[[bytes, Backend], Generator[None, None, ExtenderAnswer]]
 Steps = Generator[None, None, tuple[bytes, Decision]]
 Answering = Callable[[bytes], Steps]
@@ -38,6 +43,7 @@ EXTENDER_VERBS: tuple[tuple[str, Verb], ...] = (
     ("prioritize", prioritize_steps),
     ("preempt", preempt_steps),
 )
+NO_DEADLINE: AbstractAsyncContextManager[object] = nullcontext()
 ADMISSION_VERBS = ("mutate", "validate")
 
 
@@ -51,14 +57,14 @@ def create_tls_app(
     recent: RecentDecisions | None = None,
 ) -> FastAPI:
     """Build the application. `role` is all, admission or extender; `clock` returns monotonic seconds."""
-    app = bare_app(tracing)
+    app = DirectRoutes(tracing)
     routes = WebhookRoutes(backend, metrics, clock, recorder, tracing, recent)
     if role != "extender":
         for verb in ADMISSION_VERBS:
-            app.add_route(f"/{verb}", routes.admission_route(verb), methods=["POST"])
+            app.add_direct_route(f"/{verb}", routes.admission_route(verb))
     if role != "admission":
         for verb, answer in EXTENDER_VERBS:
-            app.add_route(f"/scheduler/{verb}", routes.extender_route(verb, answer), methods=["POST"])
+            app.add_direct_route(f"/scheduler/{verb}", routes.extender_route(verb, answer))
     answer_unknown_routes(app)
     return app
 
@@ -86,7 +92,7 @@ class WebhookRoutes:
         self._retries = RetryOnChange(backend)
         self._queues = {verb: JobQueue(f"long answers of {verb}") for verb in (*ADMISSION_VERBS, *dict(EXTENDER_VERBS))}
 
-    def admission_route(self, verb: str) -> Callable[[Request], Awaitable[Response]]:
+    def admission_route(self, verb: str) -> ASGIApp:
         """Make the handler of mutate or validate."""
 
         def answer(body: bytes) -> Steps:
@@ -95,9 +101,9 @@ class WebhookRoutes:
             self._metrics.policies_matched(decision.policies, decision.result)
             return reviewed.body, decision
 
-        return self._route(verb, lambda: ADMISSION_LIMIT, answer)
+        return Endpoint(self, verb, lambda: ADMISSION_LIMIT, answer)
 
-    def extender_route(self, verb: str, verb_answer: Verb) -> Callable[[Request], Awaitable[Response]]:
+    def extender_route(self, verb: str, verb_answer: Verb) -> ASGIApp:
         """Make the handler of an extender verb."""
 
         def answer(body: bytes) -> Steps:
@@ -107,36 +113,35 @@ class WebhookRoutes:
                 self._metrics.evictions_prevented.inc(extender_answer.asked - extender_answer.kept)
             return extender_answer.body, decision_of_answer(extender_answer, self._backend)
 
-        return self._route(verb, lambda: extender_limit(len(self._backend.nodes)), answer)
+        return Endpoint(self, verb, lambda: extender_limit(len(self._backend.nodes)), answer)
 
-    def _route(
-        self, verb: str, limit: Callable[[], int], answer: Answering
-    ) -> Callable[[Request], Awaitable[Response]]:
-        async def handle(request: Request) -> Response:
-            started = self._clock()
-            patience = seconds_to_answer(request.query_params.get("timeout"))
-            try:
-                async with asyncio.timeout(patience), self._bodies.read(request, limit()) as body:
-                    content, outcome = await self._decide(verb, answer, body)
-                if patience is not None and self._clock() - started > patience:
-                    raise TimeoutError
-                response = Response(content, media_type=JSON)
-            except WireError as error:
-                response, outcome = self._refuse(verb, error)
-            except TimeoutError:
-                response, outcome = self._too_late(verb)
-            except Exception:  # noqa: BLE001  # a bug becomes a 500, and failurePolicy decides
-                response, outcome = self._fail(verb)
-            self._metrics.requests.labels(verb, outcome).inc()
-            self._metrics.duration.labels(verb).observe(self._clock() - started)
-            return response
-
-        return handle
+    async def respond(
+        self, verb: str, limit: Callable[[], int], answer: Answering, scope: Scope, receive: Receive
+    ) -> Answer:
+        """Answer a request for a verb, count it, and measure the time; every error becomes an answer."""
+        started = self._clock()
+        query = scope["query_string"]
+        patience = seconds_to_answer(QueryParams(query).get("timeout")) if query else None
+        try:
+            deadline = asyncio.timeout(patience) if patience is not None else NO_DEADLINE
+            async with deadline, self._bodies.read(scope, receive, limit) as body:
+                content, outcome = await self._decide(verb, answer, body)
+            if patience is not None and self._clock() - started > patience:
+                raise TimeoutError
+            response = Answer(content)
+        except WireError as error:
+            response, outcome = self._refuse(verb, error)
+        except TimeoutError:
+            response, outcome = self._too_late(verb)
+        except Exception:  # noqa: BLE001  # a bug becomes a 500, and failurePolicy decides
+            response, outcome = self._fail(verb)
+        self._metrics.request_answered(verb, outcome, self._clock() - started)
+        return response
 
     async def _decide(self, verb: str, answer: Answering, body: bytes) -> tuple[bytes, str]:
         """Decide, then count, log and record the decision; return the answer and the outcome for the metric."""
         content, decision, spent = await self._run_steps(verb, answer(body))
-        if verb == "filter":
+        if verb == "filter" and may_have_ended(decision):
             async for _ in self._retries.changes(decision):
                 content, decision, more = await self._run_steps(verb, answer(body))
                 spent += more
@@ -173,20 +178,32 @@ class WebhookRoutes:
                     return *end.value, spent + self._cpu() - started
                 spent += self._cpu() - started
 
-    def _refuse(self, verb: str, error: WireError) -> tuple[Response, str]:
-        if error.status == 413:
+    def _refuse(self, verb: str, error: WireError) -> tuple[Answer, str]:
+        too_large = error.status == 413
+        if too_large:
             self._metrics.oversized.labels(verb).inc()
         event(f"{verb} not answered", logging.WARNING, status=error.status, error=str(error))
-        headers = {"Connection": "close"} if error.status == 413 else None
-        return Response(status_body(error.status, str(error)), error.status, headers, JSON), f"http_{error.status}"
+        return Answer(status_body(error.status, str(error)), error.status, too_large), f"http_{error.status}"
 
-    def _too_late(self, verb: str) -> tuple[Response, str]:
+    def _too_late(self, verb: str) -> tuple[Answer, str]:
         """Answer after the caller's timeout: the API server has given up or will; failurePolicy decides (ADM-27)."""
         self._metrics.internal_errors.labels("deadline").inc()
         event(f"{verb} not answered in time", logging.ERROR)
-        return Response(status_body(503, f"gpu-usher: {verb} was too late"), 503, media_type=JSON), "http_503"
+        return Answer(status_body(503, f"gpu-usher: {verb} was too late"), 503), "http_503"
 
-    def _fail(self, verb: str) -> tuple[Response, str]:
+    def _fail(self, verb: str) -> tuple[Answer, str]:
         self._metrics.internal_errors.labels(verb).inc()
         LOGGER.exception("%s failed", verb)
-        return Response(status_body(500, f"gpu-usher: {verb} failed, see its log"), 500, media_type=JSON), "http_500"
+        return Answer(status_body(500, f"gpu-usher: {verb} failed, see its log"), 500), "http_500"
+
+
+class Endpoint:
+    """The ASGI application of one verb. `limit` returns the most bytes of a body at the time of a request."""
+
+    def __init__(self, routes: WebhookRoutes, verb: str, limit: Callable[[], int], answer: Answering) -> None:
+        self._routes, self._verb, self._limit, self._answer = routes, verb, limit, answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        answer = await self._routes.respond(self._verb, self._limit, self._answer, scope, receive)
+        await send_answer(answer, scope, send)

@@ -6,14 +6,12 @@ No await and no I/O: each verb reads the state as it stands and answers (docs/re
 
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from itertools import compress
-from operator import not_
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
+from app.api.asked_pods import AskedPod, read_asked
 from app.api.backend import Backend
 from app.api.filter_choice import FittingNodes, chosen
 from app.api.victims import check_candidates, meta_victims, victim_uids
@@ -21,13 +19,12 @@ from app.api.wire import (
     ExtenderArgs,
     HostPriority,
     check_bulk,
-    decode_asked_pod,
     decode_extender_args,
     decode_node,
     decode_preemption_args,
     encode,
 )
-from app.intree.soft_constraints import SoftConstraints
+from app.cluster.verdict_cache import VerdictTable
 from app.kube.pods import Pod
 from app.nodes.model import Node
 from app.nodes.reading import read_node
@@ -39,15 +36,13 @@ from app.values.errors import BadInput, WireError
 from app.values.reasons import Code, reason
 from app.values.steps import finish
 
-PODS_KEPT = 64
-LARGEST_KEPT_BYTES = 1 << 16
-"""A scheduler asks about a pod twice within milliseconds; the bodies kept for that are 4 MiB at most."""
 MOST_NAMES = 20_000
 """Most names of a request; twice the known nodes where that is more. Kubernetes supports 5,000 nodes, and prioritize
 takes 30 ms for 20,000."""
 NODES_AT_ONCE = 32
 """Whole nodes read and judged between two rests of the event loop; they take 1 ms (measured)."""
-AskedPod = tuple[Pod, SoftConstraints]
+NO_NODES: Mapping[str, str] = {}
+NO_COUNTS: Mapping[str, int] = {}
 NOT_KNOWN = reason(Code.NodeNotKnown, "node not known to gpu-usher yet", "a node seen in the watch")
 
 
@@ -86,14 +81,14 @@ def filter_steps(body: bytes, backend: Backend) -> Generator[None, None, Extende
     demand = _asked_demand(pod, backend)
     names = args.NodeNames
     if names is None:
-        filtered, kept = yield from _filter_full(args, asked, demand, backend)
+        answer, kept = yield from _filter_full(args, asked, demand, backend)
     else:
-        filtered, kept = _filter_names(names, asked, demand, backend)
+        answer, kept = _filter_names(names, asked, demand, backend)
     if len(kept) == 1:  # the scheduler takes a single node without asking prioritize
         backend.promise(pod, demand, kept[0])
     elif not kept and pod.nominated_node_name:  # the victims on the nominated node are still terminating
         backend.promise(pod, demand, pod.nominated_node_name)
-    return replace(filtered, pod=pod)
+    return answer
 
 
 def _filter_names(
@@ -101,25 +96,25 @@ def _filter_names(
 ) -> tuple[ExtenderAnswer, Sequence[str]]:
     """Filter nodes given by name; return the answer and the names of the nodes that fit."""
     verdicts = backend.verdicts(demand)
-    kept: list[str] = names
-    lost: list[str] = []
-    if not verdicts.feasible.issuperset(names):
-        fits = list(map(verdicts.feasible.__contains__, names))  # one look-up per name, for speed
-        kept, lost = list(compress(names, fits)), list(compress(names, map(not_, fits)))
+    kept, totals, lost = verdicts.fitting(names)
     if backend.filter_answer != "all" and kept:
-        fitting = FittingNodes(kept, verdicts.totals(kept), backend.nodes.__getitem__)
-        kept = chosen(*asked, demand, fitting, backend)
-        lost = [] if backend.filter_answer == "best" else lost
-    failed = {name: verdicts.failed[name] for name in lost if name in verdicts.failed} if verdicts.failed else {}
-    lost = [name for name in lost if name not in failed] if failed else lost
-    unresolvable = {name: verdicts.unresolvable.get(name, NOT_KNOWN.message) for name in lost}
-    counts = Counter([*failed.values(), *unresolvable.values()])
+        kept = chosen(*asked, demand, FittingNodes(kept, totals, backend.nodes.__getitem__), backend)
+        lost = () if backend.filter_answer == "best" else lost
+    failed, unresolvable = _messages(lost, verdicts) if lost else (NO_NODES, NO_NODES)
+    counts = Counter([*failed.values(), *unresolvable.values()]) if lost else NO_COUNTS
     refused = {verdicts.codes.get(message, NOT_KNOWN.code): count for message, count in counts.items()}
     if backend.shadow:
-        return _shadowed({"NodeNames": names}, len(names), len(kept), refused), ()
+        return _shadowed({"NodeNames": names}, asked[0], len(names), len(kept), refused), ()
     behind = len(verdicts.behind.intersection(kept)) if verdicts.behind else 0
-    filtered = _filtered({"NodeNames": kept}, len(names), len(kept), failed, unresolvable, refused)
-    return replace(filtered, behind=behind) if behind else filtered, kept
+    body = _filter_body({"NodeNames": kept}, failed, unresolvable)
+    return ExtenderAnswer(body, asked[0], len(names), len(kept), refused, behind=behind), kept
+
+
+def _messages(lost: Sequence[str], verdicts: VerdictTable) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Return filter's two maps for the nodes that do not fit; an unknown node is unresolvable."""
+    failed = {name: verdicts.failed[name] for name in lost if name in verdicts.failed} if verdicts.failed else NO_NODES
+    others = [name for name in lost if name not in failed] if failed else lost
+    return failed, {name: verdicts.unresolvable.get(name, NOT_KNOWN.message) for name in others}
 
 
 def _filter_full(
@@ -145,27 +140,20 @@ def _filter_full(
     unresolvable = {name: refusal.message for name, refusal in refusals.items() if not refusal.preemptible}
     refused = Counter(refusal.code for refusal in refusals.values())
     if backend.shadow:
-        return _shadowed(answer, len(nodes), len(kept), refused), ()
-    filtered = _filtered(answer, len(nodes), len(kept), failed, unresolvable, refused)
-    return filtered, [nodes[index].name for index in kept]
+        return _shadowed(answer, asked[0], len(nodes), len(kept), refused), ()
+    body = _filter_body(answer, failed, unresolvable)
+    return ExtenderAnswer(body, asked[0], len(nodes), len(kept), refused), [nodes[index].name for index in kept]
 
 
-def _shadowed(answer: dict[str, Any], asked: int, kept: int, refused: Mapping[Code, int]) -> ExtenderAnswer:
-    """Answer that every node fits, and keep the real verdict for the log."""
-    body = encode({**answer, "FailedNodes": {}, "FailedAndUnresolvableNodes": {}, "Error": ""})
-    return ExtenderAnswer(body, None, asked, kept, refused)
-
-
-def _filtered(
-    answer: dict[str, Any],
-    asked: int,
-    kept: int,
-    failed: Mapping[str, str],
-    unresolvable: Mapping[str, str],
-    refused: Mapping[Code, int],
+def _shadowed(
+    answer: Mapping[str, Any], pod: Pod, asked: int, kept: int, refused: Mapping[Code, int]
 ) -> ExtenderAnswer:
-    body = encode({**answer, "FailedNodes": failed, "FailedAndUnresolvableNodes": unresolvable, "Error": ""})
-    return ExtenderAnswer(body, None, asked, kept, refused)
+    """Answer that every node fits, and keep the real verdict for the log."""
+    return ExtenderAnswer(_filter_body(answer, NO_NODES, NO_NODES), pod, asked, kept, refused)
+
+
+def _filter_body(answer: Mapping[str, Any], failed: Mapping[str, str], unresolvable: Mapping[str, str]) -> bytes:
+    return encode({**answer, "FailedNodes": failed, "FailedAndUnresolvableNodes": unresolvable, "Error": ""})
 
 
 def prioritize(body: bytes, backend: Backend) -> ExtenderAnswer:
@@ -264,15 +252,3 @@ def _asked_demand(pod: Pod, backend: Backend) -> Demand:
     demand = backend.demand(pod)
     backend.note_scheduler_request(pod, demand)
     return demand
-
-
-def read_asked(raw: bytes) -> AskedPod:
-    """Read the pod of a request and its soft constraints; prioritize sends the same bytes as filter, read once.
-
-    Raises WireError 400.
-    """
-    body = bytes(raw)
-    return _read_small(body) if len(body) <= LARGEST_KEPT_BYTES else decode_asked_pod(body)
-
-
-_read_small = lru_cache(PODS_KEPT)(decode_asked_pod)

@@ -4,6 +4,7 @@
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 from app.api.backend import Backend
 from app.intree.soft_constraints import SoftConstraints
@@ -24,11 +25,9 @@ class FittingNodes:
 
     def without(self, excluded: frozenset[str]) -> "FittingNodes":
         """Return the nodes without these; all of them if none would be left."""
-        left = [position for position, name in enumerate(self.names) if name not in excluded]
-        if not left:
-            return self
-        names = [self.names[position] for position in left]
-        return FittingNodes(names, [self.totals[position] for position in left], self.node)
+        left = [name not in excluded for name in self.names]
+        names = list(compress(self.names, left))
+        return FittingNodes(names, list(compress(self.totals, left)), self.node) if names else self
 
 
 def chosen(pod: Pod, soft: SoftConstraints, demand: Demand, fitting: FittingNodes, backend: Backend) -> list[str]:

@@ -19,7 +19,7 @@ JSON = "application/json"
 
 def create_ops_app(backend: Backend, metrics: Metrics, ask: Ask = call_here) -> FastAPI:
     """Build the application. `ask` calls a function on the event loop that holds the service's state."""
-    app = bare_app()
+    app = BareApp()
     readiness = Readiness(backend, ask)
 
     async def ready(_request: Request) -> Response:
@@ -49,10 +49,12 @@ def create_ops_app(backend: Backend, metrics: Metrics, ask: Ask = call_here) -> 
     return app
 
 
-def bare_app(tracing: Tracing | None = None) -> FastAPI:
-    """Make an application without documentation pages, so that it answers only its listener's routes."""
-    telemetry = tracing.telemetry if tracing is not None else untraced()
-    return FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False, telemetry=telemetry)
+class BareApp(FastAPI):
+    """An application without documentation pages, so that it answers only its listener's routes."""
+
+    def __init__(self, tracing: Tracing | None = None) -> None:
+        telemetry = tracing.telemetry if tracing is not None else untraced()
+        super().__init__(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False, telemetry=telemetry)
 
 
 def answer_unknown_routes(app: FastAPI) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from fastapi import FastAPI, Request, Response
 
-from app.api.operations_routes import JSON, answer_unknown_routes, bare_app, on_loop
+from app.api.operations_routes import JSON, BareApp, answer_unknown_routes, on_loop
 from app.api.wire import encode
 from app.server.listener import make_server
 from app.server.listeners import bind
@@ -19,7 +19,7 @@ Answer = Callable[[], tuple[bool, str]]
 
 def probe_app(answers: dict[str, Answer]) -> FastAPI:
     """Build the application: each path answers 200 while all is well, else 503 and the problem."""
-    app = bare_app()
+    app = BareApp()
 
     def handler(answer: Answer) -> Callable[[Request], Response]:
         def handle(_request: Request) -> Response:

@@ -2,63 +2,38 @@
 """The cache of verdicts: the verdicts on every node for a demand, judged again only for nodes that changed.
 
 The scheduler asks about the same demand many times (every pod of a Job). With ≤ 1 % of the nodes changed since, a call
-costs one set comparison, not a filter run per node. Tests compare the cache with the plain engine.
+costs one look-up per name, not a filter run per node. Tests compare the cache with the plain engine.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
 
-from app.cluster.change_log import ChangeLog
-from app.nodes.model import Node
-from app.placement.engine import (
-    class_for_demand,
-    class_share,
-    combine,
-    judge_class,
-    judge_counts,
-    judge_free,
-    scoring_plan,
-)
+from app.cluster.verdicts import VERDICTS_SPARE, KnownFleet, Verdicts, class_key
+from app.placement.engine import class_share, combine, scoring_plan
 from app.policy.demand import Demand
-from app.values.reasons import Code, Reason
 
 DEMANDS_KEPT = 64
 """Distinct demands in the cache; one costs about 0.5 MB at 5,000 nodes."""
-VERDICTS_SPARE = 1024
-"""Verdicts and messages kept beyond two per node, before those of labels and states that no node has are dropped."""
-
-
-class KnownFleet(Protocol):
-    """A fleet to judge: the State, or an imagined one."""
-
-    @property
-    def nodes(self) -> Mapping[str, Node]:
-        """All nodes by name. Their classes are interned."""
-        ...
-
-    @property
-    def changes(self) -> ChangeLog:
-        """The log of changed nodes."""
-        ...
 
 
 class VerdictTable:
-    """The engine's verdicts on every node for one demand.
+    """The engine's verdicts on every node for one demand, and the totals of the nodes that were asked about.
 
-    `feasible` holds the names of the nodes that fit. `failed` and `unresolvable` hold the messages of the others by
-    name, as in filter's two maps. `codes` is the reason code by message. `behind` holds the names of nodes that fit
-    only because kube-scheduler's count, newer than ours, is trusted.
+    `feasible`, `failed`, `unresolvable`, `codes` and `behind` are those of the demand's `Verdicts`. The totals of nodes
+    that fit are apart from those of others, so that one look-up per name tells whether a node fits and how well.
     """
 
     __slots__ = (
-        "_classes",
         "_generation",
         "_label_keys",
+        "_others",
         "_plan",
-        "_recount",
         "_shares",
         "_state",
-        "_totals",
+        "_values",
+        "_verdicts",
+        "_weighed",
         "behind",
         "codes",
         "demand",
@@ -67,89 +42,82 @@ class VerdictTable:
         "unresolvable",
     )
 
-    def __init__(self, demand: Demand, state: KnownFleet, recount: bool) -> None:
+    def __init__(self, demand: Demand, state: KnownFleet, recount: bool, verdicts: Verdicts | None = None) -> None:
+        """Make the table; `verdicts` may be those of a demand that differs in what no filter reads."""
         self.demand = demand
-        self.feasible: set[str] = set()
-        self.failed: dict[str, str] = {}
-        self.unresolvable: dict[str, str] = {}
-        self.codes: dict[str, Code] = {}
-        self.behind: set[str] = set()
+        self._verdicts = verdicts or Verdicts(demand, state, recount)
+        self.feasible, self.behind = self._verdicts.feasible, self._verdicts.behind
+        self.failed, self.unresolvable = self._verdicts.failed, self._verdicts.unresolvable
+        self.codes = self._verdicts.codes
         self._state = state
-        self._recount = recount
         self._generation = -1
         self._label_keys = (demand.warned or demand).label_keys  # the warned demand includes the enforced one
         self._plan = scoring_plan(demand)
-        self._classes: dict[Hashable, Reason | None] = {}
         self._shares: dict[Hashable, tuple[float, float]] = {}
-        self._totals: dict[str, float] = {}
+        self._weighed: dict[str, float] = {}
+        self._others: dict[str, float] = {}
+        self._values: dict[float, float] = {}
 
     def renew(self) -> None:
-        """Judge the nodes that changed since the last call; all nodes at the first call."""
+        """Judge the nodes that changed since the last call, and weigh those again that were asked about."""
+        generation = self._state.changes.generation
+        if generation == self._generation:
+            return
+        self._verdicts.renew()
         changed = self._state.changes.since(self._generation) if self._generation >= 0 else None
         if changed is None or self._overgrown():
-            changed = None
-            verdicts = (self.feasible, self.failed, self.unresolvable, self.behind, self._totals)
-            for kept in (*verdicts, self.codes, self._classes, self._shares):
-                kept.clear()
-            for node in self._state.nodes.values():
-                self._place(node)
-        for name in changed or ():
-            self._renew(name)
-        self._generation = self._state.changes.generation
+            kept: tuple[dict[Any, Any], ...] = (self._weighed, self._others, self._shares, self._values)
+            for contents in kept:
+                contents.clear()
+        else:
+            self._weigh_again(changed)
+        self._generation = generation
 
     def _overgrown(self) -> bool:
-        most = 2 * len(self._state.nodes) + VERDICTS_SPARE
-        return max(len(self.codes), len(self._classes), len(self._shares)) > most
+        return max(len(self._shares), len(self._values)) > 2 * len(self._state.nodes) + VERDICTS_SPARE
 
-    def _renew(self, name: str) -> None:
-        self.failed.pop(name, None)
-        self.unresolvable.pop(name, None)
-        self.feasible.discard(name)
-        self.behind.discard(name)
-        node = self._state.nodes.get(name)
-        weighed = self._totals.pop(name, None) is not None
-        if node is not None:
-            if weighed:
-                self._totals[name] = self._total(name)
-            self._place(node)
+    def _weigh_again(self, changed: Iterable[str]) -> None:
+        asked = []
+        for name in changed:
+            total = self._weighed.pop(name, None)
+            if total is not None or self._others.pop(name, None) is not None:
+                asked.append(name)
+        self._weigh(asked)
 
-    def _place(self, node: Node) -> None:
-        """Judge a node and store its verdict."""
-        refusal = self._judge(node)
-        if refusal is None:
-            self.feasible.add(node.name)
-            if not self._recount and self.demand.requests_gpus and judge_counts(self.demand, node.free):
-                self.behind.add(node.name)
-            return
-        self.codes[refusal.message] = refusal.code
-        (self.failed if refusal.preemptible else self.unresolvable)[node.name] = refusal.message
+    def fitting(self, names: Sequence[str]) -> tuple[Sequence[str], list[float], Sequence[str]]:
+        """Return those of the nodes that fit, their totals, and those that do not fit; in the order of `names`.
 
-    def _judge(self, node: Node) -> Reason | None:
-        if not self.demand.requests_gpus:
-            return None
-        key = self._labelled(node) if self._label_keys else id(node.node_class)
-        if key not in self._classes:
-            self._classes[key] = judge_class(self.demand, class_for_demand(self.demand, node))
-        return self._classes[key] or judge_free(self.demand, node.free, self._recount)
-
-    def _labelled(self, node: Node) -> Hashable:
-        """Return a key of a node's class and labels; State interns classes and keeps each alive."""
-        return (id(node.node_class), *map(node.labels.get, self._label_keys))
+        Where all fit, this is one look-up per name. Looking up 5,000 names takes longer than all else that filter does
+        with them, because the memory of so many names is in no cache of the processor.
+        """
+        try:
+            return names, list(map(self._weighed.__getitem__, names)), ()
+        except KeyError:
+            if len(self._weighed) < len(self.feasible):
+                self._weigh(self.feasible.intersection(names))
+        weighed = list(map(self._weighed.get, names))
+        kept = [name for name, total in zip(names, weighed, strict=True) if total is not None]
+        lost = [name for name, total in zip(names, weighed, strict=True) if total is None]
+        return kept, [total for total in weighed if total is not None], lost
 
     def totals(self, names: Sequence[str]) -> list[float]:
         """Return the total scores of nodes in the order of `names`; 0.0 for unknown nodes."""
         try:
-            return list(map(self._totals.__getitem__, names))
+            return list(map(self._weighed.__getitem__, names))
         except KeyError:
-            wanted = ({*names} - self._totals.keys()) & self._state.nodes.keys()
-            self._totals.update((name, self._total(name)) for name in wanted)
-            return [self._totals.get(name, 0.0) for name in names]
+            self._weigh(names)
+        weighed, others = self._weighed, self._others
+        return [weighed[name] if name in weighed else others.get(name, 0.0) for name in names]
+
+    def _weigh(self, names: Iterable[str]) -> None:
+        """Compute the totals of known nodes that have none yet; equal totals are one object, which is in the cache."""
+        for name in ({*names} - self._weighed.keys() - self._others.keys()) & self._state.nodes.keys():
+            total = self._total(name)
+            (self._weighed if name in self.feasible else self._others)[name] = self._values.setdefault(total, total)
 
     def _total(self, name: str) -> float:
-        node = self._state.nodes.get(name)
-        if node is None:
-            return 0.0
-        key = self._labelled(node) if self._label_keys else id(node.node_class)
+        node = self._state.nodes[name]
+        key = class_key(node, self._label_keys)
         if key not in self._shares:
             self._shares[key] = class_share(self.demand, node)
         return combine(self.demand, self._plan, self._shares[key], node)
@@ -162,13 +130,27 @@ class VerdictCache:
         self._most = most
         self._state = state
         self._recount = recount
-        self._kept: dict[Demand, VerdictTable] = {}
+        self._tables: dict[Demand, VerdictTable] = {}
+        self._verdicts: dict[Demand, Verdicts] = {}
 
     def of(self, demand: Demand) -> VerdictTable:
         """Return the verdicts of a demand, up to date with the state."""
-        table = self._kept.pop(demand, None) or VerdictTable(demand, self._state, self._recount)
-        self._kept[demand] = table
-        if len(self._kept) > self._most:
-            del self._kept[next(iter(self._kept))]
+        table = self._tables.pop(demand, None) or self._new_table(demand)
+        self._tables[demand] = table
+        if len(self._tables) > self._most:
+            del self._tables[next(iter(self._tables))]
         table.renew()
         return table
+
+    def _new_table(self, demand: Demand) -> VerdictTable:
+        """Make a table; demands that differ only in what scorers read of future pods share their verdicts.
+
+        Each lesson about the workload makes new demands (app/cluster/demand_learning.py), of which no node need be
+        judged again.
+        """
+        judged = replace(demand, cpu_milli=0, expected_demand=None)
+        verdicts = self._verdicts.pop(judged, None) or Verdicts(judged, self._state, self._recount)
+        self._verdicts[judged] = verdicts
+        if len(self._verdicts) > self._most:
+            del self._verdicts[next(iter(self._verdicts))]
+        return VerdictTable(demand, self._state, self._recount, verdicts)

@@ -171,7 +171,7 @@ def claimed_devices(
 
     For an extended resource that a DeviceClass serves, kube-scheduler creates a claim itself (KEP-5004).
     """
-    resources = {name for container in pod.containers for name in container.resources()}
+    resources = {name for container in pod.containers for name in (*container.requests, *container.limits)}
     served = {name: class_name for name in sorted(resources) if (class_name := class_of(name))}
     if not (pod.claims or served):
         return NO_CLAIMED_DEVICES

@@ -46,12 +46,14 @@ def best_position(names: Sequence[str], totals: Sequence[float]) -> int:
 
 
 def _best_of_tied(names: Sequence[str], totals: Sequence[float], highest: float) -> int:
-    tied = [totals.index(highest)]
-    for _ in range(totals.count(highest) - 1):
-        tied.append(totals.index(highest, tied[-1] + 1))
-    longest = max(len(names[position]) for position in tied)
-    breaks = tie_break if longest <= LONGEST_KEPT else tie_break.__wrapped__
-    return min(tied, key=lambda position: breaks(names[position]))
+    """Find the first position of the best node. All nodes may be tied, so the loops over them run in C."""
+    tied = [position for position, total in enumerate(totals) if total == highest]
+    if len(tied) == 1:
+        return tied[0]
+    tied_names = list(map(names.__getitem__, tied))
+    breaks = tie_break if max(map(len, tied_names)) <= LONGEST_KEPT else tie_break.__wrapped__
+    keys = list(map(breaks, tied_names))
+    return tied[keys.index(min(keys))]
 
 
 def wire_scores(names: Sequence[str], totals: Sequence[float], ranked: bool) -> list[int]:

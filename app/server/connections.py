@@ -9,7 +9,7 @@ from typing import Protocol
 
 from app.server.limits import Limits
 from app.server.socket_buffers import input_waits
-from app.server.status_answers import busy_app
+from app.server.status_answers import AnswerHeads, busy_app
 
 OLDEST_CHECKED = 16
 """The number of oldest bodies, or handshakes, that are searched for a slow one; a search takes some microseconds."""
@@ -47,6 +47,7 @@ class Connections:
     ) -> None:
         self.limits, self.draining, self.on_closed = limits, draining, on_closed
         self.busy_app = busy_app(limits.requests, on_shed)
+        self.heads = AnswerHeads()
         self.connections: set[BoundedConnection] = set()
         self.handshakes: dict[asyncio.Task[None], tuple[float, socket.socket]] = {}
         """TLS handshakes: the start of each, in seconds of the loop's clock, and its socket. The first is oldest."""

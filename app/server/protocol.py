@@ -7,17 +7,21 @@ uvicorn alone keeps a silent or half-sent request open without end, accepts a he
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
+from app.api.answers import WRITE_ANSWER, Answer
 from app.api.client_certificates import client_scope
 from app.server.connections import Connections
 from app.server.limits import KIB, Phase
 from app.server.request_reading import ANSWER, IDLE, SILENT, HeldFlow, ReadingProtocol
 from app.server.socket_buffers import input_waits
+from app.server.status_answers import LENGTH_AND_CLOSE, LENGTH_AND_END
 from app.values.errors import WireError
 
 PROBES = (b"/livez", b"/readyz")
@@ -92,6 +96,7 @@ class GuardedProtocol(ReadingProtocol):
         self._header_bytes = 0
         self.app = self._served if self._may_start() else self._shared.busy_app
         super().on_headers_complete()
+        self.scope[WRITE_ANSWER] = partial(self._write_answer, self.cycle)  # type: ignore[literal-required]
         self._begin_request()
         if self._shared.draining():
             self.cycle.keep_alive = False
@@ -141,6 +146,23 @@ class GuardedProtocol(ReadingProtocol):
         waiting = self._phase in (SILENT, IDLE) and not unread
         if waiting or self._phase is Phase.Refused:
             self._close()
+
+    def _write_answer(self, cycle: RequestResponseCycle, answer: Answer) -> bool:
+        """Write a whole answer, as the `send` of uvicorn's cycle does in two parts; False while output is paused."""
+        if self.flow.write_paused:
+            return False
+        if cycle.disconnected:
+            return True
+        cycle.response_started = cycle.response_complete = True
+        cycle.keep_alive = cycle.keep_alive and not answer.close
+        head = self._shared.heads.of(answer.status, self.server_state.default_headers)
+        end = LENGTH_AND_END if cycle.keep_alive else LENGTH_AND_CLOSE
+        self.transport.write(b"".join((head, end % len(answer.body), answer.body)))
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            self.transport.close()
+        cycle.on_response()
+        return True
 
     def _may_start(self) -> bool:
         """Tell whether a request may be processed; if too many are in progress, one with a slow body is closed."""

@@ -39,6 +39,7 @@ class Metrics:
             registry=self.registry,
             buckets=BUCKETS,
         )
+        self._request_series: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
         self.refusals = Counter(
             "gpu_usher_refusals_total",
             "Nodes or pods refused, by reason",
@@ -198,6 +199,15 @@ class Metrics:
 
     def _by_kind(self, metric: type[M], name: str, help_text: str) -> M:
         return metric(name, help_text, ("kind",), registry=self.registry)
+
+    def request_answered(self, verb: str, outcome: str, seconds: float) -> None:
+        """Count a request, and note its time. The series are kept, because a look-up by labels checks and locks."""
+        series = self._request_series.get((verb, outcome))
+        if series is None:
+            series = self.requests.labels(verb, outcome), self.duration.labels(verb)
+            self._request_series[verb, outcome] = series
+        series[0].inc()
+        series[1].observe(seconds)
 
     def lines_lost(self, totals: Mapping[str, int]) -> None:
         """Set the number of log lines lost since the process started, by cause."""

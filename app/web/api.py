@@ -12,7 +12,7 @@ from app.admission.review_targets import ReviewTarget
 from app.api.backend import Backend
 from app.api.bodies import ADMISSION_LIMIT, BodyReader
 from app.api.loopback_hosts import RequireSameOrigin
-from app.api.operations_routes import answer_unknown_routes, bare_app, on_loop
+from app.api.operations_routes import BareApp, answer_unknown_routes, on_loop
 from app.api.time_slices import RETRY_SECONDS
 from app.api.wire import decode_json, encode, status_body
 from app.values.errors import MalformedPod, QuantityError, WireError
@@ -24,7 +24,7 @@ JSON = "application/json"
 
 def create_web_app(backend: Backend, page: WebPages | None = None) -> FastAPI:
     """Build the application. `page` needs its `run` called by somebody; without one there are no live updates."""
-    app = bare_app()
+    app = BareApp()
     app.add_middleware(RequireSameOrigin)
     bodies = BodyReader()
     page = page or WebPages(backend)
@@ -33,7 +33,7 @@ def create_web_app(backend: Backend, page: WebPages | None = None) -> FastAPI:
     def json_route(answer: Callable[[Any, Request], Awaitable[Any]]) -> Callable[[Request], Any]:
         async def handle(request: Request) -> Response:
             try:
-                async with bodies.read(request, ADMISSION_LIMIT) as body:
+                async with bodies.read(request.scope, request.receive, lambda: ADMISSION_LIMIT) as body:
                     return Response(encode(await answer(decode_json(body), request)), media_type=JSON)
             except WireError as error:
                 headers = {"Retry-After": str(RETRY_SECONDS)} if error.status in (429, 503) else None

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fleet map: a tile and its HTML for each node, the totals, and their history over some hours.
+"""The fleet map: a tile and its HTML for each node, and the totals.
 
-Only tiles of changed nodes are made again. Readers bring the map up to date in steps, so that a fleet of 5,000 nodes
-never blocks the event loop.
+Only tiles of changed nodes are made again, and only when somebody looks. Readers bring the map up to date in steps, so
+that a fleet of 5,000 nodes never blocks the event loop.
 """
 
-import datetime as dt
-from collections import deque
-from collections.abc import Generator, Iterable
+import time
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -24,17 +23,9 @@ TILES_AT_ONCE = 512
 TILES_PER_PART = 200
 """Tiles of one product in one element; a browser does not lay out elements out of sight (page.css,
 content-visibility)."""
-SAMPLE_SECONDS = 60.0
-SAMPLES_KEPT = 360
-"""Six hours of samples; one of a fleet with 20 products is some 3 kB."""
-
-
-@dataclass(frozen=True, slots=True)
-class TotalsSample:
-    """The totals at a time of the wall clock."""
-
-    at: dt.datetime
-    totals: tuple[FleetTotal, ...]
+WHOLE_SECONDS = 60.0
+"""Interval in which every tile is made again for a reader, because memory and parts of cores that pods without GPUs
+take do not count as a change of a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +43,29 @@ class FleetMap:
     `changed` holds the nodes whose tiles changed or were removed, until the reader of it empties it.
     """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, clock: Callable[[], float] = time.monotonic) -> None:
         self._state = state
+        self._clock = clock
+        self._whole_at = float("-inf")
         self.generation = -1
         self.tiles: dict[str, tuple[Tile, Markup]] = {}
         self.changed: dict[str, None] = {}
         self._sums = FleetSums()
-        self.samples: deque[TotalsSample] = deque(maxlen=SAMPLES_KEPT)
 
-    def catch_up(self, whole: bool = False) -> Generator[None, None, None]:
-        """Update the tiles of changed nodes.
+    @property
+    def behind(self) -> bool:
+        """Whether `catch_up` has something to do."""
+        return self.generation != self._state.changes.generation or self._whole_due
 
-        `whole` updates every node, because CPU and memory of pods without GPUs do not count as a change of a node.
-        """
+    @property
+    def _whole_due(self) -> bool:
+        return self._clock() - self._whole_at >= WHOLE_SECONDS
+
+    def catch_up(self) -> Generator[None, None, None]:
+        """Update the tiles of changed nodes, and of every node once in WHOLE_SECONDS."""
         state, generation, first = self._state, self._state.changes.generation, self.generation < 0
-        changed = None if whole or first else state.changes.since(self.generation)
+        started, whole = self._clock(), first or self._whole_due
+        changed = None if whole else state.changes.since(self.generation)
         names: Iterable[str] = {**state.nodes, **self.tiles} if changed is None else dict.fromkeys(changed)
         for index, name in enumerate(names):
             if self._update_tile(name) and not first:
@@ -74,6 +73,8 @@ class FleetMap:
             if index % NODES_AT_ONCE == NODES_AT_ONCE - 1:
                 yield
         self.generation = max(self.generation, generation)
+        if changed is None:
+            self._whole_at = started
 
     def _update_tile(self, name: str) -> bool:
         """Update the tile of a node; tell whether it has changed."""
@@ -128,8 +129,3 @@ class FleetMap:
     def totals(self) -> tuple[FleetTotal, ...]:
         """Return the totals by product."""
         return self._sums.totals()
-
-    def sample(self) -> Generator[None, None, None]:
-        """Add the current totals to the history."""
-        yield from self.catch_up(whole=True)
-        self.samples.append(TotalsSample(dt.datetime.now(dt.UTC), self.totals()))

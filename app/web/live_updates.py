@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Live updates: one task that finds changes, sends them to the open pages, and samples the totals."""
+"""Live updates: one task that finds changes, sends them to the open pages, and samples the allocated shares."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -8,7 +8,8 @@ from typing import Any
 from app.api.backend import Backend
 from app.api.recent_decisions import RecentDecisions
 from app.api.time_slices import JobQueue, TooManyJobs, in_slices
-from app.web.fleet_map import SAMPLE_SECONDS, FleetMap
+from app.web.allocation_history import AllocationHistory
+from app.web.fleet_map import FleetMap
 from app.web.pending_reasons import PendingReasons
 from app.web.rendering import render
 from app.web.server_sent_events import EventListener, EventListeners
@@ -18,6 +19,8 @@ TICK_SECONDS = 0.1
 """Interval of the checks: a change is on the page within 200 ms, and nobody sees more than some changes a second."""
 TICKS_PER_TOTALS = 20
 """Totals are sent every two seconds."""
+SAMPLE_SECONDS = 60.0
+"""Interval of the samples for the charts, which are taken also while nobody looks."""
 MOST_TILES = 500
 """Tiles sent one by one; after more changes at once the page is told to reload."""
 MOST_DECISIONS = 50
@@ -36,6 +39,7 @@ class LiveUpdates:
         recent: RecentDecisions,
         start: str,
         totals: Callable[[], Mapping[str, Any]],
+        history: AllocationHistory,
     ) -> None:
         self._start = start
         self._totals = totals
@@ -43,6 +47,7 @@ class LiveUpdates:
         self._ticks = 0
         self._backend = backend
         self._fleet = fleet
+        self._history = history
         self._reasons = reasons
         self._queue = queue
         self._recent = recent
@@ -66,7 +71,7 @@ class LiveUpdates:
     async def _sample(self) -> None:
         try:
             async with self._queue.turn():
-                await in_slices(self._fleet.sample())
+                await in_slices(self._history.sample())
         except TooManyJobs:
             pass  # many pages are being made; the next sample will do
 
@@ -84,7 +89,7 @@ class LiveUpdates:
 
     async def _send_tiles(self, watching: list[EventListener], new: list[EventListener]) -> None:
         fleet = self._fleet
-        if fleet.generation != self._backend.generation:
+        if fleet.behind:
             try:
                 async with self._queue.turn():
                     await in_slices(fleet.catch_up())

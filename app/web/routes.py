@@ -21,6 +21,7 @@ from app.api.time_slices import RETRY_SECONDS, SLICE_SECONDS, JobQueue, TooManyJ
 from app.explain.survey import namespace_of
 from app.telemetry.logs import LOGGER
 from app.values.errors import BadInput, WireError
+from app.web.allocation_history import AllocationHistory
 from app.web.fleet_map import FleetMap
 from app.web.live_updates import LiveUpdates
 from app.web.pending_reasons import PendingReasons
@@ -57,15 +58,16 @@ class WebPages:
         self._recent = recent or RecentDecisions()
         self._queue = JobQueue("pages")
         self._map = FleetMap(backend.state)
+        self._history = AllocationHistory(backend.state)
         self.explainer = Explainer(backend)
         self._reasons = PendingReasons(backend, self.explainer)
         self._start = token_hex(8)
         self._updates = LiveUpdates(
-            backend, self._map, self._reasons, self._queue, self._recent, self._start, self.totals
+            backend, self._map, self._reasons, self._queue, self._recent, self._start, self.totals, self._history
         )
 
     async def run(self) -> None:
-        """Keep the map and its history up to date, send live updates, and compute reasons, until cancelled."""
+        """Keep the history, send live updates, and compute reasons, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(run_for_ever(self._updates.run))
             tasks.create_task(run_for_ever(self._reasons.run))
@@ -111,12 +113,12 @@ class WebPages:
 
     def totals(self) -> dict[str, Any]:
         """Return the variables of the totals' template."""
-        samples = self._map.samples
+        samples = self._history.samples
         span = _span((samples[-1].at - samples[0].at).total_seconds()) if len(samples) > 1 else "hours"
         history: dict[tuple[str, str], list[float]] = {}
         for sample in samples:
-            for total in sample.totals:
-                history.setdefault((total.product, total.unit), []).append(total.allocated)
+            for product, share in sample.shares.items():
+                history.setdefault(product, []).append(share)
         rows = [
             (total, chart(history.get((total.product, total.unit), ()), f"{total.product} allocated", span))
             for total in self._map.totals()
@@ -166,7 +168,7 @@ class WebPages:
 
     async def dry_run(self, request: Request, bodies: BodyReader) -> Response:
         """Show what admission would do to a pasted pod or workload."""
-        async with bodies.read(request, PASTED_LIMIT) as body:
+        async with bodies.read(request.scope, request.receive, lambda: PASTED_LIMIT) as body:
             sent = dict(parse_qsl(body.decode("utf-8", "replace"), max_num_fields=4)).get("pod", "")
         try:
             async with self._queue.turn():

@@ -68,6 +68,8 @@ class EventListeners:
 
     def send(self, listeners: list[EventListener], event: str, content: object) -> None:
         """Queue a message for pages; a page with a full queue is dropped."""
+        if not listeners:
+            return
         message = f"event: {event}\ndata: {json.dumps(content)}\n\n".encode()  # JSON has no line breaks in it
         for listener in listeners:
             try:

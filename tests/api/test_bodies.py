@@ -6,8 +6,7 @@ import tracemalloc
 from itertools import count
 
 import pytest
-from starlette.requests import Request
-from starlette.types import Message
+from starlette.types import Message, Receive, Scope
 
 from app.api.bodies import EXTENDER_LIMIT, LARGE_BYTES_AT_ONCE, BodyReader
 from app.api.scrapes import BURST, MetricsText
@@ -17,15 +16,15 @@ MIB = 1 << 20
 SIZE = 48 * MIB
 
 
-def sent(size: int) -> Request:
-    """Make a request whose body comes in pieces of 1 MiB, each made when it is read."""
+def sent(size: int) -> tuple[Scope, Receive]:
+    """Make a scope and a receive function whose body comes in pieces of 1 MiB, each made when it is read."""
     left = iter(range(size // MIB, 0, -1))
 
     async def receive() -> Message:
         number = next(left)
         return {"type": "http.request", "body": bytes([number % 256]) * MIB, "more_body": number > 1}
 
-    return Request({"type": "http", "headers": []}, receive)
+    return {"type": "http", "headers": []}, receive
 
 
 def test_large_body_is_held_once() -> None:
@@ -34,7 +33,7 @@ def test_large_body_is_held_once() -> None:
     async def read() -> tuple[int, int]:
         tracemalloc.start()
         try:
-            async with BodyReader().read(sent(SIZE), EXTENDER_LIMIT) as body:
+            async with BodyReader().read(*sent(SIZE), lambda: EXTENDER_LIMIT) as body:
                 return len(body), tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
@@ -48,7 +47,7 @@ def test_large_body_is_held_once() -> None:
 @pytest.mark.parametrize("pieces", [1, 2, 3, 9])
 def test_body_is_read_in_the_order_of_its_pieces(pieces: int) -> None:
     async def read() -> bytes:
-        async with BodyReader().read(sent(pieces * MIB), EXTENDER_LIMIT) as body:
+        async with BodyReader().read(*sent(pieces * MIB), lambda: EXTENDER_LIMIT) as body:
             return body
 
     assert asyncio.run(read()) == b"".join(bytes([number]) * MIB for number in range(pieces, 0, -1))
@@ -60,11 +59,11 @@ def test_large_bodies_are_bounded_in_all_and_give_their_bytes_back() -> None:
 
     async def read() -> tuple[int, int]:
         bodies = BodyReader()
-        async with bodies.read(sent(first), EXTENDER_LIMIT):
+        async with bodies.read(*sent(first), lambda: EXTENDER_LIMIT):
             with pytest.raises(WireError) as caught:
-                async with bodies.read(sent(first), EXTENDER_LIMIT):
+                async with bodies.read(*sent(first), lambda: EXTENDER_LIMIT):
                     pass
-        async with bodies.read(sent(first), EXTENDER_LIMIT) as body:
+        async with bodies.read(*sent(first), lambda: EXTENDER_LIMIT) as body:
             return caught.value.status, len(body)
 
     assert asyncio.run(read()) == (503, first)

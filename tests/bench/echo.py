@@ -8,7 +8,7 @@ from pathlib import Path
 import uvloop
 from fastapi import FastAPI, Request, Response
 
-from app.api.operations_routes import bare_app
+from app.api.operations_routes import BareApp
 from app.api.wire import HostPriority, decode_extender_args, encode
 from app.placement.ranking import tie_break
 from app.server.listener import make_server
@@ -38,7 +38,7 @@ async def echo_packing(request: Request) -> Response:
 
 def create_echo_app() -> FastAPI:
     """Build the application."""
-    app = bare_app()
+    app = BareApp()
     app.add_route("/scheduler/filter", echo_filter, methods=["POST"])
     app.add_route("/scheduler/prioritize", echo_prioritize, methods=["POST"])
     app.add_route("/packing/filter", echo_filter, methods=["POST"])

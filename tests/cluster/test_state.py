@@ -140,7 +140,7 @@ def test_classes_that_no_node_has_any_more_are_let_go_and_the_verdicts_on_them_t
             assert ("a" in appraisal.feasible) == (judge(appraisal.demand, state.nodes["a"], recount=True) is None)
 
     assert len(state._classes) < most
-    assert max(len(appraisal._classes), len(appraisal.codes)) < most
+    assert max(len(appraisal._verdicts._classes), len(appraisal.codes)) < most
     assert state.nodes["b"].node_class is node_class is state.intern(node_class)
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cached verdicts equal those of the plain engine, for every demand and after every change."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from app.cluster.state import State
 from app.cluster.verdict_cache import DEMANDS_KEPT, VerdictCache, VerdictTable
 from app.placement.engine import judge, total
 from app.policy.demand import Demand
+from app.policy.expected_demand import DemandClass, ExpectedDemand
 from tests.builders import demand, gpus, knowledge, node_document, pod, policies, policy
 
 GPU, SLICE = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
@@ -87,6 +89,50 @@ def computed_from_scratch(pod_demand: Demand, state: State, recount: bool) -> tu
     )
 
 
+ASKED = st.lists(st.sampled_from((*NAMES, UNKNOWN)), max_size=8)
+
+
+@given(st.lists(st.tuples(CHANGES, st.sampled_from(sorted(DEMANDS)), ASKED, st.booleans()), max_size=40))
+@settings(max_examples=120, deadline=None)
+def test_fitting_nodes_are_those_that_the_plain_engine_accepts_with_their_totals(
+    steps: list[tuple[tuple[str, Any], str, list[str], bool]],
+) -> None:
+    """P24: any names are asked about, in any order, also twice and of no node; sometimes prioritize asks as well."""
+    state = State(knowledge())
+    appraisals = VerdictCache(state, True)
+    for event, wish, names, scored in steps:
+        change(state, event)
+        appraisal, pod_demand = appraisals.of(DEMANDS[wish]), DEMANDS[wish]
+        if scored:
+            appraisal.totals(names)
+
+        kept, totals, lost = appraisal.fitting(names)
+
+        fits = [name in state.nodes and judge(pod_demand, state.nodes[name], True) is None for name in names]
+        assert list(kept) == [name for name, fit in zip(names, fits, strict=True) if fit]
+        assert list(lost) == [name for name, fit in zip(names, fits, strict=True) if not fit]
+        assert totals == [total(pod_demand, state.nodes[name]) for name in kept]
+
+
+@given(st.lists(st.tuples(CHANGES, st.integers(0, 3), st.integers(1, 3)), max_size=30))
+@settings(max_examples=120, deadline=None)
+def test_demands_that_expect_other_pods_share_verdicts_and_have_their_own_totals(
+    steps: list[tuple[tuple[str, Any], int, int]],
+) -> None:
+    """F52: each lesson about the workload makes a new demand, whose nodes are not judged again."""
+    state = State(knowledge())
+    appraisals = VerdictCache(state, True)
+    for event, lesson, cores in steps:
+        change(state, event)
+        expected = ExpectedDemand(((DemandClass(1000, lesson, 0), 1.0),), ()) if lesson else None
+        pod_demand = replace(DEMANDS["one"], cpu_milli=1000 * cores, expected_demand=expected)
+
+        appraisal = appraisals.of(pod_demand)
+
+        assert computed_from_scratch(pod_demand, state, True) == table_contents(appraisal)
+        assert appraisal.feasible is appraisals.of(DEMANDS["one"]).feasible
+
+
 @pytest.mark.parametrize("recount", [True, False], ids=["counting", "leaving counts to the scheduler"])
 @given(st.lists(st.tuples(CHANGES, st.sampled_from(sorted(DEMANDS))), max_size=40))
 @settings(max_examples=120, deadline=None)
@@ -119,7 +165,7 @@ def test_names_that_are_no_nodes_leave_nothing_behind() -> None:
     appraisal.renew()
 
     assert weighed == [[total(DEMANDS["one"], state.nodes["a"]), 0.0]] * 50
-    assert list(appraisal._totals) == ["a"]
+    assert (list(appraisal._weighed), list(appraisal._others)) == (["a"], [])
 
 
 def test_pod_without_gpus_fits_on_every_node() -> None:

@@ -49,7 +49,7 @@ def remembered(services: Iterable[Service]) -> Mapping[str, int]:
     return {
         "rulings": sum(len(service._rulings._by_template) for service in all_services),
         "demands": sum(len(service._demands._by_template) for service in all_services),
-        "appraised demands": sum(len(service._verdicts._kept) for service in all_services),
+        "appraised demands": sum(len(service._verdicts._tables) for service in all_services),
         "makes of nodes": _read_class.cache_info().currsize,
         "names": tie_break.cache_info().currsize,
         "quantities": parse_quantity.cache_info().currsize,

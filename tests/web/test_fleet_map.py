@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.cluster.state import State
-from app.web.fleet_map import SAMPLES_KEPT, FleetMap
+from app.web.allocation_history import SAMPLES_KEPT, AllocationHistory
+from app.web.fleet_map import WHOLE_SECONDS, FleetMap
 from app.web.views.charts import HEIGHT, WIDTH, chart
 from app.web.views.fleet_tiles import TileFilter, fragmented_gpus
-from tests.builders import gpus, knowledge, node_document, pod
+from tests.builders import container, gpus, knowledge, node_document, pod
 
 COUNTS = st.dictionaries(st.integers(0, 8), st.integers(1, 5), max_size=5)
 MAKES = (("NVIDIA-H100-80GB-HBM3", 8), ("Tesla-T4", 4), ("NVIDIA-A10-SHARED", 4))
@@ -111,11 +112,50 @@ def test_map_catches_up_where_too_much_was_missed() -> None:
 
 def test_history_is_bounded() -> None:
     """F132: it is in memory, without a database."""
-    fleet_map = FleetMap(State(knowledge()))
+    history = AllocationHistory(State(knowledge()))
     for _ in range(SAMPLES_KEPT + 5):
-        finish(fleet_map.sample())
+        finish(history.sample())
 
-    assert len(fleet_map.samples) == SAMPLES_KEPT
+    assert len(history.samples) == SAMPLES_KEPT
+
+
+def test_history_that_follows_has_the_shares_of_the_map() -> None:
+    """F132: it is kept without the map, which is made only for people who look."""
+    state, drawn = State(knowledge()), random.Random(2311)
+    history = AllocationHistory(state)
+
+    for number in range(600):
+        change(state, drawn)
+        if number % 150 == 0:
+            state.changes.reset()
+        if drawn.random() < 0.4:
+            finish(history.sample())
+            fresh = FleetMap(state)
+            finish(fresh.catch_up())
+            shares = {(total.product, total.unit): total.allocated for total in fresh.totals()}
+            assert history.samples[-1].shares == shares
+
+
+def test_map_shows_memory_that_pods_without_gpus_took_a_minute_ago() -> None:
+    """F132: they do not count as a change of a node, so every tile is made again once a minute for who looks."""
+    now = [0.0]
+    state = State(knowledge())
+    document = node_document("a")
+    document["status"]["allocatable"]["memory"] = "64Gi"
+    state.put_node(document)
+    fleet_map = FleetMap(state, lambda: now[0])
+    finish(fleet_map.catch_up())
+    taker = pod(container({}, {"memory": "64Gi"}), nodeName="a")
+    state.put_pod({**taker, "status": {"phase": "Running"}})
+
+    finish(fleet_map.catch_up())
+    at_once = sum(total.stranded for total in fleet_map.totals())
+    now[0] += WHOLE_SECONDS
+    assert fleet_map.behind
+    finish(fleet_map.catch_up())
+
+    assert (at_once, sum(total.stranded for total in fleet_map.totals())) == (0, 8)
+    assert not fleet_map.behind
 
 
 def test_groups_are_by_product_and_in_the_order_of_names() -> None:

@@ -12,6 +12,7 @@ from app.api.explain_route import Explainer
 from app.api.recent_decisions import RecentDecisions
 from app.api.time_slices import JobQueue
 from app.server.service import Service
+from app.web.allocation_history import AllocationHistory
 from app.web.fleet_map import FleetMap
 from app.web.live_updates import MOST_TILES, TICKS_PER_TOTALS, LiveUpdates
 from app.web.pending_reasons import PendingReasons
@@ -30,7 +31,10 @@ class Opened:
         page, explainer = WebPages(service), Explainer(service)
         self.causes = PendingReasons(service, explainer)
         fleet = FleetMap(service.state)
-        self.live = LiveUpdates(service, fleet, self.causes, JobQueue("pages"), RecentDecisions(), "start", page.totals)
+        history = AllocationHistory(service.state)
+        self.live = LiveUpdates(
+            service, fleet, self.causes, JobQueue("pages"), RecentDecisions(), "start", page.totals, history
+        )
         at = service.generation if since is None else since
         self.listener = EventListener(of, at, DecisionFilter())
 

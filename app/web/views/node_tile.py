@@ -93,7 +93,7 @@ def tile_of(node: Node, usages: Sequence[GPUUsage], used: Mapping[str, int], kno
     for usage in usages:
         namespace = usage.name.partition("/")[0]
         units_by_namespace[namespace] = units_by_namespace.get(namespace, 0) + sum(amount for _, amount in usage.units)
-    offered, free = _counted(node)
+    offered, free = counted_units(node)
     state = state_of(node, offered, free)
     stranded = free if state in UNAVAILABLE or _exhausted(node, used) else 0
     runs = tuple(_split(_runs(node, knowledge, state)))
@@ -107,7 +107,7 @@ def tile_of(node: Node, usages: Sequence[GPUUsage], used: Mapping[str, int], kno
     return Tile(node.name, product, driver, unit, state, names, runs, words, offered, free, stranded, whole, sizes)
 
 
-def _counted(node: Node) -> tuple[int, int]:
+def counted_units(node: Node) -> tuple[int, int]:
     """Return the units of a node, all and free, summed over its resources."""
     if not node.node_class.offered and node.free.gpus:
         return len(node.free.gpus), sum(milli == WHOLE_MILLI for milli in node.free.gpus)
