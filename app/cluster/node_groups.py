@@ -49,9 +49,13 @@ class NodeGroups:
 
     def replace(self, before: Node | None, after: Node | None) -> None:
         """Replace a node in the counts. `before` is None for a new node, `after` for a removed one."""
-        if before is not None:
+        if before is not None and after is not None and _group_facts(before) == _group_facts(after):
+            if before.free is after.free:
+                return  # as after most pods, which have no GPU
             self._add_free(before, -1)
-        if before is None or after is None or _group_facts(before) != _group_facts(after):
+        else:
+            if before is not None:
+                self._add_free(before, -1)
             self._recount(before, after)
         if after is not None:
             self._add_free(after, 1)

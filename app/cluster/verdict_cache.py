@@ -5,20 +5,22 @@ The scheduler asks about the same demand many times (every pod of a Job). With â
 costs one set comparison, not a filter run per node. Tests compare the cache with the plain engine.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 from app.cluster.change_log import ChangeLog
+from app.nodes.label_keys import CLIQUE
 from app.nodes.model import Node
 from app.placement.engine import (
     class_for_demand,
     class_share,
-    combine,
     judge_class,
     judge_counts,
     judge_free,
     scoring_plan,
+    total_by_cpu,
 )
+from app.placement.fragmentation import ScoreByCPU
 from app.policy.demand import Demand
 from app.values.reasons import Code, Reason
 
@@ -40,6 +42,17 @@ class KnownFleet(Protocol):
     def changes(self) -> ChangeLog:
         """The log of changed nodes."""
         ...
+
+
+class Verdict(NamedTuple):
+    """The reason against a node, None if it fits, and whether it fits only by kube-scheduler's count."""
+
+    refusal: Reason | None
+    behind: bool
+
+
+FITS = Verdict(None, False)
+"""The verdict on every node for a pod without GPUs, which filters do not judge."""
 
 
 class VerdictTable:
@@ -77,7 +90,7 @@ class VerdictTable:
         self._state = state
         self._recount = recount
         self._generation = -1
-        self._label_keys = (demand.warned or demand).label_keys  # the warned demand includes the enforced one
+        self._label_keys = _label_keys(demand)
         self._plan = scoring_plan(demand)
         self._classes: dict[Hashable, Reason | None] = {}
         self._shares: dict[Hashable, tuple[float, float]] = {}
@@ -91,15 +104,24 @@ class VerdictTable:
             verdicts = (self.feasible, self.failed, self.unresolvable, self.behind, self._totals)
             for kept in (*verdicts, self.codes, self._classes, self._shares):
                 kept.clear()
-            for node in self._state.nodes.values():
-                self._place(node)
-        for name in changed or ():
+            self._place_all()
+        for name in dict.fromkeys(changed or ()):
             self._renew(name)
         self._generation = self._state.changes.generation
 
     def _overgrown(self) -> bool:
         most = 2 * len(self._state.nodes) + VERDICTS_SPARE
         return max(len(self.codes), len(self._classes), len(self._shares)) > most
+
+    def _place_all(self) -> None:
+        """Judge all nodes; those that are alike in all that filters read are judged once."""
+        verdicts: dict[Hashable, Verdict] = {}
+        for name, node in self._state.nodes.items():
+            key = self._alike(node)
+            verdict = verdicts.get(key)
+            if verdict is None:
+                verdict = verdicts[key] = self._judge(node)
+            self._place(name, verdict)
 
     def _renew(self, name: str) -> None:
         self.failed.pop(name, None)
@@ -110,31 +132,42 @@ class VerdictTable:
         weighed = self._totals.pop(name, None) is not None
         if node is not None:
             if weighed:
-                self._totals[name] = self._total(name)
-            self._place(node)
+                self._totals[name] = self._total_by_cpu(node)(node.free_cpu_milli)
+            self._place(name, self._judge(node))
 
-    def _place(self, node: Node) -> None:
-        """Judge a node and store its verdict."""
-        refusal = self._judge(node)
+    def _place(self, name: str, verdict: Verdict) -> None:
+        """Store the verdict on a node."""
+        refusal = verdict.refusal
         if refusal is None:
-            self.feasible.add(node.name)
-            if not self._recount and self.demand.requests_gpus and judge_counts(self.demand, node.free):
-                self.behind.add(node.name)
+            self.feasible.add(name)
+            if verdict.behind:
+                self.behind.add(name)
             return
         self.codes[refusal.message] = refusal.code
-        (self.failed if refusal.preemptible else self.unresolvable)[node.name] = refusal.message
+        (self.failed if refusal.preemptible else self.unresolvable)[name] = refusal.message
 
-    def _judge(self, node: Node) -> Reason | None:
+    def _judge(self, node: Node) -> Verdict:
         if not self.demand.requests_gpus:
-            return None
-        key = self._labelled(node) if self._label_keys else id(node.node_class)
+            return FITS
+        key = self._labelled(node)
         if key not in self._classes:
             self._classes[key] = judge_class(self.demand, class_for_demand(self.demand, node))
-        return self._classes[key] or judge_free(self.demand, node.free, self._recount)
+        refusal = self._classes[key] or judge_free(self.demand, node.free, self._recount)
+        behind = refusal is None and not self._recount and judge_counts(self.demand, node.free) is not None
+        return Verdict(refusal, behind)
 
     def _labelled(self, node: Node) -> Hashable:
         """Return a key of a node's class and labels; State interns classes and keeps each alive."""
+        if not self._label_keys:
+            return id(node.node_class)
         return (id(node.node_class), *map(node.labels.get, self._label_keys))
+
+    def _alike(self, node: Node) -> Hashable:
+        """Return a key of all that filters read of a node, and scorers but for its free CPU.
+
+        It is valid only until a node changes: State shares the objects of equal free resources, but may drop them.
+        """
+        return (id(node.free), self._labelled(node))
 
     def totals(self, names: Sequence[str]) -> list[float]:
         """Return the total scores of nodes in the order of `names`; 0.0 for unknown nodes."""
@@ -142,17 +175,32 @@ class VerdictTable:
             return list(map(self._totals.__getitem__, names))
         except KeyError:
             wanted = ({*names} - self._totals.keys()) & self._state.nodes.keys()
-            self._totals.update((name, self._total(name)) for name in wanted)
+            self._weigh(map(self._state.nodes.__getitem__, wanted))
             return [self._totals.get(name, 0.0) for name in names]
 
-    def _total(self, name: str) -> float:
-        node = self._state.nodes.get(name)
-        if node is None:
-            return 0.0
-        key = self._labelled(node) if self._label_keys else id(node.node_class)
+    def _weigh(self, nodes: Iterable[Node]) -> None:
+        """Compute the totals of nodes; those that are alike but for their free CPU share all other scores."""
+        by_cpu: dict[Hashable, tuple[ScoreByCPU, dict[int | None, float]]] = {}
+        for node in nodes:
+            key, cpu = self._alike(node), node.free_cpu_milli
+            if key not in by_cpu:
+                by_cpu[key] = (self._total_by_cpu(node), {})
+            total_at, totals = by_cpu[key]
+            if cpu not in totals:
+                totals[cpu] = total_at(cpu)
+            self._totals[node.name] = totals[cpu]
+
+    def _total_by_cpu(self, node: Node) -> ScoreByCPU:
+        key = self._labelled(node)
         if key not in self._shares:
             self._shares[key] = class_share(self.demand, node)
-        return combine(self.demand, self._plan, self._shares[key], node)
+        return total_by_cpu(self.demand, self._plan, self._shares[key], node)
+
+
+def _label_keys(demand: Demand) -> tuple[str, ...]:
+    """List the labels of a node that filters or scorers read for a demand."""
+    keys = (demand.warned or demand).label_keys  # the warned demand includes the enforced one
+    return (*keys, CLIQUE) if demand.group_cliques else keys
 
 
 class VerdictCache:

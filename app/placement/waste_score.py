@@ -17,20 +17,29 @@ EXPECTED_DEMANDS_KEPT = 16
 """Expected demands in the cache; few exist at a time."""
 
 
-def wasted_milli(expected_demand: ExpectedDemand, product: str | None, cpu_milli: int | None, gpus: GPUs) -> float:
-    """Compute the waste in thousandths of a GPU: F, and the free GPU capacity for which there is not enough CPU.
+class WasteByCPU:
+    """The waste of a node with given free GPUs, in thousandths of a GPU, by its free CPU.
 
-    CPU beyond that need reduces the waste a little (UNUSED_CPU). A GPU without CPU counts as a lost GPU; with half or
-    double that the allocated GPUs are within 0.1 percentage points. Pods without GPUs are no part of F, since they
-    waste none on any node. `cpu_milli` is the free CPU, None if it is not known.
+    It is F, and the free GPU capacity for which there is not enough CPU. CPU beyond that need reduces the waste a
+    little (UNUSED_CPU). A GPU without CPU counts as a lost GPU; with half or double that the allocated GPUs are within
+    0.1 percentage points. Pods without GPUs are no part of F, since they waste none on any node.
     """
-    gpu_demand = classes_with_gpus(expected_demand)
-    wasted = unusable_milli(gpu_demand, product, cpu_milli, gpus)
-    cpu_need = cpu_per_gpu(gpu_demand)
-    if cpu_milli is None or not cpu_need:
-        return wasted
-    unfed = sum(gpus) - cpu_milli / cpu_need
-    return wasted + (unfed if unfed > 0 else -UNUSED_CPU * unfed)
+
+    __slots__ = ("_cpu_need", "_free", "_gpu_demand", "_gpus", "_product")
+
+    def __init__(self, expected_demand: ExpectedDemand, product: str | None, gpus: GPUs) -> None:
+        self._gpu_demand = classes_with_gpus(expected_demand)
+        self._cpu_need = cpu_per_gpu(self._gpu_demand)
+        self._product, self._gpus = product, gpus
+        self._free = sum(gpus)
+
+    def wasted_milli(self, cpu_milli: int | None) -> float:
+        """Compute the waste; `cpu_milli` is the free CPU in thousandths of a core, None if it is not known."""
+        wasted = unusable_milli(self._gpu_demand, self._product, cpu_milli, self._gpus)
+        if cpu_milli is None or not self._cpu_need:
+            return wasted
+        unfed = self._free - cpu_milli / self._cpu_need
+        return wasted + (unfed if unfed > 0 else -UNUSED_CPU * unfed)
 
 
 @lru_cache(EXPECTED_DEMANDS_KEPT)
