@@ -167,7 +167,7 @@ class VerdictTable:
 
         It is valid only until a node changes: State shares the objects of equal free resources, but may drop them.
         """
-        return (id(node.free), self._labelled(node))
+        return (id(node.free), id(node.node_class), *map(node.labels.get, self._label_keys))
 
     def totals(self, names: Sequence[str]) -> list[float]:
         """Return the total scores of nodes in the order of `names`; 0.0 for unknown nodes."""

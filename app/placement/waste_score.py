@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Waste: the free GPU capacity of a node that expected pods cannot use, for lack of a fitting GPU or of CPU (F52)."""
 
-from functools import lru_cache
+from bisect import bisect_right
+from functools import lru_cache, partial
 
-from app.placement.unusable_capacity import GPUs, unusable_milli
+from app.placement.unusable_capacity import GPUs, cpu_steps, unusable_milli_at_step
 from app.policy.expected_demand import ExpectedDemand
 
 CPU_FILL = 0.85
@@ -25,17 +26,22 @@ class WasteByCPU:
     0.1 percentage points. Pods without GPUs are no part of F, since they waste none on any node.
     """
 
-    __slots__ = ("_cpu_need", "_free", "_gpu_demand", "_gpus", "_product")
+    __slots__ = ("_cpu_need", "_free", "_steps", "_unusable", "_unusable_by_step")
 
     def __init__(self, expected_demand: ExpectedDemand, product: str | None, gpus: GPUs) -> None:
-        self._gpu_demand = classes_with_gpus(expected_demand)
-        self._cpu_need = cpu_per_gpu(self._gpu_demand)
-        self._product, self._gpus = product, gpus
+        gpu_demand = classes_with_gpus(expected_demand)
+        self._cpu_need = cpu_per_gpu(gpu_demand)
         self._free = sum(gpus)
+        self._steps = cpu_steps(gpu_demand)
+        self._unusable = partial(unusable_milli_at_step, gpu_demand, product, gpus)
+        self._unusable_by_step: dict[int, float] = {}
 
     def wasted_milli(self, cpu_milli: int | None) -> float:
         """Compute the waste; `cpu_milli` is the free CPU in thousandths of a core, None if it is not known."""
-        wasted = unusable_milli(self._gpu_demand, self._product, cpu_milli, self._gpus)
+        step = len(self._steps) if cpu_milli is None else bisect_right(self._steps, cpu_milli)
+        wasted = self._unusable_by_step.get(step)
+        if wasted is None:
+            wasted = self._unusable_by_step[step] = self._unusable(step)
         if cpu_milli is None or not self._cpu_need:
             return wasted
         unfed = self._free - cpu_milli / self._cpu_need
