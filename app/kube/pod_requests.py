@@ -7,7 +7,7 @@ framework types.go Resource.Add: MilliValue for cpu, Value for the others).
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache, reduce
+from functools import lru_cache
 from typing import Any
 
 from app.values.errors import QuantityError
@@ -73,7 +73,10 @@ def checked_pod_requests(spec: Mapping[str, Any]) -> Amounts:
         if len(summed) == 1:
             return summed[0]
         if summed:
-            return tuple(sorted(reduce(_sum, map(dict, summed), {}).items()))
+            total: dict[str, int] = {}
+            for amounts in summed:
+                total = _sum(total, dict(amounts))
+            return tuple(sorted(total.items()))
     check_requests(spec)
     return sum_pod_requests(spec)
 
