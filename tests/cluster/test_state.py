@@ -33,7 +33,7 @@ Event = tuple[str, Any]
 
 def bound(uid: str, node: str | None, amount: int, phase: str) -> dict[str, Any]:
     made = pod(gpus(amount), nodeName=node)
-    made["spec"]["containers"][0]["resources"]["requests"]["cpu"] = str(2 * amount)
+    made["spec"]["containers"][0]["resources"]["requests"]["cpu"] = str(8 - amount)
     made["metadata"] |= {"uid": uid, "name": uid}
     return {**made, "status": {"phase": phase}}
 

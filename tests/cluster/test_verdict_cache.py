@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cached verdicts equal those of the plain engine, for every demand and after every change."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -198,18 +199,37 @@ def test_demand_asked_longest_ago_is_forgotten_and_one_in_use_is_kept() -> None:
     assert first_of_idle is not appraisals.of(idle)
 
 
+def test_nodes_of_different_nvlink_domains_are_not_alike_for_a_pod_of_a_group() -> None:
+    """F55: they are of one class, and as much is free on them."""
+    state = State(knowledge())
+    for clique in ("clique-1", "clique-2"):
+        state.put_node(node_document(clique, labels={"nvidia.com/gpu.clique": clique}))
+
+    beside, apart = VerdictCache(state, True).of(DEMANDS["beside its group"]).totals(["clique-1", "clique-2"])
+
+    assert beside > apart
+
+
 def test_alike_nodes_are_judged_and_weighed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """P24: at the first sight of a demand a fleet costs its different nodes, not all of them."""
     state = State(knowledge())
     for number in range(60):
         state.put_node(node_document(f"node-{number}", offers={GPU: 8, "cpu": 16}))
         state.put_pod(bound(f"pod-{number}", f"node-{number}", number % 3, GPU, number % 2))
-    judged: list[Any] = []
-    monkeypatch.setattr(verdict_cache, "judge_free", lambda *facts: judged.append(facts))
-    weighed = []
-    total_by_cpu = verdict_cache.total_by_cpu
-    monkeypatch.setattr(verdict_cache, "total_by_cpu", lambda *facts: weighed.append(facts) or total_by_cpu(*facts))
+    calls = {"judge_free": 0, "total_by_cpu": 0}
+    for name in calls:
+        monkeypatch.setattr(verdict_cache, name, counted(name, getattr(verdict_cache, name), calls))
 
     VerdictCache(state, True).of(DEMANDS["leaving room"]).totals(list(state.nodes))
 
-    assert (len(judged), len(weighed)) == (3, 3)
+    assert calls == {"judge_free": 3, "total_by_cpu": 3}
+
+
+def counted(name: str, function: Callable[..., Any], calls: dict[str, int]) -> Callable[..., Any]:
+    """Return the same function, which counts its calls."""
+
+    def call(*facts: Any) -> Any:
+        calls[name] += 1
+        return function(*facts)
+
+    return call

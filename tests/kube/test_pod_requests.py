@@ -57,7 +57,7 @@ def test_what_is_no_map_of_quantities_is_empty(odd: object) -> None:
     assert sum_pod_requests({"containers": odd, "initContainers": [odd], "overhead": odd}) == ()
 
 
-AMOUNTS = st.dictionaries(
+AMOUNTS: st.SearchStrategy[dict[str, Any]] = st.dictionaries(
     st.sampled_from(["cpu", "memory", "pods", "nvidia.com/gpu"]),
     st.sampled_from(["1", "250m", "0", "1Gi", "-1", "lots", "9" * 2000, 1, 2.5, True, None, []]),
     max_size=3,
@@ -68,8 +68,12 @@ CONTAINERS = st.lists(
         st.sampled_from(["requests", "limits"]), AMOUNTS | AMOUNTS | AMOUNTS | ODD)}),
     max_size=3,
 )  # fmt: skip
-SPECS = st.fixed_dictionaries(
-    {"containers": CONTAINERS | CONTAINERS | CONTAINERS | ODD},
+PLAIN = st.fixed_dictionaries(
+    {"containers": st.lists(st.fixed_dictionaries({"resources": st.fixed_dictionaries(
+        {"requests": AMOUNTS}, optional={"limits": AMOUNTS})}), min_size=1, max_size=2)}
+)  # fmt: skip
+SPECS = PLAIN | st.fixed_dictionaries(
+    {"containers": CONTAINERS | CONTAINERS | ODD},
     optional={"initContainers": CONTAINERS, "overhead": AMOUNTS, "resources": ODD},
 )
 
