@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 REFERENCE_MS = 2.0
 """The CPU milliseconds of the loop of `reference` on a machine of scale 1, for which budgets are written."""
 ROUNDS = 5
-"""Rounds of a measurement; the least by the machine's pace counts, because other processes only add."""
+"""Rounds of a measurement, of which the middle one counts: a shared machine changes its pace within seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +77,10 @@ def paced(measure: Callable[[], Result], rounds: int = ROUNDS) -> list[tuple[Res
     return results
 
 
-def least(rounds: Iterable[tuple[float, float]]) -> Scaled:
-    """Return the time that is least by the machine's pace."""
-    return min((Scaled(value, scale) for value, scale in rounds), key=lambda scaled: scaled.at_scale_1)
+def middle(rounds: Iterable[tuple[float, float]]) -> Scaled:
+    """Return the time that is the median by the machine's pace, the lower of two."""
+    times = sorted((Scaled(value, scale) for value, scale in rounds), key=lambda scaled: scaled.at_scale_1)
+    return times[(len(times) - 1) // 2]
 
 
 def reference() -> float:
