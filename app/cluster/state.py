@@ -274,8 +274,11 @@ class State:
 
     def _change(self, node: Node, free: FreeResources) -> None:
         cpu = self.node_requests.cpu_left(node)
-        if cpu != node.free_cpu_milli or (free is not node.free and free != node.free):
+        if free is not node.free and free != node.free:
             self._store(node.with_free(free, cpu))
+        elif cpu != node.free_cpu_milli:  # admission's groups do not count CPU
+            self.nodes[node.name] = node.with_free(node.free, cpu)
+            self.changes.note(node.name)
 
     def _rebuild(self, names: Iterable[str]) -> None:
         """Rebuild nodes from what was read."""

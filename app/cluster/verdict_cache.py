@@ -174,8 +174,8 @@ class VerdictTable:
         try:
             return list(map(self._totals.__getitem__, names))
         except KeyError:
-            wanted = ({*names} - self._totals.keys()) & self._state.nodes.keys()
-            self._weigh(map(self._state.nodes.__getitem__, wanted))
+            known = self._state.nodes.get
+            self._weigh(node for name in names if name not in self._totals and (node := known(name)) is not None)
             return [self._totals.get(name, 0.0) for name in names]
 
     def _weigh(self, nodes: Iterable[Node]) -> None:
@@ -183,12 +183,14 @@ class VerdictTable:
         by_cpu: dict[Hashable, tuple[ScoreByCPU, dict[int | None, float]]] = {}
         for node in nodes:
             key, cpu = self._alike(node), node.free_cpu_milli
-            if key not in by_cpu:
-                by_cpu[key] = (self._total_by_cpu(node), {})
-            total_at, totals = by_cpu[key]
-            if cpu not in totals:
-                totals[cpu] = total_at(cpu)
-            self._totals[node.name] = totals[cpu]
+            known = by_cpu.get(key)
+            if known is None:
+                known = by_cpu[key] = (self._total_by_cpu(node), {})
+            total_at, totals = known
+            total = totals.get(cpu)
+            if total is None:
+                total = totals[cpu] = total_at(cpu)
+            self._totals[node.name] = total
 
     def _total_by_cpu(self, node: Node) -> ScoreByCPU:
         key = self._labelled(node)
