@@ -16,7 +16,7 @@ from app.policy.expected_demand import DemandClass, ExpectedDemand
 MOST_UNITS = 256
 """Free units of a node that count, enough for sixteen GPUs each shared by sixteen; a node may report a billion."""
 STATES_KEPT = 1 << 15
-"""Node states in each of three caches; one takes about 300 bytes."""
+"""Node states in each of the caches; one takes about 300 bytes."""
 TABLES_KEPT = 256
 """Pairs of expected demand and product in the caches; a cluster has a dozen products."""
 ROWS_KEPT = 1 << 12
