@@ -63,7 +63,8 @@ def node_group_key(node: Node, knowledge: Knowledge) -> NodeGroupKey | None:
     """Return the key of the group that a GPU node belongs to; None for a node without GPUs."""
     if not node.has_gpus:
         return None
-    labels = tuple((key, node.labels[key]) for key in affinity_label_keys(knowledge) if key in node.labels)
+    own = node.labels
+    labels = tuple([(key, own[key]) for key in affinity_label_keys(knowledge) if key in own])
     return (node.node_class, node.taints, labels)
 
 

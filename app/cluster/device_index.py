@@ -69,7 +69,9 @@ class DeviceIndex:
 
     def devices(self, node: str) -> tuple[Device, ...]:
         """Return a node's devices: those of the newest generation of each pool."""
-        slices = self._by_node.get(node, {}).values()
+        if node not in self._by_node:
+            return ()
+        slices = self._by_node[node].values()
         newest: dict[str, int] = {}
         for resource_slice in slices:
             newest[resource_slice.pool] = max(resource_slice.generation, newest.get(resource_slice.pool, 0))

@@ -49,16 +49,18 @@ class NodeGroups:
 
     def replace(self, before: Node | None, after: Node | None) -> None:
         """Replace a node in the counts. `before` is None for a new node, `after` for a removed one."""
-        if before is not None:
-            self._add_free(before, -1)
+        former = self._group_by_node.get(before.name) if before is not None else None
         if before is None or after is None or _group_facts(before) != _group_facts(after):
             self._recount(before, after)
-        if after is not None:
-            self._add_free(after, 1)
+        group = self._group_by_node.get(after.name) if after is not None else None
+        if former is not group or before is None or after is None or before.free is not after.free:
+            self._add_free(former, before, -1)
+            self._add_free(group, after, 1)
+        if former is not None and former not in self._counts:
+            self._forget(former)
 
-    def _add_free(self, node: Node, sign: int) -> None:
-        group = self._group_by_node.get(node.name)
-        if group is None:
+    def _add_free(self, group: NodeGroup | None, node: Node | None, sign: int) -> None:
+        if group is None or node is None:
             return
         for resource, units in node.free.units.items():
             self.free[group, resource] = self.free.get((group, resource), 0) + sign * max(0, units)
@@ -70,8 +72,6 @@ class NodeGroups:
             self._group_by_node[after.name] = joined
         if left is not joined:
             self._count(self._counts, [left] if left else [], [joined] if joined else [])
-        if left is not None and left not in self._counts:
-            self._forget(left)
         former = self._dialects_by_node.pop(before.name, NO_DIALECTS) if before is not None else NO_DIALECTS
         dialects = label_dialects_of(after.labels, self._knowledge) if after is not None else NO_DIALECTS
         if after is not None:

@@ -127,8 +127,15 @@ class SlippedPods:
                     _log(document, slipped_pod)
             if index % SLICE_PODS == SLICE_PODS - 1:
                 await asyncio.sleep(0)
-        self._slipped_by_node[name] = slipped
-        self._measure()
+        self._note(name, slipped)
+
+    def _note(self, name: str, slipped: Mapping[str, SlippedPod]) -> None:
+        """Keep what has slipped on a node. Most of a fleet is not kept, and counted no more after each node."""
+        before = self._slipped_by_node.pop(name, None)
+        if slipped:
+            self._slipped_by_node[name] = slipped
+        if slipped or before:
+            self._measure()
 
     def _slip_of(self, document: Mapping[str, Any], node: Node) -> SlippedPod | None:
         try:

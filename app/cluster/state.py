@@ -13,6 +13,7 @@ from app.admission.fleet_facts import FleetFacts
 from app.cluster.change_log import ChangeLog
 from app.cluster.claim_index import ClaimIndex
 from app.cluster.device_index import DeviceIndex
+from app.cluster.free_resources import FreeResourcesOfNodes
 from app.cluster.gpu_allocations import PROMISE_SECONDS, GPUAllocations
 from app.cluster.node_groups import NodeGroups
 from app.cluster.node_requests import NodeRequests
@@ -25,7 +26,6 @@ from app.kube.pod_requests import PodRequests
 from app.kube.pods import Pod, workload_group
 from app.kube.resource_claims import Claim, ClaimedDevices, claimed_devices, read_claim, read_claim_template
 from app.kube.resource_slices import DeviceClass, ResourceSlice, read_device_class, read_slice
-from app.nodes.dra_devices import remaining_capacity
 from app.nodes.gpu_health import HEALTHY, Health
 from app.nodes.model import FreeResources, Node, NodeClass
 from app.nodes.reading import read_node, with_devices
@@ -57,6 +57,7 @@ class State:
         self.changes = ChangeLog()
         self._classes: dict[NodeClass, NodeClass] = {}
         self._allocations = GPUAllocations()
+        self._free = FreeResourcesOfNodes(self._devices, self._allocations)
         self._health: dict[str, Health] = {}
         self.overrun: set[str] = set()
         self.node_requests = NodeRequests()
@@ -81,7 +82,7 @@ class State:
         node = with_devices(node, self._devices.devices(node.name), self._device_classes.all(), self.knowledge)
         if (health := self._health.get(node.name)) is not None:
             node = replace(node, node_class=replace(node.node_class, ill=health.ill, ailing=health.ailing))
-        return replace(node, free=self._free(node))
+        return node.with_free(self._free.of(node), self.node_requests.cpu_left(node))
 
     def drop_node(self, name: str) -> None:
         """Remove a node."""
@@ -102,18 +103,18 @@ class State:
 
     def take_pod(self, uid: str, usage: GPUUsage | None, requests: PodRequests | None) -> None:
         """Set the GPU usage and the requests of a pod, bound or nominated; None for nothing."""
-        affected = self.node_requests.put(uid, requests)
+        requested = self.node_requests.put(uid, requests)
         if usage is None:
-            affected.update(self._allocations.unbind(uid))
-        elif usage.bound:
-            affected.update(self._allocations.put(usage))
+            self._update_free(self._allocations.unbind(uid))
         else:
-            affected.update(self._allocations.nominate(usage))
-        self._update_free(affected)
+            self._update_free(self._allocations.put(usage) if usage.bound else self._allocations.nominate(usage))
+        self._update_cpu(requested)
 
     def drop_pod(self, uid: str) -> None:
         """Remove a pod."""
-        self._update_free({*self._allocations.drop(uid), *self.node_requests.put(uid, None)})
+        requested = self.node_requests.put(uid, None)
+        self._update_free(self._allocations.drop(uid))
+        self._update_cpu(requested)
         self.pending_pods.put(uid, None)
 
     def promise(self, usage: GPUUsage, now: float) -> None:
@@ -142,7 +143,7 @@ class State:
         """
         if (node := self.nodes.get(name)) is None or not node.free.memory:
             return node
-        return replace(node, free=replace(node.free, memory=self._memory(node, uids)))
+        return replace(node, free=replace(node.free, memory=self._free.memory(node, uids)))
 
     def put_health(self, name: str, health: Health | None) -> None:
         """Set the health of a node's GPUs; None for unknown."""
@@ -258,35 +259,34 @@ class State:
             self._fleet = self._node_groups.facts(self.runtime_classes)
         return self._fleet
 
-    def _free(self, node: Node) -> FreeResources:
-        used = self._allocations.units(node.name)
-        units = {resource: amount - used.get(resource, 0) for resource, amount in node.node_class.offered}
-        free = replace(node.free, units=units, memory=self._memory(node), cpu_milli=self.node_requests.cpu_left(node))
-        shown = self._devices.gpus(node.name)
-        if not shown.all or node.node_class.uses_device_plugin:
-            return free
-        gpus, layouts = remaining_capacity(shown, self._devices.allocated(node.name))
-        return replace(free, gpus=gpus, layouts=layouts)
-
-    def _memory(self, node: Node, without: Container[str] = ()) -> Mapping[str, int]:
-        """Return the memory of shared GPUs that no pod has declared, in MiB by resource."""
-        if not node.node_class.budgets:
-            return {}
-        declared = self._allocations.declared(node.name, without)
-        return {resource: total - declared.get(resource, 0) for resource, total in node.node_class.budgets}
-
     def _update_free(self, names: Iterable[str]) -> None:
         for name in names:
             node = self.nodes.get(name)
-            if node is not None and (free := self._free(node)) != node.free:
-                self._store(replace(node, free=free))
+            if node is not None:
+                self._change(node, self._free.of(node))
+
+    def _update_cpu(self, names: Iterable[str]) -> None:
+        """Update only the free CPU of nodes, for pods without GPUs: no free GPU changes, and so no verdict."""
+        for name in names:
+            node = self.nodes.get(name)
+            if node is not None:
+                self._change(node, node.free)
+
+    def _change(self, node: Node, free: FreeResources) -> None:
+        cpu = self.node_requests.cpu_left(node)
+        if free is not node.free and free != node.free:
+            self._store(node.with_free(free, cpu))
+        elif cpu != node.free_cpu_milli:  # admission's groups do not count CPU
+            self.nodes[node.name] = node.with_free(node.free, cpu)
+            self.changes.note(node.name)
 
     def _rebuild(self, names: Iterable[str]) -> None:
         """Rebuild nodes from what was read."""
         for name in names:
             if (node_as_read := self._nodes_as_read.get(name)) is not None:
                 node = self.add_known_facts(node_as_read)
-                self._store(replace(node, node_class=self.intern(node.node_class)))
+                node_class = self.intern(node.node_class)
+                self._store(node if node_class is node.node_class else replace(node, node_class=node_class))
 
     def _store(self, node: Node) -> None:
         before = self.nodes.get(node.name)

@@ -9,8 +9,11 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from app.cluster.verdicts import VERDICTS_SPARE, KnownFleet, Verdicts, class_key
-from app.placement.engine import class_share, combine, scoring_plan
+from app.cluster.verdicts import VERDICTS_SPARE, KnownFleet, Verdicts, alike_key, class_key
+from app.nodes.label_keys import CLIQUE
+from app.nodes.model import Node
+from app.placement.engine import class_share, scoring_plan, total_by_cpu
+from app.placement.fragmentation import ScoreByCPU
 from app.policy.demand import Demand
 
 DEMANDS_KEPT = 64
@@ -51,7 +54,7 @@ class VerdictTable:
         self.codes = self._verdicts.codes
         self._state = state
         self._generation = -1
-        self._label_keys = (demand.warned or demand).label_keys  # the warned demand includes the enforced one
+        self._label_keys = _label_keys(demand)
         self._plan = scoring_plan(demand)
         self._shares: dict[Hashable, tuple[float, float]] = {}
         self._weighed: dict[str, float] = {}
@@ -110,17 +113,35 @@ class VerdictTable:
         return [weighed[name] if name in weighed else others.get(name, 0.0) for name in names]
 
     def _weigh(self, names: Iterable[str]) -> None:
-        """Compute the totals of known nodes that have none yet; equal totals are one object, which is in the cache."""
-        for name in ({*names} - self._weighed.keys() - self._others.keys()) & self._state.nodes.keys():
-            total = self._total(name)
-            (self._weighed if name in self.feasible else self._others)[name] = self._values.setdefault(total, total)
+        """Compute the totals of known nodes that have none yet.
 
-    def _total(self, name: str) -> float:
-        node = self._state.nodes[name]
+        Alike nodes share all but the score of their free CPU. Equal totals are one object, which is in the cache.
+        """
+        alike: dict[Hashable, tuple[ScoreByCPU, dict[int | None, float]]] = {}
+        for name in ({*names} - self._weighed.keys() - self._others.keys()) & self._state.nodes.keys():
+            node = self._state.nodes[name]
+            key, cpu = alike_key(node, self._label_keys), node.free_cpu_milli
+            known = alike.get(key)
+            if known is None:
+                known = alike[key] = (self._total_by_cpu(node), {})
+            total_at, totals = known
+            total = totals.get(cpu)
+            if total is None:
+                computed = total_at(cpu)
+                total = totals[cpu] = self._values.setdefault(computed, computed)
+            (self._weighed if name in self.feasible else self._others)[name] = total
+
+    def _total_by_cpu(self, node: Node) -> ScoreByCPU:
         key = class_key(node, self._label_keys)
         if key not in self._shares:
             self._shares[key] = class_share(self.demand, node)
-        return combine(self.demand, self._plan, self._shares[key], node)
+        return total_by_cpu(self.demand, self._plan, self._shares[key], node)
+
+
+def _label_keys(demand: Demand) -> tuple[str, ...]:
+    """List the labels of a node that filters or scorers read for a demand."""
+    keys = (demand.warned or demand).label_keys  # the warned demand includes the enforced one
+    return (*keys, CLIQUE) if demand.group_cliques else keys
 
 
 class VerdictCache:

@@ -2,7 +2,7 @@
 """The filters' verdicts on every node for one demand, judged again only for nodes that changed."""
 
 from collections.abc import Hashable, Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from app.cluster.change_log import ChangeLog
 from app.nodes.model import Node
@@ -33,6 +33,25 @@ def class_key(node: Node, label_keys: tuple[str, ...]) -> Hashable:
     if not label_keys:
         return id(node.node_class)
     return (id(node.node_class), *map(node.labels.get, label_keys))
+
+
+def alike_key(node: Node, label_keys: tuple[str, ...]) -> Hashable:
+    """Return a key of all that filters read of a node, and scorers but for its free CPU.
+
+    It is valid only until a node changes: State shares the objects of equal free resources, but may drop them.
+    """
+    return (id(node.free), id(node.node_class), *map(node.labels.get, label_keys))
+
+
+class Verdict(NamedTuple):
+    """The reason against a node, None if it fits, and whether it fits only by kube-scheduler's count."""
+
+    refusal: Reason | None
+    behind: bool
+
+
+FITS = Verdict(None, False)
+"""The verdict on every node for a pod without GPUs, which filters do not judge."""
 
 
 class Verdicts:
@@ -87,10 +106,16 @@ class Verdicts:
         return max(len(self.codes), len(self._classes)) > 2 * len(self._state.nodes) + VERDICTS_SPARE
 
     def _judge_all(self) -> None:
+        """Judge all nodes; those that are alike in all that filters read are judged once."""
         for kept in (self.feasible, self.failed, self.unresolvable, self.behind, self.codes, self._classes):
             kept.clear()
-        for node in self._state.nodes.values():
-            self._place(node)
+        alike: dict[Hashable, Verdict] = {}
+        for name, node in self._state.nodes.items():
+            key = alike_key(node, self._label_keys)
+            verdict = alike.get(key)
+            if verdict is None:
+                verdict = alike[key] = self._judge(node)
+            self._place(name, verdict)
 
     def _judge_again(self, name: str) -> None:
         self.failed.pop(name, None)
@@ -99,23 +124,25 @@ class Verdicts:
         self.behind.discard(name)
         node = self._state.nodes.get(name)
         if node is not None:
-            self._place(node)
+            self._place(name, self._judge(node))
 
-    def _place(self, node: Node) -> None:
-        """Judge a node and store its verdict."""
-        refusal = self._judge(node)
+    def _place(self, name: str, verdict: Verdict) -> None:
+        """Store the verdict on a node."""
+        refusal = verdict.refusal
         if refusal is None:
-            self.feasible.add(node.name)
-            if not self._recount and self._demand.requests_gpus and judge_counts(self._demand, node.free):
-                self.behind.add(node.name)
+            self.feasible.add(name)
+            if verdict.behind:
+                self.behind.add(name)
             return
         self.codes[refusal.message] = refusal.code
-        (self.failed if refusal.preemptible else self.unresolvable)[node.name] = refusal.message
+        (self.failed if refusal.preemptible else self.unresolvable)[name] = refusal.message
 
-    def _judge(self, node: Node) -> Reason | None:
+    def _judge(self, node: Node) -> Verdict:
         if not self._demand.requests_gpus:
-            return None
+            return FITS
         key = class_key(node, self._label_keys)
         if key not in self._classes:
             self._classes[key] = judge_class(self._demand, class_for_demand(self._demand, node))
-        return self._classes[key] or judge_free(self._demand, node.free, self._recount)
+        refusal = self._classes[key] or judge_free(self._demand, node.free, self._recount)
+        behind = refusal is None and not self._recount and judge_counts(self._demand, node.free) is not None
+        return Verdict(refusal, behind)

@@ -121,7 +121,9 @@ def _nodes(state: State) -> WatchedKind[Node]:
 def _pods(state: State) -> WatchedKind[tuple[GPUUsage | None, PodRequests | None, PendingPod | None]]:
     def read(document: Mapping[str, Any]) -> tuple[GPUUsage | None, PodRequests | None, PendingPod | None]:
         requests = read_bound_requests(document)
-        return usage(document), requests, None if requests else read_pending_pod(document, state.knowledge)
+        if requests is None:
+            return usage(document), None, read_pending_pod(document, state.knowledge)
+        return (usage(document) if requests.may_have_gpus else None), requests, None
 
     def usage(document: Mapping[str, Any]) -> GPUUsage | None:
         """Read the GPU usage of a pod once: only its CPU and memory can be resized (KEP-1287)."""

@@ -48,7 +48,7 @@ class Dialect:
 
     def is_used_by(self, labels: Mapping[str, str]) -> bool:
         """Tell whether a node has labels of this dialect."""
-        return any(key in labels for key in (self.key, *self.other_keys, *self.markers))
+        return not labels.keys().isdisjoint((self.key, *self.other_keys, *self.markers))
 
     def gpu_label_keys(self) -> Iterator[str]:
         """List the keys of the labels that describe GPUs."""

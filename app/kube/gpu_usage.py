@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.knowledge.tables import Knowledge
-from app.kube.pod_requests import PodRequests, check_requests, sum_pod_requests
+from app.kube.pod_requests import PodRequests, checked_pod_requests
 from app.kube.pods import GPU_MEMORY, gpu_amounts, read_pod, workload_group
 from app.values.errors import BadInput
 from app.values.json_members import member, objects, strings
@@ -74,8 +74,7 @@ def read_bound_requests(document: Mapping[str, Any]) -> PodRequests | None:
     status = document.get("status") or {}
     if not isinstance(node, str) or not node or (isinstance(status, dict) and status.get("phase") in FINISHED):
         return None
-    check_requests(spec)
-    return PodRequests(node, sum_pod_requests(spec))
+    return PodRequests(node, checked_pod_requests(spec))
 
 
 def _declared_memory_mib(metadata: Mapping[str, Any]) -> int:

@@ -74,9 +74,12 @@ def read_class(
     Nodes with equal relevant labels and resources share one cached object.
     """
     exact, prefix = _relevant_labels(knowledge)
-    relevant = tuple((key, labels[key]) for key in labels if key in exact or key.startswith(prefix))
-    names = sum(len(name) for name, _ in (*offered, *(capacity or ())))
-    small = names + sum(len(key) + len(value) for key, value in relevant) <= LARGEST_KEPT
+    keys = exact.intersection(labels)
+    if prefix in "\n".join(labels):  # few nodes have labels of slices, and most have dozens of others
+        keys |= {key for key in labels if key.startswith(prefix)}
+    relevant = tuple([(key, labels[key]) for key in sorted(keys)])
+    texts = [text for pair in relevant for text in pair] + [name for name, _ in (*offered, *(capacity or ()))]
+    small = sum(map(len, texts)) <= LARGEST_KEPT
     return (_read_class if small else _read_class.__wrapped__)(relevant, offered, knowledge, capacity, registered)
 
 

@@ -199,13 +199,15 @@ class FreeResources:
     layouts: tuple[GPULayout, ...] | None = None
     """The GPUs on which MIG devices are created on demand, without those that are allocated whole. None if there are
     none, or if their geometry is unknown."""
-    cpu_milli: int | None = None
-    """The CPU that no pod has requested, in thousandths of a core; None where it is not computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
     """One node: its class, what is free on it, and what else admission and explain read of it.
+
+    `free_cpu_milli` is the CPU that no pod has requested, in thousandths of a core; None where it is not computed. Only
+    scorers read it. It stands beside `free`, so that nodes with equal free GPUs share one FreeResources object, and so
+    that a pod without GPUs changes neither.
 
     Admission reads its `labels` and its `taints`, which are triples of key, value and effect. `allocatable` holds every
     resource as the API server writes it, and `unschedulable` says that the node is cordoned. Only explain reads these
@@ -219,6 +221,20 @@ class Node:
     taints: tuple[tuple[str, str, str], ...] = ()
     allocatable: Mapping[str, Any] = field(default_factory=dict, compare=False)
     unschedulable: bool = field(default=False, compare=False)
+    free_cpu_milli: int | None = None
+
+    def with_free(self, free: FreeResources, free_cpu_milli: int | None) -> "Node":
+        """Give the node with other free resources, in a third of the time of `dataclasses.replace`."""
+        return Node(
+            self.name,
+            self.node_class,
+            free,
+            self.labels,
+            self.taints,
+            self.allocatable,
+            self.unschedulable,
+            free_cpu_milli,
+        )
 
     @property
     def clique(self) -> str:

@@ -4,13 +4,14 @@
 Its functions are pure; the caches of verdicts are in `cluster/` (verdict_cache.py).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from app.nodes.model import FreeResources, Node, NodeClass
 from app.placement.filters import CLASS_FILTERS, COUNTED_IN_TREE, FREE_FILTERS
+from app.placement.fragmentation import ScoreByCPU
 from app.placement.penalties import PENALTIES
-from app.placement.scorers import BY_CLASS, SCORERS, Scorer
+from app.placement.scorers import BY_CLASS, BY_FREE_CPU, SCORERS, Scorer
 from app.policy.demand import Demand
 from app.policy.schema_placement import DEFAULT_SCORES
 from app.values.reasons import Reason
@@ -88,22 +89,27 @@ def judge(demand: Demand, node: Node, recount: bool) -> Reason | None:
 
 def total(demand: Demand, node: Node) -> float:
     """Compute the total of a node: Σ weight x score ÷ Σ weight, in [0, 1], times LESSER_SHARE for each penalty."""
-    return combine(demand, scoring_plan(demand), class_share(demand, node), node)
+    return total_by_cpu(demand, scoring_plan(demand), class_share(demand, node), node)(node.free_cpu_milli)
 
 
 @dataclass(frozen=True, slots=True)
 class ScoringPlan:
-    """The scorers that depend on more than the node's class, with their weights, and the sum of all weights."""
+    """The scorers that depend on more than the node's class, with their weights, and the sum of all weights.
+
+    `by_cpu` are those among them that depend on the node's free CPU.
+    """
 
     scorers: tuple[tuple[Scorer, int], ...]
+    by_cpu: tuple[tuple[Callable[[Demand, Node], ScoreByCPU], int], ...]
     weights: int
 
 
 def scoring_plan(demand: Demand) -> ScoringPlan:
     """Give the scorers that run on each node; they are the same for all nodes."""
     chosen = demand.scores or DEFAULT_SCORES
-    own = tuple((_SCORERS[name], weight) for name, weight in chosen if name not in BY_CLASS)
-    return ScoringPlan(own, sum(weight for _, weight in chosen))
+    own = tuple((_SCORERS[name], weight) for name, weight in chosen if name not in BY_CLASS and name not in BY_FREE_CPU)
+    by_cpu = tuple((BY_FREE_CPU[name], weight) for name, weight in chosen if name in BY_FREE_CPU)
+    return ScoringPlan(own, by_cpu, sum(weight for _, weight in chosen))
 
 
 def class_share(demand: Demand, node: Node) -> tuple[float, float]:
@@ -119,12 +125,23 @@ def class_share(demand: Demand, node: Node) -> tuple[float, float]:
     return share, LESSER_SHARE ** (missed + sum(1 for penalty in PENALTIES if penalty(demand, node.node_class)))
 
 
-def combine(demand: Demand, scoring: ScoringPlan, shared: tuple[float, float], node: Node) -> float:
-    """Add the node's own scores to the share of its class, and divide by the sum of all weights."""
+def total_by_cpu(demand: Demand, scoring: ScoringPlan, shared: tuple[float, float], node: Node) -> ScoreByCPU:
+    """Give the total of nodes that differ from a node at most in their free CPU and in facts that no scorer reads.
+
+    The node's own scores are added to the share of its class, and the sum is divided by that of all weights.
+    """
     value, factor = shared
     for scorer, weight in scoring.scorers:
         value += weight * scorer(demand, node)
-    return factor * value / scoring.weights
+    by_cpu = [(score_by_cpu(demand, node), weight) for score_by_cpu, weight in scoring.by_cpu]
+
+    def total_at(cpu: int | None) -> float:
+        whole = value
+        for score, weight in by_cpu:
+            whole += weight * score(cpu)
+        return factor * whole / scoring.weights
+
+    return total_at
 
 
 def breakdown(demand: Demand, node: Node) -> Mapping[str, tuple[float, int]]:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scorers: functions that score how well a node that fits would serve a demand, in [0, 1]; higher is better."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from app.knowledge.cuda_compatibility import Compatibility, CUDANeed, judge_driver
 from app.nodes.model import Node
-from app.placement.fragmentation import fragmentation
+from app.placement.fragmentation import ScoreByCPU, fragmentation, fragmentation_by_cpu
 from app.placement.mig_layouts import mig_layout
 from app.placement.packing import packing, spreading
 from app.policy.demand import Demand
@@ -75,6 +75,11 @@ BY_CLASS: frozenset[ScorerName] = frozenset(
     {ScorerName.ProductPreference, ScorerName.DriverHeadroom, ScorerName.Interconnect}
 )
 """The scorers that depend only on the node's class, so that one score applies to all nodes of the class."""
+
+BY_FREE_CPU: Mapping[ScorerName, Callable[[Demand, Node], ScoreByCPU]] = {
+    ScorerName.Fragmentation: fragmentation_by_cpu
+}
+"""The scorers that depend on the free CPU of a node: functions that give the score by it, all else being equal."""
 
 USING_EXPECTED_DEMAND: frozenset[ScorerName] = frozenset({ScorerName.Fragmentation})
 """The scorers that depend on the expected demand and on CPU, which a demand contains only if one of them is used."""

@@ -16,7 +16,7 @@ from app.policy.expected_demand import DemandClass, ExpectedDemand
 MOST_UNITS = 256
 """Free units of a node that count, enough for sixteen GPUs each shared by sixteen; a node may report a billion."""
 STATES_KEPT = 1 << 15
-"""Node states in each of three caches; one takes about 300 bytes."""
+"""Node states in each of the caches; one takes about 300 bytes."""
 TABLES_KEPT = 256
 """Pairs of expected demand and product in the caches; a cluster has a dozen products."""
 ROWS_KEPT = 1 << 12
@@ -60,14 +60,14 @@ def unusable_milli(expected_demand: ExpectedDemand, product: str | None, cpu_mil
 
     `cpu_milli` is the free CPU of the node; None means that CPU is sufficient for each class.
     """
-    steps = _cpu_steps(expected_demand)
-    return _unusable_milli(
-        expected_demand, product, len(steps) if cpu_milli is None else bisect_right(steps, cpu_milli), gpus
-    )
+    steps = cpu_steps(expected_demand)
+    step = len(steps) if cpu_milli is None else bisect_right(steps, cpu_milli)
+    return unusable_milli_at_step(expected_demand, product, gpus, step)
 
 
 @lru_cache(STATES_KEPT)
-def _unusable_milli(expected_demand: ExpectedDemand, product: str | None, step: int, gpus: GPUs) -> float:
+def unusable_milli_at_step(expected_demand: ExpectedDemand, product: str | None, gpus: GPUs, step: int) -> float:
+    """Compute F for a node whose CPU suffices for the first `step` amounts of `cpu_steps`."""
     free = sum(gpus)
     unable, able = _class_sums(expected_demand, product, step)
     lost = unable * free
@@ -78,7 +78,7 @@ def _unusable_milli(expected_demand: ExpectedDemand, product: str | None, step: 
 
 
 @lru_cache(TABLES_KEPT)
-def _cpu_steps(expected_demand: ExpectedDemand) -> tuple[int, ...]:
+def cpu_steps(expected_demand: ExpectedDemand) -> tuple[int, ...]:
     """Sort the amounts of CPU of the classes; a node serves the same classes with any free CPU between two of them."""
     return tuple(sorted({demand_class.cpu_milli for demand_class, _ in expected_demand.classes}))
 
@@ -86,7 +86,7 @@ def _cpu_steps(expected_demand: ExpectedDemand) -> tuple[int, ...]:
 @lru_cache(ROWS_KEPT)
 def _class_sums(expected_demand: ExpectedDemand, product: str | None, step: int) -> _Row:
     """Sum up the classes for a node whose CPU suffices for the first `step` amounts of CPU."""
-    steps = _cpu_steps(expected_demand)
+    steps = cpu_steps(expected_demand)
     most = steps[step - 1] if step else -1
     able: dict[tuple[int, int], float] = {}
     for demand_class, probability in _classes_on_product(expected_demand, product):

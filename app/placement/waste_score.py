@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Waste: the free GPU capacity of a node that expected pods cannot use, for lack of a fitting GPU or of CPU (F52)."""
 
-from functools import lru_cache
+from bisect import bisect_right
+from functools import lru_cache, partial
 
-from app.placement.unusable_capacity import GPUs, unusable_milli
+from app.placement.unusable_capacity import GPUs, cpu_steps, unusable_milli_at_step
 from app.policy.expected_demand import ExpectedDemand
 
 CPU_FILL = 0.85
@@ -17,20 +18,34 @@ EXPECTED_DEMANDS_KEPT = 16
 """Expected demands in the cache; few exist at a time."""
 
 
-def wasted_milli(expected_demand: ExpectedDemand, product: str | None, cpu_milli: int | None, gpus: GPUs) -> float:
-    """Compute the waste in thousandths of a GPU: F, and the free GPU capacity for which there is not enough CPU.
+class WasteByCPU:
+    """The waste of a node with given free GPUs, in thousandths of a GPU, by its free CPU.
 
-    CPU beyond that need reduces the waste a little (UNUSED_CPU). A GPU without CPU counts as a lost GPU; with half or
-    double that the allocated GPUs are within 0.1 percentage points. Pods without GPUs are no part of F, since they
-    waste none on any node. `cpu_milli` is the free CPU, None if it is not known.
+    It is F, and the free GPU capacity for which there is not enough CPU. CPU beyond that need reduces the waste a
+    little (UNUSED_CPU). A GPU without CPU counts as a lost GPU; with half or double that the allocated GPUs are within
+    0.1 percentage points. Pods without GPUs are no part of F, since they waste none on any node.
     """
-    gpu_demand = classes_with_gpus(expected_demand)
-    wasted = unusable_milli(gpu_demand, product, cpu_milli, gpus)
-    cpu_need = cpu_per_gpu(gpu_demand)
-    if cpu_milli is None or not cpu_need:
-        return wasted
-    unfed = sum(gpus) - cpu_milli / cpu_need
-    return wasted + (unfed if unfed > 0 else -UNUSED_CPU * unfed)
+
+    __slots__ = ("_cpu_need", "_free", "_steps", "_unusable", "_unusable_by_step")
+
+    def __init__(self, expected_demand: ExpectedDemand, product: str | None, gpus: GPUs) -> None:
+        gpu_demand = classes_with_gpus(expected_demand)
+        self._cpu_need = cpu_per_gpu(gpu_demand)
+        self._free = sum(gpus)
+        self._steps = cpu_steps(gpu_demand)
+        self._unusable = partial(unusable_milli_at_step, gpu_demand, product, gpus)
+        self._unusable_by_step: dict[int, float] = {}
+
+    def wasted_milli(self, cpu_milli: int | None) -> float:
+        """Compute the waste; `cpu_milli` is the free CPU in thousandths of a core, None if it is not known."""
+        step = len(self._steps) if cpu_milli is None else bisect_right(self._steps, cpu_milli)
+        wasted = self._unusable_by_step.get(step)
+        if wasted is None:
+            wasted = self._unusable_by_step[step] = self._unusable(step)
+        if cpu_milli is None or not self._cpu_need:
+            return wasted
+        unfed = self._free - cpu_milli / self._cpu_need
+        return wasted + (unfed if unfed > 0 else -UNUSED_CPU * unfed)
 
 
 @lru_cache(EXPECTED_DEMANDS_KEPT)

@@ -23,7 +23,7 @@ def fgd(demand: Demand, node: Node) -> float:
     """Prefer the node where the fragmentation F grows least."""
     if demand.expected_demand is None:
         return 0.5
-    product, cpu = node.node_class.product, node.free.cpu_milli
+    product, cpu = node.node_class.product, node.free_cpu_milli
     return _score(demand, popular(demand.expected_demand), product, cpu, free_gpus(node.free))
 
 

@@ -39,7 +39,7 @@ def best_fit(demand: Demand, node: Node) -> float:
     gpus = placements(node.free.gpus or (), sum(amount for _, amount in demand.resources), demand.share_milli)
     if not gpus:
         return 0.0
-    cpu = (node.free.cpu_milli or 0) - demand.cpu_milli
+    cpu = (node.free_cpu_milli or 0) - demand.cpu_milli
     return int(100 * (1 - cpu / LARGEST_CPU_MILLI / 2 - sum(gpus[0]) / LARGEST_GPU_MILLI / 2)) / 100
 
 

@@ -102,7 +102,7 @@ class RunFigures:
             self._marks[mark].append((self._allocated_milli, self._fragmented_milli))
 
     def _unusable_milli(self, node: Node) -> float:
-        return unusable_milli(self._expected_demand, node.node_class.product, node.free.cpu_milli, node.free.gpus or ())
+        return unusable_milli(self._expected_demand, node.node_class.product, node.free_cpu_milli, node.free.gpus or ())
 
     def percents(self, column: int) -> dict[str, float]:
         """Return the average of a column over the arrivals that round to each mark."""

@@ -45,9 +45,9 @@ class SimulatedCluster:
         """Requested CPU and memory, with defaults for pods that request none."""
         for machine in machines:
             node = read_node(node_document(machine), knowledge)
-            free = replace(node.free, gpus=(WHOLE_MILLI,) * machine.gpus, cpu_milli=machine.cpu_milli)
+            free = replace(node.free, gpus=(WHOLE_MILLI,) * machine.gpus)
             shared = classes.setdefault(node.node_class, node.node_class)
-            self.nodes[machine.name] = replace(node, node_class=shared, free=free)
+            self.nodes[machine.name] = replace(node, node_class=shared, free=free, free_cpu_milli=machine.cpu_milli)
 
     def free(self) -> Mapping[str, int]:
         """Return the free GPU milli by product."""
@@ -81,7 +81,7 @@ class SimulatedCluster:
         share = task.gpu_milli if task.gpu_milli < WHOLE_MILLI else 0
         gpus = placements(node.free.gpus or (), task.gpus, share)[0]
         units = {WHOLE_GPU: gpus.count(WHOLE_MILLI)}
-        after = replace(node, free=replace(node.free, units=units, gpus=gpus, cpu_milli=self.cpu[position]))
+        after = node.with_free(replace(node.free, units=units, gpus=gpus), self.cpu[position])
         self.nodes[name] = after
         self.changes.note(name)
         return node, after

@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +26,13 @@ import httpx
 
 from tests.bench.fleet import node_name
 from tests.bench.following import full_nodes, full_pods
+from tests.bench.measure import Scaled, middle, paced
 from tests.builders import CONTRACT, gpus, pod
 from tests.controlplane.processes import free_port
 
 READY_SECONDS = 120
 ROUNDS = 4
-"""The least of these rounds counts, because a shared machine is slow for seconds at a time."""
+"""Rounds, of which the middle one counts, because a shared machine is slow for seconds at a time."""
 PENDING: tuple[dict[str, Any], ...] = (
     pod(gpus(8), annotations={"products": "H100", "gpu-memory": "100Gi"}, nodeSelector={"pool": "gold"}),
     pod(gpus(16)),
@@ -42,15 +45,15 @@ ALLOCATABLE = {"cpu": "64", "memory": "512Gi", "pods": "110", "ephemeral-storage
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """Worst seconds of an explanation: CPU of the service, wall time of the client, CPU of the command on a file.
+    """Worst seconds of an explanation: CPU of the service, wall time of the client; CPU of the command on a file.
 
-    `alone` and `beside` are the p99 of filter in ms of wall time, without and with an endless explain.
+    `beside` is the p99 of filter by the wall clock with an endless explain, in units of that without it in the same
+    round.
     """
 
-    service_seconds: float
-    wall_seconds: float
-    file_seconds: float
-    alone: float
+    service_seconds: Scaled
+    wall_seconds: Scaled
+    file_seconds: Scaled
     beside: float
 
 
@@ -60,16 +63,16 @@ def bench(node_count: int, pod_count: int) -> Explained:
         folder = Path(name)
         snapshot = folder / "snapshot.json"
         write_snapshot(snapshot, node_count, pod_count)
-        from_file = _from_file(folder, snapshot)
+        from_file = middle(paced(lambda: _from_file(folder, snapshot), ROUNDS))
         with served(folder, snapshot) as (people, tls, process):
             used, wall = _through(people, process)
             body = filter_body(node_count)
-            alone = beside = float("inf")
+            beside = []
             for _ in range(ROUNDS):
-                alone = min(alone, p99(tls, body))
+                alone = p99(tls, body)
                 with _endless(people):
-                    beside = min(beside, p99(tls, body))
-    return Explained(used, wall, from_file, alone, beside)
+                    beside.append(p99(tls, body) / alone)
+    return Explained(used, wall, from_file, statistics.median(beside))
 
 
 def filter_body(node_count: int) -> bytes:
@@ -136,16 +139,22 @@ def _wait(ready: Callable[[], bool]) -> None:
     raise TimeoutError("the service did not become ready")
 
 
-def _through(people: str, process: int) -> tuple[float, float]:
+def _through(people: str, process: int) -> tuple[Scaled, Scaled]:
     """Return the worst explanation's CPU seconds in the service, and its wall seconds here."""
     used, wall = [], []
     with httpx.Client(trust_env=False, timeout=60) as client:
         for document in PENDING:
-            before, started = cpu_seconds(process), time.perf_counter()
-            assert client.post(people + "/explain", json=document).status_code == 200
-            wall.append(time.perf_counter() - started)
-            used.append(cpu_seconds(process) - before)
-    return max(used), max(wall)
+            rounds = paced(partial(_explanation, client, people, process, document), ROUNDS)
+            used.append(middle((seconds, scale) for (seconds, _), scale in rounds))
+            wall.append(middle((seconds, scale) for (_, seconds), scale in rounds))
+    return max(used, key=attrgetter("at_scale_1")), max(wall, key=attrgetter("at_scale_1"))
+
+
+def _explanation(client: httpx.Client, people: str, process: int, document: dict[str, Any]) -> tuple[float, float]:
+    """Return the CPU seconds of one explanation in the service, and its wall seconds here."""
+    before, started = cpu_seconds(process), time.perf_counter()
+    assert client.post(people + "/explain", json=document).status_code == 200
+    return cpu_seconds(process) - before, time.perf_counter() - started
 
 
 def cpu_seconds(process: int) -> float:

@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +28,20 @@ from app.cluster.apiserver import ApiServer
 from app.cluster.files import shipped_policies
 from app.cluster.live import LiveCluster
 from app.cluster.policy_watch import PolicyBook
+from app.cluster.reflector import Reflector
 from app.cluster.state import State
 from app.server.composition import settle
 from app.telemetry.metrics import Metrics
 from app.tls.serving_certificates import issue_if_needed
 from tests.bench.fleet import node, pods
-from tests.bench.measure import Figure, cpu, resident_mib
+from tests.bench.measure import REFERENCE_MS, ROUNDS, Scaled, cpu, middle, paced, reference, resident_mib
 from tests.builders import knowledge
 from tests.controlplane.processes import free_port
 
 READY_SECONDS = 120
 PAGE = 500
+EVENTS = 400
+"""Events in a round of a measurement."""
 IMAGES = [
     {"names": [f"registry.example/team/image-{index}@sha256:{'0' * 64}"], "sizeBytes": index} for index in range(50)
 ]
@@ -49,13 +53,14 @@ ENVIRONMENT = [{"name": f"VARIABLE_{index}", "value": "x" * 40} for index in ran
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """Seconds of CPU and MiB of memory until the cluster is synced, and microseconds per event."""
+    """Seconds of CPU and MiB of memory until the cluster is synced, and median microseconds per event."""
 
-    seconds: float
+    seconds: Scaled
     mib: float
-    node_event: Figure
-    heartbeat: Figure
-    pod_event: Figure
+    node_event: Scaled
+    heartbeat: Scaled
+    pod_event: Scaled
+    gpu_pod_event: Scaled
 
 
 def full_nodes(count: int) -> Iterator[dict[str, Any]]:
@@ -67,9 +72,9 @@ def full_nodes(count: int) -> Iterator[dict[str, Any]]:
         yield made
 
 
-def full_pods(count: int, node_count: int) -> Iterator[dict[str, Any]]:
+def full_pods(count: int, node_count: int, seed: int = 42) -> Iterator[dict[str, Any]]:
     """Write pods as large as real ones."""
-    for made in pods(count, node_count):
+    for made in pods(count, node_count, seed):
         made["metadata"] |= {"resourceVersion": "1", "managedFields": MANAGED[:1]}
         made["spec"]["containers"][0]["env"] = ENVIRONMENT
         yield made
@@ -100,29 +105,38 @@ async def _follow(url: str, ca: Path) -> Followed:
     state = State(knowledge())
     book = PolicyBook(shipped_policies(), knowledge(), lambda: "2026-11-21")
     cluster = LiveCluster(ApiServer(load), state, book, Metrics(), "gpu-usher", settle)
-    memory, started = resident_mib(), time.process_time()
+    memory, pace, started = resident_mib(), reference(), time.process_time()
     task = asyncio.create_task(cluster.run())
     async with asyncio.timeout(READY_SECONDS):
         while not cluster.synced:
             await asyncio.sleep(0.01)
     seconds, grown = time.process_time() - started, resident_mib() - memory
+    scale = (pace + reference()) / 2 / REFERENCE_MS
     nodes, pods_, *_ = cluster.reflectors
-    changed, same = (
-        [_line(document) for document in _relabelled(full_nodes(200))],
-        [_line(document) for document in full_nodes(1)],
-    )
-    bound = [_line(document) for document in full_pods(2000, 2000)]
-    position = iter(range(10**6))
-    figures = Followed(
-        seconds,
-        grown,
-        cpu(lambda: nodes.apply_event(changed[next(position) % len(changed)]), 2000),
-        cpu(lambda: nodes.apply_event(same[0]), 2000),
-        cpu(lambda: pods_.apply_event(bound[next(position) % len(bound)]), 2000),
-    )
+    changed, same = _relabelled(full_nodes(200)), full_nodes(1)
+    without, with_gpus = _arriving(len(nodes.uids), gpus=False), _arriving(len(nodes.uids), gpus=True)
+    figures = [
+        _event(reflector, list(map(_line, documents)))
+        for reflector, documents in ((nodes, changed), (nodes, same), (pods_, without), (pods_, with_gpus))
+    ]
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    return figures
+    return Followed(Scaled(seconds, scale), grown, *figures)
+
+
+def _event(reflector: Reflector, lines: list[bytes]) -> Scaled:
+    """Measure the median event of these in microseconds, that of the middle round."""
+    following = cycle(lines)
+    rounds = paced(lambda: cpu(lambda: reflector.apply_event(next(following)), EVENTS))
+    return middle((figure.p50, scale) for figure, scale in rounds)
+
+
+def _arriving(node_count: int, gpus: bool) -> Iterator[dict[str, Any]]:
+    """Write the pods that become bound in all rounds: none was there before, and all their nodes are."""
+    for index, made in enumerate(full_pods(5 * (EVENTS + 5) * ROUNDS, node_count, seed=7)):
+        if gpus is (index % 5 == 0):
+            made["metadata"] |= {"uid": f"new-{index}", "name": f"new-{index}"}
+            yield made
 
 
 def _relabelled(documents: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -7,10 +7,11 @@ import ssl
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import httpx
 import uvloop
@@ -19,6 +20,12 @@ from starlette.types import ASGIApp
 from app.server.listener import make_server
 from app.server.listeners import bind
 from app.server.service import Service
+
+Result = TypeVar("Result")
+REFERENCE_MS = 2.0
+"""The CPU milliseconds of the loop of `reference` on a machine of scale 1, for which budgets are written."""
+ROUNDS = 5
+"""Rounds of a measurement, of which the middle one counts: a shared machine changes its pace within seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,37 @@ def cpu(call: Callable[[], object], calls: int, before: Callable[[], object] = l
         taken.append((time.thread_time_ns() - started) / 1000)
     taken.sort()
     return Figure(statistics.median(taken), taken[int(len(taken) * 0.99)])
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """A time, and the machine scale beside its measurement: 2 on a machine that is half as fast as one of scale 1."""
+
+    value: float
+    scale: float
+
+    @property
+    def at_scale_1(self) -> float:
+        """The time as it would be on a machine of scale 1."""
+        return self.value / self.scale
+
+
+def paced(measure: Callable[[], Result], rounds: int = ROUNDS) -> list[tuple[Result, float]]:
+    """Measure in rounds; each result comes with the machine scale, by the mean of the loop before and after it."""
+    results = []
+    before = reference()
+    for _ in range(rounds):
+        result = measure()
+        after = reference()
+        results.append((result, (before + after) / 2 / REFERENCE_MS))
+        before = after
+    return results
+
+
+def middle(rounds: Iterable[tuple[float, float]]) -> Scaled:
+    """Return the time that is the median by the machine's pace, the lower of two."""
+    times = sorted((Scaled(value, scale) for value, scale in rounds), key=lambda scaled: scaled.at_scale_1)
+    return times[(len(times) - 1) // 2]
 
 
 def reference() -> float:

@@ -91,15 +91,15 @@ def test_cpu_that_is_left_of_a_gpu_node_follows_its_pods_in_whole_cores() -> Non
     document = node_document("a")
     document["status"]["allocatable"]["cpu"] = "8"
     state.put_node(document)
-    left = [state.nodes["a"].free.cpu_milli]
+    left = [state.nodes["a"].free_cpu_milli]
     generation = state.changes.generation
     state.put_pod(bound("small", "100m", "a"))
     assert state.changes.generation == generation
 
     state.put_pod(bound("first", "3", "a"))
-    left.append(state.nodes["a"].free.cpu_milli)
+    left.append(state.nodes["a"].free_cpu_milli)
     state.drop_pod("first")
-    left.append(state.nodes["a"].free.cpu_milli)
+    left.append(state.nodes["a"].free_cpu_milli)
 
     assert left == [6000, 4000, 7000]
 
@@ -112,7 +112,7 @@ def test_cpu_of_a_node_without_gpus_is_not_counted() -> None:
 
     state.put_pod(bound("p", "8", "cpu"))
 
-    assert state.nodes["cpu"].free.cpu_milli is None
+    assert state.nodes["cpu"].free_cpu_milli is None
     assert state.changes.generation == generation
 
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from app.cluster.node_requests import SPARE, NodeRequests
 from app.cluster.state import State
-from app.kube.gpu_usage import read_bound_requests
+from app.cluster.watched_kinds import _pods
+from app.kube.gpu_usage import read_bound_requests, read_gpu_usage
 from app.kube.pod_requests import PodRequests
 from app.values.errors import QuantityError
 from tests.builders import knowledge, pod
@@ -52,6 +53,28 @@ def test_sum_that_somebody_has_taken_does_not_change() -> None:
     bookings.put("q", PodRequests("n", (("cpu", 1),)))
 
     assert taken == {"cpu": 1, "pods": 1}
+
+
+AMOUNTS = st.dictionaries(
+    st.sampled_from(["cpu", "memory", "nvidia.com/gpu", "nvidia.com/mig-1g.10gb.shared", "amd.com/gpu", "a.b/c"]),
+    st.sampled_from(["0", "1", "2", "500m"]),
+    max_size=3,
+)
+RESOURCES = st.fixed_dictionaries({}, optional={"requests": AMOUNTS | st.none(), "limits": AMOUNTS})
+CONTAINERS = st.lists(st.fixed_dictionaries({}, optional={"resources": RESOURCES}), max_size=3)
+
+
+@settings(max_examples=500, deadline=None)
+@given(CONTAINERS, CONTAINERS, st.sampled_from(["Pending", "Running", "Succeeded"]))
+def test_gpu_usage_of_a_watched_pod_is_that_of_its_whole_reading(
+    containers: list[Any], init_containers: list[Any], phase: str
+) -> None:
+    """F83: a bound pod without a resource that has a domain in its name is read no further."""
+    spec = {"nodeName": "n", "containers": containers, "initContainers": init_containers}
+    document = {"metadata": {"name": "p", "uid": "p"}, "spec": spec, "status": {"phase": phase}}
+    pods = _pods(State(knowledge()))
+
+    assert pods.read(document)[0] == read_gpu_usage(document, knowledge())
 
 
 ODD: tuple[Any, ...] = (

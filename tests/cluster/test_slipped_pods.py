@@ -180,6 +180,15 @@ def test_pod_that_goes_is_counted_no_more() -> None:
     assert scene.counts() == (0, 0)
 
 
+def test_pod_that_is_in_order_when_it_is_looked_at_again_is_counted_no_more() -> None:
+    """F98: the node of a pod that we have not admitted has only good pods in the next round."""
+    scene = Scene(*slipped_pods())
+
+    scene.look(lambda: scene.api.put(running_pod("old", "h100")))
+
+    assert scene.counts() == (0, 1)
+
+
 def test_each_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "gpu-usher")
     scene = Scene(*slipped_pods())

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cluster state: after any events in any order it equals a count made from scratch."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.admission.fleet_facts import FleetFacts, NodeGroup, fleet_facts_of
 from app.cluster.change_log import CHANGES_KEPT
 from app.cluster.state import CLASSES_SPARE, State
 from app.cluster.verdict_cache import VerdictTable
@@ -20,6 +22,7 @@ from tests.builders import demand, gpus, knowledge, node_document, pod
 NODES = [
     ("a", "NVIDIA-H100-80GB-HBM3", {"nvidia.com/gpu": 8}),
     ("a", "NVIDIA-H100-80GB-HBM3", {"nvidia.com/gpu": 4}),
+    ("b", "NVIDIA-H100-80GB-HBM3", {"nvidia.com/gpu": 8, "cpu": 16}),
     ("b", "Tesla-T4", {"nvidia.com/gpu": 4}),
     ("b", None, {}),
     ("c", "NVIDIA-A10", {"nvidia.com/gpu": 2, "nvidia.com/mig-1g.10gb": 1}),
@@ -30,6 +33,7 @@ Event = tuple[str, Any]
 
 def bound(uid: str, node: str | None, amount: int, phase: str) -> dict[str, Any]:
     made = pod(gpus(amount), nodeName=node)
+    made["spec"]["containers"][0]["resources"]["requests"]["cpu"] = str(8 - amount)
     made["metadata"] |= {"uid": uid, "name": uid}
     return {**made, "status": {"phase": phase}}
 
@@ -80,6 +84,8 @@ def test_any_order_of_events_equals_a_count_from_scratch(events: list[Event]) ->
     expected = {}
     for name, document in nodes.items():
         for resource, amount in document["status"]["allocatable"].items():
+            if resource == "cpu":
+                continue
             held = [
                 int(made["spec"]["containers"][0]["resources"]["limits"].get(resource, 0))
                 for made in pods.values()
@@ -92,6 +98,27 @@ def test_any_order_of_events_equals_a_count_from_scratch(events: list[Event]) ->
     assert expected == {
         (node.name, key): units for node in state.nodes.values() for key, units in node.free.units.items()
     }
+
+
+@given(st.lists(EVENTS, max_size=40))
+@settings(max_examples=200, deadline=None)
+def test_free_resources_are_shared_and_their_sums_are_those_of_all_nodes(events: list[Event]) -> None:
+    """F109: equal free resources are one object, and admission reads the sums of a fresh count."""
+    state = state_after(events)
+    nodes = state.nodes.values()
+    expected = fleet_facts_of(nodes, {}, knowledge())
+    facts = state.fleet()
+
+    assert all(node.free is other.free for node in nodes for other in nodes if node.free == other.free)
+    assert {node.name: state.node_requests.cpu_left(node) for node in nodes} == {
+        node.name: node.free_cpu_milli for node in nodes
+    }
+    assert set(map(sum_of_group(expected), expected.free)) == {sum_of_group(facts)(key) for key in facts.free}
+
+
+def sum_of_group(facts: FleetFacts) -> Callable[[tuple[NodeGroup, str]], tuple[Any, ...]]:
+    """Return the content of an entry of `free`, whose groups are compared by identity."""
+    return lambda key: (key[0].node_class, key[0].taints, key[0].labels, key[1], facts.free[key])
 
 
 @given(st.lists(EVENTS, max_size=25), st.lists(st.lists(EVENTS, max_size=5), max_size=6))

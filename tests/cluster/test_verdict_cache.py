@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cached verdicts equal those of the plain engine, for every demand and after every change."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -8,17 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.cluster import verdict_cache, verdicts
 from app.cluster.state import State
 from app.cluster.verdict_cache import DEMANDS_KEPT, VerdictCache, VerdictTable
 from app.placement.engine import judge, total
+from app.placement.workload import expected_from_classes
 from app.policy.demand import Demand
 from app.policy.expected_demand import DemandClass, ExpectedDemand
+from app.policy.schema_placement import ScorerName
 from tests.builders import demand, gpus, knowledge, node_document, pod, policies, policy
 
 GPU, SLICE = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
 NAMES = ("a", "b", "c", "d", "e")
 UNKNOWN = "nowhere"
 WARNING = policies(policy("w", "action: Warn, placement: {products: {allow: [H200]}}"))
+EXPECTED = expected_from_classes([DemandClass(cpu_milli=8000, gpus=1), DemandClass(cpu_milli=4000, gpus=4)])
 DEMANDS: dict[str, Demand] = {
     "no GPU": demand(pod(gpus(0))),
     "one": demand(pod()),
@@ -28,9 +33,20 @@ DEMANDS: dict[str, Demand] = {
     "an image": demand(pod(gpus(1, image="nvcr.io/nvidia/pytorch:24.05-py3"))),
     "warned of": demand(pod(), WARNING),
     "unreadable": demand(pod(annotations={"cuda": "new"})),
+    "leaving room": replace(demand(pod(gpus(2))), cpu_milli=4000, expected_demand=EXPECTED),
+    "CPU alone, leaving room": replace(demand(pod(gpus(0))), cpu_milli=4000, expected_demand=EXPECTED),
+    "beside its group": replace(
+        demand(pod()),
+        group_cliques=frozenset({"clique-1"}),
+        scores=((ScorerName.NVLinkDomain, 2), (ScorerName.Fragmentation, 3), (ScorerName.Packing, 1)),
+    ),
 }
 MAKES: tuple[dict[str, Any], ...] = (
     {},
+    {"labels": {"nvidia.com/gpu.clique": "clique-1"}},
+    {"labels": {"nvidia.com/gpu.clique": "clique-2"}},
+    {"offers": {GPU: 8, "cpu": 16}},
+    {"offers": {GPU: 8, "cpu": 9}},
     {"product": "Tesla-T4", "driver": "470.57.02", "offers": {GPU: 4}},
     {"product": "NVIDIA-A10-SHARED", "offers": {GPU: 16}},
     {"offers": {GPU: 0, SLICE: 7}, "labels": {"nvidia.com/mig.config.state": "success"}},
@@ -40,9 +56,10 @@ MAKES: tuple[dict[str, Any], ...] = (
 )
 
 
-def bound(uid: str, name: str, amount: int, resource: str) -> dict[str, Any]:
+def bound(uid: str, name: str, amount: int, resource: str, cores: int) -> dict[str, Any]:
     """Write a running pod."""
     made = pod(gpus(amount, resource), nodeName=name)
+    made["spec"]["containers"][0]["resources"]["requests"]["cpu"] = str(cores)
     return {**made, "metadata": {"name": uid, "namespace": "team-a", "uid": uid}, "status": {"phase": "Running"}}
 
 
@@ -60,6 +77,7 @@ CHANGES = st.one_of(
             st.sampled_from(NAMES),
             st.integers(0, 9),
             st.sampled_from([GPU, SLICE]),
+            st.sampled_from([0, 1, 6]),
         ),
     ),
     st.tuples(st.just("drop_pod"), st.sampled_from(["p", "q", "r"])),
@@ -223,3 +241,39 @@ def test_demand_asked_longest_ago_is_forgotten_and_one_in_use_is_kept() -> None:
 
     assert first_of_used is appraisals.of(used)
     assert first_of_idle is not appraisals.of(idle)
+
+
+def test_nodes_of_different_nvlink_domains_are_not_alike_for_a_pod_of_a_group() -> None:
+    """F55: they are of one class, and as much is free on them."""
+    state = State(knowledge())
+    for clique in ("clique-1", "clique-2"):
+        state.put_node(node_document(clique, labels={"nvidia.com/gpu.clique": clique}))
+
+    beside, apart = VerdictCache(state, True).of(DEMANDS["beside its group"]).totals(["clique-1", "clique-2"])
+
+    assert beside > apart
+
+
+def test_alike_nodes_are_judged_and_weighed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """P24: at the first sight of a demand a fleet costs its different nodes, not all of them."""
+    state = State(knowledge())
+    for number in range(60):
+        state.put_node(node_document(f"node-{number}", offers={GPU: 8, "cpu": 16}))
+        state.put_pod(bound(f"pod-{number}", f"node-{number}", number % 3, GPU, number % 2))
+    calls = {"judge_free": 0, "total_by_cpu": 0}
+    for module, name in ((verdicts, "judge_free"), (verdict_cache, "total_by_cpu")):
+        monkeypatch.setattr(module, name, counted(name, getattr(module, name), calls))
+
+    VerdictCache(state, True).of(DEMANDS["leaving room"]).totals(list(state.nodes))
+
+    assert calls == {"judge_free": 3, "total_by_cpu": 3}
+
+
+def counted(name: str, function: Callable[..., Any], calls: dict[str, int]) -> Callable[..., Any]:
+    """Return the same function, which counts its calls."""
+
+    def call(*facts: Any) -> Any:
+        calls[name] += 1
+        return function(*facts)
+
+    return call

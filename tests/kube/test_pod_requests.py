@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests of ordinary resources: Kubernetes' arithmetic against the slow twin that counts GPUs (F83)."""
 
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from app.kube.pod_requests import quantity_units, read_amounts, sum_pod_requests
+from app.kube.pod_requests import check_requests, checked_pod_requests, quantity_units, read_amounts, sum_pod_requests
 from app.kube.pods import read_pod
+from app.values.errors import QuantityError
 from tests.builders import pod
 
 
@@ -51,3 +55,45 @@ def test_quantity_is_counted_in_the_units_of_its_resource_rounded_up(resource: s
 def test_what_is_no_map_of_quantities_is_empty(odd: object) -> None:
     assert read_amounts(odd) == {}
     assert sum_pod_requests({"containers": odd, "initContainers": [odd], "overhead": odd}) == ()
+
+
+AMOUNTS: st.SearchStrategy[dict[str, Any]] = st.dictionaries(
+    st.sampled_from(["cpu", "memory", "pods", "nvidia.com/gpu"]),
+    st.sampled_from(["1", "250m", "0", "1Gi", "-1", "lots", "9" * 2000, 1, 2.5, True, None, []]),
+    max_size=3,
+)
+ODD: st.SearchStrategy[Any] = st.sampled_from([None, 7, "x", [], {}])
+CONTAINERS = st.lists(
+    ODD | st.fixed_dictionaries({}, optional={"resources": ODD | st.dictionaries(
+        st.sampled_from(["requests", "limits"]), AMOUNTS | AMOUNTS | AMOUNTS | ODD)}),
+    max_size=3,
+)  # fmt: skip
+PLAIN = st.fixed_dictionaries(
+    {"containers": st.lists(st.fixed_dictionaries({"resources": st.fixed_dictionaries(
+        {"requests": AMOUNTS}, optional={"limits": AMOUNTS})}), min_size=1, max_size=2)}
+)  # fmt: skip
+SPECS = PLAIN | st.fixed_dictionaries(
+    {"containers": CONTAINERS | CONTAINERS | ODD},
+    optional={"initContainers": CONTAINERS, "overhead": AMOUNTS, "resources": ODD},
+)
+
+
+def outcome(sum_of: Callable[[dict[str, Any]], object], spec: dict[str, Any]) -> object:
+    """Return the sum, or the text of the error."""
+    try:
+        return sum_of(spec)
+    except QuantityError as error:
+        return str(error)
+
+
+def checked_and_summed(spec: dict[str, Any]) -> object:
+    """Check and sum a pod without what is known of its containers."""
+    check_requests(spec)
+    return sum_pod_requests(spec)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(SPECS)
+def test_sum_of_known_containers_equals_the_sum_of_all_amounts(spec: dict[str, Any]) -> None:
+    """F83: 1, True and "1" are different amounts, and an amount that no pod can request is an error each time."""
+    assert outcome(checked_and_summed, spec) == outcome(checked_pod_requests, spec)

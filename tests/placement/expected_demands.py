@@ -68,4 +68,4 @@ def demand_for(count: int, share: int = 0, cpu: int = 0, expected_demand: Expect
 def node_with_gpus(sizes: tuple[int, ...], cpu: int | None = None, product: str = "t4") -> Node:
     """Make a node whose free thousandths are known for each GPU."""
     made = node(product=PRODUCTS[product], offers={GPU: len(sizes)})
-    return replace(made, free=FreeResources({GPU: sizes.count(1000)}, gpus=sizes, cpu_milli=cpu))
+    return replace(made, free=FreeResources({GPU: sizes.count(1000)}, gpus=sizes), free_cpu_milli=cpu)

@@ -85,7 +85,7 @@ def exact_gain(
     else:
         for _ in range(count):
             left[left.index(1000)] = 0
-    cpu = made.free.cpu_milli
+    cpu = made.free_cpu_milli
     before = exact_waste(expected_demand, product, cpu, sizes)
     after_it = exact_waste(expected_demand, product, None if cpu is None else cpu - 1000, tuple(left))
     return (
@@ -128,7 +128,7 @@ def test_counts_of_a_device_plugin_stand_for_whole_gpus(
 ) -> None:
     """F52, F55: a node whose device plugin reports counts only is scored by its idle GPUs."""
     made = node(product=PRODUCTS[product], offers={GPU: 8}, used={GPU: 8 - free})
-    plugged = replace(made, free=replace(made.free, cpu_milli=cpu))
+    plugged = replace(made, free_cpu_milli=cpu)
 
     score = fragmentation(demand_for(count, 0, 1000, expected_demand), plugged)
 

@@ -150,10 +150,10 @@ def test_no_gpu_is_given_out_twice_and_what_failed_had_no_room(chosen: Benchmark
             )
 
     for machine in trace.machines:
-        tasks, free = held.get(machine.name, []), simulation.fleet.nodes[machine.name].free
-        assert free.gpus is not None
-        assert sum(free.gpus) == 1000 * machine.gpus - sum(task.milli for task in tasks)
-        assert free.cpu_milli == machine.cpu_milli - sum(task.cpu_milli for task in tasks) >= 0
+        tasks, node = held.get(machine.name, []), simulation.fleet.nodes[machine.name]
+        assert node.free.gpus is not None
+        assert sum(node.free.gpus) == 1000 * machine.gpus - sum(task.milli for task in tasks)
+        assert node.free_cpu_milli == machine.cpu_milli - sum(task.cpu_milli for task in tasks) >= 0
         assert sum(task.memory_mib for task in tasks) <= machine.memory_mib
 
 
@@ -175,7 +175,7 @@ def test_figures_are_those_of_the_placements() -> None:
         failed += bound is None
         nodes = simulation.fleet.nodes.values()
         fragments = sum(
-            unusable_milli(expected, node.node_class.product, node.free.cpu_milli, node.free.gpus or ())
+            unusable_milli(expected, node.node_class.product, node.free_cpu_milli, node.free.gpus or ())
             for node in nodes
         )
         curve.setdefault(round(100 * arrived / trace.capacity_milli), []).append((allocated, fragments))
