@@ -2,6 +2,7 @@
 """Expected demand: the probable needs of future pods, for the scorers that leave room for them."""
 
 from dataclasses import dataclass
+from math import inf
 
 from app.knowledge.products import ProductPattern
 
@@ -36,8 +37,10 @@ class ExpectedDemand:
     """The classes of demands with their probabilities, which sum to 1, most probable first.
 
     `free` is the free GPU capacity of the cluster in thousandths, by product in normal form, when the object was made.
+    `seen_milli` is the GPU capacity that the pods requested from which this was learnt; infinite where it is known.
     Objects are compared by identity, so that a Demand with a newer one is a different key in all caches.
     """
 
     classes: tuple[tuple[DemandClass, float], ...]
     free: tuple[tuple[str, int], ...] = ()
+    seen_milli: float = inf

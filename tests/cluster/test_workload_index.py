@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The workload is a function of the pods that exist, its size is bounded, and readers hear of what they would see."""
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.cluster.pod_counts import PodCounts
+from app.cluster.workload_index import COUNT_BITS, LEAST_BITS, RARE_BITS, WorkloadIndex, rounded
+
+LEAST = 1 << (LEAST_BITS - 1)
+EVENT = st.tuples(st.integers(0, 60), st.sampled_from([None, "a", "b", "c", "d"]), st.booleans())
+"""A pod by number, the shape that it gets (None removes it), and whether the reader asks after it."""
+
+
+def common(pods: dict[str, str]) -> dict[str, int]:
+    """Count plainly what WorkloadIndex counts change by change."""
+    counts, bits = Counter(pods.values()), len(pods).bit_length()
+    if len(pods) < LEAST:
+        return {}
+    return {shape: rounded(count) for shape, count in counts.items() if count.bit_length() > bits - RARE_BITS}
+
+
+@given(events=st.lists(EVENT, max_size=200), more=st.integers(0, 60))
+def test_any_order_of_events_equals_a_count_from_scratch(events: list[tuple[int, str | None, bool]], more: int) -> None:
+    """F52: pods come, change and go, and the reader asks now and then; one generation stands for one answer."""
+    counts, index = PodCounts[str](), WorkloadIndex[str]()
+    alive: dict[str, str] = {}
+    answers: dict[int, dict[str, int]] = {}
+    for number, shape, asked in [*((number, "d", False) for number in range(more)), *events, (0, "a", True)]:
+        counts.put(str(number), shape)
+        alive.pop(str(number), None)
+        if shape is not None:
+            alive[str(number)] = shape
+        if asked:
+            for changed, difference in counts.changes():
+                index.add(changed, difference)
+
+            assert index.common() == common(alive)
+            assert answers.setdefault(index.generation, common(alive)) == common(alive)
+    assert dict(counts.all()) == Counter(alive.values())
+    assert len(counts) == len(alive)
+
+
+def test_rare_shapes_are_left_out_however_many_there_are() -> None:
+    """F125: each pod of a tenant has a shape of its own; what readers get is bounded all the same."""
+    index = WorkloadIndex[str]()
+    for number in range(3 << RARE_BITS):
+        index.add(f"odd-{number}", 1)
+    index.add("usual", 3 << RARE_BITS)
+
+    assert index.common() == {"usual": 3 << RARE_BITS}
+
+    index.add("usual", -(3 << RARE_BITS))
+
+    assert not index.common()
+
+
+def test_nothing_of_a_pod_is_left_when_it_is_gone() -> None:
+    """F125: whether anybody reads the changes or not, as in a replica that is never asked."""
+    for read in (False, True):
+        counts, index = PodCounts[str](), WorkloadIndex[str]()
+        for shape in ("a", None):
+            for number in range(200):
+                counts.put(str(number), shape and f"{shape}{number % 7}")
+            for changed in counts.changes() if read else ():
+                index.add(*changed)
+
+        assert not counts._by_uid
+        assert not counts._counts
+        assert not counts._changed
+        assert not index._pods
+        assert not index._by_bits
+
+
+def test_one_pod_more_is_seldom_news() -> None:
+    """F52: news invalidate cached verdicts; while a thousand pods become two thousand there are some sixteen."""
+    index = WorkloadIndex[str]()
+    index.add("a", 1 << RARE_BITS)
+    before = index.generation
+    for _ in range(1 << RARE_BITS):
+        index.add("a", 1)
+
+    assert index.generation - before <= 1 << COUNT_BITS
