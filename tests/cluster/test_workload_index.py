@@ -7,19 +7,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.cluster.pod_counts import PodCounts
-from app.cluster.workload_index import COUNT_BITS, LEAST_BITS, RARE_BITS, WorkloadIndex, rounded
+from app.cluster.workload_index import LEAST_PODS, RARE_BITS, WorkloadIndex, rounded
 
-LEAST = 1 << (LEAST_BITS - 1)
-EVENT = st.tuples(st.integers(0, 60), st.sampled_from([None, "a", "b", "c", "d"]), st.booleans())
+MILLI = {"a": 1000, "b": 8000, "c": 0, "d": 250}
+"""Shapes, and the GPU capacity that a pod of each requests."""
+EVENT = st.tuples(st.integers(0, 60), st.sampled_from([None, *MILLI]), st.booleans())
 """A pod by number, the shape that it gets (None removes it), and whether the reader asks after it."""
 
 
 def common(pods: dict[str, str]) -> dict[str, int]:
     """Count plainly what WorkloadIndex counts change by change."""
-    counts, bits = Counter(pods.values()), len(pods).bit_length()
-    if len(pods) < LEAST:
+    counts = Counter(pods.values())
+    least = sum(MILLI[shape] for shape in pods.values()).bit_length() - RARE_BITS
+    if len(pods) < LEAST_PODS:
         return {}
-    return {shape: rounded(count) for shape, count in counts.items() if count.bit_length() > bits - RARE_BITS}
+    shapes = [shape for shape in counts if (milli := counts[shape] * MILLI[shape]) and milli.bit_length() > least]
+    return {shape: rounded(counts[shape]) for shape in shapes}
 
 
 @given(events=st.lists(EVENT, max_size=200), more=st.integers(0, 60))
@@ -35,7 +38,7 @@ def test_any_order_of_events_equals_a_count_from_scratch(events: list[tuple[int,
             alive[str(number)] = shape
         if asked:
             for changed, difference in counts.changes():
-                index.add(changed, difference)
+                index.add(changed, difference, MILLI[changed])
 
             assert index.common() == common(alive)
             assert answers.setdefault(index.generation, common(alive)) == common(alive)
@@ -46,13 +49,13 @@ def test_any_order_of_events_equals_a_count_from_scratch(events: list[tuple[int,
 def test_rare_shapes_are_left_out_however_many_there_are() -> None:
     """F125: each pod of a tenant has a shape of its own; what readers get is bounded all the same."""
     index = WorkloadIndex[str]()
-    for number in range(3 << RARE_BITS):
-        index.add(f"odd-{number}", 1)
-    index.add("usual", 3 << RARE_BITS)
+    for number in range(2 << RARE_BITS):
+        index.add(f"odd-{number}", 1, 1000)
+    index.add("usual", 2 << RARE_BITS, 1000)
 
-    assert index.common() == {"usual": 3 << RARE_BITS}
+    assert index.common() == {"usual": 2 << RARE_BITS}
 
-    index.add("usual", -(3 << RARE_BITS))
+    index.add("usual", -(2 << RARE_BITS), 1000)
 
     assert not index.common()
 
@@ -64,8 +67,8 @@ def test_nothing_of_a_pod_is_left_when_it_is_gone() -> None:
         for shape in ("a", None):
             for number in range(200):
                 counts.put(str(number), shape and f"{shape}{number % 7}")
-            for changed in counts.changes() if read else ():
-                index.add(*changed)
+            for changed, difference in counts.changes() if read else ():
+                index.add(changed, difference, 1000)
 
         assert not counts._by_uid
         assert not counts._counts
@@ -75,11 +78,11 @@ def test_nothing_of_a_pod_is_left_when_it_is_gone() -> None:
 
 
 def test_one_pod_more_is_seldom_news() -> None:
-    """F52: news invalidate cached verdicts; while a thousand pods become two thousand there are some sixteen."""
+    """F52: news invalidate cached verdicts; while a thousand pods become four thousand there are eight at most."""
     index = WorkloadIndex[str]()
-    index.add("a", 1 << RARE_BITS)
+    index.add("a", 1000, 1000)
     before = index.generation
-    for _ in range(1 << RARE_BITS):
-        index.add("a", 1)
+    for _ in range(3000):
+        index.add("a", 1, 1000)
 
-    assert index.generation - before <= 1 << COUNT_BITS
+    assert index.generation - before <= 8
