@@ -11,7 +11,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from app.cluster.state import State
-from app.cluster.workload_index import WorkloadIndex
+from app.cluster.workload_index import Workload
 from app.kube.pod_shapes import PodShape
 from app.kube.pods import PRODUCTS, WORKLOAD_CLASS, Container, Pod
 from app.nodes.model import WHOLE_MILLI
@@ -42,13 +42,17 @@ class ExpectedDemandCache:
         self._made: dict[object, ExpectedDemand] = {}
 
     def of(
-        self, weights: Mapping[DemandClass, float], free: Mapping[str, int], seen_milli: int
+        self,
+        weights: Mapping[DemandClass, float],
+        free: Mapping[str, int],
+        limits: Mapping[DemandClass, float],
+        seen_milli: int,
     ) -> ExpectedDemand | None:
-        """Return the expected demand by the weights of classes, as `expected_from_weights` does."""
-        made = expected_from_weights(weights, free, seen_milli)
+        """Return the expected demand that `expected_from_weights` makes of this."""
+        made = expected_from_weights(weights, free, limits, seen_milli)
         if made is None:
             return None
-        key = (made.classes, made.free, seen_milli)
+        key = (made.classes, made.free, made.seen_milli, made.limits)
         kept = self._made.pop(key, made)
         self._made[key] = kept
         if len(self._made) > EXPECTED_DEMANDS_KEPT:
@@ -61,7 +65,7 @@ class GroupedWorkload:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._index = WorkloadIndex[GroupedShape]()
+        self._pods = Workload[GroupedShape]()
         self._policies: PolicySet | None = None
         self._namespace_changes = -1
         self._selected: dict[str, tuple[bool, ...]] = {}
@@ -72,28 +76,32 @@ class GroupedWorkload:
         """Count the pods that have come and gone since the last call; return the generation of the workload."""
         if self._outdated(policies):
             self._policies, self._namespace_changes = policies, self._state.namespaces.changes
-            for kept in (self._index, self._selected, self._labels, self._classes):
+            for kept in (self._pods, self._selected, self._labels, self._classes):
                 kept.clear()
             changes = self._state.pod_counts.all()
         else:
             changes = self._state.pod_counts.changes()
         for shape, pods in changes:
-            grouped = (self._selection(shape.namespace, policies), shape._replace(namespace=""))
-            self._index.add(grouped, pods, WHOLE_MILLI * sum(units for _, units in shape.units))
-        return self._index.generation
+            selected, milli = self._selection(shape.namespace, policies), WHOLE_MILLI * sum(dict(shape.units).values())
+            limit = shape._replace(namespace="", units=(), cpu_milli=0)
+            self._pods.add((selected, shape._replace(namespace="")), (selected, limit), pods, milli)
+        return self._pods.generation
 
-    @property
-    def seen_milli(self) -> int:
-        """The GPU capacity that all pods request in thousandths of a GPU, rounded."""
-        return self._index.seen_milli
+    def expected_demand(
+        self, policies: PolicySet, free: Mapping[str, int], cache: ExpectedDemandCache
+    ) -> ExpectedDemand | None:
+        """Return the expected demand of the pods counted so far."""
+        pods = self._pods
+        weights, limits = self._by_class(pods.shapes(), policies), self._by_class(pods.limits(), policies)
+        return cache.of(weights, free, limits, pods.seen_milli)
 
-    def weights(self, policies: PolicySet) -> Mapping[DemandClass, float]:
-        """Return the rounded number of pods by demand class."""
-        weights: dict[DemandClass, float] = {}
-        for shape, pods in self._index.common().items():
+    def _by_class(self, amounts: Mapping[GroupedShape, int], policies: PolicySet) -> Mapping[DemandClass, float]:
+        """Sum up amounts by the demand class of their shape."""
+        sums: dict[DemandClass, float] = {}
+        for shape, amount in amounts.items():
             class_of_shape = self._class_of(shape, policies)
-            weights[class_of_shape] = weights.get(class_of_shape, 0) + pods
-        return weights
+            sums[class_of_shape] = sums.get(class_of_shape, 0) + amount
+        return sums
 
     def _outdated(self, policies: PolicySet) -> bool:
         """Tell whether policies or labels of namespaces have changed so that pods belong to other groups."""
@@ -140,8 +148,8 @@ class DemandLearning:
         made_of = (self._workload.renewed(policies), self._state.free_gpus.generation)
         if made_of != self._made_of:
             self._made_of = made_of
-            workload, free = self._workload, self._state.free_gpus.rounded()
-            self._expected_demand = self._cache.of(workload.weights(policies), free, workload.seen_milli)
+            free = self._state.free_gpus.rounded()
+            self._expected_demand = self._workload.expected_demand(policies, free, self._cache)
         return self._expected_demand
 
     def expecting(self, pod: Pod, demand: Demand, policies: PolicySet) -> Demand:

@@ -11,17 +11,22 @@ Shape = TypeVar("Shape", bound=Hashable)
 
 LEAST_PODS = 32
 """The least number of pods from which anything is expected, a guess."""
-RARE_BITS = 9
-"""A shape is rare if the GPU capacity that its pods request has so many binary digits fewer than that of all pods, so
-that at most 512 shapes are not."""
-COUNT_BITS = 2
-"""Leading binary digits of a number of pods that count: 16 and 17 are alike, 24 is more."""
+SHAPE_RARE_BITS, SHAPE_COUNT_BITS = 9, 2
+LIMIT_RARE_BITS, LIMIT_COUNT_BITS = 12, 3
+"""How rare a shape or a limit is that does not count, and how exactly the others do. With each digit more, cached
+verdicts are renewed more often; the published traces have up to 330 shapes and 16 limits."""
 
 
 class WorkloadIndex(Generic[Shape]):
-    """The number of pods by shape. `generation` counts changes of what `common` returns."""
+    """The number of pods by shape. `generation` counts changes of what `common` returns.
 
-    def __init__(self) -> None:
+    A shape is rare if the GPU capacity that its pods request has `rare_bits` binary digits fewer than that of all pods,
+    so that at most 2 ** `rare_bits` shapes are not. Of a number of pods `count_bits` leading binary digits count: with
+    two, 16 and 17 are alike, and 24 is more.
+    """
+
+    def __init__(self, rare_bits: int, count_bits: int) -> None:
+        self._rare_bits, self._count_bits = rare_bits, count_bits
         self._pods: dict[Shape, int] = {}
         self._by_bits: dict[int, dict[Shape, None]] = {}
         """Shapes by the binary digits of their capacity, so that rare ones cost nothing, however many there are."""
@@ -39,7 +44,7 @@ class WorkloadIndex(Generic[Shape]):
             del self._pods[shape]
         if (left := (before * milli).bit_length()) != (joined := (after * milli).bit_length()):
             self._move(shape, left, joined)
-        if rounded(before) != rounded(after) or self._scope() != scope:
+        if self._rounded(before) != self._rounded(after) or self._scope() != scope:
             self.generation += 1
 
     def _scope(self) -> tuple[bool, int]:
@@ -57,12 +62,12 @@ class WorkloadIndex(Generic[Shape]):
     def common(self) -> Mapping[Shape, int]:
         """Return the shapes that are not rare, with the rounded number of pods of each; none of too few pods."""
         enough, bits = self._scope()
-        common = (shapes for digits, shapes in self._by_bits.items() if enough and digits > bits - RARE_BITS)
-        return {shape: rounded(self._pods[shape]) for shapes in common for shape in shapes}
+        common = (shapes for digits, shapes in self._by_bits.items() if enough and digits > bits - self._rare_bits)
+        return {shape: self._rounded(self._pods[shape]) for shapes in common for shape in shapes}
 
     @property
     def seen_milli(self) -> int:
-        """The GPU capacity that all pods request, in thousandths of a GPU, rounded down to a power of two."""
+        """The GPU capacity that all pods request in thousandths, rounded down to a power of two."""
         return 1 << self._total_milli.bit_length() >> 1
 
     def clear(self) -> None:
@@ -72,8 +77,48 @@ class WorkloadIndex(Generic[Shape]):
         self._total = self._total_milli = 0
         self.generation += 1
 
+    def _rounded(self, pods: int) -> int:
+        spare = max(0, pods.bit_length() - self._count_bits)
+        return pods >> spare << spare
 
-def rounded(pods: int) -> int:
-    """Round a number of pods down to COUNT_BITS leading binary digits."""
-    spare = max(0, pods.bit_length() - COUNT_BITS)
-    return pods >> spare << spare
+
+class Workload(Generic[Shape]):
+    """The pods by shape, and the GPU capacity that they request by limit.
+
+    A limit is a shape that says nothing but on which products a pod can run. Limits are counted apart, because which
+    products are scarce depends on pods of which each shape is rare: without those with 0.3 % of the requested GPUs, 0.4
+    percentage points fewer GPUs are given out on the published trace with constraints.
+    """
+
+    def __init__(self) -> None:
+        self._shapes = WorkloadIndex[Shape](SHAPE_RARE_BITS, SHAPE_COUNT_BITS)
+        self._limits = WorkloadIndex[Shape](LIMIT_RARE_BITS, LIMIT_COUNT_BITS)
+
+    def add(self, shape: Shape, limit: Shape, pods: int, milli: int) -> None:
+        """Add pods of a shape and a limit that request `milli` thousandths of a GPU each; a negative number goes."""
+        if milli:
+            self._shapes.add(shape, pods, milli)
+            self._limits.add(limit, pods * milli, 1)
+
+    @property
+    def generation(self) -> int:
+        """The number of changes of what the other members return."""
+        return self._shapes.generation + self._limits.generation
+
+    def shapes(self) -> Mapping[Shape, int]:
+        """Return the number of pods by shape; nothing of too few pods."""
+        return self._shapes.common()
+
+    def limits(self) -> Mapping[Shape, int]:
+        """Return the requested GPU capacity in thousandths by limit."""
+        return self._limits.common()
+
+    @property
+    def seen_milli(self) -> int:
+        """The requested GPU capacity in thousandths, rounded down to a power of two."""
+        return self._shapes.seen_milli
+
+    def clear(self) -> None:
+        """Remove all pods."""
+        self._shapes.clear()
+        self._limits.clear()

@@ -25,16 +25,27 @@ def expected_from_classes(
 
 
 def expected_from_weights(
-    weights: Mapping[DemandClass, float], free: Mapping[str, int], seen_milli: float = inf
+    weights: Mapping[DemandClass, float],
+    free: Mapping[str, int],
+    limits: Mapping[DemandClass, float] | None = None,
+    seen_milli: float = inf,
 ) -> ExpectedDemand | None:
-    """Give the expected demand by the weights of classes; None without classes.
+    """Give the expected demand by the weights of classes, and of limits where these are counted apart.
 
-    Classes of equal weight are in an order of their own, so that equal weights give equal sums of probabilities.
+    None without classes. Equal weights are in an order of their own, so that their sums are equal to the last digit.
     """
+    if not weights:
+        return None
+    classes = _shares(weights)
+    apart = None if limits is None else tuple(item for item in _shares(limits) if item[0].constrained)
+    return ExpectedDemand(classes, tuple(sorted(free.items())), seen_milli, apart)
+
+
+def _shares(weights: Mapping[DemandClass, float]) -> tuple[tuple[DemandClass, float], ...]:
+    """Divide weights by their sum, the highest first."""
     total = sum(weights.values())
     ordered = sorted(weights.items(), key=lambda item: (-item[1], *_order(item[0])))
-    classes = tuple((demand_class, weight / total) for demand_class, weight in ordered)
-    return ExpectedDemand(classes, tuple(sorted(free.items())), seen_milli) if classes else None
+    return tuple((demand_class, weight / total) for demand_class, weight in ordered)
 
 
 def _order(demand_class: DemandClass) -> tuple[object, ...]:

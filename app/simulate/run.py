@@ -8,7 +8,7 @@ from random import Random
 
 from app.cluster.demand_learning import ExpectedDemandCache
 from app.cluster.verdict_cache import VerdictCache, VerdictTable
-from app.cluster.workload_index import WorkloadIndex
+from app.cluster.workload_index import Workload
 from app.knowledge.tables import Knowledge
 from app.nodes.model import Node
 from app.placement.ranking import wire_scores
@@ -185,7 +185,7 @@ class Learning:
 
     def __init__(self, fleet: SimulatedCluster) -> None:
         self._fleet = fleet
-        self._workload = WorkloadIndex[DemandClass]()
+        self._workload = Workload[DemandClass]()
         self._cache = ExpectedDemandCache()
         self._made_of: tuple[int, int] | None = None
         self._expected_demand: ExpectedDemand | None = None
@@ -193,12 +193,13 @@ class Learning:
     def expected_demand_after(self, demand_class: DemandClass) -> ExpectedDemand | None:
         """Count an arrival; return what is expected then."""
         workload, free = self._workload, self._fleet.free_gpus
-        if demand_class.gpus:
-            workload.add(demand_class, 1, demand_class.milli)
+        workload.add(demand_class, demand_class.limit, 1, demand_class.milli)
         made_of = (workload.generation, free.generation)
         if made_of != self._made_of:
             self._made_of = made_of
-            self._expected_demand = self._cache.of(workload.common(), free.rounded(), workload.seen_milli)
+            self._expected_demand = self._cache.of(
+                workload.shapes(), free.rounded(), workload.limits(), workload.seen_milli
+            )
         return self._expected_demand
 
 

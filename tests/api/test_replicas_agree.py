@@ -28,6 +28,8 @@ NODES = [node_document(f"n{number}", PRODUCTS[number % 3], offers={GPU: 8, "cpu"
 NAMES = [node["metadata"]["name"] for node in NODES]
 ANNOTATIONS: tuple[dict[str, str], ...] = ({}, {}, {"products": "T4"}, {"workload-class": "notebook"})
 Event = tuple[str, dict[str, Any]]
+Shape = tuple[int, int, dict[str, str], str]
+"""GPUs, CPUs, annotations and namespace of a pod."""
 
 SHAPES = st.tuples(
     st.sampled_from([1, 1, 2, 4, 8]), st.integers(1, 5), st.sampled_from(ANNOTATIONS), st.sampled_from(["a", "b"])
@@ -35,13 +37,13 @@ SHAPES = st.tuples(
 LIVES = st.lists(st.tuples(SHAPES, st.sampled_from(["waits", "runs", "runs", "finished", "deleted"])), max_size=70)
 
 
-def document(uid: str, shape: tuple[int, int, dict[str, str], str], **spec: str) -> dict[str, Any]:
+def document(uid: str, shape: Shape, **spec: str) -> dict[str, Any]:
     gpus, cpu, annotations, namespace = shape
     made = pod(container({GPU: str(gpus)}, {GPU: str(gpus), "cpu": str(cpu)}), annotations=annotations, **spec)
     return {**made, "metadata": {**made["metadata"], "name": uid, "uid": uid, "namespace": namespace}}
 
 
-def life(uid: str, shape: tuple[int, int, dict[str, str], str], end: str) -> list[Event]:
+def life(uid: str, shape: Shape, end: str) -> list[Event]:
     """Return the events of a pod; the last one is what a list would show, or a deletion."""
     waiting = document(uid, (*shape[:2], {}, shape[3]) if end == "runs" else shape)
     running = document(uid, shape, nodeName=NAMES[hash(shape[:2]) % len(NAMES)])
@@ -80,7 +82,7 @@ class Replica:
 
     def answers(self, uid: str) -> list[bytes]:
         """Return the answers to questions about three pods."""
-        shapes = (1, 2, {}, "a"), (2, 4, {}, "b"), (4, 1, {"products": "T4,A100"}, "b")
+        shapes: tuple[Shape, ...] = (1, 2, {}, "a"), (2, 4, {}, "b"), (4, 1, {"products": "T4,A100"}, "b")
         questions = [
             json.dumps({"Pod": document(f"{uid}-{number}", shape), "NodeNames": NAMES}).encode()
             for number, shape in enumerate(shapes)

@@ -114,12 +114,12 @@ def test_what_is_remembered_is_bounded() -> None:
     for number in range(DEMANDS_KEPT + 100):
         learning.expecting(cpu_pod(str(number), str(number)), pod_demand, AHEAD)
     cache = ExpectedDemandCache()
-    made = [cache.of({DemandClass(gpus=1 + number): 1.0}, {}, 1000) for number in range(2 * EXPECTED_DEMANDS_KEPT)]
+    made = [cache.of({DemandClass(gpus=1 + number): 1.0}, {}, {}, 1000) for number in range(2 * EXPECTED_DEMANDS_KEPT)]
 
     assert len(learning._demands) <= DEMANDS_KEPT
     assert len(cache._made) == EXPECTED_DEMANDS_KEPT
-    assert cache.of({DemandClass(gpus=2 * EXPECTED_DEMANDS_KEPT): 2.0}, {}, 1000) is made[-1]
-    assert cache.of({}, {}, 1000) is None
+    assert cache.of({DemandClass(gpus=2 * EXPECTED_DEMANDS_KEPT): 2.0}, {}, {}, 1000) is made[-1]
+    assert cache.of({}, {}, {}, 1000) is None
 
 
 def bound(uid: str, cpu: str, node: str, **amounts: str) -> dict[str, object]:
