@@ -11,7 +11,7 @@ Shape = TypeVar("Shape", bound=Hashable)
 
 LEAST_PODS = 32
 """The least number of pods from which anything is expected, a guess."""
-SHAPE_RARE_BITS, SHAPE_COUNT_BITS = 9, 2
+SHAPE_RARE_BITS, SHAPE_COUNT_BITS = 12, 2
 LIMIT_RARE_BITS, LIMIT_COUNT_BITS = 12, 3
 """How rare a shape or a limit is that does not count, and how exactly the others do. With each digit more, cached
 verdicts are renewed more often; the published traces have up to 330 shapes and 16 limits."""
@@ -86,8 +86,7 @@ class Workload(Generic[Shape]):
     """The pods by shape, and the GPU capacity that they request by limit.
 
     A limit is a shape that says nothing but on which products a pod can run. Limits are counted apart, because which
-    products are scarce depends on pods of which each shape is rare: without those with 0.3 % of the requested GPUs, 0.4
-    percentage points fewer GPUs are given out on the published trace with constraints.
+    products are scarce depends on the sum of many shapes, and should be known more exactly than each of them.
     """
 
     def __init__(self) -> None:

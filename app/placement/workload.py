@@ -2,7 +2,7 @@
 """The expected demand of a workload: the frequencies of its demand classes, and the free GPUs by product (F52)."""
 
 from collections.abc import Iterable, Mapping
-from math import ceil, inf, log2
+from math import inf
 
 from app.nodes.model import Node
 from app.placement.unusable_capacity import free_gpus
@@ -54,12 +54,17 @@ def _order(demand_class: DemandClass) -> tuple[object, ...]:
     return (demand_class.cpu_milli, demand_class.gpus, demand_class.share_milli, texts, denied)
 
 
-def rounded_free(free: int, whole: int) -> int:
-    """Round the free capacity of a product, of which `whole` is the capacity with all its GPUs free."""
-    if whole <= 0:
-        return 0
-    step = ceil(FREE_STEPS * log2((free + whole / FREE_FLOOR) / whole))
-    return round(whole * 2 ** (step / FREE_STEPS))
+def free_step(free: int, whole: int) -> tuple[int, int]:
+    """Give the step to which the free capacity of a product belongs, of which `whole` is the capacity if all is free.
+
+    It is the range of `free` plus the floor that is rounded alike, without its start, to its end.
+    """
+    floor = whole // FREE_FLOOR
+    low, high, step = -1, floor, 0
+    while high < free + floor:
+        step += 1
+        low, high = high, round(floor * 2 ** (step / FREE_STEPS)) + 1
+    return low, high
 
 
 def free_by_product(nodes: Iterable[Node]) -> Mapping[str, int]:

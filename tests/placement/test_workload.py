@@ -12,7 +12,7 @@ from app.placement.workload import (
     demand_class,
     expected_from_weights,
     free_by_product,
-    rounded_free,
+    free_step,
 )
 from app.policy.expected_demand import DemandClass
 from tests.builders import demand, gpus, node, pod
@@ -57,11 +57,12 @@ def test_order_in_which_classes_were_counted_changes_nothing() -> None:
 def test_free_capacity_is_rounded_within_a_step(free: int, more: int, busy: int) -> None:
     """F51: more is never less, a step is a quarter of a doubling, and no product is without any."""
     whole = free + more + busy
-    floor = whole / FREE_FLOOR
+    floor = whole // FREE_FLOOR
+    low, high = free_step(free, whole)
 
-    assert rounded_free(free, whole) <= rounded_free(free + more, whole)
-    assert free + floor - 1 <= rounded_free(free, whole) <= (free + floor) * 2 ** (1 / FREE_STEPS) + 1
-    assert rounded_free(0, 0) == 0
+    assert low < free + floor <= high <= (free + floor) * 2 ** (1 / FREE_STEPS) + 2
+    assert free_step(high - floor, whole) == (low, high)
+    assert high <= free_step(free + more, whole)[1]
 
 
 def test_class_of_a_demand_is_what_decides_where_it_runs() -> None:
