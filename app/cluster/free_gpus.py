@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from app.nodes.model import Node, NodeClass
 from app.placement.unusable_capacity import free_gpus, whole_milli
-from app.placement.workload import FREE_FLOOR, free_step
+from app.placement.workload import free_floor, free_step
 
 Capacity = tuple[str | None, int, int]
 """A product, and the free and the whole GPU capacity of a node in thousandths of a GPU."""
@@ -17,7 +17,7 @@ class FreeGPUs:
     """Free and whole GPU capacity in thousandths, by product. `generation` counts changes of what `rounded` returns."""
 
     def __init__(self) -> None:
-        self._by_node: dict[str, tuple[NodeClass, Capacity]] = {}
+        self._by_node: dict[str, tuple[NodeClass | None, Capacity]] = {}
         self._sums: dict[str, tuple[int, int]] = {}
         self._steps: dict[str, tuple[int, int]] = {}
         self.generation = 0
@@ -55,7 +55,7 @@ class FreeGPUs:
         former = self._sums.get(product, (0, 0))
         free, whole = self._sums[product] = (former[0] + free, former[1] + whole)
         low, high = self._steps.get(product, (0, -1))
-        if whole == former[1] and low < free + whole // FREE_FLOOR <= high:
+        if whole == former[1] and low < free + free_floor(whole) <= high:
             return
         self._steps[product] = free_step(free, whole)
         if not whole:

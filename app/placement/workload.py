@@ -54,12 +54,17 @@ def _order(demand_class: DemandClass) -> tuple[object, ...]:
     return (demand_class.cpu_milli, demand_class.gpus, demand_class.share_milli, texts, denied)
 
 
+def free_floor(whole: int) -> int:
+    """Give the capacity that is added to the free capacity of a product before it is rounded."""
+    return -(-whole // FREE_FLOOR)
+
+
 def free_step(free: int, whole: int) -> tuple[int, int]:
     """Give the step to which the free capacity of a product belongs, of which `whole` is the capacity if all is free.
 
     It is the range of `free` plus the floor that is rounded alike, without its start, to its end.
     """
-    floor = whole // FREE_FLOOR
+    floor = free_floor(whole)
     low, high, step = -1, floor, 0
     while high < free + floor:
         step += 1

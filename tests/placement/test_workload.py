@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.placement.workload import (
-    FREE_FLOOR,
     FREE_STEPS,
     demand_class,
     expected_from_weights,
     free_by_product,
+    free_floor,
     free_step,
 )
 from app.policy.expected_demand import DemandClass
@@ -57,7 +57,7 @@ def test_order_in_which_classes_were_counted_changes_nothing() -> None:
 def test_free_capacity_is_rounded_within_a_step(free: int, more: int, busy: int) -> None:
     """F51: more is never less, a step is a quarter of a doubling, and no product is without any."""
     whole = free + more + busy
-    floor = whole // FREE_FLOOR
+    floor = free_floor(whole)
     low, high = free_step(free, whole)
 
     assert low < free + floor <= high <= (free + floor) * 2 ** (1 / FREE_STEPS) + 2
