@@ -86,7 +86,7 @@ class Backend(Protocol):
         ...
 
     def note_scheduler_request(self, pod: Pod, demand: Demand) -> None:
-        """Note a request of the scheduler for a Pod: release earlier promises to it, and learn its demand."""
+        """Note a request of the scheduler for a Pod: release earlier promises to it."""
         ...
 
     def remembers(self, pod: Pod, demand: Demand) -> bool:

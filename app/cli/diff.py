@@ -85,7 +85,7 @@ def _side(source: Path, state: State) -> PolicySide:
     context = ReviewContext(
         _policies(source, state), state.fleet(), state.knowledge, claimed=state.claimed, rule=RulingCache().of
     )
-    return PolicySide(context, state.namespace_labels)
+    return PolicySide(context, state.namespaces.labels)
 
 
 def _policies(source: Path, state: State) -> PolicySet:

@@ -134,7 +134,7 @@ def _slipped(survey: ClusterObjects, state: State, policies: PolicySet) -> Itera
     """Yield the running GPU pods that have slipped, judged as the service does."""
     rulings = RulingCache()
     policy_view = PolicyView(
-        lambda pod: rulings.of(pod, state.namespace_labels(pod.namespace), policies, state.knowledge),
+        lambda pod: rulings.of(pod, state.namespaces.labels(pod.namespace), policies, state.knowledge),
         lambda: policies,
         lambda: True,
     )

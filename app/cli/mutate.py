@@ -56,7 +56,7 @@ def mutate(
     rules = policies_in(fleet, policies, state)
     context = ReviewContext(rules, state.fleet(), state.knowledge, claimed=state.claimed)
     previews = {
-        index: _preview(document, namespace_of(document, namespace), state.namespace_labels, context)
+        index: _preview(document, namespace_of(document, namespace), state.namespaces.labels, context)
         for index, document in enumerate(objects)
         if target_of_new_object(document) is not None
     }

@@ -124,8 +124,8 @@ def node_template_(
     rules = policies_in(objects, policies, state)
     context = ReviewContext(rules, state.fleet(), state.knowledge, claimed=state.claimed)
     where = namespace_of(documents[0], namespace)
-    pod = admitted_pod(documents[0], where, state.namespace_labels, context)
-    ruling = context.ruling(read_pod(pod, where), state.namespace_labels(where))
+    pod = admitted_pod(documents[0], where, state.namespaces.labels, context)
+    ruling = context.ruling(read_pod(pod, where), state.namespaces.labels(where))
     if not ruling.demand.requests_gpus:
         raise BadInput(f"{file}: asks for no GPU, wants a pod that does")
     template = node_template(ruling.demand, pod, state.knowledge)
@@ -153,7 +153,7 @@ def gpu_pods(objects: Objects, state: State, policies: PolicySet) -> Iterator[GP
             if document.get("kind") != "Pod" or (document.get("status") or {}).get("phase") in FINISHED:
                 continue
             pod = read_pod(document)
-            labels = state.namespace_labels(pod.namespace)
+            labels = state.namespaces.labels(pod.namespace)
             demand = rule(pod, labels, policies, state.knowledge, state.claimed(pod)).demand
             if demand.requests_gpus:
                 yield GPUPod(f"{pod.namespace}/{pod.name}", pod.uid, pod.node_name or "", demand)

@@ -1,74 +1,184 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learns the workload from the pods that kube-scheduler asks about, as the expected demand for scorers (F52).
+"""Learns the workload from the GPU pods that exist, as the expected demand for scorers (F52).
 
-An expected demand stays the same for a while, because a new one invalidates all cached verdicts of demands with it.
+The expected demand is a function of the state and of the policies alone, so that replicas that have seen the same
+cluster agree, whichever of them was asked or started anew (decision 35). Counts and free GPUs are rounded, because a
+new expected demand invalidates all cached verdicts of demands with it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
 
-from app.kube.pods import Pod
+from app.cluster.state import State
+from app.cluster.workload_index import Workload
+from app.kube.pod_shapes import PodShape
+from app.kube.pods import PRODUCTS, WORKLOAD_CLASS, Container, Pod
+from app.nodes.model import WHOLE_MILLI
 from app.placement.scheduler_demand import expecting, whole_cores
 from app.placement.scorers import uses_expected_demand
-from app.placement.workload import Workload, demand_class
+from app.placement.workload import demand_class, expected_from_weights
+from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
 from app.policy.expected_demand import DemandClass, ExpectedDemand
+from app.policy.match import compile_demand, selections_by_namespace
 
-FIRST_LESSON, LONGEST_LESSON = 32, 1_000
-"""Arrivals before the first expected demand is made, and the most arrivals between two later ones (guesses)."""
-LESSON_SHARE = 4
-"""It is made again after a quarter more arrivals."""
-PODS_KEPT = 4_096
-"""UIDs of counted pods; a pod without a place is asked about repeatedly, and counts once."""
-LONGEST_UID = 36
-"""Characters of a UID of the API server; pods with a longer one are not counted."""
+EXPECTED_DEMANDS_KEPT = 16
+"""Expected demands that are kept; a number of pods that goes up and down needs the same ones again."""
+SHAPES_KEPT = 4_096
+"""Shapes with their demand class; four times as many as are common at a time (cluster/workload_index.py)."""
 DEMANDS_KEPT = 1_024
-"""Demands with the current expected demand; as many as there are cached rulings (app/cluster/ruling_cache.py)."""
+"""Demands with an expected demand; as many as there are cached rulings (cluster/ruling_cache.py)."""
+
+Labels = Mapping[str, str]
+GroupedShape = tuple[tuple[bool, ...], PodShape]
+"""A shape without its namespace, and which selectors of the policies select the labels of the namespace."""
+
+
+class ExpectedDemandCache:
+    """The last expected demands by their content: equal ones are one object, because they are compared by identity."""
+
+    def __init__(self) -> None:
+        self._made: dict[object, ExpectedDemand] = {}
+
+    def of(
+        self,
+        weights: Mapping[DemandClass, float],
+        free: Mapping[str, int],
+        limits: Mapping[DemandClass, float],
+        seen_milli: int,
+    ) -> ExpectedDemand | None:
+        """Return the expected demand that `expected_from_weights` makes of this."""
+        made = expected_from_weights(weights, free, limits, seen_milli)
+        if made is None:
+            return None
+        key = (made.classes, made.free, made.seen_milli, made.limits)
+        kept = self._made.pop(key, made)
+        self._made[key] = kept
+        if len(self._made) > EXPECTED_DEMANDS_KEPT:
+            del self._made[next(iter(self._made))]
+        return kept
+
+
+class GroupedWorkload:
+    """The pods of a state by demand class. Namespaces that the policies do not tell apart are counted together."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._pods = Workload[GroupedShape]()
+        self._policies: PolicySet | None = None
+        self._namespace_changes = -1
+        self._selected: dict[str, tuple[bool, ...]] = {}
+        self._labels: dict[tuple[bool, ...], Labels] = {}
+        self._classes: dict[GroupedShape, DemandClass] = {}
+
+    def renewed(self, policies: PolicySet) -> int:
+        """Count the pods that have come and gone since the last call; return the generation of the workload."""
+        if self._outdated(policies):
+            self._policies, self._namespace_changes = policies, self._state.namespaces.changes
+            for kept in (self._pods, self._selected, self._labels, self._classes):
+                kept.clear()
+            changes = self._state.pod_counts.all()
+        else:
+            changes = self._state.pod_counts.changes()
+        for shape, pods in changes:
+            selected, milli = self._selection(shape.namespace, policies), WHOLE_MILLI * sum(dict(shape.units).values())
+            limit = shape._replace(namespace="", units=(), cpu_milli=0)
+            self._pods.add((selected, shape._replace(namespace="")), (selected, limit), pods, milli)
+        return self._pods.generation
+
+    def expected_demand(
+        self, policies: PolicySet, free: Mapping[str, int], cache: ExpectedDemandCache
+    ) -> ExpectedDemand | None:
+        """Return the expected demand of the pods counted so far."""
+        pods = self._pods
+        weights, limits = self._by_class(pods.shapes(), policies), self._by_class(pods.limits(), policies)
+        return cache.of(weights, free, limits, pods.seen_milli)
+
+    def _by_class(self, amounts: Mapping[GroupedShape, int], policies: PolicySet) -> Mapping[DemandClass, float]:
+        """Sum up amounts by the demand class of their shape."""
+        sums: dict[DemandClass, float] = {}
+        for shape, amount in amounts.items():
+            class_of_shape = self._class_of(shape, policies)
+            sums[class_of_shape] = sums.get(class_of_shape, 0) + amount
+        return sums
+
+    def _outdated(self, policies: PolicySet) -> bool:
+        """Tell whether policies or labels of namespaces have changed so that pods belong to other groups."""
+        if self._policies is None or self._policies.hash != policies.hash:
+            return True
+        if self._namespace_changes == self._state.namespaces.changes:
+            return False
+        self._namespace_changes = self._state.namespaces.changes
+        labels = self._state.namespaces.labels
+        return any(selected != selections_by_namespace(policies, labels(name))
+                   for name, selected in self._selected.items())  # fmt: skip
+
+    def _selection(self, namespace: str, policies: PolicySet) -> tuple[bool, ...]:
+        selected = self._selected.get(namespace)
+        if selected is None:
+            labels = self._state.namespaces.labels(namespace)
+            selected = self._selected[namespace] = selections_by_namespace(policies, labels)
+            self._labels.setdefault(selected, labels)
+        return selected
+
+    def _class_of(self, grouped: GroupedShape, policies: PolicySet) -> DemandClass:
+        if grouped not in self._classes:
+            if len(self._classes) >= SHAPES_KEPT:
+                self._classes.clear()
+            selected, shape = grouped
+            demand = compile_demand(_pod(shape), self._labels[selected], policies, self._state.knowledge)
+            self._classes[grouped] = demand_class(replace(demand, cpu_milli=shape.cpu_milli))
+        return self._classes[grouped]
 
 
 class DemandLearning:
-    """The workload so far. `free` returns the free GPU milli by product.
+    """The expected demand of a cluster, made again when its workload, its free GPUs or the policies have changed."""
 
-    `expected_demand` is made of both; None at first.
-    """
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._workload = GroupedWorkload(state)
+        self._cache = ExpectedDemandCache()
+        self._expected_demand: ExpectedDemand | None = None
+        self._made_of: tuple[int, int] | None = None
+        self._demands: dict[tuple[Demand, int, ExpectedDemand | None], Demand] = {}
 
-    def __init__(self, free: Callable[[], Mapping[str, int]]) -> None:
-        self.expected_demand: ExpectedDemand | None = None
-        self._free = free
-        self._workload = Workload()
-        self._count, self._lesson = 0, FIRST_LESSON
-        self._pods: dict[str, None] = {}
-        self._demands: dict[tuple[Demand, int], Demand] = {}
+    def expected_demand(self, policies: PolicySet) -> ExpectedDemand | None:
+        """Return the expected demand under these policies; None while there are too few pods."""
+        made_of = (self._workload.renewed(policies), self._state.free_gpus.generation)
+        if made_of != self._made_of:
+            self._made_of = made_of
+            free = self._state.free_gpus.rounded()
+            self._expected_demand = self._workload.expected_demand(policies, free, self._cache)
+        return self._expected_demand
 
-    def arrived(self, ask: DemandClass) -> bool:
-        """Count an arrival; tell whether the expected demand has changed."""
-        self._workload = self._workload.seen(ask)
-        self._count += 1
-        if self._count < self._lesson:
-            return False
-        self._lesson += min(LONGEST_LESSON, max(FIRST_LESSON, self._count // LESSON_SHARE))
-        self.expected_demand = self._workload.expected_demand(self._free())
-        return True
-
-    def expecting(self, pod: Pod, demand: Demand) -> Demand:
+    def expecting(self, pod: Pod, demand: Demand, policies: PolicySet) -> Demand:
         """Add to a Pod's demand what scorers that look ahead need, if it names any.
 
         Equal requests get the very same object, which is the key of cached verdicts.
         """
         if not uses_expected_demand(demand):
             return demand
-        key = (demand, whole_cores(pod))
+        key = (demand, whole_cores(pod), self.expected_demand(policies))
         if key not in self._demands:
             if len(self._demands) >= DEMANDS_KEPT:
                 self._demands.clear()
-            self._demands[key] = expecting(demand, key[1], self.expected_demand)
+            self._demands[key] = expecting(*key)
         return self._demands[key]
 
-    def learn(self, pod: Pod, demand: Demand) -> None:
-        """Count a Pod that kube-scheduler asks about, once, if its demand names a scorer that looks ahead."""
-        if not uses_expected_demand(demand) or pod.uid in self._pods or len(pod.uid) > LONGEST_UID:
-            return
-        self._pods[pod.uid] = None
-        if len(self._pods) > PODS_KEPT:
-            del self._pods[next(iter(self._pods))]
-        if self.arrived(demand_class(demand)):
-            self._demands.clear()
+
+def _pod(shape: PodShape) -> Pod:
+    """Return a pod of a shape, as far as policies read it for the products on which it can run."""
+    requests = {resource: Fraction(amount) for resource, amount in shape.units}
+    annotations = {PRODUCTS: shape.products, WORKLOAD_CLASS: shape.workload_class}
+    return Pod(
+        name="",
+        namespace="",
+        uid="",
+        labels={},
+        annotations={key: text for key, text in annotations.items() if text},
+        containers=(Container("", "containers", 0, False, "", (), requests, requests),),
+        scheduler_name="",
+        runtime_class_name=None,
+        node_name=None,
+    )

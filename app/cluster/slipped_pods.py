@@ -67,7 +67,7 @@ class SlippedPod:
 
 def slip_of(pod: Pod, node: Node, state: State, policy_view: PolicyView) -> SlippedPod | None:
     """Return how a running GPU pod slipped; None if it did not. One that slipped both ways is unadmitted, the cause."""
-    labels = state.namespace_labels(pod.namespace)
+    labels = state.namespaces.labels(pod.namespace)
     if is_exempt(pod.namespace, labels, state.knowledge):
         return None
     ruling = policy_view.ruling(pod)

@@ -78,7 +78,7 @@ def fill(state: State, objects: list[dict[str, Any]]) -> dict[str, int]:
     for template in by_kind["ResourceClaimTemplate"]:
         state.put_claim_template(template)
     for namespace in by_kind["Namespace"]:
-        state.put_namespace(_name(namespace), strings(_metadata(namespace), "labels", "metadata."))
+        state.namespaces.put(_name(namespace), strings(_metadata(namespace), "labels", "metadata."))
     for runtime_class in by_kind["RuntimeClass"]:
         state.put_runtime_class(_name(runtime_class), runtime_selector(runtime_class))
     return {kind: len(items) for kind, items in by_kind.items()}

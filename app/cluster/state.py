@@ -13,16 +13,20 @@ from app.admission.fleet_facts import FleetFacts
 from app.cluster.change_log import ChangeLog
 from app.cluster.claim_index import ClaimIndex
 from app.cluster.device_index import DeviceIndex
+from app.cluster.free_gpus import FreeGPUs
 from app.cluster.free_resources import FreeResourcesOfNodes
 from app.cluster.gpu_allocations import PROMISE_SECONDS, GPUAllocations
+from app.cluster.namespaces import Namespaces
 from app.cluster.node_groups import NodeGroups
 from app.cluster.node_requests import NodeRequests
 from app.cluster.pending_index import PendingPodIndex
+from app.cluster.pod_counts import PodCounts
 from app.knowledge.tables import Knowledge
 from app.kube.device_classes import DeviceClassIndex
 from app.kube.gpu_usage import GPUUsage, read_bound_requests, read_gpu_usage
 from app.kube.pending_pods import read_pending_pod
 from app.kube.pod_requests import PodRequests
+from app.kube.pod_shapes import PodShape, read_pod_shape
 from app.kube.pods import Pod, workload_group
 from app.kube.resource_claims import Claim, ClaimedDevices, claimed_devices, read_claim, read_claim_template
 from app.kube.resource_slices import DeviceClass, ResourceSlice, read_device_class, read_slice
@@ -51,7 +55,7 @@ class State:
         self._device_classes = DeviceClassIndex(knowledge.families)
         self.claims = ClaimIndex()
         self.claim_templates = ClaimIndex()
-        self.namespaces: dict[str, Mapping[str, str]] = {}
+        self.namespaces = Namespaces()
         self.runtime_classes: dict[str, Mapping[str, str]] | None = None
         self._node_groups = NodeGroups(knowledge)
         self.changes = ChangeLog()
@@ -62,6 +66,8 @@ class State:
         self.overrun: set[str] = set()
         self.node_requests = NodeRequests()
         self.pending_pods = PendingPodIndex()
+        self.pod_counts = PodCounts[PodShape]()
+        self.free_gpus = FreeGPUs()
         self._fleet: FleetFacts | None = None
 
     def put_node(self, document: Mapping[str, Any]) -> None:
@@ -89,6 +95,7 @@ class State:
         self._nodes_as_read.pop(name, None)
         if (node := self.nodes.pop(name, None)) is not None:
             self._node_groups.replace(node, None)
+            self.free_gpus.drop(name)
             self.overrun.discard(name)
             self.changes.note(name)
 
@@ -98,8 +105,11 @@ class State:
         Raises MalformedPod, QuantityError.
         """
         uid = member(member(document, "metadata", dict, "") or {}, "uid", str, "metadata.") or ""
-        self.take_pod(uid, read_gpu_usage(document, self.knowledge), read_bound_requests(document))
-        self.pending_pods.put(uid, read_pending_pod(document, self.knowledge, keep_document=True))
+        usage, requests = read_gpu_usage(document, self.knowledge), read_bound_requests(document)
+        pending = read_pending_pod(document, self.knowledge, keep_document=True)
+        self.take_pod(uid, usage, requests)
+        self.pending_pods.put(uid, pending)
+        self.pod_counts.put(uid, read_pod_shape(document, usage, requests, pending))
 
     def take_pod(self, uid: str, usage: GPUUsage | None, requests: PodRequests | None) -> None:
         """Set the GPU usage and the requests of a pod, bound or nominated; None for nothing."""
@@ -116,6 +126,7 @@ class State:
         self._update_free(self._allocations.drop(uid))
         self._update_cpu(requested)
         self.pending_pods.put(uid, None)
+        self.pod_counts.put(uid, None)
 
     def promise(self, usage: GPUUsage, now: float) -> None:
         """Promise a node to a pod. `now` is of a monotonic clock."""
@@ -206,14 +217,6 @@ class State:
         classes = self._device_classes
         return claimed_devices(pod, self.claims.get, self.claim_templates.get, classes.family, classes.serving)
 
-    def put_namespace(self, name: str, labels: Mapping[str, str]) -> None:
-        """Set a namespace's labels."""
-        self.namespaces[name] = labels
-
-    def drop_namespace(self, name: str) -> None:
-        """Remove a namespace."""
-        self.namespaces.pop(name, None)
-
     def put_runtime_class(self, name: str, selector: Mapping[str, str] | None = None) -> None:
         """Add or change a RuntimeClass, with the node selector that it adds to pods."""
         self.runtime_classes = {**(self.runtime_classes or {}), name: selector or {}}
@@ -228,10 +231,6 @@ class State:
         """Note that all RuntimeClasses are known, even if there is none."""
         self.runtime_classes = self.runtime_classes or {}
         self._fleet = None
-
-    def namespace_labels(self, name: str) -> Mapping[str, str]:
-        """Return a namespace's labels; an unknown one has the label that every namespace has."""
-        return self.namespaces.get(name) or {"kubernetes.io/metadata.name": name}
 
     def usage_of(self, uid: str) -> GPUUsage | None:
         """Return the GPU usage of a bound pod; None if it has none or is unknown."""
@@ -292,6 +291,7 @@ class State:
         before = self.nodes.get(node.name)
         self._node_groups.replace(before, node)
         self.nodes[node.name] = node
+        self.free_gpus.put(node)
         if node.free.memory or node.name in self.overrun:
             over = any(mib < 0 for mib in node.free.memory.values())
             (self.overrun.add if over else self.overrun.discard)(node.name)  # for doctor and a metric

@@ -34,7 +34,7 @@ def view(
         nodes=dict(state.nodes),
         used=dict(state.node_requests.used),
         context=replace(context, rule=ruling_for),
-        namespace_labels=state.namespace_labels,
+        namespace_labels=state.namespaces.labels,
         gpu_usage=state.usage_on,
         volumes=volumes or {},
         existing_pods=neighbours,

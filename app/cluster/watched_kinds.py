@@ -20,6 +20,7 @@ from app.kube.partial_types import (
 )
 from app.kube.pending_pods import PendingPod, read_pending_pod
 from app.kube.pod_requests import PodRequests
+from app.kube.pod_shapes import PodShape, read_pod_shape
 from app.kube.resource_claims import read_claim, read_claim_template
 from app.kube.resource_slices import read_device_class, read_slice
 from app.nodes.model import Node
@@ -57,8 +58,8 @@ def core_kinds(state: State, book: PolicyBook, namespace: str) -> tuple[WatchedK
     return (
         _nodes(state),
         _pods(state),
-        WatchedKind(*_name_and_path("Namespace"), PartialNamespace, _labels, _by_key(state.put_namespace),
-             lambda key, _uid: state.drop_namespace(key)),
+        WatchedKind(*_name_and_path("Namespace"), PartialNamespace, _labels, _by_key(state.namespaces.put),
+             lambda key, _uid: state.namespaces.drop(key)),
         WatchedKind(*_name_and_path("RuntimeClass"), PartialRuntimeClass, runtime_selector,
              _by_key(state.put_runtime_class), lambda key, _uid: state.drop_runtime_class(key),
              needed=False, listed=state.runtime_classes_listed),
@@ -118,12 +119,16 @@ def _nodes(state: State) -> WatchedKind[Node]:
     return WatchedKind(*_name_and_path("Node"), PartialNode, read, lambda _key, _uid, fact: state.take_node(fact), drop)
 
 
-def _pods(state: State) -> WatchedKind[tuple[GPUUsage | None, PodRequests | None, PendingPod | None]]:
-    def read(document: Mapping[str, Any]) -> tuple[GPUUsage | None, PodRequests | None, PendingPod | None]:
+PodFacts = tuple[GPUUsage | None, PodRequests | None, PendingPod | None, PodShape | None]
+"""What is kept of a pod."""
+
+
+def _pods(state: State) -> WatchedKind[PodFacts]:
+    def read(document: Mapping[str, Any]) -> PodFacts:
         requests = read_bound_requests(document)
-        if requests is None:
-            return usage(document), None, read_pending_pod(document, state.knowledge)
-        return (usage(document) if requests.may_have_gpus else None), requests, None
+        held = usage(document) if requests is None or requests.may_have_gpus else None
+        pending = None if requests is not None else read_pending_pod(document, state.knowledge)
+        return held, requests, pending, read_pod_shape(document, held, requests, pending)
 
     def usage(document: Mapping[str, Any]) -> GPUUsage | None:
         """Read the GPU usage of a pod once: only its CPU and memory can be resized (KEP-1287)."""
@@ -133,9 +138,10 @@ def _pods(state: State) -> WatchedKind[tuple[GPUUsage | None, PodRequests | None
             return before
         return read_gpu_usage(document, state.knowledge)
 
-    def put(_key: str, uid: str, fact: tuple[GPUUsage | None, PodRequests | None, PendingPod | None]) -> None:
+    def put(_key: str, uid: str, fact: PodFacts) -> None:
         state.take_pod(uid, fact[0], fact[1])
         state.pending_pods.put(uid, fact[2])
+        state.pod_counts.put(uid, fact[3])
 
     return WatchedKind(*_name_and_path("Pod"), PartialPod, read, put, lambda _key, uid: state.drop_pod(uid))
 

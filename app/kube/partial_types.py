@@ -35,8 +35,13 @@ PodLabels = TypedDict(
     total=False,
 )
 """Labels by which controllers mark the pods of one workload, the widest first (the projects' own API references)."""
-PodAnnotations = TypedDict("PodAnnotations", {"gpu-usher.io/gpu-memory": str}, total=False)
-"""The only annotation of a bound pod that is read: the memory that it declares to use of a shared GPU."""
+PodAnnotations = TypedDict(
+    "PodAnnotations",
+    {"gpu-usher.io/gpu-memory": str, "gpu-usher.io/products": str, "gpu-usher.io/workload-class": str},
+    total=False,
+)
+"""The annotations of an existing pod that are read: the memory that it declares to use of a shared GPU, and what limits
+the products on which it can run."""
 
 
 class PodMetadata(Metadata, total=False):

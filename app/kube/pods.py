@@ -35,6 +35,10 @@ DECISION = PREFIX + "decision"
 """The annotation in which admission records what it changed in a pod (admission/decision_annotation.py)."""
 GPU_MEMORY = PREFIX + "gpu-memory"
 """The annotation in which a pod declares how much memory of each GPU it uses, such as `20Gi`."""
+PRODUCTS = PREFIX + "products"
+"""The annotation in which a pod names the GPU products that it accepts or refuses."""
+WORKLOAD_CLASS = PREFIX + "workload-class"
+"""The annotation by which a pod chooses the policies of a workload class."""
 GROUP_LABELS = tuple(PodLabels.__annotations__)
 """The labels by which pods belong to one workload, the widest group first."""
 

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from functools import lru_cache
 
 from app.knowledge.mig_profiles import profile_of
-from app.nodes.model import WHOLE_MILLI, FreeResources
+from app.nodes.model import WHOLE_MILLI, FreeResources, Node
 from app.placement.filters import allows_product
 from app.policy.expected_demand import DemandClass, ExpectedDemand
 
@@ -38,6 +38,14 @@ def free_gpus(free: FreeResources) -> GPUs:
         if units > 0 and not profile_of(name):
             idle += units
     return (WHOLE_MILLI,) * min(idle, MOST_UNITS)
+
+
+def whole_milli(node: Node) -> int:
+    """Give the GPU capacity of a node in thousandths, free or not, as `free_gpus` counts it."""
+    if node.free.gpus is not None:
+        return WHOLE_MILLI * len(node.free.gpus)
+    units = sum(units for name, units in node.node_class.offered if not profile_of(name))
+    return WHOLE_MILLI * min(units, MOST_UNITS)
 
 
 @lru_cache(STATES_KEPT)

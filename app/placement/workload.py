@@ -1,47 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The observed workload: a bounded histogram of demand classes with exponential decay (F52)."""
+"""The expected demand of a workload: the frequencies of its demand classes, and the free GPUs by product (F52)."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from math import inf
 
 from app.nodes.model import Node
 from app.placement.unusable_capacity import free_gpus
 from app.policy.demand import Demand
 from app.policy.expected_demand import DemandClass, ExpectedDemand
 
-CLASSES_KEPT = 512
-"""Classes in the histogram; the published traces have 49 to 330."""
-HALF_LIFE = 1_400.0
-"""Arrivals after which an arrival counts half as much as a new one. On a workload that changes half-way, 700 and 1,400
-are alike, and no decay costs up to 0.3 percentage points of allocated GPUs."""
-_GROWTH = 2.0 ** (1.0 / HALF_LIFE)
-_HIGHEST = 1e100
-"""The weight of new arrivals grows instead of the old weights shrinking; beyond this value all are scaled back."""
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """An immutable histogram of demand classes; `weight` is the weight of the next arrival."""
-
-    weights: Mapping[DemandClass, float] = field(default_factory=dict)
-    weight: float = 1.0
-
-    def seen(self, demand_class: DemandClass) -> "Workload":
-        """Give the histogram with one more arrival; if there are too many classes, the rarest other one is dropped."""
-        weights = {**self.weights, demand_class: self.weights.get(demand_class, 0.0) + self.weight}
-        if len(weights) > CLASSES_KEPT:
-            del weights[min((other for other in weights if other != demand_class), key=weights.__getitem__)]
-        weight = self.weight * _GROWTH
-        if weight > _HIGHEST:
-            weights, weight = {other: value / weight for other, value in weights.items()}, 1.0
-        return Workload(weights, weight)
-
-    def expected_demand(self, free: Mapping[str, int]) -> ExpectedDemand | None:
-        """Give the expected demand by this histogram, None if it is empty.
-
-        `free` is the free GPU capacity in thousandths, by product.
-        """
-        return expected_from_weights(self.weights, free)
+FREE_STEPS, FREE_FLOOR = 4, 16
+"""The free capacity of a product is rounded to powers of two in FREE_STEPS steps, once a FREE_FLOORth of its whole
+capacity was added. A new amount invalidates cached verdicts, and the last free GPUs come and go with every pod."""
 
 
 def expected_from_classes(
@@ -54,13 +24,52 @@ def expected_from_classes(
     return expected_from_weights(weights, free or {})
 
 
-def expected_from_weights(weights: Mapping[DemandClass, float], free: Mapping[str, int]) -> ExpectedDemand | None:
-    """Give the expected demand by the weights of classes; None without classes."""
+def expected_from_weights(
+    weights: Mapping[DemandClass, float],
+    free: Mapping[str, int],
+    limits: Mapping[DemandClass, float] | None = None,
+    seen_milli: float = inf,
+) -> ExpectedDemand | None:
+    """Give the expected demand by the weights of classes, and of limits where these are counted apart.
+
+    None without classes. Equal weights are in an order of their own, so that their sums are equal to the last digit.
+    """
+    if not weights:
+        return None
+    classes = _shares(weights)
+    apart = None if limits is None else tuple(item for item in _shares(limits) if item[0].constrained)
+    return ExpectedDemand(classes, tuple(sorted(free.items())), seen_milli, apart)
+
+
+def _shares(weights: Mapping[DemandClass, float]) -> tuple[tuple[DemandClass, float], ...]:
+    """Divide weights by their sum, the highest first."""
     total = sum(weights.values())
-    classes = tuple(
-        (demand_class, weight / total) for demand_class, weight in sorted(weights.items(), key=lambda item: -item[1])
-    )
-    return ExpectedDemand(classes, tuple(sorted(free.items()))) if classes else None
+    ordered = sorted(weights.items(), key=lambda item: (-item[1], *_order(item[0])))
+    return tuple((demand_class, weight / total) for demand_class, weight in ordered)
+
+
+def _order(demand_class: DemandClass) -> tuple[object, ...]:
+    texts = tuple(tuple(pattern.text for pattern in patterns) for patterns in demand_class.products)
+    denied = tuple(pattern.text for pattern in demand_class.denied_products)
+    return (demand_class.cpu_milli, demand_class.gpus, demand_class.share_milli, texts, denied)
+
+
+def free_floor(whole: int) -> int:
+    """Give the capacity that is added to the free capacity of a product before it is rounded."""
+    return -(-whole // FREE_FLOOR)
+
+
+def free_step(free: int, whole: int) -> tuple[int, int]:
+    """Give the step to which the free capacity of a product belongs, of which `whole` is the capacity if all is free.
+
+    It is the range of `free` plus the floor that is rounded alike, without its start, to its end.
+    """
+    floor = free_floor(whole)
+    low, high, step = -1, floor, 0
+    while high < free + floor:
+        step += 1
+        low, high = high, round(floor * 2 ** (step / FREE_STEPS)) + 1
+    return low, high
 
 
 def free_by_product(nodes: Iterable[Node]) -> Mapping[str, int]:

@@ -24,7 +24,6 @@ from app.kube.gpu_usage import GPUUsage
 from app.kube.pods import Pod, workload_group
 from app.nodes.model import Node
 from app.placement.scheduler_demand import with_cliques
-from app.placement.workload import free_by_product
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
 from app.policy.match import Ruling
@@ -58,7 +57,7 @@ class Service:
         self.offered_nodes = OfferedNodes()
         self._verdicts = VerdictCache(state, settings.recounting)
         self._rulings, self._demands = RulingCache(), DemandCache()
-        self._learning = DemandLearning(lambda: free_by_product(self.state.nodes.values()))
+        self._learning = DemandLearning(state)
 
     @property
     def policies(self) -> PolicySet:
@@ -113,24 +112,23 @@ class Service:
 
     def namespace_labels(self, name: str) -> Mapping[str, str]:
         """Return the labels of a namespace."""
-        return self.state.namespace_labels(name)
+        return self.state.namespaces.labels(name)
 
     def ruling(self, pod: Pod) -> Ruling:
         """Return the ruling of the policies on a Pod; pods of one template share a cached ruling."""
-        labels = self.state.namespace_labels(pod.namespace)
+        labels = self.state.namespaces.labels(pod.namespace)
         return self._rulings.of(pod, labels, self.policies, self.state.knowledge, self.state.claimed(pod))
 
     def demand(self, pod: Pod) -> Demand:
         """Return the demand of a Pod that the scheduler asks about."""
-        state, labels = self.state, self.state.namespace_labels(pod.namespace)
-        demand = self._demands.of(pod, labels, self.policies, state.knowledge, state.claimed(pod))
-        return self._learning.expecting(pod, with_cliques(demand, state.group_cliques(pod)))
+        state, labels, policies = self.state, self.state.namespaces.labels(pod.namespace), self.policies
+        demand = self._demands.of(pod, labels, policies, state.knowledge, state.claimed(pod))
+        return self._learning.expecting(pod, with_cliques(demand, state.group_cliques(pod)), policies)
 
     def note_scheduler_request(self, pod: Pod, demand: Demand) -> None:
-        """Note a request of the scheduler for a Pod: release earlier promises to it, and learn its demand."""
+        """Note a request of the scheduler for a Pod: release earlier promises to it."""
         if self.remembers(pod, demand):
             self.state.release(pod.uid, time.monotonic())
-        self._learning.learn(pod, demand)
 
     def remembers(self, pod: Pod, demand: Demand) -> bool:
         """Tell whether later decisions depend on the node of a Pod: for declared GPU memory or a pod group."""
@@ -165,7 +163,7 @@ class Service:
 
     def cluster_snapshot(self) -> ClusterSnapshot:
         """Return a copy of the state, for work that takes longer than one turn of the event loop."""
-        return view(self.state, self.policies, expected=self._learning.expected_demand)
+        return view(self.state, self.policies, expected=self._learning.expected_demand(self.policies))
 
     async def fetch_pod(self, namespace: str, name: str) -> Mapping[str, Any]:
         """Read a Pod from the API server, or from the pending pods of a snapshot.

@@ -21,7 +21,7 @@ from app.simulate.trace import Trace, read_machines, read_tasks
 from app.values.errors import BadInput
 
 NODES_FILE, PODS_FILE = "openb_nodes_gpu.csv", "openb_pods_{}.csv"
-DECIDING = ("placement", "simulate", "policy", "knowledge")
+DECIDING = ("cluster", "placement", "simulate", "policy", "knowledge")
 """Packages whose code and tables decide the result of a run; a stored run of other versions is not used."""
 
 

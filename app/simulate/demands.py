@@ -43,8 +43,9 @@ class Demands:
 
     def expect(self, expected_demand: ExpectedDemand | None) -> None:
         """Give this expected demand to all demands from now on."""
-        self._expected_demand = expected_demand
-        self._current = {}
+        if expected_demand is not self._expected_demand:
+            self._expected_demand = expected_demand
+            self._current = {}
 
     def class_of(self, task: Task) -> DemandClass:
         """Return the demand class of a task."""

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
 
-from app.cluster.demand_learning import LONGEST_LESSON, DemandLearning
+from app.cluster.demand_learning import ExpectedDemandCache
 from app.cluster.verdict_cache import VerdictCache, VerdictTable
+from app.cluster.workload_index import Workload
 from app.knowledge.tables import Knowledge
 from app.nodes.model import Node
 from app.placement.ranking import wire_scores
@@ -15,7 +16,7 @@ from app.placement.shortlist import best_in_turn
 from app.placement.unusable_capacity import unusable_milli
 from app.placement.workload import expected_from_classes
 from app.policy.compiled import PolicySet
-from app.policy.expected_demand import ExpectedDemand
+from app.policy.expected_demand import DemandClass, ExpectedDemand
 from app.simulate.arrivals import draw_arrivals, shift_arrivals
 from app.simulate.demands import Demands
 from app.simulate.fgd import popular
@@ -26,6 +27,8 @@ from app.simulate.trace import Task, Trace
 
 MARKS = (90, 95, 100, 130)
 """Arrived load in percent of all GPUs at which the published experiment takes its figures."""
+LESSON = 1_000
+"""Arrivals after which the free GPUs of a known workload are taken anew; each arrival does no better."""
 CLASSES_KEPT = 1024
 """Demands whose verdicts are cached: a trace has some 330 at most."""
 
@@ -177,6 +180,29 @@ class Simulation:
         return wire_scores(names, totals, demand.ranked)
 
 
+class Learning:
+    """What the service would expect of the workload; all pods that have arrived count, also those without a place."""
+
+    def __init__(self, fleet: SimulatedCluster) -> None:
+        self._fleet = fleet
+        self._workload = Workload[DemandClass]()
+        self._cache = ExpectedDemandCache()
+        self._made_of: tuple[int, int] | None = None
+        self._expected_demand: ExpectedDemand | None = None
+
+    def expected_demand_after(self, demand_class: DemandClass) -> ExpectedDemand | None:
+        """Count an arrival; return what is expected then."""
+        workload, free = self._workload, self._fleet.free_gpus
+        workload.add(demand_class, demand_class.limit, 1, demand_class.milli)
+        made_of = (workload.generation, free.generation)
+        if made_of != self._made_of:
+            self._made_of = made_of
+            self._expected_demand = self._cache.of(
+                workload.shapes(), free.rounded(), workload.limits(), workload.seen_milli
+            )
+        return self._expected_demand
+
+
 def run(
     trace: Trace,
     policy: BenchmarkPolicy,
@@ -194,14 +220,14 @@ def run(
     expected = expected_from_classes(map(demands.class_of, trace.tasks))
     assert expected is not None  # a trace has tasks
     figures = RunFigures(trace, expected, list(simulation.fleet.nodes.values()))
-    learning = DemandLearning(simulation.fleet.free)
+    learning = Learning(simulation.fleet)
     for count, index in enumerate(order, 1):
         task = trace.tasks[index]
-        if options.history is History.Trace and count % LONGEST_LESSON == 1:
+        if options.history is History.Trace and count % LESSON == 1:
             demands.expect(replace(expected, free=tuple(simulation.fleet.free().items())))
         figures.count(task, simulation.place(task))
-        if options.history is not History.Trace and learning.arrived(demands.class_of(task)):
-            demands.expect(learning.expected_demand)
+        if options.history is not History.Trace:
+            demands.expect(learning.expected_demand_after(demands.class_of(task)))
         if count % 100 == 0:
             report(count / len(order))
     percents = (figures.percents(0), figures.percents(1))

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.cluster.change_log import ChangeLog
+from app.cluster.free_gpus import FreeGPUs
 from app.demo.gfd import WHOLE_GPU
 from app.knowledge.tables import Knowledge
 from app.nodes.model import WHOLE_MILLI, Node, NodeClass
@@ -37,6 +38,7 @@ class SimulatedCluster:
         classes: dict[NodeClass, NodeClass] = {}
         self.nodes: dict[str, Node] = {}
         self.changes = ChangeLog()
+        self.free_gpus = FreeGPUs()
         self.names = [machine.name for machine in machines]
         self.cpu = [machine.cpu_milli for machine in machines]
         self.memory = [machine.memory_mib for machine in machines]
@@ -48,6 +50,7 @@ class SimulatedCluster:
             free = replace(node.free, gpus=(WHOLE_MILLI,) * machine.gpus)
             shared = classes.setdefault(node.node_class, node.node_class)
             self.nodes[machine.name] = replace(node, node_class=shared, free=free, free_cpu_milli=machine.cpu_milli)
+            self.free_gpus.put(self.nodes[machine.name])
 
     def free(self) -> Mapping[str, int]:
         """Return the free GPU milli by product."""
@@ -83,5 +86,6 @@ class SimulatedCluster:
         units = {WHOLE_GPU: gpus.count(WHOLE_MILLI)}
         after = node.with_free(replace(node.free, units=units, gpus=gpus), self.cpu[position])
         self.nodes[name] = after
+        self.free_gpus.put(after)
         self.changes.note(name)
         return node, after

@@ -19,7 +19,6 @@ from app.api.app import create_tls_app
 from app.api.extender_routes import filter_nodes, prioritize
 from app.api.wire import decode_extender_args, encode
 from app.cluster.files import shipped_policies
-from app.kube.pods import read_pod
 from app.server.composition import settle
 from app.server.service import Service
 from app.telemetry.logs import LOGGER
@@ -76,8 +75,7 @@ def _service(folder: str, bound: int) -> Service:
         amounts = {"nvidia.com/gpu": "8" if index % 8 == 7 else "1"}
         made = pod(container(amounts, {**amounts, "cpu": str(CPU[index % len(CPU)])}))
         made["metadata"]["uid"] = f"seen-{index}"
-        seen = read_pod(made)
-        service.note_scheduler_request(seen, service.demand(seen))
+        service.state.put_pod(made)
     settle()  # freeze objects for the garbage collector, as `serve` does
     return service
 

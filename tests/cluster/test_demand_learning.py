@@ -1,82 +1,125 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The expected demand counts each pod once, is renewed at intervals, and costs nothing where no policy looks ahead."""
+"""The expected demand is learnt from the pods that exist, under the policies in force, and costs nothing elsewhere."""
 
-from itertools import pairwise
+from typing import Any
 
-from app.cluster.demand_learning import DEMANDS_KEPT, FIRST_LESSON, LONGEST_LESSON, PODS_KEPT, DemandLearning
+from app.cluster.demand_learning import DEMANDS_KEPT, EXPECTED_DEMANDS_KEPT, DemandLearning, ExpectedDemandCache
 from app.cluster.state import State
-from app.kube.pod_limits import LONGEST_NAME
+from app.cluster.workload_index import LEAST_PODS
 from app.kube.pods import Pod, read_pod
-from app.policy.demand import Demand
 from app.policy.expected_demand import DemandClass, ExpectedDemand
 from tests.builders import container, demand, knowledge, node_document, pod, policies, policy
 
 AHEAD = policies(policy("p", "placement: {scores: [{name: Fragmentation}]}"))
 BLIND = policies(policy("p", "placement: {scores: [{name: Packing}]}"))
+LIMITING = policies(
+    policy("a", "match: {namespaceSelector: {matchLabels: {team: a}}}, placement: {products: {allow: [H100]}}"),
+    policy("b", "match: {workloadClass: [notebook]}, placement: {products: {deny: [H100]}}"),
+)
 GPU = "nvidia.com/gpu"
 
 
 def cpu_pod(uid: str, cpu: str = "2") -> Pod:
-    made = pod(container({GPU: "1"}, {GPU: "1", "cpu": cpu}))
-    made["metadata"]["uid"] = uid
-    return read_pod(made)
+    return read_pod(waiting(uid, cpu))
 
 
-def learn(learning: DemandLearning, question: Pod, pod_demand: Demand) -> Demand:
-    """Learn from a pod as a verb of the extender does, and return the demand by which the verb answers."""
-    expecting = learning.expecting(question, pod_demand)
-    learning.learn(question, expecting)
-    return expecting
+def waiting(uid: str, cpu: str = "2", namespace: str = "team-a", **annotations: str) -> dict[str, Any]:
+    made = pod(container({GPU: "1"}, {GPU: "1", "cpu": cpu}), annotations=annotations)
+    return {**made, "metadata": {**made["metadata"], "name": uid, "uid": uid, "namespace": namespace}}
 
 
-def test_pod_is_counted_once_however_often_it_is_asked_about() -> None:
-    """F52: filter and prioritize ask about it, and again for as long as it waits."""
-    learning, pod_demand = DemandLearning(lambda: {"t4": 1000}), demand(pod(), AHEAD)
-    for _ in range(2 * FIRST_LESSON):
-        learn(learning, cpu_pod("u"), pod_demand)
+def state_of(*documents: dict[str, Any]) -> State:
+    state = State(knowledge())
+    for document in documents:
+        state.put_pod(document)
+    return state
 
-    assert learning.expected_demand is None
 
-    for number in range(FIRST_LESSON):
-        learn(learning, cpu_pod(str(number), "4" if number % 2 else "2"), pod_demand)
+def test_pods_are_expected_as_often_as_they_exist() -> None:
+    """F52: those that wait count as those that run, each once, and from LEAST_PODS on."""
+    state = state_of(*(waiting(str(number), "2" if number % 4 else "4") for number in range(LEAST_PODS - 1)))
+    state.put_node(node_document("n", offers={GPU: 8}))
+    learning = DemandLearning(state)
+    assert learning.expected_demand(AHEAD) is None
 
-    assert learning.expected_demand is not None
-    assert {ask for ask, _ in learning.expected_demand.classes} == {DemandClass(2000, 1), DemandClass(4000, 1)}
-    assert dict(learning.expected_demand.free) == {"t4": 1000}
-    assert learning.expecting(cpu_pod("u"), pod_demand).expected_demand is learning.expected_demand
-    assert learning.expecting(cpu_pod("u"), pod_demand) is learning.expecting(cpu_pod("u"), pod_demand)
+    for _ in range(2):
+        state.put_pod(bound("last", "2", "n", **{GPU: "1"}))
+    expected_demand = learning.expected_demand(AHEAD)
+
+    assert expected_demand is not None
+    assert expected_demand.classes == ((DemandClass(2000, 1), 0.75), (DemandClass(4000, 1), 0.25))
+    assert [product for product, _ in expected_demand.free] == ["h100-80gb-hbm3"]
+    assert expected_demand.seen_milli == 1 << 14  # of 32,000, rounded
+    asked = learning.expecting(cpu_pod("u"), demand(pod(), AHEAD), AHEAD)
+    assert asked.expected_demand is expected_demand
+    assert learning.expecting(cpu_pod("u"), demand(pod(), AHEAD), AHEAD) is asked
+
+
+def test_pods_that_have_finished_are_expected_no_more() -> None:
+    """F52: a replica that is started now would not know for long either; the last ones to go are forgotten with it."""
+    running = [bound(str(number), "2", "n", **{GPU: "1"}) for number in range(LEAST_PODS)]
+    state = state_of(*running)
+    learning = DemandLearning(state)
+    before = learning.expected_demand(AHEAD)
+
+    state.put_pod({**running[0], "status": {"phase": "Succeeded"}})
+
+    assert before is not None
+    assert learning.expected_demand(AHEAD) is None
+    state.put_pod(running[0])
+    assert learning.expected_demand(AHEAD) is before
+    state.drop_pod("1")
+    assert learning.expected_demand(AHEAD) is None
+
+
+def products(expected_demand: ExpectedDemand | None) -> dict[tuple[str, ...], float]:
+    """The share of pods by the products that they accept, and by those that they refuse (with a minus)."""
+    shares: dict[tuple[str, ...], float] = {}
+    for wanted, share in expected_demand.classes if expected_demand else ():
+        texts = [pattern.text for patterns in wanted.products for pattern in patterns]
+        key = (*texts, *(f"-{pattern.text}" for pattern in wanted.denied_products))
+        shares[key] = shares.get(key, 0.0) + share
+    return shares
+
+
+def test_limits_are_those_of_the_policies_in_force_in_the_namespace_as_labelled_now() -> None:
+    """F52: policies and labels may come before the pods or after them."""
+    kinds = [
+        {"namespace": "a"},
+        {"namespace": "other"},
+        {"namespace": "other", "workload-class": "notebook"},
+        {"namespace": "other", "products": "T4"},
+    ]
+    state = state_of(*(waiting(str(number), **kinds[number % 4]) for number in range(LEAST_PODS)))
+    learning = DemandLearning(state)
+
+    assert products(learning.expected_demand(AHEAD)) == {(): 0.75, ("T4",): 0.25}
+    assert products(learning.expected_demand(LIMITING)) == {(): 0.5, ("T4",): 0.25, ("-H100",): 0.25}
+    state.namespaces.put("a", {"team": "a"})
+    assert products(learning.expected_demand(LIMITING)) == {(): 0.25, ("T4",): 0.25, ("-H100",): 0.25, ("H100",): 0.25}
+    state.namespaces.drop("a")
+    assert products(learning.expected_demand(LIMITING)) == {(): 0.5, ("T4",): 0.25, ("-H100",): 0.25}
 
 
 def test_demand_that_does_not_look_ahead_is_left_alone() -> None:
     """F52: pods that differ only in CPU then share their verdicts."""
-    learning, pod_demand = DemandLearning(dict), demand(pod(), BLIND)
-    for number in range(2 * FIRST_LESSON):
-        assert learn(learning, cpu_pod(str(number), str(number)), pod_demand) is pod_demand
+    learning, pod_demand = DemandLearning(state_of(*map(waiting, "abc"))), demand(pod(), BLIND)
 
-    assert learning.expected_demand is None
-
-
-def test_outlook_is_renewed_ever_more_rarely_and_never_too_rarely() -> None:
-    """F52: after each renewal all nodes are judged again."""
-    learning = DemandLearning(dict)
-    renewed = [number for number in range(1, 12_001) if learning.arrived(DemandClass(gpus=1))]
-
-    gaps = [after - before for before, after in pairwise(renewed)]
-    assert renewed[0] == FIRST_LESSON
-    assert gaps == sorted(gaps)
-    assert gaps[-1] == LONGEST_LESSON
-    assert len(renewed) < 40
+    assert learning.expecting(cpu_pod("u"), pod_demand, BLIND) is pod_demand
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    """F125: each question has other CPU and another UID, some with UIDs that no API server makes."""
-    learning, pod_demand = DemandLearning(dict), demand(pod(), AHEAD)
-    for number in range(PODS_KEPT + 100):
-        learn(learning, cpu_pod(str(number), str(number)), pod_demand)
-    learn(learning, cpu_pod("u" * LONGEST_NAME), pod_demand)
+    """F125: each question has other CPU, and each expected demand another class."""
+    learning, pod_demand = DemandLearning(State(knowledge())), demand(pod(), AHEAD)
+    for number in range(DEMANDS_KEPT + 100):
+        learning.expecting(cpu_pod(str(number), str(number)), pod_demand, AHEAD)
+    cache = ExpectedDemandCache()
+    made = [cache.of({DemandClass(gpus=1 + number): 1.0}, {}, {}, 1000) for number in range(2 * EXPECTED_DEMANDS_KEPT)]
 
-    assert len(learning._pods) == PODS_KEPT
     assert len(learning._demands) <= DEMANDS_KEPT
+    assert len(cache._made) == EXPECTED_DEMANDS_KEPT
+    assert cache.of({DemandClass(gpus=2 * EXPECTED_DEMANDS_KEPT): 2.0}, {}, {}, 1000) is made[-1]
+    assert cache.of({}, {}, {}, 1000) is None
 
 
 def bound(uid: str, cpu: str, node: str, **amounts: str) -> dict[str, object]:

@@ -34,7 +34,7 @@ def state_of(*pods: dict[str, Any]) -> State:
 def policy_view(state: State, policy_set: Any = None, shadow: bool = False) -> PolicyView:
     chosen = policy_set or shipped()
     return PolicyView(
-        lambda slipping: ruling_for(slipping, state.namespace_labels(slipping.namespace), chosen, knowledge()),
+        lambda slipping: ruling_for(slipping, state.namespaces.labels(slipping.namespace), chosen, knowledge()),
         lambda: chosen,
         lambda: True,
         shadow,

@@ -61,7 +61,7 @@ def test_order_of_objects_in_the_file_does_not_matter() -> None:
     forward, backward = filled(listed(*fleet)), filled(listed(*reversed(fleet)))
 
     assert forward.nodes == backward.nodes
-    assert forward.namespaces == backward.namespaces
+    assert forward.namespaces.by_name == backward.namespaces.by_name
 
 
 def test_bound_unfinished_pods_hold_what_they_ask_and_others_hold_nothing() -> None:
@@ -82,8 +82,8 @@ def test_namespaces_have_their_labels_and_unknown_ones_the_one_that_all_have() -
     """See docs/reference/listeners.md#snapshots."""
     state = filled(listed({"kind": "Namespace", "metadata": {"name": "team-a", "labels": {"team": "a"}}}))
 
-    assert state.namespace_labels("team-a") == {"team": "a"}
-    assert state.namespace_labels("other") == {"kubernetes.io/metadata.name": "other"}
+    assert state.namespaces.labels("team-a") == {"team": "a"}
+    assert state.namespaces.labels("other") == {"kubernetes.io/metadata.name": "other"}
 
 
 @pytest.mark.parametrize(

@@ -198,7 +198,7 @@ def test_pod_recreated_under_its_name_is_another_pod() -> None:
 def test_unknown_namespace_has_the_one_label_that_all_have() -> None:
     state = State(knowledge())
 
-    assert state.namespace_labels("x") == {"kubernetes.io/metadata.name": "x"}
+    assert state.namespaces.labels("x") == {"kubernetes.io/metadata.name": "x"}
 
 
 AMOUNTS = st.sampled_from(["0", "1", "2", "8", "1k", "500m", "1e1", "2.0", 3, "-1", "12345678901"])

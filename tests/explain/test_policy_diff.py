@@ -69,7 +69,7 @@ def asked_of(objects: list[dict[str, Any]]) -> Iterator[ComparedPod]:
 
 def side(policy_set: PolicySet, state: State) -> PolicySide:
     context = ReviewContext(policy_set, state.fleet(), knowledge(), claimed=state.claimed, rule=RulingCache().of)
-    return PolicySide(context, state.namespace_labels)
+    return PolicySide(context, state.namespaces.labels)
 
 
 def best_node_slowly(demand: Demand, uid: str, objects: list[dict[str, Any]]) -> str | None:
@@ -88,7 +88,7 @@ def best_node_slowly(demand: Demand, uid: str, objects: list[dict[str, Any]]) ->
 
 def one_by_one(compared_pod: ComparedPod, policy_set: PolicySet, state: State, objects: list[dict[str, Any]]) -> Any:
     """Return whether one pod is admitted, and on which node it would be placed."""
-    labels = state.namespace_labels(compared_pod.namespace)
+    labels = state.namespaces.labels(compared_pod.namespace)
     verdict = mutate(
         compared_pod.document, compared_pod.namespace, labels, ReviewContext(policy_set, state.fleet(), knowledge())
     )

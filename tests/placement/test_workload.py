@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The histogram of the workload: it is bounded, it decays, and the expected demand is made from it."""
+"""The expected demand: made of the weights of classes, whatever their order, and of free GPUs by product."""
 
 from dataclasses import replace
 
-import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.placement.workload import (
-    CLASSES_KEPT,
-    HALF_LIFE,
-    Workload,
+    FREE_STEPS,
     demand_class,
     expected_from_weights,
     free_by_product,
+    free_floor,
+    free_step,
 )
 from app.policy.expected_demand import DemandClass
 from tests.builders import demand, gpus, node, pod
@@ -42,31 +43,26 @@ def test_free_gpus_are_summed_by_product() -> None:
     assert None not in free
 
 
-def test_histogram_forgets_half_in_a_half_life() -> None:
-    """F52: two classes are seen for one half-life each, so the later one has twice the weight."""
-    seen = Workload()
-    for gpu_count in (1, 2):
-        for _ in range(int(HALF_LIFE)):
-            seen = seen.seen(DemandClass(gpus=gpu_count))
+def test_order_in_which_classes_were_counted_changes_nothing() -> None:
+    """F52: sums of floating-point numbers depend on their order, so that equal weights need one."""
+    weights = {DemandClass(cpu, gpus): 1.0 for cpu in (0, 1000, 2000) for gpus in (1, 2, 8)}
+    forward, backward = expected_from_weights(weights, {}), expected_from_weights(dict(reversed(weights.items())), {})
 
-    expected_demand = seen.expected_demand({})
-
-    assert expected_demand is not None
-    shares = {ask.gpus: share for ask, share in expected_demand.classes}
-    assert shares[2] / shares[1] == pytest.approx(2.0, rel=0.01)
+    assert forward is not None
+    assert backward is not None
+    assert forward.classes == backward.classes
 
 
-def test_histogram_is_bounded_and_keeps_the_popular_class() -> None:
-    """F52: the histogram holds at most CLASSES_KEPT classes, and its weights stay finite."""
-    seen = Workload()
-    for number in range(3 * CLASSES_KEPT):
-        seen = seen.seen(DemandClass(cpu_milli=number)).seen(DemandClass(gpus=8))
+@given(free=st.integers(0, 100_000), more=st.integers(0, 10_000), busy=st.integers(0, 100_000))
+def test_free_capacity_is_rounded_within_a_step(free: int, more: int, busy: int) -> None:
+    """F51: more is never less, a step is a quarter of a doubling, and no product is without any."""
+    whole = free + more + busy
+    floor = free_floor(whole)
+    low, high = free_step(free, whole)
 
-    assert len(seen.weights) == CLASSES_KEPT
-    assert max(seen.weights, key=seen.weights.__getitem__) == DemandClass(gpus=8)
-    scaled = replace(seen, weight=9.9999e99).seen(DemandClass(gpus=8)).seen(DemandClass(gpus=8))
-    assert scaled.weight < 2
-    assert max(scaled.weights, key=scaled.weights.__getitem__) == DemandClass(gpus=8)
+    assert low < free + floor <= high <= (free + floor) * 2 ** (1 / FREE_STEPS) + 2
+    assert free_step(high - floor, whole) == (low, high)
+    assert high <= free_step(free + more, whole)[1]
 
 
 def test_class_of_a_demand_is_what_decides_where_it_runs() -> None:

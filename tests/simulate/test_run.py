@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from app.cluster.demand_learning import FIRST_LESSON
 from app.knowledge.tables import Knowledge
 from app.kube.pods import read_pod
 from app.placement.engine import judge, total
@@ -77,9 +76,6 @@ def test_answers_are_those_of_the_http_route(chosen: str, scores: str | None, tm
             made["spec"]["nodeName"] = bound[1].name
             objects.append({**made, "status": {"phase": "Running"}})
     service = make_service(tmp_path, objects, rules[0])
-    for number, task in enumerate(trace.tasks[:FIRST_LESSON]):
-        seen = read_pod(pod_document(task, f"seen-{number}"))
-        service.note_scheduler_request(seen, service.demand(seen))
     simulation.demands.expect(service.demand(read_pod(pod_document(trace.tasks[0], "seen-0"))).expected_demand)
     for number, task in enumerate(trace.tasks[100:130]):
         names = list(simulation.fleet.nodes)
