@@ -24,6 +24,8 @@ BEATS = 50
 """Times a second at which events are written."""
 WAIT, LIFE = 8, 200
 """Pods that are created before one is bound, and before one ends."""
+BOOKMARK_SECONDS = 5.0
+BOOKMARK = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "9"}}}
 GONE = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old resource version"}}
 
 
@@ -53,13 +55,22 @@ class CloudServer(Server):
         self._fleet = fleet
         self._identities = Pages(fleet.pods, fleet.pod_identity)
         self._node_numbers = {name: index for index, name in enumerate(fleet.names)}
-        self._watches: set[asyncio.StreamWriter] = set()
+        self._watches: dict[asyncio.StreamWriter, str] = {}
         self._streaming: asyncio.Task[None] | None = None
 
     def watched(self, path: str, writer: asyncio.StreamWriter) -> None:
-        """Keep the watches of pods."""
-        if path == PODS:
-            self._watches.add(writer)
+        """Keep a watch, by the path of its kind."""
+        self._watches[writer] = path
+
+    async def send_bookmarks(self) -> None:
+        """Send a bookmark to every watch at intervals, as an API server does, so that no cache counts as stale."""
+        while True:
+            await asyncio.sleep(BOOKMARK_SECONDS)
+            for writer in self._watches:
+                _write(writer, [json.dumps(BOOKMARK)])
+
+    def _watches_of_pods(self) -> list[asyncio.StreamWriter]:
+        return [writer for writer, path in self._watches.items() if path == PODS]
 
     def body(self, path: str, query: str, head: bytes) -> bytes:
         """Return a page, the pods of one node, or the answer to a wish of the benchmark."""
@@ -80,10 +91,10 @@ class CloudServer(Server):
         return range(self._node_numbers[node], self._fleet.pods, self._fleet.nodes)
 
     def _end_watches(self) -> None:
-        for writer in self._watches:
+        for writer in self._watches_of_pods():
             _write(writer, [json.dumps(GONE)])
             writer.write(b"0\r\n\r\n")
-        self._watches.clear()
+            del self._watches[writer]
 
     async def _stream(self, rate: int, seconds: float) -> None:
         events = lives(self._fleet, int(rate * seconds / 4))
@@ -94,7 +105,7 @@ class CloudServer(Server):
             lines = list(islice(events, due))
             ended = len(lines) < due
             sent += len(lines)
-            for writer in self._watches:
+            for writer in self._watches_of_pods():
                 _write(writer, lines)
             await asyncio.sleep(1 / BEATS)
 
@@ -132,8 +143,10 @@ async def _serve(words: argparse.Namespace) -> None:
     context.load_cert_chain(words.certs / "tls.crt", words.certs / "tls.key")
     played = CloudServer(CloudFleet(words.nodes, words.pods, words.gpu_share))
     server = await asyncio.start_server(played.answer, "127.0.0.1", words.port, ssl=context)
+    bookmarks = asyncio.create_task(played.send_bookmarks())
     print("listening", flush=True)
     await server.serve_forever()
+    await bookmarks
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ import asyncio
 import gc
 import json
 import logging
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -81,12 +82,9 @@ class Measurement:
         probing = asyncio.create_task(self._probe.run())
         await self._ready(started)
         await self._memory("")
-        self._first_sight()
-        self._extender()
-        await self._events()
-        await self._requests()
-        await self._comparison()
-        await self._relist()
+        for part in (self._first_sight, self._extender, self._events, self._requests, self._comparison, self._relist):
+            await part()
+            print(f"{part.__name__} measured: {self.figures}", file=sys.stderr, flush=True)
         await self._memory("_end")
         self.figures["reference"] = min(self.figures["reference"], reference())
         probing.cancel()
@@ -111,16 +109,17 @@ class Measurement:
         self.figures[f"resident{suffix}"] = kib["VmRSS:"] / 1024
         self.figures[f"peak{suffix}"] = kib["VmHWM:"] / 1024
 
-    def _first_sight(self) -> None:
+    async def _first_sight(self) -> None:
         """Ask filter about demands that nobody has asked about yet."""
         names = self._sample()
         bodies = [filter_arguments(names, number) for number in range(1, DEMANDS + 1)]
+        assert filter_nodes(filter_arguments(names, 0), self._service).error is None
         self.figures["first_sight"] = max(_once(lambda body=body: filter_nodes(body, self._service)) for body in bodies)  # type: ignore[misc]
 
     def _sample(self) -> list[str]:
         return sample(self._fleet.names, min(SAMPLE, self._fleet.nodes))
 
-    def _extender(self) -> None:
+    async def _extender(self) -> None:
         sampled, everyone = filter_arguments(self._sample(), 1), filter_arguments(self._fleet.names, 1)
         service = self._service
         self._pair("filter_sample", cpu(lambda: filter_nodes(sampled, service), 500))
