@@ -6,6 +6,7 @@ stays in use meanwhile, and only the differences are then applied (CACHE-01 to 1
 """
 
 import asyncio
+import gc
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -138,7 +139,7 @@ class Reflector:
             for index, item in enumerate(items):
                 self._read_item(item, facts)
                 if index % SLICE_OBJECTS == SLICE_OBJECTS - 1:
-                    await asyncio.sleep(0)
+                    await self._rest()
             token = page.more
             if not token:
                 return facts, page.resourceVersion
@@ -172,7 +173,13 @@ class Reflector:
         for index, (key, (uid, fact)) in enumerate(facts.items()):
             self._put(key, uid, fact)
             if index % SLICE_OBJECTS == SLICE_OBJECTS - 1:
-                await asyncio.sleep(0)
+                await self._rest()
+
+    async def _rest(self) -> None:
+        """Give others a turn; what a first list has brought so far is no longer visited by the garbage collector."""
+        if not self.synced:
+            gc.freeze()
+        await asyncio.sleep(0)
 
     def _put(self, key: str, uid: str, fact: Any) -> None:
         if self.uids.get(key, uid) != uid:  # deleted and created again with the same name

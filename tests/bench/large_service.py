@@ -193,10 +193,14 @@ def _once(call: Callable[[], object]) -> float:
 
 
 def _fetch(method: str, url: str, body: Any) -> int:
-    """Read an answer without keeping it; return its bytes."""
-    with httpx.Client(trust_env=False, timeout=120) as client, client.stream(method, url, json=body) as answer:
-        assert answer.status_code == 200, answer.status_code
-        return sum(map(len, answer.iter_bytes()))
+    """Read an answer without keeping it, and ask again while the service is too busy; return its bytes."""
+    with httpx.Client(trust_env=False, timeout=120) as client:
+        while True:
+            with client.stream(method, url, json=body) as answer:
+                size = sum(map(len, answer.iter_bytes()))
+                if answer.status_code == 200:
+                    return size
+                assert answer.status_code in (429, 503), answer.status_code
 
 
 def _write_kubeconfig(folder: Path, url: str) -> Path:

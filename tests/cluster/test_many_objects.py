@@ -4,7 +4,7 @@
 import asyncio
 import gc
 import time
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, cast
 
@@ -54,7 +54,7 @@ class Ended(Exception):
     """The reflector has listed often enough."""
 
 
-def following() -> Reflector:
+def following(read: Callable[[Any], Any] = lambda _: None) -> Reflector:
     """Make a reflector that lists twice, the second time after 410."""
     pauses = iter(range(2))
 
@@ -63,7 +63,7 @@ def following() -> Reflector:
             raise Ended
 
     things: WatchedKind[Any] = WatchedKind(
-        "things", "/things", PartialNamedObject, lambda _: None, lambda *_: None, lambda *_: None
+        "things", "/things", PartialNamedObject, read, lambda *_: None, lambda *_: None
     )
     server: Any = WrittenLists()
     return Reflector(things, server, Metrics(), Clock(sleep=pause))
@@ -95,6 +95,19 @@ def test_no_step_of_lists_and_comparisons_grows_with_the_number_of_objects() -> 
         assert len(reflector.uids) == OBJECTS
     assert compared < MOST_REFERENCES
     assert listed < MOST_REFERENCES
+
+
+def test_garbage_collector_does_not_visit_again_what_a_first_list_has_brought() -> None:
+    """One collection would visit all nodes of a large cluster in one step of 200 ms."""
+    kept: list[list[Any]] = []
+    reflector = following(lambda _: kept.append([]))
+    gc.collect()
+    before = len(gc.get_objects())
+
+    longest_step(reflector.run())
+
+    assert len(kept) >= OBJECTS
+    assert len(gc.get_objects()) < before + OBJECTS  # of two lists, while the collector knows neither of the first
 
 
 def test_no_step_of_the_search_for_slipped_pods_grows_with_the_number_of_nodes() -> None:
