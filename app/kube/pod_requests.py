@@ -21,6 +21,8 @@ Amounts = tuple[tuple[str, int], ...]
 CPU, PODS = "cpu", "pods"
 CORE_MILLI = 1000
 """Milli-CPU of one core."""
+MOST_SHARED = 16
+"""Resources of a pod whose sum is shared with others; nobody has more, and the shared sums stay below 16 MB."""
 
 
 class PodRequests(msgspec.Struct, frozen=True, gc=False):
@@ -106,7 +108,8 @@ def sum_pod_requests(spec: Mapping[str, Any]) -> Amounts:
         whole |= _container_requests(spec)
     if spec.get("overhead"):
         whole = _sum(whole, read_amounts(spec["overhead"]))
-    return _shared(tuple(sorted((key, amount) for key, amount in whole.items() if amount)))
+    amounts = tuple(sorted((key, amount) for key, amount in whole.items() if amount))
+    return _shared(amounts) if len(amounts) <= MOST_SHARED else amounts
 
 
 @lru_cache(maxsize=4096)

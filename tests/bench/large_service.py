@@ -71,6 +71,7 @@ class Measurement:
 
     def __init__(self, service: Service, listeners: Listeners, fleet: CloudFleet, api: str) -> None:
         self.figures: dict[str, float] = {}
+        self.paces: dict[str, float] = {}
         self._service, self._fleet, self._api = service, fleet, api
         web = listeners.addresses.web
         assert web is not None
@@ -79,16 +80,25 @@ class Measurement:
 
     async def run(self, started: float) -> None:
         """Measure everything; `started` is the process's CPU seconds before the service was built."""
-        self.figures["reference"] = reference()
         probing = asyncio.create_task(self._probe.run())
-        await self._ready(started)
-        await self._memory("")
+        await self._part(self._ready(started))
+        await self._part(self._memory(""))
         for part in (self._first_sight, self._extender, self._events, self._requests, self._comparison, self._relist):
-            await part()
-            print(f"{part.__name__} measured: {self.figures}", file=sys.stderr, flush=True)
-        await self._memory("_end")
-        self.figures["reference"] = min(self.figures["reference"], reference())
+            await self._part(part())
+        await self._part(self._memory("_end"))
         probing.cancel()
+
+    async def _part(self, part: Awaitable[None]) -> None:
+        """Measure a part, and the pace of the machine before and after it."""
+        known, before = set(self.figures), reference()
+        await part
+        pace = (before + reference()) / 2
+        self.paces |= dict.fromkeys(self.figures.keys() - known, pace)
+        print(f"{self.measured()}", file=sys.stderr, flush=True)
+
+    def measured(self) -> dict[str, tuple[float, float]]:
+        """Return each figure with the ms of the reference loop at its time."""
+        return {key: (value, self.paces[key]) for key, value in self.figures.items()}
 
     async def _ready(self, started: float) -> None:
         began = time.monotonic()
@@ -218,14 +228,14 @@ def _write_kubeconfig(folder: Path, url: str) -> Path:
     return file
 
 
-async def _measure(service: Service, fleet: CloudFleet, words: argparse.Namespace, started: float) -> dict[str, float]:
+async def _measure(service: Service, fleet: CloudFleet, words: argparse.Namespace, started: float) -> Any:
     listeners = Listeners(service)
     measurement = Measurement(service, listeners, fleet, words.api)
     serving = asyncio.create_task(listeners.run())
     await measurement.run(started)
     listeners.stop()
     await serving
-    return measurement.figures
+    return measurement.measured()
 
 
 def main() -> None:

@@ -25,7 +25,8 @@ REFERENCE_MS = 2.0
 """The reference loop of the machine for which the budgets are meant; they are scaled by that of this run."""
 STEP_MS = 50.0
 SECONDS_FOR_ONE = 1_200
-Figures = Mapping[str, float]
+Figures = Mapping[str, tuple[float, float]]
+"""The figure of each row, and the ms of the reference loop at its time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,25 +106,26 @@ def measure(nodes: int, pods: int, gpu_share: float) -> Figures:
 def table(small: Figures, fleets: Sequence[Figures]) -> Iterator[str]:
     """Write the rows: the small fleet, then each large one with its ratio to the small one and whether budgets hold."""
     for row in ROWS:
-        cells = [f"{row.what}, {row.unit}", _number(small[row.key])]
+        cells = [f"{row.what}, {row.unit}", _number(small[row.key][0])]
         for figures in fleets:
-            cells += [_number(figures[row.key]), f"{_ratio(row, small, figures):.2f}"]
+            cells += [_number(figures[row.key][0]), f"{_ratio(row, small, figures):.2f}"]
         yield "| " + " | ".join([*cells, *_budget(row, small, fleets[0])]) + " |"
 
 
 def _ratio(row: Row, small: Figures, large: Figures) -> float:
-    """Return the ratio of two figures; times are first divided by those of the reference loop in the same run."""
-    pace = large["reference"] / small["reference"] if row.scaled else 1.0
-    return large[row.key] / small[row.key] / pace
+    """Return the ratio of two figures; times are first divided by those of the reference loop."""
+    figures = [value / (pace if row.scaled else 1.0) for value, pace in (small[row.key], large[row.key])]
+    return figures[1] / figures[0]
 
 
 def _budget(row: Row, small: Figures, large: Figures) -> tuple[str, str]:
     """Return the budget as text, and whether the large fleet holds it."""
     parts, holds = [], True
+    value, pace = large[row.key]
     if row.budget is not None:
-        most = row.budget * (large["reference"] / REFERENCE_MS if row.scaled else 1.0)
+        most = row.budget * (pace / REFERENCE_MS if row.scaled else 1.0)
         parts.append(_number(most))
-        holds &= large[row.key] <= most
+        holds &= value <= most
     if row.ratio is not None:
         parts.append(f"{row.ratio} x")
         holds &= _ratio(row, small, large) <= row.ratio
@@ -143,7 +145,7 @@ Times are CPU times, but for the one by the clock. A step is what the event loop
 found up to 2 ms too long.
 
 The budgets are for a machine on which a loop of 100,000 additions takes {reference_ms:g} ms; in these runs it took
-{low:.1f} to {high:.1f} ms, and the budgets and the ratios of CPU times are scaled by that of each run.
+{low:.1f} to {high:.1f} ms, and the budgets and the ratios of CPU times are scaled by that of their time.
 """
 
 
@@ -151,7 +153,7 @@ def page(nodes: int, pods: int, shares: Sequence[float]) -> Iterator[str]:
     """Measure the small fleet and large ones with these shares of GPU nodes; write the page."""
     small = measure(SUPPORTED_NODES, SUPPORTED_PODS, MIXED)
     fleets = [measure(nodes, pods, share) for share in shares]
-    pace = [figures["reference"] for figures in (small, *fleets)]
+    pace = [pace for figures in (small, *fleets) for _, pace in figures.values()]
     yield INTRO.format(
         nodes=nodes,
         mixed=round(nodes * MIXED),
