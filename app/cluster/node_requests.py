@@ -2,7 +2,7 @@
 """The sum of the requests of bound pods on each node, CPU and memory among them. A part of State.
 
 Explanations read it, and for nodes with GPUs the scorers read the unrequested CPU. An event of a pod costs the number
-of its resources, in a fleet of any size; pods with equal requests share one object.
+of its resources, in a fleet of any size.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,6 @@ class NodeRequests:
 
     def __init__(self) -> None:
         self._pods: dict[str, PodRequests] = {}
-        self._same: dict[PodRequests, PodRequests] = {}
         self.used: dict[str, Mapping[str, int]] = {}
 
     def put(self, uid: str, requests: PodRequests | None) -> set[str]:
@@ -30,7 +29,7 @@ class NodeRequests:
             del self._pods[uid]
             self._add(before, -1)
         if requests is not None:
-            self._pods[uid] = self._shared(requests)
+            self._pods[uid] = requests
             self._add(requests, 1)
         return {changed.node for changed in (before, requests) if changed is not None}
 
@@ -45,12 +44,6 @@ class NodeRequests:
         left = quantity_units(CPU, str(amount)) - self.used.get(node.name, NOTHING).get(CPU, 0)
         return left // CORE_MILLI * CORE_MILLI
 
-    def _shared(self, requests: PodRequests) -> PodRequests:
-        """Return the shared object of equal requests; objects that no pod has are dropped now and then."""
-        if len(self._same) > 2 * len(self._pods) + SPARE:
-            self._same = {pod_requests: pod_requests for pod_requests in self._pods.values()}
-        return self._same.setdefault(requests, requests)
-
     def _add(self, requests: PodRequests, sign: int) -> None:
         used = {**self.used.get(requests.node, NOTHING)}
         amounts: Amounts = (*requests.amounts, (PODS, 1))
@@ -60,7 +53,3 @@ class NodeRequests:
             self.used[requests.node] = used
         else:
             del self.used[requests.node]
-
-
-SPARE = 1024
-"""Shared objects kept beyond two per pod, before unused ones are dropped (a guess; one is some 200 bytes)."""

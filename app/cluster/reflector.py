@@ -6,6 +6,7 @@ stays in use meanwhile, and only the differences are then applied (CACHE-01 to 1
 """
 
 import asyncio
+import gc
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -138,7 +139,7 @@ class Reflector:
             for index, item in enumerate(items):
                 self._read_item(item, facts)
                 if index % SLICE_OBJECTS == SLICE_OBJECTS - 1:
-                    await asyncio.sleep(0)
+                    await self._rest()
             token = page.more
             if not token:
                 return facts, page.resourceVersion
@@ -164,14 +165,21 @@ class Reflector:
         self.unreadable.add(item.key)
 
     async def _replace_all(self, facts: Facts) -> None:
-        for index, key in enumerate([key for key in self.uids if key not in facts]):
-            self._drop(key)
+        for index, key in enumerate(list(self.uids)):
+            if key not in facts:
+                self._drop(key)
             if index % SLICE_OBJECTS == SLICE_OBJECTS - 1:
                 await asyncio.sleep(0)
         for index, (key, (uid, fact)) in enumerate(facts.items()):
             self._put(key, uid, fact)
             if index % SLICE_OBJECTS == SLICE_OBJECTS - 1:
-                await asyncio.sleep(0)
+                await self._rest()
+
+    async def _rest(self) -> None:
+        """Give others a turn; what a first list has brought so far is no longer visited by the garbage collector."""
+        if not self.synced:
+            gc.freeze()
+        await asyncio.sleep(0)
 
     def _put(self, key: str, uid: str, fact: Any) -> None:
         if self.uids.get(key, uid) != uid:  # deleted and created again with the same name
@@ -244,11 +252,14 @@ class Reflector:
 
         Raises ApiError, Unreadable.
         """
-        before = dict(self.uids)
-        listed = {key: uid async for key, uid in self._identities()}
-        steady = {key: uid for key, uid in self.uids.items() if before.get(key) == uid}
-        drift = sum(listed.get(key) != uid for key, uid in steady.items())
-        drift += sum(key not in before and key not in self.uids and key not in self.unreadable for key in listed)
+        unlisted, unknown = dict(self.uids), []
+        async for key, uid in self._identities():  # all work is done page by page: a cluster has 500,000 pods
+            if unlisted.get(key) == uid:
+                del unlisted[key]
+            elif key not in unlisted:
+                unknown.append(key)
+        drift = sum(self.uids.get(key) == uid for key, uid in unlisted.items())
+        drift += sum(key not in self.uids and key not in self.unreadable for key in unknown)
         self._metrics.cache_drift.labels(self.kind.name).set(drift)
         self._relist_asked = self._relist_asked or drift > 0
         return drift

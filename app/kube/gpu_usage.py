@@ -2,8 +2,10 @@
 """GPU usage: the GPU resources that a bound or nominated pod holds on its node until it finishes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from sys import intern
 from typing import Any
+
+import msgspec
 
 from app.knowledge.tables import Knowledge
 from app.kube.pod_requests import PodRequests, checked_pod_requests
@@ -16,9 +18,8 @@ FINISHED = {"Succeeded", "Failed"}
 """Phases of pods that no longer hold devices; a terminating pod still holds its devices."""
 
 
-@dataclass(frozen=True, slots=True)
-class GPUUsage:
-    """The GPU resources that an unfinished pod holds on a node.
+class GPUUsage(msgspec.Struct, frozen=True, gc=False):
+    """The GPU resources that an unfinished pod holds on a node; the garbage collector does not visit it (PodRequests).
 
     `name` is namespace/name of the pod, and `units` are pairs of GPU resource and amount. `memory_mib` is the GPU
     memory that the pod declares to use of each unit, 0 if it declares none. `group` is the key of the workload to which
@@ -60,7 +61,7 @@ def read_gpu_usage(document: Mapping[str, Any], knowledge: Knowledge) -> GPUUsag
     group = workload_group(namespace, strings(metadata, "labels", "metadata."))
     priority = member(spec, "priority", int, "spec.") or 0
     return GPUUsage(
-        uid, node, f"{namespace}/{name}", units, _declared_memory_mib(metadata), group, bool(bound), priority
+        uid, intern(node), f"{namespace}/{name}", units, _declared_memory_mib(metadata), group, bool(bound), priority
     )
 
 
@@ -74,7 +75,7 @@ def read_bound_requests(document: Mapping[str, Any]) -> PodRequests | None:
     status = document.get("status") or {}
     if not isinstance(node, str) or not node or (isinstance(status, dict) and status.get("phase") in FINISHED):
         return None
-    return PodRequests(node, checked_pod_requests(spec))
+    return PodRequests(intern(node), checked_pod_requests(spec))
 
 
 def _declared_memory_mib(metadata: Mapping[str, Any]) -> int:

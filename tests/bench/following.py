@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -152,13 +152,10 @@ def _line(document: dict[str, Any]) -> bytes:
 
 
 class Server:
-    """Lists of an API server, written beforehand, and watches that send nothing."""
+    """Lists of an API server, by path in pages, and watches that send nothing."""
 
-    def __init__(self, node_count: int, pod_count: int) -> None:
-        self._pages = {
-            "/api/v1/nodes": list(_pages(full_nodes(node_count))),
-            "/api/v1/pods": list(_pages(full_pods(pod_count, node_count))),
-        }
+    def __init__(self, pages: Mapping[str, Sequence[bytes]]) -> None:
+        self._pages = pages
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer requests on one connection."""
@@ -171,13 +168,20 @@ class Server:
             path, _, query = head.split()[1].decode().partition("?")
             if "watch=true" in query:
                 writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+                self.watched(path, writer)
                 continue
-            number = int(query.partition("continue=")[2].partition("&")[0] or 0)
-            pages = self._pages.get(path, [_page([], "")])
+            body = self.body(path, query, head)
             status = b"404 Not Found" if "resource.k8s.io" in path else b"200 OK"
-            body = pages[number]
             writer.write(b"HTTP/1.1 %b\r\nContent-Length: %d\r\n\r\n" % (status, len(body)) + body)
             await writer.drain()
+
+    def body(self, path: str, query: str, _head: bytes) -> bytes:
+        """Return a page of a list."""
+        number = int(query.partition("continue=")[2].partition("&")[0] or 0)
+        return self._pages.get(path, [_page([], "")])[number]
+
+    def watched(self, path: str, writer: asyncio.StreamWriter) -> None:
+        """Note that a watch was opened."""
 
 
 def _pages(documents: Iterator[dict[str, Any]]) -> Iterator[bytes]:
@@ -193,7 +197,12 @@ def _page(items: list[dict[str, Any]], more: str) -> bytes:
 async def _serve(words: argparse.Namespace) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(words.certs / "tls.crt", words.certs / "tls.key")
-    lists = Server(words.nodes, words.pods)
+    lists = Server(
+        {
+            "/api/v1/nodes": list(_pages(full_nodes(words.nodes))),
+            "/api/v1/pods": list(_pages(full_pods(words.pods, words.nodes))),
+        }
+    )
     server = await asyncio.start_server(lists.answer, "127.0.0.1", words.port, ssl=context)
     print("listening", flush=True)
     await server.serve_forever()

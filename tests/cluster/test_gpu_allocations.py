@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPU allocations equal a slow twin, which keeps plain lists of bound pods and of promises."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from app.cluster.gpu_allocations import NOMINATED, PROMISE_SECONDS, GPUAllocations
 from app.kube.gpu_usage import GPUUsage
@@ -115,7 +116,7 @@ def test_nothing_is_left_of_pods_that_are_gone() -> None:
     allocations = GPUAllocations()
     holding = GPUUsage("a", "n", "team/p", ((GPU, 1),), 100, "job")
     for index in range(100):
-        usage = replace(holding, uid=f"u{index}", node=f"n{index}", group=f"g{index}")
+        usage = structs.replace(holding, uid=f"u{index}", node=f"n{index}", group=f"g{index}")
         (allocations.put if index % 2 else lambda one: allocations.promise(one, 9.0))(usage)
         allocations.drop(usage.uid)
 
