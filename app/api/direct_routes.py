@@ -7,6 +7,7 @@ the routes are served by FastAPI like any others, because FastAPI makes the span
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from app.api.answers import WRITE_ANSWER
 from app.api.operations_routes import BareApp
 from app.api.tracing import Tracing
 
@@ -35,4 +36,5 @@ class DirectRoutes(BareApp):
             if endpoint is not None:
                 await endpoint(scope, receive, send)
                 return
+        scope.pop(WRITE_ANSWER, None)  # middlewares, such as that which makes spans, must see the answer
         await super().__call__(scope, receive, send)
