@@ -2,7 +2,7 @@
 """Learns the workload from the GPU pods that exist, as the expected demand for scorers (F52).
 
 The expected demand is a function of the state and of the policies alone, so that replicas that have seen the same
-cluster agree, whichever of them was asked or started anew (decision 35). Counts and free GPUs are rounded, because a
+cluster agree, whichever of them was asked or started anew (decision 34). Counts and free GPUs are rounded, because a
 new expected demand invalidates all cached verdicts of demands with it.
 """
 

@@ -31,7 +31,7 @@ class PodRequests(msgspec.Struct, frozen=True, gc=False):
     """The requests of a bound, unfinished pod for the resources of its node, including GPUs.
 
     A large cluster has 500,000 pods, and no cycle of references leads through this object: the garbage collector need
-    not visit it (docs/decisions/0036-keep-what-is-known-of-pods-out-of-garbage-collection.md).
+    not visit it (docs/decisions/0035-keep-what-is-known-of-pods-out-of-garbage-collection.md).
     """
 
     node: str

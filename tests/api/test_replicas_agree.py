@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replicas that have seen the same cluster give the same bytes, whatever their past (F52, decision 35)."""
+"""Replicas that have seen the same cluster give the same bytes, whatever their past (F52, decision 34)."""
 
 import json
 from pathlib import Path
