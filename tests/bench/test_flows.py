@@ -14,8 +14,8 @@ SECTIONS = {
     "POST /scheduler/filter": "A filter call",
     "node event": "A node event",
 }
-OUTSIDE = ("server/protocol.py", "server/limits.py", "cluster/reflector.py", "cluster/live.py", "placement/scorers.py",
-           "placement/ranking.py")  # fmt: skip
+OUTSIDE = ("server/protocol.py", "server/limits.py", "api/direct_routes.py", "cluster/reflector.py", "cluster/live.py",
+           "placement/scorers.py", "placement/ranking.py")  # fmt: skip
 """Files of the way from the socket, which the page names and the measured part does not enter."""
 
 
