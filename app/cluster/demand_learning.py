@@ -25,8 +25,10 @@ from app.policy.match import compile_demand, selections_by_namespace
 
 EXPECTED_DEMANDS_KEPT = 16
 """Expected demands that are kept; a number of pods that goes up and down needs the same ones again."""
-SHAPES_KEPT = 4_096
-"""Shapes with their demand class; four times as many as are common at a time (cluster/workload_index.py)."""
+SHAPES_KEPT = 16_384
+"""Shapes and limits with their demand class; twice as many as are common at a time (cluster/workload_index.py)."""
+NAMESPACES_SPARE = 1_024
+"""Namespaces that are kept beyond two for each that exists, before those that are gone are dropped."""
 DEMANDS_KEPT = 1_024
 """Demands with an expected demand; as many as there are cached rulings (cluster/ruling_cache.py)."""
 
@@ -110,6 +112,8 @@ class GroupedWorkload:
         if self._namespace_changes == self._state.namespaces.changes:
             return False
         self._namespace_changes = self._state.namespaces.changes
+        if len(self._selected) > 2 * len(self._state.namespaces.by_name) + NAMESPACES_SPARE:
+            return True
         labels = self._state.namespaces.labels
         return any(selected != selections_by_namespace(policies, labels(name))
                    for name, selected in self._selected.items())  # fmt: skip

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The expected demand is learnt from the pods that exist, under the policies in force, and costs nothing elsewhere."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from app.cluster.demand_learning import DEMANDS_KEPT, EXPECTED_DEMANDS_KEPT, DemandLearning, ExpectedDemandCache
@@ -74,8 +75,15 @@ def test_pods_that_have_finished_are_expected_no_more() -> None:
 
 def products(expected_demand: ExpectedDemand | None) -> dict[tuple[str, ...], float]:
     """The share of pods by the products that they accept, and by those that they refuse (with a minus)."""
+    assert expected_demand is not None
+    shares = by_products(expected_demand.classes)
+    assert by_products(expected_demand.limits or ()) == {key: share for key, share in shares.items() if key}
+    return shares
+
+
+def by_products(classes: Iterable[tuple[DemandClass, float]]) -> dict[tuple[str, ...], float]:
     shares: dict[tuple[str, ...], float] = {}
-    for wanted, share in expected_demand.classes if expected_demand else ():
+    for wanted, share in classes:
         texts = [pattern.text for patterns in wanted.products for pattern in patterns]
         key = (*texts, *(f"-{pattern.text}" for pattern in wanted.denied_products))
         shares[key] = shares.get(key, 0.0) + share
