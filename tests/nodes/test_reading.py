@@ -5,10 +5,8 @@ tables."""
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from app.nodes.labels import LARGEST_KEPT, _read_class, _relevant_labels, read_class
+from app.nodes.labels import LARGEST_KEPT, _read_class
 from app.nodes.model import NodeClass, Sharing
 from app.nodes.reading import read_node
 from app.placement.engine import judge_class
@@ -286,25 +284,3 @@ def test_make_with_endless_labels_is_read_and_not_remembered() -> None:
     assert large == small
     assert after_large == before
     assert _read_class.cache_info() != before
-
-
-EXACT, PREFIX = _relevant_labels(knowledge())
-LABELS = st.dictionaries(
-    st.sampled_from([*sorted(EXACT), *(f"{PREFIX}1g.10gb.{fact}" for fact in ("count", "memory", "replicas")), "pool"]),
-    st.sampled_from(["1", "8", "81559", "time-slicing", "Tesla-T4", "NVIDIA-A100-SXM4-40GB", "success", "570.124.06"]),
-    max_size=12,
-)
-
-
-@settings(max_examples=300, deadline=None)
-@given(LABELS, st.permutations(range(12)))
-def test_class_is_that_of_all_labels_in_any_order(labels: dict[str, str], order: list[int]) -> None:
-    """F17: most labels of a node are not looked at, and nodes that differ in their order share a class."""
-    offered = ((GPU, 8), ("nvidia.com/mig-1g.10gb", 7))
-    pairs = list(labels.items())
-    shuffled = dict(pairs[place] for place in order if place < len(pairs))
-
-    twin = _read_class.__wrapped__(tuple(pairs), offered, knowledge(), offered, -1)
-
-    assert twin == read_class(labels, offered, knowledge(), offered) is read_class(
-        shuffled, offered, knowledge(), offered)  # fmt: skip

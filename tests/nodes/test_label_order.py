@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node's class is read from the labels that matter, whatever their order and however many others there are."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.nodes.labels import _read_class, _relevant_labels, read_class
+from tests.builders import knowledge
+
+GPU = "nvidia.com/gpu"
+EXACT, PREFIX = _relevant_labels(knowledge())
+LABELS = st.dictionaries(
+    st.sampled_from([*sorted(EXACT), *(f"{PREFIX}1g.10gb.{fact}" for fact in ("count", "memory", "replicas")), "pool"]),
+    st.sampled_from(["1", "8", "81559", "time-slicing", "Tesla-T4", "NVIDIA-A100-SXM4-40GB", "success", "570.124.06"]),
+    max_size=12,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(LABELS, st.permutations(range(12)))
+def test_class_is_that_of_all_labels_in_any_order(labels: dict[str, str], order: list[int]) -> None:
+    """F17: most labels of a node are not looked at, and nodes that differ in their order share a class."""
+    offered = ((GPU, 8), ("nvidia.com/mig-1g.10gb", 7))
+    pairs = list(labels.items())
+    shuffled = dict(pairs[place] for place in order if place < len(pairs))
+
+    twin = _read_class.__wrapped__(tuple(pairs), offered, knowledge(), offered, -1)
+
+    assert twin == read_class(labels, offered, knowledge(), offered) is read_class(
+        shuffled, offered, knowledge(), offered)  # fmt: skip
