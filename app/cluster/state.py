@@ -11,20 +11,16 @@ from typing import Any
 
 from app.admission.fleet_facts import FleetFacts
 from app.cluster.change_log import ChangeLog
-from app.cluster.claim_index import ClaimIndex
-from app.cluster.device_index import DeviceIndex
+from app.cluster.device_state import DeviceState
 from app.cluster.gpu_allocations import PROMISE_SECONDS, GPUAllocations
 from app.cluster.node_groups import NodeGroups
 from app.cluster.node_requests import NodeRequests
 from app.cluster.pending_index import PendingPodIndex
 from app.knowledge.tables import Knowledge
-from app.kube.device_classes import DeviceClassIndex
 from app.kube.gpu_usage import GPUUsage, read_bound_requests, read_gpu_usage
 from app.kube.pending_pods import read_pending_pod
 from app.kube.pod_requests import PodRequests
 from app.kube.pods import Pod, workload_group
-from app.kube.resource_claims import Claim, ClaimedDevices, claimed_devices, read_claim, read_claim_template
-from app.kube.resource_slices import DeviceClass, ResourceSlice, read_device_class, read_slice
 from app.nodes.dra_devices import remaining_capacity
 from app.nodes.gpu_health import HEALTHY, Health
 from app.nodes.model import FreeResources, Node, NodeClass
@@ -35,7 +31,7 @@ CLASSES_SPARE = 1024
 """Node classes kept beyond two per node, before unused ones are dropped; a fleet has dozens, of some 2 kB each."""
 
 
-class State:
+class State(DeviceState):
     """Nodes, GPU usage, claims, namespaces and runtime classes as last seen.
 
     `put_…` methods read a Kubernetes object, `take_…` methods take one that was read; both add or change. `changes` is
@@ -44,13 +40,10 @@ class State:
     """
 
     def __init__(self, knowledge: Knowledge) -> None:
+        super().__init__(knowledge)
         self.knowledge = knowledge
         self.nodes: dict[str, Node] = {}
         self._nodes_as_read: dict[str, Node] = {}
-        self._devices = DeviceIndex(knowledge)
-        self._device_classes = DeviceClassIndex(knowledge.families)
-        self.claims = ClaimIndex()
-        self.claim_templates = ClaimIndex()
         self.namespaces: dict[str, Mapping[str, str]] = {}
         self.runtime_classes: dict[str, Mapping[str, str]] | None = None
         self._node_groups = NodeGroups(knowledge)
@@ -152,58 +145,6 @@ class State:
         after = health or HEALTHY
         if (before.ill, before.ailing) != (after.ill, after.ailing):
             self._rebuild([name])
-
-    def put_slice(self, document: Mapping[str, Any]) -> None:
-        """Add or change a ResourceSlice. Raises MalformedPod."""
-        self.take_slice(read_slice(document))
-
-    def take_slice(self, resource_slice: ResourceSlice) -> None:
-        """Add or change a ResourceSlice as read."""
-        self._rebuild(self._devices.put(resource_slice))
-
-    def drop_slice(self, name: str) -> None:
-        """Remove a ResourceSlice."""
-        self._rebuild(self._devices.drop(name))
-
-    def put_device_class(self, document: Mapping[str, Any]) -> None:
-        """Add or change a DeviceClass, which affects every node with slices.
-
-        Raises MalformedPod.
-        """
-        self.take_device_class(read_device_class(document))
-
-    def take_device_class(self, device_class: DeviceClass) -> None:
-        """Add or change a DeviceClass as read."""
-        if self._device_classes.put(device_class):
-            self._rebuild(self._devices.nodes())
-
-    def drop_device_class(self, name: str) -> None:
-        """Remove a DeviceClass."""
-        if self._device_classes.drop(name):
-            self._rebuild(self._devices.nodes())
-
-    def put_claim(self, document: Mapping[str, Any]) -> None:
-        """Add or change a ResourceClaim. Raises MalformedPod."""
-        self.take_claim(read_claim(document))
-
-    def take_claim(self, claim: Claim) -> None:
-        """Add or change a ResourceClaim as read; it affects the nodes of its devices."""
-        self.claims.put(claim)
-        self._update_free(self._devices.allocate(claim.key, claim.devices))
-
-    def drop_claim(self, key: str) -> None:
-        """Remove a ResourceClaim, by namespace/name."""
-        self.claims.drop(key)
-        self._update_free(self._devices.allocate(key))
-
-    def put_claim_template(self, document: Mapping[str, Any]) -> None:
-        """Add or change a ResourceClaimTemplate. Raises MalformedPod."""
-        self.claim_templates.put(read_claim_template(document))
-
-    def claimed(self, pod: Pod) -> ClaimedDevices:
-        """Return the GPUs that a pod claims through DRA (S13)."""
-        classes = self._device_classes
-        return claimed_devices(pod, self.claims.get, self.claim_templates.get, classes.family, classes.serving)
 
     def put_namespace(self, name: str, labels: Mapping[str, str]) -> None:
         """Set a namespace's labels."""

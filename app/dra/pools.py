@@ -9,10 +9,13 @@ that wait for their driver last. Kubernetes before 1.34 had counters and devices
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TypeVar
 
 from app.dra.devices import Device, PoolSlice
 from app.nodes.model import Node
 
+Key = TypeVar("Key")
+Entry = TypeVar("Entry")
 PoolID = tuple[str, str]
 """The driver and the name of a pool."""
 
@@ -35,45 +38,41 @@ class Pool:
 
 
 class PoolIndex:
-    """All ResourceSlices, by pool and by the node that they name, so that the pools of a node are found at once."""
+    """All ResourceSlices, by pool and by the node that they name, so that the pools of a node are found at once.
+
+    The inner maps are replaced and never changed, so that a copy is shallow and costs little.
+    """
 
     def __init__(self, slices: Iterable[PoolSlice] = ()) -> None:
         self._slices: dict[str, PoolSlice] = {}
-        self._by_pool: dict[PoolID, dict[str, PoolSlice]] = {}
-        self._by_node: dict[str, dict[PoolID, int]] = {}
+        self._by_pool: dict[PoolID, Mapping[str, PoolSlice]] = {}
+        self._by_node: dict[str, Mapping[str, PoolID]] = {}
         for pool_slice in slices:
             self.put(pool_slice)
 
     def put(self, pool_slice: PoolSlice) -> None:
         """Add or change a slice."""
         self.drop(pool_slice.name)
-        pool = pool_slice.driver, pool_slice.pool
+        pool, node = (pool_slice.driver, pool_slice.pool), _node_of(pool_slice)
         self._slices[pool_slice.name] = pool_slice
-        self._by_pool.setdefault(pool, {})[pool_slice.name] = pool_slice
-        pools = self._by_node.setdefault(_node_of(pool_slice), {})
-        pools[pool] = pools.get(pool, 0) + 1
+        self._by_pool[pool] = {**self._by_pool.get(pool, {}), pool_slice.name: pool_slice}
+        self._by_node[node] = {**self._by_node.get(node, {}), pool_slice.name: pool}
 
     def drop(self, name: str) -> None:
         """Remove a slice."""
         pool_slice = self._slices.pop(name, None)
-        if pool_slice is None:
-            return
-        pool, node = (pool_slice.driver, pool_slice.pool), _node_of(pool_slice)
-        del self._by_pool[pool][name]
-        if not self._by_pool[pool]:
-            del self._by_pool[pool]
-        self._by_node[node][pool] -= 1
-        if not self._by_node[node][pool]:
-            del self._by_node[node][pool]
-        if not self._by_node[node]:
-            del self._by_node[node]
+        if pool_slice is not None:
+            _drop(self._by_pool, (pool_slice.driver, pool_slice.pool), name)
+            _drop(self._by_node, _node_of(pool_slice), name)
 
     def __len__(self) -> int:
         return len(self._slices)
 
     def copy(self) -> "PoolIndex":
         """Return a copy, for work during which slices may change."""
-        return PoolIndex(self._slices.values())
+        twin = PoolIndex()
+        twin._slices, twin._by_pool, twin._by_node = dict(self._slices), dict(self._by_pool), dict(self._by_node)
+        return twin
 
     def slices(self) -> Iterable[PoolSlice]:
         """List all slices."""
@@ -81,20 +80,27 @@ class PoolIndex:
 
     def pools(self, node: Node) -> tuple[Pool, ...]:
         """Return the pools of a node in the order in which kube-scheduler tries them."""
-        names = {*self._by_node.get(node.name, ()), *self._by_node.get(SHARED, ())}
+        names = {pool for place in (node.name, SHARED) for pool in self._by_node.get(place, {}).values()}
         gathered = (_gather(name, tuple(self._by_pool[name].values()), node) for name in sorted(names))
         pools = [pool for pool in gathered if pool is not None]
         return tuple(sorted(pools, key=lambda pool: any(device.waits_for_driver for device in pool.devices)))
 
 
 SHARED = ""
-"""Under this name, which no node has, are slices that do not name one node, and those with counters."""
+"""Under this name, which no node has, are the slices that do not name one node."""
 
 
 def _node_of(pool_slice: PoolSlice) -> str:
-    if pool_slice.counter_sets or pool_slice.nodes is None:
-        return SHARED
-    return pool_slice.nodes.name or SHARED
+    return SHARED if pool_slice.nodes is None else pool_slice.nodes.name or SHARED
+
+
+def _drop(groups: dict[Key, Mapping[str, Entry]], group: Key, name: str) -> None:
+    """Drop an entry of a group, and with its last entry the group."""
+    rest = {key: entry for key, entry in groups[group].items() if key != name}
+    if rest:
+        groups[group] = rest
+    else:
+        del groups[group]
 
 
 def _gather(pool: PoolID, slices: Sequence[PoolSlice], node: Node) -> Pool | None:

@@ -3,7 +3,9 @@
 
 from collections.abc import Callable, Iterable
 
+from app.dra.cel_errors import SelectorError
 from app.dra.devices import Device
+from app.dra.selectors import compile_selector
 
 
 class ClaimError(Exception):
@@ -20,11 +22,41 @@ Compile = Callable[[str], DeviceTest]
 """Compiles a CEL expression. It raises ClaimError for one that is no valid selector, and NotJudged."""
 
 
+def compile_cel(expression: str) -> DeviceTest:
+    """Compile a CEL expression into a test of devices.
+
+    Raises ClaimError.
+    """
+    try:
+        selector = compile_selector(expression)
+    except SelectorError as error:
+        raise ClaimError(f"the selector {shortened(expression)} is not valid: {error}") from error
+
+    def test(device: Device) -> bool:
+        judgement = selector.judge(device)
+        if judgement.error is not None:
+            raise ClaimError(f"the selector {shortened(expression)} fails on device {device.name}: {judgement.error}")
+        if judgement.matches is None:
+            raise NotJudged(f"the selector {shortened(expression)}: {judgement.not_judged}")
+        return judgement.matches
+
+    return test
+
+
+def shortened(expression: str) -> str:
+    """Write an expression on one line, and no more of it than a person reads."""
+    text = " ".join(expression.split())
+    return text if len(text) <= LONGEST_SHOWN else text[: LONGEST_SHOWN - 1] + "…"
+
+
+LONGEST_SHOWN = 160
+
+
 class Selection:
     """Compiled expressions, and what each said about each device; devices are kept as long as this is."""
 
-    def __init__(self, compile_expression: Compile) -> None:
-        self._compile = compile_expression
+    def __init__(self, compile_expression: Compile | None = None) -> None:
+        self._compile = compile_expression or compile_cel
         self._tests: dict[str, DeviceTest] = {}
         self._answers: dict[str, dict[Device, bool]] = {}
 
