@@ -19,6 +19,7 @@ from app.dra.devices import PoolSlice
 from app.dra.slice_reading import read_pool_slice
 from app.knowledge.tables import Knowledge
 from app.kube.device_classes import DeviceClassIndex
+from app.kube.pending_pods import PendingPod
 from app.kube.pods import Pod
 from app.kube.resource_claims import Claim, ClaimedDevices, claimed_devices, read_claim, read_claim_template
 from app.kube.resource_slices import DeviceClass, ResourceSlice, read_device_class, read_slice
@@ -131,6 +132,15 @@ class DeviceState(ABC):
     def put_taint_rule(self, document: Mapping[str, Any]) -> None:
         """Add or change a DeviceTaintRule. Raises MalformedPod."""
         self.dra.put_taint_rule(read_taint_rule(document))
+
+    def may_claim_gpus(self, pod: PendingPod) -> bool:
+        """Tell whether claims of a pod may be for GPUs; False where all are known and of other vendors' drivers."""
+        keys = ((f"{pod.namespace}/{claim}", f"{pod.namespace}/{template}") for claim, template in pod.claims)
+        all_requests = [self.claims.get(claim) or self.claim_templates.get(template) for claim, template in keys]
+        classes = {
+            choice.device_class for requests in all_requests for request in requests or () for choice in request.choices
+        }
+        return None in all_requests or any(map(self._device_classes.may_give_gpus, classes))
 
     def claimed(self, pod: Pod) -> ClaimedDevices:
         """Return the GPUs that a pod claims through DRA (S13)."""

@@ -18,7 +18,7 @@ from app.cluster.node_requests import NodeRequests
 from app.cluster.pending_index import PendingPodIndex
 from app.knowledge.tables import Knowledge
 from app.kube.gpu_usage import GPUUsage, read_bound_requests, read_gpu_usage
-from app.kube.pending_pods import read_pending_pod
+from app.kube.pending_pods import PendingPod, read_pending_pod
 from app.kube.pod_requests import PodRequests
 from app.kube.pods import Pod, workload_group
 from app.nodes.dra_devices import remaining_capacity
@@ -108,6 +108,10 @@ class State(DeviceState):
         """Remove a pod."""
         self._update_free({*self._allocations.drop(uid), *self.node_requests.put(uid, None)})
         self.pending_pods.put(uid, None)
+
+    def waiting_pods(self) -> list[PendingPod]:
+        """List the pending pods that ask for GPUs, by resource or by claim."""
+        return [pod for pod in self.pending_pods.values() if pod.gpu_requests or self.may_claim_gpus(pod)]
 
     def promise(self, usage: GPUUsage, now: float) -> None:
         """Promise a node to a pod. `now` is of a monotonic clock."""

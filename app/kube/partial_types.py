@@ -61,6 +61,14 @@ class PartialContainer(TypedDict, total=False):
     resources: PartialResources
 
 
+class PartialClaimReference(TypedDict, total=False):
+    """One entry of a pod's resourceClaims: the claim or the template that it names."""
+
+    name: str
+    resourceClaimName: str
+    resourceClaimTemplateName: str
+
+
 class PodSpec(TypedDict, total=False):
     """The fields of a Pod's spec that are read."""
 
@@ -70,6 +78,7 @@ class PodSpec(TypedDict, total=False):
     resources: PartialResources | None
     containers: list[PartialContainer] | None
     initContainers: list[PartialContainer] | None
+    resourceClaims: list[PartialClaimReference] | None
 
 
 class PodStatus(TypedDict, total=False):
