@@ -90,7 +90,7 @@ def objection_text(objection: Objection) -> str:
         case InTreeCause.HostPortTaken, (port, protocol):
             return f"{objection.message}: {port}/{protocol}"
         case cause, (text, *_) if cause.stage is Stage.Claims:
-            return text
+            return text if text == objection.message else f"{objection.message}: {text}"
         case cause, (key, *_) if cause.stage is Stage.OtherPods:
             return f"{objection.message}: {key}"
     return objection.message

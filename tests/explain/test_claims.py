@@ -57,7 +57,7 @@ def test_a_claim_that_gets_its_devices_is_judged_and_fits() -> None:
 def test_a_comparison_that_no_device_meets_is_named_with_the_nearest_device_and_loosened() -> None:
     explanation = explained(template(request(selectors=[MEMORY])), slices(gpu("a"), gpu("b", "64Gi")))
     assert explanation.primary is not None
-    assert explanation.primary.message == "request gpu: wants a device with memory >= 80Gi"
+    assert explanation.primary.message == "cannot allocate all claims: request gpu: wants a device with memory >= 80Gi"
     (funnel,) = explanation.devices
     assert [(step.devices, step.nodes) for step in funnel.steps] == [(2, 1), (0, 0)]
     assert funnel.steps[1].detail == "nearest is b of n: wants memory >= 80Gi, and memory 64Gi"
@@ -79,7 +79,7 @@ def test_a_taint_is_named_and_its_toleration_proposed() -> None:
     taint = {"key": "xid", "value": "79", "effect": "NoSchedule"}
     explanation = explained(template(request()), slices(gpu("a", taints=[taint])))
     assert explanation.primary is not None
-    assert explanation.primary.message == "request gpu: wants a device, and those selected are tainted"
+    assert explanation.primary.message == "cannot allocate all claims: request gpu: wants a device, and those selected are tainted"
     assert explanation.devices[0].steps[-1].detail == "xid=79:NoSchedule on 1"
     assert texts(explanation) == ["request gpu: tolerate xid=79:NoSchedule, if the device will do"]
 
@@ -101,7 +101,7 @@ def test_a_constraint_is_the_cause_only_where_each_request_could_be_served() -> 
     same = {"matchAttribute": f"{DRIVER}/numa"}
     explanation = explained(template(request(count=2), constraints=(same,)), slices(gpu("a"), other))
     assert explanation.primary is not None
-    assert explanation.primary.message == "no set of devices serves all requests with the same numa for all of them"
+    assert explanation.primary.message == "cannot allocate all claims: no set of devices serves all requests with the same numa for all of them"
     assert f"claim default/t (gpus): leave out matchAttribute {DRIVER}/numa" in texts(explanation)
 
 
@@ -123,7 +123,7 @@ def test_a_claim_with_devices_keeps_the_pod_where_they_are() -> None:
     waiting = pod({"name": "main", "image": "train:1"}, resourceClaims=[{"name": "gpus", "resourceClaimName": "x"}])
     explanation = explained(template(request()), slices(gpu("a")), {**held, "kind": "ResourceClaim"}, document=waiting)
     assert explanation.fits == 1
-    assert [refused.message for refused in explanation.in_tree] == ["claim default/x has its devices on another node"]
+    assert [refused.message for refused in explanation.in_tree] == ["resourceclaim not available on the node: claim default/x has its devices on another node"]
 
 
 @pytest.mark.parametrize("named", [{"resourceClaimName": "none"}, {"resourceClaimTemplateName": "none"}])
