@@ -62,7 +62,7 @@ class ClaimJudge:
             nodes = claim.allocation.nodes if claim.allocation else None
             if nodes is not None and not nodes.selects(node):
                 return ClaimRefusal(NOT_AVAILABLE, f"claim {claim.key} has its devices on another node")
-        verdict = allocate(self.pod_claims.to_allocate, node, self.cluster, self.selection)
+        verdict = allocate(self.pod_claims.on(node), node, self.cluster, self.selection)
         return self._of_verdict(verdict, node)
 
     def _of_verdict(self, verdict: Verdict, node: Node) -> ClaimRefusal | None:
@@ -73,7 +73,7 @@ class ClaimJudge:
         if verdict.outcome is not Outcome.REFUSED:
             return None
         try:
-            return explain_refusal(self.pod_claims.to_allocate, NodeDevices(node, self.cluster, self.selection))
+            return explain_refusal(self.pod_claims.on(node), NodeDevices(node, self.cluster, self.selection))
         except (ClaimError, NotJudged):
             return ClaimRefusal(CANNOT_ALLOCATE, "the devices of the node do not serve all requests")
 
@@ -124,8 +124,9 @@ def _refusal_at(request: DeviceRequest, index: int, devices: NodeDevices) -> Cla
 def lack(request: DeviceRequest, stage: Stage, stopped: Sequence[Device]) -> str:
     """Say in words what too few devices are, for one request at one stage that stopped some devices."""
     wanted = "all devices" if request.mode == ALL else "a device" if request.count == 1 else f"{request.count} devices"
+    too_few = "which the node does not have" if request.count == 1 else "more than the node has"
     words = {
-        StageKind.CLASS: f"wants {wanted} of DeviceClass {request.device_class}, which the node does not have",
+        StageKind.CLASS: f"wants {wanted} of DeviceClass {request.device_class}, {too_few}",
         StageKind.SELECTOR: f"wants {wanted} with {unmet(stage.selector, stopped)}",
         StageKind.NODE: f"wants {wanted}, and those selected are for other nodes",
         StageKind.TAINT: f"wants {wanted}, and those selected are tainted",

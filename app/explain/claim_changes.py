@@ -86,7 +86,7 @@ def _fixes(
 
 
 def _serves(judge: ClaimJudge, change: ClaimChange, node: Node) -> bool:
-    claims, cluster = change.apply(judge.pod_claims.to_allocate, judge.cluster)
+    claims, cluster = change.apply(judge.pod_claims.on(node), judge.cluster)
     return allocate(claims, node, cluster, judge.selection).outcome is Outcome.ALLOCATED
 
 
@@ -94,7 +94,7 @@ def _proposals(judge: ClaimJudge, node: Node) -> Iterator[ClaimChange]:
     """Propose changes for each request that is stuck on a node, and for constraints where none is by itself."""
     devices = NodeDevices(node, judge.cluster, judge.selection)
     stuck = False
-    for claim in judge.pod_claims.to_allocate:
+    for claim in judge.pod_claims.on(node):
         for request in (request for choices in claim.spec.requests for request in choices):
             try:
                 stops = list(devices.stops(request))
@@ -106,8 +106,8 @@ def _proposals(judge: ClaimJudge, node: Node) -> Iterator[ClaimChange]:
                 stuck = True
                 yield from _for_request(judge, devices, claim, request, stops, index)
     if not stuck:
-        yield from _without_constraint(judge.pod_claims.to_allocate)
-        for claim in judge.pod_claims.to_allocate:
+        yield from _without_constraint(judge.pod_claims.on(node))
+        for claim in judge.pod_claims.on(node):
             for choices in claim.spec.requests:
                 yield from (change for request in choices for change in _fewer(claim, request, request.count - 1))
 

@@ -158,8 +158,7 @@ def _name(document: Mapping[str, Any]) -> str:
 def _unjudged(scheduled_pod: ScheduledPod, constraints: InterPodConstraints | None) -> tuple[str, ...]:
     """List what only kube-scheduler can judge: claims, and constraints between pods where the others are not known.
 
-    Claims are judged but for those that are not known, or that go beyond what is read here, and those that
-    kube-scheduler makes for extended resources (KEP-5004).
+    Claims are judged but for those that are not known, and those that go beyond what is read here.
     """
     judge = scheduled_pod.claims
     claims = bool(judge.not_judged) if judge is not None else bool(scheduled_pod.demand.claims)

@@ -124,7 +124,7 @@ def scheduled_pod_steps(
     demand = scheduler_demand(pod, ruling.demand, snapshot.group_cliques(pod), snapshot.expected)
     among_others = read_pod_among_others(admitted)
     claims = ClaimJudge(claims_of_pod(pod, admitted, snapshot.devices), snapshot.devices, snapshot.selection)
-    judge = claims if pod.claims else None
+    judge = claims if claims.pod_claims.to_allocate or pod.claims else None
     return ScheduledPod(admitted, pod, result, ruling, demand, pod_constraints, bare, among_others, judge)
 
 

@@ -32,7 +32,7 @@ def template(*requests: Document, constraints: tuple[Document, ...] = ()) -> Doc
 def explained(asked: Document, *objects: Document, document: Document | None = None) -> Explanation:
     """Explain a pod with one claim of a template on a cluster of the nodes n and m."""
     state = State(knowledge())
-    nodes = [{"kind": "Node", **node_document(name)} for name in ("n", "m")]
+    nodes = [{"kind": "Node", **node_document(name, None, None, {})} for name in ("n", "m")]
     classes = [{"kind": "DeviceClass", **class_document("any", f"device.driver == '{DRIVER}'")}]
     fill(state, [*nodes, *classes, asked, *objects])
     waiting = document or pod({"name": "main", "image": "train:1"}, resourceClaims=[
@@ -79,7 +79,10 @@ def test_a_taint_is_named_and_its_toleration_proposed() -> None:
     taint = {"key": "xid", "value": "79", "effect": "NoSchedule"}
     explanation = explained(template(request()), slices(gpu("a", taints=[taint])))
     assert explanation.primary is not None
-    assert explanation.primary.message == "cannot allocate all claims: request gpu: wants a device, and those selected are tainted"
+    assert (
+        explanation.primary.message
+        == "cannot allocate all claims: request gpu: wants a device, and those selected are tainted"
+    )
     assert explanation.devices[0].steps[-1].detail == "xid=79:NoSchedule on 1"
     assert texts(explanation) == ["request gpu: tolerate xid=79:NoSchedule, if the device will do"]
 
@@ -101,7 +104,10 @@ def test_a_constraint_is_the_cause_only_where_each_request_could_be_served() -> 
     same = {"matchAttribute": f"{DRIVER}/numa"}
     explanation = explained(template(request(count=2), constraints=(same,)), slices(gpu("a"), other))
     assert explanation.primary is not None
-    assert explanation.primary.message == "cannot allocate all claims: no set of devices serves all requests with the same numa for all of them"
+    assert (
+        explanation.primary.message
+        == "cannot allocate all claims: no set of devices serves all requests with the same numa for all of them"
+    )
     assert f"claim default/t (gpus): leave out matchAttribute {DRIVER}/numa" in texts(explanation)
 
 
@@ -123,7 +129,9 @@ def test_a_claim_with_devices_keeps_the_pod_where_they_are() -> None:
     waiting = pod({"name": "main", "image": "train:1"}, resourceClaims=[{"name": "gpus", "resourceClaimName": "x"}])
     explanation = explained(template(request()), slices(gpu("a")), {**held, "kind": "ResourceClaim"}, document=waiting)
     assert explanation.fits == 1
-    assert [refused.message for refused in explanation.in_tree] == ["resourceclaim not available on the node: claim default/x has its devices on another node"]
+    assert [refused.message for refused in explanation.in_tree] == [
+        "resourceclaim not available on the node: claim default/x has its devices on another node"
+    ]
 
 
 @pytest.mark.parametrize("named", [{"resourceClaimName": "none"}, {"resourceClaimTemplateName": "none"}])
@@ -131,3 +139,17 @@ def test_a_claim_that_is_not_known_is_not_judged(named: dict[str, str]) -> None:
     waiting = pod({"name": "main", "image": "train:1"}, resourceClaims=[{"name": "gpus", **named}])
     explanation = explained(template(request()), slices(gpu("a")), document=waiting)
     assert (explanation.fits, explanation.unjudged) == (2, ("resourceClaims",))
+
+
+def test_extended_resources_that_a_device_class_serves_are_judged_where_no_device_plugin_offers_them() -> None:
+    """KEP-5004: kube-scheduler makes a claim for them, with a request for each container."""
+    served = {"kind": "DeviceClass", **class_document("any", f"device.driver == '{DRIVER}'")}
+    served["spec"]["extendedResourceName"] = "nvidia.com/gpu"
+    for asked, fits in ((1, 1), (2, 1), (3, 0)):
+        limits = {"limits": {"nvidia.com/gpu": str(asked)}}
+        waiting = pod({"name": "main", "image": "train:1", "resources": limits})
+        explanation = explained(template(request()), slices(gpu("a"), gpu("b")), served, document=waiting)
+        assert explanation.unjudged == ()
+        verdicts = [refused.message for refused in explanation.in_tree]
+        named = "cannot allocate all claims: request gpu of container main: wants 3 devices"
+        assert any(verdict.startswith(named) for verdict in verdicts) == (fits == 0)
