@@ -6,10 +6,10 @@ feature gates DRAConsumableCapacity (on by default since 1.36) and DRAListTypeAt
 1.37). With the latter off, Kubernetes also refuses includes(), dyn() as the result, and macros over one attribute.
 """
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from app.dra.cel_errors import EvaluationError, NotJudged
-from app.dra.cel_functions import FUNCTIONS, UNJUDGED, Overload
+from app.dra.cel_functions import CONVERSIONS, FUNCTIONS, UNJUDGED, Overload
 from app.dra.cel_syntax import Call, Fold, Identifier, ListOf, Literal, MapOf, Node, Select, Unjudged, syntax_error
 from app.dra.cel_texts import check_pattern
 from app.dra.cel_types import (
@@ -57,6 +57,7 @@ class Checker:
         self._text = text
         self._known: Substitutions = {}
         self._variables = 0
+        self._constants: dict[Node, Any] = {}
         self._literals: list[tuple[Node, list[Type]]] = []
         self.calls: dict[Node, tuple[str, tuple[Overload, ...]]] = {}
 
@@ -150,6 +151,8 @@ class Checker:
         self.calls[node] = (name, tuple(chosen))
         if name in ("matches", "find"):
             self._check_pattern(node)
+        if name in CONVERSIONS:
+            self._convert_constant(node, overloads)
         return result
 
     def _overloads(self, name: str, arguments: list[Type], member: bool) -> tuple[Type | None, list[Overload]]:
@@ -178,6 +181,22 @@ class Checker:
     def _applied(self, arguments: list[Type], member: bool) -> str:
         shown = [str(substitute(self._known, item, to_dynamic=True)) for item in arguments]
         return f"{shown[0]}.({', '.join(shown[1:])})" if member else f"({', '.join(shown)})"
+
+    def _convert_constant(self, node: Call, overloads: list[Overload]) -> None:
+        """Compute the conversion of a constant, and refuse one that fails, as int("x") does."""
+        argument = node.arguments[0]
+        if isinstance(argument, Literal):
+            value = argument.value
+        elif argument in self._constants:
+            value = self._constants[argument]
+        else:
+            return
+        try:
+            self._constants[node] = overloads[0].compute(value)
+        except EvaluationError as problem:
+            self._fail(node, f"program instantiation failed: {problem}")
+        except NotJudged:
+            return
 
     def _check_pattern(self, node: Call) -> None:
         """Refuse a literal that is no regular expression."""
@@ -224,7 +243,7 @@ class Checker:
     def _check_alike(self, node: Node, types: list[Type]) -> None:
         """Refuse a literal with elements of several types (cel/validator.go, homogeneousAggregateLiteralValidator)."""
         for item in types[1:]:
-            if item != types[0]:
+            if item != types[0] and not (is_dynamic(item) and is_dynamic(types[0])):
                 self._fail(node, f"expected type '{types[0]}' but found '{item}'")
 
     def _unwrapped(self, node: Node, item: Type) -> Type:

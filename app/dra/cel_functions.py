@@ -60,8 +60,10 @@ def _pairs(types: Iterable[str], result: str = "") -> list[str]:
 
 _NUMBERS = ("int", "uint", "double")
 _ORDERED = [f"{left} {right} -> bool" for left in _NUMBERS for right in _NUMBERS]
-_ORDERED += _pairs(("bool", "string", "bytes"), "bool")
-_COMPARABLE = ("int", "uint", "double", "bool", "string", "bytes")
+_TIMES = ("duration", "timestamp")
+"""Types without values here; null could be one of them, which decides whether an operator compiles."""
+_ORDERED += _pairs(("bool", "string", "bytes", *_TIMES), "bool")
+_COMPARABLE = ("int", "uint", "double", "bool", "string", "bytes", *_TIMES)
 
 for _name in ("_&&_", "_||_"):
     _operator(_name, _lazy, "bool bool -> bool")
@@ -72,7 +74,9 @@ for _name in ("_==_", "_!=_"):
 _operator("!_", operators.invert, "bool -> bool")
 _operator("-_", operators.negate, "int -> int", "double -> double")
 _operator("_+_", operators.add, *_pairs((*_NUMBERS, "string", "bytes")), "list(A) list(A) -> list(A)")
-_operator("_-_", operators.subtract, *_pairs(_NUMBERS))
+_operator("_+_", operators.add, *_pairs(("duration",)), *(f"{a} {b} -> timestamp" for a, b in (_TIMES, _TIMES[::-1])))
+_operator("_-_", operators.subtract, *_pairs((*_NUMBERS, "duration")))
+_operator("_-_", operators.subtract, "timestamp timestamp -> duration", "timestamp duration -> timestamp")
 _operator("_*_", operators.multiply, *_pairs(_NUMBERS))
 _operator("_/_", operators.divide, *_pairs(_NUMBERS))
 _operator("_%_", operators.remainder, *_pairs(("int", "uint")))
@@ -95,8 +99,8 @@ _global("dyn", lambda value: value, "A -> dyn")
 _global("bool", operators.to_bool, "bool -> bool", "string -> bool")
 _global("bytes", lambda value: value.encode() if isinstance(value, str) else value, "bytes -> bytes", "string -> bytes")
 _global("double", operators.to_double, *(f"{name} -> double" for name in (*_NUMBERS, "string")))
-_global("int", operators.to_int, *(f"{name} -> int" for name in (*_NUMBERS, "string")))
-_global("string", operators.to_string, *(f"{name} -> string" for name in (*_NUMBERS, "bool", "bytes", "string")))
+_global("int", operators.to_int, *(f"{name} -> int" for name in (*_NUMBERS, "string", *_TIMES)))
+_global("string", operators.to_string, *(f"{name} -> string" for name in (*_NUMBERS, "bool", "bytes", "string", *_TIMES)))
 _global("uint", operators.to_uint, *(f"{name} -> uint" for name in (*_NUMBERS, "string")))
 
 _declare("contains", lambda text, part: part in text, "string string -> bool")
@@ -120,7 +124,7 @@ _declare("find", texts.find_first, "string string -> string")
 _declare("isSorted", lists.is_sorted, *(f"list({name}) -> bool" for name in _COMPARABLE))
 _declare("min", lists.least, *(f"list({name}) -> {name}" for name in _COMPARABLE))
 _declare("max", lists.greatest, *(f"list({name}) -> {name}" for name in _COMPARABLE))
-for _name, _zero in (("int", 0), ("uint", UInt(0)), ("double", 0.0)):
+for _name, _zero in (("int", 0), ("uint", UInt(0)), ("double", 0.0), ("duration", 0)):
     _declare("sum", lists.total_from(_zero), f"list({_name}) -> {_name}")
 _declare("slice", lists.cut, "list(A) int int -> list(A)")
 _declare("reverse", lambda values: values[::-1], "list(A) -> list(A)")
@@ -171,3 +175,6 @@ UNJUDGED = frozenset(
     format.date format.datetime""".split()
 )
 """Functions that Kubernetes has, but that are not evaluated here."""
+
+CONVERSIONS = frozenset("bool bytes double dyn int string type uint".split())
+"""Functions of which cel-go computes calls with constants when it compiles (interpreter/decorators.go)."""

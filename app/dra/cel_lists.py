@@ -201,17 +201,23 @@ def compare_to(left: Any, right: Any) -> int:
 
 
 def add_quantities(left: Quantity, right: Any) -> Quantity:
-    """Add a quantity or an integer to a quantity."""
-    return Quantity(left.value + _amount(right), parsed=False, computed=True)
+    """Add a quantity or an integer to a quantity.
+
+    Raises NotJudged.
+    """
+    return left.plus(_amount(right), 1)
 
 
 def subtract_quantities(left: Quantity, right: Any) -> Quantity:
-    """Subtract a quantity or an integer from a quantity."""
-    return Quantity(left.value - _amount(right), parsed=False, computed=True)
+    """Subtract a quantity or an integer from a quantity.
+
+    Raises NotJudged.
+    """
+    return left.plus(_amount(right), -1)
 
 
-def _amount(value: Any) -> Fraction:
-    return value.value if isinstance(value, Quantity) else Fraction(value)
+def _amount(value: Any) -> Quantity:
+    return value if isinstance(value, Quantity) else Quantity(Fraction(value), (value, 0))
 
 
 def sign(quantity: Quantity) -> int:
@@ -235,7 +241,7 @@ def as_float(quantity: Quantity) -> float:
 
     Raises NotJudged.
     """
-    if not quantity.parsed or quantity.stored is None or quantity.stored[1] != 0:
+    if quantity.stored is None or quantity.stored[1] != 0:
         raise NotJudged("asApproximateFloat() of a quantity that is stored as a decimal")
     return float(quantity.stored[0])
 

@@ -133,7 +133,6 @@ _MACROS: dict[tuple[str, int], Callable[[Call], Node]] = {
     ("exists", 2): _quantifier(False, 1),
     ("exists", 3): _quantifier(False, 2),
     ("exists_one", 2): _exactly_one(1),
-    ("existsOne", 2): _exactly_one(1),
     ("exists_one", 3): _exactly_one(2),
     ("existsOne", 3): _exactly_one(2),
     ("map", 2): _list_maker(1, filters=False, maps=True),

@@ -122,6 +122,8 @@ class Planner:
             constants = _constants(node.arguments[1])
             if constants is not None:
                 return _membership(self.plan(operands[0], scope), constants)
+        if function == "_?_:_" and any(map(_is_optional_test, node.arguments)):
+            return _raising(NotJudged("has() of an optional value as the result of a condition"))
         planned = tuple(self.plan(operand, scope) for operand in operands)
         if function in _SPECIAL:
             return _SPECIAL[function](*planned)
@@ -172,6 +174,21 @@ class Planner:
         loop = Loop(node, initial, self.plan(node.condition, inner), self.plan(node.step, inner), result)
         sequence = self.plan(node.sequence, scope)
         return lambda device, names: loop.run(sequence(device, names), device, names)
+
+
+def _is_optional_test(node: Node) -> bool:
+    """Tell has() of an optional value, which cel-go leaves optional as a branch of `?:` (planner.go)."""
+    if not isinstance(node, Select) or not node.presence:
+        return False
+    inner: Node = node.operand
+    while isinstance(inner, (Select, Call)):
+        if (inner.optional if isinstance(inner, Select) else inner.function == "_[?_]"):
+            return True
+        operand = inner.operand if isinstance(inner, Select) else inner.target or (*inner.arguments, None)[0]
+        if operand is None:
+            return False
+        inner = operand
+    return False
 
 
 def _constant(value: Any) -> Evaluate:

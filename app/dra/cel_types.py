@@ -24,7 +24,9 @@ QUANTITY, SEMVER, DEVICE = Type("kubernetes.Quantity"), Type("kubernetes.Semver"
 Substitutions = dict[Type, Type]
 
 _WILD = frozenset({"dyn", "any", "error"})
-_NULLABLE = frozenset({"optional_type", "kubernetes.Quantity", "kubernetes.Semver", "kubernetes.DRADevice", "any"})
+_NULLABLE = frozenset(
+    {"optional_type", "kubernetes.Quantity", "kubernetes.Semver", "kubernetes.DRADevice", "any", "duration", "timestamp"}
+)
 _WORD = re.compile(r"[A-Za-z_.]+|[()]")
 _SHORT = {"quantity": "kubernetes.Quantity", "semver": "kubernetes.Semver", "optional": "optional_type"}
 
