@@ -7,6 +7,7 @@ staging/src/k8s.io/apiserver/pkg/cel/library lists.go, quantity.go, semverlib.go
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 from app.dra.cel_errors import EvaluationError, NotJudged
@@ -56,7 +57,7 @@ def is_sorted(values: tuple[Any, ...]) -> bool:
 
     Raises EvaluationError.
     """
-    return all(compare(left, right, "isSorted") <= 0 for left, right in zip(values, values[1:], strict=False))
+    return all(compare(left, right, "isSorted") <= 0 for left, right in pairwise(values))
 
 
 def total_from(zero: Any) -> Callable[[tuple[Any, ...]], Any]:
@@ -265,7 +266,7 @@ def read_semver(text: str, normalize: bool = False) -> Semver:
     parts = [_normalized(part) for part in text.removeprefix("v").split(".", 2)]
     if len(parts) < 3 and ("+" in parts[-1] or "-" in parts[-1]):
         raise EvaluationError("short version cannot contain PreRelease/Build meta data")
-    return parse_semver(".".join((parts + ["0", "0"])[:3]))
+    return parse_semver(".".join([*parts, "0", "0"][:3]))
 
 
 def _normalized(part: str) -> str:
@@ -273,5 +274,3 @@ def _normalized(part: str) -> str:
         return part
     stripped = part.lstrip("0")
     return stripped if stripped[:1].isascii() and stripped[:1].isdecimal() else "0" + stripped
-
-

@@ -3,7 +3,6 @@
 
 import json
 import random
-from collections.abc import Callable
 
 from tests.dra.facts import CAPACITIES, DOMAINS, INTEGERS, NAMES, QUANTITIES, STRINGS, VERSIONS
 
@@ -13,7 +12,21 @@ ATTRIBUTES = {
     "bool": ("healthy", "rdma"),
     "version": ("version", "driverVersion"),
 }
-PATTERNS = ("^NVIDIA.*", "h100", "(?i)H100", "a|b", "[0-9]+GB", r"\\bA100\\b", "^$", "(", "x{2,1}", "[[:alpha:]]+", r"\\d", "ö")
+PATTERNS = (
+    "^NVIDIA.*",
+    "h100",
+    "(?i)H100",
+    "a|b",
+    "[0-9]+GB",
+    r"\\bA100\\b",
+    "^$",
+    "(",
+    "x{2,1}",
+    "[[:alpha:]]+",
+    r"\\d",
+    "ö",
+)
+SETS = ("contains", "intersects", "equivalent")
 ORDERS = ("<", "<=", ">", ">=", "==", "!=")
 
 
@@ -33,10 +46,6 @@ class Maker:
     def _broken(self, text: str) -> str:
         index = self.chance.randrange(len(text) or 1)
         return text[:index] + self.chance.choice(("", "?", ")", "'", "&", ".")) + text[index + 1 :]
-
-    def one_of(self, *makers: Callable[[int], str], depth: int) -> str:
-        """Let one of several methods make an expression."""
-        return self.chance.choice(makers)(depth)
 
     def quote(self, text: str) -> str:
         """Write a string literal."""
@@ -86,7 +95,9 @@ class Maker:
     def string(self, depth: int) -> str:
         """Make a string."""
         if depth <= 0 or self.chance.random() < 0.35:
-            return self.chance.choice((self.quote(self.chance.choice(STRINGS)), self.attribute("string"), "device.driver"))
+            return self.chance.choice(
+                (self.quote(self.chance.choice(STRINGS)), self.attribute("string"), "device.driver")
+            )
         inner = self.value("string", depth - 1)
         number = str(self.chance.choice((0, 1, 2, 5, -1, 40)))
         text = self.quote(self.chance.choice((*STRINGS, " ", "a", "0", "-")))
@@ -113,7 +124,9 @@ class Maker:
     def integer(self, depth: int) -> str:
         """Make an integer."""
         if depth <= 0 or self.chance.random() < 0.35:
-            return self.chance.choice((str(self.chance.choice(INTEGERS)), self.attribute("int"), str(self.chance.randrange(9))))
+            return self.chance.choice(
+                (str(self.chance.choice(INTEGERS)), self.attribute("int"), str(self.chance.randrange(9)))
+            )
         text = self.value("string", depth - 1)
         left, right = self.value("int", depth - 1), self.value("int", depth - 1)
         return self.chance.choice(
@@ -140,14 +153,18 @@ class Maker:
 
     def collection(self) -> str:
         """Make a map."""
-        return self.chance.choice((self.domain(), "device.attributes", "device.capacity", "device.capacity['gpu.nvidia.com']"))
+        return self.chance.choice(
+            (self.domain(), "device.attributes", "device.capacity", "device.capacity['gpu.nvidia.com']")
+        )
 
     def version(self, depth: int) -> str:
         """Make a version."""
         if self.chance.random() < 0.5:
             return self.attribute("version")
         if self.chance.random() < 0.2:
-            return f"semver({self.quote(self.chance.choice(('v1.2', '01.02.03', '9', '1.2.3', 'v08.0.0-x', '')))}, true)"
+            return (
+                f"semver({self.quote(self.chance.choice(('v1.2', '01.02.03', '9', '1.2.3', 'v08.0.0-x', '')))}, true)"
+            )
         if depth > 0 and self.chance.random() < 0.15:
             return f"semver({self.value('string', depth - 1)})"
         return f"semver({self.quote(self.chance.choice((*VERSIONS, '1.2', 'x')))})"
@@ -164,9 +181,9 @@ class Maker:
     def boolean(self, depth: int) -> str:
         """Make a condition."""
         if depth <= 0:
-            return self.one_of(self._simple, self._comparison, depth=0)
+            return self.chance.choice((self._simple, self._comparison))(0)
         heavy = (self._logic, self._logic, self._macro, self._bind, self._membership, self._texts, self._ordered)
-        return self.one_of(*heavy, self._comparison, self._comparison, self._simple, depth=depth)
+        return self.chance.choice((*heavy, self._comparison, self._comparison, self._simple))(depth)
 
     def _simple(self, depth: int) -> str:
         return self.chance.choice(
@@ -201,7 +218,11 @@ class Maker:
         kind = self.chance.choice(("version", "quantity"))
         method = self.chance.choice(("isGreaterThan", "isLessThan", "compareTo", "compareTo"))
         call = f"{self.value(kind, depth - 1)}.{method}({self.value(kind, depth - 1)})"
-        return f"{call} {self.chance.choice(ORDERS)} {self.chance.choice((0, 0, 0, 1, -1))}" if method == "compareTo" else call
+        return (
+            f"{call} {self.chance.choice(ORDERS)} {self.chance.choice((0, 0, 0, 1, -1))}"
+            if method == "compareTo"
+            else call
+        )
 
     def _logic(self, depth: int) -> str:
         parts = [self.boolean(depth - 1) for _ in range(self.chance.choice((2, 2, 3)))]
@@ -224,7 +245,9 @@ class Maker:
         pattern = self.quote(self.chance.choice(PATTERNS)).replace("\\\\\\\\", "\\\\")
         part = self.value("string", 0)
         method = self.chance.choice(("startsWith", "endsWith", "contains"))
-        return self.chance.choice((f"{text}.matches({pattern})", f"matches({text}, {pattern})", f"{text}.{method}({part})"))
+        return self.chance.choice(
+            (f"{text}.matches({pattern})", f"matches({text}, {pattern})", f"{text}.{method}({part})")
+        )
 
     def _bind(self, depth: int) -> str:
         if self.chance.random() < 0.6:
@@ -259,25 +282,6 @@ class Maker:
                 f"{items}.{macro}({name}, {inner})",
                 f"{items}.filter({name}, {inner}).size() > 0",
                 f"{items}.map({name}, {inner}).exists(y, y)",
-                f"sets.{self.chance.choice(('contains', 'intersects', 'equivalent'))}({items}, {items}.map({name}, {name}))",
+                f"sets.{self.chance.choice(SETS)}({items}, {items}.map({name}, {name}))",
             )
         )
-
-
-def make_selector(chance: random.Random, lists: bool = False) -> str:
-    """Make a selector at random; `lists` asks about lists of values as well."""
-    maker = Maker(chance, lists)
-    if lists and chance.random() < 0.5:
-        kind = chance.choice(tuple(ATTRIBUTES))
-        attribute, value = maker.attribute(kind), maker.value(kind, 1)
-        return chance.choice(
-            (
-                f"{attribute}.includes({value})",
-                f"{value} in {attribute}",
-                f"{attribute}.exists(x, x == {value})",
-                f"{attribute}.size() > 1",
-                f"{attribute}[0] == {value}",
-                f"{attribute} == [{value}]",
-            )
-        )
-    return maker.selector()
