@@ -6,25 +6,24 @@ feature gates DRAConsumableCapacity (on by default since 1.36) and DRAListTypeAt
 1.37). With the latter off, Kubernetes also refuses includes(), dyn() as the result, and macros over one attribute.
 """
 
-from typing import NoReturn
+from typing import Any
 
-from app.dra.cel_errors import EvaluationError, NotJudged
-from app.dra.cel_functions import FUNCTIONS, UNJUDGED, Overload
-from app.dra.cel_syntax import Call, Fold, Identifier, ListOf, Literal, MapOf, Node, Select, Unjudged, syntax_error
+from app.dra.cel_errors import EvaluationError, NotJudged, SelectorError
+from app.dra.cel_functions import CONVERSIONS, FUNCTIONS, UNJUDGED, Overload
+from app.dra.cel_syntax import Call, Fold, Identifier, ListOf, Literal, MapOf, Node, Select, syntax_error
 from app.dra.cel_texts import check_pattern
 from app.dra.cel_types import (
     ANY,
     BOOL,
     DEVICE,
+    DEVICE_FIELDS,
     DYN,
     INT,
     NULL,
-    QUANTITY,
-    STRING,
+    TYPE_NAMES,
     Substitutions,
     Type,
     all_assignable,
-    assignable,
     is_dynamic,
     list_of,
     map_of,
@@ -34,16 +33,6 @@ from app.dra.cel_types import (
 )
 from app.dra.cel_values import kind
 
-_FIELDS = {
-    "driver": STRING,
-    "allowMultipleAllocations": BOOL,
-    "attributes": map_of(STRING, map_of(STRING, ANY)),
-    "capacity": map_of(STRING, map_of(STRING, QUANTITY)),
-}
-_TYPE_NAMES = {
-    name: Type("type", (Type(name),)) for name in ("bool", "bytes", "double", "int", "string", "uint", "null_type", "type")
-}
-_TYPE_NAMES |= {"list": Type("type", (list_of(DYN),)), "map": Type("type", (map_of(DYN, DYN),))}
 Scope = dict[str, Type]
 
 
@@ -57,6 +46,7 @@ class Checker:
         self._text = text
         self._known: Substitutions = {}
         self._variables = 0
+        self._constants: dict[Node, Any] = {}
         self._literals: list[tuple[Node, list[Type]]] = []
         self.calls: dict[Node, tuple[str, tuple[Overload, ...]]] = {}
 
@@ -69,10 +59,10 @@ class Checker:
         for node, types in self._literals:
             self._check_alike(node, [substitute(self._known, item, to_dynamic=True) for item in types])
         if result != BOOL and not is_dynamic(result):
-            self._fail(root, f"must evaluate to bool or the unknown type, not {result}")
+            raise self._problem(root, f"must evaluate to bool or the unknown type, not {result}")
 
-    def _fail(self, node: Node, message: str) -> NoReturn:
-        raise syntax_error(self._text, node.start, message)
+    def _problem(self, node: Node, message: str) -> SelectorError:
+        return syntax_error(self._text, node.start, message)
 
     def _type(self, node: Node, scope: Scope) -> Type:
         match node:
@@ -90,18 +80,17 @@ class Checker:
                 return self._map(node, scope)
             case Fold():
                 return self._fold(node, scope)
-            case Unjudged():
+            case _:
                 return ANY
-        raise AssertionError(node)
 
     def _identifier(self, node: Identifier, scope: Scope) -> Type:
         if node.name in scope:
             return scope[node.name]
         if node.name == "device":
             return DEVICE
-        if node.name in _TYPE_NAMES:
-            return _TYPE_NAMES[node.name]
-        self._fail(node, f"undeclared reference to '{node.name}' (in container '')")
+        if node.name in TYPE_NAMES:
+            return TYPE_NAMES[node.name]
+        raise self._problem(node, f"undeclared reference to '{node.name}' (in container '')")
 
     def _select(self, node: Select, scope: Scope) -> Type:
         operand = substitute(self._known, self._type(node.operand, scope))
@@ -115,13 +104,13 @@ class Checker:
         if operand.kind == "map":
             return substitute(self._known, operand.of[1])
         if operand == DEVICE:
-            if node.field not in _FIELDS:
-                self._fail(node, f"undefined field '{node.field}'")
-            return _FIELDS[node.field]
+            if node.field not in DEVICE_FIELDS:
+                raise self._problem(node, f"undefined field '{node.field}'")
+            return DEVICE_FIELDS[node.field]
         if operand.kind == "param":
             self._assignable(DYN, operand)
         elif not is_dynamic(operand):
-            self._fail(node, f"type '{operand}' does not support field selection")
+            raise self._problem(node, f"type '{operand}' does not support field selection")
         return DYN
 
     def _call(self, node: Call, scope: Scope) -> Type:
@@ -142,14 +131,18 @@ class Checker:
             self.calls[node] = (name, ())
             return ANY
         if name not in FUNCTIONS:
-            self._fail(node, f"undeclared reference to '{name}' (in container '')")
+            raise self._problem(node, f"undeclared reference to '{name}' (in container '')")
         result, overloads = self._overloads(name, arguments, member)
         if result is None:
-            self._fail(node, f"found no matching overload for '{name}' applied to '{self._applied(arguments, member)}'")
+            raise self._problem(
+                node, f"found no matching overload for '{name}' applied to '{self._applied(arguments, member)}'"
+            )
         chosen = overloads if len(overloads) == 1 else FUNCTIONS[name]
         self.calls[node] = (name, tuple(chosen))
         if name in ("matches", "find"):
             self._check_pattern(node)
+        if name in CONVERSIONS:
+            self._convert_constant(node, overloads)
         return result
 
     def _overloads(self, name: str, arguments: list[Type], member: bool) -> tuple[Type | None, list[Overload]]:
@@ -171,13 +164,29 @@ class Checker:
     def _logical(self, node: Call, name: str, arguments: list[Type]) -> Type:
         for argument, item in zip(node.arguments, arguments, strict=True):
             if not self._assignable(item, BOOL):
-                self._fail(argument, f"expected type 'bool' but found '{substitute(self._known, item)}'")
+                raise self._problem(argument, f"expected type 'bool' but found '{substitute(self._known, item)}'")
         self.calls[node] = (name, tuple(FUNCTIONS[name]))
         return BOOL
 
     def _applied(self, arguments: list[Type], member: bool) -> str:
         shown = [str(substitute(self._known, item, to_dynamic=True)) for item in arguments]
         return f"{shown[0]}.({', '.join(shown[1:])})" if member else f"({', '.join(shown)})"
+
+    def _convert_constant(self, node: Call, overloads: list[Overload]) -> None:
+        """Compute the conversion of a constant, and refuse one that fails, as int("x") does."""
+        argument = node.arguments[0]
+        if isinstance(argument, Literal):
+            value = argument.value
+        elif argument in self._constants:
+            value = self._constants[argument]
+        else:
+            return
+        try:
+            self._constants[node] = overloads[0].compute(value)
+        except EvaluationError as problem:
+            raise self._problem(node, f"program instantiation failed: {problem}") from None
+        except NotJudged:
+            return
 
     def _check_pattern(self, node: Call) -> None:
         """Refuse a literal that is no regular expression."""
@@ -186,7 +195,7 @@ class Checker:
             try:
                 check_pattern(pattern.value)
             except EvaluationError as problem:
-                self._fail(pattern, f"invalid matches argument: {problem}")
+                raise self._problem(pattern, f"invalid matches argument: {problem}") from None
             except NotJudged:
                 return
 
@@ -216,7 +225,7 @@ class Checker:
         joined = types[0]
         for item in types[1:]:
             if not self._assignable(joined, item):
-                self._fail(node, f"expected type '{substitute(self._known, joined)}' but found '{item}'")
+                raise self._problem(node, f"expected type '{substitute(self._known, joined)}' but found '{item}'")
             joined = most_general(joined, item)
         self._literals.append((node, types))
         return joined
@@ -224,8 +233,8 @@ class Checker:
     def _check_alike(self, node: Node, types: list[Type]) -> None:
         """Refuse a literal with elements of several types (cel/validator.go, homogeneousAggregateLiteralValidator)."""
         for item in types[1:]:
-            if item != types[0]:
-                self._fail(node, f"expected type '{types[0]}' but found '{item}'")
+            if item != types[0] and not (is_dynamic(item) and is_dynamic(types[0])):
+                raise self._problem(node, f"expected type '{types[0]}' but found '{item}'")
 
     def _unwrapped(self, node: Node, item: Type) -> Type:
         """Return the type of an optional element's value."""
@@ -233,7 +242,7 @@ class Checker:
         if item.kind == "optional_type":
             return item.of[0]
         if not is_dynamic(item):
-            self._fail(node, f"expected type 'optional_type({item})' but found '{item}'")
+            raise self._problem(node, f"expected type 'optional_type({item})' but found '{item}'")
         return item
 
     def _list(self, node: ListOf, scope: Scope) -> Type:
@@ -257,11 +266,11 @@ class Checker:
         outer = {**scope, node.accumulator: initial}
         inner = {**outer, **dict(zip(node.names, self._elements(node, sequence), strict=False))}
         if not self._assignable(BOOL, self._type(node.condition, inner)):
-            self._fail(node, "expected type 'bool'")
+            raise self._problem(node, "expected type 'bool'")
         step = self._type(node.step, inner)
         if not self._assignable(initial, step):
             expected, got = (substitute(self._known, item) for item in (initial, step))
-            self._fail(node, f"expected type '{expected}' but found '{got}'")
+            raise self._problem(node, f"expected type '{expected}' but found '{got}'")
         return substitute(self._known, self._type(node.result, outer))
 
     def _elements(self, node: Fold, sequence: Type) -> tuple[Type, Type]:
@@ -274,7 +283,7 @@ class Checker:
             self._assignable(DYN, sequence)
         elif not is_dynamic(sequence):
             words = "cannot be range of a comprehension (must be list, map, or dynamic)"
-            self._fail(node.sequence, f"expression of type '{sequence}' {words}")
+            raise self._problem(node.sequence, f"expression of type '{sequence}' {words}")
         return DYN, DYN
 
 

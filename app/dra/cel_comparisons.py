@@ -4,7 +4,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from app.dra.cel_facts import Read
+from app.dra.cel_facts import Read, qualified
 from app.dra.cel_paths import Path, Scope, is_let, path_of
 from app.dra.cel_syntax import Call, Fold, ListOf, Literal, Node
 
@@ -62,7 +62,7 @@ def _read(node: Node, scope: Scope) -> Comparison | None:
     if node.target is not None:
         return _method(node, scope)
     operator = node.function.strip("_")
-    return _compared(operator, *node.arguments, scope) if operator in _MIRRORED else None
+    return _compared(operator, node.arguments[0], node.arguments[1], scope) if operator in _MIRRORED else None
 
 
 def _negated(comparison: Comparison | None) -> Comparison | None:
@@ -114,7 +114,7 @@ def _fact(node: Node | None, scope: Scope) -> Read | None:
     if path is None or path[1]:
         return None
     if len(path[0]) == 3:
-        return Read(path[0][0], f"{path[0][1]}/{path[0][2]}")
+        return Read(path[0][0], qualified(path[0][1], path[0][2]))
     return Read(path[0][0], "") if path[0] in (("driver",), ("allowMultipleAllocations",)) else None
 
 

@@ -93,12 +93,12 @@ def logical(decisive: bool, function: str) -> Callable[..., Evaluate]:
             problem: Exception | None = None
             for term in terms:
                 try:
-                    value = term(device, names)
+                    value: Any = term(device, names)
                 except (EvaluationError, NotJudged) as raised:
                     problem = _weightier(problem, raised)
                     continue
                 if value is decisive:
-                    return decisive
+                    return bool(decisive)
                 if value is not (not decisive):
                     problem = problem or no_overload(function, value)
             if problem is not None:
@@ -117,7 +117,9 @@ def _weightier(problem: Exception | None, raised: EvaluationError | NotJudged) -
     """
     if isinstance(raised, (Aborted, OverBudget)):
         raise problem if isinstance(problem, NotJudged) else raised
-    return raised if problem is None or (isinstance(raised, NotJudged) and not isinstance(problem, NotJudged)) else problem
+    return (
+        raised if problem is None or (isinstance(raised, NotJudged) and not isinstance(problem, NotJudged)) else problem
+    )
 
 
 def conditional(condition: Evaluate, then: Evaluate, otherwise: Evaluate) -> Evaluate:
@@ -133,7 +135,7 @@ def conditional(condition: Evaluate, then: Evaluate, otherwise: Evaluate) -> Eva
 def not_strictly_false(operand: Evaluate) -> Evaluate:
     def evaluate(device: DeviceFacts, names: Names) -> bool:
         try:
-            return operand(device, names) is not False
+            return bool(operand(device, names) is not False)
         except (Aborted, OverBudget):
             raise
         except (EvaluationError, NotJudged):

@@ -56,6 +56,11 @@ class Read(NamedTuple):
         return self.name or f"device.{self.group}"
 
 
+def qualified(domain: str, name: str) -> str:
+    """Make a qualified name; no fact has a domain with a slash in it, and so the result is then empty."""
+    return "" if "/" in domain else f"{domain}/{name}"
+
+
 BUDGET = 20_000
 """What an evaluation for one device may cost, about 10 ms. Kubernetes' limit is 1,000,000 units of its own (resource/v1
 types.go, CELSelectorExpressionMaxCost), which no evaluation within ours reaches (tests/dra/test_selectors_go.py)."""

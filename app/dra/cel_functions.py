@@ -15,7 +15,7 @@ from app.dra import cel_operators as operators
 from app.dra import cel_texts as texts
 from app.dra.cel_quantities import read_quantity
 from app.dra.cel_types import Type, read_types
-from app.dra.cel_values import UInt
+from app.dra.cel_values import NONE, UInt
 
 Compute = Callable[..., Any]
 
@@ -60,8 +60,10 @@ def _pairs(types: Iterable[str], result: str = "") -> list[str]:
 
 _NUMBERS = ("int", "uint", "double")
 _ORDERED = [f"{left} {right} -> bool" for left in _NUMBERS for right in _NUMBERS]
-_ORDERED += _pairs(("bool", "string", "bytes"), "bool")
-_COMPARABLE = ("int", "uint", "double", "bool", "string", "bytes")
+_TIMES = ("duration", "timestamp")
+"""Types without values here; null could be one of them, which decides whether an operator compiles."""
+_ORDERED += _pairs(("bool", "string", "bytes", *_TIMES), "bool")
+_COMPARABLE = ("int", "uint", "double", "bool", "string", "bytes", *_TIMES)
 
 for _name in ("_&&_", "_||_"):
     _operator(_name, _lazy, "bool bool -> bool")
@@ -72,7 +74,9 @@ for _name in ("_==_", "_!=_"):
 _operator("!_", operators.invert, "bool -> bool")
 _operator("-_", operators.negate, "int -> int", "double -> double")
 _operator("_+_", operators.add, *_pairs((*_NUMBERS, "string", "bytes")), "list(A) list(A) -> list(A)")
-_operator("_-_", operators.subtract, *_pairs(_NUMBERS))
+_operator("_+_", operators.add, *_pairs(("duration",)), *(f"{a} {b} -> timestamp" for a, b in (_TIMES, _TIMES[::-1])))
+_operator("_-_", operators.subtract, *_pairs((*_NUMBERS, "duration")))
+_operator("_-_", operators.subtract, "timestamp timestamp -> duration", "timestamp duration -> timestamp")
 _operator("_*_", operators.multiply, *_pairs(_NUMBERS))
 _operator("_/_", operators.divide, *_pairs(_NUMBERS))
 _operator("_%_", operators.remainder, *_pairs(("int", "uint")))
@@ -95,8 +99,10 @@ _global("dyn", lambda value: value, "A -> dyn")
 _global("bool", operators.to_bool, "bool -> bool", "string -> bool")
 _global("bytes", lambda value: value.encode() if isinstance(value, str) else value, "bytes -> bytes", "string -> bytes")
 _global("double", operators.to_double, *(f"{name} -> double" for name in (*_NUMBERS, "string")))
-_global("int", operators.to_int, *(f"{name} -> int" for name in (*_NUMBERS, "string")))
-_global("string", operators.to_string, *(f"{name} -> string" for name in (*_NUMBERS, "bool", "bytes", "string")))
+_global("int", operators.to_int, *(f"{name} -> int" for name in (*_NUMBERS, "string", *_TIMES)))
+_global(
+    "string", operators.to_string, *(f"{name} -> string" for name in (*_NUMBERS, "bool", "bytes", "string", *_TIMES))
+)
 _global("uint", operators.to_uint, *(f"{name} -> uint" for name in (*_NUMBERS, "string")))
 
 _declare("contains", lambda text, part: part in text, "string string -> bool")
@@ -120,7 +126,7 @@ _declare("find", texts.find_first, "string string -> string")
 _declare("isSorted", lists.is_sorted, *(f"list({name}) -> bool" for name in _COMPARABLE))
 _declare("min", lists.least, *(f"list({name}) -> {name}" for name in _COMPARABLE))
 _declare("max", lists.greatest, *(f"list({name}) -> {name}" for name in _COMPARABLE))
-for _name, _zero in (("int", 0), ("uint", UInt(0)), ("double", 0.0)):
+for _name, _zero in (("int", 0), ("uint", UInt(0)), ("double", 0.0), ("duration", 0)):
     _declare("sum", lists.total_from(_zero), f"list({_name}) -> {_name}")
 _declare("slice", lists.cut, "list(A) int int -> list(A)")
 _declare("reverse", lambda values: values[::-1], "list(A) -> list(A)")
@@ -134,7 +140,7 @@ _declare("includes", lists.includes, "dyn dyn -> bool")
 
 _global("optional.of", lists.optional_of, "A -> optional(A)")
 _global("optional.ofNonZeroValue", lists.optional_of_non_zero, "A -> optional(A)")
-_global("optional.none", lambda: lists.NONE, "-> optional(A)")
+_global("optional.none", lambda: NONE, "-> optional(A)")
 _global("optional.unwrap", lists.unwrap, "list(optional(A)) -> list(A)")
 _declare("unwrapOpt", lists.unwrap, "list(optional(A)) -> list(A)")
 _declare("value", lists.optional_value, "optional(A) -> A")
@@ -146,7 +152,9 @@ _global("quantity", read_quantity, "string -> quantity")
 _global("isQuantity", lists.is_quantity, "string -> bool")
 _global("semver", lists.read_semver, "string -> semver", "string bool -> semver")
 _global("isSemver", lists.is_semver, "string -> bool", "string bool -> bool")
-_declare("isGreaterThan", lambda left, right: lists.compare_to(left, right) > 0, *_pairs(("quantity", "semver"), "bool"))
+_declare(
+    "isGreaterThan", lambda left, right: lists.compare_to(left, right) > 0, *_pairs(("quantity", "semver"), "bool")
+)
 _declare("isLessThan", lambda left, right: lists.compare_to(left, right) < 0, *_pairs(("quantity", "semver"), "bool"))
 _declare("compareTo", lists.compare_to, *_pairs(("quantity", "semver"), "int"))
 _global("sign", lists.sign, "quantity -> int")
@@ -159,15 +167,32 @@ _declare("major", lambda version: version.major, "semver -> int")
 _declare("minor", lambda version: version.minor, "semver -> int")
 _declare("patch", lambda version: version.patch, "semver -> int")
 
+_TIME_PARTS = ("Date", "DayOfMonth", "DayOfWeek", "DayOfYear", "FullYear", "Hours", "Milliseconds", "Minutes", "Month")
+_URL_PARTS = ("Scheme", "Host", "Hostname", "Port", "EscapedPath", "Query")
+_FORMATS = ("dns1123Label", "dns1123Subdomain", "dns1035Label", "qualifiedName", "dns1123LabelPrefix", "named")
+_MORE_FORMATS = (
+    "dns1123SubdomainPrefix",
+    "dns1035LabelPrefix",
+    "labelValue",
+    "uri",
+    "uuid",
+    "byte",
+    "date",
+    "datetime",
+)
 UNJUDGED = frozenset(
-    """duration timestamp getDate getDayOfMonth getDayOfWeek getDayOfYear getFullYear getHours getMilliseconds
-    getMinutes getMonth getSeconds url isURL getScheme getHost getHostname getPort getEscapedPath getQuery ip isIP
-    ip.isCanonical family isUnspecified isLoopback isLinkLocalMulticast isLinkLocalUnicast isGlobalUnicast cidr isCIDR
-    containsIP containsCIDR prefixLength masked format format.named validate strings.quote findAll sort flatten
-    lists.range path group serviceAccount resource subresource namespace name check errored error allowed reason
-    fieldSelector labelSelector
-    format.dns1123Label format.dns1123Subdomain format.dns1035Label format.qualifiedName format.dns1123LabelPrefix
-    format.dns1123SubdomainPrefix format.dns1035LabelPrefix format.labelValue format.uri format.uuid format.byte
-    format.date format.datetime""".split()
+    {
+        *("duration", "timestamp", "getSeconds", *(f"get{part}" for part in (*_TIME_PARTS, *_URL_PARTS))),
+        *("url", "isURL", "format", "validate", *(f"format.{name}" for name in (*_FORMATS, *_MORE_FORMATS))),
+        *("ip", "isIP", "ip.isCanonical", "family", "isUnspecified", "isLoopback", "isLinkLocalMulticast"),
+        *("isLinkLocalUnicast", "isGlobalUnicast"),
+        *("cidr", "isCIDR", "containsIP", "containsCIDR", "prefixLength", "masked"),
+        *("strings.quote", "findAll", "sort", "flatten", "lists.range"),
+        *("path", "group", "serviceAccount", "resource", "subresource", "namespace", "name", "check", "errored"),
+        *("error", "allowed", "reason", "fieldSelector", "labelSelector"),
+    }
 )
 """Functions that Kubernetes has, but that are not evaluated here."""
+
+CONVERSIONS = frozenset(["bool", "bytes", "double", "dyn", "int", "string", "type", "uint"])
+"""Functions of which cel-go computes calls with constants when it compiles (interpreter/decorators.go)."""

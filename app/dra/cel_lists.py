@@ -7,6 +7,7 @@ staging/src/k8s.io/apiserver/pkg/cel/library lists.go, quantity.go, semverlib.go
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 from app.dra.cel_errors import EvaluationError, NotJudged
@@ -56,7 +57,7 @@ def is_sorted(values: tuple[Any, ...]) -> bool:
 
     Raises EvaluationError.
     """
-    return all(compare(left, right, "isSorted") <= 0 for left, right in zip(values, values[1:], strict=False))
+    return all(compare(left, right, "isSorted") <= 0 for left, right in pairwise(values))
 
 
 def total_from(zero: Any) -> Callable[[tuple[Any, ...]], Any]:
@@ -201,17 +202,23 @@ def compare_to(left: Any, right: Any) -> int:
 
 
 def add_quantities(left: Quantity, right: Any) -> Quantity:
-    """Add a quantity or an integer to a quantity."""
-    return Quantity(left.value + _amount(right), parsed=False, computed=True)
+    """Add a quantity or an integer to a quantity.
+
+    Raises NotJudged.
+    """
+    return left.plus(_amount(right), 1)
 
 
 def subtract_quantities(left: Quantity, right: Any) -> Quantity:
-    """Subtract a quantity or an integer from a quantity."""
-    return Quantity(left.value - _amount(right), parsed=False, computed=True)
+    """Subtract a quantity or an integer from a quantity.
+
+    Raises NotJudged.
+    """
+    return left.plus(_amount(right), -1)
 
 
-def _amount(value: Any) -> Fraction:
-    return value.value if isinstance(value, Quantity) else Fraction(value)
+def _amount(value: Any) -> Quantity:
+    return value if isinstance(value, Quantity) else Quantity(Fraction(value), (value, 0))
 
 
 def sign(quantity: Quantity) -> int:
@@ -235,7 +242,7 @@ def as_float(quantity: Quantity) -> float:
 
     Raises NotJudged.
     """
-    if not quantity.parsed or quantity.stored is None or quantity.stored[1] != 0:
+    if quantity.stored is None or quantity.stored[1] != 0:
         raise NotJudged("asApproximateFloat() of a quantity that is stored as a decimal")
     return float(quantity.stored[0])
 
@@ -259,7 +266,7 @@ def read_semver(text: str, normalize: bool = False) -> Semver:
     parts = [_normalized(part) for part in text.removeprefix("v").split(".", 2)]
     if len(parts) < 3 and ("+" in parts[-1] or "-" in parts[-1]):
         raise EvaluationError("short version cannot contain PreRelease/Build meta data")
-    return parse_semver(".".join((parts + ["0", "0"])[:3]))
+    return parse_semver(".".join([*parts, "0", "0"][:3]))
 
 
 def _normalized(part: str) -> str:
@@ -267,5 +274,3 @@ def _normalized(part: str) -> str:
         return part
     stripped = part.lstrip("0")
     return stripped if stripped[:1].isascii() and stripped[:1].isdecimal() else "0" + stripped
-
-

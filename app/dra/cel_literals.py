@@ -8,7 +8,8 @@ from app.dra.cel_values import INT_MAX, INT_MIN, UINT_MAX, UInt
 
 _SIMPLE = dict(zip("abfnrtv\\'\"`?", "\a\b\f\n\r\t\v\\'\"`?", strict=True))
 _ESCAPES = re.compile(
-    r"""\\(?:([abfnrtv\\'"`?])|[xX]([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-3][0-7]{2})|(.?))""", re.DOTALL
+    r"""\\(?:([abfnrtv\\'"`?])|[xX]([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-3][0-7]{2})|(.?))""",
+    re.DOTALL,
 )
 
 

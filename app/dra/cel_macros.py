@@ -42,8 +42,6 @@ def _has(call: Call) -> Node:
 def _name(node: Node, problem: str) -> str:
     if not isinstance(node, Identifier):
         raise MacroError(problem)
-    if node.name == "__result__":
-        raise MacroError("iteration variable overwrites accumulator variable")
     return node.name
 
 
@@ -67,23 +65,21 @@ def _optional_map(flat: bool) -> Callable[[Call], Node]:
         mapped: Node = _let(call, name, Call(*at, "value", call.target, ()), call.arguments[1])
         if not flat:
             mapped = Call(*at, "optional.of", None, (mapped,))
-        return Call(*at, "_?_:_", None, (Call(*at, "hasValue", call.target, ()), mapped, Call(*at, "optional.none", None, ())))
+        return Call(
+            *at, "_?_:_", None, (Call(*at, "hasValue", call.target, ()), mapped, Call(*at, "optional.none", None, ()))
+        )
 
     return expand_map
 
 
 def _loop(call: Call, variables: int, initial: Node, condition: Node, step: Node, result: Node) -> Fold:
-    problem = "argument must be a simple name" if variables == 2 or initial_is_scalar(initial) else "argument is not an identifier"
-    names = tuple(_name(argument, problem) for argument in call.arguments[:variables])
+    names = tuple(_name(argument, "argument must be a simple name") for argument in call.arguments[:variables])
+    if "__result__" in names:
+        raise MacroError("iteration variable overwrites accumulator variable")
     if len(set(names)) < variables:
         raise MacroError(f"duplicate variable name: {names[0]}")
     assert call.target is not None
     return Fold(call.start, call.end, call.target, names, RESULT, initial, condition, step, result)
-
-
-def initial_is_scalar(initial: Node) -> bool:
-    """Tell a quantifier, which starts with a literal, from a macro that makes a list."""
-    return isinstance(initial, Literal)
 
 
 def _quantifier(universal: bool, variables: int) -> Callable[[Call], Node]:
@@ -133,7 +129,6 @@ _MACROS: dict[tuple[str, int], Callable[[Call], Node]] = {
     ("exists", 2): _quantifier(False, 1),
     ("exists", 3): _quantifier(False, 2),
     ("exists_one", 2): _exactly_one(1),
-    ("existsOne", 2): _exactly_one(1),
     ("exists_one", 3): _exactly_one(2),
     ("existsOne", 3): _exactly_one(2),
     ("map", 2): _list_maker(1, filters=False, maps=True),

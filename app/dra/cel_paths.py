@@ -14,7 +14,7 @@ Scope = Mapping[str, tuple[Path, bool] | None]
 def path_of(node: Node, scope: Scope) -> tuple[Path, bool] | None:
     """Return the constant path of a node below `device`, and whether a part of it is optional."""
     if isinstance(node, Identifier):
-        return scope[node.name] if node.name in scope else ((), False) if node.name == "device" else None
+        return scope.get(node.name, ((), False) if node.name == "device" else None)
     operand, step, optional = _step(node)
     if operand is None or step is None:
         return None

@@ -22,16 +22,16 @@ from app.dra.cel_control import (
     settle,
 )
 from app.dra.cel_errors import EvaluationError, NotJudged
-from app.dra.cel_facts import DeviceFacts, Evaluate, Names, Read, group_view, read_value, spend
+from app.dra.cel_facts import DeviceFacts, Evaluate, Names, Read, group_view, qualified, spend
 from app.dra.cel_functions import Overload
-from app.dra.cel_operators import index
+from app.dra.cel_lookups import fact_reader, lookup, optional_lookup
 from app.dra.cel_paths import Path, Scope, is_let, path_of
 from app.dra.cel_syntax import Call, Fold, Identifier, ListOf, Literal, MapOf, Node, Select, Unjudged
-from app.dra.cel_values import NONE, Optional, TypeValue, constant_key, find, kind, member_of_constants, no_overload
+from app.dra.cel_values import NONE, Optional, TypeValue, constant_key, kind, member_of_constants, no_overload
 
 
 class Planner:
-    """Makes the functions of one expression; `reads` are the facts that it asks about, None if they depend on values."""
+    """Makes the functions of one expression; `reads` are the facts that it asks about, None if values decide that."""
 
     def __init__(self, calls: Mapping[Node, tuple[str, tuple[Overload, ...]]]) -> None:
         self._calls = calls
@@ -64,7 +64,7 @@ class Planner:
     def _note(self, path: Path) -> None:
         """Remember what is read: a fact, or an unknown part of all of them."""
         if len(path) == 3:
-            fact = Read(path[0], f"{path[1]}/{path[2]}")
+            fact = Read(path[0], qualified(path[1], path[2]))
         elif path in (("driver",), ("allowMultipleAllocations",)):
             fact = Read(path[0], "")
         else:
@@ -82,7 +82,7 @@ class Planner:
         if path == ("allowMultipleAllocations",):
             return lambda device, _: device.allow_multiple_allocations
         if len(path) == 3:
-            return _fact(path, optional)
+            return fact_reader(path, optional)
         view = group_view(path)
         return (lambda device, _: Optional(view(device))) if optional else lambda device, _: view(device)
 
@@ -97,8 +97,8 @@ class Planner:
             return self._presence(node, scope)
         operand, field = self.plan(node.operand, scope), node.field
         if node.optional:
-            return lambda device, names: _optional_lookup(operand(device, names), field)
-        return lambda device, names: _lookup(operand(device, names), field)
+            return lambda device, names: optional_lookup(operand(device, names), field)
+        return lambda device, names: lookup(operand(device, names), field)
 
     def _presence(self, node: Select, scope: Scope) -> Evaluate:
         """Make has(); a domain is always there, and what has no fields has none."""
@@ -107,10 +107,10 @@ class Planner:
             return _constant(True)
         if path is not None and len(path[0]) == 2:
             self._note((*path[0], node.field))
-            group, key = path[0][0], f"{path[0][1]}/{node.field}"
+            group, key = path[0][0], qualified(path[0][1], node.field)
             return lambda device, _: key in (device.attributes if group == "attributes" else device.capacity)
         operand, field = self.plan(node.operand, scope), node.field
-        return lambda device, names: _optional_lookup(operand(device, names), field) is not NONE
+        return lambda device, names: optional_lookup(operand(device, names), field) is not NONE
 
     def _call(self, node: Call, scope: Scope) -> Evaluate:
         function, overloads = self._calls[node]
@@ -122,6 +122,8 @@ class Planner:
             constants = _constants(node.arguments[1])
             if constants is not None:
                 return _membership(self.plan(operands[0], scope), constants)
+        if function == "_?_:_" and any(map(_is_optional_test, node.arguments)):
+            return _raising(NotJudged("has() of an optional value as the result of a condition"))
         planned = tuple(self.plan(operand, scope) for operand in operands)
         if function in _SPECIAL:
             return _SPECIAL[function](*planned)
@@ -144,7 +146,9 @@ class Planner:
         return make
 
     def _map(self, node: MapOf, scope: Scope) -> Evaluate:
-        entries = tuple((self.plan(key, scope), self.plan(value, scope), optional) for key, value, optional in node.entries)
+        entries = tuple(
+            (self.plan(key, scope), self.plan(value, scope), optional) for key, value, optional in node.entries
+        )
 
         def make(device: DeviceFacts, names: Names) -> Any:
             made: dict[str, Any] = {}
@@ -174,6 +178,21 @@ class Planner:
         return lambda device, names: loop.run(sequence(device, names), device, names)
 
 
+def _is_optional_test(node: Node) -> bool:
+    """Tell has() of an optional value, which cel-go leaves optional as a branch of `?:` (planner.go)."""
+    if not isinstance(node, Select) or not node.presence:
+        return False
+    inner: Node = node.operand
+    while isinstance(inner, (Select, Call)):
+        if inner.optional if isinstance(inner, Select) else inner.function == "_[?_]":
+            return True
+        operand = inner.operand if isinstance(inner, Select) else inner.target or (*inner.arguments, None)[0]
+        if operand is None:
+            return False
+        inner = operand
+    return False
+
+
 def _constant(value: Any) -> Evaluate:
     return lambda _, __: value
 
@@ -183,41 +202,6 @@ def _raising(problem: Exception) -> Evaluate:
         raise problem
 
     return fail
-
-
-def _fact(path: Path, optional: bool) -> Evaluate:
-    """Make the lookup of one attribute or capacity."""
-    group, key, name = path[0], f"{path[1]}/{path[2]}", path[2]
-    is_attribute = group == "attributes"
-
-    def look_up(device: DeviceFacts, _: Names) -> Any:
-        value = (device.attributes if is_attribute else device.capacity).get(key)
-        if value is None:
-            raise EvaluationError(f"no such key: {name}")
-        return value if type(value) in _PLAIN and is_attribute else read_value(group, value)
-
-    def look_up_optional(device: DeviceFacts, names: Names) -> Any:
-        entries = device.attributes if is_attribute else device.capacity
-        return Optional(look_up(device, names)) if key in entries else NONE
-
-    return look_up_optional if optional else look_up
-
-
-_PLAIN = frozenset({str, int, bool})
-
-
-def _lookup(container: Any, field: Any) -> Any:
-    """Look up a field; of an optional value it is optional, too."""
-    return _optional_lookup(container, field) if isinstance(container, Optional) else index(container, field)
-
-
-def _optional_lookup(container: Any, field: Any) -> Optional:
-    if isinstance(container, Optional):
-        if container.value is None:
-            return NONE
-        container = container.value
-    present, value = find(container, field)
-    return Optional(value) if present else NONE
 
 
 def _unwrap(value: Any) -> Any:
@@ -233,8 +217,8 @@ _SPECIAL: dict[str, Callable[..., Evaluate]] = {
     "@not_strictly_false": not_strictly_false,
     "_==_": equality,
     "_!=_": inequality,
-    "_[_]": lambda left, right: lambda device, names: _lookup(left(device, names), right(device, names)),
-    "_[?_]": lambda left, right: lambda device, names: _optional_lookup(left(device, names), right(device, names)),
+    "_[_]": lambda left, right: lambda device, names: lookup(left(device, names), right(device, names)),
+    "_[?_]": lambda left, right: lambda device, names: optional_lookup(left(device, names), right(device, names)),
     "or": or_optional,
     "orValue": or_value,
 }

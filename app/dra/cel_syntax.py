@@ -132,7 +132,9 @@ def tokens(text: str) -> Iterator[Token]:
     while offset < len(text):
         match = _TOKENS.match(text, offset)
         if match is None:
-            raise syntax_error(text, offset, f"Syntax error: token recognition error at: '{text[offset : offset + 10]}'")
+            raise syntax_error(
+                text, offset, f"Syntax error: token recognition error at: '{text[offset : offset + 10]}'"
+            )
         offset = match.end()
         if match.lastgroup != "space":
             yield Token(match.lastgroup or "", match[0], match.start())

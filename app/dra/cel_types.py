@@ -24,7 +24,17 @@ QUANTITY, SEMVER, DEVICE = Type("kubernetes.Quantity"), Type("kubernetes.Semver"
 Substitutions = dict[Type, Type]
 
 _WILD = frozenset({"dyn", "any", "error"})
-_NULLABLE = frozenset({"optional_type", "kubernetes.Quantity", "kubernetes.Semver", "kubernetes.DRADevice", "any"})
+_NULLABLE = frozenset(
+    {
+        "optional_type",
+        "kubernetes.Quantity",
+        "kubernetes.Semver",
+        "kubernetes.DRADevice",
+        "any",
+        "duration",
+        "timestamp",
+    }
+)
 _WORD = re.compile(r"[A-Za-z_.]+|[()]")
 _SHORT = {"quantity": "kubernetes.Quantity", "semver": "kubernetes.Semver", "optional": "optional_type"}
 
@@ -146,3 +156,16 @@ def _absent(known: Substitutions, parameter: Type, within: Type) -> bool:
     if within.kind == "param":
         return within not in known or _absent(known, parameter, known[within])
     return all(_absent(known, parameter, inner) for inner in within.of)
+
+
+DEVICE_FIELDS = {
+    "driver": STRING,
+    "allowMultipleAllocations": BOOL,
+    "attributes": map_of(STRING, map_of(STRING, ANY)),
+    "capacity": map_of(STRING, map_of(STRING, QUANTITY)),
+}
+TYPE_NAMES = {
+    name: Type("type", (Type(name),))
+    for name in ("bool", "bytes", "double", "int", "string", "uint", "null_type", "type")
+}
+TYPE_NAMES |= {"list": Type("type", (list_of(DYN),)), "map": Type("type", (map_of(DYN, DYN),))}

@@ -18,9 +18,7 @@ from app.dra.cel_quantities import Quantity
 
 INT_MAX, INT_MIN, UINT_MAX = 2**63 - 1, -(2**63), 2**64 - 1
 
-_SEMVER = re.compile(
-    r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(?:-([0-9A-Za-z.-]+))?(?:\+([0-9A-Za-z.-]+))?", re.ASCII
-)
+_SEMVER = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(?:-([0-9A-Za-z.-]+))?(?:\+([0-9A-Za-z.-]+))?", re.ASCII)
 
 
 class UInt(int):
@@ -30,7 +28,7 @@ class UInt(int):
 @total_ordering
 @dataclass(frozen=True, slots=True, eq=False)
 class Semver:
-    """A semantic version (https://semver.org); `before` are the identifiers of a prerelease. A build is not compared."""
+    """A semantic version (semver.org); `before` are the identifiers of a prerelease. A build is not compared."""
 
     major: int
     minor: int
@@ -100,7 +98,8 @@ class DomainView(Mapping[str, Any]):
     __slots__ = ("_convert", "_entries", "_prefix")
 
     def __init__(self, entries: Mapping[str, Any], domain: str, convert: Callable[[Any], Any]) -> None:
-        self._entries, self._prefix, self._convert = entries, f"{domain}/", convert
+        self._entries, self._convert = ({} if "/" in domain else entries), convert
+        self._prefix = f"{domain}/"
 
     def __getitem__(self, name: str) -> Any:
         return self._convert(self._entries[self._prefix + name])
@@ -224,9 +223,9 @@ def compare_numbers(left: Any, right: Any) -> int:
     if type(left) is float or type(right) is float:
         whole = left if type(right) is float else right
         if type(whole) is not float and math.isinf(left if whole is right else right):
-            return (left > right) - (left < right)
+            return int(left > right) - int(left < right)
         left, right = float(left), float(right)
-    return (left > right) - (left < right)
+    return int(left > right) - int(left < right)
 
 
 def compare(left: Any, right: Any, function: str) -> int:
@@ -239,7 +238,7 @@ def compare(left: Any, right: Any, function: str) -> int:
             raise EvaluationError("NaN values cannot be ordered")
         return compare_numbers(left, right)
     if type(left) is type(right) and type(left) in (str, bytes, bool):
-        return (left > right) - (left < right)
+        return int(left > right) - int(left < right)
     raise no_overload(function, left, right)
 
 

@@ -16,8 +16,8 @@ from app.dra.cel_comparisons import Comparison, read_comparison
 from app.dra.cel_errors import EvaluationError, NotJudged, SelectorError
 from app.dra.cel_facts import BUDGET, METER, DeviceFacts, Evaluate, Read, read_fact
 from app.dra.cel_parser import parse
-from app.dra.cel_program import Planner
 from app.dra.cel_paths import is_let
+from app.dra.cel_program import Planner
 from app.dra.cel_syntax import Call, Fold, Node
 
 __all__ = ["Comparison", "DeviceFacts", "Judgement", "Part", "Read", "Selector", "SelectorError", "compile_selector"]
@@ -106,7 +106,9 @@ def _key(value: Any) -> Any:
 class Selector:
     """A compiled selector; `reads` are the facts that it asks about, None if they depend on values of others."""
 
-    def __init__(self, expression: str, condition: _Condition, parts: tuple[tuple[str, _Condition, Comparison | None], ...]):
+    def __init__(
+        self, expression: str, condition: _Condition, parts: tuple[tuple[str, _Condition, Comparison | None], ...]
+    ):
         self.expression = expression
         self._condition = condition
         self._parts = parts
