@@ -68,7 +68,7 @@ def _headline(console: Console, explanation: Explanation) -> None:
 
 def _needs(console: Console, explanation: Explanation) -> None:
     console.print("\n[bold]needs[/]")
-    for need in explanation.needs or ("no GPU",):
+    for need in explanation.needs or (() if explanation.claims else ("no GPU",)):
         console.print(f"  {escape(need)}")
     for name, count in explanation.claims.items():
         console.print(f"  claims {count} of DeviceClass {escape(name)}")
