@@ -27,7 +27,7 @@ from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, node_object
 from tests.controlplane.kubectl import Object
 from tests.e2e.claims_drawn import CLASSES, RACKS, DrawnClaims, DrawnDevices, device_class
-from tests.e2e.offers import dra_path, dra_version, keeps_counters_apart, try_slice
+from tests.e2e.offers import GROUP, dra_path, dra_version, keeps_counters_apart, try_slice
 from tests.e2e.settling import QUICK
 from tests.e2e.stage import create_namespace, eventually, read_pod, refusal
 
@@ -39,10 +39,11 @@ FREED = 0.15
 
 @dataclass
 class Stage:
-    """The cluster, our view of it, and what was seen so far."""
+    """The cluster, our view of it, and what was seen so far. `version` is that of resource.k8s.io."""
 
     plane: ControlPlane
     namespace: str
+    version: str
     nodes: Mapping[str, Node]
     facts: ClusterDevices
     selection: Selection = field(default_factory=Selection)
@@ -52,7 +53,7 @@ class Stage:
     @property
     def claims(self) -> str:
         """The path of the claims."""
-        return f"{dra_path(self.plane)}/namespaces/{self.namespace}/resourceclaims"
+        return f"/apis/{GROUP}/{self.version}/namespaces/{self.namespace}/resourceclaims"
 
 
 @pytest.fixture
@@ -77,7 +78,7 @@ def stage(plane: ControlPlane, request: pytest.FixtureRequest) -> Stage:
     slices = PoolIndex(map(read_pool_slice, plane.api.items(f"{dra_path(plane)}/resourceslices")))
     classes = {name: read_class(device_class(name)) for name in CLASSES}
     nodes = {name: read_node(document, knowledge()) for name, document in zip(names, documents, strict=True)}
-    return Stage(plane, create_namespace(plane, "drawn"), nodes, ClusterDevices(slices, classes))
+    return Stage(plane, create_namespace(plane, "drawn"), dra_version(plane), nodes, ClusterDevices(slices, classes))
 
 
 SHARED = {"name": "d", "allowMultipleAllocations": True}
@@ -107,9 +108,7 @@ def decided(stage: Stage, document: Object) -> Object:
 
 def pose(stage: Stage, name: str, spec: Object, ends: bool) -> None:
     """Pose one claim to both, compare, and let the pod end where it is refused, or with `ends`."""
-    version = dra_version(stage.plane)
-    claim = {"apiVersion": f"resource.k8s.io/{version}", "kind": "ResourceClaim", "metadata": {"name": name}}
-    created = stage.plane.api.try_create(stage.claims, {**claim, "spec": spec})
+    created = stage.plane.api.try_create(stage.claims, {"metadata": {"name": name}, "spec": spec})
     if not created.is_success:
         stage.seen["invalid"] += 1
         return
