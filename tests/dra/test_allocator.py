@@ -55,8 +55,10 @@ def test_only_the_newest_generation_counts_and_a_pool_without_all_of_it_gives_no
 
 def test_a_newer_generation_that_has_nothing_for_the_node_hides_the_older_one() -> None:
     old = slice_document("old", [device("d")], pool={"resourceSliceCount": 2})
+    rest = slice_document("rest", [device("e")], nodeName="other", pool={"resourceSliceCount": 2})
     new = slice_document("new", [device("d")], nodeName="other", pool={"generation": 2})
-    assert decide(cluster([old, new]), ONE).outcome is Outcome.REFUSED
+    assert decide(cluster([old, rest]), ONE).outcome is Outcome.ALLOCATED
+    assert decide(cluster([old, rest, new]), ONE).outcome is Outcome.REFUSED
 
 
 def test_two_devices_of_one_name_make_the_pool_invalid() -> None:
@@ -175,6 +177,12 @@ def test_a_requested_capacity_is_rounded_as_the_policy_says() -> None:
     assert decide(facts, claim_document("c", *two, request("e", capacity={"memory": "2Gi"}))).outcome is Outcome.REFUSED
     assert decide(facts, claim_document("c", *two, request("e"))).outcome is Outcome.ALLOCATED
     assert decide(facts, claim_document("c", request(capacity={"memory": "6Gi"}))).outcome is Outcome.REFUSED
+
+
+def test_one_request_gets_a_shared_device_once() -> None:
+    facts = cluster([slice_document("s", [device("d", allowMultipleAllocations=True)])])
+    assert decide(facts, claim_document("c", request(count=2))).outcome is Outcome.REFUSED
+    assert devices_of(decide(facts, claim_document("c", request("a"), request("b")))) == ["d", "d"]
 
 
 def test_a_capacity_is_requested_by_the_name_that_the_device_gives_it() -> None:

@@ -33,7 +33,7 @@ from tests.e2e.stage import create_namespace, eventually, read_pod, refusal
 
 PLAIN = "plain-scheduler"
 DECIDED_SECONDS = 120
-FREED = 0.15
+FREED = 0.5
 """Share of the bound pods that end at once."""
 
 
