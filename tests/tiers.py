@@ -36,6 +36,7 @@ MARKS: Mapping[str, tuple[str, ...]] = {
         "tests/chaos/test_replicas.py",
         "tests/cluster/test_prometheus.py",
         "tests/deploy/test_image.py::test_buildkit",
+        "tests/dra/test_selectors_go.py",
         "tests/telemetry/test_dashboard.py::test_prometheus",
         "tests/telemetry/test_metrics.py::test_metrics_are_named",
         "tests/telemetry/test_metrics.py::test_the_linter",

@@ -18,6 +18,7 @@ def print_explanation(console: Console, explanation: Explanation, by_node: bool 
     _headline(console, explanation)
     _needs(console, explanation)
     _funnel(console, explanation)
+    _devices(console, explanation)
     _fixes(console, explanation)
     _best(console, explanation)
     if by_node:
@@ -67,7 +68,7 @@ def _headline(console: Console, explanation: Explanation) -> None:
 
 def _needs(console: Console, explanation: Explanation) -> None:
     console.print("\n[bold]needs[/]")
-    for need in explanation.needs or ("no GPU",):
+    for need in explanation.needs or (() if explanation.claims else ("no GPU",)):
         console.print(f"  {escape(need)}")
     for name, count in explanation.claims.items():
         console.print(f"  claims {count} of DeviceClass {escape(name)}")
@@ -103,6 +104,21 @@ def _funnel(console: Console, explanation: Explanation) -> None:
         share = f" ({step.nodes} of {step.cut})" if step.nodes != step.cut else ""
         table.add_row(step.stage, f"[{colour}]{bar}[/]", str(step.left), cut, escape(f"{step.message or ''}{share}"))
     console.print(table)
+
+
+def _devices(console: Console, explanation: Explanation) -> None:
+    """Print the funnel of each request for devices."""
+    for funnel in explanation.devices:
+        console.print(
+            f"\n[bold]request {escape(funnel.request)}[/] of claim {escape(funnel.claim)}: {escape(funnel.wants)}"
+        )
+        table = Table(header_style="dim", box=None, padding=(0, 1))
+        for name in ("devices", "nodes", "that are", "mostly because"):
+            table.add_column(name, justify="right" if name in ("devices", "nodes") else "left", overflow="fold")
+        for step in funnel.steps:
+            colour = "green" if step.nodes else "red"
+            table.add_row(f"[{colour}]{step.devices}[/]", str(step.nodes), escape(step.stage), escape(step.detail))
+        console.print(table)
 
 
 def _fixes(console: Console, explanation: Explanation) -> None:

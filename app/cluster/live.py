@@ -2,7 +2,7 @@
 """Follows a live cluster: one reflector per kind, their health, and comparisons with the API server's lists."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -13,7 +13,7 @@ from app.cluster.policy_watch import PolicyBook
 from app.cluster.reflector import Clock, Reflector
 from app.cluster.state import State
 from app.cluster.stream_health import BackOff
-from app.cluster.watched_kinds import core_kinds, dra_kinds, policy_kinds
+from app.cluster.watched_kinds import core_kinds, dra_kinds, policy_kinds, taint_rule_kinds
 from app.kube.api_kinds import API_KINDS, APIKind
 from app.telemetry.logs import event
 from app.telemetry.metrics import Metrics
@@ -78,6 +78,8 @@ class LiveCluster:
         if dra_version:
             self._state.claim_templates.served_version = dra_version
             self._follow(tasks, dra_kinds(self._state, dra_version))
+            rule_version = await self._served_kind(API_KINDS["DeviceTaintRule"])
+            self._follow(tasks, taint_rule_kinds(self._state, rule_version) if rule_version else ())
         self._follow(tasks, policy_kinds(self._book) if policy_version else ())
         self._required = tuple(self.reflectors)
         while not policy_version:
@@ -90,17 +92,30 @@ class LiveCluster:
             self.reflectors.append(reflector)
             tasks.create_task(reflector.run())
 
+    async def _served_kind(self, kind: APIKind) -> str | None:
+        """Return the newest version in which the cluster serves a kind; None if it only serves others of the group."""
+        for version in kind.versions:
+            resources = (await self._discovered(f"{kind.group_path}/{version}")).get("resources") or ()
+            if any(resource.get("name") == kind.plural for resource in resources):
+                return version
+        return None
+
     async def _served_version(self, kind: APIKind) -> str | None:
         """Return the newest of a kind's versions in which the cluster serves its API group; None if in none."""
+        answer = await self._discovered(kind.group_path)
+        served = {entry.get("version") for entry in answer.get("versions") or ()}
+        return next((version for version in kind.versions if version in served), None)
+
+    async def _discovered(self, path: str) -> Mapping[str, Any]:
+        """Read what the API server serves under a path; empty if it serves nothing there."""
         back_off = BackOff()
         while True:
             try:
-                answer = msgspec.json.decode(await self._server.get(kind.group_path, {}))
-                served = {entry.get("version") for entry in answer.get("versions", [])}
-                return next((version for version in kind.versions if version in served), None)
+                answer = msgspec.json.decode(await self._server.get(path, {}))
+                return answer if isinstance(answer, dict) else {}
             except (ApiError, msgspec.DecodeError) as error:
                 if isinstance(error, ApiError) and error.status in (403, 404):
-                    return None
+                    return {}
             await self._clock.sleep(back_off.delay(0.0, self._clock.chance()))
 
     @property

@@ -69,7 +69,9 @@ def fill(state: State, objects: list[dict[str, Any]]) -> dict[str, int]:
         state.put_node(node)
     for device_class in by_kind["DeviceClass"]:
         state.put_device_class(device_class)
-    for document in (item for kind in DRA for item in by_kind[kind]):
+    for rule in by_kind["DeviceTaintRule"]:
+        state.put_taint_rule(rule)
+    for document in (item for kind in DRA if kind != "DeviceTaintRule" for item in by_kind[kind]):
         state.claim_templates.served_version = _version(document) or state.claim_templates.served_version
     for resource_slice in by_kind["ResourceSlice"]:
         state.put_slice(resource_slice)

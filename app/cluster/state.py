@@ -11,8 +11,7 @@ from typing import Any
 
 from app.admission.fleet_facts import FleetFacts
 from app.cluster.change_log import ChangeLog
-from app.cluster.claim_index import ClaimIndex
-from app.cluster.device_index import DeviceIndex
+from app.cluster.device_state import DeviceState
 from app.cluster.free_gpus import FreeGPUs
 from app.cluster.free_resources import FreeResourcesOfNodes
 from app.cluster.gpu_allocations import PROMISE_SECONDS, GPUAllocations
@@ -22,14 +21,11 @@ from app.cluster.node_requests import NodeRequests
 from app.cluster.pending_index import PendingPodIndex
 from app.cluster.pod_counts import PodCounts
 from app.knowledge.tables import Knowledge
-from app.kube.device_classes import DeviceClassIndex
 from app.kube.gpu_usage import GPUUsage, read_bound_requests, read_gpu_usage
-from app.kube.pending_pods import read_pending_pod
+from app.kube.pending_pods import PendingPod, read_pending_pod
 from app.kube.pod_requests import PodRequests
 from app.kube.pod_shapes import PodShape, read_pod_shape
 from app.kube.pods import Pod, workload_group
-from app.kube.resource_claims import Claim, ClaimedDevices, claimed_devices, read_claim, read_claim_template
-from app.kube.resource_slices import DeviceClass, ResourceSlice, read_device_class, read_slice
 from app.nodes.gpu_health import HEALTHY, Health
 from app.nodes.model import FreeResources, Node, NodeClass
 from app.nodes.reading import read_node, with_devices
@@ -39,7 +35,7 @@ CLASSES_SPARE = 1024
 """Node classes kept beyond two per node, before unused ones are dropped; a fleet has dozens, of some 2 kB each."""
 
 
-class State:
+class State(DeviceState):
     """Nodes, GPU usage, claims, namespaces and runtime classes as last seen.
 
     `put_…` methods read a Kubernetes object, `take_…` methods take one that was read; both add or change. `changes` is
@@ -48,13 +44,10 @@ class State:
     """
 
     def __init__(self, knowledge: Knowledge) -> None:
+        super().__init__(knowledge)
         self.knowledge = knowledge
         self.nodes: dict[str, Node] = {}
         self._nodes_as_read: dict[str, Node] = {}
-        self._devices = DeviceIndex(knowledge)
-        self._device_classes = DeviceClassIndex(knowledge.families)
-        self.claims = ClaimIndex()
-        self.claim_templates = ClaimIndex()
         self.namespaces = Namespaces()
         self.runtime_classes: dict[str, Mapping[str, str]] | None = None
         self._node_groups = NodeGroups(knowledge)
@@ -128,6 +121,10 @@ class State:
         self.pending_pods.put(uid, None)
         self.pod_counts.put(uid, None)
 
+    def waiting_pods(self) -> list[PendingPod]:
+        """List the pending pods that ask for GPUs, by resource or by claim."""
+        return [pod for pod in self.pending_pods.values() if pod.gpu_requests or self.may_claim_gpus(pod)]
+
     def promise(self, usage: GPUUsage, now: float) -> None:
         """Promise a node to a pod. `now` is of a monotonic clock."""
         self._update_free(self._allocations.promise(usage, now + PROMISE_SECONDS))
@@ -165,57 +162,6 @@ class State:
         if (before.ill, before.ailing) != (after.ill, after.ailing):
             self._rebuild([name])
 
-    def put_slice(self, document: Mapping[str, Any]) -> None:
-        """Add or change a ResourceSlice. Raises MalformedPod."""
-        self.take_slice(read_slice(document))
-
-    def take_slice(self, resource_slice: ResourceSlice) -> None:
-        """Add or change a ResourceSlice as read."""
-        self._rebuild(self._devices.put(resource_slice))
-
-    def drop_slice(self, name: str) -> None:
-        """Remove a ResourceSlice."""
-        self._rebuild(self._devices.drop(name))
-
-    def put_device_class(self, document: Mapping[str, Any]) -> None:
-        """Add or change a DeviceClass, which affects every node with slices.
-
-        Raises MalformedPod.
-        """
-        self.take_device_class(read_device_class(document))
-
-    def take_device_class(self, device_class: DeviceClass) -> None:
-        """Add or change a DeviceClass as read."""
-        if self._device_classes.put(device_class):
-            self._rebuild(self._devices.nodes())
-
-    def drop_device_class(self, name: str) -> None:
-        """Remove a DeviceClass."""
-        if self._device_classes.drop(name):
-            self._rebuild(self._devices.nodes())
-
-    def put_claim(self, document: Mapping[str, Any]) -> None:
-        """Add or change a ResourceClaim. Raises MalformedPod."""
-        self.take_claim(read_claim(document))
-
-    def take_claim(self, claim: Claim) -> None:
-        """Add or change a ResourceClaim as read; it affects the nodes of its devices."""
-        self.claims.put(claim)
-        self._update_free(self._devices.allocate(claim.key, claim.devices))
-
-    def drop_claim(self, key: str) -> None:
-        """Remove a ResourceClaim, by namespace/name."""
-        self.claims.drop(key)
-        self._update_free(self._devices.allocate(key))
-
-    def put_claim_template(self, document: Mapping[str, Any]) -> None:
-        """Add or change a ResourceClaimTemplate. Raises MalformedPod."""
-        self.claim_templates.put(read_claim_template(document))
-
-    def claimed(self, pod: Pod) -> ClaimedDevices:
-        """Return the GPUs that a pod claims through DRA (S13)."""
-        classes = self._device_classes
-        return claimed_devices(pod, self.claims.get, self.claim_templates.get, classes.family, classes.serving)
 
     def put_runtime_class(self, name: str, selector: Mapping[str, str] | None = None) -> None:
         """Add or change a RuntimeClass, with the node selector that it adds to pods."""

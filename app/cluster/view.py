@@ -42,6 +42,7 @@ def view(
         group_cliques=state.group_cliques,
         unpromised=state.unpromised,
         dra_version=state.claim_templates.served_version,
+        devices=state.dra.copy(),
     )
 
 

@@ -5,8 +5,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from app.cluster.device_state import read_claim_facts, read_class_facts, read_slice_facts, read_template_facts
 from app.cluster.policy_watch import CONFIGMAP, GPUPOLICY, PolicyBook
 from app.cluster.state import State
+from app.dra.claim_reading import read_taint_rule
 from app.kube.api_kinds import API_KINDS, NAMESPACE
 from app.kube.gpu_usage import FINISHED, GPUUsage, read_bound_requests, read_gpu_usage
 from app.kube.partial_types import (
@@ -21,8 +23,6 @@ from app.kube.partial_types import (
 from app.kube.pending_pods import PendingPod, read_pending_pod
 from app.kube.pod_requests import PodRequests
 from app.kube.pod_shapes import PodShape, read_pod_shape
-from app.kube.resource_claims import read_claim, read_claim_template
-from app.kube.resource_slices import read_device_class, read_slice
 from app.nodes.model import Node
 from app.nodes.reading import read_node
 from app.policy.crd import GROUP, VERSION
@@ -76,15 +76,23 @@ def dra_kinds(state: State, version: str) -> tuple[WatchedKind[Any], ...]:
     Claims and templates of all namespaces are watched, because an admitted pod only names its claims.
     """
     return (
-        WatchedKind(*_name_and_path("DeviceClass", version=version), PartialObject, read_device_class,
+        WatchedKind(*_name_and_path("DeviceClass", version=version), PartialObject, read_class_facts,
              _by_fact(state.take_device_class), lambda key, _uid: state.drop_device_class(key), needed=False),
-        WatchedKind(*_name_and_path("ResourceSlice", version=version), PartialObject, read_slice,
+        WatchedKind(*_name_and_path("ResourceSlice", version=version), PartialObject, read_slice_facts,
              _by_fact(state.take_slice), lambda key, _uid: state.drop_slice(key), needed=False),
-        WatchedKind(*_name_and_path("ResourceClaim", version=version), PartialResourceClaim, read_claim,
+        WatchedKind(*_name_and_path("ResourceClaim", version=version), PartialResourceClaim, read_claim_facts,
              _by_fact(state.take_claim), lambda key, _uid: state.drop_claim(key), needed=False),
         WatchedKind(*_name_and_path("ResourceClaimTemplate", version=version), PartialObject,
-             read_claim_template, _by_fact(state.claim_templates.put),
-             lambda key, _uid: state.claim_templates.drop(key), needed=False),
+             read_template_facts, _by_fact(state.take_claim_template),
+             lambda key, _uid: state.drop_claim_template(key), needed=False),
+    )  # fmt: skip
+
+
+def taint_rule_kinds(state: State, version: str) -> tuple[WatchedKind[Any], ...]:
+    """Return the kind by which an administrator taints devices, which few clusters serve (F135)."""
+    return (
+        WatchedKind(*_name_and_path("DeviceTaintRule", version=version), PartialObject, read_taint_rule,
+             _by_fact(state.dra.put_taint_rule), lambda key, _uid: state.dra.drop_taint_rule(key), needed=False),
     )  # fmt: skip
 
 

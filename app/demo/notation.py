@@ -7,7 +7,7 @@ error.
 """
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -130,7 +130,8 @@ class DemoDeviceClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class DemoFleet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A sample fleet. `labels` and `taints` are those of every node with GPUs.
 
-    `namespaces` are namespaces with their labels; `default` always exists.
+    `namespaces` are namespaces with their labels; `default` always exists. `objects` are further objects as the API
+    server has them, such as ResourceClaims and the pods that use them.
     """
 
     description: str
@@ -141,6 +142,7 @@ class DemoFleet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     namespaces: dict[str, dict[str, str]] = {}
     runtime_classes: tuple[str, ...] = ("nvidia",)
     device_classes: dict[str, DemoDeviceClass] = {}
+    objects: tuple[dict[str, Any], ...] = ()
 
 
 def fleet_names() -> tuple[str, ...]:

@@ -44,6 +44,7 @@ def objects_of(fleet: DemoFleet) -> Iterator[Object]:
         yield device_class(name, demo_class)
     for pool in fleet.pools:
         yield from (resource_slice(pool, name) for name in pool.node_names() if pool.dra)
+    yield from fleet.objects
 
 
 def _node(fleet: DemoFleet, pool: NodePool, name: str) -> Object:

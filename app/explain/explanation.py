@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from app.explain.claim_funnel import RequestFunnel
 from app.explain.counterfactual import Fix
 from app.explain.funnel import Step
 from app.kube.finished_pods import Ending
@@ -67,7 +68,8 @@ class Explanation:
     resources count as released. `unhealthy` are the devices that it holds and its kubelet reports as unhealthy, each
     with its resource. `fixes` are ordered, the smallest first. `verdicts` is None unless it was requested.
     `unjudged` are the constraints that only kube-scheduler can judge. `ending` is how a pod of the cluster ended; it is
-    then judged as if it were created again.
+    then judged as if it were created again. `devices` is the funnel of each request of its ResourceClaims, where these
+    get no devices on some node.
     """
 
     pod: str
@@ -93,3 +95,4 @@ class Explanation:
     bound: NodeVerdict | None = None
     ending: Ending | None = None
     unhealthy: tuple[str, ...] = ()
+    devices: tuple[RequestFunnel, ...] = ()

@@ -70,7 +70,7 @@ def funnel(groups: Mapping[tuple[Objection, ...], int]) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-SHOWN_ONLY_IF_IT_CUTS = frozenset({Stage.Admission, Stage.Volumes, Stage.OtherPods})
+SHOWN_ONLY_IF_IT_CUTS = frozenset({Stage.Admission, Stage.Volumes, Stage.OtherPods, Stage.Claims})
 
 
 def objection_name(objection: Objection) -> str:
@@ -89,6 +89,8 @@ def objection_text(objection: Objection) -> str:
             return f"{objection.message}: {key}={value}"
         case InTreeCause.HostPortTaken, (port, protocol):
             return f"{objection.message}: {port}/{protocol}"
+        case cause, (text, *_) if cause.stage is Stage.Claims:
+            return text if text == objection.message else f"{objection.message}: {text}"
         case cause, (key, *_) if cause.stage is Stage.OtherPods:
             return f"{objection.message}: {key}"
     return objection.message

@@ -3,11 +3,15 @@
 
 from collections import Counter
 from collections.abc import Generator, Mapping
+from dataclasses import replace
 from heapq import nsmallest
 from typing import Any
 
 from app.admission.review import ReviewResult
+from app.dra.pod_claims import released
 from app.explain.bound_pod import as_unbound, ending_of, node_of_bound_pod, unhealthy_devices
+from app.explain.claim_changes import claim_fixes, is_of_claims
+from app.explain.claim_funnel import RequestFunnel, funnels
 from app.explain.counterfactual import NODES_AT_ONCE, Fix, FixSearch
 from app.explain.dra import dra_equivalent
 from app.explain.explanation import AdmissionOutcome, Explanation, FittingNode, NodeVerdict, Refused
@@ -23,7 +27,7 @@ from app.explain.survey import (
     without_our_affinity,
     without_promise,
 )
-from app.intree.causes import InTreeRefusal
+from app.intree.causes import InTreeCause, InTreeRefusal
 from app.intree.checks import unjudged_constraints
 from app.intree.inter_pod_constraints import InterPodConstraints
 from app.kube.pods import read_pod
@@ -59,6 +63,7 @@ def explain(
     bound_node = node_of_bound_pod(document) if live else None
     if bound_node is not None or ending is not None:
         document, snapshot = as_unbound(document, snapshot)
+        snapshot = replace(snapshot, devices=released(read_pod(document), document, snapshot.devices))
     snapshot = without_promise(uid, snapshot)
     base = without_our_affinity(document, snapshot)
     yield
@@ -66,12 +71,16 @@ def explain(
     constraints = existing_pod_constraints(scheduled_pod, snapshot)
     yield
     groups = yield from _by_objections(snapshot.nodes, NodeJudge(scheduled_pod, snapshot.used, constraints))
+    groups = with_claim_errors(groups)
     fitting = [snapshot.nodes[name] for name in groups.get((), ())]
     fixes = (
         ()
         if fitting or not find_fixes
         else (yield from FixSearch(scheduled_pod, base, snapshot, constraints).run(groups, live))
     )
+    devices = yield from _device_funnels(scheduled_pod, groups, snapshot)
+    if scheduled_pod.claims is not None and not fitting and find_fixes:
+        fixes = (*fixes, *(yield from claim_fixes(scheduled_pod.claims, groups, snapshot.nodes)))
     best = yield from _best(scheduled_pod.demand, fitting)
     counts = {objections: len(names) for objections, names in groups.items()}
     refused, in_tree = _count_reasons(counts, scheduled_pod)
@@ -101,6 +110,7 @@ def explain(
         bound=None if bound_node is None else _bound_verdict(bound_node, groups),
         ending=ending,
         unhealthy=() if bound_node is None else unhealthy_devices(document),
+        devices=devices,
     )
 
 
@@ -114,6 +124,33 @@ def _by_objections(nodes: Mapping[str, Node], judge: NodeJudge) -> Generator[Non
     return groups
 
 
+def with_claim_errors(groups: Groups) -> Groups:
+    """Let a claim that kube-scheduler cannot handle on a node stand against all nodes that would fit.
+
+    It gives up on a pod whose claim fails on any node that it asks about, as where a selector reads an attribute that a
+    device lacks (plugins/dynamicresources/dynamicresources.go Filter, statusError).
+    """
+    errors = [objections for objections in groups if len(objections) == 1 and is_claim_error(objections[0])]
+    if not errors or () not in groups:
+        return groups
+    others = {objections: names for objections, names in groups.items() if objections}
+    return {**others, errors[0]: [*others[errors[0]], *groups[()]]}
+
+
+def is_claim_error(objection: Objection) -> bool:
+    """Tell whether an objection is a claim that kube-scheduler gives up on."""
+    return isinstance(objection, InTreeRefusal) and objection.cause is InTreeCause.ClaimNotUsable
+
+
+def _device_funnels(
+    scheduled_pod: ScheduledPod, groups: Groups, snapshot: ClusterSnapshot
+) -> Generator[None, None, tuple[RequestFunnel, ...]]:
+    """Count the devices of the fleet for each request, where the claims get none on some node."""
+    if scheduled_pod.claims is None or not any(any(map(is_of_claims, objections)) for objections in groups):
+        return ()
+    return (yield from funnels(scheduled_pod.claims, snapshot.nodes))
+
+
 def _name(document: Mapping[str, Any]) -> str:
     """Name a pod by namespace and name, or by generateName before the API server has named it."""
     metadata = document.get("metadata") or {}
@@ -121,8 +158,12 @@ def _name(document: Mapping[str, Any]) -> str:
 
 
 def _unjudged(scheduled_pod: ScheduledPod, constraints: InterPodConstraints | None) -> tuple[str, ...]:
-    """List what only kube-scheduler can judge: claims, and constraints between pods where the others are not known."""
-    claims = bool(scheduled_pod.pod.claims or scheduled_pod.demand.claims)
+    """List what only kube-scheduler can judge: claims, and constraints between pods where the others are not known.
+
+    Claims are judged but for those that are not known, and those that go beyond what is read here.
+    """
+    judge = scheduled_pod.claims
+    claims = bool(judge.not_judged) if judge is not None else bool(scheduled_pod.demand.claims)
     return tuple(unjudged_constraints(claims, None if constraints else scheduled_pod.pod_among_others))
 
 

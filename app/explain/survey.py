@@ -10,8 +10,13 @@ from app.admission.affinity.mutator import NODE_AFFINITY
 from app.admission.json_patch import apply
 from app.admission.review import ReviewResult, mutate
 from app.admission.reviewed_pod import ReviewContext
+from app.dra.cluster_devices import ClusterDevices
+from app.dra.pod_claims import claims_of_pod
+from app.dra.pod_judge import ClaimJudge
+from app.dra.selection import Selection
 from app.explain.dra import NEWEST_VERSION
 from app.explain.funnel import Objection
+from app.intree.causes import InTreeCause, InTreeRefusal
 from app.intree.checks import NodeSelectorTerm, PodConstraints, read_pod_constraints, refusals, scheduling_gate_refusal
 from app.intree.existing_pods import REQUIRED, ExistingPods, PodAmongOthers, read_pod_among_others
 from app.intree.inter_pod_constraints import InterPodConstraints, inter_pod_constraints_of
@@ -46,7 +51,8 @@ class ClusterSnapshot:
     resources.
     `expected` is the expected demand that the service has learnt. `group_cliques` returns the NVLink domains in which
     other pods of a pod's group run. `unpromised` returns the node promised to a pod, by UID, without that promise.
-    `dra_version` is the version of resource.k8s.io that the cluster serves.
+    `dra_version` is the version of resource.k8s.io that the cluster serves. `devices` are its devices and claims, and
+    `selection` what selectors said of the devices so far.
     """
 
     nodes: Mapping[str, Node]
@@ -60,6 +66,8 @@ class ClusterSnapshot:
     group_cliques: Callable[[Pod], frozenset[str]] = lambda _pod: frozenset()
     unpromised: Callable[[str], Node | None] = lambda _uid: None
     dra_version: str = NEWEST_VERSION
+    devices: ClusterDevices = field(default_factory=ClusterDevices)
+    selection: Selection = field(default_factory=Selection)
 
 
 Groups = Mapping[tuple[Objection, ...], list[str]]
@@ -72,7 +80,7 @@ class ScheduledPod:
 
     `review_result` is what admission makes of it. `pod_constraints` are its constraints on a node. `own` are the same
     without the node affinity that admission wrote into it, since the filters give a better reason for a node which that
-    affinity excludes.
+    affinity excludes. `claims` judges nodes for its ResourceClaims; None where it has none.
     """
 
     document: Mapping[str, Any]
@@ -83,6 +91,7 @@ class ScheduledPod:
     pod_constraints: PodConstraints
     own: PodConstraints
     pod_among_others: PodAmongOthers
+    claims: ClaimJudge | None = None
 
     def pod_objections(self) -> tuple[Objection, ...]:
         """List the objections to the pod itself on any node: admission's reasons, scheduling gates."""
@@ -114,7 +123,9 @@ def scheduled_pod_steps(
     bare = replace(pod_constraints, terms=own.terms)
     demand = scheduler_demand(pod, ruling.demand, snapshot.group_cliques(pod), snapshot.expected)
     among_others = read_pod_among_others(admitted)
-    return ScheduledPod(admitted, pod, result, ruling, demand, pod_constraints, bare, among_others)
+    claims = ClaimJudge(claims_of_pod(pod, admitted, snapshot.devices), snapshot.devices, snapshot.selection)
+    judge = claims if claims.pod_claims.to_allocate or pod.claims else None
+    return ScheduledPod(admitted, pod, result, ruling, demand, pod_constraints, bare, among_others, judge)
 
 
 def without_promise(uid: str, snapshot: ClusterSnapshot) -> ClusterSnapshot:
@@ -215,6 +226,7 @@ class NodeJudge:
             *scheduled_pod.pod_objections(),
             *refusals(scheduled_pod.own, node, used),
             *constraint_refusals,
+            *self._claim_refusals(node),
             *self._filter_reasons(node),
         ]
         return tuple(objections) or refusals(scheduled_pod.pod_constraints, node, used)
@@ -227,6 +239,17 @@ class NodeJudge:
             or self._filter_reasons(node)
             or refusals(scheduled_pod.pod_constraints, node, self._used.get(node.name, NO_REQUESTS))
             or (self._constraints and any(self._constraints.refusals(node)))
+            or self._claim_refusals(node)
+        )
+
+    def _claim_refusals(self, node: Node) -> tuple[InTreeRefusal, ...]:
+        """Judge the pod's ResourceClaims (plugin DynamicResources)."""
+        refusal = self.scheduled_pod.claims.refusal(node) if self.scheduled_pod.claims else None
+        if refusal is None:
+            return ()
+        cause = InTreeCause.DevicesInUse if refusal.passing else InTreeCause.DevicesNotSuitable
+        return (
+            InTreeRefusal(InTreeCause.ClaimNotUsable if refusal.error else cause, refusal.message, (refusal.text,)),
         )
 
     def _filter_reasons(self, node: Node) -> tuple[Reason, ...]:

@@ -46,6 +46,9 @@ class InTreeCause(Enum):
         False,
         "raise maxSkew, or say whenUnsatisfiable: ScheduleAnyway, or make room in other domains",
     )
+    DevicesNotSuitable = Stage.Claims, False, "change the claim's requests, or add nodes with such devices"
+    DevicesInUse = Stage.Claims, True, "wait for pods to end, or ask for fewer devices, or add nodes"
+    ClaimNotUsable = Stage.Claims, False, "mend the claim or its DeviceClass: kube-scheduler gives up on the pod"
     SchedulingGated = Stage.Admission, False, "whoever set the gate must remove it: see spec.schedulingGates"
 
     @property

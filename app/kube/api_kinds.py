@@ -54,6 +54,7 @@ API_KINDS: Mapping[str, APIKind] = {
     "ResourceSlice": APIKind(_DRA_GROUP, _DRA_VERSIONS, "resourceslices"),
     "ResourceClaim": APIKind(_DRA_GROUP, _DRA_VERSIONS, "resourceclaims"),
     "ResourceClaimTemplate": APIKind(_DRA_GROUP, _DRA_VERSIONS, "resourceclaimtemplates"),
+    "DeviceTaintRule": APIKind(_DRA_GROUP, ("v1", "v1beta2", "v1alpha3"), "devicetaintrules"),
     "GPUPolicy": APIKind("gpu-usher.io", ("v1alpha1",), "gpupolicies"),
     "Deployment": APIKind("apps", _V1, "deployments", ours=True),
     "DaemonSet": APIKind("apps", _V1, "daemonsets"),
@@ -72,4 +73,4 @@ API_KINDS: Mapping[str, APIKind] = {
 FLEET = ("Node", "Pod", "Namespace", "RuntimeClass")
 """The kinds of every cluster that describe a fleet."""
 DRA = tuple(name for name, kind in API_KINDS.items() if kind.group == _DRA_GROUP)
-"""The kinds of dynamic resource allocation, which not every cluster serves."""
+"""The kinds of dynamic resource allocation, which not every cluster serves; the last, DeviceTaintRule, only few do."""

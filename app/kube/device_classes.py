@@ -48,6 +48,11 @@ class DeviceClassIndex:
         by_name = families.of_device_class(name) or families.of_device_class(device_class.driver or "")
         return by_name or families.of(device_class.resource or "")
 
+    def may_give_gpus(self, name: str) -> bool:
+        """Tell whether a DeviceClass gives GPUs, or whether that cannot be told; False if it names another driver."""
+        device_class = self._by_name.get(name)
+        return device_class is None or device_class.driver is None or self.family(name) is not None
+
     def serving(self, resource: str) -> str | None:
         """Name the DeviceClass that serves an extended resource; None if there is none.
 

@@ -66,6 +66,14 @@ class PartialContainer(TypedDict, total=False):
     resources: PartialResources
 
 
+class PartialClaimReference(TypedDict, total=False):
+    """One entry of a pod's resourceClaims: the claim or the template that it names."""
+
+    name: str
+    resourceClaimName: str
+    resourceClaimTemplateName: str
+
+
 class PodSpec(TypedDict, total=False):
     """The fields of a Pod's spec that are read."""
 
@@ -75,6 +83,7 @@ class PodSpec(TypedDict, total=False):
     resources: PartialResources | None
     containers: list[PartialContainer] | None
     initContainers: list[PartialContainer] | None
+    resourceClaims: list[PartialClaimReference] | None
 
 
 class PodStatus(TypedDict, total=False):
@@ -185,7 +194,10 @@ class PartialAllocatedDevice(TypedDict, total=False):
     driver: str
     pool: str
     device: str
+    request: str
     adminAccess: bool | None
+    shareID: str | None
+    consumedCapacity: dict[str, Any] | None
 
 
 class AllocatedDevices(TypedDict, total=False):
@@ -198,17 +210,34 @@ class Allocation(TypedDict, total=False):
     """The fields of an allocation that are read."""
 
     devices: AllocatedDevices | None
+    nodeSelector: dict[str, Any] | None
+
+
+class ClaimConsumer(TypedDict, total=False):
+    """A pod that a claim is reserved for."""
+
+    name: str
+    uid: str
 
 
 class ClaimStatus(TypedDict, total=False):
     """The fields of a ResourceClaim's status that are read."""
 
     allocation: Allocation | None
+    reservedFor: list[ClaimConsumer] | None
 
 
-class PartialResourceClaim(PartialObject):
-    """A ResourceClaim with its requests and its allocation."""
+class ClaimMetadata(Metadata, total=False):
+    """Metadata of a ResourceClaim."""
 
+    deletionTimestamp: str | None
+
+
+class PartialResourceClaim(TypedDict):
+    """A ResourceClaim with its requests, its allocation, and the pods that use it."""
+
+    metadata: ClaimMetadata
+    spec: NotRequired[dict[str, Any]]
     status: NotRequired[ClaimStatus | None]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pending pods: GPU pods without a node, each with the few facts that a list of them shows."""
+"""Pending pods: pods without a node that ask for GPUs or claim devices, each with the few facts that a list shows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,17 +13,19 @@ from app.values.json_members import member
 
 @dataclass(frozen=True, slots=True)
 class PendingPod:
-    """A pod that is not bound and requests GPUs.
+    """A pod that is not bound and requests GPUs, or claims devices by DRA.
 
-    `gpu_requests` are pairs of GPU resource and amount. `created` is the creation timestamp as the API server writes
-    it, empty if unknown. `document` is the whole pod where no API server can be asked for it, as in a snapshot or the
-    demo; otherwise it is None.
+    `gpu_requests` are pairs of GPU resource and amount. `claims` are the names of the claims and of the templates that
+    it names, each as (claim, template), of which one is empty. `created` is the creation timestamp as the API server
+    writes it, empty if unknown. `document` is the whole pod where no API server can be asked for it, as in a snapshot
+    or the demo; otherwise it is None.
     """
 
     namespace: str
     name: str
     gpu_requests: tuple[tuple[str, int], ...]
     created: str = ""
+    claims: tuple[tuple[str, str], ...] = ()
     document: Mapping[str, Any] | None = field(default=None, compare=False)
 
     @property
@@ -31,23 +33,37 @@ class PendingPod:
         """The key of the pod, namespace/name."""
         return f"{self.namespace}/{self.name}"
 
+    @property
+    def asks(self) -> str:
+        """What the pod asks for, as a list shows it."""
+        amounts = (f"{amount} × {resource}" for resource, amount in self.gpu_requests)
+        claims = (f"claim {claim}" if claim else f"claim of template {template}" for claim, template in self.claims)
+        return ", ".join((*amounts, *claims))
+
 
 def read_pending_pod(
     document: Mapping[str, Any], knowledge: Knowledge, keep_document: bool = False
 ) -> PendingPod | None:
-    """Read a GPU pod that waits for a node; None for any other pod. With `keep_document` the result holds the document.
+    """Read a pod that waits for a node with GPUs or other devices; None for any other pod.
+
+    With `keep_document` the result holds the document.
 
     Raises MalformedPod, QuantityError.
     """
     spec = member(document, "spec", dict, "") or {}
     status = member(document, "status", dict, "") or {}
-    if spec.get("nodeName") or status.get("phase") in FINISHED or not names_gpus(spec, knowledge):
+    if (
+        spec.get("nodeName")
+        or status.get("phase") in FINISHED
+        or not (spec.get("resourceClaims") or names_gpus(spec, knowledge))
+    ):
         return None
     pod = read_pod(document)
     gpu_requests = gpu_amounts(pod, knowledge.families.of)
     metadata = member(document, "metadata", dict, "") or {}
     timestamp = metadata.get("creationTimestamp")
-    if not gpu_requests:
+    if not (gpu_requests or pod.claims):
         return None
     created = timestamp if isinstance(timestamp, str) else ""
-    return PendingPod(pod.namespace, pod.name, gpu_requests, created, document if keep_document else None)
+    claims = tuple((claim, template) for _, claim, template in pod.claims)
+    return PendingPod(pod.namespace, pod.name, gpu_requests, created, claims, document if keep_document else None)

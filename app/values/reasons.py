@@ -33,6 +33,7 @@ class Stage(Enum):
     Resources = "CPU, memory and pods"
     Volumes = "volumes"
     OtherPods = "other pods"
+    Claims = "devices that are claimed"
     Product = "GPU product"
     Driver = "driver and CUDA"
     Memory = "GPU memory"

@@ -79,7 +79,7 @@ class PendingReasons:
         self.looking = False
 
     def _pending(self) -> list[PendingPod]:
-        pods = sorted(self._backend.state.pending_pods.values(), key=lambda pod: (pod.created or "~", pod.key))
+        pods = sorted(self._backend.state.waiting_pods(), key=lambda pod: (pod.created or "~", pod.key))
         return pods[:MOST_PODS]
 
     def _forget(self, pending: list[PendingPod]) -> None:

@@ -141,11 +141,11 @@ class WebPages:
     async def pending(self, _request: Request) -> Response:
         """List the pending GPU pods, with their primary reasons as far as known."""
         self._reasons.request()
-        pods = self._backend.state.pending_pods
-        rows = pending_rows(pods.values(), self._reasons.reason_by_pod())
+        state = self._backend.state
+        rows = pending_rows(state.waiting_pods(), self._reasons.reason_by_pod())
         return _html("pending.html", here="/pending", live="pending", start=self._start,
                      rows=rows[:ROWS_PER_PAGE], all=len(rows),
-                     missed=pods.missed, looking=self._reasons.looking)  # fmt: skip
+                     missed=state.pending_pods.missed, looking=self._reasons.looking)  # fmt: skip
 
     async def pod(self, request: Request) -> Response:
         """Explain one pod."""

@@ -86,6 +86,11 @@ MEANT: dict[str, dict[str, str]] = {
         "ip-10-0-5-50.ec2.internal": "t4 4 whole or share",
         "ip-10-0-9-90.ec2.internal": "unknown",
     },
+    "gpucluster": {
+        "h100-0": "h100-80gb-hbm3 by DRA",
+        "l4-1": "l4 by DRA",
+        "cpu-0": "unknown",
+    },
     "gke": {
         "gke-prod-l4-0": "l4 2 whole",
         "gke-prod-h100-1": "h100-80gb-hbm3 8 whole",

@@ -124,6 +124,26 @@ def test_pods_of_the_weekday_wait_each_for_a_reason_of_its_own(name: str, cause:
     assert explained.fixes
 
 
+CLAIMING = {
+    "team-a/train-1": ("DevicesInUse", "end pod team-b/notebook, which has gpu-0"),
+    "team-a/long-context": ("DevicesNotSuitable", "request gpu: ask for memory >= 81559Mi instead of >= 141Gi"),
+    "team-b/serve": ("DevicesNotSuitable", "request slice: ask for profile == 1g.10gb instead of == 3g.40gb"),
+}
+
+
+@pytest.mark.parametrize(("name", "cause"), CLAIMING.items())
+def test_pods_of_the_cluster_without_labels_wait_for_devices(name: str, cause: tuple[str, str]) -> None:
+    """S13, F84: they ask only by claims, are on the waiting list, and each has its cause and a change that helps."""
+    pods = {pod.key: pod for pod in state("gpucluster").waiting_pods()}
+    assert pods.keys() == {*CLAIMING, "team-b/classic"}
+    document = pods[name].document
+    assert document is not None
+    explained = finish(explain(document, view(state("gpucluster"), shipped()), live=True))
+
+    assert (explained.unjudged, explained.primary and explained.primary.reason) == ((), cause[0])
+    assert cause[1] in [edit.text for fix in explained.fixes for edit in fix.edits]
+
+
 def test_nvl72_rack_is_one_clique_of_eighteen_nodes() -> None:
     """F54, S15."""
     cliques = [document["metadata"]["labels"].get("nvidia.com/gpu.clique") for document in nodes("dgx")]
@@ -134,7 +154,7 @@ def test_nvl72_rack_is_one_clique_of_eighteen_nodes() -> None:
 
 def test_unknown_fleet_is_refused_with_the_names_there_are(tmp_path: Path) -> None:
     with pytest.raises(
-        BadInput, match="demo fleet: got 'no', wants one of aks, dgx, dra, edge, eks, gke, mig, mixed, sh"
+        BadInput, match="demo fleet: got 'no', wants one of aks, dgx, dra, edge, eks, gke, gpucluster, mig, m"
     ):
         build(Settings(demo=True, demo_fleet="no", certs=tmp_path))
 

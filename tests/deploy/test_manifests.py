@@ -14,7 +14,7 @@ from app.cli.json_schema import conditions_text, exemptions_text
 from app.cluster.files import shipped_policies
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.state import State
-from app.cluster.watched_kinds import core_kinds, dra_kinds, policy_kinds
+from app.cluster.watched_kinds import core_kinds, dra_kinds, policy_kinds, taint_rule_kinds
 from app.doctor.cluster_checks import NEEDED
 from app.kube.api_kinds import API_KINDS, DRA
 from app.telemetry.clock import today
@@ -127,7 +127,8 @@ def test_the_serving_identity_may_read_and_nothing_else(parts: tuple[str, ...], 
 def test_every_watched_kind_is_one_that_the_serving_identity_may_read() -> None:
     """The doctor, RBAC and the watches follow one table."""
     state, book = State(knowledge()), PolicyBook(shipped_policies(), knowledge(), today)
-    watched = {kind.name for kind in (*core_kinds(state, book, "ours"), *dra_kinds(state, "v1"), *policy_kinds(book))}
+    dra = (*dra_kinds(state, "v1"), *taint_rule_kinds(state, "v1"))
+    watched = {kind.name for kind in (*core_kinds(state, book, "ours"), *dra, *policy_kinds(book))}
 
     assert watched == {API_KINDS[kind].plural for kind in (*NEEDED, *DRA, "GPUPolicy")}
 

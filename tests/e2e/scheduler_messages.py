@@ -32,6 +32,7 @@ PLUGINS = (
         InTreeCause.PodAntiAffinityConflict.name,
         InTreeCause.ExistingPodAntiAffinity.name,
     },
+    {InTreeCause.DevicesNotSuitable.name, InTreeCause.DevicesInUse.name},
 )
 """Causes by plugin, in the order of filtering; the scheduler names those of the first plugin that refuses."""
 OURS_ALONE = {code.name for code in Code} - LACKING

@@ -47,7 +47,7 @@ def rows(pending: Iterable[PendingPod], causes: Mapping[PendingPod, PendingCause
         PendingPodRow(
             pod.namespace,
             pod.name,
-            ", ".join(f"{amount} × {resource}" for resource, amount in pod.gpu_requests),
+            pod.asks,
             pod.created,
             causes.get(pod),
         )

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The part of State about DRA: slices, DeviceClasses, claims, templates and taint rules, read in two ways (F135, S13).
+
+What nodes offer and which GPUs a pod claims is read of every object at once, since filters and admission need it. What
+the allocator needs, when a pod with claims is explained, is in `dra`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from app.cluster.claim_index import ClaimIndex
+from app.cluster.device_index import DeviceIndex
+from app.cluster.dra_index import DRAIndex
+from app.dra.claim_reading import read_class, read_resource_claim, read_resource_claim_template, read_taint_rule
+from app.dra.claims import ResourceClaim
+from app.dra.classes import DeviceClass as WholeClass
+from app.dra.devices import PoolSlice
+from app.dra.slice_reading import read_pool_slice
+from app.knowledge.tables import Knowledge
+from app.kube.device_classes import DeviceClassIndex
+from app.kube.pending_pods import PendingPod
+from app.kube.pods import Pod
+from app.kube.resource_claims import Claim, ClaimedDevices, claimed_devices, read_claim, read_claim_template
+from app.kube.resource_slices import DeviceClass, ResourceSlice, read_device_class, read_slice
+
+SliceFacts = tuple[ResourceSlice, PoolSlice]
+ClassFacts = tuple[DeviceClass, WholeClass]
+ClaimFacts = tuple[Claim, ResourceClaim]
+"""An object as filters and admission read it, and as the allocator does."""
+
+
+def read_slice_facts(document: Mapping[str, Any]) -> SliceFacts:
+    """Read a ResourceSlice. Raises MalformedPod, QuantityError."""
+    return read_slice(document), read_pool_slice(document)
+
+
+def read_class_facts(document: Mapping[str, Any]) -> ClassFacts:
+    """Read a DeviceClass. Raises MalformedPod."""
+    return read_device_class(document), read_class(document)
+
+
+def read_claim_facts(document: Mapping[str, Any]) -> ClaimFacts:
+    """Read a ResourceClaim. Raises MalformedPod, QuantityError."""
+    return read_claim(document), read_resource_claim(document)
+
+
+def read_template_facts(document: Mapping[str, Any]) -> ClaimFacts:
+    """Read a ResourceClaimTemplate. Raises MalformedPod, QuantityError."""
+    return read_claim_template(document), read_resource_claim_template(document)
+
+
+class DeviceState(ABC):
+    """Slices, classes, claims and templates as last seen. `put_…` methods read an object, `take_…` take it as read."""
+
+    def __init__(self, knowledge: Knowledge) -> None:
+        self._devices = DeviceIndex(knowledge)
+        self._device_classes = DeviceClassIndex(knowledge.families)
+        self.claims = ClaimIndex()
+        self.claim_templates = ClaimIndex()
+        self.dra = DRAIndex()
+
+    @abstractmethod
+    def _rebuild(self, names: Iterable[str]) -> None:
+        """Rebuild nodes from what was read."""
+
+    @abstractmethod
+    def _update_free(self, names: Iterable[str]) -> None:
+        """Count anew what is free on nodes."""
+
+    def put_slice(self, document: Mapping[str, Any]) -> None:
+        """Add or change a ResourceSlice. Raises MalformedPod, QuantityError."""
+        self.take_slice(read_slice_facts(document))
+
+    def take_slice(self, facts: SliceFacts) -> None:
+        """Add or change a ResourceSlice as read."""
+        self.dra.pools.put(facts[1])
+        self._rebuild(self._devices.put(facts[0]))
+
+    def drop_slice(self, name: str) -> None:
+        """Remove a ResourceSlice."""
+        self.dra.pools.drop(name)
+        self._rebuild(self._devices.drop(name))
+
+    def put_device_class(self, document: Mapping[str, Any]) -> None:
+        """Add or change a DeviceClass, which affects every node with slices. Raises MalformedPod."""
+        self.take_device_class(read_class_facts(document))
+
+    def take_device_class(self, facts: ClassFacts) -> None:
+        """Add or change a DeviceClass as read."""
+        self.dra.put_class(facts[1])
+        if self._device_classes.put(facts[0]):
+            self._rebuild(self._devices.nodes())
+
+    def drop_device_class(self, name: str) -> None:
+        """Remove a DeviceClass."""
+        self.dra.drop_class(name)
+        if self._device_classes.drop(name):
+            self._rebuild(self._devices.nodes())
+
+    def put_claim(self, document: Mapping[str, Any]) -> None:
+        """Add or change a ResourceClaim. Raises MalformedPod, QuantityError."""
+        self.take_claim(read_claim_facts(document))
+
+    def take_claim(self, facts: ClaimFacts) -> None:
+        """Add or change a ResourceClaim as read; it affects the nodes of its devices."""
+        claim = facts[0]
+        self.dra.put_claim(facts[1])
+        self.claims.put(claim)
+        self._update_free(self._devices.allocate(claim.key, claim.devices))
+
+    def drop_claim(self, key: str) -> None:
+        """Remove a ResourceClaim, by namespace/name."""
+        self.dra.drop_claim(key)
+        self.claims.drop(key)
+        self._update_free(self._devices.allocate(key))
+
+    def put_claim_template(self, document: Mapping[str, Any]) -> None:
+        """Add or change a ResourceClaimTemplate. Raises MalformedPod, QuantityError."""
+        self.take_claim_template(read_template_facts(document))
+
+    def take_claim_template(self, facts: ClaimFacts) -> None:
+        """Add or change a ResourceClaimTemplate as read."""
+        self.dra.put_template(facts[1])
+        self.claim_templates.put(facts[0])
+
+    def drop_claim_template(self, key: str) -> None:
+        """Remove a ResourceClaimTemplate, by namespace/name."""
+        self.dra.drop_template(key)
+        self.claim_templates.drop(key)
+
+    def put_taint_rule(self, document: Mapping[str, Any]) -> None:
+        """Add or change a DeviceTaintRule. Raises MalformedPod."""
+        self.dra.put_taint_rule(read_taint_rule(document))
+
+    def may_claim_gpus(self, pod: PendingPod) -> bool:
+        """Tell whether claims of a pod may be for GPUs; False where all are known and of other vendors' drivers."""
+        keys = ((f"{pod.namespace}/{claim}", f"{pod.namespace}/{template}") for claim, template in pod.claims)
+        all_requests = [self.claims.get(claim) or self.claim_templates.get(template) for claim, template in keys]
+        classes = {
+            choice.device_class for requests in all_requests for request in requests or () for choice in request.choices
+        }
+        return None in all_requests or any(map(self._device_classes.may_give_gpus, classes))
+
+    def claimed(self, pod: Pod) -> ClaimedDevices:
+        """Return the GPUs that a pod claims through DRA (S13)."""
+        classes = self._device_classes
+        return claimed_devices(pod, self.claims.get, self.claim_templates.get, classes.family, classes.serving)

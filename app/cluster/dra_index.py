@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the allocator of DRA needs, as last seen. A part of State, from which explanations take copies (F135)."""
+
+from app.dra.allocated import AllocatedDevices
+from app.dra.claims import ResourceClaim
+from app.dra.classes import DeviceClass, DeviceTaintRule
+from app.dra.cluster_devices import ClusterDevices
+from app.dra.pools import PoolIndex
+
+
+class DRAIndex:
+    """Slices by pool, DeviceClasses, claims, templates, DeviceTaintRules, and what is allocated."""
+
+    def __init__(self) -> None:
+        self.pools = PoolIndex()
+        self._allocated = AllocatedDevices()
+        self._classes: dict[str, DeviceClass] = {}
+        self._rules: dict[str, DeviceTaintRule] = {}
+        self._claims: dict[str, ResourceClaim] = {}
+        self._templates: dict[str, ResourceClaim] = {}
+
+    def copy(self) -> ClusterDevices:
+        """Copy everything; the copy is shallow, because what is in it is replaced and never changed."""
+        rules = tuple(rule for _, rule in sorted(self._rules.items()))
+        return ClusterDevices(
+            self.pools.copy(),
+            dict(self._classes),
+            rules,
+            self._allocated.copy(),
+            dict(self._claims),
+            dict(self._templates),
+        )
+
+    def put_class(self, device_class: DeviceClass) -> None:
+        """Add or change a DeviceClass."""
+        self._classes[device_class.name] = device_class
+
+    def drop_class(self, name: str) -> None:
+        """Remove a DeviceClass."""
+        self._classes.pop(name, None)
+
+    def put_claim(self, claim: ResourceClaim) -> None:
+        """Add or change a claim, with what is allocated to it."""
+        self._claims[claim.key] = claim
+        self._allocated.put(claim)
+
+    def drop_claim(self, key: str) -> None:
+        """Remove a claim, by namespace/name."""
+        self._claims.pop(key, None)
+        self._allocated.drop(key)
+
+    def put_template(self, template: ResourceClaim) -> None:
+        """Add or change a template."""
+        self._templates[template.key] = template
+
+    def drop_template(self, key: str) -> None:
+        """Remove a template, by namespace/name."""
+        self._templates.pop(key, None)
+
+    def put_taint_rule(self, rule: DeviceTaintRule) -> None:
+        """Add or change a DeviceTaintRule."""
+        self._rules[rule.name] = rule
+
+    def drop_taint_rule(self, name: str) -> None:
+        """Remove a DeviceTaintRule."""
+        self._rules.pop(name, None)

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads CEL expressions into trees (google/cel-go parser/gen/CEL.g4)."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from app.dra.cel_errors import NotJudged, SelectorError
+from app.dra.cel_literals import read_literal
+from app.dra.cel_macros import MacroError, expand
+from app.dra.cel_syntax import (
+    Call,
+    Identifier,
+    ListOf,
+    Literal,
+    MapOf,
+    Node,
+    Select,
+    Token,
+    syntax_error,
+    tokens,
+)
+
+DEEPEST = 40
+"""Expressions that are nested deeper are not judged; cel-go gives up at 250 (parser.go, maxRecursionDepth)."""
+_BINARY = {
+    **dict.fromkeys(("<", "<=", ">=", ">", "==", "!="), 1),
+    "in": 1,
+    **dict.fromkeys("+-", 2),
+    **dict.fromkeys("*/%", 3),
+}
+_LITERALS = frozenset({"string", "bytes", "float", "uint", "int"})
+_WORDS: dict[str, Any] = {"true": True, "false": False, "null": None}
+_KEYWORDS = frozenset({*_WORDS, "in"})
+_RESERVED = frozenset(
+    {
+        *("as", "break", "const", "continue", "else", "for", "function", "if", "import", "let", "loop", "package"),
+        *("namespace", "return", "var", "void", "while"),
+    }
+)
+"""Names that no variable can have (google/cel-go parser/parser.go, reservedIds)."""
+
+Item = TypeVar("Item")
+
+
+def parse(text: str) -> Node:
+    """Read an expression.
+
+    Raises SelectorError if it is none, and NotJudged if it is nested too deeply.
+    """
+    parser = _Parser(text)
+    node = parser.expression()
+    if parser.token.kind != "end":
+        raise parser.error(f"extraneous input '{parser.token.text}' expecting <EOF>")
+    return node
+
+
+class _Parser:
+    """A parser by recursive descent; `token` is the next one."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens = list(tokens(text))
+        self._index = 0
+        self._depth = 0
+        self.token = self._tokens[0]
+
+    def error(self, message: str) -> SelectorError:
+        return syntax_error(self._text, self.token.start, f"Syntax error: {message}")
+
+    def _next(self) -> Token:
+        taken = self.token
+        if taken.kind != "end":
+            self._index += 1
+            self.token = self._tokens[self._index]
+        return taken
+
+    def _accept(self, *texts: str) -> Token | None:
+        """Take the next token if it is one of these operators."""
+        if self.token.text in texts and self.token.kind in ("operator", "name"):
+            return self._next()
+        return None
+
+    def _expect(self, text: str) -> Token:
+        taken = self._accept(text)
+        if taken is None:
+            raise self.error(f"mismatched input '{self.token.text}' expecting '{text}'")
+        return taken
+
+    def expression(self) -> Node:
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise NotJudged(f"an expression nested over {DEEPEST} deep")
+        node = self._disjunction()
+        if self._accept("?"):
+            then = self._disjunction()
+            self._expect(":")
+            otherwise = self.expression()
+            node = Call(node.start, otherwise.end, "_?_:_", None, (node, then, otherwise))
+        self._depth -= 1
+        return node
+
+    def _disjunction(self) -> Node:
+        return self._chain("||", self._conjunction)
+
+    def _conjunction(self) -> Node:
+        return self._chain("&&", lambda: self._binary(1))
+
+    def _chain(self, operator: str, operand: Callable[[], Node]) -> Node:
+        terms = [operand()]
+        while self._accept(operator):
+            terms.append(operand())
+        return terms[0] if len(terms) == 1 else Call(terms[0].start, terms[-1].end, f"_{operator}_", None, tuple(terms))
+
+    def _binary(self, level: int) -> Node:
+        """Read operators of a level or a higher one, from the left."""
+        if level > 3:
+            return self._unary()
+        node, length = self._binary(level + 1), 0
+        while _BINARY.get(self.token.text) == level and self.token.kind in ("operator", "name"):
+            operator = self._next().text
+            right = self._binary(level + 1)
+            length += 1
+            if length > DEEPEST:
+                raise NotJudged(f"over {DEEPEST} operators in a row")
+            function = "@in" if operator == "in" else f"_{operator}_"
+            node = Call(node.start, right.end, function, None, (node, right))
+        return node
+
+    def _unary(self) -> Node:
+        start, operator, count = self.token, self.token.text, 0
+        if self.token.kind != "operator" or operator not in "!-":
+            return self._member()
+        if operator == "-" and self._tokens[self._index + 1].kind in ("int", "float"):
+            return self._member()
+        while self._accept(operator):
+            count += 1
+        operand = self._member()
+        return operand if count % 2 == 0 else Call(start.start, operand.end, f"{operator}_", None, (operand,))
+
+    def _member(self) -> Node:
+        node, length = self._primary(), 0
+        while opened := self._accept(".", "["):
+            node = self._field(node) if opened.text == "." else self._index_of(node)
+            length += 1
+            if length > DEEPEST:
+                raise NotJudged(f"over {DEEPEST} fields or calls in a row")
+        return node
+
+    def _field(self, operand: Node) -> Node:
+        optional = self._accept("?") is not None
+        name = self._identifier()
+        if not optional and self._accept("("):
+            arguments = self._arguments()
+            return self._call(operand.start, name.text, operand, arguments)
+        return Select(operand.start, name.end, operand, name.text, optional=optional)
+
+    def _index_of(self, operand: Node) -> Node:
+        function = "_[?_]" if self._accept("?") else "_[_]"
+        index = self.expression()
+        return Call(operand.start, self._expect("]").end, function, None, (operand, index))
+
+    def _identifier(self) -> Token:
+        if self.token.kind != "name" or self.token.text in _KEYWORDS:
+            raise self.error(f"mismatched input '{self.token.text}' expecting IDENTIFIER")
+        return self._next()
+
+    def _arguments(self) -> tuple[Node, ...]:
+        return () if self._accept(")") else self._list(self.expression, ")", trailing=False)
+
+    def _list(self, item: Callable[[], Item], closing: str, trailing: bool) -> tuple[Item, ...]:
+        """Read items with commas between them up to a closing bracket; `trailing` allows a comma behind the last."""
+        items: list[Item] = []
+        while True:
+            items.append(item())
+            if self._accept(closing):
+                return tuple(items)
+            self._expect(",")
+            if trailing and self._accept(closing):
+                return tuple(items)
+
+    def _call(self, start: int, function: str, target: Node | None, arguments: tuple[Node, ...]) -> Node:
+        call = Call(start, self._tokens[self._index - 1].end, function, target, arguments)
+        try:
+            return expand(call) or call
+        except MacroError as problem:
+            raise syntax_error(self._text, start, str(problem)) from None
+
+    def _primary(self) -> Node:
+        token = self.token
+        if token.kind in _LITERALS or token.text == "-":
+            return self._literal()
+        if token.text in _WORDS and token.kind == "name":
+            return Literal(token.start, self._next().end, _WORDS[token.text])
+        if self._accept("("):
+            node = self.expression()
+            self._expect(")")
+            return node
+        if self._accept("["):
+            return self._list_literal(token.start)
+        if self._accept("{"):
+            return self._map_literal(token.start)
+        self._accept(".")
+        return self._named(self._identifier())
+
+    def _named(self, name: Token) -> Node:
+        """Read a variable, a function's call, or a message, of which there are none for selectors."""
+        if name.text in _RESERVED:
+            raise syntax_error(self._text, name.start, f"Syntax error: reserved identifier: {name.text}")
+        if self._accept("("):
+            return self._call(name.start, name.text, None, self._arguments())
+        if self.token.text == "{":
+            raise self.error(f"undeclared reference to '{name.text}' (in container '')")
+        return Identifier(name.start, name.end, name.text)
+
+    def _literal(self) -> Node:
+        first = self._next()
+        token = self._next() if first.text == "-" else first
+        kind, text = token.kind, first.text + token.text if token is not first else token.text
+        try:
+            return Literal(first.start, token.end, read_literal(kind, text))
+        except ValueError as problem:
+            raise syntax_error(self._text, first.start, f"invalid {kind} literal: {problem}") from None
+
+    def _list_literal(self, start: int) -> Node:
+        if self._accept(",") and self.token.text != "]":
+            raise self.error("mismatched input expecting ']'")
+        if closing := self._accept("]"):
+            return ListOf(start, closing.end, ())
+        items = self._list(self._optional_item, "]", trailing=True)
+        optional = frozenset(index for index, (_, is_optional) in enumerate(items) if is_optional)
+        return ListOf(start, self._tokens[self._index - 1].end, tuple(node for node, _ in items), optional)
+
+    def _optional_item(self) -> tuple[Node, bool]:
+        optional = self._accept("?") is not None
+        return self.expression(), optional
+
+    def _map_literal(self, start: int) -> Node:
+        if closing := self._accept("}"):
+            return MapOf(start, closing.end, ())
+        entries = self._list(self._entry, "}", trailing=True)
+        return MapOf(start, self._tokens[self._index - 1].end, entries)
+
+    def _entry(self) -> tuple[Node, Node, bool]:
+        key, optional = self._optional_item()
+        self._expect(":")
+        return key, self.expression(), optional

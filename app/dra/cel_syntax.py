@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The syntax tree of CEL, and its tokens (google/cel-go parser/gen/CEL.g4)."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from app.dra.cel_errors import SelectorError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """A node of the tree; `start` and `end` are the offsets of its text. Nodes are equal only to themselves."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Literal(Node):
+    """A number, a string, bytes, a bool or null."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Identifier(Node):
+    """A variable, or a part of the name of a function."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Select(Node):
+    """`operand.field`; `has(operand.field)` if it tests for presence, and `operand.?field` if it is optional."""
+
+    operand: Node
+    field: str
+    presence: bool = False
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call(Node):
+    """A call of a function or of an operator, whose names are those of cel-go, such as `_==_`."""
+
+    function: str
+    target: Node | None
+    arguments: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ListOf(Node):
+    """`[a, ?b]`; `optional` has the indexes of the optional elements."""
+
+    items: tuple[Node, ...]
+    optional: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MapOf(Node):
+    """`{a: b, ?c: d}`; the third item of an entry says that it is optional."""
+
+    entries: tuple[tuple[Node, Node, bool], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fold(Node):
+    """What the macros make: a loop over `sequence` that gives `names` to its elements and accumulates a value.
+
+    cel.bind() is a loop over nothing, whose accumulator is the variable.
+    """
+
+    sequence: Node
+    names: tuple[str, ...]
+    accumulator: str
+    initial: Node
+    condition: Node
+    step: Node
+    result: Node
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unjudged(Node):
+    """Syntax of Kubernetes' CEL that is not evaluated here; `what` names it."""
+
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token: its kind, its text, and the offset of its first character."""
+
+    kind: str
+    text: str
+    start: int
+
+    @property
+    def end(self) -> int:
+        """The offset behind the last character."""
+        return self.start + len(self.text)
+
+
+_QUOTED = r""""{3}(?:\\.|[^\\])*?"{3}|'{3}(?:\\.|[^\\])*?'{3}|"(?:\\.|[^\\"\n\r])*"|'(?:\\.|[^\\'\n\r])*'"""
+_RAW = r"""[rR](?:"{3}.*?"{3}|'{3}.*?'{3}|"[^"\n\r]*"|'[^'\n\r]*')"""
+_TOKENS = re.compile(
+    rf"""(?P<space>[\t\ \r\n\f]+|//[^\n]*)
+    |(?P<bytes>[bB](?:{_RAW}|{_QUOTED}))
+    |(?P<string>{_RAW}|{_QUOTED})
+    |(?P<float>\d+\.\d+(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|\.\d+(?:[eE][+-]?\d+)?)
+    |(?P<uint>(?:0x[0-9a-fA-F]+|\d+)[uU])
+    |(?P<int>0x[0-9a-fA-F]+|\d+)
+    |(?P<name>[A-Za-z_][A-Za-z0-9_]*)
+    |(?P<operator>==|!=|<=|>=|&&|\|\||[-+*/%<>!?:.,()\[\]{{}}])""",
+    re.ASCII | re.DOTALL | re.VERBOSE,
+)
+
+
+def syntax_error(text: str, offset: int, message: str) -> SelectorError:
+    """Make the error of an expression that does not compile, with line and column as cel-go writes them."""
+    line, column = text.count("\n", 0, offset) + 1, offset - (text.rfind("\n", 0, offset) + 1) + 1
+    return SelectorError(f"compilation failed: ERROR: <input>:{line}:{column}: {message}")
+
+
+def tokens(text: str) -> Iterator[Token]:
+    """Cut an expression into tokens; the last has the kind `end`.
+
+    Raises SelectorError.
+    """
+    offset = 0
+    while offset < len(text):
+        match = _TOKENS.match(text, offset)
+        if match is None:
+            raise syntax_error(
+                text, offset, f"Syntax error: token recognition error at: '{text[offset : offset + 10]}'"
+            )
+        offset = match.end()
+        if match.lastgroup != "space":
+            yield Token(match.lastgroup or "", match[0], match.start())
+    yield Token("end", "<EOF>", len(text))

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads ResourceClaims, ResourceClaimTemplates, DeviceClasses and DeviceTaintRules (F135, S13)."""
+
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from sys import intern
+from typing import Any
+
+from app.dra.claims import (
+    EXACT_COUNT,
+    Allocation,
+    ClaimSpec,
+    Constraint,
+    DeviceRequest,
+    DeviceToleration,
+    ResourceClaim,
+    Result,
+)
+from app.dra.classes import DeviceClass, DeviceTaintRule
+from app.dra.devices import NodeSelection
+from app.dra.slice_reading import MOST_ENTRIES, quantity, read_taint
+from app.intree.checks import read_terms
+from app.values.errors import OversizedPod
+from app.values.json_members import member, objects
+
+MOST_REQUESTS = 32
+"""Requests of a claim, constraints of a claim, selectors of a request or class (k8s.io/api resource/v1 types.go
+DeviceRequestsMaxSize, DeviceConstraintsMaxSize, DeviceSelectorsMaxSize)."""
+MOST_ALTERNATIVES = 8
+MOST_TOLERATIONS = 16
+LONGEST_EXPRESSION = 10 << 10
+"""The same file: FirstAvailableDeviceRequestMaxSize, DeviceTolerationsMaxLength, CELSelectorExpressionMaxLength."""
+MOST_RESERVED = 256
+
+
+def read_resource_claim(document: Mapping[str, Any]) -> ResourceClaim:
+    """Read a ResourceClaim.
+
+    Raises MalformedPod, OversizedPod, QuantityError.
+    """
+    metadata = member(document, "metadata", dict, "") or {}
+    status = member(document, "status", dict, "") or {}
+    consumers = (item for _, item in objects(status, "reservedFor", "status.", MOST_RESERVED))
+    return ResourceClaim(
+        key=_key(document),
+        spec=_spec(member(document, "spec", dict, "") or {}, "spec."),
+        allocation=_allocation(member(status, "allocation", dict, "status.")),
+        reserved_for=tuple((str(item.get("uid") or ""), str(item.get("name") or "")) for item in consumers),
+        deleted=metadata.get("deletionTimestamp") is not None,
+    )
+
+
+def read_resource_claim_template(document: Mapping[str, Any]) -> ResourceClaim:
+    """Read a ResourceClaimTemplate, which has the spec of the claim inside its own spec.
+
+    Raises MalformedPod, OversizedPod, QuantityError.
+    """
+    spec = member(document, "spec", dict, "") or {}
+    return ResourceClaim(_key(document), _spec(member(spec, "spec", dict, "spec.") or {}, "spec.spec."))
+
+
+def read_class(document: Mapping[str, Any]) -> DeviceClass:
+    """Read a DeviceClass.
+
+    Raises MalformedPod, OversizedPod.
+    """
+    spec = member(document, "spec", dict, "") or {}
+    return DeviceClass(
+        name=member(member(document, "metadata", dict, "") or {}, "name", str, "metadata.") or "",
+        selectors=tuple(_selectors(spec, "spec.")),
+        extended_resource=member(spec, "extendedResourceName", str, "spec.") or "",
+    )
+
+
+def read_taint_rule(document: Mapping[str, Any]) -> DeviceTaintRule:
+    """Read a DeviceTaintRule.
+
+    Raises MalformedPod.
+    """
+    spec = member(document, "spec", dict, "") or {}
+    selector = member(spec, "deviceSelector", dict, "spec.") or {}
+    driver, pool, device = (
+        member(selector, name, str, "spec.deviceSelector.") for name in ("driver", "pool", "device")
+    )
+    taint = read_taint(member(spec, "taint", dict, "spec.") or {})
+    name = member(member(document, "metadata", dict, "") or {}, "name", str, "metadata.") or ""
+    unknown = bool(selector.keys() - {"driver", "pool", "device"})
+    return DeviceTaintRule(name, taint, driver, pool, device, unknown)
+
+
+def _key(document: Mapping[str, Any]) -> str:
+    metadata = member(document, "metadata", dict, "") or {}
+    name = member(metadata, "name", str, "metadata.") or ""
+    return f"{member(metadata, 'namespace', str, 'metadata.') or 'default'}/{name}"
+
+
+def _spec(spec: Mapping[str, Any], where: str) -> ClaimSpec:
+    devices = member(spec, "devices", dict, where) or {}
+    where += "devices."
+    requests = objects(devices, "requests", where, MOST_REQUESTS)
+    constraints = objects(devices, "constraints", where, MOST_REQUESTS)
+    return ClaimSpec(
+        tuple(tuple(_choices(item, f"{where}requests[{index}].")) for index, item in requests),
+        tuple(_constraint(item, f"{where}constraints[{index}].") for index, item in constraints),
+    )
+
+
+def _choices(item: Mapping[str, Any], where: str) -> Iterator[DeviceRequest]:
+    """Read the alternatives of a request in their order, or the one request that it is."""
+    name = member(item, "name", str, where) or ""
+    alternatives = list(objects(item, "firstAvailable", where, MOST_ALTERNATIVES))
+    for index, choice in alternatives:
+        inside = f"{where}firstAvailable[{index}]."
+        yield _request(choice, f"{name}/{member(choice, 'name', str, inside) or ''}", inside)
+    if not alternatives:
+        exactly = member(item, "exactly", dict, where)
+        yield _request(item, name, where) if exactly is None else _request(exactly, name, f"{where}exactly.")
+
+
+def _request(item: Mapping[str, Any], name: str, where: str) -> DeviceRequest:
+    """Read one request; the API server writes the defaults ExactCount and 1 where they are left out."""
+    count = member(item, "count", int, where)
+    capacity = member(item, "capacity", dict, where)
+    tolerations = objects(item, "tolerations", where, MOST_TOLERATIONS)
+    return DeviceRequest(
+        name=name,
+        device_class=intern(member(item, "deviceClassName", str, where) or ""),
+        selectors=tuple(_selectors(item, where)),
+        mode=member(item, "allocationMode", str, where) or EXACT_COUNT,
+        count=1 if count is None else count,
+        tolerations=tuple(_toleration(toleration) for _, toleration in tolerations),
+        capacity=None if capacity is None else _requested_capacity(capacity, f"{where}capacity."),
+        admin_access=member(item, "adminAccess", bool, where) or False,
+    )
+
+
+def _requested_capacity(capacity: Mapping[str, Any], where: str) -> Mapping[str, Fraction]:
+    requests = member(capacity, "requests", dict, where) or {}
+    if len(requests) > MOST_ENTRIES:
+        raise OversizedPod(f"{where}requests: got {len(requests)} entries, wants at most {MOST_ENTRIES}")
+    return {name: quantity(amount, f"{where}requests[{name[:80]}]") for name, amount in requests.items()}
+
+
+def _selectors(parent: Mapping[str, Any], where: str) -> Iterator[str]:
+    for index, selector in objects(parent, "selectors", where, MOST_REQUESTS):
+        inside = f"{where}selectors[{index}]."
+        cel = member(selector, "cel", dict, inside) or {}
+        expression = member(cel, "expression", str, f"{inside}cel.") or ""
+        if len(expression) > LONGEST_EXPRESSION:
+            raise OversizedPod(f"{inside}cel: got {len(expression)} characters, wants at most {LONGEST_EXPRESSION}")
+        yield intern(expression)
+
+
+def _toleration(item: Mapping[str, Any]) -> DeviceToleration:
+    key, operator, value, effect = (
+        member(item, name, str, "tolerations.") or "" for name in ("key", "operator", "value", "effect")
+    )
+    return DeviceToleration(key, operator or "Equal", value, effect)
+
+
+def _constraint(item: Mapping[str, Any], where: str) -> Constraint:
+    names = tuple(map(str, member(item, "requests", list, where) or ()))
+    distinct = member(item, "distinctAttribute", str, where)
+    return Constraint(distinct or member(item, "matchAttribute", str, where) or "", names, distinct is not None)
+
+
+def _allocation(allocation: Mapping[str, Any] | None) -> Allocation | None:
+    if allocation is None:
+        return None
+    where = "status.allocation."
+    devices = member(allocation, "devices", dict, where) or {}
+    selector = member(allocation, "nodeSelector", dict, where)
+    results = objects(devices, "results", f"{where}devices.")
+    return Allocation(
+        tuple(_result(item, f"{where}devices.results[{index}].") for index, item in results),
+        None if selector is None else NodeSelection(terms=read_terms(selector)),
+    )
+
+
+def _result(item: Mapping[str, Any], where: str) -> Result:
+    """Read one device; it is shared if it has a share ID, whether or not it consumes capacity."""
+    request, driver, pool, device = (
+        intern(member(item, name, str, where) or "") for name in ("request", "driver", "pool", "device")
+    )
+    consumed = member(item, "consumedCapacity", dict, where) or {}
+    amounts = {name: quantity(amount, f"{where}consumedCapacity") for name, amount in consumed.items()}
+    admin_access = member(item, "adminAccess", bool, where) or False
+    return Result(request, (driver, pool, device), admin_access, amounts if item.get("shareID") else None)

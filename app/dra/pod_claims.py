@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The claims of a pod: those it names, those made of templates that it names, and what is in the way of all (S13)."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Any
+
+from app.dra.claims import ClaimSpec, DeviceRequest, ResourceClaim
+from app.dra.cluster_devices import ClusterDevices
+from app.kube.pod_requests import read_amounts
+from app.kube.pods import Pod
+from app.nodes.model import Node
+from app.values.json_members import object_if_any, objects_if_any
+
+
+@dataclass(frozen=True, slots=True)
+class PodClaims:
+    """The claims of a pod in its order, and what else there is to know before a node is looked at.
+
+    `unknown` are the claims and templates that are not known. `in_the_way` says what keeps the pod from every node.
+    `extended` are the requests that kube-scheduler makes itself for extended resources, each with its resource.
+    """
+
+    claims: tuple[ResourceClaim, ...]
+    unknown: tuple[str, ...] = ()
+    in_the_way: str = ""
+    extended: tuple[tuple[str, DeviceRequest], ...] = ()
+
+    @property
+    def to_allocate(self) -> tuple[ResourceClaim, ...]:
+        """The claims that have no devices yet, with the one for extended resources."""
+        return self._to_allocate(self.extended)
+
+    def on(self, node: Node) -> tuple[ResourceClaim, ...]:
+        """Return the claims that have no devices yet on one node, whose device plugin may serve extended resources."""
+        offered = read_amounts(node.allocatable)
+        return self._to_allocate([entry for entry in self.extended if not offered.get(entry[0])])
+
+    def _to_allocate(self, extended: Sequence[tuple[str, DeviceRequest]]) -> tuple[ResourceClaim, ...]:
+        waiting = tuple(claim for claim in self.claims if claim.allocation is None)
+        if not extended:
+            return waiting
+        return (*waiting, ResourceClaim(EXTENDED, ClaimSpec(tuple((request,) for _, request in extended))))
+
+    @property
+    def allocated(self) -> tuple[ResourceClaim, ...]:
+        """The claims that have devices, with which the pod has to be where these are."""
+        return tuple(claim for claim in self.claims if claim.allocation is not None)
+
+
+EXTENDED = "<extended-resources>"
+"""The key of the claim that kube-scheduler makes for extended resources (extendeddynamicresources.go)."""
+
+
+def extended_requests(pod: Pod, cluster: ClusterDevices) -> tuple[tuple[str, DeviceRequest], ...]:
+    """List what kube-scheduler requests for the extended resources that a DeviceClass serves, by resource (KEP-5004).
+
+    Each container that runs beside others has a request of its own; the name says whose it is. Init containers use the
+    devices of these (extendeddynamicresources.go createRequestsAndMappings).
+    """
+    by_name = sorted(cluster.classes, reverse=True)  # the first by name is put last, and counts
+    serving = {cluster.classes[name].extended_resource: name for name in by_name}
+    serving |= {f"{IMPLICIT}{name}": name for name in cluster.classes}
+    running = [one for one in pod.containers if one.list_name != "initContainers" or one.sidecar]
+    names = sorted({name for container in running for name in container.resources() if serving.get(name)})
+    return tuple(
+        (name, DeviceRequest(f"{name.partition('/')[2]} of container {container.name}", serving[name], count=count))
+        for name in names
+        for container in running
+        if (count := ceil(container.requested(name))) > 0
+    )
+
+
+IMPLICIT = "deviceclass.resource.kubernetes.io/"
+"""Before the name of a DeviceClass this is a resource that it always serves (resource/v1 ResourceDeviceClassPrefix)."""
+
+
+def generated_claims(document: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the names of the claims that were made for a pod, by the entries of its resourceClaims."""
+    statuses = objects_if_any(object_if_any(document, "status"), "resourceClaimStatuses")
+    made = {str(one.get("name")): str(one["resourceClaimName"]) for one in statuses if one.get("resourceClaimName")}
+    extended = object_if_any(object_if_any(document, "status"), "extendedResourceClaimStatus").get("resourceClaimName")
+    return {**made, **({EXTENDED: str(extended)} if extended else {})}
+
+
+def claims_of_pod(pod: Pod, document: Mapping[str, Any], cluster: ClusterDevices) -> PodClaims:
+    """Find the claims of a pod. One that is made of a template, and not made yet, is named after the template."""
+    entries = list(_entries(pod, generated_claims(document), cluster))
+    claims = {claim.key: claim for _, claim in entries if claim is not None}
+    unknown = tuple(name for name, claim in entries if claim is None)
+    deleted = next((claim.key for claim in claims.values() if claim.deleted), "")
+    in_the_way = f"ResourceClaim {deleted} is being deleted" if deleted else ""
+    known = tuple(claim for _, claim in entries if claim is not None)
+    return PodClaims(known, unknown, in_the_way, extended_requests(pod, cluster))
+
+
+def _entries(
+    pod: Pod, generated: Mapping[str, str], cluster: ClusterDevices
+) -> Iterator[tuple[str, ResourceClaim | None]]:
+    """List each claim of a pod with its name; two entries of one template are two claims."""
+    seen: set[str] = set()
+    for entry, claim, template in pod.claims:
+        made = claim or generated.get(entry, "")
+        if made and (claim or f"{pod.namespace}/{made}" in cluster.claims):
+            key = f"{pod.namespace}/{made}"
+            if key not in seen:
+                seen.add(key)
+                yield f"ResourceClaim {key}", cluster.claims.get(key)
+        elif template:
+            key = f"{pod.namespace}/{template}"
+            known = cluster.templates.get(key)
+            yield f"ResourceClaimTemplate {key}", known and replace(known, key=f"{key} ({entry})")
+
+
+def released(pod: Pod, document: Mapping[str, Any], cluster: ClusterDevices) -> ClusterDevices:
+    """Return the cluster as it is once a pod is gone: with it go the claims that were made for it."""
+    keys = {f"{pod.namespace}/{name}" for name in generated_claims(document).values()}
+    claims = {key: claim for key, claim in cluster.claims.items() if key not in keys}
+    return replace(cluster, claims=claims, allocated=cluster.allocated.without(keys))

@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The smallest changes of a claim, or of what is allocated, with which a pod's claims get devices (F84, S13).
+
+Each change is proven by the allocator on a node that has nothing else against the pod.
+"""
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import islice
+
+from app.dra.allocator import Outcome, allocate
+from app.dra.attributes import SemanticVersion
+from app.dra.claims import ALL, Constraint, DeviceRequest, DeviceToleration, ResourceClaim
+from app.dra.cluster_devices import ClusterDevices
+from app.dra.devices import Device
+from app.dra.pod_judge import ClaimJudge
+from app.dra.selection import ClaimError, NotJudged
+from app.dra.selectors import Part
+from app.dra.stages import NodeDevices, Stage, StageKind, bottleneck, stages_of
+from app.dra.words import condition, failing_parts, name_of, show_value, value_of
+from app.explain.claim_funnel import holder_names, show_taint
+from app.explain.counterfactual import MOST_FIXES, MOST_FIXES_OF_A_KIND, NODES_AT_ONCE, Fix, FixStep
+from app.explain.survey import Groups
+from app.intree.causes import InTreeRefusal
+from app.nodes.model import Node
+from app.values.reasons import Stage as FunnelStage
+
+NODES_TRIED = 8
+"""Nodes for which changes are thought of, of each group of nodes with the same cause."""
+MOST_PROOFS = 200
+"""Proofs, about 0.1 ms each on a node with eight devices."""
+OTHER_VALUES = 3
+"""Values of an attribute that are proposed in place of one that no device has."""
+
+Claims = tuple[ResourceClaim, ...]
+Apply = Callable[[Claims, ClusterDevices], tuple[Claims, ClusterDevices]]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimChange:
+    """One change; `weight` orders changes, the smallest first. `of` is what it changes: claim or fleet."""
+
+    kind: str
+    text: str
+    weight: int
+    apply: Apply
+    of: str = "claim"
+
+
+def claim_fixes(judge: ClaimJudge, groups: Groups, nodes: Mapping[str, Node]) -> Generator[None, None, tuple[Fix, ...]]:
+    """Search for changes on the nodes that only the claims keep the pod from."""
+    near = [names for objections, names in groups.items() if objections and all(map(is_of_claims, objections))]
+    candidates = [nodes[name] for names in near for name in names]
+    proven: dict[tuple[str, str], tuple[ClaimChange, str]] = {}
+    tried = (nodes[name] for names in near for name in names[:NODES_TRIED])
+    proposals = ((node, change) for node in tried for change in _proposals(judge, node))
+    for node, change in islice(proposals, MOST_PROOFS):
+        if (change.kind, change.text) not in proven and _serves(judge, change, node):
+            proven[change.kind, change.text] = change, node.name
+        yield
+    return (yield from _fixes(judge, sorted(proven.values(), key=lambda entry: entry[0].weight), candidates))
+
+
+def is_of_claims(objection: object) -> bool:
+    """Tell whether an objection is one of the claims."""
+    return isinstance(objection, InTreeRefusal) and objection.cause.stage is FunnelStage.Claims
+
+
+def _fixes(
+    judge: ClaimJudge, changes: Sequence[tuple[ClaimChange, str]], candidates: Sequence[Node]
+) -> Generator[None, None, tuple[Fix, ...]]:
+    shown: list[Fix] = []
+    kinds: dict[str, int] = {}
+    for change, node_name in changes:
+        kinds[change.kind] = kinds.get(change.kind, 0) + 1
+        if len(shown) == MOST_FIXES or kinds[change.kind] > MOST_FIXES_OF_A_KIND:
+            continue
+        opens = 0
+        for index, node in enumerate(candidates):
+            opens += _serves(judge, change, node)
+            if index % NODES_AT_ONCE == 0:
+                yield
+        shown.append(Fix((FixStep(change.kind, change.of, change.text),), node_name, opens))
+    return tuple(shown)
+
+
+def _serves(judge: ClaimJudge, change: ClaimChange, node: Node) -> bool:
+    claims, cluster = change.apply(judge.pod_claims.on(node), judge.cluster)
+    return allocate(claims, node, cluster, judge.selection).outcome is Outcome.ALLOCATED
+
+
+def _proposals(judge: ClaimJudge, node: Node) -> Iterator[ClaimChange]:
+    """Propose changes for each request that is stuck on a node, and for constraints where none is by itself."""
+    devices = NodeDevices(node, judge.cluster, judge.selection)
+    stuck = False
+    for claim in judge.pod_claims.on(node):
+        for request in (request for choices in claim.spec.requests for request in choices):
+            try:
+                stops = list(devices.stops(request))
+            except (ClaimError, NotJudged):
+                yield from _guards(claim, request, list(devices.devices))
+                return
+            index = bottleneck(request, [stop for _, stop in stops])
+            if index is not None:
+                stuck = True
+                yield from _for_request(judge, devices, claim, request, stops, index)
+    if not stuck:
+        yield from _without_constraint(judge.pod_claims.on(node))
+        for claim in judge.pod_claims.on(node):
+            for choices in claim.spec.requests:
+                yield from (change for request in choices for change in _fewer(claim, request, request.count - 1))
+
+
+def _for_request(
+    judge: ClaimJudge,
+    devices: NodeDevices,
+    claim: ResourceClaim,
+    request: DeviceRequest,
+    stops: Sequence[tuple[Device, int]],
+    index: int,
+) -> Iterator[ClaimChange]:
+    stage = stages_of(request)[index]
+    stopped = [device for device, stop in stops if stop == index]
+    left = sum(stop > index for _, stop in stops)
+    yield from _fewer(claim, request, left)
+    if stage.kind is StageKind.SELECTOR:
+        yield from _looser(claim, request, stage, stopped, max(1, request.count - left))
+    elif stage.kind is StageKind.TAINT:
+        yield from _tolerating(devices, claim, request, stopped)
+    elif stage.kind in (StageKind.ALLOCATED, StageKind.CAPACITY, StageKind.COUNTERS):
+        yield from _freeing(judge, devices)
+
+
+def _changed(claim: ResourceClaim, request: DeviceRequest, new: DeviceRequest) -> Apply:
+    def apply(claims: Claims, cluster: ClusterDevices) -> tuple[Claims, ClusterDevices]:
+        changed = replace(claim, spec=claim.spec.with_request(request, new))
+        return tuple(changed if one.key == claim.key else one for one in claims), cluster
+
+    return apply
+
+
+def _fewer(claim: ResourceClaim, request: DeviceRequest, count: int) -> Iterator[ClaimChange]:
+    """Ask for as many devices as there are."""
+    if request.mode != ALL and 0 < count < request.count:
+        text = f"request {request.name}: ask for {count} instead of {request.count}"
+        apply = _changed(claim, request, replace(request, count=count))
+        yield ClaimChange("ask-fewer", text, 30 + request.count - count, apply)
+
+
+def _looser(
+    claim: ResourceClaim, request: DeviceRequest, stage: Stage, devices: Sequence[Device], missing: int
+) -> Iterator[ClaimChange]:
+    """Ask for what devices have in place of one condition that they do not meet, or leave the condition out."""
+    failing = [(device, failing_parts(stage.selector, device)) for device in devices]
+    single = [(parts[0], device) for device, parts in failing if len(parts) == 1]
+    for text in dict.fromkeys(part.text for part, _ in single):
+        parts = [part for part, _ in single if part.text == text]
+        for value in _values(parts, missing):
+            new = _with_value(parts[0], value)
+            if new is not None:
+                words = f"request {request.name}: ask for {name_of(parts[0].facts[0][0])} {new[1]}"
+                yield _reworded(claim, request, stage, text, new[0], f"{words} instead of {parts[0].comparison}", 20)
+        words = f"request {request.name}: leave out {condition(parts[0])}"
+        yield _reworded(claim, request, stage, text, "true", words, 45)
+
+
+def _reworded(
+    claim: ResourceClaim, request: DeviceRequest, stage: Stage, old: str, new: str, words: str, weight: int
+) -> ClaimChange:
+    selectors = tuple(
+        " ".join(expression.split()).replace(old, new, 1) if expression == stage.selector else expression
+        for expression in request.selectors
+    )
+    apply = _changed(claim, request, replace(request, selectors=selectors))
+    return ClaimChange("loosen-selector" if new != "true" else "drop-selector", words, weight, apply)
+
+
+def _values(parts: Sequence[Part], missing: int) -> Iterator[object]:
+    """List the values to ask for: of numbers the one that enough devices reach, of others the most frequent."""
+    comparison = parts[0].comparison
+    values = [value for value in map(value_of, parts) if value is not None]
+    if comparison is None or not values:
+        return
+    if comparison.operator in (">=", "<="):
+        ordered = sorted(values, key=_sort_key, reverse=comparison.operator == ">=")
+        yield ordered[min(missing, len(ordered)) - 1]
+    elif comparison.operator in ("==", "in"):
+        yield from sorted(set(values), key=lambda value: (-values.count(value), str(value)))[:OTHER_VALUES]
+
+
+def _sort_key(value: object) -> tuple[object, ...]:
+    if isinstance(value, SemanticVersion):
+        return tuple(int(field) if field.isdecimal() else -1 for field in value.text.partition("-")[0].split("."))
+    return (value if isinstance(value, int | Fraction) else str(value),)
+
+
+def _with_value(part: Part, value: object) -> tuple[str, str] | None:
+    """Write a condition with another value: as CEL, and as a person reads it; None where it cannot be rewritten."""
+    comparison = part.comparison
+    if comparison is None:
+        return None
+    shown = show_value(value)
+    wanted = comparison.wanted
+    if isinstance(wanted, tuple) and "[" in part.text:
+        start, _, rest = part.text.partition("[")
+        return f"{start}[{shown}]{rest.partition(']')[2]}", f"in [{shown.strip(chr(39))}]"
+    plain = shown.strip("'")
+    old = str(wanted).lower() if isinstance(wanted, bool) else str(wanted)
+    if part.text.count(old) != 1:
+        return None
+    return part.text.replace(old, plain), f"{comparison.operator} {plain}"
+
+
+def _tolerating(
+    devices: NodeDevices, claim: ResourceClaim, request: DeviceRequest, stopped: Sequence[Device]
+) -> Iterator[ClaimChange]:
+    """Tolerate a taint of the devices."""
+    taints = dict.fromkeys(devices.taint(request, device) for device in stopped)
+    for taint in (taint for taint in taints if taint is not None):
+        toleration = DeviceToleration(taint.key, "Equal", taint.value, taint.effect)
+        new = replace(request, tolerations=(*request.tolerations, toleration))
+        text = f"request {request.name}: tolerate {show_taint(taint)}, if the device will do"
+        yield ClaimChange("tolerate-device-taint", text, 40, _changed(claim, request, new))
+
+
+def _freeing(judge: ClaimJudge, devices: NodeDevices) -> Iterator[ClaimChange]:
+    """End a pod that has devices of the node."""
+    holders: dict[str, list[Device]] = {}
+    for device in devices.devices:
+        for key in judge.cluster.allocated.holders(device.id):
+            holders.setdefault(key, []).append(device)
+    for key, held in sorted(holders.items(), key=lambda entry: (len(entry[1]), entry[0])):
+        pods = [name for name in holder_names(judge.cluster, held[0]) if name.startswith("pod ")]
+        names = ", ".join(device.name for device in held)
+        text = f"end {' and '.join(pods)}, which has {names}" if pods else f"delete claim {key}, which has {names}"
+        yield ClaimChange("free-devices", text, 50 + len(held), _released(key), "fleet")
+
+
+def _released(key: str) -> Apply:
+    def apply(claims: Claims, cluster: ClusterDevices) -> tuple[Claims, ClusterDevices]:
+        return claims, replace(cluster, allocated=cluster.allocated.without([key]))
+
+    return apply
+
+
+def _without_constraint(claims: Claims) -> Iterator[ClaimChange]:
+    """Leave out one constraint."""
+    for claim in claims:
+        for constraint in claim.spec.constraints:
+            others = tuple(one for one in claim.spec.constraints if one is not constraint)
+            name = "distinctAttribute" if constraint.distinct else "matchAttribute"
+            text = f"claim {claim.key}: leave out {name} {constraint.attribute}"
+            yield ClaimChange("drop-constraint", text, 35, _constrained(claim, others))
+
+
+def _constrained(claim: ResourceClaim, constraints: tuple[Constraint, ...]) -> Apply:
+    def apply(claims: Claims, cluster: ClusterDevices) -> tuple[Claims, ClusterDevices]:
+        changed = replace(claim, spec=replace(claim.spec, constraints=constraints))
+        return tuple(changed if one.key == claim.key else one for one in claims), cluster
+
+    return apply
+
+
+def _guards(claim: ResourceClaim, request: DeviceRequest, devices: Sequence[Device]) -> Iterator[ClaimChange]:
+    """Ask whether a device has an attribute before it is read, where a selector fails for want of it."""
+    for expression in request.selectors:
+        failed = (part for device in devices for part in failing_parts(expression, device) if part.judgement.error)
+        for part in failed:
+            missing = next((read for read, value in part.facts if value is None and read.name), None)
+            if missing is not None:
+                domain, _, name = missing.name.partition("/")
+                guard = f"has(device.{missing.group}['{domain}'].{name})"
+                stage = Stage(StageKind.SELECTOR, expression)
+                words = f"request {request.name}: test {guard} before {name} is read"
+                yield _reworded(claim, request, stage, part.text, f"{guard} && ({part.text})", words, 10)
+                return

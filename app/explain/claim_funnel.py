@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The funnel of a pod's device requests over the fleet: how many devices are left after each stage, and why (S13)."""
+
+from collections import Counter
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from app.dra.claims import ALL, DeviceRequest
+from app.dra.classes import untolerated
+from app.dra.cluster_devices import ClusterDevices
+from app.dra.devices import Device, DeviceTaint
+from app.dra.pod_judge import ClaimJudge
+from app.dra.selection import ClaimError, NotJudged, shortened
+from app.dra.stages import NodeDevices, Stage, StageKind, stages_of
+from app.dra.words import condition, failing_parts, has_instead, nearest
+from app.nodes.model import Node
+
+NODES_AT_ONCE = 32
+MOST_NAMED = 3
+"""Claims, or taints, that a stage names; others are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStep:
+    """One stage: the devices that are left, and the nodes with enough of them. `detail` says what cut most."""
+
+    stage: str
+    devices: int
+    nodes: int
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFunnel:
+    """One request of a claim, or one alternative, over the fleet."""
+
+    claim: str
+    request: str
+    wants: str
+    steps: tuple[DeviceStep, ...]
+
+
+class _Tally:
+    """What one request makes of the devices of the nodes seen so far."""
+
+    def __init__(self, claim: str, request: DeviceRequest) -> None:
+        self.claim, self.request, self.stages = claim, request, stages_of(request)
+        self.stops: dict[Device, tuple[int, str]] = {}
+        self.nodes = [0] * len(self.stages)
+
+    def add(self, node: str, stops: Iterable[tuple[Device, int]]) -> None:
+        left = [0] * len(self.stages)
+        for device, stop in stops:
+            known = self.stops.get(device)
+            if known is None or known[0] < stop:
+                self.stops[device] = stop, node
+            for index in range(stop):
+                left[index] += 1
+        wanted = 1 if self.request.mode == ALL else self.request.count
+        for index, count in enumerate(left):
+            self.nodes[index] += count >= wanted
+
+    def funnel(self, judge: ClaimJudge) -> RequestFunnel:
+        left, steps = len(self.stops), []
+        for index, stage in enumerate(self.stages):
+            cut = [device for device, (stop, _) in self.stops.items() if stop == index]
+            left -= len(cut)
+            if cut or stage.kind in (StageKind.CLASS, StageKind.SELECTOR):
+                detail = self._detail(stage, cut, judge)
+                steps.append(DeviceStep(stage_text(self.request, stage), left, self.nodes[index], detail))
+        wants = "all devices" if self.request.mode == ALL else f"{self.request.count}"
+        text = f"{wants} of DeviceClass {self.request.device_class}"
+        return RequestFunnel(self.claim, self.request.name, text, tuple(steps))
+
+    def _detail(self, stage: Stage, cut: Sequence[Device], judge: ClaimJudge) -> str:
+        if stage.kind is StageKind.SELECTOR and (device := nearest(stage.selector, cut)) is not None:
+            parts = failing_parts(stage.selector, device)
+            facts = "; ".join(f"wants {condition(part)}, and {has_instead(part)}" for part in parts)
+            return f"nearest is {device.name} of {self.stops[device][1]}: {facts}"
+        if stage.kind is StageKind.TAINT:
+            taints = Counter(str(untolerated_taint(judge, self.request, device)) for device in cut)
+            return ", ".join(f"{taint} on {count}" for taint, count in taints.most_common(MOST_NAMED))
+        if stage.kind in (StageKind.ALLOCATED, StageKind.CAPACITY):
+            return holders_text(judge, cut)
+        return ""
+
+
+def untolerated_taint(judge: ClaimJudge, request: DeviceRequest, device: Device) -> str:
+    """Write the taint that keeps a device from a request."""
+    taint = untolerated(device, judge.cluster.taint_rules, request.tolerations)
+    return "" if taint is None else show_taint(taint)
+
+
+def show_taint(taint: DeviceTaint) -> str:
+    """Write a taint as kubectl does: key=value:effect."""
+    return f"{taint.key}{f'={taint.value}' if taint.value else ''}:{taint.effect}"
+
+
+def holder_names(cluster: ClusterDevices, device: Device) -> tuple[str, ...]:
+    """Name the pods that have a device, by namespace/name; a claim that no pod uses by its own."""
+    names: list[str] = []
+    for key in cluster.allocated.holders(device.id):
+        claim = cluster.allocated.claim(key)
+        namespace = key.partition("/")[0]
+        pods = [f"pod {namespace}/{name}" for _, name in (claim.reserved_for if claim else ())]
+        names += pods or [f"claim {key}"]
+    return tuple(names)
+
+
+def holders_text(judge: ClaimJudge, devices: Sequence[Device]) -> str:
+    """Name the pods that have devices, those with most of them first; a claim that no pod uses by its own name."""
+    holders = Counter(holder for device in devices for holder in holder_names(judge.cluster, device))
+    named = [f"{count} of {holder}" for holder, count in holders.most_common(MOST_NAMED)]
+    more = len(holders) - len(named)
+    return ", ".join(named) + (f" and {more} more" if more else "")
+
+
+def stage_text(request: DeviceRequest, stage: Stage) -> str:
+    """Name a stage for a person."""
+    if stage.kind is StageKind.CLASS:
+        return f"of DeviceClass {request.device_class}"
+    return shortened(stage.selector) if stage.kind is StageKind.SELECTOR else stage.kind.value
+
+
+def funnels(judge: ClaimJudge, nodes: Mapping[str, Node]) -> Generator[None, None, tuple[RequestFunnel, ...]]:
+    """Count the devices of the fleet for each request of the claims that have none yet; empty if that fails."""
+    tallies = [
+        _Tally(claim.key, request)
+        for claim in judge.pod_claims.to_allocate
+        for choices in claim.spec.requests
+        for request in choices
+    ]
+    for index, (name, node) in enumerate(nodes.items()):
+        devices = NodeDevices(node, judge.cluster, judge.selection)
+        try:
+            for tally in tallies:
+                tally.add(name, devices.stops(tally.request))
+        except (ClaimError, NotJudged):
+            return ()
+        if index % NODES_AT_ONCE == 0:
+            yield
+    return tuple(tally.funnel(judge) for tally in tallies)

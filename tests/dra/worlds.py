@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builders of slices, claims and DeviceClasses as documents of resource.k8s.io/v1, and a tiny stand-in for CEL."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from app.dra.allocated import AllocatedDevices
+from app.dra.allocator import Verdict, allocate
+from app.dra.attributes import Attribute
+from app.dra.claim_reading import read_class, read_resource_claim, read_taint_rule
+from app.dra.cluster_devices import ClusterDevices
+from app.dra.devices import Device
+from app.dra.pools import PoolIndex
+from app.dra.selection import ClaimError, DeviceTest, NotJudged, Selection
+from app.dra.slice_reading import read_pool_slice
+from tests.builders import node
+
+Document = dict[str, Any]
+DRIVER = "gpu.example.com"
+
+
+def device(name: str, attributes: Mapping[str, Any] | None = None, **body: Any) -> Document:
+    """Write a device with attributes of plain values: text, integers and booleans."""
+    kinds = {str: "string", int: "int", bool: "bool"}
+    typed = {
+        key: value if isinstance(value, dict) else {kinds[type(value)]: value}
+        for key, value in (attributes or {}).items()
+    }
+    return {"name": name, "attributes": typed, **body}
+
+
+def slice_document(name: str, devices: Iterable[Document] = (), **spec: Any) -> Document:
+    """Write a slice, of the pool and the node n unless told otherwise."""
+    pool = {"name": "n", "generation": 1, "resourceSliceCount": 1, **spec.pop("pool", {})}
+    where = {"nodeName": "n"} if not spec.keys() & {"nodeName", "allNodes", "nodeSelector"} else {}
+    if spec.get("perDeviceNodeSelection"):
+        where = {}
+    devices = list(devices)
+    body = {"devices": devices} if devices else {}
+    return {"metadata": {"name": name}, "spec": {"driver": DRIVER, "pool": pool, **where, **body, **spec}}
+
+
+def request(name: str = "gpu", **exactly: Any) -> Document:
+    """Write a request for devices of the class `any`; `selectors` are expressions."""
+    return {"name": name, "exactly": body(**exactly)}
+
+
+def body(**fields: Any) -> Document:
+    """Write the fields of a request; `selectors` are expressions."""
+    selectors = [{"cel": {"expression": expression}} for expression in fields.pop("selectors", ())]
+    capacity = {"capacity": {"requests": fields.pop("capacity")}} if "capacity" in fields else {}
+    return {"deviceClassName": "any", **fields, **capacity, **({"selectors": selectors} if selectors else {})}
+
+
+def claim_document(name: str, *requests: Document, constraints: Sequence[Document] = (), **more: Any) -> Document:
+    """Write a claim of the namespace default."""
+    devices = {"requests": list(requests), "constraints": list(constraints)}
+    return {"metadata": {"namespace": "default", "name": name}, "spec": {"devices": devices}, **more}
+
+
+def allocated_document(name: str, *devices: str, **result: Any) -> Document:
+    """Write a claim that has devices of the pool n."""
+    results = [{"request": "gpu", "driver": DRIVER, "pool": "n", "device": one, **result} for one in devices]
+    return claim_document(name, request(), status={"allocation": {"devices": {"results": results}}})
+
+
+def class_document(name: str = "any", *expressions: str) -> Document:
+    """Write a DeviceClass."""
+    return {
+        "metadata": {"name": name},
+        "spec": {"selectors": [{"cel": {"expression": expression}} for expression in expressions]},
+    }
+
+
+def cluster(
+    slices: Iterable[Document],
+    claims: Iterable[Document] = (),
+    classes: Iterable[Document] = (class_document(),),
+    rules: Iterable[Document] = (),
+) -> ClusterDevices:
+    """Read the facts of a cluster from documents."""
+    device_classes = map(read_class, classes)
+    return ClusterDevices(
+        PoolIndex(map(read_pool_slice, slices)),
+        {device_class.name: device_class for device_class in device_classes},
+        tuple(map(read_taint_rule, rules)),
+        AllocatedDevices(map(read_resource_claim, claims)),
+    )
+
+
+def decide(facts: ClusterDevices, *claims: Document, name: str = "n", **node_facts: Any) -> Verdict:
+    """Ask the allocator what claims get on a node."""
+    return allocate(
+        [read_resource_claim(claim) for claim in claims], node(name, **node_facts), facts, Selection(tiny_selector)
+    )
+
+
+def devices_of(verdict: Verdict) -> list[str]:
+    """Name the devices of a verdict."""
+    return [granted.device.name for granted in verdict.devices]
+
+
+def tiny_selector(expression: str) -> DeviceTest:
+    """Compile an expression of the form `model == a`, `slots >= 2`, `error`, `unknown`."""
+    if expression == "unknown":
+        raise NotJudged("unknown: not read here")
+    if expression == "error":
+        return fail
+    match = re.fullmatch(r"(\w+) (==|>=) (\w+)", expression)
+    if match is None:
+        raise ClaimError(f"{expression}: no expression")
+    name, operator, wanted = match.groups()
+
+    def test(one: Device) -> bool:
+        value: Attribute | None = one.attributes.get(f"{one.driver}/{name}")
+        return str(value) == wanted if operator == "==" else isinstance(value, int) and value >= int(wanted)
+
+    return test
+
+
+def fail(_device: Device) -> bool:
+    raise ClaimError("no such key")

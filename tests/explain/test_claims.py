@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`explain` says why ResourceClaims get no devices, in words, and which smallest change helps (S13, F84)."""
+
+from typing import Any
+
+import pytest
+
+from app.cluster.snapshot import fill
+from app.cluster.state import State
+from app.cluster.view import view
+from app.explain.explanation import Explanation
+from app.explain.pending_pod import explain
+from app.values.steps import finish
+from tests.builders import knowledge, node_document, pod, shipped
+from tests.dra.worlds import DRIVER, allocated_document, class_document, device, request, slice_document
+
+Document = dict[str, Any]
+MEMORY = f"device.capacity['{DRIVER}'].memory.compareTo(quantity('80Gi')) >= 0"
+PROFILE = f"device.attributes['{DRIVER}'].profile == '3g.40gb'"
+
+
+def gpu(name: str, memory: str = "40Gi", **more: Any) -> Document:
+    return device(name, {"profile": "1g.10gb", "numa": 0}, capacity={"memory": {"value": memory}}, **more)
+
+
+def template(*requests: Document, constraints: tuple[Document, ...] = ()) -> Document:
+    devices = {"requests": list(requests), "constraints": list(constraints)}
+    return {"kind": "ResourceClaimTemplate", "metadata": {"namespace": "default", "name": "t"},
+            "spec": {"spec": {"devices": devices}}}  # fmt: skip
+
+
+def explained(asked: Document, *objects: Document, document: Document | None = None) -> Explanation:
+    """Explain a pod with one claim of a template on a cluster of the nodes n and m."""
+    state = State(knowledge())
+    nodes = [{"kind": "Node", **node_document(name, None, None, {})} for name in ("n", "m")]
+    classes = [{"kind": "DeviceClass", **class_document("any", f"device.driver == '{DRIVER}'")}]
+    fill(state, [*nodes, *classes, asked, *objects])
+    waiting = document or pod({"name": "main", "image": "train:1"}, resourceClaims=[
+        {"name": "gpus", "resourceClaimTemplateName": "t"}])  # fmt: skip
+    waiting["metadata"]["namespace"] = "default"
+    return finish(explain(waiting, view(state, shipped())))
+
+
+def slices(*devices: Document) -> Document:
+    return {**slice_document("s", devices), "kind": "ResourceSlice"}
+
+
+def texts(explanation: Explanation) -> list[str]:
+    return [fix.edits[0].text for fix in explanation.fixes]
+
+
+def test_a_claim_that_gets_its_devices_is_judged_and_fits() -> None:
+    explanation = explained(template(request(count=2)), slices(gpu("a"), gpu("b")))
+    assert (explanation.fits, explanation.unjudged) == (1, ())
+
+
+def test_a_comparison_that_no_device_meets_is_named_with_the_nearest_device_and_loosened() -> None:
+    explanation = explained(template(request(selectors=[MEMORY])), slices(gpu("a"), gpu("b", "64Gi")))
+    assert explanation.primary is not None
+    assert explanation.primary.message == "cannot allocate all claims: request gpu: wants a device with memory >= 80Gi"
+    (funnel,) = explanation.devices
+    assert [(step.devices, step.nodes) for step in funnel.steps] == [(2, 1), (0, 0)]
+    assert funnel.steps[1].detail == "nearest is b of n: wants memory >= 80Gi, and memory 64Gi"
+    assert texts(explanation)[0] == "request gpu: ask for memory >= 64Gi instead of >= 80Gi"
+    assert (explanation.fixes[0].node, explanation.fixes[0].opens) == ("n", 1)
+
+
+def test_another_profile_that_the_node_has_is_proposed() -> None:
+    explanation = explained(template(request(selectors=[PROFILE])), slices(gpu("a")))
+    assert texts(explanation)[0] == "request gpu: ask for profile == 1g.10gb instead of == 3g.40gb"
+
+
+def test_fewer_devices_are_proposed_where_some_are_there() -> None:
+    explanation = explained(template(request(count=3)), slices(gpu("a"), gpu("b")))
+    assert "request gpu: ask for 2 instead of 3" in texts(explanation)
+
+
+def test_a_taint_is_named_and_its_toleration_proposed() -> None:
+    taint = {"key": "xid", "value": "79", "effect": "NoSchedule"}
+    explanation = explained(template(request()), slices(gpu("a", taints=[taint])))
+    assert explanation.primary is not None
+    assert (
+        explanation.primary.message
+        == "cannot allocate all claims: request gpu: wants a device, and those selected are tainted"
+    )
+    assert explanation.devices[0].steps[-1].detail == "xid=79:NoSchedule on 1"
+    assert texts(explanation) == ["request gpu: tolerate xid=79:NoSchedule, if the device will do"]
+
+
+def test_the_pod_that_has_the_device_is_named_and_would_have_to_end() -> None:
+    held = allocated_document("x", "a")
+    held["status"]["reservedFor"] = [{"resource": "pods", "name": "train-0", "uid": "1"}]
+    explanation = explained(template(request()), slices(gpu("a")), {**held, "kind": "ResourceClaim"})
+    assert explanation.primary is not None
+    assert (explanation.primary.reason, explanation.devices[0].steps[-1].detail) == (
+        "DevicesInUse",
+        "1 of pod default/train-0",
+    )
+    assert texts(explanation) == ["end pod default/train-0, which has a"]
+
+
+def test_a_constraint_is_the_cause_only_where_each_request_could_be_served() -> None:
+    other = device("b", {"profile": "1g.10gb", "numa": 1}, capacity={"memory": {"value": "40Gi"}})
+    same = {"matchAttribute": f"{DRIVER}/numa"}
+    explanation = explained(template(request(count=2), constraints=(same,)), slices(gpu("a"), other))
+    assert explanation.primary is not None
+    assert (
+        explanation.primary.message
+        == "cannot allocate all claims: no set of devices serves all requests with the same numa for all of them"
+    )
+    assert f"claim default/t (gpus): leave out matchAttribute {DRIVER}/numa" in texts(explanation)
+
+
+def test_a_selector_that_reads_an_attribute_some_device_lacks_fails_the_pod_everywhere() -> None:
+    """kube-scheduler gives up on the pod although another device would do."""
+    bare = device("0", {})
+    explanation = explained(
+        template(request(selectors=[PROFILE.replace("3g.40gb", "1g.10gb")])), slices(bare, gpu("a"))
+    )
+    assert (explanation.fits, explanation.primary and explanation.primary.reason) == (0, "ClaimNotUsable")
+    guard = f"has(device.attributes['{DRIVER}'].profile)"
+    assert texts(explanation)[0] == f"request gpu: test {guard} before profile is read"
+
+
+def test_a_claim_with_devices_keeps_the_pod_where_they_are() -> None:
+    held = allocated_document("x", "a")
+    held["status"]["allocation"]["nodeSelector"] = {"nodeSelectorTerms": [{"matchFields": [
+        {"key": "metadata.name", "operator": "In", "values": ["n"]}]}]}  # fmt: skip
+    waiting = pod({"name": "main", "image": "train:1"}, resourceClaims=[{"name": "gpus", "resourceClaimName": "x"}])
+    explanation = explained(template(request()), slices(gpu("a")), {**held, "kind": "ResourceClaim"}, document=waiting)
+    assert explanation.fits == 1
+    assert [refused.message for refused in explanation.in_tree] == [
+        "resourceclaim not available on the node: claim default/x has its devices on another node"
+    ]
+
+
+@pytest.mark.parametrize("named", [{"resourceClaimName": "none"}, {"resourceClaimTemplateName": "none"}])
+def test_a_claim_that_is_not_known_is_not_judged(named: dict[str, str]) -> None:
+    waiting = pod({"name": "main", "image": "train:1"}, resourceClaims=[{"name": "gpus", **named}])
+    explanation = explained(template(request()), slices(gpu("a")), document=waiting)
+    assert (explanation.fits, explanation.unjudged) == (2, ("resourceClaims",))
+
+
+def test_extended_resources_that_a_device_class_serves_are_judged_where_no_device_plugin_offers_them() -> None:
+    """KEP-5004: kube-scheduler makes a claim for them, with a request for each container."""
+    served = {"kind": "DeviceClass", **class_document("any", f"device.driver == '{DRIVER}'")}
+    served["spec"]["extendedResourceName"] = "nvidia.com/gpu"
+    for asked, fits in ((1, 1), (2, 1), (3, 0)):
+        limits = {"limits": {"nvidia.com/gpu": str(asked)}}
+        waiting = pod({"name": "main", "image": "train:1", "resources": limits})
+        explanation = explained(template(request()), slices(gpu("a"), gpu("b")), served, document=waiting)
+        assert explanation.unjudged == ()
+        verdicts = [refused.message for refused in explanation.in_tree]
+        named = "cannot allocate all claims: request gpu of container main: wants 3 devices"
+        assert any(verdict.startswith(named) for verdict in verdicts) == (fits == 0)
