@@ -2,8 +2,9 @@
 """CEL selectors of devices, evaluated as kube-scheduler does (F135).
 
 Selectors are those of a DeviceClass and of the requests of a ResourceClaim. The rules are those of kubernetes
-staging/src/k8s.io/dynamic-resource-allocation/cel/compile.go and of google/cel-go 0.26, for Kubernetes 1.36; that the
-answers are the same is tested against Kubernetes' own code (tests/dra/test_selectors_go.py, docs/decisions/0037).
+staging/src/k8s.io/dynamic-resource-allocation/cel/compile.go and of google/cel-go 0.26, for Kubernetes 1.36. That the
+answers are the same is tested against Kubernetes' own code (tests/dra/test_selectors_go.py), and why we have an
+evaluator of our own is in docs/decisions/0037-evaluate-device-selectors-by-an-evaluator-of-our-own.md.
 """
 
 from dataclasses import dataclass, replace
@@ -32,11 +33,11 @@ _KEPT = 4096
 class Judgement:
     """What a selector says of a device; exactly one of the three is not None.
 
-    `error` is why the evaluation fails, as for an attribute that the device does not have. kube-scheduler then gives up
-    on the pod for the node whose devices it looks at, and on the whole pod if a PreFilter looks: Filter returns the
-    error as a status that no other device or node makes good (kubernetes pkg/scheduler/framework/plugins/
-    dynamicresources/dynamicresources.go, Filter; structured/internal/stable/allocator_stable.go, selectorsMatch).
-    `not_judged` is what keeps us from evaluating the selector here, though Kubernetes does.
+    `error` is why the evaluation fails, as for an attribute that the device does not have. kube-scheduler then aborts
+    the attempt to schedule the pod and tries it again later; devices and nodes that would do are not looked at (the
+    error of the allocator is no ErrFailedAllocationOnNode: kubernetes staging/src/k8s.io/dynamic-resource-allocation/
+    structured/internal/stable/allocator_stable.go, selectorsMatch; pkg/scheduler/framework/plugins/dynamicresources/
+    dynamicresources.go, Filter). `not_judged` is what keeps us from evaluating the selector, though Kubernetes does.
     """
 
     matches: bool | None = None
