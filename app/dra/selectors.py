@@ -90,6 +90,8 @@ class _Condition:
             return Judgement(error=str(problem))
         except NotJudged as problem:
             return Judgement(not_judged=str(problem))
+        except UnicodeError:
+            return Judgement(not_judged="a text that is no Unicode")
         if type(result) is not bool:
             return Judgement(error="CEL result could not be converted to bool")
         return _MATCHES if result else _DIFFERS
@@ -141,9 +143,9 @@ def compile_selector(expression: str) -> Selector:
 
     Raises SelectorError for what kube-apiserver refuses, with words like its own.
     """
-    if len(expression.encode()) > LONGEST:
-        raise SelectorError(f"Too long: may not be more than {LONGEST} bytes")
     try:
+        if len(expression.encode()) > LONGEST:
+            raise SelectorError(f"Too long: may not be more than {LONGEST} bytes")
         root = parse(expression)
         checker = Checker(expression)
         checker.check(root)
@@ -152,8 +154,8 @@ def compile_selector(expression: str) -> Selector:
         compiled = tuple((_text(expression, part), _compile(part, checker), read_comparison(part)) for part in parts)
     except NotJudged as problem:
         return Selector(expression, *_unjudged(expression, str(problem)))
-    except RecursionError:
-        return Selector(expression, *_unjudged(expression, "an expression nested so deeply"))
+    except UnicodeError:
+        raise SelectorError("the selector is no Unicode text") from None
     return Selector(expression, condition, compiled)
 
 

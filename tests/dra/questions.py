@@ -23,7 +23,7 @@ DEVICES = 6
 
 def make_selector(chance: random.Random, lists: bool = False) -> str:
     """Make a selector at random; `lists` asks about lists of values as well."""
-    maker = Maker(chance, lists)
+    maker = Maker(chance)
     if lists and chance.random() < 0.5:
         kind = chance.choice(tuple(ATTRIBUTES))
         attribute, value = maker.attribute(kind), maker.value(kind, 1)
