@@ -39,8 +39,6 @@ def lookup(container: Any, field: Any) -> Any:
 def optional_lookup(container: Any, field: Any) -> Optional:
     """Look up a field that may not be there."""
     if isinstance(container, Optional):
-        if container.value is None:
-            return NONE
         container = container.value
     present, value = find(container, field)
     return Optional(value) if present else NONE

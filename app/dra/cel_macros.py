@@ -12,7 +12,6 @@ from app.dra.cel_syntax import Call, Fold, Identifier, ListOf, Literal, Node, Se
 
 RESULT = "@result"
 UNUSED = "#unused"
-Arguments = tuple[Node, ...]
 
 
 class MacroError(SelectorError):

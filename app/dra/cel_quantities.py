@@ -95,7 +95,7 @@ def read_quantity(amount: str | Fraction) -> Quantity:
     if match is None or not amount:
         if len(amount) > 200:
             raise NotJudged("a quantity of over 200 characters")
-        raise EvaluationError("quantities must match the regular expression of k8s.io/apimachinery: " + amount[:80])
+        raise EvaluationError(f"quantities must match the regular expression of k8s.io/apimachinery: {amount[:80]!r}")
     sign, whole, decimals = match[1], match[2].lstrip("0") or "0", match[3] or ""
     negative = -1 if sign == "-" else 1
     digits = int(whole + decimals) * negative

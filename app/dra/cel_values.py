@@ -63,16 +63,15 @@ def parse_semver(text: str) -> Semver:
     match = _SEMVER.fullmatch(text)
     if match is None:
         raise EvaluationError(f"invalid semantic version: {text[:80]!r}")
-    numbers = [int(number) for number in match.groups()[:3]]
     parts = match[4].split(".") if match[4] else []
     build = match[5].split(".") if match[5] else []
     numeric = [part for part in parts if part.isdecimal()]
     if not all(parts) or not all(build) or any(len(part) > 1 and part[0] == "0" for part in numeric):
         raise EvaluationError(f"invalid semantic version: {text[:80]!r}")
-    if max([*numbers, *map(int, numeric)]) > UINT_MAX:
+    if any(len(digits) > 20 or int(digits) > UINT_MAX for digits in (*match.groups()[:3], *numeric)):
         raise EvaluationError(f"semantic version out of range: {text[:80]!r}")
     before = tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts)
-    return Semver(numbers[0], numbers[1], numbers[2], before, text)
+    return Semver(int(match[1]), int(match[2]), int(match[3]), before, text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,9 @@
 """CEL selectors of devices, evaluated as kube-scheduler does (F135).
 
 Selectors are those of a DeviceClass and of the requests of a ResourceClaim. The rules are those of kubernetes
-staging/src/k8s.io/dynamic-resource-allocation/cel/compile.go and of google/cel-go 0.26, for Kubernetes 1.36; that the
-answers are the same is tested against Kubernetes' own code (tests/dra/test_selectors_go.py, docs/decisions/0037).
+staging/src/k8s.io/dynamic-resource-allocation/cel/compile.go and of google/cel-go 0.26, for Kubernetes 1.36. That the
+answers are the same is tested against Kubernetes' own code (tests/dra/test_selectors_go.py), and why we have an
+evaluator of our own is in docs/decisions/0037-evaluate-device-selectors-by-an-evaluator-of-our-own.md.
 """
 
 from dataclasses import dataclass, replace
@@ -32,11 +33,11 @@ _KEPT = 4096
 class Judgement:
     """What a selector says of a device; exactly one of the three is not None.
 
-    `error` is why the evaluation fails, as for an attribute that the device does not have. kube-scheduler then gives up
-    on the pod for the node whose devices it looks at, and on the whole pod if a PreFilter looks: Filter returns the
-    error as a status that no other device or node makes good (kubernetes pkg/scheduler/framework/plugins/
-    dynamicresources/dynamicresources.go, Filter; structured/internal/stable/allocator_stable.go, selectorsMatch).
-    `not_judged` is what keeps us from evaluating the selector here, though Kubernetes does.
+    `error` is why the evaluation fails, as for an attribute that the device does not have. kube-scheduler then aborts
+    the attempt to schedule the pod and tries it again later; devices and nodes that would do are not looked at (the
+    error of the allocator is no ErrFailedAllocationOnNode: kubernetes staging/src/k8s.io/dynamic-resource-allocation/
+    structured/internal/stable/allocator_stable.go, selectorsMatch; pkg/scheduler/framework/plugins/dynamicresources/
+    dynamicresources.go, Filter). `not_judged` is what keeps us from evaluating the selector, though Kubernetes does.
     """
 
     matches: bool | None = None
@@ -89,6 +90,8 @@ class _Condition:
             return Judgement(error=str(problem))
         except NotJudged as problem:
             return Judgement(not_judged=str(problem))
+        except UnicodeError:
+            return Judgement(not_judged="a text that is no Unicode")
         if type(result) is not bool:
             return Judgement(error="CEL result could not be converted to bool")
         return _MATCHES if result else _DIFFERS
@@ -140,9 +143,9 @@ def compile_selector(expression: str) -> Selector:
 
     Raises SelectorError for what kube-apiserver refuses, with words like its own.
     """
-    if len(expression.encode()) > LONGEST:
-        raise SelectorError(f"Too long: may not be more than {LONGEST} bytes")
     try:
+        if len(expression.encode()) > LONGEST:
+            raise SelectorError(f"Too long: may not be more than {LONGEST} bytes")
         root = parse(expression)
         checker = Checker(expression)
         checker.check(root)
@@ -151,8 +154,8 @@ def compile_selector(expression: str) -> Selector:
         compiled = tuple((_text(expression, part), _compile(part, checker), read_comparison(part)) for part in parts)
     except NotJudged as problem:
         return Selector(expression, *_unjudged(expression, str(problem)))
-    except RecursionError:
-        return Selector(expression, *_unjudged(expression, "an expression nested so deeply"))
+    except UnicodeError:
+        raise SelectorError("the selector is no Unicode text") from None
     return Selector(expression, condition, compiled)
 
 

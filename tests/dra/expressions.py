@@ -33,9 +33,8 @@ ORDERS = ("<", "<=", ">", ">=", "==", "!=")
 class Maker:
     """Makes one expression; `names` are the variables of the macros around, by their type."""
 
-    def __init__(self, chance: random.Random, lists: bool = False) -> None:
+    def __init__(self, chance: random.Random) -> None:
         self.chance = chance
-        self.lists = lists
         self.names: list[tuple[str, str]] = []
 
     def selector(self) -> str:
@@ -255,13 +254,13 @@ class Maker:
         else:
             kind = self.chance.choice(("string", "int", "version", "quantity", "bool"))
             value = self.value(kind, depth - 1)
-        return f"cel.bind({self._within('b', kind)}, {value}, {self._inside(kind, depth)})"
+        return f"cel.bind({self._within('b', kind)}, {value}, {self._inside(depth)})"
 
     def _within(self, prefix: str, kind: str) -> str:
         self.names.append((f"{prefix}{len(self.names)}", kind))
         return self.names[-1][0]
 
-    def _inside(self, _: str, depth: int) -> str:
+    def _inside(self, depth: int) -> str:
         inner = self.boolean(depth - 1)
         self.names.pop()
         return inner
@@ -271,12 +270,12 @@ class Maker:
         if self.chance.random() < 0.4:
             collection = self.collection()
             if self.chance.random() < 0.3:
-                return f"{collection}.{macro}({self._within('k', 'string')}, _v, {self._inside('', depth)})"
-            return f"{collection}.{macro}({self._within('k', 'string')}, {self._inside('', depth)})"
+                return f"{collection}.{macro}({self._within('k', 'string')}, _v, {self._inside(depth)})"
+            return f"{collection}.{macro}({self._within('k', 'string')}, {self._inside(depth)})"
         kind = self.chance.choice(("string", "int"))
         items = f"[{self.value(kind, 0)}, {self.value(kind, 0)}]"
         name = self._within("x", kind)
-        inner = self._inside(kind, depth)
+        inner = self._inside(depth)
         return self.chance.choice(
             (
                 f"{items}.{macro}({name}, {inner})",

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 from tests.dra.expressions import ATTRIBUTES, Maker
-from tests.dra.facts import device_for, make_device
+from tests.dra.facts import Json, device_for, make_device
 from tests.dra.oracle import Question
 
 HERE = Path(__file__).parent
@@ -17,13 +17,13 @@ What a template leaves open has a value in it; `#` in front of an example is gon
 """
 WRITTEN = HERE / "written_selectors.txt"
 """A selector in each line, by hand, for what random ones seldom have."""
-DEVICES = 12
+DEVICES = 6
 """With how many random devices each published and each written selector is asked."""
 
 
 def make_selector(chance: random.Random, lists: bool = False) -> str:
     """Make a selector at random; `lists` asks about lists of values as well."""
-    maker = Maker(chance, lists)
+    maker = Maker(chance)
     if lists and chance.random() < 0.5:
         kind = chance.choice(tuple(ATTRIBUTES))
         attribute, value = maker.attribute(kind), maker.value(kind, 1)
@@ -38,6 +38,22 @@ def make_selector(chance: random.Random, lists: bool = False) -> str:
             )
         )
     return maker.selector()
+
+
+WHOLE: Json = {
+    "name": "gpu-0",
+    "attributes": {
+        "type": {"string": "gpu"},
+        "productName": {"string": "NVIDIA H100 80GB HBM3"},
+        "uuid": {"string": "8.0.0"},
+        "index": {"int": 2},
+        "healthy": {"bool": True},
+        "version": {"version": "9.0.0"},
+        "driverVersion": {"version": "580.82.7"},
+    },
+    "capacity": {"memory": {"value": "80Gi"}, "cores": {"value": "16"}},
+}
+"""A device that has what written selectors ask for."""
 
 
 def published() -> list[str]:
@@ -57,7 +73,8 @@ def given_questions(chance: random.Random, devices: int = DEVICES) -> list[Quest
     for expression in published():
         questions += [Question(expression, *device_for(expression, chance)) for _ in range(devices)]
     for expression in written():
-        questions += [Question(expression, *make_device(chance)) for _ in range(devices)]
+        questions.append(Question(expression, "gpu.nvidia.com", WHOLE))
+        questions += [Question(expression, *make_device(chance)) for _ in range(devices - 1)]
     return questions
 
 

@@ -164,7 +164,7 @@ def test_devices_with_the_same_facts_are_judged_once() -> None:
         Facts(H100.driver, {**H100.attributes, "gpu.nvidia.com/uuid": str(index)}, {}, False) for index in range(9)
     ]
     assert len({id(selector.judge(other)) for other in others}) == 1
-    assert selector.reads == {Read("attributes", "gpu.nvidia.com/type")}
+    assert selector.reads == frozenset({Read("attributes", "gpu.nvidia.com/type")})
     assert (
         compile_selector(f"{PREFIX}index == 1").judge(Facts("d", {"gpu.nvidia.com/index": True}, {}, False)).matches
         is False
@@ -200,6 +200,19 @@ def test_forty_thousand_devices_are_judged_by_three_selectors_within_half_a_seco
         assert all(selector.judge(device).matches for device in devices for selector in selectors)
         taken.append(time.thread_time() - started)
     assert min(taken) * 10 * 1000 < 250 * reference()
+
+
+@pytest.mark.parametrize("text", ["\ud800", "1.2.3-" + "9" * 5000, "9" * 5000 + ".0.0", "9" * 5000, "a" * 5000])
+def test_odd_texts_raise_nothing_else(text: str) -> None:
+    device = Facts("d", {"d/x": text, "d/v": Version(text)}, {"d/c": text}, allow_multiple_allocations=False)
+    for method in ("matches('a')", "size() > 1", "lastIndexOf('abc') > 0", "split('').size() > 0"):
+        compile_selector(f"device.attributes['d'].x.{method}").judge(device)
+    for expression in ("bytes(device.attributes['d'].x) == b''", "isSemver(device.attributes['d'].x)"):
+        compile_selector(expression).judge(device)
+    compile_selector("device.capacity['d'].c.isLessThan(quantity('1'))").judge(device)
+    compile_selector("device.attributes['d'].v.major() == 1").judge(device)
+    with suppress(SelectorError):
+        compile_selector(f"'{text}'.matches('{text}')").judge(device)
 
 
 @given(st.text(alphabet="device.attributes['gpu.nvidia.com'] &|!=<>()[]{}?:,1a\"\\\n", max_size=60))

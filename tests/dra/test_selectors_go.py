@@ -60,4 +60,4 @@ def test_random_selectors_of_lists(program: Path) -> None:
 def test_published_selectors_and_those_written_by_hand(program: Path, lists: bool) -> None:
     asked: Iterable[Question] = given_questions(random.Random(4))
     counts = compare(program, [question for question in asked if lists or question.expression not in LISTS_ONLY], lists)
-    assert counts["true"] > 1_000
+    assert counts["true"] > 500
