@@ -4,7 +4,7 @@
 The functions are those of google/cel-go ext/strings.go, version 2, and of Kubernetes' regex library (kubernetes
 staging/src/k8s.io/apiserver/pkg/cel/library/regex.go). Go's regular expressions are RE2's, which take time linear to
 the text whatever the pattern
-(docs/decisions/0037-evaluate-device-selectors-by-an-evaluator-of-our-own.md).
+(docs/decisions/0036-evaluate-device-selectors-by-an-evaluator-of-our-own.md).
 """
 
 from functools import lru_cache

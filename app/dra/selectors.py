@@ -4,7 +4,7 @@
 Selectors are those of a DeviceClass and of the requests of a ResourceClaim. The rules are those of kubernetes
 staging/src/k8s.io/dynamic-resource-allocation/cel/compile.go and of google/cel-go 0.26, for Kubernetes 1.36. That the
 answers are the same is tested against Kubernetes' own code (tests/dra/test_selectors_go.py), and why we have an
-evaluator of our own is in docs/decisions/0037-evaluate-device-selectors-by-an-evaluator-of-our-own.md.
+evaluator of our own is in docs/decisions/0036-evaluate-device-selectors-by-an-evaluator-of-our-own.md.
 """
 
 from dataclasses import dataclass, replace
