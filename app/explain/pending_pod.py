@@ -67,11 +67,9 @@ def explain(
     yield
     groups = yield from _by_objections(snapshot.nodes, NodeJudge(scheduled_pod, snapshot.used, constraints))
     fitting = [snapshot.nodes[name] for name in groups.get((), ())]
-    fixes = (
-        ()
-        if fitting or not find_fixes
-        else (yield from FixSearch(scheduled_pod, base, snapshot, constraints).run(groups, live))
-    )
+    fixes: tuple[Fix, ...] = ()
+    if find_fixes and not fitting:
+        fixes = yield from FixSearch(scheduled_pod, base, snapshot, constraints).run(groups, live)
     best = yield from _best(scheduled_pod.demand, fitting)
     counts = {objections: len(names) for objections, names in groups.items()}
     refused, in_tree = _count_reasons(counts, scheduled_pod)
@@ -91,9 +89,7 @@ def explain(
         fixes=fixes,
         best=best,
         claims={name: "all" if count is None else count for name, count in scheduled_pod.demand.claims},
-        dra=dra_equivalent(scheduled_pod.demand, snapshot.context.knowledge, version=snapshot.dra_version)
-        if scheduled_pod.demand.resources
-        else None,
+        dra=_equivalent_claim(scheduled_pod.demand, snapshot),
         unsourced=_unsourced(snapshot),
         unjudged=_unjudged(scheduled_pod, constraints),
         admission=admission_outcome(scheduled_pod.review_result),
@@ -102,6 +98,13 @@ def explain(
         ending=ending,
         unhealthy=() if bound_node is None else unhealthy_devices(document),
     )
+
+
+def _equivalent_claim(demand: Demand, snapshot: ClusterSnapshot) -> dict[str, Any] | None:
+    """Write the claim for what a pod requests as resources; None if it requests none."""
+    if not demand.resources:
+        return None
+    return dra_equivalent(demand, snapshot.context.knowledge, version=snapshot.dra_version)
 
 
 def _by_objections(nodes: Mapping[str, Node], judge: NodeJudge) -> Generator[None, None, Groups]:
