@@ -67,9 +67,8 @@ def explain(
     yield
     groups = yield from _by_objections(snapshot.nodes, NodeJudge(scheduled_pod, snapshot.used, constraints))
     fitting = [snapshot.nodes[name] for name in groups.get((), ())]
-    fixes: tuple[Fix, ...] = ()
-    if find_fixes and not fitting:
-        fixes = yield from FixSearch(scheduled_pod, base, snapshot, constraints).run(groups, live)
+    search = FixSearch(scheduled_pod, base, snapshot, constraints)
+    fixes = (yield from search.run(groups, live)) if find_fixes and not fitting else ()
     best = yield from _best(scheduled_pod.demand, fitting)
     counts = {objections: len(names) for objections, names in groups.items()}
     refused, in_tree = _count_reasons(counts, scheduled_pod)
