@@ -162,7 +162,6 @@ class State(DeviceState):
         if (before.ill, before.ailing) != (after.ill, after.ailing):
             self._rebuild([name])
 
-
     def put_runtime_class(self, name: str, selector: Mapping[str, str] | None = None) -> None:
         """Add or change a RuntimeClass, with the node selector that it adds to pods."""
         self.runtime_classes = {**(self.runtime_classes or {}), name: selector or {}}

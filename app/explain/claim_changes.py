@@ -20,11 +20,10 @@ from app.dra.selectors import Part
 from app.dra.stages import NodeDevices, Stage, StageKind, bottleneck, stages_of
 from app.dra.words import condition, failing_parts, name_of, show_value, value_of
 from app.explain.claim_funnel import holder_names, show_taint
+from app.explain.claim_objections import is_of_claims
 from app.explain.counterfactual import MOST_FIXES, MOST_FIXES_OF_A_KIND, NODES_AT_ONCE, Fix, FixStep
 from app.explain.survey import Groups
-from app.intree.causes import InTreeRefusal
 from app.nodes.model import Node
-from app.values.reasons import Stage as FunnelStage
 
 NODES_TRIED = 8
 """Nodes for which changes are thought of, of each group of nodes with the same cause."""
@@ -60,11 +59,6 @@ def claim_fixes(judge: ClaimJudge, groups: Groups, nodes: Mapping[str, Node]) ->
             proven[change.kind, change.text] = change, node.name
         yield
     return (yield from _fixes(judge, sorted(proven.values(), key=lambda entry: entry[0].weight), candidates))
-
-
-def is_of_claims(objection: object) -> bool:
-    """Tell whether an objection is one of the claims."""
-    return isinstance(objection, InTreeRefusal) and objection.cause.stage is FunnelStage.Claims
 
 
 def _fixes(

@@ -10,8 +10,9 @@ from typing import Any
 from app.admission.review import ReviewResult
 from app.dra.pod_claims import released
 from app.explain.bound_pod import as_unbound, ending_of, node_of_bound_pod, unhealthy_devices
-from app.explain.claim_changes import claim_fixes, is_of_claims
+from app.explain.claim_changes import claim_fixes
 from app.explain.claim_funnel import RequestFunnel, funnels
+from app.explain.claim_objections import is_of_claims, with_claim_errors
 from app.explain.counterfactual import NODES_AT_ONCE, Fix, FixSearch
 from app.explain.dra import dra_equivalent
 from app.explain.explanation import AdmissionOutcome, Explanation, FittingNode, NodeVerdict, Refused
@@ -27,7 +28,7 @@ from app.explain.survey import (
     without_our_affinity,
     without_promise,
 )
-from app.intree.causes import InTreeCause, InTreeRefusal
+from app.intree.causes import InTreeRefusal
 from app.intree.checks import unjudged_constraints
 from app.intree.inter_pod_constraints import InterPodConstraints
 from app.kube.pods import read_pod
@@ -73,14 +74,11 @@ def explain(
     groups = yield from _by_objections(snapshot.nodes, NodeJudge(scheduled_pod, snapshot.used, constraints))
     groups = with_claim_errors(groups)
     fitting = [snapshot.nodes[name] for name in groups.get((), ())]
-    fixes = (
-        ()
-        if fitting or not find_fixes
-        else (yield from FixSearch(scheduled_pod, base, snapshot, constraints).run(groups, live))
-    )
-    devices = yield from _device_funnels(scheduled_pod, groups, snapshot)
+    search = FixSearch(scheduled_pod, base, snapshot, constraints)
+    fixes = (yield from search.run(groups, live)) if find_fixes and not fitting else ()
     if scheduled_pod.claims is not None and not fitting and find_fixes:
         fixes = (*fixes, *(yield from claim_fixes(scheduled_pod.claims, groups, snapshot.nodes)))
+    devices = yield from _device_funnels(scheduled_pod, groups, snapshot)
     best = yield from _best(scheduled_pod.demand, fitting)
     counts = {objections: len(names) for objections, names in groups.items()}
     refused, in_tree = _count_reasons(counts, scheduled_pod)
@@ -100,9 +98,7 @@ def explain(
         fixes=fixes,
         best=best,
         claims={name: "all" if count is None else count for name, count in scheduled_pod.demand.claims},
-        dra=dra_equivalent(scheduled_pod.demand, snapshot.context.knowledge, version=snapshot.dra_version)
-        if scheduled_pod.demand.resources
-        else None,
+        dra=_equivalent_claim(scheduled_pod.demand, snapshot),
         unsourced=_unsourced(snapshot),
         unjudged=_unjudged(scheduled_pod, constraints),
         admission=admission_outcome(scheduled_pod.review_result),
@@ -114,6 +110,13 @@ def explain(
     )
 
 
+def _equivalent_claim(demand: Demand, snapshot: ClusterSnapshot) -> dict[str, Any] | None:
+    """Write the claim for what a pod requests as resources; None if it requests none."""
+    if not demand.resources:
+        return None
+    return dra_equivalent(demand, snapshot.context.knowledge, version=snapshot.dra_version)
+
+
 def _by_objections(nodes: Mapping[str, Node], judge: NodeJudge) -> Generator[None, None, Groups]:
     """Judge all nodes, and group their names by what objects to the pod; nodes that fit have no objections."""
     groups: dict[tuple[Objection, ...], list[str]] = {}
@@ -122,24 +125,6 @@ def _by_objections(nodes: Mapping[str, Node], judge: NodeJudge) -> Generator[Non
         if index % NODES_AT_ONCE == 0:
             yield
     return groups
-
-
-def with_claim_errors(groups: Groups) -> Groups:
-    """Let a claim that kube-scheduler cannot handle on a node stand against all nodes that would fit.
-
-    It gives up on a pod whose claim fails on any node that it asks about, as where a selector reads an attribute that a
-    device lacks (plugins/dynamicresources/dynamicresources.go Filter, statusError).
-    """
-    errors = [objections for objections in groups if len(objections) == 1 and is_claim_error(objections[0])]
-    if not errors or () not in groups:
-        return groups
-    others = {objections: names for objections, names in groups.items() if objections}
-    return {**others, errors[0]: [*others[errors[0]], *groups[()]]}
-
-
-def is_claim_error(objection: Objection) -> bool:
-    """Tell whether an objection is a claim that kube-scheduler gives up on."""
-    return isinstance(objection, InTreeRefusal) and objection.cause is InTreeCause.ClaimNotUsable
 
 
 def _device_funnels(

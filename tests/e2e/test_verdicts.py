@@ -141,21 +141,24 @@ def offers_gpus(node: Object) -> bool:
     return int(node["status"]["allocatable"].get("nvidia.com/gpu", 0)) > 0
 
 
-def test_winner_is_chosen_though_in_tree_scores_are_against_it(plane: ControlPlane, service: Service) -> None:
+def test_winner_is_chosen_though_in_tree_scores_are_against_it(plane: ControlPlane) -> None:
     """F48: 10 against 9 outweighs a node that is nearly out of CPU and memory; with weight 1 it would not.
 
     See docs/reference/scores.md#scores-on-the-wire.
     """
     for name in EQUALS:
         create_pod(plane, gpu_pod(f"holds-{name}", BARE, nodeName=name))
-    pod = gpu_pod("chosen", BARE, annotations={"products": "GH200"})
-    eventually("two are alike", lambda: scores(service, pod)[:2] == [10, 9])
-    best = winner(service, pod, CANDIDATES)
-    create_pod(plane, gpu_pod("loads", BARE, {"cpu": 58, "memory": "460Gi"}, nodeName=best))
+    pod = gpu_pod("chosen", BARE, annotations={"products": "GH200"}, schedulerName="scored")
+    with serving(plane, "scored", filter_answer="all") as service:
+        start_scheduler(plane, service, "--filter-answer", "all", name="scored")
+        eventually("two are alike", lambda: scores(service, pod)[:2] == [10, 9])
+        best = winner(service, pod, CANDIDATES)
+        create_pod(plane, gpu_pod("loads", BARE, {"cpu": 58, "memory": "460Gi"}, nodeName=best))
 
-    create_pod(plane, pod)
+        create_pod(plane, pod)
 
-    assert wait_for_node(plane, pod) == best
+        assert wait_for_node(plane, pod) == best
+        plane.stop("scored")
 
 
 def scores(service: Service, pod: Object) -> list[int]:
