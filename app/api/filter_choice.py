@@ -49,6 +49,6 @@ def _shortlist(soft: SoftConstraints, demand: Demand, fitting: FittingNodes, tur
     names, totals = fitting.names, fitting.totals
     best = best_in_turn(totals, turn)
     if soft.wants_something or soft.soft_taints(fitting.node(names[best])):
-        traits = soft.traits(map(fitting.node, names))
+        traits = soft.traits([fitting.node(name) for name in names])
         return best_of_each(totals, traits, turn, most, not demand.ranked)
-    return [best] if demand.ranked else best_of_each(totals, [()] * len(names), turn, most, wide=True)
+    return [best] if demand.ranked else best_of_each(totals, (), turn, most, wide=True)

@@ -109,8 +109,10 @@ class VerdictTable:
             return list(map(self._weighed.__getitem__, names))
         except KeyError:
             self._weigh(names)
-        weighed, others = self._weighed, self._others
-        return [weighed[name] if name in weighed else others.get(name, 0.0) for name in names]
+        totals = map(self._weighed.get, names)
+        return [
+            self._others.get(name, 0.0) if total is None else total for name, total in zip(names, totals, strict=True)
+        ]
 
     def _weigh(self, names: Iterable[str]) -> None:
         """Compute the totals of known nodes that have none yet.
@@ -118,8 +120,11 @@ class VerdictTable:
         Alike nodes share all but the score of their free CPU. Equal totals are one object, which is in the cache.
         """
         alike: dict[Hashable, tuple[ScoreByCPU, dict[int | None, float]]] = {}
-        for name in ({*names} - self._weighed.keys() - self._others.keys()) & self._state.nodes.keys():
-            node = self._state.nodes[name]
+        nodes, weighed, others = self._state.nodes, self._weighed, self._others
+        for name in names:
+            if name in weighed or name in others or name not in nodes:
+                continue
+            node = nodes[name]
             key, cpu = alike_key(node, self._label_keys), node.free_cpu_milli
             known = alike.get(key)
             if known is None:
@@ -129,7 +134,7 @@ class VerdictTable:
             if total is None:
                 computed = total_at(cpu)
                 total = totals[cpu] = self._values.setdefault(computed, computed)
-            (self._weighed if name in self.feasible else self._others)[name] = total
+            (weighed if name in self.feasible else others)[name] = total
 
     def _total_by_cpu(self, node: Node) -> ScoreByCPU:
         key = class_key(node, self._label_keys)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The filters' verdicts on every node for one demand, judged again only for nodes that changed."""
 
-from collections.abc import Hashable, Mapping
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from app.cluster.change_log import ChangeLog
@@ -40,6 +41,8 @@ def alike_key(node: Node, label_keys: tuple[str, ...]) -> Hashable:
 
     It is valid only until a node changes: State shares the objects of equal free resources, but may drop them.
     """
+    if not label_keys:
+        return id(node.free), id(node.node_class)
     return (id(node.free), id(node.node_class), *map(node.labels.get, label_keys))
 
 
@@ -109,13 +112,11 @@ class Verdicts:
         """Judge all nodes; those that are alike in all that filters read are judged once."""
         for kept in (self.feasible, self.failed, self.unresolvable, self.behind, self.codes, self._classes):
             kept.clear()
-        alike: dict[Hashable, Verdict] = {}
+        alike: dict[Hashable, list[str]] = defaultdict(list)
         for name, node in self._state.nodes.items():
-            key = alike_key(node, self._label_keys)
-            verdict = alike.get(key)
-            if verdict is None:
-                verdict = alike[key] = self._judge(node)
-            self._place(name, verdict)
+            alike[alike_key(node, self._label_keys)].append(name)
+        for names in alike.values():
+            self._place(names, self._judge(self._state.nodes[names[0]]))
 
     def _judge_again(self, name: str) -> None:
         self.failed.pop(name, None)
@@ -124,18 +125,18 @@ class Verdicts:
         self.behind.discard(name)
         node = self._state.nodes.get(name)
         if node is not None:
-            self._place(name, self._judge(node))
+            self._place((name,), self._judge(node))
 
-    def _place(self, name: str, verdict: Verdict) -> None:
-        """Store the verdict on a node."""
+    def _place(self, names: Sequence[str], verdict: Verdict) -> None:
+        """Store the verdict on alike nodes."""
         refusal = verdict.refusal
         if refusal is None:
-            self.feasible.add(name)
+            self.feasible.update(names)
             if verdict.behind:
-                self.behind.add(name)
+                self.behind.update(names)
             return
         self.codes[refusal.message] = refusal.code
-        (self.failed if refusal.preemptible else self.unresolvable)[name] = refusal.message
+        (self.failed if refusal.preemptible else self.unresolvable).update(dict.fromkeys(names, refusal.message))
 
     def _judge(self, node: Node) -> Verdict:
         if not self._demand.requests_gpus:

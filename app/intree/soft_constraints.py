@@ -6,7 +6,7 @@ the taints `PreferNoSchedule` (kube-scheduler v1.36: plugins nodeaffinity, inter
 tainttoleration). No score is computed here: only nodes are told apart that such a score can tell apart.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -44,16 +44,26 @@ class SoftConstraints:
         """Tell whether the pod prefers some nodes, apart from their taints."""
         return bool(self.terms or self.topology_keys)
 
-    def traits(self, nodes: Iterable[Node]) -> list[tuple[Hashable, ...]]:
-        """Give what these can tell apart of each node: the terms that select it, its domains, its soft taints."""
+    def traits(self, nodes: Sequence[Node]) -> list[Sequence[Hashable]]:
+        """Tell what these can tell apart, as columns with a value for each node.
+
+        The columns are: for each term whether it selects the node, for each topology key the domain, and the number of
+        soft taints.
+        """
+        labels = [node.labels for node in nodes]
+        return [
+            *(_selected(term, nodes) for term in self.terms),
+            *([own.get(key) for own in labels] for key in self.topology_keys),
+            self._soft_taints_of_all(nodes),
+        ]
+
+    def _soft_taints_of_all(self, nodes: Sequence[Node]) -> list[int]:
+        """Count the soft taints of nodes; nodes with equal taints are counted once."""
         counts: dict[Taints, int] = {}
-        traits: list[tuple[Hashable, ...]] = []
         for node in nodes:
-            if (soft := counts.get(node.taints)) is None:
-                soft = counts[node.taints] = self.soft_taints(node)
-            matched = (term.selects(node) for term in self.terms)
-            traits.append((*matched, *map(node.labels.get, self.topology_keys), soft))
-        return traits
+            if node.taints not in counts:
+                counts[node.taints] = self.soft_taints(node)
+        return [counts[node.taints] for node in nodes]
 
     def soft_taints(self, node: Node) -> int:
         """Count the node's taints PreferNoSchedule that the pod does not tolerate."""
@@ -63,6 +73,15 @@ class SoftConstraints:
                 taint = {"key": key, "value": value, "effect": effect}
                 count += not any(tolerates(toleration, taint) for toleration in self.tolerations)
         return count
+
+
+def _selected(term: NodeSelectorTerm, nodes: Sequence[Node]) -> list[bool]:
+    """Tell which nodes a term selects; of nodes with equal values of its labels one is evaluated."""
+    if term.names or not term.expressions:
+        return [term.selects(node) for node in nodes]
+    values = list(zip(*([node.labels.get(key) for node in nodes] for key, _ in term.expressions), strict=True))
+    selects = {own: term.selects(node) for own, node in dict(zip(values, nodes, strict=True)).items()}
+    return [selects[own] for own in values]
 
 
 def read_soft_constraints(pod: Mapping[str, Any]) -> SoftConstraints:

@@ -19,20 +19,21 @@ def best_in_turn(totals: Sequence[float], turn: int) -> int:
 
 
 def best_of_each(
-    totals: Sequence[float], traits: Sequence[tuple[Hashable, ...]], turn: int, most: int, wide: bool = False
+    totals: Sequence[float], traits: Sequence[Sequence[Hashable]], turn: int, most: int, wide: bool = False
 ) -> list[int]:
     """Return the positions of the best nodes of each combination of traits, at most `most` of them, best first.
 
-    `traits` has one tuple for each node, all of one length. Of each combination the best node is named, of equal ones
-    the next from `turn` on. A trait of more than `most` values, such as the host name, tells nearly all nodes apart: it
-    is left out, and the combinations of the others share the whole list, as they do with `wide`. Nodes with at most
+    Each trait is a column with a value for each node. Of each combination the best node is named, of equal ones the
+    next from `turn` on. A trait of more than `most` values, such as the host name, tells nearly all nodes apart: it is
+    left out, and the combinations of the others share the whole list, as they do with `wide`. Nodes with at most
     LESSER_SHARE of the highest total are not named, so that no preference brings a pod to a node that is in doubt.
     """
-    coarse = [column for column in zip(*traits, strict=True) if len(set(column)) <= most]
+    coarse = [column for column in traits if len(set(column)) <= most]
+    kinds = list(zip(*coarse, strict=True)) or [()] * len(totals)
     groups: dict[tuple[Hashable, ...], list[int]] = {}
     for position in _in_order(totals, turn):
-        groups.setdefault(tuple(column[position] for column in coarse), []).append(position)
-    per_group = most // len(groups) if wide or len(coarse) < len(traits[0]) else 1
+        groups.setdefault(kinds[position], []).append(position)
+    per_group = most // len(groups) if wide or len(coarse) < len(traits) else 1
     chosen = [position for members in groups.values() for position in members[: max(1, per_group)]]
     return sorted(chosen[:most], key=totals.__getitem__, reverse=True)
 

@@ -8,16 +8,14 @@ bound, run and deleted. `GET /bench/gone` ends the watches of pods with 410, aft
 import argparse
 import asyncio
 import json
-import ssl
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from pathlib import Path
 from urllib.parse import parse_qs
 
 import uvloop
 
 from tests.bench.cloud_fleet import CloudFleet
-from tests.bench.following import PAGE, Server
+from tests.bench.list_server import PAGE, ListServer, arguments, listen
 
 NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
 BEATS = 50
@@ -47,7 +45,7 @@ def _list(items: Iterable[str], more: str = "") -> bytes:
     return f'{{"metadata":{{"resourceVersion":"9","continue":"{more}"}},"items":[{",".join(items)}]}}'.encode()
 
 
-class CloudServer(Server):
+class CloudServer(ListServer):
     """Lists and watches of a fleet."""
 
     def __init__(self, fleet: CloudFleet) -> None:
@@ -139,23 +137,13 @@ def _write(writer: asyncio.StreamWriter, lines: Sequence[str]) -> None:
 
 
 async def _serve(words: argparse.Namespace) -> None:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(words.certs / "tls.crt", words.certs / "tls.key")
     played = CloudServer(CloudFleet(words.nodes, words.pods, words.gpu_share))
-    server = await asyncio.start_server(played.answer, "127.0.0.1", words.port, ssl=context)
-    bookmarks = asyncio.create_task(played.send_bookmarks())
-    print("listening", flush=True)
-    await server.serve_forever()
-    await bookmarks
+    await asyncio.gather(listen(played, words), played.send_bookmarks())
 
 
 def main() -> None:
     """Play the API server until a signal."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--certs", type=Path, required=True)
-    parser.add_argument("--nodes", type=int, required=True)
-    parser.add_argument("--pods", type=int, required=True)
+    parser = arguments()
     parser.add_argument("--gpu-share", type=float, required=True)
     uvloop.run(_serve(parser.parse_args()))
 

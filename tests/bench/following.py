@@ -10,12 +10,11 @@ import argparse
 import asyncio
 import datetime as dt
 import json
-import ssl
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -34,12 +33,12 @@ from app.server.composition import settle
 from app.telemetry.metrics import Metrics
 from app.tls.serving_certificates import issue_if_needed
 from tests.bench.fleet import node, pods
+from tests.bench.list_server import ListServer, arguments, listen, pages
 from tests.bench.measure import REFERENCE_MS, ROUNDS, Scaled, cpu, middle, paced, reference, resident_mib
 from tests.builders import knowledge
 from tests.controlplane.processes import free_port
 
 READY_SECONDS = 120
-PAGE = 500
 EVENTS = 400
 """Events in a round of a measurement."""
 IMAGES = [
@@ -151,72 +150,13 @@ def _line(document: dict[str, Any]) -> bytes:
     return json.dumps({"type": "MODIFIED", "object": document}, separators=(",", ":")).encode()
 
 
-class Server:
-    """Lists of an API server, by path in pages, and watches that send nothing."""
-
-    def __init__(self, pages: Mapping[str, Sequence[bytes]]) -> None:
-        self._pages = pages
-
-    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer requests on one connection."""
-        while True:
-            try:
-                head = await reader.readuntil(b"\r\n\r\n")
-            except (asyncio.IncompleteReadError, ConnectionError):
-                writer.close()
-                return
-            path, _, query = head.split()[1].decode().partition("?")
-            if "watch=true" in query:
-                writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-                self.watched(path, writer)
-                continue
-            body = self.body(path, query, head)
-            status = b"404 Not Found" if "resource.k8s.io" in path else b"200 OK"
-            writer.write(b"HTTP/1.1 %b\r\nContent-Length: %d\r\n\r\n" % (status, len(body)) + body)
-            await writer.drain()
-
-    def body(self, path: str, query: str, _head: bytes) -> bytes:
-        """Return a page of a list."""
-        number = int(query.partition("continue=")[2].partition("&")[0] or 0)
-        return self._pages.get(path, [_page([], "")])[number]
-
-    def watched(self, path: str, writer: asyncio.StreamWriter) -> None:
-        """Note that a watch was opened."""
-
-
-def _pages(documents: Iterator[dict[str, Any]]) -> Iterator[bytes]:
-    items = list(documents)
-    for number, start in enumerate(range(0, len(items), PAGE), 1):
-        yield _page(items[start : start + PAGE], str(number) if start + PAGE < len(items) else "")
-
-
-def _page(items: list[dict[str, Any]], more: str) -> bytes:
-    return json.dumps({"metadata": {"resourceVersion": "9", "continue": more}, "items": items}).encode()
-
-
 async def _serve(words: argparse.Namespace) -> None:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(words.certs / "tls.crt", words.certs / "tls.key")
-    lists = Server(
-        {
-            "/api/v1/nodes": list(_pages(full_nodes(words.nodes))),
-            "/api/v1/pods": list(_pages(full_pods(words.pods, words.nodes))),
-        }
-    )
-    server = await asyncio.start_server(lists.answer, "127.0.0.1", words.port, ssl=context)
-    print("listening", flush=True)
-    await server.serve_forever()
-
-
-def main() -> None:
-    """Play the API server until a signal."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--certs", type=Path, required=True)
-    parser.add_argument("--nodes", type=int, required=True)
-    parser.add_argument("--pods", type=int, required=True)
-    uvloop.run(_serve(parser.parse_args()))
+    lists = {
+        "/api/v1/nodes": list(pages(full_nodes(words.nodes))),
+        "/api/v1/pods": list(pages(full_pods(words.pods, words.nodes))),
+    }
+    await listen(ListServer(lists), words)
 
 
 if __name__ == "__main__":
-    main()
+    uvloop.run(_serve(arguments().parse_args()))

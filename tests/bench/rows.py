@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of `make bench`: what was found, beside a budget that is scaled by the pace of the machine."""
+"""The rows of `make bench`: what was measured, beside a budget that is scaled by the pace of the machine."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from tests.bench.measure import REFERENCE_MS, Figure, Scaled, middle
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table; `budget` is in the unit of `found`, for a machine of scale 1.
+    """One line of the table; `budget` is in the unit of `measured`, for a machine of scale 1.
 
     `scale` is the machine scale beside the measurement, by which a budget of time is multiplied; None for a ratio and
     for memory, of which a slow machine needs no more.
     """
 
     what: str
-    found: float
+    measured: float
     budget: float
     unit: str
     scale: float | None = None
@@ -45,14 +45,14 @@ def print_rows(rows: Iterable[Row]) -> None:
     """Print the table, and the machine scales that were met."""
     lines = list(rows)
     table = Table(title="make bench: CPU time of the serving thread", title_justify="left", header_style="bold")
-    for name in ("what", "found", "scale", "budget", "at scale 1", "unit", ""):
+    for name in ("what", "measured", "scale", "budget", "at scale 1", "unit", ""):
         table.add_column(name, justify="left" if name in ("what", "unit", "") else "right")
     for row in lines:
-        mark = "[green]holds[/]" if row.found <= row.budget_here else "[red]missed[/]"
+        mark = "[green]holds[/]" if row.measured <= row.budget_here else "[red]missed[/]"
         digits = 2 if row.budget < 100 else 0
         scale = "" if row.scale is None else f"{row.scale:.2f}"
         budgets = (f"{row.budget_here:,.{digits}f}", f"{row.budget:,g}")
-        table.add_row(row.what, f"{row.found:,.{digits}f}", scale, *budgets, row.unit, mark)
+        table.add_row(row.what, f"{row.measured:,.{digits}f}", scale, *budgets, row.unit, mark)
     Console(highlight=False, width=130).print(table)
     scales = [row.scale for row in lines if row.scale is not None]
     print(

@@ -27,7 +27,7 @@ def test_best_node_of_each_zone_is_named_unless_it_is_in_doubt(nodes: list[tuple
     best_of = {zone: max(total for total, own in nodes if own == zone) for _, zone in nodes}
     wanted = {zone for zone, total in best_of.items() if is_good(total, totals)}
 
-    named = best_of_each(totals, [(zone,) for _, zone in nodes], turn, 3)
+    named = best_of_each(totals, [[zone for _, zone in nodes]], turn, 3)
 
     assert sorted(nodes[position][1] for position in named) == sorted(wanted)
     assert all(totals[position] == best_of[nodes[position][1]] for position in named)
@@ -36,14 +36,14 @@ def test_best_node_of_each_zone_is_named_unless_it_is_in_doubt(nodes: list[tuple
 @given(TOTALS, TURN, MOST)
 def test_host_names_leave_the_best_nodes_in_order(totals: list[float], turn: int, most: int) -> None:
     """A value of each node's own is too fine for a group of its own."""
-    named = best_of_each(totals, [(position,) for position in range(len(totals))], turn, most)
+    named = best_of_each(totals, [range(len(totals))], turn, most)
 
     assert [totals[position] for position in named] == best_good(totals, most)
 
 
 @given(TOTALS, TURN, MOST)
 def test_wide_list_without_traits_is_the_best_nodes_in_order(totals: list[float], turn: int, most: int) -> None:
-    named = best_of_each(totals, [()] * len(totals), turn, most, wide=True)
+    named = best_of_each(totals, (), turn, most, wide=True)
 
     assert [totals[position] for position in named] == best_good(totals, most)
 
