@@ -176,7 +176,7 @@ STACK = {
     "S10": "Images of Triton, PyTorch and TensorFlow, and the workloads that run them.",
     "S11": "Prometheus and Grafana: both read what gpu-usher serves.",
     "S12": "GPUs of AMD, Intel and others are families in a data file.",
-    "S13": "DRA claims are recognised, and `explain` shows the claim that says what a pod needs.",
+    "S13": "DRA claims are judged as kube-scheduler's allocator does, and `explain` says why one gets no device.",
     "S14": "Pods of Kueue, Volcano and KAI are repaired and guarded, and placed by their own schedulers.",
     "S15": "Nodes of eight joined GPUs, an NVL72 rack and an edge fleet are among the sample fleets.",
 }
