@@ -188,6 +188,14 @@ MANUAL: Mapping[str, ManualPage] = {
         ("gpu-usher export vap", "gpu-usher export vap --policies policies/ | kubectl apply -f -"),
         see=("schema",),
     ),
+    "export claim-templates": ManualPage(
+        "The objects of -f, or the fleet without it. " + FLEET + POLICIES,
+        (
+            "gpu-usher export claim-templates --snapshot now.json | kubectl apply -f -",
+            "gpu-usher export claim-templates -f pod.yaml -n team-a",
+        ),
+        see=("whatif dra", "mutate"),
+    ),
     "whatif driver": ManualPage(
         FLEET + OR_KUBECTLS + POLICIES,
         (
@@ -205,6 +213,15 @@ MANUAL: Mapping[str, ManualPage] = {
         ),
         "a node cannot have the layout",
         ("advise mig", "whatif driver"),
+    ),
+    "whatif dra": ManualPage(
+        FLEET + OR_KUBECTLS + POLICIES,
+        (
+            "gpu-usher whatif dra --nodes nvidia.com/gpu.product=Tesla-T4 --snapshot now.json",
+            "gpu-usher whatif dra --demo-fleet weekday -o json",
+        ),
+        "a node cannot move, as pods on it have no equivalent claim",
+        ("export claim-templates", "explain"),
     ),
     "whatif node-template": ManualPage(
         "The one Pod or workload of -f; a fleet is not needed. " + FLEET + POLICIES,

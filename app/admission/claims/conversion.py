@@ -63,7 +63,7 @@ class NoEquivalent:
 
 
 def convert(pod: Pod, demand: Demand, knowledge: Knowledge, version: str = NEWEST_VERSION) -> Conversion | NoEquivalent:
-    """Work out the claim for the GPUs that a pod requests as resources. `version` is that of resource.k8s.io.
+    """Work out the claim for the GPUs that a pod requests as resources, at least one. `version` is resource.k8s.io's.
 
     The template does not depend on the names of the pod or its containers, so that many pods share one.
     """

@@ -13,6 +13,8 @@ from app.admission.json_patch import Operation, append, apply
 from app.admission.reviewed_pod import PodChange, ReviewedPod
 from app.kube.pods import Container
 
+NOT_CONVERTED = "not made a claim: "
+"""What begins the record of a pod that has no equivalent."""
 REMEDY = "gpu-usher export claim-templates writes it"
 
 
@@ -23,7 +25,7 @@ def convert_to_claims(review: ReviewedPod) -> Iterator[PodChange]:
         return
     outcome = convert(review.pod, demand, knowledge)
     if isinstance(outcome, NoEquivalent):
-        problem = f"not made a claim: {outcome.reasons[0]}"
+        problem = f"{NOT_CONVERTED}{outcome.reasons[0]}"
         yield PodChange((), problem, problem)
     elif not review.context.has_template(outcome.template):
         problem = f"no claim: ResourceClaimTemplate {outcome.name} is missing here"

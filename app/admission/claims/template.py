@@ -3,7 +3,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -87,16 +87,26 @@ def claim_template(
     devices: Sequence[RequestedDevices], demand: Demand, knowledge: Knowledge, name: str, version: str
 ) -> dict[str, Any]:
     """Write a ResourceClaimTemplate, without a namespace. `version` is that of resource.k8s.io."""
-    requests = [_request(one, demand, knowledge, version) for one in devices]
-    return {
-        "apiVersion": f"{TEMPLATES.group}/{version}",
+    requests = [_request(one, demand, knowledge) for one in devices]
+    template = {
+        "apiVersion": TEMPLATES.api_version(NEWEST_VERSION),
         "kind": "ResourceClaimTemplate",
         "metadata": {"name": name},
         "spec": {"spec": {"devices": {"requests": requests}}},
     }
+    return in_version(template, version)
 
 
-def _request(devices: RequestedDevices, demand: Demand, knowledge: Knowledge, version: str) -> dict[str, Any]:
+def in_version(template: Mapping[str, Any], version: str) -> dict[str, Any]:
+    """Write a template of the newest version in another version of resource.k8s.io."""
+    requests = template["spec"]["spec"]["devices"]["requests"]
+    if version == FLAT_VERSION:
+        requests = [{"name": request["name"], **request["exactly"]} for request in requests]
+    spec = {"spec": {"devices": {"requests": requests}}}
+    return {**template, "apiVersion": TEMPLATES.api_version(version), "spec": spec}
+
+
+def _request(devices: RequestedDevices, demand: Demand, knowledge: Knowledge) -> dict[str, Any]:
     exactly: dict[str, Any] = {
         "deviceClassName": devices.device_class,
         "allocationMode": "ExactCount",
@@ -105,8 +115,7 @@ def _request(devices: RequestedDevices, demand: Demand, knowledge: Knowledge, ve
     expressions = list(selectors_of(devices.device_class, devices.profiles, demand, knowledge))
     if expressions:
         exactly["selectors"] = [{"cel": {"expression": expression}} for expression in expressions]
-    name = {"name": devices.name}
-    return {**name, **exactly} if version == FLAT_VERSION else {**name, "exactly": exactly}
+    return {"name": devices.name, "exactly": exactly}
 
 
 def content_name(devices: Sequence[RequestedDevices], demand: Demand, knowledge: Knowledge) -> str:
@@ -114,7 +123,7 @@ def content_name(devices: Sequence[RequestedDevices], demand: Demand, knowledge:
 
     The words are those of the first request, for people; the hash is over all of them.
     """
-    requests = [_request(one, demand, knowledge, NEWEST_VERSION) for one in devices]
+    requests = [_request(one, demand, knowledge) for one in devices]
     digest = sha256(json.dumps(requests, sort_keys=True).encode()).hexdigest()[:HASH_LENGTH]
     return f"{PREFIX}{devices[0].count}-{devices[0].name}-{digest}"
 
