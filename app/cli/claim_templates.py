@@ -46,10 +46,13 @@ class Templates:
             yield templates_as_yaml(in_version(template, version))
 
 
-def templates_for(objects: Iterable[Object], namespace: str, state: State, policies: PolicySet) -> Templates:
+def templates_for(
+    objects: Iterable[Object], namespace: str, state: State, policies: PolicySet, always: bool = True
+) -> Templates:
     """Collect the templates for the unfinished Pods, and the workloads, among objects.
 
-    `namespace` is that of objects that name none. Raises MalformedPod, QuantityError.
+    `namespace` is that of objects that name none. Without `always` only for those that a policy converts.
+    Raises MalformedPod, QuantityError.
     """
     context = ReviewContext(policies, state.fleet(), state.knowledge, claimed=state.claimed)
     templates = Templates()
@@ -58,7 +61,7 @@ def templates_for(objects: Iterable[Object], namespace: str, state: State, polic
         if target is None or (member(document, "status", dict, "") or {}).get("phase") in FINISHED:
             continue
         where = namespace_of(document, namespace)
-        wanted = wanted_template(target.document, where, state.namespaces.labels(where), context)
+        wanted = wanted_template(target.document, where, state.namespaces.labels(where), context, always)
         name = f"{document.get('kind', 'Pod')} {where}/{(document.get('metadata') or {}).get('name')}"
         if wanted.template is not None:
             key = (where, wanted.template["metadata"]["name"])

@@ -196,6 +196,12 @@ MANUAL: Mapping[str, ManualPage] = {
         ),
         see=("whatif dra", "mutate"),
     ),
+    "claims controller": ManualPage(
+        "A live cluster, by list only, with its DRA objects and the policies. Creates ResourceClaimTemplates where its "
+        "account may (deploy/components/claim-templates).",
+        ("gpu-usher claims controller --kubeconfig ~/.kube/config", "gpu-usher claims controller --probe-port 8080"),
+        see=("export claim-templates", "whatif dra"),
+    ),
     "whatif driver": ManualPage(
         FLEET + OR_KUBECTLS + POLICIES,
         (

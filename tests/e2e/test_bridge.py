@@ -8,6 +8,7 @@ what becomes of the converted pod on the latter.
 
 import json
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, zip_longest
@@ -28,15 +29,18 @@ from tests.builders import demand, knowledge, policy
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, node_object
 from tests.controlplane.kubectl import Object
+from tests.controlplane.processes import Process
 from tests.corpus.manifests import own_collection
 from tests.dra.makes import DEVICES, MAKES, WISHES, device, device_class, slice_of
 from tests.e2e.offers import dra_path
 from tests.e2e.settling import QUICK
 from tests.e2e.stage import (
+    DEPLOY,
     OURS,
     Service,
     create_namespace,
     eventually,
+    gpu_pod,
     install_webhooks,
     read_pod,
     refusal,
@@ -225,3 +229,39 @@ def test_converted_pods_get_gpus_on_just_the_nodes_that_filter_accepted_before(
     assert apart == []
     assert len(pods) == PODS
     assert 0.2 < bound / len(created) < 0.9
+
+
+def test_keeper_makes_the_template_in_the_namespace_that_lets_it_and_the_next_pod_claims(
+    plane: ControlPlane, service: Service
+) -> None:
+    """S13: with the rights of deploy/components/claim-templates, and no others."""
+    result = plane.kubectl("apply", "-f", str(DEPLOY / "components" / "claim-templates" / "rbac.yaml"))
+    assert result.code == 0, result.err
+    create_namespace(plane, "closed", **{NAMESPACE: "yes"})
+    account, role = "gpu-usher:gpu-usher-claim-templates", "--clusterrole=gpu-usher-claim-templates"
+    bound = plane.kubectl("-n", NAMESPACE, "create", "rolebinding", "keeper", role, f"--serviceaccount={account}")
+    assert bound.code == 0, bound.err
+    first = {name: create_wishing(plane, name, "first") for name in (NAMESPACE, "closed")}
+    kubeconfig = plane.kubeconfig("gpu-usher-claim-templates")
+    folder = service.flags["policies"]
+    command = [sys.executable, "-m", "app.cli.main", "claims", "controller", "--kubeconfig", str(kubeconfig)]
+    keeper = Process("keeper", [*command, "--policies", folder, "--turn-seconds", "1"], plane.folder / "keeper.log")
+    try:
+        path = f"{dra_path(plane)}/namespaces/{{}}/resourceclaimtemplates"
+        eventually("the template is there", lambda: plane.api.items(path.format(NAMESPACE)))
+        eventually("the next pod claims", lambda: is_converted(create_wishing(plane, NAMESPACE, "next?dryRun=All")))
+    finally:
+        keeper.stop()
+
+    assert not any(map(is_converted, first.values()))
+    assert plane.api.items(path.format("closed")) == []
+    assert "template not made" in (plane.folder / "keeper.log").read_text("utf-8")
+
+
+def create_wishing(plane: ControlPlane, namespace: str, name: str) -> Object:
+    """Create a pod that no scheduler knows, with a need; the name may end in a query."""
+    name, _, query = name.partition("?")
+    document = gpu_pod(
+        name, namespace, annotations={"products": "B200"}, schedulingGates=[{"name": "example.com/held"}]
+    )
+    return plane.api.create(f"/api/v1/namespaces/{namespace}/pods?{query}", document)
