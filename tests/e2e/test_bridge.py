@@ -137,10 +137,10 @@ def _container(container: Object) -> Object:
     return {**own, "resources": gpus}
 
 
-@pytest.fixture
-def service(plane: ControlPlane, tmp_path: Path) -> Iterator[Service]:
+@pytest.fixture(scope="module")
+def service(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """The nodes twice, the service with its webhooks and a policy that converts, kube-scheduler with the extender."""
-    folder = shutil.copytree(shipped_policies(), tmp_path / "policies")
+    folder = shutil.copytree(shipped_policies(), tmp_path_factory.mktemp("bridge") / "policies")
     (folder / "convert.yaml").write_text(policy("convert", f"priority: 9, {CONVERT}"), "utf-8")
     unlabelled = [node_object(one["metadata"]["name"], None, None, {}) for one in slices()]
     add_nodes(plane.api, chain(labelled_nodes().values(), unlabelled))
@@ -242,7 +242,7 @@ def test_keeper_makes_the_template_in_the_namespace_that_lets_it_and_the_next_po
     bound = plane.kubectl("-n", NAMESPACE, "create", "rolebinding", "keeper", role, f"--serviceaccount={account}")
     assert bound.code == 0, bound.err
     first = {name: create_wishing(plane, name, "first") for name in (NAMESPACE, "closed")}
-    kubeconfig = plane.kubeconfig("gpu-usher-claim-templates")
+    kubeconfig = plane.kubeconfig("claim-templates")
     folder = service.flags["policies"]
     command = [sys.executable, "-m", "app.cli.main", "claims", "controller", "--kubeconfig", str(kubeconfig)]
     keeper = Process("keeper", [*command, "--policies", folder, "--turn-seconds", "1"], plane.folder / "keeper.log")
@@ -262,6 +262,6 @@ def create_wishing(plane: ControlPlane, namespace: str, name: str) -> Object:
     """Create a pod that no scheduler knows, with a need; the name may end in a query."""
     name, _, query = name.partition("?")
     document = gpu_pod(
-        name, namespace, annotations={"products": "B200"}, schedulingGates=[{"name": "example.com/held"}]
+        name, namespace, annotations={"products": "L40S"}, schedulingGates=[{"name": "example.com/held"}]
     )
     return plane.api.create(f"/api/v1/namespaces/{namespace}/pods?{query}", document)
