@@ -152,6 +152,16 @@ def _shares(_pod: Pod, demand: Demand, devices: Sequence[RequestedDevices]) -> I
         yield "a share of a GPU: a claim of its own takes a whole device"
 
 
+def _other_resources(pod: Pod, demand: Demand, _devices: Sequence[RequestedDevices]) -> Iterator[str]:
+    """Refuse resources beside the devices, such as HAMi's nvidia.com/gpumem (Project-HAMi/HAMi docs/config.md)."""
+    converted = {resource for resource, _ in demand.resources}
+    vendors = {resource.partition("/")[0] for resource in converted}
+    for container in pod.containers:
+        for name in container.resources():
+            if name not in converted and name.partition("/")[0] in vendors and container.has_nonzero(name):
+                yield f"{name}: a claim says nothing of it"
+
+
 def _larger_slices(_pod: Pod, demand: Demand, devices: Sequence[RequestedDevices]) -> Iterator[str]:
     if demand.mig_profile is not None and demand.mig_profile[1] and any(one.profiles for one in devices):
         yield "mig-profile with >=: a claim would lose the whole GPUs that count as larger slices"
@@ -193,6 +203,7 @@ OBSTACLES: tuple[Obstacle, ...] = (
     _unreadable,
     _other_makes,
     _shares,
+    _other_resources,
     _larger_slices,
     _fractions,
     _too_many,
