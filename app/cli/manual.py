@@ -178,8 +178,8 @@ MANUAL: Mapping[str, ManualPage] = {
         ("doctor", "certs rotate"),
     ),
     "certs controller": ManualPage(
-        "Reads and writes its own Lease and Secrets by name, and the caBundle of our webhook configurations: nothing "
-        "else in gpu-usher writes to a cluster. Runs until SIGTERM.",
+        "Reads and writes its own Lease and Secrets by name, and the caBundle of our webhook configurations. Runs until "
+        "SIGTERM.",
         ("gpu-usher certs controller", "gpu-usher certs controller --kubeconfig ~/.kube/config --name 127.0.0.1"),
         see=("certs rotate", "certs show"),
     ),
@@ -198,8 +198,11 @@ MANUAL: Mapping[str, ManualPage] = {
     ),
     "claims controller": ManualPage(
         "A live cluster, by list only, with its DRA objects and the policies. Creates ResourceClaimTemplates where its "
-        "account may (deploy/components/claim-templates).",
-        ("gpu-usher claims controller --kubeconfig ~/.kube/config", "gpu-usher claims controller --probe-port 8080"),
+        "account may (deploy/components/claim-templates). Runs until SIGTERM.",
+        (
+            "gpu-usher claims controller --kubeconfig ~/.kube/config",
+            "gpu-usher claims controller --kubeconfig ~/.kube/config --turn-seconds 5 --probe-port 8080",
+        ),
         see=("export claim-templates", "whatif dra"),
     ),
     "whatif driver": ManualPage(

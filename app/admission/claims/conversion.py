@@ -153,7 +153,10 @@ def _shares(_pod: Pod, demand: Demand, devices: Sequence[RequestedDevices]) -> I
 
 
 def _other_resources(pod: Pod, demand: Demand, _devices: Sequence[RequestedDevices]) -> Iterator[str]:
-    """Refuse resources beside the devices, such as HAMi's nvidia.com/gpumem (Project-HAMi/HAMi docs/config.md)."""
+    """Refuse what else is requested of the vendor, such as the nvidia.com/gpumem of HAMi.
+
+    Source: Project-HAMi/HAMi pkg/device/nvidia/device.go.
+    """
     converted = {resource for resource, _ in demand.resources}
     vendors = {resource.partition("/")[0] for resource in converted}
     for container in pod.containers:
