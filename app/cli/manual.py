@@ -178,8 +178,8 @@ MANUAL: Mapping[str, ManualPage] = {
         ("doctor", "certs rotate"),
     ),
     "certs controller": ManualPage(
-        "Reads and writes its own Lease and Secrets by name, and the caBundle of our webhook configurations. Runs until "
-        "SIGTERM.",
+        "Reads and writes its own Lease and Secrets by name, and the caBundle of our webhook configurations. Runs "
+        "until SIGTERM.",
         ("gpu-usher certs controller", "gpu-usher certs controller --kubeconfig ~/.kube/config --name 127.0.0.1"),
         see=("certs rotate", "certs show"),
     ),
