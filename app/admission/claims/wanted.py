@@ -34,7 +34,8 @@ def wanted_template(
 ) -> WantedTemplate:
     """Find the template for a pod, or a pod template; with `always` also where no policy says that pods are converted.
 
-    A pod that is bound is taken as it would be created again. Raises MalformedPod, QuantityError.
+    A policy that only warns counts, so that templates are there when it is enforced. A pod that is bound is taken as
+    it would be created again. Raises MalformedPod, QuantityError.
     """
     wanted: list[Template] = []
 
