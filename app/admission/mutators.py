@@ -6,6 +6,7 @@ from typing import Any
 
 from app.admission.affinity.mutator import MOST_TERMS, prefer_terms, require_terms
 from app.admission.affinity.terms import NEED_WEIGHT, Term, Terms, affinity_terms_of
+from app.admission.claims.mutator import convert_to_claims
 from app.admission.container_defaults import provide_cpu_and_memory, provide_driver_capabilities, provide_shared_memory
 from app.admission.cpu_guard import keep_off_gpu_nodes
 from app.admission.device_guard import guard_devices, hide_devices
@@ -201,6 +202,7 @@ MUTATORS: tuple[Mutator, ...] = (
     provide_cpu_and_memory,
     provide_shared_memory,
     provide_driver_capabilities,
+    convert_to_claims,
     add_tolerations,
     add_affinity,
     keep_off_gpu_nodes,
@@ -211,7 +213,7 @@ REPAIRS: frozenset[Mutator] = frozenset({repair_resources})
 """Repairs of what the API server would refuse; pods of other schedulers get them too (S14). All mutators run on a
 template, of which review.py applies only these and warnings (F18)."""
 
-CHANGING_AMOUNTS: frozenset[Mutator] = REPAIRS | {apply_mig_fallback, right_size}
+CHANGING_AMOUNTS: frozenset[Mutator] = REPAIRS | {apply_mig_fallback, right_size, convert_to_claims}
 """Mutators that change which container asks for what; after them the pod gets a new ruling."""
 
 GUARDS: frozenset[Mutator] = frozenset({guard_devices, hide_devices})

@@ -39,7 +39,8 @@ class ReviewContext:
 
     `form` is the kind of the object. `existing_ephemeral` are the names of the ephemeral containers that the pod had
     before this request. `old_template` is the pod template before an UPDATE, or None. `claimed` returns the devices
-    that a pod claims through DRA. `rule` returns the ruling on a pod.
+    that a pod claims through DRA. `has_template` tells whether a ResourceClaimTemplate is known to exist as it is
+    written. `rule` returns the ruling on a pod.
     """
 
     policies: PolicySet
@@ -49,6 +50,7 @@ class ReviewContext:
     existing_ephemeral: frozenset[str] = frozenset()
     old_template: Mapping[str, Any] | None = None
     claimed: Callable[[Pod], ClaimedDevices] = lambda _pod: NO_CLAIMED_DEVICES
+    has_template: Callable[[Mapping[str, Any]], bool] = lambda _template: False
     rule: Callable[[Pod, Mapping[str, str], PolicySet, Knowledge, ClaimedDevices], Ruling] = ruling_for
 
     def ruling(self, pod: Pod, labels: Mapping[str, str]) -> Ruling:

@@ -7,10 +7,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from app.cli.help import Verb, VerbGroup
+from app.cli.names import names_of
 from app.cli.output import Output, show
 from app.cli.progress import show_progress
 from app.cli.source import DemoFleet, Kubeconfig, Policies, Snapshots, policies_in, read_objects_of, state_of
-from app.cli.whatif import Nodes, gpu_pods, names_of, selected
+from app.cli.whatif import Nodes, gpu_pods, selected
 from app.whatif.advice import Advice, advise_layout
 
 advice = typer.Typer(help="Advise on what to change.", no_args_is_help=True, cls=VerbGroup)

@@ -27,6 +27,7 @@ from app.schedulerconfig.verify import ConfigurationFinding as ConfigFinding
 from app.values.errors import BadInput
 from app.web.api import DryRun
 from app.whatif.advice import Advice
+from app.whatif.dra import DRAMove
 from app.whatif.driver import Rollout
 from app.whatif.mig_relayout import MIGRelayout
 from app.whatif.node_template import NodeTemplate
@@ -50,6 +51,7 @@ ANSWERS: Mapping[str, tuple[Any, str]] = {
     ),
     "whatif-driver": (Rollout, "gpu-usher whatif driver -o json"),
     "whatif-mig": (MIGRelayout, "gpu-usher whatif mig -o json"),
+    "whatif-dra": (DRAMove, "gpu-usher whatif dra -o json"),
     "whatif-node-template": (NodeTemplate, "gpu-usher whatif node-template -o json"),
     "advise-mig": (Advice, "gpu-usher advise mig -o json"),
     "simulate": (SimulationResult, "gpu-usher simulate -o json"),

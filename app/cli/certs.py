@@ -122,7 +122,7 @@ def controller(
     wait_seconds: Annotated[float, typer.Option(help="How long a new CA is published before it signs.")] = WAIT_SECONDS,
     probe_port: Annotated[int | None, typer.Option(help="Port for /livez and /readyz; none by default.")] = None,
 ) -> None:
-    """Keep the CA, the certificate and the webhooks' caBundle of a cluster; the only part of gpu-usher that writes."""
+    """Keep the CA, the certificate and the webhooks' caBundle of a cluster."""
     kube = KubeClient(find_cluster(kubeconfig, context))
     certificate_controller = Controller(
         kube, Names(namespace, service, tuple(name or ())), now, wait_seconds=wait_seconds

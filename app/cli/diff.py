@@ -83,7 +83,12 @@ def diff(
 
 def _side(source: Path, state: State) -> PolicySide:
     context = ReviewContext(
-        _policies(source, state), state.fleet(), state.knowledge, claimed=state.claimed, rule=RulingCache().of
+        _policies(source, state),
+        state.fleet(),
+        state.knowledge,
+        claimed=state.claimed,
+        has_template=state.has_template,
+        rule=RulingCache().of,
     )
     return PolicySide(context, state.namespaces.labels)
 

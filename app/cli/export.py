@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpu-usher export vap`: writes the part of our validation that the API server can do alone, as YAML for kubectl."""
+"""`gpu-usher export`: writes as YAML what the API server can validate alone, and the templates of claims for pods."""
+
+from typing import Annotated
 
 import typer
 import yaml
 
 from app import __version__
 from app.admission.fallback_policy import LIMITATIONS, fallback_policies
+from app.cli.claim_templates import templates_for
 from app.cli.help import Verb, VerbGroup
-from app.cli.source import Policies
+from app.cli.mutate import read_file
+from app.cli.source import DemoFleet, Kubeconfig, Policies, Snapshots, policies_in, read_objects_of, state_of
 from app.cluster.files import read_knowledge, shipped_policies
 from app.cluster.policy_watch import PolicyBook
 from app.knowledge.tables import Knowledge
@@ -50,3 +54,29 @@ def vap_text(policies: PolicySet, knowledge: Knowledge) -> str:
     ]
     head += [f"# - {limitation};" for limitation in LIMITATIONS]
     return "\n".join(head) + "\n" + yaml.safe_dump_all(documents, sort_keys=False, width=120)
+
+
+@export.command("claim-templates", cls=Verb)
+def claim_templates(
+    files: Annotated[
+        list[str] | None,
+        typer.Option("--filename", "-f", help="YAML or JSON of Pods and workloads; - is stdin."),
+    ] = None,
+    snapshot: Snapshots = None,
+    kubeconfig: Kubeconfig = None,
+    demo_fleet: DemoFleet = None,
+    policies: Policies = None,
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="For objects that name none.")] = "default",
+) -> None:
+    """Write the ResourceClaimTemplates with which GPU pods claim their GPUs through DRA, for kubectl apply.
+
+    They are for the Pods and workloads of the files, or without files for those of the fleet. The policy field
+    admission.convertToClaims has admission use them. Their names depend on their content alone: pods of one namespace
+    with equal needs share one, and writing them again changes nothing. Pods that have no equivalent are comments.
+    """
+    given = snapshot or kubeconfig or demo_fleet or not files
+    objects = read_objects_of(snapshot, kubeconfig, demo_fleet) if given else []
+    state = state_of(objects)
+    asking = [document for file in files or () for document in read_file(file)] if files else objects
+    templates = templates_for(asking, namespace, state, policies_in(objects, policies, state))
+    print(templates.text(state.claim_templates.served_version), end="")

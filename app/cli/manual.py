@@ -178,8 +178,8 @@ MANUAL: Mapping[str, ManualPage] = {
         ("doctor", "certs rotate"),
     ),
     "certs controller": ManualPage(
-        "Reads and writes its own Lease and Secrets by name, and the caBundle of our webhook configurations: nothing "
-        "else in gpu-usher writes to a cluster. Runs until SIGTERM.",
+        "Reads and writes its own Lease and Secrets by name, and the caBundle of our webhook configurations. Runs "
+        "until SIGTERM.",
         ("gpu-usher certs controller", "gpu-usher certs controller --kubeconfig ~/.kube/config --name 127.0.0.1"),
         see=("certs rotate", "certs show"),
     ),
@@ -187,6 +187,23 @@ MANUAL: Mapping[str, ManualPage] = {
         "Nothing but policies." + SHIPPED,
         ("gpu-usher export vap", "gpu-usher export vap --policies policies/ | kubectl apply -f -"),
         see=("schema",),
+    ),
+    "export claim-templates": ManualPage(
+        "The objects of -f, or the fleet without it. " + FLEET + POLICIES,
+        (
+            "gpu-usher export claim-templates --snapshot now.json | kubectl apply -f -",
+            "gpu-usher export claim-templates -f pod.yaml -n team-a",
+        ),
+        see=("whatif dra", "mutate"),
+    ),
+    "claims controller": ManualPage(
+        "A live cluster, by list only, with its DRA objects and the policies. Creates ResourceClaimTemplates where its "
+        "account may (deploy/components/claim-templates). Runs until SIGTERM.",
+        (
+            "gpu-usher claims controller --kubeconfig ~/.kube/config",
+            "gpu-usher claims controller --kubeconfig ~/.kube/config --turn-seconds 5 --probe-port 8080",
+        ),
+        see=("export claim-templates", "whatif dra"),
     ),
     "whatif driver": ManualPage(
         FLEET + OR_KUBECTLS + POLICIES,
@@ -205,6 +222,15 @@ MANUAL: Mapping[str, ManualPage] = {
         ),
         "a node cannot have the layout",
         ("advise mig", "whatif driver"),
+    ),
+    "whatif dra": ManualPage(
+        FLEET + OR_KUBECTLS + POLICIES,
+        (
+            "gpu-usher whatif dra --nodes nvidia.com/gpu.product=Tesla-T4 --snapshot now.json",
+            "gpu-usher whatif dra --demo-fleet weekday -o json",
+        ),
+        "a node cannot move, as pods on it have no equivalent claim",
+        ("export claim-templates", "explain"),
     ),
     "whatif node-template": ManualPage(
         "The one Pod or workload of -f; a fleet is not needed. " + FLEET + POLICIES,

@@ -26,6 +26,7 @@ VERBS = {
     "scheduler-config": "scheduler_config:scheduler_config",
     "certs": "certs:certs",
     "export": "export:export",
+    "claims": "claims:claims",
     "whatif": "whatif:whatif",
     "advise": "advise:advice",
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpu-usher whatif`: shows the fleet with another driver, MIG layout or node, and the effects on its pods."""
+"""`gpu-usher whatif`: shows the fleet with another driver, MIG layout or node, or with DRA, and the effects on pods."""
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated
@@ -12,9 +12,11 @@ from app.admission.preview import admitted_pod, target_of_new_object
 from app.admission.reviewed_pod import ReviewContext
 from app.cli.help import Verb, VerbGroup
 from app.cli.mutate import namespace_of, read_file
+from app.cli.names import MOST_SHOWN, names_of
 from app.cli.output import Output, output_of, show
 from app.cli.progress import show_count, show_progress
 from app.cli.source import DemoFleet, Kubeconfig, Objects, Policies, Snapshots, policies_in, read_objects_of, state_of
+from app.cli.whatif_dra import moving_pods, show_move
 from app.cluster.ruling_cache import RulingCache
 from app.cluster.state import State
 from app.kube.gpu_usage import FINISHED
@@ -23,6 +25,7 @@ from app.policy.compiled import PolicySet
 from app.values.errors import BadInput
 from app.values.label_requirements import all_allow
 from app.values.versions import parse_version
+from app.whatif.dra import plan_move
 from app.whatif.driver import Rollout, plan_rollout
 from app.whatif.mig_relayout import MIGRelayout, parse_layout, relayout
 from app.whatif.node_template import node_template
@@ -32,8 +35,6 @@ from app.whatif.selector import parse_selector
 whatif = typer.Typer(
     help="Show a fleet with a change, and the effects on its pods.", no_args_is_help=True, cls=VerbGroup
 )
-MOST_SHOWN = 10
-"""Most groups, nodes and names that are printed; -o json has all."""
 Nodes = Annotated[str, typer.Option("--nodes", help="Label selector, as of kubectl -l; empty is all GPU nodes.")]
 
 
@@ -99,6 +100,33 @@ def mig(
     raise typer.Exit(1 if any(node.problem for node in result.nodes) else 0)
 
 
+@whatif.command(cls=Verb)
+def dra(
+    nodes: Nodes = "",
+    snapshot: Snapshots = None,
+    kubeconfig: Kubeconfig = None,
+    demo_fleet: DemoFleet = None,
+    policies: Policies = None,
+    output: Output = "text",
+) -> None:
+    """Show what a move of nodes from the device plugin to DRA changes: what pods become, and the order of the nodes.
+
+    Each GPU pod of the fleet is converted as admission does it with the policy field convertToClaims. A node can move
+    when all pods on it have an equivalent claim: shares of GPUs, by time-slicing, MPS or HAMi, have none, and neither
+    has a MIG slice that is called nvidia.com/gpu. The nodes with the fewest pods come first, and only nodes that have
+    moved take the evicted pods. The way back is to switch the field off and to create the pods anew; a node is drained
+    for it as well. Exit 1 if a node cannot move.
+    """
+    objects = read_objects_of(snapshot, kubeconfig, demo_fleet)
+    state = state_of(objects)
+    rules = policies_in(objects, policies, state)
+    chosen = selected(state, nodes)
+    with show_progress("converting pods"):
+        move = plan_move(state.nodes, chosen, list(moving_pods(objects, state, rules)))
+    show(move, output, lambda console: show_move(console, move))
+    raise typer.Exit(1 if move.held else 0)
+
+
 @whatif.command("node-template", cls=Verb)
 def node_template_(
     file: Annotated[str, typer.Option("--filename", "-f", help="YAML or JSON of one Pod or workload; - is stdin.")],
@@ -122,7 +150,9 @@ def node_template_(
     objects = read_objects_of(snapshot, kubeconfig, demo_fleet) if given else []
     state = state_of(objects)
     rules = policies_in(objects, policies, state)
-    context = ReviewContext(rules, state.fleet(), state.knowledge, claimed=state.claimed)
+    context = ReviewContext(
+        rules, state.fleet(), state.knowledge, claimed=state.claimed, has_template=state.has_template
+    )
     where = namespace_of(documents[0], namespace)
     pod = admitted_pod(documents[0], where, state.namespaces.labels, context)
     ruling = context.ruling(read_pod(pod, where), state.namespaces.labels(where))
@@ -157,12 +187,6 @@ def gpu_pods(objects: Objects, state: State, policies: PolicySet) -> Iterator[GP
             demand = rule(pod, labels, policies, state.knowledge, state.claimed(pod)).demand
             if demand.requests_gpus:
                 yield GPUPod(f"{pod.namespace}/{pod.name}", pod.uid, pod.node_name or "", demand)
-
-
-def names_of(pods: tuple[str, ...]) -> str:
-    """Return the first names of pods, and the number of others."""
-    more = len(pods) - MOST_SHOWN
-    return ", ".join(pods[:MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _show(console: Console, rollout: Rollout) -> None:

@@ -129,6 +129,10 @@ class DeviceState(ABC):
         self.dra.drop_template(key)
         self.claim_templates.drop(key)
 
+    def has_template(self, document: Mapping[str, Any]) -> bool:
+        """Tell whether a ResourceClaimTemplate is there as it is written, with the DeviceClasses that it names."""
+        return self.dra.has_template(read_resource_claim_template(document))
+
     def put_taint_rule(self, document: Mapping[str, Any]) -> None:
         """Add or change a DeviceTaintRule. Raises MalformedPod."""
         self.dra.put_taint_rule(read_taint_rule(document))

@@ -57,6 +57,11 @@ class DRAIndex:
         """Remove a template, by namespace/name."""
         self._templates.pop(key, None)
 
+    def has_template(self, template: ResourceClaim) -> bool:
+        """Tell whether a template is there with these requests, and the DeviceClasses that it names."""
+        classes = {choice.device_class for choices in template.spec.requests for choice in choices}
+        return self._templates.get(template.key) == template and classes <= self._classes.keys()
+
     def put_taint_rule(self, rule: DeviceTaintRule) -> None:
         """Add or change a DeviceTaintRule."""
         self._rules[rule.name] = rule

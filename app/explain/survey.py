@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app.admission.affinity.mutator import NODE_AFFINITY
+from app.admission.claims.template import NEWEST_VERSION
 from app.admission.json_patch import apply
 from app.admission.review import ReviewResult, mutate
 from app.admission.reviewed_pod import ReviewContext
@@ -14,7 +15,6 @@ from app.dra.cluster_devices import ClusterDevices
 from app.dra.pod_claims import claims_of_pod
 from app.dra.pod_judge import ClaimJudge
 from app.dra.selection import Selection
-from app.explain.dra import NEWEST_VERSION
 from app.explain.funnel import Objection
 from app.intree.causes import InTreeCause, InTreeRefusal
 from app.intree.checks import NodeSelectorTerm, PodConstraints, read_pod_constraints, refusals, scheduling_gate_refusal

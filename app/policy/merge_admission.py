@@ -42,6 +42,7 @@ class AdmissionRules:
     defaults: Defaults = NO_DEFAULTS
     right_sizing: bool = False
     mig_fallback: str | None = None
+    convert_to_claims: bool = False
     visible_devices: str = "Leave"
     privileged: str = "Leave"
     bypass: str = "Leave"
@@ -88,6 +89,7 @@ def merge_admission(applied: list[AppliedPolicy], level: Action) -> AdmissionRul
         defaults=_defaults(parts(Rule.Defaults, "defaults")),
         right_sizing=bool(single(Rule.RightSizing, "right_sizing")),
         mig_fallback=single(Rule.MIGFallback, "mig_fallback"),
+        convert_to_claims=bool(single(Rule.ConvertToClaims, "convert_to_claims")),
         visible_devices=guard(Rule.VisibleDevices, "visible_devices"),
         privileged=guard(Rule.Privileged, "privileged"),
         bypass=guard(Rule.Bypass, "bypass"),

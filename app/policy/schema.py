@@ -44,6 +44,7 @@ class Rule(Enum):
     Defaults = "defaults"
     RightSizing = "rightSizing"
     MIGFallback = "migFallback"
+    ConvertToClaims = "convertToClaims"
     VisibleDevices = "visibleDevices"
     Privileged = "privileged"
     Bypass = "bypass"

@@ -135,6 +135,15 @@ class Admission(Part):
         "Warn",
         default=None,
     )
+    convert_to_claims: bool | None = described(
+        Merge.Single,
+        "a pod that requests nvidia.com/gpu or nvidia.com/mig-* claims the same devices through DRA instead, where the "
+        "ResourceClaimTemplate for it is in its namespace (gpu-usher export claim-templates); other pods stay as they "
+        "are, with a warning",
+        True,
+        False,
+        default=None,
+    )
     visible_devices: Literal["Deny", "Void", "Strip", "Leave"] | None = described(
         Merge.Strictest,
         "use of GPUs by NVIDIA_VISIBLE_DEVICES and similar variables without a request; Strip removes the variable, "

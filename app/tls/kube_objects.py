@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small client for the objects that the certificate controller reads and writes, each by its path."""
+"""A small client for the objects that our controllers read and write, each by its path."""
 
 import json
 from collections.abc import Mapping
@@ -46,6 +46,13 @@ class KubeClient:
             if error.status == 404:
                 return None
             raise
+
+    def create(self, path: str, document: Mapping[str, Any]) -> Object:
+        """Create an object in the list at a path.
+
+        Raises ApiError, with status CONFLICT if an object of that name exists.
+        """
+        return self._request("POST", path, document, "application/json")
 
     def replace(self, path: str, document: Mapping[str, Any]) -> Object:
         """Replace an object; its resourceVersion guards the write.

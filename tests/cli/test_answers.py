@@ -151,6 +151,7 @@ COMMANDS: dict[str, Make] = {
     "test": lambda folder: [["test"], ["test", _edited(folder)]],
     "scheduler-config": _scheduler,
     "whatif-driver": _each_fleet("whatif", "driver", "--to", "535.104.05"),
+    "whatif-dra": _each_fleet("whatif", "dra"),
     "whatif-mig": lambda _: [["whatif", "mig", "--layout", layout, "--demo-fleet", "mixed"] for layout in ("all-1g.10gb", "all-disabled")],  # noqa: E501
     "whatif-node-template": lambda folder: [["whatif", "node-template", "-f", _pod_file(folder)]],
     "advise-mig": _each_fleet("advise", "mig"),

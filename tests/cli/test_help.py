@@ -165,7 +165,7 @@ def completed(*words: str) -> list[str]:
     ("words", "offered"),
     [
         (("inv",), ["inventory"]),
-        (("whatif", "d"), ["driver"]),
+        (("whatif", "d"), ["driver", "dra"]),
         (("doctor", "--stri"), ["--strict"]),
         (("explain", "-o", ""), ["text", "wide", "json", "yaml"]),
         (("test", "-o", "ju"), ["junit"]),

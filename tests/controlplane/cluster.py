@@ -49,6 +49,7 @@ TOKENS = {
     "admin": ("admin", "system:masters"),
     "scheduler": ("system:kube-scheduler", ""),
     "gpu-usher": ("system:serviceaccount:gpu-usher:gpu-usher", "system:serviceaccounts"),
+    "claim-templates": ("system:serviceaccount:gpu-usher:gpu-usher-claim-templates", "system:serviceaccounts"),
     "certificates": ("system:serviceaccount:gpu-usher:gpu-usher-certificates", "system:serviceaccounts"),
 }
 """Token (name-token) → user and group. Our own are the identities of deploy/, with the rights of its RBAC."""
