@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The needs of a pod as CEL over the attributes of NVIDIA's DRA devices, for a claim that the pod gets (S13, F135).
+
+Attributes and capacities are those of NVIDIA's driver (NVIDIA/k8s-dra-driver-gpu cmd/gpu-kubelet-plugin/deviceinfo.go,
+partitions.go). Its versions are semantic ones without leading zeros: driver 570.124.06 is published as 570.124.6.
+Whole GPUs of GB10 and the like publish no memory. CEL that reads an absent member fails the pod on every node, so that
+members which may be absent are tested with `has` first.
+"""
+
+import re
+from bisect import bisect
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from math import ceil
+
+from app.knowledge.cuda_compatibility import AcceptedCompatibility, CUDANeed, DriverList
+from app.knowledge.mig_profiles import profile_of
+from app.knowledge.products import ProductPattern
+from app.knowledge.tables import Knowledge
+from app.kube.resource_slices import NVIDIA_DRIVER
+from app.placement.unit_filters import MEMORY_TOLERANCE
+from app.policy.demand import Demand
+from app.values.versions import Version
+
+_ATTRIBUTES = f"device.attributes['{NVIDIA_DRIVER}']"
+_CAPABILITY = f"{_ATTRIBUTES}.cudaComputeCapability"
+_DRIVER = f"{_ATTRIBUTES}.driverVersion"
+_MEMORY = f"device.capacity['{NVIDIA_DRIVER}'].memory"
+_PRODUCT = f"{_ATTRIBUTES}.productName.lowerAscii().replace(' ', '-')"
+"""CEL: the product as GPU Feature Discovery labels it, in lower case; GFD writes dashes for spaces."""
+
+
+def cel_needs(
+    demand: Demand, profiles: Sequence[str] | None = None, existing: frozenset[Version] = frozenset()
+) -> tuple[str, ...]:
+    """Write each need of a demand as one CEL expression over a device of gpu.nvidia.com; all of them must hold.
+
+    `profiles` are the MIG profiles that serve, as resource names write them; None for the one that the demand names,
+    by a MIG resource or by an annotation of exactly one profile. With `existing`, the compute capabilities that GPUs
+    have (existing_capabilities), excluded ones are fewer ranges. The result is without duplicates, and empty for a
+    demand without needs. What the driver publishes no attribute for (NVLink, form factor, sharing) is left out.
+    """
+    capabilities = [demand.compute_capability, *(need.capability_floor for need in demand.cuda)]
+    floor = max((capability for capability in capabilities if capability is not None), default=None)
+    written = (
+        *(_any_product(any_of) for any_of in demand.products),
+        *([f"!({_any_product(demand.denied_products)})"] if demand.denied_products else ()),
+        *_profile(_named_profiles(demand) if profiles is None else profiles),
+        *([_memory(demand)] if demand.memory_mib else ()),
+        *([_at_least(_CAPABILITY, floor)] if floor else ()),
+        *(driver for need in demand.cuda if (driver := _driver(need, demand.accept)) is not None),
+        *_not_among({capability for need in demand.cuda for capability in need.unsupported}, existing),
+    )
+    return tuple(dict.fromkeys(written))
+
+
+def _named_profiles(demand: Demand) -> Sequence[str]:
+    """List the MIG profile that a demand names; nothing where it names none, or where larger ones would do too."""
+    named = [profile for resource, _ in demand.resources if (profile := profile_of(resource))]
+    exact = [demand.mig_profile[0]] if demand.mig_profile and not demand.mig_profile[1] else []
+    return (named or exact)[:1]
+
+
+def _profile(profiles: Sequence[str]) -> Iterator[str]:
+    """Write that the MIG profile is one of these; NVIDIA's driver writes `+me` where resource names have `.me`."""
+    if profiles:
+        yield f"{_ATTRIBUTES}.profile.replace('+', '.') in [{', '.join(map(_quoted, profiles))}]"
+
+
+def _any_product(patterns: Iterable[ProductPattern]) -> str:
+    """Write that the product is one of these: exact names, or patterns over the name without the vendor's prefix."""
+    product_patterns = list(patterns)
+    forms = sorted({_plain(re.escape(form)) for pattern in product_patterns for form in pattern.labels or ()})
+    tests = [f"{_PRODUCT}.matches('^(nvidia-|tesla-)?({'|'.join(forms)})$')"] if forms else []
+    expressions = [pattern.expression.pattern for pattern in product_patterns if pattern.expression is not None]
+    if expressions:
+        bare = "p.matches('^(nvidia|tesla)-') ? p.substring(p.indexOf('-') + 1) : p"
+        matched = " || ".join(f"n.matches('{_plain(expression)}')" for expression in expressions)
+        tests.append(f"cel.bind(p, {_PRODUCT}, cel.bind(n, {bare}, {matched}))")
+    return " || ".join(tests) or "false"
+
+
+def _plain(pattern: str) -> str:
+    """Write a pattern over product names (letters, digits, `.`, `_`, `-`) without backslashes, as RE2 reads it."""
+    return pattern.replace("\\-", "-").replace("\\.", "[.]")
+
+
+def _memory(demand: Demand) -> str:
+    """Require the share of nominal memory that the filter requires; unknown memory is judged by the policy."""
+    enough = f"{_MEMORY}.compareTo(quantity('{ceil(MEMORY_TOLERANCE * demand.memory_mib)}Mi')) >= 0"
+    return f"has({_MEMORY}) && {enough}" if demand.refuse_unknown else f"!has({_MEMORY}) || {enough}"
+
+
+def _driver(need: CUDANeed, accept: AcceptedCompatibility) -> str | None:
+    """Write on which drivers a need runs (rules: knowledge/cuda_compatibility.py); None where any driver will do."""
+    trusted = need.requirement and accept is AcceptedCompatibility.ForwardCompatible
+    if trusted or need.native <= (0,):
+        return None
+    conditions = [_at_least(_DRIVER, need.native)]
+    if (
+        accept <= AcceptedCompatibility.MinorVersion
+        and need.minor_version is not None
+        and need.minor_version < need.native
+    ):
+        conditions = list(_minor_version(need.requires, need.minor_version, need.native))
+    if accept is AcceptedCompatibility.ForwardCompatible:
+        conditions += [_branch(branch, floor) for branch, floor in need.forward]
+    return " || ".join(conditions)
+
+
+def _minor_version(requires: DriverList | None, lowest: Version, native: Version) -> Iterator[str]:
+    """Write for which drivers minor-version compatibility holds: from the lowest on, or where the image allows it."""
+    if requires is None:
+        yield _at_least(_DRIVER, lowest)
+        return
+    yield _at_least(_DRIVER, max(lowest, min(native, requires.since or native)))
+    floors = ((branch, max((branch,), lowest)) for branch in sorted(requires.branches))
+    yield from (_branch(branch, floor) for branch, floor in floors if floor < (branch + 1,))
+
+
+def _branch(branch: int, floor: Version) -> str:
+    """Write that a driver is of a branch, at or above a lowest version in it."""
+    below = f"{_DRIVER}.compareTo({_semver((branch + 1,))}) < 0"
+    return f"({_at_least(_DRIVER, max(floor, (branch,)))} && {below})"
+
+
+def _not_among(unsupported: set[Version], existing: frozenset[Version]) -> Iterator[str]:
+    """Write that a compute capability is none of these, as ranges between those that existing GPUs have."""
+    supported = sorted((existing or _all_up_to(max(unsupported, default=(0,)))) - unsupported)
+    for position, run in groupby(sorted(unsupported), lambda capability: bisect(supported, capability)):
+        excluded = tuple(run)
+        above = f"{_CAPABILITY}.compareTo({_semver(excluded[-1])}) > 0"
+        yield f"{_CAPABILITY}.compareTo({_semver(excluded[0])}) < 0 || {above}" if position else above
+
+
+def _all_up_to(highest: Version) -> frozenset[Version]:
+    """List every capability that could exist: minor numbers have one digit."""
+    return frozenset((major, minor) for major in range(1, highest[0] + 1) for minor in range(10))
+
+
+def existing_capabilities(knowledge: Knowledge) -> frozenset[Version]:
+    """List the compute capabilities of products in the tables, and those for which toolkits make code."""
+    products = {product.compute_capability for product in knowledge.products.by_form.values()}
+    return frozenset(products | set(knowledge.cuda.first_in))
+
+
+def _at_least(attribute: str, version: Version) -> str:
+    return f"{attribute}.compareTo({_semver(version)}) >= 0"
+
+
+def _quoted(text: str) -> str:
+    """Write a CEL string; a resource name comes from the user and must not break out of the quotes."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _semver(version: Version) -> str:
+    """Write a version with exactly three fields, as CEL's semver requires."""
+    return f"semver('{'.'.join(map(str, (*version, 0, 0)[:3]))}')"
