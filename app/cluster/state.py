@@ -54,7 +54,7 @@ class State(DeviceState):
         self.changes = ChangeLog()
         self._classes: dict[NodeClass, NodeClass] = {}
         self._allocations = GPUAllocations()
-        self._free = FreeResourcesOfNodes(self._devices, self._allocations)
+        self._free = FreeResourcesOfNodes(self._devices, self._kinds, self._allocations)
         self._health: dict[str, Health] = {}
         self.overrun: set[str] = set()
         self.node_requests = NodeRequests()
@@ -74,6 +74,7 @@ class State(DeviceState):
         """Add or change a node as read; the very same object, as after a heartbeat, changes nothing."""
         if self._nodes_as_read.get(node.name) is not node:
             self._nodes_as_read[node.name] = node
+            self._kinds.drop(node.name)
             self._rebuild([node.name])
 
     def add_known_facts(self, node: Node) -> Node:
@@ -81,6 +82,8 @@ class State(DeviceState):
         node = with_devices(node, self._devices.devices(node.name), self._device_classes.all(), self.knowledge)
         if (health := self._health.get(node.name)) is not None:
             node = replace(node, node_class=replace(node.node_class, ill=health.ill, ailing=health.ailing))
+        if (devices := self._kinds.of(node)) is not None:
+            node = replace(node, devices=devices)
         return node.with_free(self._free.of(node), self.node_requests.cpu_left(node))
 
     def drop_node(self, name: str) -> None:
@@ -89,6 +92,7 @@ class State(DeviceState):
         if (node := self.nodes.pop(name, None)) is not None:
             self._node_groups.replace(node, None)
             self.free_gpus.drop(name)
+            self._kinds.drop(name)
             self.overrun.discard(name)
             self.changes.note(name)
 

@@ -92,7 +92,7 @@ def taint_rule_kinds(state: State, version: str) -> tuple[WatchedKind[Any], ...]
     """Return the kind by which an administrator taints devices, which few clusters serve (F135)."""
     return (
         WatchedKind(*_name_and_path("DeviceTaintRule", version=version), PartialObject, read_taint_rule,
-             _by_fact(state.dra.put_taint_rule), lambda key, _uid: state.dra.drop_taint_rule(key), needed=False),
+             _by_fact(state.take_taint_rule), lambda key, _uid: state.drop_taint_rule(key), needed=False),
     )  # fmt: skip
 
 
