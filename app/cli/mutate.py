@@ -54,7 +54,9 @@ def mutate(
     fleet = read_objects_of(snapshot, kubeconfig, demo_fleet)
     state = state_of(fleet)
     rules = policies_in(fleet, policies, state)
-    context = ReviewContext(rules, state.fleet(), state.knowledge, claimed=state.claimed)
+    context = ReviewContext(
+        rules, state.fleet(), state.knowledge, claimed=state.claimed, claim_warnings=state.claim_warnings
+    )
     previews = {
         index: _preview(document, namespace_of(document, namespace), state.namespaces.labels, context)
         for index, document in enumerate(objects)

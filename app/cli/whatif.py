@@ -122,7 +122,9 @@ def node_template_(
     objects = read_objects_of(snapshot, kubeconfig, demo_fleet) if given else []
     state = state_of(objects)
     rules = policies_in(objects, policies, state)
-    context = ReviewContext(rules, state.fleet(), state.knowledge, claimed=state.claimed)
+    context = ReviewContext(
+        rules, state.fleet(), state.knowledge, claimed=state.claimed, claim_warnings=state.claim_warnings
+    )
     where = namespace_of(documents[0], namespace)
     pod = admitted_pod(documents[0], where, state.namespaces.labels, context)
     ruling = context.ruling(read_pod(pod, where), state.namespaces.labels(where))

@@ -26,6 +26,7 @@ class DeviceKindIndex:
         self._by_node: dict[str, KindsOfNode | None] = {}
         self._shared: dict[tuple[tuple[KindKey, int], ...], DeviceKinds] = {}
         self._serials = count(1)
+        self._fleet: tuple[DeviceKinds, ...] | None = None
 
     def of(self, node: Node) -> DeviceKinds | None:
         """Return the kinds of a node's devices; None for a node without devices of its own."""
@@ -35,11 +36,19 @@ class DeviceKindIndex:
     def _of(self, node: Node) -> KindsOfNode | None:
         if node.name not in self._by_node:
             self._by_node[node.name] = self._read(node)
+            self._fleet = None
         return self._by_node[node.name]
+
+    def fleet(self) -> tuple[DeviceKinds, ...]:
+        """List the kinds of all nodes, one object for nodes that are alike."""
+        if self._fleet is None:
+            self._fleet = tuple({of_node.kinds: None for of_node in self._by_node.values() if of_node is not None})
+        return self._fleet
 
     def drop(self, name: str) -> None:
         """Forget a node, as its slices have changed or it is gone."""
         self._by_node.pop(name, None)
+        self._fleet = None
 
     def drop_all(self) -> None:
         """Forget all nodes, as a rule that taints devices has changed."""

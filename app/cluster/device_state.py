@@ -6,7 +6,7 @@ the allocator needs, when a pod with claims is explained, is in `dra`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from app.cluster.claim_index import ClaimIndex
@@ -14,6 +14,7 @@ from app.cluster.device_index import DeviceIndex
 from app.cluster.device_kind_index import DeviceKindIndex
 from app.cluster.dra_index import DRAIndex
 from app.dra.claim_reading import read_class, read_resource_claim, read_resource_claim_template, read_taint_rule
+from app.dra.claim_warnings import claim_warnings
 from app.dra.claims import ResourceClaim
 from app.dra.classes import DeviceClass as WholeClass
 from app.dra.classes import DeviceTaintRule
@@ -23,7 +24,14 @@ from app.knowledge.tables import Knowledge
 from app.kube.device_classes import DeviceClassIndex
 from app.kube.pending_pods import PendingPod
 from app.kube.pods import Pod
-from app.kube.resource_claims import Claim, ClaimedDevices, claimed_devices, read_claim, read_claim_template
+from app.kube.resource_claims import (
+    Claim,
+    ClaimedDevices,
+    DeviceRequest,
+    claimed_devices,
+    read_claim,
+    read_claim_template,
+)
 from app.kube.resource_slices import NVIDIA_DRIVER, DeviceClass, ResourceSlice, read_device_class, read_slice
 
 SliceFacts = tuple[ResourceSlice, PoolSlice]
@@ -173,6 +181,10 @@ class DeviceState(ABC):
             choice.device_class for requests in all_requests for request in requests or () for choice in request.choices
         }
         return None in all_requests or any(map(self._device_classes.may_give_gpus, classes))
+
+    def claim_warnings(self, requests: tuple[DeviceRequest, ...], tolerated_keys: Collection[str]) -> tuple[str, ...]:
+        """Say what keeps device requests from every device of the cluster (app/dra/claim_warnings.py)."""
+        return claim_warnings(self._kinds.fleet(), requests, tolerated_keys)
 
     def claimed(self, pod: Pod) -> ClaimedDevices:
         """Return the GPUs that a pod claims through DRA (S13)."""

@@ -29,7 +29,9 @@ def view(
     expected: ExpectedDemand | None = None,
 ) -> ClusterSnapshot:
     """Copy the state. The copy is shallow, because nodes and sums are replaced, never changed."""
-    context = ReviewContext(policies, state.fleet(), state.knowledge, claimed=state.claimed)
+    context = ReviewContext(
+        policies, state.fleet(), state.knowledge, claimed=state.claimed, claim_warnings=state.claim_warnings
+    )
     return ClusterSnapshot(
         nodes=dict(state.nodes),
         used=dict(state.node_requests.used),

@@ -92,7 +92,7 @@ class DeviceKinds:
     ) -> None:
         self.serial = serial
         self.kinds, self._classes, self._knowledge = kinds, classes, knowledge
-        self._selected: dict[DeviceChoice, tuple[int, ...]] = {}
+        self._selected: dict[tuple[DeviceChoice, bool], tuple[int, ...]] = {}
         self._makes: dict[tuple[NodeClass, int], NodeClass] = {}
 
     def claimable(
@@ -121,24 +121,34 @@ class DeviceKinds:
         taken = next(iter((*free, *selected)), None)
         return None if taken is None or self.kinds[taken].facts is None else self._make(node_class, taken)
 
-    def select(self, choice: DeviceChoice) -> tuple[int, ...]:
-        """List the kinds, by position, that a choice may take: selected, and without a taint that it lacks."""
-        known = self._selected.get(choice)
+    def class_selectors(self, name: str) -> tuple[str, ...] | None:
+        """Return the selectors of a DeviceClass; None if there is no such class."""
+        device_class = self._classes.get(name)
+        return device_class.selectors if device_class is not None else None
+
+    def select(self, choice: DeviceChoice, tolerate_all: bool = False) -> tuple[int, ...]:
+        """List the kinds, by position, that a choice may take: selected, and without a taint that it does not tolerate.
+
+        With `tolerate_all` taints are left aside.
+        """
+        key = (choice, tolerate_all)
+        known = self._selected.get(key)
         if known is None:
             if len(self._selected) >= REQUESTS_KEPT:
                 self._selected.clear()
-            known = self._selected[choice] = self._select(choice)
+            known = self._selected[key] = self._select(choice, tolerate_all)
         return known
 
-    def _select(self, choice: DeviceChoice) -> tuple[int, ...]:
-        device_class = self._classes.get(choice.device_class)
-        if device_class is None:
+    def _select(self, choice: DeviceChoice, tolerate_all: bool) -> tuple[int, ...]:
+        of_class = self.class_selectors(choice.device_class)
+        if of_class is None:
             return ()
-        expressions = (*device_class.selectors, *choice.selectors)
+        expressions = (*of_class, *choice.selectors)
         return tuple(
             position
             for position, kind in enumerate(self.kinds)
-            if all(may_select(expression, kind.device) for expression in expressions) and _tolerated(choice, kind)
+            if all(may_select(expression, kind.device) for expression in expressions)
+            and (tolerate_all or _tolerated(choice, kind))
         )
 
     def _make(self, node_class: NodeClass, kind: int) -> NodeClass:

@@ -107,7 +107,12 @@ class Service:
         """Return the policies, fleet facts and knowledge that a review works with."""
         state = self.state
         return ReviewContext(
-            self.policies, state.fleet(), state.knowledge, claimed=state.claimed, rule=self._rulings.of
+            self.policies,
+            state.fleet(),
+            state.knowledge,
+            claimed=state.claimed,
+            claim_warnings=state.claim_warnings,
+            rule=self._rulings.of,
         )
 
     def namespace_labels(self, name: str) -> Mapping[str, str]:

@@ -94,6 +94,11 @@ def claiming(state: State, policy_set: PolicySet | None = None, image: str = "tr
     return compile_demand(asking, {}, policy_set or shipped(), knowledge(), state.claimed(asking))
 
 
+def annotated(state: State, annotations: dict[str, str]) -> Demand:
+    """Compile the demand of such a pod with these annotations."""
+    return claiming(state, None, **annotations)
+
+
 def code(state: State, pod_demand: Demand, node: str = "n") -> Code | None:
     """Return the code of the refusal of a node, as the cache of verdicts and the plain engine both give it."""
     refusal = judge(pod_demand, state.nodes[node], recount=False)
@@ -181,7 +186,7 @@ def test_slice_is_judged_as_the_slice_that_it_is(name: str, annotations: dict[st
         exactly(device_class=GPU if name == "gpu" else MIG),
     )
 
-    assert code(state, claiming(state, **annotations)) is expected
+    assert code(state, annotated(state, annotations)) is expected
 
 
 TAINT = {"key": "gpu.nvidia.com/xid", "value": "79", "effect": "NoSchedule"}
