@@ -11,6 +11,7 @@ from typing import Any
 
 from app.admission.fleet_facts import FleetFacts
 from app.cluster.change_log import ChangeLog
+from app.cluster.claiming_pods import ClaimingPods, read_place
 from app.cluster.device_state import DeviceState
 from app.cluster.free_gpus import FreeGPUs
 from app.cluster.free_resources import FreeResourcesOfNodes
@@ -59,6 +60,7 @@ class State(DeviceState):
         self.overrun: set[str] = set()
         self.node_requests = NodeRequests()
         self.pending_pods = PendingPodIndex()
+        self.claiming_pods = ClaimingPods()
         self.pod_counts = PodCounts[PodShape]()
         self.free_gpus = FreeGPUs()
         self._fleet: FleetFacts | None = None
@@ -105,6 +107,7 @@ class State(DeviceState):
         usage, requests = read_gpu_usage(document, self.knowledge), read_bound_requests(document)
         pending = read_pending_pod(document, self.knowledge, keep_document=True)
         self.take_pod(uid, usage, requests)
+        self.claiming_pods.put(uid, read_place(document))
         self.pending_pods.put(uid, pending)
         self.pod_counts.put(uid, read_pod_shape(document, usage, requests, pending))
 
@@ -122,6 +125,7 @@ class State(DeviceState):
         requested = self.node_requests.put(uid, None)
         self._update_free(self._allocations.drop(uid))
         self._update_cpu(requested)
+        self.claiming_pods.put(uid, None)
         self.pending_pods.put(uid, None)
         self.pod_counts.put(uid, None)
 
@@ -140,7 +144,10 @@ class State(DeviceState):
     def group_cliques(self, pod: Pod) -> frozenset[str]:
         """Return the NVLink domains of other pods of a Pod's group, bound or promised."""
         group = workload_group(pod.namespace, pod.labels)
-        nodes = (self.nodes.get(name) for name in self._allocations.nodes_of(group, pod.uid)) if group else ()
+        if not group:
+            return frozenset()
+        names = (*self._allocations.nodes_of(group, pod.uid), *self.claiming_pods.nodes_of(group, pod.uid))
+        nodes = map(self.nodes.get, names)
         return frozenset(node.clique for node in nodes if node is not None and node.clique)
 
     def unpromised(self, uid: str) -> Node | None:

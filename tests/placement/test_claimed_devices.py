@@ -336,3 +336,28 @@ def test_fuller_node_scores_higher_for_a_claim() -> None:
     state = cluster(devices, more=(allocated("gpu-0", "gpu-1"),))
 
     assert total(claiming(state), state.nodes["n"]) > total(claiming(state), state.nodes["empty"])
+
+
+CLIQUE = {"nvidia.com/gpu.clique": "rack-1.0"}
+GROUP = {"jobset.sigs.k8s.io/jobset-name": "g"}
+
+
+def worker(name: str, node: str = "", phase: str = "Pending") -> dict[str, Any]:
+    """Write a pod of one workload that claims devices by the template."""
+    claims = [{"name": "g", "resourceClaimTemplateName": "gpus"}]
+    written = pod(container(resources={"claims": [{"name": "g"}]}), resourceClaims=claims)
+    written["metadata"] |= {"name": name, "uid": name, "labels": GROUP}
+    written["spec"] |= {"nodeName": node} if node else {}
+    return written | {"status": {"phase": phase}}
+
+
+@pytest.mark.parametrize(("phase", "cliques"), [("Running", {"rack-1.0"}), ("Succeeded", set())])
+def test_pods_with_claims_keep_to_the_nvlink_domain_of_their_workload(phase: str, cliques: set[str]) -> None:
+    state = cluster(on_node(gpu("gpu-0", H100)))
+    state.put_node(node_document("n", product=None, driver=None, offers={}, labels=CLIQUE))
+    state.put_pod(worker("one", "n", phase))
+
+    assert state.group_cliques(read_pod(worker("two"))) == cliques
+    assert state.group_cliques(read_pod(worker("one", "n"))) == frozenset()
+    state.drop_pod("one")
+    assert state.group_cliques(read_pod(worker("two"))) == frozenset()
