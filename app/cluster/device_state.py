@@ -160,13 +160,22 @@ class DeviceState(ABC):
 
     def take_taint_rule(self, rule: DeviceTaintRule) -> None:
         """Add or change a DeviceTaintRule as read."""
+        before = self.dra.drop_taint_rule(rule.name)
         self.dra.put_taint_rule(rule)
-        self._devices_changed()
+        if before != rule:
+            self._taints_changed(before, rule)
 
     def drop_taint_rule(self, name: str) -> None:
         """Remove a DeviceTaintRule."""
-        self.dra.drop_taint_rule(name)
-        self._devices_changed()
+        self._taints_changed(self.dra.drop_taint_rule(name))
+
+    def _taints_changed(self, *rules: DeviceTaintRule | None) -> None:
+        """Sort the devices by kind anew that rules taint; most rules name a pool, which is that of one node."""
+        pools = [rule.pool for rule in rules if rule is not None]
+        if None in pools:
+            self._devices_changed()
+        else:
+            self._rebuild_devices({node for pool in pools if pool for node in self._devices.nodes_of_pool(pool)})
 
     def _devices_changed(self) -> None:
         """Sort the devices of every node by kind anew."""

@@ -71,6 +71,6 @@ class DRAIndex:
         """Add or change a DeviceTaintRule."""
         self._rules[rule.name] = rule
 
-    def drop_taint_rule(self, name: str) -> None:
-        """Remove a DeviceTaintRule."""
-        self._rules.pop(name, None)
+    def drop_taint_rule(self, name: str) -> DeviceTaintRule | None:
+        """Remove a DeviceTaintRule, and return it; None if there was none."""
+        return self._rules.pop(name, None)

@@ -21,7 +21,7 @@ from app.kube.resource_slices import Device as DeviceFacts
 from app.nodes.model import ClaimableDevices, NodeClass
 from app.nodes.reading import class_of_device
 
-KIND_ATTRIBUTES = frozenset(
+KIND_ATTRIBUTES = tuple(
     f"{NVIDIA_DRIVER}/{name}"
     for name in (
         "type",
@@ -37,6 +37,7 @@ KIND_ATTRIBUTES = frozenset(
 )
 """What NVIDIA's driver publishes of the kind of a device; its other attributes identify the device, or say where it is
 (NVIDIA/k8s-dra-driver-gpu cmd/gpu-kubelet-plugin/deviceinfo.go GetDevice)."""
+NVIDIA_DOMAIN = f"{NVIDIA_DRIVER}/"
 PLACEMENT_CAPACITIES = (f"{NVIDIA_DRIVER}/memorySlice", f"{NVIDIA_DRIVER}/{MEMORY_SLICE}")
 """Prefixes of capacities that say where on its GPU a MIG device is (deviceinfo.go MigDeviceInfo.GetDevice)."""
 REQUESTS_KEPT = 256
@@ -64,14 +65,14 @@ def kind_key(device: Device, facts: DeviceFacts | None, taints: tuple[DeviceTain
     """Return what makes devices one kind; of another vendor's driver all untainted ones are."""
     if device.driver != NVIDIA_DRIVER:
         return device.driver, taints
-    attributes = tuple((name, device.attributes.get(name)) for name in sorted(KIND_ATTRIBUTES))
-    amounts = tuple(sorted((name, amount) for name, amount in device.capacity.items() if _is_of_kind(name)))
+    attributes = tuple(map(device.attributes.get, KIND_ATTRIBUTES))
+    amounts = tuple(sorted(entry for entry in device.capacity.items() if _is_of_kind(entry[0])))
     known = facts and tuple(getattr(facts, name) for name in DEVICE_FACTS)
     return device.driver, attributes, amounts, device.allow_multiple_allocations, known, taints
 
 
 def _is_of_kind(capacity: str) -> bool:
-    return capacity.startswith(f"{NVIDIA_DRIVER}/") and not capacity.startswith(PLACEMENT_CAPACITIES)
+    return capacity.startswith(NVIDIA_DOMAIN) and not capacity.startswith(PLACEMENT_CAPACITIES)
 
 
 def blocking_taints(device: Device, rules: Iterable[DeviceTaintRule]) -> tuple[DeviceTaint, ...]:

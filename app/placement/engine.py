@@ -46,7 +46,7 @@ def _judge_request(demand: Demand, alternatives: tuple[ClaimableDevices, ...]) -
     """Give the reason why every alternative of a device request gets an unsuitable device; None if one need not.
 
     That is so where fewer of the devices that it can take are suitable than it requests. Which of them are held is no
-    reason, because kube-scheduler knows that better (docs/decisions/0037*, 0038*).
+    reason, because kube-scheduler knows that better (docs/reference/dra.md#filters-and-scores).
     """
     refusals = [_judge_alternative(demand, devices) for devices in alternatives]
     return None if None in refusals else next(iter(refusals), None)
