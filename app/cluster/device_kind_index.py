@@ -9,6 +9,7 @@ from app.cluster.dra_index import DRAIndex
 from app.dra.device_kinds import DeviceKind, DeviceKinds, KindKey, KindsOfNode, blocking_taints, kind_key
 from app.dra.devices import DeviceID
 from app.knowledge.tables import Knowledge
+from app.kube.resource_slices import NVIDIA_DRIVER
 from app.nodes.model import Node
 
 KINDS_KEPT = 1 << 12
@@ -53,10 +54,11 @@ class DeviceKindIndex:
     def drop_all(self) -> None:
         """Forget all nodes, as a rule that taints devices has changed."""
         self._by_node.clear()
+        self._fleet = None
 
     def start_anew(self) -> None:
         """Forget all nodes and what they share, as a DeviceClass has changed."""
-        self._by_node.clear()
+        self.drop_all()
         self._shared.clear()
 
     def free_order(self, node: Node, allocated: Container[str]) -> tuple[int, ...] | None:
@@ -74,7 +76,7 @@ class DeviceKindIndex:
         whole = {device.gpu for device in taken if not device.mig_profile}
 
         def is_free(device: DeviceID) -> bool:
-            facts = shown.get(device[2])
+            facts = shown.get(device[2]) if device[0] == NVIDIA_DRIVER else None
             if facts is None or facts.name in allocated:
                 return facts is None
             return facts.gpu not in (whole if facts.mig_profile else touched)
@@ -91,7 +93,8 @@ class DeviceKindIndex:
         by_device: list[tuple[DeviceID, int]] = []
         rules = self._dra.taint_rules()
         for device in (device for pool in self._dra.pools.pools(node) for device in pool.devices):
-            facts, taints = shown.get(device.name), blocking_taints(device, rules)
+            facts = shown.get(device.name) if device.driver == NVIDIA_DRIVER else None
+            taints = blocking_taints(device, rules)
             key = kind_key(device, facts, taints)
             position = positions.setdefault(key, len(kinds))
             number = kinds[position].number if position < len(kinds) else 0

@@ -361,3 +361,25 @@ def test_pods_with_claims_keep_to_the_nvlink_domain_of_their_workload(phase: str
     assert state.group_cliques(read_pod(worker("one", "n"))) == frozenset()
     state.drop_pod("one")
     assert state.group_cliques(read_pod(worker("two"))) == frozenset()
+
+
+CHANNELS = "compute-domain.nvidia.com"
+
+
+def test_claim_for_an_imex_channel_beside_the_gpus_is_left_to_kube_scheduler() -> None:
+    """Its slice is on the same node, and may name a device as that of the GPUs does."""
+    expression = f"device.driver == '{CHANNELS}' && device.attributes['{CHANNELS}'].type == 'channel'"
+    channels = device_class("compute-domain-default-channel.nvidia.com", "channel")
+    channels["spec"]["selectors"] = [{"cel": {"expression": expression}}]
+    documents = on_node(gpu("gpu-0", H100))
+    channel = {"name": "gpu-0", "attributes": {"type": {"string": "channel"}, "id": {"int": 0}}}
+    of_channels = on_node(channel)[1]
+    of_channels["metadata"]["name"] = "channels"
+    of_channels["spec"]["driver"] = CHANNELS
+    requests = (exactly(name="gpu"), exactly(name="channel", device_class=channels["metadata"]["name"]))
+
+    state = cluster([*documents, of_channels], *requests, more=(channels,))
+
+    asked = claiming(state, products="H100")
+    assert asked.claims == ((GPU, 1),)
+    assert (code(state, asked), code(state, claiming(state, products="L4"))) == (None, Code.ProductNotAllowed)
