@@ -8,6 +8,7 @@ import pytest
 from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.cluster.verdict_cache import VerdictCache
+from app.dra.device_kinds import DeviceKinds
 from app.kube.pods import read_pod
 from app.placement.engine import as_claimed, class_for_demand, judge, judge_class, total
 from app.policy.compiled import PolicySet
@@ -383,3 +384,5 @@ def test_claim_for_an_imex_channel_beside_the_gpus_is_left_to_kube_scheduler() -
     asked = claiming(state, products="H100")
     assert asked.claims == ((GPU, 1),)
     assert (code(state, asked), code(state, claiming(state, products="L4"))) == (None, Code.ProductNotAllowed)
+    assert isinstance(devices := state.nodes["n"].devices, DeviceKinds)
+    assert {kind.device.driver: kind.facts is not None for kind in devices.kinds} == {GPU: True, CHANNELS: False}
