@@ -13,7 +13,7 @@ from app.admission.device_guard import guard_devices, hide_devices
 from app.admission.json_patch import Operation, append, apply, put
 from app.admission.mig_resizing import apply_mig_fallback, right_size
 from app.admission.reviewed_pod import TEMPLATES, PodChange, PodForm, ReviewedPod
-from app.admission.tolerations import missing_tolerations, taints_of_fitting_nodes
+from app.admission.tolerations import missing_tolerations, taints_of_fitting_nodes, tolerated_keys
 from app.kube.pods import Container
 from app.values.json_members import member
 from app.values.reasons import Code, reason
@@ -65,7 +65,11 @@ def _copy(document: Any, container: Container, resource: str, source: str, targe
 
 
 def set_runtime_class(review: ReviewedPod) -> Iterator[PodChange]:
-    """Set runtimeClassName where the pod names none and that class exists; a missing one rejects a pod (F5, F6)."""
+    """Set runtimeClassName where the pod names none and that class exists; a missing one rejects a pod (F5, F6).
+
+    A pod that only claims devices needs none: NVIDIA's DRA driver hands them over by CDI, which the container runtime
+    applies under any class (NVIDIA/k8s-dra-driver-gpu cmd/gpu-kubelet-plugin/cdi.go).
+    """
     name, present = review.rules.runtime_class_name, review.pod.runtime_class_name
     classes = review.context.fleet.runtime_classes
     if present and review.context.form in TEMPLATES and classes is not None and present not in classes:
@@ -73,6 +77,8 @@ def set_runtime_class(review: ReviewedPod) -> Iterator[PodChange]:
         yield PodChange((), missing, f"{missing}: no pod of this template would be created")
     if name is None or name == present or not _suits_family(review, name):
         return
+    if not review.gpu_resources:
+        return  # claimed devices are injected by CDI; beside that, the class would add what the image's variables name
     if present is not None and (
         "runtime_class_name" not in review.rules.override or (review.document["spec"].get("overhead"))
     ):
@@ -150,6 +156,14 @@ def add_tolerations(review: ReviewedPod) -> Iterator[PodChange]:
         yield PodChange(tuple(operations), f"toleration added for {listed}")
 
 
+def warn_of_claims(review: ReviewedPod) -> Iterator[PodChange]:
+    """Warn of claims that no device of the cluster can serve, and of tolerations that belong into the claim (S13)."""
+    claimed = review.ruling.claimed
+    if claimed.requests:
+        for warning in review.context.claim_warnings(claimed.requests, tolerated_keys(review)):
+            yield PodChange((), warning, warning)
+
+
 def add_affinity(review: ReviewedPod) -> Iterator[PodChange]:
     """Write the pod's needs and preferences as node affinity, as far as labels can express them (F10, F136)."""
     mode, demand = review.rules.affinity_mode, review.ruling.demand
@@ -204,6 +218,7 @@ MUTATORS: tuple[Mutator, ...] = (
     provide_driver_capabilities,
     convert_to_claims,
     add_tolerations,
+    warn_of_claims,
     add_affinity,
     keep_off_gpu_nodes,
 )

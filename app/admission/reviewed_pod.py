@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The object of one admission review: its pod, the facts read from it, its ruling, and the context of the review."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
@@ -12,7 +12,7 @@ from app.admission.json_patch import Operation, apply
 from app.knowledge.families import Family
 from app.knowledge.tables import Knowledge
 from app.kube.pods import Container, Pod, gpu_amounts, read_pod
-from app.kube.resource_claims import NO_CLAIMED_DEVICES, ClaimedDevices
+from app.kube.resource_claims import NO_CLAIMED_DEVICES, ClaimedDevices, DeviceRequest
 from app.policy.compiled import PolicySet
 from app.policy.match import Ruling, ruling_for
 from app.policy.merge_admission import AdmissionRules
@@ -40,7 +40,8 @@ class ReviewContext:
     `form` is the kind of the object. `existing_ephemeral` are the names of the ephemeral containers that the pod had
     before this request. `old_template` is the pod template before an UPDATE, or None. `claimed` returns the devices
     that a pod claims through DRA. `has_template` tells whether a ResourceClaimTemplate is known to exist as it is
-    written. `rule` returns the ruling on a pod.
+    written. `claim_warnings` says what keeps device requests from every device of the cluster; its second argument are
+    the keys of the taints that policies tolerate. `rule` returns the ruling on a pod.
     """
 
     policies: PolicySet
@@ -51,6 +52,7 @@ class ReviewContext:
     old_template: Mapping[str, Any] | None = None
     claimed: Callable[[Pod], ClaimedDevices] = lambda _pod: NO_CLAIMED_DEVICES
     has_template: Callable[[Mapping[str, Any]], bool] = lambda _template: False
+    claim_warnings: Callable[[tuple[DeviceRequest, ...], Collection[str]], tuple[str, ...]] = lambda *_: ()
     rule: Callable[[Pod, Mapping[str, str], PolicySet, Knowledge, ClaimedDevices], Ruling] = ruling_for
 
     def ruling(self, pod: Pod, labels: Mapping[str, str]) -> Ruling:

@@ -32,6 +32,11 @@ def missing_tolerations(review: ReviewedPod) -> list[Toleration]:
     return [toleration for toleration in needed if not any(tolerates(own, toleration) for own in present)]
 
 
+def tolerated_keys(review: ReviewedPod) -> tuple[str, ...]:
+    """List the keys of the taints that the policies tolerate for the pod; none where they tolerate nothing."""
+    return _allowed_keys(review) if review.rules.tolerate else ()
+
+
 def _allowed_keys(review: ReviewedPod) -> tuple[str, ...]:
     """List the taint keys that may be tolerated: those of the requested families, and those of the policies."""
     keys = [key for family in review.families() for key in (family.whole, *family.taint_keys)]

@@ -55,7 +55,12 @@ def mutate(
     state = state_of(fleet)
     rules = policies_in(fleet, policies, state)
     context = ReviewContext(
-        rules, state.fleet(), state.knowledge, claimed=state.claimed, has_template=state.has_template
+        rules,
+        state.fleet(),
+        state.knowledge,
+        claimed=state.claimed,
+        has_template=state.has_template,
+        claim_warnings=state.claim_warnings,
     )
     previews = {
         index: _preview(document, namespace_of(document, namespace), state.namespaces.labels, context)

@@ -151,7 +151,12 @@ def node_template_(
     state = state_of(objects)
     rules = policies_in(objects, policies, state)
     context = ReviewContext(
-        rules, state.fleet(), state.knowledge, claimed=state.claimed, has_template=state.has_template
+        rules,
+        state.fleet(),
+        state.knowledge,
+        claimed=state.claimed,
+        has_template=state.has_template,
+        claim_warnings=state.claim_warnings,
     )
     where = namespace_of(documents[0], namespace)
     pod = admitted_pod(documents[0], where, state.namespaces.labels, context)

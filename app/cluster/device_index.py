@@ -67,6 +67,10 @@ class DeviceIndex:
         """Return the names of the nodes that have slices."""
         return tuple(self._by_node)
 
+    def nodes_of_pool(self, pool: str) -> tuple[str, ...]:
+        """Return the names of the nodes that have slices of a pool."""
+        return tuple(dict.fromkeys(self._by_pool.get(pool, {}).values()))
+
     def devices(self, node: str) -> tuple[Device, ...]:
         """Return a node's devices: those of the newest generation of each pool."""
         if node not in self._by_node:

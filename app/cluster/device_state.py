@@ -6,23 +6,33 @@ the allocator needs, when a pod with claims is explained, is in `dra`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from app.cluster.claim_index import ClaimIndex
 from app.cluster.device_index import DeviceIndex
+from app.cluster.device_kind_index import DeviceKindIndex
 from app.cluster.dra_index import DRAIndex
 from app.dra.claim_reading import read_class, read_resource_claim, read_resource_claim_template, read_taint_rule
+from app.dra.claim_warnings import claim_warnings
 from app.dra.claims import ResourceClaim
 from app.dra.classes import DeviceClass as WholeClass
+from app.dra.classes import DeviceTaintRule
 from app.dra.devices import PoolSlice
 from app.dra.slice_reading import read_pool_slice
 from app.knowledge.tables import Knowledge
 from app.kube.device_classes import DeviceClassIndex
 from app.kube.pending_pods import PendingPod
 from app.kube.pods import Pod
-from app.kube.resource_claims import Claim, ClaimedDevices, claimed_devices, read_claim, read_claim_template
-from app.kube.resource_slices import DeviceClass, ResourceSlice, read_device_class, read_slice
+from app.kube.resource_claims import (
+    Claim,
+    ClaimedDevices,
+    DeviceRequest,
+    claimed_devices,
+    read_claim,
+    read_claim_template,
+)
+from app.kube.resource_slices import NVIDIA_DRIVER, DeviceClass, ResourceSlice, read_device_class, read_slice
 
 SliceFacts = tuple[ResourceSlice, PoolSlice]
 ClassFacts = tuple[DeviceClass, WholeClass]
@@ -59,6 +69,7 @@ class DeviceState(ABC):
         self.claims = ClaimIndex()
         self.claim_templates = ClaimIndex()
         self.dra = DRAIndex()
+        self._kinds = DeviceKindIndex(self._devices, self.dra, knowledge)
 
     @abstractmethod
     def _rebuild(self, names: Iterable[str]) -> None:
@@ -75,12 +86,14 @@ class DeviceState(ABC):
     def take_slice(self, facts: SliceFacts) -> None:
         """Add or change a ResourceSlice as read."""
         self.dra.pools.put(facts[1])
-        self._rebuild(self._devices.put(facts[0]))
+        if facts[0].node is None and facts[1].driver == NVIDIA_DRIVER:  # it may reach every node
+            self._devices_changed()
+        self._rebuild_devices(self._devices.put(facts[0]))
 
     def drop_slice(self, name: str) -> None:
         """Remove a ResourceSlice."""
         self.dra.pools.drop(name)
-        self._rebuild(self._devices.drop(name))
+        self._rebuild_devices(self._devices.drop(name))
 
     def put_device_class(self, document: Mapping[str, Any]) -> None:
         """Add or change a DeviceClass, which affects every node with slices. Raises MalformedPod."""
@@ -88,15 +101,27 @@ class DeviceState(ABC):
 
     def take_device_class(self, facts: ClassFacts) -> None:
         """Add or change a DeviceClass as read."""
+        changed = self.dra.classes.get(facts[1].name) != facts[1]
         self.dra.put_class(facts[1])
-        if self._device_classes.put(facts[0]):
-            self._rebuild(self._devices.nodes())
+        if self._device_classes.put(facts[0]) or changed:
+            self._classes_changed()
 
     def drop_device_class(self, name: str) -> None:
         """Remove a DeviceClass."""
         self.dra.drop_class(name)
         if self._device_classes.drop(name):
-            self._rebuild(self._devices.nodes())
+            self._classes_changed()
+
+    def _classes_changed(self) -> None:
+        """Select devices anew on every node that has some."""
+        self._kinds.start_anew()
+        self._rebuild(self._devices.nodes())
+
+    def _rebuild_devices(self, names: set[str]) -> None:
+        """Rebuild nodes whose devices have changed."""
+        for name in names:
+            self._kinds.drop(name)
+        self._rebuild(names)
 
     def put_claim(self, document: Mapping[str, Any]) -> None:
         """Add or change a ResourceClaim. Raises MalformedPod, QuantityError."""
@@ -135,7 +160,31 @@ class DeviceState(ABC):
 
     def put_taint_rule(self, document: Mapping[str, Any]) -> None:
         """Add or change a DeviceTaintRule. Raises MalformedPod."""
-        self.dra.put_taint_rule(read_taint_rule(document))
+        self.take_taint_rule(read_taint_rule(document))
+
+    def take_taint_rule(self, rule: DeviceTaintRule) -> None:
+        """Add or change a DeviceTaintRule as read."""
+        before = self.dra.drop_taint_rule(rule.name)
+        self.dra.put_taint_rule(rule)
+        if before != rule:
+            self._taints_changed(before, rule)
+
+    def drop_taint_rule(self, name: str) -> None:
+        """Remove a DeviceTaintRule."""
+        self._taints_changed(self.dra.drop_taint_rule(name))
+
+    def _taints_changed(self, *rules: DeviceTaintRule | None) -> None:
+        """Sort the devices by kind anew that rules taint; most rules name a pool, which is that of one node."""
+        pools = [rule.pool for rule in rules if rule is not None]
+        if None in pools:
+            self._devices_changed()
+        else:
+            self._rebuild_devices({node for pool in pools if pool for node in self._devices.nodes_of_pool(pool)})
+
+    def _devices_changed(self) -> None:
+        """Sort the devices of every node by kind anew."""
+        self._kinds.drop_all()
+        self._rebuild(self._devices.nodes())
 
     def may_claim_gpus(self, pod: PendingPod) -> bool:
         """Tell whether claims of a pod may be for GPUs; False where all are known and of other vendors' drivers."""
@@ -145,6 +194,10 @@ class DeviceState(ABC):
             choice.device_class for requests in all_requests for request in requests or () for choice in request.choices
         }
         return None in all_requests or any(map(self._device_classes.may_give_gpus, classes))
+
+    def claim_warnings(self, requests: tuple[DeviceRequest, ...], tolerated_keys: Collection[str]) -> tuple[str, ...]:
+        """Say what keeps device requests from every device of the cluster (app/dra/claim_warnings.py)."""
+        return claim_warnings(self._kinds.fleet(), requests, tolerated_keys)
 
     def claimed(self, pod: Pod) -> ClaimedDevices:
         """Return the GPUs that a pod claims through DRA (S13)."""

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the allocator of DRA needs, as last seen. A part of State, from which explanations take copies (F135)."""
 
+from collections.abc import Mapping
+
 from app.dra.allocated import AllocatedDevices
 from app.dra.claims import ResourceClaim
 from app.dra.classes import DeviceClass, DeviceTaintRule
@@ -21,15 +23,23 @@ class DRAIndex:
 
     def copy(self) -> ClusterDevices:
         """Copy everything; the copy is shallow, because what is in it is replaced and never changed."""
-        rules = tuple(rule for _, rule in sorted(self._rules.items()))
         return ClusterDevices(
             self.pools.copy(),
             dict(self._classes),
-            rules,
+            self.taint_rules(),
             self._allocated.copy(),
             dict(self._claims),
             dict(self._templates),
         )
+
+    @property
+    def classes(self) -> Mapping[str, DeviceClass]:
+        """The DeviceClasses by name; a live view."""
+        return self._classes
+
+    def taint_rules(self) -> tuple[DeviceTaintRule, ...]:
+        """List the DeviceTaintRules by name."""
+        return tuple(rule for _, rule in sorted(self._rules.items()))
 
     def put_class(self, device_class: DeviceClass) -> None:
         """Add or change a DeviceClass."""
@@ -66,6 +76,6 @@ class DRAIndex:
         """Add or change a DeviceTaintRule."""
         self._rules[rule.name] = rule
 
-    def drop_taint_rule(self, name: str) -> None:
-        """Remove a DeviceTaintRule."""
-        self._rules.pop(name, None)
+    def drop_taint_rule(self, name: str) -> DeviceTaintRule | None:
+        """Remove a DeviceTaintRule, and return it; None if there was none."""
+        return self._rules.pop(name, None)

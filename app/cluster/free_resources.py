@@ -8,6 +8,7 @@ so that a reader that meets it again, such as the cache of verdicts, need not lo
 from collections.abc import Container, Hashable, Mapping
 
 from app.cluster.device_index import DeviceIndex
+from app.cluster.device_kind_index import DeviceKindIndex
 from app.cluster.gpu_allocations import GPUAllocations
 from app.nodes.dra_devices import remaining_capacity
 from app.nodes.model import FreeResources, Node
@@ -19,8 +20,8 @@ OBJECTS_KEPT = 1 << 14
 class FreeResourcesOfNodes:
     """Computes free resources, and keeps those that it computed last, by their content."""
 
-    def __init__(self, devices: DeviceIndex, allocations: GPUAllocations) -> None:
-        self._devices = devices
+    def __init__(self, devices: DeviceIndex, kinds: DeviceKindIndex, allocations: GPUAllocations) -> None:
+        self._devices, self._kinds = devices, kinds
         self._allocations = allocations
         self._by_content: dict[Hashable, FreeResources] = {}
 
@@ -31,7 +32,8 @@ class FreeResourcesOfNodes:
         gpus, layouts, shown = None, None, self._devices.gpus(node.name)
         if shown.all and not node.node_class.uses_device_plugin:
             gpus, layouts = remaining_capacity(shown, self._devices.allocated(node.name))
-        return self._shared(FreeResources(units, gpus, node.free.uncounted, self.memory(node), layouts))
+        kinds = self._kinds.free_order(node, self._devices.allocated(node.name)) if shown.all else None
+        return self._shared(FreeResources(units, gpus, node.free.uncounted, self.memory(node), layouts, kinds))
 
     def memory(self, node: Node, without: Container[str] = ()) -> Mapping[str, int]:
         """Return the memory of shared GPUs that no pod has declared, in MiB by resource.
@@ -46,5 +48,12 @@ class FreeResourcesOfNodes:
     def _shared(self, free: FreeResources) -> FreeResources:
         if len(self._by_content) >= OBJECTS_KEPT:
             self._by_content = {}
-        content = (tuple(free.units.items()), tuple(free.memory.items()), free.gpus, free.uncounted, free.layouts)
+        content = (
+            tuple(free.units.items()),
+            tuple(free.memory.items()),
+            free.gpus,
+            free.uncounted,
+            free.layouts,
+            free.kinds,
+        )
         return self._by_content.setdefault(content, free)

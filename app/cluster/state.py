@@ -11,6 +11,7 @@ from typing import Any
 
 from app.admission.fleet_facts import FleetFacts
 from app.cluster.change_log import ChangeLog
+from app.cluster.claiming_pods import ClaimingPods, read_place
 from app.cluster.device_state import DeviceState
 from app.cluster.free_gpus import FreeGPUs
 from app.cluster.free_resources import FreeResourcesOfNodes
@@ -54,11 +55,12 @@ class State(DeviceState):
         self.changes = ChangeLog()
         self._classes: dict[NodeClass, NodeClass] = {}
         self._allocations = GPUAllocations()
-        self._free = FreeResourcesOfNodes(self._devices, self._allocations)
+        self._free = FreeResourcesOfNodes(self._devices, self._kinds, self._allocations)
         self._health: dict[str, Health] = {}
         self.overrun: set[str] = set()
         self.node_requests = NodeRequests()
         self.pending_pods = PendingPodIndex()
+        self.claiming_pods = ClaimingPods()
         self.pod_counts = PodCounts[PodShape]()
         self.free_gpus = FreeGPUs()
         self._fleet: FleetFacts | None = None
@@ -74,6 +76,7 @@ class State(DeviceState):
         """Add or change a node as read; the very same object, as after a heartbeat, changes nothing."""
         if self._nodes_as_read.get(node.name) is not node:
             self._nodes_as_read[node.name] = node
+            self._kinds.drop(node.name)
             self._rebuild([node.name])
 
     def add_known_facts(self, node: Node) -> Node:
@@ -81,6 +84,8 @@ class State(DeviceState):
         node = with_devices(node, self._devices.devices(node.name), self._device_classes.all(), self.knowledge)
         if (health := self._health.get(node.name)) is not None:
             node = replace(node, node_class=replace(node.node_class, ill=health.ill, ailing=health.ailing))
+        if (devices := self._kinds.of(node)) is not None:
+            node = replace(node, devices=devices)
         return node.with_free(self._free.of(node), self.node_requests.cpu_left(node))
 
     def drop_node(self, name: str) -> None:
@@ -89,6 +94,7 @@ class State(DeviceState):
         if (node := self.nodes.pop(name, None)) is not None:
             self._node_groups.replace(node, None)
             self.free_gpus.drop(name)
+            self._kinds.drop(name)
             self.overrun.discard(name)
             self.changes.note(name)
 
@@ -101,6 +107,7 @@ class State(DeviceState):
         usage, requests = read_gpu_usage(document, self.knowledge), read_bound_requests(document)
         pending = read_pending_pod(document, self.knowledge, keep_document=True)
         self.take_pod(uid, usage, requests)
+        self.claiming_pods.put(uid, read_place(document))
         self.pending_pods.put(uid, pending)
         self.pod_counts.put(uid, read_pod_shape(document, usage, requests, pending))
 
@@ -118,6 +125,7 @@ class State(DeviceState):
         requested = self.node_requests.put(uid, None)
         self._update_free(self._allocations.drop(uid))
         self._update_cpu(requested)
+        self.claiming_pods.put(uid, None)
         self.pending_pods.put(uid, None)
         self.pod_counts.put(uid, None)
 
@@ -136,7 +144,10 @@ class State(DeviceState):
     def group_cliques(self, pod: Pod) -> frozenset[str]:
         """Return the NVLink domains of other pods of a Pod's group, bound or promised."""
         group = workload_group(pod.namespace, pod.labels)
-        nodes = (self.nodes.get(name) for name in self._allocations.nodes_of(group, pod.uid)) if group else ()
+        if not group:
+            return frozenset()
+        names = (*self._allocations.nodes_of(group, pod.uid), *self.claiming_pods.nodes_of(group, pod.uid))
+        nodes = map(self.nodes.get, names)
         return frozenset(node.clique for node in nodes if node is not None and node.clique)
 
     def unpromised(self, uid: str) -> Node | None:

@@ -137,7 +137,7 @@ class VerdictTable:
             (weighed if name in self.feasible else others)[name] = total
 
     def _total_by_cpu(self, node: Node) -> ScoreByCPU:
-        key = class_key(node, self._label_keys)
+        key = (class_key(node, self._label_keys), node.free.kinds)
         if key not in self._shares:
             self._shares[key] = class_share(self.demand, node)
         return total_by_cpu(self.demand, self._plan, self._shares[key], node)

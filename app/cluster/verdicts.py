@@ -30,10 +30,11 @@ class KnownFleet(Protocol):
 
 
 def class_key(node: Node, label_keys: tuple[str, ...]) -> Hashable:
-    """Return a key of a node's class and these labels; State interns classes and keeps each alive."""
-    if not label_keys:
+    """Return a key of a node's class, its devices and these labels; State interns classes and keeps each alive."""
+    serial = node.devices.serial if node.devices is not None else 0
+    if not (label_keys or serial):
         return id(node.node_class)
-    return (id(node.node_class), *map(node.labels.get, label_keys))
+    return (id(node.node_class), serial, *map(node.labels.get, label_keys))
 
 
 def alike_key(node: Node, label_keys: tuple[str, ...]) -> Hashable:
@@ -42,8 +43,8 @@ def alike_key(node: Node, label_keys: tuple[str, ...]) -> Hashable:
     It is valid only until a node changes: State shares the objects of equal free resources, but may drop them.
     """
     if not label_keys:
-        return id(node.free), id(node.node_class)
-    return (id(node.free), id(node.node_class), *map(node.labels.get, label_keys))
+        return id(node.free), id(node.node_class), id(node.devices)
+    return (id(node.free), id(node.node_class), id(node.devices), *map(node.labels.get, label_keys))
 
 
 class Verdict(NamedTuple):

@@ -30,7 +30,12 @@ def view(
 ) -> ClusterSnapshot:
     """Copy the state. The copy is shallow, because nodes and sums are replaced, never changed."""
     context = ReviewContext(
-        policies, state.fleet(), state.knowledge, claimed=state.claimed, has_template=state.has_template
+        policies,
+        state.fleet(),
+        state.knowledge,
+        claimed=state.claimed,
+        has_template=state.has_template,
+        claim_warnings=state.claim_warnings,
     )
     return ClusterSnapshot(
         nodes=dict(state.nodes),

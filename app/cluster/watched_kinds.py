@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from app.cluster.claiming_pods import Place, read_place
 from app.cluster.device_state import read_claim_facts, read_class_facts, read_slice_facts, read_template_facts
 from app.cluster.policy_watch import CONFIGMAP, GPUPOLICY, PolicyBook
 from app.cluster.state import State
@@ -92,7 +93,7 @@ def taint_rule_kinds(state: State, version: str) -> tuple[WatchedKind[Any], ...]
     """Return the kind by which an administrator taints devices, which few clusters serve (F135)."""
     return (
         WatchedKind(*_name_and_path("DeviceTaintRule", version=version), PartialObject, read_taint_rule,
-             _by_fact(state.dra.put_taint_rule), lambda key, _uid: state.dra.drop_taint_rule(key), needed=False),
+             _by_fact(state.take_taint_rule), lambda key, _uid: state.drop_taint_rule(key), needed=False),
     )  # fmt: skip
 
 
@@ -127,7 +128,7 @@ def _nodes(state: State) -> WatchedKind[Node]:
     return WatchedKind(*_name_and_path("Node"), PartialNode, read, lambda _key, _uid, fact: state.take_node(fact), drop)
 
 
-PodFacts = tuple[GPUUsage | None, PodRequests | None, PendingPod | None, PodShape | None]
+PodFacts = tuple[GPUUsage | None, PodRequests | None, PendingPod | None, PodShape | None, Place | None]
 """What is kept of a pod."""
 
 
@@ -136,7 +137,7 @@ def _pods(state: State) -> WatchedKind[PodFacts]:
         requests = read_bound_requests(document)
         held = usage(document) if requests is None or requests.may_have_gpus else None
         pending = None if requests is not None else read_pending_pod(document, state.knowledge)
-        return held, requests, pending, read_pod_shape(document, held, requests, pending)
+        return held, requests, pending, read_pod_shape(document, held, requests, pending), read_place(document)
 
     def usage(document: Mapping[str, Any]) -> GPUUsage | None:
         """Read the GPU usage of a pod once: only its CPU and memory can be resized (KEP-1287)."""
@@ -150,6 +151,7 @@ def _pods(state: State) -> WatchedKind[PodFacts]:
         state.take_pod(uid, fact[0], fact[1])
         state.pending_pods.put(uid, fact[2])
         state.pod_counts.put(uid, fact[3])
+        state.claiming_pods.put(uid, fact[4])
 
     return WatchedKind(*_name_and_path("Pod"), PartialPod, read, put, lambda _key, uid: state.drop_pod(uid))
 

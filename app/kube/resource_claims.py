@@ -18,10 +18,17 @@ from app.values.json_members import member, objects
 
 @dataclass(frozen=True, slots=True)
 class DeviceChoice:
-    """A number of devices of one DeviceClass; `count` is None for all devices of a node (allocationMode All)."""
+    """A number of devices of one DeviceClass; `count` is None for all devices of a node (allocationMode All).
+
+    `selectors` are CEL expressions that must all hold, without those of the class; they are left out, which selects
+    more, where they have more than LONGEST_SELECTORS characters. `tolerations` of device taints are (key, operator,
+    value, effect).
+    """
 
     device_class: str
     count: int | None
+    selectors: tuple[str, ...] = ()
+    tolerations: tuple[tuple[str, str, str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +40,11 @@ class ClaimRequest:
 
 
 Requests = tuple[ClaimRequest, ...]
+DeviceRequest = tuple[DeviceChoice, ...]
+"""The choices of one request."""
+LONGEST_SELECTORS = 4096
+"""Characters of the selectors of one choice that are kept for filters; those of published examples have 600 at most.
+They are part of the key by which demands are cached. The allocator reads them whole (app/dra/claim_reading.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +72,15 @@ class ClaimedDevices:
     `classes` are pairs of DeviceClass and number of devices (None for all devices of a node), sorted; every alternative
     counts as if it were taken. `families` are the GPU families of these classes, by name. `container_families` are
     pairs of container and family for the containers that may use the devices, in the order of the spec. `unknown` are
-    the claims and templates that the pod names and that are not in the cluster state yet.
+    the claims and templates that the pod names and that are not in the cluster state yet. `requests` are the requests
+    that give GPUs, and one for each extended resource that DRA serves.
     """
 
     classes: tuple[tuple[str, int | None], ...] = ()
     families: tuple[Family, ...] = ()
     container_families: tuple[tuple[str, str], ...] = ()
     unknown: tuple[str, ...] = ()
+    requests: tuple[DeviceRequest, ...] = ()
 
     @property
     def containers(self) -> tuple[str, ...]:
@@ -144,7 +158,24 @@ def _choice(item: Mapping[str, Any], where: str) -> DeviceChoice:
     everything = member(item, "allocationMode", str, where) == "All"
     count = member(item, "count", int, where)
     name = member(item, "deviceClassName", str, where) or ""
-    return DeviceChoice(name, None if everything else 1 if count is None else count)
+    number = None if everything else 1 if count is None else count
+    return DeviceChoice(name, number, tuple(_selectors(item, where)), tuple(_tolerations(item, where)))
+
+
+def _selectors(item: Mapping[str, Any], where: str) -> list[str]:
+    expressions = []
+    for index, selector in objects(item, "selectors", where):
+        inside = f"{where}selectors[{index}]."
+        cel = member(selector, "cel", dict, inside) or {}
+        expressions.append(member(cel, "expression", str, f"{inside}cel.") or "")
+    return expressions if sum(map(len, expressions)) <= LONGEST_SELECTORS else []
+
+
+def _tolerations(item: Mapping[str, Any], where: str) -> Iterator[tuple[str, str, str, str]]:
+    for index, toleration in objects(item, "tolerations", where):
+        inside = f"{where}tolerations[{index}]."
+        key, value, effect = (member(toleration, name, str, inside) or "" for name in ("key", "value", "effect"))
+        yield key, member(toleration, "operator", str, inside) or "Equal", value, effect
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +209,13 @@ def claimed_devices(
     family_of = cache(family_of)
     references = tuple(_claim_references(pod, claims, templates))
     amounts: dict[str, int | None] = {}
+    device_requests = [request.choices for request in _requests_of(references) if _gives_gpus(request, family_of)]
     for resource, device_class in served.items():
         count = -int(-pod.amount(resource) // 1)
         if count > 0 and family_of(device_class) is not None:
             amounts[device_class] = _add_counts(amounts.get(device_class, 0), count)
-    for choice in _choices(references):
+            device_requests.append((DeviceChoice(device_class, count),))
+    for choice in (choice for request in _requests_of(references) for choice in request.choices):
         if family_of(choice.device_class) is not None:
             amounts[choice.device_class] = _add_counts(amounts.get(choice.device_class, 0), choice.count)
     families = {family.name: family for name in amounts if (family := family_of(name)) is not None}
@@ -191,6 +224,7 @@ def claimed_devices(
         families=tuple(families[name] for name in sorted(families)),
         container_families=tuple(_container_families(pod, references, family_of, served)),
         unknown=tuple(dict.fromkeys(reference.key for reference in references if reference.requests is None)),
+        requests=tuple(device_requests),
     )
 
 
@@ -208,10 +242,13 @@ def _claim_references(pod: Pod, claims: ClaimLookup, templates: ClaimLookup) -> 
             yield _ClaimReference(name, f"ResourceClaimTemplate {key}", templates(key))
 
 
-def _choices(references: tuple[_ClaimReference, ...]) -> Iterator[DeviceChoice]:
-    for reference in references:
-        for request in reference.requests or ():
-            yield from request.choices
+def _requests_of(references: tuple[_ClaimReference, ...]) -> Iterator[ClaimRequest]:
+    return (request for reference in references for request in reference.requests or ())
+
+
+def _gives_gpus(request: ClaimRequest, family_of: FamilyOf) -> bool:
+    """Tell whether a request gives GPUs, whatever alternative is taken."""
+    return all(family_of(choice.device_class) is not None for choice in request.choices)
 
 
 def _container_families(

@@ -4,11 +4,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 from app.knowledge.mig_placements import GPULayout
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.nvidia_require import HostFacts
+from app.kube.resource_claims import DeviceRequest
 from app.nodes.label_keys import CLIQUE
 from app.values.hashing import HashedOnce
 from app.values.versions import Version
@@ -119,6 +120,9 @@ class NodeClass(HashedOnce):
     """The MIG profiles of the DRA devices, existing or created on demand."""
     device_variants: tuple["NodeClass", ...] = ()
     """The class with the facts (DEVICE_FACTS) of each kind of DRA device, if there are several kinds."""
+    claimable: tuple[tuple["ClaimableDevices", ...], ...] = ()
+    """For each device request of a demand that is known to select devices of the node, the alternatives of it. Empty
+    except in a class that was made for one demand (placement/engine.py class_for_demand)."""
     labels: tuple[tuple[str, str], ...] | None = None
     """The labels on which a demand has requirements, as pairs of key and value; None where they are not evaluated."""
     __hash__ = HashedOnce.__hash__
@@ -175,6 +179,42 @@ class NodeClass(HashedOnce):
         return next((mib for name, mib in self.slice_memory if name == profile), None)
 
 
+@dataclass(frozen=True, slots=True)
+class ClaimableDevices:
+    """The devices of a node that one alternative of a device request can get, whether or not they are free.
+
+    `count` is the number of devices that it requests; None for all of them. `makes` are the classes that the node would
+    have with devices of one kind alone, each with the number of these devices, in the order of the allocator.
+    """
+
+    count: int | None
+    makes: tuple[tuple[NodeClass, int], ...]
+
+
+class DevicesOnNode(Protocol):
+    """The DRA devices of a node, as far as demands need them (app/dra/device_kinds.py).
+
+    Nodes with devices of the same kinds share one object; `serial`, by which verdicts are cached, is never used again.
+    """
+
+    serial: int
+
+    def claimable(
+        self, node_class: NodeClass, requests: tuple[DeviceRequest, ...]
+    ) -> tuple[tuple[ClaimableDevices, ...], ...]:
+        """Select devices for each request; a request is left out where what it can get is not known, or nothing."""
+        ...
+
+    def next_make(
+        self, node_class: NodeClass, requests: tuple[DeviceRequest, ...], order: tuple[int, ...] | None
+    ) -> NodeClass | None:
+        """Give the class of the node with devices alone of the kind that the first request gets now; None if unknown.
+
+        `order` is that of FreeResources.kinds.
+        """
+        ...
+
+
 DEVICE_FACTS = (
     "product", "driver", "cuda", "compute_capability", "memory_mib", "memory_at_most", "mig_profile", "nvlink",
     "form_factor", "datacenter",
@@ -199,6 +239,9 @@ class FreeResources:
     layouts: tuple[GPULayout, ...] | None = None
     """The GPUs on which MIG devices are created on demand, without those that are allocated whole. None if there are
     none, or if their geometry is unknown."""
+    kinds: tuple[int, ...] | None = None
+    """The kinds of DRA devices of which some are free, in the order of their first free device; None where all devices
+    are of one kind, or where there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +255,8 @@ class Node:
     Admission reads its `labels` and its `taints`, which are triples of key, value and effect. `allocatable` holds every
     resource as the API server writes it, and `unschedulable` says that the node is cordoned. Only explain reads these
     two, so that they do not count in comparisons, and a change of them invalidates no cache.
+
+    `devices` are its DRA devices, None for a node without any.
     """
 
     name: str
@@ -222,6 +267,7 @@ class Node:
     allocatable: Mapping[str, Any] = field(default_factory=dict, compare=False)
     unschedulable: bool = field(default=False, compare=False)
     free_cpu_milli: int | None = None
+    devices: DevicesOnNode | None = field(default=None, compare=False)
 
     def with_free(self, free: FreeResources, free_cpu_milli: int | None) -> "Node":
         """Give the node with other free resources, in a third of the time of `dataclasses.replace`."""
@@ -234,6 +280,7 @@ class Node:
             self.allocatable,
             self.unschedulable,
             free_cpu_milli,
+            self.devices,
         )
 
     @property

@@ -135,6 +135,20 @@ def _with_all_device_facts(node_class: NodeClass, devices: tuple[Device, ...], k
     return replace(shared, product=product, device_variants=variants)
 
 
+def class_of_device(node_class: NodeClass, device: Device, knowledge: Knowledge) -> NodeClass:
+    """Give the class as it would be with devices of one kind alone, for a claim that gets such devices."""
+    alone = replace(
+        node_class,
+        device_variants=(),
+        claimable=(),
+        sharing=Sharing.MIG if device.mig_profile else Sharing.Exclusive,
+        dra_profiles=frozenset((device.mig_profile,)) if device.mig_profile else frozenset(),
+        several_models=False,
+        memory_at_most=None,
+    )
+    return _with_device_facts(alone, device, knowledge)
+
+
 def _is_nvidia_resource(resource: str, knowledge: Knowledge) -> bool:
     family = knowledge.families.of(resource)
     return family is not None and NVIDIA_DRIVER in family.device_classes

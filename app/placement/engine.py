@@ -7,7 +7,7 @@ Its functions are pure; the caches of verdicts are in `cluster/` (verdict_cache.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from app.nodes.model import FreeResources, Node, NodeClass
+from app.nodes.model import ClaimableDevices, FreeResources, Node, NodeClass
 from app.placement.filters import CLASS_FILTERS, COUNTED_IN_TREE, FREE_FILTERS
 from app.placement.fragmentation import ScoreByCPU
 from app.placement.penalties import PENALTIES
@@ -28,13 +28,37 @@ _BEYOND_IN_TREE = tuple(accepts for accepts in FREE_FILTERS if accepts not in CO
 def judge_class(demand: Demand, node_class: NodeClass) -> Reason | None:
     """Give the first reason why no node of this class can ever serve the demand; None if it can.
 
+    Where it is known which devices its claims can take, these are judged (_judge_request).
+
     On a node with several kinds of DRA devices each kind must serve the demand, because kube-scheduler takes any device
     that is free. A claim can choose by its own selectors, so that for a pod without GPU resources one kind suffices.
     """
+    if node_class.claimable and not demand.resources:
+        by_request = (_judge_request(demand, alternatives) for alternatives in node_class.claimable)
+        return next((refusal for refusal in by_request if refusal is not None), None)
     refusals = [_judge_variant(demand, variant) for variant in node_class.by_device_variant()]
     if not demand.resources and None in refusals:
         return None
     return next((refusal for refusal in refusals if refusal is not None), None)
+
+
+def _judge_request(demand: Demand, alternatives: tuple[ClaimableDevices, ...]) -> Reason | None:
+    """Give the reason why every alternative of a device request gets an unsuitable device; None if one need not.
+
+    That is so where fewer of the devices that it can take are suitable than it requests. Which of them are held is no
+    reason, because kube-scheduler knows that better (docs/reference/dra.md#filters-and-scores).
+    """
+    refusals = [_judge_alternative(demand, devices) for devices in alternatives]
+    return None if None in refusals else next(iter(refusals), None)
+
+
+def _judge_alternative(demand: Demand, devices: ClaimableDevices) -> Reason | None:
+    refusals = [(_judge_variant(demand, make), number) for make, number in devices.makes]
+    suitable = sum(number for refusal, number in refusals if refusal is None)
+    all_devices = sum(number for _, number in refusals)
+    if suitable >= (all_devices if devices.count is None else min(devices.count, all_devices)):
+        return None
+    return next(refusal for refusal, _ in refusals if refusal is not None)
 
 
 def _judge_variant(demand: Demand, node_class: NodeClass) -> Reason | None:
@@ -48,7 +72,9 @@ def refusals(demand: Demand, node_class: NodeClass) -> tuple[Reason, ...]:
     """Give all reasons why no node of this class can serve the demand, of which judge_class gives the first."""
     if judge_class(demand, node_class) is None:
         return ()
-    reasons = (accepts(demand, variant) for variant in node_class.by_device_variant() for accepts in CLASS_FILTERS)
+    claimable = [make for request in node_class.claimable for devices in request for make, _ in devices.makes]
+    variants = claimable if claimable and not demand.resources else node_class.by_device_variant()
+    reasons = (accepts(demand, variant) for variant in variants for accepts in CLASS_FILTERS)
     return tuple(dict.fromkeys(refusal for refusal in reasons if refusal is not None))
 
 
@@ -65,11 +91,26 @@ def judge_free(demand: Demand, free: FreeResources, recount: bool) -> Reason | N
 
 
 def class_for_demand(demand: Demand, node: Node) -> NodeClass:
-    """Give the node's class, with the labels on which the demand has requirements, if there are any."""
+    """Give the node's class, with the labels on which the demand has requirements, and the devices it can claim."""
+    node_class = node.node_class
+    if demand.device_requests and node.devices is not None:
+        claimable = node.devices.claimable(node_class, demand.device_requests)
+        node_class = replace(node_class, claimable=claimable) if claimable else node_class
     if not demand.node_selector:
-        return node.node_class
+        return node_class
     pairs = ((key, node.labels.get(key)) for key in demand.label_keys)
-    return replace(node.node_class, labels=tuple((key, value) for key, value in pairs if value is not None))
+    return replace(node_class, labels=tuple((key, value) for key, value in pairs if value is not None))
+
+
+def as_claimed(demand: Demand, node: Node) -> Node:
+    """Give the node with the facts of the device that a claim gets now, for scores: the first free one that it selects.
+
+    A pod that requests GPUs by resource too, or whose device is not known, is scored by the node as it is.
+    """
+    if not demand.device_requests or demand.resources or node.devices is None:
+        return node
+    make = node.devices.next_make(node.node_class, demand.device_requests, node.free.kinds)
+    return node if make is None else replace(node, node_class=make, devices=None)
 
 
 def judge_counts(demand: Demand, free: FreeResources) -> Reason | None:
@@ -115,14 +156,17 @@ def scoring_plan(demand: Demand) -> ScoringPlan:
 def class_share(demand: Demand, node: Node) -> tuple[float, float]:
     """Give the part of the total that is the same for all nodes of a class.
 
-    It is Σ weight x score of the scorers that depend on the class only, and the factor on the total.
+    It is Σ weight x score of the scorers that depend on the class only, and the factor on the total. On a node with
+    devices of several kinds both are those of the device that a claim gets now; one that is unsuitable is a penalty.
     """
-    share = 0.0
+    share, scored = 0.0, as_claimed(demand, node)
     for name, weight in demand.scores or DEFAULT_SCORES:
         if name in BY_CLASS:
-            share += weight * _SCORERS[name](demand, node)
+            share += weight * _SCORERS[name](demand, scored)
+    unsuitable = scored is not node and _judge_variant(demand, scored.node_class) is not None
     missed = demand.warned is not None and judge_class(demand.warned, class_for_demand(demand.warned, node)) is not None
-    return share, LESSER_SHARE ** (missed + sum(1 for penalty in PENALTIES if penalty(demand, node.node_class)))
+    penalties = sum(1 for penalty in PENALTIES if penalty(demand, scored.node_class))
+    return share, LESSER_SHARE ** (unsuitable + missed + penalties)
 
 
 def total_by_cpu(demand: Demand, scoring: ScoringPlan, shared: tuple[float, float], node: Node) -> ScoreByCPU:
@@ -131,6 +175,7 @@ def total_by_cpu(demand: Demand, scoring: ScoringPlan, shared: tuple[float, floa
     The node's own scores are added to the share of its class, and the sum is divided by that of all weights.
     """
     value, factor = shared
+    node = as_claimed(demand, node)
     for scorer, weight in scoring.scorers:
         value += weight * scorer(demand, node)
     by_cpu = [(score_by_cpu(demand, node), weight) for score_by_cpu, weight in scoring.by_cpu]
@@ -146,4 +191,5 @@ def total_by_cpu(demand: Demand, scoring: ScoringPlan, shared: tuple[float, floa
 
 def breakdown(demand: Demand, node: Node) -> Mapping[str, tuple[float, int]]:
     """Give the score and the weight of each scorer, by name, for explain."""
-    return {name.value: (_SCORERS[name](demand, node), weight) for name, weight in demand.scores or DEFAULT_SCORES}
+    scored = as_claimed(demand, node)
+    return {name.value: (_SCORERS[name](demand, scored), weight) for name, weight in demand.scores or DEFAULT_SCORES}

@@ -51,7 +51,7 @@ def interconnect(demand: Demand, node: Node) -> float:
     """Prefer GPUs that NVLink joins all-to-all for pods of several GPUs, and other GPUs for pods of one."""
     if node.node_class.nvlink is None:
         return 0.5
-    return float(node.node_class.nvlink is (sum(amount for _, amount in demand.resources) > 1))
+    return float(node.node_class.nvlink is (demand.gpus > 1))
 
 
 def nvlink_domain(demand: Demand, node: Node) -> float:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from app.knowledge.cuda_compatibility import AcceptedCompatibility, CUDANeed
 from app.knowledge.products import ProductPattern
+from app.kube.resource_claims import DeviceRequest
 from app.policy.expected_demand import ExpectedDemand
 from app.policy.schema_placement import FormFactor, HealthAction, ScorerName, SharingWish
 from app.values.hashing import HashedOnce
@@ -55,7 +56,8 @@ class Demand(HashedOnce):
     `cpu_milli` is the requested CPU, and `expected_demand` describes future pods; both are set only if a scorer needs
     them to leave room for those pods.
     `claims` are pairs of DeviceClass and devices (None for all of a node) that DRA allocates; kube-scheduler counts
-    them. `invalid` is the reason if an annotation of the pod does not parse, so that no node can serve it.
+    them. `device_requests` are the requests behind them, each with its alternatives and their selectors.
+    `invalid` is the reason if an annotation of the pod does not parse, so that no node can serve it.
     """
 
     resources: tuple[tuple[str, int], ...] = ()
@@ -80,6 +82,7 @@ class Demand(HashedOnce):
     scores: tuple[tuple[ScorerName, int], ...] = ()
     ranked: bool = True
     claims: tuple[tuple[str, int | None], ...] = ()
+    device_requests: tuple[DeviceRequest, ...] = ()
     invalid: Reason | None = None
     share_milli: int = 0
     cpu_milli: int = 0
@@ -92,6 +95,12 @@ class Demand(HashedOnce):
     def label_keys(self) -> tuple[str, ...]:
         """List the node labels on which the pod has requirements."""
         return tuple(dict.fromkeys(requirement.key for requirement in self.node_selector))
+
+    @property
+    def gpus(self) -> int:
+        """Count the requested units and claimed devices; a claim for all devices of a node counts as two."""
+        by_resource = sum(amount for _, amount in self.resources)
+        return by_resource + sum(2 if count is None else count for _, count in self.claims)
 
     @property
     def requests_gpus(self) -> bool:

@@ -95,6 +95,7 @@ def merge_demand(
         refuse_unknown="Refuse" in unknown_facts,
         scores=tuple((score.name, score.weight) for score in scores or ()),
         claims=request.claimed.classes,
+        device_requests=request.claimed.requests,
         ranked=score_spread != "Proportional",
         **merged,
     )

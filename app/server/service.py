@@ -112,6 +112,7 @@ class Service:
             state.knowledge,
             claimed=state.claimed,
             has_template=state.has_template,
+            claim_warnings=state.claim_warnings,
             rule=self._rulings.of,
         )
 

@@ -62,7 +62,7 @@ class Rollout:
 
 def with_driver(node: Node, driver: Version, tables: CUDATables) -> Node:
     """Return a node as it would be with another driver; with an unknown branch its CUDA version is unknown."""
-    return replace(node, node_class=_class_with_driver(node.node_class, driver, tables))
+    return replace(node, node_class=_class_with_driver(node.node_class, driver, tables), devices=None)
 
 
 def _class_with_driver(node_class: NodeClass, driver: Version, tables: CUDATables) -> NodeClass:

@@ -69,10 +69,11 @@ def spec_of(document: dict[str, Any], state: State, policy_set: PolicySet | None
 
 
 @pytest.mark.parametrize("device_class", ["gpu.nvidia.com", "mig.nvidia.com"])
-def test_pod_that_claims_a_gpu_gets_runtime_class_and_tolerations(device_class: str) -> None:
+def test_pod_that_claims_a_gpu_gets_tolerations_and_no_runtime_class(device_class: str) -> None:
+    """Claimed devices are injected by CDI, under any runtime class."""
     spec = spec_of(claiming(), state_of(claim(device_class)))
 
-    assert spec["runtimeClassName"] == "nvidia"
+    assert "runtimeClassName" not in spec
     assert spec["tolerations"] == [COPIED]
     assert spec["containers"] == claiming()["spec"]["containers"]
 
@@ -81,28 +82,25 @@ def test_claim_by_template_counts_as_well() -> None:
     template = {**claim(), "kind": "ResourceClaimTemplate", "spec": {"spec": requested("gpu.nvidia.com", 1)}}
     document = claiming({"name": "g", "resourceClaimTemplateName": "one"})
 
-    assert spec_of(document, state_of(template))["runtimeClassName"] == "nvidia"
+    assert spec_of(document, state_of(template))["tolerations"] == [COPIED]
 
 
 def test_device_class_that_serves_the_resource_is_one_of_gpus() -> None:
     own = {"kind": "DeviceClass", "metadata": {"name": "mine"}, "spec": {"extendedResourceName": GPU}}
 
-    assert spec_of(claiming(), state_of(claim("mine"), own))["runtimeClassName"] == "nvidia"
+    assert spec_of(claiming(), state_of(claim("mine"), own))["tolerations"] == [COPIED]
 
 
 @pytest.mark.parametrize(
-    ("device_class", "runtime", "keys"),
+    ("device_class", "keys"),
     [
-        pytest.param("gpu.amd.com", None, ["amd.com/gpu"], id="AMD"),
-        pytest.param("nic.example.com", None, None, id="a network card"),
+        pytest.param("gpu.amd.com", ["amd.com/gpu"], id="AMD"),
+        pytest.param("nic.example.com", None, id="a network card"),
     ],
 )
-def test_claim_of_another_make_is_treated_as_its_own(
-    device_class: str, runtime: str | None, keys: list[str] | None
-) -> None:
+def test_claim_of_another_make_is_treated_as_its_own(device_class: str, keys: list[str] | None) -> None:
     spec = spec_of(claiming(), state_of(claim(device_class)))
 
-    assert spec.get("runtimeClassName") == runtime
     toleration_keys = [toleration["key"] for toleration in spec["tolerations"]] if "tolerations" in spec else None
     assert toleration_keys == keys
 
@@ -152,7 +150,7 @@ def test_claim_and_resources_stand_side_by_side(beside: dict[str, Any]) -> None:
 
     spec = spec_of(document, state_of(claim()))
 
-    assert spec["runtimeClassName"] == "nvidia"
+    assert spec.get("runtimeClassName") == ("nvidia" if GPU in str(beside) else None)
     assert spec["containers"] == document["spec"]["containers"]
 
 

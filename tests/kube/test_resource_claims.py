@@ -47,7 +47,7 @@ def first_available(*choices: dict[str, Any]) -> dict[str, Any]:
     ("request_", "expected"),
     [
         (exactly(GPU, allocationMode="ExactCount", count=2), (DeviceChoice(GPU, 2),)),
-        (exactly(GPU, selectors=[{"cel": {"expression": "true"}}]), (DeviceChoice(GPU, 1),)),
+        (exactly(GPU, selectors=[{"cel": {"expression": "true"}}]), (DeviceChoice(GPU, 1, ("true",)),)),
         (exactly(GPU, allocationMode="All"), (DeviceChoice(GPU, None),)),
         (exactly(GPU, count=0), (DeviceChoice(GPU, 0),)),
         ({"name": "r", "deviceClassName": GPU, "allocationMode": "ExactCount", "count": 3}, (DeviceChoice(GPU, 3),)),

@@ -171,7 +171,18 @@ def _dialects(fleet: FleetFacts, keys: tuple[str, ...] | None) -> tuple[str, ...
     drops a preference (kubernetes-sigs/karpenter pkg/controllers/provisioning/scheduling/preferences.go).
     """
     provisioners = [name for name in fleet.provisioners if keys is None or name in keys]
-    return (*(name for name in (keys or (GFD,)) if name not in provisioners), *provisioners)
+    named = (name for name in (keys or (GFD,)) if name not in provisioners)
+    return (*(name for name in named if name != GFD or not _known_by_slices_alone(fleet)), *provisioners)
+
+
+def _known_by_slices_alone(fleet: FleetFacts) -> bool:
+    """Tell whether no GPU node has a label about GPUs, while ResourceSlices say which products they are.
+
+    Nobody sets the labels in such a cluster, as one whose GPU Operator leaves GPUs to DRA; terms on them would keep a
+    pod from every node to come as well.
+    """
+    groups = fleet.node_groups
+    return not any(group.labels for group in groups) and any(group.node_class.product for group in groups)
 
 
 def _deprecated_names(

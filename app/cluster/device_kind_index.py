@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kinds of the DRA devices of nodes, shared by nodes that have the same. A part of State (F135)."""
+
+from collections.abc import Container
+from itertools import count
+
+from app.cluster.device_index import DeviceIndex
+from app.cluster.dra_index import DRAIndex
+from app.dra.device_kinds import DeviceKind, DeviceKinds, KindKey, KindsOfNode, blocking_taints, kind_key
+from app.dra.devices import DeviceID
+from app.knowledge.tables import Knowledge
+from app.kube.resource_slices import NVIDIA_DRIVER
+from app.nodes.model import Node
+
+KINDS_KEPT = 1 << 12
+"""Combinations of kinds that are shared; a fleet has dozens. Above it, sharing starts again. A guess."""
+
+
+class DeviceKindIndex:
+    """What filters know of the devices of each node, made when it is first asked for after a change.
+
+    Nodes with devices of the same kinds share one object, by whose serial number verdicts are cached.
+    """
+
+    def __init__(self, devices: DeviceIndex, dra: DRAIndex, knowledge: Knowledge) -> None:
+        self._devices, self._dra, self._knowledge = devices, dra, knowledge
+        self._by_node: dict[str, KindsOfNode | None] = {}
+        self._shared: dict[tuple[tuple[KindKey, int], ...], DeviceKinds] = {}
+        self._serials = count(1)
+        self._fleet: tuple[DeviceKinds, ...] | None = None
+
+    def of(self, node: Node) -> DeviceKinds | None:
+        """Return the kinds of a node's devices; None for a node without devices of its own."""
+        of_node = self._of(node)
+        return of_node.kinds if of_node is not None else None
+
+    def _of(self, node: Node) -> KindsOfNode | None:
+        if node.name not in self._by_node:
+            self._by_node[node.name] = self._read(node)
+            self._fleet = None
+        return self._by_node[node.name]
+
+    def fleet(self) -> tuple[DeviceKinds, ...]:
+        """List the kinds of all nodes, one object for nodes that are alike."""
+        if self._fleet is None:
+            self._fleet = tuple({of_node.kinds: None for of_node in self._by_node.values() if of_node is not None})
+        return self._fleet
+
+    def drop(self, name: str) -> None:
+        """Forget a node, as its slices have changed or it is gone."""
+        self._by_node.pop(name, None)
+        self._fleet = None
+
+    def drop_all(self) -> None:
+        """Forget all nodes, as a rule that taints devices has changed."""
+        self._by_node.clear()
+        self._fleet = None
+
+    def start_anew(self) -> None:
+        """Forget all nodes and what they share, as a DeviceClass has changed."""
+        self.drop_all()
+        self._shared.clear()
+
+    def free_order(self, node: Node, allocated: Container[str]) -> tuple[int, ...] | None:
+        """List the kinds that are free on a node, by their first free device; None for a node with one kind or none.
+
+        `allocated` are the names of devices that claims have. A whole GPU is not free while a slice of it is allocated,
+        nor is a slice while its GPU is; whether two slices overlap is left to kube-scheduler.
+        """
+        of_node = self._of(node)
+        if of_node is None or len(of_node.kinds.kinds) < 2:
+            return None
+        shown = self._devices.gpus(node.name).devices
+        taken = [device for key, device in shown.items() if key in allocated]
+        touched = {device.gpu for device in taken}
+        whole = {device.gpu for device in taken if not device.mig_profile}
+
+        def is_free(device: DeviceID) -> bool:
+            facts = shown.get(device[2]) if device[0] == NVIDIA_DRIVER else None
+            if facts is None or facts.name in allocated:
+                return facts is None
+            return facts.gpu not in (whole if facts.mig_profile else touched)
+
+        return tuple(dict.fromkeys(kind for device, kind in of_node.by_device if is_free(device)))
+
+    def _read(self, node: Node) -> KindsOfNode | None:
+        """Sort the devices of a node by kind, in the order of the allocator."""
+        shown = self._devices.gpus(node.name).devices
+        if not shown:
+            return None
+        positions: dict[KindKey, int] = {}
+        kinds: list[DeviceKind] = []
+        by_device: list[tuple[DeviceID, int]] = []
+        rules = self._dra.taint_rules()
+        for device in (device for pool in self._dra.pools.pools(node) for device in pool.devices):
+            facts = shown.get(device.name) if device.driver == NVIDIA_DRIVER else None
+            taints = blocking_taints(device, rules)
+            key = kind_key(device, facts, taints)
+            position = positions.setdefault(key, len(kinds))
+            number = kinds[position].number if position < len(kinds) else 0
+            kinds[position : position + 1] = [DeviceKind(device, facts, taints, number + 1)]
+            by_device.append((device.id, position))
+        content = tuple((key, kinds[position].number) for key, position in positions.items())
+        shared = self._shared.get(content)
+        if shared is None:
+            if len(self._shared) >= KINDS_KEPT:
+                self._shared.clear()
+            shared = DeviceKinds(next(self._serials), tuple(kinds), self._dra.classes, self._knowledge)
+            self._shared[content] = shared
+        return KindsOfNode(shared, tuple(by_device))

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The DRA devices of a node by kind, for filters and scorers: which kinds a claim's selectors can take (F135, S13).
+
+Devices are of one kind if they are equal in all that products, drivers and sizes are told by; they may differ in what
+identifies them, such as the UUID. The nodes of a fleet have few combinations of kinds, so that each request is selected
+for once on each combination, and not on each of thousands of nodes. What cannot be judged for a kind counts as
+selected: then filters refuse less.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from app.dra.claims import DeviceToleration
+from app.dra.classes import BLOCKING_EFFECTS, DeviceClass, DeviceTaintRule, tolerates
+from app.dra.devices import Device, DeviceID, DeviceTaint
+from app.dra.selectors import SelectorError, compile_selector
+from app.knowledge.tables import Knowledge
+from app.kube.resource_claims import DeviceChoice, DeviceRequest
+from app.kube.resource_slices import DEVICE_FACTS, MEMORY_SLICE, NVIDIA_DRIVER
+from app.kube.resource_slices import Device as DeviceFacts
+from app.nodes.model import ClaimableDevices, NodeClass
+from app.nodes.reading import class_of_device
+
+KIND_ATTRIBUTES = tuple(
+    f"{NVIDIA_DRIVER}/{name}"
+    for name in (
+        "type",
+        "productName",
+        "brand",
+        "architecture",
+        "cudaComputeCapability",
+        "driverVersion",
+        "cudaDriverVersion",
+        "profile",
+        "addressingMode",
+    )
+)
+"""What NVIDIA's driver publishes of the kind of a device; its other attributes identify the device, or say where it is
+(NVIDIA/k8s-dra-driver-gpu cmd/gpu-kubelet-plugin/deviceinfo.go GetDevice)."""
+NVIDIA_DOMAIN = f"{NVIDIA_DRIVER}/"
+PLACEMENT_CAPACITIES = (f"{NVIDIA_DRIVER}/memorySlice", f"{NVIDIA_DRIVER}/{MEMORY_SLICE}")
+"""Prefixes of capacities that say where on its GPU a MIG device is (deviceinfo.go MigDeviceInfo.GetDevice)."""
+REQUESTS_KEPT = 256
+"""Requests whose devices are kept for each combination of kinds; then it begins anew. A guess, not measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceKind:
+    """Devices of one kind on a node: the first of them, their number, and the taints that keep claims off them.
+
+    `facts` are those that filters read; None for a device that is not of NVIDIA's driver, or that no container can use.
+    """
+
+    device: Device
+    facts: DeviceFacts | None
+    taints: tuple[DeviceTaint, ...]
+    number: int
+
+
+KindKey = tuple[object, ...]
+"""All that makes two devices one kind."""
+
+
+def kind_key(device: Device, facts: DeviceFacts | None, taints: tuple[DeviceTaint, ...]) -> KindKey:
+    """Return what makes devices one kind; of another vendor's driver all untainted ones are."""
+    if device.driver != NVIDIA_DRIVER:
+        return device.driver, taints
+    attributes = tuple(map(device.attributes.get, KIND_ATTRIBUTES))
+    amounts = tuple(sorted(entry for entry in device.capacity.items() if _is_of_kind(entry[0])))
+    known = facts and tuple(getattr(facts, name) for name in DEVICE_FACTS)
+    return device.driver, attributes, amounts, device.allow_multiple_allocations, known, taints
+
+
+def _is_of_kind(capacity: str) -> bool:
+    return capacity.startswith(NVIDIA_DOMAIN) and not capacity.startswith(PLACEMENT_CAPACITIES)
+
+
+def blocking_taints(device: Device, rules: Iterable[DeviceTaintRule]) -> tuple[DeviceTaint, ...]:
+    """List the taints of a device, its own and of rules, that keep claims without a toleration off it (KEP-5055)."""
+    taints = (*device.taints, *(rule.taint for rule in rules if rule.applies(device)))
+    return tuple(taint for taint in taints if taint.effect in BLOCKING_EFFECTS)
+
+
+class DeviceKinds:
+    """The kinds of devices of nodes that are alike, in the order of the allocator; implements DevicesOnNode.
+
+    `serial` is a number that no other object gets. `classes` are the DeviceClasses by name; when one changes, objects
+    are made anew.
+    """
+
+    def __init__(
+        self, serial: int, kinds: tuple[DeviceKind, ...], classes: Mapping[str, DeviceClass], knowledge: Knowledge
+    ) -> None:
+        self.serial = serial
+        self.kinds, self._classes, self._knowledge = kinds, classes, knowledge
+        self._selected: dict[tuple[DeviceChoice, bool], tuple[int, ...]] = {}
+        self._makes: dict[tuple[NodeClass, int], NodeClass] = {}
+
+    def claimable(
+        self, node_class: NodeClass, requests: tuple[DeviceRequest, ...]
+    ) -> tuple[tuple[ClaimableDevices, ...], ...]:
+        """Select devices for each request; a request is left out where what it can get is not known, or nothing."""
+        selected = (tuple(self._claimable(node_class, choice) for choice in request) for request in requests)
+        return tuple(tuple(filter(None, devices)) for devices in selected if devices and all(devices))
+
+    def _claimable(self, node_class: NodeClass, choice: DeviceChoice) -> ClaimableDevices | None:
+        selected = self.select(choice)
+        if not selected or any(self.kinds[kind].facts is None for kind in selected):
+            return None
+        makes = tuple((self._make(node_class, kind), self.kinds[kind].number) for kind in selected)
+        return ClaimableDevices(choice.count, makes)
+
+    def next_make(
+        self, node_class: NodeClass, requests: tuple[DeviceRequest, ...], order: tuple[int, ...] | None
+    ) -> NodeClass | None:
+        """Give the class of the node with devices alone of the kind that the first request gets now; None if unknown.
+
+        `order` is that of FreeResources.kinds; where no selected kind is free, the first selected one counts.
+        """
+        selected = self.select(requests[0][0]) if requests and requests[0] else ()
+        free = [kind for kind in order or () if kind in selected]
+        taken = next(iter((*free, *selected)), None)
+        return None if taken is None or self.kinds[taken].facts is None else self._make(node_class, taken)
+
+    def class_selectors(self, name: str) -> tuple[str, ...] | None:
+        """Return the selectors of a DeviceClass; None if there is no such class."""
+        device_class = self._classes.get(name)
+        return device_class.selectors if device_class is not None else None
+
+    def select(self, choice: DeviceChoice, tolerate_all: bool = False) -> tuple[int, ...]:
+        """List the kinds, by position, that a choice may take: selected, and without a taint that it does not tolerate.
+
+        With `tolerate_all` taints are left aside.
+        """
+        key = (choice, tolerate_all)
+        known = self._selected.get(key)
+        if known is None:
+            if len(self._selected) >= REQUESTS_KEPT:
+                self._selected.clear()
+            known = self._selected[key] = self._select(choice, tolerate_all)
+        return known
+
+    def _select(self, choice: DeviceChoice, tolerate_all: bool) -> tuple[int, ...]:
+        of_class = self.class_selectors(choice.device_class)
+        if of_class is None:
+            return ()
+        expressions = (*of_class, *choice.selectors)
+        return tuple(
+            position
+            for position, kind in enumerate(self.kinds)
+            if all(may_select(expression, kind.device) for expression in expressions)
+            and (tolerate_all or _tolerated(choice, kind))
+        )
+
+    def _make(self, node_class: NodeClass, kind: int) -> NodeClass:
+        key, facts = (node_class, kind), self.kinds[kind].facts
+        if key not in self._makes and facts is not None:
+            if len(self._makes) >= REQUESTS_KEPT:
+                self._makes.clear()
+            self._makes[key] = class_of_device(node_class, facts, self._knowledge)
+        return self._makes[key]
+
+
+def _tolerated(choice: DeviceChoice, kind: DeviceKind) -> bool:
+    tolerations = [DeviceToleration(*toleration) for toleration in choice.tolerations]
+    return all(any(tolerates(toleration, taint) for toleration in tolerations) for taint in kind.taints)
+
+
+def may_select(expression: str, device: Device) -> bool:
+    """Tell whether a selector may select devices of the kind of a device; True where that cannot be judged.
+
+    It cannot where the selector reads what identifies a device, where it fails, or where it is no valid one.
+    """
+    try:
+        selector = compile_selector(expression)
+    except SelectorError:
+        return True
+    reads = selector.reads
+    if reads is None or not all(_same_for_kind(read.group, read.name) for read in reads):
+        return True
+    return selector.judge(device).matches is not False
+
+
+def _same_for_kind(group: str, name: str) -> bool:
+    if group in ("attributes", "capacity"):
+        return name in KIND_ATTRIBUTES if group == "attributes" else _is_of_kind(name)
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class KindsOfNode:
+    """The kinds of devices of one node, and the kind of each device in the order of the allocator, by its id."""
+
+    kinds: DeviceKinds
+    by_device: tuple[tuple[DeviceID, int], ...]
