@@ -2,12 +2,14 @@
 """Why the claims of a pod get no devices on a node: one cause for each node, in words that name no node (F135, S13)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from app.dra.allocated import AllocatedDevices
 from app.dra.allocator import Outcome, Verdict, allocate
 from app.dra.claims import ALL, DeviceRequest, ResourceClaim
 from app.dra.cluster_devices import ClusterDevices
 from app.dra.devices import Device
+from app.dra.error_words import plain_error
 from app.dra.pod_claims import PodClaims
 from app.dra.selection import ClaimError, NotJudged, Selection
 from app.dra.stages import NodeDevices, Stage, StageKind, bottleneck, stages_of
@@ -67,15 +69,28 @@ class ClaimJudge:
 
     def _of_verdict(self, verdict: Verdict, node: Node) -> ClaimRefusal | None:
         if verdict.outcome is Outcome.ERROR:
-            return ClaimRefusal(verdict.text, verdict.text, error=True)
+            text = plain_error(verdict.error) if verdict.error else verdict.text
+            return ClaimRefusal(text, text, error=True)
         if verdict.outcome is Outcome.NOT_JUDGED:
             self.not_judged = verdict.text
         if verdict.outcome is not Outcome.REFUSED:
             return None
         try:
-            return explain_refusal(self.pod_claims.on(node), NodeDevices(node, self.cluster, self.selection))
-        except (ClaimError, NotJudged):
+            return self._explained(self.pod_claims.on(node), node)
+        except ClaimError as error:
+            return ClaimRefusal(CANNOT_ALLOCATE, plain_error(error))
+        except NotJudged:
             return ClaimRefusal(CANNOT_ALLOCATE, "the devices of the node do not serve all requests")
+
+    def _explained(self, claims: Sequence[ResourceClaim], node: Node) -> ClaimRefusal:
+        """Find the cause; of devices in use only where the claims would get devices if nothing else had any."""
+        refusal = explain_refusal(claims, NodeDevices(node, self.cluster, self.selection))
+        if not refusal.passing or not is_joint(claims):
+            return refusal
+        empty = replace(self.cluster, allocated=AllocatedDevices())
+        if allocate(claims, node, empty, self.selection).outcome is not Outcome.REFUSED:
+            return refusal
+        return explain_refusal(claims, NodeDevices(node, empty, self.selection))
 
 
 def explain_refusal(claims: Sequence[ResourceClaim], devices: NodeDevices) -> ClaimRefusal:
@@ -89,19 +104,33 @@ def explain_refusal(claims: Sequence[ResourceClaim], devices: NodeDevices) -> Cl
             if all(stage is not None for _, stage in stuck):
                 request, stage = max(stuck, key=lambda entry: entry[1] or 0)
                 return _refusal_at(request, stage or 0, devices)
-    return ClaimRefusal(CANNOT_ALLOCATE, together(claims), passing=not any(claim.spec.constraints for claim in claims))
+    return ClaimRefusal(
+        CANNOT_ALLOCATE,
+        together(claims, list(devices.devices)),
+        passing=not any(claim.spec.constraints for claim in claims),
+    )
+
+
+def is_joint(claims: Sequence[ResourceClaim]) -> bool:
+    """Tell whether requests depend on each other: only then can each be served by itself and all not."""
+    requests = sum(len(claim.spec.requests) for claim in claims)
+    return requests > 1 or any(claim.spec.constraints for claim in claims)
 
 
 def _bottleneck(request: DeviceRequest, devices: NodeDevices) -> tuple[DeviceRequest, int | None]:
     return request, bottleneck(request, [stop for _, stop in devices.stops(request)])
 
 
-def together(claims: Sequence[ResourceClaim]) -> str:
+def together(claims: Sequence[ResourceClaim], devices: Sequence[Device] = ()) -> str:
     """Say that each request could be served, and all together cannot."""
+    constraints = [constraint for claim in claims for constraint in claim.spec.constraints]
+    for constraint in constraints:
+        if not any(constraint.attribute in device.attributes for device in devices):
+            name = "distinctAttribute" if constraint.distinct else "matchAttribute"
+            return f"{name} wants the attribute {constraint.attribute}, which no device of the node has"
     attributes = {
         f"{'another' if constraint.distinct else 'the same'} {constraint.attribute.partition('/')[2]}": None
-        for claim in claims
-        for constraint in claim.spec.constraints
+        for constraint in constraints
     }
     if attributes:
         return f"no set of devices serves all requests with {' and '.join(attributes)} for all of them"
