@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Why the claims of a pod get no devices on a node: one cause for each node, in words that name no node (F135, S13)."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
+from app.dra.alike_nodes import AlikeNodes, reads_of, requests_of
 from app.dra.allocated import AllocatedDevices
 from app.dra.allocator import Outcome, Verdict, allocate
 from app.dra.claims import ALL, DeviceRequest, ResourceClaim
@@ -47,6 +48,8 @@ class ClaimJudge:
         self.pod_claims, self.cluster, self.selection = pod_claims, cluster, selection
         self.not_judged = ""
         self._known: dict[str, ClaimRefusal | None] = {}
+        self.alike = AlikeNodes(cluster, reads_of(pod_claims.to_allocate, cluster))
+        self._of_alike: dict[Hashable, ClaimRefusal | None] = {}
 
     def refusal(self, node: Node) -> ClaimRefusal | None:
         """Say why a node does not serve the claims; None if it does, or if that is not judged."""
@@ -64,8 +67,15 @@ class ClaimJudge:
             nodes = claim.allocation.nodes if claim.allocation else None
             if nodes is not None and not nodes.selects(node):
                 return ClaimRefusal(NOT_AVAILABLE, f"claim {claim.key} has its devices on another node")
-        verdict = allocate(self.pod_claims.on(node), node, self.cluster, self.selection)
-        return self._of_verdict(verdict, node)
+        return self._as_alike(self.pod_claims.on(node), node)
+
+    def _as_alike(self, claims: tuple[ResourceClaim, ...], node: Node) -> ClaimRefusal | None:
+        """Judge a node, or return what was said of one that is alike."""
+        key = self.alike.key(node)
+        asked = key, requests_of(claims)
+        if key is None or asked not in self._of_alike:
+            self._of_alike[asked] = self._of_verdict(allocate(claims, node, self.cluster, self.selection), node)
+        return self._of_alike[asked]
 
     def _of_verdict(self, verdict: Verdict, node: Node) -> ClaimRefusal | None:
         if verdict.outcome is Outcome.ERROR:

@@ -5,11 +5,12 @@ Each change is proven by the allocator on a node that has nothing else against t
 """
 
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import islice
 
+from app.dra.alike_nodes import reads_of, requests_of
 from app.dra.allocator import Outcome, allocate
 from app.dra.attributes import SemanticVersion
 from app.dra.claims import ALL, EXACT_COUNT, Constraint, DeviceRequest, DeviceToleration, ResourceClaim
@@ -60,15 +61,31 @@ def _fixes(
         kinds[change.kind] = kinds.get(change.kind, 0) + 1
         if len(shown) == MOST_FIXES or kinds[change.kind] > MOST_FIXES_OF_A_KIND:
             continue
-        outcomes: Counter[Outcome] = Counter()
-        for index, node in enumerate(candidates):
-            outcomes[_outcome(judge, change, node)] += 1
-            if index % NODES_AT_ONCE == 0:
-                yield
+        outcomes = yield from _outcomes(judge, change, candidates)
         if not outcomes[Outcome.ERROR]:  # with which kube-scheduler would still give up on the pod
             opens = outcomes[Outcome.ALLOCATED]
             shown.append(Fix((FixStep(change.kind, change.of, change.text),), node_name, opens))
     return tuple(shown)
+
+
+def _outcomes(
+    judge: ClaimJudge, change: ClaimChange, candidates: Sequence[Node]
+) -> Generator[None, None, Counter[Outcome]]:
+    """Count what becomes of nodes with a change; of nodes that are alike one is asked."""
+    claims, cluster = change.apply(judge.pod_claims.to_allocate, judge.cluster)
+    reads = reads_of(claims, cluster) if cluster is judge.cluster else None
+    comparable = reads is not None and reads <= (judge.alike.reads or frozenset())
+    known: dict[Hashable, Outcome] = {}
+    outcomes: Counter[Outcome] = Counter()
+    for index, node in enumerate(candidates):
+        alike = judge.alike.key(node) if comparable else None
+        key = node.name if alike is None else (alike, requests_of(judge.pod_claims.on(node)))
+        if key not in known:
+            known[key] = _outcome(judge, change, node)
+        outcomes[known[key]] += 1
+        if index % NODES_AT_ONCE == 0:
+            yield
+    return outcomes
 
 
 def _outcome(judge: ClaimJudge, change: ClaimChange, node: Node) -> Outcome:
