@@ -103,4 +103,4 @@ def _is_special(device: Device) -> bool:
 
 def _hashable(value: object) -> Hashable:
     """Keep apart what Python takes for equal, as 1, True and a quantity of one."""
-    return (type(value), value) if isinstance(value, bool | int | Fraction) else value  # type: ignore[return-value]
+    return (type(value), value) if isinstance(value, bool | int | Fraction) else value

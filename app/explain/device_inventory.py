@@ -128,4 +128,5 @@ def _row(key: tuple[str, str, str], group: Iterable[DeviceStatus]) -> DeviceRow:
     states = Counter(status.state for status in statuses)
     namespaces = Counter(name for status in statuses for name in status.namespaces)
     holders = tuple(sorted(namespaces.items(), key=lambda entry: (-entry[1], entry[0])))
-    return DeviceRow(*key, len(statuses), *(states[state.value] for state in DeviceState), holders)
+    free, held, blocked, tainted, unusable = (states[state.value] for state in DeviceState)
+    return DeviceRow(*key, len(statuses), free, held, blocked, tainted, unusable, holders)

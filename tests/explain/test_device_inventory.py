@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """F135: what becomes of each device, and the sums by kind."""
 
+from typing import Any
+
 import pytest
 from typer.testing import CliRunner
 
@@ -15,7 +17,7 @@ from tests.dra.worlds import allocated_document, class_document, cluster, device
 
 TAINT = {"key": "xid", "value": "79", "effect": "NoSchedule"}
 COUNTERS = [{"name": "g", "counters": {"memory": {"value": "10"}}}]
-USES = {"consumesCounters": [{"counterSet": "g", "counters": {"memory": {"value": "6"}}}]}
+USES: dict[str, Any] = {"consumesCounters": [{"counterSet": "g", "counters": {"memory": {"value": "6"}}}]}
 COUNTER_SLICE = slice_document("counters", sharedCounters=COUNTERS, pool={"resourceSliceCount": 2})
 PARTS = slice_document("parts", [device("a", **USES), device("b", **USES)], pool={"resourceSliceCount": 2})
 HELD = allocated_document("x", "a")
