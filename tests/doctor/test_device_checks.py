@@ -77,6 +77,7 @@ NEW = slice_document("new", [device("a")], pool={"generation": 2})
 def test_each_check_finds_what_it_is_for_and_nothing_else(
     slices: list[Document], more: dict[str, Any], check: str | None
 ) -> None:
+    """F87, F135."""
     assert checks(*slices, **more) == ([check] if check else [])
 
 

@@ -50,6 +50,7 @@ def test_device_that_all_nodes_can_reach_counts_once() -> None:
 
 
 def test_kinds_of_the_sample_fleet_without_labels() -> None:
+    """F89, F135."""
     state = State(knowledge())
     fill(state, demo_fleet("gpucluster"))
     rows = device_rows(state.nodes, state.dra.copy())
