@@ -20,6 +20,7 @@ from app.cluster.gpu_health_polling import find_source, poll_once
 from app.cluster.snapshot import SNAPSHOT_KINDS, fill
 from app.cluster.state import State
 from app.doctor.cluster_objects import asks_for_gpus
+from app.doctor.device_checks import ExaminedDevices, examine_devices
 from app.doctor.examined_pods import with_pods
 from app.doctor.fleet_checks import ExaminedFleet, Finding, FindingLevel, examine
 from app.settings import Settings
@@ -68,6 +69,7 @@ def doctor(
     with show_progress(f"examining {len(nodes)} nodes"):
         health = asyncio.run(poll_once(source, state.knowledge)) if source else {}
         findings = examine(with_pods(ExaminedFleet(nodes, health, frozenset(state.overrun)), pods, state.knowledge))
+        findings = (*findings, *examine_devices(ExaminedDevices(state.nodes, state.dra.copy())))
         if survey is not None:
             findings = (*examine_live(survey, state, namespace, scheduler_config, now()), *findings)
     show(findings, output, lambda console: _show(console, findings, len(nodes), sum(node.has_gpus for node in nodes)))

@@ -62,6 +62,8 @@ def _headline(console: Console, explanation: Explanation) -> None:
     if explanation.primary is not None:
         nodes = f"{explanation.primary.nodes} node{'s' if explanation.primary.nodes > 1 else ''}"
         console.print(f"  {escape(explanation.primary.message)} [dim]({explanation.primary.reason}, {nodes})[/]")
+    for note in explanation.notes:
+        console.print(f"  [yellow]{escape(note)}[/]")
     for conflict in explanation.conflicts:
         console.print(f"  [red]{escape(conflict)}[/]")
 

@@ -4,6 +4,8 @@
 import asyncio
 import contextlib
 import logging
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -22,6 +24,7 @@ from app.cluster.files import read_knowledge, shipped_policies
 from app.cluster.live import LiveCluster
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.state import State
+from app.explain.device_inventory import DeviceRow, device_rows
 from app.explain.gpu_inventory import Inventory, InventoryRow, InventoryTotal, NamespaceUsage, take_inventory
 from app.kube.api_kinds import DRA, NAMESPACE
 from app.telemetry.clock import today
@@ -64,7 +67,9 @@ def inventory(
 
 
 def _take(state: State) -> Inventory:
-    return take_inventory(state.nodes, {name: state.usage_on(name) for name in state.nodes}, state.knowledge.products)
+    usages = {name: state.usage_on(name) for name in state.nodes}
+    units = take_inventory(state.nodes, usages, state.knowledge.products)
+    return replace(units, devices=device_rows(state.nodes, state.dra.copy()))
 
 
 async def _watch(kubeconfig: Path | None) -> None:
@@ -98,6 +103,25 @@ async def follow(server: ApiServer, console: Console, seconds: float) -> None:
 
 def _show(console: Console, result: Inventory) -> None:
     console.print(table_of(result))
+    if result.devices:
+        console.print(device_table(result.devices))
+
+
+def device_table(devices: Sequence[DeviceRow]) -> Table:
+    """Return the devices of ResourceSlices by driver, product and kind; columns that are all zero are left out."""
+    table = Table(title="devices that pods claim", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    counts = ("devices", "free", "held", "blocked", "tainted", "unusable")
+    shown = [name for name in counts if name in ("devices", "free") or any(getattr(row, name) for row in devices)]
+    for name in ("product", "kind", "driver"):
+        table.add_column(name, overflow="fold", no_wrap=True)
+    for name in shown:
+        table.add_column(name, justify="right")
+    table.add_column("held by", overflow="fold")
+    for row in devices:
+        holders = _holders(tuple(NamespaceUsage(*holder) for holder in row.holders))
+        cells = (row.product, row.kind, row.driver, *(str(getattr(row, name)) for name in shown), holders)
+        table.add_row(*map(escape, cells))
+    return table
 
 
 def table_of(fleet: Inventory) -> Table:

@@ -247,12 +247,16 @@ CHECKS: tuple[Check, ...] = (
 
 def examine(fleet: ExaminedFleet) -> tuple[Finding, ...]:
     """Run every check; findings that differ only in their nodes are merged."""
-    merged: dict[tuple[str, FindingLevel, str, str], Finding] = {}
-    for check in CHECKS:
-        for finding in check(fleet):
-            key = (finding.check, finding.level, finding.what, finding.remedy)
-            merged[key] = joined(merged[key], finding) if key in merged else finding
-    return tuple(merged.values())
+    return merged(finding for check in CHECKS for finding in check(fleet))
+
+
+def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Join the findings that differ only in their nodes and objects."""
+    by_words: dict[tuple[str, FindingLevel, str, str], Finding] = {}
+    for finding in findings:
+        key = (finding.check, finding.level, finding.what, finding.remedy)
+        by_words[key] = joined(by_words[key], finding) if key in by_words else finding
+    return tuple(by_words.values())
 
 
 def joined(one: Finding, other: Finding) -> Finding:

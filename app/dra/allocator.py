@@ -53,6 +53,7 @@ class Verdict:
     outcome: Outcome
     devices: tuple[GrantedDevice, ...] = ()
     text: str = ""
+    error: ClaimError | None = None
 
 
 def allocate(claims: Sequence[ResourceClaim], node: Node, cluster: ClusterDevices, selection: Selection) -> Verdict:
@@ -60,7 +61,7 @@ def allocate(claims: Sequence[ResourceClaim], node: Node, cluster: ClusterDevice
     try:
         return _Search(claims, node, cluster, selection).run()
     except ClaimError as error:
-        return Verdict(Outcome.ERROR, text=str(error))
+        return Verdict(Outcome.ERROR, text=str(error), error=error)
     except NotJudged as error:
         return Verdict(Outcome.NOT_JUDGED, text=str(error))
 

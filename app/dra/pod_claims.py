@@ -8,6 +8,8 @@ from typing import Any
 
 from app.dra.claims import ClaimSpec, DeviceRequest, ResourceClaim
 from app.dra.cluster_devices import ClusterDevices
+from app.dra.container_notes import container_notes
+from app.dra.obstacles import ClaimEntries, Obstacle, obstacles_of, unknown_names
 from app.kube.pod_requests import read_amounts
 from app.kube.pods import Pod
 from app.nodes.model import Node
@@ -18,14 +20,21 @@ from app.values.json_members import object_if_any, objects_if_any
 class PodClaims:
     """The claims of a pod in its order, and what else there is to know before a node is looked at.
 
-    `unknown` are the claims and templates that are not known. `in_the_way` says what keeps the pod from every node.
+    `unknown` are the claims and templates that are not known. `obstacles` are what keeps the pod from every node.
     `extended` are the requests that kube-scheduler makes itself for extended resources, each with its resource.
+    `notes` say which containers would run without the devices.
     """
 
     claims: tuple[ResourceClaim, ...]
     unknown: tuple[str, ...] = ()
-    in_the_way: str = ""
+    obstacles: tuple[Obstacle, ...] = ()
     extended: tuple[tuple[str, DeviceRequest], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def in_the_way(self) -> str:
+        """What keeps the pod from every node, in words; "" if nothing does."""
+        return self.obstacles[0].text if self.obstacles else ""
 
     @property
     def to_allocate(self) -> tuple[ResourceClaim, ...]:
@@ -84,15 +93,26 @@ def generated_claims(document: Mapping[str, Any]) -> Mapping[str, str]:
     return {**made, **({EXTENDED: str(extended)} if extended else {})}
 
 
-def claims_of_pod(pod: Pod, document: Mapping[str, Any], cluster: ClusterDevices) -> PodClaims:
-    """Find the claims of a pod. One that is made of a template, and not made yet, is named after the template."""
-    entries = list(_entries(pod, generated_claims(document), cluster))
-    claims = {claim.key: claim for _, claim in entries if claim is not None}
-    unknown = tuple(name for name, claim in entries if claim is None)
-    deleted = next((claim.key for claim in claims.values() if claim.deleted), "")
-    in_the_way = f"ResourceClaim {deleted} is being deleted" if deleted else ""
-    known = tuple(claim for _, claim in entries if claim is not None)
-    return PodClaims(known, unknown, in_the_way, extended_requests(pod, cluster))
+def claims_of_pod(
+    pod: Pod, document: Mapping[str, Any], cluster: ClusterDevices, labels: Mapping[str, str] | None = None
+) -> PodClaims:
+    """Find the claims of a pod. One that is made of a template, and not made yet, is named after the template.
+
+    `labels` are those of the pod's namespace; None where they are not known.
+    """
+    generated = generated_claims(document)
+    entries = ClaimEntries(pod, tuple(_entries(pod, generated, cluster)), cluster, labels)
+    known = tuple(claim for _, claim in entries.claims if claim is not None)
+    notes = tuple(container_notes(pod, _by_entry(pod, generated, cluster)))
+    return PodClaims(known, unknown_names(entries), obstacles_of(entries), extended_requests(pod, cluster), notes)
+
+
+def _by_entry(pod: Pod, generated: Mapping[str, str], cluster: ClusterDevices) -> Mapping[str, ResourceClaim | None]:
+    """Return the claim, or the template, of each entry of a pod's resourceClaims."""
+    claims = {entry: cluster.claims.get(f"{pod.namespace}/{claim or generated.get(entry, '')}") for entry, claim, _ in
+              pod.claims}  # fmt: skip
+    templates = {entry: cluster.templates.get(f"{pod.namespace}/{template}") for entry, _, template in pod.claims}
+    return {entry: claims[entry] or templates[entry] for entry in claims}
 
 
 def _entries(

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Why the claims of a pod get no devices on a node: one cause for each node, in words that name no node (F135, S13)."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 
+from app.dra.alike_nodes import AlikeNodes, reads_of, requests_of
+from app.dra.allocated import AllocatedDevices
 from app.dra.allocator import Outcome, Verdict, allocate
 from app.dra.claims import ALL, DeviceRequest, ResourceClaim
 from app.dra.cluster_devices import ClusterDevices
 from app.dra.devices import Device
+from app.dra.error_words import plain_error
 from app.dra.pod_claims import PodClaims
 from app.dra.selection import ClaimError, NotJudged, Selection
 from app.dra.stages import NodeDevices, Stage, StageKind, bottleneck, stages_of
@@ -45,6 +48,8 @@ class ClaimJudge:
         self.pod_claims, self.cluster, self.selection = pod_claims, cluster, selection
         self.not_judged = ""
         self._known: dict[str, ClaimRefusal | None] = {}
+        self.alike = AlikeNodes(cluster, reads_of(pod_claims.to_allocate, cluster))
+        self._of_alike: dict[Hashable, ClaimRefusal | None] = {}
 
     def refusal(self, node: Node) -> ClaimRefusal | None:
         """Say why a node does not serve the claims; None if it does, or if that is not judged."""
@@ -62,20 +67,40 @@ class ClaimJudge:
             nodes = claim.allocation.nodes if claim.allocation else None
             if nodes is not None and not nodes.selects(node):
                 return ClaimRefusal(NOT_AVAILABLE, f"claim {claim.key} has its devices on another node")
-        verdict = allocate(self.pod_claims.on(node), node, self.cluster, self.selection)
-        return self._of_verdict(verdict, node)
+        return self._as_alike(self.pod_claims.on(node), node)
+
+    def _as_alike(self, claims: tuple[ResourceClaim, ...], node: Node) -> ClaimRefusal | None:
+        """Judge a node, or return what was said of one that is alike."""
+        key = self.alike.key(node)
+        asked = key, requests_of(claims)
+        if key is None or asked not in self._of_alike:
+            self._of_alike[asked] = self._of_verdict(allocate(claims, node, self.cluster, self.selection), node)
+        return self._of_alike[asked]
 
     def _of_verdict(self, verdict: Verdict, node: Node) -> ClaimRefusal | None:
         if verdict.outcome is Outcome.ERROR:
-            return ClaimRefusal(verdict.text, verdict.text, error=True)
+            text = plain_error(verdict.error) if verdict.error else verdict.text
+            return ClaimRefusal(text, text, error=True)
         if verdict.outcome is Outcome.NOT_JUDGED:
             self.not_judged = verdict.text
         if verdict.outcome is not Outcome.REFUSED:
             return None
         try:
-            return explain_refusal(self.pod_claims.on(node), NodeDevices(node, self.cluster, self.selection))
-        except (ClaimError, NotJudged):
+            return self._explained(self.pod_claims.on(node), node)
+        except ClaimError as error:
+            return ClaimRefusal(CANNOT_ALLOCATE, plain_error(error))
+        except NotJudged:
             return ClaimRefusal(CANNOT_ALLOCATE, "the devices of the node do not serve all requests")
+
+    def _explained(self, claims: Sequence[ResourceClaim], node: Node) -> ClaimRefusal:
+        """Find the cause; of devices in use only where the claims would get devices if nothing else had any."""
+        refusal = explain_refusal(claims, NodeDevices(node, self.cluster, self.selection))
+        if not refusal.passing or not is_joint(claims):
+            return refusal
+        empty = replace(self.cluster, allocated=AllocatedDevices())
+        if allocate(claims, node, empty, self.selection).outcome is not Outcome.REFUSED:
+            return refusal
+        return explain_refusal(claims, NodeDevices(node, empty, self.selection))
 
 
 def explain_refusal(claims: Sequence[ResourceClaim], devices: NodeDevices) -> ClaimRefusal:
@@ -89,19 +114,33 @@ def explain_refusal(claims: Sequence[ResourceClaim], devices: NodeDevices) -> Cl
             if all(stage is not None for _, stage in stuck):
                 request, stage = max(stuck, key=lambda entry: entry[1] or 0)
                 return _refusal_at(request, stage or 0, devices)
-    return ClaimRefusal(CANNOT_ALLOCATE, together(claims), passing=not any(claim.spec.constraints for claim in claims))
+    return ClaimRefusal(
+        CANNOT_ALLOCATE,
+        together(claims, list(devices.devices)),
+        passing=not any(claim.spec.constraints for claim in claims),
+    )
+
+
+def is_joint(claims: Sequence[ResourceClaim]) -> bool:
+    """Tell whether requests depend on each other: only then can each be served by itself and all not."""
+    requests = sum(len(claim.spec.requests) for claim in claims)
+    return requests > 1 or any(claim.spec.constraints for claim in claims)
 
 
 def _bottleneck(request: DeviceRequest, devices: NodeDevices) -> tuple[DeviceRequest, int | None]:
     return request, bottleneck(request, [stop for _, stop in devices.stops(request)])
 
 
-def together(claims: Sequence[ResourceClaim]) -> str:
+def together(claims: Sequence[ResourceClaim], devices: Sequence[Device] = ()) -> str:
     """Say that each request could be served, and all together cannot."""
+    constraints = [constraint for claim in claims for constraint in claim.spec.constraints]
+    for constraint in constraints:
+        if not any(constraint.attribute in device.attributes for device in devices):
+            name = "distinctAttribute" if constraint.distinct else "matchAttribute"
+            return f"{name} wants the attribute {constraint.attribute}, which no device of the node has"
     attributes = {
         f"{'another' if constraint.distinct else 'the same'} {constraint.attribute.partition('/')[2]}": None
-        for claim in claims
-        for constraint in claim.spec.constraints
+        for constraint in constraints
     }
     if attributes:
         return f"no set of devices serves all requests with {' and '.join(attributes)} for all of them"

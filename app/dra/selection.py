@@ -9,7 +9,15 @@ from app.dra.selectors import compile_selector
 
 
 class ClaimError(Exception):
-    """Something is wrong with a claim or a class: kube-scheduler gives up on the pod, whatever other nodes have."""
+    """Something is wrong with a claim or a class: kube-scheduler gives up on the pod, whatever other nodes have.
+
+    `expression` is the selector that is wrong, if one is, and `device` the device on which it fails; None where it is
+    not valid for any.
+    """
+
+    def __init__(self, text: str, expression: str = "", device: Device | None = None) -> None:
+        super().__init__(text)
+        self.expression, self.device = expression, device
 
 
 class NotJudged(Exception):
@@ -30,12 +38,13 @@ def compile_cel(expression: str) -> DeviceTest:
     try:
         selector = compile_selector(expression)
     except SelectorError as error:
-        raise ClaimError(f"the selector {shortened(expression)} is not valid: {error}") from error
+        raise ClaimError(f"the selector {shortened(expression)} is not valid: {error}", expression) from error
 
     def test(device: Device) -> bool:
         judgement = selector.judge(device)
         if judgement.error is not None:
-            raise ClaimError(f"the selector {shortened(expression)} fails on device {device.name}: {judgement.error}")
+            text = f"the selector {shortened(expression)} fails on device {device.name}: {judgement.error}"
+            raise ClaimError(text, expression, device)
         if judgement.matches is None:
             raise NotJudged(f"the selector {shortened(expression)}: {judgement.not_judged}")
         return judgement.matches

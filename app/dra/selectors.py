@@ -21,7 +21,17 @@ from app.dra.cel_paths import is_let
 from app.dra.cel_program import Planner
 from app.dra.cel_syntax import Call, Fold, Node
 
-__all__ = ["Comparison", "DeviceFacts", "Judgement", "Part", "Read", "Selector", "SelectorError", "compile_selector"]
+__all__ = [
+    "Comparison",
+    "DeviceFacts",
+    "Judgement",
+    "Part",
+    "Read",
+    "Selector",
+    "SelectorError",
+    "compile_selector",
+    "written_conditions",
+]
 
 LONGEST = 10 * 1024
 """Characters of a selector (resource/v1 types.go, CELSelectorExpressionMaxLength)."""
@@ -157,6 +167,14 @@ def compile_selector(expression: str) -> Selector:
     except UnicodeError:
         raise SelectorError("the selector is no Unicode text") from None
     return Selector(expression, condition, compiled)
+
+
+def written_conditions(expression: str) -> tuple[tuple[str, Comparison | None], ...]:
+    """Split a selector into its conditions as they are written, also where it does not compile; none if unreadable."""
+    try:
+        return tuple((_text(expression, part), read_comparison(part)) for part in _conjuncts(parse(expression)))
+    except (SelectorError, NotJudged, UnicodeError):
+        return ()
 
 
 def _unjudged(expression: str, why: str) -> tuple[_Condition, tuple[tuple[str, _Condition, None], ...]]:

@@ -6,6 +6,7 @@ Only v1beta1 wraps the fields of a device in `basic` (k8s.io/api resource/v1beta
 
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
+from functools import lru_cache
 from sys import intern
 from typing import Any
 
@@ -144,7 +145,11 @@ def quantity(item: object, where: str) -> Fraction:
     value = item.get("value") if isinstance(item, dict) else item
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise MalformedPod(f"{where}: got {json_type(value)}, wants a quantity")
-    return parse_quantity(value) if isinstance(value, str) else Fraction(value)
+    return _parsed(value) if isinstance(value, str) else Fraction(value)
+
+
+_parsed = lru_cache(4096)(parse_quantity)
+"""Devices of one product share their amounts, which saves time and 0.1 kB for each."""
 
 
 def _policies(body: Mapping[str, Any], where: str) -> dict[str, CapacityPolicy]:

@@ -4,14 +4,16 @@
 Each change is proven by the allocator on a node that has nothing else against the pod.
 """
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from itertools import islice
 
+from app.dra.alike_nodes import reads_of, requests_of
 from app.dra.allocator import Outcome, allocate
 from app.dra.attributes import SemanticVersion
-from app.dra.claims import ALL, Constraint, DeviceRequest, DeviceToleration, ResourceClaim
+from app.dra.claims import ALL, EXACT_COUNT, Constraint, DeviceRequest, DeviceToleration, ResourceClaim
 from app.dra.cluster_devices import ClusterDevices
 from app.dra.devices import Device
 from app.dra.pod_judge import ClaimJudge
@@ -19,9 +21,12 @@ from app.dra.selection import ClaimError, NotJudged
 from app.dra.selectors import Part
 from app.dra.stages import NodeDevices, Stage, StageKind, bottleneck, stages_of
 from app.dra.words import condition, failing_parts, name_of, show_value, value_of
+from app.explain.claim_edits import Apply, ChangeKind, ClaimChange, Claims, changed, reworded
 from app.explain.claim_funnel import holder_names, show_taint
 from app.explain.claim_objections import is_of_claims
+from app.explain.claim_repairs import of_other_classes, repairs_of_pod, repairs_of_request
 from app.explain.counterfactual import MOST_FIXES, MOST_FIXES_OF_A_KIND, NODES_AT_ONCE, Fix, FixStep
+from app.explain.selector_rewrites import path_of
 from app.explain.survey import Groups
 from app.nodes.model import Node
 
@@ -32,20 +37,6 @@ MOST_PROOFS = 200
 OTHER_VALUES = 3
 """Values of an attribute that are proposed in place of one that no device has."""
 
-Claims = tuple[ResourceClaim, ...]
-Apply = Callable[[Claims, ClusterDevices], tuple[Claims, ClusterDevices]]
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimChange:
-    """One change; `weight` orders changes, the smallest first. `of` is what it changes: claim or fleet."""
-
-    kind: str
-    text: str
-    weight: int
-    apply: Apply
-    of: str = "claim"
-
 
 def claim_fixes(judge: ClaimJudge, groups: Groups, nodes: Mapping[str, Node]) -> Generator[None, None, tuple[Fix, ...]]:
     """Search for changes on the nodes that only the claims keep the pod from."""
@@ -55,7 +46,7 @@ def claim_fixes(judge: ClaimJudge, groups: Groups, nodes: Mapping[str, Node]) ->
     tried = (nodes[name] for names in near for name in names[:NODES_TRIED])
     proposals = ((node, change) for node in tried for change in _proposals(judge, node))
     for node, change in islice(proposals, MOST_PROOFS):
-        if (change.kind, change.text) not in proven and _serves(judge, change, node):
+        if (change.kind, change.text) not in proven and _outcome(judge, change, node) is Outcome.ALLOCATED:
             proven[change.kind, change.text] = change, node.name
         yield
     return (yield from _fixes(judge, sorted(proven.values(), key=lambda entry: entry[0].weight), candidates))
@@ -70,22 +61,43 @@ def _fixes(
         kinds[change.kind] = kinds.get(change.kind, 0) + 1
         if len(shown) == MOST_FIXES or kinds[change.kind] > MOST_FIXES_OF_A_KIND:
             continue
-        opens = 0
-        for index, node in enumerate(candidates):
-            opens += _serves(judge, change, node)
-            if index % NODES_AT_ONCE == 0:
-                yield
-        shown.append(Fix((FixStep(change.kind, change.of, change.text),), node_name, opens))
+        outcomes = yield from _outcomes(judge, change, candidates)
+        if not outcomes[Outcome.ERROR]:  # with which kube-scheduler would still give up on the pod
+            opens = outcomes[Outcome.ALLOCATED]
+            shown.append(Fix((FixStep(change.kind, change.of, change.text),), node_name, opens))
     return tuple(shown)
 
 
-def _serves(judge: ClaimJudge, change: ClaimChange, node: Node) -> bool:
+def _outcomes(
+    judge: ClaimJudge, change: ClaimChange, candidates: Sequence[Node]
+) -> Generator[None, None, Counter[Outcome]]:
+    """Count what becomes of nodes with a change; of nodes that are alike one is asked."""
+    claims, cluster = change.apply(judge.pod_claims.to_allocate, judge.cluster)
+    reads = reads_of(claims, cluster) if cluster is judge.cluster else None
+    comparable = reads is not None and reads <= (judge.alike.reads or frozenset())
+    known: dict[Hashable, Outcome] = {}
+    outcomes: Counter[Outcome] = Counter()
+    for index, node in enumerate(candidates):
+        alike = judge.alike.key(node) if comparable else None
+        key = node.name if alike is None else (alike, requests_of(judge.pod_claims.on(node)))
+        if key not in known:
+            known[key] = _outcome(judge, change, node)
+        outcomes[known[key]] += 1
+        if index % NODES_AT_ONCE == 0:
+            yield
+    return outcomes
+
+
+def _outcome(judge: ClaimJudge, change: ClaimChange, node: Node) -> Outcome:
     claims, cluster = change.apply(judge.pod_claims.on(node), judge.cluster)
-    return allocate(claims, node, cluster, judge.selection).outcome is Outcome.ALLOCATED
+    return allocate(claims, node, cluster, judge.selection).outcome
 
 
 def _proposals(judge: ClaimJudge, node: Node) -> Iterator[ClaimChange]:
     """Propose changes for each request that is stuck on a node, and for constraints where none is by itself."""
+    if judge.pod_claims.obstacles:
+        yield from repairs_of_pod(judge.pod_claims)
+        return
     devices = NodeDevices(node, judge.cluster, judge.selection)
     stuck = False
     for claim in judge.pod_claims.on(node):
@@ -93,7 +105,7 @@ def _proposals(judge: ClaimJudge, node: Node) -> Iterator[ClaimChange]:
             try:
                 stops = list(devices.stops(request))
             except (ClaimError, NotJudged):
-                yield from _guards(claim, request, list(devices.devices))
+                yield from repairs_of_request(claim, request, list(devices.devices), judge.cluster.classes)
                 return
             index = bottleneck(request, [stop for _, stop in stops])
             if index is not None:
@@ -117,7 +129,11 @@ def _for_request(
     stage = stages_of(request)[index]
     stopped = [device for device, stop in stops if stop == index]
     left = sum(stop > index for _, stop in stops)
-    yield from _fewer(claim, request, left)
+    after_all = sum(stop == len(stages_of(request)) for _, stop in stops)
+    for count in dict.fromkeys((left, after_all)):
+        yield from _fewer(claim, request, count)
+    if stage.kind in (StageKind.CLASS, StageKind.SELECTOR):
+        yield from of_other_classes(claim, request, judge.cluster.classes)
     if stage.kind is StageKind.SELECTOR:
         yield from _looser(claim, request, stage, stopped, max(1, request.count - left))
     elif stage.kind is StageKind.TAINT:
@@ -126,20 +142,13 @@ def _for_request(
         yield from _freeing(judge, devices)
 
 
-def _changed(claim: ResourceClaim, request: DeviceRequest, new: DeviceRequest) -> Apply:
-    def apply(claims: Claims, cluster: ClusterDevices) -> tuple[Claims, ClusterDevices]:
-        changed = replace(claim, spec=claim.spec.with_request(request, new))
-        return tuple(changed if one.key == claim.key else one for one in claims), cluster
-
-    return apply
-
-
 def _fewer(claim: ResourceClaim, request: DeviceRequest, count: int) -> Iterator[ClaimChange]:
     """Ask for as many devices as there are."""
-    if request.mode != ALL and 0 < count < request.count:
-        text = f"request {request.name}: ask for {count} instead of {request.count}"
-        apply = _changed(claim, request, replace(request, count=count))
-        yield ClaimChange("ask-fewer", text, 30 + request.count - count, apply)
+    asked = "all" if request.mode == ALL else str(request.count)
+    if count > 0 and (request.mode == ALL or count < request.count):
+        text = f"request {request.name}: ask for {count} instead of {asked}"
+        apply = changed(claim, request, replace(request, mode=EXACT_COUNT, count=count))
+        yield ClaimChange("ask-fewer", text, 30 + (0 if request.mode == ALL else request.count - count), apply)
 
 
 def _looser(
@@ -154,20 +163,11 @@ def _looser(
             new = _with_value(parts[0], value)
             if new is not None:
                 words = f"request {request.name}: ask for {name_of(parts[0].facts[0][0])} {new[1]}"
-                yield _reworded(claim, request, stage, text, new[0], f"{words} instead of {parts[0].comparison}", 20)
+                words += f" instead of {parts[0].comparison}"
+                kind = ChangeKind("loosen-selector", words, 20)
+                yield reworded(claim, request, stage.selector, (text, new[0]), kind)
         words = f"request {request.name}: leave out {condition(parts[0])}"
-        yield _reworded(claim, request, stage, text, "true", words, 45)
-
-
-def _reworded(
-    claim: ResourceClaim, request: DeviceRequest, stage: Stage, old: str, new: str, words: str, weight: int
-) -> ClaimChange:
-    selectors = tuple(
-        " ".join(expression.split()).replace(old, new, 1) if expression == stage.selector else expression
-        for expression in request.selectors
-    )
-    apply = _changed(claim, request, replace(request, selectors=selectors))
-    return ClaimChange("loosen-selector" if new != "true" else "drop-selector", words, weight, apply)
+        yield reworded(claim, request, stage.selector, (text, "true"), ChangeKind("drop-selector", words, 45))
 
 
 def _values(parts: Sequence[Part], missing: int) -> Iterator[object]:
@@ -196,6 +196,8 @@ def _with_value(part: Part, value: object) -> tuple[str, str] | None:
         return None
     shown = show_value(value)
     wanted = comparison.wanted
+    if isinstance(value, Fraction) and comparison.operator == "==":  # amounts of equal products are rarely round
+        return f"{path_of(comparison.fact)}.compareTo(quantity('{shown}')) >= 0", f">= {shown}"
     if isinstance(wanted, tuple) and "[" in part.text:
         start, _, rest = part.text.partition("[")
         return f"{start}[{shown}]{rest.partition(']')[2]}", f"in [{shown.strip(chr(39))}]"
@@ -215,7 +217,7 @@ def _tolerating(
         toleration = DeviceToleration(taint.key, "Equal", taint.value, taint.effect)
         new = replace(request, tolerations=(*request.tolerations, toleration))
         text = f"request {request.name}: tolerate {show_taint(taint)}, if the device will do"
-        yield ClaimChange("tolerate-device-taint", text, 40, _changed(claim, request, new))
+        yield ClaimChange("tolerate-device-taint", text, 40, changed(claim, request, new))
 
 
 def _freeing(judge: ClaimJudge, devices: NodeDevices) -> Iterator[ClaimChange]:
@@ -254,18 +256,3 @@ def _constrained(claim: ResourceClaim, constraints: tuple[Constraint, ...]) -> A
         return tuple(changed if one.key == claim.key else one for one in claims), cluster
 
     return apply
-
-
-def _guards(claim: ResourceClaim, request: DeviceRequest, devices: Sequence[Device]) -> Iterator[ClaimChange]:
-    """Ask whether a device has an attribute before it is read, where a selector fails for want of it."""
-    for expression in request.selectors:
-        failed = (part for device in devices for part in failing_parts(expression, device) if part.judgement.error)
-        for part in failed:
-            missing = next((read for read, value in part.facts if value is None and read.name), None)
-            if missing is not None:
-                domain, _, name = missing.name.partition("/")
-                guard = f"has(device.{missing.group}['{domain}'].{name})"
-                stage = Stage(StageKind.SELECTOR, expression)
-                words = f"request {request.name}: test {guard} before {name} is read"
-                yield _reworded(claim, request, stage, part.text, f"{guard} && ({part.text})", words, 10)
-                return

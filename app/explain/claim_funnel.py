@@ -2,7 +2,7 @@
 """The funnel of a pod's device requests over the fleet: how many devices are left after each stage, and why (S13)."""
 
 from collections import Counter
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from app.dra.claims import ALL, DeviceRequest
@@ -47,8 +47,12 @@ class _Tally:
         self.claim, self.request, self.stages = claim, request, stages_of(request)
         self.stops: dict[Device, tuple[int, str]] = {}
         self.nodes = [0] * len(self.stages)
+        self.of_new_kinds: set[Device] = set()
 
-    def add(self, node: str, stops: Iterable[tuple[Device, int]]) -> None:
+    def add(self, node: str, stops: Sequence[tuple[Device, int]], new_kind: bool) -> None:
+        """Add the devices of a node; of nodes that are alike the first is of a new kind, and stands for the others."""
+        if new_kind:
+            self.of_new_kinds.update(device for device, _ in stops)
         left = [0] * len(self.stages)
         for device, stop in stops:
             known = self.stops.get(device)
@@ -73,7 +77,8 @@ class _Tally:
         return RequestFunnel(self.claim, self.request.name, text, tuple(steps))
 
     def _detail(self, stage: Stage, cut: Sequence[Device], judge: ClaimJudge) -> str:
-        if stage.kind is StageKind.SELECTOR and (device := nearest(stage.selector, cut)) is not None:
+        different = [device for device in cut if device in self.of_new_kinds] or cut
+        if stage.kind is StageKind.SELECTOR and (device := nearest(stage.selector, different)) is not None:
             parts = failing_parts(stage.selector, device)
             facts = "; ".join(f"wants {condition(part)}, and {has_instead(part)}" for part in parts)
             return f"nearest is {device.name} of {self.stops[device][1]}: {facts}"
@@ -130,11 +135,16 @@ def funnels(judge: ClaimJudge, nodes: Mapping[str, Node]) -> Generator[None, Non
         for choices in claim.spec.requests
         for request in choices
     ]
+    known: dict[Hashable, list[int]] = {}
     for index, (name, node) in enumerate(nodes.items()):
         devices = NodeDevices(node, judge.cluster, judge.selection)
         try:
-            for tally in tallies:
-                tally.add(name, devices.stops(tally.request))
+            for number, tally in enumerate(tallies):
+                key = number, judge.alike.key(node) or name
+                new_kind = key not in known
+                if new_kind:
+                    known[key] = [stop for _, stop in devices.stops(tally.request)]
+                tally.add(name, list(zip(devices.devices, known[key], strict=True)), new_kind)
         except (ClaimError, NotJudged):
             return ()
         if index % NODES_AT_ONCE == 0:

@@ -28,3 +28,12 @@ def with_claim_errors(groups: Groups) -> Groups:
 def is_claim_error(objection: Objection) -> bool:
     """Tell whether an objection is a claim that kube-scheduler gives up on."""
     return isinstance(objection, InTreeRefusal) and objection.cause is InTreeCause.ClaimNotUsable
+
+
+def erring(groups: Groups) -> Groups:
+    """Return the nodes that have nothing but a claim that kube-scheduler gives up on against the pod."""
+    return {
+        objections: names
+        for objections, names in groups.items()
+        if len(objections) == 1 and is_claim_error(objections[0])
+    }

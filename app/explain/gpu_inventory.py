@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from app.explain.device_inventory import DeviceRow
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.products import Products, normal_form
 from app.kube.gpu_usage import GPUUsage
@@ -77,10 +78,11 @@ class InventoryTotal:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """All rows, ordered by product, driver and unit; and their sums."""
+    """All rows, ordered by product, driver and unit; their sums; and the devices of ResourceSlices by kind."""
 
     kinds: tuple[InventoryRow, ...]
     total: InventoryTotal
+    devices: tuple[DeviceRow, ...] = ()
 
 
 class _Counts:

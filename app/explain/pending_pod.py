@@ -12,7 +12,8 @@ from app.dra.pod_claims import released
 from app.explain.bound_pod import as_unbound, ending_of, node_of_bound_pod, unhealthy_devices
 from app.explain.claim_changes import claim_fixes
 from app.explain.claim_funnel import RequestFunnel, funnels
-from app.explain.claim_objections import is_of_claims, with_claim_errors
+from app.explain.claim_objections import erring, is_of_claims, with_claim_errors
+from app.explain.claim_repairs import OTHER_CLASS
 from app.explain.counterfactual import NODES_AT_ONCE, Fix, FixSearch
 from app.explain.dra import dra_equivalent
 from app.explain.explanation import AdmissionOutcome, Explanation, FittingNode, NodeVerdict, Refused
@@ -107,6 +108,7 @@ def explain(
         ending=ending,
         unhealthy=() if bound_node is None else unhealthy_devices(document),
         devices=devices,
+        notes=scheduled_pod.claims.pod_claims.notes if scheduled_pod.claims else (),
     )
 
 
@@ -155,14 +157,17 @@ def _unjudged(scheduled_pod: ScheduledPod, constraints: InterPodConstraints | No
 def primary_reason(groups: Groups, fixes: tuple[Fix, ...]) -> Refused | None:
     """Choose the reason to look at first: of the nodes with only transient objections, or else of the nearest nodes.
 
+    A claim that kube-scheduler gives up on comes before all.
+
     The nearest nodes are those of the smallest fix, or without a fix those with the fewest objections. A node without
     GPUs is chosen only where all nodes are without.
     """
     transient = {
         objections: names for objections, names in groups.items() if objections and all(map(is_transient, objections))
     }
-    candidates = transient or groups
-    fixed = (objections for fix in fixes for objections, names in candidates.items() if fix.node in names)
+    candidates = erring(groups) or transient or groups
+    as_asked = [fix for fix in fixes if fix.edits[0].kind != OTHER_CLASS]  # which is served by another kind of node
+    fixed = (objections for fix in as_asked for objections, names in candidates.items() if fix.node in names)
     nearest = next(fixed, None) or min(candidates, key=_distance, default=None)
     if nearest is None:
         return None

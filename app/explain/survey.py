@@ -123,8 +123,8 @@ def scheduled_pod_steps(
     bare = replace(pod_constraints, terms=own.terms)
     demand = scheduler_demand(pod, ruling.demand, snapshot.group_cliques(pod), snapshot.expected)
     among_others = read_pod_among_others(admitted)
-    claims = ClaimJudge(claims_of_pod(pod, admitted, snapshot.devices), snapshot.devices, snapshot.selection)
-    judge = claims if claims.pod_claims.to_allocate or pod.claims else None
+    claims = ClaimJudge(claims_of_pod(pod, admitted, snapshot.devices, labels), snapshot.devices, snapshot.selection)
+    judge = claims if claims.pod_claims.to_allocate or claims.pod_claims.obstacles or pod.claims else None
     return ScheduledPod(admitted, pod, result, ruling, demand, pod_constraints, bare, among_others, judge)
 
 

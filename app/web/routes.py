@@ -18,6 +18,7 @@ from app.api.bodies import BodyReader
 from app.api.explain_route import Explainer
 from app.api.recent_decisions import RecentDecisions
 from app.api.time_slices import RETRY_SECONDS, SLICE_SECONDS, JobQueue, TooManyJobs, in_slices
+from app.explain.device_inventory import devices_of_node
 from app.explain.survey import namespace_of
 from app.telemetry.logs import LOGGER
 from app.values.errors import BadInput, WireError
@@ -135,8 +136,9 @@ class WebPages:
             await in_slices(self._map.catch_up())
         tile = self._map.tiles.get(name)
         usages = sorted(self._backend.state.usage_on(name), key=lambda usage: usage.name)
+        devices = devices_of_node(node, self._backend.state.dra.copy())
         return _html("node.html", here="", live="", node=node, tile=tile[0] if tile else None,
-                     html=tile[1] if tile else "", usages=usages)  # fmt: skip
+                     html=tile[1] if tile else "", usages=usages, devices=devices)  # fmt: skip
 
     async def pending(self, _request: Request) -> Response:
         """List the pending GPU pods, with their primary reasons as far as known."""

@@ -23,7 +23,7 @@ from app.server.composition import settle
 from app.server.service import Service
 from app.telemetry.logs import LOGGER
 from app.telemetry.metrics import Metrics
-from tests.bench import explaining, watching
+from tests.bench import devices, explaining, watching
 from tests.bench.fleet import CPU, node, node_name, nodes, pods
 from tests.bench.following import bench
 from tests.bench.measure import ROUNDS, Scaled, cpu, middle, paced, per_request, served
@@ -58,6 +58,7 @@ def main() -> int:
             *_end_to_end(service),
             *_growth(folder),
             *_explain(),
+            *devices.rows(),
         ]
     print_rows(rows)
     return 0

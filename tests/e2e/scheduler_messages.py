@@ -51,6 +51,8 @@ def expected_message(pod: Object, explanation: Explanation, world: ClusterSnapsh
         _as_the_scheduler_reports(verdict, pod_constraints, world, asks_extender)
         for verdict in explanation.verdicts or ()
     ]
+    if missing := _missing_class(verdicts):
+        return f"0/{explanation.nodes} nodes are available: {missing}."
     if explanation.unjudged:
         verdicts = [_refused_by_dra(verdict) if verdict.fits else verdict for verdict in verdicts]
     if any(verdict.fits for verdict in verdicts):
@@ -60,6 +62,16 @@ def expected_message(pod: Object, explanation: Explanation, world: ClusterSnapsh
     counted = predicted_reasons(verdicts, named_nodes(pod))
     histogram = ", ".join(sorted(f"{n} {text}" for text, n in counted.items()))
     return f"0/{explanation.nodes} nodes are available: {histogram}."
+
+
+def _missing_class(verdicts: list[NodeVerdict]) -> str:
+    """Return what kube-scheduler says of a DeviceClass that does not exist, before it looks at nodes; "" if all do.
+
+    Source: kubernetes v1.36 pkg/scheduler/framework/plugins/dynamicresources/dynamicresources.go PreFilter.
+    """
+    messages = (message for verdict in verdicts for message in verdict.messages)
+    missing = (message for message in messages if "DeviceClass" in message and message.endswith(" does not exist"))
+    return next(missing, "").replace("DeviceClass", "device class")
 
 
 def without_extender_reasons(verdict: NodeVerdict, asks_extender: bool) -> NodeVerdict:
@@ -85,7 +97,10 @@ def _as_the_scheduler_reports(
         return verdict
     seen, node = without_extender_reasons(verdict, asks_extender), world.nodes[verdict.node]
     reasons = list(zip(seen.reasons, seen.messages, strict=True))
-    if short := [resource.message for resource in resources_left(pod_constraints, node, world.used.get(node.name, {}))]:
+    served = {one.extended_resource for one in world.devices.classes.values()} - node.allocatable.keys()
+    claimed = {f"Insufficient {resource}" for resource in served}  # KEP-5004: kube-scheduler makes a claim for it
+    left = (resource.message for resource in resources_left(pod_constraints, node, world.used.get(node.name, {})))
+    if short := [message for message in left if message not in claimed]:
         reasons = [*((FITS_NOT, text) for text in short), *(reason for reason in reasons if reason[0] not in COUNTED)]
     if InTreeCause.NodeAffinityMismatch.name not in seen.reasons and any(
         node_affinity_matches(pod_constraints, node, {})

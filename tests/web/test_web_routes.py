@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from app.demo.sample_fleets import demo_fleet
 from app.kube.finished_pods import REJECTED
 from app.server.service import Service
 from app.web.api import create_web_app
@@ -53,6 +54,15 @@ def test_page_is_well_formed_and_has_its_landmarks(service: Service, ask: Ask, p
     assert page.all("a")[0].attributes["href"] == "#main"
     assert {element.attributes.get("scope") for element in page.all("th")} <= {"col", "row"}
     assert {element.tag for element in page.elements} <= TAGS
+
+
+def test_node_shows_its_devices_by_name_and_who_holds_them(tmp_path: Path, ask: Ask) -> None:
+    """F132, F135."""
+    labelless = make_service(tmp_path, demo_fleet("gpucluster"))
+    cells = [cell.text for cell in read(ask(create_web_app(labelless), "GET", "/nodes/h100-1")).all("td")]
+    states = [(cells[index + 1], cells[index + 2]) for index, text in enumerate(cells) if text == "gpu"]
+
+    assert states == [("held", "pod team-b/notebook"), *[("free", "")] * 7]
 
 
 @pytest.mark.parametrize("path", [*PAGES, "/nodes/none", "/static/page.css", "/static/none"])

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The doctor's checks of devices: pools, taints, DeviceClasses, and nodes that are served twice (F135).
+
+One function per check; the table of checks stands at the end. A healthy fleet has no finding.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from app.doctor.fleet_checks import Finding, FindingLevel, merged
+from app.dra.claims import DeviceToleration
+from app.dra.classes import BLOCKING_EFFECTS, DeviceClass, tolerates
+from app.dra.cluster_devices import ClusterDevices
+from app.dra.devices import Device, DeviceTaint, PoolSlice
+from app.dra.error_words import plain_error
+from app.dra.pools import PoolID
+from app.dra.selection import ClaimError, NotJudged, Selection
+from app.kube.pod_requests import read_amounts
+from app.kube.resource_slices import NVIDIA_DRIVER
+from app.nodes.model import Node
+
+GPU_DRIVER = "gpu."
+"""A driver of GPUs is named after its vendor's domain with this before it: gpu.nvidia.com, gpu.amd.com, gpu.intel.com.
+Others, such as compute-domain.nvidia.com, work beside a device plugin."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExaminedDevices:
+    """The nodes by name, and all facts about devices."""
+
+    nodes: Mapping[str, Node]
+    devices: ClusterDevices
+    selection: Selection = field(default_factory=Selection)
+
+    def newest(self) -> Iterator[tuple[PoolID, tuple[PoolSlice, ...], tuple[PoolSlice, ...]]]:
+        """List each pool with the slices of its newest generation, and those of older ones."""
+        pools: dict[PoolID, list[PoolSlice]] = {}
+        for one in self.devices.pools.slices():
+            pools.setdefault((one.driver, one.pool), []).append(one)
+        for pool, slices in sorted(pools.items()):
+            generation = max(one.generation for one in slices)
+            current = tuple(one for one in slices if one.generation == generation)
+            yield pool, current, tuple(one for one in slices if one.generation < generation)
+
+    def all_devices(self) -> Iterator[Device]:
+        """List the devices of the newest generation of each pool."""
+        return (device for _, slices, _ in self.newest() for one in slices for device in one.devices)
+
+
+Check = Callable[[ExaminedDevices], Iterator[Finding]]
+
+
+def incomplete_pools(examined: ExaminedDevices) -> Iterator[Finding]:
+    """Report pools of which slices are missing: kube-scheduler allocates none of their devices."""
+    for (driver, _), slices, _ in examined.newest():
+        if len(slices) != slices[0].size:
+            text = (
+                f"{driver}: {len(slices)} of {slices[0].size} ResourceSlices of a pool are there, so that none of its"
+            )
+            text += " devices can be allocated"
+            yield _problem("PoolIncomplete", text, "look at the log of the driver's pod on the node", slices)
+
+
+def invalid_pools(examined: ExaminedDevices) -> Iterator[Finding]:
+    """Report pools that kube-scheduler takes for invalid: equal device names, or counters that are not there."""
+    for node in examined.nodes.values():
+        for pool in examined.devices.pools.pools(node):
+            if pool.invalid:
+                text = (
+                    f"{pool.id[0]}: the pool is invalid, so that none of its devices can be allocated: {pool.invalid}"
+                )
+                remedy = "restart the driver there; if it publishes the same again, it is a bug of the driver"
+                yield Finding("PoolInvalid", FindingLevel.Problem, text, remedy, (node.name,))
+
+
+def stale_slices(examined: ExaminedDevices) -> Iterator[Finding]:
+    """Report slices that count no more: of older generations, and of nodes that are gone."""
+    for (driver, _), _, older in examined.newest():
+        if older:
+            text = f"{driver}: ResourceSlices of an older generation of their pool are still there"
+            yield _advice("StaleSlices", text, "look at the driver's log: it deletes them when it has published", older)
+    gone = [one for one in examined.devices.pools.slices() if one.nodes and _is_gone(one.nodes.name, examined)]
+    if gone:
+        text = "ResourceSlices of nodes that are gone"
+        yield _advice("StaleSlices", text, "delete them: claims that are allocated from them wait for no node", gone)
+
+
+def _is_gone(node: str, examined: ExaminedDevices) -> bool:
+    return bool(node) and node not in examined.nodes
+
+
+def tainted_devices(examined: ExaminedDevices) -> Iterator[Finding]:
+    """Report taints that no known claim or template tolerates: their devices serve nobody until somebody acts."""
+    tolerations = set(_tolerations(examined.devices))
+    for device in examined.all_devices():
+        for taint, source in _taints(device, examined.devices):
+            if taint.effect in BLOCKING_EFFECTS and not any(tolerates(one, taint) for one in tolerations):
+                value = f"={taint.value}" if taint.value else ""
+                text = f"the device taint {taint.key}{value}:{taint.effect} of {source} holds devices for nobody"
+                remedy = f"repair the devices and let {source} remove the taint, or have claims tolerate it"
+                yield Finding("DeviceTainted", FindingLevel.Advice, text, remedy, (), (_name(device),))
+
+
+def _taints(device: Device, devices: ClusterDevices) -> Iterator[tuple[DeviceTaint, str]]:
+    """List the taints of a device with what set them."""
+    yield from ((taint, f"driver {device.driver}") for taint in device.taints)
+    yield from ((rule.taint, f"DeviceTaintRule {rule.name}") for rule in devices.taint_rules if rule.applies(device))
+
+
+def _tolerations(devices: ClusterDevices) -> Iterator[DeviceToleration]:
+    for claim in (*devices.claims.values(), *devices.templates.values()):
+        for choices in claim.spec.requests:
+            yield from (toleration for request in choices for toleration in request.tolerations)
+
+
+def idle_taint_rules(examined: ExaminedDevices) -> Iterator[Finding]:
+    """Report DeviceTaintRules that taint no device, as after a typing error."""
+    devices = list(examined.all_devices())
+    for rule in examined.devices.taint_rules:
+        if not rule.partly_read and not any(map(rule.applies, devices)):
+            remedy = "compare its driver, pool and device with kubectl get resourceslices, or delete it"
+            objects = (f"DeviceTaintRule {rule.name}",)
+            yield Finding("IdleDeviceTaintRule", FindingLevel.Advice, "it taints no device", remedy, (), objects)
+
+
+def device_classes(examined: ExaminedDevices) -> Iterator[Finding]:
+    """Report DeviceClasses that fail on a device, at which kube-scheduler gives up, and those that match none."""
+    devices = list(examined.all_devices())
+    for device_class in examined.devices.classes.values():
+        objects = (f"DeviceClass {device_class.name}",)
+        try:
+            matches = _matches(device_class, devices, examined.selection)
+        except ClaimError as error:
+            remedy = "mend it: kube-scheduler gives up on every pod that claims of this class, on all nodes"
+            yield Finding("DeviceClassFails", FindingLevel.Problem, plain_error(error), remedy, (), objects)
+            continue
+        except NotJudged:
+            continue
+        if not matches:
+            text = "no device is of this class, so that every claim of it waits"
+            remedy = "see that its driver runs and publishes ResourceSlices, mend its selectors, or delete it"
+            yield Finding("DeviceClassWithoutDevices", FindingLevel.Advice, text, remedy, (), objects)
+
+
+def _matches(device_class: DeviceClass, devices: Iterable[Device], selection: Selection) -> bool:
+    """Ask about every device, as one on which the class fails may come last. Raises ClaimError, NotJudged."""
+    answers = [selection.test_all(device_class.selectors, device) for device in devices]
+    return any(answers)
+
+
+def served_twice(examined: ExaminedDevices) -> Iterator[Finding]:
+    """Report nodes whose GPUs a device plugin and a DRA driver give away, each without knowing of the other."""
+    drivers: dict[str, set[str]] = {}
+    for one in examined.devices.pools.slices():
+        if one.nodes and one.nodes.name and one.devices:
+            drivers.setdefault(one.nodes.name, set()).add(one.driver)
+    for name in sorted(drivers.keys() & examined.nodes.keys()):
+        offered = [key for key, amount in read_amounts(examined.nodes[name].allocatable).items() if amount]
+        for driver in sorted(one for one in drivers[name] if one.startswith(GPU_DRIVER)):
+            domain = driver.removeprefix(GPU_DRIVER)
+            twice = sorted(key for key in offered if key.partition("/")[0] == domain)
+            if twice:
+                text = (
+                    f"the device plugin offers {', '.join(twice)}, and {driver} publishes devices: two pods can get one"
+                )
+                remedy = (
+                    "take the device plugin off these nodes (nvidia.com/gpu.deploy.device-plugin=false), or the driver"
+                )
+                yield Finding("DevicePluginAndDRA", FindingLevel.Problem, text, remedy, (name,))
+
+
+def lost_counters(examined: ExaminedDevices) -> Iterator[Finding]:
+    """Report GPUs that can be allocated whole and in slices at once, as their counters are missing.
+
+    An API server whose feature gate DRAPartitionableDevices is off drops the counters that a driver writes (KEP-4815).
+    """
+    for (driver, _), slices, _ in examined.newest():
+        devices = [
+            device for one in slices for device in one.devices if driver == NVIDIA_DRIVER and not device.counters
+        ]
+        uuids = {device.attributes.get(f"{driver}/uuid") for device in devices} - {None}
+        if any(device.attributes.get(f"{driver}/parentUUID") in uuids for device in devices):
+            text = f"{driver}: GPUs and slices of them are published without counters: both can be allocated at once"
+            remedy = "switch on the feature gate DRAPartitionableDevices in kube-apiserver and kube-scheduler"
+            yield _problem("DeviceCountersMissing", text, remedy, slices)
+
+
+def _name(device: Device) -> str:
+    return f"Device {device.pool}/{device.name}"
+
+
+def _problem(check: str, text: str, remedy: str, slices: Iterable[PoolSlice]) -> Finding:
+    return Finding(check, FindingLevel.Problem, text, remedy, (), _slice_names(slices))
+
+
+def _advice(check: str, text: str, remedy: str, slices: Iterable[PoolSlice]) -> Finding:
+    return Finding(check, FindingLevel.Advice, text, remedy, (), _slice_names(slices))
+
+
+def _slice_names(slices: Iterable[PoolSlice]) -> tuple[str, ...]:
+    return tuple(f"ResourceSlice {one.name}" for one in slices)
+
+
+DEVICE_CHECKS: tuple[Check, ...] = (
+    served_twice,
+    incomplete_pools,
+    invalid_pools,
+    lost_counters,
+    device_classes,
+    tainted_devices,
+    idle_taint_rules,
+    stale_slices,
+)
+"""The order in which people read the findings: what hurts pods now comes first."""
+
+
+def examine_devices(examined: ExaminedDevices) -> tuple[Finding, ...]:
+    """Run every check of devices; findings that differ only in what they concern are merged."""
+    return merged(finding for check in DEVICE_CHECKS for finding in check(examined))
