@@ -10,10 +10,10 @@ from tests.realnodes.layers import digest, kept
 
 PACKAGES = (
     *("base-files", "base-passwd", "dash", "coreutils", "netbase", "tzdata", "ca-certificates"),
-    *("python-is-python3", "python3-venv"),
+    *("python-is-python3", "python3-venv", "libstdc++6"),
 )
-"""They stand in for docker.io/library/python: the shell and coreutils that a step may call, and Debian's Python, whose
-venv module brings pip along."""
+"""They stand in for docker.io/library/python: the shell and coreutils that a step may call, Debian's Python, whose venv
+module brings pip along, and the C++ library, which that image has because apt needs it, and the wheel of google-re2."""
 LEFT_OUT = tuple(f"./usr/share/{name}/*" for name in ("doc", "info", "lintian", "locale", "man"))
 MERGED = ("bin", "lib", "lib64", "sbin")
 """Directories that are links into /usr since Debian 12. Debian's installer makes the links, no package has them."""
