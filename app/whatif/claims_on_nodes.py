@@ -49,6 +49,11 @@ def _shortage(kinds: DeviceKinds, choice: DeviceChoice) -> str:
     return f"its claim wants {choice.count} devices of DeviceClass {choice.device_class}, and the node has {number}"
 
 
+def shares_counters(node: Node) -> bool:
+    """Tell whether devices of a node consume counters, by which MIG slices are created on demand (KEP-4815)."""
+    return isinstance(node.devices, DeviceKinds) and any(kind.device.counters for kind in node.devices.kinds)
+
+
 class DevicesWithDriver:
     """The devices of nodes as they would be with another driver; nodes that are alike share one object."""
 
