@@ -96,6 +96,10 @@ class DeviceKinds:
         self._selected: dict[tuple[DeviceChoice, bool], tuple[int, ...]] = {}
         self._makes: dict[tuple[NodeClass, int], NodeClass] = {}
 
+    def with_kinds(self, kinds: tuple[DeviceKind, ...]) -> "DeviceKinds":
+        """Return kinds as they would be after a change that is only imagined; no State gives a negative serial."""
+        return DeviceKinds(-self.serial, kinds, self._classes, self._knowledge)
+
     def claimable(
         self, node_class: NodeClass, requests: tuple[DeviceRequest, ...]
     ) -> tuple[tuple[ClaimableDevices, ...], ...]:

@@ -2,7 +2,8 @@
 """A driver rollout before it is made: which pods could run on the nodes after it, and the order of nodes (F122).
 
 Eligibility is what nodes can ever serve (class filters): CUDA and driver with minor-version and forward compatibility,
-the images' requirements, products, memory. What is free now only matters for the order of the nodes.
+the images' requirements, products, memory; and of DRA devices, what selectors of claims take. What is free now only
+matters for the order of the nodes.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,8 +13,8 @@ from app.knowledge.cuda_compatibility import CUDATables
 from app.nodes.model import Node, NodeClass
 from app.placement.engine import class_for_demand, judge_class
 from app.policy.demand import Demand
-from app.values.reasons import Reason
 from app.values.versions import Version, show_driver
+from app.whatif.claims_on_nodes import DevicesWithDriver, unserved_claim
 from app.whatif.placing_in_turn import GPUPod, gpu_units_of, place_pod, with_units_moved
 
 
@@ -60,14 +61,14 @@ class Rollout:
         return any(effect.loses and not effect.eligible_after for effect in self.effects)
 
 
-def with_driver(node: Node, driver: Version, tables: CUDATables) -> Node:
-    """Return a node as it would be with another driver; with an unknown branch its CUDA version is unknown."""
-    return replace(node, node_class=_class_with_driver(node.node_class, driver, tables), devices=None)
+def with_driver(node: Node, devices: DevicesWithDriver) -> Node:
+    """Return a node as it would be with the driver of these devices; with an unknown branch its CUDA is unknown."""
+    return replace(node, node_class=_class_with_driver(node.node_class, devices), devices=devices.of(node.devices))
 
 
-def _class_with_driver(node_class: NodeClass, driver: Version, tables: CUDATables) -> NodeClass:
-    changed_makes = tuple(_class_with_driver(make, driver, tables) for make in node_class.device_variants)
-    return replace(node_class, driver=driver, cuda=tables.highest_cuda(driver), device_variants=changed_makes)
+def _class_with_driver(node_class: NodeClass, devices: DevicesWithDriver) -> NodeClass:
+    changed_makes = tuple(_class_with_driver(make, devices) for make in node_class.device_variants)
+    return replace(node_class, driver=devices.driver, cuda=devices.cuda, device_variants=changed_makes)
 
 
 def plan_rollout(
@@ -75,7 +76,8 @@ def plan_rollout(
 ) -> Rollout:
     """Plan a rollout of another driver to the chosen nodes, with its effects on these pods."""
     before = {name: nodes[name] for name in sorted(chosen) if nodes[name].has_gpus}
-    with_new_driver = {name: with_driver(node, driver, tables) for name, node in before.items()}
+    devices = DevicesWithDriver(driver, tables)
+    with_new_driver = {name: with_driver(node, devices) for name, node in before.items()}
     changed = {name: node for name, node in with_new_driver.items() if node.node_class != before[name].node_class}
     after = {**nodes, **changed}
     effects = sorted(_effects(nodes, after, changed, pods), key=lambda effect: (effect.eligible_after, effect.pods))
@@ -91,8 +93,8 @@ def _effects(
         groups.setdefault(pod.demand, []).append(pod)
     for demand, equal_pods in groups.items():
         verdicts = _Verdicts(demand)
-        was = {name for name in changed if verdicts.of(before[name]) is None}
-        now = {name for name in changed if verdicts.of(after[name]) is None}
+        was = {name for name in changed if not verdicts.of(before[name])}
+        now = {name for name in changed if not verdicts.of(after[name])}
         if was == now:
             continue
         lost = was - now
@@ -100,25 +102,27 @@ def _effects(
             pods=tuple(sorted(pod.name for pod in equal_pods)),
             gains=len(now - was),
             loses=len(lost),
-            eligible_after=sum(verdicts.of(node) is None for node in after.values()),
-            why=next((refusal.message for name in sorted(lost) if (refusal := verdicts.of(after[name]))), ""),
+            eligible_after=sum(not verdicts.of(node) for node in after.values()),
+            why=verdicts.of(after[min(lost)]) if lost else "",
             bound_there=tuple(sorted(pod.name for pod in equal_pods if pod.node in lost)),
         )
 
 
 class _Verdicts:
-    """The class verdicts on one demand, cached by node class and labels."""
+    """The class verdicts on one demand, cached by node class, labels and kinds of devices."""
 
     def __init__(self, demand: Demand) -> None:
         self._demand = demand
-        self._by_class: dict[NodeClass, Reason | None] = {}
+        self._by_class: dict[tuple[NodeClass, int], str] = {}
 
-    def of(self, node: Node) -> Reason | None:
-        """Return the reason why a node can never serve the demand; None if it can."""
+    def of(self, node: Node) -> str:
+        """Say why a node can never serve the demand; "" if it can."""
         class_facts = class_for_demand(self._demand, node)
-        if class_facts not in self._by_class:
-            self._by_class[class_facts] = judge_class(self._demand, class_facts)
-        return self._by_class[class_facts]
+        key = class_facts, node.devices.serial if node.devices is not None else 0
+        if key not in self._by_class:
+            refusal = judge_class(self._demand, class_facts)
+            self._by_class[key] = refusal.message if refusal else unserved_claim(self._demand, node)
+        return self._by_class[key]
 
 
 def _turns(nodes: Mapping[str, Node], changed: Mapping[str, Node], pods: Sequence[GPUPod]) -> Iterator[NodeTurn]:

@@ -10,6 +10,7 @@ from app.knowledge.mig_profiles import parse_profile
 from app.knowledge.tables import Knowledge
 from app.nodes.model import Node, NodeClass, Sharing
 from app.values.errors import BadInput
+from app.whatif.claims_on_nodes import shares_counters
 from app.whatif.mig_fragmentation import fragmented_share
 from app.whatif.placing_in_turn import GPUPod, gpu_units_of, place_pod
 
@@ -17,6 +18,10 @@ SINGLE, MIXED = "single", "mixed"
 """MIG strategies of the device plugin: slices are offered as nvidia.com/gpu, or under names of their own."""
 BALANCED, OFF = "all-balanced", "all-disabled"
 """mig-parted's names of a mixed layout, and of none (deployments/systemd/config-default.yaml)."""
+
+CARVED = "DRA carves its GPUs on demand"
+PUBLISHED = "its layout is the devices that its ResourceSlices publish, and DRA does not change it"
+"""Why a node with DRA gets no other layout: its GPUs have shared counters (KEP-4815), or they have none."""
 
 LayoutOfProduct = Callable[[Geometry], tuple[str, ...]]
 """From a product's geometry to the profiles on each of its GPUs. It raises BadInput where they do not fit."""
@@ -206,8 +211,8 @@ def _with_new_layout(node: Node, layout: LayoutOfProduct, knowledge: Knowledge) 
     geometry = knowledge.geometry.get(node_class.product or "")
     if geometry is None:
         return node, "its product has no MIG, or its geometry is not known"
-    if node_class.dra_resources:
-        return node, "DRA carves its GPUs on demand"
+    if node_class.dra_resources or (node.devices is not None and not node_class.uses_device_plugin):
+        return node, CARVED if shares_counters(node) else PUBLISHED
     try:
         return with_layout(node, [layout(geometry)] * gpus_of(node_class, geometry, knowledge), knowledge), ""
     except BadInput as error:

@@ -8,6 +8,7 @@ from app.nodes.model import Node
 from app.placement.engine import judge, total
 from app.placement.ranking import ranking_key
 from app.policy.demand import Demand
+from app.whatif.claims_on_nodes import unserved_claim
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,11 @@ def gpu_units_of(pods: Sequence[GPUPod]) -> int:
 
 def place_pod(pod: GPUPod, open_nodes: dict[str, Node]) -> bool:
     """Place a pod on the best node that has room for it; returns False where there is none."""
-    fitting = [node for node in open_nodes.values() if judge(pod.demand, node, True) is None]
+    fitting = [
+        node
+        for node in open_nodes.values()
+        if judge(pod.demand, node, True) is None and not unserved_claim(pod.demand, node)
+    ]
     if not fitting:
         return False
     best = min(fitting, key=lambda node: ranking_key(total(pod.demand, node), node.name))
