@@ -235,7 +235,8 @@ def test_pod_that_claims_a_gpu_is_completed_too(plane: ControlPlane, namespace: 
 
     admitted = create_pod(plane, pod)
 
-    assert (tolerated(admitted), admitted["spec"]["runtimeClassName"]) == ([ANY_GPU], "nvidia")
+    assert tolerated(admitted) == [ANY_GPU]
+    assert "runtimeClassName" not in admitted["spec"]  # the DRA driver hands devices over by itself
 
 
 NEEDS = {"gpu-memory: 40Gi": ("h100", "l4"), "compute-capability: 8.0": ("l4", "t4"), "cuda: 12.4": ("l4", "t4")}
