@@ -34,6 +34,7 @@ SERVING = {
     "configmaps": READS,
     "gpupolicies": READS,
     "deviceclasses": READS,
+    "devicetaintrules": READS,
     "resourceclaims": READS,
     "resourceclaimtemplates": READS,
     "resourceslices": READS,
