@@ -32,7 +32,7 @@ class SoftConstraints:
     """What a pod prefers and does not require.
 
     `terms` are its preferred node affinity terms. `topology_keys` are those of its preferred pod affinity and
-    anti-affinity, and of its spread constraints with ScheduleAnyway. Of each the first MOST_PREFERENCES are read.
+    anti-affinity, and of its spread constraints with ScheduleAnyway. The first MOST_PREFERENCES of both are read.
     """
 
     terms: tuple[NodeSelectorTerm, ...] = ()
@@ -76,7 +76,7 @@ class SoftConstraints:
 
 
 def _selected(term: NodeSelectorTerm, nodes: Sequence[Node]) -> list[bool]:
-    """Tell which nodes a term selects; of nodes with equal values of its labels one is evaluated."""
+    """Tell which nodes a term selects; nodes with equal values of the labels that it reads are evaluated once."""
     if term.names or not term.expressions:
         return [term.selects(node) for node in nodes]
     values = list(zip(*([node.labels.get(key) for node in nodes] for key, _ in term.expressions), strict=True))
