@@ -85,14 +85,14 @@ class DeviceState(ABC):
 
     def take_slice(self, facts: SliceFacts) -> None:
         """Add or change a ResourceSlice as read."""
-        self.dra.pools.put(facts[1])
+        self.dra.put_slice(facts[1])
         if facts[0].node is None and facts[1].driver == NVIDIA_DRIVER:  # it may reach every node
             self._devices_changed()
         self._rebuild_devices(self._devices.put(facts[0]))
 
     def drop_slice(self, name: str) -> None:
         """Remove a ResourceSlice."""
-        self.dra.pools.drop(name)
+        self.dra.drop_slice(name)
         self._rebuild_devices(self._devices.drop(name))
 
     def put_device_class(self, document: Mapping[str, Any]) -> None:

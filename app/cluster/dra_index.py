@@ -3,10 +3,12 @@
 
 from collections.abc import Mapping
 
+from app.cluster.device_counts import DeviceCounts
 from app.dra.allocated import AllocatedDevices
 from app.dra.claims import ResourceClaim
 from app.dra.classes import DeviceClass, DeviceTaintRule
 from app.dra.cluster_devices import ClusterDevices
+from app.dra.devices import PoolSlice
 from app.dra.pools import PoolIndex
 
 
@@ -15,6 +17,7 @@ class DRAIndex:
 
     def __init__(self) -> None:
         self.pools = PoolIndex()
+        self.counts = DeviceCounts()
         self._allocated = AllocatedDevices()
         self._classes: dict[str, DeviceClass] = {}
         self._rules: dict[str, DeviceTaintRule] = {}
@@ -41,6 +44,24 @@ class DRAIndex:
         """List the DeviceTaintRules by name."""
         return tuple(rule for _, rule in sorted(self._rules.items()))
 
+    def put_slice(self, pool_slice: PoolSlice) -> None:
+        """Add or change a ResourceSlice."""
+        self.drop_slice(pool_slice.name)
+        self.pools.put(pool_slice)
+        self._count(pool_slice)
+
+    def drop_slice(self, name: str) -> None:
+        """Remove a ResourceSlice."""
+        pool_slice = self.pools.get(name)
+        if pool_slice is not None:
+            self.pools.drop(name)
+            self._count(pool_slice)
+
+    def _count(self, pool_slice: PoolSlice) -> None:
+        """Count the pool of a slice anew."""
+        pool = pool_slice.driver, pool_slice.pool
+        self.counts.put_pool(pool, self.pools.slices_of(pool))
+
     def put_class(self, device_class: DeviceClass) -> None:
         """Add or change a DeviceClass."""
         self._classes[device_class.name] = device_class
@@ -53,11 +74,13 @@ class DRAIndex:
         """Add or change a claim, with what is allocated to it."""
         self._claims[claim.key] = claim
         self._allocated.put(claim)
+        self.counts.put_claim(claim)
 
     def drop_claim(self, key: str) -> None:
         """Remove a claim, by namespace/name."""
         self._claims.pop(key, None)
         self._allocated.drop(key)
+        self.counts.drop_claim(key)
 
     def put_template(self, template: ResourceClaim) -> None:
         """Add or change a template."""

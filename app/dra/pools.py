@@ -78,6 +78,14 @@ class PoolIndex:
         """List all slices."""
         return self._slices.values()
 
+    def get(self, name: str) -> PoolSlice | None:
+        """Return a slice by name; None if there is none."""
+        return self._slices.get(name)
+
+    def slices_of(self, pool: PoolID) -> Iterable[PoolSlice]:
+        """List the slices of a pool, of all generations."""
+        return self._by_pool.get(pool, {}).values()
+
     def pools(self, node: Node) -> tuple[Pool, ...]:
         """Return the pools of a node in the order in which kube-scheduler tries them."""
         names = {pool for place in (node.name, SHARED) for pool in self._by_node.get(place, {}).values()}

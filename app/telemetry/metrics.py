@@ -65,12 +65,36 @@ class Metrics:
             "Nodes on which pods declare more memory of shared GPUs than there is",
             registry=self.registry,
         )
+        self._add_devices()
         self._add_serving()
         self._add_process(role)
         self._add_cache()
         self._add_gpu_health()
         self._add_certificates()
         self._add_policies()
+
+    def _add_devices(self) -> None:
+        """Make the metrics of devices in ResourceSlices; without any they stay empty."""
+        labels = ("driver", "state")
+        self._devices = Gauge(
+            "gpu_usher_devices",
+            "Devices in ResourceSlices: published, of these tainted by their driver, allocated to claims",
+            labels,
+            registry=self.registry,
+        )
+        self._device_pools = Gauge(
+            "gpu_usher_device_pools",
+            "Pools of devices; of an incomplete one no device can be allocated",
+            labels,
+            registry=self.registry,
+        )
+
+    def devices_counted(self, devices: Mapping[tuple[str, str], int], pools: Mapping[tuple[str, str], int]) -> None:
+        """Set the number of devices and of pools, by driver and state."""
+        for gauge, counts in ((self._devices, devices), (self._device_pools, pools)):
+            gauge.clear()
+            for labels, count in list(counts.items()):
+                gauge.labels(*labels).set(count)
 
     def _add_certificates(self) -> None:
         """Make the metrics of certificates."""

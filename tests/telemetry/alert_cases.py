@@ -131,6 +131,14 @@ CASES: dict[str, Case] = {
         {"gpu_usher_vram_overrun_nodes": "0x20"},
         "10m",
     ),
+    "GpuUsherDevicePoolIncomplete": (
+        {'gpu_usher_device_pools{driver="gpu.nvidia.com", state="incomplete"}': "1x40"},
+        {
+            'gpu_usher_device_pools{driver="gpu.nvidia.com", state="incomplete"}': "0x10 1x3 0x30",
+            'gpu_usher_device_pools{driver="gpu.nvidia.com", state="complete"}': "9x40",
+        },
+        "30m",
+    ),
     "GpuUsherSlippedPods": (
         {'gpu_usher_slipped_pods{kind="unadmitted"}': "3x60"},
         {

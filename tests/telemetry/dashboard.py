@@ -106,6 +106,14 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel("Nodes with memory overrun", (gauge("gpu_usher_vram_overrun_nodes", "nodes"),)),
             Panel("Nodes with sick GPUs", (gauge("gpu_usher_health_nodes", "{{state}}", "state"),)),
+            Panel(
+                "Devices of DRA",
+                (
+                    gauge("gpu_usher_devices", "{{driver}} {{state}}", "driver, state"),
+                    gauge("gpu_usher_device_pools", "pools of {{driver}} {{state}}", "driver, state"),
+                ),
+                about="A device of which two claims have shares is allocated twice.",
+            ),
         ),
     ),
     (

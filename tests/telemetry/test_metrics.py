@@ -6,6 +6,7 @@ from typing import get_args
 import pytest
 
 from app import __version__
+from app.cluster.device_counts import DEVICE_STATES, DRIVERS, POOL_STATES
 from app.settings import Role
 from app.telemetry.metrics import Metrics
 from app.values.reasons import Code
@@ -26,7 +27,8 @@ CLOSED: dict[str, set[str]] = {
     "waiting_for": {"silent", "header", "body", "header_size", "handshake", "idle", "answer", "room"},
     "where": VERBS | {"deadline"},
     "kind": KINDS | {"unadmitted", "misplaced"},
-    "state": {"ill", "ailing"},
+    "state": {"ill", "ailing", *DEVICE_STATES, *POOL_STATES},
+    "driver": set(DRIVERS),
     "role": set(get_args(Role)),
 }
 """Label → its values. `version`, `python`, `hash` and `le` may have any, one per process, policy set or bucket."""
