@@ -12,6 +12,7 @@ from typing import Any
 
 import aiohttp
 import msgspec
+from aiohttp.connector import Connection
 from kubernetes.client import Configuration
 
 from app.cluster.access import Access, Load, credentials, read_access
@@ -75,10 +76,7 @@ class ApiServer:
         """
         limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=silent_seconds)
         async with self._request(path, params, "application/json", limits) as answer:
-            try:
-                yield _lines(answer.content)
-            finally:
-                _abort(answer)
+            yield _lines(answer.content)
 
     @asynccontextmanager
     async def _request(
@@ -108,7 +106,12 @@ class ApiServer:
                     await self._forget_credentials(session)
                 if answer.status != (200 if review is None else 201):
                     raise ApiError(answer.status, _status_message(answer.status, await answer.read()))
-                yield answer
+                transport = _transport_of(answer.connection)
+                try:
+                    yield answer
+                finally:
+                    if not answer.content.is_eof():
+                        _abort(transport)
         except BadInput as error:  # the kubeconfig or token file has changed and cannot be read
             raise ApiError(None, str(error)) from error
         except TimeoutError as error:
@@ -123,7 +126,9 @@ class ApiServer:
             if self._session is None or self._access is None:
                 self._access = read_access(self._configuration)
                 connector = aiohttp.TCPConnector(ssl=self._access.context or True, limit=0)
-                self._session = aiohttp.ClientSession(connector=connector, read_bufsize=BUFFER_BYTES)
+                self._session = aiohttp.ClientSession(
+                    connector=connector, read_bufsize=BUFFER_BYTES, response_class=_Answer
+                )
             headers = await asyncio.to_thread(credentials, self._configuration)
             return self._session, self._access, headers
 
@@ -139,14 +144,31 @@ class ApiServer:
             await self._session.close()
 
 
-def _abort(answer: aiohttp.ClientResponse) -> None:
+class _Answer(aiohttp.ClientResponse):
+    """An answer whose connection is aborted if waiting for its head is given up."""
+
+    async def start(self, connection: Connection) -> "_Answer":
+        transport = _transport_of(connection)
+        try:
+            await super().start(connection)
+        except BaseException:
+            _abort(transport)
+            raise
+        return self
+
+
+def _transport_of(connection: Connection | None) -> asyncio.Transport | None:
+    """Return the transport of a connection, which forgets it when it is closed; None if the answer is complete."""
+    return connection.transport if connection is not None else None
+
+
+def _abort(transport: asyncio.Transport | None) -> None:
     """Abort the connection of an answer that was not read to its end.
 
     If it were closed, TLS would wait for the close_notify of a peer that may be gone, and leave a socket open here.
     """
-    connection = answer.connection
-    if connection is not None and connection.transport is not None:
-        connection.transport.abort()
+    if transport is not None:
+        transport.abort()
 
 
 def _status_message(status: int, body: bytes) -> str:

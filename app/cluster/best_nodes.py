@@ -16,6 +16,9 @@ from app.policy.demand import Demand
 ANYWHERE = "any node"
 """The answer for a pod that asks for no GPU, which is not judged."""
 
+NO_DEVICES = "has not the devices that the pod claims"
+"""Of a node whose devices kube-scheduler could not allocate to the pod's claims, even if all were free."""
+
 _Best = tuple[tuple[float, tuple[int, str]], str]
 """The sort key of the best node, and its name."""
 
@@ -23,7 +26,8 @@ _Best = tuple[tuple[float, tuple[int, str]], str]
 class BestNodes:
     """The best nodes of a fleet, cached by demand. The state must not change meanwhile.
 
-    Taints, node affinity, CPU and memory are left to kube-scheduler, and GPUs that a pod's claims hold stay allocated.
+    Taints, node affinity, CPU and memory are left to kube-scheduler. Devices that a pod claims must be on its node, but
+    may be held, because the pod's own claim may hold them.
     """
 
     def __init__(self, state: State) -> None:
@@ -48,6 +52,8 @@ class BestNodes:
         if demand not in self._refusals:
             verdicts = self._verdicts.of(demand)
             counts = Counter([*verdicts.failed.values(), *verdicts.unresolvable.values()])
+            lacking = (not _has_claimed_devices(demand, self._state.nodes[name]) for name in verdicts.feasible)
+            counts += Counter({NO_DEVICES: sum(lacking)})
             parts = [f"{message} ({count} nodes)" for message, count in counts.most_common(2)]
             self._refusals[demand] = "no node: " + ("; ".join(parts) or "the fleet has none")
         return self._refusals[demand]
@@ -55,16 +61,22 @@ class BestNodes:
     def _find(self, demand: Demand) -> tuple[_Best, ...]:
         """Find the two best nodes; two, because the pod's own node is weighed without the pod."""
         verdicts = self._verdicts.of(demand)
-        names = list(verdicts.feasible)
+        names = [name for name in verdicts.feasible if _has_claimed_devices(demand, self._state.nodes[name])]
         return tuple(nsmallest(2, map(_sort_key, verdicts.totals(names), names)))
 
     def _own_node(self, demand: Demand, usage: GPUUsage) -> _Best | None:
         """Weigh a pod's own node without the pod; None if the pod does not fit there."""
         node = self._state.node_without_pods(usage.node, {usage.uid})
         left = node and _with_units_returned(node, usage)
-        if left is None or judge(demand, left, True) is not None:
+        if left is None or judge(demand, left, True) is not None or not _has_claimed_devices(demand, left):
             return None
         return _sort_key(total(demand, left), left.name)
+
+
+def _has_claimed_devices(demand: Demand, node: Node) -> bool:
+    """Tell whether a node has the devices that a demand claims, held or not; True where that is not known."""
+    requests = demand.device_requests
+    return not requests or (node.devices is not None and node.devices.has_enough(requests))
 
 
 def _sort_key(value: float, name: str) -> _Best:

@@ -15,11 +15,13 @@ from app.admission.json_patch import apply
 from app.admission.review import mutate
 from app.admission.reviewed_pod import ReviewContext
 from app.cli.main import app
-from app.cluster.best_nodes import ANYWHERE, BestNodes
+from app.cli.source import read_objects_of
+from app.cluster.best_nodes import ANYWHERE, NO_DEVICES, BestNodes
 from app.cluster.ruling_cache import RulingCache
 from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.explain.policy_diff import ComparedPod, PodDifference, PolicySide, as_created, compare
+from app.kube.api_kinds import DRA
 from app.kube.pods import read_pod
 from app.placement.engine import judge, total
 from app.placement.ranking import ranking_key
@@ -257,3 +259,35 @@ def test_no_fleet_and_no_log_is_bad_input(tmp_path: Path) -> None:
     result = RUN.invoke(app, ["diff", str(tmp_path), str(tmp_path)])
 
     assert isinstance(result.exception, BadInput)
+
+
+def test_pods_with_claims_are_compared_by_the_devices_that_they_can_take(tmp_path: Path) -> None:
+    """F78, F135: a pod that claims eight GPUs of one node loses every node with the product that alone has eight."""
+    for name, text in (("old", "{}"), ("new", "{products: {deny: [H100]}}")):
+        (tmp_path / name).mkdir()
+        document = {"apiVersion": "gpu-usher.io/v1alpha1", "kind": "GPUPolicy", "metadata": {"name": "p"}}
+        spec = {"spec": {"placement": yaml.safe_load(text)}}
+        (tmp_path / name / "p.yaml").write_text(yaml.safe_dump(document | spec), "utf-8")
+
+    result = RUN.invoke(
+        app, ["diff", str(tmp_path / "old"), str(tmp_path / "new"), "--demo-fleet", "gpucluster", "-o", "json"]
+    )
+
+    changes = {row["pod"]: (row["change"], row["now"]) for row in json.loads(result.stdout)["differences"]}
+    assert result.exit_code == 1
+    assert {"team-a/train-0", "team-a/train-1"} == {
+        name for name, (change, _) in changes.items() if change == PodDifference.NoNode.value
+    }
+    assert changes["team-b/notebook"][0] == PodDifference.Moved.value
+    assert "team-a/long-context" not in changes
+
+
+def test_node_without_the_devices_that_a_pod_claims_is_none_for_it() -> None:
+    """F135: no GPU of the fleet has the memory that the claim of long-context wants."""
+    objects = read_objects_of(None, None, "gpucluster", optional=DRA)
+    state = state_of(objects)
+    waiting = next(document for document in objects if document["metadata"].get("name") == "long-context")
+    demand = side(policies(), state).context.ruling(read_pod(waiting, "team-a"), {}).demand
+
+    assert BestNodes(state).best(demand, "long-context") is None
+    assert f"{NO_DEVICES} (8 nodes)" in BestNodes(state).why(demand)
