@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kinds of the DRA devices of nodes, shared by nodes that have the same. A part of State (F135)."""
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from itertools import count
 
 from app.cluster.device_index import DeviceIndex
@@ -45,6 +45,11 @@ class DeviceKindIndex:
         if self._fleet is None:
             self._fleet = tuple({of_node.kinds: None for of_node in self._by_node.values() if of_node is not None})
         return self._fleet
+
+    def devices_of(self, node: Node) -> Iterable[DeviceID]:
+        """List the devices of a node, in the order of the allocator."""
+        of_node = self._of(node)
+        return () if of_node is None else (device for device, _ in of_node.by_device)
 
     def drop(self, name: str) -> None:
         """Forget a node, as its slices have changed or it is gone."""

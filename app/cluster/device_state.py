@@ -6,6 +6,7 @@ the allocator needs, when a pod with claims is explained, is in `dra`.
 """
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -33,6 +34,7 @@ from app.kube.resource_claims import (
     read_claim_template,
 )
 from app.kube.resource_slices import NVIDIA_DRIVER, DeviceClass, ResourceSlice, read_device_class, read_slice
+from app.nodes.model import Node
 
 SliceFacts = tuple[ResourceSlice, PoolSlice]
 ClassFacts = tuple[DeviceClass, WholeClass]
@@ -198,6 +200,11 @@ class DeviceState(ABC):
     def claim_warnings(self, requests: tuple[DeviceRequest, ...], tolerated_keys: Collection[str]) -> tuple[str, ...]:
         """Say what keeps device requests from every device of the cluster (app/dra/claim_warnings.py)."""
         return claim_warnings(self._kinds.fleet(), requests, tolerated_keys)
+
+    def devices_held_on(self, node: Node) -> Mapping[str, int]:
+        """Count the devices of a node that claims have, by namespace; a device with two shares counts twice."""
+        claims = (claim for device in self._kinds.devices_of(node) for claim in self.dra.holders(device))
+        return Counter(claim.partition("/")[0] for claim in claims)
 
     def claimed(self, pod: Pod) -> ClaimedDevices:
         """Return the GPUs that a pod claims through DRA (S13)."""

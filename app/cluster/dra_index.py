@@ -8,7 +8,7 @@ from app.dra.allocated import AllocatedDevices
 from app.dra.claims import ResourceClaim
 from app.dra.classes import DeviceClass, DeviceTaintRule
 from app.dra.cluster_devices import ClusterDevices
-from app.dra.devices import PoolSlice
+from app.dra.devices import DeviceID, PoolSlice
 from app.dra.pools import PoolIndex
 
 
@@ -81,6 +81,10 @@ class DRAIndex:
         self._claims.pop(key, None)
         self._allocated.drop(key)
         self.counts.drop_claim(key)
+
+    def holders(self, device: DeviceID) -> tuple[str, ...]:
+        """Name the claims that have a device, or a share of it, as namespace/name."""
+        return self._allocated.holders(device)
 
     def put_template(self, template: ResourceClaim) -> None:
         """Add or change a template."""

@@ -83,7 +83,8 @@ class FleetMap:
         tile = None
         if node is not None and node.has_gpus:
             state = self._state
-            tile = tile_of(node, state.usage_on(name), state.requested_on(name), state.knowledge)
+            held = state.devices_held_on(node)
+            tile = tile_of(node, state.usage_on(name), state.requested_on(name), state.knowledge, held)
         if before is not None:
             if before[0] == tile:
                 return False

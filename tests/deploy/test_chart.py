@@ -5,6 +5,7 @@ import subprocess
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.deploy.rendering import DEPLOY, OVERLAYS, Object, by_key, helm_command, helmed, kustomized
 
@@ -48,6 +49,23 @@ def test_definition_of_policies_stays_when_the_chart_is_uninstalled() -> None:
     definition = by_key(helmed())["CustomResourceDefinition", "", "gpupolicies.gpu-usher.io"]
 
     assert definition["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+
+
+def test_switch_adds_the_component_that_makes_claim_templates() -> None:
+    """F115, F135: the objects are those of the component, and no others."""
+    added = by_key(helmed("--set", "claimTemplates.enabled=true"))
+    for key in by_key(helmed()):
+        del added[key]
+    folder = DEPLOY / "components" / "claim-templates"
+    written = [
+        document
+        for name in ("rbac.yaml", "deployment.yaml")
+        for document in yaml.safe_load_all((folder / name).read_text("utf-8"))
+    ]
+
+    assert {key: document["kind"] for key, document in added.items()} == {
+        key: document["kind"] for key, document in by_key(written).items()
+    }
 
 
 def test_chart_without_webhooks_is_the_first_step_of_an_installation() -> None:

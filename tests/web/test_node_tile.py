@@ -22,7 +22,9 @@ def state_of(fleet: str | None = None) -> State:
 
 
 def tile(state: State, name: str) -> Tile:
-    return tile_of(state.nodes[name], state.usage_on(name), state.requested_on(name), state.knowledge)
+    node = state.nodes[name]
+    held = state.devices_held_on(node)
+    return tile_of(node, state.usage_on(name), state.requested_on(name), state.knowledge, held)
 
 
 def drawn(node_tile: Tile) -> list[tuple[str, int, int, str]]:
@@ -51,6 +53,14 @@ def test_cells_are_what_the_node_has(
     node_tile = tile(state_of(fleet), node)
 
     assert (node_tile.state, drawn(node_tile)) == (state, cells)
+
+
+def test_tile_names_the_namespaces_whose_claims_hold_devices() -> None:
+    """F132, F135: a map filtered by namespace shows the nodes where it claims devices."""
+    node_tile = tile(state_of("gpucluster"), "h100-0")
+
+    assert node_tile.namespaces == ("team-a",)
+    assert node_tile.words == "h100-0: full, 8 of 8 used; team-a 8"
 
 
 @pytest.mark.parametrize("fleet", fleet_names())

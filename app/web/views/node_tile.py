@@ -86,10 +86,19 @@ class Tile:
     sizes: tuple[int, ...]
 
 
-def tile_of(node: Node, usages: Sequence[GPUUsage], used: Mapping[str, int], knowledge: Knowledge) -> Tile:
-    """Make a node's tile from the GPU usage of its pods; `used` is the sum of their requests by resource."""
+def tile_of(
+    node: Node,
+    usages: Sequence[GPUUsage],
+    used: Mapping[str, int],
+    knowledge: Knowledge,
+    claimed: Mapping[str, int],
+) -> Tile:
+    """Make a node's tile from the GPU usage of its pods.
+
+    `used` is the sum of their requests by resource, `claimed` the number of devices that claims have, by namespace.
+    """
     product, driver, unit = inventory_key(node, knowledge.products)
-    units_by_namespace: dict[str, int] = {}
+    units_by_namespace = dict(claimed)
     for usage in usages:
         namespace = usage.name.partition("/")[0]
         units_by_namespace[namespace] = units_by_namespace.get(namespace, 0) + sum(amount for _, amount in usage.units)
