@@ -9,11 +9,18 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from app.cli.main import app
+from app.demo.sample_fleets import demo_fleet
 from app.values.errors import BadInput
 from tests.api.test_decision_recorder import posted, questions, shared_gpu_service
-from tests.builders import node_document, policy
+from tests.builders import make_service, node_document, policy
 
 RUN = CliRunner()
+WITHOUT_H100 = """
+apiVersion: gpu-usher.io/v1alpha1
+kind: GPUPolicy
+metadata: {name: p}
+spec: {placement: {products: {deny: [H100]}}}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +71,23 @@ def test_other_policies_are_told_line_by_line(recorded: Path, tmp_path: Path) ->
     assert now_denied
     assert answer["other_policies"] == answer["lines"] == 200
     assert "TooManyGPUs 1" in text.output
+
+
+def test_pods_with_claims_are_decided_again_by_the_claims_of_the_snapshot(tmp_path: Path) -> None:
+    """F94, F135: a line has the pod, which names its claims; their requests and the devices are the fleet's."""
+    fleet = demo_fleet("gpucluster")
+    nodes = [document["metadata"]["name"] for document in fleet if document["kind"] == "Node"]
+    waiting = [document for document in fleet if document["kind"] == "Pod" and "nodeName" not in document["spec"]]
+    bodies = [("/scheduler/filter", json.dumps({"Pod": made, "NodeNames": nodes}).encode()) for made in waiting]
+    posted(bodies, make_service(tmp_path, fleet), str(tmp_path / "log"))
+    (tmp_path / "fleet.json").write_text(json.dumps({"kind": "List", "items": fleet}), "utf-8")
+    (tmp_path / "policies").mkdir()
+    (tmp_path / "policies" / "p.yaml").write_text(WITHOUT_H100, "utf-8")
+
+    same, other = run(tmp_path, "-o", "json"), run(tmp_path, "--policies", tmp_path / "policies", "-o", "json")
+
+    assert json.loads(same.stdout)["differing"] == []
+    assert len(json.loads(other.stdout)["differing"]) == len(waiting)
 
 
 @pytest.mark.parametrize(
