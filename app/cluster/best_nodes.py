@@ -12,12 +12,10 @@ from app.nodes.model import Node
 from app.placement.engine import judge, total
 from app.placement.ranking import ranking_key
 from app.policy.demand import Demand
+from app.whatif.claims_on_nodes import unserved_claim
 
 ANYWHERE = "any node"
 """The answer for a pod that asks for no GPU, which is not judged."""
-
-NO_DEVICES = "has not the devices that the pod claims"
-"""Of a node whose devices kube-scheduler could not allocate to the pod's claims, even if all were free."""
 
 _Best = tuple[tuple[float, tuple[int, str]], str]
 """The sort key of the best node, and its name."""
@@ -52,8 +50,8 @@ class BestNodes:
         if demand not in self._refusals:
             verdicts = self._verdicts.of(demand)
             counts = Counter([*verdicts.failed.values(), *verdicts.unresolvable.values()])
-            lacking = (not _has_claimed_devices(demand, self._state.nodes[name]) for name in verdicts.feasible)
-            counts += Counter({NO_DEVICES: sum(lacking)})
+            unserved = (unserved_claim(demand, self._state.nodes[name]) for name in verdicts.feasible)
+            counts.update(filter(None, unserved))
             parts = [f"{message} ({count} nodes)" for message, count in counts.most_common(2)]
             self._refusals[demand] = "no node: " + ("; ".join(parts) or "the fleet has none")
         return self._refusals[demand]
@@ -61,22 +59,16 @@ class BestNodes:
     def _find(self, demand: Demand) -> tuple[_Best, ...]:
         """Find the two best nodes; two, because the pod's own node is weighed without the pod."""
         verdicts = self._verdicts.of(demand)
-        names = [name for name in verdicts.feasible if _has_claimed_devices(demand, self._state.nodes[name])]
+        names = [name for name in verdicts.feasible if not unserved_claim(demand, self._state.nodes[name])]
         return tuple(nsmallest(2, map(_sort_key, verdicts.totals(names), names)))
 
     def _own_node(self, demand: Demand, usage: GPUUsage) -> _Best | None:
         """Weigh a pod's own node without the pod; None if the pod does not fit there."""
         node = self._state.node_without_pods(usage.node, {usage.uid})
         left = node and _with_units_returned(node, usage)
-        if left is None or judge(demand, left, True) is not None or not _has_claimed_devices(demand, left):
+        if left is None or judge(demand, left, True) is not None or unserved_claim(demand, left):
             return None
         return _sort_key(total(demand, left), left.name)
-
-
-def _has_claimed_devices(demand: Demand, node: Node) -> bool:
-    """Tell whether a node has the devices that a demand claims, held or not; True where that is not known."""
-    requests = demand.device_requests
-    return not requests or (node.devices is not None and node.devices.has_enough(requests))
 
 
 def _sort_key(value: float, name: str) -> _Best:

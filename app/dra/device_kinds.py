@@ -114,13 +114,6 @@ class DeviceKinds:
         makes = tuple((self._make(node_class, kind), self.kinds[kind].number) for kind in selected)
         return ClaimableDevices(choice.count, makes)
 
-    def has_enough(self, requests: tuple[DeviceRequest, ...]) -> bool:
-        """Tell whether there are as many devices as every request selects, held or not; a choice of all wants one."""
-        return all(any(self._number(choice) >= (choice.count or 1) for choice in request) for request in requests)
-
-    def _number(self, choice: DeviceChoice) -> int:
-        return sum(self.kinds[kind].number for kind in self.select(choice))
-
     def next_make(
         self, node_class: NodeClass, requests: tuple[DeviceRequest, ...], order: tuple[int, ...] | None
     ) -> NodeClass | None:

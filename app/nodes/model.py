@@ -205,10 +205,6 @@ class DevicesOnNode(Protocol):
         """Select devices for each request; a request is left out where what it can get is not known, or nothing."""
         ...
 
-    def has_enough(self, requests: tuple[DeviceRequest, ...]) -> bool:
-        """Tell whether there are as many devices as every request selects, held or not."""
-        ...
-
     def next_make(
         self, node_class: NodeClass, requests: tuple[DeviceRequest, ...], order: tuple[int, ...] | None
     ) -> NodeClass | None:

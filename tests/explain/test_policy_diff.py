@@ -16,7 +16,7 @@ from app.admission.review import mutate
 from app.admission.reviewed_pod import ReviewContext
 from app.cli.main import app
 from app.cli.source import read_objects_of
-from app.cluster.best_nodes import ANYWHERE, NO_DEVICES, BestNodes
+from app.cluster.best_nodes import ANYWHERE, BestNodes
 from app.cluster.ruling_cache import RulingCache
 from app.cluster.snapshot import fill
 from app.cluster.state import State
@@ -290,4 +290,4 @@ def test_node_without_the_devices_that_a_pod_claims_is_none_for_it() -> None:
     demand = side(policies(), state).context.ruling(read_pod(waiting, "team-a"), {}).demand
 
     assert BestNodes(state).best(demand, "long-context") is None
-    assert f"{NO_DEVICES} (8 nodes)" in BestNodes(state).why(demand)
+    assert BestNodes(state).why(demand).startswith("no node: no device of the node has memory >= 141Gi (5 nodes)")
