@@ -5,6 +5,8 @@ import gc
 import time
 from pathlib import Path
 
+from app.api.explain_route import Explainer
+from app.api.pending_reasons import PendingReasons
 from app.api.tracing import Tracing
 from app.cluster.access import find_cluster
 from app.cluster.apiserver import ApiServer
@@ -16,9 +18,11 @@ from app.cluster.slipped_pods import PolicyView, SlippedPods
 from app.cluster.snapshot import fill, read_snapshot
 from app.cluster.state import State
 from app.demo.sample_fleets import demo_fleet
+from app.events.writer import EventWriter
 from app.server.service import Service
 from app.settings import Settings
 from app.telemetry.clock import now, today
+from app.tls.kube_objects import KubeClient
 from app.tls.serving_certificates import Certificates, KeyPairFiles, issue_if_needed
 
 ALWAYS_PRESENT = ("Node", "Namespace", "RuntimeClass")
@@ -44,11 +48,23 @@ def build(settings: Settings) -> Service:
             service.ruling, lambda: service.policies, lambda: service.unready() is None, settings.shadow
         )
         service.slipped = SlippedPods(server, service.state, judges, service.metrics)
+        service.events = event_writer(service) if settings.events and not settings.shadow else None
         service.cluster = LiveCluster(server, service.state, book, service.metrics, settings.namespace, settle)
     else:
         fill_state(service)
         settle()
     return service
+
+
+def event_writer(service: Service) -> EventWriter:
+    """Build what writes Events, with connections of its own.
+
+    Raises BadInput.
+    """
+    settings = service.settings
+    kube = KubeClient(find_cluster(settings.kubeconfig, settings.context))
+    reasons = PendingReasons(service, Explainer(service))
+    return EventWriter(kube, settings.namespace, service.state, reasons, service.metrics)
 
 
 def settle() -> None:

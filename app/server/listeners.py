@@ -30,7 +30,7 @@ from app.telemetry.clock import now
 from app.telemetry.logs import event, lost_lines
 from app.values.errors import BadInput
 from app.web.api import create_web_app
-from app.web.routes import WebPages
+from app.web.routes import WebPages, run_for_ever
 
 HUNG_SECONDS = 5
 """After drain and grace periods, the process is ended even if its event loop hangs; a guess."""
@@ -62,7 +62,8 @@ class Listeners:
         self._ops = bind(settings.ops_host, settings.ops_port, "--ops-port")
         self._web = bind_unless_off(settings.ui_address, "--ui-address")
         self._recent_decisions = RecentDecisions() if self._web is not None else None
-        self._pages = WebPages(service, self._recent_decisions) if self._web is not None else None
+        reasons = service.events.reasons if service.events is not None else None
+        self._pages = WebPages(service, self._recent_decisions, reasons) if self._web is not None else None
 
     @property
     def addresses(self) -> Addresses:
@@ -101,6 +102,10 @@ class Listeners:
                 coroutines.append(self._pages.run())
             if self._service.slipped is not None:
                 coroutines.append(self._service.slipped.run())
+            if self._service.events is not None:
+                coroutines.append(run_for_ever(self._service.events.run))
+                if self._pages is None:  # which computes the reasons too
+                    coroutines.append(run_for_ever(self._service.events.reasons.run))
             background = [tasks.create_task(coroutine) for coroutine in coroutines]
             await self._stop.wait()
             for server in servers:

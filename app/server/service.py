@@ -19,6 +19,7 @@ from app.cluster.slipped_pods import SlippedPods
 from app.cluster.state import State
 from app.cluster.verdict_cache import VerdictCache, VerdictTable
 from app.cluster.view import get_pod, view
+from app.events.writer import EventWriter
 from app.explain.survey import ClusterSnapshot
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pods import Pod, workload_group
@@ -50,6 +51,7 @@ class Service:
         self.cluster: LiveCluster | None = None
         self.server: ApiServer | None = None
         self.slipped: SlippedPods | None = None
+        self.events: EventWriter | None = None
         self.gpu_health: HealthPoller | None = None
         self.tracing: Tracing | None = None
         self.absent: tuple[str, ...] = ()

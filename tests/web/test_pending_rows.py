@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from app.api.explain_route import Explainer
+from app.api.pending_reasons import PendingReasons
 from app.cluster.state import State
 from app.cluster.watched_kinds import core_kinds
 from app.kube.pending_pods import PendingPod, read_pending_pod
 from app.server.service import Service
 from app.values.errors import WireError
-from app.web.pending_reasons import PendingReasons
 from app.web.views.pending_rows import rows
 from tests.builders import gpus, knowledge, pod
 
