@@ -4,6 +4,7 @@
 import gc
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from app.api.explain_route import Explainer
 from app.api.pending_reasons import PendingReasons
@@ -18,12 +19,13 @@ from app.cluster.slipped_pods import PolicyView, SlippedPods
 from app.cluster.snapshot import fill, read_snapshot
 from app.cluster.state import State
 from app.demo.sample_fleets import demo_fleet
-from app.events.writer import EventWriter
 from app.server.service import Service
 from app.settings import Settings
 from app.telemetry.clock import now, today
-from app.tls.kube_objects import KubeClient
 from app.tls.serving_certificates import Certificates, KeyPairFiles, issue_if_needed
+
+if TYPE_CHECKING:
+    from app.events.writer import EventWriter
 
 ALWAYS_PRESENT = ("Node", "Namespace", "RuntimeClass")
 """Kinds that every snapshot of a GPU cluster holds; without one, `kubectl get` was asked for too few kinds."""
@@ -56,11 +58,14 @@ def build(settings: Settings) -> Service:
     return service
 
 
-def event_writer(service: Service) -> EventWriter:
+def event_writer(service: Service) -> "EventWriter":
     """Build what writes Events, with connections of its own.
 
     Raises BadInput.
     """
+    from app.events.writer import EventWriter  # with an HTTP client that few replicas need
+    from app.tls.kube_objects import KubeClient
+
     settings = service.settings
     kube = KubeClient(find_cluster(settings.kubeconfig, settings.context))
     reasons = PendingReasons(service, Explainer(service))

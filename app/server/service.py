@@ -3,7 +3,7 @@
 
 import time
 from collections.abc import Collection, Generator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app import __version__
 from app.admission.reviewed_pod import ReviewContext
@@ -19,7 +19,6 @@ from app.cluster.slipped_pods import SlippedPods
 from app.cluster.state import State
 from app.cluster.verdict_cache import VerdictCache, VerdictTable
 from app.cluster.view import get_pod, view
-from app.events.writer import EventWriter
 from app.explain.survey import ClusterSnapshot
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pods import Pod, workload_group
@@ -33,6 +32,9 @@ from app.telemetry.clock import now
 from app.telemetry.metrics import Metrics
 from app.tls.serving_certificates import Certificates
 from app.values.errors import WireError
+
+if TYPE_CHECKING:
+    from app.events.writer import EventWriter  # which imports an HTTP client that few replicas need
 
 HEARTBEAT_LIMIT_SECONDS = 10.0
 """Seconds after which /livez fails (docs/reference/listeners.md#probes)."""

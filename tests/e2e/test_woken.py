@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How soon a refused pod is tried again, once the cause has ended: docs/reference/woken.md has the table.
+
+Each pod selects one node by a label, and waits out its back-off before the change. One namespace has the node affinity
+that admission writes, so that kube-scheduler itself refuses most nodes; in the other one all is left to the extender.
+"""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from app.cluster.files import shipped_policies
+from tests.builders import policy
+from tests.controlplane.cluster import ControlPlane
+from tests.controlplane.fleet import add_nodes, kubelets, pod_path
+from tests.controlplane.kubectl import Object
+from tests.e2e.refusals import REFUSALS, Refusal
+from tests.e2e.stage import (
+    Service,
+    create_namespace,
+    create_pod,
+    gpu_pod,
+    install_webhooks,
+    pods_of,
+    refusal,
+    serving,
+    start_scheduler,
+    wait_for_node,
+    wait_for_refusal,
+)
+
+WITH_AFFINITY, WITHOUT = "with-affinity", "without"
+BAR_SECONDS = 5
+"""Of the issue: from the change to the binding; kube-scheduler flushes its queue after 300 s."""
+PATIENCE_SECONDS = 25
+
+
+@pytest.fixture(scope="module")
+def service(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """The service, a scheduler, and all refusals of both namespaces, each on a node of its own."""
+    folder = tmp_path_factory.mktemp("policies")
+    for file in shipped_policies().glob("*.yaml"):
+        (folder / file.name).write_text(file.read_text("utf-8"), "utf-8")
+    (folder / "off.yaml").write_text(
+        policy("off", f"priority: 900, match: {{namespaces: [{WITHOUT}]}}, admission: {{affinity: {{mode: 'Off'}}}}"),
+        "utf-8",
+    )
+    (folder / "health.yaml").write_text(policy("health", "placement: {health: {withdrawn: Refuse}}"), "utf-8")
+    add_nodes(plane.api, [row.node_object(name_of(row, where)) for row in REFUSALS for where in PLACES])
+    with serving(plane, policies=str(folder)) as running, kubelets(plane.api):
+        install_webhooks(plane, running)
+        start_scheduler(plane, running)
+        for where in PLACES:
+            create_namespace(plane, where)
+        for row in REFUSALS:
+            for where in PLACES:
+                make_refused(plane, row, where)
+        yield running
+
+
+PLACES = (WITH_AFFINITY, WITHOUT)
+
+
+def name_of(row: Refusal, where: str) -> str:
+    return f"{row.code.lower()}-{where}"
+
+
+def make_refused(plane: ControlPlane, row: Refusal, where: str) -> None:
+    """Create the holder, if there is one, and the pod that is refused."""
+    name = name_of(row, where)
+    selector = {"nodeSelector": {"turn": name}}
+    if row.holder is not None:
+        holder = gpu_pod(f"{name}-holder", where, **{**row.holder, **selector})
+        create_pod(plane, holder)
+        wait_for_node(plane, holder)
+    pod = gpu_pod(name, where, **{**row.pod, **selector})
+    create_pod(plane, pod)
+    wait_for_refusal(plane, pod)
+
+
+def end_refusal(plane: ControlPlane, row: Refusal, where: str) -> None:
+    """Make the change that ends the refusal."""
+    name = name_of(row, where)
+    if row.labels:
+        plane.api.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": row.labels}})
+    elif row.allocatable:
+        status = {"allocatable": row.allocatable, "capacity": row.allocatable}
+        plane.api.patch(f"/api/v1/nodes/{name}/status", {"status": status})
+    else:
+        plane.api.delete(f"/api/v1/namespaces/{where}/pods/{name}-holder")
+
+
+def waiting(plane: ControlPlane, name: str, where: str) -> Object:
+    return next(pod for pod in pods_of(plane, where) if pod["metadata"]["name"] == name)
+
+
+@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize("row", REFUSALS, ids=lambda row: row.code)
+def test_refused_pod_is_woken_in_time(plane: ControlPlane, service: Service, row: Refusal, where: str) -> None:
+    """F140."""
+    name = name_of(row, where)
+    pod = waiting(plane, name, where)
+    primary = service.explain({"namespace": where, "name": name})["primary"]
+    message = refusal(pod)
+
+    began = time.monotonic()
+    end_refusal(plane, row, where)
+    try:
+        wait_for_node(plane, pod, PATIENCE_SECONDS)
+        seconds = time.monotonic() - began
+    except AssertionError:
+        seconds = float("inf")
+    finally:
+        plane.api.delete(pod_path(pod))
+    print(f"WOKEN | {row.code} | {where} | {primary['reason']} | {row.change} | {seconds:.2f} | {message}")
+
+    assert primary["reason"] == row.code
+    assert seconds <= BAR_SECONDS
