@@ -92,6 +92,10 @@ class PendingReasons:
             if read.shape in self._causes:
                 yield ExplainedPod(read, self._causes[read.shape][0])
 
+    def documents(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return a pod of each shape that waits, by the hash of the shape."""
+        return self._documents
+
     async def run(self) -> None:
         """Compute reasons until cancelled."""
         while True:

@@ -4,7 +4,6 @@
 import gc
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from app.api.explain_route import Explainer
 from app.api.pending_reasons import PendingReasons
@@ -23,9 +22,6 @@ from app.server.service import Service
 from app.settings import Settings
 from app.telemetry.clock import now, today
 from app.tls.serving_certificates import Certificates, KeyPairFiles, issue_if_needed
-
-if TYPE_CHECKING:
-    from app.events.writer import EventWriter
 
 ALWAYS_PRESENT = ("Node", "Namespace", "RuntimeClass")
 """Kinds that every snapshot of a GPU cluster holds; without one, `kubectl get` was asked for too few kinds."""
@@ -50,7 +46,8 @@ def build(settings: Settings) -> Service:
             service.ruling, lambda: service.policies, lambda: service.unready() is None, settings.shadow
         )
         service.slipped = SlippedPods(server, service.state, judges, service.metrics)
-        service.events = event_writer(service) if settings.events and not settings.shadow else None
+        if settings.events and not settings.shadow:
+            add_events(service)
         service.cluster = LiveCluster(server, service.state, book, service.metrics, settings.namespace, settle)
     else:
         fill_state(service)
@@ -58,18 +55,20 @@ def build(settings: Settings) -> Service:
     return service
 
 
-def event_writer(service: Service) -> "EventWriter":
-    """Build what writes Events, with connections of its own.
+def add_events(service: Service) -> None:
+    """Add what writes Events and what wakes refused pods, each with connections of its own.
 
     Raises BadInput.
     """
-    from app.events.writer import EventWriter  # with an HTTP client that few replicas need
+    from app.events.waking import Waker  # with an HTTP client that few replicas need
+    from app.events.writer import EventWriter
     from app.tls.kube_objects import KubeClient
 
     settings = service.settings
-    kube = KubeClient(find_cluster(settings.kubeconfig, settings.context))
+    load, namespace = find_cluster(settings.kubeconfig, settings.context), settings.namespace
     reasons = PendingReasons(service, Explainer(service))
-    return EventWriter(kube, settings.namespace, service.state, reasons, service.metrics)
+    service.events = EventWriter(KubeClient(load), namespace, service.state, reasons, service.metrics)
+    service.waker = Waker(KubeClient(load), namespace, service, reasons, service.metrics)
 
 
 def settle() -> None:

@@ -3,9 +3,10 @@
 
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from fastapi import FastAPI
 from starlette.types import ASGIApp
@@ -102,10 +103,7 @@ class Listeners:
                 coroutines.append(self._pages.run())
             if self._service.slipped is not None:
                 coroutines.append(self._service.slipped.run())
-            if self._service.events is not None:
-                coroutines.append(run_for_ever(self._service.events.run))
-                if self._pages is None:  # which computes the reasons too
-                    coroutines.append(run_for_ever(self._service.events.reasons.run))
+            coroutines.extend(self._event_tasks())
             background = [tasks.create_task(coroutine) for coroutine in coroutines]
             await self._stop.wait()
             for server in servers:
@@ -120,6 +118,16 @@ class Listeners:
                 task.cancel()
         if self._recorder is not None:
             self._recorder.stop()
+
+    def _event_tasks(self) -> Iterator[Coroutine[Any, Any, None]]:
+        """List the tasks that write Events and wake refused pods; where there is no page, also the one for reasons."""
+        events, waker = self._service.events, self._service.waker
+        if events is None or waker is None:
+            return
+        yield run_for_ever(events.run)
+        yield run_for_ever(waker.run)
+        if self._pages is None:
+            yield run_for_ever(events.reasons.run)
 
     def _connections(self) -> Connections:
         """Make the record of a listener's connections."""

@@ -34,7 +34,8 @@ from app.tls.serving_certificates import Certificates
 from app.values.errors import WireError
 
 if TYPE_CHECKING:
-    from app.events.writer import EventWriter  # which imports an HTTP client that few replicas need
+    from app.events.waking import Waker  # which imports an HTTP client that few replicas need
+    from app.events.writer import EventWriter
 
 HEARTBEAT_LIMIT_SECONDS = 10.0
 """Seconds after which /livez fails (docs/reference/listeners.md#probes)."""
@@ -54,6 +55,7 @@ class Service:
         self.server: ApiServer | None = None
         self.slipped: SlippedPods | None = None
         self.events: EventWriter | None = None
+        self.waker: Waker | None = None
         self.gpu_health: HealthPoller | None = None
         self.tracing: Tracing | None = None
         self.absent: tuple[str, ...] = ()

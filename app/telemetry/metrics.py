@@ -145,6 +145,11 @@ class Metrics:
         )
         for result in ("created", "renewed", "refused"):
             self.events.labels(result)
+        self.wakes = Counter(
+            "gpu_usher_wakes_total",
+            "Times that pods refused by an extender were woken, because a node fits them now",
+            registry=self.registry,
+        )
         self.events_waiting = Gauge(
             "gpu_usher_events_waiting", "Events that the limit of rate holds back", registry=self.registry
         )

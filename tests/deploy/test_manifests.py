@@ -16,6 +16,7 @@ from app.cluster.policy_watch import PolicyBook
 from app.cluster.state import State
 from app.cluster.watched_kinds import core_kinds, dra_kinds, policy_kinds, taint_rule_kinds
 from app.doctor.cluster_checks import NEEDED
+from app.events.waking import wake_path
 from app.events.workloads import STEPS
 from app.events.writer import lease_path
 from app.kube.api_kinds import API_KINDS, DRA
@@ -136,7 +137,10 @@ def test_every_watched_kind_is_one_that_the_serving_identity_may_read() -> None:
 
 
 def test_events_are_all_that_the_serving_identity_may_write() -> None:
-    """F139, F104: and the Lease by name, so that one replica writes; what it reads besides is one object at a time."""
+    """F139, F104: and the Lease by name, so that one replica writes; what it reads besides is one object at a time.
+
+    F140: and the one object whose change wakes pods.
+    """
     roles = [document for document in documents("components", "events", "rbac.yaml") if document.get("rules")]
     rules = [rule for role in roles for rule in role["rules"]]
     writing = [rule for rule in rules if set(rule["verbs"]) - {"get"}]
@@ -148,6 +152,12 @@ def test_events_are_all_that_the_serving_identity_may_write() -> None:
             "resources": ["leases"],
             "resourceNames": [lease_path("gpu-usher").rpartition("/")[2]],
             "verbs": ["get", "update"],
+        },
+        {
+            "apiGroups": ["storage.k8s.io"],
+            "resources": ["csistoragecapacities"],
+            "resourceNames": [wake_path("gpu-usher").rpartition("/")[2]],
+            "verbs": ["patch"],
         },
     ]
     assert {name for rule in rules if rule not in writing for name in rule["resources"]} == {

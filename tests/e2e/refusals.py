@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A refusal for each cause that can end while the pod stays as it is: the node, the pod, and the change that ends it."""
+"""A refusal for each cause that can end while the pod stays as it is: a node, a pod, and the change that ends it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -46,7 +46,12 @@ class Refusal:
 
 
 REFUSALS = (
-    Refusal("ProductNotAllowed", {"product": "Tesla-T4"}, {"annotations": {"products": "A10"}}, {PRODUCT: "NVIDIA-A10"}),
+    Refusal(
+        "ProductNotAllowed",
+        {"product": "Tesla-T4"},
+        {"annotations": {"products": "A10"}},
+        {PRODUCT: "NVIDIA-A10"},
+    ),
     Refusal("DriverTooOld", {"driver": "470.82.01"}, {"annotations": {"cuda": "12.4"}}, NEW_DRIVER),
     Refusal(
         "ImageRequirementUnmet",
@@ -98,7 +103,7 @@ REFUSALS = (
     Refusal("GhostGPUs", {"offers": {}}, {}, allocatable={GPU: "8"}),
     Refusal("RequestExceedsNode", {"offers": {GPU: 2}}, {"limits": {GPU: 4}}, allocatable={GPU: "4"}),
     Refusal(
-        "ResourceNotOffered",
+        "MIGProfileAbsent",
         {"product": "NVIDIA-A100-SXM4-80GB"},
         {"limits": {"nvidia.com/mig-1g.10gb": 1}},
         allocatable={"nvidia.com/mig-1g.10gb": "7"},

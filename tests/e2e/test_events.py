@@ -42,7 +42,8 @@ def service(plane: ControlPlane, monkeypatch_module: pytest.MonkeyPatch) -> Iter
     monkeypatch_module.setenv("GPU_USHER_EVENTS", "true")
     create_namespace(plane, "gpu-usher")
     component = DEPLOY / "components" / "events"
-    applied = plane.kubectl("apply", "-f", str(component / "rbac.yaml"), "-f", str(component / "lease.yaml"))
+    files = ("rbac.yaml", "lease.yaml", "wake.yaml")
+    applied = plane.kubectl("apply", *(word for file in files for word in ("-f", str(component / file))))
     assert applied.code == 0, applied.err
     with serving(plane) as running, kubelets(plane.api):
         install_webhooks(plane, running)

@@ -6,15 +6,17 @@ that admission writes, so that kube-scheduler itself refuses most nodes; in the 
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
 from app.cluster.files import shipped_policies
 from tests.builders import policy
 from tests.controlplane.cluster import ControlPlane
-from tests.controlplane.fleet import add_nodes, kubelets, pod_path
+from tests.controlplane.fleet import add_nodes, kubelets, node_object, pod_path
 from tests.controlplane.kubectl import Object
+from tests.dra.makes import device, device_class, slice_of
+from tests.e2e.offers import dra_path
 from tests.e2e.refusals import REFUSALS, Refusal
 from tests.e2e.stage import (
     Service,
@@ -117,3 +119,79 @@ def test_refused_pod_is_woken_in_time(plane: ControlPlane, service: Service, row
 
     assert primary["reason"] == row.code
     assert seconds <= BAR_SECONDS
+
+
+EVENTS: Mapping[str, Callable[[ControlPlane, Object], object]] = {
+    "label of another node": lambda plane, _: plane.api.patch(f"/api/v1/nodes/{BYSTANDER}", labels("a")),
+    "annotation of another node": lambda plane, _: plane.api.patch(f"/api/v1/nodes/{BYSTANDER}", annotations("a")),
+    "allocatable of another node": lambda plane, _: plane.api.patch(
+        f"/api/v1/nodes/{BYSTANDER}/status", {"status": {"allocatable": {"cpu": "63"}}}
+    ),
+    "annotation of the pod itself": lambda plane, pod: plane.api.patch(pod_path(pod), annotations("a")),
+    "label of the pod itself": lambda plane, pod: plane.api.patch(pod_path(pod), labels("a")),
+    "another pod, created": lambda plane, _: create_pod(plane, bystander()),
+    "label of another pod": lambda plane, _: plane.api.patch(pod_path(bystander()), labels("a")),
+    "another pod, deleted": lambda plane, _: plane.api.delete(pod_path(bystander())),
+    "ResourceSlice, created": lambda plane, _: plane.api.create(
+        f"{dra_path(plane)}/resourceslices", slice_of(BYSTANDER, [device(0, "gpu", "a10")])
+    ),
+    "DeviceClass, created": lambda plane, _: plane.api.create(
+        f"{dra_path(plane)}/deviceclasses", device_class("gpu.nvidia.com", "gpu")
+    ),
+    "CSIStorageCapacity, created": lambda plane, _: plane.api.create(CAPACITIES, capacity()),
+    "CSIStorageCapacity, updated": lambda plane, _: plane.api.patch(f"{CAPACITIES}/wake", annotations("a")),
+    "Lease, created": lambda plane, _: plane.api.create(
+        "/apis/coordination.k8s.io/v1/namespaces/default/leases", {"metadata": {"name": "any"}}
+    ),
+}
+"""What may happen in a cluster, none of which lets the refused pod run."""
+BYSTANDER = "bystander"
+CAPACITIES = "/apis/storage.k8s.io/v1/namespaces/default/csistoragecapacities"
+WAKING_SECONDS = 15.0
+"""The longest back-off is 10 s (podMaxBackoffSeconds)."""
+
+
+def labels(value: str) -> Object:
+    return {"metadata": {"labels": {"changed": value}}}
+
+
+def annotations(value: str) -> Object:
+    return {"metadata": {"annotations": {"changed": value}}}
+
+
+def capacity() -> Object:
+    return {"metadata": {"name": "wake"}, "storageClassName": "none-such"}
+
+
+def bystander() -> Object:
+    """Write a pod that some node takes, and that no scheduler has to place."""
+    return gpu_pod("bystander", "default", {"cpu": "1"}, nodeName=BYSTANDER, schedulerName="nobody")
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_events_that_wake_a_refused_pod(plane: ControlPlane, service: Service, where: str) -> None:
+    """F140: whether kube-scheduler asks again is seen by the calls of filter."""
+    for row in REFUSALS:
+        plane.api.delete(f"/api/v1/namespaces/{where}/pods/{name_of(row, where)}")
+    add_nodes(plane.api, [node_object("old", driver="470.82.01", labels={"turn": "old"}), node_object(BYSTANDER)])
+    pod = gpu_pod("still", where, nodeSelector={"turn": "old"}, annotations={"cuda": "12.4"})
+    create_pod(plane, pod)
+    wait_for_refusal(plane, pod)
+    woken = {}
+    for name, make in EVENTS.items():
+        settle(service)
+        before, began = service.calls("filter"), time.monotonic()
+        make(plane, pod)
+        while service.calls("filter") == before and time.monotonic() - began < WAKING_SECONDS:
+            time.sleep(0.05)
+        woken[name] = time.monotonic() - began if service.calls("filter") > before else None
+        print(f"EVENT | {where} | {name} | {woken[name]}")
+
+
+def settle(service: Service) -> None:
+    """Wait until the scheduler has asked nothing for two seconds."""
+    seen, since = service.calls("filter"), time.monotonic()
+    while time.monotonic() - since < 2:
+        time.sleep(0.1)
+        if service.calls("filter") != seen:
+            seen, since = service.calls("filter"), time.monotonic()
