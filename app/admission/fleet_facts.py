@@ -49,8 +49,8 @@ class FleetFacts:
     `provisioners` are the label dialects that some node carries, with or without GPUs.
     `pools` are the node pool labels on nodes of no dialect that an autoscaler knows before a node exists; such a pool
     may bring nodes with labels unknown here.
-    `free` are the free units of a GPU resource on the nodes of a group, `counts` the nodes of a group; both mappings are
-    live views.
+    `free` are the free units of a GPU resource on the nodes of a group, `counts` the nodes of a group; both
+    mappings are live views.
     """
 
     node_groups: tuple[NodeGroup, ...] = ()
