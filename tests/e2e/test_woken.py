@@ -5,6 +5,7 @@ Each pod selects one node by a label, and waits out its back-off before the chan
 that admission writes, so that kube-scheduler itself refuses most nodes; in the other one all is left to the extender.
 """
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 
@@ -19,6 +20,7 @@ from tests.dra.makes import device, device_class, slice_of
 from tests.e2e.offers import dra_path
 from tests.e2e.refusals import REFUSALS, Refusal
 from tests.e2e.stage import (
+    DEPLOY,
     Service,
     create_namespace,
     create_pod,
@@ -50,6 +52,10 @@ def service(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> It
     )
     (folder / "health.yaml").write_text(policy("health", "placement: {health: {withdrawn: Refuse}}"), "utf-8")
     add_nodes(plane.api, [row.node_object(name_of(row, where)) for row in REFUSALS for where in PLACES])
+    if os.environ.get("GPU_USHER_EVENTS"):
+        create_namespace(plane, "gpu-usher")
+        component = DEPLOY / "components" / "events"
+        plane.kubectl("apply", *(w for f in ("rbac", "lease", "wake") for w in ("-f", str(component / f"{f}.yaml"))))
     with serving(plane, policies=str(folder)) as running, kubelets(plane.api):
         install_webhooks(plane, running)
         start_scheduler(plane, running)
@@ -121,6 +127,68 @@ def test_refused_pod_is_woken_in_time(plane: ControlPlane, service: Service, row
     assert seconds <= BAR_SECONDS
 
 
+def test_pod_with_a_claim_is_woken_by_what_ends_its_refusal(plane: ControlPlane, service: Service) -> None:
+    """F140: by kube-scheduler's own hints where it refused; for a slice of other devices only by us."""
+    namespace = create_namespace(plane, "claims")
+    plane.api.create(f"{dra_path(plane)}/deviceclasses", device_class("gpu.nvidia.com", "gpu"))
+    template = {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]}}}
+    path = f"{dra_path(plane)}/namespaces/{namespace}/resourceclaimtemplates"
+    plane.api.create(path, {"metadata": {"name": "one"}, "spec": template})
+    for name in ("no-slice", "in-use", "product"):
+        add_nodes(plane.api, [node_object(f"claims-{name}", None, None, {}, labels={"turn": f"claims-{name}"})])
+    slices = f"{dra_path(plane)}/resourceslices"
+    plane.api.create(slices, slice_of("claims-in-use", [device(0, "gpu", "h100")]))
+    product = plane.api.create(slices, slice_of("claims-product", [device(0, "gpu", "t4")]))
+    plane.api.create(slices, slice_of("claims-no-slice", []))
+    empty = plane.api.get(f"{slices}/claims-no-slice")
+    holder = claiming("holder", namespace, "claims-in-use")
+    create_pod(plane, holder)
+    wait_for_node(plane, holder)
+    changes: Mapping[str, tuple[Object, Callable[[], object]]] = {
+        "slice gets a device": (
+            claiming("no-slice", namespace, "claims-no-slice"),
+            lambda: replace_devices(plane, empty, [device(0, "gpu", "h100")]),
+        ),
+        "holder is deleted": (
+            claiming("in-use", namespace, "claims-in-use"),
+            lambda: plane.api.delete(pod_path(holder)),
+        ),
+        "slice gets another device": (
+            claiming("product", namespace, "claims-product", products="H100"),
+            lambda: replace_devices(plane, product, [device(0, "gpu", "h100")]),
+        ),
+    }
+    for pod, _ in changes.values():
+        create_pod(plane, pod)
+        wait_for_refusal(plane, pod)
+    for what, (pod, change) in changes.items():
+        settle(service)
+        message = refusal(waiting(plane, pod["metadata"]["name"], namespace))
+        began = time.monotonic()
+        change()
+        try:
+            wait_for_node(plane, pod, PATIENCE_SECONDS)
+            seconds = time.monotonic() - began
+        except AssertionError:
+            seconds = float("inf")
+        print(f"WOKEN | claim | {what} | {seconds:.2f} | {message}")
+
+
+def claiming(name: str, namespace: str, turn: str, **wishes: str) -> Object:
+    """Write a pod that claims one device on one node."""
+    pod = gpu_pod(name, namespace, {"cpu": "1"}, nodeSelector={"turn": turn}, annotations=wishes)
+    pod["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "one"}]
+    pod["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
+    return pod
+
+
+def replace_devices(plane: ControlPlane, resource_slice: Object, devices: list[Object]) -> Object:
+    """Replace the devices of a slice, as its driver does."""
+    path = f"{dra_path(plane)}/resourceslices/{resource_slice['metadata']['name']}"
+    pool = {**resource_slice["spec"]["pool"], "generation": 2}
+    return plane.api.patch(path, {"spec": {"devices": devices, "pool": pool}})
+
+
 EVENTS: Mapping[str, Callable[[ControlPlane, Object], object]] = {
     "label of another node": lambda plane, _: plane.api.patch(f"/api/v1/nodes/{BYSTANDER}", labels("a")),
     "annotation of another node": lambda plane, _: plane.api.patch(f"/api/v1/nodes/{BYSTANDER}", annotations("a")),
@@ -136,7 +204,7 @@ EVENTS: Mapping[str, Callable[[ControlPlane, Object], object]] = {
         f"{dra_path(plane)}/resourceslices", slice_of(BYSTANDER, [device(0, "gpu", "a10")])
     ),
     "DeviceClass, created": lambda plane, _: plane.api.create(
-        f"{dra_path(plane)}/deviceclasses", device_class("gpu.nvidia.com", "gpu")
+        f"{dra_path(plane)}/deviceclasses", device_class("mig.nvidia.com", "mig")
     ),
     "CSIStorageCapacity, created": lambda plane, _: plane.api.create(CAPACITIES, capacity()),
     "CSIStorageCapacity, updated": lambda plane, _: plane.api.patch(f"{CAPACITIES}/wake", annotations("a")),
