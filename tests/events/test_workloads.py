@@ -103,3 +103,14 @@ def test_paths_are_those_of_the_api_server() -> None:
 def test_object_without_a_whole_controller_has_none(owners: Any) -> None:
     """F139."""
     assert controller_of({"metadata": {"namespace": "team", "ownerReferences": owners}}) is None
+
+
+def test_leader_that_cannot_be_read_is_no_workload() -> None:
+    """F139: its workers' StatefulSet is the last that is known."""
+    chain = CHAINS["LeaderWorkerSet"]
+    objects = stored(chain)
+    del objects[path_of(reference(1, chain))]
+
+    workload = workload_of(reference(0, chain), objects.get)
+
+    assert workload == reference(0, chain)
