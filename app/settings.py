@@ -85,6 +85,9 @@ class Settings:
     """The most nodes of a shortlist."""
     shadow: bool = False
     """Answer allow, no patch, all nodes; log the real verdict."""
+    events: bool = False
+    """Write Events on GPU pods that stay Pending, and on their workloads, by one replica of all. It needs a live
+    cluster and the rights of deploy/components/events; with `shadow` none are written."""
     drain_seconds: float | None = None
     """Seconds for which requests are still answered after SIGTERM, while /readyz is 503. None stands for the value of
     `draining_seconds`."""

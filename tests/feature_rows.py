@@ -108,6 +108,8 @@ POLICY = {
 EXPLANATION = {
     "F82": "Everything is also a command with text or JSON output and documented exit codes.",
     "F83": "`explain` says why a pod is Pending.",
+    "F139": "Events on pending pods and their workloads say the cause and the smallest change that helps.",
+    "F140": "A pod that was refused is tried again within seconds of the change that lets it run.",
     "F84": "`explain` proposes the smallest changes with which the pod would find a node, each proven.",
     "F85": "`mutate` and `POST /dry-run` show what admission would make of an object.",
     "F86": "Commands work offline on a snapshot of a cluster.",

@@ -59,7 +59,7 @@ PAINS = (
         "a GPU pod slips past the webhook and nobody notices",
         "slipped pods are counted and named by doctor; affinity serves any scheduler",
         "HAMi#812",
-        "no event is written on the pod: the service has no right to write",
+        "no Event is written on a running pod: only those that wait are told",
     ),
     Pain(12, "MIG slices offered by name are not known", "every nvidia.com/mig-* is", "HAMi#2564"),
     Pain(13, "slices are placed by count and do not fit", "geometry decides", "HAMi#2403"),

@@ -49,7 +49,8 @@ class FleetFacts:
     `provisioners` are the label dialects that some node carries, with or without GPUs.
     `pools` are the node pool labels on nodes of no dialect that an autoscaler knows before a node exists; such a pool
     may bring nodes with labels unknown here.
-    `free` are the free units of a GPU resource on the nodes of a group; the mapping is a live view.
+    `free` are the free units of a GPU resource on the nodes of a group, `counts` the nodes of a group; both
+    mappings are live views.
     """
 
     node_groups: tuple[NodeGroup, ...] = ()
@@ -57,6 +58,7 @@ class FleetFacts:
     provisioners: tuple[str, ...] = ()
     pools: tuple[str, ...] = ()
     free: Mapping[tuple[NodeGroup, str], int] = field(default_factory=dict)
+    counts: Mapping[NodeGroup, int] = field(default_factory=dict)
 
 
 def node_group_key(node: Node, knowledge: Knowledge) -> NodeGroupKey | None:
@@ -74,6 +76,7 @@ def fleet_facts_of(
     """Build the facts from all nodes at once; the cluster state keeps them up to date node by node."""
     groups: dict[NodeGroupKey, NodeGroup] = {}
     free: dict[tuple[NodeGroup, str], int] = {}
+    counts: dict[NodeGroup, int] = {}
     provisioners: set[str] = set()
     pools: set[str] = set()
     for node in nodes:
@@ -83,9 +86,11 @@ def fleet_facts_of(
         key = node_group_key(node, knowledge)
         if key is not None:
             group = groups.setdefault(key, NodeGroup(*key))
+            counts[group] = counts.get(group, 0) + 1
             for resource, units in node.free.units.items():
                 free[group, resource] = free.get((group, resource), 0) + max(0, units)
-    return FleetFacts(tuple(groups.values()), runtime_classes, tuple(sorted(provisioners)), tuple(sorted(pools)), free)
+    dialects, labels = tuple(sorted(provisioners)), tuple(sorted(pools))
+    return FleetFacts(tuple(groups.values()), runtime_classes, dialects, labels, free, counts)
 
 
 def label_dialects_of(labels: Mapping[str, str], knowledge: Knowledge) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -14,6 +14,7 @@ from app.admission.json_patch import Operation, append, apply, put
 from app.admission.mig_resizing import apply_mig_fallback, right_size
 from app.admission.reviewed_pod import TEMPLATES, PodChange, PodForm, ReviewedPod
 from app.admission.tolerations import missing_tolerations, taints_of_fitting_nodes, tolerated_keys
+from app.admission.unsuitable_fleet import warn_of_unsuitable_fleet
 from app.kube.pods import Container
 from app.values.json_members import member
 from app.values.reasons import Code, reason
@@ -219,6 +220,7 @@ MUTATORS: tuple[Mutator, ...] = (
     convert_to_claims,
     add_tolerations,
     warn_of_claims,
+    warn_of_unsuitable_fleet,
     add_affinity,
     keep_off_gpu_nodes,
 )

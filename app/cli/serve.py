@@ -99,6 +99,14 @@ def serve(
     ] = None,
     recount: Annotated[str, _flag("Repeat the scheduler's counts: auto, true or false.", "recount")] = "auto",
     shadow: Annotated[bool, _flag("Answer allow, no patch, all nodes; log the real verdict.", "shadow")] = False,
+    events: Annotated[
+        bool,
+        typer.Option(
+            "--events/--no-events",
+            envvar="GPU_USHER_EVENTS",
+            help="Write Events that say why GPU pods stay Pending, on them and on their workloads.",
+        ),
+    ] = False,
     decision_log: Annotated[
         str, _flag("Record decisions so that they can be replayed: a file, stdout or off.", "decision-log")
     ] = "off",
@@ -142,6 +150,7 @@ def serve(
         filter_answer=_one_of(filter_answer, get_args(FilterAnswer), "--filter-answer"),
         shortlist=shortlist,
         shadow=shadow,
+        events=events,
         drain_seconds=drain_seconds,
         decision_log=decision_log,
         tracing=tracing,

@@ -45,7 +45,7 @@ class NodeGroups:
 
     def facts(self, runtime_classes: Mapping[str, Mapping[str, str]] | None) -> FleetFacts:
         """Return what admission reads of the fleet. `runtime_classes` is None until they are listed."""
-        return FleetFacts(self.all(), runtime_classes, self.provisioners(), self.pools(), self.free)
+        return FleetFacts(self.all(), runtime_classes, self.provisioners(), self.pools(), self.free, self._counts)
 
     def replace(self, before: Node | None, after: Node | None) -> None:
         """Replace a node in the counts. `before` is None for a new node, `after` for a removed one."""

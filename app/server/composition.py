@@ -5,6 +5,8 @@ import gc
 import time
 from pathlib import Path
 
+from app.api.explain_route import Explainer
+from app.api.pending_reasons import PendingReasons
 from app.api.tracing import Tracing
 from app.cluster.access import find_cluster
 from app.cluster.apiserver import ApiServer
@@ -44,11 +46,29 @@ def build(settings: Settings) -> Service:
             service.ruling, lambda: service.policies, lambda: service.unready() is None, settings.shadow
         )
         service.slipped = SlippedPods(server, service.state, judges, service.metrics)
+        if settings.events and not settings.shadow:
+            add_events(service)
         service.cluster = LiveCluster(server, service.state, book, service.metrics, settings.namespace, settle)
     else:
         fill_state(service)
         settle()
     return service
+
+
+def add_events(service: Service) -> None:
+    """Add what writes Events and what wakes refused pods, each with connections of its own.
+
+    Raises BadInput.
+    """
+    from app.events.waking import Waker  # with an HTTP client that few replicas need
+    from app.events.writer import EventWriter
+    from app.tls.kube_objects import KubeClient
+
+    settings = service.settings
+    load, namespace = find_cluster(settings.kubeconfig, settings.context), settings.namespace
+    reasons = PendingReasons(service, Explainer(service))
+    service.events = EventWriter(KubeClient(load), namespace, service.state, reasons, service.metrics)
+    service.waker = Waker(KubeClient(load), namespace, service, reasons, service.metrics)
 
 
 def settle() -> None:

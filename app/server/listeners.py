@@ -3,9 +3,10 @@
 
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from fastapi import FastAPI
 from starlette.types import ASGIApp
@@ -30,7 +31,7 @@ from app.telemetry.clock import now
 from app.telemetry.logs import event, lost_lines
 from app.values.errors import BadInput
 from app.web.api import create_web_app
-from app.web.routes import WebPages
+from app.web.routes import WebPages, run_for_ever
 
 HUNG_SECONDS = 5
 """After drain and grace periods, the process is ended even if its event loop hangs; a guess."""
@@ -62,7 +63,8 @@ class Listeners:
         self._ops = bind(settings.ops_host, settings.ops_port, "--ops-port")
         self._web = bind_unless_off(settings.ui_address, "--ui-address")
         self._recent_decisions = RecentDecisions() if self._web is not None else None
-        self._pages = WebPages(service, self._recent_decisions) if self._web is not None else None
+        reasons = service.events.reasons if service.events is not None else None
+        self._pages = WebPages(service, self._recent_decisions, reasons) if self._web is not None else None
 
     @property
     def addresses(self) -> Addresses:
@@ -101,6 +103,7 @@ class Listeners:
                 coroutines.append(self._pages.run())
             if self._service.slipped is not None:
                 coroutines.append(self._service.slipped.run())
+            coroutines.extend(self._event_tasks())
             background = [tasks.create_task(coroutine) for coroutine in coroutines]
             await self._stop.wait()
             for server in servers:
@@ -115,6 +118,16 @@ class Listeners:
                 task.cancel()
         if self._recorder is not None:
             self._recorder.stop()
+
+    def _event_tasks(self) -> Iterator[Coroutine[Any, Any, None]]:
+        """List the tasks that write Events and wake refused pods; where there is no page, also the one for reasons."""
+        events, waker = self._service.events, self._service.waker
+        if events is None or waker is None:
+            return
+        yield run_for_ever(events.run)
+        yield run_for_ever(waker.run)
+        if self._pages is None:
+            yield run_for_ever(events.reasons.run)
 
     def _connections(self) -> Connections:
         """Make the record of a listener's connections."""

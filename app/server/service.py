@@ -3,7 +3,7 @@
 
 import time
 from collections.abc import Collection, Generator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app import __version__
 from app.admission.reviewed_pod import ReviewContext
@@ -33,6 +33,10 @@ from app.telemetry.metrics import Metrics
 from app.tls.serving_certificates import Certificates
 from app.values.errors import WireError
 
+if TYPE_CHECKING:
+    from app.events.waking import Waker  # which imports an HTTP client that few replicas need
+    from app.events.writer import EventWriter
+
 HEARTBEAT_LIMIT_SECONDS = 10.0
 """Seconds after which /livez fails (docs/reference/listeners.md#probes)."""
 
@@ -50,6 +54,8 @@ class Service:
         self.cluster: LiveCluster | None = None
         self.server: ApiServer | None = None
         self.slipped: SlippedPods | None = None
+        self.events: EventWriter | None = None
+        self.waker: Waker | None = None
         self.gpu_health: HealthPoller | None = None
         self.tracing: Tracing | None = None
         self.absent: tuple[str, ...] = ()

@@ -141,7 +141,7 @@ class Metrics:
         self._policy_names: set[str] = set()
 
     def _add_process(self, role: str) -> None:
-        """Make the metrics of the process: version, role, lost log lines, slipped pods."""
+        """Make the metrics of the process: version, role, lost log lines, Events, slipped pods."""
         build = Gauge(
             "gpu_usher_build_info",
             "Version of gpu-usher, and what this process serves (admission, extender, all)",
@@ -160,6 +160,22 @@ class Metrics:
             self.lost_lines.labels(cause)
         self.generation = Gauge(
             "gpu_usher_index_generation", "Changes of nodes taken in since the start", registry=self.registry
+        )
+        self.events = Counter(
+            "gpu_usher_events_total",
+            "Events on pending pods and their workloads: created, renewed, or refused by the API server",
+            ("result",),
+            registry=self.registry,
+        )
+        for result in ("created", "renewed", "refused"):
+            self.events.labels(result)
+        self.wakes = Counter(
+            "gpu_usher_wakes_total",
+            "Times that pods refused by an extender were woken, because a node fits them now",
+            registry=self.registry,
+        )
+        self.events_waiting = Gauge(
+            "gpu_usher_events_waiting", "Events that the limit of rate holds back", registry=self.registry
         )
         self.slipped = Gauge(
             "gpu_usher_slipped_pods",

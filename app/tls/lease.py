@@ -16,13 +16,16 @@ DURATION_SECONDS = 15
 
 
 class Lease:
-    """One Lease object, which must exist. `clock` returns monotonic seconds."""
+    """One Lease object, which a component of deploy/components brings. `clock` returns monotonic seconds."""
 
-    def __init__(self, kube: KubeClient, path: str, identity: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, kube: KubeClient, path: str, identity: str, clock: Callable[[], float], component: str = "self-signed"
+    ) -> None:
         self._kube = kube
         self._path = path
         self._identity = identity
         self._clock = clock
+        self._component = component
         self._seen_record: tuple[object, object] = (None, None)
         self._seen_at = clock()
 
@@ -33,7 +36,7 @@ class Lease:
         """
         lease = self._kube.read(self._path)
         if lease is None:
-            raise ApiError(404, f"{self._path}: not there: wants deploy/components/self-signed applied")
+            raise ApiError(404, f"{self._path}: not there: wants deploy/components/{self._component} applied")
         spec = lease.get("spec") or {}
         holder, record = spec.get("holderIdentity"), (spec.get("holderIdentity"), spec.get("renewTime"))
         if record != self._seen_record:

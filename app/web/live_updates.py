@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from app.api.backend import Backend
+from app.api.pending_reasons import PendingReasons
 from app.api.recent_decisions import RecentDecisions
 from app.api.time_slices import JobQueue, TooManyJobs, in_slices
 from app.web.allocation_history import AllocationHistory
 from app.web.fleet_map import FleetMap
-from app.web.pending_reasons import PendingReasons
 from app.web.rendering import render
 from app.web.server_sent_events import EventListener, EventListeners
 from app.web.views.decision_rows import rows_of

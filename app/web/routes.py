@@ -16,6 +16,7 @@ from app.admission.preview import preview
 from app.api.backend import Backend
 from app.api.bodies import BodyReader
 from app.api.explain_route import Explainer
+from app.api.pending_reasons import PendingReasons
 from app.api.recent_decisions import RecentDecisions
 from app.api.time_slices import RETRY_SECONDS, SLICE_SECONDS, JobQueue, TooManyJobs, in_slices
 from app.explain.device_inventory import devices_of_node
@@ -25,7 +26,6 @@ from app.values.errors import BadInput, WireError
 from app.web.allocation_history import AllocationHistory
 from app.web.fleet_map import FleetMap
 from app.web.live_updates import LiveUpdates
-from app.web.pending_reasons import PendingReasons
 from app.web.rendering import MEDIA_TYPES, STATIC, render, render_parts
 from app.web.views.charts import chart
 from app.web.views.decision_rows import choices_of, read_decision_filter, rows_of
@@ -54,14 +54,16 @@ CHUNK = 1 << 15
 class WebPages:
     """The web page of one service: its state between requests, and its routes."""
 
-    def __init__(self, backend: Backend, recent: RecentDecisions | None = None) -> None:
+    def __init__(
+        self, backend: Backend, recent: RecentDecisions | None = None, reasons: PendingReasons | None = None
+    ) -> None:
         self._backend = backend
         self._recent = recent or RecentDecisions()
         self._queue = JobQueue("pages")
         self._map = FleetMap(backend.state)
         self._history = AllocationHistory(backend.state)
-        self.explainer = Explainer(backend)
-        self._reasons = PendingReasons(backend, self.explainer)
+        self._reasons = reasons or PendingReasons(backend, Explainer(backend))
+        self.explainer = self._reasons.explainer
         self._start = token_hex(8)
         self._updates = LiveUpdates(
             backend, self._map, self._reasons, self._queue, self._recent, self._start, self.totals, self._history

@@ -16,6 +16,9 @@ from app.cluster.policy_watch import PolicyBook
 from app.cluster.state import State
 from app.cluster.watched_kinds import core_kinds, dra_kinds, policy_kinds, taint_rule_kinds
 from app.doctor.cluster_checks import NEEDED
+from app.events.waking import wake_path
+from app.events.workloads import STEPS
+from app.events.writer import lease_path
 from app.kube.api_kinds import API_KINDS, DRA
 from app.telemetry.clock import today
 from app.tls.controller import Names
@@ -133,9 +136,38 @@ def test_every_watched_kind_is_one_that_the_serving_identity_may_read() -> None:
     assert watched == {API_KINDS[kind].plural for kind in (*NEEDED, *DRA, "GPUPolicy")}
 
 
-def test_no_role_of_ours_may_write_events() -> None:
+def test_events_are_all_that_the_serving_identity_may_write() -> None:
+    """F139, F104: and the Lease by name, so that one replica writes; what it reads besides is one object at a time.
+
+    F140: and the one object whose change wakes pods.
+    """
+    roles = [document for document in documents("components", "events", "rbac.yaml") if document.get("rules")]
+    rules = [rule for role in roles for rule in role["rules"]]
+    writing = [rule for rule in rules if set(rule["verbs"]) - {"get"}]
+
+    assert writing == [
+        {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
+        {
+            "apiGroups": ["coordination.k8s.io"],
+            "resources": ["leases"],
+            "resourceNames": [lease_path("gpu-usher").rpartition("/")[2]],
+            "verbs": ["get", "update"],
+        },
+        {
+            "apiGroups": ["storage.k8s.io"],
+            "resources": ["csistoragecapacities"],
+            "resourceNames": [wake_path("gpu-usher").rpartition("/")[2]],
+            "verbs": ["patch"],
+        },
+    ]
+    assert {name for rule in rules if rule not in writing for name in rule["resources"]} == {
+        plural for (_, kind), plural in STEPS.items() if kind != "Pod"
+    }
+
+
+def test_no_other_role_of_ours_may_write_events() -> None:
     """F104, AUD-01, AUD-02, AUD-03: the API server's audit log and kube-scheduler's own events record our decisions."""
-    texts = [file.read_text("utf-8") for file in DEPLOY.rglob("rbac.yaml")]
+    texts = [file.read_text("utf-8") for file in DEPLOY.rglob("rbac.yaml") if file.parent.name != "events"]
     rbac_objects = [document for text in texts for document in yaml.safe_load_all(text)]
     roles = [document for document in rbac_objects if document["kind"] in ("Role", "ClusterRole")]
 

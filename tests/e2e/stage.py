@@ -84,6 +84,10 @@ class Service:
         explanation: Object = httpx.post(url, json=pod, params=params, trust_env=False, timeout=30).json()
         return explanation
 
+    def page(self, path: str) -> str:
+        """Return a page of the web UI."""
+        return httpx.get(self._people + path, trust_env=False, timeout=30).raise_for_status().text
+
     def metric(self, name: str, **labels: str) -> float:
         """Return the sum of a metric's samples that have these labels, or 0 where there is none."""
         text = httpx.get(f"{self._ops}/metrics", trust_env=False, timeout=20).text

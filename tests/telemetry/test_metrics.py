@@ -22,7 +22,8 @@ CLOSED: dict[str, set[str]] = {
     "outcome": OUTCOMES | {f"http_{status}" for status in (400, 408, 411, 413, 415, 429, 500, 503)},
     "reason": {code.name for code in Code} | {"closed", "gone", "refused", "unauthorized", "http", "connection"},
     "policy": {policy.name for policy in shipped().policies} | {"default"},
-    "result": {"success", "error", "partial", "empty", "denied", "patched", "warned", "allowed"},
+    "result": {"success", "error", "partial", "empty", "denied", "patched", "warned", "allowed"}
+    | {"created", "renewed", "refused"},
     "why": {"dropped", "suppressed", "unrecorded"},
     "waiting_for": {"silent", "header", "body", "header_size", "handshake", "idle", "answer", "room"},
     "where": VERBS | {"deadline"},

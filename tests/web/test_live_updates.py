@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from app.api.explain_route import Explainer
+from app.api.pending_reasons import PendingReasons
 from app.api.recent_decisions import RecentDecisions
 from app.api.time_slices import JobQueue
 from app.server.service import Service
 from app.web.allocation_history import AllocationHistory
 from app.web.fleet_map import FleetMap
 from app.web.live_updates import MOST_TILES, TICKS_PER_TOTALS, LiveUpdates
-from app.web.pending_reasons import PendingReasons
 from app.web.routes import WebPages, run_for_ever
 from app.web.server_sent_events import EventListener, EventListeners
 from app.web.views.decision_rows import DecisionFilter

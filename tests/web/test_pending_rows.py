@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from app.api.explain_route import Explainer
+from app.api.pending_reasons import PendingReasons
 from app.cluster.state import State
 from app.cluster.watched_kinds import core_kinds
 from app.kube.pending_pods import PendingPod, read_pending_pod
 from app.server.service import Service
 from app.values.errors import WireError
-from app.web.pending_reasons import PendingReasons
 from app.web.views.pending_rows import rows
 from tests.builders import gpus, knowledge, pod
 
@@ -120,6 +120,33 @@ def test_nothing_is_worked_out_again_while_nothing_changed(service: Service) -> 
         asyncio.run(causes.check())
 
     assert (live.fetched, explainer.explained) == (["a"], 1)
+
+
+def test_reasons_that_are_kept_current_need_nobody_to_ask(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F139: as Events need them; with a rest of nine times what an explanation took."""
+    live = Live(service, [waiting("a"), waiting("b", 16)])
+    causes = PendingReasons(live, Counting(live))
+    rests: list[float] = []
+    rest = asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        rests.append(seconds)
+        if len(rests) > 60:
+            raise asyncio.CancelledError
+        await rest(0)
+
+    async def run() -> None:
+        monkeypatch.setattr("app.api.pending_reasons.asyncio.sleep", sleep)
+        await causes.run()
+
+    causes.kept_current = True
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(run())
+
+    explained = list(causes.explained_pods())
+    assert [entry.pod.reference.uid for entry in explained] == ["a", "b"]
+    assert {entry.cause.reason for entry in explained} == {"UntoleratedTaint"}
+    assert sum(0.05 < seconds < 0.5 for seconds in rests) >= 2
 
 
 def test_pods_that_are_gone_are_forgotten(service: Service) -> None:

@@ -4,19 +4,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from app.explain.explanation import Explanation
+from app.explain.pending_cause import PendingCause
 from app.kube.pending_pods import PendingPod
-
-
-@dataclass(frozen=True, slots=True)
-class PendingCause:
-    """Why a pod is pending. `reason` is a code, empty if the pod fits; `fix` is the smallest change that helps."""
-
-    reason: str
-    message: str
-    nodes: int
-    fits: int
-    fix: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +17,6 @@ class PendingPodRow:
     asks: str
     created: str
     cause: PendingCause | None
-
-
-def cause_of(explanation: Explanation) -> PendingCause:
-    """Return the primary cause of an explanation."""
-    primary = explanation.primary
-    fix = "; ".join(edit.text for edit in explanation.fixes[0].edits) if explanation.fixes else ""
-    if primary is None:
-        words = f"fits on {explanation.fits} nodes now" if explanation.fits else "there are no nodes"
-        return PendingCause("", words, 0, explanation.fits, "")
-    return PendingCause(primary.reason, primary.message, primary.nodes, explanation.fits, fix)
 
 
 def rows(pending: Iterable[PendingPod], causes: Mapping[PendingPod, PendingCause]) -> tuple[PendingPodRow, ...]:

@@ -1,20 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reasons of pending pods, found in the background by `explain`, once for all pods of equal shape.
 
-No request waits for it. It runs only while somebody has the page open, so that an unused page costs nothing.
+No request waits for it. It runs only while somebody has the web page open or Events are written (app/events), so that
+what nobody reads costs nothing.
 """
 
 import asyncio
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 from app.api.backend import Backend
 from app.api.explain_route import Explainer
+from app.explain.pending_cause import PendingCause, cause_of
+from app.kube.object_references import ObjectReference, controller_of
 from app.kube.pending_pods import PendingPod
 from app.values.errors import BadInput, WireError
-from app.web.views.pending_rows import PendingCause, cause_of
 
 LOOKED_SECONDS = 60.0
 """Reasons are computed for this long after a request for them; an open page asks again (page.js)."""
@@ -25,7 +29,11 @@ CHECK_SECONDS = 0.5
 a second. A guess, not measured."""
 REST_SECONDS = 0.05
 """Rest after each pod: at most 20 GETs a second, and other explanations get their turn (a guess)."""
-MOST_PODS, MOST_SHAPES = 2_000, 200
+UNWATCHED_STALE_SECONDS = 60.0
+"""The same while nobody looks at a page: an Event that is a minute late is still in time (a guess)."""
+UNWATCHED_REST_SHARE = 9.0
+"""Seconds of rest for each second of an explanation while nobody looks at a page: a tenth of one core at most."""
+MOST_PODS, MOST_SHAPES = 5_000, 200
 """Pods that are read, the longest pending first, and distinct shapes explained; other pods have their own page (a
 guess)."""
 OWN = ("name", "generateName", "uid", "creationTimestamp", "resourceVersion", "managedFields", "ownerReferences")
@@ -34,32 +42,64 @@ OWN = ("name", "generateName", "uid", "creationTimestamp", "resourceVersion", "m
 Stamp = tuple[int, str]
 
 
+@dataclass(frozen=True, slots=True)
+class ReadPod:
+    """What is kept of a pending pod that was read: its shape, the pod as Events name it, and its controller."""
+
+    shape: str
+    reference: ObjectReference
+    controller: ObjectReference | None
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedPod:
+    """A pending pod whose cause is known."""
+
+    pod: ReadPod
+    cause: PendingCause
+
+
 class PendingReasons:
-    """The reasons by pending pod. `looking` is whether some are still to be computed."""
+    """The reasons by pending pod. `looking` is whether some are still to be computed.
+
+    With `kept_current` they are computed also while nobody asks for them, with longer rests.
+    """
 
     def __init__(self, backend: Backend, explainer: Explainer) -> None:
+        self.explainer = explainer
         self._backend = backend
-        self._explainer = explainer
-        self._shapes: dict[PendingPod, str] = {}
+        self._read_pods: dict[PendingPod, ReadPod] = {}
         self._documents: dict[str, Mapping[str, Any]] = {}
         self._causes: dict[str, tuple[PendingCause, Stamp, float]] = {}
         self._requested_at = float("-inf")
+        self.kept_current = False
         self.looking = False
         self.generation = 0
 
     def request(self) -> None:
         """Note that somebody has asked for the reasons."""
         self._requested_at = time.monotonic()
-        self.looking = self.looking or any(pod not in self._shapes for pod in self._pending())
+        self.looking = self.looking or any(pod not in self._read_pods for pod in self._pending())
 
     def reason_by_pod(self) -> Mapping[PendingPod, PendingCause]:
         """Return the reasons that are known by now."""
-        return {pod: self._causes[shape][0] for pod, shape in self._shapes.items() if shape in self._causes}
+        causes = self._causes
+        return {pod: causes[read.shape][0] for pod, read in self._read_pods.items() if read.shape in causes}
+
+    def explained_pods(self) -> Iterator[ExplainedPod]:
+        """List the pods whose cause is known by now, the longest pending first."""
+        for read in self._read_pods.values():
+            if read.shape in self._causes:
+                yield ExplainedPod(read, self._causes[read.shape][0])
+
+    def documents(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return a pod of each shape that waits, by the hash of the shape."""
+        return self._documents
 
     async def run(self) -> None:
         """Compute reasons until cancelled."""
         while True:
-            if time.monotonic() - self._requested_at < LOOKED_SECONDS:
+            if self.kept_current or self._watched():
                 await self.check()
             await asyncio.sleep(CHECK_SECONDS)
 
@@ -68,15 +108,21 @@ class PendingReasons:
         pending = self._pending()
         self._forget(pending)
         for pod in pending:
-            if pod not in self._shapes:
+            if pod not in self._read_pods:
                 self.looking = True
                 await self._read(pod)
                 await asyncio.sleep(REST_SECONDS)
-            shape = self._shapes.get(pod)
-            if shape is not None and self._due(shape):
-                await self._explain(shape)
-                await asyncio.sleep(REST_SECONDS)
+            read = self._read_pods.get(pod)
+            if read is not None and self._due(read.shape):
+                began = time.monotonic()
+                await self._explain(read.shape)
+                spent = time.monotonic() - began
+                await asyncio.sleep(REST_SECONDS if self._watched() else REST_SECONDS + UNWATCHED_REST_SHARE * spent)
         self.looking = False
+
+    def _watched(self) -> bool:
+        """Tell whether somebody has asked for the reasons lately."""
+        return time.monotonic() - self._requested_at < LOOKED_SECONDS
 
     def _pending(self) -> list[PendingPod]:
         pods = sorted(self._backend.state.waiting_pods(), key=lambda pod: (pod.created or "~", pod.key))
@@ -85,8 +131,8 @@ class PendingReasons:
     def _forget(self, pending: list[PendingPod]) -> None:
         """Drop the data of pods that are no longer pending."""
         remaining = set(pending)
-        self._shapes = {pod: shape for pod, shape in self._shapes.items() if pod in remaining}
-        shapes = set(self._shapes.values())
+        self._read_pods = {pod: read for pod, read in self._read_pods.items() if pod in remaining}
+        shapes = {read.shape for read in self._read_pods.values()}
         self._documents = {shape: document for shape, document in self._documents.items() if shape in shapes}
         self._causes = {shape: entry for shape, entry in self._causes.items() if shape in shapes}
 
@@ -95,10 +141,10 @@ class PendingReasons:
             document = await self._backend.fetch_pod(pod.namespace, pod.name)
         except WireError:
             return  # deleted, or read again at the next check
-        shape = _shape(document)
-        self._shapes[pod] = shape
+        read = ReadPod(_shape(document), _reference(pod, document), controller_of(document))
+        self._read_pods[pod] = read
         if len(self._documents) < MOST_SHAPES:
-            self._documents.setdefault(shape, document)
+            self._documents.setdefault(read.shape, document)
 
     def _stamp(self) -> Stamp:
         return self._backend.generation, self._backend.policies.hash
@@ -107,12 +153,13 @@ class PendingReasons:
         entry = self._causes.get(shape)
         if entry is None:
             return shape in self._documents
-        return entry[1] != self._stamp() and time.monotonic() - entry[2] > STALE_SECONDS
+        stale_seconds = STALE_SECONDS if self._watched() else UNWATCHED_STALE_SECONDS
+        return entry[1] != self._stamp() and time.monotonic() - entry[2] > stale_seconds
 
     async def _explain(self, shape: str) -> None:
         stamp = self._stamp()
         try:
-            cause = cause_of(await self._explainer.of(self._documents[shape], True))
+            cause = cause_of(await self.explainer.of(self._documents[shape], True))
         except WireError:
             return  # busy with other explanations
         except BadInput as error:
@@ -122,7 +169,12 @@ class PendingReasons:
 
 
 def _shape(document: Mapping[str, Any]) -> str:
-    """Return the part of a pod that decisions depend on, as text; equal for the pods of one template."""
+    """Return the hash of the part of a pod that decisions depend on; equal for the pods of one template."""
     metadata = {key: value for key, value in (document.get("metadata") or {}).items() if key not in OWN}
     spec = {key: value for key, value in (document.get("spec") or {}).items() if key != "hostname"}
-    return json.dumps((metadata, spec), sort_keys=True, default=str)
+    return sha256(json.dumps((metadata, spec), sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _reference(pod: PendingPod, document: Mapping[str, Any]) -> ObjectReference:
+    """Return the pod as Events name it; the UID is empty in a snapshot without one."""
+    return ObjectReference("v1", "Pod", pod.namespace, pod.name, str((document.get("metadata") or {}).get("uid") or ""))

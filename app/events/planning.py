@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which Events to write: from the causes that are true now, and the Events that were written before.
+
+The rules are those of an Event series (k8s.io/client-go tools/events/event_broadcaster.go): an Event that goes on is
+renewed by its `series`, before the API server forgets it, and only what is new makes a new Event.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from app.explain.pending_cause import PendingCause
+from app.intree.causes import InTreeCause
+from app.kube.object_references import ObjectReference
+
+RENEW_SECONDS = 1800.0
+"""client-go's refreshTime of a series: half of the hour for which kube-apiserver keeps an Event (--event-ttl)."""
+SAME_REASON_SECONDS = 360.0
+"""client-go's finishTime of a series: for so long other words for the same reason make no new Event. GPUs that come and
+go change the smallest change that helps from one minute to the next."""
+SETTLE_SECONDS = 30.0
+"""At least so long between two Events on one object, however its cause flaps; a guess."""
+RETRY_SECONDS = 60.0
+"""After the API server has refused an Event; a guess."""
+NOTE_BYTES = 1024
+"""The longest note that kube-apiserver takes (k8s.io/api events/v1, Event.note)."""
+UNTOLD = frozenset({"", InTreeCause.SchedulingGated.name})
+"""Causes without an Event: the pod fits and is only to be bound, or somebody holds it back on purpose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What an Event says. `reason` is our code; `words` are the note without counts, which change all the time."""
+
+    reason: str
+    words: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingPod:
+    """A pod that waits, the workload that it belongs to, and its cause."""
+
+    reference: ObjectReference
+    workload: ObjectReference | None
+    cause: PendingCause
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenEvent:
+    """The newest Event on an object, in seconds of a monotonic clock. `count` is that of its series, 1 without one.
+
+    `refused` is true where the API server did not take it.
+    """
+
+    statement: Statement
+    created: float
+    renewed: float
+    count: int = 1
+    refused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EventWrite:
+    """An Event to create, or one to renew: `count` is 1 for a new one, and else the count of its series."""
+
+    regarding: ObjectReference
+    statement: Statement
+    count: int = 1
+
+
+Written = Mapping[ObjectReference, WrittenEvent]
+
+
+def statements_of(pods: Iterable[WaitingPod]) -> dict[ObjectReference, Statement]:
+    """Say of each workload, and then of each pod, why it waits; in the order of the pods."""
+    told = [pod for pod in pods if pod.cause.reason not in UNTOLD]
+    by_workload: dict[ObjectReference, list[WaitingPod]] = {}
+    for pod in told:
+        if pod.workload is not None:
+            by_workload.setdefault(pod.workload, []).append(pod)
+    workloads = {workload: _of_workload(members) for workload, members in by_workload.items()}
+    return workloads | {pod.reference: _statement(pod.cause) for pod in told}
+
+
+def _of_workload(pods: list[WaitingPod]) -> Statement:
+    """Say why most of the pods of a workload wait."""
+    counts = Counter((pod.cause.reason, pod.cause.message) for pod in pods)
+    most = max(counts, key=lambda cause: (counts[cause], cause))
+    first = next(pod for pod in pods if (pod.cause.reason, pod.cause.message) == most)
+    number = f"{len(pods)} pods wait" if len(pods) > 1 else "1 pod waits"
+    return _statement(first.cause, f"{number}, such as {first.reference.name}: ")
+
+
+def _statement(cause: PendingCause, prefix: str = "") -> Statement:
+    words = f"{cause.message}; {cause.change or cause.remedy}"
+    return Statement(cause.reason, words, cut(prefix + cause.note, NOTE_BYTES))
+
+
+def cut(text: str, most_bytes: int) -> str:
+    """Cut a text to at most so many bytes of UTF-8, with an ellipsis where something is missing."""
+    if len(text.encode()) <= most_bytes:
+        return text
+    ellipsis = "…"
+    return text.encode()[: most_bytes - len(ellipsis.encode())].decode(errors="ignore") + ellipsis
+
+
+def writes(statements: Mapping[ObjectReference, Statement], written: Written, now: float) -> list[EventWrite]:
+    """List the Events to write now: new ones first, then those to renew; each in the order of the statements."""
+    due = [
+        write for regarding, statement in statements.items() if (write := _write(regarding, statement, written, now))
+    ]
+    return sorted(due, key=lambda write: write.count > 1)
+
+
+def _write(regarding: ObjectReference, statement: Statement, written: Written, now: float) -> EventWrite | None:
+    last = written.get(regarding)
+    if last is None:
+        return EventWrite(regarding, statement)
+    if last.refused:
+        return EventWrite(regarding, statement) if now - last.created >= RETRY_SECONDS else None
+    if is_new(statement, last, now):
+        return EventWrite(regarding, statement)
+    if now - last.renewed >= RENEW_SECONDS:
+        return EventWrite(regarding, last.statement, last.count + 1)
+    return None
+
+
+def is_new(statement: Statement, last: WrittenEvent, now: float) -> bool:
+    """Tell whether a statement makes a new Event, rather than that the last one goes on."""
+    seconds = now - last.created
+    if statement.reason != last.statement.reason:
+        return seconds >= SETTLE_SECONDS
+    return statement.words != last.statement.words and seconds >= SAME_REASON_SECONDS
+
+
+def after(write: EventWrite, last: WrittenEvent | None, now: float, count: int) -> WrittenEvent:
+    """Return what is known of an object's Event after a write; `count` is that of the series as it is stored."""
+    if write.count == 1 or last is None:
+        return WrittenEvent(write.statement, now, now, count)
+    return replace(last, renewed=now, count=count)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBucket:
+    """A limit of writes: `tokens` are left at the second `at`."""
+
+    tokens: float
+    at: float
+
+    def refilled(self, now: float, rate: float, burst: float) -> "TokenBucket":
+        """Return the bucket at a later second, filled by `rate` tokens a second up to `burst`."""
+        return TokenBucket(min(burst, self.tokens + rate * (now - self.at)), now)
+
+    def taken(self) -> "TokenBucket":
+        """Return the bucket with one token less."""
+        return TokenBucket(self.tokens - 1, self.at)

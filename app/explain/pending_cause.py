@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one cause for which a pod is pending, and the sentence that tells it: on the web page and in Events."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from app.explain.counterfactual import Fix, FixStep
+from app.explain.explanation import Explanation
+
+HOLDERS = ", held by "
+"""What stands between a change of the fleet and the pods in its way (edits_gpu.py)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCause:
+    """Why a pod is pending. `reason` is a code, empty if the pod fits; `fix` is the smallest change that helps.
+
+    `nodes` is the number of nodes with that reason, `all_nodes` that of all nodes. `remedy` is what helps against the
+    reason in general. `change` is the fix as everybody who may read the pod's Events may read it: pods of other
+    namespaces are not named. `opens` says which nodes the fix opens.
+    """
+
+    reason: str
+    message: str
+    nodes: int
+    fits: int
+    fix: str
+    all_nodes: int = 0
+    remedy: str = ""
+    change: str = ""
+    opens: str = ""
+
+    @property
+    def note(self) -> str:
+        """The cause with its counts, and what helps, as sentences."""
+        if not self.nodes:
+            return f"{self.message}."
+        first = f"0 of {self.all_nodes} nodes fit. {_count(self.nodes)}: {self.message}."
+        if self.change:
+            return f"{first} Smallest change that helps: {self.change} → {self.opens}."
+        return f"{first} {self.remedy[:1].upper()}{self.remedy[1:]}." if self.remedy else first
+
+
+def cause_of(explanation: Explanation) -> PendingCause:
+    """Return the primary cause of an explanation."""
+    primary = explanation.primary
+    if primary is None:
+        words = f"fits on {explanation.fits} nodes now" if explanation.fits else "there are no nodes"
+        return PendingCause("", words, 0, explanation.fits, "")
+    smallest = next(iter(explanation.fixes), None)
+    return PendingCause(
+        primary.reason,
+        primary.message,
+        primary.nodes,
+        explanation.fits,
+        "; ".join(edit.text for edit in smallest.edits) if smallest else "",
+        explanation.nodes,
+        primary.remedy,
+        _change(smallest.edits, explanation.pod.partition("/")[0]) if smallest else "",
+        _opens(smallest) if smallest else "",
+    )
+
+
+def _change(edits: Iterable[FixStep], namespace: str) -> str:
+    """Write the edits of a fix without the names of pods in other namespaces, which its reader may not list."""
+    return "; ".join([_text_for(edit, namespace) for edit in edits])
+
+
+def _text_for(edit: FixStep, namespace: str) -> str:
+    if all(evicted.pod.partition("/")[0] == namespace for evicted in edit.evicts):
+        return edit.text
+    return f"{edit.text.partition(HOLDERS)[0]}, held by pods of other namespaces"
+
+
+def _opens(fix: Fix) -> str:
+    return f"{_count(fix.opens)}, such as {fix.node}"
+
+
+def _count(nodes: int) -> str:
+    return f"{nodes} node{'' if nodes == 1 else 's'}"

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The warning at apply that no node of the fleet can run a template."""
+
+from dataclasses import replace
+
+import pytest
+
+from app.admission.fleet_facts import FleetFacts
+from app.admission.review import mutate
+from app.admission.reviewed_pod import PodForm
+from tests.builders import fleet, gpus, node, pod, setting
+
+NEW_IMAGE = "nvcr.io/nvidia/cuda:13.0.0-base-ubuntu24.04"
+OLD = [node(f"old-{index}", driver="470.82.01") for index in range(3)]
+SMALL = node("small", product="Tesla-T4", offers={"nvidia.com/gpu": 1}, driver="470.82.01")
+
+
+def warnings(facts: FleetFacts, form: PodForm = PodForm.Template) -> list[str]:
+    context = replace(setting(fleet=facts), form=form)
+    result = mutate(pod(gpus(2, image=NEW_IMAGE)), "team-a", {}, context)
+    return [warning for warning in result.warnings if "GPU nodes" in warning]
+
+
+def test_template_that_no_node_can_run_is_told_at_apply() -> None:
+    """F139, F19: the reason of the nearest nodes, with their number, as explain words it."""
+    assert warnings(fleet(*OLD, SMALL)) == [
+        "fits on none of 4 GPU nodes: CUDA driver too old: wants >= 580 (DriverTooOld, 3 nodes)"
+    ]
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        pytest.param(fleet(*OLD, node("new", driver="580.65.06")), id="one node can"),
+        pytest.param(
+            fleet(*OLD, node("new", driver="580.65.06", labels={"nvidia.com/mig.config.state": "pending"})),
+            id="one node can soon",
+        ),
+        pytest.param(
+            fleet(*OLD, node("cloud", labels={"karpenter.sh/nodepool": "a"})), id="an autoscaler may bring one"
+        ),
+        pytest.param(FleetFacts(), id="no GPU node is known"),
+    ],
+)
+def test_template_that_may_run_is_told_nothing(facts: FleetFacts) -> None:
+    """F139."""
+    assert warnings(facts) == []
+
+
+def test_pod_is_told_by_its_events() -> None:
+    """F139: nobody sees the warnings about the pods that a controller creates."""
+    assert warnings(fleet(*OLD), PodForm.Pod) == []
