@@ -146,7 +146,10 @@ COMMANDS: dict[str, Make] = {
     "mutate": _mutate,
     "diff": _diff,
     "replay": _replay,
-    "simulate": lambda _: [["simulate", "--nodes", "20", "--seeds", "1,2", "--policies", "shipped,fgd,random"]],
+    "simulate": lambda _: [
+        ["simulate", "--nodes", "20", "--seeds", "1,2", "--policies", "shipped,fgd,random"],
+        ["simulate", "--nodes", "20", "--load", "0.9", "--pods", "30", "--policies", "fgd"],
+    ],
     "lint": lambda folder: [["lint"], ["lint", _edited(folder)]],
     "test": lambda folder: [["test"], ["test", _edited(folder)]],
     "scheduler-config": _scheduler,
