@@ -57,11 +57,11 @@ def report(runs: Sequence[OverTimeRun], origin: str, pods: int) -> Iterator[str]
     seeds = len({run.seed for run in runs})
     yield "# Pods that come and go\n"
     yield f"`make bench-churn` wrote this: {origin}, {pods} arrivals (Poisson), of which the first third warms up,"
-    yield f"{seeds} seeds, the same pods for every policy. A pod runs for as long as in the trace; at the start pods hold"
-    yield "the GPUs as one finds them after a long time. Load: GPU time asked for, as a share of what there is. Queue:"
+    yield f"{seeds} seeds, the same pods for every policy. A pod runs for as long as in the trace; at the start GPUs"
+    yield "are held as one finds them after a long time. Load: GPU time asked for, as a share of what there is. Queue:"
     yield f"{QUEUE_MODEL}."
-    yield "Held, fragmented (F of FGD): % of the GPUs over time. Waits: seconds, of GPU pods; one that still waits counts"
-    yield "with its wait until the end; the last columns are those, and the GPUs that they ask for. Mean ± deviation."
+    yield "Held, fragmented (F of FGD): % of the GPUs over time. Waits: seconds, of GPU pods; one that still waits"
+    yield "counts with its wait until the end; the last columns are those, and their GPUs. Mean ± deviation."
     for workload, group in groupby(runs, key=lambda run: run.workload):
         of_workload = list(group)
         yield f"\n## {workload}\n\n{HEAD}"
