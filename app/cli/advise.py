@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpu-usher advise mig`: finds a MIG layout for pods that wait for slices, as a configuration of mig-parted."""
+"""`gpu-usher advise`: finds a MIG layout for pods that wait for slices, and the fewest moves that free a node."""
+
+from typing import Annotated
 
 import typer
 import yaml
 from rich.console import Console
 from rich.markup import escape
 
+from app.cli.advise_repack import FREED, OPTIONAL, freed_of, repacked, show_repack
 from app.cli.help import Verb, VerbGroup
 from app.cli.names import names_of
-from app.cli.output import Output, show
+from app.cli.output import Output, one_of, show
 from app.cli.progress import show_progress
 from app.cli.source import DemoFleet, Kubeconfig, Policies, Snapshots, policies_in, read_objects_of, state_of
 from app.cli.whatif import Nodes, gpu_pods, selected
 from app.whatif.advice import Advice, advise_layout
+from app.whatif.repack import MOST_MOVES, Freed
 
 advice = typer.Typer(help="Advise on what to change.", no_args_is_help=True, cls=VerbGroup)
 
@@ -47,6 +51,34 @@ def mig(
         result = advise_layout(state.nodes, idle, pods, state.knowledge)
     show(result, output, lambda console: _show(console, result))
     raise typer.Exit(1 if result.unplaced else 0)
+
+
+@advice.command(cls=Verb)
+def repack(
+    free: Annotated[str, one_of(*FREED, names=("--free",), prefix="What to free: ", callback=freed_of)] = "node",
+    nodes: Nodes = "",
+    most_moves: Annotated[int, typer.Option("--moves", min=1, max=64, help="The most pods to move.")] = MOST_MOVES,
+    snapshot: Snapshots = None,
+    kubeconfig: Kubeconfig = None,
+    demo_fleet: DemoFleet = None,
+    policies: Policies = None,
+    output: Output = "text",
+) -> None:
+    """Find the fewest restarts of pods that free a node, an NVLink domain, or places for the pods that wait.
+
+    Only pods move that a controller makes again, that no PodDisruptionBudget and no annotation of cluster-autoscaler,
+    Karpenter or the descheduler protects, and for a pod that waits only those of no higher priority. Each move is
+    proven by the checks of kube-scheduler and by our filters, in order, with the moves before it made. Nothing is
+    moved: the steps are for you, one at a time, each when the pod before runs again. With few moves the search is
+    exact; else it is greedy, and says so. Exit 1 if there is no such plan.
+    """
+    objects = read_objects_of(snapshot, kubeconfig, demo_fleet, optional=OPTIONAL)
+    state = state_of(objects)
+    chosen = selected(state, nodes)
+    with show_progress("searching for moves"):
+        result = repacked(objects, state, policies_in(objects, policies, state), chosen, Freed(free), most_moves)
+    show(result, output, lambda console: show_repack(console, result))
+    raise typer.Exit(0 if result.possible else 1)
 
 
 def _show(console: Console, result: Advice) -> None:

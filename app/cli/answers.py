@@ -31,6 +31,7 @@ from app.whatif.dra import DRAMove
 from app.whatif.driver import Rollout
 from app.whatif.mig_relayout import MIGRelayout
 from app.whatif.node_template import NodeTemplate
+from app.whatif.repack import Repack
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any]
@@ -54,6 +55,7 @@ ANSWERS: Mapping[str, tuple[Any, str]] = {
     "whatif-dra": (DRAMove, "gpu-usher whatif dra -o json"),
     "whatif-node-template": (NodeTemplate, "gpu-usher whatif node-template -o json"),
     "advise-mig": (Advice, "gpu-usher advise mig -o json"),
+    "advise-repack": (Repack, "gpu-usher advise repack -o json"),
     "simulate": (SimulationResult, "gpu-usher simulate -o json"),
     "certs-issue": (CertificateCheck, "gpu-usher certs issue -o json"),
     "certs-show": (CertificateCheck, "gpu-usher certs show -o json"),

@@ -13,7 +13,16 @@ from rich.progress import Progress
 from rich.table import Table
 
 from app.cli.output import Output, show
-from app.simulate.batch import SimulationJob, load, run_batch
+from app.cli.simulate_over_time import (
+    LEAST_PODS,
+    MOST_PODS,
+    PODS,
+    QUEUE_MODEL,
+    read_loads,
+    show_over_time,
+)
+from app.simulate.batch import AnyRun, SimulationJob, job_key, load, run_batch, run_key
+from app.simulate.over_time_figures import OverTimeRun
 from app.simulate.policies import read_policy
 from app.simulate.run import MARKS, History, Options, SimulationRun
 from app.simulate.synthetic import NODES
@@ -47,7 +56,8 @@ class SimulationResult:
 
     `trace` is the source of the trace. `history` is what the engine knew of the workload: the whole trace, the past
     arrivals (online), or those of a workload that shifts. `wire` says in words how prioritize was called, and `gpus`
-    what was known of the GPUs.
+    what was known of the GPUs. Runs with --load are in `over_time`, the others in `runs`; `queue` says in words how
+    pods wait, and is empty where none waits.
     """
 
     trace: str
@@ -55,6 +65,8 @@ class SimulationResult:
     wire: str
     gpus: str
     runs: tuple[SimulationRun, ...]
+    queue: str = ""
+    over_time: tuple[OverTimeRun, ...] = ()
 
 
 def simulate(
@@ -72,6 +84,11 @@ def simulate(
     nodes: Annotated[int, typer.Option(help="Size of a synthetic cluster.")] = NODES,
     processes: Annotated[int, typer.Option(min=0, help="Runs at a time; 0 is one a core.")] = 1,
     keep: Annotated[Path | None, typer.Option(help="Keep runs in this file, and do not make them again.")] = None,
+    load_range: Annotated[
+        str,
+        typer.Option("--load", help="Play over time: GPU time asked for, as a share of the GPUs, such as 0.8-1.1."),
+    ] = "",
+    pods: Annotated[int, typer.Option(min=LEAST_PODS, max=MOST_PODS, help="Pods that arrive, with --load.")] = PODS,
     output: Output = "text",
 ) -> None:
     """Play a trace against our engine, and show how many of its GPUs it allocates.
@@ -79,22 +96,35 @@ def simulate(
     Pods arrive in a random order (Python's random.Random(seed)) until 130 % of the GPUs are requested; none leaves, and
     one without a place is dropped. Filters, scorers and the scores 0..10 are those of the service; a model of
     kube-scheduler picks the nodes that it asks about, adds its own scores, and chooses.
+
+    With --load pods come and go: they run for as long as in the trace, wait in a queue as kube-scheduler's, and the
+    answer is how long, how many GPUs are held, and how fragmented the others are.
     """
     if asked not in PRIORITIZED_PODS:
         raise BadInput(f"--asked {asked[:20]!r}: wants all or gpu")
+    if load_range and (arrivals is not None or history is History.Shift):
+        raise BadInput("--load: wants neither --arrivals nor --history shift")
     options = Options(history, all_pods=asked == "all", percent=sampled)
     jobs = [
-        SimulationJob(trace, nodes, name, policy.name, seed, options)
+        SimulationJob(trace, nodes, name, policy.name, seed, replace(options, over_time=over_time))
         for name in _words(workload, "--workload")
+        for over_time in read_loads(load_range, pods)
         for policy in map(read_policy, _words(policies, "--policies"))
         for seed in read_seeds(seeds)
     ]
     origin = {load(job).origin for job in jobs}.pop()
     if arrivals is not None:
         jobs = [replace(job, options=replace(options, arrivals=_arrivals(arrivals, job))) for job in jobs]
-    job_number = {(job.workload, job.policy, job.seed): number for number, job in enumerate(jobs)}
-    runs = sorted(_run_jobs(jobs, processes, keep), key=lambda run: job_number[run.workload, run.policy, run.seed])
-    result = SimulationResult(origin, history.value, SCHEDULER_MODEL + PRIORITIZED_PODS[asked], GPU_VIEW, tuple(runs))
+    runs = _run_jobs(jobs, processes, keep)
+    result = SimulationResult(
+        trace=origin,
+        history=history.value,
+        wire=SCHEDULER_MODEL + PRIORITIZED_PODS[asked],
+        gpus=GPU_VIEW,
+        runs=tuple(run for run in runs if isinstance(run, SimulationRun)),
+        queue=QUEUE_MODEL if load_range else "",
+        over_time=tuple(run for run in runs if isinstance(run, OverTimeRun)),
+    )
     show(result, output, lambda console: _show(console, result))
 
 
@@ -128,9 +158,9 @@ def _arrivals(path: Path, job: SimulationJob) -> tuple[int, ...]:
     return read_arrivals(text, str(path), len(load(job).tasks))
 
 
-def _run_jobs(jobs: list[SimulationJob], processes: int, keep: Path | None) -> list[SimulationRun]:
-    """Make the runs, with a progress bar on a terminal's stderr."""
-    runs: list[SimulationRun] = []
+def _run_jobs(jobs: list[SimulationJob], processes: int, keep: Path | None) -> list[AnyRun]:
+    """Make the runs, with a progress bar on a terminal's stderr; return them in the order of the jobs."""
+    runs: list[AnyRun] = []
     with Progress(console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task("simulating", total=len(jobs))
         for run in run_batch(
@@ -138,10 +168,22 @@ def _run_jobs(jobs: list[SimulationJob], processes: int, keep: Path | None) -> l
         ):
             runs.append(run)
             progress.update(bar, completed=len(runs))
-    return runs
+    job_number = {job_key(job): number for number, job in enumerate(jobs)}
+    return sorted(runs, key=lambda run: job_number[run_key(run)])
 
 
 def _show(console: Console, result: SimulationResult) -> None:
+    if result.over_time:
+        show_over_time(console, result.over_time, result.trace)
+    else:
+        _show_marks(console, result)
+    console.print(f"[dim]histogram of the workload: {result.history}; GPUs: {result.gpus}[/]")
+    console.print(f"[dim]{result.wire}[/]")
+    if result.queue:
+        console.print(f"[dim]queue: {result.queue}[/]")
+
+
+def _show_marks(console: Console, result: SimulationResult) -> None:
     title = f"GPUs given out when so many had been asked for, in percent ({result.trace})"
     table = Table(title=title, title_justify="left", header_style="bold")
     for name in ("workload", "policy"):
@@ -154,8 +196,6 @@ def _show(console: Console, result: SimulationResult) -> None:
         table.add_row(row.workload, row.policy, str(row.seeds), *cells, fragmented, f"{row.failed:.0f}")
     console.print(table)
     console.print("[dim]fragmented: percent of the GPUs, free and of no use to pods to come, at 100 %; failed: pods[/]")
-    console.print(f"[dim]histogram of the workload: {result.history}; GPUs: {result.gpus}[/]")
-    console.print(f"[dim]{result.wire}[/]")
 
 
 def _cell(figure: tuple[float, float | None] | None) -> str:

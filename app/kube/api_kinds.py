@@ -58,6 +58,7 @@ API_KINDS: Mapping[str, APIKind] = {
     "GPUPolicy": APIKind("gpu-usher.io", ("v1alpha1",), "gpupolicies"),
     "Deployment": APIKind("apps", _V1, "deployments", ours=True),
     "DaemonSet": APIKind("apps", _V1, "daemonsets"),
+    "PodDisruptionBudget": APIKind("policy", _V1, "poddisruptionbudgets"),
     "MutatingWebhookConfiguration": APIKind(_REGISTRATION, _V1, "mutatingwebhookconfigurations"),
     "ValidatingWebhookConfiguration": APIKind(_REGISTRATION, _V1, "validatingwebhookconfigurations"),
     "ValidatingAdmissionPolicy": APIKind(_REGISTRATION, _V1, "validatingadmissionpolicies"),

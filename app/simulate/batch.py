@@ -14,15 +14,19 @@ import msgspec
 from app.cluster.files import PACKAGE, read_knowledge, read_policies, shipped_policies
 from app.knowledge.tables import Knowledge
 from app.policy.compiled import PolicySet
+from app.simulate.over_time import run_over_time
+from app.simulate.over_time_figures import DIGITS, OverTimeRun
 from app.simulate.policies import read_policy
 from app.simulate.run import Options, SimulationRun, run
 from app.simulate.synthetic import synthetic
-from app.simulate.trace import Trace, read_machines, read_tasks
+from app.simulate.trace import Trace, read_durations, read_machines, read_tasks
 from app.values.errors import BadInput
 
 NODES_FILE, PODS_FILE = "openb_nodes_gpu.csv", "openb_pods_{}.csv"
 DECIDING = ("cluster", "placement", "simulate", "policy", "knowledge")
 """Packages whose code and tables decide the result of a run; a stored run of other versions is not used."""
+
+AnyRun = SimulationRun | OverTimeRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +43,15 @@ class SimulationJob:
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """A line of the file: a run, and in `of` a digest of everything that decides its result."""
+    """A line of the file: a run as JSON, and in `of` a digest of everything that decides its result."""
 
     of: str
-    run: SimulationRun
+    run: msgspec.Raw
 
 
 def run_batch(
     jobs: Sequence[SimulationJob], processes: int, file: Path | None, report: Callable[[float], None]
-) -> Iterator[SimulationRun]:
+) -> Iterator[AnyRun]:
     """Yield the runs of jobs as they end, stored ones first. `report` is called with parts of a run that are done.
 
     Raises BadInput.
@@ -55,19 +59,25 @@ def run_batch(
     stored = {line.of: line.run for line in _read(file)} if file is not None else {}
     missing = []
     for job in jobs:
-        if (run := stored.get(digest(job))) is not None:
-            yield run
+        if (kept := stored.get(digest(job))) is not None:
+            yield _decode(kept, job)
         else:
             missing.append(job)
-    for job, run in _run_jobs(missing, processes, report):
+    for job, made in _run_jobs(missing, processes, report):
         if file is not None:
-            _append(file, StoredRun(digest(job), run))
-        yield run
+            _append(file, StoredRun(digest(job), msgspec.Raw(msgspec.json.encode(made))))
+        yield made
+
+
+def _decode(kept: msgspec.Raw, job: SimulationJob) -> AnyRun:
+    if job.options.over_time:
+        return msgspec.json.decode(kept, type=OverTimeRun)
+    return msgspec.json.decode(kept, type=SimulationRun)
 
 
 def _run_jobs(
     jobs: Sequence[SimulationJob], processes: int, report: Callable[[float], None]
-) -> Iterator[tuple[SimulationJob, SimulationRun]]:
+) -> Iterator[tuple[SimulationJob, AnyRun]]:
     if processes == 1 or len(jobs) < 2:
         yield from ((job, run_job(job, report)) for job in jobs)
         return
@@ -78,12 +88,24 @@ def _run_jobs(
             yield job_by_future[future], future.result()
 
 
-def run_job(job: SimulationJob, report: Callable[[float], None] = lambda _: None) -> SimulationRun:
+def run_job(job: SimulationJob, report: Callable[[float], None] = lambda _: None) -> AnyRun:
     """Make one run.
 
     Raises BadInput.
     """
-    return run(load(job), read_policy(job.policy), job.seed, job.options, _shipped_rules(), report)
+    arguments = (load(job), read_policy(job.policy), job.seed, job.options, _shipped_rules(), report)
+    return run_over_time(*arguments) if job.options.over_time else run(*arguments)
+
+
+def job_key(job: SimulationJob) -> tuple[str, float, str, int]:
+    """Return what tells the jobs of a batch apart: workload, load in percent, policy and seed."""
+    percent = round(100 * job.options.over_time.load, DIGITS) if job.options.over_time else 0.0
+    return job.workload, percent, job.policy, job.seed
+
+
+def run_key(run: AnyRun) -> tuple[str, float, str, int]:
+    """Return the key of the job that a run is of."""
+    return run.workload, run.load_percent if isinstance(run, OverTimeRun) else 0.0, run.policy, run.seed
 
 
 @lru_cache(8)
@@ -92,7 +114,8 @@ def _load(trace: Path | None, nodes: int, workload: str) -> Trace:
         return synthetic(workload, nodes)
     pods = trace / PODS_FILE.format(workload)
     machines = read_machines(_text(trace / NODES_FILE), str(trace / NODES_FILE))
-    return Trace(workload, machines, read_tasks(_text(pods), str(pods)), str(trace))
+    text = _text(pods)
+    return Trace(workload, machines, read_tasks(text, str(pods)), str(trace), read_durations(text, str(pods)))
 
 
 def load(job: SimulationJob) -> Trace:

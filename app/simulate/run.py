@@ -20,9 +20,10 @@ from app.policy.expected_demand import DemandClass, ExpectedDemand
 from app.simulate.arrivals import draw_arrivals, shift_arrivals
 from app.simulate.demands import Demands
 from app.simulate.fgd import popular
+from app.simulate.over_time_pods import OverTime
 from app.simulate.policies import BenchmarkPolicy
 from app.simulate.scheduler import find_feasible, nodes_to_find, select
-from app.simulate.simulated_cluster import SimulatedCluster
+from app.simulate.simulated_cluster import Binding, SimulatedCluster
 from app.simulate.trace import Task, Trace
 
 MARKS = (90, 95, 100, 130)
@@ -50,13 +51,14 @@ class Options:
 
     `arrivals` is a fixed order of arrival, as indexes of the trace's tasks; if it is empty, the seed decides. With
     `all_pods` prioritize is also called for pods without GPU. `percent` is percentageOfNodesToScore; 0 is the
-    scheduler's default.
+    scheduler's default. With `over_time` pods come and go (simulate/over_time.py).
     """
 
     history: History = History.Trace
     arrivals: tuple[int, ...] = ()
     all_pods: bool = False
     percent: int = 0
+    over_time: OverTime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +93,15 @@ class RunFigures:
         self._marks: dict[int, list[tuple[int, float]]] = {mark: [] for mark in MARKS}
         self.failed: dict[str, int] = {}
 
-    def count(self, task: Task, bound: tuple[Node, Node] | None) -> None:
-        """Count an arrival. `bound` is its node before and after; None if it found no node."""
+    def count(self, task: Task, bound: Binding | None) -> None:
+        """Count an arrival. `bound` is its place; None if it found no node."""
         self._arrived_milli += task.milli
         if bound is None:
             kind = f"{task.gpus} GPU" if task.gpu_milli in (0, 1000) else "share"
             self.failed[kind] = self.failed.get(kind, 0) + 1
         else:
             self._allocated_milli += task.milli
-            self._fragmented_milli += self._unusable_milli(bound[1]) - self._unusable_milli(bound[0])
+            self._fragmented_milli += self._unusable_milli(bound.after) - self._unusable_milli(bound.before)
         mark = round(100 * self._arrived_milli / self._capacity)
         if mark in self._marks:
             self._marks[mark].append((self._allocated_milli, self._fragmented_milli))
@@ -132,10 +134,21 @@ class Simulation:
         self._start = 0
         self._nodes_to_find = nodes_to_find(len(machines), options.percent)
 
-    def place(self, task: Task) -> tuple[Node, Node] | None:
-        """Place a pod as kube-scheduler does; return its node before and after, None if no node fits."""
+    def place(self, task: Task) -> Binding | None:
+        """Place a pod as kube-scheduler does; return its place, None if no node fits."""
         position = self._choose(task)
         return None if position is None else self.fleet.bind(position, task)
+
+    def fits(self, position: int, task: Task) -> bool:
+        """Tell whether a node has room for a pod."""
+        fleet = self.fleet
+        name = fleet.names[position]
+        return (
+            fleet.cpu[position] >= task.cpu_milli
+            and fleet.memory[position] >= task.memory_mib
+            and sum(fleet.nodes[name].free.gpus or ()) >= task.milli
+            and name in self._verdicts.of(self.demands.of(task)).feasible
+        )
 
     def _choose(self, task: Task) -> int | None:
         fleet = self.fleet
@@ -181,7 +194,7 @@ class Simulation:
 
 
 class Learning:
-    """What the service would expect of the workload; all pods that have arrived count, also those without a place."""
+    """What the service would expect of the workload; all pods that exist count, also those without a place."""
 
     def __init__(self, fleet: SimulatedCluster) -> None:
         self._fleet = fleet
@@ -190,10 +203,13 @@ class Learning:
         self._made_of: tuple[int, int] | None = None
         self._expected_demand: ExpectedDemand | None = None
 
-    def expected_demand_after(self, demand_class: DemandClass) -> ExpectedDemand | None:
-        """Count an arrival; return what is expected then."""
+    def count(self, demand_class: DemandClass, pods: int) -> None:
+        """Count pods that have come; a negative number has gone."""
+        self._workload.add(demand_class, demand_class.limit, pods, demand_class.milli)
+
+    def expected_demand(self) -> ExpectedDemand | None:
+        """Return what is expected of the pods that were counted."""
         workload, free = self._workload, self._fleet.free_gpus
-        workload.add(demand_class, demand_class.limit, 1, demand_class.milli)
         made_of = (workload.generation, free.generation)
         if made_of != self._made_of:
             self._made_of = made_of
@@ -227,7 +243,8 @@ def run(
             demands.expect(replace(expected, free=tuple(simulation.fleet.free().items())))
         figures.count(task, simulation.place(task))
         if options.history is not History.Trace:
-            demands.expect(learning.expected_demand_after(demands.class_of(task)))
+            learning.count(demands.class_of(task), 1)
+            demands.expect(learning.expected_demand())
         if count % 100 == 0:
             report(count / len(order))
     percents = (figures.percents(0), figures.percents(1))

@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from app.cluster.change_log import ChangeLog
 from app.cluster.free_gpus import FreeGPUs
@@ -11,7 +11,6 @@ from app.demo.gfd import WHOLE_GPU
 from app.knowledge.tables import Knowledge
 from app.nodes.model import WHOLE_MILLI, Node, NodeClass
 from app.nodes.reading import read_node
-from app.placement.unusable_capacity import placements
 from app.placement.workload import free_by_product
 from app.simulate.scheduler import DEFAULT_CPU_MILLI, DEFAULT_MEMORY_MIB, balanced_allocation, least_allocated
 from app.simulate.trace import Machine, Task
@@ -26,6 +25,15 @@ def node_document(machine: Machine) -> dict[str, Any]:
         "metadata": {"name": machine.name, "labels": labels if machine.gpus else {}},
         "status": {"allocatable": amounts, "capacity": amounts},
     }
+
+
+class Binding(NamedTuple):
+    """A pod on a node: the node before and after, its position, and the indexes of the GPUs that the pod holds."""
+
+    before: Node
+    after: Node
+    position: int
+    gpus: tuple[int, ...]
 
 
 class SimulatedCluster:
@@ -43,6 +51,8 @@ class SimulatedCluster:
         self.cpu = [machine.cpu_milli for machine in machines]
         self.memory = [machine.memory_mib for machine in machines]
         self._allocatable = [(machine.cpu_milli, machine.memory_mib) for machine in machines]
+        self._gpus = [[WHOLE_MILLI] * machine.gpus for machine in machines]
+        """The free capacity of each GPU in thousandths."""
         self._requested = [(0, 0)] * len(machines)
         """Requested CPU and memory, with defaults for pods that request none."""
         for machine in machines:
@@ -70,21 +80,34 @@ class SimulatedCluster:
         )
         return score + balanced_allocation(used, allocatable)
 
-    def bind(self, position: int, task: Task) -> tuple[Node, Node]:
-        """Bind a pod to a node; return the node before and after."""
-        self.cpu[position] -= task.cpu_milli
-        self.memory[position] -= task.memory_mib
+    def bind(self, position: int, task: Task) -> Binding:
+        """Bind a pod to a node: it gets the first idle GPUs, and a share the fullest GPU that has room."""
+        free = self._gpus[position]
+        wanted = task.gpu_milli
+        rooms = [index for index, milli in enumerate(free) if milli >= wanted]
+        gpus = sorted(rooms, key=free.__getitem__)[:1] if task.gpus == 1 else rooms[: task.gpus]
+        before, after = self._change(position, task, tuple(gpus), 1)
+        return Binding(before, after, position, tuple(gpus))
+
+    def release(self, binding: Binding, task: Task) -> tuple[Node, Node]:
+        """Release what a pod holds; return its node before and after."""
+        return self._change(binding.position, task, binding.gpus, -1)
+
+    def _change(self, position: int, task: Task, gpus: tuple[int, ...], sign: int) -> tuple[Node, Node]:
+        self.cpu[position] -= sign * task.cpu_milli
+        self.memory[position] -= sign * task.memory_mib
         cpu, memory = self._requested[position]
         self._requested[position] = (
-            cpu + (task.cpu_milli or DEFAULT_CPU_MILLI),
-            memory + (task.memory_mib or DEFAULT_MEMORY_MIB),
+            cpu + sign * (task.cpu_milli or DEFAULT_CPU_MILLI),
+            memory + sign * (task.memory_mib or DEFAULT_MEMORY_MIB),
         )
+        for index in gpus:
+            self._gpus[position][index] -= sign * task.gpu_milli
         name = self.names[position]
         node = self.nodes[name]
-        share = task.gpu_milli if task.gpu_milli < WHOLE_MILLI else 0
-        gpus = placements(node.free.gpus or (), task.gpus, share)[0]
-        units = {WHOLE_GPU: gpus.count(WHOLE_MILLI)}
-        after = node.with_free(replace(node.free, units=units, gpus=gpus), self.cpu[position])
+        free = tuple(sorted(self._gpus[position], reverse=True))
+        units = {WHOLE_GPU: free.count(WHOLE_MILLI)}
+        after = node.with_free(replace(node.free, units=units, gpus=free), self.cpu[position])
         self.nodes[name] = after
         self.free_gpus.put(after)
         self.changes.note(name)

@@ -6,6 +6,7 @@ tables of the artifact's README); products are some that our tables know. Its fi
 """
 
 from dataclasses import dataclass
+from math import log
 from random import Random
 from typing import TypeVar
 
@@ -18,6 +19,10 @@ NODES = 1_200
 LEAST_NODES = 10
 LOAD_PERCENT = 98
 """The GPUs that the tasks request in percent of all, before more are drawn."""
+
+MEDIAN_SECONDS, SPREAD, LONGEST_SECONDS = 500, 2.0, 30 * 86_400
+"""Durations are log-normal: half of the pods of the published trace run for less than 485 s, one in ten for more than
+6,500 s, one in a hundred for more than a day."""
 
 T = TypeVar("T")
 _MACHINES = (
@@ -75,7 +80,12 @@ def synthetic(workload: str, nodes: int = NODES) -> Trace:
     while requested < target:
         tasks.append(_task(SHAPES[workload], rng))
         requested += tasks[-1].milli
-    return Trace(workload, machines, tuple(tasks), f"synthetic, {nodes} nodes")
+    return Trace(workload, machines, tuple(tasks), f"synthetic, {nodes} nodes", _durations(workload, len(tasks)))
+
+
+def _durations(workload: str, tasks: int) -> tuple[int, ...]:
+    rng = Random(f"synthetic {workload}, durations")
+    return tuple(min(LONGEST_SECONDS, 1 + int(rng.lognormvariate(log(MEDIAN_SECONDS), SPREAD))) for _ in range(tasks))
 
 
 def _machines(nodes: int) -> tuple[Machine, ...]:

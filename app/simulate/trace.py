@@ -58,12 +58,14 @@ class Trace:
     """A cluster and its workload, both in a fixed order.
 
     `workload` is the name of the pods file, such as `default`. `origin` names the source of the trace in the table.
+    `seconds` is for how long each task runs, 0 where the trace does not say; empty where it says so of none.
     """
 
     workload: str
     machines: tuple[Machine, ...]
     tasks: tuple[Task, ...]
     origin: str
+    seconds: tuple[int, ...] = ()
 
     @property
     def capacity_milli(self) -> int:
@@ -107,6 +109,23 @@ def read_tasks(text: str, where: str) -> tuple[Task, ...]:
     if not any(task.gpus for _, task in named_tasks):
         raise BadInput(f"{where}: no pod asks for a GPU")
     return tuple(task for _, task in sorted(named_tasks, key=lambda named_task: named_task[0]))
+
+
+def read_durations(text: str, where: str) -> tuple[int, ...]:
+    """Read for how many seconds each pod ran, sorted by name, from columns scheduled_time and deletion_time.
+
+    A pod that was never scheduled has 0, and so has each pod of a file without these columns.
+
+    Raises BadInput with file and line.
+    """
+    header = text.partition("\n")[0].strip().split(",")
+    if not {"scheduled_time", "deletion_time"} <= set(header):
+        return (0,) * sum(1 for _ in _rows(text, where, ("pod",)))
+    named_durations = []
+    for line, row in _rows(text, where, ("pod", "scheduled_time", "deletion_time")):
+        times = [_number(row, key, line, 0, 10**11) for key in ("scheduled_time", "deletion_time") if row[key]]
+        named_durations.append((row["pod"], max(0, times[1] - times[0]) if len(times) == 2 else 0))
+    return tuple(seconds for _, seconds in sorted(named_durations, key=lambda named_duration: named_duration[0]))
 
 
 def read_arrivals(text: str, where: str, tasks: int) -> tuple[int, ...]:

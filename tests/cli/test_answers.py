@@ -146,7 +146,10 @@ COMMANDS: dict[str, Make] = {
     "mutate": _mutate,
     "diff": _diff,
     "replay": _replay,
-    "simulate": lambda _: [["simulate", "--nodes", "20", "--seeds", "1,2", "--policies", "shipped,fgd,random"]],
+    "simulate": lambda _: [
+        ["simulate", "--nodes", "20", "--seeds", "1,2", "--policies", "shipped,fgd,random"],
+        ["simulate", "--nodes", "20", "--load", "0.9", "--pods", "30", "--policies", "fgd"],
+    ],
     "lint": lambda folder: [["lint"], ["lint", _edited(folder)]],
     "test": lambda folder: [["test"], ["test", _edited(folder)]],
     "scheduler-config": _scheduler,
@@ -155,6 +158,7 @@ COMMANDS: dict[str, Make] = {
     "whatif-mig": lambda _: [["whatif", "mig", "--layout", layout, "--demo-fleet", "mixed"] for layout in ("all-1g.10gb", "all-disabled")],  # noqa: E501
     "whatif-node-template": lambda folder: [["whatif", "node-template", "-f", _pod_file(folder)]],
     "advise-mig": _each_fleet("advise", "mig"),
+    "advise-repack": _each_fleet("advise", "repack", "--free", "places"),
     "certs-issue": lambda folder: [["certs", "issue", "--certs", str(folder)]],
     "certs-show": lambda folder: [
         ["certs", "issue", "--certs", str(folder)],

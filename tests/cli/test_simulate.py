@@ -9,6 +9,7 @@ from typer.testing import CliRunner, Result
 
 from app.cli.main import app
 from app.cli.simulate import read_seeds
+from app.cli.simulate_over_time import read_loads
 from app.values.errors import BadInput
 
 RUN = CliRunner()
@@ -63,6 +64,22 @@ def test_table_says_mean_deviation_and_how_it_was_made() -> None:
     assert "managedResources" in run(*SYNTHETIC, "--policies", "fgd", "--asked", "gpu").stdout
 
 
+def test_pods_come_and_go_at_each_load() -> None:
+    """F52: --load plays over time, and says how pods wait."""
+    words = ("--policies", "fgd,spread", "--load", "0.9-1.1", "--pods", "60")
+
+    result = run(*SYNTHETIC, *words, "-o", "json")
+
+    assert result.exit_code == 0, result.output
+    answer = json.loads(result.stdout)
+    assert answer["runs"] == []
+    assert [(played["load_percent"], played["policy"]) for played in answer["over_time"]] == [
+        (load, policy) for load in (90.0, 100.0, 110.0) for policy in ("fgd", "spread")
+    ]
+    table = run(*SYNTHETIC, *words, "--seeds", "1,2").stdout
+    assert all(text in table for text in ("waiting", "wait p50", " ± ", "queue: kube-scheduler's"))
+
+
 def test_trace_is_read_and_arrivals_come_as_given(trace: Path, tmp_path: Path) -> None:
     """F52: --trace and --arrivals are read; both pods ask for a G2, of which there is one node."""
     (tmp_path / "order").write_text("1\n0\n", "utf-8")
@@ -98,6 +115,10 @@ def test_runs_are_kept_and_not_made_again(tmp_path: Path) -> None:
         (("--nodes", "1"), "--nodes 1"),
         (("--trace", "/nowhere"), "wants a file of the openb traces"),
         (("--arrivals", "/nowhere"), "wants one row of a pod a line"),
+        (("--load", "0.8-"), "--load: got '0.8-'"),
+        (("--load", "0"), "--load: got '0'"),
+        (("--load", "2.1"), "up to 2"),
+        (("--load", "1", "--history", "shift"), "wants neither --arrivals nor --history shift"),
         (("-o", "xml"), "wants text, json or yaml"),
     ],
 )
@@ -109,6 +130,13 @@ def test_bad_input_is_said_with_the_remedy(words: tuple[str, ...], message: str)
     assert message in str(result.exception)
 
 
+def test_trace_without_times_is_refused_over_time(trace: Path) -> None:
+    """F52: most workloads of the published trace have none."""
+    result = run("--trace", trace, "--policies", "fgd", "--load", "1")
+
+    assert "workload 'default' does not say how long pods with GPUs run" in str(result.exception)
+
+
 def test_bad_line_of_a_trace_is_named(trace: Path) -> None:
     """F52: the message has the file and the line."""
     pods = trace / "openb_pods_default.csv"
@@ -117,6 +145,13 @@ def test_bad_line_of_a_trace_is_named(trace: Path) -> None:
     result = run("--trace", trace)
 
     assert f"{pods}:4: gpu_milli: got '1500'" in str(result.exception)
+
+
+def test_loads_are_ranges_and_lists() -> None:
+    played = read_loads("0.8-1.1,1.05,1", 10)
+
+    assert [over_time.load for over_time in played if over_time] == [0.8, 0.9, 1.0, 1.1, 1.05]
+    assert read_loads("", 10) == [None]
 
 
 def test_seeds_are_ranges_and_lists() -> None:

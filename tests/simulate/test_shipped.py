@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.simulate.batch import SimulationJob, run_job
-from app.simulate.run import Options
+from app.simulate.run import Options, SimulationRun
 
 TRACE = os.environ.get("GPU_USHER_TRACE")
 
@@ -19,4 +19,5 @@ def test_shipped_defaults_beat_the_published_best(workload: str, bar: float) -> 
     best."""
     result = run_job(SimulationJob(Path(TRACE or ""), 0, workload, "shipped", 42, Options(all_pods=True)))
 
+    assert isinstance(result, SimulationRun)
     assert result.allocated_percent["100"] > bar

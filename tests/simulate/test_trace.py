@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from app.simulate.arrivals import draw_arrivals, shift_arrivals
 from app.simulate.synthetic import SHAPES, synthetic
-from app.simulate.trace import Machine, Task, read_arrivals, read_machines, read_tasks
+from app.simulate.trace import Machine, Task, read_arrivals, read_durations, read_machines, read_tasks
 from app.values.errors import BadInput
 
 NODES = "node,cpu_milli,memory_mib,gpu,model\n0000,64000,262144,2,P100\n0001,96000,393216,8,G2\n"
@@ -35,6 +35,14 @@ def test_machines_and_tasks_are_read_with_the_labels_that_feature_discovery_writ
         Task(6000, 12288, 1, 460, volta),
         Task(1000, 1024, 0, 0),
     )
+
+
+def test_durations_are_from_the_start_of_a_pod_to_its_end() -> None:
+    """F52: sorted as the pods are; a pod that never started has none, nor has any of a file without times."""
+    header = "pod,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,creation_time,deletion_time,scheduled_time\n"
+
+    assert read_durations(header + "2,1,1,1,1000,,5,30,10\n1,1,1,1,1000,,5,30,\n0,1,1,0,0,,5,8,9\n", "p") == (0, 0, 20)
+    assert read_durations(PODS, "p.csv") == (0, 0, 0)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run over time: pods arrive, wait for a node as in kube-scheduler's queue, run, and leave.
+
+Events are played in their order; nothing takes time but running and waiting. A pod that leaves comes before one that
+arrives at the same moment.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from heapq import heappop, heappush
+
+from app.knowledge.tables import Knowledge
+from app.nodes.model import WHOLE_MILLI, Node
+from app.placement.unusable_capacity import unusable_milli
+from app.placement.workload import expected_from_classes
+from app.policy.compiled import PolicySet
+from app.policy.expected_demand import ExpectedDemand
+from app.simulate.fgd import popular
+from app.simulate.over_time_figures import DIGITS, PARTS, OverTimeRun, TimeAverages, wait_figures
+from app.simulate.over_time_pods import OverTime, PlayedPod, draw_pods
+from app.simulate.policies import BenchmarkPolicy
+from app.simulate.run import LESSON, History, Learning, Options, Simulation
+from app.simulate.scheduling_queue import SchedulingQueue
+from app.simulate.simulated_cluster import Binding
+from app.simulate.trace import Task, Trace
+
+WARM_UP = 3
+"""The first of so many parts of the arrivals is not measured."""
+_HELD, _FRAGMENTED, _WAITING = range(3)
+
+
+class OverTimeSimulation:
+    """A fleet on which pods come and go, placed by one policy."""
+
+    def __init__(self, trace: Trace, simulation: Simulation, known: ExpectedDemand | None, begin: float, end: float):
+        """Make it. `known` is the expected demand if it is known beforehand; None to learn it. Measure from `begin`."""
+        self._trace, self._simulation, self._known = trace, simulation, known
+        self._begin, self._end = begin, end
+        self._learning = Learning(simulation.fleet)
+        self._queue = SchedulingQueue()
+        self._leaving: list[tuple[float, int, Binding, Task]] = []
+        self._averages = TimeAverages(begin, end, 3)
+        self._measure = popular(expected_of(trace, simulation))
+        self._averages.add(0.0, sum(map(self._unusable_milli, simulation.fleet.nodes.values())))
+        self._placed = 0
+        self.waits: dict[int, float] = {}
+        """For how many seconds each GPU pod that arrived while it was measured has waited, by its number."""
+
+    def start(self, running: list[PlayedPod]) -> None:
+        """Place the pods that run at the start. What is learnt of them is known before the first is placed."""
+        for pod in running:
+            self._learning.count(self._simulation.demands.class_of(pod.task), 1)
+        for pod in running:
+            self._come(pod, 0.0)
+
+    def arrive(self, pod: PlayedPod) -> None:
+        """Let a pod arrive, after all that leave before it."""
+        self.leave_until(pod.arrives)
+        self._learning.count(self._simulation.demands.class_of(pod.task), 1)
+        self._come(pod, pod.arrives)
+
+    def leave_until(self, now: float) -> None:
+        """Let the pods leave whose time is over, and have the waiting ones tried after each."""
+        while self._leaving and self._leaving[0][0] <= now:
+            moment, _, binding, task = heappop(self._leaving)
+            self._averages.advance(moment)
+            self._count(self._simulation.fleet.release(binding, task), -task.milli)
+            self._learning.count(self._simulation.demands.class_of(task), -1)
+            self._expect()
+            self._queue.wake(
+                moment,
+                lambda waiting, position=binding.position: self._simulation.fits(position, waiting),  # type: ignore[misc]
+                lambda pod, moment=moment: self._leave_queue(pod, moment),  # type: ignore[misc]
+            )
+        self._averages.advance(now)
+
+    def result(self, policy: str, seed: int, load: float) -> OverTimeRun:
+        """Return the figures; the run has ended."""
+        waiting = [pod for pod in self._queue if pod.task.gpus]
+        for pod in waiting:
+            if pod.number in self.waits:
+                self.waits[pod.number] = self._end - pod.arrives
+        percents = [self._percents(quantity) for quantity in (_HELD, _FRAGMENTED)]
+        hours = (self._end - self._begin) / 3600
+        gpus = self._trace.capacity_milli / WHOLE_MILLI
+        waits = self.waits.values()
+        return OverTimeRun(
+            workload=self._trace.workload,
+            policy=policy,
+            seed=seed,
+            load_percent=round(100 * load, DIGITS),
+            pods=len(waits),
+            waited_percent=round(100 * sum(wait > 0 for wait in waits) / max(1, len(waits)), DIGITS),
+            wait_seconds=wait_figures(list(waits)),
+            held_percent=percents[0],
+            fragmented_percent=percents[1],
+            waiting_pods=tuple(round(value, DIGITS) for value in self._averages.averages(_WAITING)),
+            hours=round(hours, DIGITS),
+            gpu_hours=round(
+                sum(self._averages.averages(_HELD)) / PARTS / self._trace.capacity_milli * gpus * hours, DIGITS
+            ),
+            still_waiting=len(waiting),
+            still_waiting_gpus=round(sum(pod.task.milli for pod in waiting) / WHOLE_MILLI, DIGITS),
+        )
+
+    def _come(self, pod: PlayedPod, now: float) -> None:
+        self._expect()
+        if pod.task.gpus and self._begin <= pod.arrives:
+            self.waits[pod.number] = 0.0
+        if not self._place(pod, now):
+            self._queue.add(pod, now)
+            self._averages.add(0.0, 0.0, float(pod.task.gpus > 0))
+
+    def _leave_queue(self, pod: PlayedPod, now: float) -> None:
+        """Place a pod that has waited, on a node that fits."""
+        placed = self._place(pod, now)
+        assert placed  # the queue has asked
+        self._averages.add(0.0, 0.0, -float(pod.task.gpus > 0))
+        if pod.number in self.waits:
+            self.waits[pod.number] = now - pod.arrives
+
+    def _place(self, pod: PlayedPod, now: float) -> bool:
+        binding = self._simulation.place(pod.task)
+        if binding is None:
+            return False
+        self._placed += 1
+        heappush(self._leaving, (now + pod.seconds, pod.number, binding, pod.task))
+        self._count((binding.before, binding.after), pod.task.milli)
+        return True
+
+    def _expect(self) -> None:
+        """Give what is expected now to the demands."""
+        demands, fleet = self._simulation.demands, self._simulation.fleet
+        if self._known is None:
+            demands.expect(self._learning.expected_demand())
+        elif self._placed % LESSON == 0:
+            demands.expect(replace(self._known, free=tuple(fleet.free().items())))
+
+    def _count(self, change: tuple[Node, Node], milli: int) -> None:
+        before, after = map(self._unusable_milli, change)
+        self._averages.add(float(milli), after - before)
+
+    def _unusable_milli(self, node: Node) -> float:
+        return unusable_milli(self._measure, node.node_class.product, node.free_cpu_milli, node.free.gpus or ())
+
+    def _percents(self, quantity: int) -> tuple[float, ...]:
+        capacity = self._trace.capacity_milli
+        return tuple(round(100 * value / capacity, DIGITS) for value in self._averages.averages(quantity))
+
+
+def expected_of(trace: Trace, simulation: Simulation) -> ExpectedDemand:
+    """Return the frequencies of demands in a trace."""
+    expected = expected_from_classes(map(simulation.demands.class_of, trace.tasks))
+    assert expected is not None  # a trace has tasks
+    return expected
+
+
+def run_over_time(
+    trace: Trace,
+    policy: BenchmarkPolicy,
+    seed: int,
+    options: Options,
+    rules: tuple[PolicySet, Knowledge],
+    report: Callable[[float], None] = lambda _: None,
+) -> OverTimeRun:
+    """Run a workload over time. `report` is sometimes called with the share that is done.
+
+    Raises BadInput where the trace does not say how long its pods run.
+    """
+    played = options.over_time or OverTime(1.0, 0)
+    running, arriving = draw_pods(trace, played, seed)
+    simulation = Simulation(trace, policy, seed, options, rules)
+    known = expected_of(trace, simulation) if options.history is History.Trace else None
+    over_time = OverTimeSimulation(
+        trace, simulation, known, arriving[len(arriving) // WARM_UP].arrives, arriving[-1].arrives
+    )
+    over_time.start(running)
+    for number, pod in enumerate(arriving, 1):
+        over_time.arrive(pod)
+        if number % 100 == 0:
+            report(number / len(arriving))
+    return over_time.result(policy.name, seed, played.load)

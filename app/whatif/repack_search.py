@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The search for the fewest moves that seat homeless pods, each move proven when its turn comes.
+
+A pod without a seat takes a node that has room, or one that has it once other pods are moved away, which then need
+seats themselves. Plans of fewer moves are tried first, and no pod is moved twice. In a plan of the fewest moves every
+moved pod either had to go, or makes room for a pod that takes its place: the search visits all such plans, so that the
+first one is of the fewest moves, as long as a pod that leaves a node refuses nothing to others. Bounds make it give up
+(`exhausted`); then `greedy` takes the first seat for each pod that there is.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, Protocol
+
+MOST_PROOFS = 200_000
+"""Judgements of a pod on a node in all exact searches for a plan, of about 30 µs each; greedy ones have as many again.
+"""
+
+Seats = tuple[tuple[str, str], ...]
+"""(pod, node) in the order in which pods are moved."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepackPod:
+    """A GPU pod. `node` is empty while it waits. `units` are its GPU resources; `gpus` is their sum.
+
+    `kept` says why it has to stay where it is; empty if it may be restarted. `controller` is what makes it again.
+    """
+
+    name: str
+    node: str
+    units: tuple[tuple[str, int], ...]
+    priority: int = 0
+    controller: str = ""
+    kept: str = ""
+
+    @property
+    def gpus(self) -> int:
+        """The units that it holds or asks for."""
+        return sum(units for _, units in self.units)
+
+
+class MovableFleet(Protocol):
+    """A fleet of which pods are lifted and seated; it judges with the pods where they are at the moment."""
+
+    def fits(self, pod: str, node: str) -> bool:
+        """Tell whether a pod that has no seat could be bound to a node."""
+        ...
+
+    def could_fit(self, pod: str, node: str, without: Sequence[str]) -> bool:
+        """Tell by the free units alone, without a judgement, whether a pod may fit without other pods of the node."""
+        ...
+
+    def seat(self, pod: str, node: str) -> None:
+        """Seat a pod."""
+        ...
+
+    def lift(self, pod: str) -> None:
+        """Take a pod from its seat."""
+        ...
+
+    def rank(self, pod: str, node: str) -> Any:
+        """Return the sort key of a node that fits, the one that the engine prefers first."""
+        ...
+
+    def preferred(self, pod: str, node: str) -> Sequence[str]:
+        """List the other nodes that fit, and that the engine prefers to a node, the best first."""
+        ...
+
+    def nodes(self) -> Sequence[str]:
+        """Return the names of the nodes with GPUs."""
+        ...
+
+
+class Exhausted(Exception):
+    """The bound of a search is reached. It never leaves this module."""
+
+
+class RepackSearch:
+    """Searches for moves. `pods` are all GPU pods by name; exact searches make at most `most_proofs` judgements."""
+
+    def __init__(self, fleet: MovableFleet, pods: Mapping[str, RepackPod], most_proofs: int = MOST_PROOFS) -> None:
+        self._fleet = fleet
+        self._pods = pods
+        self._proofs_left = {False: most_proofs, True: MOST_PROOFS}
+        self._on: dict[str, list[str]] = {}
+        for pod in sorted(pods.values(), key=lambda pod: (pod.gpus, pod.priority, pod.name)):
+            self._on.setdefault(pod.node, []).append(pod.name)
+        self._greedy = False
+        self._closed: frozenset[str] = frozenset()
+        self._highest = 0
+        self._moved: frozenset[str] = frozenset()
+        self.exhausted = False
+        """Whether a search has given up before it had tried everything."""
+
+    def settle(self, moves: Seats) -> None:
+        """Take moves as made: these pods are not moved again."""
+        self._moved |= {name for name, _ in moves}
+
+    def find(
+        self, homeless: Sequence[str], extra: int, closed: frozenset[str], highest: int, greedy: bool = False
+    ) -> Seats | None:
+        """Find seats for lifted pods with exactly `extra` moves of others; the fleet is as before afterwards.
+
+        `homeless` are lifted, or wait. No pod is seated on the nodes in `closed`, and no other is moved whose priority
+        is above `highest`. The result is in the order in which the moves can be made; None if there is none.
+        """
+        self._greedy, self._closed, self._highest = greedy, closed, highest
+        self._visited = set[tuple[frozenset[str], frozenset[tuple[str, str]]]]()
+        order = tuple(sorted(homeless, key=lambda name: (-self._pods[name].gpus, name)))
+        try:
+            return next(self._seat(order, (), extra), None)
+        except Exhausted:
+            self.exhausted = self.exhausted or not greedy
+            return None
+
+    def _seat(self, homeless: tuple[str, ...], seated: Seats, extra: int) -> Iterator[Seats]:
+        key = frozenset(homeless), frozenset(seated)
+        if key in self._visited:
+            return
+        self._visited.add(key)
+        if not homeless:
+            if (order := self._in_order(seated)) is not None:
+                yield order
+            return
+        pod = homeless[0]
+        for node, evicted in self._places(pod, {*homeless, *(name for name, _ in seated)}, extra):
+            for name in evicted:
+                self._fleet.lift(name)
+            self._fleet.seat(pod, node)
+            try:
+                yield from self._seat((*homeless[1:], *evicted), (*seated, (pod, node)), extra - len(evicted))
+            finally:
+                self._fleet.lift(pod)
+                for name in evicted:
+                    self._fleet.seat(name, node)
+
+    def _places(self, pod: str, moving: Collection[str], extra: int) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Yield the places that a pod can take, each with the pods that leave it; fewer of them first.
+
+        Pods that are `moving` already do not leave another seat.
+        """
+        open_nodes = [name for name in self._fleet.nodes() if name not in self._closed and name != self._pods[pod].node]
+        for count in range(extra + 1):
+            places = []
+            for node in open_nodes:
+                there = [name for name in self._on.get(node, ()) if name not in moving and self._may_move(name)]
+                for evicted in combinations(there, count):
+                    if self._fits_without(pod, node, evicted):
+                        places.append((self._fleet.rank(pod, node), node, evicted))
+            places.sort(key=lambda place: (sum(self._pods[name].gpus for name in place[2]), place[0], place[2]))
+            yield from ((node, evicted) for _, node, evicted in (places[:1] if self._greedy else places))
+            if self._greedy and places:
+                return
+
+    def _may_move(self, name: str) -> bool:
+        pod = self._pods[name]
+        return not pod.kept and pod.priority <= self._highest and name not in self._moved
+
+    def _fits_without(self, pod: str, node: str, evicted: tuple[str, ...]) -> bool:
+        if not self._fleet.could_fit(pod, node, evicted):
+            return False
+        self._proofs_left[self._greedy] -= 1
+        if self._proofs_left[self._greedy] < 0:
+            raise Exhausted
+        for name in evicted:
+            self._fleet.lift(name)
+        fits = self._fleet.fits(pod, node)
+        for name in evicted:
+            self._fleet.seat(name, node)
+        return fits
+
+    def _in_order(self, seated: Seats) -> Seats | None:
+        """Order moves so that each pod has room when its turn comes; waiting pods come last. None if there is none.
+
+        Judgements are not counted here: there are at most as many as sets of the moves, times their number.
+        """
+        for name, _ in seated:
+            self._fleet.lift(name)
+        for name, _ in seated:
+            if self._pods[name].node:
+                self._fleet.seat(name, self._pods[name].node)
+        moving = [move for move in seated if self._pods[move[0]].node]
+        waiting = tuple(move for move in seated if not self._pods[move[0]].node)
+        order = self._ordered(moving, waiting, set())
+        for name, _ in moving:
+            self._fleet.lift(name)
+        for name, node in seated:
+            self._fleet.seat(name, node)
+        return order
+
+    def _ordered(self, moving: Sequence[tuple[str, str]], waiting: Seats, dead: set[frozenset[str]]) -> Seats | None:
+        """Try the moves that are left in every order; `dead` are the sets of moves left from which none leads on."""
+        if not moving:
+            return waiting if all(self._fleet.fits(*move) for move in waiting) else None
+        left = frozenset(name for name, _ in moving)
+        if left in dead:
+            return None
+        for move in moving:
+            origin = self._pods[move[0]].node
+            self._fleet.lift(move[0])
+            rest = None
+            if self._fleet.fits(*move):
+                self._fleet.seat(*move)
+                rest = self._ordered([other for other in moving if other is not move], waiting, dead)
+                self._fleet.lift(move[0])
+            self._fleet.seat(move[0], origin)
+            if rest is not None:
+                return (move, *rest)
+        dead.add(left)
+        return None

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pods that come and go, at four loads, for each policy: `make bench-churn` prints tests/results/churn.md.
+
+`python -m tests.bench.over_time [SEEDS [PODS [PROCESSES]]]`; the trace is that of GPU_USHER_TRACE, or else a synthetic
+one. Finished runs are kept in build/churn.jsonl, and are not made again.
+"""
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from math import sqrt
+from pathlib import Path
+from statistics import mean, stdev
+
+from app.cli.simulate_over_time import QUEUE_MODEL
+from app.simulate.batch import SimulationJob, job_key, load, run_batch, run_key
+from app.simulate.over_time_figures import OverTimeRun
+from app.simulate.over_time_pods import OverTime
+from app.simulate.over_time_table import Figure, over_time_rows
+from app.simulate.run import History, Options
+from app.simulate.synthetic import NODES
+
+KEPT = Path("build/churn.jsonl")
+WORKLOADS = ("default", "gpuspec33")
+LOADS = (0.8, 0.9, 1.0, 1.1)
+POLICIES = {
+    "shortlist": (History.Online, "**as it ships**"),
+    "shipped": (History.Trace, "prioritize, workload known"),
+    "fgd": (History.Trace, "FGD, workload known"),
+    "bestfit": (History.Trace, "best fit"),
+    "spread": (History.Trace, "spread"),
+}
+"""What is known of the workload, and the words of the table, by policy."""
+FIRST_SEED, SEEDS, PODS = 42, 3, 20_000
+HEAD = (
+    "| load | policy | held % | fragmented % | wait p50 | p95 | p99 | mean | waited % | waiting at end | GPUs |\n"
+    "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
+)
+
+
+def jobs(seeds: int, pods: int) -> list[SimulationJob]:
+    """Return the jobs in the order of the table."""
+    trace = os.environ.get("GPU_USHER_TRACE")
+    return [
+        SimulationJob(Path(trace) if trace else None, NODES, workload, policy, FIRST_SEED + number, Options(
+            history, all_pods=True, over_time=OverTime(share, pods)))
+        for workload in WORKLOADS
+        for share in LOADS
+        for policy, (history, _) in POLICIES.items()
+        for number in range(seeds)
+    ]  # fmt: skip
+
+
+def report(runs: Sequence[OverTimeRun], origin: str, pods: int) -> Iterator[str]:
+    """Yield the lines of the table."""
+    seeds = len({run.seed for run in runs})
+    yield "# Pods that come and go\n"
+    yield f"`make bench-churn` wrote this: {origin}, {pods} arrivals (Poisson), of which the first third warms up,"
+    yield f"{seeds} seeds, the same pods for every policy. A pod runs for as long as in the trace; at the start GPUs"
+    yield "are held as one finds them after a long time. Load: GPU time asked for, as a share of what there is. Queue:"
+    yield f"{QUEUE_MODEL}."
+    yield "Held, fragmented (F of FGD): % of the GPUs over time. Waits: seconds, of GPU pods; one that still waits"
+    yield "counts with its wait until the end; the last columns are those, and their GPUs. Mean ± deviation."
+    for workload, group in groupby(runs, key=lambda run: run.workload):
+        of_workload = list(group)
+        yield f"\n## {workload}\n\n{HEAD}"
+        yield from _rows(of_workload)
+        yield "\n| load | as it ships, less | held %, points | mean wait, s | p99, s |\n|---|---|---:|---:|---:|"
+        yield from _differences(of_workload)
+
+
+def _rows(runs: Sequence[OverTimeRun]) -> Iterator[str]:
+    for row in over_time_rows(runs):
+        cells = [f"{row.load_percent / 100:.1f}", POLICIES[row.policy][1], _cell(row.held_percent, 2)]
+        cells += [_cell(row.fragmented_percent, 2), *(_cell(figure, 0) for figure in row.wait_seconds.values())]
+        cells += [_cell(row.waited_percent, 1), _cell(row.still_waiting, 0), _cell(row.still_waiting_gpus, 0)]
+        yield f"| {' | '.join(cells)} |"
+
+
+def _differences(runs: Sequence[OverTimeRun]) -> Iterator[str]:
+    """Yield the differences to the other policies, seed by seed, with their standard error."""
+    by_key = {(run.load_percent, run.policy, run.seed): run for run in runs}
+    for load_percent in dict.fromkeys(run.load_percent for run in runs):
+        for other in list(POLICIES)[1:]:
+            pairs = [(run, by_key[load_percent, other, run.seed]) for run in runs
+                     if run.policy == "shortlist" and run.load_percent == load_percent]  # fmt: skip
+            columns = (
+                [mean(one.held_percent) - mean(two.held_percent) for one, two in pairs],
+                [one.wait_seconds["mean"] - two.wait_seconds["mean"] for one, two in pairs],
+                [one.wait_seconds["p99"] - two.wait_seconds["p99"] for one, two in pairs],
+            )
+            cells = (f"{mean(values):+.{digits}f}{_error(values, digits)}"
+                     for values, digits in zip(columns, (2, 0, 0), strict=True))  # fmt: skip
+            yield f"| {load_percent / 100:.1f} | {POLICIES[other][1]} | {' | '.join(cells)} |"
+
+
+def _error(values: Sequence[float], digits: int) -> str:
+    return f" ± {stdev(values) / sqrt(len(values)):.{digits}f}" if len(values) > 1 else ""
+
+
+def _cell(figure: Figure, digits: int) -> str:
+    value, deviation = figure
+    return f"{value:.{digits}f}" if deviation is None else f"{value:.{digits}f} ± {deviation:.{digits}f}"
+
+
+def main() -> None:
+    """Make the runs that are missing, and print the table."""
+    given = [int(word) for word in sys.argv[1:]]
+    seeds, pods, processes = [*given, *(SEEDS, PODS, 1)[len(given) :]]
+    wanted = jobs(seeds, pods)
+    runs: dict[object, OverTimeRun] = {}
+    for run in run_batch(wanted, processes, KEPT, lambda _: None):
+        assert isinstance(run, OverTimeRun)
+        runs[run_key(run)] = run
+        print(f"{len(runs)} of {len(wanted)}: {run_key(run)}", file=sys.stderr, flush=True)
+    print("\n".join(report([runs[job_key(job)] for job in wanted], Path(load(wanted[0]).origin).name, pods)))
+
+
+if __name__ == "__main__":
+    main()
