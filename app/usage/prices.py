@@ -20,6 +20,7 @@ FIELDS = {"currency", "products"}
 class Prices:
     """Prices of an hour. `gpus` are by product in normal form, `slices` by product and MIG profile.
 
+    `speeds` compare products: how fast one is beside another, in any unit. Nobody but the operator can say that.
     A slice without a price of its own costs its part of the GPU: the larger of its parts of the memory slices and of
     the compute slices (`geometry`). None is unknown, and never guessed.
     """
@@ -28,6 +29,7 @@ class Prices:
     gpus: Mapping[str, float] = field(default_factory=dict)
     slices: Mapping[tuple[str, str], float] = field(default_factory=dict)
     geometry: Mapping[str, Geometry] = field(default_factory=dict)
+    speeds: Mapping[str, float] = field(default_factory=dict)
 
     def per_hour(self, model: str, profile: str) -> float | None:
         """Give the price of an hour of a GPU, or of a slice of it; `model` is as labels or DCGM write it."""
@@ -57,7 +59,9 @@ def part_of_gpu(geometry: Geometry | None, profile: str) -> float | None:
 
 
 def read_prices(document: Any, geometry: Mapping[str, Geometry], where: str) -> Prices:
-    """Read a document of prices: `currency`, and `products` by label, each a price or a mapping of profiles to prices.
+    """Read a document of prices: `currency`, and `products` by label, each a price, or a mapping.
+
+    The mapping has the price of a whole one (`gpu`), of slices by profile, and the product's `speed` beside others.
 
     Raises BadInput. `where` names the file.
     """
@@ -68,7 +72,7 @@ def read_prices(document: Any, geometry: Mapping[str, Geometry], where: str) -> 
         raise BadInput(f"{where}: currency: wants at most {LONGEST_CURRENCY} characters, such as EUR")
     if not isinstance(products, dict) or not products or len(products) > MOST_PRODUCTS:
         raise BadInput(f"{where}: products: wants 1 to {MOST_PRODUCTS} products with the price of an hour")
-    gpus, slices = {}, {}
+    gpus, slices, speeds = {}, {}, {}
     for name, value in products.items():
         product, inside = product_form(str(name)), f"{where}: products: {str(name)[:60]}"
         rows = value if isinstance(value, dict) else {"gpu": value}
@@ -76,9 +80,13 @@ def read_prices(document: Any, geometry: Mapping[str, Geometry], where: str) -> 
             amount = _price(price, f"{inside}: {str(part)[:20]}")
             if part == "gpu":
                 gpus[product] = amount
+            elif part == "speed":
+                speeds[product] = amount
             else:
                 slices[product, str(part).replace("+", ".")] = amount
-    return Prices(currency, gpus, slices, geometry)
+    if 0 in speeds.values():
+        raise BadInput(f"{where}: speed: got 0, wants a number such as 1 or 2.5")
+    return Prices(currency, gpus, slices, geometry, speeds)
 
 
 def _price(value: Any, where: str) -> float:
