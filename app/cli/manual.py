@@ -262,5 +262,13 @@ MANUAL: Mapping[str, ManualPage] = {
         "pods stay without a slice",
         ("whatif mig", "inventory"),
     ),
+    "advise right-size": ManualPage(
+        "A Prometheus with the metrics of DCGM exporters; --prices, a file. " + FLEET + OR_KUBECTLS + POLICIES,
+        (
+            "gpu-usher advise right-size --demo-fleet weekday",
+            "gpu-usher advise right-size --prometheus http://127.0.0.1:9090 --since 4w --prices prices.yaml",
+        ),
+        see=("usage", "advise mig"),
+    ),
 }
 """Pages by the words of the verb."""

@@ -15,8 +15,7 @@ from rich.table import Table
 
 from app.cli.output import Output, in_words, one_of, show
 from app.cli.progress import show_progress
-from app.cli.source import Kubeconfig, Objects, Snapshots, read_objects_of, state_of
-from app.cluster.files import read_knowledge
+from app.cli.source import Kubeconfig, Snapshots, read_objects_of, state_of
 from app.cluster.state import State
 from app.cluster.usage_history import UsageHistory
 from app.demo.usage import demo_history
@@ -69,10 +68,10 @@ def usage(
     if by not in BYS:
         raise BadInput(f"--by {by[:20]!r}: wants {in_words(BYS)}")
     seconds = read_since(since)
-    knowledge = read_knowledge()
-    costs = read_prices_file(prices, knowledge)
     fleet = read_objects_of(snapshot, kubeconfig, demo_fleet) if snapshot or kubeconfig or demo_fleet else []
-    history = history_of(prometheus, prometheus_token_file, demo_fleet, fleet, seconds, knowledge)
+    state = state_of(fleet)
+    costs = read_prices_file(prices, state.knowledge)
+    history = history_of(prometheus, prometheus_token_file, demo_fleet, state, seconds)
     owners = owners_of(document for document in fleet if document.get("kind") == "Pod")
     report = usage_report(history, By(by), owners, costs)
     show(report, output, lambda console: _show(console, report))
@@ -107,24 +106,19 @@ def read_prices_file(path: Path | None, knowledge: Knowledge) -> Prices:
 
 
 def history_of(
-    prometheus: str | None,
-    token_file: Path | None,
-    demo: str | None,
-    fleet: Objects,
-    seconds: int,
-    knowledge: Knowledge,
+    prometheus: str | None, token_file: Path | None, demo: str | None, state: State, seconds: int
 ) -> History:
-    """Read the history of a Prometheus, or make up that of a sample fleet, with shared GPUs marked.
+    """Read the history of a Prometheus, or make up that of a sample fleet, with the shared GPUs of `state` marked.
 
     Raises BadInput without either, SourceError.
     """
     if not (prometheus or demo):
-        raise BadInput("usage: wants --prometheus, where DCGM's metrics are, or --demo")
-    state = state_of(fleet)
+        raise BadInput("got no --prometheus, wants one with DCGM's metrics, or --demo")
     end = now().timestamp()
     if not prometheus:
         usages = {name: state.usage_on(name) for name in state.nodes}
         return demo_history(state.nodes, usages, end, seconds)
+    knowledge = state.knowledge
     source = UsageHistory(prometheus, knowledge.dcgm, knowledge.usage_metrics, token_file)
     with show_progress(f"asking {source.origin}"):
         history = asyncio.run(_read(source, end, seconds))

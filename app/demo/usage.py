@@ -6,12 +6,13 @@ from zlib import crc32
 
 from app.knowledge.mig_profiles import profile_of
 from app.kube.gpu_usage import GPUUsage
+from app.nodes.label_keys import PRODUCT
 from app.nodes.model import SHARES, Node
 from app.usage.history import MINUTE, History, Hold, Window
 
 WINDOW_SECONDS = 1800
 IDLE_HOURS = 9
-SHAPES = ("busy", "idle", "small", "unknown")
+SHAPES = ("busy", "small", "idle", "small", "busy", "unknown")
 """What a pod does, chosen by a checksum of its name."""
 MEMORY_MIB = 16_384
 """The memory of a GPU whose labels do not say it."""
@@ -41,7 +42,7 @@ def _holds(node: Node, usages: tuple[GPUUsage, ...], count: int) -> Iterator[Hol
                     gpu=f"GPU-{node.name}-{index}",
                     instance=str(index) if profile else "",
                     profile=profile,
-                    model=node.node_class.product or "",
+                    model=node.labels.get(PRODUCT, "").removesuffix("-SHARED"),
                     shared=node.node_class.unit(resource) in SHARES,
                     windows=tuple(_windows(usage.name, node, count)),
                 )
@@ -49,7 +50,7 @@ def _holds(node: Node, usages: tuple[GPUUsage, ...], count: int) -> Iterator[Hol
 
 
 def _windows(name: str, node: Node, count: int) -> Iterator[Window]:
-    shape = SHAPES[crc32(name.encode()) % len(SHAPES)]
+    shape = SHAPES[(crc32(name.encode()) >> 8) % len(SHAPES)]
     minutes, memory = WINDOW_SECONDS / MINUTE, node.node_class.memory_mib or MEMORY_MIB
     idle_from = count - IDLE_HOURS * 3600 // WINDOW_SECONDS
     for index in range(count):

@@ -155,6 +155,7 @@ COMMANDS: dict[str, Make] = {
     "whatif-mig": lambda _: [["whatif", "mig", "--layout", layout, "--demo-fleet", "mixed"] for layout in ("all-1g.10gb", "all-disabled")],  # noqa: E501
     "whatif-node-template": lambda folder: [["whatif", "node-template", "-f", _pod_file(folder)]],
     "advise-mig": _each_fleet("advise", "mig"),
+    "advise-right-size": _each_fleet("advise", "right-size"),
     "usage": _each_fleet("usage", "--by", "owner"),
     "certs-issue": lambda folder: [["certs", "issue", "--certs", str(folder)]],
     "certs-show": lambda folder: [
