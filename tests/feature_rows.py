@@ -183,6 +183,13 @@ STACK = {
     "S15": "Nodes of eight joined GPUs, an NVL72 rack and an edge fleet are among the sample fleets.",
 }
 
+USE = {
+    "F160": "`usage` shows how the GPUs that pods hold were used over time, and what is unknown stays unknown.",
+    "F161": "With the operator's prices, `usage` and `advise right-size` show money.",
+    "F162": "`advise right-size` proposes the smallest slice, share or product that would have carried a workload's "
+    "peak, proven on the engine.",
+    "F163": "Who holds an idle GPU is told where a pod waits for it: by `explain` and `doctor`.",
+}
 GROUPS: Mapping[str, Mapping[str, str]] = {
     "Admission": ADMISSION,
     "Filter": FILTER,
@@ -198,6 +205,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "Deployment": DEPLOYMENT,
     "Scale and simulation": SCALE,
     "The stack around it": STACK,
+    "Use over time": USE,
 }
 
 MISSING: Mapping[str, str] = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpu-usher advise`: finds a MIG layout for pods that wait for slices, and the fewest moves that free a node."""
+"""`gpu-usher advise`: finds MIG layouts for pods that wait, the fewest moves that free a node, and right sizes."""
 
 from typing import Annotated
 
@@ -13,7 +13,9 @@ from app.cli.help import Verb, VerbGroup
 from app.cli.names import names_of
 from app.cli.output import Output, one_of, show
 from app.cli.progress import show_progress
+from app.cli.right_size import find_right_sizes, show_right_sizes
 from app.cli.source import DemoFleet, Kubeconfig, Policies, Snapshots, policies_in, read_objects_of, state_of
+from app.cli.usage import PricesFile, PrometheusURL, Since, TokenFile, history_of, read_prices_file, read_since
 from app.cli.whatif import Nodes, gpu_pods, selected
 from app.whatif.advice import Advice, advise_layout
 from app.whatif.repack import MOST_MOVES, Freed
@@ -79,6 +81,37 @@ def repack(
         result = repacked(objects, state, policies_in(objects, policies, state), chosen, Freed(free), most_moves)
     show(result, output, lambda console: show_repack(console, result))
     raise typer.Exit(0 if result.possible else 1)
+
+
+@advice.command("right-size", cls=Verb)
+def right_size(
+    prometheus: PrometheusURL = None,
+    prometheus_token_file: TokenFile = None,
+    since: Since = "7d",
+    prices: PricesFile = None,
+    snapshot: Snapshots = None,
+    kubeconfig: Kubeconfig = None,
+    demo_fleet: DemoFleet = None,
+    policies: Policies = None,
+    output: Output = "text",
+) -> None:
+    """Find the smallest slice, share or product that would have carried each workload's peak, proven on the engine.
+
+    A workload is judged where its use is known for a day and without gaps, and its pods hold one GPU or slice each. The
+    unit must have a fifth more memory and computation than the peak. Computation is the share of multiprocessors in use
+    where DCGM_FI_PROF_SM_ACTIVE is exported; else any moment of full activity counts as the whole GPU. Another product
+    counts only where --prices says the speeds of both. Each patch was tried: admission, the filters and
+    kube-scheduler's checks leave every pod a node. Nothing is written.
+    """
+    seconds = read_since(since)
+    objects = read_objects_of(snapshot, kubeconfig, demo_fleet)
+    state = state_of(objects)
+    costs = read_prices_file(prices, state.knowledge)
+    history = history_of(prometheus, prometheus_token_file, demo_fleet, state, seconds)
+    rules = policies_in(objects, policies, state)
+    with show_progress("trying smaller units"):
+        result = find_right_sizes(objects, state, rules, history, costs)
+    show(result, output, lambda console: show_right_sizes(console, result))
 
 
 def _show(console: Console, result: Advice) -> None:

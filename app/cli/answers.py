@@ -24,6 +24,8 @@ from app.explain.explanation import Explanation
 from app.explain.gpu_inventory import Inventory
 from app.explain.policy_diff import Differences
 from app.schedulerconfig.verify import ConfigurationFinding as ConfigFinding
+from app.usage.right_size import RightSizes
+from app.usage.table import UsageReport
 from app.values.errors import BadInput
 from app.web.api import DryRun
 from app.whatif.advice import Advice
@@ -56,7 +58,9 @@ ANSWERS: Mapping[str, tuple[Any, str]] = {
     "whatif-node-template": (NodeTemplate, "gpu-usher whatif node-template -o json"),
     "advise-mig": (Advice, "gpu-usher advise mig -o json"),
     "advise-repack": (Repack, "gpu-usher advise repack -o json"),
+    "advise-right-size": (RightSizes, "gpu-usher advise right-size -o json"),
     "simulate": (SimulationResult, "gpu-usher simulate -o json"),
+    "usage": (UsageReport, "gpu-usher usage -o json"),
     "certs-issue": (CertificateCheck, "gpu-usher certs issue -o json"),
     "certs-show": (CertificateCheck, "gpu-usher certs show -o json"),
 }

@@ -123,6 +123,17 @@ MANUAL: Mapping[str, ManualPage] = {
         "a line decides otherwise",
         ("diff", "serve"),
     ),
+    "usage": ManualPage(
+        "A Prometheus with the metrics of DCGM exporters, by range queries of limited size; with --snapshot or "
+        "--kubeconfig also a fleet, for the owners of pods and the nodes that share GPUs; --prices, a file. Or a "
+        "sample fleet with a made-up history (--demo). Writes nothing.",
+        (
+            "gpu-usher usage --demo --by product",
+            "gpu-usher usage --prometheus http://127.0.0.1:9090 --by owner --since 4w",
+            "gpu-usher usage --prometheus http://127.0.0.1:9090 --prices prices.yaml -o json",
+        ),
+        see=("inventory", "doctor"),
+    ),
     "lint": ManualPage(
         "The *.yaml of a directory and of cases/ below it; the shipped ones without one.",
         ("gpu-usher lint policies/", "gpu-usher lint"),
@@ -250,6 +261,14 @@ MANUAL: Mapping[str, ManualPage] = {
         ),
         "pods stay without a slice",
         ("whatif mig", "inventory"),
+    ),
+    "advise right-size": ManualPage(
+        "A Prometheus with the metrics of DCGM exporters; --prices, a file. " + FLEET + OR_KUBECTLS + POLICIES,
+        (
+            "gpu-usher advise right-size --demo-fleet weekday",
+            "gpu-usher advise right-size --prometheus http://127.0.0.1:9090 --since 4w --prices prices.yaml",
+        ),
+        see=("usage", "advise mig"),
     ),
 }
 """Pages by the words of the verb."""

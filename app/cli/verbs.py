@@ -20,6 +20,7 @@ VERBS = {
     "diff": "diff:diff",
     "replay": "replay:replay",
     "simulate": "simulate:simulate",
+    "usage": "usage:usage",
     "lint": "lint:lint",
     "test": "policy_tests:run_cases",
     "schema": "json_schema:schema",

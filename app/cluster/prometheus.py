@@ -61,26 +61,31 @@ class Prometheus:
 
         Raises SourceError.
         """
-        headers = await asyncio.to_thread(self._credentials)
+        headers = await asyncio.to_thread(read_credentials, self._token_file)
         body = await self._client.get(
             self.origin + "/api/v1/query", ANSWER_BYTES, ANSWER_SECONDS, {"query": self._query}, headers
         )
         return await asyncio.to_thread(read_answer, body, self._dcgm)
 
-    def _credentials(self) -> dict[str, str]:
-        if self._token_file is None:
-            return {}
-        try:
-            token = self._token_file.read_text("ascii").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise SourceError(f"{self._token_file}: {error}") from error
-        if not token.isprintable():
-            raise SourceError(f"{self._token_file}: wants one line with a token")
-        return {"Authorization": f"Bearer {token}"}
-
     async def close(self) -> None:
         """Close the connections."""
         await self._client.close()
+
+
+def read_credentials(token_file: Path | None) -> dict[str, str]:
+    """Read the bearer token for a Prometheus, as the headers of a request; none without a file.
+
+    Raises SourceError.
+    """
+    if token_file is None:
+        return {}
+    try:
+        token = token_file.read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SourceError(f"{token_file}: {error}") from error
+    if not token.isprintable():
+        raise SourceError(f"{token_file}: wants one line with a token")
+    return {"Authorization": f"Bearer {token}"}
 
 
 def query(dcgm: DCGM, fresh_seconds: int) -> str:

@@ -51,10 +51,12 @@ def request_other_resource(near_miss: NearMiss) -> Iterator[Edit]:
             enough = amount <= min(free, 1 if changes_kind else free)
             if enough and other != resource and other.partition("/")[0] == domain:
                 text = f"ask for {other} instead of {resource}"
-                yield Edit("ask-another", text, 35 + changes_kind, _replace_resource(resource, other))
+                yield Edit("ask-another", text, 35 + changes_kind, replace_resource(resource, other))
 
 
-def _replace_resource(resource: str, other: str) -> Callable[[Document], None]:
+def replace_resource(resource: str, other: str) -> Callable[[Document], None]:
+    """Return an edit of the Pod that asks for as many units of another resource."""
+
     def rename(pod: Document) -> None:
         for container in containers_of(pod):
             for amounts in (container.get("resources") or {}).values():

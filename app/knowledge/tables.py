@@ -18,6 +18,7 @@ from app.knowledge.override import overlay
 from app.knowledge.pod_failures import PodFailure, load_pod_failures
 from app.knowledge.products import Products, load_products
 from app.knowledge.toolkit_env import ToolkitEnv, load_toolkit_env
+from app.knowledge.usage_metrics import UsageMetrics, load_usage_metrics
 from app.knowledge.xids import XID, load_xids
 from app.values.errors import BadInput, KnowledgeError
 
@@ -33,6 +34,7 @@ FILES = (
     "dcgm.yaml",
     "toolkit_env.yaml",
     "pod_failures.yaml",
+    "usage_metrics.yaml",
 )
 
 
@@ -56,6 +58,7 @@ class Knowledge:
     dcgm: DCGM
     toolkit_env: ToolkitEnv
     pod_failures: tuple[PodFailure, ...]
+    usage_metrics: UsageMetrics
 
 
 def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = None) -> Knowledge:
@@ -87,6 +90,7 @@ def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = Non
             dcgm=load_dcgm(documents["dcgm.yaml"]),
             toolkit_env=load_toolkit_env(documents["toolkit_env.yaml"]["variables"]),
             pod_failures=load_pod_failures(documents["pod_failures.yaml"]["pod_failures"]),
+            usage_metrics=load_usage_metrics(documents["usage_metrics.yaml"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError, BadInput) as error:
         raise KnowledgeError(f"fact tables: {type(error).__name__}: {error}") from error

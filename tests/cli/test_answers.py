@@ -159,6 +159,8 @@ COMMANDS: dict[str, Make] = {
     "whatif-node-template": lambda folder: [["whatif", "node-template", "-f", _pod_file(folder)]],
     "advise-mig": _each_fleet("advise", "mig"),
     "advise-repack": _each_fleet("advise", "repack", "--free", "places"),
+    "advise-right-size": _each_fleet("advise", "right-size"),
+    "usage": _each_fleet("usage", "--by", "owner"),
     "certs-issue": lambda folder: [["certs", "issue", "--certs", str(folder)]],
     "certs-show": lambda folder: [
         ["certs", "issue", "--certs", str(folder)],

@@ -31,6 +31,7 @@ EXAMPLES = [(name, example) for name, page in MANUAL.items() for example in page
 ELSEWHERE = (
     "--kubeconfig",
     "--url",
+    "--prometheus",
     "--trace",
     "gpu-usher serve",
     "gpu-usher demo",

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpu-usher usage`: shows how the GPUs that pods hold were used over time, and what that cost."""
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import yaml
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from app.cli.output import Output, in_words, one_of, show
+from app.cli.progress import show_progress
+from app.cli.source import Kubeconfig, Snapshots, read_objects_of, state_of
+from app.cluster.state import State
+from app.cluster.usage_history import UsageHistory
+from app.demo.usage import demo_history
+from app.knowledge.tables import Knowledge
+from app.nodes.model import SHARES
+from app.telemetry.clock import now
+from app.usage.history import History, with_sharing
+from app.usage.owners import owners_of
+from app.usage.prices import NO_PRICES, Prices, read_prices
+from app.usage.table import By, UsageReport, UsageRow, usage_report
+from app.values.durations import parse_seconds
+from app.values.errors import BadInput
+
+SINCE = re.compile(r"(\d{1,3})([dw])", re.ASCII)
+UNITS = {"d": 86_400, "w": 7 * 86_400}
+SHORTEST, LONGEST = 3600, 92 * 86_400
+"""Seconds of a history: four windows, and three months, which few keep."""
+ROWS_SHOWN = 40
+LARGEST_FILE = 1 << 20
+"""Bytes of a file of prices."""
+BYS = tuple(by.value for by in By)
+
+PrometheusURL = Annotated[str | None, typer.Option("--prometheus", help="A Prometheus with DCGM's metrics of pods.")]
+TokenFile = Annotated[Path | None, typer.Option("--prometheus-token-file", help="A file with a bearer token for it.")]
+Since = Annotated[str, typer.Option("--since", help="How far back to look, such as 12h, 7d or 4w.")]
+DemoUsage = Annotated[
+    str | None, typer.Option("--demo-fleet", help="A sample fleet with a made-up history; --demo is the default one.")
+]
+PricesFile = Annotated[Path | None, typer.Option("--prices", help="YAML: currency, and products with hourly prices.")]
+
+
+def usage(
+    prometheus: PrometheusURL = None,
+    prometheus_token_file: TokenFile = None,
+    by: Annotated[str, one_of(*BYS, names=("--by",), prefix="What the rows are: ")] = "namespace",
+    since: Since = "7d",
+    prices: PricesFile = None,
+    snapshot: Snapshots = None,
+    kubeconfig: Kubeconfig = None,
+    demo_fleet: DemoUsage = None,
+    output: Output = "text",
+) -> None:
+    """Show how the GPUs that pods hold were used: hours held, active share, memory peak, idle now and for how long.
+
+    Held is the time in which the DCGM exporter named the pod as the holder. Whole GPUs, MIG slices and shared GPUs are
+    rows of their own. What is not known is shown as unknown and never as idle: a share is of the time in which it was
+    known, and a GPU is idle only where the last hours are known without a gap. What several pods use at once is not
+    divided among them. With a fleet, its owners and its shared nodes are taken from there.
+    """
+    if by not in BYS:
+        raise BadInput(f"--by {by[:20]!r}: wants {in_words(BYS)}")
+    seconds = read_since(since)
+    fleet = read_objects_of(snapshot, kubeconfig, demo_fleet) if snapshot or kubeconfig or demo_fleet else []
+    state = state_of(fleet)
+    costs = read_prices_file(prices, state.knowledge)
+    history = history_of(prometheus, prometheus_token_file, demo_fleet, state, seconds)
+    owners = owners_of(document for document in fleet if document.get("kind") == "Pod")
+    report = usage_report(history, By(by), owners, costs)
+    show(report, output, lambda console: _show(console, report))
+
+
+def read_since(text: str) -> int:
+    """Read how far back to look, in seconds.
+
+    Raises BadInput.
+    """
+    match = SINCE.fullmatch(text)
+    seconds = int(match[1]) * UNITS[match[2]] if match else parse_seconds(text)
+    if seconds is None or not SHORTEST <= seconds <= LONGEST:
+        raise BadInput(f"--since {text[:20]!r}: wants 1h to 92d, such as 12h, 7d or 4w")
+    return int(seconds)
+
+
+def read_prices_file(path: Path | None, knowledge: Knowledge) -> Prices:
+    """Read the file of prices; no prices without one.
+
+    Raises BadInput.
+    """
+    if path is None:
+        return NO_PRICES
+    try:
+        text = path.read_text("utf-8")
+        if len(text) > LARGEST_FILE:
+            raise BadInput(f"{path}: more than {LARGEST_FILE} bytes")
+        return read_prices(yaml.safe_load(text), knowledge.geometry, str(path))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        raise BadInput(f"{path}: {str(error)[:200]}: wants YAML with the prices of products") from error
+
+
+def history_of(
+    prometheus: str | None, token_file: Path | None, demo: str | None, state: State, seconds: int
+) -> History:
+    """Read the history of a Prometheus, or make up that of a sample fleet, with the shared GPUs of `state` marked.
+
+    Raises BadInput without either, SourceError.
+    """
+    if not (prometheus or demo):
+        raise BadInput("got no --prometheus, wants one with DCGM's metrics, or --demo")
+    end = now().timestamp()
+    if not prometheus:
+        usages = {name: state.usage_on(name) for name in state.nodes}
+        return demo_history(state.nodes, usages, end, seconds)
+    knowledge = state.knowledge
+    source = UsageHistory(prometheus, knowledge.dcgm, knowledge.usage_metrics, token_file)
+    with show_progress(f"asking {source.origin}"):
+        history = asyncio.run(_read(source, end, seconds))
+    return with_sharing(history, shared_nodes(state))
+
+
+async def _read(source: UsageHistory, end: float, seconds: int) -> History:
+    try:
+        return await source.read(end, seconds)
+    finally:
+        await source.close()
+
+
+def shared_nodes(state: State) -> frozenset[str]:
+    """Name the nodes on which pods share whole GPUs."""
+    return frozenset(name for name, node in state.nodes.items() if node.node_class.sharing in SHARES)
+
+
+def _show(console: Console, report: UsageReport) -> None:
+    hours = (report.end - report.start) / 3600
+    console.print(f"[bold]{hours:.0f} hours[/], in windows of {report.window_seconds // 60} minutes")
+    for problem in report.problems:
+        console.print(f"[yellow]{escape(problem)}[/]")
+    if not report.rows:
+        console.print("no pod was seen on a GPU: are DCGM's metrics there, with the labels of pods?")
+        return
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), header_style="bold")
+    money = report.currency is not None
+    names = ("held h", "active", "known", "memory peak", "now", "idle", "idle for")
+    table.add_column(report.by, overflow="fold")
+    table.add_column("unit")
+    for name in (*names, *((f"cost {report.currency}".strip(), "of it idle") if money else ())):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in report.rows[:ROWS_SHOWN]:
+        table.add_row(escape(row.of), row.unit, *_cells(row), *(_money(row) if money else ()))
+    console.print(table)
+    if len(report.rows) > ROWS_SHOWN:
+        console.print(f"and {len(report.rows) - ROWS_SHOWN} more rows; -o json has all")
+
+
+def _cells(row: UsageRow) -> tuple[str, ...]:
+    shared = row.unit == "shared GPU"
+    unknown = "not divisible" if shared else "unknown"
+    return (
+        f"{row.held_hours:,.1f}",
+        unknown if row.active_share is None else f"{row.active_share:.1%}",
+        f"{row.known_share:.0%}",
+        unknown if row.memory_peak_mib is None else f"{row.memory_peak_mib / 1024:,.1f} GiB",
+        str(row.held_now),
+        str(row.idle_now),
+        "" if row.idle_hours is None else f"{row.idle_hours:,.1f} h",
+    )
+
+
+def _money(row: UsageRow) -> tuple[str, str]:
+    cells = ("unknown" if amount is None else f"{amount:,.2f}" for amount in (row.cost, row.idle_cost))
+    cost, idle = cells
+    return cost, idle

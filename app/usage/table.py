@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of use: GPU-hours held, active share, memory peak and idleness, by namespace, workload, product or node."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from app.usage.history import IDLE_BELOW, History, Hold, held_now, idle_seconds
+from app.usage.owners import owner_by_name
+from app.usage.prices import NO_PRICES, Prices
+
+
+class Unit(Enum):
+    """What was held. Hours of different units are never added up."""
+
+    GPU = "GPU"
+    Slice = "MIG slice"
+    Share = "shared GPU"
+    """A GPU, or a slice, that several pods use at once. Its activity and memory belong to all of them together."""
+
+
+class By(Enum):
+    """What the rows of the table are."""
+
+    Namespace = "namespace"
+    Owner = "owner"
+    Product = "product"
+    Node = "node"
+    Pod = "pod"
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRow:
+    """The use of one kind of unit by one namespace, workload, product, node or pod.
+
+    `held_hours` are hours of units. `known_share` is the part of them in which activity was known, and `active_share`
+    the mean activity in that part; it is None where nothing was known, and for shared GPUs, where no one can say whose
+    activity it is. `memory_peak_mib` is the most memory that one unit had in use, None as above. `held_now` are the
+    units held at the end, and `idle_now` those of them that are idle for certain, the longest for `idle_hours`.
+    `unseen_hours` are hours between two sightings of a pod on its GPU in which neither was seen. `cost` is the price of
+    the hours held, and `idle_cost` that of the hours without activity; None where the price or the activity is unknown.
+    """
+
+    of: str
+    unit: str
+    pods: int
+    held_hours: float
+    known_share: float
+    active_share: float | None
+    memory_peak_mib: int | None
+    held_now: int
+    idle_now: int
+    idle_hours: float | None
+    unseen_hours: float
+    cost: float | None = None
+    idle_cost: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UsageReport:
+    """The table of use. `start` and `end` are seconds since the epoch; `problems` say what could not be read."""
+
+    start: float
+    end: float
+    window_seconds: int
+    by: str
+    currency: str | None
+    rows: tuple[UsageRow, ...]
+    problems: tuple[str, ...]
+
+
+def usage_report(
+    history: History,
+    by: By,
+    owners: Mapping[str, str] | None = None,
+    prices: Prices = NO_PRICES,
+    below: float = IDLE_BELOW,
+) -> UsageReport:
+    """Make the table of a history, whose shared GPUs are marked (`with_sharing`); the rows with most hours come first.
+
+    `owners` are the workloads of pods by namespace/name; for others their names say it. `below` is the activity up to
+    which a unit counts as idle.
+    """
+    key_of = _key_of(by, owners or {})
+    groups: dict[tuple[Unit, str], list[Hold]] = {}
+    for hold in history.holds:
+        groups.setdefault((unit_of(hold), key_of(hold)), []).append(hold)
+    idle = idle_by_hold(history, below)
+    rows = (_row(key, unit, holds, history, idle, prices) for (unit, key), holds in groups.items())
+    return UsageReport(
+        start=history.start,
+        end=history.end,
+        window_seconds=history.window_seconds,
+        by=by.value,
+        currency=prices.currency,
+        rows=tuple(sorted(rows, key=lambda row: (-row.held_hours, row.of, row.unit))),
+        problems=history.problems,
+    )
+
+
+def unit_of(hold: Hold) -> Unit:
+    """Give what was held."""
+    if hold.shared:
+        return Unit.Share
+    return Unit.Slice if hold.instance or hold.profile else Unit.GPU
+
+
+def product_of(hold: Hold) -> str:
+    """Name the product, with the profile of a MIG slice."""
+    model = hold.model or "unknown product"
+    return f"{model} {hold.profile}" if hold.profile else model
+
+
+def _key_of(by: By, owners: Mapping[str, str]) -> Callable[[Hold], str]:
+    def owner(hold: Hold) -> str:
+        pod = f"{hold.namespace}/{hold.pod}"
+        return owners.get(pod) or f"{hold.namespace}/{owner_by_name(hold.pod)}"
+
+    keys: Mapping[By, Callable[[Hold], str]] = {
+        By.Namespace: lambda hold: hold.namespace,
+        By.Owner: owner,
+        By.Product: product_of,
+        By.Node: lambda hold: hold.node or "unknown node",
+        By.Pod: lambda hold: f"{hold.namespace}/{hold.pod}",
+    }
+    return keys[by]
+
+
+def idle_by_hold(history: History, below: float = IDLE_BELOW) -> Mapping[int, float]:
+    """Give for each hold, by its position, how many seconds its unit has been idle for certain until the end.
+
+    A shared GPU without activity is idle for all pods that share it; one with activity is so for none, since nobody can
+    say whose it is.
+    """
+    sharers: dict[tuple[str, str], list[Hold]] = {}
+    for hold in history.holds:
+        if hold.shared:
+            sharers.setdefault(hold.device, []).append(hold)
+    idle = {}
+    for position, hold in enumerate(history.holds):
+        if held_now(hold, history):
+            own = idle_seconds([hold], history, below)
+            idle[position] = min(own, *(idle_of(other, history, below) for other in sharers.get(hold.device, [hold])))
+    return idle
+
+
+def idle_of(hold: Hold, history: History, below: float) -> float:
+    """Give for how long a sharer does not contradict idleness: for ever, if it holds the GPU no more."""
+    return idle_seconds([hold], history, below) if held_now(hold, history) else float("inf")
+
+
+def _row(
+    key: str, unit: Unit, holds: Sequence[Hold], history: History, idle: Mapping[int, float], prices: Prices
+) -> UsageRow:
+    held = _sum(window.held for hold in holds for window in hold.windows)
+    known = _sum(min(window.known, window.held) for hold in holds for window in hold.windows)
+    active = _sum(window.active for hold in holds for window in hold.windows)
+    measured = _sum(window.known for hold in holds for window in hold.windows)
+    shared = unit is Unit.Share
+    members = set(map(id, holds))
+    idle_now = [seconds for position, seconds in idle.items() if id(history.holds[position]) in members and seconds > 0]
+    share = None if shared or not measured else active / measured
+    cost, idle_cost = _costs(holds, share is not None, prices)
+    return UsageRow(
+        of=key,
+        unit=unit.value,
+        pods=len({(hold.namespace, hold.pod) for hold in holds}),
+        held_hours=held / 60,
+        known_share=known / held if held else 0.0,
+        active_share=share,
+        memory_peak_mib=None if shared else _memory_peak(holds),
+        held_now=sum(held_now(hold, history) for hold in holds),
+        idle_now=len(idle_now),
+        idle_hours=max(idle_now) / 3600 if idle_now else None,
+        unseen_hours=_sum(_unseen(hold, history) for hold in holds) / 60,
+        cost=cost,
+        idle_cost=idle_cost,
+    )
+
+
+def _memory_peak(holds: Iterable[Hold]) -> int | None:
+    peaks = [window.memory_mib for hold in holds for window in hold.windows if window.memory_mib is not None]
+    return round(max(peaks)) if peaks else None
+
+
+def _unseen(hold: Hold, history: History) -> float:
+    """Count the minutes between the first and the last sighting in windows in which the hold was not seen at all."""
+    if not hold.windows:
+        return 0.0
+    between = hold.windows[-1].number - hold.windows[0].number + 1
+    return float((between - len(hold.windows)) * history.minutes)
+
+
+def _costs(holds: Sequence[Hold], known: bool, prices: Prices) -> tuple[float | None, float | None]:
+    """Give what the hours held cost, and those without activity; None where a price or the activity is unknown."""
+    cost = idle_cost = 0.0
+    for hold in holds:
+        price = prices.per_hour(hold.model, hold.profile)
+        if price is None:
+            return None, None
+        cost += price * _sum(window.held for window in hold.windows) / 60
+        idle_cost += price * _sum(window.known - window.active for window in hold.windows) / 60
+    return cost, idle_cost if known else None
+
+
+def _sum(values: Iterable[float]) -> float:
+    return float(sum(values))

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A made week of DCGM metrics in a real Prometheus: the figures equal those of an independent slow calculation."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+
+import pytest
+from typer.testing import CliRunner
+
+import app.cli.usage
+from app.cli.main import app as usher_app
+from app.cluster.usage_history import UsageHistory
+from app.usage.history import History, with_sharing
+from app.usage.table import By, UsageRow, usage_report
+from app.values.errors import SourceError
+from tests.builders import knowledge
+from tests.prometheus import Running, find_prometheus, prometheus, promtool
+from tests.usage.made_week import END, HOURS, START, Truth, made_week, openmetrics, truths
+
+WINDOW = 900
+IDLE = {"vision/ablation-a": 9, "nlp/idle-with-a-gap": 6, "nb/notebook": 3, "share/claim-a": 12, "share/claim-b": 12}
+"""Hours for which GPUs are idle at the end of the week, by pod, as the series were made."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    program = find_prometheus()
+    if isinstance(program, str):
+        pytest.skip(program)
+    folder = tmp_path_factory.mktemp("week")
+    with (folder / "week.om").open("w", encoding="utf-8") as file:
+        file.writelines(openmetrics(made_week()))
+    assert promtool("tsdb", "create-blocks-from", "openmetrics", str(folder / "week.om"), str(folder / "data")) == ""
+    with prometheus(program, folder, "[]") as running:
+        yield running
+
+
+def read(url: str, seconds: float, end: float = END + 60) -> History:
+    async def run() -> History:
+        source = UsageHistory(url, knowledge().dcgm, knowledge().usage_metrics)
+        try:
+            return await source.read(end, seconds)
+        finally:
+            await source.close()
+
+    return with_sharing(asyncio.run(run()))
+
+
+@pytest.fixture(scope="module")
+def history(server: Running) -> History:
+    return read(server.url, HOURS * 3600)
+
+
+@pytest.fixture(scope="module")
+def truth() -> list[Truth]:
+    return list(truths(made_week()))
+
+
+def rows(history: History, by: By = By.Pod) -> dict[tuple[str, str], UsageRow]:
+    return {(row.of, row.unit): row for row in usage_report(history, by).rows}
+
+
+def test_figures_of_every_pod_equal_the_slow_calculation(history: History, truth: list[Truth]) -> None:
+    """F160: GPU-hours held, known and active share, memory peak, of whole GPUs, MIG slices and shared GPUs."""
+    by_pod = {row.of: row for row in usage_report(history, By.Pod).rows}
+    assert (history.window_seconds, len(truth)) == (WINDOW, len(by_pod))
+    for one in truth:
+        row, held = by_pod[one.pod], sum(one.held)
+        known = [share for share in one.activity if share is not None]
+        assert row.held_hours == pytest.approx(held / 60, abs=0.02), one.pod
+        assert row.known_share == pytest.approx(len(known) / held, abs=0.001), one.pod
+        mean = sum(known) / len(known) if known and not one.shared else None
+        assert row.active_share == (None if mean is None else pytest.approx(mean, abs=0.002)), one.pod
+        assert row.memory_peak_mib == (None if one.shared or one.memory is None else round(one.memory)), one.pod
+
+
+def test_only_what_is_idle_for_certain_is_idle_and_for_as_long_as_it_is(history: History) -> None:
+    """F160: gaps, values that are none, stale exporters and absent metrics make no GPU idle that may have worked."""
+    by_pod = {row.of: row for row in usage_report(history, By.Pod).rows}
+    assert {of: row.idle_hours for of, row in by_pod.items() if row.idle_now} == {
+        pod: pytest.approx(hours, abs=0.5) for pod, hours in IDLE.items()
+    }
+    assert all((row.idle_hours or 0) <= IDLE.get(of, 0) for of, row in by_pod.items())
+
+
+def test_what_cannot_be_known_is_unknown(history: History) -> None:
+    """F160: no figure stands for what was not seen, or is of several pods together."""
+    by_pod = {row.of: row for row in usage_report(history, By.Pod).rows}
+    assert by_pod["nlp/no-activity"].active_share is None
+    assert by_pod["nlp/no-activity"].known_share == 0
+    assert by_pod["nlp/negative"].active_share is None
+    assert by_pod["nlp/no-number"].known_share == pytest.approx(150 / HOURS, abs=0.001)
+    assert {by_pod[f"share/{name}"].unit for name in ("one", "two", "claim-a", "claim-b")} == {"shared GPU"}
+    assert by_pod["vision/train-0"].unseen_hours == pytest.approx(1.75, abs=0.26)
+
+
+def test_exporter_and_finished_pods_hold_nothing(history: History) -> None:
+    """F160: the exporter's own pod is the label of a target, and never a holder."""
+    by_pod = {row.of: row for row in usage_report(history, By.Pod).rows}
+    assert not [of for of in by_pod if of.startswith("gpu-operator/")]
+    assert (by_pod["web/old"].held_now, by_pod["vision/train-0"].held_now) == (0, 0)
+
+
+def test_rows_add_up_whatever_they_are(history: History) -> None:
+    """F160: by namespace, owner, product and node."""
+    totals = [sum(row.held_hours for row in usage_report(history, by).rows) for by in By]
+    assert totals == [pytest.approx(totals[0])] * len(By)
+    assert ("nlp/eval", "GPU") in rows(history, By.Owner)
+    assert ("NVIDIA H100 80GB HBM3 1g.10gb", "MIG slice") in rows(history, By.Product)
+    assert rows(history, By.Node)["a100-0", "GPU"].pods == 5
+
+
+def test_long_histories_are_read_in_longer_windows_and_several_answers(
+    server: Running, truth: list[Truth], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F160: the number of points is bounded, and the hours are the same."""
+    monkeypatch.setattr("app.usage.queries.MOST_POINTS", 1700)
+    monkeypatch.setattr("app.usage.queries.POINTS_AT_ONCE", 200)
+    coarse = read(server.url, HOURS * 3600)
+    assert coarse.window_seconds == 7200
+    by_pod = {row.of: row for row in usage_report(coarse, By.Pod).rows}
+    for one in truth:
+        assert by_pod[one.pod].held_hours == pytest.approx(sum(one.held) / 60, abs=0.02), one.pod
+        assert (by_pod[one.pod].idle_hours or 0) <= IDLE.get(one.pod, 0)
+    monkeypatch.setattr("app.usage.queries.MOST_SERIES", 10)
+    with pytest.raises(SourceError, match="wants at most 10: ask for less time"):
+        read(server.url, HOURS * 3600)
+
+
+def test_prometheus_without_the_metrics_gives_an_empty_history(server: Running) -> None:
+    """F160: before the week there was nothing."""
+    assert read(server.url, 7 * 86_400, START - 30 * 86_400).holds == ()
+
+
+def test_command_prints_the_table(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F160, F82."""
+    import datetime as dt
+
+    monkeypatch.setattr(app.cli.usage, "now", lambda: dt.datetime.fromtimestamp(END + 60, dt.UTC))
+    words = ["usage", "--prometheus", server.url, "--by", "namespace"]
+    text = CliRunner().invoke(usher_app, words).stdout
+    answer = json.loads(CliRunner().invoke(usher_app, [*words, "-o", "json"]).stdout)
+    assert "168 hours, in windows of 15 minutes" in text
+    assert "not divisible" in text
+    assert {row["of"] for row in answer["rows"]} == {"vision", "nlp", "nb", "share", "web"}
