@@ -34,7 +34,7 @@ class Templates:
         return "\n".join(self._head()) + "\n" + "".join(self._documents(version))
 
     def _head(self) -> Iterator[str]:
-        yield f"# Made by `gpu-usher export claim-templates` of gpu-usher {__version__}: {len(self.by_key)} templates."
+        yield f"# Made by `gpu-usher export claim-templates` of gpu-usher {__version__}; templates: {len(self.by_key)}."
         if self.without:
             yield "# These stay as they are:"
         for reason, names in sorted(self.without.items()):

@@ -74,7 +74,7 @@ def test_stdout_is_the_object_that_kubectl_takes_and_stderr_tells_what_was_done(
     assert service == other
     assert single["spec"]["runtimeClassName"] == "nvidia"
     assert "Deployment default/d: patched" in result.stderr
-    assert "done: main: nvidia.com/gpu limits set to 2 as in requests" in result.stderr
+    assert "  done: main: nvidia.com/gpu limits set to 2 as in requests" in result.stderr
 
 
 def test_denied_object_is_not_printed_and_fails(tmp_path: Path) -> None:

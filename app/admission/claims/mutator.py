@@ -28,7 +28,7 @@ def convert_to_claims(review: ReviewedPod) -> Iterator[PodChange]:
         problem = f"{NOT_CONVERTED}{outcome.reasons[0]}"
         yield PodChange((), problem, problem)
     elif not review.context.has_template(outcome.template):
-        problem = f"no claim: ResourceClaimTemplate {outcome.name} is missing here"
+        problem = f"not done: no ResourceClaimTemplate {outcome.name} here"
         yield PodChange((), problem, f"{problem}: {REMEDY}")
     else:
         names = " and ".join(outcome.resources)
