@@ -23,7 +23,7 @@ from app.nodes.model import Node
 from app.policy.compiled import PolicySet
 from app.values.errors import BadInput
 from app.whatif.movable_pods import controller_of, read_budgets, why_kept
-from app.whatif.repack import Freed, Method, Repack, Repacking
+from app.whatif.repack import Freed, Method, Repack, Repacking, WaitingSeat
 from app.whatif.repack_search import RepackPod
 
 FREED = tuple(freed.value for freed in Freed)
@@ -127,10 +127,7 @@ def show_repack(console: Console, result: Repack) -> None:
         if move.cordon:
             console.print(f"   [yellow]cordon meanwhile, as the engine prefers: {escape(names_of(move.cordon))}[/]")
     for seat in result.waiting:
-        where = f"runs on {seat.node} after step {seat.after}" if seat.after else f"has room now on {seat.node}"
-        console.print(
-            escape(f"{seat.pod}: {where if seat.node else 'no place found'}"), style="" if seat.node else "yellow"
-        )
+        console.print(escape(_where(seat, result.most_moves)), style="" if seat.node else "yellow")
     _show_result(console, result)
     for held_node in result.held[:MOST_SHOWN]:
         console.print(
@@ -140,6 +137,12 @@ def show_repack(console: Console, result: Repack) -> None:
         console.print(
             "[dim]no PodDisruptionBudget was seen: add poddisruptionbudgets to a snapshot if there are any[/]"
         )
+
+
+def _where(seat: WaitingSeat, most_moves: int) -> str:
+    if not seat.node:
+        return f"{seat.pod}: no place found with at most {most_moves} moves in all"
+    return f"{seat.pod}: {f'runs on {seat.node} after step {seat.after}' if seat.after else f'has room on {seat.node}'}"
 
 
 def _show_result(console: Console, result: Repack) -> None:

@@ -91,14 +91,15 @@ class Twin:
         for waiting in sorted(self.waiting.values(), key=key):
             self.attempt(waiting[0], end)
 
-    def figures(self) -> tuple[float, float, int]:
+    def figures(self) -> tuple[float, float, int, int]:
         nodes = self.simulation.fleet.nodes.values()
         lost = sum(
             unusable_milli(self.measure, node.node_class.product, node.free_cpu_milli, node.free.gpus or ())
             for node in nodes
         )
         held = self.trace.capacity_milli - sum(sum(node.free.gpus or ()) for node in nodes)
-        return held, lost, sum(waiting[0].task.gpus > 0 for waiting in self.waiting.values())
+        tasks = [waiting[0].task for waiting in self.waiting.values()]
+        return held, lost, sum(task.gpus > 0 for task in tasks), sum(task.milli for task in tasks)
 
 
 def twin_play(policy: str, load: float, pods: int, seed: int, trace: Trace) -> dict[str, Any]:
@@ -109,7 +110,7 @@ def twin_play(policy: str, load: float, pods: int, seed: int, trace: Trace) -> d
     for number, pod in enumerate(running):
         twin.learn(running[number:])
         twin.attempt(pod, 0.0)
-    history: list[tuple[float, tuple[float, float, int]]] = [(0.0, twin.figures())]
+    history: list[tuple[float, tuple[float, float, int, int]]] = [(0.0, twin.figures())]
     for pod in arriving:
         while (
             twin.bound and (first := min((end, number) for number, (end, *_) in twin.bound.items()))[0] <= pod.arrives
@@ -122,7 +123,7 @@ def twin_play(policy: str, load: float, pods: int, seed: int, trace: Trace) -> d
 
     def average(column: int, percent: bool) -> float:
         area = 0.0
-        for (now, figures), (after, _) in pairwise([*history, (inf, (0.0, 0.0, 0))]):
+        for (now, figures), (after, _) in pairwise([*history, (inf, (0.0, 0.0, 0, 0))]):
             area += figures[column] * max(0.0, min(after, end) - max(now, begin))
         return area / (end - begin) * (100 / trace.capacity_milli if percent else 1)
 
@@ -135,6 +136,7 @@ def twin_play(policy: str, load: float, pods: int, seed: int, trace: Trace) -> d
         "mean": mean(waits),
         "p95": percentile(waits, 95),
         "still": twin.figures()[2],
+        "gpus": average(3, False) / 1000,
         "pods": len(waits),
     }
 
@@ -154,6 +156,7 @@ def test_run_is_that_of_the_slow_twin(policy: str, load: float, seed: int) -> No
         "mean": result.wait_seconds["mean"],
         "p95": result.wait_seconds["p95"],
         "still": result.still_waiting,
+        "gpus": mean(result.waiting_gpus),
         "pods": result.pods,
     }
     assert figures == pytest.approx(expected, abs=2e-3)
