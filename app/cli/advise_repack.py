@@ -62,7 +62,8 @@ def repacked(
         return plan.free_unit(freed, {name: [name] for name in fleet.nodes()}, chosen)
     domains: dict[str, list[str]] = {}
     for name in fleet.nodes():
-        domains.setdefault(state.nodes[name].clique or name, []).append(name)
+        if clique := state.nodes[name].clique:
+            domains.setdefault(clique, []).append(name)
     cliques = list(dict.fromkeys(state.nodes[name].clique for name in chosen if state.nodes[name].clique))
     if not cliques:
         raise BadInput(

@@ -2,8 +2,8 @@
 """The fewest moves of pods that free a whole node, an NVLink domain, or places for the pods that wait.
 
 A move is the restart of a pod on another node. It is advice: nothing is moved. Pods move one at a time, each when the
-one before it runs again, and onto no node that is without GPU pods (nor into such a domain), since nothing would be
-gained. Of equally many moves those of fewer GPUs are preferred.
+one before it runs again. A node is not freed by filling an empty one, nor an NVLink domain by filling an empty domain.
+Of equally many moves those of fewer GPUs are preferred.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -137,7 +137,10 @@ class Repacking:
         self._method = Method.Exact
 
     def free_unit(self, freed: Freed, units: Mapping[str, Sequence[str]], chosen: Iterable[str]) -> Repack:
-        """Free one of the `chosen` units. `units` are the nodes of every unit of the fleet, by its name."""
+        """Free one of the `chosen` units. `units` are the nodes of every unit of the fleet, by its name.
+
+        Pods may also move to nodes that belong to no unit.
+        """
         on: dict[str, list[RepackPod]] = {}
         for pod in self._pods.values():
             on.setdefault(pod.node, []).append(pod)

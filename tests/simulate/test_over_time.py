@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs over time against a slow twin, their figures by hand, and the pods that are drawn."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -24,7 +25,7 @@ from app.simulate.over_time_table import over_time_rows
 from app.simulate.policies import POLICIES, BenchmarkPolicy, read_policy
 from app.simulate.run import History, Learning, Options, Simulation
 from app.simulate.scheduling_queue import backoff_seconds
-from app.simulate.simulated_cluster import Binding
+from app.simulate.simulated_cluster import Binding, SimulatedCluster
 from app.simulate.synthetic import synthetic
 from app.simulate.trace import Machine, Task, Trace
 from app.values.errors import BadInput
@@ -166,6 +167,27 @@ def test_run_is_that_of_the_slow_twin(policy: str, load: float, seed: int) -> No
 def test_run_repeats_itself(policy: BenchmarkPolicy) -> None:
     """F52: a run is decided by its seed."""
     assert play(policy.name, 1.0) == play(policy.name, 1.0) != play(policy.name, 1.0, seed=2)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=60))
+def test_what_leaves_gives_back_the_very_gpus_that_it_held(events: list[tuple[int, bool]]) -> None:
+    """F52: no GPU holds more than a GPU, and a cluster that is empty again is as it was."""
+    fleet = SimulatedCluster((Machine("a", 8000, 8192, 4, T4),), knowledge())
+    held: list[tuple[Binding, Task]] = []
+    for kind, comes in [*events, *[(0, False)] * len(events)]:
+        task = (WHOLE, TWO, SHARE, replace(SHARE, gpu_milli=700))[kind]
+        free = fleet.nodes["a"].free.gpus or ()
+        if comes and sum(milli >= task.gpu_milli for milli in free) >= task.gpus:
+            held.append((fleet.bind(0, task), task))
+        elif not comes and held:
+            fleet.release(*held.pop(kind % len(held)))
+        by_gpu = Counter(dict.fromkeys(range(4), 0))
+        for binding, of in held:
+            by_gpu.update(dict.fromkeys(binding.gpus, of.gpu_milli))
+        assert fleet.nodes["a"].free.gpus == tuple(sorted((1000 - used for used in by_gpu.values()), reverse=True))
+        assert max(by_gpu.values()) <= 1000
+
+    assert (fleet.cpu, fleet.memory, held) == ([8000], [8192], [])
 
 
 def by_hand(*seconds: int, tasks: tuple[Task, ...]) -> Trace:

@@ -51,7 +51,7 @@ EVENTS = st.lists(
 
 
 OVERTAKING = [
-    *[(0.0, True, 5)] * 2,
+    *[(0.0, True, 3)] * 2,
     *[(1.0, False, 1)] * 5,
     (0.5, True, 5),
     *[(2.5, False, 1)] * 6,

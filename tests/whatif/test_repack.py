@@ -141,10 +141,13 @@ class BruteForce:
             return self._places()
         used = {self.unit[where] for where in self.start.values()}
         fewest: list[int] = []
-        for unit in used:
-            if self.puzzle["free"] == "domain" and not any(f"{unit}/" in key for key in self.puzzle["nodes"]):
-                continue
-            closed = {node for node in self.capacity if self.unit[node] not in used or self.unit[node] == unit}
+        units = {
+            self.unit[key.rpartition("/")[2]]
+            for key in self.puzzle["nodes"]
+            if self.puzzle["free"] == "node" or "/" in key
+        }
+        for unit in used & units:
+            closed = {node for node, its in self.unit.items() if its == unit or its in units - used}
             reached = self.positions(self.start, closed, 10**9, MOST_MOVES)
             fewest += [moves for moves, at in reached if unit not in {self.unit[where] for where in at.values()}][:1]
         return min(fewest, default=None)
