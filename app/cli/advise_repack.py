@@ -81,7 +81,7 @@ def _unfinished(objects: Objects) -> Iterator[dict[str, Any]]:
 
 
 def _name(document: Mapping[str, Any]) -> str:
-    return f"{document['metadata'].get('namespace') or 'default'}/{document['metadata']['name']}"
+    return f"{document['metadata'].get('namespace') or 'default'}/{document['metadata'].get('name')}"
 
 
 def _gpu_pods(objects: Objects, state: State, policies: PolicySet) -> Iterator[RepackPod]:
@@ -128,7 +128,9 @@ def show_repack(console: Console, result: Repack) -> None:
         if move.cordon:
             console.print(f"   [yellow]cordon meanwhile, as the engine prefers: {escape(names_of(move.cordon))}[/]")
     for seat in result.waiting:
-        console.print(escape(_where(seat, result.most_moves)), style="" if seat.node else "yellow")
+        console.print(
+            escape(_where(seat, min(result.most_moves, result.most_extra))), style="" if seat.node else "yellow"
+        )
     _show_result(console, result)
     for held_node in result.held[:MOST_SHOWN]:
         console.print(
@@ -142,7 +144,7 @@ def show_repack(console: Console, result: Repack) -> None:
 
 def _where(seat: WaitingSeat, most_moves: int) -> str:
     if not seat.node:
-        return f"{seat.pod}: no place found with at most {most_moves} moves in all"
+        return f"{seat.pod}: no place found with at most {most_moves} moves"
     return f"{seat.pod}: {f'runs on {seat.node} after step {seat.after}' if seat.after else f'has room on {seat.node}'}"
 
 
@@ -151,7 +153,8 @@ def _show_result(console: Console, result: Repack) -> None:
         what = f"NVLink domain {result.domain}: " if result.domain else ""
         console.print(f"[bold]free then[/]: {escape(what + names_of(result.nodes))}; cordon it before the first step")
     elif result.freed is not Freed.Places:
-        console.print(f"[yellow]no {result.freed.value} can be freed with at most {result.most_moves} moves[/]")
+        limit = f"{result.most_moves} moves, {result.most_extra} of them to make room for others"
+        console.print(f"[yellow]no {result.freed.value} can be freed with at most {limit}[/]")
     if result.moves:
         memory = "" if result.memory_mib is None else f", {result.memory_mib / 1024:.0f} GiB of GPU memory"
         console.print(f"costs: {result.restarts} pods restarted, which hold {result.gpus} GPUs or slices{memory}")

@@ -15,7 +15,7 @@ from app.cli.main import app
 from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.values.errors import BadInput
-from app.whatif import repack_search
+from app.whatif import repack, repack_search
 from app.whatif.repack import MOST_MOVES, Freed, Method
 from tests.builders import knowledge, shipped
 from tests.whatif.repack_fleets import (
@@ -74,6 +74,17 @@ def test_any_small_fleet_takes_as_few_moves_as_brute_force_finds(puzzle: Puzzle)
 
     assert (plan.restarts if plan.possible else None) == fewest
     check_plan(puzzle, plan)
+
+
+def test_plan_is_not_called_exact_where_chains_of_fewer_moves_were_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F64: nobody may make room for others here, so that b and its one pod were not tried with two moves."""
+    monkeypatch.setattr(repack, "MOST_EXTRA", 0)
+    pods = {"x": ["a", 1], "y": ["a", 1], "w": ["a", 1], "z": ["b", 5, {"only": ["b"]}], "k": ["c", 5, KEPT]}
+
+    plan = planned({"nodes": {"a": 8, "b": 8, "c": 8}, "pods": pods, "free": "node"})
+
+    assert (plan.nodes, plan.restarts, plan.method) == (("a",), 3, Method.Greedy)
+    check_plan({"nodes": {"a": 8, "b": 8, "c": 8}, "pods": pods, "free": "node"}, plan)
 
 
 @pytest.mark.parametrize("guard", GUARDS)
