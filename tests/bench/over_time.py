@@ -20,6 +20,7 @@ from app.simulate.over_time_pods import OverTime
 from app.simulate.over_time_table import Figure, over_time_rows
 from app.simulate.run import History, Options
 from app.simulate.synthetic import NODES
+from app.simulate.trace import Trace
 
 KEPT = Path("build/churn.jsonl")
 LOADS = {"default": (0.8, 0.9, 0.95, 1.0, 1.1), "gpuspec33": (0.9, 0.95, 1.0)}
@@ -56,7 +57,7 @@ def report(runs: Sequence[OverTimeRun], origin: str, pods: int) -> Iterator[str]
     """Yield the lines of the table."""
     seeds = len({run.seed for run in runs})
     yield "# Pods that come and go\n"
-    yield f"`make bench-churn` wrote this: {origin}, {pods} arrivals (Poisson), of which the first third warms up,"
+    yield f"`make bench-churn` wrote this: {origin}; {pods:,} arrivals (Poisson), of which the first third warms up;"
     yield f"{seeds} seeds, the same pods for every policy. A pod runs for as long as in the trace; at the start GPUs"
     yield "are held as one finds them after a long time. Load: GPU time asked for, as a share of what there is. Queue:"
     yield f"{QUEUE_MODEL}."
@@ -119,6 +120,13 @@ def _cell(figure: Figure, digits: int) -> str:
     return f"{value:.{digits}f}" if deviation is None else f"{value:.{digits}f} ± {deviation:.{digits}f}"
 
 
+def origin_of(trace: Trace) -> str:
+    """Say what was played, without the place where the trace lies."""
+    gpus = sum(machine.gpus for machine in trace.machines)
+    source = trace.origin if trace.origin.startswith("synthetic") else "the public openb trace"
+    return f"{source}, {len(trace.machines):,} nodes, {gpus:,} GPUs"
+
+
 def main() -> None:
     """Make the runs that are missing, and print the table."""
     given = [int(word) for word in sys.argv[1:4]]
@@ -129,7 +137,7 @@ def main() -> None:
         assert isinstance(run, OverTimeRun)
         runs[run_key(run)] = run
         print(f"{len(runs)} of {len(wanted)}: {run_key(run)}", file=sys.stderr, flush=True)
-    print("\n".join(report([runs[job_key(job)] for job in wanted], Path(load(wanted[0]).origin).name, pods)))
+    print("\n".join(report([runs[job_key(job)] for job in wanted], origin_of(load(wanted[0])), pods)))
 
 
 if __name__ == "__main__":
