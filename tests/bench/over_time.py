@@ -23,7 +23,7 @@ from app.simulate.synthetic import NODES
 from app.simulate.trace import Trace
 
 KEPT = Path("build/churn.jsonl")
-LOADS = {"default": (0.8, 0.9, 0.95, 1.0, 1.1), "gpuspec33": (0.9, 0.95, 1.0)}
+LOADS = {"default": (0.8, 0.9, 0.95, 1.0, 1.1), "gpuspec33": (0.9, 0.95)}
 """By workload; the others of the published trace do not say how long a pod runs."""
 POLICIES = {
     "shortlist": (History.Online, "**as it ships**"),
