@@ -23,7 +23,7 @@ from app.nodes.model import Node
 from app.policy.compiled import PolicySet
 from app.values.errors import BadInput
 from app.whatif.movable_pods import controller_of, read_budgets, why_kept
-from app.whatif.repack import Freed, Method, Repack, Repacking
+from app.whatif.repack import Freed, Method, Repack, Repacking, WaitingSeat
 from app.whatif.repack_search import RepackPod
 
 FREED = tuple(freed.value for freed in Freed)
@@ -62,7 +62,8 @@ def repacked(
         return plan.free_unit(freed, {name: [name] for name in fleet.nodes()}, chosen)
     domains: dict[str, list[str]] = {}
     for name in fleet.nodes():
-        domains.setdefault(state.nodes[name].clique or name, []).append(name)
+        if clique := state.nodes[name].clique:
+            domains.setdefault(clique, []).append(name)
     cliques = list(dict.fromkeys(state.nodes[name].clique for name in chosen if state.nodes[name].clique))
     if not cliques:
         raise BadInput(
@@ -80,7 +81,7 @@ def _unfinished(objects: Objects) -> Iterator[dict[str, Any]]:
 
 
 def _name(document: Mapping[str, Any]) -> str:
-    return f"{document['metadata'].get('namespace') or 'default'}/{document['metadata']['name']}"
+    return f"{document['metadata'].get('namespace') or 'default'}/{document['metadata'].get('name')}"
 
 
 def _gpu_pods(objects: Objects, state: State, policies: PolicySet) -> Iterator[RepackPod]:
@@ -127,9 +128,8 @@ def show_repack(console: Console, result: Repack) -> None:
         if move.cordon:
             console.print(f"   [yellow]cordon meanwhile, as the engine prefers: {escape(names_of(move.cordon))}[/]")
     for seat in result.waiting:
-        where = f"runs on {seat.node} after step {seat.after}" if seat.after else f"has room now on {seat.node}"
         console.print(
-            escape(f"{seat.pod}: {where if seat.node else 'no place found'}"), style="" if seat.node else "yellow"
+            escape(_where(seat, min(result.most_moves, result.most_extra))), style="" if seat.node else "yellow"
         )
     _show_result(console, result)
     for held_node in result.held[:MOST_SHOWN]:
@@ -142,12 +142,19 @@ def show_repack(console: Console, result: Repack) -> None:
         )
 
 
+def _where(seat: WaitingSeat, most_moves: int) -> str:
+    if not seat.node:
+        return f"{seat.pod}: no place found with at most {most_moves} moves"
+    return f"{seat.pod}: {f'runs on {seat.node} after step {seat.after}' if seat.after else f'has room on {seat.node}'}"
+
+
 def _show_result(console: Console, result: Repack) -> None:
     if result.nodes:
         what = f"NVLink domain {result.domain}: " if result.domain else ""
         console.print(f"[bold]free then[/]: {escape(what + names_of(result.nodes))}; cordon it before the first step")
     elif result.freed is not Freed.Places:
-        console.print(f"[yellow]no {result.freed.value} can be freed with at most {result.most_moves} moves[/]")
+        limit = f"{result.most_moves} moves, {result.most_extra} of them to make room for others"
+        console.print(f"[yellow]no {result.freed.value} can be freed with at most {limit}[/]")
     if result.moves:
         memory = "" if result.memory_mib is None else f", {result.memory_mib / 1024:.0f} GiB of GPU memory"
         console.print(f"costs: {result.restarts} pods restarted, which hold {result.gpus} GPUs or slices{memory}")

@@ -80,6 +80,7 @@ MANUAL: Mapping[str, ManualPage] = {
             "gpu-usher simulate --trace traces/ --workload default,gpuspec33 --seeds 42-51 --processes 0",
             "gpu-usher simulate --nodes 40 --policies shipped,spread --seeds 1-3",
             "gpu-usher simulate --nodes 40 --policies Fragmentation=5+Packing=1,fgd --history online -o json",
+            "gpu-usher simulate --nodes 40 --load 0.9,1 --pods 500 --policies shortlist,bestfit --history online",
         ),
         see=("whatif driver", "inventory"),
     ),
@@ -269,6 +270,19 @@ MANUAL: Mapping[str, ManualPage] = {
             "gpu-usher advise right-size --prometheus http://127.0.0.1:9090 --since 4w --prices prices.yaml",
         ),
         see=("usage", "advise mig"),
+    ),
+    "advise repack": ManualPage(
+        FLEET
+        + " PodDisruptionBudgets and volumes count where they are in it (kubectl get pdb,pv,pvc)."
+        + OR_KUBECTLS
+        + POLICIES,
+        (
+            "gpu-usher advise repack --free places --snapshot now.json",
+            "gpu-usher advise repack --free node --nodes pool=a100 --moves 3 --kubeconfig ~/.kube/config -o json",
+            "gpu-usher advise repack --demo-fleet weekday",
+        ),
+        "nothing of the kind can be freed, or a pod that waits finds no place",
+        ("explain", "advise mig"),
     ),
 }
 """Pages by the words of the verb."""

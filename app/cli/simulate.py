@@ -3,6 +3,7 @@
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -115,17 +116,21 @@ def simulate(
     origin = {load(job).origin for job in jobs}.pop()
     if arrivals is not None:
         jobs = [replace(job, options=replace(options, arrivals=_arrivals(arrivals, job))) for job in jobs]
-    runs = _run_jobs(jobs, processes, keep)
-    result = SimulationResult(
+    result = _result(_run_jobs(jobs, processes, keep), origin, options)
+    show(result, output, lambda console: _show(console, result))
+
+
+def _result(runs: Sequence[AnyRun], origin: str, options: Options) -> SimulationResult:
+    over_time = tuple(run for run in runs if isinstance(run, OverTimeRun))
+    return SimulationResult(
         trace=origin,
-        history=history.value,
-        wire=SCHEDULER_MODEL + PRIORITIZED_PODS[asked],
+        history=options.history.value,
+        wire=SCHEDULER_MODEL + PRIORITIZED_PODS["all" if options.all_pods else "gpu"],
         gpus=GPU_VIEW,
         runs=tuple(run for run in runs if isinstance(run, SimulationRun)),
-        queue=QUEUE_MODEL if load_range else "",
-        over_time=tuple(run for run in runs if isinstance(run, OverTimeRun)),
+        queue=QUEUE_MODEL if over_time else "",
+        over_time=over_time,
     )
-    show(result, output, lambda console: _show(console, result))
 
 
 def read_seeds(text: str) -> list[int]:

@@ -16,17 +16,17 @@ from app.placement.workload import expected_from_classes
 from app.policy.compiled import PolicySet
 from app.policy.expected_demand import ExpectedDemand
 from app.simulate.fgd import popular
-from app.simulate.over_time_figures import DIGITS, PARTS, OverTimeRun, TimeAverages, wait_figures
+from app.simulate.over_time_figures import DIGITS, PARTS, OverTimeRun, TimeAverages, mean_by_kind, wait_figures
 from app.simulate.over_time_pods import OverTime, PlayedPod, draw_pods
 from app.simulate.policies import BenchmarkPolicy
-from app.simulate.run import LESSON, History, Learning, Options, Simulation
+from app.simulate.run import LESSON, History, Learning, Options, Simulation, kind_of
 from app.simulate.scheduling_queue import SchedulingQueue
 from app.simulate.simulated_cluster import Binding
 from app.simulate.trace import Task, Trace
 
 WARM_UP = 3
 """The first of so many parts of the arrivals is not measured."""
-_HELD, _FRAGMENTED, _WAITING = range(3)
+_HELD, _FRAGMENTED, _WAITING, _WAITING_MILLI = range(4)
 
 
 class OverTimeSimulation:
@@ -39,12 +39,14 @@ class OverTimeSimulation:
         self._learning = Learning(simulation.fleet)
         self._queue = SchedulingQueue()
         self._leaving: list[tuple[float, int, Binding, Task]] = []
-        self._averages = TimeAverages(begin, end, 3)
+        self._averages = TimeAverages(begin, end, 4)
         self._measure = popular(expected_of(trace, simulation))
         self._averages.add(0.0, sum(map(self._unusable_milli, simulation.fleet.nodes.values())))
         self._placed = 0
         self.waits: dict[int, float] = {}
         """For how many seconds each GPU pod that arrived while it was measured has waited, by its number."""
+        self._kinds: dict[int, str] = {}
+        """What each of these pods asks for."""
 
     def start(self, running: list[PlayedPod]) -> None:
         """Place the pods that run at the start. What is learnt of them is known before the first is placed."""
@@ -92,9 +94,11 @@ class OverTimeSimulation:
             pods=len(waits),
             waited_percent=round(100 * sum(wait > 0 for wait in waits) / max(1, len(waits)), DIGITS),
             wait_seconds=wait_figures(list(waits)),
+            mean_wait_by_kind=mean_by_kind(self._waits_by_kind()),
             held_percent=percents[0],
             fragmented_percent=percents[1],
             waiting_pods=tuple(round(value, DIGITS) for value in self._averages.averages(_WAITING)),
+            waiting_gpus=tuple(round(milli / WHOLE_MILLI, DIGITS) for milli in self._averages.averages(_WAITING_MILLI)),
             hours=round(hours, DIGITS),
             gpu_hours=round(
                 sum(self._averages.averages(_HELD)) / PARTS / self._trace.capacity_milli * gpus * hours, DIGITS
@@ -103,19 +107,26 @@ class OverTimeSimulation:
             still_waiting_gpus=round(sum(pod.task.milli for pod in waiting) / WHOLE_MILLI, DIGITS),
         )
 
+    def _waits_by_kind(self) -> dict[str, list[float]]:
+        waits: dict[str, list[float]] = {}
+        for number, wait in self.waits.items():
+            waits.setdefault(self._kinds[number], []).append(wait)
+        return waits
+
     def _come(self, pod: PlayedPod, now: float) -> None:
         self._expect()
         if pod.task.gpus and self._begin <= pod.arrives:
             self.waits[pod.number] = 0.0
+            self._kinds[pod.number] = kind_of(pod.task)
         if not self._place(pod, now):
             self._queue.add(pod, now)
-            self._averages.add(0.0, 0.0, float(pod.task.gpus > 0))
+            self._averages.add(0.0, 0.0, float(pod.task.gpus > 0), float(pod.task.milli))
 
     def _leave_queue(self, pod: PlayedPod, now: float) -> None:
         """Place a pod that has waited, on a node that fits."""
         placed = self._place(pod, now)
         assert placed  # the queue has asked
-        self._averages.add(0.0, 0.0, -float(pod.task.gpus > 0))
+        self._averages.add(0.0, 0.0, -float(pod.task.gpus > 0), -float(pod.task.milli))
         if pod.number in self.waits:
             self.waits[pod.number] = now - pod.arrives
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The figures of a run over time: how long pods wait, how many GPUs are held, and how fragmented the rest is."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -19,9 +19,11 @@ class OverTimeRun:
     `load_percent` is the GPU time asked for, in percent of what the GPUs have. `pods` is the number of GPU pods that
     arrived, `waited_percent` the percentage of them that did not start at once. `wait_seconds` has the percentiles p50,
     p95 and p99 and the mean of how long they waited; one that still waits at the end counts with its wait until then.
-    `held_percent`, `fragmented_percent` and `waiting_pods` are averages over each tenth of the time: of the GPUs that
-    pods hold and F in percent of all GPUs, and of the GPU pods that wait. `gpu_hours` were given out, in `hours`.
-    `still_waiting` are GPU pods at the end, and `still_waiting_gpus` the GPUs that they ask for.
+    `mean_wait_by_kind` is the mean by what they ask for: a share, or a number of GPUs. `held_percent`,
+    `fragmented_percent`, `waiting_pods` and `waiting_gpus` are averages over each tenth of the time: of the GPUs that
+    pods hold and F in percent of all GPUs, of the GPU pods that wait, those of the start among them, and of the GPUs
+    that these ask for. `gpu_hours` were given out, in `hours`. `still_waiting` are GPU pods at the end, and
+    `still_waiting_gpus` the GPUs that they ask for.
     """
 
     workload: str
@@ -31,9 +33,11 @@ class OverTimeRun:
     pods: int
     waited_percent: float
     wait_seconds: dict[str, float]
+    mean_wait_by_kind: dict[str, float]
     held_percent: tuple[float, ...]
     fragmented_percent: tuple[float, ...]
     waiting_pods: tuple[float, ...]
+    waiting_gpus: tuple[float, ...]
     hours: float
     gpu_hours: float
     still_waiting: int
@@ -86,3 +90,8 @@ def wait_figures(waits: Sequence[float]) -> dict[str, float]:
     ordered = sorted(waits)
     figures = {f"p{percent}": round(percentile(ordered, percent), DIGITS) for percent in PERCENTILES}
     return {**figures, "mean": round(sum(ordered) / max(1, len(ordered)), DIGITS)}
+
+
+def mean_by_kind(waits: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Return the mean waiting time in seconds by what pods ask for."""
+    return {kind: round(sum(values) / len(values), DIGITS) for kind, values in sorted(waits.items())}

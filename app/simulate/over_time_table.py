@@ -23,6 +23,7 @@ class OverTimeRow:
     fragmented_percent: Figure
     wait_seconds: dict[str, Figure]
     waited_percent: Figure
+    waiting_gpus: Figure
     still_waiting: Figure
     still_waiting_gpus: Figure
 
@@ -50,6 +51,7 @@ def _row(workload: str, load_percent: float, policy: str, runs: list[OverTimeRun
         figure([mean(run.fragmented_percent) for run in runs]),
         {name: figure([run.wait_seconds[name] for run in runs]) for name in runs[0].wait_seconds},
         figure([run.waited_percent for run in runs]),
+        figure([mean(run.waiting_gpus) for run in runs]),
         figure([run.still_waiting for run in runs]),
         figure([run.still_waiting_gpus for run in runs]),
     )

@@ -10,7 +10,7 @@ from app.cluster.demand_learning import ExpectedDemandCache
 from app.cluster.verdict_cache import VerdictCache, VerdictTable
 from app.cluster.workload_index import Workload
 from app.knowledge.tables import Knowledge
-from app.nodes.model import Node
+from app.nodes.model import WHOLE_MILLI, Node
 from app.placement.ranking import wire_scores
 from app.placement.shortlist import best_in_turn
 from app.placement.unusable_capacity import unusable_milli
@@ -79,6 +79,11 @@ class SimulationRun:
     pods: int
 
 
+def kind_of(task: Task) -> str:
+    """Say what a task asks for: a share, or a number of GPUs."""
+    return f"{task.gpus} GPU" if task.gpu_milli in (0, WHOLE_MILLI) else "share"
+
+
 class RunFigures:
     """The figures of a run, updated at each arrival: GPU requested and allocated so far, and F, each in milli GPU.
 
@@ -97,7 +102,7 @@ class RunFigures:
         """Count an arrival. `bound` is its place; None if it found no node."""
         self._arrived_milli += task.milli
         if bound is None:
-            kind = f"{task.gpus} GPU" if task.gpu_milli in (0, 1000) else "share"
+            kind = kind_of(task)
             self.failed[kind] = self.failed.get(kind, 0) + 1
         else:
             self._allocated_milli += task.milli

@@ -9,7 +9,7 @@ from app.cluster.change_log import ChangeLog
 from app.cluster.free_gpus import FreeGPUs
 from app.demo.gfd import WHOLE_GPU
 from app.knowledge.tables import Knowledge
-from app.nodes.model import WHOLE_MILLI, Node, NodeClass
+from app.nodes.model import WHOLE_MILLI, FreeResources, Node, NodeClass
 from app.nodes.reading import read_node
 from app.placement.workload import free_by_product
 from app.simulate.scheduler import DEFAULT_CPU_MILLI, DEFAULT_MEMORY_MIB, balanced_allocation, least_allocated
@@ -53,14 +53,17 @@ class SimulatedCluster:
         self._allocatable = [(machine.cpu_milli, machine.memory_mib) for machine in machines]
         self._gpus = [[WHOLE_MILLI] * machine.gpus for machine in machines]
         """The free capacity of each GPU in thousandths."""
+        self._free: dict[tuple[NodeClass, tuple[int, ...]], FreeResources] = {}
         self._requested = [(0, 0)] * len(machines)
         """Requested CPU and memory, with defaults for pods that request none."""
         for machine in machines:
             node = read_node(node_document(machine), knowledge)
-            free = replace(node.free, gpus=(WHOLE_MILLI,) * machine.gpus)
             shared = classes.setdefault(node.node_class, node.node_class)
-            self.nodes[machine.name] = replace(node, node_class=shared, free=free, free_cpu_milli=machine.cpu_milli)
-            self.free_gpus.put(self.nodes[machine.name])
+            self.nodes[machine.name] = replace(node, node_class=shared, free_cpu_milli=machine.cpu_milli)
+        for position, name in enumerate(self.names):
+            node = self.nodes[name]
+            self.nodes[name] = node.with_free(self._shared_free(node, position), node.free_cpu_milli)
+            self.free_gpus.put(self.nodes[name])
 
     def free(self) -> Mapping[str, int]:
         """Return the free GPU milli by product."""
@@ -105,10 +108,16 @@ class SimulatedCluster:
             self._gpus[position][index] -= sign * task.gpu_milli
         name = self.names[position]
         node = self.nodes[name]
-        free = tuple(sorted(self._gpus[position], reverse=True))
-        units = {WHOLE_GPU: free.count(WHOLE_MILLI)}
-        after = node.with_free(replace(node.free, units=units, gpus=free), self.cpu[position])
+        after = node.with_free(self._shared_free(node, position), self.cpu[position])
         self.nodes[name] = after
         self.free_gpus.put(after)
         self.changes.note(name)
         return node, after
+
+    def _shared_free(self, node: Node, position: int) -> FreeResources:
+        """Return the free resources of a node, one object for alike nodes, by which verdicts are shared as in State."""
+        gpus = tuple(sorted(self._gpus[position], reverse=True))
+        key = (node.node_class, gpus)
+        if key not in self._free:
+            self._free[key] = replace(node.free, units={WHOLE_GPU: gpus.count(WHOLE_MILLI)}, gpus=gpus)
+        return self._free[key]

@@ -2,8 +2,8 @@
 """The fewest moves of pods that free a whole node, an NVLink domain, or places for the pods that wait.
 
 A move is the restart of a pod on another node. It is advice: nothing is moved. Pods move one at a time, each when the
-one before it runs again, and onto no node that is without GPU pods (nor into such a domain), since nothing would be
-gained. Of equally many moves those of fewer GPUs are preferred.
+one before it runs again. A node is not freed by filling an empty one, nor an NVLink domain by filling an empty domain.
+Of equally many moves those of fewer GPUs are preferred.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -76,7 +76,8 @@ class Repack:
     """A plan. `freed` is what was asked for, `nodes` are those that become free, in the NVLink domain `domain` if any.
 
     `moves` are in order, empty where there is no plan, or where none is needed. `waiting` are the pods that wait, where
-    places were asked for. `method` says whether there may be a plan with fewer moves; `most_moves` was the limit.
+    places were asked for. `method` says whether there may be a plan with fewer moves. `most_moves` was the limit, and
+    `most_extra` that of moves, for one node, domain or pod, which only make room for others.
     `restarts`, `gpus` and `memory_mib` are what it costs: pods, and the GPU units and memory that they hold.
     `held` is what cannot be freed. `budgets_seen` says whether PodDisruptionBudgets were among the objects.
     """
@@ -88,6 +89,7 @@ class Repack:
     waiting: tuple[WaitingSeat, ...]
     method: Method
     most_moves: int
+    most_extra: int
     restarts: int
     gpus: int
     memory_mib: int | None
@@ -137,7 +139,10 @@ class Repacking:
         self._method = Method.Exact
 
     def free_unit(self, freed: Freed, units: Mapping[str, Sequence[str]], chosen: Iterable[str]) -> Repack:
-        """Free one of the `chosen` units. `units` are the nodes of every unit of the fleet, by its name."""
+        """Free one of the `chosen` units. `units` are the nodes of every unit of the fleet, by its name.
+
+        Pods may also move to nodes that belong to no unit.
+        """
         on: dict[str, list[RepackPod]] = {}
         for pod in self._pods.values():
             on.setdefault(pod.node, []).append(pod)
@@ -161,7 +166,8 @@ class Repacking:
     def _free_first(self, units: Sequence[Unit], empty: frozenset[str]) -> Unit | None:
         """Free the unit that takes the fewest moves."""
         for moves in range(1, self._most_moves + 1):
-            exact = not self._search.exhausted
+            untried = any(moves - 1 - len(unit.pods) > MOST_EXTRA for unit in units)
+            exact = not (untried or self._search.exhausted)
             for unit in units:
                 extra = moves - len(unit.pods)
                 if 0 <= extra <= MOST_EXTRA and self._try_unit(unit, extra, empty, greedy=False):
@@ -241,6 +247,7 @@ class Repacking:
             waiting=waiting,
             method=self._method,
             most_moves=self._most_moves,
+            most_extra=MOST_EXTRA,
             restarts=len(self._moves),
             gpus=sum(sum(move.gpus.values()) for move in self._moves),
             memory_mib=sum(known) if len(known) == len(memory) else None,

@@ -8,14 +8,14 @@ first one is of the fewest moves, as long as a pod that leaves a node refuses no
 (`exhausted`); then `greedy` takes the first seat for each pod that there is.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Protocol
 
 MOST_PROOFS = 200_000
-"""Judgements of a pod on a node in all exact searches for a plan, of about 30 µs each; greedy ones have as many again.
-"""
+"""Places that are judged in all exact searches for a plan, in up to 30 µs each; greedy ones have as many again."""
 
 Seats = tuple[tuple[str, str], ...]
 """(pod, node) in the order in which pods are moved."""
@@ -110,12 +110,13 @@ class RepackSearch:
         self._visited = set[tuple[frozenset[str], frozenset[tuple[str, str]]]]()
         order = tuple(sorted(homeless, key=lambda name: (-self._pods[name].gpus, name)))
         try:
-            return next(self._seat(order, (), extra), None)
+            with closing(self._seat(order, (), extra)) as plans:  # which puts the pods back
+                return next(plans, None)
         except Exhausted:
             self.exhausted = self.exhausted or not greedy
             return None
 
-    def _seat(self, homeless: tuple[str, ...], seated: Seats, extra: int) -> Iterator[Seats]:
+    def _seat(self, homeless: tuple[str, ...], seated: Seats, extra: int) -> Generator[Seats, None, None]:
         key = frozenset(homeless), frozenset(seated)
         if key in self._visited:
             return
@@ -159,11 +160,12 @@ class RepackSearch:
         return not pod.kept and pod.priority <= self._highest and name not in self._moved
 
     def _fits_without(self, pod: str, node: str, evicted: tuple[str, ...]) -> bool:
-        if not self._fleet.could_fit(pod, node, evicted):
-            return False
-        self._proofs_left[self._greedy] -= 1
+        could_fit = self._fleet.could_fit(pod, node, evicted)
+        self._proofs_left[self._greedy] -= could_fit or bool(evicted)
         if self._proofs_left[self._greedy] < 0:
             raise Exhausted
+        if not could_fit:
+            return False
         for name in evicted:
             self._fleet.lift(name)
         fits = self._fleet.fits(pod, node)

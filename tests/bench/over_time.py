@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pods that come and go, at four loads, for each policy: `make bench-churn` prints tests/results/churn.md.
+"""Pods that come and go, at several loads, for each policy: `make bench-churn` prints tests/results/churn.md.
 
-`python -m tests.bench.over_time [SEEDS [PODS [PROCESSES]]]`; the trace is that of GPU_USHER_TRACE, or else a synthetic
-one. Finished runs are kept in build/churn.jsonl, and are not made again.
+`python -m tests.bench.over_time [SEEDS [PODS [PROCESSES [WORKLOAD ...]]]]`; the trace is that of GPU_USHER_TRACE, or
+else a synthetic one. Finished runs are kept in build/churn.jsonl, and are not made again.
 """
 
 import os
@@ -20,33 +20,34 @@ from app.simulate.over_time_pods import OverTime
 from app.simulate.over_time_table import Figure, over_time_rows
 from app.simulate.run import History, Options
 from app.simulate.synthetic import NODES
+from app.simulate.trace import Trace
 
 KEPT = Path("build/churn.jsonl")
-WORKLOADS = ("default", "gpuspec33")
-LOADS = (0.8, 0.9, 1.0, 1.1)
+LOADS = {"default": (0.8, 0.9, 0.95, 1.0, 1.1), "gpuspec33": (0.9, 0.95)}
+"""By workload; the others of the published trace do not say how long a pod runs."""
 POLICIES = {
     "shortlist": (History.Online, "**as it ships**"),
-    "shipped": (History.Trace, "prioritize, workload known"),
     "fgd": (History.Trace, "FGD, workload known"),
     "bestfit": (History.Trace, "best fit"),
     "spread": (History.Trace, "spread"),
 }
 """What is known of the workload, and the words of the table, by policy."""
-FIRST_SEED, SEEDS, PODS = 42, 3, 20_000
+FIRST_SEED, SEEDS, PODS = 42, 3, 6_000
 HEAD = (
-    "| load | policy | held % | fragmented % | wait p50 | p95 | p99 | mean | waited % | waiting at end | GPUs |\n"
-    "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
+    "| load | policy | held % | fragmented % | GPUs waited for | wait p50 | p95 | p99 | mean | waiting at the end |\n"
+    "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|"
 )
+KINDS = ("share", "1 GPU", "2 GPU", "4 GPU", "8 GPU")
 
 
-def jobs(seeds: int, pods: int) -> list[SimulationJob]:
+def jobs(seeds: int, pods: int, workloads: Sequence[str]) -> list[SimulationJob]:
     """Return the jobs in the order of the table."""
     trace = os.environ.get("GPU_USHER_TRACE")
     return [
         SimulationJob(Path(trace) if trace else None, NODES, workload, policy, FIRST_SEED + number, Options(
             history, all_pods=True, over_time=OverTime(share, pods)))
-        for workload in WORKLOADS
-        for share in LOADS
+        for workload in workloads
+        for share in LOADS[workload]
         for policy, (history, _) in POLICIES.items()
         for number in range(seeds)
     ]  # fmt: skip
@@ -56,25 +57,30 @@ def report(runs: Sequence[OverTimeRun], origin: str, pods: int) -> Iterator[str]
     """Yield the lines of the table."""
     seeds = len({run.seed for run in runs})
     yield "# Pods that come and go\n"
-    yield f"`make bench-churn` wrote this: {origin}, {pods} arrivals (Poisson), of which the first third warms up,"
+    yield f"`make bench-churn` wrote this: {origin}; {pods:,} arrivals (Poisson), of which the first third warms up;"
     yield f"{seeds} seeds, the same pods for every policy. A pod runs for as long as in the trace; at the start GPUs"
     yield "are held as one finds them after a long time. Load: GPU time asked for, as a share of what there is. Queue:"
     yield f"{QUEUE_MODEL}."
-    yield "Held, fragmented (F of FGD): % of the GPUs over time. Waits: seconds, of GPU pods; one that still waits"
-    yield "counts with its wait until the end; the last columns are those, and their GPUs. Mean ± deviation."
+    yield "Held, fragmented (F of FGD): % of the GPUs over time. GPUs waited for: those that waiting pods ask for, over"
+    yield "time. Waits: seconds, of GPU pods that arrive; one that still waits counts with its wait until the end. The"
+    yield "last column is GPU pods, with those of the start. Mean ± standard deviation over the seeds."
     for workload, group in groupby(runs, key=lambda run: run.workload):
         of_workload = list(group)
         yield f"\n## {workload}\n\n{HEAD}"
         yield from _rows(of_workload)
-        yield "\n| load | as it ships, less | held %, points | mean wait, s | p99, s |\n|---|---|---:|---:|---:|"
+        yield "\nAs it ships, less the other, seed by seed, with the standard error:\n"
+        yield "| load | other | held %, points | GPUs waited for | mean wait, s |\n|---|---|---:|---:|---:|"
         yield from _differences(of_workload)
+        yield f"\nMean wait in seconds by what pods ask for:\n\n| load | policy | {' | '.join(KINDS)} |"
+        yield f"|---|---|{'---:|' * len(KINDS)}"
+        yield from _by_kind(of_workload)
 
 
 def _rows(runs: Sequence[OverTimeRun]) -> Iterator[str]:
     for row in over_time_rows(runs):
-        cells = [f"{row.load_percent / 100:.1f}", POLICIES[row.policy][1], _cell(row.held_percent, 2)]
-        cells += [_cell(row.fragmented_percent, 2), *(_cell(figure, 0) for figure in row.wait_seconds.values())]
-        cells += [_cell(row.waited_percent, 1), _cell(row.still_waiting, 0), _cell(row.still_waiting_gpus, 0)]
+        cells = [f"{row.load_percent / 100:.2f}", POLICIES[row.policy][1], _cell(row.held_percent, 2)]
+        cells += [_cell(row.fragmented_percent, 2), _cell(row.waiting_gpus, 0)]
+        cells += [*(_cell(figure, 0) for figure in row.wait_seconds.values()), _cell(row.still_waiting, 0)]
         yield f"| {' | '.join(cells)} |"
 
 
@@ -87,12 +93,22 @@ def _differences(runs: Sequence[OverTimeRun]) -> Iterator[str]:
                      if run.policy == "shortlist" and run.load_percent == load_percent]  # fmt: skip
             columns = (
                 [mean(one.held_percent) - mean(two.held_percent) for one, two in pairs],
+                [mean(one.waiting_gpus) - mean(two.waiting_gpus) for one, two in pairs],
                 [one.wait_seconds["mean"] - two.wait_seconds["mean"] for one, two in pairs],
-                [one.wait_seconds["p99"] - two.wait_seconds["p99"] for one, two in pairs],
             )
             cells = (f"{mean(values):+.{digits}f}{_error(values, digits)}"
                      for values, digits in zip(columns, (2, 0, 0), strict=True))  # fmt: skip
-            yield f"| {load_percent / 100:.1f} | {POLICIES[other][1]} | {' | '.join(cells)} |"
+            yield f"| {load_percent / 100:.2f} | {POLICIES[other][1]} | {' | '.join(cells)} |"
+
+
+def _by_kind(runs: Sequence[OverTimeRun]) -> Iterator[str]:
+    for (load_percent, policy), group in groupby(runs, key=lambda run: (run.load_percent, run.policy)):
+        of_policy = list(group)
+        waits = ([run.mean_wait_by_kind[kind] for run in of_policy if kind in run.mean_wait_by_kind] for kind in KINDS)
+        cells = (
+            _cell((mean(values), stdev(values) if len(values) > 1 else None), 0) if values else "" for values in waits
+        )
+        yield f"| {load_percent / 100:.2f} | {POLICIES[policy][1]} | {' | '.join(cells)} |"
 
 
 def _error(values: Sequence[float], digits: int) -> str:
@@ -104,17 +120,24 @@ def _cell(figure: Figure, digits: int) -> str:
     return f"{value:.{digits}f}" if deviation is None else f"{value:.{digits}f} ± {deviation:.{digits}f}"
 
 
+def origin_of(trace: Trace) -> str:
+    """Say what was played, without the place where the trace lies."""
+    gpus = sum(machine.gpus for machine in trace.machines)
+    source = trace.origin if trace.origin.startswith("synthetic") else "the public openb trace"
+    return f"{source}, {len(trace.machines):,} nodes, {gpus:,} GPUs"
+
+
 def main() -> None:
     """Make the runs that are missing, and print the table."""
-    given = [int(word) for word in sys.argv[1:]]
+    given = [int(word) for word in sys.argv[1:4]]
     seeds, pods, processes = [*given, *(SEEDS, PODS, 1)[len(given) :]]
-    wanted = jobs(seeds, pods)
+    wanted = jobs(seeds, pods, sys.argv[4:] or list(LOADS))
     runs: dict[object, OverTimeRun] = {}
     for run in run_batch(wanted, processes, KEPT, lambda _: None):
         assert isinstance(run, OverTimeRun)
         runs[run_key(run)] = run
         print(f"{len(runs)} of {len(wanted)}: {run_key(run)}", file=sys.stderr, flush=True)
-    print("\n".join(report([runs[job_key(job)] for job in wanted], Path(load(wanted[0]).origin).name, pods)))
+    print("\n".join(report([runs[job_key(job)] for job in wanted], origin_of(load(wanted[0])), pods)))
 
 
 if __name__ == "__main__":

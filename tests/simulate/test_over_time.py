@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs over time against a slow twin, their figures by hand, and the pods that are drawn."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -24,7 +25,7 @@ from app.simulate.over_time_table import over_time_rows
 from app.simulate.policies import POLICIES, BenchmarkPolicy, read_policy
 from app.simulate.run import History, Learning, Options, Simulation
 from app.simulate.scheduling_queue import backoff_seconds
-from app.simulate.simulated_cluster import Binding
+from app.simulate.simulated_cluster import Binding, SimulatedCluster
 from app.simulate.synthetic import synthetic
 from app.simulate.trace import Machine, Task, Trace
 from app.values.errors import BadInput
@@ -91,14 +92,15 @@ class Twin:
         for waiting in sorted(self.waiting.values(), key=key):
             self.attempt(waiting[0], end)
 
-    def figures(self) -> tuple[float, float, int]:
+    def figures(self) -> tuple[float, float, int, int]:
         nodes = self.simulation.fleet.nodes.values()
         lost = sum(
             unusable_milli(self.measure, node.node_class.product, node.free_cpu_milli, node.free.gpus or ())
             for node in nodes
         )
         held = self.trace.capacity_milli - sum(sum(node.free.gpus or ()) for node in nodes)
-        return held, lost, sum(waiting[0].task.gpus > 0 for waiting in self.waiting.values())
+        tasks = [waiting[0].task for waiting in self.waiting.values()]
+        return held, lost, sum(task.gpus > 0 for task in tasks), sum(task.milli for task in tasks)
 
 
 def twin_play(policy: str, load: float, pods: int, seed: int, trace: Trace) -> dict[str, Any]:
@@ -109,7 +111,7 @@ def twin_play(policy: str, load: float, pods: int, seed: int, trace: Trace) -> d
     for number, pod in enumerate(running):
         twin.learn(running[number:])
         twin.attempt(pod, 0.0)
-    history: list[tuple[float, tuple[float, float, int]]] = [(0.0, twin.figures())]
+    history: list[tuple[float, tuple[float, float, int, int]]] = [(0.0, twin.figures())]
     for pod in arriving:
         while (
             twin.bound and (first := min((end, number) for number, (end, *_) in twin.bound.items()))[0] <= pod.arrives
@@ -122,7 +124,7 @@ def twin_play(policy: str, load: float, pods: int, seed: int, trace: Trace) -> d
 
     def average(column: int, percent: bool) -> float:
         area = 0.0
-        for (now, figures), (after, _) in pairwise([*history, (inf, (0.0, 0.0, 0))]):
+        for (now, figures), (after, _) in pairwise([*history, (inf, (0.0, 0.0, 0, 0))]):
             area += figures[column] * max(0.0, min(after, end) - max(now, begin))
         return area / (end - begin) * (100 / trace.capacity_milli if percent else 1)
 
@@ -135,6 +137,7 @@ def twin_play(policy: str, load: float, pods: int, seed: int, trace: Trace) -> d
         "mean": mean(waits),
         "p95": percentile(waits, 95),
         "still": twin.figures()[2],
+        "gpus": average(3, False) / 1000,
         "pods": len(waits),
     }
 
@@ -154,6 +157,7 @@ def test_run_is_that_of_the_slow_twin(policy: str, load: float, seed: int) -> No
         "mean": result.wait_seconds["mean"],
         "p95": result.wait_seconds["p95"],
         "still": result.still_waiting,
+        "gpus": mean(result.waiting_gpus),
         "pods": result.pods,
     }
     assert figures == pytest.approx(expected, abs=2e-3)
@@ -163,6 +167,27 @@ def test_run_is_that_of_the_slow_twin(policy: str, load: float, seed: int) -> No
 def test_run_repeats_itself(policy: BenchmarkPolicy) -> None:
     """F52: a run is decided by its seed."""
     assert play(policy.name, 1.0) == play(policy.name, 1.0) != play(policy.name, 1.0, seed=2)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=60))
+def test_what_leaves_gives_back_the_very_gpus_that_it_held(events: list[tuple[int, bool]]) -> None:
+    """F52: no GPU holds more than a GPU, and a cluster that is empty again is as it was."""
+    fleet = SimulatedCluster((Machine("a", 8000, 8192, 4, T4),), knowledge())
+    held: list[tuple[Binding, Task]] = []
+    for kind, comes in [*events, *[(0, False)] * len(events)]:
+        task = (WHOLE, TWO, SHARE, replace(SHARE, gpu_milli=700))[kind]
+        free = fleet.nodes["a"].free.gpus or ()
+        if comes and sum(milli >= task.gpu_milli for milli in free) >= task.gpus:
+            held.append((fleet.bind(0, task), task))
+        elif not comes and held:
+            fleet.release(*held.pop(kind % len(held)))
+        by_gpu = Counter(dict.fromkeys(range(4), 0))
+        for binding, of in held:
+            by_gpu.update(dict.fromkeys(binding.gpus, of.gpu_milli))
+        assert fleet.nodes["a"].free.gpus == tuple(sorted((1000 - used for used in by_gpu.values()), reverse=True))
+        assert max(by_gpu.values()) <= 1000
+
+    assert (fleet.cpu, fleet.memory, held) == ([8000], [8192], [])
 
 
 def by_hand(*seconds: int, tasks: tuple[Task, ...]) -> Trace:

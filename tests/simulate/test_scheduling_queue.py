@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from math import floor
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.simulate.over_time_pods import PlayedPod
@@ -50,7 +50,20 @@ EVENTS = st.lists(
 """Seconds since the event before, whether a pod comes or one leaves, and its size."""
 
 
+OVERTAKING = [
+    *[(0.0, True, 3)] * 2,
+    *[(1.0, False, 1)] * 5,
+    (0.5, True, 5),
+    *[(2.5, False, 1)] * 6,
+    (0.5, True, 5),
+    *[(2.5, False, 1)] * 6,
+    *[(1.0, False, 5)] * 4,
+]
+"""Two pods that come late are tried before those that back off longer, and stay before them."""
+
+
 @given(EVENTS)
+@example(OVERTAKING)
 def test_pods_are_tried_in_the_order_of_kube_scheduler(events: list[tuple[float, bool, int]]) -> None:
     """F52: with backoff and renewed timestamps; what is placed, and when, is the same as in the twin."""
     queue, twin = SchedulingQueue(), Twin()
