@@ -205,3 +205,16 @@ def _costs(holds: Sequence[Hold], known: bool, prices: Prices) -> tuple[float | 
 
 def _sum(values: Iterable[float]) -> float:
     return float(sum(values))
+
+
+def idle_pods(history: History, below: float = IDLE_BELOW) -> Mapping[str, float]:
+    """Give for each pod, as namespace/name, how many seconds all its GPUs have been idle for certain until the end.
+
+    Pods with a GPU that works, or of which that is not known, are left out.
+    """
+    seconds: dict[str, float] = {}
+    for position, idle in idle_by_hold(history, below).items():
+        hold = history.holds[position]
+        pod = f"{hold.namespace}/{hold.pod}"
+        seconds[pod] = min(idle, seconds.get(pod, idle))
+    return {pod: idle for pod, idle in seconds.items() if idle > 0}

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.usage import read_prices_file, read_since
+from app.cli.usage import read_prices_file
+from app.cli.usage_history import read_since
 from app.usage.history import History, Hold, Window
 from app.usage.prices import Prices, read_prices
 from app.usage.table import By, UsageRow, usage_report

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from typer.testing import CliRunner
 
-import app.cli.usage
+import app.cli.usage_history
 from app.cli.main import app as usher_app
 from app.cluster.usage_history import UsageHistory
 from app.usage.history import History, with_sharing
@@ -137,7 +137,7 @@ def test_command_prints_the_table(server: Running, monkeypatch: pytest.MonkeyPat
     """F160, F82."""
     import datetime as dt
 
-    monkeypatch.setattr(app.cli.usage, "now", lambda: dt.datetime.fromtimestamp(END + 60, dt.UTC))
+    monkeypatch.setattr(app.cli.usage_history, "now", lambda: dt.datetime.fromtimestamp(END + 60, dt.UTC))
     words = ["usage", "--prometheus", server.url, "--by", "namespace"]
     text = CliRunner().invoke(usher_app, words).stdout
     answer = json.loads(CliRunner().invoke(usher_app, [*words, "-o", "json"]).stdout)
