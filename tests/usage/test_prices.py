@@ -37,7 +37,7 @@ def prices() -> Prices:
     ],
 )
 def test_slice_costs_its_own_price_or_its_part_of_the_gpu(model: str, profile: str, price: float | None) -> None:
-    """F161: 3g.40gb has three of seven compute slices and four of eight memory slices; what has no price is unknown."""
+    """F142: 3g.40gb has three of seven compute slices and four of eight memory slices; what has no price is unknown."""
     assert prices().per_hour(model, profile) == (None if price is None else pytest.approx(price))
 
 
@@ -47,7 +47,7 @@ def row(model: str, *windows: Window) -> UsageRow:
 
 
 def test_table_has_the_money_of_the_hours_held_and_of_those_without_activity() -> None:
-    """F161: half active in the first hour, idle in the second."""
+    """F142: half active in the first hour, idle in the second."""
     used = row("Tesla T4", Window(0, 60, 60, 30.0, 1.0), Window(1, 60, 60, 0.0, 0.0))
     unknown = row("Tesla T4", Window(0, 60))
     unpriced = row("NVIDIA A10", Window(0, 60, 60, 30.0, 1.0))
@@ -63,7 +63,7 @@ def test_table_has_the_money_of_the_hours_held_and_of_those_without_activity() -
      "products: {A: {speed: 0}}", "\x00"],
 )  # fmt: skip
 def test_file_that_holds_no_prices_is_bad_input(text: str, tmp_path: Path) -> None:
-    """F161: the message names the file."""
+    """F142: the message names the file."""
     path = tmp_path / "prices.yaml"
     path.write_text(text, "utf-8")
     with pytest.raises(BadInput, match=r"prices\.yaml"):
@@ -72,12 +72,12 @@ def test_file_that_holds_no_prices_is_bad_input(text: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize(("text", "seconds"), [("7d", 604_800), ("4w", 2_419_200), ("12h", 43_200), ("90m", 5400)])
 def test_since_is_a_duration(text: str, seconds: int) -> None:
-    """F160."""
+    """F141."""
     assert read_since(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "1m", "93d", "-7d", "7", "14w", "9999h", "７d"])
 def test_since_that_is_none_or_out_of_bounds_is_bad_input(text: str) -> None:
-    """F160."""
+    """F141."""
     with pytest.raises(BadInput, match="wants 1h to 92d"):
         read_since(text)

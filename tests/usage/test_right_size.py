@@ -165,7 +165,7 @@ def tried(puzzle: Document, name: str) -> str | None:
 
 @pytest.mark.parametrize("name", PUZZLES)
 def test_proposal_is_the_smallest_unit_of_all_that_there_are(name: str) -> None:
-    """F162: the optimum by brute force, and as the puzzle says it."""
+    """F143: the optimum by brute force, and as the puzzle says it."""
     puzzle = PUZZLES[name]
     result = played(puzzle)
     to = {one.workload: one.to for one in result.proposals}
@@ -198,7 +198,7 @@ def merged(document: Any, patch: Any) -> Any:
 
 @pytest.mark.parametrize("name", PUZZLES)
 def test_patch_makes_a_pod_that_fits(name: str) -> None:
-    """F162: explain says so of the patched pod, once the old one is gone."""
+    """F143: explain says so of the patched pod, once the old one is gone."""
     puzzle = PUZZLES[name]
     for proposal in played(puzzle).proposals:
         _, objects = world(puzzle)
@@ -217,5 +217,5 @@ def workload_of_object(document: Document) -> str:
 
 
 def test_there_are_more_than_twenty_puzzles() -> None:
-    """F162."""
+    """F143."""
     assert len(PUZZLES) > 20

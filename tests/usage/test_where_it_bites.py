@@ -41,7 +41,7 @@ def explained(idle: dict[str, float]) -> Explanation:
 
 
 def test_idle_holder_comes_first_and_is_said_to_be_idle() -> None:
-    """F163: even before one of lower priority; who is not known to be idle is not said to be."""
+    """F144: even before one of lower priority; who is not known to be idle is not said to be."""
     step = explained({"vision/ablation-a": NINE_HOURS}).fixes[0].edits[0]
     without = explained({}).fixes[0].edits[0]
 
@@ -52,7 +52,7 @@ def test_idle_holder_comes_first_and_is_said_to_be_idle() -> None:
 
 
 def test_pod_is_idle_where_all_its_gpus_are() -> None:
-    """F163: for the shortest time of them."""
+    """F144: for the shortest time of them."""
 
     def hold(name: str, gpu: str, first: int, peak: float = 0.0) -> Hold:
         windows = tuple(Window(number, 60, 60, 0.0, peak) for number in range(first, 4))
@@ -67,7 +67,7 @@ def findings(pods: list[Any], idle: dict[str, float] | None = None) -> dict[str,
 
 
 def test_group_that_holds_six_of_eight_and_waits_is_named() -> None:
-    """F163: a whole group, a group that holds nothing, and pods without a group are not."""
+    """F144: a whole group, a group that holds nothing, and pods without a group are not."""
     placed = [named(f"train-{number}", 1, labels=JOB, nodeName=f"n{number // 3}") for number in range(6)]
     waiting = [named(f"train-{number}", 1, labels=JOB) for number in (6, 7)]
     finding = findings([*placed, *waiting])["PartlyPlacedGroup"]
@@ -80,7 +80,7 @@ def test_group_that_holds_six_of_eight_and_waits_is_named() -> None:
 
 
 def test_namespace_that_waits_beside_its_own_idle_gpus_is_named() -> None:
-    """F163: another namespace's idle GPUs, and pods that are gone, say nothing."""
+    """F144: another namespace's idle GPUs, and pods that are gone, say nothing."""
     idle = {"vision/ablation-a": NINE_HOURS, "nlp/other": NINE_HOURS, "vision/gone": NINE_HOURS}
     finding = findings([*HOLDERS, named("waits", 1)], idle)["IdleWhileWaiting"]
 
@@ -92,7 +92,7 @@ def test_namespace_that_waits_beside_its_own_idle_gpus_is_named() -> None:
 
 
 def test_pod_that_the_api_would_refuse_is_passed_over() -> None:
-    """F163."""
+    """F144."""
     broken = named("broken", 1)
     broken["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/gpu": "x"}
     assert findings([broken, *HOLDERS]) == {}
