@@ -187,6 +187,7 @@ USE = {
     "F143": "`advise right-size` proposes the smallest slice, share or product that would have carried a workload's "
     "peak, proven on the engine.",
     "F144": "Who holds an idle GPU is told where a pod waits for it: by `explain` and `doctor`.",
+    "F145": "A policy can warn of, or refuse, pods of a namespace that holds idle GPUs; unknown use never denies.",
 }
 GROUPS: Mapping[str, Mapping[str, str]] = {
     "Admission": ADMISSION,

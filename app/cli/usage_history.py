@@ -10,10 +10,10 @@ from typing import Annotated
 import typer
 
 from app.cli.progress import show_progress
+from app.cluster.idle_polling import shared_nodes
 from app.cluster.state import State
 from app.cluster.usage_history import UsageHistory
 from app.demo.usage import demo_history
-from app.nodes.model import SHARES
 from app.telemetry.clock import now
 from app.usage.history import History, with_sharing
 from app.usage.table import idle_pods
@@ -61,7 +61,7 @@ def history_of(
     source = UsageHistory(prometheus, knowledge.dcgm, knowledge.usage_metrics, token_file)
     with show_progress(f"asking {source.origin}"):
         history = asyncio.run(_read(source, end, seconds))
-    return with_sharing(history, shared_nodes(state))
+    return with_sharing(history, shared_nodes(state.nodes))
 
 
 def idle_of_fleet(prometheus: str | None, token_file: Path | None, state: State) -> Mapping[str, float]:
@@ -77,8 +77,3 @@ async def _read(source: UsageHistory, end: float, seconds: int) -> History:
         return await source.read(end, seconds)
     finally:
         await source.close()
-
-
-def shared_nodes(state: State) -> frozenset[str]:
-    """Name the nodes on which pods share whole GPUs."""
-    return frozenset(name for name, node in state.nodes.items() if node.node_class.sharing in SHARES)
