@@ -2,6 +2,7 @@
 """A made week of DCGM metrics in a real Prometheus: the figures equal those of an independent slow calculation."""
 
 import asyncio
+import datetime as dt
 import json
 from collections.abc import Iterator
 
@@ -10,11 +11,12 @@ from typer.testing import CliRunner
 
 import app.cli.usage_history
 from app.cli.main import app as usher_app
+from app.cluster.idle_polling import IdlePoller
 from app.cluster.usage_history import UsageHistory
 from app.usage.history import History, with_sharing
 from app.usage.table import By, UsageRow, usage_report
 from app.values.errors import SourceError
-from tests.builders import knowledge
+from tests.builders import knowledge, policies, policy
 from tests.prometheus import Running, find_prometheus, prometheus, promtool
 from tests.usage.made_week import END, HOURS, START, Truth, made_week, openmetrics, truths
 
@@ -135,8 +137,6 @@ def test_prometheus_without_the_metrics_gives_an_empty_history(server: Running) 
 
 def test_command_prints_the_table(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """F141, F82."""
-    import datetime as dt
-
     monkeypatch.setattr(app.cli.usage_history, "now", lambda: dt.datetime.fromtimestamp(END + 60, dt.UTC))
     words = ["usage", "--prometheus", server.url, "--by", "namespace"]
     text = CliRunner().invoke(usher_app, words).stdout
@@ -144,3 +144,19 @@ def test_command_prints_the_table(server: Running, monkeypatch: pytest.MonkeyPat
     assert "168 hours, in windows of 15 minutes" in text
     assert "not divisible" in text
     assert {row["of"] for row in answer["rows"]} == {"vision", "nlp", "nb", "share", "web"}
+
+
+def test_policies_ask_for_one_window_of_their_own_length(server: Running) -> None:
+    """F145: idle for four hours, as the longer history has it; three hours of the notebook are too few."""
+
+    async def run() -> dict[str, int]:
+        source = UsageHistory(server.url, knowledge().dcgm, knowledge().usage_metrics)
+        rule = policies(policy("p", "admission: {idle: {after: 4h}}"))
+        poller = IdlePoller(source, lambda: rule, dict, wall=lambda: END + 60.0)
+        try:
+            await poller.poll()
+        finally:
+            await source.close()
+        return {name: poller.count(name, 4 * 3600.0, 0.01) for name in ("vision", "nlp", "nb", "share", "web")}
+
+    assert asyncio.run(run()) == {"vision": 1, "nlp": 1, "nb": 0, "share": 2, "web": 0}
