@@ -17,12 +17,13 @@ from app.cli.usage_history import PrometheusURL, Since, TokenFile, history_of, r
 from app.knowledge.tables import Knowledge
 from app.usage.owners import owners_of
 from app.usage.prices import NO_PRICES, Prices, read_prices
-from app.usage.table import By, UsageReport, UsageRow, usage_report
+from app.usage.table import By, Unit, UsageReport, UsageRow, usage_report
 from app.values.errors import BadInput
 
 ROWS_SHOWN = 40
 LARGEST_FILE = 1 << 20
 """Bytes of a file of prices."""
+SHARED = Unit.Share.value
 BYS = tuple(by.value for by in By)
 
 DemoUsage = Annotated[
@@ -100,8 +101,7 @@ def _show(console: Console, report: UsageReport) -> None:
 
 
 def _cells(row: UsageRow) -> tuple[str, ...]:
-    shared = row.unit == "shared GPU"
-    unknown = "not divisible" if shared else "unknown"
+    unknown = "not divisible" if row.unit == SHARED else "unknown"
     return (
         f"{row.held_hours:,.1f}",
         unknown if row.active_share is None else f"{row.active_share:.1%}",
@@ -114,6 +114,7 @@ def _cells(row: UsageRow) -> tuple[str, ...]:
 
 
 def _money(row: UsageRow) -> tuple[str, str]:
-    cells = ("unknown" if amount is None else f"{amount:,.2f}" for amount in (row.cost, row.idle_cost))
+    unknown = "not divisible" if row.unit == SHARED else "unknown"
+    cells = (unknown if amount is None else f"{amount:,.2f}" for amount in (row.cost, row.idle_cost))
     cost, idle = cells
     return cost, idle

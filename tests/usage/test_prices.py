@@ -7,7 +7,7 @@ import pytest
 
 from app.cli.usage import read_prices_file
 from app.cli.usage_history import read_since
-from app.usage.history import History, Hold, Window
+from app.usage.history import History, Hold, Window, with_sharing
 from app.usage.prices import Prices, read_prices
 from app.usage.table import By, UsageRow, usage_report
 from app.values.errors import BadInput
@@ -54,6 +54,15 @@ def test_table_has_the_money_of_the_hours_held_and_of_those_without_activity() -
     assert [used.cost, used.idle_cost] == pytest.approx([0.7, 0.525])
     assert unknown.cost == pytest.approx(0.35)
     assert [unknown.idle_cost, unpriced.cost, unpriced.idle_cost] == [None, None, None]
+
+
+def test_shared_gpu_has_no_price_that_is_one_pods() -> None:
+    """F142: two pods of one GPU do not cost two GPUs."""
+    windows = (Window(0, 60, 60, 30.0, 1.0),)
+    holds = tuple(Hold("t", name, "n", "GPU-1", "", "", "Tesla T4", False, windows) for name in ("a", "b"))
+    (shared,) = usage_report(with_sharing(History(0, 3600, 3600, holds)), By.Namespace, prices=prices()).rows
+
+    assert (shared.held_hours, shared.cost, shared.idle_cost) == (2.0, None, None)
 
 
 @pytest.mark.parametrize(
