@@ -87,7 +87,7 @@ class IdlePoller:
             for seconds in sorted({limit.seconds for limit in limits})[:MOST_TIMES]:
                 history = await self._source.read(self._wall(), seconds, int(seconds))
                 history = with_sharing(history, shared_nodes(self._nodes()))
-                for below in {limit.below for limit in limits if limit.seconds == seconds}:
+                for below in {limit.below for limit in limits}:  # a pod's policies may each set one of the two
                     counts[seconds, below] = await asyncio.to_thread(idle_by_namespace, history, below)
         except SourceError as error:
             self._note(str(error))

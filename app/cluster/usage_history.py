@@ -49,7 +49,8 @@ class UsageHistory:
         """
         end = end // MINUTE * MINUTE - HALF_MINUTE
         series = await self._count(end, int(seconds))
-        window = window or window_seconds(seconds, series)
+        length = window_seconds(seconds, series)
+        window = window or length
         start = end - max(1, round(seconds / window)) * window
         builder = HistoryBuilder(self._dcgm, self._usage)
         for query in range_queries(self._dcgm, self._usage, window):

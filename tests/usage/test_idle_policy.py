@@ -55,6 +55,13 @@ def test_defaults_are_four_hours_one_percent_and_one_gpu() -> None:
     assert not judged({("team-a", FOUR_HOURS, 0.01): 1}, policies(policy("p", "admission: {idle: {}}"))).allowed
 
 
+def test_time_of_one_policy_and_activity_of_another_are_polled_together() -> None:
+    """F145: each field is that of the highest policy that sets it."""
+    two = policies(policy("a", "priority: 2, admission: {idle: {after: 8h}}"),
+                   policy("b", "priority: 1, admission: {idle: {after: 4h, below: 10}}"))  # fmt: skip
+    assert polled(Source(hold("a", known=480, held=480)), two).count("team-a", 8 * 3600.0, 0.1) == 1
+
+
 class Source:
     """A source with the histories of a test, by their length; None fails."""
 
