@@ -184,11 +184,12 @@ STACK = {
 }
 
 USE = {
-    "F160": "`usage` shows how the GPUs that pods hold were used over time, and what is unknown stays unknown.",
-    "F161": "With the operator's prices, `usage` and `advise right-size` show money.",
-    "F162": "`advise right-size` proposes the smallest slice, share or product that would have carried a workload's "
+    "F141": "`usage` shows how the GPUs that pods hold were used over time, and what is unknown stays unknown.",
+    "F142": "With the operator's prices, `usage` and `advise right-size` show money.",
+    "F143": "`advise right-size` proposes the smallest slice, share or product that would have carried a workload's "
     "peak, proven on the engine.",
-    "F163": "Who holds an idle GPU is told where a pod waits for it: by `explain` and `doctor`.",
+    "F144": "Who holds an idle GPU is told where a pod waits for it: by `explain` and `doctor`.",
+    "F145": "A policy can warn of, or refuse, pods of a namespace that holds idle GPUs; unknown use never denies.",
 }
 GROUPS: Mapping[str, Mapping[str, str]] = {
     "Admission": ADMISSION,

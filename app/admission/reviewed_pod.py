@@ -41,7 +41,9 @@ class ReviewContext:
     before this request. `old_template` is the pod template before an UPDATE, or None. `claimed` returns the devices
     that a pod claims through DRA. `has_template` tells whether a ResourceClaimTemplate is known to exist as it is
     written. `claim_warnings` says what keeps device requests from every device of the cluster; its second argument are
-    the keys of the taints that policies tolerate. `rule` returns the ruling on a pod.
+    the keys of the taints that policies tolerate. `idle_gpus` counts the
+    GPUs of a namespace that are idle for certain, by namespace, seconds and activity as a share of one; 0 where nothing
+    is known. `rule` returns the ruling on a pod.
     """
 
     policies: PolicySet
@@ -53,6 +55,7 @@ class ReviewContext:
     claimed: Callable[[Pod], ClaimedDevices] = lambda _pod: NO_CLAIMED_DEVICES
     has_template: Callable[[Mapping[str, Any]], bool] = lambda _template: False
     claim_warnings: Callable[[tuple[DeviceRequest, ...], Collection[str]], tuple[str, ...]] = lambda *_: ()
+    idle_gpus: Callable[[str, float, float], int] = lambda *_: 0
     rule: Callable[[Pod, Mapping[str, str], PolicySet, Knowledge, ClaimedDevices], Ruling] = ruling_for
 
     def ruling(self, pod: Pod, labels: Mapping[str, str]) -> Ruling:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 
 from app.admission.device_guard import device_accesses
 from app.admission.fleet_facts import fitting_groups
+from app.admission.idle_guard import no_idle_gpus
 from app.admission.node_devices import devices_not_mounted, is_privileged, node_not_reached
 from app.admission.reviewed_pod import PodForm, ReviewedPod
 from app.kube.pods import Container
@@ -148,6 +149,7 @@ VALIDATORS: tuple[Validator, ...] = (
     unprivileged,
     scheduled_by_us,
     replicas_not_gpus,
+    no_idle_gpus,
 )
 """All of them run, so that one answer names every reason."""
 

@@ -15,7 +15,8 @@ from app.cli.output import Output, one_of, show
 from app.cli.progress import show_progress
 from app.cli.right_size import find_right_sizes, show_right_sizes
 from app.cli.source import DemoFleet, Kubeconfig, Policies, Snapshots, policies_in, read_objects_of, state_of
-from app.cli.usage import PricesFile, PrometheusURL, Since, TokenFile, history_of, read_prices_file, read_since
+from app.cli.usage import PricesFile, read_prices_file
+from app.cli.usage_history import PrometheusURL, Since, TokenFile, history_of, read_since
 from app.cli.whatif import Nodes, gpu_pods, selected
 from app.whatif.advice import Advice, advise_layout
 from app.whatif.repack import MOST_MOVES, Freed

@@ -14,6 +14,7 @@ from app.cli.live_doctor import examine_live
 from app.cli.output import Output, show
 from app.cli.progress import show_progress
 from app.cli.source import DemoFleet, read_objects_of, state_of
+from app.cli.usage_history import idle_of_fleet
 from app.cluster.access import find_cluster
 from app.cluster.doctor_survey import ClusterObjects, survey_cluster
 from app.cluster.gpu_health_polling import find_source, poll_once
@@ -23,6 +24,7 @@ from app.doctor.cluster_objects import asks_for_gpus
 from app.doctor.device_checks import ExaminedDevices, examine_devices
 from app.doctor.examined_pods import with_pods
 from app.doctor.fleet_checks import ExaminedFleet, Finding, FindingLevel, examine
+from app.doctor.held_gpus import examine_held, read_held_gpus
 from app.settings import Settings
 from app.telemetry.clock import now
 from app.values.errors import BadInput
@@ -66,10 +68,12 @@ def doctor(
     source = find_source(
         Settings(prometheus=prometheus, dcgm_exporters=tuple(dcgm_exporters or ())), state.knowledge.dcgm
     )
+    idle = idle_of_fleet(prometheus, None, state)
     with show_progress(f"examining {len(nodes)} nodes"):
         health = asyncio.run(poll_once(source, state.knowledge)) if source else {}
         findings = examine(with_pods(ExaminedFleet(nodes, health, frozenset(state.overrun)), pods, state.knowledge))
         findings = (*findings, *examine_devices(ExaminedDevices(state.nodes, state.dra.copy())))
+        findings = (*findings, *examine_held(read_held_gpus(pods, state.knowledge, idle)))
         if survey is not None:
             findings = (*examine_live(survey, state, namespace, scheduler_config, now()), *findings)
     show(findings, output, lambda console: _show(console, findings, len(nodes), sum(node.has_gpus for node in nodes)))

@@ -2,8 +2,10 @@
 """`gpu-usher explain`: shows why a pod is Pending, and the smallest change that would help."""
 
 import gc
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,8 +18,10 @@ from app.cli.explain_text import print_explanation
 from app.cli.output import output_of, show
 from app.cli.progress import show_progress
 from app.cli.source import POLICY_KINDS, DemoFleet, Kubeconfig, policies_in, read_live, state_of
+from app.cli.usage_history import PrometheusURL, TokenFile, idle_of_fleet
 from app.cluster.fast_snapshot import read_partial_snapshot
 from app.cluster.files import read_snapshot_file
+from app.cluster.state import State
 from app.cluster.view import bound_volumes, view
 from app.demo.sample_fleets import demo_fleet as demo_fleet_objects
 from app.explain.explanation import Explanation
@@ -49,6 +53,8 @@ def explain_pod(
     url: Annotated[str | None, typer.Option(help="Ask a running service, at its web UI listener.")] = None,
     kubeconfig: Kubeconfig = None,
     context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None,
+    prometheus: PrometheusURL = None,
+    prometheus_token_file: TokenFile = None,
     policies: Annotated[Path | None, typer.Option(help="Directory of policies; the shipped ones by default.")] = None,
     nodes: Annotated[bool, typer.Option("--nodes", help="Show the reasons against every single node.")] = False,
     output: Annotated[str, output_of("text", "wide", "json", "yaml")] = "text",
@@ -63,12 +69,14 @@ def explain_pod(
         raise BadInput("explain: wants NAMESPACE/NAME of a pod, or -f with a file; one of them")
     document = read_document(file) if file else None
     by_node = nodes or output == "wide"
+    if url and prometheus:
+        raise BadInput("explain: got --url and --prometheus, wants one: a service asks the Prometheus that it is given")
     if url:
         explanation = ask_service(url, document or pod_reference(key), by_node)
     else:
         with without_garbage_collection():
             objects = _objects(demo_fleet, snapshot or [], kubeconfig, context, key)
-            cluster = snapshot_of(objects, policies)
+            cluster = snapshot_of(objects, policies, partial(idle_of_fleet, prometheus, prometheus_token_file))
             with show_progress(f"explaining on {len(cluster.nodes)} nodes"):
                 explanation = finish(explain(document or _pod(objects, key), cluster, document is None, by_node))
     show(
@@ -143,14 +151,17 @@ def _objects(
     return read_live(kubeconfig, context, FLEET, OPTIONAL)
 
 
-def snapshot_of(objects: list[Any], policies: Path | None) -> ClusterSnapshot:
-    """Return the cluster of whole objects, with the policies among them.
+def snapshot_of(
+    objects: list[Any], policies: Path | None, idle_of: Callable[[State], Mapping[str, float]] = lambda _: {}
+) -> ClusterSnapshot:
+    """Return the cluster of whole objects, with the policies among them, and with the idle pods that `idle_of` finds.
 
-    Raises PolicyError, MalformedPod, QuantityError.
+    Raises PolicyError, MalformedPod, QuantityError, and what `idle_of` raises.
     """
     state = state_of(objects)
     pods = (document for document in objects if document.get("kind") == "Pod")
-    return view(state, policies_in(objects, policies, state), bound_volumes(objects), existing_pods_of(pods))
+    cluster = view(state, policies_in(objects, policies, state), bound_volumes(objects), existing_pods_of(pods))
+    return replace(cluster, idle=idle_of(state))
 
 
 def _pod(objects: list[Any], key: str) -> Object:

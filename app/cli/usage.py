@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`gpu-usher usage`: shows how the GPUs that pods hold were used over time, and what that cost."""
 
-import asyncio
-import re
 from pathlib import Path
 from typing import Annotated
 
@@ -14,33 +12,20 @@ from rich.markup import escape
 from rich.table import Table
 
 from app.cli.output import Output, in_words, one_of, show
-from app.cli.progress import show_progress
 from app.cli.source import Kubeconfig, Snapshots, read_objects_of, state_of
-from app.cluster.state import State
-from app.cluster.usage_history import UsageHistory
-from app.demo.usage import demo_history
+from app.cli.usage_history import PrometheusURL, Since, TokenFile, history_of, read_since
 from app.knowledge.tables import Knowledge
-from app.nodes.model import SHARES
-from app.telemetry.clock import now
-from app.usage.history import History, with_sharing
 from app.usage.owners import owners_of
 from app.usage.prices import NO_PRICES, Prices, read_prices
-from app.usage.table import By, UsageReport, UsageRow, usage_report
-from app.values.durations import parse_seconds
+from app.usage.table import By, Unit, UsageReport, UsageRow, usage_report
 from app.values.errors import BadInput
 
-SINCE = re.compile(r"(\d{1,3})([dw])", re.ASCII)
-UNITS = {"d": 86_400, "w": 7 * 86_400}
-SHORTEST, LONGEST = 3600, 92 * 86_400
-"""Seconds of a history: four windows, and three months, which few keep."""
 ROWS_SHOWN = 40
 LARGEST_FILE = 1 << 20
 """Bytes of a file of prices."""
+SHARED = Unit.Share.value
 BYS = tuple(by.value for by in By)
 
-PrometheusURL = Annotated[str | None, typer.Option("--prometheus", help="A Prometheus with DCGM's metrics of pods.")]
-TokenFile = Annotated[Path | None, typer.Option("--prometheus-token-file", help="A file with a bearer token for it.")]
-Since = Annotated[str, typer.Option("--since", help="How far back to look, such as 12h, 7d or 4w.")]
 DemoUsage = Annotated[
     str | None, typer.Option("--demo-fleet", help="A sample fleet with a made-up history; --demo is the default one.")
 ]
@@ -77,18 +62,6 @@ def usage(
     show(report, output, lambda console: _show(console, report))
 
 
-def read_since(text: str) -> int:
-    """Read how far back to look, in seconds.
-
-    Raises BadInput.
-    """
-    match = SINCE.fullmatch(text)
-    seconds = int(match[1]) * UNITS[match[2]] if match else parse_seconds(text)
-    if seconds is None or not SHORTEST <= seconds <= LONGEST:
-        raise BadInput(f"--since {text[:20]!r}: wants 1h to 92d, such as 12h, 7d or 4w")
-    return int(seconds)
-
-
 def read_prices_file(path: Path | None, knowledge: Knowledge) -> Prices:
     """Read the file of prices; no prices without one.
 
@@ -103,38 +76,6 @@ def read_prices_file(path: Path | None, knowledge: Knowledge) -> Prices:
         return read_prices(yaml.safe_load(text), knowledge.geometry, str(path))
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         raise BadInput(f"{path}: {str(error)[:200]}: wants YAML with the prices of products") from error
-
-
-def history_of(
-    prometheus: str | None, token_file: Path | None, demo: str | None, state: State, seconds: int
-) -> History:
-    """Read the history of a Prometheus, or make up that of a sample fleet, with the shared GPUs of `state` marked.
-
-    Raises BadInput without either, SourceError.
-    """
-    if not (prometheus or demo):
-        raise BadInput("got no --prometheus, wants one with DCGM's metrics, or --demo")
-    end = now().timestamp()
-    if not prometheus:
-        usages = {name: state.usage_on(name) for name in state.nodes}
-        return demo_history(state.nodes, usages, end, seconds)
-    knowledge = state.knowledge
-    source = UsageHistory(prometheus, knowledge.dcgm, knowledge.usage_metrics, token_file)
-    with show_progress(f"asking {source.origin}"):
-        history = asyncio.run(_read(source, end, seconds))
-    return with_sharing(history, shared_nodes(state))
-
-
-async def _read(source: UsageHistory, end: float, seconds: int) -> History:
-    try:
-        return await source.read(end, seconds)
-    finally:
-        await source.close()
-
-
-def shared_nodes(state: State) -> frozenset[str]:
-    """Name the nodes on which pods share whole GPUs."""
-    return frozenset(name for name, node in state.nodes.items() if node.node_class.sharing in SHARES)
 
 
 def _show(console: Console, report: UsageReport) -> None:
@@ -160,8 +101,7 @@ def _show(console: Console, report: UsageReport) -> None:
 
 
 def _cells(row: UsageRow) -> tuple[str, ...]:
-    shared = row.unit == "shared GPU"
-    unknown = "not divisible" if shared else "unknown"
+    unknown = "not divisible" if row.unit == SHARED else "unknown"
     return (
         f"{row.held_hours:,.1f}",
         unknown if row.active_share is None else f"{row.active_share:.1%}",
@@ -174,6 +114,7 @@ def _cells(row: UsageRow) -> tuple[str, ...]:
 
 
 def _money(row: UsageRow) -> tuple[str, str]:
-    cells = ("unknown" if amount is None else f"{amount:,.2f}" for amount in (row.cost, row.idle_cost))
+    unknown = "not divisible" if row.unit == SHARED else "unknown"
+    cells = (unknown if amount is None else f"{amount:,.2f}" for amount in (row.cost, row.idle_cost))
     cost, idle = cells
     return cost, idle

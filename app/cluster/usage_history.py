@@ -2,7 +2,7 @@
 """Reads from a Prometheus how the GPUs that pods hold were used, with range queries of limited size."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,18 +41,19 @@ class UsageHistory:
         self._client = ScrapeClient()
         self._warnings: dict[str, None] = {}
 
-    async def read(self, end: float, seconds: float, report: Callable[[str], None] = lambda _: None) -> History:
-        """Read the history of the `seconds` before `end`, both rounded to whole windows; `report` hears of each query.
+    async def read(self, end: float, seconds: float, window: int | None = None) -> History:
+        """Read the history of the `seconds` before `end`, both rounded to whole windows.
 
+        `window` is their length in seconds; without it, that of `window_seconds` is taken.
         Raises SourceError.
         """
         end = end // MINUTE * MINUTE - HALF_MINUTE
         series = await self._count(end, int(seconds))
-        window = window_seconds(seconds, series)
+        length = window_seconds(seconds, series)
+        window = window or length
         start = end - max(1, round(seconds / window)) * window
         builder = HistoryBuilder(self._dcgm, self._usage)
         for query in range_queries(self._dcgm, self._usage, window):
-            report(f"{query.figure.value} {query.metric.name if query.metric else 'GPUs'}")
             for first, last in spans(start, end, window, series):
                 body = await self._range(query, first, last, window)
                 await asyncio.to_thread(self._take, builder, query, body, start, window)

@@ -42,11 +42,16 @@ MOST_FIXES, MOST_FIXES_OF_A_KIND = 5, 2
 
 @dataclass(frozen=True, slots=True)
 class EvictedPod:
-    """A pod that would have to be evicted. `holds` are its GPU units, by resource."""
+    """A pod that would have to be evicted.
+
+    `holds` are its GPU units, by resource. `idle_hours` tells for how long they have been idle for certain, None where
+    they work, or where that is not known.
+    """
 
     pod: str
     priority: int
     holds: Mapping[str, int]
+    idle_hours: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +212,8 @@ class FixSearch:
                 opens += judge.fits(self._edited_node(name, edits))
                 if index % NODES_AT_ONCE == 0:
                     yield
-            shown.append(Fix(tuple(map(_step, edits)), self._proven[edits], opens, self._patch(edits)))
+            steps = tuple(_step(edit, self._snapshot.idle) for edit in edits)
+            shown.append(Fix(steps, self._proven[edits], opens, self._patch(edits)))
         return tuple(shown)
 
     def _patch(self, edits: Edits) -> tuple[Mapping[str, Any], ...]:
@@ -229,8 +235,8 @@ def _rank(edits: Edits) -> tuple[int, int, int, str]:
     return len(edits), others, sum(edit.weight for edit in edits), " ".join(edit.text for edit in edits)
 
 
-def _step(edit: Edit) -> FixStep:
-    return FixStep(edit.kind, edit.of, edit.text, tuple(map(_evicted_pod, edit.evicts)))
+def _step(edit: Edit, idle: Mapping[str, float]) -> FixStep:
+    return FixStep(edit.kind, edit.of, edit.text, tuple(_evicted_pod(usage, idle) for usage in edit.evicts))
 
 
 def with_edited_policies(snapshot: ClusterSnapshot, edits: Edits) -> ClusterSnapshot:
@@ -241,5 +247,6 @@ def with_edited_policies(snapshot: ClusterSnapshot, edits: Edits) -> ClusterSnap
     return replace(snapshot, context=replace(snapshot.context, policies=policies))
 
 
-def _evicted_pod(usage: GPUUsage) -> EvictedPod:
-    return EvictedPod(usage.name, usage.priority, dict(usage.units))
+def _evicted_pod(usage: GPUUsage, idle: Mapping[str, float]) -> EvictedPod:
+    seconds = idle.get(usage.name)
+    return EvictedPod(usage.name, usage.priority, dict(usage.units), seconds / 3600 if seconds else None)

@@ -67,7 +67,7 @@ def replace_resource(resource: str, other: str) -> Callable[[Document], None]:
 
 
 def free_gpus(near_miss: NearMiss) -> Iterator[Edit]:
-    """Evict pods from the node to free GPUs: the pods of lowest priority, and as few as possible."""
+    """Evict pods from the node to free GPUs: idle holders first, then the lowest priority, and as few as possible."""
     if near_miss.code is not Code.InsufficientGPUs:
         return
     node = near_miss.node
@@ -76,15 +76,23 @@ def free_gpus(near_miss: NearMiss) -> Iterator[Edit]:
         usages = [(usage, dict(usage.units).get(resource, 0)) for usage in near_miss.snapshot.gpu_usage(node.name)]
         evicted: list[GPUUsage] = []
         freed = 0
-        for usage, held in sorted(usages, key=lambda pair: (pair[0].priority, -pair[1], pair[0].name)):
+        idle = near_miss.snapshot.idle
+        for usage, held in sorted(
+            usages, key=lambda pair: (pair[0].name not in idle, pair[0].priority, -pair[1], pair[0].name)
+        ):
             if held and freed < short:
                 evicted.append(usage)
                 freed += held
         if 0 < short <= freed:
-            names = ", ".join(f"{usage.name} (priority {usage.priority})" for usage in evicted[:3])
+            names = ", ".join(_holder(usage, idle.get(usage.name)) for usage in evicted[:3])
             more = f" and {len(evicted) - 3} more" if len(evicted) > 3 else ""
             yield Edit("free-gpus", f"free {short} {resource} on {node.name}, held by {names}{more}", 51 + freed,
                        node=_free_units(resource, freed), on=node.name, evicts=tuple(evicted))  # fmt: skip
+
+
+def _holder(usage: GPUUsage, idle_seconds: float | None) -> str:
+    idle = f", idle for {idle_seconds / 3600:.0f} h" if idle_seconds else ""
+    return f"{usage.name} (priority {usage.priority}{idle})"
 
 
 def _free_units(resource: str, amount: int) -> Callable[[Node], Node]:

@@ -51,6 +51,8 @@ class ClusterSnapshot:
     resources.
     `expected` is the expected demand that the service has learnt. `group_cliques` returns the NVLink domains in which
     other pods of a pod's group run. `unpromised` returns the node promised to a pod, by UID, without that promise.
+    `idle` are the seconds for which all GPUs of a pod have been idle for certain, by namespace/name; a pod that is not
+    in it works, or nothing is known of it.
     `dra_version` is the version of resource.k8s.io that the cluster serves. `devices` are its devices and claims, and
     `selection` what selectors said of the devices so far.
     """
@@ -66,6 +68,7 @@ class ClusterSnapshot:
     group_cliques: Callable[[Pod], frozenset[str]] = lambda _pod: frozenset()
     unpromised: Callable[[str], Node | None] = lambda _uid: None
     dra_version: str = NEWEST_VERSION
+    idle: Mapping[str, float] = field(default_factory=dict)
     devices: ClusterDevices = field(default_factory=ClusterDevices)
     selection: Selection = field(default_factory=Selection)
 

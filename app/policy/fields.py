@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from app.values.durations import parse_seconds
 from app.values.errors import BadInput
 from app.values.quantity import check_amount, parse_mib
 from app.values.versions import parse_minimum
@@ -34,6 +35,17 @@ def _check_day(text: str) -> None:
         raise BadInput(f"got {text[:20]!r}, wants a day such as 2027-01-31")
 
 
+SHORTEST_HISTORY, LONGEST_HISTORY = 900, 7 * 86_400
+"""Seconds of use that a rule may look back: a window of a history at least, and what most Prometheus servers keep."""
+
+
+def _check_history(text: str) -> None:
+    """Check that a text is a duration in Go's syntax, of whole minutes, that a rule may look back."""
+    seconds = parse_seconds(text)
+    if seconds is None or seconds % 60 or not SHORTEST_HISTORY <= seconds <= LONGEST_HISTORY:
+        raise BadInput(f"got {text[:20]!r}, wants 15m to 168h in whole minutes, such as 4h")
+
+
 def _text_type(parse: Any, format_: str) -> Any:
     return _validated_text(parse), Field(json_schema_extra={"format": format_})
 
@@ -42,6 +54,7 @@ Day = Annotated[str, *_text_type(_check_day, "date")]
 """A day of the UTC calendar, as YYYY-MM-DD."""
 QuantityText = Annotated[str, *_text_type(check_amount, "quantity")]
 VersionText = Annotated[str, *_text_type(parse_minimum, "version")]
+HistoryText = Annotated[str, *_text_type(_check_history, "duration")]
 MemoryText = Annotated[str, *_text_type(parse_mib, "memory")]
 
 

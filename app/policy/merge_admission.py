@@ -8,7 +8,7 @@ from typing import Any
 
 from app.policy.applied import AppliedPolicy, highest_priority_value
 from app.policy.schema import Action, Rule
-from app.policy.schema_admission import Admission, Defaults
+from app.policy.schema_admission import Admission, Defaults, Idle
 
 _AMOUNT_ACTIONS = ("Deny", "UseLimits", "CopyToLimits", "Leave")
 _GUARD_ACTIONS = ("Deny", "Void", "Strip", "Leave")
@@ -47,6 +47,7 @@ class AdmissionRules:
     privileged: str = "Leave"
     bypass: str = "Leave"
     shared_replicas: str = "Leave"
+    idle: Idle | None = None
     override: frozenset[str] = frozenset()
 
 
@@ -94,6 +95,7 @@ def merge_admission(applied: list[AppliedPolicy], level: Action) -> AdmissionRul
         privileged=guard(Rule.Privileged, "privileged"),
         bypass=guard(Rule.Bypass, "bypass"),
         shared_replicas=guard(Rule.SharedReplicas, "shared_replicas"),
+        idle=_idle(parts(Rule.Idle, "idle")),
         override=frozenset(_overriding_fields(applied, level)),
     )
 
@@ -104,6 +106,14 @@ def _defaults(parts: list[Defaults]) -> Defaults:
     for part in reversed(parts):
         merged |= part.model_dump(exclude_none=True, by_alias=False)
     return Defaults.model_validate(merged, by_name=True)
+
+
+def _idle(parts: list[Idle]) -> Idle | None:
+    """Take each field from the policy of highest priority that sets it; None where no policy has the rule."""
+    merged: dict[str, Any] = {}
+    for part in reversed(parts):
+        merged |= part.model_dump(exclude_none=True, by_alias=False)
+    return Idle.model_validate(merged, by_name=True) if parts else None
 
 
 _OVERRIDABLE = (

@@ -49,6 +49,7 @@ class Rule(Enum):
     Privileged = "privileged"
     Bypass = "bypass"
     SharedReplicas = "sharedReplicas"
+    Idle = "idle"
     Products = "products"
     CUDA = "cuda"
     GPUMemory = "gpuMemory"

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from app.policy.fields import Merge, Part, QuantityText, described
+from app.policy.fields import HistoryText, Merge, Part, QuantityText, described
 
 
 class ExtendedResources(Part):
@@ -87,6 +87,23 @@ class Defaults(Part):
     )
 
 
+class Idle(Part):
+    """Idle GPUs that a namespace may hold while it asks for more. Without a Prometheus nothing is known to be idle.
+
+    Only what is known counts, by the last poll: a review never waits for Prometheus, and unknown use is never idle.
+    """
+
+    after: HistoryText | None = described(
+        Merge.Single, "a GPU counts that has been idle for so long; absent: 4h", "4h", "24h", default=None
+    )
+    below: Annotated[float, Field(ge=0, le=100)] | None = described(
+        Merge.Single, "percent of activity that were never exceeded meanwhile; absent: 1", 1.0, 5.0, default=None
+    )
+    gpus: Annotated[int, Field(ge=1)] | None = described(
+        Merge.Single, "so many idle GPUs or slices of the namespace are too many; absent: 1", 1, 4, default=None
+    )
+
+
 class Admission(Part):
     """What admission changes in a GPU pod, and what it refuses.
 
@@ -143,6 +160,9 @@ class Admission(Part):
         True,
         False,
         default=None,
+    )
+    idle: Idle | None = Field(
+        default=None, description="idle GPUs that the namespace holds, while the pod asks for more"
     )
     visible_devices: Literal["Deny", "Void", "Strip", "Leave"] | None = described(
         Merge.Strictest,

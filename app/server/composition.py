@@ -12,11 +12,13 @@ from app.cluster.access import find_cluster
 from app.cluster.apiserver import ApiServer
 from app.cluster.files import read_knowledge, read_snapshot_file, shipped_policies
 from app.cluster.gpu_health_polling import HealthPoller, find_source
+from app.cluster.idle_polling import IdlePoller
 from app.cluster.live import LiveCluster
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.slipped_pods import PolicyView, SlippedPods
 from app.cluster.snapshot import fill, read_snapshot
 from app.cluster.state import State
+from app.cluster.usage_history import UsageHistory
 from app.demo.sample_fleets import demo_fleet
 from app.server.service import Service
 from app.settings import Settings
@@ -40,6 +42,11 @@ def build(settings: Settings) -> Service:
     source = find_source(settings, knowledge.dcgm)
     if source is not None:
         service.gpu_health = HealthPoller(source, service.state, knowledge, service.metrics)
+    if settings.prometheus:
+        history = UsageHistory(
+            settings.prometheus, knowledge.dcgm, knowledge.usage_metrics, settings.prometheus_token_file
+        )
+        service.idle = IdlePoller(history, lambda: service.policies, lambda: service.nodes)
     if settings.live:
         server = service.server = ApiServer(find_cluster(settings.kubeconfig, settings.context))
         judges = PolicyView(

@@ -99,6 +99,8 @@ class Listeners:
                 coroutines.append(self._service.cluster.run())
             if self._service.gpu_health is not None:
                 coroutines.append(self._service.gpu_health.run())
+            if self._service.idle is not None:
+                coroutines.append(self._service.idle.run())
             if self._pages is not None:
                 coroutines.append(self._pages.run())
             if self._service.slipped is not None:

@@ -11,6 +11,7 @@ from app.api.tracing import Tracing
 from app.cluster.apiserver import ApiServer
 from app.cluster.demand_learning import DemandLearning
 from app.cluster.gpu_health_polling import HealthPoller
+from app.cluster.idle_polling import IdlePoller
 from app.cluster.live import NOT_SYNCED, LiveCluster
 from app.cluster.offered_nodes import OfferedNodes
 from app.cluster.policy_watch import PolicyBook
@@ -57,6 +58,7 @@ class Service:
         self.events: EventWriter | None = None
         self.waker: Waker | None = None
         self.gpu_health: HealthPoller | None = None
+        self.idle: IdlePoller | None = None
         self.tracing: Tracing | None = None
         self.absent: tuple[str, ...] = ()
         self.beat = self.filled = time.monotonic()
@@ -119,6 +121,7 @@ class Service:
             claimed=state.claimed,
             has_template=state.has_template,
             claim_warnings=state.claim_warnings,
+            idle_gpus=self.idle.count if self.idle else lambda *_: 0,
             rule=self._rulings.of,
         )
 
@@ -241,6 +244,7 @@ class Service:
             **self.health(),
             "shadow": self.shadow,
             "gpu_health": self.gpu_health.status() if self.gpu_health else None,
+            "use": self.idle.status() if self.idle else None,
             "policies": {
                 "hash": self.policies.hash,
                 "loaded": loaded,

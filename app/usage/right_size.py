@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Right size: the smallest unit that would have carried a workload's peak, as a patch that the engine has tried (F162).
+"""Right size: the smallest unit that would have carried a workload's peak, as a patch that the engine has tried (F143).
 
 A unit is proposed only where every pod of the workload, created anew with the patch, has a node: after admission, by
 the filters and by kube-scheduler's own checks, with the units that the pods hold now given back. CPU use says nothing

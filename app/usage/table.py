@@ -38,7 +38,8 @@ class UsageRow:
     activity it is. `memory_peak_mib` is the most memory that one unit had in use, None as above. `held_now` are the
     units held at the end, and `idle_now` those of them that are idle for certain, the longest for `idle_hours`.
     `unseen_hours` are hours between two sightings of a pod on its GPU in which neither was seen. `cost` is the price of
-    the hours held, and `idle_cost` that of the hours without activity; None where the price or the activity is unknown.
+    the hours held, and `idle_cost` that of the hours without activity; None where the price or the activity is unknown,
+    and for shared GPUs, whose price nobody can divide among their pods.
     """
 
     of: str
@@ -196,7 +197,7 @@ def _costs(holds: Sequence[Hold], known: bool, prices: Prices) -> tuple[float | 
     cost = idle_cost = 0.0
     for hold in holds:
         price = prices.per_hour(hold.model, hold.profile)
-        if price is None:
+        if price is None or hold.shared:
             return None, None
         cost += price * _sum(window.held for window in hold.windows) / 60
         idle_cost += price * _sum(window.known - window.active for window in hold.windows) / 60
@@ -205,3 +206,16 @@ def _costs(holds: Sequence[Hold], known: bool, prices: Prices) -> tuple[float | 
 
 def _sum(values: Iterable[float]) -> float:
     return float(sum(values))
+
+
+def idle_pods(history: History, below: float = IDLE_BELOW) -> Mapping[str, float]:
+    """Give for each pod, as namespace/name, how many seconds all its GPUs have been idle for certain until the end.
+
+    Pods with a GPU that works, or of which that is not known, are left out.
+    """
+    seconds: dict[str, float] = {}
+    for position, idle in idle_by_hold(history, below).items():
+        hold = history.holds[position]
+        pod = f"{hold.namespace}/{hold.pod}"
+        seconds[pod] = min(idle, seconds.get(pod, idle))
+    return {pod: idle for pod, idle in seconds.items() if idle > 0}

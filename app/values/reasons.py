@@ -145,6 +145,7 @@ class Code(Enum):
     QuantityNegative = _admission("ask for zero or more")
     TooManyGPUs = _admission("ask for fewer GPUs, or have the policy's maxGPUsPerPod raised")
     SharedReplicasAskedAsGPUs = _admission("ask for one replica: more are not more GPU", Stage.Sharing)
+    IdleGPUsHeld = _admission("stop what is idle, or run it on less; gpu-usher usage shows who holds what")
     VisibleDevicesForbidden = _admission("remove that setting or volume, and ask for the GPU in limits")
     PrivilegedGPUPod = _admission("drop privileged: true")
     NodeDevicesReached = _admission(

@@ -85,12 +85,13 @@ def test_pipe_gets_no_progress_lines(words: list[str], routes: Path) -> None:
 
 
 def test_every_verb_that_reads_a_fleet_is_in_the_table() -> None:
-    """F82: all with --snapshot are there, but those that serve, need a log or a configuration, or write YAML."""
+    """F82: all with --snapshot are there, but those that serve, need another source too, or write YAML."""
     reading = {
         name for name, command in verbs().items() if any("--snapshot" in option.opts for option in command.params)
     }
 
     others = {"serve", "replay", "scheduler-config", "whatif-node-template", "export-claim-templates"}
+    others |= {"usage", "advise-right-size"}  # they need a Prometheus too
     assert reading - set(LINES) == others
 
 

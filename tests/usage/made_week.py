@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 START = 1_790_000_100
 """A multiple of a minute; the week ends seven days later."""
 HOURS = 168
-SCRAPE = 120
+SCRAPE = 240
 """Seconds between two scrapes, the first seven seconds after START."""
 END = START + HOURS * 3600
 LOOK_BACK = 300
@@ -164,12 +164,10 @@ def openmetrics(week: list[Series]) -> Iterator[str]:
             for second, number in series.samples.get(metric, ()):
                 yield f"{metric}{{{labels}}} {number} {second}\n"
     yield "# TYPE up gauge\n"
-    for job, namespace, pod in (
-        ("renamed", "gpu-operator", "metrics-abcde"),
-        ("renamed", "gpu-operator", "metrics-t4"),
-    ):
+    targets = (("renamed", "metrics-abcde"), ("renamed", "metrics-t4"), ("dcgm", "exporter-x"))
+    for job, pod in targets:
         for second in range(START + 7, END, SCRAPE):
-            yield f'up{{job="{job}",instance="{job}:9400",namespace="{namespace}",pod="{pod}"}} 1 {second}\n'
+            yield f'up{{job="{job}",instance="{job}:9400",namespace="gpu-operator",pod="{pod}"}} 1 {second}\n'
     yield "# EOF\n"
 
 

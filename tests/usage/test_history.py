@@ -59,14 +59,14 @@ def report(*holds: Hold, windows: int = 4) -> UsageReport:
 def test_gpu_is_idle_only_where_the_last_windows_are_known_without_a_gap(
     last: Window | None, hours: float | None
 ) -> None:
-    """F160: unknown is never idle."""
+    """F141: unknown is never idle."""
     windows = [idle(0), idle(1), idle(2), *([last] if last else [])]
     row = report(hold("p", *windows)).rows[0]
     assert (row.idle_hours, row.idle_now) == (hours, int(hours is not None))
 
 
 def test_sharers_are_told_by_the_overlap_and_not_by_a_change_of_pods() -> None:
-    """F160: two pods one after the other, in one window for a while each, had the GPU for themselves."""
+    """F141: two pods one after the other, in one window for a while each, had the GPU for themselves."""
     one_after_the_other = report(hold("a", idle(0), idle(1, 10)), hold("b", idle(1, 8), idle(2)))
     together = report(hold("a", idle(0), idle(1)), hold("b", idle(1), idle(2)))
     instances = report(hold("a", idle(0), instance="1"), hold("b", idle(0), instance="2"))
@@ -78,7 +78,7 @@ def test_sharers_are_told_by_the_overlap_and_not_by_a_change_of_pods() -> None:
 
 
 def test_shared_gpu_is_idle_for_a_pod_only_where_it_is_so_for_all() -> None:
-    """F160: one of the sharers has no value for its last window."""
+    """F141: one of the sharers has no value for its last window."""
     silent = report(hold("a", *map(idle, range(4))), hold("b", *map(idle, range(3)), idle(3, known=0)))
     quiet = report(hold("a", *map(idle, range(4))), hold("b", *map(idle, range(2))))
     assert [row.idle_hours for row in silent.rows] == [None, None]
@@ -97,12 +97,12 @@ def test_shared_gpu_is_idle_for_a_pod_only_where_it_is_so_for_all() -> None:
     ],
 )
 def test_owner_is_told_by_the_form_of_the_name(pod: str, owner: str) -> None:
-    """F160."""
+    """F141."""
     assert owner_by_name(pod) == owner
 
 
 def test_owner_is_the_controller_of_a_pod_that_is_known() -> None:
-    """F160: the template's hash tells a Deployment's ReplicaSet, and labels the wider group."""
+    """F141: the template's hash tells a Deployment's ReplicaSet, and labels the wider group."""
 
     def pod(name: str, kind: str, owner: str, **labels: str) -> dict[str, Any]:
         owners = [{"kind": kind, "name": owner, "controller": True}]
@@ -124,7 +124,7 @@ def test_owner_is_the_controller_of_a_pod_that_is_known() -> None:
 
 @given(st.integers(3600, 92 * 86_400), st.integers(0, MOST_SERIES))
 def test_answers_are_of_limited_size(seconds: int, series: int) -> None:
-    """F160: every window is asked for once."""
+    """F141: every window is asked for once."""
     window = window_seconds(seconds, series)
     count = max(1, round(seconds / window))
     asked = list(spans(0, count * window, window, series))
@@ -136,7 +136,7 @@ def test_answers_are_of_limited_size(seconds: int, series: int) -> None:
 
 
 def test_too_many_series_are_refused_with_a_remedy() -> None:
-    """F160."""
+    """F141."""
     with pytest.raises(SourceError, match="ask for less time"):
         window_seconds(3600, MOST_SERIES + 1)
 
@@ -161,7 +161,7 @@ def query_of(figure: Figure, name: str = "") -> RangeQuery:
 def test_any_points_give_a_history_in_which_no_share_is_above_one(
     query: RangeQuery, points: list[tuple[int, float]]
 ) -> None:
-    """F160: NaN, infinity, negative values and windows that nobody asked for."""
+    """F141: NaN, infinity, negative values and windows that nobody asked for."""
     history = built((query_of(Figure.Held), LABELS, [(0, 15.0), (1, 15.0)]), (query, LABELS, points))
     for window in history.holds[0].windows:
         assert 0 <= window.active <= window.known <= window.held <= 15
@@ -170,7 +170,7 @@ def test_any_points_give_a_history_in_which_no_share_is_above_one(
 
 
 def test_one_exporter_that_says_active_outvotes_those_that_say_idle() -> None:
-    """F160: duplicate series, and another metric than the preferred one."""
+    """F141: duplicate series, and another metric than the preferred one."""
     held, peak = query_of(Figure.Held), query_of(Figure.Peak, "engine-active")
     both = [(0, 15.0), (1, 15.0)]
     known = (query_of(Figure.Known, "engine-active"), LABELS, both)
@@ -187,7 +187,7 @@ def test_one_exporter_that_says_active_outvotes_those_that_say_idle() -> None:
 
 
 def test_gpu_util_of_a_mig_instance_is_not_its_own() -> None:
-    """F160: NVML has no utilization of instances."""
+    """F141: NVML has no utilization of instances."""
     sliced = {**LABELS, "GPU_I_ID": "7", "GPU_I_PROFILE": "1g.10gb"}
     queries = query_of(Figure.Held), query_of(Figure.Known, "gpu-util"), query_of(Figure.Peak, "gpu-util")
     history = built(*((query, sliced, [(0, 15.0)]) for query in queries))
@@ -195,7 +195,7 @@ def test_gpu_util_of_a_mig_instance_is_not_its_own() -> None:
 
 
 def test_table_of_metrics_has_gauges_with_safe_names() -> None:
-    """F160, F81: the names are used in PromQL as they are, and a row without a full value is refused."""
+    """F141, F81: the names are used in PromQL as they are, and a row without a full value is refused."""
     rows = knowledge().usage_metrics.rows
     assert [row.name for row in rows] == ["engine-active", "gpu-util", "sm-active", "memory-used"]
     assert all(
@@ -213,7 +213,7 @@ def test_table_of_metrics_has_gauges_with_safe_names() -> None:
     ],
 )
 def test_own_row_that_is_none_is_refused(row: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """F160, F81."""
+    """F141, F81."""
     folder = tmp_path_factory.mktemp("own")
     (folder / "usage_metrics.yaml").write_text(f"metrics: [{row}]\n", "utf-8")
     with pytest.raises(KnowledgeError):

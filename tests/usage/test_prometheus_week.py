@@ -2,19 +2,21 @@
 """A made week of DCGM metrics in a real Prometheus: the figures equal those of an independent slow calculation."""
 
 import asyncio
+import datetime as dt
 import json
 from collections.abc import Iterator
 
 import pytest
 from typer.testing import CliRunner
 
-import app.cli.usage
+import app.cli.usage_history
 from app.cli.main import app as usher_app
+from app.cluster.idle_polling import IdlePoller
 from app.cluster.usage_history import UsageHistory
 from app.usage.history import History, with_sharing
 from app.usage.table import By, UsageRow, usage_report
 from app.values.errors import SourceError
-from tests.builders import knowledge
+from tests.builders import knowledge, policies, policy
 from tests.prometheus import Running, find_prometheus, prometheus, promtool
 from tests.usage.made_week import END, HOURS, START, Truth, made_week, openmetrics, truths
 
@@ -62,7 +64,7 @@ def rows(history: History, by: By = By.Pod) -> dict[tuple[str, str], UsageRow]:
 
 
 def test_figures_of_every_pod_equal_the_slow_calculation(history: History, truth: list[Truth]) -> None:
-    """F160: GPU-hours held, known and active share, memory peak, of whole GPUs, MIG slices and shared GPUs."""
+    """F141: GPU-hours held, known and active share, memory peak, of whole GPUs, MIG slices and shared GPUs."""
     by_pod = {row.of: row for row in usage_report(history, By.Pod).rows}
     assert (history.window_seconds, len(truth)) == (WINDOW, len(by_pod))
     for one in truth:
@@ -76,7 +78,7 @@ def test_figures_of_every_pod_equal_the_slow_calculation(history: History, truth
 
 
 def test_only_what_is_idle_for_certain_is_idle_and_for_as_long_as_it_is(history: History) -> None:
-    """F160: gaps, values that are none, stale exporters and absent metrics make no GPU idle that may have worked."""
+    """F141: gaps, values that are none, stale exporters and absent metrics make no GPU idle that may have worked."""
     by_pod = {row.of: row for row in usage_report(history, By.Pod).rows}
     assert {of: row.idle_hours for of, row in by_pod.items() if row.idle_now} == {
         pod: pytest.approx(hours, abs=0.5) for pod, hours in IDLE.items()
@@ -85,7 +87,7 @@ def test_only_what_is_idle_for_certain_is_idle_and_for_as_long_as_it_is(history:
 
 
 def test_what_cannot_be_known_is_unknown(history: History) -> None:
-    """F160: no figure stands for what was not seen, or is of several pods together."""
+    """F141: no figure stands for what was not seen, or is of several pods together."""
     by_pod = {row.of: row for row in usage_report(history, By.Pod).rows}
     assert by_pod["nlp/no-activity"].active_share is None
     assert by_pod["nlp/no-activity"].known_share == 0
@@ -96,14 +98,14 @@ def test_what_cannot_be_known_is_unknown(history: History) -> None:
 
 
 def test_exporter_and_finished_pods_hold_nothing(history: History) -> None:
-    """F160: the exporter's own pod is the label of a target, and never a holder."""
+    """F141: the exporter's own pod is the label of a target, and never a holder."""
     by_pod = {row.of: row for row in usage_report(history, By.Pod).rows}
     assert not [of for of in by_pod if of.startswith("gpu-operator/")]
     assert (by_pod["web/old"].held_now, by_pod["vision/train-0"].held_now) == (0, 0)
 
 
 def test_rows_add_up_whatever_they_are(history: History) -> None:
-    """F160: by namespace, owner, product and node."""
+    """F141: by namespace, owner, product and node."""
     totals = [sum(row.held_hours for row in usage_report(history, by).rows) for by in By]
     assert totals == [pytest.approx(totals[0])] * len(By)
     assert ("nlp/eval", "GPU") in rows(history, By.Owner)
@@ -114,7 +116,7 @@ def test_rows_add_up_whatever_they_are(history: History) -> None:
 def test_long_histories_are_read_in_longer_windows_and_several_answers(
     server: Running, truth: list[Truth], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F160: the number of points is bounded, and the hours are the same."""
+    """F141: the number of points is bounded, and the hours are the same."""
     monkeypatch.setattr("app.usage.queries.MOST_POINTS", 1700)
     monkeypatch.setattr("app.usage.queries.POINTS_AT_ONCE", 200)
     coarse = read(server.url, HOURS * 3600)
@@ -129,18 +131,32 @@ def test_long_histories_are_read_in_longer_windows_and_several_answers(
 
 
 def test_prometheus_without_the_metrics_gives_an_empty_history(server: Running) -> None:
-    """F160: before the week there was nothing."""
+    """F141: before the week there was nothing."""
     assert read(server.url, 7 * 86_400, START - 30 * 86_400).holds == ()
 
 
 def test_command_prints_the_table(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """F160, F82."""
-    import datetime as dt
-
-    monkeypatch.setattr(app.cli.usage, "now", lambda: dt.datetime.fromtimestamp(END + 60, dt.UTC))
+    """F141, F82."""
+    monkeypatch.setattr(app.cli.usage_history, "now", lambda: dt.datetime.fromtimestamp(END + 60, dt.UTC))
     words = ["usage", "--prometheus", server.url, "--by", "namespace"]
     text = CliRunner().invoke(usher_app, words).stdout
     answer = json.loads(CliRunner().invoke(usher_app, [*words, "-o", "json"]).stdout)
     assert "168 hours, in windows of 15 minutes" in text
     assert "not divisible" in text
     assert {row["of"] for row in answer["rows"]} == {"vision", "nlp", "nb", "share", "web"}
+
+
+def test_policies_ask_for_one_window_of_their_own_length(server: Running) -> None:
+    """F145: idle for four hours, as the longer history has it; three hours of the notebook are too few."""
+
+    async def run() -> dict[str, int]:
+        source = UsageHistory(server.url, knowledge().dcgm, knowledge().usage_metrics)
+        rule = policies(policy("p", "admission: {idle: {after: 4h}}"))
+        poller = IdlePoller(source, lambda: rule, dict, wall=lambda: END + 60.0)
+        try:
+            await poller.poll()
+        finally:
+            await source.close()
+        return {name: poller.count(name, 4 * 3600.0, 0.01) for name in ("vision", "nlp", "nb", "share", "web")}
+
+    assert asyncio.run(run()) == {"vision": 1, "nlp": 1, "nb": 0, "share": 2, "web": 0}

@@ -165,7 +165,7 @@ def tried(puzzle: Document, name: str) -> str | None:
 
 @pytest.mark.parametrize("name", PUZZLES)
 def test_proposal_is_the_smallest_unit_of_all_that_there_are(name: str) -> None:
-    """F162: the optimum by brute force, and as the puzzle says it."""
+    """F143: the optimum by brute force, and as the puzzle says it."""
     puzzle = PUZZLES[name]
     result = played(puzzle)
     to = {one.workload: one.to for one in result.proposals}
@@ -198,7 +198,7 @@ def merged(document: Any, patch: Any) -> Any:
 
 @pytest.mark.parametrize("name", PUZZLES)
 def test_patch_makes_a_pod_that_fits(name: str) -> None:
-    """F162: explain says so of the patched pod, once the old one is gone."""
+    """F143: explain says so of the patched pod, once the old one is gone; and only on GPUs of the proven product."""
     puzzle = PUZZLES[name]
     for proposal in played(puzzle).proposals:
         _, objects = world(puzzle)
@@ -207,7 +207,9 @@ def test_patch_makes_a_pod_that_fits(name: str) -> None:
         fill(state, [one for one in objects if one not in members])
         new = merged({key: value for key, value in old.items() if key != "status"}, proposal.patch)
         del new["spec"]["nodeName"]
-        assert finish(explain(new, view(state, shipped()))).fits > 0, proposal
+        explanation = finish(explain(new, view(state, shipped()), by_node=True))
+        fitting = {state.nodes[verdict.node].labels[PRODUCT] for verdict in explanation.verdicts or () if verdict.fits}
+        assert {product.removesuffix("-SHARED") for product in fitting} == {proposal.to.partition(" of ")[2]}
         assert [str(amount) for amount in read_pod(new).amounts().values()] == ["1"]
         assert set(read_pod(new).amounts()) == set(proposal.takes)
 
@@ -217,5 +219,5 @@ def workload_of_object(document: Document) -> str:
 
 
 def test_there_are_more_than_twenty_puzzles() -> None:
-    """F162."""
+    """F143."""
     assert len(PUZZLES) > 20

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The doctor's checks of GPUs held to no use: by groups that are placed in part, and by namespaces that wait."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.doctor.fleet_checks import Finding, FindingLevel
+from app.knowledge.tables import Knowledge
+from app.kube.gpu_usage import GPUUsage, read_gpu_usage
+from app.kube.pending_pods import PendingPod, read_pending_pod
+from app.kube.pods import workload_group
+from app.values.errors import BadInput
+
+SHOWN = 4
+"""Names in one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldGPUs:
+    """What holds GPUs and what waits for them.
+
+    `holders` and `waiting` are by workload group (`workload_group`), the pods without one under "". `idle` are the
+    seconds for which all GPUs of a pod have been idle for certain, by namespace/name; empty without metrics.
+    """
+
+    holders: Mapping[str, tuple[GPUUsage, ...]]
+    waiting: Mapping[str, tuple[PendingPod, ...]]
+    idle: Mapping[str, float] = field(default_factory=dict)
+
+
+def read_held_gpus(
+    pods: Iterable[Mapping[str, Any]], knowledge: Knowledge, idle: Mapping[str, float] | None = None
+) -> HeldGPUs:
+    """Read what the pods of a cluster hold and wait for; a pod that today's API would refuse is left out."""
+    holders: dict[str, tuple[GPUUsage, ...]] = {}
+    waiting: dict[str, tuple[PendingPod, ...]] = {}
+    for document in pods:
+        try:
+            usage, pending = read_gpu_usage(document, knowledge), read_pending_pod(document, knowledge)
+        except BadInput:
+            continue
+        if usage is not None and usage.bound:
+            holders[usage.group] = (*holders.get(usage.group, ()), usage)
+        elif pending is not None:
+            labels = (document.get("metadata") or {}).get("labels") or {}
+            group = workload_group(pending.namespace, labels)
+            waiting[group] = (*waiting.get(group, ()), pending)
+    return HeldGPUs(holders, waiting, idle or {})
+
+
+def partly_placed_groups(held: HeldGPUs) -> Iterator[Finding]:
+    """Report groups of pods that work together of which some hold GPUs while others wait: nobody works."""
+    for group, waiting in sorted(held.waiting.items()):
+        holders = held.holders.get(group, ())
+        if not group or not holders:
+            continue
+        units = sum(amount for usage in holders for _, amount in usage.units)
+        pods = len(holders) + len(waiting)
+        text = f"{len(holders)} of {pods} pods hold {units} GPU units, and {len(waiting)} wait"
+        remedy = (
+            "let a queue admit the group as a whole (Kueue, or a scheduler with gangs), or delete it until there is "
+            "room for all of it; gpu-usher explain says of a waiting pod what it lacks"
+        )
+        nodes = tuple(sorted({usage.node for usage in holders}))
+        yield Finding("PartlyPlacedGroup", FindingLevel.Advice, text, remedy, nodes, (f"Group {group}",))
+
+
+def idle_while_waiting(held: HeldGPUs) -> Iterator[Finding]:
+    """Report namespaces whose pods wait for GPUs while others of them hold GPUs that are idle."""
+    waiting: dict[str, int] = {}
+    for pod in (pod for pods in held.waiting.values() for pod in pods):
+        waiting[pod.namespace] = waiting.get(pod.namespace, 0) + 1
+    usages = {usage.name: usage for some in held.holders.values() for usage in some}
+    for namespace, count in sorted(waiting.items()):
+        idle = [name for name in held.idle if name in usages and name.partition("/")[0] == namespace]
+        if not idle:
+            continue
+        longest = sorted(idle, key=lambda name: (-held.idle[name], name))
+        names = ", ".join(f"{name} ({held.idle[name] / 3600:.0f} h)" for name in longest[:SHOWN])
+        more = f" and {len(idle) - SHOWN} more" if len(idle) > SHOWN else ""
+        text = f"{count} pods wait for GPUs in {namespace}, where idle ones are held by {names}{more}"
+        nodes = tuple(sorted({usages[name].node for name in idle}))
+        remedy = "stop what is done, or run it on less (gpu-usher advise right-size); gpu-usher usage shows the hours"
+        yield Finding("IdleWhileWaiting", FindingLevel.Advice, text, remedy, nodes, (f"Namespace {namespace}",))
+
+
+HELD_CHECKS: tuple[Callable[[HeldGPUs], Iterator[Finding]], ...] = (partly_placed_groups, idle_while_waiting)
+
+
+def examine_held(held: HeldGPUs) -> tuple[Finding, ...]:
+    """Run every check of what is held."""
+    return tuple(finding for check in HELD_CHECKS for finding in check(held))
