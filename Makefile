@@ -18,7 +18,7 @@ export KUBERNETES
 # Inputs of `make fuzz-guided`.
 RUNS   := 50000
 
-.PHONY: help setup run demo test test-all test-rest test-browser test-long go controlplane cluster prometheus haproxy chromium e2e e2e-versions neighbours node-programs e2e-nodes gfd-worlds chaos fuzz fuzz-guided check format bench bench-largest bench-placement bench-scheduler bench-mig lock generated sbom krew audit clean
+.PHONY: help setup run demo test test-all test-rest test-browser test-long go controlplane cluster prometheus haproxy chromium e2e e2e-versions neighbours node-programs e2e-nodes gfd-worlds chaos fuzz fuzz-guided check format bench bench-largest bench-placement bench-scheduler bench-mig bench-churn lock generated sbom krew audit clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -141,6 +141,10 @@ bench-scheduler: $(STAMP) controlplane ## measure pods a second of a real kube-s
 bench-mig: $(STAMP) ## play MIG slices that come and go, and write tests/results/mig-churn.md (all cores; 8 minutes of CPU)
 	@mkdir -p .pytest_cache && $(BIN)/python -m tests.bench.mig > .pytest_cache/mig-churn.md
 	@mv .pytest_cache/mig-churn.md tests/results/mig-churn.md && cat tests/results/mig-churn.md
+
+bench-churn: $(STAMP) ## play pods that come and go, and write tests/results/churn.md (trace in GPU_USHER_TRACE; half an hour of CPU; goes on where it was broken off)
+	@mkdir -p .pytest_cache && $(BIN)/python -m tests.bench.over_time > .pytest_cache/churn.md
+	@mv .pytest_cache/churn.md tests/results/churn.md && cat tests/results/churn.md
 
 lock: $(STAMP) ## resolve the dependencies again
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

@@ -34,7 +34,7 @@ RUN = CliRunner()
 
 @pytest.mark.parametrize("name", PUZZLES)
 def test_puzzle_takes_as_few_moves_as_brute_force_finds(name: str) -> None:
-    """F64: the known optimum, by the whole way from objects to plan."""
+    """F146: the known optimum, by the whole way from objects to plan."""
     puzzle = PUZZLES[name]
     waiting = sum(where is None for where, *_ in puzzle["pods"].values())
 
@@ -67,7 +67,7 @@ def fleets(draw: st.DrawFn) -> Puzzle:
 @settings(max_examples=60, deadline=None)
 @given(fleets())
 def test_any_small_fleet_takes_as_few_moves_as_brute_force_finds(puzzle: Puzzle) -> None:
-    """F64: up to MOST_EXTRA moves out of the way of others, beyond which the search does not go."""
+    """F146: up to MOST_EXTRA moves out of the way of others, beyond which the search does not go."""
     fewest = BruteForce(puzzle).fewest()
 
     plan = planned(puzzle)
@@ -77,7 +77,7 @@ def test_any_small_fleet_takes_as_few_moves_as_brute_force_finds(puzzle: Puzzle)
 
 
 def test_plan_is_not_called_exact_where_chains_of_fewer_moves_were_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """F64: nobody may make room for others here, so that b and its one pod were not tried with two moves."""
+    """F146: nobody may make room for others here, so that b and its one pod were not tried with two moves."""
     monkeypatch.setattr(repack, "MOST_EXTRA", 0)
     pods = {"x": ["a", 1], "y": ["a", 1], "w": ["a", 1], "z": ["b", 5, {"only": ["b"]}], "k": ["c", 5, KEPT]}
 
@@ -89,7 +89,7 @@ def test_plan_is_not_called_exact_where_chains_of_fewer_moves_were_not_tried(mon
 
 @pytest.mark.parametrize("guard", GUARDS)
 def test_pod_that_is_protected_stays_and_the_plan_says_why(guard: str) -> None:
-    """F64: no controller, DaemonSet, static pod, annotations of three projects, PodDisruptionBudgets."""
+    """F146: no controller, DaemonSet, static pod, annotations of three projects, PodDisruptionBudgets."""
     plan = planned(
         {"nodes": {"a": 8, "b": 8}, "pods": {"x": ["a", 1, {"stays": guard}], "y": ["b", 2]}, "free": "node"}
     )
@@ -100,7 +100,7 @@ def test_pod_that_is_protected_stays_and_the_plan_says_why(guard: str) -> None:
 
 
 def test_costs_are_said() -> None:
-    """F64: pods, GPUs, and their memory by the label."""
+    """F146: pods, GPUs, and their memory by the label."""
     pods = {"q": [None, 8, {"only": ["a"]}], "x": ["a", 2], "y": ["b", 6], "z": ["c", 1]}
     puzzle = {"nodes": {"a": 8, "b": 8, "c": 8}, "pods": pods, "free": "places"}
 
@@ -112,7 +112,7 @@ def test_costs_are_said() -> None:
 
 
 def test_search_that_gives_up_is_greedy_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """F64: it still finds what takes one seat after another."""
+    """F146: it still finds what takes one seat after another."""
     monkeypatch.setattr(repack_search.RepackSearch.__init__, "__defaults__", (0,))
     kept = {"stays": "budget"}
     pods = {"x": ["a", 1], "y": ["a", 1], "z": ["b", 6, kept], "w": ["c", 7, kept]}
@@ -161,7 +161,7 @@ def lonely(objects: list[dict[str, Any]], *names: str) -> list[dict[str, Any]]:
 def test_pods_that_exclude_each_other_are_not_seated_together(
     nodes: dict[str, int], pods: dict[str, Any], free: Freed, together: tuple[str, ...], seats: dict[str, str]
 ) -> None:
-    """F64: anti-affinity, wherever the other pod is at that moment."""
+    """F146: anti-affinity, wherever the other pod is at that moment."""
     objects = lonely(objects_of({"nodes": nodes, "pods": pods}), *together)
     state = State(knowledge())
     fill(state, objects)
@@ -172,7 +172,7 @@ def test_pods_that_exclude_each_other_are_not_seated_together(
 
 
 def test_nodes_that_the_engine_prefers_at_that_moment_are_to_be_cordoned() -> None:
-    """F64: the pod would fill up the node that it is to leave."""
+    """F146: the pod would fill up the node that it is to leave."""
     pods = {"q": [None, 2, {"only": ["a"]}], "x": ["a", 1], "k": ["a", 6, KEPT], "z": ["b", 1, KEPT]}
 
     plan = planned({"nodes": {"a": 8, "b": 8}, "pods": pods, "free": "places"})
@@ -186,7 +186,7 @@ def run(tmp_path: Path, puzzle: Puzzle, *words: str) -> Result:
 
 
 def test_text_has_the_steps_their_cost_and_what_stays(tmp_path: Path) -> None:
-    """F64."""
+    """F146."""
     puzzle = PUZZLES["domain-for-which-another-makes-room"]
 
     result = run(tmp_path, puzzle, "--free", "domain")
@@ -199,7 +199,7 @@ def test_text_has_the_steps_their_cost_and_what_stays(tmp_path: Path) -> None:
 
 
 def test_plan_that_does_not_exist_is_said_and_exits_with_1(tmp_path: Path) -> None:
-    """F64."""
+    """F146."""
     result = run(tmp_path, PUZZLES["two-cannot-swap"], "--free", "places")
 
     assert result.exit_code == 1
@@ -207,7 +207,7 @@ def test_plan_that_does_not_exist_is_said_and_exits_with_1(tmp_path: Path) -> No
 
 
 def test_bad_input_is_said_with_the_remedy(tmp_path: Path) -> None:
-    """F64."""
+    """F146."""
     for words, message in (("rack", "wants node, domain or places"), ("domain", "nvidia.com/gpu.clique")):
         result = run(tmp_path, PUZZLES["half-and-half"], "--free", words)
         assert isinstance(result.exception, BadInput)
