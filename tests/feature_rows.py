@@ -63,7 +63,7 @@ SCORE = {
     "F49": "Nodes can be packed, or pods spread over them.",
     "F50": "A policy chooses the scorers and their weights.",
     "F51": "A GPU product that other pods cannot do without is spared.",
-    "F52": "A pod goes where it leaves the least GPU capacity unusable for the pods that are expected, also while pods come and go.",
+    "F52": "A pod goes where it leaves the least GPU capacity unusable for the pods that are expected.",
     "F53": "A driver that runs the pod's CUDA natively is preferred to one that runs it by compatibility.",
     "F54": "Form factor, all-to-all NVLink and the NVLink domain are filtered or scored.",
     "F55": "Scores are integers from 0 to 10.",
@@ -190,7 +190,7 @@ USE = {
     "peak, proven on the engine.",
     "F144": "Who holds an idle GPU is told where a pod waits for it: by `explain` and `doctor`.",
     "F145": "A policy can warn of, or refuse, pods of a namespace that holds idle GPUs; unknown use never denies.",
-    "F146": "`advise repack` finds the fewest restarts that free a node, an NVLink domain or places for pods that wait.",
+    "F146": "`advise repack` finds the fewest restarts that free a node, an NVLink domain or places.",
 }
 GROUPS: Mapping[str, Mapping[str, str]] = {
     "Admission": ADMISSION,

@@ -157,7 +157,10 @@ def _show_result(console: Console, result: Repack) -> None:
         console.print(f"[yellow]no {result.freed.value} can be freed with at most {limit}[/]")
     if result.moves:
         memory = "" if result.memory_mib is None else f", {result.memory_mib / 1024:.0f} GiB of GPU memory"
-        console.print(f"costs: {result.restarts} pods restarted, which hold {result.gpus} GPUs or slices{memory}")
+        restarted = (
+            "1 pod restarted, which holds" if result.restarts == 1 else f"{result.restarts} pods restarted, which hold"
+        )
+        console.print(f"costs: {restarted} {result.gpus} GPUs or slices{memory}")
     if result.method is Method.Greedy:
         console.print("[yellow]the search was too large to try everything: there may be a plan with fewer moves[/]")
     elif result.moves:

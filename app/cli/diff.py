@@ -137,8 +137,8 @@ def _compared_pod(pod: Mapping[str, Any], more: Mapping[str, Any], node: str = "
 
 def _show(console: Console, differences: Differences, limit: int) -> None:
     for change, pods in groupby(differences.differences, key=lambda difference: difference.change):
-        colour = "red" if change in HURTING else "yellow"
-        console.print(f"[bold {colour}]{change}[/]: {differences.counts[change]} pods")
+        colour, count = "red" if change in HURTING else "yellow", differences.counts[change]
+        console.print(f"[bold {colour}]{change}[/]: {count} {'pod' if count == 1 else 'pods'}")
         group = list(pods)
         for difference in group[:limit]:
             console.print(f"  {escape(_line(difference))}")

@@ -54,9 +54,9 @@ def show_right_sizes(console: Console, result: RightSizes) -> None:
 
 
 def _show_proposal(console: Console, proposal: RightSize, currency: str | None) -> None:
-    each = f"{proposal.pods} pods, each" if proposal.pods > 1 else "one pod,"
+    who = f"{proposal.pods} pods, each" if proposal.pods > 1 else "one pod,"
     console.print(
-        f"[bold]{escape(proposal.workload)}[/]: {each} {escape(proposal.holds)} → [green]{escape(proposal.to)}[/]"
+        f"[bold]{escape(proposal.workload)}[/]: {who} {escape(proposal.holds)} → [green]{escape(proposal.to)}[/]"
     )
     memory = f"{proposal.peak_memory_mib / 1024:,.1f} GiB"
     console.print(

@@ -107,12 +107,13 @@ class DemoPod(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A pod bound to a node, or without `node` a pending one as admission leaves it.
 
     `asks` are requests and limits of its one container, `priority` is that of its class, `created` its creation time as
-    the API server writes it.
+    the API server writes it, `owner` the kind and name of its controller, such as Job/pretrain.
     """
 
     name: str
     asks: dict[str, int | str]
     node: str = ""
+    owner: str = ""
     created: str = ""
     namespace: str = "team-b"
     annotations: dict[str, str] = {}

@@ -101,21 +101,29 @@ def _pods(fleet: DemoFleet) -> Iterator[DemoPod]:
     yield from fleet.pods
 
 
+def _controller(owner: str) -> Object:
+    kind, _, name = owner.partition("/")
+    version = "batch/v1" if kind == "Job" else "apps/v1"
+    return {"apiVersion": version, "kind": kind, "name": name, "uid": name, "controller": True}
+
+
 def _pod(pod: DemoPod) -> Object:
     amounts = _texts(pod.asks)
     container = {"name": "main", "image": pod.image, "resources": {"limits": amounts, "requests": dict(amounts)}}
     metadata: Object = {"name": pod.name, "namespace": pod.namespace, "uid": pod.name}
     if pod.annotations:
         metadata["annotations"] = dict(pod.annotations)
+    if pod.owner:
+        metadata["ownerReferences"] = [_controller(pod.owner)]
     if pod.created:
         metadata["creationTimestamp"] = pod.created
-    spec: Object = {"containers": [container], **({"priority": pod.priority} if pod.priority else {})}
+    spec: Object = {"containers": [container], **ADMITTED, **({"priority": pod.priority} if pod.priority else {})}
     if pod.node:
         return {**POD, "metadata": metadata, "spec": {"nodeName": pod.node, **spec}, "status": {"phase": "Running"}}
     unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
     return {
         **POD,
         "metadata": metadata,
-        "spec": {**spec, **ADMITTED},
+        "spec": spec,
         "status": {"phase": "Pending", "conditions": [unscheduled]},
     }

@@ -13,7 +13,7 @@ from app.usage.history import MINUTE, History, Hold, Window
 WINDOW_SECONDS = 1800
 IDLE_HOURS = 9
 SHAPES = ("busy", "small", "idle", "small", "busy", "unknown")
-"""What a pod does, chosen by a checksum of its name."""
+"""What a pod does, chosen by a checksum of its name without the number, so that the pods of a workload do alike."""
 MEMORY_MIB = 16_384
 """The memory of a GPU whose labels do not say it."""
 
@@ -50,7 +50,7 @@ def _holds(node: Node, usages: tuple[GPUUsage, ...], count: int) -> Iterator[Hol
 
 
 def _windows(name: str, node: Node, count: int) -> Iterator[Window]:
-    shape = SHAPES[(crc32(name.encode()) >> 8) % len(SHAPES)]
+    shape = SHAPES[(crc32(name.rstrip("0123456789").encode()) >> 2) % len(SHAPES)]
     minutes, memory = WINDOW_SECONDS / MINUTE, node.node_class.memory_mib or MEMORY_MIB
     idle_from = count - IDLE_HOURS * 3600 // WINDOW_SECONDS
     for index in range(count):

@@ -28,6 +28,7 @@ LINES: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "whatif-mig": (["whatif", "mig", "--layout", "all-disabled"], ("reading what pods need", "in the new layout")),
     "whatif-dra": (["whatif", "dra"], ("reading now.json", "taking in")),
     "advise-mig": (["advise", "mig"], ("reading now.json", "waiting pods")),
+    "advise-repack": (["advise", "repack"], ("reading now.json", "taking in")),
     "inventory": (["inventory"], ("reading now.json", "taking in")),
     "mutate": (["mutate", "-f", "pod.yaml"], ("reading now.json", "taking in")),
 }

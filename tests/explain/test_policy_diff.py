@@ -183,10 +183,10 @@ def bound(amount: int, node: str = "h-0", name: str = "p") -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("spec", "words", "code"),
     [
-        ("admission: {maxGPUsPerPod: 2}", "newly refused: 1 pods", 1),
-        ("placement: {products: {allow: [A10]}}", "left without any node: 1 pods", 1),
-        ("placement: {products: {deny: [T4]}}", "moved: 1 pods\n  team-a/p on h-0: t-0 → h-0", 0),
-        ("admission: {runtimeClassName: other}", "changed otherwise: 1 pods", 0),
+        ("admission: {maxGPUsPerPod: 2}", "newly refused: 1 pod", 1),
+        ("placement: {products: {allow: [A10]}}", "left without any node: 1 pod", 1),
+        ("placement: {products: {deny: [T4]}}", "moved: 1 pod\n  team-a/p on h-0: t-0 → h-0", 0),
+        ("admission: {runtimeClassName: other}", "changed otherwise: 1 pod", 0),
         ("description: other", "1 pods of 1 kinds: 1 unchanged", 0),
     ],
 )
@@ -242,7 +242,7 @@ def test_policies_may_be_those_that_an_overlay_would_bring(tmp_path: Path) -> No
     nothing = RUN.invoke(app, ["diff", old, "-", *fleet], input=yaml.safe_dump_all(rendered[:1]))
 
     assert result.exit_code == 1
-    assert "newly refused: 1 pods" in result.stdout
+    assert "newly refused: 1 pod" in result.stdout
     assert isinstance(nothing.exception, BadInput)
     assert "no ConfigMap gpu-usher-policies and no GPUPolicy" in str(nothing.exception)
 

@@ -104,6 +104,15 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                     rate("gpu_usher_evictions_prevented_total", "job", legend="evictions prevented"),
                 ),
             ),
+            Panel(
+                "Events on pods that wait",
+                (
+                    rate("gpu_usher_events_total", "result"),
+                    gauge("gpu_usher_events_waiting", "held back by the limit of rate"),
+                    rate("gpu_usher_wakes_total", "job", legend="pods woken"),
+                ),
+                about="One replica writes them: the one that holds the Lease.",
+            ),
             Panel("Nodes with memory overrun", (gauge("gpu_usher_vram_overrun_nodes", "nodes"),)),
             Panel("Nodes with sick GPUs", (gauge("gpu_usher_health_nodes", "{{state}}", "state"),)),
             Panel(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.api.explain_route import Explainer
-from app.api.pending_reasons import PendingReasons
+from app.api.pending_reasons import CHECK_SECONDS, REST_SECONDS, PendingReasons
 from app.cluster.state import State
 from app.cluster.watched_kinds import core_kinds
 from app.kube.pending_pods import PendingPod, read_pending_pod
@@ -146,7 +146,7 @@ def test_reasons_that_are_kept_current_need_nobody_to_ask(service: Service, monk
     explained = list(causes.explained_pods())
     assert [entry.pod.reference.uid for entry in explained] == ["a", "b"]
     assert {entry.cause.reason for entry in explained} == {"UntoleratedTaint"}
-    assert sum(0.05 < seconds < 0.5 for seconds in rests) >= 2
+    assert sum(seconds > REST_SECONDS and seconds != CHECK_SECONDS for seconds in rests) >= 2
 
 
 def test_pods_that_are_gone_are_forgotten(service: Service) -> None:
