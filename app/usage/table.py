@@ -83,11 +83,11 @@ def usage_report(
     which a unit counts as idle.
     """
     key_of = _key_of(by, owners or {})
-    groups: dict[tuple[Unit, str], list[Hold]] = {}
-    for hold in history.holds:
-        groups.setdefault((unit_of(hold), key_of(hold)), []).append(hold)
     idle = idle_by_hold(history, below)
-    rows = (_row(key, unit, holds, history, idle, prices) for (unit, key), holds in groups.items())
+    groups: dict[tuple[Unit, str], list[tuple[Hold, float]]] = {}
+    for position, hold in enumerate(history.holds):
+        groups.setdefault((unit_of(hold), key_of(hold)), []).append((hold, idle.get(position, 0.0)))
+    rows = (_row(key, unit, members, history, prices) for (unit, key), members in groups.items())
     return UsageReport(
         start=history.start,
         end=history.end,
@@ -150,16 +150,15 @@ def idle_of(hold: Hold, history: History, below: float) -> float:
     return idle_seconds([hold], history, below) if held_now(hold, history) else float("inf")
 
 
-def _row(
-    key: str, unit: Unit, holds: Sequence[Hold], history: History, idle: Mapping[int, float], prices: Prices
-) -> UsageRow:
+def _row(key: str, unit: Unit, members: Sequence[tuple[Hold, float]], history: History, prices: Prices) -> UsageRow:
+    """Sum up some holds, each with the seconds for which it has been idle for certain."""
+    holds = [hold for hold, _ in members]
     held = _sum(window.held for hold in holds for window in hold.windows)
     known = _sum(min(window.known, window.held) for hold in holds for window in hold.windows)
     active = _sum(window.active for hold in holds for window in hold.windows)
     measured = _sum(window.known for hold in holds for window in hold.windows)
     shared = unit is Unit.Share
-    members = set(map(id, holds))
-    idle_now = [seconds for position, seconds in idle.items() if id(history.holds[position]) in members and seconds > 0]
+    idle_now = [seconds for _, seconds in members if seconds > 0]
     share = None if shared or not measured else active / measured
     cost, idle_cost = _costs(holds, share is not None, prices)
     return UsageRow(
