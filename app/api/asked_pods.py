@@ -14,13 +14,13 @@ from app.api.wire import ABSENT, DECODE_ERRORS, decode_asked_pod
 from app.intree.soft_constraints import SoftConstraints
 from app.kube.pod_limits import LONGEST_NAME
 from app.kube.pods import Pod
+from app.kube.token_volumes import TOKEN_VOLUME
 
 TEMPLATES_KEPT = 64
 LARGEST_KEPT_BYTES = 1 << 16
 """Bytes of the largest pod whose template is kept; those kept are 4 MiB at most."""
-TOKEN_VOLUME, SUFFIX = b'"name":"kube-api-access-', 5
-"""The volume of a service account's token, whose name ends in random characters of its own in each pod
-(kubernetes plugin/pkg/admission/serviceaccount/admission.go)."""
+VOLUME_NAME, SUFFIX = f'"name":"{TOKEN_VOLUME}'.encode(), 5
+"""The name of the volume of a service account's token, and the number of its last characters, which are random."""
 AskedPod = tuple[Pod, SoftConstraints]
 
 
@@ -94,9 +94,9 @@ def _parts(body: bytes) -> _PodParts | None:
 def _template(parts: _PodParts) -> bytes:
     """Return the bytes that pods of one template share. The parts are JSON, so that a NUL byte separates them."""
     metadata, spec = parts.metadata, bytes(parts.spec)
-    start = spec.find(TOKEN_VOLUME)
+    start = spec.find(VOLUME_NAME)
     if start >= 0:
-        spec = spec.replace(spec[start : start + len(TOKEN_VOLUME) + SUFFIX], TOKEN_VOLUME)
+        spec = spec.replace(spec[start : start + len(VOLUME_NAME) + SUFFIX], VOLUME_NAME)
     return b"\0".join((metadata.labels, metadata.annotations, spec))
 
 

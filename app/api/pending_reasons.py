@@ -6,16 +6,16 @@ what nobody reads costs nothing.
 """
 
 import asyncio
-import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Any
 
 from app.api.backend import Backend
 from app.api.explain_route import Explainer
 from app.explain.pending_cause import PendingCause, cause_of
+from app.explain.pod_templates import template_hash
+from app.explain.policy_diff import label_keys
 from app.kube.object_references import ObjectReference, controller_of
 from app.kube.pending_pods import PendingPod
 from app.values.errors import BadInput, WireError
@@ -34,17 +34,19 @@ UNWATCHED_STALE_SECONDS = 60.0
 UNWATCHED_REST_SHARE = 9.0
 """Seconds of rest for each second of an explanation while nobody looks at a page: a tenth of one core at most."""
 MOST_PODS, MOST_SHAPES = 5_000, 200
-"""Pods that are read, the longest pending first, and distinct shapes explained; other pods have their own page (a
-guess)."""
-OWN = ("name", "generateName", "uid", "creationTimestamp", "resourceVersion", "managedFields", "ownerReferences")
-"""Metadata in which pods of one template differ, and which no decision depends on."""
-
+"""Pods that are read, the longest pending first, and distinct shapes explained at a time; other pods have their own
+page (a guess)."""
+READ_AT_ONCE = 100
+"""Pods read before the order is made anew, so that a new workload waits for 5 s rather than for thousands of pods."""
 Stamp = tuple[int, str]
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPod:
-    """What is kept of a pending pod that was read: its shape, the pod as Events name it, and its controller."""
+    """What is kept of a pending pod that was read: its shape, the pod as Events name it, and its controller.
+
+    The shape is the hash of its template; pods of equal shape wait for the same cause.
+    """
 
     shape: str
     reference: ObjectReference
@@ -71,6 +73,7 @@ class PendingReasons:
         self._read_pods: dict[PendingPod, ReadPod] = {}
         self._documents: dict[str, Mapping[str, Any]] = {}
         self._causes: dict[str, tuple[PendingCause, Stamp, float]] = {}
+        self._label_keys: frozenset[str] = frozenset()
         self._requested_at = float("-inf")
         self.kept_current = False
         self.looking = False
@@ -88,8 +91,9 @@ class PendingReasons:
 
     def explained_pods(self) -> Iterator[ExplainedPod]:
         """List the pods whose cause is known by now, the longest pending first."""
-        for read in self._read_pods.values():
-            if read.shape in self._causes:
+        for pod in self._pending():
+            read = self._read_pods.get(pod)
+            if read is not None and read.shape in self._causes:
                 yield ExplainedPod(read, self._causes[read.shape][0])
 
     def documents(self) -> Mapping[str, Mapping[str, Any]]:
@@ -104,21 +108,26 @@ class PendingReasons:
             await asyncio.sleep(CHECK_SECONDS)
 
     async def check(self) -> None:
-        """Read every pod once, and compute reasons that are unknown or outdated."""
+        """Read pods that were not read, READ_AT_ONCE of them, and compute reasons that are unknown or outdated."""
         pending = self._pending()
         self._forget(pending)
-        for pod in pending:
-            if pod not in self._read_pods:
-                self.looking = True
-                await self._read(pod)
-                await asyncio.sleep(REST_SECONDS)
-            read = self._read_pods.get(pod)
-            if read is not None and self._due(read.shape):
-                began = time.monotonic()
-                await self._explain(read.shape)
-                spent = time.monotonic() - began
-                await asyncio.sleep(REST_SECONDS if self._watched() else REST_SECONDS + UNWATCHED_REST_SHARE * spent)
-        self.looking = False
+        unread = [pod for pod in reading_order(pending) if self._unread(pod)]
+        self.looking = bool(unread)
+        for pod in unread[:READ_AT_ONCE]:
+            await self._read(pod)
+            await asyncio.sleep(REST_SECONDS)
+            if (read := self._read_pods.get(pod)) is not None:
+                await self._explain_if_due(read.shape)
+        for shape in list(self._documents):
+            await self._explain_if_due(shape)
+        self.looking = len(unread) > READ_AT_ONCE
+
+    async def _explain_if_due(self, shape: str) -> None:
+        if self._due(shape):
+            began = time.monotonic()
+            await self._explain(shape)
+            spent = time.monotonic() - began
+            await asyncio.sleep(REST_SECONDS if self._watched() else REST_SECONDS + UNWATCHED_REST_SHARE * spent)
 
     def _watched(self) -> bool:
         """Tell whether somebody has asked for the reasons lately."""
@@ -129,19 +138,26 @@ class PendingReasons:
         return pods[:MOST_PODS]
 
     def _forget(self, pending: list[PendingPod]) -> None:
-        """Drop the data of pods that are no longer pending."""
-        remaining = set(pending)
+        """Drop the data of pods that are no longer pending; of all pods once policies match on other labels."""
+        keys = label_keys(self._backend.policies)
+        remaining = set(pending) if keys == self._label_keys else set()
+        self._label_keys = keys
         self._read_pods = {pod: read for pod, read in self._read_pods.items() if pod in remaining}
         shapes = {read.shape for read in self._read_pods.values()}
         self._documents = {shape: document for shape, document in self._documents.items() if shape in shapes}
         self._causes = {shape: entry for shape, entry in self._causes.items() if shape in shapes}
+
+    def _unread(self, pod: PendingPod) -> bool:
+        """Tell whether a pod is to be read: for the first time, or again, now that there is room for its shape."""
+        read = self._read_pods.get(pod)
+        return read is None or (read.shape not in self._documents and len(self._documents) < MOST_SHAPES)
 
     async def _read(self, pod: PendingPod) -> None:
         try:
             document = await self._backend.fetch_pod(pod.namespace, pod.name)
         except WireError:
             return  # deleted, or read again at the next check
-        read = ReadPod(_shape(document), _reference(pod, document), controller_of(document))
+        read = ReadPod(template_hash(document, self._label_keys), _reference(pod, document), controller_of(document))
         self._read_pods[pod] = read
         if len(self._documents) < MOST_SHAPES:
             self._documents.setdefault(read.shape, document)
@@ -168,11 +184,14 @@ class PendingReasons:
         self.generation += 1
 
 
-def _shape(document: Mapping[str, Any]) -> str:
-    """Return the hash of the part of a pod that decisions depend on; equal for the pods of one template."""
-    metadata = {key: value for key, value in (document.get("metadata") or {}).items() if key not in OWN}
-    spec = {key: value for key, value in (document.get("spec") or {}).items() if key != "hostname"}
-    return sha256(json.dumps((metadata, spec), sort_keys=True, default=str).encode()).hexdigest()
+def reading_order(pending: Iterable[PendingPod]) -> list[PendingPod]:
+    """Put one pod of each controller before the others, so that the cause of every workload is known early."""
+    first: dict[str, PendingPod] = {}
+    others: list[PendingPod] = []
+    for pod in pending:
+        if first.setdefault(pod.controller_uid or pod.key, pod) is not pod:
+            others.append(pod)
+    return [*first.values(), *others]
 
 
 def _reference(pod: PendingPod, document: Mapping[str, Any]) -> ObjectReference:

@@ -7,7 +7,7 @@ renewed by its `series`, before the API server forgets it, and only what is new 
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from app.explain.pending_cause import PendingCause
 from app.intree.causes import InTreeCause
@@ -22,6 +22,10 @@ SETTLE_SECONDS = 30.0
 """At least so long between two Events on one object, however its cause flaps; a guess."""
 RETRY_SECONDS = 60.0
 """After the API server has refused an Event; a guess."""
+TTL_SECONDS = 3600.0
+"""For so long kube-apiserver keeps an Event that is not renewed (--event-ttl)."""
+LEAD_SECONDS = RENEW_SECONDS
+"""A workload comes before pods that wait for up to so much longer: 5,000 Events take 17 minutes at five a second."""
 NOTE_BYTES = 1024
 """The longest note that kube-apiserver takes (k8s.io/api events/v1, Event.note)."""
 UNTOLD = frozenset({"", InTreeCause.SchedulingGated.name})
@@ -30,20 +34,27 @@ UNTOLD = frozenset({"", InTreeCause.SchedulingGated.name})
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What an Event says. `reason` is our code; `words` are the note without counts, which change all the time."""
+    """What an Event says. `reason` is our code; `words` are the note without counts, which change all the time.
+
+    `since` is the second since which the pod, or the first of the workload's, is known to wait. `lead` are the seconds
+    by which it comes before others.
+    """
 
     reason: str
     words: str
     note: str
+    since: float = field(default=0.0, compare=False)
+    lead: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingPod:
-    """A pod that waits, the workload that it belongs to, and its cause."""
+    """A pod that waits, the workload that it belongs to, its cause, and the second since which it is known to wait."""
 
     reference: ObjectReference
     workload: ObjectReference | None
     cause: PendingCause
+    since: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +91,7 @@ def statements_of(pods: Iterable[WaitingPod]) -> dict[ObjectReference, Statement
         if pod.workload is not None:
             by_workload.setdefault(pod.workload, []).append(pod)
     workloads = {workload: _of_workload(members) for workload, members in by_workload.items()}
-    return workloads | {pod.reference: _statement(pod.cause) for pod in told}
+    return workloads | {pod.reference: _statement(pod.cause, pod.since) for pod in told}
 
 
 def _of_workload(pods: list[WaitingPod]) -> Statement:
@@ -89,12 +100,13 @@ def _of_workload(pods: list[WaitingPod]) -> Statement:
     most = max(counts, key=lambda cause: (counts[cause], cause))
     first = next(pod for pod in pods if (pod.cause.reason, pod.cause.message) == most)
     number = f"{len(pods)} pods wait" if len(pods) > 1 else "1 pod waits"
-    return _statement(first.cause, f"{number}, such as {first.reference.name}: ")
+    told = _statement(first.cause, min(pod.since for pod in pods), f"{number}, such as {first.reference.name}: ")
+    return replace(told, lead=LEAD_SECONDS)
 
 
-def _statement(cause: PendingCause, prefix: str = "") -> Statement:
+def _statement(cause: PendingCause, since: float, prefix: str = "") -> Statement:
     words = f"{cause.message}; {cause.change or cause.remedy}"
-    return Statement(cause.reason, words, cut(prefix + cause.note, NOTE_BYTES))
+    return Statement(cause.reason, words, cut(prefix + cause.note, NOTE_BYTES), since)
 
 
 def cut(text: str, most_bytes: int) -> str:
@@ -106,11 +118,25 @@ def cut(text: str, most_bytes: int) -> str:
 
 
 def writes(statements: Mapping[ObjectReference, Statement], written: Written, now: float) -> list[EventWrite]:
-    """List the Events to write now: new ones first, then those to renew; each in the order of the statements."""
+    """List the Events to write now, in the order of the seconds by which they should be, so that each has its turn.
+
+    An object of which nothing was told should be told of since it waits, one with a new cause since its last Event, and
+    an Event that goes on should be renewed before the API server forgets it. All of these stay as they are until the
+    Event is written, while what becomes due later comes later: nothing is put off for ever where the limit of rate
+    allows few.
+    """
     due = [
         write for regarding, statement in statements.items() if (write := _write(regarding, statement, written, now))
     ]
-    return sorted(due, key=lambda write: write.count > 1)
+    return sorted(due, key=lambda write: _deadline(write, written.get(write.regarding)))
+
+
+def _deadline(write: EventWrite, last: WrittenEvent | None) -> float:
+    """Return the second by which an Event should be written."""
+    lead = write.statement.lead
+    if last is None:
+        return write.statement.since - lead
+    return (last.created + SETTLE_SECONDS if write.count == 1 else last.renewed + TTL_SECONDS) - lead
 
 
 def _write(regarding: ObjectReference, statement: Statement, written: Written, now: float) -> EventWrite | None:
@@ -153,5 +179,9 @@ class TokenBucket:
         return TokenBucket(min(burst, self.tokens + rate * (now - self.at)), now)
 
     def taken(self) -> "TokenBucket":
-        """Return the bucket with one token less."""
+        """Return the bucket with one token less; what is missing below zero must first be refilled."""
         return TokenBucket(self.tokens - 1, self.at)
+
+    def seconds_to_next(self, rate: float) -> float:
+        """Return the seconds until there is a whole token."""
+        return max(0.0, 1 - self.tokens) / rate

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes Events on GPU pods that stay Pending, and on their workloads, while it holds the Lease of all replicas.
 
-The requests of one turn run in a thread, one after another, and never more of them than the limit of rate allows.
+The requests run in a thread, one after another, each as soon as the limit of rate allows it; only the two of each turn
+for the Lease wait for nothing.
 """
 
 import asyncio
@@ -10,28 +11,30 @@ import logging
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from app.admission.exemptions import is_exempt
 from app.api.pending_reasons import ExplainedPod, PendingReasons
 from app.cluster.state import State
 from app.events.documents import event_document, event_name, events_path, series_patch
-from app.events.planning import EventWrite, TokenBucket, WaitingPod, WrittenEvent, after, statements_of, writes
+from app.events.limited_client import LimitedClient
+from app.events.planning import EventWrite, WaitingPod, WrittenEvent, after, statements_of, writes
 from app.events.workloads import workload_of
 from app.kube.object_references import ObjectReference
 from app.telemetry.clock import now as wall_clock
 from app.telemetry.logs import event
 from app.telemetry.metrics import Metrics
-from app.tls.kube_objects import CONFLICT, MERGE, KubeClient, Object
+from app.tls.kube_objects import CONFLICT, KubeClient, Object
 from app.tls.lease import Lease
 from app.values.errors import ApiError, BadInput
 
 PENDING_SECONDS = 10.0
 """A pod that waits for less gets no Event: kube-scheduler tries again within 10 s (podMaxBackoffSeconds)."""
 TURN_SECONDS = 5.0
-"""Interval of turns; a third of the Lease's duration, as in the controller of certificates."""
-RATE, BURST = 5.0, 10.0
-"""Requests a second, and at once: what client-go allows a client by default (rest.DefaultQPS, rest.DefaultBurst)."""
+"""The length of a turn, after which the Lease is renewed: a third of its duration, as in the controller of
+certificates. Requests fill a turn only as long as there are any."""
+LOOKUP_SHARE = 0.5
+"""The part of a turn that the search for workloads may take, so that Events are written meanwhile."""
 RELEASE_SECONDS = 2.0
 """For giving up the Lease at the end; another replica takes it at once then."""
 TIMESTAMP = "%Y-%m-%dT%H:%M:%S.%fZ"
@@ -53,8 +56,10 @@ class EventWriter:
         reasons: PendingReasons,
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
+        rest: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.reasons = reasons
+        self._rest = rest
         self._kube = kube
         self._state = state
         self._metrics = metrics
@@ -64,15 +69,16 @@ class EventWriter:
         self._first_seen: dict[str, float] = {}
         self._workloads: dict[ObjectReference, ObjectReference | None] = {}
         self._written: dict[ObjectReference, WrittenEvent] = {}
-        self._bucket = TokenBucket(BURST, clock())
+        self._limited = LimitedClient(kube, clock, rest)
 
     async def run(self) -> None:
         """Take turns until cancelled, and give up the Lease then."""
         try:
             while True:
+                end = self._clock() + TURN_SECONDS
                 if await asyncio.to_thread(self._hold_lease):
-                    await self.turn()
-                await asyncio.sleep(TURN_SECONDS)
+                    await self.turn(end)
+                await self._rest(max(0.0, end - self._clock()))
         finally:
             if self.reasons.kept_current:
                 with contextlib.suppress(ApiError, TimeoutError):
@@ -93,15 +99,21 @@ class EventWriter:
         self.reasons.kept_current = leading
         return leading
 
-    async def turn(self) -> None:
-        """Write the Events that are due, as many as the limit of rate allows."""
+    async def turn(self, end: float) -> None:
+        """Write the Events that are due, as many as the limit of rate allows until the second `end`."""
         explained = self._waiting_long(self.reasons.explained_pods())
-        await asyncio.to_thread(self._find_workloads, explained)
-        pods = [WaitingPod(entry.pod.reference, self._workload(entry), entry.cause) for entry in explained]
-        statements = statements_of(pods)
+        await self._find_workloads(explained, end - (1 - LOOKUP_SHARE) * TURN_SECONDS)
+        statements = statements_of(map(self._waiting_pod, explained))
         self._written = {regarding: last for regarding, last in self._written.items() if regarding in statements}
         due = writes(statements, self._written, self._clock())
-        self._metrics.events_waiting.set(await asyncio.to_thread(self._write_all, due))
+        left = len(due)
+        self._metrics.events_waiting.set(left)
+        for write in due:
+            if not await self._limited.wait_for_turn(end):
+                return
+            await asyncio.to_thread(self._try_write, write)
+            left -= 1
+            self._metrics.events_waiting.set(left)
 
     def _waiting_long(self, explained: Iterable[ExplainedPod]) -> list[ExplainedPod]:
         """Return the pods that still wait, have waited for long enough, and are not exempt."""
@@ -116,40 +128,38 @@ class EventWriter:
             and entry.pod.reference.namespace not in exempt
         ]
 
-    def _find_workloads(self, explained: list[ExplainedPod]) -> None:
-        """Look up the workload of each controller that is not known yet; where the limit ends, at a later turn."""
-        controllers = {entry.pod.controller for entry in explained if entry.pod.controller is not None}
+    async def _find_workloads(self, explained: list[ExplainedPod], end: float) -> None:
+        """Look up the workload of each controller that is not known yet, those of the longest waiting pods first.
+
+        What is not looked up by the second `end` is at a later turn.
+        """
+        controllers = dict.fromkeys(entry.pod.controller for entry in explained if entry.pod.controller is not None)
         self._workloads = {known: top for known, top in self._workloads.items() if known in controllers}
-        for controller in controllers - self._workloads.keys():
-            if not self._take_token():
+        for controller in controllers:
+            if controller in self._workloads:
+                continue
+            if not await self._limited.wait_for_turn(end):
                 return
-            with contextlib.suppress(BadInput):
-                self._workloads[controller] = workload_of(controller, self._read)
+            await asyncio.to_thread(self._find_workload, controller)
+
+    def _find_workload(self, controller: ObjectReference) -> None:
+        """Look up one workload; where its controllers are malformed, there is none."""
+        try:
+            self._workloads[controller] = workload_of(controller, self._read)
+        except BadInput:
+            self._workloads[controller] = None
 
     def _read(self, path: str) -> Object | None:
         """Read an object; None if it does not exist, or may not be read."""
         try:
-            return self._kube.read(path)
+            return self._limited.read(path)
         except ApiError:
             return None
 
-    def _workload(self, entry: ExplainedPod) -> ObjectReference | None:
-        return None if entry.pod.controller is None else self._workloads.get(entry.pod.controller)
-
-    def _write_all(self, due: list[EventWrite]) -> int:
-        """Write Events until the limit of rate; return the number of those that are left."""
-        for index, write in enumerate(due):
-            if not self._take_token():
-                return len(due) - index
-            self._try_write(write)
-        return 0
-
-    def _take_token(self) -> bool:
-        self._bucket = self._bucket.refilled(self._clock(), RATE, BURST)
-        if self._bucket.tokens < 1:
-            return False
-        self._bucket = self._bucket.taken()
-        return True
+    def _waiting_pod(self, entry: ExplainedPod) -> WaitingPod:
+        controller = entry.pod.controller
+        workload = None if controller is None else self._workloads.get(controller)
+        return WaitingPod(entry.pod.reference, workload, entry.cause, self._first_seen[entry.pod.reference.uid])
 
     def _try_write(self, write: EventWrite) -> None:
         """Write one Event and note it; one that the API server refuses is tried again after a while."""
@@ -173,14 +183,14 @@ class EventWriter:
         path, timestamp = events_path(write.regarding.namespace), wall_clock().strftime(TIMESTAMP)
         if write.count == 1:
             try:
-                self._kube.create(path, event_document(write, self._instance, timestamp))
+                self._limited.create(path, event_document(write, self._instance, timestamp))
                 return 1
             except ApiError as error:
                 if error.status != CONFLICT:
                     raise
-        place = f"{path}/{event_name(write)}"
+                place = f"{path}/{event_name(write)}"
         count = write.count if last is not None and write.count > 1 else self._stored_count(place) + 1
-        self._kube.patch(place, series_patch(count, timestamp), MERGE)
+        self._limited.merge(place, series_patch(count, timestamp))
         return count
 
     def _stored_count(self, place: str) -> int:
@@ -188,5 +198,5 @@ class EventWriter:
 
         Raises ApiError.
         """
-        series = self._kube.patch(place, {}, MERGE).get("series") or {}
+        series = self._limited.merge(place, {}).get("series") or {}
         return int(series.get("count") or 1)

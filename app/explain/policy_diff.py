@@ -16,12 +16,9 @@ from app.admission.review import ReviewResult, denial_message, mutate
 from app.admission.reviewed_pod import PodForm, ReviewContext
 from app.intree.existing_pods import REQUIRED
 from app.kube.pods import DECISION, read_pod
+from app.kube.token_volumes import without_token_volumes
 from app.policy.compiled import PodSelection, PolicySet
 from app.policy.demand import Demand
-
-TOKEN = "kube-api-access-"
-"""Prefix of the service account volume's name (plugin/pkg/admission/serviceaccount/admission.go
-ServiceAccountVolumeName); five random letters follow."""
 
 
 class PodDifference(Enum):
@@ -131,11 +128,11 @@ def as_created(pod: Mapping[str, Any]) -> dict[str, Any]:
     metadata.pop("managedFields", None)
     annotations = {key: value for key, value in (metadata.get("annotations") or {}).items() if key != DECISION}
     if spec.get("volumes"):
-        spec["volumes"] = _without_tokens(spec["volumes"])
+        spec["volumes"] = without_token_volumes(spec["volumes"])
     for name in CONTAINER_LISTS:
         if spec.get(name):
             spec[name] = [
-                {**container, "volumeMounts": _without_tokens(container["volumeMounts"])}
+                {**container, "volumeMounts": without_token_volumes(container["volumeMounts"])}
                 if container.get("volumeMounts")
                 else container
                 for container in spec[name]
@@ -149,10 +146,6 @@ def as_created(pod: Mapping[str, Any]) -> dict[str, Any]:
             del node_affinity[REQUIRED]
         spec["affinity"] = {**affinity, "nodeAffinity": node_affinity}
     return {"metadata": {**metadata, "annotations": annotations}, "spec": spec}
-
-
-def _without_tokens(items: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    return [item for item in items if not str(item.get("name", "")).startswith(TOKEN)]
 
 
 def _required(spec: Mapping[str, Any]) -> Mapping[str, Any] | None:

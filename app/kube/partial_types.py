@@ -44,10 +44,21 @@ PodAnnotations = TypedDict(
 the products on which it can run."""
 
 
+class PartialOwner(TypedDict, total=False):
+    """An owner of an object, which may be its controller."""
+
+    apiVersion: str
+    kind: str
+    name: str
+    uid: str
+    controller: bool | None
+
+
 class PodMetadata(Metadata, total=False):
-    """Metadata of a pod: the labels and annotations that are read, and when it was created."""
+    """Metadata of a pod: the labels, annotations and owners that are read, and when it was created."""
 
     creationTimestamp: str | None
+    ownerReferences: list[PartialOwner] | None
     labels: PodLabels | None
     annotations: PodAnnotations | None
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from app.knowledge.tables import Knowledge
 from app.kube.gpu_usage import FINISHED, names_gpus
+from app.kube.object_references import controller_of
 from app.kube.pods import gpu_amounts, read_pod
 from app.values.json_members import member
 
@@ -17,8 +18,8 @@ class PendingPod:
 
     `gpu_requests` are pairs of GPU resource and amount. `claims` are the names of the claims and of the templates that
     it names, each as (claim, template), of which one is empty. `created` is the creation timestamp as the API server
-    writes it, empty if unknown. `document` is the whole pod where no API server can be asked for it, as in a snapshot
-    or the demo; otherwise it is None.
+    writes it, empty if unknown. `controller_uid` is the UID of its controller, empty without one. `document` is the
+    whole pod where no API server can be asked for it, as in a snapshot or the demo; otherwise it is None.
     """
 
     namespace: str
@@ -26,6 +27,7 @@ class PendingPod:
     gpu_requests: tuple[tuple[str, int], ...]
     created: str = ""
     claims: tuple[tuple[str, str], ...] = ()
+    controller_uid: str = ""
     document: Mapping[str, Any] | None = field(default=None, compare=False)
 
     @property
@@ -66,4 +68,13 @@ def read_pending_pod(
         return None
     created = timestamp if isinstance(timestamp, str) else ""
     claims = tuple((claim, template) for _, claim, template in pod.claims)
-    return PendingPod(pod.namespace, pod.name, gpu_requests, created, claims, document if keep_document else None)
+    controller = controller_of(document)
+    return PendingPod(
+        pod.namespace,
+        pod.name,
+        gpu_requests,
+        created,
+        claims,
+        "" if controller is None else controller.uid,
+        document if keep_document else None,
+    )

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -66,6 +67,7 @@ class ControlPlane:
     admission_on: tuple[str, ...] = ()
     controllers: tuple[str, ...] = CONTROLLERS
     tokens: Mapping[str, tuple[str, str]] = TOKENS
+    apiserver_flags: Mapping[str, str] = MappingProxyType({})
     gates = True
     """Whether features of dynamic resource allocation that are off by default are switched on (gates.py)."""
 
@@ -154,6 +156,7 @@ class ControlPlane:
             "max-mutating-requests-inflight": "1000",
             "kubelet-preferred-address-types": "InternalIP",
             **(api_flags(self.binaries.command("kube-apiserver")) if self.gates else {}),
+            **self.apiserver_flags,
         }
         process = self._start("kube-apiserver", flags)
         context = ssl.create_default_context(cafile=str(self.ca))
@@ -255,10 +258,12 @@ def _get(url: str, context: ssl.SSLContext | None = None) -> httpx.Response:
 
 
 @contextmanager
-def control_plane(binaries: Binaries, controllers: bool = True) -> Iterator[ControlPlane]:
+def control_plane(
+    binaries: Binaries, controllers: bool = True, make: type[ControlPlane] = ControlPlane
+) -> Iterator[ControlPlane]:
     """Run a control plane for as long as the block lasts; its folder is deleted with it, unless the block fails."""
     folder = Path(tempfile.mkdtemp(prefix="gpu-usher-e2e-"))
-    plane = ControlPlane(binaries, folder, controllers)
+    plane = make(binaries, folder, controllers)
     try:
         yield plane
     finally:

@@ -151,5 +151,5 @@ def test_pod_that_is_bound_in_time_gets_no_event(plane: ControlPlane, service: S
     create_pod(plane, pod)
     wait_for_node(plane, pod)
 
-    assert service.metric("gpu_usher_events_waiting") == 0
+    eventually("nothing is to be told", lambda: not service.metric("gpu_usher_events_waiting"), EVENT_SECONDS)
     assert not ours(plane, "quick")

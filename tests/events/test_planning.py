@@ -118,6 +118,32 @@ def test_new_events_come_before_those_to_renew() -> None:
     assert [write.regarding.name for write in due] == ["q", "p"]
 
 
+def test_workload_comes_before_pods_that_wait_for_longer() -> None:
+    """F139: but for pods that wait for half an hour longer, so that many workloads do not put them off for ever."""
+    late = replace(pod("late", FULL, JOB), since=2000.0)
+    early, very_early = replace(pod("early"), since=300.0), replace(pod("very-early"), since=100.0)
+
+    due = writes(statements_of([early, very_early, late]), {}, 2000.0)
+
+    assert [write.regarding.name for write in due] == ["very-early", "j", "early", "late"]
+
+
+def test_causes_that_change_all_the_time_put_nobody_off() -> None:
+    """F139: with room for one Event in SETTLE_SECONDS and four pods, each gets its turn, the flapping ones too."""
+    written: dict[ObjectReference, WrittenEvent] = {}
+    told: list[str] = []
+    for turn in range(8):
+        now = turn * SETTLE_SECONDS
+        flapping = [pod(name, (FULL, OLD)[turn % 2]) for name in ("a", "b", "c")]
+        due = writes(statements_of([*flapping, pod("steady")]), written, now)
+        for write in due[:1]:
+            written[write.regarding] = after(write, written.get(write.regarding), now, 1)
+            told.append(write.regarding.name)
+
+    assert told[:4] == ["a", "b", "c", "steady"]
+    assert set(told[4:]) == {"a", "b", "c"}
+
+
 @pytest.mark.parametrize("text", ["é" * 600, "a" * 1025, "a" * 1024, "short"])
 def test_note_is_cut_at_its_limit_in_bytes(text: str) -> None:
     """F139."""
@@ -134,3 +160,9 @@ def test_bucket_gives_its_burst_and_then_its_rate() -> None:
 
     assert bucket.refilled(1.0, rate=5.0, burst=10.0).tokens == 5.0
     assert bucket.refilled(60.0, rate=5.0, burst=10.0).taken() == TokenBucket(9.0, 60.0)
+
+
+@pytest.mark.parametrize(("tokens", "seconds"), [(10.0, 0.0), (1.0, 0.0), (0.5, 0.1), (0.0, 0.2), (-2.0, 0.6)])
+def test_what_was_taken_before_it_was_there_is_waited_for(tokens: float, seconds: float) -> None:
+    """F139: a look-up of a workload may be several requests."""
+    assert TokenBucket(tokens, 7.0).seconds_to_next(rate=5.0) == pytest.approx(seconds)

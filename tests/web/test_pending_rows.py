@@ -8,14 +8,21 @@ from typing import Any
 import pytest
 
 from app.api.explain_route import Explainer
-from app.api.pending_reasons import CHECK_SECONDS, REST_SECONDS, PendingReasons
+from app.api.pending_reasons import (
+    CHECK_SECONDS,
+    MOST_SHAPES,
+    READ_AT_ONCE,
+    REST_SECONDS,
+    PendingReasons,
+    reading_order,
+)
 from app.cluster.state import State
 from app.cluster.watched_kinds import core_kinds
 from app.kube.pending_pods import PendingPod, read_pending_pod
 from app.server.service import Service
 from app.values.errors import WireError
 from app.web.views.pending_rows import rows
-from tests.builders import gpus, knowledge, pod
+from tests.builders import gpus, knowledge, pod, policies, policy
 
 
 def waiting(name: str, amount: int = 1, **status: str) -> dict[str, Any]:
@@ -60,17 +67,45 @@ def test_list_follows_what_the_watch_says() -> None:
     assert state.pending_pods.generation == 4
 
 
+def as_stored(document: dict[str, Any], suffix: str) -> dict[str, Any]:
+    """Add what the admission plugin ServiceAccount writes into every pod."""
+    volume = f"kube-api-access-{suffix:>05}"
+    document["spec"]["volumes"] = [{"name": volume, "projected": {"sources": []}}]
+    document["spec"]["containers"][0]["volumeMounts"] = [{"name": volume, "mountPath": "/var/run/secrets"}]
+    return document
+
+
+def owned(document: dict[str, Any], uid: str) -> dict[str, Any]:
+    """Let a Job be the controller of a pod."""
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": uid, "uid": uid, "controller": True}
+    document["metadata"]["ownerReferences"] = [owner]
+    return document
+
+
+def check_until_read(causes: PendingReasons) -> None:
+    """Check until every pod was read."""
+    asyncio.run(causes.check())
+    while causes.looking:
+        asyncio.run(causes.check())
+
+
 class Live:
     """A service with a live cluster from which pods can be fetched; `fetched` holds those that were."""
 
     def __init__(self, service: Service, documents: list[dict[str, Any]]) -> None:
         self._service = service
-        self._documents = {document["metadata"]["name"]: document for document in documents}
+        self._documents: dict[str, dict[str, Any]] = {}
+        self.policies = service.policies
         self.fetched: list[str] = []
         self.state = State(knowledge())
         self.state.nodes = service.state.nodes
         for document in documents:
-            self.state.pending_pods.put(document["metadata"]["uid"], read_pending_pod(document, knowledge()))
+            self.add(document)
+
+    def add(self, document: dict[str, Any]) -> None:
+        """Let one more pod wait."""
+        self._documents[document["metadata"]["name"]] = document
+        self.state.pending_pods.put(document["metadata"]["uid"], read_pending_pod(document, knowledge()))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._service, name)
@@ -80,6 +115,13 @@ class Live:
         if name == "gone":
             raise WireError(404, "gone")
         return self._documents[name]
+
+
+@pytest.fixture
+def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no test wait for the rests between reads."""
+    monkeypatch.setattr("app.api.pending_reasons.REST_SECONDS", 0)
+    monkeypatch.setattr("app.api.pending_reasons.UNWATCHED_REST_SHARE", 0)
 
 
 class Counting(Explainer):
@@ -108,6 +150,79 @@ def test_pods_that_ask_the_same_are_explained_once(service: Service) -> None:
     assert explainer.explained == 2
     assert [row.name for row in shown if row.cause is None] == ["gone"]
     assert {row.cause.reason for row in shown if row.cause} == {"UntoleratedTaint"}
+
+
+@pytest.mark.usefixtures("no_rest")
+def test_pods_of_one_job_are_explained_once(service: Service) -> None:
+    """F139: as a real cluster stores them, with a token volume of a random name in each."""
+    mates = [as_stored(waiting(f"mate-{index}"), str(index)) for index in range(MOST_SHAPES + 1)]
+    live = Live(service, mates)
+    explainer = Counting(live)
+    causes = PendingReasons(live, explainer)
+
+    check_until_read(causes)
+
+    assert explainer.explained == 1
+    assert len(causes.reason_by_pod()) == len(mates)
+
+
+@pytest.mark.usefixtures("no_rest")
+def test_pod_beyond_the_most_shapes_is_explained_once_there_is_room(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F139: as soon as the pods of another shape no longer wait."""
+    monkeypatch.setattr("app.api.pending_reasons.MOST_SHAPES", 3)
+    live = Live(service, [waiting(f"p-{amount}", amount) for amount in range(1, 6)])
+    causes = PendingReasons(live, Explainer(live))
+    asyncio.run(causes.check())
+    assert [pod.name for pod in causes.reason_by_pod()] == ["p-1", "p-2", "p-3"]
+
+    live.state.pending_pods.put("p-1", None)
+    asyncio.run(causes.check())
+
+    assert {pod.name for pod in causes.reason_by_pod()} == {"p-2", "p-3", "p-4"}
+
+
+def test_one_pod_of_each_controller_is_read_first() -> None:
+    """F139: so that the cause of the last Job is known as early as that of the first."""
+    pods = [PendingPod("n", name, (), controller_uid=name[:1]) for name in ("a1", "a2", "a3", "b1", "b2")]
+    alone = [PendingPod("n", name, ()) for name in ("x", "y")]
+
+    assert [pod.name for pod in reading_order([*pods, *alone])] == ["a1", "b1", "x", "y", "a2", "a3", "b2"]
+
+
+@pytest.mark.usefixtures("no_rest")
+def test_new_workload_is_read_before_the_rest_of_an_old_one(service: Service) -> None:
+    """F139: the order is made anew after READ_AT_ONCE pods."""
+    old = [owned(waiting(f"old-{index:03}"), "old") for index in range(READ_AT_ONCE + 30)]
+    live = Live(service, old)
+    causes = PendingReasons(live, Explainer(live))
+    asyncio.run(causes.check())
+    assert (len(live.fetched), causes.looking) == (READ_AT_ONCE, True)
+
+    live.add(owned(waiting("zz-new", 16), "new"))
+    asyncio.run(causes.check())
+
+    assert live.fetched.index("zz-new") == READ_AT_ONCE
+    assert (len(live.fetched), causes.looking) == (len(old) + 1, False)
+
+
+@pytest.mark.usefixtures("no_rest")
+def test_policy_that_matches_on_another_label_tells_pods_apart(service: Service) -> None:
+    """F139: pods that were alike before are read again."""
+    labelled = [waiting("a"), waiting("b")]
+    for document in labelled:
+        document["metadata"]["labels"] = {"tier": document["metadata"]["name"]}
+    live = Live(service, labelled)
+    explainer = Counting(live)
+    causes = PendingReasons(live, explainer)
+    asyncio.run(causes.check())
+    assert explainer.explained == 1
+
+    live.policies = policies(policy("x", "match: {podSelector: {matchLabels: {tier: a}}}"))
+    asyncio.run(causes.check())
+
+    assert (len(live.fetched), explainer.explained) == (4, 3)
 
 
 def test_nothing_is_worked_out_again_while_nothing_changed(service: Service) -> None:
