@@ -24,11 +24,12 @@ RULE = policies(policy("p", "admission: {idle: {after: 4h, gpus: 2}}"))
 
 
 class Source:
-    """A source with the history of a test; it fails where `holds` is None."""
+    """A source with the history of a test; it fails where `holds` is None. `problems` are those of its histories."""
 
     origin = "http://prometheus"
 
-    def __init__(self, *holds: Hold) -> None:
+    def __init__(self, *holds: Hold, problems: tuple[str, ...] = ()) -> None:
+        self.problems = problems
         self.holds: tuple[Hold, ...] | None = holds
         self.asked: list[tuple[float, int | None]] = []
 
@@ -36,7 +37,7 @@ class Source:
         self.asked.append((seconds, window))
         if self.holds is None:
             raise SourceError("no answer in time")
-        return History(end - seconds, end, window or WINDOW, self.holds)
+        return History(end - seconds, end, window or WINDOW, self.holds, self.problems)
 
     async def close(self) -> None:
         pass
