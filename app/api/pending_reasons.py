@@ -105,7 +105,7 @@ class PendingReasons:
 
     async def check(self) -> None:
         """Read every pod once, and compute reasons that are unknown or outdated."""
-        pending = self._pending()
+        pending, began_at = self._pending(), self.generation
         self._forget(pending)
         for pod in pending:
             if pod not in self._read_pods:
@@ -119,6 +119,8 @@ class PendingReasons:
                 spent = time.monotonic() - began
                 await asyncio.sleep(REST_SECONDS if self._watched() else REST_SECONDS + UNWATCHED_REST_SHARE * spent)
         self.looking = False
+        if self.generation != began_at:  # who was told of a reason meanwhile was also told that some are looked for
+            self.generation += 1
 
     def _watched(self) -> bool:
         """Tell whether somebody has asked for the reasons lately."""
@@ -143,6 +145,7 @@ class PendingReasons:
             return  # deleted, or read again at the next check
         read = ReadPod(_shape(document), _reference(pod, document), controller_of(document))
         self._read_pods[pod] = read
+        self.generation += read.shape in self._causes
         if len(self._documents) < MOST_SHAPES:
             self._documents.setdefault(read.shape, document)
 

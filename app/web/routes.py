@@ -33,6 +33,7 @@ from app.web.views.fleet_tiles import read_tile_filter, sum_of
 from app.web.views.node_tile import Cell
 from app.web.views.pending_rows import rows as pending_rows
 from app.web.views.playground import PASTED_LIMIT, changed_lines, read_pasted
+from app.web.views.tile_colours import Colouring, read_colouring
 
 STATIC_HEADERS = {**HEADERS, "Cache-Control": "public, max-age=31536000, immutable"}
 DENSE_FROM = 300
@@ -84,21 +85,26 @@ class WebPages:
     async def fleet(self, request: Request) -> Response:
         """Show the fleet map, as tiles or as a table."""
         query = request.query_params
-        tile_filter, table = read_tile_filter(query), query.get("as") == "table"
-        fleet = self._map
+        tile_filter, table, colouring = read_tile_filter(query), query.get("as") == "table", read_colouring(query)
+        fleet, use = self._map, self._backend.use()
         async with self._queue.turn():
             await in_slices(fleet.catch_up())
-            groups = () if table else await in_slices(fleet.tile_groups(tile_filter))
+            colours = fleet.colours(colouring, use)
+            groups = () if table else await in_slices(fleet.tile_groups(tile_filter, colours))
             rows = await in_slices(fleet.tile_list(tile_filter)) if table else ()
         count = len(rows) if table else sum(group.count for group in groups)
         pages = max(1, -(-len(rows) // ROWS_PER_PAGE))
         page = min(max(int(text) if (text := query.get("page", "1")).isdecimal() and len(text) < 6 else 1, 1), pages)
         first = (page - 1) * ROWS_PER_PAGE
         selected = {name: value for name, value in asdict(tile_filter).items() if value}
+        kept = selected | ({"colour": colouring.value} if colours else {})
         parts = render_parts(
             "fleet.html", here="/", live="" if table else "fleet", generation=fleet.generation, table=table,
             start=self._start,
-            choices=_choices(fleet.choices()), wanted=tile_filter, wanted_any=bool(selected), query=urlencode(selected),
+            choices=_choices(fleet.choices()), wanted=tile_filter, wanted_any=bool(selected), query=urlencode(kept),
+            colouring=colouring.value, colourings=[one.value for one in Colouring],
+            marks=colours.legend if colours else (), stamp_of_colours=colours.stamp if colours else "",
+            unknown_use=use.summary is None,
             count=count, all=len(fleet.tiles), groups=groups, dense=count > DENSE_FROM,
             rows=rows[first : first + ROWS_PER_PAGE], page=page, pages=pages, first=first + 1,
             last=min(first + ROWS_PER_PAGE, count), legend=[(cell.value, cell.name.lower()) for cell in Cell],
@@ -140,6 +146,7 @@ class WebPages:
         state = self._backend.state
         rows = pending_rows(state.waiting_pods(), self._reasons.reason_by_pod())
         return html_page("pending.html", here="/pending", live="pending", start=self._start,
+                     generation=self._updates.pending_generation,
                      rows=rows[:ROWS_PER_PAGE], all=len(rows),
                      missed=state.pending_pods.missed, looking=self._reasons.looking)  # fmt: skip
 

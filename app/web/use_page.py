@@ -37,8 +37,9 @@ class UsePage:
         workloads = workload_rows(summary, query) if summary else ()
         names = sorted({row.of for row in summary.namespaces}) if summary else []
         return html_page(
-            "use.html", here="/use", live="use", start=self._start, generation=reading.generation, reading=reading,
-            summary=summary, state=_state(reading), period=_period(summary) if summary else "",
+            "use.html", here="/use", live="use", start=self._start, reading=reading,
+            generation=reading.generation if summary else 0, summary=summary, state=_state(reading),
+            period=_period(summary) if summary else "",
             choices=[("namespace", names[:MOST_ROWS])], asked={"namespace": query.namespace},
             columns=[(title, _address(query, name), name == query.sort) for name, title in COLUMNS.items()],
             sort="" if query.sort == DEFAULT_SORT else query.sort, sums=sums(summary) if summary else (),
