@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from app.admission.reviewed_pod import ReviewContext
 from app.cluster.offered_nodes import OfferedNodes
 from app.cluster.state import State
+from app.cluster.usage_polling import UseReading
 from app.cluster.verdict_cache import VerdictTable
 from app.explain.survey import ClusterSnapshot
 from app.kube.pods import Pod
@@ -117,6 +118,10 @@ class Backend(Protocol):
     @property
     def draining(self) -> bool:
         """Whether the service is about to end."""
+        ...
+
+    def use(self) -> UseReading:
+        """Return what is known of how the GPUs that pods hold are used."""
         ...
 
     def pods_matched_by_policy(self) -> Mapping[str, Mapping[str, int]]:

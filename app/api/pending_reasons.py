@@ -109,7 +109,7 @@ class PendingReasons:
 
     async def check(self) -> None:
         """Read pods that were not read, READ_AT_ONCE of them, and compute reasons that are unknown or outdated."""
-        pending = self._pending()
+        pending, began_at = self._pending(), self.generation
         self._forget(pending)
         unread = [pod for pod in reading_order(pending) if self._unread(pod)]
         self.looking = bool(unread)
@@ -121,6 +121,8 @@ class PendingReasons:
         for shape in list(self._documents):
             await self._explain_if_due(shape)
         self.looking = len(unread) > READ_AT_ONCE
+        if self.generation != began_at:  # who was told of a reason meanwhile was also told that some are looked for
+            self.generation += 1
 
     async def _explain_if_due(self, shape: str) -> None:
         if self._due(shape):
@@ -159,6 +161,7 @@ class PendingReasons:
             return  # deleted, or read again at the next check
         read = ReadPod(template_hash(document, self._label_keys), _reference(pod, document), controller_of(document))
         self._read_pods[pod] = read
+        self.generation += read.shape in self._causes
         if len(self._documents) < MOST_SHAPES:
             self._documents.setdefault(read.shape, document)
 

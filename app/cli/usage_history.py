@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from app.cli.progress import show_progress
-from app.cluster.idle_polling import shared_nodes
 from app.cluster.state import State
 from app.cluster.usage_history import UsageHistory
+from app.cluster.usage_polling import shared_nodes
 from app.demo.usage import demo_history
 from app.telemetry.clock import now
 from app.usage.history import History, with_sharing

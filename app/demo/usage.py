@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A made-up history of use for the pods of a sample fleet: some work, some idle, and of some nothing is known."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from zlib import crc32
 
 from app.knowledge.mig_profiles import profile_of
@@ -16,6 +16,26 @@ SHAPES = ("busy", "small", "idle", "small", "busy", "unknown")
 """What a pod does, chosen by a checksum of its name without the number, so that the pods of a workload do alike."""
 MEMORY_MIB = 16_384
 """The memory of a GPU whose labels do not say it."""
+
+
+class DemoUsage:
+    """The source of that history for a service: the pods hold what they hold now, and have held it all the time."""
+
+    origin = "a made-up history of the sample fleet"
+
+    def __init__(
+        self, nodes: Callable[[], Mapping[str, Node]], usage_on: Callable[[str], tuple[GPUUsage, ...]]
+    ) -> None:
+        self._nodes = nodes
+        self._usage_on = usage_on
+
+    async def read(self, end: float, seconds: float, window: int | None = None) -> History:  # noqa: ARG002  # its own
+        """Make up the history of the `seconds` before `end`."""
+        nodes = dict(self._nodes())
+        return demo_history(nodes, {name: self._usage_on(name) for name in nodes}, end, seconds)
+
+    async def close(self) -> None:
+        """Close nothing."""
 
 
 def demo_history(

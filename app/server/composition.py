@@ -12,14 +12,15 @@ from app.cluster.access import find_cluster
 from app.cluster.apiserver import ApiServer
 from app.cluster.files import read_knowledge, read_snapshot_file, shipped_policies
 from app.cluster.gpu_health_polling import HealthPoller, find_source
-from app.cluster.idle_polling import IdlePoller
 from app.cluster.live import LiveCluster
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.slipped_pods import PolicyView, SlippedPods
 from app.cluster.snapshot import fill, read_snapshot
 from app.cluster.state import State
 from app.cluster.usage_history import UsageHistory
+from app.cluster.usage_polling import IdleSource, UsagePoller
 from app.demo.sample_fleets import demo_fleet
+from app.demo.usage import DemoUsage
 from app.server.service import Service
 from app.settings import Settings
 from app.telemetry.clock import now, today
@@ -42,11 +43,9 @@ def build(settings: Settings) -> Service:
     source = find_source(settings, knowledge.dcgm)
     if source is not None:
         service.gpu_health = HealthPoller(source, service.state, knowledge, service.metrics)
-    if settings.prometheus:
-        history = UsageHistory(
-            settings.prometheus, knowledge.dcgm, knowledge.usage_metrics, settings.prometheus_token_file
-        )
-        service.idle = IdlePoller(history, lambda: service.policies, lambda: service.nodes)
+    history = usage_source(service)
+    if history is not None:
+        service.usage = UsagePoller(history, lambda: service.policies, service.state, service.metrics.use)
     if settings.live:
         server = service.server = ApiServer(find_cluster(settings.kubeconfig, settings.context))
         judges = PolicyView(
@@ -60,6 +59,20 @@ def build(settings: Settings) -> Service:
         fill_state(service)
         settle()
     return service
+
+
+def usage_source(service: Service) -> IdleSource | None:
+    """Return where the service reads the use of GPUs: a Prometheus, or the made-up history of a sample fleet.
+
+    Raises BadInput.
+    """
+    settings, state = service.settings, service.state
+    if settings.prometheus:
+        knowledge = state.knowledge
+        return UsageHistory(
+            settings.prometheus, knowledge.dcgm, knowledge.usage_metrics, settings.prometheus_token_file
+        )
+    return DemoUsage(lambda: state.nodes, state.usage_on) if settings.demo else None
 
 
 def add_events(service: Service) -> None:

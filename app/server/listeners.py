@@ -99,8 +99,8 @@ class Listeners:
                 coroutines.append(self._service.cluster.run())
             if self._service.gpu_health is not None:
                 coroutines.append(self._service.gpu_health.run())
-            if self._service.idle is not None:
-                coroutines.append(self._service.idle.run())
+            if self._service.usage is not None:
+                coroutines.append(run_for_ever(self._service.usage.run))
             if self._pages is not None:
                 coroutines.append(self._pages.run())
             if self._service.slipped is not None:
@@ -183,6 +183,8 @@ class Listeners:
                 self._service.cluster.measure()
             if self._service.gpu_health is not None:
                 self._service.gpu_health.measure()
+            if self._service.usage is not None:
+                self._service.usage.measure()
             if self._service.book.apply_new_day():
                 event("policies of a new day", hash=self._service.policies.hash[:12])
             self._metrics.expired_exceptions.set(len(self._service.book.expired_exceptions()))

@@ -11,13 +11,13 @@ from app.api.tracing import Tracing
 from app.cluster.apiserver import ApiServer
 from app.cluster.demand_learning import DemandLearning
 from app.cluster.gpu_health_polling import HealthPoller
-from app.cluster.idle_polling import IdlePoller
 from app.cluster.live import NOT_SYNCED, LiveCluster
 from app.cluster.offered_nodes import OfferedNodes
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.ruling_cache import DemandCache, RulingCache
 from app.cluster.slipped_pods import SlippedPods
 from app.cluster.state import State
+from app.cluster.usage_polling import NOBODY_ASKED, UsagePoller, UseReading
 from app.cluster.verdict_cache import VerdictCache, VerdictTable
 from app.cluster.view import get_pod, view
 from app.explain.survey import ClusterSnapshot
@@ -58,7 +58,7 @@ class Service:
         self.events: EventWriter | None = None
         self.waker: Waker | None = None
         self.gpu_health: HealthPoller | None = None
-        self.idle: IdlePoller | None = None
+        self.usage: UsagePoller | None = None
         self.tracing: Tracing | None = None
         self.absent: tuple[str, ...] = ()
         self.beat = self.filled = time.monotonic()
@@ -121,7 +121,7 @@ class Service:
             claimed=state.claimed,
             has_template=state.has_template,
             claim_warnings=state.claim_warnings,
-            idle_gpus=self.idle.count if self.idle else lambda *_: 0,
+            idle_gpus=self.usage.count if self.usage else lambda *_: 0,
             rule=self._rulings.of,
         )
 
@@ -171,6 +171,10 @@ class Service:
     def verdicts(self, demand: Demand) -> VerdictTable:
         """Return the verdicts of all nodes for a demand."""
         return self._verdicts.of(demand)
+
+    def use(self) -> UseReading:
+        """Return what is known of how GPUs are used."""
+        return self.usage.reading() if self.usage else NOBODY_ASKED
 
     def pods_matched_by_policy(self) -> Mapping[str, Mapping[str, int]]:
         """Return the number of pods that each policy matched since the start, by result."""
@@ -244,7 +248,7 @@ class Service:
             **self.health(),
             "shadow": self.shadow,
             "gpu_health": self.gpu_health.status() if self.gpu_health else None,
-            "use": self.idle.status() if self.idle else None,
+            "use": self.usage.status() if self.usage else None,
             "policies": {
                 "hash": self.policies.hash,
                 "loaded": loaded,

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Prometheus metrics. Label values come from closed sets (verbs, outcomes, reason codes), never object names."""
+"""The Prometheus metrics. Label values come from closed sets (verbs, outcomes, reason codes), never object names.
+
+The only exception are the namespaces of UseMetrics, whose number is bounded (MET-01).
+"""
 
 import platform
 from collections.abc import Iterable, Mapping
@@ -9,6 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from app import __version__
 from app.policy.compiled import PolicySet
+from app.telemetry.use_metrics import UseMetrics
 
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 """Seconds. The API server's own buckets start at 5 ms, too coarse for us (MET-03)."""
@@ -70,6 +74,7 @@ class Metrics:
         self._add_process(role)
         self._add_cache()
         self._add_gpu_health()
+        self.use = UseMetrics(self.registry)
         self._add_certificates()
         self._add_policies()
 

@@ -82,21 +82,29 @@ def usage_report(
     `owners` are the workloads of pods by namespace/name; for others their names say it. `below` is the activity up to
     which a unit counts as idle.
     """
-    key_of = _key_of(by, owners or {})
-    idle = idle_by_hold(history, below)
-    groups: dict[tuple[Unit, str], list[tuple[Hold, float]]] = {}
-    for position, hold in enumerate(history.holds):
-        groups.setdefault((unit_of(hold), key_of(hold)), []).append((hold, idle.get(position, 0.0)))
-    rows = (_row(key, unit, members, history, prices) for (unit, key), members in groups.items())
     return UsageReport(
         start=history.start,
         end=history.end,
         window_seconds=history.window_seconds,
         by=by.value,
         currency=prices.currency,
-        rows=tuple(sorted(rows, key=lambda row: (-row.held_hours, row.of, row.unit))),
+        rows=usage_rows(history, key_of(by, owners or {}), idle_by_hold(history, below), prices),
         problems=history.problems,
     )
+
+
+def usage_rows(
+    history: History, key: Callable[[Hold], str], idle: Mapping[int, float], prices: Prices = NO_PRICES
+) -> tuple[UsageRow, ...]:
+    """Make the rows of a table, those with most hours first.
+
+    `key` tells the row of a hold, and `idle` is what `idle_by_hold` gives.
+    """
+    groups: dict[tuple[Unit, str], list[int]] = {}
+    for position, hold in enumerate(history.holds):
+        groups.setdefault((unit_of(hold), key(hold)), []).append(position)
+    rows = (_row(of, unit, positions, history, idle, prices) for (unit, of), positions in groups.items())
+    return tuple(sorted(rows, key=lambda row: (-row.held_hours, row.of, row.unit)))
 
 
 def unit_of(hold: Hold) -> Unit:
@@ -112,7 +120,9 @@ def product_of(hold: Hold) -> str:
     return f"{model} {hold.profile}" if hold.profile else model
 
 
-def _key_of(by: By, owners: Mapping[str, str]) -> Callable[[Hold], str]:
+def key_of(by: By, owners: Mapping[str, str]) -> Callable[[Hold], str]:
+    """Return what gives the row of a hold. `owners` are the workloads of pods by namespace/name."""
+
     def owner(hold: Hold) -> str:
         pod = f"{hold.namespace}/{hold.pod}"
         return owners.get(pod) or f"{hold.namespace}/{owner_by_name(hold.pod)}"
@@ -150,19 +160,20 @@ def idle_of(hold: Hold, history: History, below: float) -> float:
     return idle_seconds([hold], history, below) if held_now(hold, history) else float("inf")
 
 
-def _row(key: str, unit: Unit, members: Sequence[tuple[Hold, float]], history: History, prices: Prices) -> UsageRow:
-    """Sum up some holds, each with the seconds for which it has been idle for certain."""
-    holds = [hold for hold, _ in members]
+def _row(
+    of: str, unit: Unit, positions: Sequence[int], history: History, idle: Mapping[int, float], prices: Prices
+) -> UsageRow:
+    holds = [history.holds[position] for position in positions]
     held = _sum(window.held for hold in holds for window in hold.windows)
     known = _sum(min(window.known, window.held) for hold in holds for window in hold.windows)
     active = _sum(window.active for hold in holds for window in hold.windows)
     measured = _sum(window.known for hold in holds for window in hold.windows)
     shared = unit is Unit.Share
-    idle_now = [seconds for _, seconds in members if seconds > 0]
+    idle_now = [seconds for position in positions if (seconds := idle.get(position, 0.0)) > 0]
     share = None if shared or not measured else active / measured
     cost, idle_cost = _costs(holds, share is not None, prices)
     return UsageRow(
-        of=key,
+        of=of,
         unit=unit.value,
         pods=len({(hold.namespace, hold.pod) for hold in holds}),
         held_hours=held / 60,

@@ -14,6 +14,7 @@ from app.web.fleet_map import FleetMap
 from app.web.rendering import render
 from app.web.server_sent_events import EventListener, EventListeners
 from app.web.views.decision_rows import rows_of
+from app.web.views.tile_colours import Colouring
 
 TICK_SECONDS = 0.1
 """Interval of the checks: a change is on the page within 200 ms, and nobody sees more than some changes a second."""
@@ -51,8 +52,6 @@ class LiveUpdates:
         self._reasons = reasons
         self._queue = queue
         self._recent = recent
-        self._sent_total = recent.total
-        self._sent_pending = (-1, -1)
         self.listeners = EventListeners()
 
     async def run(self) -> None:
@@ -81,7 +80,11 @@ class LiveUpdates:
         new = listeners.take_new()
         listeners.send(new, "hello", {"start": self._start})
         self._send_decisions(listeners.showing("decisions"))
-        self._send_pending(listeners.showing("pending"))
+        if watching := listeners.showing("pending"):
+            self._reasons.request()
+            self._send_changed(watching, "waiting", self.pending_generation)
+        if watching := listeners.showing("use"):
+            self._send_changed(watching, "reload", self.use_generation)
         if watching := listeners.showing("fleet"):
             await self._send_tiles(watching, new)
         else:
@@ -102,9 +105,8 @@ class LiveUpdates:
                 names |= dict.fromkeys(missed) if missed is not None else {}
         if len(names) > MOST_TILES:
             self.listeners.send(watching, "reload", {})
-        elif names:
-            tiles = {name: _tile(fleet, name) for name in names}
-            self.listeners.send(watching, "tiles", {"generation": fleet.generation, "tiles": tiles})
+        else:
+            await self._send_by_colouring(watching, names)
         self._ticks += 1
         if self._ticks % TICKS_PER_TOTALS == 0 and self._totals_generation != fleet.generation:
             self._totals_generation = fleet.generation
@@ -113,26 +115,47 @@ class LiveUpdates:
                 watching, "totals", {"html": render("sum.html", **shown) + render("totals.html", **shown)}
             )
 
+    async def _send_by_colouring(self, watching: list[EventListener], names: Mapping[str, None]) -> None:
+        """Send tiles, to each page in its colours; a page whose colours mean something else now loads itself again."""
+        fleet, generation = self._fleet, self._fleet.generation
+        for colouring in Colouring:
+            listeners = [listener for listener in watching if listener.colouring is colouring]
+            if not listeners:
+                continue
+            colours = fleet.colours(colouring, self._backend.use())
+            if colours:
+                self.listeners.send([one for one in listeners if one.colours != colours.stamp], "reload", {})
+                for listener in listeners:
+                    listener.colours = colours.stamp
+            if names:
+                tiles = await in_slices(fleet.tiles_of(names, colours))
+                self.listeners.send(listeners, "tiles", {"generation": generation, "tiles": tiles})
+
     def _send_decisions(self, watching: list[EventListener]) -> None:
-        if watching and self._recent.total > self._sent_total:
-            new = self._recent.since(self._sent_total)[-MOST_DECISIONS:]
-            for listener in watching:
+        """Send each page the decisions that it has not, also those between the page and its stream."""
+        total = self._recent.total
+        for listener in watching:
+            if 0 <= listener.since < total:
+                new = self._recent.since(listener.since)[-MOST_DECISIONS:]
                 if rows := rows_of(new, listener.decision_filter):
-                    content = {"html": render("rows.html", rows=rows), "total": self._recent.total}
+                    content = {"html": render("rows.html", rows=rows), "total": total}
                     self.listeners.send([listener], "decisions", content)
-        self._sent_total = self._recent.total
+            listener.since = total
 
-    def _send_pending(self, watching: list[EventListener]) -> None:
-        """Tell pages that the list of pending pods has changed, so that they load it again."""
-        if watching:
-            self._reasons.request()
-            current = self._backend.state.pending_pods.generation, self._reasons.generation
-            if current != self._sent_pending:
-                self._sent_pending = current
-                self.listeners.send(watching, "waiting", {})
+    @property
+    def pending_generation(self) -> int:
+        """The number of changes of the list of pending pods and of their causes."""
+        return self._backend.state.pending_pods.generation + self._reasons.generation
 
+    @property
+    def use_generation(self) -> int:
+        """The number of polls of use, or 0 where nothing is known of it."""
+        use = self._backend.use()
+        return use.generation if use.summary else 0
 
-def _tile(fleet: FleetMap, name: str) -> list[str] | None:
-    """Return a tile's product and HTML; None for a removed node."""
-    tile = fleet.tiles.get(name)
-    return [tile[0].product, str(tile[1])] if tile else None
+    def _send_changed(self, watching: list[EventListener], event: str, generation: int) -> None:
+        """Tell the pages that have another generation that they have to load themselves again."""
+        behind = [listener for listener in watching if listener.since != generation]
+        for listener in behind:
+            listener.since = generation
+        self.listeners.send(behind, event, {})

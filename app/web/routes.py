@@ -2,15 +2,13 @@
 """The routes of the web page: read-only HTML, made from the same data as the JSON routes."""
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from secrets import token_hex
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from fastapi import FastAPI, Request, Response
-from starlette.responses import StreamingResponse
 
 from app.admission.preview import preview
 from app.api.backend import Backend
@@ -18,7 +16,7 @@ from app.api.bodies import BodyReader
 from app.api.explain_route import Explainer
 from app.api.pending_reasons import PendingReasons
 from app.api.recent_decisions import RecentDecisions
-from app.api.time_slices import RETRY_SECONDS, SLICE_SECONDS, JobQueue, TooManyJobs, in_slices
+from app.api.time_slices import JobQueue, TooManyJobs, in_slices
 from app.explain.device_inventory import devices_of_node
 from app.explain.survey import namespace_of
 from app.telemetry.logs import LOGGER
@@ -26,29 +24,22 @@ from app.values.errors import BadInput, WireError
 from app.web.allocation_history import AllocationHistory
 from app.web.fleet_map import FleetMap
 from app.web.live_updates import LiveUpdates
-from app.web.rendering import MEDIA_TYPES, STATIC, render, render_parts
+from app.web.rendering import MEDIA_TYPES, STATIC, render_parts
+from app.web.responses import HEADERS, html_page, show_problems, streamed
+from app.web.use_page import UsePage
 from app.web.views.charts import chart
 from app.web.views.decision_rows import choices_of, read_decision_filter, rows_of
 from app.web.views.fleet_tiles import read_tile_filter, sum_of
 from app.web.views.node_tile import Cell
 from app.web.views.pending_rows import rows as pending_rows
 from app.web.views.playground import PASTED_LIMIT, changed_lines, read_pasted
+from app.web.views.tile_colours import Colouring, read_colouring
 
-HTML = "text/html"
-HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "img-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
 STATIC_HEADERS = {**HEADERS, "Cache-Control": "public, max-age=31536000, immutable"}
 DENSE_FROM = 300
 """Above this number of tiles, names are left out and cells are small: more do not fit on a screen (a guess)."""
 ROWS_PER_PAGE = 250
 RESTART_SECONDS = 5.0
-CHUNK = 1 << 15
-"""Characters of HTML sent at once."""
 
 
 class WebPages:
@@ -65,6 +56,7 @@ class WebPages:
         self._reasons = reasons or PendingReasons(backend, Explainer(backend))
         self.explainer = self._reasons.explainer
         self._start = token_hex(8)
+        self._use_page = UsePage(backend, self._start)
         self._updates = LiveUpdates(
             backend, self._map, self._reasons, self._queue, self._recent, self._start, self.totals, self._history
         )
@@ -82,6 +74,7 @@ class WebPages:
             ("/nodes/{node:path}", self.node),
             ("/pending", self.pending),
             ("/pending/{namespace}/{name}", self.pod),
+            ("/use", self._use_page.show),
             ("/policies", self.policies),
             ("/decisions", self.decisions),
         ):
@@ -92,27 +85,32 @@ class WebPages:
     async def fleet(self, request: Request) -> Response:
         """Show the fleet map, as tiles or as a table."""
         query = request.query_params
-        tile_filter, table = read_tile_filter(query), query.get("as") == "table"
-        fleet = self._map
+        tile_filter, table, colouring = read_tile_filter(query), query.get("as") == "table", read_colouring(query)
+        fleet, use = self._map, self._backend.use()
         async with self._queue.turn():
             await in_slices(fleet.catch_up())
-            groups = () if table else await in_slices(fleet.tile_groups(tile_filter))
+            colours = fleet.colours(colouring, use)
+            groups = () if table else await in_slices(fleet.tile_groups(tile_filter, colours))
             rows = await in_slices(fleet.tile_list(tile_filter)) if table else ()
         count = len(rows) if table else sum(group.count for group in groups)
         pages = max(1, -(-len(rows) // ROWS_PER_PAGE))
         page = min(max(int(text) if (text := query.get("page", "1")).isdecimal() and len(text) < 6 else 1, 1), pages)
         first = (page - 1) * ROWS_PER_PAGE
         selected = {name: value for name, value in asdict(tile_filter).items() if value}
+        kept = selected | ({"colour": colouring.value} if colours else {})
         parts = render_parts(
             "fleet.html", here="/", live="" if table else "fleet", generation=fleet.generation, table=table,
             start=self._start,
-            choices=_choices(fleet.choices()), wanted=tile_filter, wanted_any=bool(selected), query=urlencode(selected),
+            choices=_choices(fleet.choices()), wanted=tile_filter, wanted_any=bool(selected), query=urlencode(kept),
+            colouring=colouring.value, colourings=[one.value for one in Colouring],
+            marks=colours.legend if colours else (), stamp_of_colours=colours.stamp if colours else "",
+            unknown_use=use.summary is None,
             count=count, all=len(fleet.tiles), groups=groups, dense=count > DENSE_FROM,
             rows=rows[first : first + ROWS_PER_PAGE], page=page, pages=pages, first=first + 1,
             last=min(first + ROWS_PER_PAGE, count), legend=[(cell.value, cell.name.lower()) for cell in Cell],
             **self.totals(),
         )  # fmt: skip
-        return StreamingResponse(_sliced(parts), 200, HEADERS, HTML)
+        return streamed(parts)
 
     def totals(self) -> dict[str, Any]:
         """Return the variables of the totals' template."""
@@ -139,7 +137,7 @@ class WebPages:
         tile = self._map.tiles.get(name)
         usages = sorted(self._backend.state.usage_on(name), key=lambda usage: usage.name)
         devices = devices_of_node(node, self._backend.state.dra.copy())
-        return _html("node.html", here="", live="", node=node, tile=tile[0] if tile else None,
+        return html_page("node.html", here="", live="", node=node, tile=tile[0] if tile else None,
                      html=tile[1] if tile else "", usages=usages, devices=devices)  # fmt: skip
 
     async def pending(self, _request: Request) -> Response:
@@ -147,7 +145,8 @@ class WebPages:
         self._reasons.request()
         state = self._backend.state
         rows = pending_rows(state.waiting_pods(), self._reasons.reason_by_pod())
-        return _html("pending.html", here="/pending", live="pending", start=self._start,
+        return html_page("pending.html", here="/pending", live="pending", start=self._start,
+                     generation=self._updates.pending_generation,
                      rows=rows[:ROWS_PER_PAGE], all=len(rows),
                      missed=state.pending_pods.missed, looking=self._reasons.looking)  # fmt: skip
 
@@ -157,11 +156,11 @@ class WebPages:
         explanation = await self.explainer.answer({"namespace": namespace, "name": name}, True)
         most = 10_000 if request.query_params.get("nodes") == "all" else ROWS_PER_PAGE
         parts = render_parts("pod.html", here="/pending", live="", explanation=explanation, most=most)
-        return StreamingResponse(_sliced(parts), 200, HEADERS, HTML)
+        return streamed(parts)
 
     async def policies(self, _request: Request) -> Response:
         """Show the policies, and a form to try a pod."""
-        return _html("policies.html", **self.policies_variables())
+        return html_page("policies.html", **self.policies_variables())
 
     def policies_variables(self, **dry_run: Any) -> dict[str, Any]:
         """Return the variables of the policies' template. `dry_run` holds the submitted pod and the result."""
@@ -184,14 +183,14 @@ class WebPages:
         except TooManyJobs:
             raise
         except BadInput as error:
-            return _html("policies.html", 400, **self.policies_variables(sent=sent, problem=str(error)))
-        return _html("policies.html", **self.policies_variables(sent=sent, result=result, lines=lines))
+            return html_page("policies.html", 400, **self.policies_variables(sent=sent, problem=str(error)))
+        return html_page("policies.html", **self.policies_variables(sent=sent, result=result, lines=lines))
 
     async def decisions(self, request: Request) -> Response:
         """Show the recent decisions."""
         selected = read_decision_filter(request.query_params)
         recent = self._recent.since(0)
-        return _html("decisions.html", here="/decisions", live="decisions", start=self._start,
+        return html_page("decisions.html", here="/decisions", live="decisions", start=self._start,
                      rows=rows_of(recent, selected),
                      asked=selected, choices=choices_of(recent), total=self._recent.total,
                      kept=len(recent))  # fmt: skip
@@ -209,33 +208,6 @@ class WebPages:
         return Response(STATIC[name], 200, STATIC_HEADERS, kind)
 
 
-def _html(template: str, code: int = 200, /, **variables: Any) -> Response:
-    return Response(render(template, **variables), code, HEADERS, HTML)
-
-
-def problem_page(status: int, message: str) -> Response:
-    """Return an HTML page that says why there is no answer."""
-    page = _html("problem.html", status, here="", live="", status=status, message=message)
-    if status == 429:
-        page.headers["Retry-After"] = str(RETRY_SECONDS)
-    return page
-
-
-def show_problems(answer: Any) -> Any:
-    """Make a handler answer bad input with a page that names the problem."""
-
-    async def handle(request: Request) -> Response:
-        try:
-            response: Response = await answer(request)
-        except WireError as error:
-            return problem_page(error.status, str(error))
-        except BadInput as error:
-            return problem_page(400, str(error))
-        return response
-
-    return handle
-
-
 async def run_for_ever(run: Callable[[], Awaitable[None]], pause_seconds: float = RESTART_SECONDS) -> None:
     """Run a task of the page, and restart it after an error, which must not end admission and scheduling."""
     while True:
@@ -244,22 +216,6 @@ async def run_for_ever(run: Callable[[], Awaitable[None]], pause_seconds: float 
         except Exception:  # noqa: BLE001  # see above
             LOGGER.exception("a task of the page failed, and begins again")
         await asyncio.sleep(pause_seconds)
-
-
-async def _sliced(parts: Iterator[str]) -> AsyncIterator[bytes]:
-    """Yield a page in chunks, with rests between slices of work."""
-    chunk: list[str] = []
-    size, rested = 0, time.perf_counter()
-    for part in parts:
-        chunk.append(part)
-        size += len(part)
-        if size > CHUNK:
-            yield "".join(chunk).encode()
-            chunk, size = [], 0
-        if time.perf_counter() - rested > SLICE_SECONDS:
-            await asyncio.sleep(0)
-            rested = time.perf_counter()
-    yield "".join(chunk).encode()
 
 
 def _choices(choices: Any) -> list[tuple[str, tuple[str, ...]]]:

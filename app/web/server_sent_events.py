@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from app.api.client_certificates import ABORT
 from app.api.wire import status_body
 from app.web.views.decision_rows import DecisionFilter, read_decision_filter
+from app.web.views.tile_colours import Colouring, read_colouring
 
 MOST_LISTENERS = 16
 """Open pages, each with a connection of its own; a further one is answered with 503. A guess: the page is for a few
@@ -39,12 +40,15 @@ HEADERS = [
 class EventListener:
     """One open page.
 
-    `view` names what it shows, `since` the generation that it has. `queue` holds its messages, with None as the last.
+    `view` names what it shows, and `since` the generation that it has, or was told of. `colouring` is what its map is
+    coloured by, and `colours` the stamp of these colours. `queue` holds its messages, with None as the last.
     """
 
     view: str
     since: int
     decision_filter: DecisionFilter
+    colouring: Colouring = Colouring.State
+    colours: str = ""
     queue: asyncio.Queue[bytes | None] = field(default_factory=lambda: asyncio.Queue(MOST_QUEUED))
 
 
@@ -106,10 +110,10 @@ class EventListeners:
             return Response(status_body(503, f"events: {problem}"), 503, {"Retry-After": "5"}, "application/json")
         since = request.query_params.get("since", "")
         generation = int(since) if since.isdecimal() and len(since) < 16 else -1
-        return Stream(
-            self,
-            EventListener(request.query_params.get("of", ""), generation, read_decision_filter(request.query_params)),
-        )
+        query = request.query_params
+        view, colours = query.get("of", ""), query.get("colours", "")
+        listener = EventListener(view, generation, read_decision_filter(query), read_colouring(query), colours)
+        return Stream(self, listener)
 
 
 class Stream:

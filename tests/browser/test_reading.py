@@ -15,6 +15,9 @@ PAGES = {
     "node": "/nodes/h100-1",
     "pending": "/pending",
     "pod": "/pending/team-a/train-h100-0",
+    "use": "/use",
+    "fleet-namespace": "/?colour=namespace",
+    "fleet-activity": "/?colour=activity",
     "policies": "/policies",
     "decisions": "/decisions",
 }
@@ -92,7 +95,7 @@ def test_every_page_is_reached_by_keyboard_alone(browser: Browser, demo: Served)
         opened.page.wait_for_url("**/nodes/*")
 
         assert stops[0] == "Skip to the content"
-        assert stops[1:5] == ["Fleet", "Why Pending", "Policies", "Decisions"]
+        assert stops[1:6] == ["Fleet", "Why Pending", "Use", "Policies", "Decisions"]
         assert (stops[-1], beside) == ("n-a10-0", "n-a10-1")
         assert visible == "solid"
         assert opened.page.url.endswith("/nodes/a10-1")

@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 
 from app.admission.review import ReviewResult, validate
-from app.cluster.idle_polling import FORGET_SECONDS, IdlePoller
-from app.cluster.reflector import Clock
-from app.nodes.model import Node
+from app.cluster.usage_polling import DAY, FORGET_SECONDS
 from app.policy.compiled import PolicySet
-from app.usage.history import History, Hold, Window
-from app.values.errors import SourceError
+from app.usage.summary import POINTS_OF_A_POLL, poll_window
 from app.values.reasons import Code
-from tests.builders import gpus, node, pod, policies, policy, setting
+from tests.builders import gpus, node_document, pod, policies, policy, setting
+from tests.usage.polls import WINDOW, Source, hold, idle, polled, poller_of
 
 FOUR_HOURS = 4 * 3600.0
 RULE = policies(policy("p", "admission: {idle: {after: 4h, gpus: 2}}"))
@@ -34,8 +32,13 @@ def test_who_holds_so_many_idle_gpus_and_asks_for_more_is_refused() -> None:
     (refusal,) = verdict.reasons
     assert refusal.code is Code.IdleGPUsHeld
     assert refusal.message == "the namespace holds 2 GPUs idle for 4h: wants fewer than 2"
-    for idle in ({}, {("team-a", FOUR_HOURS, 0.01): 1}, {("team-b", FOUR_HOURS, 0.01): 9}, {("team-a", 60.0, 0.01): 9}):
-        assert judged(idle).allowed
+    for known in (
+        {},
+        {("team-a", FOUR_HOURS, 0.01): 1},
+        {("team-b", FOUR_HOURS, 0.01): 9},
+        {("team-a", 60.0, 0.01): 9},
+    ):
+        assert judged(known).allowed
     assert judged({("team-a", FOUR_HOURS, 0.01): 9}, policies(policy("p", "priority: 1"))).allowed
     assert judged({("team-a", FOUR_HOURS, 0.01): 9}, document=pod(gpus(0))).allowed
 
@@ -59,74 +62,67 @@ def test_time_of_one_policy_and_activity_of_another_are_polled_together() -> Non
     """F145: each field is that of the highest policy that sets it."""
     two = policies(policy("a", "priority: 2, admission: {idle: {after: 8h}}"),
                    policy("b", "priority: 1, admission: {idle: {after: 4h, below: 10}}"))  # fmt: skip
-    assert polled(Source(hold("a", known=480, held=480)), two).count("team-a", 8 * 3600.0, 0.1) == 1
+    poller = polled(Source(hold("a", *idle(32, peak=0.05))), two)
 
-
-class Source:
-    """A source with the histories of a test, by their length; None fails."""
-
-    origin = "http://prometheus"
-
-    def __init__(self, *holds: Hold) -> None:
-        self.holds: tuple[Hold, ...] | None = holds
-        self.asked: list[tuple[float, int | None]] = []
-
-    async def read(self, end: float, seconds: float, window: int | None = None) -> History:
-        self.asked.append((seconds, window))
-        if self.holds is None:
-            raise SourceError("no answer in time")
-        return History(end - seconds, end, int(seconds), self.holds)
-
-    async def close(self) -> None:
-        pass
-
-
-def hold(pod_name: str, known: float = 240.0, peak: float | None = 0.0, gpu: str = "", held: float = 240.0) -> Hold:
-    window = Window(0, held, known, 0.0, peak)
-    return Hold("team-a", pod_name, "n", gpu or f"GPU-{pod_name}", "", "", "A100", False, (window,))
-
-
-def polled(source: Source, policy_set: PolicySet = RULE, nodes: Mapping[str, Node] | None = None) -> IdlePoller:
-    poller = IdlePoller(source, lambda: policy_set, lambda: nodes or {}, Clock(now=lambda: 0.0), lambda: 1e9)
-    asyncio.run(poller.poll())
-    return poller
+    assert poller.count("team-a", 8 * 3600.0, 0.1) == 1
+    assert poller.count("team-a", 8 * 3600.0 + 1, 0.1) == 0
+    assert poller.count("team-a", WINDOW, 0.01) == 0
 
 
 def test_only_what_is_idle_for_certain_is_counted() -> None:
     """F145: gaps, unknown activity, pods that came later, and work."""
-    source = Source(hold("a"), hold("b"), hold("gap", known=200), hold("unknown", peak=None), hold("late", held=100),
-                    hold("works", peak=0.5))  # fmt: skip
+    gap = [window if window.number != 90 else window._replace(known=12.0) for window in idle(16)]
+    source = Source(hold("a", *idle(16)), hold("b", *idle(16)), hold("gap", *gap), hold("late", *idle(15)),
+                    hold("unknown", *idle(16, peak=None)), hold("works", *idle(16, peak=0.5)))  # fmt: skip
     poller = polled(source)
 
     assert poller.count("team-a", FOUR_HOURS, 0.01) == 2
-    assert source.asked == [(FOUR_HOURS, 14400)]
-    assert (poller.count("team-b", FOUR_HOURS, 0.01), poller.count("team-a", 60.0, 0.01)) == (0, 0)
+    assert poller.count("team-a", FOUR_HOURS - WINDOW, 0.01) == 3
+    assert poller.count("team-b", FOUR_HOURS, 0.01) == 0
 
 
 def test_gpu_that_is_shared_is_idle_where_nobody_uses_it() -> None:
     """F145: by two pods at once, or by the node."""
-    shared = node("n", product="NVIDIA-A10-SHARED", labels={"nvidia.com/gpu.replicas": "4"})
+    shared = node_document("n", product="NVIDIA-A10-SHARED", labels={"nvidia.com/gpu.replicas": "4"})
+    busy = Source(hold("a", *idle(16), gpu="GPU-1"), hold("b", *idle(16, peak=0.5), gpu="GPU-1"))
 
-    assert (
-        polled(Source(hold("a", gpu="GPU-1"), hold("b", gpu="GPU-1", peak=0.5))).count("team-a", FOUR_HOURS, 0.01) == 0
-    )
-    assert polled(Source(hold("a")), nodes={"n": shared}).count("team-a", FOUR_HOURS, 0.01) == 1
+    assert polled(busy).count("team-a", FOUR_HOURS, 0.01) == 0
+    poller = polled(Source(hold("a", *idle(16))), nodes=[shared])
+    assert poller.count("team-a", FOUR_HOURS, 0.01) == 1
+    summary = poller.reading().summary
+    assert summary is not None
+    assert [unit.shared for unit in summary.units["n"]] == [True]
 
 
-def test_nothing_is_asked_without_the_rule_and_nothing_is_known_before_the_first_poll() -> None:
+def test_one_poll_reads_a_day_or_as_far_back_as_a_policy_looks() -> None:
+    """F145, F147: one history for all who ask, and in no other than whole windows."""
+    source = Source(hold("a", *idle(16)))
+    polled(source)
+    polled(source, policies(policy("p", "admission: {idle: {after: 48h}}")))
+
+    assert source.asked == [(DAY, WINDOW), (2 * DAY, WINDOW)]
+
+
+def test_windows_of_a_poll_are_longer_in_a_large_fleet() -> None:
+    """F147: a poll has at most so many points, whatever the fleet's size, up to a window a day."""
+    windows = [poll_window(units, DAY) for units in (0, 1_000, 2_000, 8_000, 200_000)]
+
+    assert windows == [900, 900, 1800, 7200, 86_400]
+    assert all(units * DAY / poll_window(units, DAY) <= POINTS_OF_A_POLL for units in range(1, 99_000, 700))
+
+
+def test_nothing_is_known_before_the_first_poll_nor_for_an_activity_that_was_not_asked() -> None:
     """F145."""
-    source = Source(hold("a"))
-    unpolled = IdlePoller(source, lambda: RULE, dict, Clock(now=lambda: 0.0))
+    source = Source(hold("a", *idle(16)))
 
-    assert unpolled.count("team-a", FOUR_HOURS, 0.01) == 0
-    polled(source, policies(policy("p", "priority: 1")))
-    assert source.asked == []
+    assert poller_of(source).count("team-a", FOUR_HOURS, 0.01) == 0
+    assert polled(source).count("team-a", FOUR_HOURS, 0.02) == 0
 
 
 def test_failed_polls_change_nothing_for_a_while_and_then_all_is_unknown() -> None:
-    """F145: a Prometheus that is gone denies nobody for long."""
-    source, time = Source(hold("a"), hold("b")), [0.0]
-    poller = IdlePoller(source, lambda: RULE, dict, Clock(now=lambda: time[0]), lambda: 1e9)
+    """F145, F147: a Prometheus that is gone denies nobody for long."""
+    source, time = Source(hold("a", *idle(16)), hold("b", *idle(16))), [0.0]
+    poller = poller_of(source, now=lambda: time[0])
     asyncio.run(poller.poll())
     source.holds = None
     time[0] = FORGET_SECONDS - 1
@@ -136,3 +132,5 @@ def test_failed_polls_change_nothing_for_a_while_and_then_all_is_unknown() -> No
     assert poller.status()["error"] == "no answer in time"
     time[0] = FORGET_SECONDS
     assert poller.count("team-a", FOUR_HOURS, 0.01) == 0
+    assert poller.reading().summary is None
+    assert poller.reading().age_seconds == FORGET_SECONDS

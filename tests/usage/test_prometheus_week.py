@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 
 import app.cli.usage_history
 from app.cli.main import app as usher_app
-from app.cluster.idle_polling import IdlePoller
+from app.cluster.state import State
 from app.cluster.usage_history import UsageHistory
+from app.cluster.usage_polling import UsagePoller
 from app.usage.history import History, with_sharing
 from app.usage.table import By, UsageRow, usage_report
 from app.values.errors import SourceError
@@ -146,17 +147,23 @@ def test_command_prints_the_table(server: Running, monkeypatch: pytest.MonkeyPat
     assert {row["of"] for row in answer["rows"]} == {"vision", "nlp", "nb", "share", "web"}
 
 
-def test_policies_ask_for_one_window_of_their_own_length(server: Running) -> None:
-    """F145: idle for four hours, as the longer history has it; three hours of the notebook are too few."""
+def test_service_polls_who_is_idle_for_policies_and_for_the_page(server: Running) -> None:
+    """F145, F147: idle for four hours, as the longer history has it; three hours of the notebook are too few."""
 
-    async def run() -> dict[str, int]:
+    async def run() -> UsagePoller:
         source = UsageHistory(server.url, knowledge().dcgm, knowledge().usage_metrics)
         rule = policies(policy("p", "admission: {idle: {after: 4h}}"))
-        poller = IdlePoller(source, lambda: rule, dict, wall=lambda: END + 60.0)
+        poller = UsagePoller(source, lambda: rule, State(knowledge()), wall=lambda: END + 60.0)
         try:
             await poller.poll()
         finally:
             await source.close()
-        return {name: poller.count(name, 4 * 3600.0, 0.01) for name in ("vision", "nlp", "nb", "share", "web")}
+        return poller
 
-    assert asyncio.run(run()) == {"vision": 1, "nlp": 1, "nb": 0, "share": 2, "web": 0}
+    poller = asyncio.run(run())
+    counts = {name: poller.count(name, 4 * 3600.0, 0.01) for name in ("vision", "nlp", "nb", "share", "web")}
+    assert counts == {"vision": 1, "nlp": 1, "nb": 0, "share": 2, "web": 0}
+    summary = poller.reading().summary
+    assert summary is not None
+    assert {row.of for row in summary.namespaces} <= counts.keys()
+    assert sum(len(units) for units in summary.units.values()) == sum(row.held_now for row in summary.namespaces)

@@ -151,5 +151,5 @@ def test_namespaces_of_a_tile_are_those_that_hold_its_gpus() -> None:
     node_tile = tile(state, "n")
 
     assert node_tile.namespaces == ("a", "b")
-    assert node_tile.sizes == (2, 2, 2)
+    assert list(node_tile.sizes) == [2, 2, 2]
     assert node_tile.words.endswith("; b 4; a 2")

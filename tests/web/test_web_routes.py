@@ -19,11 +19,12 @@ from tests.api.test_explaining import Live
 from tests.bench.fleet import nodes
 from tests.builders import gpus, make_service, node_document, pod, policies, policy
 from tests.kube.test_finished_pods import UNAVAILABLE, failed
+from tests.usage.polls import Source, hold, idle, polled
 from tests.web.html import Reader
 
 BROWSER = {"Accept": "text/html"}
 PAGES = ["/", "/?as=table", "/nodes/h100-1", "/nodes/cpu-0", "/pending", "/pending/team-a/train-h100-0",
-         "/pending/team-b/notebook-0", "/policies", "/decisions"]  # fmt: skip
+         "/pending/team-b/notebook-0", "/use", "/policies", "/decisions"]  # fmt: skip
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'><b>"
 TAGS = frozenset(
     # One word after the other, as they come in a page.
@@ -91,6 +92,8 @@ def hostile(folder: Path) -> Service:
     made = policies(policy("plain", f"priority: 1, description: {json.dumps(HOSTILE)}"))
     service = make_service(folder, [node, {**holder, "status": {"phase": "Running"}}, waiting], made)
     service.book.error = f"{HOSTILE}:1:1: {HOSTILE}"
+    hostile_hold = hold(HOSTILE, *idle(8), namespace=HOSTILE, node=HOSTILE)
+    service.usage = polled(Source(hostile_hold, problems=(HOSTILE,)))
     return service
 
 
@@ -100,7 +103,16 @@ def test_hostile_names_are_text_and_nothing_else(tmp_path: Path, ask: Ask) -> No
     name = httpx.URL("http://x/").join("").copy_with(path="/" + HOSTILE.replace("/", "%2F")).raw_path.decode()
     shown = ""
 
-    for path in ("/", "/?as=table", "/nodes" + name, "/pending", "/policies", f"/?product={HOSTILE}", "/decisions"):
+    for path in (
+        "/",
+        "/?as=table",
+        "/nodes" + name,
+        "/pending",
+        "/policies",
+        f"/?product={HOSTILE}",
+        "/use",
+        "/decisions",
+    ):
         answer = ask(app, "GET", path)
         page = read(answer, answer.status_code)
         shown += answer.text

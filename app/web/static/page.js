@@ -9,11 +9,17 @@ const body = document.body;
 const shown = () => document.getElementById("shown");
 const say = (words) => { document.getElementById("live").textContent = words; };
 
-// One part of the page, loaded anew from an address.
+// One part of the page, loaded anew from an address; tells whether it is worth trying again. Of two loads at a time the
+// one that was begun last is shown, whichever is answered last.
+let begun = 0;
 async function load(address, id = "shown") {
+  const own = ++begun;
   const answer = await fetch(address, { headers: { Accept: "text/html" } });
-  if (!answer.ok) { say(`not loaded: ${answer.status}`); return; }
-  replace(await answer.text(), id);
+  const html = await answer.text();
+  if (own !== begun) return false;
+  if (!answer.ok) { say(`not loaded: ${answer.status}`); return answer.status === 429 || answer.status >= 500; }
+  replace(html, id);
+  return false;
 }
 
 function replace(html, id) {
@@ -21,20 +27,29 @@ function replace(html, id) {
   const part = fetched.getElementById(id);
   if (!part) return;
   document.getElementById(id).replaceWith(document.adoptNode(part));
-  if (fetched.body.dataset.generation) body.dataset.generation = fetched.body.dataset.generation;
+  const had = Number(body.dataset.generation);
+  for (const key of ["generation", "colours"]) if (fetched.body.dataset[key]) body.dataset[key] = fetched.body.dataset[key];
+  if (Number(body.dataset.generation) < had) listen(); // what came while the part was on its way is sent once more
   enterMap();
   performance.mark(`loaded ${id}`);
 }
 
-// Loads the shown part again, soon, and not more often than every few seconds.
-let loading = 0, loaded = 0;
+// Loads the shown part again, soon, and not more often than every few seconds. What is asked for while the part is on its
+// way may have come too late for it, and asks for one more load.
+let due = 0, underway = false, askedMeanwhile = false, loaded = 0;
 function loadSoon() {
-  if (loading) return;
-  loading = setTimeout(async () => {
-    await load(location.href).catch(() => {});
-    loading = 0;
-    loaded = Date.now();
-  }, Math.max(0, loaded + AGAIN_MS - Date.now()));
+  if (underway) askedMeanwhile = true;
+  else due ||= setTimeout(loadNow, Math.max(0, loaded + AGAIN_MS - Date.now()));
+}
+
+async function loadNow() {
+  due = 0;
+  underway = true;
+  const again = await load(location.href).catch(() => true);
+  loaded = Date.now();
+  underway = false;
+  if (again || askedMeanwhile) loadSoon();
+  askedMeanwhile = false;
 }
 
 // Filters.
@@ -100,9 +115,11 @@ const heard = {
     performance.mark("tiles");
   },
   decisions: ({ html, total }) => {
-    const rows = document.getElementById("rows");
-    rows.insertAdjacentHTML("afterbegin", html);
+    const rows = document.getElementById("rows"), fresh = document.createElement("tbody");
+    fresh.innerHTML = html;
+    rows.prepend(...[...fresh.rows].filter((row) => !document.getElementById(row.id))); // a stream that begins again repeats
     while (rows.rows.length > ROWS_KEPT) rows.deleteRow(-1);
+    body.dataset.generation = total;
     document.getElementById("total").textContent = total.toLocaleString("en");
     performance.mark("decisions");
   },
@@ -129,6 +146,7 @@ function listen() {
   const asked = new URLSearchParams(location.search);
   asked.set("of", body.dataset.live);
   if (body.dataset.generation) asked.set("since", body.dataset.generation);
+  if (body.dataset.colours) asked.set("colours", body.dataset.colours);
   stream = new EventSource(`/events?${asked}`);
   for (const [name, hear] of Object.entries(heard)) {
     stream.addEventListener(name, (event) => hear(JSON.parse(event.data)));

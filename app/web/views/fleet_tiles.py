@@ -104,6 +104,11 @@ class FleetSums:
         for counter, words in zip(self._choices, shown, strict=True):
             _count(counter, words, sign)
 
+    @property
+    def holders(self) -> Mapping[str, int]:
+        """The number of nodes on which each namespace holds GPUs."""
+        return self._choices[-1]
+
     def choices(self) -> FilterChoices:
         """Return the values that can be filtered by."""
         order = [state.value for state in NodeState]

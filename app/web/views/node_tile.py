@@ -5,8 +5,9 @@ A run is one element of the page, so that 5,000 nodes of 8 GPUs are some 10,000 
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import groupby
 
 from app.explain.gpu_inventory import inventory_key
 from app.knowledge.geometry import Geometry
@@ -18,6 +19,7 @@ from app.kube.gpu_usage import GPUUsage
 from app.kube.pod_requests import CPU, PODS, quantity_units
 from app.nodes.model import SHARES, WHOLE_MILLI, Node, Sharing
 from app.placement.node_state_filters import MIG_STATES_READY, UPGRADE_STATES_REFUSED
+from app.web.views.tile_colours import HeldMarks, TileColours
 
 GPU_WIDTH = 8
 """The width of a GPU in memory slices, of which products with MIG have eight or four (mig_profiles.yaml)."""
@@ -55,12 +57,16 @@ UNAVAILABLE = frozenset({NodeState.Ghost, NodeState.Upgrading, NodeState.Changin
 
 @dataclass(frozen=True, slots=True)
 class CellRun:
-    """Equal cells. `width` is that of one cell in eighths of a GPU; `text` stands in cells of shared GPUs."""
+    """Equal cells. `width` is that of one cell in eighths of a GPU; `text` stands in shared and in coloured cells.
+
+    `colour` is a class in page.css, and empty on a map without colours.
+    """
 
     cell: Cell
     count: int
     width: int = GPU_WIDTH
     text: str = ""
+    colour: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +74,7 @@ class Tile:
     """The tile of one node.
 
     `units` and `free` are counted as in the inventory; `whole` is whether they are whole GPUs. `stranded` counts free
-    GPUs that no pod can have now. `sizes` are the GPUs of each pod here. `words` describes the tile.
+    GPUs that no pod can have now. `holders` are the pods here and the GPUs of each. `words` describes the tile.
     """
 
     node: str
@@ -83,7 +89,12 @@ class Tile:
     free: int
     stranded: int
     whole: bool
-    sizes: tuple[int, ...]
+    holders: tuple[tuple[str, int], ...]
+
+    @property
+    def sizes(self) -> Iterator[int]:
+        """The GPUs of each pod."""
+        return (amount for _, amount in self.holders)
 
 
 def tile_of(
@@ -92,10 +103,12 @@ def tile_of(
     used: Mapping[str, int],
     knowledge: Knowledge,
     claimed: Mapping[str, int],
+    colours: TileColours | None = None,
 ) -> Tile:
     """Make a node's tile from the GPU usage of its pods.
 
     `used` is the sum of their requests by resource, `claimed` the number of devices that claims have, by namespace.
+    With `colours` the held cells are coloured.
     """
     product, driver, unit = inventory_key(node, knowledge.products)
     units_by_namespace = dict(claimed)
@@ -105,15 +118,18 @@ def tile_of(
     offered, free = counted_units(node)
     state = state_of(node, offered, free)
     stranded = free if state in UNAVAILABLE or _exhausted(node, used) else 0
-    runs = tuple(_split(_runs(node, knowledge, state)))
+    held = colours.marks(node, usages, claimed) if colours else None
+    runs = tuple(_split(_runs(node, knowledge, state, held)))
     most = sorted(units_by_namespace.items(), key=lambda pair: (-pair[1], pair[0]))
     unoffered = f"labels promise {node.node_class.labelled_gpus}, none is offered"
     counted = unoffered if state is NodeState.Ghost else f"{offered - free} of {offered} used"
     words = f"{node.name}: {state.value}, {counted}" + "".join(f"; {namespace} {amount}" for namespace, amount in most)
-    sizes = tuple(sum(amount for _, amount in usage.units) for usage in usages)
+    if colours:
+        words += colours.words(node, usages, claimed)
+    holders = tuple((usage.name, sum(amount for _, amount in usage.units)) for usage in usages)
     whole = unit in (Sharing.Exclusive.value, Sharing.Unknown.value)
     names = tuple(sorted(units_by_namespace))
-    return Tile(node.name, product, driver, unit, state, names, runs, words, offered, free, stranded, whole, sizes)
+    return Tile(node.name, product, driver, unit, state, names, runs, words, offered, free, stranded, whole, holders)
 
 
 def counted_units(node: Node) -> tuple[int, int]:
@@ -155,13 +171,13 @@ def _exhausted(node: Node, used: Mapping[str, int]) -> bool:
     return False
 
 
-def _runs(node: Node, knowledge: Knowledge, state: NodeState) -> Iterator[CellRun]:
+def _runs(node: Node, knowledge: Knowledge, state: NodeState, held: HeldMarks | None) -> Iterator[CellRun]:
     node_class = node.node_class
     if state is NodeState.Ghost:
         yield CellRun(Cell.Ghost, node_class.labelled_gpus)
         return
     if not node_class.offered and node.free.gpus:
-        yield from _by_gpu(node.free.gpus, node.free.layouts or ())
+        yield from _by_gpu(node.free.gpus, node.free.layouts or (), held)
     ill = max(node_class.ill - node_class.withdrawn, 0)
     for resource, amount in node_class.offered:
         free = min(max(node.free.units.get(resource, 0), 0), amount)
@@ -169,34 +185,54 @@ def _runs(node: Node, knowledge: Knowledge, state: NodeState) -> Iterator[CellRu
         profile = profile_of(resource) or node_class.mig_profile
         if unit in SHARES:
             width = _width(node_class.product, profile, knowledge) if profile else GPU_WIDTH
-            yield CellRun(Cell.Shared, max(node_class.gpus(resource, amount), 1), width, f"{amount - free}/{amount}")
+            shared = CellRun(Cell.Shared, max(node_class.gpus(resource, amount), 1), width, f"{amount - free}/{amount}")
+            yield from _shared(shared, resource, held)
             continue
         width = _width(node_class.product, profile, knowledge) if profile else GPU_WIDTH
         sick = min(ill, amount) if profile is None else 0
         from_free = min(sick, free)
-        yield CellRun(Cell.Used, amount - free - (sick - from_free), width)
+        yield from _used(amount - free - (sick - from_free), width, resource, held)
         yield CellRun(Cell.Free, free - from_free, width)
         yield CellRun(Cell.Ill, sick, width)
     yield CellRun(Cell.Ill, node_class.withdrawn)
 
 
-def _by_gpu(gpus: Iterable[int], layouts: Sequence[GPULayout]) -> Iterator[CellRun]:
+def _used(count: int, width: int, resource: str, held: HeldMarks | None) -> Iterator[CellRun]:
+    """Draw used cells of a resource, in runs of one colour if there are colours."""
+    if held is None:
+        yield CellRun(Cell.Used, count, width)
+        return
+    for mark, cells in groupby(held.take(resource, count)):
+        yield CellRun(Cell.Used, len(list(cells)), width, mark.text, mark.colour)
+
+
+def _shared(run: CellRun, resource: str, held: HeldMarks | None) -> Iterator[CellRun]:
+    """Draw shared GPUs; with colours as many of them as are known in the colour of their holders."""
+    marks = held.known(resource, run.count) if held else []
+    for mark, cells in groupby(marks):
+        count = len(list(cells))
+        yield CellRun(run.cell, count, run.width, run.text, mark.colour)
+        run = replace(run, count=run.count - count, text="")
+    yield run
+
+
+def _by_gpu(gpus: Iterable[int], layouts: Sequence[GPULayout], held: HeldMarks | None) -> Iterator[CellRun]:
     """Draw the GPUs that DRA shows one by one, those with dynamic MIG with their slices."""
     for layout in layouts:
-        yield from _mig_layout(layout)
+        yield from _mig_layout(layout, held)
     left = list(gpus)
     whole = [milli for milli in left if milli in (0, WHOLE_MILLI)] if not layouts else [m for m in left if m == 0]
     if layouts:
         whole = whole[: max(len(left) - len(layouts), 0)]
-    yield CellRun(Cell.Used, sum(milli == 0 for milli in whole))
+    yield from _used(sum(milli == 0 for milli in whole), GPU_WIDTH, "", held)
     yield CellRun(Cell.Free, sum(milli == WHOLE_MILLI for milli in whole))
     for milli in () if layouts else (milli_left for milli_left in left if 0 < milli_left < WHOLE_MILLI):
         used = max(1, min(GPU_WIDTH - 1, round(GPU_WIDTH * (WHOLE_MILLI - milli) / WHOLE_MILLI)))
-        yield CellRun(Cell.Used, 1, used)
+        yield from _used(1, used, "", held)
         yield CellRun(Cell.Free, 1, GPU_WIDTH - used)
 
 
-def _mig_layout(layout: GPULayout) -> Iterator[CellRun]:
+def _mig_layout(layout: GPULayout, held: HeldMarks | None) -> Iterator[CellRun]:
     """Draw one GPU with MIG, from its first memory slice to its last."""
     if not layout.taken:
         yield CellRun(Cell.Free, 1)
@@ -207,7 +243,7 @@ def _mig_layout(layout: GPULayout) -> Iterator[CellRun]:
             yield CellRun(Cell.Free, 1, (start - position) * scale)
         slot = layout.geometry.slots.get(profile)
         length = slot.length if slot else 1  # an unknown profile of one GPU must not break the page
-        yield CellRun(Cell.Used, 1, length * scale)
+        yield from _used(1, length * scale, "", held)
         position = start + length
     yield CellRun(
         Cell.Free,
@@ -230,5 +266,6 @@ def _split(runs: Iterable[CellRun]) -> Iterator[CellRun]:
     for run in runs:
         left = run.count
         while left > 0:
-            yield CellRun(run.cell, min(left, MOST_PER_RUN), run.width, run.text if left == run.count else "")
+            text = run.text if left == run.count or run.colour else ""
+            yield CellRun(run.cell, min(left, MOST_PER_RUN), run.width, text, run.colour)
             left -= MOST_PER_RUN

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page Use: who holds GPUs, and who uses them."""
+
+import datetime as dt
+from urllib.parse import urlencode
+
+from fastapi import Request, Response
+
+from app.api.backend import Backend
+from app.cluster.usage_polling import FORGET_SECONDS, UseReading
+from app.usage.summary import UseSummary
+from app.web.responses import html_page
+from app.web.views.use_rows import (
+    COLUMNS,
+    DEFAULT_SORT,
+    MOST_ROWS,
+    UseQuery,
+    namespace_rows,
+    read_use_query,
+    sums,
+    workload_rows,
+)
+
+
+class UsePage:
+    """The page of one service. `start` identifies the process to the page's live updates."""
+
+    def __init__(self, backend: Backend, start: str) -> None:
+        self._backend = backend
+        self._start = start
+
+    async def show(self, request: Request) -> Response:
+        """Show the use of each namespace and workload, or why none is known."""
+        query, reading = read_use_query(request.query_params), self._backend.use()
+        summary = reading.summary
+        namespaces = namespace_rows(summary, query) if summary else ()
+        workloads = workload_rows(summary, query) if summary else ()
+        names = sorted({row.of for row in summary.namespaces}) if summary else []
+        return html_page(
+            "use.html", here="/use", live="use", start=self._start, reading=reading,
+            generation=reading.generation if summary else 0, summary=summary, state=_state(reading),
+            period=_period(summary) if summary else "",
+            choices=[("namespace", names[:MOST_ROWS])], asked={"namespace": query.namespace},
+            columns=[(title, _address(query, name), name == query.sort) for name, title in COLUMNS.items()],
+            sort="" if query.sort == DEFAULT_SORT else query.sort, sums=sums(summary) if summary else (),
+            namespaces=namespaces[:MOST_ROWS], more_namespaces=max(0, len(namespaces) - MOST_ROWS),
+            workloads=workloads[:MOST_ROWS],
+            more_workloads=max(0, len(workloads) - MOST_ROWS) + (summary.more_workloads if summary else 0),
+            known_nodes=self._backend.nodes,
+        )  # fmt: skip
+
+
+def _address(query: UseQuery, sort: str) -> str:
+    """Return the address of the page sorted by a column."""
+    asked = {"namespace": query.namespace, "sort": "" if sort == DEFAULT_SORT else sort}
+    selected = urlencode({name: value for name, value in asked.items() if value})
+    return f"/use?{selected}" if selected else "/use"
+
+
+def _state(reading: UseReading) -> str:
+    """Say in a sentence what is known of use, where that is not everything; empty where it is."""
+    why = f": {reading.problem}" if reading.problem else ""
+    if not reading.asked:
+        return ""
+    if reading.age_seconds is None:
+        return f"There is no answer yet{why}."
+    minutes = int(reading.age_seconds // 60)
+    if reading.age_seconds >= FORGET_SECONDS:
+        return f"Nothing is known of use now, as the last answer is {minutes} minutes old{why}."
+    return f"The last poll failed{why}. What is shown is {minutes} minutes old." if reading.problem else ""
+
+
+def _period(summary: UseSummary) -> str:
+    """Write from when to when the summary is, in UTC."""
+    start, end = (dt.datetime.fromtimestamp(at, dt.UTC) for at in (summary.start, summary.end))
+    return f"{start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC"

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A source of histories for tests, and pollers that read it."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from app.cluster.reflector import Clock
+from app.cluster.state import State
+from app.cluster.usage_polling import DAY, UsagePoller
+from app.policy.compiled import PolicySet
+from app.telemetry.use_metrics import UseMetrics
+from app.usage.history import History, Hold, Window
+from app.values.errors import SourceError
+from tests.builders import knowledge, policies, policy
+
+WINDOW = 900
+"""Seconds of the windows of a small fleet."""
+LAST = round(DAY) // WINDOW - 1
+"""The number of the last window of a day."""
+WALL = 1e9
+"""The seconds since the epoch at which all polls are made."""
+RULE = policies(policy("p", "admission: {idle: {after: 4h, gpus: 2}}"))
+
+
+class Source:
+    """A source with the history of a test; it fails where `holds` is None. `problems` are those of its histories."""
+
+    origin = "http://prometheus"
+
+    def __init__(self, *holds: Hold, problems: tuple[str, ...] = ()) -> None:
+        self.problems = problems
+        self.holds: tuple[Hold, ...] | None = holds
+        self.asked: list[tuple[float, int | None]] = []
+
+    async def read(self, end: float, seconds: float, window: int | None = None) -> History:
+        self.asked.append((seconds, window))
+        if self.holds is None:
+            raise SourceError("no answer in time")
+        return History(end - seconds, end, window or WINDOW, self.holds, self.problems)
+
+    async def close(self) -> None:
+        pass
+
+
+def idle(windows: int, peak: float | None = 0.0, activity: float = 0.0) -> tuple[Window, ...]:
+    """Make the last windows of a day, each known all the time."""
+    return tuple(
+        Window(LAST - back, 15.0, 15.0, 15.0 * activity, peak, None, 1024.0) for back in reversed(range(windows))
+    )
+
+
+def hold(pod_name: str, *windows: Window, gpu: str = "", **more: Any) -> Hold:
+    """Make a hold on a whole GPU of node n by a pod of team-a, unless `more` says otherwise."""
+    fields = {"namespace": "team-a", "node": "n", "instance": "", "profile": "", "model": "A100", "shared": False}
+    return Hold(pod=pod_name, gpu=gpu or f"GPU-{pod_name}", windows=windows, **{**fields, **more})
+
+
+def poller_of(
+    source: Source,
+    policy_set: PolicySet = RULE,
+    nodes: Sequence[dict[str, Any]] = (),
+    metrics: UseMetrics | None = None,
+    now: Callable[[], float] = lambda: 0.0,
+) -> UsagePoller:
+    """Make a poller that has not polled yet."""
+    state = State(knowledge())
+    for document in nodes:
+        state.put_node(document)
+    return UsagePoller(source, lambda: policy_set, state, metrics, Clock(now=now), lambda: WALL)
+
+
+def polled(source: Source, policy_set: PolicySet = RULE, nodes: Sequence[dict[str, Any]] = ()) -> UsagePoller:
+    """Make a poller that has polled once."""
+    poller = poller_of(source, policy_set, nodes)
+    asyncio.run(poller.poll())
+    return poller

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page Use: what namespaces and workloads hold and use, sorted and filtered, or why nobody knows."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from app.cluster.usage_polling import DAY, FORGET_SECONDS, UsagePoller
+from app.demo.sample_fleets import demo_fleet
+from app.demo.usage import DemoUsage
+from app.server.service import Service
+from app.telemetry.metrics import Metrics
+from app.usage.history import Hold
+from app.usage.summary import MOST_WORKLOADS
+from app.web.api import create_web_app
+from app.web.views.use_rows import COLUMNS, MOST_ROWS
+from tests.api.conftest import Ask
+from tests.builders import make_service
+from tests.usage.polls import RULE, Source, hold, idle, poller_of
+from tests.web.html import Reader
+from tests.web.test_web_routes import read
+
+BUSY = idle(8, 0.9, 0.9)
+UNKNOWN = tuple(window._replace(known=0.0, peak=None) for window in idle(8))
+HOLDS = (
+    hold("train-0", *BUSY),
+    hold("train-1", *idle(8), node="h100-1"),
+    hold("web-5f6d8c9b7-x2x4z", *BUSY, namespace="team-b"),
+    hold("lost-0", *UNKNOWN, namespace="team-c", node="gone"),
+    hold("slice", *idle(4), namespace="team-b", instance="1", profile="1g.10gb"),
+)
+
+
+class Polled:
+    """A service whose source has these holds, with a clock of its own."""
+
+    def __init__(self, folder: Path, *holds: Hold) -> None:
+        self.seconds = 0.0
+        self.service: Service = make_service(folder)
+        self.source = Source(*holds)
+        self.service.usage = poller_of(self.source, now=lambda: self.seconds)
+
+    def poll(self) -> None:
+        """Poll once."""
+        assert self.service.usage is not None
+        asyncio.run(self.service.usage.poll())
+
+    def page(self, ask: Ask, path: str = "/use") -> Reader:
+        """Read the page as it is now."""
+        return read(ask(create_web_app(self.service), "GET", path))
+
+
+def table(page: Reader, number: int) -> list[list[str]]:
+    """Read the rows of a table of the page: namespaces are the first, workloads the second."""
+    starts = [index for index, element in enumerate(page.elements) if element.tag == "table"]
+    start, end = [*starts, len(page.elements)][number : number + 2]
+    rows: list[list[str]] = []
+    for element in page.elements[start:end]:
+        if element.tag == "tr":
+            rows.append([])
+        elif element.tag in ("td", "th"):
+            rows[-1].append(element.text)
+    return rows[1:]
+
+
+def test_each_namespace_has_what_it_holds_uses_and_leaves_idle(tmp_path: Path, ask: Ask) -> None:
+    """F148: units apart, those with idle ones first, and what is unknown is said to be unknown."""
+    polled = Polled(tmp_path, *HOLDS)
+    polled.poll()
+    page = polled.page(ask)
+
+    assert table(page, 0) == [
+        ["team-a", "GPU", "4.0 h", "45 % 45 %", "100 %", "1.0 GiB", "2", "1", "2.0 h"],
+        ["team-b", "MIG slice", "1.0 h", "0 % 0 %", "100 %", "1.0 GiB", "1", "1", "1.0 h"],
+        ["team-b", "GPU", "2.0 h", "90 % 90 %", "100 %", "1.0 GiB", "1", "", ""],
+        ["team-c", "GPU", "2.0 h", "unknown", "0 %", "1.0 GiB", "1", "", ""],
+    ]
+    assert "1 of 4 GPUs held now is idle; 1 of 1 MIG slices held now is idle" in page.one("main").text
+
+
+def test_workloads_with_idle_units_come_first_with_their_nodes(tmp_path: Path, ask: Ask) -> None:
+    """F148: a node that is known is a link, and of the nodes that with idle units comes first."""
+    polled = Polled(tmp_path, *HOLDS)
+    polled.poll()
+    page = polled.page(ask)
+
+    assert [(row[0], row[-1]) for row in table(page, 1)] == [
+        ("team-a/train", "h100-1, n"), ("team-b/slice", "n"), ("team-b/web", "n"), ("team-c/lost", "gone")
+    ]  # fmt: skip
+    assert [link.attributes["href"] for link in page.all("a") if link.attributes["href"].startswith("/nodes/")] == [
+        "/nodes/h100-1"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sort", "first"),
+    [("held", "team-a"), ("active", "team-b"), ("known", "team-a"), ("memory", "team-a"), ("now", "team-a"),
+     ("idle", "team-a"), ("for", "team-a"), ("odd", "team-a")],
+)  # fmt: skip
+def test_tables_are_sorted_by_the_column_of_the_address(tmp_path: Path, ask: Ask, sort: str, first: str) -> None:
+    """F148: links in the heads do it, without a script."""
+    polled = Polled(tmp_path, *HOLDS)
+    polled.poll()
+    page = polled.page(ask, f"/use?sort={sort}")
+    (column, *_) = {element.text for element in page.all("th", aria_sort="descending")}
+
+    assert table(page, 0)[0][0] == first
+    assert column == f"{COLUMNS.get(sort, COLUMNS['idle'])} ↓"
+    assert {f"/use?sort={name}" for name in COLUMNS if name not in (sort, "idle")} <= {
+        link.attributes["href"] for link in page.all("a")
+    }
+
+
+def test_namespace_of_the_address_is_shown_alone(tmp_path: Path, ask: Ask) -> None:
+    """F148: also while it is sorted by another column."""
+    polled = Polled(tmp_path, *HOLDS)
+    polled.poll()
+    page = polled.page(ask, "/use?namespace=team-b&sort=held")
+
+    assert {row[0] for row in table(page, 0)} == {"team-b"}
+    assert {row[0] for row in table(page, 1)} == {"team-b/slice", "team-b/web"}
+    assert page.one("input", name="sort").attributes["value"] == "held"
+    assert "/use?namespace=team-b" in {link.attributes["href"] for link in page.all("a")}
+
+
+def test_rows_are_bounded_and_the_rest_is_counted(tmp_path: Path, ask: Ask) -> None:
+    """F148, F147: of the summary 500 workloads are kept, and of each table 250 rows are shown."""
+    many = MOST_WORKLOADS + 20
+    polled = Polled(tmp_path, *(hold(f"w{index}x", *idle(1), namespace=f"n{index}") for index in range(many)))
+    polled.poll()
+    page = polled.page(ask)
+
+    assert (len(table(page, 0)), len(table(page, 1))) == (MOST_ROWS, MOST_ROWS)
+    assert f"{many - MOST_ROWS} more namespaces are not shown" in page.one("main").text
+    assert f"{many - MOST_ROWS} more workloads are not shown" in page.one("main").text
+
+
+def test_page_without_a_source_says_how_to_name_one(service: Service, ask: Ask) -> None:
+    """F148."""
+    page = read(ask(create_web_app(service), "GET", "/use"))
+
+    assert "--prometheus URL" in page.one("main").text
+    assert page.all("table") == []
+
+
+def test_page_says_why_nothing_is_known(tmp_path: Path, ask: Ask) -> None:
+    """F148, F147: before the first answer, after a failed poll, and when the last answer is too old."""
+    polled = Polled(tmp_path, *HOLDS)
+    before = polled.page(ask).one("main").text
+    held, polled.source.holds = polled.source.holds, None
+    polled.poll()
+    failed = polled.page(ask).one("main").text
+    polled.source.holds = held
+    polled.poll()
+    polled.source.holds, polled.seconds = None, FORGET_SECONDS - 300
+    polled.poll()
+    late = polled.page(ask)
+    polled.seconds = FORGET_SECONDS
+    stale = polled.page(ask)
+
+    assert "There is no answer yet." in before
+    assert "There is no answer yet: no answer in time." in failed
+    assert "The last poll failed: no answer in time. What is shown is 10 minutes old." in late.one("main").text
+    assert len(late.all("table")) == 2
+    assert "the last answer is 15 minutes old: no answer in time." in stale.one("main").text
+    assert stale.all("table") == []
+
+
+@pytest.mark.parametrize("fleet", ["mixed", "weekday", "dgx", "mig", "shared"])
+def test_sample_fleets_have_a_made_up_history_to_look_at(tmp_path: Path, ask: Ask, fleet: str) -> None:
+    """F148: `make run` shows rows to a newcomer."""
+    service = make_service(tmp_path, demo_fleet(fleet))
+    state = service.state
+    source = DemoUsage(lambda: state.nodes, state.usage_on)
+    service.usage = UsagePoller(source, lambda: RULE, state, Metrics().use, wall=lambda: DAY * 400)
+    asyncio.run(service.usage.poll())
+
+    assert len(table(read(ask(create_web_app(service), "GET", "/use")), 0)) > 0
