@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from app.admission.idle_guard import idle_limit
+from app.cluster.pausing import pausing
 from app.cluster.reflector import Clock
 from app.nodes.model import SHARES, Node
 from app.policy.compiled import PolicySet
@@ -86,7 +87,8 @@ class IdlePoller:
         try:
             for seconds in sorted({limit.seconds for limit in limits})[:MOST_TIMES]:
                 history = await self._source.read(self._wall(), seconds, int(seconds))
-                history = with_sharing(history, shared_nodes(self._nodes()))
+                shared = shared_nodes(self._nodes())
+                history = await asyncio.to_thread(with_sharing, history, shared, pausing)
                 for below in {limit.below for limit in limits}:  # a pod's policies may each set one of the two
                     counts[seconds, below] = await asyncio.to_thread(idle_by_namespace, history, below)
         except SourceError as error:
@@ -112,7 +114,7 @@ class IdlePoller:
 def idle_by_namespace(history: History, below: float) -> Mapping[str, int]:
     """Count by namespace the GPUs that were idle for certain in all of a history."""
     length = history.end - history.start
-    idle = idle_by_hold(history, below)
+    idle = idle_by_hold(history, below, pausing)
     return Counter(history.holds[position].namespace for position, seconds in idle.items() if seconds >= length)
 
 

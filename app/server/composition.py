@@ -14,6 +14,7 @@ from app.cluster.files import read_knowledge, read_snapshot_file, shipped_polici
 from app.cluster.gpu_health_polling import HealthPoller, find_source
 from app.cluster.idle_polling import IdlePoller
 from app.cluster.live import LiveCluster
+from app.cluster.pausing import pausing
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.slipped_pods import PolicyView, SlippedPods
 from app.cluster.snapshot import fill, read_snapshot
@@ -44,7 +45,7 @@ def build(settings: Settings) -> Service:
         service.gpu_health = HealthPoller(source, service.state, knowledge, service.metrics)
     if settings.prometheus:
         history = UsageHistory(
-            settings.prometheus, knowledge.dcgm, knowledge.usage_metrics, settings.prometheus_token_file
+            settings.prometheus, knowledge.dcgm, knowledge.usage_metrics, settings.prometheus_token_file, pausing
         )
         service.idle = IdlePoller(history, lambda: service.policies, lambda: service.nodes)
     if settings.live:

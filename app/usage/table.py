@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from app.usage.history import IDLE_BELOW, History, Hold, held_now, idle_seconds
+from app.usage.history import IDLE_BELOW, History, Hold, Pace, held_now, idle_seconds
 from app.usage.owners import owner_by_name
 from app.usage.prices import NO_PRICES, Prices
 
@@ -127,7 +127,7 @@ def _key_of(by: By, owners: Mapping[str, str]) -> Callable[[Hold], str]:
     return keys[by]
 
 
-def idle_by_hold(history: History, below: float = IDLE_BELOW) -> Mapping[int, float]:
+def idle_by_hold(history: History, below: float = IDLE_BELOW, pace: Pace = iter) -> Mapping[int, float]:
     """Give for each hold, by its position, how many seconds its unit has been idle for certain until the end.
 
     A shared GPU without activity is idle for all pods that share it; one with activity is so for none, since nobody can
@@ -138,7 +138,7 @@ def idle_by_hold(history: History, below: float = IDLE_BELOW) -> Mapping[int, fl
         if hold.shared:
             sharers.setdefault(hold.device, []).append(hold)
     idle = {}
-    for position, hold in enumerate(history.holds):
+    for position, hold in enumerate(pace(history.holds)):
         if held_now(hold, history):
             own = idle_seconds([hold], history, below)
             idle[position] = min(own, *(idle_of(other, history, below) for other in sharers.get(hold.device, [hold])))
