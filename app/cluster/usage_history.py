@@ -2,7 +2,7 @@
 """Reads from a Prometheus how the GPUs that pods hold were used, with range queries of limited size."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +31,24 @@ class SeriesValues(msgspec.Struct):
 
 
 class UsageHistory:
-    """A Prometheus, or a server with its API, that has the metrics of DCGM exporters."""
+    """A Prometheus, or a server with its API, that has the metrics of DCGM exporters.
 
-    def __init__(self, url: str, dcgm: DCGM, usage: UsageMetrics, token_file: Path | None = None) -> None:
+    `pace` goes through series and holds, in a thread: `pausing` beside an event loop that answers requests.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        dcgm: DCGM,
+        usage: UsageMetrics,
+        token_file: Path | None = None,
+        pace: Callable[[Iterable[Any]], Iterable[Any]] = iter,
+    ) -> None:
         self.origin = read_url(url, "--prometheus").geturl().rstrip("/")
         self._dcgm = dcgm
         self._usage = usage
         self._token_file = token_file
+        self._pace = pace
         self._client = ScrapeClient()
         self._warnings: dict[str, None] = {}
 
@@ -57,7 +68,7 @@ class UsageHistory:
             for first, last in spans(start, end, window, series):
                 body = await self._range(query, first, last, window)
                 await asyncio.to_thread(self._take, builder, query, body, start, window)
-        return await asyncio.to_thread(builder.history, start, end, window, tuple(self._warnings))
+        return await asyncio.to_thread(builder.history, start, end, window, tuple(self._warnings), self._pace)
 
     async def _count(self, end: float, seconds: int) -> int:
         text = count_query(self._dcgm, self._usage, seconds)
@@ -84,7 +95,7 @@ class UsageHistory:
         return answer.data.result
 
     def _take(self, builder: HistoryBuilder, query: RangeQuery, body: bytes, start: float, window: int) -> None:
-        for raw in self._result(body, "matrix"):
+        for raw in self._pace(self._result(body, "matrix")):
             try:
                 series = _MATRIX.decode(raw)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:

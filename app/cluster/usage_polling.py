@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from app.admission.idle_guard import IdleLimit, idle_limit
+from app.cluster.pausing import pausing
 from app.cluster.reflector import Clock
 from app.cluster.state import State
 from app.nodes.model import SHARES, WHOLE_MILLI, Node
@@ -180,7 +181,7 @@ def _held_units(nodes: Mapping[str, Node]) -> int:
 
 
 def _summarize(history: History, nodes: Mapping[str, Node], belows: list[float]) -> UseSummary:
-    return summary_of(with_sharing(history, shared_nodes(nodes)), belows)
+    return summary_of(with_sharing(history, shared_nodes(nodes), pausing), belows, pausing)
 
 
 def shared_nodes(nodes: Mapping[str, Node]) -> frozenset[str]:

@@ -9,13 +9,16 @@ UnrollWildCardResource) and no others.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 
 from app.api.backend import Backend
 from app.api.pending_reasons import PendingReasons
 from app.kube.pods import read_pod
+from app.policy.demand import Demand
 from app.telemetry.clock import now as wall_clock
 from app.telemetry.logs import event
 from app.telemetry.metrics import Metrics
@@ -23,7 +26,7 @@ from app.tls.kube_objects import MERGE, KubeClient
 from app.values.errors import ApiError, BadInput
 
 LOOK_SECONDS = 1.0
-"""Interval at which it is looked whether nodes have changed."""
+"""Interval at which it is looked whether nodes, or what pods demand, have changed."""
 APART_SECONDS = 3.0
 """At least so long between two events of ours: each makes the scheduler try every pod that an extender refused."""
 MOST_SHAPES = 32
@@ -39,8 +42,12 @@ def wake_path(namespace: str) -> str:
 
 
 def newly_fitting(before: FittingNodes, now: FittingNodes) -> frozenset[str]:
-    """Return the shapes that a node fits now which did not before; a shape that is new has no before."""
-    return frozenset(shape for shape, nodes in now.items() if shape in before and nodes - before[shape])
+    """Return the shapes that a node fits now which did not before.
+
+    A shape that is new, and that a node fits, counts too: its refusal may have ended before the first look at it, as
+    when another replica was to look.
+    """
+    return frozenset(shape for shape, nodes in now.items() if nodes - before.get(shape, frozenset()))
 
 
 class Waker:
@@ -64,6 +71,7 @@ class Waker:
         self._fitting: FittingNodes = {}
         self._due: frozenset[str] = frozenset()
         self._generation = -1
+        self._demands: Mapping[str, Demand] = {}
         self._woken_at = float("-inf")
 
     async def run(self) -> None:
@@ -84,19 +92,19 @@ class Waker:
             await asyncio.to_thread(self._wake)
             still_waiting = frozenset()
         self._due = still_waiting
-        if self._backend.generation == self._generation and shapes.keys() == self._fitting.keys():
+        demands = dict(self._demands_of(dict(islice(shapes.items(), MOST_SHAPES))))
+        if self._backend.generation == self._generation and demands == self._demands:
             return
-        self._generation = self._backend.generation
-        fitting = {shape: self._nodes(document) for shape, document in list(shapes.items())[:MOST_SHAPES]}
+        self._generation, self._demands = self._backend.generation, demands
+        fitting = {shape: frozenset(self._backend.verdicts(demand).feasible) for shape, demand in demands.items()}
         self._due |= newly_fitting(self._fitting, fitting)
         self._fitting = fitting
 
-    def _nodes(self, document: Mapping[str, object]) -> frozenset[str]:
-        try:
-            demand = self._backend.demand(read_pod(document))
-        except BadInput:
-            return frozenset()
-        return frozenset(self._backend.verdicts(demand).feasible)
+    def _demands_of(self, shapes: Mapping[str, Mapping[str, object]]) -> Iterator[tuple[str, Demand]]:
+        """Yield what each shape demands, which policies, labels of namespaces and claims change without any node."""
+        for shape, document in shapes.items():
+            with contextlib.suppress(BadInput):
+                yield shape, self._backend.demand(read_pod(document))
 
     def _wake(self) -> None:
         """Change the object that wakes pods; a failure is logged, and tried again at the next change."""

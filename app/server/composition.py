@@ -13,6 +13,7 @@ from app.cluster.apiserver import ApiServer
 from app.cluster.files import read_knowledge, read_snapshot_file, shipped_policies
 from app.cluster.gpu_health_polling import HealthPoller, find_source
 from app.cluster.live import LiveCluster
+from app.cluster.pausing import pausing
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.slipped_pods import PolicyView, SlippedPods
 from app.cluster.snapshot import fill, read_snapshot
@@ -70,7 +71,7 @@ def usage_source(service: Service) -> IdleSource | None:
     if settings.prometheus:
         knowledge = state.knowledge
         return UsageHistory(
-            settings.prometheus, knowledge.dcgm, knowledge.usage_metrics, settings.prometheus_token_file
+            settings.prometheus, knowledge.dcgm, knowledge.usage_metrics, settings.prometheus_token_file, pausing
         )
     return DemoUsage(lambda: state.nodes, state.usage_on) if settings.demo else None
 

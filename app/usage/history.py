@@ -5,9 +5,9 @@ A window counts minutes. A minute counts as held where a series with the pod exi
 the GPU had a value then. What is not known stays so: no figure stands for it.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 MINUTE = 60
 """Seconds between two looks at a series within a window; exporters are scraped every 15 to 60 s."""
@@ -85,28 +85,32 @@ class History:
         return self.window_seconds // MINUTE
 
 
-def with_sharing(history: History, shared_nodes: frozenset[str] = frozenset()) -> History:
+Pace = Callable[[Iterable[Any]], Iterable[Any]]
+"""Goes through holds or rows at the pace of the caller, who may rest between two of them (cluster/pausing.py)."""
+
+
+def with_sharing(history: History, shared_nodes: frozenset[str] = frozenset(), pace: Pace = iter) -> History:
     """Mark the GPUs that several pods held at once, and all whole GPUs of `shared_nodes`, as shared.
 
     Where time-slicing is not told to the exporter, it names one of the pods that share a GPU, and nobody can tell from
     the metrics (NVIDIA/dcgm-exporter internal/pkg/transformation/kubernetes.go, toDeviceToPod): that is what
     `shared_nodes` is for.
     """
-    crowded = set(_crowded(history))
+    crowded = set(_crowded(history, pace))
     holds = (
         replace(hold, shared=True)
         if hold.device in crowded or (hold.node in shared_nodes and not hold.instance)
         else hold
-        for hold in history.holds
+        for hold in pace(history.holds)
     )
     return replace(history, holds=tuple(holds))
 
 
-def _crowded(history: History) -> Iterator[tuple[str, str]]:
+def _crowded(history: History, pace: Pace) -> Iterator[tuple[str, str]]:
     """Yield the devices that two pods held at the same time for certain: each for most of one window."""
     most = 0.75 * history.minutes
     holders: dict[tuple[tuple[str, str], int], str] = {}
-    for hold in history.holds:
+    for hold in pace(history.holds):
         for window in hold.windows:
             if window.held > most:
                 pod = f"{hold.namespace}/{hold.pod}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from app.knowledge.dcgm import DCGM
 from app.knowledge.usage_metrics import Measure, UsageMetric, UsageMetrics
-from app.usage.history import KNOWN_SHARE, History, Hold, Window
+from app.usage.history import KNOWN_SHARE, History, Hold, Pace, Window
 from app.usage.queries import Figure, RangeQuery, first_label
 
 Points = Iterable[tuple[int, float]]
@@ -63,12 +63,14 @@ class HistoryBuilder:
         instance = first_label(metric, self._usage.instance_labels)
         return first_label(metric, self._usage.namespace_labels), pod, gpu, instance
 
-    def history(self, start: float, end: float, window_seconds: int, problems: tuple[str, ...]) -> History:
+    def history(
+        self, start: float, end: float, window_seconds: int, problems: tuple[str, ...], pace: Pace = iter
+    ) -> History:
         """Give the history of what was taken in."""
         bare = History(start, end, window_seconds, (), problems)
         holds = (self._hold(key, cells, bare.minutes) for key, cells in self._cells.items())
         kept = sorted(
-            (hold for hold in holds if hold.windows), key=lambda hold: (hold.namespace, hold.pod, hold.device)
+            (hold for hold in pace(holds) if hold.windows), key=lambda hold: (hold.namespace, hold.pod, hold.device)
         )
         return History(start, end, window_seconds, tuple(kept), problems)
 

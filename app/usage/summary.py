@@ -5,7 +5,7 @@ import heapq
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from app.usage.history import IDLE_BELOW, KNOWN_SHARE, History, Hold, held_now
+from app.usage.history import IDLE_BELOW, KNOWN_SHARE, History, Hold, Pace, held_now
 from app.usage.table import By, UsageRow, idle_by_hold, key_of, usage_rows
 
 MOST_WORKLOADS = 500
@@ -74,20 +74,20 @@ def poll_window(units: int, seconds: float) -> int:
     return next(fitting, WINDOWS_OF_A_POLL[-1])
 
 
-def summary_of(history: History, belows: Iterable[float] = ()) -> UseSummary:
+def summary_of(history: History, belows: Iterable[float] = (), pace: Pace = iter) -> UseSummary:
     """Summarize a history, whose shared GPUs are marked (`with_sharing`).
 
     `belows` are the activities, besides IDLE_BELOW, up to which policies count a unit as idle.
     """
-    idle = idle_by_hold(history)
-    workloads = [row for row in usage_rows(history, key_of(By.Owner, {}), idle) if row.held_now]
+    idle = idle_by_hold(history, IDLE_BELOW, pace)
+    workloads = [row for row in usage_rows(history, key_of(By.Owner, {}), idle, pace=pace) if row.held_now]
     kept = heapq.nsmallest(MOST_WORKLOADS, workloads, key=_idle_first)
-    others = {below: idle_by_hold(history, below) for below in belows if below != IDLE_BELOW}
+    others = {below: idle_by_hold(history, below, pace) for below in belows if below != IDLE_BELOW}
     return UseSummary(
         start=history.start,
         end=history.end,
         window_seconds=history.window_seconds,
-        namespaces=usage_rows(history, key_of(By.Namespace, {}), idle),
+        namespaces=usage_rows(history, key_of(By.Namespace, {}), idle, pace=pace),
         workloads=_with_nodes(kept, history, idle),
         more_workloads=len(workloads) - len(kept),
         units=_units_by_node(history, idle),

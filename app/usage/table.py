@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from app.usage.history import IDLE_BELOW, History, Hold, held_now, idle_seconds
+from app.usage.history import IDLE_BELOW, History, Hold, Pace, held_now, idle_seconds
 from app.usage.owners import owner_by_name
 from app.usage.prices import NO_PRICES, Prices
 
@@ -94,7 +94,11 @@ def usage_report(
 
 
 def usage_rows(
-    history: History, key: Callable[[Hold], str], idle: Mapping[int, float], prices: Prices = NO_PRICES
+    history: History,
+    key: Callable[[Hold], str],
+    idle: Mapping[int, float],
+    prices: Prices = NO_PRICES,
+    pace: Pace = iter,
 ) -> tuple[UsageRow, ...]:
     """Make the rows of a table, those with most hours first.
 
@@ -103,7 +107,7 @@ def usage_rows(
     groups: dict[tuple[Unit, str], list[int]] = {}
     for position, hold in enumerate(history.holds):
         groups.setdefault((unit_of(hold), key(hold)), []).append(position)
-    rows = (_row(of, unit, positions, history, idle, prices) for (unit, of), positions in groups.items())
+    rows = (_row(of, unit, positions, history, idle, prices) for (unit, of), positions in pace(groups.items()))
     return tuple(sorted(rows, key=lambda row: (-row.held_hours, row.of, row.unit)))
 
 
@@ -137,7 +141,7 @@ def key_of(by: By, owners: Mapping[str, str]) -> Callable[[Hold], str]:
     return keys[by]
 
 
-def idle_by_hold(history: History, below: float = IDLE_BELOW) -> Mapping[int, float]:
+def idle_by_hold(history: History, below: float = IDLE_BELOW, pace: Pace = iter) -> Mapping[int, float]:
     """Give for each hold, by its position, how many seconds its unit has been idle for certain until the end.
 
     A shared GPU without activity is idle for all pods that share it; one with activity is so for none, since nobody can
@@ -148,7 +152,7 @@ def idle_by_hold(history: History, below: float = IDLE_BELOW) -> Mapping[int, fl
         if hold.shared:
             sharers.setdefault(hold.device, []).append(hold)
     idle = {}
-    for position, hold in enumerate(history.holds):
+    for position, hold in enumerate(pace(history.holds)):
         if held_now(hold, history):
             own = idle_seconds([hold], history, below)
             idle[position] = min(own, *(idle_of(other, history, below) for other in sharers.get(hold.device, [hold])))

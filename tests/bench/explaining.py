@@ -112,10 +112,17 @@ def _from_file(folder: Path, snapshot: Path) -> float:
 
 
 @contextmanager
-def served(folder: Path, snapshot: Path) -> Iterator[tuple[str, httpx.Client, int]]:
+def served(folder: Path, snapshot: Path, *flags: str) -> Iterator[tuple[str, httpx.Client, int]]:
     """Serve a snapshot in a process; yields the web UI's address, a client of the TLS port, and the process id."""
     port, ops, people = free_port(), free_port(), free_port()
-    words = [f"--snapshot={snapshot}", f"--certs={folder}", f"--port={port}", f"--ops-port={ops}", "--recount=false"]
+    words = [
+        f"--snapshot={snapshot}",
+        f"--certs={folder}",
+        f"--port={port}",
+        f"--ops-port={ops}",
+        "--recount=false",
+        *flags,
+    ]
     command = [sys.executable, "-m", "app.cli.main", "serve", *words, f"--ui-address=127.0.0.1:{people}"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:

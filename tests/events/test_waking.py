@@ -3,13 +3,14 @@
 
 import asyncio
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.events.waking import APART_SECONDS, WOKEN, FittingNodes, Waker, newly_fitting
 from app.server.service import Service
-from tests.builders import gpus, node_document, pod
+from tests.builders import gpus, make_service, node_document, pod, policies, policy
 
 WAITS = pod(gpus(1), annotations={"gpu-usher.io/products": "A10"})
 
@@ -21,9 +22,10 @@ WAITS = pod(gpus(1), annotations={"gpu-usher.io/products": "A10"})
         ({"s": {"n"}}, {"s": {"n", "m"}}, {"s"}),
         ({"s": {"n"}}, {"s": {"n"}}, set()),
         ({"s": {"n"}}, {"s": set()}, set()),
-        ({}, {"s": {"n"}}, set()),
+        ({}, {"s": {"n"}}, {"s"}),
+        ({}, {"s": set()}, set()),
     ],
-    ids=["first node", "another node", "the same node", "node lost", "new shape"],
+    ids=["first node", "another node", "the same node", "node lost", "new shape", "new shape that fits nowhere"],
 )
 def test_shape_is_woken_for_a_node_that_did_not_fit_before(
     before: Mapping[str, set[str]], now: Mapping[str, set[str]], shapes: set[str]
@@ -62,11 +64,30 @@ def looks(waker: Waker, times: int = 1) -> None:
         asyncio.run(waker.look())
 
 
-def test_pod_that_still_waits_a_look_later_is_woken_once(service: Service) -> None:
+class Now:
+    """The clock of a test, in seconds."""
+
+    seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def made_waker(service: Service) -> tuple[Waker, Reasons, Patches, Now]:
+    """Make a Waker for a pod that fits nothing, with what it reads, what it writes, and its clock."""
+    reasons, patches, now = Reasons(), Patches(), Now()
+    waker = Waker(patches, "gpu-usher", service, reasons, service.metrics, now)  # type: ignore[arg-type]
+    return waker, reasons, patches, now
+
+
+def empty_service(folder: Path, *texts: str) -> Service:
+    return make_service(folder, [], policies(*texts) if texts else None)
+
+
+def test_pod_that_still_waits_a_look_later_is_woken_once(tmp_path: Path) -> None:
     """F140: nothing is written while nothing changes, nor for a pod that is bound in the meantime."""
-    now = [0.0]
-    reasons, patches = Reasons(), Patches()
-    waker = Waker(patches, "gpu-usher", service, reasons, service.metrics, lambda: now[0])  # type: ignore[arg-type]
+    service = empty_service(tmp_path)
+    waker, reasons, patches, now = made_waker(service)
     looks(waker, 3)
     assert patches.annotations == []
 
@@ -79,14 +100,49 @@ def test_pod_that_still_waits_a_look_later_is_woken_once(service: Service) -> No
     service.state.put_node(node_document("newer", "NVIDIA-A10"))
     looks(waker, 3)
     assert patches.annotations == [WOKEN]
-    now[0] += APART_SECONDS
+    now.seconds += APART_SECONDS
     looks(waker, 2)
     assert patches.annotations == [WOKEN] * 2
 
     service.state.put_node(node_document("newest", "NVIDIA-A10"))
     looks(waker)
     reasons.waiting = {}
-    now[0] += APART_SECONDS
+    now.seconds += APART_SECONDS
     looks(waker, 2)
     assert patches.annotations == [WOKEN] * 2
     assert service.metrics.registry.get_sample_value("gpu_usher_wakes_total") == 2
+
+
+def test_pod_that_fitted_before_the_first_look_is_woken_once(tmp_path: Path) -> None:
+    """F140: as where the replica that was to look has ended, and the cause of the refusal after it."""
+    service = empty_service(tmp_path)
+    waker, _, patches, now = made_waker(service)
+    service.state.put_node(node_document("new", "NVIDIA-A10"))
+
+    for _ in range(4):
+        looks(waker)
+        now.seconds += APART_SECONDS
+
+    assert patches.annotations == [WOKEN]
+
+
+def test_pod_is_woken_by_an_edit_of_a_policy_and_of_the_labels_of_its_namespace(tmp_path: Path) -> None:
+    """F140: no event of a node tells of either."""
+    denied = "placement: {products: {deny: [A10]}}"
+    gold = policy("p", f"match: {{namespaceSelector: {{matchLabels: {{tier: gold}}}}}}, {denied}")
+    service = empty_service(tmp_path, policy("p", denied))
+    service.state.put_node(node_document("a10", "NVIDIA-A10"))
+    waker, _, patches, now = made_waker(service)
+    looks(waker, 3)
+    assert patches.annotations == []
+
+    service.book.current = policies(gold)
+    looks(waker, 2)
+    assert patches.annotations == [WOKEN]
+
+    service.state.namespaces.put(WAITS["metadata"]["namespace"], {"tier": "gold"})
+    looks(waker, 2)
+    service.state.namespaces.put(WAITS["metadata"]["namespace"], {})
+    now.seconds += APART_SECONDS
+    looks(waker, 2)
+    assert patches.annotations == [WOKEN] * 2
