@@ -10,9 +10,10 @@ from app.api.pending_reasons import PendingReasons
 from app.api.tracing import Tracing
 from app.cluster.access import find_cluster
 from app.cluster.apiserver import ApiServer
+from app.cluster.exporter_history import ExporterHistory
 from app.cluster.files import read_knowledge, read_snapshot_file, shipped_policies
 from app.cluster.gpu_health_polling import HealthPoller, find_source
-from app.cluster.idle_polling import IdlePoller
+from app.cluster.idle_polling import IdlePoller, IdleSource
 from app.cluster.live import LiveCluster
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.slipped_pods import PolicyView, SlippedPods
@@ -39,13 +40,16 @@ def build(settings: Settings) -> Service:
     certificates = Certificates(serving_pair(settings), now(), settings.client_ca)
     service = Service(settings, certificates, State(knowledge), book)
     service.tracing = Tracing() if settings.tracing else None
-    source = find_source(settings, knowledge.dcgm)
+    recorded = _recorded_use(service)
+    source = find_source(settings, knowledge.dcgm, recorded)
     if source is not None:
         service.gpu_health = HealthPoller(source, service.state, knowledge, service.metrics)
+    history: IdleSource | None = recorded
     if settings.prometheus:
         history = UsageHistory(
             settings.prometheus, knowledge.dcgm, knowledge.usage_metrics, settings.prometheus_token_file
         )
+    if history is not None:
         service.idle = IdlePoller(history, lambda: service.policies, lambda: service.nodes)
     if settings.live:
         server = service.server = ApiServer(find_cluster(settings.kubeconfig, settings.context))
@@ -60,6 +64,15 @@ def build(settings: Settings) -> Service:
         fill_state(service)
         settle()
     return service
+
+
+def _recorded_use(service: Service) -> ExporterHistory | None:
+    """Return what records the use of GPUs from the exporters that are scraped for their health; None without any."""
+    exporters, knowledge = service.settings.dcgm_exporters, service.state.knowledge
+    if not exporters:
+        return None
+    on_unrecorded = service.metrics.unrecorded_use.inc
+    return ExporterHistory(", ".join(exporters), knowledge.dcgm, knowledge.usage_metrics, on_unrecorded)
 
 
 def add_events(service: Service) -> None:
