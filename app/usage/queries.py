@@ -53,14 +53,15 @@ class RangeQuery:
     text: str
 
 
-def window_seconds(seconds: float, series: int) -> int:
+def window_seconds(seconds: float, series: int, most_points: int | None = None) -> int:
     """Choose the length of the windows for a history of some seconds and so many series.
 
-    Raises SourceError for more series than are read.
+    `most_points` are series times windows, MOST_POINTS by default. Raises SourceError for more series than are read.
     """
     if series > MOST_SERIES:
         raise SourceError(f"{series} series of pods' GPUs, wants at most {MOST_SERIES}: ask for less time (--since)")
-    fitting = (length for length in WINDOWS if max(1, series) * seconds / length <= MOST_POINTS)
+    most = most_points or MOST_POINTS
+    fitting = (length for length in WINDOWS if max(1, series) * seconds / length <= most)
     return next(fitting, WINDOWS[-1])
 
 
@@ -121,4 +122,7 @@ def _any_of(metrics: tuple[str, ...], more: str) -> str:
 
 def first_label(metric: Mapping[str, str], names: tuple[str, ...]) -> str:
     """Read the first of some labels that a series has; empty where it has none."""
-    return next((metric[name] for name in names if metric.get(name)), "")
+    for name in names:
+        if value := metric.get(name):
+            return value
+    return ""

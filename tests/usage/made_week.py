@@ -43,10 +43,10 @@ class Series:
     """The metrics of activity that say something, the preferred one first."""
     samples: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
 
-    def sampled(self) -> "Series":
-        """Take the samples."""
+    def sampled(self, scrape: int) -> "Series":
+        """Take the samples, with `scrape` seconds between two of them."""
         for metric, value in self.values.items():
-            at = range(START + 7, END, SCRAPE)
+            at = range(START + 7, END, scrape)
             taken = ((second, value((second - START) / 3600)) for second in at)
             self.samples[metric] = [(second, number) for second, number in taken if number is not None]
         return self
@@ -99,7 +99,7 @@ INFINITE = math.inf
 EXPORTERS_OWN = {"namespace": "gpu-operator", "container": "exporter"}
 
 
-def made_week() -> list[Series]:
+def made_week(scrape: int = SCRAPE) -> list[Series]:
     """Make the series of the week."""
     mib = 1024.0
     mig = {"GPU_I_PROFILE": "1g.10gb", "GPU_I_ID": "7"}
@@ -152,7 +152,7 @@ def made_week() -> list[Series]:
                            "namespace": "gpu-operator", "pod_name": "old", "pod_namespace": "web"},
                {UTIL: steps((5, 10.0), (30, INFINITE)), MEMORY: steps((5, 2 * mib), (30, INFINITE))}),
     ]  # fmt: skip
-    return [series.sampled() for series in week]
+    return [series.sampled(scrape) for series in week]
 
 
 def openmetrics(week: list[Series]) -> Iterator[str]:
@@ -160,7 +160,7 @@ def openmetrics(week: list[Series]) -> Iterator[str]:
     for metric in (ENGINE, UTIL, SM, MEMORY):
         yield f"# TYPE {metric} gauge\n"
         for series in week:
-            labels = ",".join(f'{key}="{value}"' for key, value in _target(series).items())
+            labels = _pairs(_target(series))
             for second, number in series.samples.get(metric, ()):
                 yield f"{metric}{{{labels}}} {number} {second}\n"
     yield "# TYPE up gauge\n"
@@ -169,6 +169,35 @@ def openmetrics(week: list[Series]) -> Iterator[str]:
         for second in range(START + 7, END, SCRAPE):
             yield f'up{{job="{job}",instance="{job}:9400",namespace="gpu-operator",pod="{pod}"}} 1 {second}\n'
     yield "# EOF\n"
+
+
+def looks(week: list[Series]) -> Iterator[tuple[int, list[tuple[str, dict[str, str], float]]]]:
+    """Give what the exporters themselves say in each scrape: its second, and metrics with labels and values."""
+    at: dict[int, list[tuple[str, dict[str, str], float]]] = {}
+    for series in week:
+        labels = _own_words(series)
+        for metric, samples in series.samples.items():
+            for second, number in samples:
+                at.setdefault(second, []).append((metric, labels, number))
+    yield from sorted(at.items())
+
+
+def _own_words(series: Series) -> dict[str, str]:
+    """Give the labels without those of the target, which Prometheus adds, and by the names that the exporter writes."""
+    targets = {"namespace", "pod", "container"}
+    labels = series.labels
+    if any(key.startswith("exported_") for key in labels) or "pod_name" in labels or not series.real:
+        labels = {key.removeprefix("exported_"): value for key, value in labels.items() if key not in targets}
+    return labels
+
+
+def exposition(samples: list[tuple[str, dict[str, str], float]]) -> str:
+    """Write a scrape in Prometheus' text format."""
+    return "".join(f"{metric}{{{_pairs(labels)}}} {number}\n" for metric, labels, number in samples)
+
+
+def _pairs(labels: dict[str, str]) -> str:
+    return ",".join(f'{key}="{value}"' for key, value in labels.items())
 
 
 def _target(series: Series) -> dict[str, str]:
@@ -189,7 +218,7 @@ class Truth:
     memory: float | None
 
 
-def truths(week: list[Series]) -> Iterator[Truth]:
+def truths(week: list[Series], look_back: int = LOOK_BACK) -> Iterator[Truth]:
     """Work out the truth for each pod and GPU, of all exporters that say something of them."""
     groups: dict[tuple[str, str, str], list[Series]] = {}
     for series in week:
@@ -197,12 +226,12 @@ def truths(week: list[Series]) -> Iterator[Truth]:
             uuid = series.labels.get("UUID") or series.labels["uuid"]
             groups.setdefault((series.pod, uuid, series.labels.get("GPU_I_ID", "")), []).append(series)
     for (pod, _, _), group in groups.items():
-        yield _truth(pod, group)
+        yield _truth(pod, group, look_back)
 
 
-def _truth(pod: str, group: list[Series]) -> Truth:
+def _truth(pod: str, group: list[Series], look_back: int) -> Truth:
     minutes = list(range(START, END, 60))
-    present = {metric: [_value_at(series.samples.get(metric, []), minutes) for series in group]
+    present = {metric: [_value_at(series.samples.get(metric, []), minutes, look_back) for series in group]
                for metric in (ENGINE, UTIL, SM, MEMORY)}  # fmt: skip
     held = [
         any(column[row] is not None for columns in present.values() for column in columns)
@@ -224,13 +253,13 @@ def _share(metric: str, numbers: list[float | None]) -> float | None:
     return max(said) / (100 if metric == UTIL else 1) if said else None
 
 
-def _value_at(samples: list[tuple[int, float]], minutes: list[int]) -> list[float | None]:
+def _value_at(samples: list[tuple[int, float]], minutes: list[int], look_back: int) -> list[float | None]:
     """Give the present value at each minute: the last sample, unless it is too old."""
     values: list[float | None] = []
     position = -1
     for minute in minutes:
         while position + 1 < len(samples) and samples[position + 1][0] <= minute:
             position += 1
-        fresh = position >= 0 and minute - samples[position][0] <= LOOK_BACK
+        fresh = position >= 0 and minute - samples[position][0] <= look_back
         values.append(samples[position][1] if fresh else None)
     return values
