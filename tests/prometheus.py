@@ -24,8 +24,8 @@ PROGRAM = UNPACKED / "usr" / "bin" / "prometheus"
 START_SECONDS = 60
 """Seconds for its start, which takes half a second."""
 TOOL_SECONDS = 300
-"""Seconds for a run of promtool: a check takes some tenths of a second, and writing a week of samples some seconds, which
-were more than 60 on two cores with a load of 20."""
+"""Seconds for a run of promtool: a check takes some tenths of a second, and writing a week of samples some seconds,
+which were more than 60 on two cores with a load of 20."""
 REMEDY = f"run `make prometheus` (needs apt-get), or set {VARIABLE} to a program"
 
 
