@@ -7,7 +7,7 @@ what nobody reads costs nothing.
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,8 @@ REST_SECONDS = 0.05
 UNWATCHED_STALE_SECONDS = 60.0
 """The same while nobody looks at a page: an Event that is a minute late is still in time (a guess)."""
 UNWATCHED_REST_SHARE = 9.0
-"""Seconds of rest for each second of an explanation while nobody looks at a page: a tenth of one core at most."""
+"""Seconds of rest for each CPU second of the event loop during an explanation while nobody looks at a page: a tenth of
+one core at most."""
 MOST_PODS, MOST_SHAPES = 5_000, 200
 """Pods that are read, the longest pending first, and distinct shapes explained at a time; other pods have their own
 page (a guess)."""
@@ -62,7 +63,7 @@ class ExplainedPod:
 
 
 class PendingReasons:
-    """The reasons by pending pod. `looking` is whether some are still to be computed.
+    """The reasons by pending pod.
 
     With `kept_current` they are computed also while nobody asks for them, with longer rests.
     """
@@ -76,13 +77,18 @@ class PendingReasons:
         self._label_keys: frozenset[str] = frozenset()
         self._requested_at = float("-inf")
         self.kept_current = False
-        self.looking = False
+        self._reading = False
         self.generation = 0
 
     def request(self) -> None:
         """Note that somebody has asked for the reasons."""
         self._requested_at = time.monotonic()
-        self.looking = self.looking or any(pod not in self._read_pods for pod in self._pending())
+        self._reading = self._reading or any(pod not in self._read_pods for pod in self._pending())
+
+    @property
+    def looking(self) -> bool:
+        """Whether pods are still to be read, or reasons still to be computed."""
+        return self._reading or not self._documents.keys() <= self._causes.keys()
 
     def reason_by_pod(self) -> Mapping[PendingPod, PendingCause]:
         """Return the reasons that are known by now."""
@@ -101,35 +107,35 @@ class PendingReasons:
         return self._documents
 
     async def run(self) -> None:
-        """Compute reasons until cancelled."""
+        """Read pods and compute reasons until cancelled; neither waits for the other."""
+        await asyncio.gather(self._repeat(self.read_some), self._repeat(self.explain_due))
+
+    async def _repeat(self, work: Callable[[], Awaitable[None]]) -> None:
         while True:
             if self.kept_current or self._watched():
-                await self.check()
+                await work()
             await asyncio.sleep(CHECK_SECONDS)
 
-    async def check(self) -> None:
-        """Read pods that were not read, READ_AT_ONCE of them, and compute reasons that are unknown or outdated."""
-        pending, began_at = self._pending(), self.generation
+    async def read_some(self) -> None:
+        """Read pods that were not read, READ_AT_ONCE of them."""
+        pending = self._pending()
         self._forget(pending)
         unread = [pod for pod in reading_order(pending) if self._unread(pod)]
-        self.looking = bool(unread)
+        self._reading = bool(unread)
         for pod in unread[:READ_AT_ONCE]:
             await self._read(pod)
             await asyncio.sleep(REST_SECONDS)
-            if (read := self._read_pods.get(pod)) is not None:
-                await self._explain_if_due(read.shape)
-        for shape in list(self._documents):
-            await self._explain_if_due(shape)
-        self.looking = len(unread) > READ_AT_ONCE
-        if self.generation != began_at:  # who was told of a reason meanwhile was also told that some are looked for
-            self.generation += 1
+        self._reading = len(unread) > READ_AT_ONCE
 
-    async def _explain_if_due(self, shape: str) -> None:
-        if self._due(shape):
-            began = time.monotonic()
-            await self._explain(shape)
-            spent = time.monotonic() - began
-            await asyncio.sleep(REST_SECONDS if self._watched() else REST_SECONDS + UNWATCHED_REST_SHARE * spent)
+    async def explain_due(self) -> None:
+        """Compute reasons that are unknown, and then those that are outdated."""
+        due = [shape for shape in self._documents if self._due(shape)]
+        for shape in sorted(due, key=self._causes.__contains__):
+            if shape in self._documents:
+                began = time.thread_time()
+                await self._explain(shape)
+                spent = time.thread_time() - began
+                await asyncio.sleep(REST_SECONDS if self._watched() else REST_SECONDS + UNWATCHED_REST_SHARE * spent)
 
     def _watched(self) -> bool:
         """Tell whether somebody has asked for the reasons lately."""

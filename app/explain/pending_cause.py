@@ -45,7 +45,7 @@ def cause_of(explanation: Explanation) -> PendingCause:
     """Return the primary cause of an explanation."""
     primary = explanation.primary
     if primary is None:
-        words = f"fits on {explanation.fits} nodes now" if explanation.fits else "there are no nodes"
+        words = f"fits on {_count(explanation.fits)} now" if explanation.fits else "there are no nodes"
         return PendingCause("", words, 0, explanation.fits, "")
     smallest = next(iter(explanation.fixes), None)
     return PendingCause(

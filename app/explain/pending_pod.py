@@ -12,13 +12,13 @@ from app.dra.pod_claims import released
 from app.explain.bound_pod import as_unbound, ending_of, node_of_bound_pod, unhealthy_devices
 from app.explain.claim_changes import claim_fixes
 from app.explain.claim_funnel import RequestFunnel, funnels
-from app.explain.claim_objections import erring, is_of_claims, with_claim_errors
-from app.explain.claim_repairs import OTHER_CLASS
-from app.explain.counterfactual import NODES_AT_ONCE, Fix, FixSearch
+from app.explain.claim_objections import is_of_claims, with_claim_errors
+from app.explain.counterfactual import NODES_AT_ONCE, FixSearch
 from app.explain.dra import dra_equivalent
 from app.explain.explanation import AdmissionOutcome, Explanation, FittingNode, NodeVerdict, Refused
-from app.explain.funnel import Objection, first_objection, funnel, is_transient, objection_name, objection_text
+from app.explain.funnel import Objection, funnel, objection_name, objection_text
 from app.explain.pod_needs import needs
+from app.explain.primary_reason import primary_reason, refused_by
 from app.explain.survey import (
     ClusterSnapshot,
     Groups,
@@ -154,36 +154,6 @@ def _unjudged(scheduled_pod: ScheduledPod, constraints: InterPodConstraints | No
     return tuple(unjudged_constraints(claims, None if constraints else scheduled_pod.pod_among_others))
 
 
-def primary_reason(groups: Groups, fixes: tuple[Fix, ...]) -> Refused | None:
-    """Choose the reason to look at first: of the nodes with only transient objections, or else of the nearest nodes.
-
-    A claim that kube-scheduler gives up on comes before all.
-
-    The nearest nodes are those of the smallest fix, or without a fix those with the fewest objections. A node without
-    GPUs is chosen only where all nodes are without.
-    """
-    transient = {
-        objections: names for objections, names in groups.items() if objections and all(map(is_transient, objections))
-    }
-    candidates = erring(groups) or transient or groups
-    as_asked = [fix for fix in fixes if fix.edits[0].kind != OTHER_CLASS]  # which is served by another kind of node
-    fixed = (objections for fix in as_asked for objections, names in candidates.items() if fix.node in names)
-    nearest = next(fixed, None) or min(candidates, key=_distance, default=None)
-    if nearest is None:
-        return None
-    objection = first_objection(nearest)
-    return _refused(
-        objection, sum(len(names) for objections, names in groups.items() if first_objection(objections) == objection)
-    )
-
-
-def _distance(objections: tuple[Objection, ...]) -> tuple[bool, int]:
-    return NO_GPU in map(objection_name, objections), len(objections)
-
-
-NO_GPU = Code.ResourceNotOffered.name
-
-
 def _count_reasons(
     counts: Mapping[tuple[Objection, ...], int], scheduled_pod: ScheduledPod
 ) -> tuple[tuple[Refused, ...], tuple[Refused, ...]]:
@@ -200,13 +170,9 @@ def _count_reasons(
             filter_counts[first] += count
         for refusal in dict.fromkeys(refusal for refusal in objections if isinstance(refusal, InTreeRefusal)):
             in_tree_counts[refusal] += count
-    return tuple(_refused(*entry) for entry in filter_counts.most_common()), tuple(
-        _refused(*entry) for entry in in_tree_counts.most_common()
+    return tuple(refused_by(*entry) for entry in filter_counts.most_common()), tuple(
+        refused_by(*entry) for entry in in_tree_counts.most_common()
     )
-
-
-def _refused(objection: Objection, count: int) -> Refused:
-    return Refused(objection_name(objection), objection_text(objection), count, objection.remedy)
 
 
 def _verdicts(groups: Groups) -> Generator[None, None, tuple[NodeVerdict, ...]]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from enum import Enum
 
 from app.knowledge.mig_profiles import profile_of
+from app.nodes.label_keys import DOMAIN
 from app.nodes.model import FreeResources, NodeClass, Sharing
 from app.placement.cuda_filters import compute_capability_high_enough, driver_new_enough, toolkit_targets_gpu
 from app.placement.mig_layouts import layout_fits
@@ -55,7 +56,8 @@ def resources_offered(demand: Demand, node: NodeClass) -> Reason | None:
             return _devices_withdrawn(resource)
         if profile_of(resource):
             return reason(Code.MIGProfileAbsent, "MIG profile not on this node", profile_of(resource) or "")
-        if node.labelled_gpus > 0 and not node.mig_invalid and not any(amount for _, amount in node.offered):
+        labelled = resource.startswith(DOMAIN) and node.labelled_gpus > 0
+        if labelled and not node.mig_invalid and not any(amount for _, amount in node.offered):
             return reason(Code.GhostGPUs, "labels promise GPUs that the device plugin does not offer", resource)
         return reason(Code.ResourceNotOffered, "resource not offered", resource)
     return None

@@ -145,7 +145,8 @@ class LiveUpdates:
     @property
     def pending_generation(self) -> int:
         """The number of changes of the list of pending pods and of their causes."""
-        return self._backend.state.pending_pods.generation + self._reasons.generation
+        changes = self._backend.state.pending_pods.generation + self._reasons.generation
+        return 2 * changes + self._reasons.looking
 
     @property
     def use_generation(self) -> int:

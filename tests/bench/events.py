@@ -21,8 +21,10 @@ from tests.controlplane.binaries import Binaries, find_binaries
 from tests.controlplane.cluster import TOKENS, ControlPlane, control_plane
 from tests.controlplane.fleet import add_nodes
 from tests.controlplane.kubectl import Object
+from tests.controlplane.processes import wait_until
 from tests.e2e.stage import (
     DEPLOY,
+    SOON_SECONDS,
     Service,
     create_namespace,
     create_pod,
@@ -35,8 +37,10 @@ from tests.e2e.waiting_causes import CASES, WaitingCase, fleet, holder
 
 PODS = 5_000
 NAMESPACE, OTHERS = "many", "others"
-SAMPLE_SECONDS, QUIET_SECONDS = 10.0, 120.0
-LONGEST_SECONDS = 2_400.0
+SAMPLE_SECONDS, QUIET_SECONDS = 10.0, 60.0
+LONGEST_SECONDS = 1_440.0
+WEBHOOK_SECONDS = 10
+"""Limit of a webhook's call, instead of the 2 s of deploy/: the programs of a whole cluster share two cores."""
 ACCOUNT = TOKENS["gpu-usher"][0]
 AUDIT = {
     "apiVersion": "audit.k8s.io/v1",
@@ -93,9 +97,15 @@ def job(case: WaitingCase, pods: int) -> Object:
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": case.name}, "spec": spec}
 
 
+def create_job(plane: ControlPlane, document: Object) -> None:
+    """Create a Job, again where the webhook was too slow beside the pods of the last one."""
+    path = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
+    wait_until("the Job is created", lambda: plane.api.try_create(path, document).is_success, SOON_SECONDS)
+
+
 def prepare(plane: ControlPlane, service: Service) -> None:
     """Let six of the H100 be held, so that the pods of no Job fit."""
-    install_webhooks(plane, service)
+    install_webhooks(plane, service, timeoutSeconds=WEBHOOK_SECONDS)
     start_scheduler(plane, service)
     create_namespace(plane, OTHERS)
     create_namespace(plane, NAMESPACE)
@@ -180,15 +190,16 @@ def rows(samples: Sequence[Sample], listed: Sequence[Told], asked: Sequence[Call
     telling = [call for call in asked if jobs_told < call.seconds <= pods_told]
     for (verb, resource), count in sorted(Counter((call.verb, call.resource) for call in telling).items()):
         yield f"requests a second between these two, {verb} {resource}", f"{count / (pods_told - jobs_told):.2f}"
-    quiet = [call for call in asked if call.seconds > pods_told + SAMPLE_SECONDS]
-    yield "requests a second once all are told", f"{len(quiet) / (end - pods_told - SAMPLE_SECONDS):.2f}"
+    quiet_at = pods_told + SAMPLE_SECONDS
+    quiet = [call for call in asked if quiet_at < call.seconds <= end]
+    yield "requests a second once all are told", f"{len(quiet) / max(end - quiet_at, 1.0):.2f}"
     yield (
         "CPU until all pods exist, with admission and filter, percent of a core",
         (f"{cpu_share(samples, 0, pods_there):.0f}"),
     )
     yield "CPU while pods are read", f"{cpu_share(samples, pods_there, read):.1f}"
     yield "CPU from then until all are told", f"{cpu_share(samples, read, pods_told):.1f}"
-    yield "CPU once all are told", f"{cpu_share(samples, pods_told + SAMPLE_SECONDS, end):.1f}"
+    yield "CPU once all are told", f"{cpu_share(samples, min(quiet_at, end), end):.1f}"
 
 
 PAGE = """# Events with 5,000 pods that wait
@@ -217,8 +228,8 @@ def main(pods: int) -> None:
         with serving(plane) as service:
             prepare(plane, service)
             began = dt.datetime.now(dt.UTC)
-            jobs = (job(case, pods // len(CASES)) for case in CASES)
-            plane.api.create_all(f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs", jobs)
+            for case in CASES:
+                create_job(plane, job(case, pods // len(CASES)))
             samples = list(sampled(plane, service, pods))
             resident, peak = memory_mib(service.process.pid)
             memory = ("memory in the end, MiB", str(resident)), ("memory at most, MiB", str(peak))

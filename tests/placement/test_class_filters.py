@@ -101,6 +101,7 @@ TABLE = [
     (wants(8), {}, None),
     (wants(9), {}, "RequestExceedsNode"),
     (wants(resource="amd.com/gpu"), {}, "ResourceNotOffered"),
+    (wants(resource="amd.com/gpu"), {"offers": {"nvidia.com/gpu": 0}}, "ResourceNotOffered"),
     # an annotation that does not parse is refused everywhere (docs/reference/policy.md#annotations)
     (wants(cuda="new"), {}, "InvalidAnnotation"),
 ]  # fmt: skip

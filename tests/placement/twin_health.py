@@ -27,11 +27,12 @@ def count_causes(wish: Wish, node: RawNode) -> Iterator[str]:
         elif offered:
             yield "RequestExceedsNode"
         else:
-            if ghost(node):
+            promised = resource.startswith("nvidia.com/") and ghost(node)
+            if promised:
                 yield "GhostGPUs"
             if resource.startswith(SLICES):
                 yield "MIGProfileAbsent"
-            elif not ghost(node):
+            elif not promised:
                 yield "ResourceNotOffered"
 
 
