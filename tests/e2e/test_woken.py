@@ -7,37 +7,30 @@ that admission writes, so that kube-scheduler itself refuses most nodes; in the 
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 
 import pytest
 
 from app.cluster.files import shipped_policies
 from tests.builders import policy
 from tests.controlplane.cluster import ControlPlane
-from tests.controlplane.fleet import add_nodes, kubelets, node_object, pod_path
+from tests.controlplane.fleet import add_nodes, node_object, pod_path
 from tests.controlplane.kubectl import Object
 from tests.dra.makes import device, device_class, slice_of
 from tests.e2e.offers import dra_path
 from tests.e2e.refusals import REFUSALS, Refusal
 from tests.e2e.stage import (
-    DEPLOY,
     Service,
     create_namespace,
     create_pod,
     gpu_pod,
-    install_webhooks,
     pods_of,
     refusal,
-    serving,
-    start_scheduler,
     wait_for_node,
     wait_for_refusal,
 )
+from tests.e2e.woken_stage import BAR_SECONDS, PATIENCE_SECONDS, seconds_until_bound, waking_service
 
 WITH_AFFINITY, WITHOUT = "with-affinity", "without"
-BAR_SECONDS = 5
-"""Of the issue: from the change to the binding; kube-scheduler flushes its queue after 300 s."""
-PATIENCE_SECONDS = 12
 
 
 @pytest.fixture(scope="module")
@@ -51,19 +44,7 @@ def service(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> It
     (folder / "bare.yaml").write_text(policy("bare", bare), "utf-8")
     (folder / "health.yaml").write_text(policy("health", "placement: {health: {unhealthyDevices: Refuse}}"), "utf-8")
     add_nodes(plane.api, [row.node_object(name_of(row, where)) for row in REFUSALS for where in PLACES])
-    create_namespace(plane, "gpu-usher")
-    files = (DEPLOY / "components" / "events" / f"{name}.yaml" for name in ("rbac", "lease", "wake"))
-    plane.kubectl("apply", *(word for file in files for word in ("-f", str(file))))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GPU_USHER_EVENTS", "true")
-        yield from waiting_pods(plane, folder)
-
-
-def waiting_pods(plane: ControlPlane, folder: Path) -> Iterator[Service]:
-    """Run the service and a scheduler, and make all refusals."""
-    with serving(plane, policies=str(folder)) as running, kubelets(plane.api):
-        install_webhooks(plane, running)
-        start_scheduler(plane, running)
+    with waking_service(plane, policies=str(folder)) as running:
         for where in PLACES:
             create_namespace(plane, where)
         for row in REFUSALS:
@@ -118,15 +99,7 @@ def test_refused_pod_is_woken_in_time(plane: ControlPlane, service: Service, row
     (reasons,) = (verdict["reasons"] for verdict in explanation["verdicts"] if verdict["node"] == name)
     message = refusal(pod)
 
-    began = time.monotonic()
-    end_refusal(plane, row, where)
-    try:
-        wait_for_node(plane, pod, PATIENCE_SECONDS)
-        seconds = time.monotonic() - began
-    except AssertionError:
-        seconds = float("inf")
-    finally:
-        plane.api.delete(pod_path(pod))
+    seconds = seconds_until_bound(plane, pod, lambda: end_refusal(plane, row, where), PATIENCE_SECONDS)
     print(f"WOKEN | {row.code} | {where} | {row.change} | {seconds:.2f} | {message}")
 
     assert row.code in reasons

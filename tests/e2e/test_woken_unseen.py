@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How soon a pod is tried again where no event tells kube-scheduler that the cause has ended: docs/reference/woken.md.
+
+The causes end by edits of policies and of a namespace's labels, and by GPU health that an exporter reports. Admission
+writes no node affinity here, so that kube-scheduler refuses nothing by itself.
+"""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.builders import policy
+from tests.controlplane.cluster import ControlPlane
+from tests.controlplane.fleet import add_nodes, node_object
+from tests.controlplane.kubectl import Object
+from tests.controlplane.processes import free_port
+from tests.e2e.stage import (
+    DEPLOY,
+    Service,
+    create_namespace,
+    create_pod,
+    eventually,
+    gpu_pod,
+    read_pod,
+    refusal,
+    wait_for_refusal,
+)
+from tests.e2e.woken_stage import BAR_SECONDS, PATIENCE_SECONDS, seconds_until_bound, waking_service
+
+CONFIG_MAPS = "/api/v1/namespaces/gpu-usher/configmaps"
+GPU_POLICIES = "/apis/gpu-usher.io/v1alpha1/gpupolicies"
+CONFIG_MAP_POLICY, OBJECT_POLICY = "configmap", "gpupolicy"
+FILE, NAMESPACE_LABELS, HEALTH = "file", "namespace", "health"
+FAILURE = "DCGM_FI_DEV_ROW_REMAP_FAILURE"
+POLL_SECONDS = 45
+"""Longer than from one poll of GPU health to the next (app/cluster/gpu_health_polling.py)."""
+DENIED: Object = {"products": {"deny": ["H100"]}}
+
+
+def refusing(name: str) -> str:
+    """Write a policy that refuses the product of all nodes to pods in the namespace of that name."""
+    match = f"match: {{namespaceSelector: {{matchLabels: {{kubernetes.io/metadata.name: {name}}}}}}}"
+    return policy(f"refuse-{name}", f"priority: 900, {match}, placement: {{products: {{deny: [H100]}}}}")
+
+
+class Exporter:
+    """A DCGM exporter that reports one node, whose row remapping has failed until `failed` is False."""
+
+    def __init__(self) -> None:
+        self.failed = True
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                labels = f'gpu="0",UUID="GPU-{HEALTH}",Hostname="{HEALTH}"'
+                body = f"# TYPE {FAILURE} gauge\n{FAILURE}{{{labels}}} {int(outer.failed)}\n".encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: Any) -> None:
+                """Write no log."""
+
+        self.port = free_port()
+        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What the ends of refusals change."""
+
+    plane: ControlPlane
+    service: Service
+    policies: Path
+    exporter: Exporter
+
+    def recover(self) -> None:
+        """Let the exporter report health, and wait until a poll has brought it."""
+        self.exporter.failed = False
+        pod = gpu_pod("asked", HEALTH, nodeSelector={"turn": HEALTH})
+        eventually("a poll has brought it", lambda: self.service.explain(pod)["fits"], POLL_SECONDS)
+
+
+ENDS: dict[str, Callable[[Stage], object]] = {
+    FILE: lambda stage: (stage.policies / f"{FILE}.yaml").unlink(),
+    CONFIG_MAP_POLICY: lambda stage: stage.plane.api.delete(f"{CONFIG_MAPS}/{CONFIG_MAP_POLICY}"),
+    OBJECT_POLICY: lambda stage: stage.plane.api.delete(f"{GPU_POLICIES}/refuse-{OBJECT_POLICY}"),
+    NAMESPACE_LABELS: lambda stage: stage.plane.api.patch(
+        f"/api/v1/namespaces/{NAMESPACE_LABELS}", {"metadata": {"labels": {"tier": "gold"}}}
+    ),
+    HEALTH: lambda _: None,
+}
+
+
+@pytest.fixture(scope="module")
+def stage(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """The service, a scheduler, the exporter, and the policies that refuse."""
+    folder = tmp_path_factory.mktemp("policies")
+    (folder / "bare.yaml").write_text(policy("bare", "priority: 1, admission: {affinity: {mode: 'Off'}}"), "utf-8")
+    (folder / f"{FILE}.yaml").write_text(refusing(FILE), "utf-8")
+    tier = "match: {namespaceSelector: {matchLabels: {tier: plain}}}, placement: {products: {deny: [H100]}}"
+    (folder / "tier.yaml").write_text(policy("tier", f"priority: 900, {tier}"), "utf-8")
+    add_nodes(plane.api, [node_object(name, labels={"turn": name}) for name in ENDS])
+    for name in ("gpupolicies.yaml", "rbac.yaml"):
+        result = plane.kubectl("apply", "-f", str(DEPLOY / "components" / "crd" / name))
+        assert result.code == 0, result.err
+    exporter = Exporter()
+    flags = {"policies": str(folder), "dcgm_exporters": f"http://127.0.0.1:{exporter.port}/metrics"}
+    with waking_service(plane, **flags) as service:
+        for name in ENDS:
+            create_namespace(plane, name, tier="plain" if name == NAMESPACE_LABELS else "none")
+        eventually("GPUPolicies are followed", lambda: service.health()["caches"].get("gpupolicies", {}).get("synced"))
+        write_policies(plane)
+        for name in (CONFIG_MAP_POLICY, OBJECT_POLICY):
+            in_force = {"policy": f"refuse-{name}"}
+            eventually(f"{name} is in force", lambda labels=in_force: service.metric("gpu_usher_policy_info", **labels))
+        yield Stage(plane, service, folder, exporter)
+    exporter.close()
+
+
+def write_policies(plane: ControlPlane) -> None:
+    """Create the policies that are objects of the cluster."""
+    metadata = {"name": CONFIG_MAP_POLICY, "labels": {"gpu-usher.io/policy": "true"}}
+    plane.api.create(CONFIG_MAPS, {"metadata": metadata, "data": {"own.yaml": refusing(CONFIG_MAP_POLICY)}})
+    selector = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": OBJECT_POLICY}}}
+    spec = {"priority": 900, "match": selector, "placement": DENIED}
+    kind = {"apiVersion": "gpu-usher.io/v1alpha1", "kind": "GPUPolicy"}
+    document = {**kind, "metadata": {"name": f"refuse-{OBJECT_POLICY}"}, "spec": spec}
+    result = plane.kubectl("apply", "-f", "-", stdin=json.dumps(document))
+    assert result.code == 0, result.err
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_pod_is_woken_in_time_though_no_event_tells_the_scheduler(stage: Stage, name: str) -> None:
+    """F140: for health the time counts from the poll that has brought it, as polls are half a minute apart."""
+    pod = gpu_pod("waits", name, nodeSelector={"turn": name})
+    if name == HEALTH:
+        eventually("a poll has brought it", lambda: not stage.service.explain(pod)["fits"], POLL_SECONDS)
+    create_pod(stage.plane, pod)
+    wait_for_refusal(stage.plane, pod)
+    message = refusal(read_pod(stage.plane, pod))
+    if name == HEALTH:
+        stage.recover()
+
+    seconds = seconds_until_bound(stage.plane, pod, lambda: ENDS[name](stage), PATIENCE_SECONDS)
+    print(f"WOKEN | {name} | {seconds:.2f} | {message}")
+
+    assert seconds <= BAR_SECONDS

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of waking share: the service with Events, as deploy/ has it, and how long a pod waits after a change.
+
+`GPU_USHER_EVENTS=false pytest -s` measures the same without Events, where the assertions may fail.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.controlplane.cluster import ControlPlane
+from tests.controlplane.fleet import kubelets, pod_path
+from tests.controlplane.kubectl import Object
+from tests.e2e.stage import DEPLOY, Service, create_namespace, install_webhooks, serving, start_scheduler, wait_for_node
+
+EVENTS = "GPU_USHER_EVENTS"
+BAR_SECONDS = 5
+"""Of the issue: from the change to the binding; kube-scheduler flushes its queue after 300 s."""
+PATIENCE_SECONDS = 12
+"""As long as a pod is waited for that may not be woken."""
+
+
+def allow_events(plane: ControlPlane) -> None:
+    """Create the namespace, and what the component of deploy/ for Events has."""
+    create_namespace(plane, "gpu-usher")
+    files = (DEPLOY / "components" / "events" / f"{name}.yaml" for name in ("rbac", "lease", "wake"))
+    result = plane.kubectl("apply", *(word for file in files for word in ("-f", str(file))))
+    assert result.code == 0, result.err
+
+
+@contextmanager
+def waking_service(plane: ControlPlane, *words: str, **flags: str) -> Iterator[Service]:
+    """Run the service with Events and the webhooks, and a scheduler with the extender.
+
+    `words` are those of `scheduler-config`.
+    """
+    allow_events(plane)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(EVENTS, os.environ.get(EVENTS, "true"))
+        with serving(plane, **flags) as running, kubelets(plane.api):
+            install_webhooks(plane, running)
+            start_scheduler(plane, running, *words)
+            yield running
+
+
+def seconds_until_bound(plane: ControlPlane, pod: Object, change: Callable[[], object], patience: float) -> float:
+    """Make a change, and return the seconds until a pod is bound, or infinity; the pod is deleted then."""
+    began = time.monotonic()
+    change()
+    try:
+        wait_for_node(plane, pod, patience)
+        return time.monotonic() - began
+    except AssertionError:
+        return float("inf")
+    finally:
+        plane.api.delete(pod_path(pod))
