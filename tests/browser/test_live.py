@@ -184,14 +184,23 @@ def test_change_that_comes_while_the_page_loads_itself_is_shown_too(browser: Bro
         opened.page.add_init_script(COUNTS_RELOADS)
         opened.live("/use")
         held: list[Route] = []
-        opened.page.route("**/use", held.append)
+
+        def hold(route: Route) -> None:
+            if held:
+                route.continue_()
+            else:
+                held.append(route)
+
+        opened.page.route("**/use", hold)
         with opened.page.expect_request("**/use"):
             poll(own)
+        for _ in range(1000):  # each turn dispatches what the browser has told
+            if not held:
+                opened.page.evaluate("window.reloads")
         older = held[0].fetch()
         own.change(lambda: bound(own.service, "new", "h200-0", 3, "brand-new"))
         poll(own)
         opened.page.wait_for_function("window.reloads === 2")
-        opened.page.unroute("**/use", held.append)
         held[0].fulfill(response=older)
         opened.page.get_by_role("rowheader", name="brand-new", exact=True).wait_for()
 
