@@ -200,7 +200,7 @@ def test_change_that_comes_while_the_page_loads_itself_is_shown_too(browser: Bro
         older = held[0].fetch()
         own.change(lambda: bound(own.service, "new", "h200-0", 3, "brand-new"))
         poll(own)
-        opened.page.wait_for_function("window.reloads === 2")
+        opened.page.wait_for_function("() => window.reloads === 2")
         held[0].fulfill(response=older)
         opened.page.get_by_role("rowheader", name="brand-new", exact=True).wait_for()
 
