@@ -107,7 +107,8 @@ class WebPages:
             unknown_use=use.summary is None,
             count=count, all=len(fleet.tiles), groups=groups, dense=count > DENSE_FROM,
             rows=rows[first : first + ROWS_PER_PAGE], page=page, pages=pages, first=first + 1,
-            last=min(first + ROWS_PER_PAGE, count), legend=[(cell.value, cell.name.lower()) for cell in Cell],
+            last=min(first + ROWS_PER_PAGE, count),
+            legend=[(cell.value, cell.name.lower()) for cell in Cell if not (colours and cell is Cell.Used)],
             **self.totals(),
         )  # fmt: skip
         return streamed(parts)

@@ -13,6 +13,7 @@ from playwright.sync_api import Browser
 from tests.browser.opening import Served, chromium, served
 from tests.builders import make_service
 from tests.chromium import find_chromium
+from tests.usage.polls import with_demo_usage
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +27,6 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Serve the demo fleet."""
-    with served(make_service(tmp_path_factory.mktemp("certs"))) as fleet_served:
+    """Serve the demo fleet, with its made-up history of use."""
+    with served(with_demo_usage(make_service(tmp_path_factory.mktemp("certs")))) as fleet_served:
         yield fleet_served

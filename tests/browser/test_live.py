@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page while things change: filters, tiles, waiting pods and decisions are updated in place without a reload."""
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 from app.server.service import Service
 from tests.browser.opening import WAIT_MS, Served, served, tab
 from tests.builders import CONTRACT, gpus, make_service, node_document, pod, review
+from tests.usage.polls import with_demo_usage
 
 UPDATES = 5
 
@@ -23,10 +25,10 @@ def own(tmp_path: Path) -> Iterator[Served]:
         yield fleet_served
 
 
-def bound(service: Service, name: str, node: str, amount: int) -> None:
+def bound(service: Service, name: str, node: str, amount: int, namespace: str = "default") -> None:
     """Bind a pod to a node."""
     made = pod(gpus(amount), nodeName=node)
-    made["metadata"] |= {"uid": name, "name": name}
+    made["metadata"] |= {"uid": name, "name": name, "namespace": namespace}
     service.state.put_pod({**made, "status": {"phase": "Running"}})
 
 
@@ -167,3 +169,47 @@ def test_pasted_pod_is_tried_in_place(browser: Browser, demo: Served) -> None:
 
             assert "+      limits:" in opened.page.inner_text("#result pre")
             assert opened.complaints == []
+
+
+COUNTS_RELOADS = """window.reloads = 0;
+window.EventSource = class extends EventSource {
+  constructor(address) { super(address); this.addEventListener('reload', () => { window.reloads += 1; }); }
+};"""
+
+
+def test_change_that_comes_while_the_page_loads_itself_is_shown_too(browser: Browser, own: Served) -> None:
+    """F132, F148: the answer that was on its way then is older than the change, and one more load is asked for."""
+    with_demo_usage(own.service)
+    with tab(browser, own.base) as opened:
+        opened.page.add_init_script(COUNTS_RELOADS)
+        opened.live("/use")
+        held: list[Route] = []
+
+        def hold(route: Route) -> None:
+            if held:
+                route.continue_()
+            else:
+                held.append(route)
+
+        opened.page.route("**/use", hold)
+        with opened.page.expect_request("**/use"):
+            poll(own)
+        for _ in range(1000):  # each turn dispatches what the browser has told
+            if not held:
+                opened.page.evaluate("window.reloads")
+        older = held[0].fetch()
+        own.change(lambda: bound(own.service, "new", "h200-0", 3, "brand-new"))
+        poll(own)
+        opened.page.wait_for_function("() => window.reloads === 2")
+        held[0].fulfill(response=older)
+        opened.page.get_by_role("rowheader", name="brand-new", exact=True).wait_for()
+
+        assert "brand-new" not in older.text()
+        assert opened.complaints == []
+
+
+def poll(own: Served) -> None:
+    """Poll the use of GPUs once, on the event loop of the service."""
+    usage = own.service.usage
+    assert usage is not None
+    asyncio.run_coroutine_threadsafe(usage.poll(), own.clients.loop).result(WAIT_MS / 1000)

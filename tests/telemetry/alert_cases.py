@@ -152,6 +152,24 @@ CASES: dict[str, Case] = {
         {"gpu_usher_health_age_seconds": "NaN NaN+0x20"},
         "10m",
     ),
+    "GpuUsherIdleWhilePodsWait": (
+        {
+            'gpu_usher_gpus_idle{namespace="a", unit="gpu", pod="1"}': "3x120",
+            'gpu_usher_gpus_idle{namespace="b", unit="gpu", pod="1"}': "0x120",
+            'gpu_usher_waiting_pods{pod="1"}': "2x120",
+        },
+        {
+            'gpu_usher_gpus_idle{namespace="a", unit="share", pod="1"}': "3x120",
+            'gpu_usher_gpus_idle{namespace="b", unit="gpu", pod="1"}': "2x40 0x80",
+            'gpu_usher_waiting_pods{pod="1"}': "2x120",
+        },
+        "90m",
+    ),
+    "GpuUsherUseUnknown": (
+        {"gpu_usher_use_age_seconds": "Inf Inf+0x30"},
+        {"gpu_usher_use_age_seconds": "NaN NaN+0x30"},
+        "20m",
+    ),
     "GpuUsherLogLinesDropped": (
         {'gpu_usher_log_lines_lost_total{why="dropped"}': "0+1x20"},
         {

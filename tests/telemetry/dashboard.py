@@ -43,6 +43,11 @@ def gauge(name: str, legend: str, by: str = "", over: str = "max") -> tuple[str,
     return f"{over} by ({by}) ({name}{{{JOB}}})" if by else f"{over}({name}{{{JOB}}})", legend
 
 
+def used(name: str) -> tuple[str, str]:
+    """Write the query for a gauge of use: every replica that asks says the same."""
+    return gauge(name, "{{namespace}} {{unit}}", "namespace, unit")
+
+
 ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
     (
         "At a glance",
@@ -157,6 +162,22 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                     rate("gpu_usher_health_polls_total", "result"),
                 ),
             ),
+        ),
+    ),
+    (
+        "Use of GPUs",
+        (
+            Panel(
+                "Held, by namespace", (used("gpu_usher_gpus_held"),), about="GPUs, MIG slices and shares, each apart."
+            ),
+            Panel(
+                "Idle for certain, by namespace",
+                (used("gpu_usher_gpus_idle"),),
+                about="No activity, and known without a gap; what is unknown is never idle.",
+            ),
+            Panel("Mean activity of the last day", (used("gpu_usher_gpus_active_ratio"),), "percentunit"),
+            Panel("Pods that wait", (gauge("gpu_usher_waiting_pods", "GPU pods"),)),
+            Panel("Since use was read", (gauge("gpu_usher_use_age_seconds", "age"),), "s"),
         ),
     ),
     (

@@ -3,12 +3,15 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from app.cluster.reflector import Clock
 from app.cluster.state import State
 from app.cluster.usage_polling import DAY, UsagePoller
+from app.demo.usage import DemoUsage
 from app.policy.compiled import PolicySet
+from app.server.service import Service
 from app.telemetry.use_metrics import UseMetrics
 from app.usage.history import History, Hold, Window
 from app.values.errors import SourceError
@@ -75,3 +78,13 @@ def polled(source: Source, policy_set: PolicySet = RULE, nodes: Sequence[dict[st
     poller = poller_of(source, policy_set, nodes)
     asyncio.run(poller.poll())
     return poller
+
+
+def with_demo_usage(service: Service) -> Service:
+    """Give a service the made-up history of its fleet, always of the same day, and poll it once."""
+    state = service.state
+    source = DemoUsage(lambda: state.nodes, state.usage_on)
+    service.usage = UsagePoller(source, lambda: service.policies, state, service.metrics.use, wall=lambda: WALL)
+    with ThreadPoolExecutor(1) as thread:  # a browser has an event loop running in this one
+        thread.submit(asyncio.run, service.usage.poll()).result()
+    return service

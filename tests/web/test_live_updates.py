@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from app.api.decision_line import Decision
 from app.api.explain_route import Explainer
 from app.api.pending_reasons import PendingReasons
 from app.api.recent_decisions import RecentDecisions
@@ -19,24 +20,30 @@ from app.web.live_updates import MOST_TILES, TICKS_PER_TOTALS, LiveUpdates
 from app.web.routes import WebPages, run_for_ever
 from app.web.server_sent_events import EventListener, EventListeners
 from app.web.views.decision_rows import DecisionFilter
+from app.web.views.tile_colours import Colouring
 from tests.bench.fleet import node
 from tests.builders import gpus, make_service, node_document, pod
+from tests.usage.polls import with_demo_usage
+from tests.web.test_fleet_map import finish
 
 
 class Opened:
     """A service with one open page of the kind `of`."""
 
-    def __init__(self, service: Service, of: str, since: int | None = None) -> None:
+    def __init__(
+        self, service: Service, of: str, since: int | None = None, colouring: Colouring = Colouring.State
+    ) -> None:
         self.service = service
         page, explainer = WebPages(service), Explainer(service)
         self.causes = PendingReasons(service, explainer)
         fleet = FleetMap(service.state)
         history = AllocationHistory(service.state)
+        self.fleet, self.decisions = fleet, RecentDecisions()
         self.live = LiveUpdates(
-            service, fleet, self.causes, JobQueue("pages"), RecentDecisions(), "start", page.totals, history
+            service, fleet, self.causes, JobQueue("pages"), self.decisions, "start", page.totals, history
         )
         at = service.generation if since is None else since
-        self.listener = EventListener(of, at, DecisionFilter())
+        self.listener = EventListener(of, at, DecisionFilter(), colouring)
 
     def events_after(self, *changes: Any) -> list[tuple[str, Any]]:
         """Make each change and let the task look once after it; return the events that the page then got."""
@@ -152,3 +159,95 @@ def test_bug_of_the_page_does_not_end_the_service() -> None:
         asyncio.run(run_for_ever(fail, pause_seconds=0))
 
     assert len(begun) == 3
+
+
+@pytest.mark.parametrize("colouring", [Colouring.Namespace, Colouring.Activity])
+def test_tiles_come_in_the_colours_of_the_page(own: Service, colouring: Colouring) -> None:
+    """F148: live updates keep the colouring."""
+    opened = Opened(with_demo_usage(own), "fleet", colouring=colouring)
+    finish(opened.fleet.catch_up())
+    colours = opened.fleet.colours(colouring, own.use())
+    assert colours is not None
+    opened.listener.colours = colours.stamp
+
+    events = opened.events_after(lambda: bind(own, "more", "h100-0", next(iter(colours.slots))))
+
+    (tiles,) = [data["tiles"] for name, data in events if name == "tiles"]
+    assert ('class="u c' if colouring is Colouring.Namespace else 'class="u q') in tiles["h100-0"][1]
+    assert [name for name, _ in events] == ["hello", "tiles"]
+
+
+def test_map_by_activity_is_loaded_again_after_a_poll(own: Service) -> None:
+    """F148: no node has changed, and the colours have; also between the page and its stream."""
+    opened = Opened(with_demo_usage(own), "fleet", colouring=Colouring.Activity)
+    usage = own.usage
+    assert usage is not None
+    opened.listener.colours = "1"
+
+    async def play() -> list[bytes | None]:
+        with opened.live.listeners.register(opened.listener):
+            await usage.poll()
+            await opened.live.check()
+            await opened.live.check()
+        return [opened.listener.queue.get_nowait() for _ in range(opened.listener.queue.qsize())]
+
+    assert [message.split()[1] for message in asyncio.run(play()) if message] == [b"hello", b"reload"]
+
+
+def test_map_by_namespace_is_loaded_again_when_a_new_one_has_a_colour(own: Service) -> None:
+    """F148: the legend is another then."""
+    opened = Opened(own, "fleet", colouring=Colouring.Namespace)
+    finish(opened.fleet.catch_up())
+    colours = opened.fleet.colours(Colouring.Namespace, own.use())
+    assert colours is not None
+    opened.listener.colours = colours.stamp
+
+    events = opened.events_after(lambda: bind(own, "first", "h100-0", "brand-new"))
+
+    assert [name for name, _ in events] == ["hello", "reload", "tiles"]
+
+
+def bind(service: Service, name: str, node_name: str, namespace: str) -> None:
+    """Bind a pod of one GPU to a node."""
+    made = pod(gpus(1), nodeName=node_name)
+    made["metadata"] |= {"uid": name, "name": name, "namespace": namespace}
+    service.state.put_pod({**made, "status": {"phase": "Running"}})
+
+
+def test_page_of_use_is_loaded_again_after_a_poll_and_at_once_where_it_is_behind(own: Service) -> None:
+    """F148."""
+    with_demo_usage(own)
+
+    assert [name for name, _ in Opened(own, "use", since=0).events_after(lambda: None)] == ["hello", "reload"]
+    assert [name for name, _ in Opened(own, "use", since=1).events_after(lambda: None)] == ["hello"]
+
+
+def test_page_of_pending_pods_that_is_behind_is_told_whoever_else_looks(own: Service) -> None:
+    """F132: what changed between the page and its stream, also where another page was told of it."""
+    first = Opened(own, "pending", since=0)
+    second = EventListener("pending", 0, DecisionFilter())
+
+    async def play() -> None:
+        with first.live.listeners.register(first.listener):
+            await first.live.check()
+            with first.live.listeners.register(second):
+                await first.live.check()
+
+    asyncio.run(play())
+    told = [second.queue.get_nowait() for _ in range(second.queue.qsize())]
+
+    assert [message.split()[1] for message in told if message] == [b"hello", b"waiting"]
+
+
+def test_decision_between_the_page_and_its_stream_is_sent(own: Service) -> None:
+    """F132: once, and no earlier one."""
+    opened = Opened(own, "decisions", since=1)
+    for _ in range(2):
+        opened.decisions.note("filter", Decision("answered"), 0)
+
+    events = opened.events_after(lambda: None)
+
+    (decisions,) = [data for name, data in events if name == "decisions"]
+    assert decisions["total"] == 2
+    assert 'id="d2"' in decisions["html"]
+    assert 'id="d1"' not in decisions["html"]

@@ -6,18 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from app.cluster.usage_polling import DAY, FORGET_SECONDS, UsagePoller
+from app.cluster.usage_polling import FORGET_SECONDS
 from app.demo.sample_fleets import demo_fleet
-from app.demo.usage import DemoUsage
 from app.server.service import Service
-from app.telemetry.metrics import Metrics
 from app.usage.history import Hold
 from app.usage.summary import MOST_WORKLOADS
 from app.web.api import create_web_app
 from app.web.views.use_rows import COLUMNS, MOST_ROWS
 from tests.api.conftest import Ask
 from tests.builders import make_service
-from tests.usage.polls import RULE, Source, hold, idle, poller_of
+from tests.usage.polls import Source, hold, idle, poller_of, with_demo_usage
 from tests.web.html import Reader
 from tests.web.test_web_routes import read
 
@@ -170,10 +168,6 @@ def test_page_says_why_nothing_is_known(tmp_path: Path, ask: Ask) -> None:
 @pytest.mark.parametrize("fleet", ["mixed", "weekday", "dgx", "mig", "shared"])
 def test_sample_fleets_have_a_made_up_history_to_look_at(tmp_path: Path, ask: Ask, fleet: str) -> None:
     """F148: `make run` shows rows to a newcomer."""
-    service = make_service(tmp_path, demo_fleet(fleet))
-    state = service.state
-    source = DemoUsage(lambda: state.nodes, state.usage_on)
-    service.usage = UsagePoller(source, lambda: RULE, state, Metrics().use, wall=lambda: DAY * 400)
-    asyncio.run(service.usage.poll())
+    service = with_demo_usage(make_service(tmp_path, demo_fleet(fleet)))
 
     assert len(table(read(ask(create_web_app(service), "GET", "/use")), 0)) > 0

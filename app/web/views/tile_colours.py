@@ -38,7 +38,7 @@ SLOTS = 8
 """Namespaces with a colour of their own. Paul Tol's scheme "light" has eight colours and a grey, which people with any
 colour vision tell apart under black letters (SRON/EPS/TN/09-002, issue 3.2, 2021, section 2)."""
 OTHER_NAMESPACE = Mark("c8", "+", "other namespaces")
-SEVERAL = Mark("c9", "", "several namespaces")
+SEVERAL = Mark("c9", "*", "several namespaces")
 STEPS: Sequence[tuple[float, Mark]] = (
     (0.25, Mark("a1", "<25", "less than 25 % active")),
     (0.50, Mark("a2", "25+", "25 % and more")),
@@ -94,7 +94,8 @@ class TileColours:
         if self.by is Colouring.Activity:
             return ACTIVITIES
         named = sorted(self.slots, key=lambda namespace: self.slots[namespace])
-        return (*(self._of(namespace) for namespace in named), OTHER_NAMESPACE, SEVERAL)
+        others = (OTHER_NAMESPACE,) if len(named) == SLOTS else ()
+        return (*(self._of(namespace) for namespace in named), *others, SEVERAL)
 
     def marks(self, node: Node, usages: Sequence[GPUUsage], claimed: Mapping[str, int]) -> HeldMarks:
         """Return the marks of a node. `claimed` is the number of devices that claims have, by namespace."""
