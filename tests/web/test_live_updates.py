@@ -13,6 +13,7 @@ from app.api.explain_route import Explainer
 from app.api.pending_reasons import PendingReasons
 from app.api.recent_decisions import RecentDecisions
 from app.api.time_slices import JobQueue
+from app.kube.pending_pods import read_pending_pod
 from app.server.service import Service
 from app.web.allocation_history import AllocationHistory
 from app.web.fleet_map import FleetMap
@@ -22,9 +23,10 @@ from app.web.server_sent_events import EventListener, EventListeners
 from app.web.views.decision_rows import DecisionFilter
 from app.web.views.tile_colours import Colouring
 from tests.bench.fleet import node
-from tests.builders import gpus, make_service, node_document, pod
+from tests.builders import gpus, knowledge, make_service, node_document, pod
 from tests.usage.polls import with_demo_usage
 from tests.web.test_fleet_map import finish
+from tests.web.test_pending_rows import waiting
 
 
 class Opened:
@@ -68,6 +70,16 @@ class Opened:
 @pytest.fixture
 def own(tmp_path: Path) -> Service:
     return make_service(tmp_path)
+
+
+def test_list_of_waiting_pods_is_told_that_reasons_are_looked_for(own: Service) -> None:
+    """F132: and so that they no longer are, since both are one figure."""
+    own.state.pending_pods.put("a", read_pending_pod(waiting("a"), knowledge()))
+    opened = Opened(own, "pending")
+    opened.listener.since = opened.live.pending_generation
+
+    assert ("waiting", {}) in opened.events_after(opened.causes.request)
+    assert ("waiting", {}) not in opened.events_after(opened.causes.request)
 
 
 def test_open_map_gets_the_tiles_that_changed_and_nothing_else(own: Service) -> None:
