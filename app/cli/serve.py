@@ -88,7 +88,7 @@ def serve(
         bool, _flag("Require a client certificate of the API server too.", "require-webhook-client-cert")
     ] = False,
     prometheus: Annotated[
-        str | None, _flag("URL of a Prometheus that has DCGM's metrics: the health of GPUs.", "prometheus")
+        str | None, _flag("URL of a Prometheus that has DCGM's metrics: the health and the use of GPUs.", "prometheus")
     ] = None,
     prometheus_token_file: Annotated[
         Path | None, _flag("File with a bearer token for the Prometheus.", "prometheus-token-file")

@@ -144,7 +144,7 @@ class LiveUpdates:
 
     @property
     def pending_generation(self) -> int:
-        """Twice the number of changes of the list of pending pods and of their causes, and one while some are looked for."""
+        """Twice the number of changes of waiting pods and of their causes, plus one while some are looked for."""
         changes = self._backend.state.pending_pods.generation + self._reasons.generation
         return 2 * changes + self._reasons.looking
 
