@@ -190,7 +190,7 @@ USE = {
     "peak, proven on the engine.",
     "F144": "Who holds an idle GPU is told where a pod waits for it: by `explain` and `doctor`.",
     "F145": "A policy can warn of, or refuse, pods of a namespace that holds idle GPUs; unknown use never denies.",
-    "F146": "`advise repack` finds the fewest restarts that free a node, an NVLink domain or places.",
+    "F146": "`advise repack` finds the fewest restarts that free a node, an NVLink domain or places, and lose least.",
     "F150": "Without a Prometheus, `serve --dcgm-exporters` records a bounded history of the use of GPUs in memory.",
 }
 GROUPS: Mapping[str, Mapping[str, str]] = {
