@@ -190,7 +190,7 @@ USE = {
     "peak, proven on the engine.",
     "F144": "Who holds an idle GPU is told where a pod waits for it: by `explain` and `doctor`.",
     "F145": "A policy can warn of, or refuse, pods of a namespace that holds idle GPUs; unknown use never denies.",
-    "F146": "`advise repack` finds the fewest restarts that free a node, an NVLink domain or places.",
+    "F146": "`advise repack` finds the fewest restarts that free a node, an NVLink domain or places, and lose least.",
     "F147": "The service reads the last day of use every five minutes, once for all who ask.",
     "F148": "The web page shows who uses what he holds: a page Use, and a map coloured by holder or by activity.",
     "F149": "Held and idle GPUs of each namespace are metrics, with an alert where they idle while pods wait.",

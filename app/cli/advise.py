@@ -18,6 +18,7 @@ from app.cli.source import DemoFleet, Kubeconfig, Policies, Snapshots, policies_
 from app.cli.usage import PricesFile, read_prices_file
 from app.cli.usage_history import PrometheusURL, Since, TokenFile, history_of, read_since
 from app.cli.whatif import Nodes, gpu_pods, selected
+from app.telemetry.clock import now
 from app.whatif.advice import Advice, advise_layout
 from app.whatif.repack import MOST_MOVES, Freed
 
@@ -72,14 +73,17 @@ def repack(
     Only pods move that a controller makes again, that no PodDisruptionBudget and no annotation of cluster-autoscaler,
     Karpenter or the descheduler protects, and for a pod that waits only those of no higher priority. Each move is
     proven by the checks of kube-scheduler and by our filters, in order, with the moves before it made. Nothing is
-    moved: the steps are for you, one at a time, each when the pod before runs again. With few moves the search is
-    exact; else it is greedy, and says so. Exit 1 if there is no such plan.
+    moved: the steps are for you, one at a time, each when the pod before runs again. Of plans with as many restarts the
+    one is preferred that loses the fewest GPU-hours: those that the pods have run since their start (status.startTime),
+    as nobody knows their checkpoints; an unknown start counts as the longest. With few moves the search is exact; else
+    it is greedy, and says so. Exit 1 if there is no such plan.
     """
     objects = read_objects_of(snapshot, kubeconfig, demo_fleet, optional=OPTIONAL)
     state = state_of(objects)
     chosen = selected(state, nodes)
     with show_progress("searching for moves"):
-        result = repacked(objects, state, policies_in(objects, policies, state), chosen, Freed(free), most_moves)
+        rules, time = policies_in(objects, policies, state), now().timestamp()
+        result = repacked(objects, state, rules, chosen, Freed(free), most_moves, time)
     show(result, output, lambda console: show_repack(console, result))
     raise typer.Exit(0 if result.possible else 1)
 

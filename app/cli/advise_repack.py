@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `gpu-usher advise repack` reads of a fleet, and how it prints a plan."""
 
+import datetime as dt
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -23,7 +24,7 @@ from app.nodes.model import Node
 from app.policy.compiled import PolicySet
 from app.values.errors import BadInput
 from app.whatif.movable_pods import controller_of, read_budgets, why_kept
-from app.whatif.repack import Freed, Method, Repack, Repacking, WaitingSeat
+from app.whatif.repack import Freed, Method, Move, Repack, Repacking, WaitingSeat
 from app.whatif.repack_search import RepackPod
 
 FREED = tuple(freed.value for freed in Freed)
@@ -42,15 +43,15 @@ def freed_of(free: str) -> str:
 
 
 def repacked(
-    objects: Objects, state: State, policies: PolicySet, chosen: list[str], freed: Freed, most_moves: int
+    objects: Objects, state: State, policies: PolicySet, chosen: list[str], freed: Freed, most_moves: int, now: float
 ) -> Repack:
-    """Find the plan for a fleet. `chosen` are the nodes that may be freed.
+    """Find the plan for a fleet. `chosen` are the nodes that may be freed, `now` is in seconds since the epoch.
 
     Raises BadInput where an NVLink domain is asked for, and no chosen node has the label of one.
     """
     documents = {_name(pod): pod for pod in _unfinished(objects)}
     snapshot = view(state, policies, bound_volumes(objects), existing_pods_of(documents.values()))
-    pods = list(_gpu_pods(objects, state, policies))
+    pods = list(_gpu_pods(objects, state, policies, now))
     fleet = FleetWithMoves(snapshot, {pod.name: documents[pod.name] for pod in pods})
     budgets_seen = any(document.get("kind") == "PodDisruptionBudget" for document in objects)
     plan = Repacking(
@@ -84,7 +85,7 @@ def _name(document: Mapping[str, Any]) -> str:
     return f"{document['metadata'].get('namespace') or 'default'}/{document['metadata'].get('name')}"
 
 
-def _gpu_pods(objects: Objects, state: State, policies: PolicySet) -> Iterator[RepackPod]:
+def _gpu_pods(objects: Objects, state: State, policies: PolicySet, now: float) -> Iterator[RepackPod]:
     """Yield the GPU pods, those that wait in kube-scheduler's order: by priority, then by age."""
     rule, budgets = RulingCache().of, read_budgets(objects)
     by_turn = sorted(_unfinished(objects), key=lambda pod: (
@@ -97,7 +98,17 @@ def _gpu_pods(objects: Objects, state: State, policies: PolicySet) -> Iterator[R
         if demand.requests_gpus and (not node or node in state.nodes):
             controller = "/".join(filter(None, controller_of(document)))
             kept = why_kept(document, budgets) if node else ""
-            yield RepackPod(_name(document), node, demand.resources, _priority(document), controller, kept)
+            hours = _hours_since_start(document, now) if node else None
+            yield RepackPod(_name(document), node, demand.resources, _priority(document), controller, kept, hours)
+
+
+def _hours_since_start(document: Mapping[str, Any], now: float) -> float | None:
+    """Return for how long a pod has run, by status.startTime; None if that is missing, or no time with its zone."""
+    try:
+        start = dt.datetime.fromisoformat((document.get("status") or {})["startTime"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    return None if start.tzinfo is None else round(max(0.0, now - start.timestamp()) / 3600, 2)
 
 
 def _priority(document: Mapping[str, Any]) -> int:
@@ -123,8 +134,11 @@ def show_repack(console: Console, result: Repack) -> None:
     """Print the steps of a plan, what it costs, and what stood in its way."""
     for number, move in enumerate(result.moves, 1):
         held = ", ".join(f"{amount} x {resource}" for resource, amount in move.gpus.items())
-        console.print(f"{number}. restart [bold]{escape(move.pod)}[/] ({escape(move.controller)}, {held}, priority "
-                      f"{move.priority}): {escape(move.source)} → [bold]{escape(move.seat)}[/]")  # fmt: skip
+        what = f"{move.controller}, {held}, priority {move.priority}, {_age(move)}"
+        console.print(
+            f"{number}. restart [bold]{escape(move.pod)}[/] ({escape(what)}): {escape(move.source)} → "
+            f"[bold]{escape(move.seat)}[/]"
+        )
         if move.cordon:
             console.print(f"   [yellow]cordon meanwhile, as the engine prefers: {escape(names_of(move.cordon))}[/]")
     for seat in result.waiting:
@@ -142,6 +156,10 @@ def show_repack(console: Console, result: Repack) -> None:
         )
 
 
+def _age(move: Move) -> str:
+    return "age unknown" if move.hours is None else f"has run {move.hours:,.1f} h"
+
+
 def _where(seat: WaitingSeat, most_moves: int) -> str:
     if not seat.node:
         return f"{seat.pod}: no place found with at most {most_moves} moves"
@@ -157,10 +175,11 @@ def _show_result(console: Console, result: Repack) -> None:
         console.print(f"[yellow]no {result.freed.value} can be freed with at most {limit}[/]")
     if result.moves:
         memory = "" if result.memory_mib is None else f", {result.memory_mib / 1024:.0f} GiB of GPU memory"
+        hours = "" if result.gpu_hours is None else f", {result.gpu_hours:,.1f} GPU-hours done"
         restarted = (
             "1 pod restarted, which holds" if result.restarts == 1 else f"{result.restarts} pods restarted, which hold"
         )
-        console.print(f"costs: {restarted} {result.gpus} GPUs or slices{memory}")
+        console.print(f"costs: {restarted} {result.gpus} GPUs or slices{memory}{hours}")
     if result.method is Method.Greedy:
         console.print("[yellow]the search was too large to try everything: there may be a plan with fewer moves[/]")
     elif result.moves:

@@ -37,7 +37,7 @@ KEPT_SECONDS = 7 * 86_400
 MOST_SLOTS = 4_000_000
 """Slots of all holds together, of 20 bytes each: 5,900 GPUs for seven days. Beyond that the oldest are given up."""
 MOST_POINTS = 250_000
-"""Windows of all holds in one answer, which lies in the memory of the service, with 200 bytes each (measured)."""
+"""Windows of all holds in one answer, which lies in the memory of the service, with 250 bytes each (measured)."""
 SILENT_SECONDS = 180
 """After this time without an answer of any exporter a history cannot be read, as health is forgotten then."""
 HOUR_SLOTS = HOUR // SLOT_SECONDS

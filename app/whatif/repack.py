@@ -3,14 +3,15 @@
 
 A move is the restart of a pod on another node. It is advice: nothing is moved. Pods move one at a time, each when the
 one before it runs again. A node is not freed by filling an empty one, nor an NVLink domain by filling an empty domain.
-Of equally many moves those of fewer GPUs are preferred.
+Of equally many moves those are preferred that lose the fewest GPU-hours: what the pods have run since their start, as
+nobody knows their checkpoints. A pod whose start is unknown is taken for older than any other.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from app.whatif.repack_search import MovableFleet, RepackPod, RepackSearch, Seats
+from app.whatif.repack_search import Loss, MovableFleet, RepackPod, RepackSearch, Seats, total_loss
 
 MOST_MOVES = 8
 """Moves of a plan by default. A guess: more restarts than the GPUs of a node are rarely worth a free one."""
@@ -38,9 +39,10 @@ class Method(Enum):
 class Move:
     """A pod that is restarted. `seat` is its new node, proven with the moves before it made.
 
-    `gpus` are the units that it holds by resource, and `memory_mib` is their memory, None if it is not known.
-    `controller` makes it again. `cordon` are nodes that the engine would prefer at that moment, so that they have to be
-    cordoned until the pod runs again.
+    `gpus` are the units that it holds by resource, and `memory_mib` is their memory, None if it is not known. The pod
+    has run for `hours`, which are `gpu_hours` of its units together; None if its start is not known. `controller` makes
+    it again. `cordon` are nodes that the engine would prefer at that moment, so that they have to be cordoned until the
+    pod runs again.
     """
 
     pod: str
@@ -50,6 +52,8 @@ class Move:
     priority: int
     gpus: Mapping[str, int]
     memory_mib: int | None
+    hours: float | None
+    gpu_hours: float | None
     cordon: tuple[str, ...]
 
 
@@ -79,6 +83,7 @@ class Repack:
     places were asked for. `method` says whether there may be a plan with fewer moves. `most_moves` was the limit, and
     `most_extra` that of moves, for one node, domain or pod, which only make room for others.
     `restarts`, `gpus` and `memory_mib` are what it costs: pods, and the GPU units and memory that they hold.
+    `gpu_hours` are those that the pods have run since their start, None where that of one is not known.
     `held` is what cannot be freed. `budgets_seen` says whether PodDisruptionBudgets were among the objects.
     """
 
@@ -93,6 +98,7 @@ class Repack:
     restarts: int
     gpus: int
     memory_mib: int | None
+    gpu_hours: float | None
     held: tuple[HeldNode, ...]
     budgets_seen: bool
 
@@ -164,33 +170,41 @@ class Repacking:
         return self._answer(Freed.Places, (), "", seats, ())
 
     def _free_first(self, units: Sequence[Unit], empty: frozenset[str]) -> Unit | None:
-        """Free the unit that takes the fewest moves."""
+        """Free the unit that takes the fewest moves, and of those the one that loses least."""
         for moves in range(1, self._most_moves + 1):
             untried = any(moves - 1 - len(unit.pods) > MOST_EXTRA for unit in units)
             exact = not (untried or self._search.exhausted)
+            best: tuple[Unit, Seats] | None = None
+            below: Loss | None = None
             for unit in units:
                 extra = moves - len(unit.pods)
-                if 0 <= extra <= MOST_EXTRA and self._try_unit(unit, extra, empty, greedy=False):
-                    self._method = Method.Exact if exact else Method.Greedy
-                    return unit
+                if 0 <= extra <= MOST_EXTRA and (seats := self._seats(unit, extra, empty, below=below)):
+                    best, below = (unit, seats), self._search.loss(seats)
+            if best is not None:
+                self._method = Method.Exact if exact else Method.Greedy
+                self._make(best[1])
+                return best[0]
         if not self._search.exhausted:
             return None
         self._method = Method.Greedy
-        small = (unit for unit in units if len(unit.pods) <= self._most_moves)
-        return next((unit for unit in small if self._try_unit(unit, 0, empty, greedy=True)), None)
+        for unit in units:
+            if len(unit.pods) <= self._most_moves and (seats := self._seats(unit, 0, empty, greedy=True)):
+                self._make(seats)
+                return unit
+        return None
 
-    def _try_unit(self, unit: Unit, extra: int, empty: frozenset[str], greedy: bool) -> bool:
+    def _seats(
+        self, unit: Unit, extra: int, empty: frozenset[str], greedy: bool = False, below: Loss | None = None
+    ) -> Seats | None:
+        """Find seats for the pods of a unit."""
         names = [pod.name for pod in unit.pods]
         closed = empty | frozenset(unit.nodes)
         for name in names:
             self._fleet.lift(name)
-        seats = self._search.find(names, extra, closed, HIGHEST_PRIORITY, greedy)
+        seats = self._search.find(names, extra, closed, HIGHEST_PRIORITY, greedy, below)
         for pod in unit.pods:
             self._fleet.seat(pod.name, pod.node)
-        if seats is None:
-            return False
-        self._make(seats)
-        return True
+        return seats
 
     def _place(self, pod: RepackPod) -> WaitingSeat:
         """Seat a pod that waits, with as few moves as it takes."""
@@ -223,6 +237,8 @@ class Repacking:
                         pod.priority,
                         dict(pod.units),
                         self._memory_mib(pod),
+                        pod.hours,
+                        None if pod.hours is None else round(pod.gpus * pod.hours, 2),
                         cordon,
                     )
                 )
@@ -237,8 +253,8 @@ class Repacking:
         waiting: tuple[WaitingSeat, ...],
         held: tuple[HeldNode, ...],
     ) -> Repack:
-        memory = [move.memory_mib for move in self._moves]
-        known = [mib for mib in memory if mib is not None]
+        memory = [move.memory_mib for move in self._moves if move.memory_mib is not None]
+        hours = [move.gpu_hours for move in self._moves if move.gpu_hours is not None]
         return Repack(
             freed=freed,
             nodes=nodes,
@@ -250,7 +266,8 @@ class Repacking:
             most_extra=MOST_EXTRA,
             restarts=len(self._moves),
             gpus=sum(sum(move.gpus.values()) for move in self._moves),
-            memory_mib=sum(known) if len(known) == len(memory) else None,
+            memory_mib=sum(memory) if len(memory) == len(self._moves) else None,
+            gpu_hours=round(sum(hours), 2) if len(hours) == len(self._moves) else None,
             held=held,
             budgets_seen=self._budgets_seen,
         )
@@ -261,5 +278,5 @@ def _first_kept(unit: Unit) -> tuple[RepackPod, ...]:
     return tuple(pod for pod in unit.pods if pod.kept)[:1]
 
 
-def _cost(unit: Unit) -> tuple[int, int, str]:
-    return sum(pod.gpus for pod in unit.pods), sum(pod.priority for pod in unit.pods), unit.name
+def _cost(unit: Unit) -> tuple[Loss, int, str]:
+    return total_loss(unit.pods), sum(pod.priority for pod in unit.pods), unit.name

@@ -4,19 +4,27 @@
 A pod without a seat takes a node that has room, or one that has it once other pods are moved away, which then need
 seats themselves. Plans of fewer moves are tried first, and no pod is moved twice. In a plan of the fewest moves every
 moved pod either had to go, or makes room for a pod that takes its place: the search visits all such plans, so that the
-first one is of the fewest moves, as long as a pod that leaves a node refuses nothing to others. Bounds make it give up
-(`exhausted`); then `greedy` takes the first seat for each pod that there is.
+first one is of the fewest moves, as long as a pod that leaves a node refuses nothing to others. Of those it then looks
+for the one that loses least (`Loss`), and passes over what loses as much already. Bounds make it give up (`exhausted`);
+then `greedy` takes the first seat for each pod that there is.
 """
 
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from enum import Enum
 from itertools import combinations
 from typing import Any, Protocol
 
 MOST_PROOFS = 200_000
 """Places that are judged in all exact searches for a plan, in up to 30 µs each; greedy ones have as many again."""
+MOST_BETTER = 20_000
+"""Places that are judged in search of plans of as many moves that lose less: a tenth of MOST_PROOFS. A guess."""
 
+Loss = tuple[int, float, int]
+"""What restarts lose, compared in this order: the GPUs of pods whose age is unknown, which are taken for the oldest;
+the GPU-hours that the others have run; the GPUs of all."""
+NO_LOSS: Loss = (0, 0.0, 0)
 Seats = tuple[tuple[str, str], ...]
 """(pod, node) in the order in which pods are moved."""
 
@@ -26,6 +34,7 @@ class RepackPod:
     """A GPU pod. `node` is empty while it waits. `units` are its GPU resources; `gpus` is their sum.
 
     `kept` says why it has to stay where it is; empty if it may be restarted. `controller` is what makes it again.
+    `hours` are those since its start, None if that is not known.
     """
 
     name: str
@@ -34,11 +43,25 @@ class RepackPod:
     priority: int = 0
     controller: str = ""
     kept: str = ""
+    hours: float | None = None
 
     @property
     def gpus(self) -> int:
         """The units that it holds or asks for."""
         return sum(units for _, units in self.units)
+
+    @property
+    def loss(self) -> Loss:
+        """What its restart loses; nothing while it waits."""
+        if not self.node:
+            return NO_LOSS
+        return (self.gpus, 0.0, self.gpus) if self.hours is None else (0, self.gpus * self.hours, self.gpus)
+
+
+def total_loss(pods: Iterable[RepackPod]) -> Loss:
+    """Add up what restarts lose."""
+    unknown, hours, gpus = zip(NO_LOSS, *(pod.loss for pod in pods), strict=True)
+    return sum(unknown), sum(hours), sum(gpus)
 
 
 class MovableFleet(Protocol):
@@ -73,6 +96,14 @@ class MovableFleet(Protocol):
         ...
 
 
+class Search(Enum):
+    """The searches, each with a number of judgements of its own."""
+
+    Exact = "exact"
+    Better = "better"
+    Greedy = "greedy"
+
+
 class Exhausted(Exception):
     """The bound of a search is reached. It never leaves this module."""
 
@@ -83,11 +114,12 @@ class RepackSearch:
     def __init__(self, fleet: MovableFleet, pods: Mapping[str, RepackPod], most_proofs: int = MOST_PROOFS) -> None:
         self._fleet = fleet
         self._pods = pods
-        self._proofs_left = {False: most_proofs, True: MOST_PROOFS}
+        self._proofs_left = {Search.Exact: most_proofs, Search.Better: MOST_BETTER, Search.Greedy: MOST_PROOFS}
         self._on: dict[str, list[str]] = {}
         for pod in sorted(pods.values(), key=lambda pod: (pod.gpus, pod.priority, pod.name)):
             self._on.setdefault(pod.node, []).append(pod.name)
-        self._greedy = False
+        self._search = Search.Exact
+        self._below: Loss | None = None
         self._closed: frozenset[str] = frozenset()
         self._highest = 0
         self._moved: frozenset[str] = frozenset()
@@ -99,28 +131,46 @@ class RepackSearch:
         self._moved |= {name for name, _ in moves}
 
     def find(
-        self, homeless: Sequence[str], extra: int, closed: frozenset[str], highest: int, greedy: bool = False
+        self,
+        homeless: Sequence[str],
+        extra: int,
+        closed: frozenset[str],
+        highest: int,
+        greedy: bool = False,
+        below: Loss | None = None,
     ) -> Seats | None:
         """Find seats for lifted pods with exactly `extra` moves of others; the fleet is as before afterwards.
 
         `homeless` are lifted, or wait. No pod is seated on the nodes in `closed`, and no other is moved whose priority
-        is above `highest`. The result is in the order in which the moves can be made; None if there is none.
+        is above `highest`. The result is in the order in which the moves can be made, and loses least of what was
+        tried; None if there is none, or none that loses less than `below`.
         """
-        self._greedy, self._closed, self._highest = greedy, closed, highest
+        self._search = Search.Greedy if greedy else Search.Better if below else Search.Exact
+        self._below, self._closed, self._highest = below, closed, highest
         self._visited = set[tuple[frozenset[str], frozenset[tuple[str, str]]]]()
         order = tuple(sorted(homeless, key=lambda name: (-self._pods[name].gpus, name)))
+        best = None
         try:
             with closing(self._seat(order, (), extra)) as plans:  # which puts the pods back
-                return next(plans, None)
+                for best in plans:
+                    if greedy:
+                        break
+                    self._search, self._below = Search.Better, self.loss(best)
         except Exhausted:
-            self.exhausted = self.exhausted or not greedy
-            return None
+            self.exhausted = self.exhausted or self._search is Search.Exact
+        return best
+
+    def loss(self, seats: Seats, homeless: Iterable[str] = ()) -> Loss:
+        """Give what the moves of a plan lose, and those of pods that are still without a seat."""
+        return total_loss(self._pods[name] for name in (*homeless, *(name for name, _ in seats)))
 
     def _seat(self, homeless: tuple[str, ...], seated: Seats, extra: int) -> Generator[Seats, None, None]:
         key = frozenset(homeless), frozenset(seated)
         if key in self._visited:
             return
         self._visited.add(key)
+        if self._below is not None and self.loss(seated, homeless) >= self._below:
+            return
         if not homeless:
             if (order := self._in_order(seated)) is not None:
                 yield order
@@ -138,7 +188,7 @@ class RepackSearch:
                     self._fleet.seat(name, node)
 
     def _places(self, pod: str, moving: Collection[str], extra: int) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Yield the places that a pod can take, each with the pods that leave it; fewer of them first.
+        """Yield the places that a pod can take, each with the pods that leave it; fewer of them, and less loss, first.
 
         Pods that are `moving` already do not leave another seat.
         """
@@ -150,9 +200,10 @@ class RepackSearch:
                 for evicted in combinations(there, count):
                     if self._fits_without(pod, node, evicted):
                         places.append((self._fleet.rank(pod, node), node, evicted))
-            places.sort(key=lambda place: (sum(self._pods[name].gpus for name in place[2]), place[0], place[2]))
-            yield from ((node, evicted) for _, node, evicted in (places[:1] if self._greedy else places))
-            if self._greedy and places:
+            places.sort(key=lambda place: (total_loss(self._pods[name] for name in place[2]), place[0], place[2]))
+            greedy = self._search is Search.Greedy
+            yield from ((node, evicted) for _, node, evicted in (places[:1] if greedy else places))
+            if greedy and places:
                 return
 
     def _may_move(self, name: str) -> bool:
@@ -161,8 +212,8 @@ class RepackSearch:
 
     def _fits_without(self, pod: str, node: str, evicted: tuple[str, ...]) -> bool:
         could_fit = self._fleet.could_fit(pod, node, evicted)
-        self._proofs_left[self._greedy] -= could_fit or bool(evicted)
-        if self._proofs_left[self._greedy] < 0:
+        self._proofs_left[self._search] -= could_fit or bool(evicted)
+        if self._proofs_left[self._search] < 0:
             raise Exhausted
         if not could_fit:
             return False

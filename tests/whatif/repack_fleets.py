@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fleets for `advise repack` as objects, and the brute force with which plans are compared."""
 
+import datetime as dt
 from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,10 +13,13 @@ from app.cli.advise_repack import repacked
 from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.whatif.repack import MOST_MOVES, Freed, Repack
+from app.whatif.repack_search import Loss
 from tests.builders import gpus, knowledge, node_document, pod, shipped
 
 Puzzle = Mapping[str, Any]
 PUZZLES: dict[str, Puzzle] = yaml.safe_load(Path(__file__).with_name("repack_puzzles.yaml").read_text("utf-8"))
+NOW = 1_790_000_000.0
+"""The time at which puzzles are solved, in seconds since the epoch."""
 CORES = 1000
 """CPU of a node of a puzzle that sets none."""
 GUARDS: dict[str, dict[str, Any]] = {
@@ -57,6 +61,9 @@ def pod_document(puzzle: Puzzle, name: str) -> dict[str, Any]:
     made["metadata"].update({"name": name, "uid": name, "ownerReferences": owners, **guard})
     if where:
         made["spec"]["nodeName"] = where
+    if "hours" in more:
+        start = dt.datetime.fromtimestamp(NOW - 3600 * more["hours"], dt.UTC)
+        made["status"] = {"startTime": f"{start:%Y-%m-%dT%H:%M:%SZ}"}
     if "only" in more:
         term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [more["only"][0]]}]}
         terms = [{"matchFields": [{**term["matchFields"][0], "values": [node]}]} for node in more["only"]]
@@ -84,7 +91,7 @@ def planned(puzzle: Puzzle) -> Repack:
     objects = objects_of(puzzle)
     state = State(knowledge())
     fill(state, objects)
-    return repacked(objects, state, shipped(), list(state.nodes), Freed(puzzle["free"]), MOST_MOVES)
+    return repacked(objects, state, shipped(), list(state.nodes), Freed(puzzle["free"]), MOST_MOVES, NOW)
 
 
 class BruteForce:
@@ -127,12 +134,19 @@ class BruteForce:
                         seen.add(key)
                         queue.append((moves + 1, after))
 
-    def fewest(self) -> int | None:
-        """Return the fewest moves that free what is asked for; None if no sequence does."""
+    def loss(self, at: Mapping[str, str]) -> Loss:
+        """Add up GPUs of unknown age, known GPU-hours, and GPUs of the pods that are elsewhere than at first."""
+        moved = [self.pods[name] for name, where in self.start.items() if at[name] != where]
+        unknown = sum(units for _, units, more in moved if "hours" not in more)
+        hours = sum(units * more.get("hours", 0) for _, units, more in moved)
+        return unknown, float(hours), sum(units for _, units, _ in moved)
+
+    def best(self) -> tuple[int, Loss] | None:
+        """Return the fewest moves that free what is asked for, and the least that so many lose; None without any."""
         if self.puzzle["free"] == "places":
-            return self._places()
+            return min(self._places(), default=None)
         used = {self.unit[where] for where in self.start.values()}
-        fewest: list[int] = []
+        plans: list[tuple[int, Loss]] = []
         units = {
             self.unit[key.rpartition("/")[2]]
             for key in self.puzzle["nodes"]
@@ -141,15 +155,33 @@ class BruteForce:
         for unit in used & units:
             closed = {node for node, its in self.unit.items() if its == unit or its in units - used}
             reached = self.positions(self.start, closed, 10**9, MOST_MOVES)
-            fewest += [moves for moves, at in reached if unit not in {self.unit[where] for where in at.values()}][:1]
-        return min(fewest, default=None)
+            free = ((moves, at) for moves, at in reached if unit not in {self.unit[where] for where in at.values()})
+            plans += self._cheapest(free)
+        return min(plans, default=None)
 
-    def _places(self) -> int | None:
+    def _cheapest(self, plans: Iterator[tuple[int, dict[str, str]]]) -> list[tuple[int, Loss]]:
+        """Return the best of the plans with the fewest moves, which come first; empty without any."""
+        losses: list[tuple[int, Loss]] = []
+        for moves, at in plans:
+            if losses and moves > losses[0][0]:
+                break
+            losses.append((moves, self.loss(at)))
+        return [min(losses)] if losses else []
+
+    def _places(self) -> list[tuple[int, Loss]]:
         """Seat the one pod that waits."""
         (name,) = (name for name, (where, _, _) in self.pods.items() if not where)
         priority = self.pods[name][2].get("priority", 0)
         reached = self.positions(self.start, set(), priority, MOST_MOVES)
-        return next((moves for moves, at in reached if any(self.fits(name, node, at) for node in self.capacity)), None)
+        return self._cheapest(
+            (moves, at) for moves, at in reached if any(self.fits(name, node, at) for node in self.capacity)
+        )
+
+
+def loss_of(plan: Repack) -> Loss:
+    """Add up what the moves of a plan lose by what it says of them."""
+    unknown = sum(sum(move.gpus.values()) for move in plan.moves if move.hours is None)
+    return unknown, sum(move.gpu_hours or 0.0 for move in plan.moves), plan.gpus
 
 
 def check_plan(puzzle: Puzzle, plan: Repack) -> None:
