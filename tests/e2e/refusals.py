@@ -100,6 +100,26 @@ REFUSALS = (
         {"annotations": {"products": "H100"}},
         {PRODUCT: "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.count": "8"},
     ),
+    Refusal(
+        "DriverUnknown",
+        {"driver": None},
+        {"annotations": {"cuda": "12.4"}, "labels": {"only": "DriverUnknown"}},
+        NEW_DRIVER,
+    ),
+    Refusal(
+        "ComputeCapabilityUnsupported",
+        {"product": "Tesla-V100-SXM2-32GB", "driver": "580.65.06"},
+        {"image": "nvidia/cuda:13.0.0-base-ubuntu24.04"},
+        {PRODUCT: "NVIDIA-A10"},
+    ),
+    Refusal(
+        "FormFactorNotAllowed",
+        {"product": "NVIDIA-H100-PCIe"},
+        {"labels": {"only": "FormFactorNotAllowed"}},
+        {PRODUCT: "NVIDIA-H100-80GB-HBM3"},
+    ),
+    Refusal("NodeExcluded", {}, {"labels": {"only": "NodeExcluded"}}, {"pool": "training"}),
+    Refusal("ResourceNotOffered", {"product": None, "driver": None, "offers": {}}, {}, allocatable={GPU: "8"}),
     Refusal("GhostGPUs", {"offers": {}}, {}, allocatable={GPU: "8"}),
     Refusal("RequestExceedsNode", {"offers": {GPU: 2}}, {"limits": {GPU: 4}}, allocatable={GPU: "4"}),
     Refusal(
@@ -118,3 +138,15 @@ REFUSALS = (
         holder={"annotations": {"gpu-memory": "20Gi"}},
     ),
 )  # fmt: skip
+POLICIES = {
+    "DriverUnknown": "unknownFacts: Refuse",
+    "FormFactorNotAllowed": "formFactor: [SXM]",
+    "NodeExcluded": "nodeSelector: {matchExpressions: [{key: pool, operator: In, values: [training]}]}",
+}
+"""What a policy places by, for the pods that have the code as their label `only`."""
+NOT_STAGED = {
+    "NodeNotKnown": "ends as soon as our own watch has the node",
+    "LayoutDoesNotFit": "ends as InsufficientGPUs does, by the deletion of a pod",
+    "InvalidAnnotation": "ends by an edit of the pod itself alone",
+}
+"""The codes that refuse nodes and have no row above, and how such a refusal ends."""

@@ -17,7 +17,7 @@ from tests.controlplane.fleet import add_nodes, node_object, pod_path
 from tests.controlplane.kubectl import Object
 from tests.dra.makes import device, device_class, slice_of
 from tests.e2e.offers import dra_path
-from tests.e2e.refusals import REFUSALS, Refusal
+from tests.e2e.refusals import POLICIES, REFUSALS, Refusal
 from tests.e2e.stage import (
     Service,
     create_namespace,
@@ -43,6 +43,10 @@ def service(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> It
     bare = f"priority: 900, match: {{{selected}}}, admission: {{affinity: {{mode: 'Off'}}}}"
     (folder / "bare.yaml").write_text(policy("bare", bare), "utf-8")
     (folder / "health.yaml").write_text(policy("health", "placement: {health: {unhealthyDevices: Refuse}}"), "utf-8")
+    for code, placement in POLICIES.items():
+        only = f"priority: 800, match: {{podSelector: {{matchLabels: {{only: {code}}}}}}}"
+        text = policy(f"only-{code.lower()}", f"{only}, placement: {{{placement}}}")
+        (folder / f"{code}.yaml").write_text(text, "utf-8")
     add_nodes(plane.api, [row.node_object(name_of(row, where)) for row in REFUSALS for where in PLACES])
     with waking_service(plane, policies=str(folder)) as running:
         for where in PLACES:
