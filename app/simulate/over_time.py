@@ -17,12 +17,12 @@ from app.policy.compiled import PolicySet
 from app.policy.expected_demand import ExpectedDemand
 from app.simulate.fgd import popular
 from app.simulate.over_time_figures import DIGITS, PARTS, OverTimeRun, TimeAverages, mean_by_kind, wait_figures
-from app.simulate.over_time_pods import OverTime, PlayedPod, draw_pods
+from app.simulate.over_time_pods import OverTime, PlayedPod, draw_pods, right_sized
 from app.simulate.policies import BenchmarkPolicy
+from app.simulate.repacking import HOUR, RunningPod, repack
 from app.simulate.run import LESSON, History, Learning, Options, Simulation, kind_of
 from app.simulate.scheduling_queue import SchedulingQueue
-from app.simulate.simulated_cluster import Binding
-from app.simulate.trace import Task, Trace
+from app.simulate.trace import Trace
 
 WARM_UP = 3
 """The first of so many parts of the arrivals is not measured."""
@@ -32,13 +32,26 @@ _HELD, _FRAGMENTED, _WAITING, _WAITING_MILLI = range(4)
 class OverTimeSimulation:
     """A fleet on which pods come and go, placed by one policy."""
 
-    def __init__(self, trace: Trace, simulation: Simulation, known: ExpectedDemand | None, begin: float, end: float):
+    def __init__(
+        self,
+        trace: Trace,
+        simulation: Simulation,
+        policy: BenchmarkPolicy,
+        known: ExpectedDemand | None,
+        begin: float,
+        end: float,
+    ) -> None:
         """Make it. `known` is the expected demand if it is known beforehand; None to learn it. Measure from `begin`."""
         self._trace, self._simulation, self._known = trace, simulation, known
         self._begin, self._end = begin, end
         self._learning = Learning(simulation.fleet)
         self._queue = SchedulingQueue()
-        self._leaving: list[tuple[float, int, Binding, Task]] = []
+        self._running: dict[int, RunningPod] = {}
+        self._leaving: list[tuple[float, int]] = []
+        """When which pod leaves; of a pod that was restarted also when it would have left."""
+        self._repack_seconds = policy.repack_hours * HOUR
+        self._next_repack = self._repack_seconds
+        self._moves, self._lost_gpu_hours = 0, 0.0
         self._averages = TimeAverages(begin, end, 4)
         self._measure = popular(expected_of(trace, simulation))
         self._averages.add(0.0, sum(map(self._unusable_milli, simulation.fleet.nodes.values())))
@@ -57,6 +70,10 @@ class OverTimeSimulation:
 
     def arrive(self, pod: PlayedPod) -> None:
         """Let a pod arrive, after all that leave before it."""
+        while 0 < self._next_repack <= pod.arrives:
+            self.leave_until(self._next_repack)
+            self._repack(self._next_repack)
+            self._next_repack += self._repack_seconds
         self.leave_until(pod.arrives)
         self._learning.count(self._simulation.demands.class_of(pod.task), 1)
         self._come(pod, pod.arrives)
@@ -64,17 +81,53 @@ class OverTimeSimulation:
     def leave_until(self, now: float) -> None:
         """Let the pods leave whose time is over, and have the waiting ones tried after each."""
         while self._leaving and self._leaving[0][0] <= now:
-            moment, _, binding, task = heappop(self._leaving)
+            moment, number = heappop(self._leaving)
+            running = self._running.get(number)
+            if running is None or running.ends != moment:
+                continue
+            del self._running[number]
+            task = running.pod.task
             self._averages.advance(moment)
-            self._count(self._simulation.fleet.release(binding, task), -task.milli)
+            self._count(self._simulation.fleet.release(running.binding, task), -task.milli)
             self._learning.count(self._simulation.demands.class_of(task), -1)
-            self._expect()
-            self._queue.wake(
-                moment,
-                lambda waiting, position=binding.position: self._simulation.fits(position, waiting),  # type: ignore[misc]
-                lambda pod, moment=moment: self._leave_queue(pod, moment),  # type: ignore[misc]
-            )
+            self._wake(running.binding.position, moment)
         self._averages.advance(now)
+
+    def _wake(self, position: int, now: float) -> None:
+        """Have the pods that wait tried again, after a pod has left a node."""
+        self._expect()
+        self._queue.wake(
+            now,
+            lambda waiting: self._simulation.fits(position, waiting),
+            lambda pod: self._leave_queue(pod, now),
+        )
+
+    def _repack(self, now: float) -> None:
+        """Make room for the pods that wait by restarting others."""
+        waiting = sorted(self._queue, key=lambda pod: pod.number)
+        if not any(pod.task.gpus for pod in waiting):
+            return
+        before = dict(self._simulation.fleet.nodes)
+        repacked = repack(self._simulation, list(self._running.values()), waiting)
+        for name, node in self._simulation.fleet.nodes.items():
+            if node is not before[name]:
+                self._count((before[name], node), 0)
+        for running, binding in repacked.moved:
+            self._run(running.restarted(binding, now))
+            if now >= self._begin:
+                self._moves += 1
+                self._lost_gpu_hours += running.gpu_hours(now)
+        self._queue.remove({pod.number for pod, _ in repacked.started})
+        for pod, binding in repacked.started:
+            self._run(RunningPod(pod, binding, now))
+            self._averages.add(float(pod.task.milli), 0.0)
+            self._count_wait(pod, now)
+        for running, _ in repacked.moved:
+            self._wake(running.binding.position, now)
+
+    def _run(self, running: RunningPod) -> None:
+        self._running[running.pod.number] = running
+        heappush(self._leaving, (running.ends, running.pod.number))
 
     def result(self, policy: str, seed: int, load: float) -> OverTimeRun:
         """Return the figures; the run has ended."""
@@ -83,7 +136,7 @@ class OverTimeSimulation:
             if pod.number in self.waits:
                 self.waits[pod.number] = self._end - pod.arrives
         percents = [self._percents(quantity) for quantity in (_HELD, _FRAGMENTED)]
-        hours = (self._end - self._begin) / 3600
+        hours = (self._end - self._begin) / HOUR
         gpus = self._trace.capacity_milli / WHOLE_MILLI
         waits = self.waits.values()
         return OverTimeRun(
@@ -105,6 +158,8 @@ class OverTimeSimulation:
             ),
             still_waiting=len(waiting),
             still_waiting_gpus=round(sum(pod.task.milli for pod in waiting) / WHOLE_MILLI, DIGITS),
+            moves=self._moves,
+            lost_gpu_hours=round(self._lost_gpu_hours, DIGITS),
         )
 
     def _waits_by_kind(self) -> dict[str, list[float]]:
@@ -126,6 +181,10 @@ class OverTimeSimulation:
         """Place a pod that has waited, on a node that fits."""
         placed = self._place(pod, now)
         assert placed  # the queue has asked
+        self._count_wait(pod, now)
+
+    def _count_wait(self, pod: PlayedPod, now: float) -> None:
+        """Count a pod that has waited until now."""
         self._averages.add(0.0, 0.0, -float(pod.task.gpus > 0), -float(pod.task.milli))
         if pod.number in self.waits:
             self.waits[pod.number] = now - pod.arrives
@@ -135,7 +194,7 @@ class OverTimeSimulation:
         if binding is None:
             return False
         self._placed += 1
-        heappush(self._leaving, (now + pod.seconds, pod.number, binding, pod.task))
+        self._run(RunningPod(pod, binding, now))
         self._count((binding.before, binding.after), pod.task.milli)
         return True
 
@@ -179,11 +238,14 @@ def run_over_time(
     Raises BadInput where the trace does not say how long its pods run.
     """
     played = options.over_time or OverTime(1.0, 0)
+    trace = replace(trace, machines=trace.machines[:: played.every])
     running, arriving = draw_pods(trace, played, seed)
+    if policy.right_sized:
+        running, arriving = right_sized(running, seed), right_sized(arriving, seed)
     simulation = Simulation(trace, policy, seed, options, rules)
     known = expected_of(trace, simulation) if options.history is History.Trace else None
     over_time = OverTimeSimulation(
-        trace, simulation, known, arriving[len(arriving) // WARM_UP].arrives, arriving[-1].arrives
+        trace, simulation, policy, known, arriving[len(arriving) // WARM_UP].arrives, arriving[-1].arrives
     )
     over_time.start(running)
     for number, pod in enumerate(arriving, 1):

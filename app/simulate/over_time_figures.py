@@ -23,7 +23,8 @@ class OverTimeRun:
     `fragmented_percent`, `waiting_pods` and `waiting_gpus` are averages over each tenth of the time: of the GPUs that
     pods hold and F in percent of all GPUs, of the GPU pods that wait, those of the start among them, and of the GPUs
     that these ask for. `gpu_hours` were given out, in `hours`. `still_waiting` are GPU pods at the end, and
-    `still_waiting_gpus` the GPUs that they ask for.
+    `still_waiting_gpus` the GPUs that they ask for. `moves` are pods that a repacking policy has restarted, which has
+    cost `lost_gpu_hours` of the work that they had done.
     """
 
     workload: str
@@ -42,6 +43,8 @@ class OverTimeRun:
     gpu_hours: float
     still_waiting: int
     still_waiting_gpus: float
+    moves: int = 0
+    lost_gpu_hours: float = 0.0
 
 
 class TimeAverages:

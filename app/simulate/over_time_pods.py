@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pods of a simulation over time: those that run when it starts, and those that arrive."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from random import Random
 
+from app.nodes.model import WHOLE_MILLI
 from app.simulate.trace import Task, Trace
 from app.values.errors import BadInput
+
+RIGHT_SIZED_SHARE = 0.5
+"""The share of the pods with one whole GPU that `right_sized` gives half of one. An assumption."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,21 +18,26 @@ class OverTime:
     """What is played over time.
 
     `load` is the GPU time that arriving pods ask for per second, as a share of the GPUs of the cluster. `pods` is how
-    many of them arrive.
+    many of them arrive. Of the machines of the trace every `every`th is played.
     """
 
     load: float
     pods: int
+    every: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class PlayedPod:
-    """A pod: its number, its task, for how many seconds it runs, and when it arrives, in seconds from the start."""
+    """A pod: its number, its task, for how many seconds it runs, and when it arrives, in seconds from the start.
+
+    `ran` is for how many seconds it had run before the simulation, beside `seconds`.
+    """
 
     number: int
     task: Task
     seconds: float
     arrives: float
+    ran: float = 0.0
 
 
 def draw_pods(trace: Trace, played: OverTime, seed: int) -> tuple[list[PlayedPod], list[PlayedPod]]:
@@ -54,12 +63,27 @@ def draw_pods(trace: Trace, played: OverTime, seed: int) -> tuple[list[PlayedPod
     return running, arriving
 
 
+def right_sized(pods: list[PlayedPod], seed: int) -> list[PlayedPod]:
+    """Return the pods where half of those that ask for one whole GPU ask for half of one, and run as long.
+
+    No trace says how much of its GPUs a pod uses: that half of them would do with half a GPU is an assumption.
+    """
+    rng = Random(f"{seed} right-sized")
+    return [
+        replace(pod, task=replace(pod.task, gpu_milli=WHOLE_MILLI // 2))
+        if pod.task.milli == WHOLE_MILLI and rng.random() < RIGHT_SIZED_SHARE
+        else pod
+        for pod in pods
+    ]
+
+
 def _draw_running(known: list[tuple[Task, float]], milli: float, rng: Random) -> list[PlayedPod]:
     """Draw pods that run at the start until they ask for so many thousandths of a GPU."""
     weights = list(accumulate(seconds for _, seconds in known))
     running: list[PlayedPod] = []
     while milli > 0:
         ((task, seconds),) = rng.choices(known, cum_weights=weights)
-        running.append(PlayedPod(len(running), task, rng.uniform(0, seconds), 0.0))
+        left = rng.uniform(0, seconds)
+        running.append(PlayedPod(len(running), task, left, 0.0, seconds - left))
         milli -= task.milli
     return running

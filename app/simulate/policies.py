@@ -22,7 +22,8 @@ class BenchmarkPolicy:
 
     `scores` are the engine's scorers, empty for those of the shipped policy; `baseline` is a formula instead of them.
     `prioritize` is whether our prioritize verb is configured, `in_tree` whether kube-scheduler's own scores count.
-    `shortlist` is whether filter names the best nodes alone.
+    `shortlist` is whether filter names the best nodes alone. Only where pods come and go: with `repack_hours` the pods
+    that wait get room by `advise repack` so often, and with `right_sized` half of the pods with one GPU ask for half.
     """
 
     name: str
@@ -32,6 +33,8 @@ class BenchmarkPolicy:
     prioritize: bool = True
     in_tree: bool = True
     shortlist: bool = False
+    repack_hours: int = 0
+    right_sized: bool = False
 
 
 def best_fit(demand: Demand, node: Node) -> float:
@@ -46,6 +49,8 @@ def best_fit(demand: Demand, node: Node) -> float:
 POLICIES: tuple[BenchmarkPolicy, ...] = (
     BenchmarkPolicy("shipped"),
     BenchmarkPolicy("shortlist", prioritize=False, shortlist=True),
+    BenchmarkPolicy("repack", prioritize=False, shortlist=True, repack_hours=1),
+    BenchmarkPolicy("right-sized", prioritize=False, shortlist=True, right_sized=True),
     BenchmarkPolicy("packing", ((ScorerName.Packing, 1),)),
     BenchmarkPolicy("spread", ((ScorerName.Spreading, 1),)),
     BenchmarkPolicy("fgd", baseline=fgd),
@@ -54,8 +59,9 @@ POLICIES: tuple[BenchmarkPolicy, ...] = (
     BenchmarkPolicy("kubernetes", prioritize=False),
     BenchmarkPolicy("random", prioritize=False, in_tree=False),
 )
-"""`shipped` has the scores of the shipped policy, and so has `shortlist`, where filter names a shortlist. `kubernetes`
-is kube-scheduler with our filter alone, `random` takes any node that fits."""
+"""`shipped` has the scores of the shipped policy, and so has `shortlist`, where filter names a shortlist; `repack` and
+`right-sized` are `shortlist` but for what their names say. `kubernetes` is kube-scheduler with our filter alone,
+`random` takes any node that fits."""
 
 
 def read_policy(text: str) -> BenchmarkPolicy:

@@ -160,10 +160,8 @@ class Simulation:
         verdicts = self._verdicts.of(self.demands.of(task))
         feasible = [
             position
-            for position, name in enumerate(fleet.names)
-            if fleet.cpu[position] >= task.cpu_milli
-            and fleet.memory[position] >= task.memory_mib
-            and name in verdicts.feasible
+            for position in sorted(map(fleet.positions.__getitem__, verdicts.feasible))
+            if fleet.cpu[position] >= task.cpu_milli and fleet.memory[position] >= task.memory_mib
         ]
         candidates, self._start = find_feasible(feasible, self._start, self._nodes_to_find)
         if self._policy.shortlist and candidates and self._asked(task):

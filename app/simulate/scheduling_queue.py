@@ -16,7 +16,7 @@ after five minutes, which tries pods for which nothing has changed.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import floor
@@ -69,6 +69,16 @@ class SchedulingQueue:
     def add(self, pod: PlayedPod, now: float) -> None:
         """Add a pod whose first attempt has failed."""
         self._behind.append(WaitingPod(pod, 1, now))
+
+    def remove(self, numbers: Collection[int]) -> None:
+        """Remove pods by their numbers."""
+        self._ahead = [waiting for waiting in self._ahead if waiting.pod.number not in numbers]
+        self._behind = [waiting for waiting in self._behind if waiting.pod.number not in numbers]
+        settled = {
+            task: deque(waiting for waiting in pods if waiting.pod.number not in numbers)
+            for task, pods in self._settled.items()
+        }
+        self._settled = {task: pods for task, pods in settled.items() if pods}
 
     def wake(self, now: float, fits: Callable[[Task], bool], place: Callable[[PlayedPod], None]) -> None:
         """Try all pods. `fits` tells whether a task fits the node that a pod has left, `place` places a pod."""

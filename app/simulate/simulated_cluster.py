@@ -48,6 +48,7 @@ class SimulatedCluster:
         self.changes = ChangeLog()
         self.free_gpus = FreeGPUs()
         self.names = [machine.name for machine in machines]
+        self.positions = {name: position for position, name in enumerate(self.names)}
         self.cpu = [machine.cpu_milli for machine in machines]
         self.memory = [machine.memory_mib for machine in machines]
         self._allocatable = [(machine.cpu_milli, machine.memory_mib) for machine in machines]
@@ -89,8 +90,13 @@ class SimulatedCluster:
         wanted = task.gpu_milli
         rooms = [index for index, milli in enumerate(free) if milli >= wanted]
         gpus = sorted(rooms, key=free.__getitem__)[:1] if task.gpus == 1 else rooms[: task.gpus]
+        assert len(gpus) == task.gpus  # the filters have asked
         before, after = self._change(position, task, tuple(gpus), 1)
         return Binding(before, after, position, tuple(gpus))
+
+    def bind_again(self, binding: Binding, task: Task) -> None:
+        """Bind a pod to the GPUs that it had and that nothing else holds."""
+        self._change(binding.position, task, binding.gpus, 1)
 
     def release(self, binding: Binding, task: Task) -> tuple[Node, Node]:
         """Release what a pod holds; return its node before and after."""

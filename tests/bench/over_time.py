@@ -21,6 +21,7 @@ from app.simulate.over_time_table import Figure, over_time_rows
 from app.simulate.run import History, Options
 from app.simulate.synthetic import NODES
 from app.simulate.trace import Trace
+from tests.bench import over_time_variants
 
 KEPT = Path("build/churn.jsonl")
 LOADS = {"default": (0.8, 0.9, 0.95, 1.0, 1.1), "gpuspec33": (0.9, 0.95)}
@@ -138,6 +139,7 @@ def main() -> None:
         runs[run_key(run)] = run
         print(f"{len(runs)} of {len(wanted)}: {run_key(run)}", file=sys.stderr, flush=True)
     print("\n".join(report([runs[job_key(job)] for job in wanted], origin_of(load(wanted[0])), pods)))
+    print("\n".join(over_time_variants.report(over_time_variants.played())))
 
 
 if __name__ == "__main__":
