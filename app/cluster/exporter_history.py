@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
+from app.cluster.pausing import pausing
 from app.knowledge.dcgm import DCGM
 from app.knowledge.usage_metrics import UsageMetrics
 from app.telemetry.clock import now
@@ -29,7 +30,7 @@ from app.usage.looks import (
     with_look,
 )
 from app.usage.queries import HOUR, MOST_SERIES, window_seconds
-from app.usage.reading import HeldUnit, HoldKey, hold_of, sorted_holds
+from app.usage.reading import UnitLabels, HoldKey, hold_of, sorted_holds
 from app.values.errors import SourceError
 
 KEPT_SECONDS = 7 * 86_400
@@ -47,7 +48,7 @@ HOUR_SLOTS = HOUR // SLOT_SECONDS
 class _Record:
     """What is kept of a hold: its past slots, packed one after another, and the one that is not over, by its number."""
 
-    unit: HeldUnit
+    unit: UnitLabels
     shared: bool = False
     number: int = 0
     open: Slot = field(default_factory=Slot)
@@ -154,7 +155,7 @@ class ExporterHistory:
             problems = tuple(self._problems(end - seconds))
         window = window or window_seconds(seconds, len(kept), MOST_POINTS)
         start = end - max(1, round(seconds / window)) * window
-        holds = (self._hold(key, copy, start, end, window) for key, copy in kept)
+        holds = (self._hold(key, copy, start, end, window) for key, copy in pausing(kept))
         return History(start, end, window, sorted_holds(holds), problems)
 
     def _copies(self, first_slot: int) -> Iterator[tuple[HoldKey, _Record]]:

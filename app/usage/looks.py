@@ -16,7 +16,7 @@ from app.knowledge.usage_metrics import Measure, UsageMetrics
 from app.kube.pod_limits import LONGEST_NAME
 from app.usage.history import MINUTE, Window
 from app.usage.queries import Figure
-from app.usage.reading import HeldUnit, HoldKey, activity_row, hold_key, is_shared, unit_of_labels, window_of
+from app.usage.reading import UnitLabels, HoldKey, activity_row, hold_key, is_shared, unit_of_labels, window_of
 
 SLOT_MINUTES = 15
 """Minutes of a slot: the shortest window of a history (WINDOWS of queries.py), and fewer than the bits of two bytes."""
@@ -37,7 +37,7 @@ UseSample = tuple[str, Mapping[str, str], float]
 class Look:
     """What one look at all exporters shows of a hold: its values by the name of the metric's row, none below zero."""
 
-    unit: HeldUnit
+    unit: UnitLabels
     shared: bool
     values: dict[str, float]
 
@@ -70,7 +70,7 @@ def looks_of(samples: Iterable[UseSample], dcgm: DCGM, usage: UsageMetrics) -> M
         if key is None or max(map(len, key)) > LONGEST_NAME:
             continue
         if (look := looks.get(key)) is None:
-            unit = HeldUnit(*(text[:LONGEST_NAME] for text in unit_of_labels(labels, dcgm, usage)))
+            unit = UnitLabels(*(text[:LONGEST_NAME] for text in unit_of_labels(labels, dcgm, usage)))
             look = looks[key] = Look(unit, is_shared(labels, usage), {})
         if value >= 0:
             look.values[rows[metric]] = max(value, look.values.get(rows[metric], 0.0))

@@ -39,7 +39,7 @@ def is_shared(labels: Mapping[str, str], usage: UsageMetrics) -> bool:
     return bool(first_label(labels, usage.shared_labels))
 
 
-class HeldUnit(NamedTuple):
+class UnitLabels(NamedTuple):
     """What the labels of a series say of the GPU or instance itself; empty is unknown."""
 
     node: str
@@ -47,13 +47,13 @@ class HeldUnit(NamedTuple):
     model: str
 
 
-def unit_of_labels(labels: Mapping[str, str], dcgm: DCGM, usage: UsageMetrics) -> HeldUnit:
+def unit_of_labels(labels: Mapping[str, str], dcgm: DCGM, usage: UsageMetrics) -> UnitLabels:
     """Read the unit that a series is about."""
     names = dcgm.node_labels, usage.profile_labels, usage.model_labels
-    return HeldUnit(*(first_label(labels, some) for some in names))
+    return UnitLabels(*(first_label(labels, some) for some in names))
 
 
-def hold_of(key: HoldKey, unit: HeldUnit, shared: bool, windows: Iterable[Window]) -> Hold:
+def hold_of(key: HoldKey, unit: UnitLabels, shared: bool, windows: Iterable[Window]) -> Hold:
     """Make the hold of a key, with the windows in which it was held."""
     namespace, pod, gpu, instance = key
     held = tuple(window for window in windows if window.held)

@@ -27,10 +27,7 @@ PACE_SECONDS = 0.02
 QUIET_REQUESTS = 500
 POLL_SECONDS = 120
 """For one poll, at most."""
-IDLE = "\n---\n".join(
-    policy(f"idle-{hours}", f"priority: {hours}, admission: {{idle: {{after: {hours}h}}}}") for hours in range(1, 9)
-)
-"""As many times as are polled (cluster/idle_polling.py), so that a poll lasts for some hundred requests."""
+IDLE = policy("idle", "admission: {idle: {after: 4h}}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +35,14 @@ class Polled:
     """Milliseconds of filter by the wall clock, as median, 99th percentile and worst, and the seconds of a poll.
 
     `poll_seconds` are by the wall clock, `cpu_seconds` those of the service in that time, the requests included.
+    `grown_mib` is by how much the most memory of the process in use grew with the poll.
     """
 
     alone: tuple[float, float, float]
     polling: tuple[float, float, float]
     poll_seconds: float
     cpu_seconds: float
+    grown_mib: float
 
     @property
     def p99_ratio(self) -> float:
@@ -68,10 +67,17 @@ def _round(folder: Path, snapshot: Path, policies: Path, body: bytes, gpus: int)
         with served(folder, snapshot, *flags) as (people, tls, process):
             _paced(tls, body, lambda count: count < QUIET_REQUESTS // 5)
             alone = _paced(tls, body, lambda count: count < QUIET_REQUESTS)
-            before, began = cpu_seconds(process), time.perf_counter()
+            before, grown, began = cpu_seconds(process), peak_mib(process), time.perf_counter()
             httpx.post(f"{url}/go", trust_env=False)
             polling = _paced(tls, body, lambda count: count % 5 or not _has_polled(people))
-            return Polled(alone, polling, time.perf_counter() - began, cpu_seconds(process) - before)
+            seconds, spent = time.perf_counter() - began, cpu_seconds(process) - before
+            return Polled(alone, polling, seconds, spent, peak_mib(process) - grown)
+
+
+def peak_mib(process: int) -> float:
+    """Read the most memory that a process has had in use, in MiB (proc(5), VmHWM)."""
+    (line,) = (line for line in Path(f"/proc/{process}/status").read_text("utf-8").splitlines() if "VmHWM" in line)
+    return int(line.split()[1]) / 1024
 
 
 def _paced(client: httpx.Client, body: bytes, more: Callable[[int], object]) -> tuple[float, float, float]:
