@@ -30,7 +30,7 @@ from app.usage.looks import (
     with_look,
 )
 from app.usage.queries import HOUR, MOST_SERIES, window_seconds
-from app.usage.reading import UnitLabels, HoldKey, hold_of, sorted_holds
+from app.usage.reading import HoldKey, UnitLabels, hold_of, sorted_holds
 from app.values.errors import SourceError
 
 KEPT_SECONDS = 7 * 86_400

@@ -16,7 +16,7 @@ from app.knowledge.usage_metrics import Measure, UsageMetrics
 from app.kube.pod_limits import LONGEST_NAME
 from app.usage.history import MINUTE, Window
 from app.usage.queries import Figure
-from app.usage.reading import UnitLabels, HoldKey, activity_row, hold_key, is_shared, unit_of_labels, window_of
+from app.usage.reading import HoldKey, UnitLabels, activity_row, hold_key, is_shared, unit_of_labels, window_of
 
 SLOT_MINUTES = 15
 """Minutes of a slot: the shortest window of a history (WINDOWS of queries.py), and fewer than the bits of two bytes."""
