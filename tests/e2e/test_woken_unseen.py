@@ -9,6 +9,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -124,8 +125,7 @@ def stage(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iter
         eventually("GPUPolicies are followed", lambda: service.health()["caches"].get("gpupolicies", {}).get("synced"))
         write_policies(plane)
         for name in (CONFIG_MAP_POLICY, OBJECT_POLICY):
-            in_force = {"policy": f"refuse-{name}"}
-            eventually(f"{name} is in force", lambda labels=in_force: service.metric("gpu_usher_policy_info", **labels))
+            eventually(f"{name} is in force", partial(service.metric, "gpu_usher_policy_info", policy=f"refuse-{name}"))
         yield Stage(plane, service, folder, exporter)
     exporter.close()
 
