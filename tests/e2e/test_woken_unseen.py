@@ -125,8 +125,7 @@ def stage(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iter
         eventually("GPUPolicies are followed", lambda: service.health()["caches"].get("gpupolicies", {}).get("synced"))
         write_policies(plane)
         for name in (CONFIG_MAP_POLICY, OBJECT_POLICY):
-            metric = partial(service.metric, "gpu_usher_policy_info", policy=f"refuse-{name}")
-            eventually(f"{name} is in force", metric)
+            eventually(f"{name} is in force", partial(service.metric, "gpu_usher_policy_info", policy=f"refuse-{name}"))
         yield Stage(plane, service, folder, exporter)
     exporter.close()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every code that refuses nodes has a row in the table of docs/reference/woken.md, or a word on how it ends."""
+"""Every code that refuses nodes has a row in the table of docs/reference/woken.md, or a word on how a refusal ends."""
 
 from pathlib import Path
 
