@@ -18,7 +18,7 @@ export KUBERNETES
 # Inputs of `make fuzz-guided`.
 RUNS   := 50000
 
-.PHONY: help setup run demo test test-all test-rest test-browser test-long go controlplane cluster prometheus haproxy chromium e2e e2e-versions neighbours node-programs e2e-nodes gfd-worlds chaos fuzz fuzz-guided check format bench bench-largest bench-placement bench-scheduler bench-mig bench-churn lock generated sbom krew audit clean
+.PHONY: help setup run demo test test-all test-rest test-browser test-long go controlplane cluster prometheus haproxy chromium e2e e2e-versions neighbours node-programs e2e-nodes gfd-worlds chaos fuzz fuzz-guided check format bench bench-largest bench-placement bench-scheduler bench-mig bench-churn bench-events lock generated sbom krew audit clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -145,6 +145,10 @@ bench-mig: $(STAMP) ## play MIG slices that come and go, and write tests/results
 bench-churn: $(STAMP) ## play pods that come and go, and write tests/results/churn.md (trace in GPU_USHER_TRACE; half an hour of CPU; goes on where it was broken off)
 	@mkdir -p .pytest_cache && $(BIN)/python -m tests.bench.over_time > .pytest_cache/churn.md
 	@mv .pytest_cache/churn.md tests/results/churn.md && cat tests/results/churn.md
+
+bench-events: $(STAMP) controlplane ## measure Events on 5,000 pods that wait, and write tests/results/events.md (half an hour)
+	@mkdir -p .pytest_cache && $(BIN)/python -m tests.bench.events > .pytest_cache/events.md
+	@mv .pytest_cache/events.md tests/results/events.md && cat tests/results/events.md
 
 lock: $(STAMP) ## resolve the dependencies again
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

@@ -154,7 +154,7 @@ def calls(log: Path, began: dt.datetime) -> list[Call]:
 def told(plane: ControlPlane, began: dt.datetime) -> list[Told]:
     """List our Events by their time."""
     events = plane.api.items(f"/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events")
-    ours = [event for event in events if event["reportingController"] == "gpu-usher"]
+    ours = [event for event in events if event.get("reportingController") == "gpu-usher"]
     listed = [Told(event["regarding"]["kind"], event["reason"], _seconds(event["eventTime"], began)) for event in ours]
     return sorted(listed, key=lambda one: one.seconds)
 
@@ -165,7 +165,7 @@ def _seconds(timestamp: str, began: dt.datetime) -> float:
 
 def cpu_share(samples: Sequence[Sample], start: float, end: float) -> float:
     """Return the percent of a core that the service took between two seconds."""
-    within = [sample for sample in samples if start <= sample.seconds <= end]
+    within = [sample for sample in samples if start <= sample.seconds <= end] or samples[-1:]
     first, last = within[0], within[-1]
     return 100 * (last.cpu_seconds - first.cpu_seconds) / max(last.seconds - first.seconds, 1.0)
 

@@ -63,7 +63,9 @@ def test_every_pod_of_three_jobs_is_told_of(plane: ControlPlane, service: Servic
 
     events = plane.api.items(f"/apis/events.k8s.io/v1/namespaces/{TEAM}/events")
     told = Counter(
-        (event["regarding"]["kind"], event["reason"]) for event in events if event["reportingController"] == "gpu-usher"
+        (event["regarding"]["kind"], event["reason"])
+        for event in events
+        if event.get("reportingController") == "gpu-usher"
     )
     assert told == {
         (kind, case.reason): count for case in CHOSEN for kind, count in (("Job", 1), ("Pod", PODS_OF_A_JOB))
