@@ -82,7 +82,7 @@ class Stage:
         create_pod(self.plane, pod)
         if row.late in ("template", "claim"):  # kube-scheduler does not try such a pod, and says nothing of it
             asked = {"namespace": NAMESPACE, "name": row.name}
-            eventually("we know that the pod waits", lambda: self._service.explain(asked).get("fits") is False)
+            eventually("we know that the pod waits", lambda: "ResourceClaim" in str(self._service.explain(asked)))
         else:
             wait_for_refusal(self.plane, pod)
         return pod
