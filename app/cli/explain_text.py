@@ -61,7 +61,7 @@ def _headline(console: Console, explanation: Explanation) -> None:
         console.print(f"[bold red]{escape(explanation.pod)} fits on none of {explanation.nodes} nodes[/]")
     if explanation.primary is not None:
         nodes = f"{explanation.primary.nodes} node{'s' if explanation.primary.nodes > 1 else ''}"
-        console.print(f"  {escape(explanation.primary.message)} [dim]({explanation.primary.reason}, {nodes})[/]")
+        console.print(f"  {escape(explanation.primary.sentence)} [dim]({explanation.primary.reason}, {nodes})[/]")
     for note in explanation.notes:
         console.print(f"  [yellow]{escape(note)}[/]")
     for conflict in explanation.conflicts:

@@ -9,16 +9,27 @@ from app.explain.claim_funnel import RequestFunnel
 from app.explain.counterfactual import Fix
 from app.explain.funnel import Step
 from app.kube.finished_pods import Ending
+from app.values.reasons import join_with_or
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """One reason, its remedy, and the number of nodes that it is a reason against."""
+    """One reason, its remedy, and the number of nodes that it is a reason against.
+
+    `have` are the values of those nodes in place of what the pod wants, the most frequent first, as far as they are
+    told: of the primary reason alone.
+    """
 
     reason: str
     message: str
     nodes: int
     remedy: str
+    have: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """The message, and what the nodes have."""
+        return f"{self.message}, has {join_with_or(self.have)}" if self.have else self.message
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ class PendingCause:
 
     `nodes` is the number of nodes with that reason, `all_nodes` that of all nodes. `remedy` is what helps against the
     reason in general. `change` is the fix as everybody who may read the pod's Events may read it: pods of other
-    namespaces are not named. `opens` says which nodes the fix opens.
+    namespaces are not named. `opens` says which nodes the fix opens. `sentence` is
+    the message with what the nodes have, empty where nothing is to be added.
     """
 
     reason: str
@@ -29,13 +30,14 @@ class PendingCause:
     remedy: str = ""
     change: str = ""
     opens: str = ""
+    sentence: str = ""
 
     @property
     def note(self) -> str:
         """The cause with its counts, and what helps, as sentences."""
         if not self.nodes:
             return f"{self.message}."
-        first = f"0 of {self.all_nodes} nodes fit. {_count(self.nodes)}: {self.message}."
+        first = f"0 of {self.all_nodes} nodes fit. {_count(self.nodes)}: {self.sentence or self.message}."
         if self.change:
             return f"{first} Smallest change that helps: {self.change} → {self.opens}."
         return f"{first} {self.remedy[:1].upper()}{self.remedy[1:]}." if self.remedy else first
@@ -58,6 +60,7 @@ def cause_of(explanation: Explanation) -> PendingCause:
         primary.remedy,
         _change(smallest.edits, explanation.pod.partition("/")[0]) if smallest else "",
         _opens(smallest) if smallest else "",
+        primary.sentence,
     )
 
 

@@ -92,7 +92,7 @@ def explain(
         conflicts=tuple(conflict.message for conflict in scheduled_pod.ruling.conflicts),
         nodes=len(snapshot.nodes),
         fits=len(fitting),
-        primary=None if fitting else primary_reason(groups, fixes),
+        primary=None if fitting else primary_reason(groups, fixes, snapshot.nodes),
         refused=refused,
         in_tree=in_tree,
         funnel=funnel(counts),

@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reason to look at first of all those for which a pod is pending (docs/decisions/0021)."""
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from app.explain.claim_objections import erring
 from app.explain.claim_repairs import OTHER_CLASS
 from app.explain.counterfactual import Fix
 from app.explain.explanation import Refused
 from app.explain.funnel import Objection, first_objection, is_transient, objection_name, objection_text
+from app.explain.node_values import values_of
 from app.explain.survey import Groups
+from app.nodes.model import Node
 from app.values.reasons import Code
 
 OTHER_PRODUCTS = {Code.ProductNotAllowed.name, Code.GPUFactsMissing.name, Code.ResourceNotOffered.name}
@@ -15,7 +20,7 @@ OFFER_NONE = {Code.GhostGPUs.name: 1, Code.ResourceNotOffered.name: 2}
 """Codes of the nodes that offer no GPUs, those that never will last."""
 
 
-def primary_reason(groups: Groups, fixes: tuple[Fix, ...]) -> Refused | None:
+def primary_reason(groups: Groups, fixes: tuple[Fix, ...], nodes: Mapping[str, Node]) -> Refused | None:
     """Choose the reason to look at first: of the nodes with only transient objections, or else of the nearest nodes.
 
     A claim that kube-scheduler gives up on comes before all.
@@ -34,9 +39,14 @@ def primary_reason(groups: Groups, fixes: tuple[Fix, ...]) -> Refused | None:
     if nearest is None:
         return None
     objection = first_objection(nearest)
-    return refused_by(
-        objection, sum(len(names) for objections, names in groups.items() if first_objection(objections) == objection)
-    )
+    refusing = [
+        nodes[name].node_class
+        for objections, names in groups.items()
+        if first_objection(objections) == objection
+        for name in names
+    ]
+    refused = refused_by(objection, len(refusing))
+    return replace(refused, have=values_of(refused.reason, refusing))
 
 
 def _of_allowed_products(groups: Groups) -> Groups:

@@ -224,4 +224,7 @@ def _choices(choices: Any) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def _span(seconds: float) -> str:
-    return f"{seconds / 3600:.1f} hours" if seconds >= 3600 else f"{max(seconds / 60, 1):.0f} minutes"
+    if seconds >= 3600:
+        return f"{seconds / 3600:.1f} hours"
+    minutes = round(seconds / 60)
+    return f"{minutes} minutes" if minutes > 1 else "minute"
