@@ -13,12 +13,13 @@ from pathlib import Path
 RESULTS = Path(__file__).parent / "results" / "test-long.md"
 SLOW_SECONDS = 20.0
 """Tests slower than this have a row of their own."""
+WHY_CHARACTERS = 300
 OUTCOMES = ("failure", "error", "skipped")
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One test; `outcome` is passed, failed or skipped, `why` is the reason of a skip."""
+    """One test; `outcome` is passed, failed or skipped, `why` is the reason of a failure or a skip."""
 
     file: str
     name: str
@@ -38,7 +39,7 @@ def _tests(suite: ElementTree.Element) -> Iterator[Seen]:
         outcomes = [child for child in test if child.tag in OUTCOMES]
         tags = {child.tag for child in outcomes}
         outcome = "failed" if tags & {"failure", "error"} else "skipped" if tags else "passed"
-        why = next((child.get("message", "") for child in outcomes if child.tag == "skipped"), "")
+        why = " ".join(next((child.get("message", "") for child in outcomes), "").split())[:WHY_CHARACTERS]
         seconds = float(test.get("time", "0"))
         yield Seen(test.get("classname", "").replace(".", "/"), test.get("name", ""), seconds, outcome, why)
 

@@ -5,6 +5,8 @@
 Chromium. `nodes` runs kubelets, containers and NVIDIA's components in a sandbox. `thorough` generates inputs by the
 hundred thousand. `kubernetes` is the part of `e2e` that starts Kubernetes' own programs, which `make e2e-versions` runs
 on every supported version. Tests marked `long` run only in `make test-long`.
+
+The last lines name all tests that failed, whichever tier they are of.
 """
 
 import os
@@ -13,10 +15,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import IO
 
+from tests.longtable import read
 from tests.realnodes.sandbox import missing
 
 KUBERNETES = (
@@ -78,12 +82,12 @@ def selection(tier: str) -> tuple[str, ...]:
     return "-m", f"{mark} and not long", *dict.fromkeys(name.partition("::")[0] for name in MARKS[mark])
 
 
-def run(tier: str, output: IO[bytes] | None = None) -> int:
+def run(tier: str, reports: Path, output: IO[bytes] | None = None) -> int:
     """Run a tier, which writes to `output`, or else as this process does; return pytest's exit code.
 
-    Prints how long it took, and the CPU time of it and its children.
+    Prints how long it took, and the CPU time of it and its children. Leaves a report in the folder `reports`.
     """
-    pytest = (sys.executable, "-m", "pytest")
+    pytest = (sys.executable, "-m", "pytest", "--junitxml", str(reports / f"{tier}.xml"))
     command = (
         (*SANDBOX, *pytest, *selection(tier))
         if tier == "nodes" and not missing()
@@ -100,19 +104,36 @@ def run(tier: str, output: IO[bytes] | None = None) -> int:
 
 
 def main(tiers: list[str]) -> int:
-    """Run tiers one after another, also after one that failed, and return the first exit code that is not 0.
+    """Run tiers, also after one that failed, say which tests failed, and return the first exit code that is not 0."""
+    with tempfile.TemporaryDirectory() as folder:
+        code = run_all(tiers, Path(folder))
+        for line in failures(Path(folder)):
+            print(line)
+    return code
 
-    `nodes` runs beside the others, since it is one process that often waits. Its output follows theirs.
+
+def run_all(tiers: list[str], reports: Path) -> int:
+    """Run tiers one after another, and `nodes` beside them, since it is one process that often waits.
+
+    The output of `nodes` follows that of the others.
     """
     if tiers == [BESIDE] or BESIDE not in tiers:
-        return first_failure(map(run, tiers))
+        return first_failure(run(tier, reports) for tier in tiers)
     with tempfile.TemporaryFile() as output, ThreadPoolExecutor(1) as beside:
-        nodes = beside.submit(run, BESIDE, output)
-        codes = [run(tier) for tier in tiers if tier != BESIDE]
+        nodes = beside.submit(run, BESIDE, reports, output)
+        codes = [run(tier, reports) for tier in tiers if tier != BESIDE]
         codes.append(nodes.result())
         output.seek(0)
         shutil.copyfileobj(output, sys.stdout.buffer)
     return first_failure(codes)
+
+
+def failures(reports: Path) -> Iterator[str]:
+    """Name the tests that failed, and say why: the start of what pytest says of each."""
+    for report in sorted(reports.glob("*.xml")):
+        for test in read(report)[1]:
+            if test.outcome == "failed":
+                yield f"{report.stem}: {test.file}.py::{test.name} failed: {test.why}"
 
 
 def first_failure(codes: Iterable[int]) -> int:
