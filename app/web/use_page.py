@@ -1,25 +1,67 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page Use: who holds GPUs, and who uses them."""
+"""The page Use: who holds GPUs, and who uses them. `/use?as=json` has its figures for programs."""
 
 import datetime as dt
+from dataclasses import dataclass
 from urllib.parse import urlencode
 
 from fastapi import Request, Response
 
 from app.api.backend import Backend
+from app.api.wire import encode
 from app.cluster.usage_polling import FORGET_SECONDS, UseReading
-from app.usage.summary import UseSummary
-from app.web.responses import html_page
+from app.usage.summary import UseSummary, WorkloadUse
+from app.usage.table import UsageRow
+from app.web.responses import HEADERS, html_page
 from app.web.views.use_rows import (
     COLUMNS,
     DEFAULT_SORT,
     MOST_ROWS,
     UseQuery,
     namespace_rows,
+    namespaces_of,
     read_use_query,
     sums,
     workload_rows,
+    workloads_of,
 )
+
+JSON = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class UseAnswer:
+    """The use of GPUs from `start` to `end`, in seconds since the epoch, as the last poll found it.
+
+    `state` says in a sentence what is not known; empty where all is. Without figures the times are None and there are
+    no rows. `more_workloads` counts those that are not kept; `problems` say what could not be read.
+    """
+
+    state: str
+    start: float | None = None
+    end: float | None = None
+    window_seconds: int | None = None
+    namespaces: tuple[UsageRow, ...] = ()
+    workloads: tuple[WorkloadUse, ...] = ()
+    more_workloads: int = 0
+    problems: tuple[str, ...] = ()
+
+
+def use_answer(reading: UseReading, query: UseQuery) -> UseAnswer:
+    """Return the figures of the namespaces and workloads that a query selects, in its order."""
+    summary, state = reading.summary, _state(reading)
+    if summary is None:
+        return UseAnswer(state)
+    return UseAnswer(
+        state=state,
+        start=summary.start,
+        end=summary.end,
+        window_seconds=summary.window_seconds,
+        namespaces=tuple(namespaces_of(summary, query)),
+        workloads=tuple(workloads_of(summary, query)),
+        more_workloads=summary.more_workloads,
+        problems=summary.problems,
+    )
 
 
 class UsePage:
@@ -32,6 +74,8 @@ class UsePage:
     async def show(self, request: Request) -> Response:
         """Show the use of each namespace and workload, or why none is known."""
         query, reading = read_use_query(request.query_params), self._backend.use()
+        if request.query_params.get("as") == "json":
+            return Response(encode(use_answer(reading, query)), 200, HEADERS, JSON)
         summary = reading.summary
         namespaces = namespace_rows(summary, query) if summary else ()
         workloads = workload_rows(summary, query) if summary else ()
@@ -61,7 +105,7 @@ def _state(reading: UseReading) -> str:
     """Say in a sentence what is known of use, where that is not everything; empty where it is."""
     why = f": {reading.problem}" if reading.problem else ""
     if not reading.asked:
-        return ""
+        return "Nobody tells this service how GPUs are used."
     if reading.age_seconds is None:
         return f"There is no answer yet{why}."
     minutes = int(reading.age_seconds // 60)

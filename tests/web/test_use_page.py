@@ -122,6 +122,21 @@ def test_namespace_of_the_address_is_shown_alone(tmp_path: Path, ask: Ask) -> No
     assert "/use?namespace=team-b" in {link.attributes["href"] for link in page.all("a")}
 
 
+def test_figures_are_there_as_json_for_programs(tmp_path: Path, ask: Ask) -> None:
+    """F148: the rows of the page unrounded; what nobody knows is null, and a sentence says why there are no rows."""
+    polled = Polled(tmp_path, *HOLDS)
+    app = create_web_app(polled.service)
+    before = ask(app, "GET", "/use?as=json").json()
+    polled.poll()
+    use = ask(app, "GET", "/use?as=json&namespace=team-c").json()
+
+    assert (before["state"], before["end"], before["namespaces"]) == ("There is no answer yet.", None, [])
+    assert (use["state"], use["end"] - use["start"], use["window_seconds"]) == ("", 86_400, 900)
+    (row,), (workload,) = use["namespaces"], use["workloads"]
+    assert (row["of"], row["held_hours"], row["active_share"], row["held_now"]) == ("team-c", 2.0, None, 1)
+    assert (workload["row"]["of"], workload["nodes"]) == ("team-c/lost", ["gone"])
+
+
 def test_rows_are_bounded_and_the_rest_is_counted(tmp_path: Path, ask: Ask) -> None:
     """F148, F147: of the summary 500 workloads are kept, and of each table 250 rows are shown."""
     many = MOST_WORKLOADS + 20
@@ -138,6 +153,7 @@ def test_page_without_a_source_says_how_to_name_one(service: Service, ask: Ask) 
     """F148."""
     page = read(ask(create_web_app(service), "GET", "/use"))
 
+    assert "Nobody tells this service how GPUs are used." in page.one("main").text
     assert "--prometheus URL" in page.one("main").text
     assert page.all("table") == []
 

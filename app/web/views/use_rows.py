@@ -57,17 +57,25 @@ def read_use_query(query: Mapping[str, str]) -> UseQuery:
     return UseQuery(sort if sort in COLUMNS else DEFAULT_SORT, query.get("namespace", "")[:253])
 
 
+def namespaces_of(summary: UseSummary, query: UseQuery) -> list[UsageRow]:
+    """Return the use of the namespaces that the query selects, in its order."""
+    return _ordered((row for row in summary.namespaces if query.namespace in ("", row.of)), query.sort)
+
+
+def workloads_of(summary: UseSummary, query: UseQuery) -> list[WorkloadUse]:
+    """Return the use of the workloads of the namespaces that the query selects, in its order."""
+    uses = {(use.row.of, use.row.unit): use for use in summary.workloads if _is_of(use, query.namespace)}
+    return [uses[row.of, row.unit] for row in _ordered((use.row for use in uses.values()), query.sort)]
+
+
 def namespace_rows(summary: UseSummary, query: UseQuery) -> tuple[UseRow, ...]:
     """Return the rows of the namespaces that the query selects, in its order."""
-    rows = (row for row in summary.namespaces if query.namespace in ("", row.of))
-    return tuple(use_row(row) for row in _ordered(rows, query.sort))
+    return tuple(map(use_row, namespaces_of(summary, query)))
 
 
 def workload_rows(summary: UseSummary, query: UseQuery) -> tuple[UseRow, ...]:
     """Return the rows of the workloads of the namespaces that the query selects, in its order."""
-    uses = {(use.row.of, use.row.unit): use for use in summary.workloads if _is_of(use, query.namespace)}
-    ordered = _ordered((use.row for use in uses.values()), query.sort)
-    return tuple(use_row(row, uses[row.of, row.unit].nodes) for row in ordered)
+    return tuple(use_row(use.row, use.nodes) for use in workloads_of(summary, query))
 
 
 def _is_of(use: WorkloadUse, namespace: str) -> bool:
