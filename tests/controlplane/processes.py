@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 
@@ -72,7 +72,7 @@ class Process:
 
 
 def free_port() -> int:
-    """Find a port on loopback that is free, and that this process did not return before.
+    """Find a port on loopback that is free, and that no process of the tests returned before.
 
     It lies below the ports that the kernel gives to connections (32768 and up, ip(7), ip_local_port_range): one of
     those may belong to a client by the time a server is started on it.
@@ -84,7 +84,27 @@ def free_port() -> int:
     raise AssertionError("no port is free below the kernel's own")
 
 
-_PORTS = iter(Random().sample(range(10_000, 32_768), 22_768))
+def own_ports() -> Iterator[int]:
+    """Yield ports block by block, each block for this process alone, until it ends.
+
+    A port is free until its server has started, and for so long another process could find it too. A block is taken by
+    an abstract socket (unix(7)), which is bound by one process of a network namespace at a time.
+    """
+    for first in Random().sample(BLOCKS, len(BLOCKS)):
+        lock = socket.socket(socket.AF_UNIX)
+        try:
+            lock.bind(f"\0gpu-usher-tests-ports-{first}")
+        except OSError:
+            lock.close()
+            continue
+        lock.detach()  # stays open until the process ends
+        yield from Random().sample(range(first, first + BLOCK), BLOCK)
+
+
+BLOCK = 500
+"""Ports of one block: those of some fifty control planes, and 45 blocks for all processes of the tests."""
+BLOCKS = range(10_000, 32_768 - BLOCK, BLOCK)
+_PORTS = own_ports()
 
 
 def wait_until(what: str, true: Callable[[], object], seconds: float, process: Process | None = None) -> None:

@@ -22,9 +22,10 @@ from tests.controlplane.kubectl import Object
 from tests.controlplane.processes import Process, free_port, wait_until
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
-READY_SECONDS = 60
-SOON_SECONDS = 60
-"""Seconds for an effect of kube-scheduler or of a watch, most of which take a fraction of a second."""
+READY_SECONDS = 120
+SOON_SECONDS = 120
+"""Seconds for an effect of kube-scheduler or of a watch, most of which take a fraction of a second; on two busy cores a
+control plane has taken a minute to start."""
 OURS = "gpu-usher-scheduler"
 
 
