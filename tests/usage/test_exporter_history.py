@@ -13,6 +13,7 @@ from app.cluster.exporters import read_exposition
 from app.usage.history import History, Window, idle_seconds, with_sharing
 from app.usage.looks import SLOT_SECONDS
 from app.usage.table import By, usage_report
+from tests.usage.expectations import expect_true
 from tests.usage.made_week import (
     END,
     ENGINE,
@@ -54,13 +55,7 @@ def test_figures_of_the_made_week_equal_the_slow_calculation(week: History, made
     truth = list(truths(made, SCRAPE - 1))
     assert (week.window_seconds, set(by_pod)) == (SLOT_SECONDS, {one.pod for one in truth})
     for one in truth:
-        row, held = by_pod[one.pod], sum(one.held)
-        known = [share for share in one.activity if share is not None]
-        assert row.held_hours == pytest.approx(held / 60, abs=0.02), one.pod
-        assert row.known_share == pytest.approx(len(known) / held, abs=0.001), one.pod
-        mean = sum(known) / len(known) if known and not one.shared else None
-        assert row.active_share == (None if mean is None else pytest.approx(mean, abs=0.002)), one.pod
-        assert row.memory_peak_mib == (None if one.shared or one.memory is None else round(one.memory)), one.pod
+        expect_true(by_pod[one.pod], one)
 
 
 def test_only_what_is_idle_for_certain_in_the_made_week_is_idle(week: History) -> None:

@@ -19,6 +19,7 @@ from app.usage.table import By, UsageRow, usage_report
 from app.values.errors import SourceError
 from tests.builders import knowledge, policies, policy
 from tests.prometheus import Running, find_prometheus, prometheus, promtool
+from tests.usage.expectations import expect_true
 from tests.usage.made_week import END, HOURS, START, Truth, made_week, openmetrics, truths
 
 WINDOW = 900
@@ -69,13 +70,7 @@ def test_figures_of_every_pod_equal_the_slow_calculation(history: History, truth
     by_pod = {row.of: row for row in usage_report(history, By.Pod).rows}
     assert (history.window_seconds, len(truth)) == (WINDOW, len(by_pod))
     for one in truth:
-        row, held = by_pod[one.pod], sum(one.held)
-        known = [share for share in one.activity if share is not None]
-        assert row.held_hours == pytest.approx(held / 60, abs=0.02), one.pod
-        assert row.known_share == pytest.approx(len(known) / held, abs=0.001), one.pod
-        mean = sum(known) / len(known) if known and not one.shared else None
-        assert row.active_share == (None if mean is None else pytest.approx(mean, abs=0.002)), one.pod
-        assert row.memory_peak_mib == (None if one.shared or one.memory is None else round(one.memory)), one.pod
+        expect_true(by_pod[one.pod], one)
 
 
 def test_only_what_is_idle_for_certain_is_idle_and_for_as_long_as_it_is(history: History) -> None:
