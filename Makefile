@@ -170,6 +170,7 @@ generated: $(STAMP) ## write what is made from code once more: schemas, the CRD,
 	@for name in $(basename $(notdir $(wildcard app/cli/schemas/*.json))); do \
 		$(BIN)/gpu-usher schema --answer $$name > app/cli/schemas/$$name.json || exit 1; done
 	@$(BIN)/python -m tests.reference
+	@$(BIN)/python -m tests.reports
 	@$(BIN)/python -m tests.features
 	@$(BIN)/python -m tests.pains
 

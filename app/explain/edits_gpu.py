@@ -155,9 +155,9 @@ def allow_product(near_miss: NearMiss) -> Iterator[Edit]:
 
 def _part_of_gpu(near_miss: NearMiss) -> str:
     """Write what one unit is on the node where it is not a whole GPU; else empty."""
-    units = [near_miss.node.node_class.unit(resource) for resource, _ in near_miss.scheduled_pod.demand.resources]
-    shares = (unit for unit in units if unit not in (Sharing.Exclusive, Sharing.Unknown))
-    return next((f"one unit is {unit.value} there" for unit in shares), "")
+    units = [near_miss.node.node_class.unit_words(name) for name, _ in near_miss.scheduled_pod.demand.resources]
+    parts = (unit for unit in units if unit not in (Sharing.Exclusive.value, Sharing.Unknown.value))
+    return next((f"one unit is {unit} there" for unit in parts), "")
 
 
 def _less_memory(near_miss: NearMiss) -> str:

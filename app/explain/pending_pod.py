@@ -238,7 +238,7 @@ def _fitting_node(demand: Demand, node: Node, value: float, score: int) -> Fitti
     parts = breakdown(demand, node)
     return FittingNode(
         node=node.name,
-        gives={resource: node.node_class.unit(resource).value for resource, _ in demand.resources},
+        gives={resource: node.node_class.unit_words(resource) for resource, _ in demand.resources},
         score=score,
         total=round(value, 3),
         scores={name: {"score": round(part, 3), "weight": weight} for name, (part, weight) in parts.items()},

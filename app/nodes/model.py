@@ -166,6 +166,13 @@ class NodeClass(HashedOnce):
             return Sharing.TimeSlicing if shared else Sharing.Exclusive
         return self.renamed_sharing if resource.endswith(".shared") else self.sharing
 
+    def unit_words(self, resource: str) -> str:
+        """Write what a pod gets with one unit of a resource; a slice that is asked by name is no whole GPU."""
+        unit = self.unit(resource)
+        if profile_of(resource):
+            return Sharing.MIG.value if unit is Sharing.Exclusive else f"{unit.value} of a MIG slice"
+        return unit.value
+
     def replicas_of(self, resource: str) -> int:
         """Give the number of units of a resource for one GPU, or for one MIG slice; 1 if it is not shared."""
         return next((units for name, units in self.shares if name == resource), 1)

@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m tests.reports`: write docs/reference/reports.md."""
+
+from tests.reports.situations import PAGE, page
+
+PAGE.write_text(page(), "utf-8")
