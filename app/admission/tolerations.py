@@ -22,7 +22,8 @@ def missing_tolerations(review: ReviewedPod) -> list[Toleration]:
         return []
     present = _present_tolerations(review.document)
     node_taints = taints_of_fitting_nodes(review)
-    own_keys = {*review.gpu_resources, *(family.whole for family in review.families())}
+    elsewhere = (name for name, _ in review.passthrough_amounts)
+    own_keys = {*review.gpu_resources, *elsewhere, *(family.whole for family in review.families())}
     needed: list[Toleration] = []
     for key in _allowed_keys(review):
         taints = {taint for taint in node_taints if taint[0] == key}
@@ -40,7 +41,8 @@ def tolerated_keys(review: ReviewedPod) -> tuple[str, ...]:
 def _allowed_keys(review: ReviewedPod) -> tuple[str, ...]:
     """List the taint keys that may be tolerated: those of the requested families, and those of the policies."""
     keys = [key for family in review.families() for key in (family.whole, *family.taint_keys)]
-    return tuple(dict.fromkeys((*keys, *review.gpu_resources, *review.rules.toleration_keys)))
+    elsewhere = (name for name, _ in review.passthrough_amounts)
+    return tuple(dict.fromkeys((*keys, *review.gpu_resources, *elsewhere, *review.rules.toleration_keys)))
 
 
 def taints_of_fitting_nodes(review: ReviewedPod) -> set[Taint]:

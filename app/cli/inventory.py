@@ -68,7 +68,8 @@ def inventory(
 
 def _take(state: State) -> Inventory:
     usages = {name: state.usage_on(name) for name in state.nodes}
-    units = take_inventory(state.nodes, usages, state.knowledge.products)
+    families, requested = state.knowledge.families, state.node_requests.used
+    units = take_inventory(state.nodes, usages, state.knowledge.products, families, requested)
     return replace(units, devices=device_rows(state.nodes, state.dra.copy()))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from app.explain.device_inventory import DeviceRow
+from app.knowledge.families import Families, GPUsElsewhere
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.products import Products, normal_form
 from app.kube.gpu_usage import GPUUsage
@@ -94,6 +95,11 @@ class _Counts:
         self.slices: Counter[str] = Counter()
         self.free_slices: Counter[str] = Counter()
 
+    def add_elsewhere(self, units: int, used: int, per_gpu: int) -> None:
+        """Add the units of a resource by which others give a node's GPUs."""
+        self.units, self.free = self.units + units, self.free + max(0, units - used)
+        self.gpus += units // per_gpu
+
     def add(self, node: Node, usages: Iterable[GPUUsage]) -> None:
         """Add a node and what its pods use of it."""
         node_class = node.node_class
@@ -124,15 +130,30 @@ class _Counts:
 
 
 def take_inventory(
-    nodes: Mapping[str, Node], usages: Mapping[str, Iterable[GPUUsage]], products: Products
+    nodes: Mapping[str, Node],
+    usages: Mapping[str, Iterable[GPUUsage]],
+    products: Products,
+    families: Families | None = None,
+    requested: Mapping[str, Mapping[str, int]] | None = None,
 ) -> Inventory:
-    """Sum up a fleet. `usages` are the GPU usages of bound pods, by node."""
+    """Sum up a fleet. `usages` are the GPU usages of bound pods, by node.
+
+    `families` tell which resources others give GPUs by; `requested` is what pods request of each resource, by node.
+    """
     counts_by_key: dict[tuple[str, str, str], _Counts] = {}
     total = _Counts()
     for name, node in nodes.items():
         if node.has_gpus:
             for counts in (counts_by_key.setdefault(inventory_key(node, products), _Counts()), total):
                 counts.add(node, usages.get(name, ()))
+        elsewhere = _elsewhere(node, families)
+        for resource, (units, row) in elsewhere.items():
+            used = (requested or {}).get(name, {}).get(resource, 0)
+            counts = counts_by_key.setdefault((resource, UNKNOWN, row.unit), _Counts())
+            counts.nodes += 1
+            for one in (counts, total):
+                one.add_elsewhere(units, used, row.per_gpu)
+        total.nodes += bool(elsewhere) and not node.has_gpus
     rows = (
         InventoryRow(
             *key, counts.nodes, counts.gpus, counts.units, counts.free, counts.unhealthy, *counts.usage_and_slices()
@@ -143,6 +164,16 @@ def take_inventory(
         len(nodes), total.nodes, total.gpus, total.units, total.free, total.unhealthy, *total.usage_and_slices()
     )
     return Inventory(tuple(sorted(rows, key=lambda row: (row.product, row.driver, row.unit))), sum_of_all)
+
+
+def _elsewhere(node: Node, families: Families | None) -> Mapping[str, tuple[int, GPUsElsewhere]]:
+    """List the units of a node of resources by which others give GPUs, with what a unit is."""
+    found = {}
+    for resource, text in node.allocatable.items() if families else ():
+        row = families.elsewhere(resource) if families else None
+        if row and str(text).isdecimal() and int(text) > 0:
+            found[resource] = int(text), row
+    return found
 
 
 def inventory_key(node: Node, products: Products) -> tuple[str, str, str]:
@@ -168,5 +199,5 @@ def _driver_and_unit(node_class: NodeClass) -> tuple[str, str]:
 
 
 def _label(form: str, products: Products) -> str:
-    row = products.by_form.get(form)
+    row = products.find(form)
     return row.label.removeprefix("NVIDIA-") if row else form

@@ -74,7 +74,7 @@ def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = Non
     try:
         cuda = load_cuda(documents["cuda_driver.yaml"])
         return Knowledge(
-            products=load_products(documents["gpu_products.yaml"]["products"]),
+            products=load_products(documents["gpu_products.yaml"]),
             mig=load_profiles(documents["mig_profiles.yaml"]["products"]),
             geometry=load_geometry(documents["mig_profiles.yaml"]["products"]),
             cuda=cuda,

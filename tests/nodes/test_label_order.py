@@ -8,9 +8,16 @@ from app.nodes.labels import _read_class, _relevant_labels, read_class
 from tests.builders import knowledge
 
 GPU = "nvidia.com/gpu"
-EXACT, PREFIX = _relevant_labels(knowledge())
+EXACT, (PREFIX, *OF_VENDORS), _ = _relevant_labels(knowledge())
 LABELS = st.dictionaries(
-    st.sampled_from([*sorted(EXACT), *(f"{PREFIX}1g.10gb.{fact}" for fact in ("count", "memory", "replicas")), "pool"]),
+    st.sampled_from(
+        [
+            *sorted(EXACT),
+            *(f"{PREFIX}1g.10gb.{fact}" for fact in ("count", "memory", "replicas")),
+            *(f"{key}1" for key in OF_VENDORS),
+            "pool",
+        ]
+    ),
     st.sampled_from(["1", "8", "81559", "time-slicing", "Tesla-T4", "NVIDIA-A100-SXM4-40GB", "success", "570.124.06"]),
     max_size=12,
 )
