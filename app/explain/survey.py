@@ -124,7 +124,8 @@ def scheduled_pod_steps(
     pod_constraints = read_pod_constraints(admitted, context.knowledge.families.of, snapshot.volumes)
     own = read_pod_constraints(without_our_affinity(document, snapshot), context.knowledge.families.of)
     bare = replace(pod_constraints, terms=own.terms)
-    demand = scheduler_demand(pod, ruling.demand, snapshot.group_cliques(pod), snapshot.expected)
+    classes = context.fleet.runtime_classes
+    demand = scheduler_demand(pod, ruling.demand, snapshot.group_cliques(pod), snapshot.expected, classes)
     among_others = read_pod_among_others(admitted)
     claims = ClaimJudge(claims_of_pod(pod, admitted, snapshot.devices, labels), snapshot.devices, snapshot.selection)
     judge = claims if claims.pod_claims.to_allocate or claims.pod_claims.obstacles or pod.claims else None

@@ -24,7 +24,7 @@ from app.explain.survey import ClusterSnapshot
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pods import Pod, workload_group
 from app.nodes.model import Node
-from app.placement.scheduler_demand import with_cliques
+from app.placement.scheduler_demand import with_cliques, with_runtime_handler
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
 from app.policy.match import Ruling
@@ -138,6 +138,7 @@ class Service:
         """Return the demand of a Pod that the scheduler asks about."""
         state, labels, policies = self.state, self.state.namespaces.labels(pod.namespace), self.policies
         demand = self._demands.of(pod, labels, policies, state.knowledge, state.claimed(pod))
+        demand = with_runtime_handler(demand, pod, state.runtime_classes)
         return self._learning.expecting(pod, with_cliques(demand, state.group_cliques(pod)), policies)
 
     def note_scheduler_request(self, pod: Pod, demand: Demand) -> None:

@@ -116,6 +116,11 @@ class Code(Enum):
     FormFactorNotAllowed = _node(
         Stage.Product, Duration.LASTING, "allow another form factor in the policy, or add such nodes"
     )
+    RuntimeHandlerAbsent = _node(
+        Stage.Selectors,
+        Duration.REPORTED,
+        "drop runtimeClassName, which CDI does not need, or have the node's container runtime configured with it",
+    )
     NodeExcluded = _node(Stage.Selectors, Duration.LASTING, "change the policy's node selector")
     GhostGPUs = _node(
         Stage.Health, Duration.REPORTED, "look at the device plugin: the labels promise GPUs that allocatable lacks"
