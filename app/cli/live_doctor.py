@@ -51,13 +51,17 @@ def examine_live(
         reached=survey.reached,
     )
     policies, unreadable = _policies(survey, state, namespace, now)
-    classes = tuple(
-        sorted({name for policy in policies.policies if (name := policy.spec.admission.runtime_class_name)})
-    )
     certificates = tuple(_certificates(cluster, survey, now))
     slipped = tuple(_slipped(survey, state, policies))
-    findings = examine_cluster(replace(cluster, certificates=certificates, slipped=slipped, runtime_classes=classes))
+    findings = examine_cluster(
+        replace(cluster, certificates=certificates, slipped=slipped, runtime_classes=runtime_class_names(policies))
+    )
     return [*unreadable, *_scheduler(survey, state, config), *findings]
+
+
+def runtime_class_names(policies: PolicySet) -> tuple[str, ...]:
+    """List the values of runtimeClassName of all policies, sorted."""
+    return tuple(sorted({name for policy in policies.policies if (name := policy.spec.admission.runtime_class_name)}))
 
 
 def _certificates(cluster: Cluster, survey: ClusterObjects, now: dt.datetime) -> Iterator[Certificate]:
