@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from app.cli.live_doctor import examine_live, runtime_class_names
+from app.cli.live_doctor import examine_live, policies_or_shipped, runtime_class_names
 from app.cli.output import Output, show
 from app.cli.progress import show_progress
 from app.cli.source import DemoFleet, read_objects_of, state_of
@@ -19,7 +19,6 @@ from app.cluster.access import find_cluster
 from app.cluster.doctor_survey import ClusterObjects, survey_cluster
 from app.cluster.gpu_health_polling import find_source, poll_once
 from app.cluster.snapshot import SNAPSHOT_KINDS, fill
-from app.cluster.snapshot_policies import policies_of
 from app.cluster.state import State
 from app.doctor.cluster_objects import asks_for_gpus
 from app.doctor.device_checks import ExaminedDevices, examine_devices
@@ -79,10 +78,10 @@ def doctor(
         if survey is not None:
             findings = (*examine_live(survey, state, namespace, scheduler_config, now()), *findings)
         else:
-            policies = policies_of(objects, None, state.knowledge, now().date().isoformat(), namespace)
+            policies, unreadable = policies_or_shipped(objects, state.knowledge, namespace, now())
             wanted = frozenset(runtime_class_names(policies))
             classes = examine_runtime_classes(nodes, state.runtime_classes, wanted, state.knowledge)
-            findings = (*findings, *classes)
+            findings = (*unreadable, *findings, *classes)
     show(findings, output, lambda console: _show(console, findings, len(nodes), sum(node.has_gpus for node in nodes)))
     raise typer.Exit(1 if any(strict or finding.level is FindingLevel.Problem for finding in findings) else 0)
 

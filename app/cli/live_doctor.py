@@ -4,7 +4,7 @@
 import base64
 import datetime as dt
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from app.doctor.cluster_checks import examine_cluster
 from app.doctor.cluster_objects import Certificate, Cluster, SlippedReport
 from app.doctor.fleet_checks import Finding, FindingLevel
 from app.doctor.webhook_checks import Webhook, webhooks
+from app.knowledge.tables import Knowledge
 from app.kube.pods import read_pod
 from app.policy.compiled import PolicySet
 from app.schedulerconfig.verify import verify
@@ -50,7 +51,10 @@ def examine_live(
         namespace=namespace,
         reached=survey.reached,
     )
-    policies, unreadable = _policies(survey, state, namespace, now)
+    documents = [
+        {"kind": kind, **document} for kind in ("ConfigMap", "GPUPolicy") for document in survey.objects.get(kind, ())
+    ]
+    policies, unreadable = policies_or_shipped(documents, state.knowledge, namespace, now)
     certificates = tuple(_certificates(cluster, survey, now))
     slipped = tuple(_slipped(survey, state, policies))
     findings = examine_cluster(
@@ -115,23 +119,20 @@ def _check_certificate(
     return Certificate(f"{webhook.shown} ({where})", spent_share, f"{ends:%Y-%m-%d %H:%M}Z", found_problems)
 
 
-def _policies(
-    survey: ClusterObjects, state: State, namespace: str, now: dt.datetime
+def policies_or_shipped(
+    documents: Sequence[Mapping[str, Any]], knowledge: Knowledge, namespace: str, now: dt.datetime
 ) -> tuple[PolicySet, list[Finding]]:
-    """Load the policies in the cluster; the shipped ones if there are none, or invalid ones."""
-    documents = [
-        {"kind": kind, **document} for kind in ("ConfigMap", "GPUPolicy") for document in survey.objects.get(kind, ())
-    ]
+    """Load the policies among the objects; the shipped ones if there are none, or invalid ones."""
     today = now.date().isoformat()
     try:
-        return policies_of(documents, None, state.knowledge, today, namespace), []
+        return policies_of(documents, None, knowledge, today, namespace), []
     except PolicyError as error:
         remedy = "mend them: gpu-usher serves the last good set, and does not start anew with these"
         place = (f"Namespace {namespace}",)
         findings = [
             Finding("PolicyUnreadable", FindingLevel.Problem, problem, remedy, (), place) for problem in error.problems
         ]
-        return policies_of((), None, state.knowledge, today), findings
+        return policies_of((), None, knowledge, today), findings
 
 
 def _slipped(survey: ClusterObjects, state: State, policies: PolicySet) -> Iterator[SlippedReport]:

@@ -181,7 +181,9 @@ class Node:
         The node's pods must be gone, since containerd with another state folder does not know their containers; nor has
         it their images, unless it was there before.
         """
-        for name in ("nvidia-device-plugin", "kubelet", "containerd"):
+        self.stop("nvidia-device-plugin")
+        wait_until(f"{self.name} offers no GPUs", lambda: not self.offers(), START_SECONDS)
+        for name in ("kubelet", "containerd"):
             self.stop(name)
         self._installation = installation
         self._start_containerd()

@@ -69,18 +69,24 @@ def class_exists(request: pytest.FixtureRequest, cluster: Cluster) -> bool:
     return bool(request.param)
 
 
+@pytest.fixture(scope="module")
+def outside(cluster: Cluster) -> str:
+    """A namespace whose pods do not reach the webhooks."""
+    return create_namespace(cluster.plane, "outside-of-gpu-usher", **{"gpu-usher.io/ignore": "true"})
+
+
 def play(cluster: Cluster, name: str, namespace: str, **more: object) -> tuple[Object, SeenDevices | str]:
     """Run a pod of one GPU on the node; give it as admitted, and what its container sees, or why it does not start."""
     pod = container_pod(
         name, namespace, {"nvidia.com/gpu": 1}, nodeSelector={"kubernetes.io/hostname": "node-1"}, **more
     )
     admitted = create_pod(cluster.plane, pod)
-    outcome: list[str] = []
+    outcome, uid = list[str](), admitted["metadata"]["uid"]
 
     def decided() -> bool:
         phase = read_pod(cluster.plane, pod)["status"]["phase"]
         events = cluster.plane.api.get(f"/api/v1/namespaces/{namespace}/events")["items"]
-        mine = [event["message"] for event in events if event["involvedObject"]["name"] == name]
+        mine = [event["message"] for event in events if event["involvedObject"].get("uid") == uid]
         failures = [message for message in mine if NOT_STARTED in message or "OutOf" in message]
         outcome[:] = [phase] if phase != "Pending" else failures[:1]
         return bool(outcome)
@@ -92,10 +98,9 @@ def play(cluster: Cluster, name: str, namespace: str, **more: object) -> tuple[O
 
 
 def test_no_pod_that_starts_without_us_fails_with_us(
-    cluster: Cluster, installed: str, class_exists: bool, namespace: str
+    cluster: Cluster, installed: str, class_exists: bool, namespace: str, outside: str
 ) -> None:
     """F5, F6, S7: and its container sees a GPU where it did without us; a class that is needed makes it see one."""
-    outside = create_namespace(cluster.plane, f"outside-{namespace}", **{"gpu-usher.io/ignore": "true"})
     _, without = play(cluster, "without", outside)
     expected = class_exists and installed != "NRI"
     admitted: list[Object] = []
@@ -125,14 +130,13 @@ def dry_run(cluster: Cluster, namespace: str) -> Object:
 
 
 def test_pod_that_names_a_class_without_handler_does_not_start_and_is_told_so(
-    cluster: Cluster, installed: str, namespace: str
+    cluster: Cluster, installed: str, outside: str
 ) -> None:
     """F6: what the kubelet does with the class that we leave out, on the node that has no handler for it."""
     if installed != "NRI":
         pytest.skip("the handler is there")
     if cluster.plane.api.client.get(f"{RUNTIME_CLASSES}/nvidia").is_error:
         cluster.plane.api.create(RUNTIME_CLASSES, RUNTIME_CLASS)
-    outside = create_namespace(cluster.plane, f"named-{namespace}", **{"gpu-usher.io/ignore": "true"})
 
     _, outcome = play(cluster, "named", outside, runtimeClassName="nvidia", nodeName="node-1")
 
