@@ -9,7 +9,7 @@ from app.admission.affinity.terms import NEED_WEIGHT, Term, Terms, affinity_term
 from app.admission.claims.mutator import convert_to_claims
 from app.admission.container_defaults import provide_cpu_and_memory, provide_driver_capabilities, provide_shared_memory
 from app.admission.cpu_guard import keep_off_gpu_nodes
-from app.admission.device_guard import guard_devices, hide_devices
+from app.admission.device_guard import guard_devices, hide_devices, warn_of_runtime_class
 from app.admission.json_patch import Operation, append, apply, put
 from app.admission.mig_resizing import apply_mig_fallback, right_size
 from app.admission.reviewed_pod import PodChange, PodForm, ReviewedPod
@@ -165,6 +165,7 @@ MUTATORS: tuple[Mutator, ...] = (
     right_size,
     guard_devices,
     hide_devices,
+    warn_of_runtime_class,
     set_scheduler,
     set_priority_class,
     provide_cpu_and_memory,
@@ -187,7 +188,7 @@ template, of which review.py applies only these and warnings (F18)."""
 CHANGING_AMOUNTS: frozenset[Mutator] = REPAIRS | {apply_mig_fallback, right_size, convert_to_claims}
 """Mutators that change which container asks for what; after them the pod gets a new ruling."""
 
-GUARDS: frozenset[Mutator] = frozenset({guard_devices, hide_devices})
+GUARDS: frozenset[Mutator] = frozenset({guard_devices, hide_devices, warn_of_runtime_class})
 """Mutators for every object that reaches the webhook, whether it asks for a GPU or not."""
 
 FOR_CPU_PODS: frozenset[Mutator] = frozenset({keep_off_gpu_nodes})
