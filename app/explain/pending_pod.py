@@ -11,10 +11,12 @@ from app.admission.review import ReviewResult
 from app.dra.pod_claims import released
 from app.explain.bound_pod import as_unbound, ending_of, node_of_bound_pod, unhealthy_devices
 from app.explain.claim_changes import claim_fixes
+from app.explain.claim_edits import CLAIM_KINDS
 from app.explain.claim_funnel import RequestFunnel, funnels
 from app.explain.claim_objections import is_of_claims, with_claim_errors
 from app.explain.counterfactual import NODES_AT_ONCE, FixSearch
 from app.explain.dra import dra_equivalent
+from app.explain.edits import KINDS
 from app.explain.explanation import AdmissionOutcome, Explanation, FittingNode, NodeVerdict, Refused
 from app.explain.funnel import Objection, funnel, objection_name, objection_text
 from app.explain.pod_needs import needs
@@ -77,8 +79,11 @@ def explain(
     fitting = [snapshot.nodes[name] for name in groups.get((), ())]
     search = FixSearch(scheduled_pod, base, snapshot, constraints)
     fixes = (yield from search.run(groups, live)) if find_fixes and not fitting else ()
+    tried = tuple(KINDS.get(kind, kind) for kind in search.tried)
     if scheduled_pod.claims is not None and not fitting and find_fixes:
-        fixes = (*fixes, *(yield from claim_fixes(scheduled_pod.claims, groups, snapshot.nodes)))
+        is_fault = snapshot.context.knowledge.families.is_fault
+        of_claims, kinds = yield from claim_fixes(scheduled_pod.claims, groups, snapshot.nodes, is_fault)
+        fixes, tried = (*fixes, *of_claims), (*tried, *(CLAIM_KINDS.get(kind, kind) for kind in kinds))
     devices = yield from _device_funnels(scheduled_pod, groups, snapshot)
     best = yield from _best(scheduled_pod.demand, fitting)
     counts = {objections: len(names) for objections, names in groups.items()}
@@ -97,6 +102,7 @@ def explain(
         in_tree=in_tree,
         funnel=funnel(counts),
         fixes=fixes,
+        tried=tuple(dict.fromkeys(tried)),
         best=best,
         claims={name: "all" if count is None else count for name, count in scheduled_pod.demand.claims},
         dra=_equivalent_claim(scheduled_pod.demand, snapshot),

@@ -86,6 +86,7 @@ def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = Non
                 documents["families.yaml"]["families"],
                 documents["families.yaml"]["infrastructure_namespaces"],
                 documents["families.yaml"]["device_class_prefix"],
+                (row["key"] for row in documents["families.yaml"]["fault_taints"]),
             ),
             clouds=load_clouds(documents["clouds.yaml"]),
             group_keys=tuple(row["key"] for row in documents["node_groups.yaml"]["group_keys"]),
