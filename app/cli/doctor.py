@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from app.cli.live_doctor import examine_live
+from app.cli.live_doctor import examine_live, examine_scheduler
 from app.cli.output import Output, show
 from app.cli.progress import show_progress
 from app.cli.source import DemoFleet, read_objects_of, state_of
@@ -76,6 +76,9 @@ def doctor(
         findings = (*findings, *examine_held(read_held_gpus(pods, state.knowledge, idle)))
         if survey is not None:
             findings = (*examine_live(survey, state, namespace, scheduler_config, now()), *findings)
+        else:
+            config_maps = [document for document in objects if document.get("kind") == "ConfigMap"]
+            findings = (*examine_scheduler(config_maps, state, None), *findings)
     show(findings, output, lambda console: _show(console, findings, len(nodes), sum(node.has_gpus for node in nodes)))
     raise typer.Exit(1 if any(strict or finding.level is FindingLevel.Problem for finding in findings) else 0)
 
