@@ -223,8 +223,8 @@ def _transport(plan: ConfigurationPlan) -> list[str]:
 def _resources(plan: ConfigurationPlan) -> list[str]:
     if not plan.lists_resources:
         return [
-            "  # No managedResources: a pod that claims GPUs by ResourceClaims alone names no resource, so that we would",
-            "  # not be asked. We are asked about pods without GPU too, and give all of their nodes back.",
+            "  # No managedResources: a pod that claims GPUs by ResourceClaims alone names no resource, so that we",
+            "  # would not be asked. We are asked about pods without GPU too, and give all of their nodes back.",
         ]
     return [
         "  # Only pods that ask for one of these reach us. Names are compared whole: every MIG profile is listed.",
@@ -237,7 +237,7 @@ def _resources(plan: ConfigurationPlan) -> list[str]:
 def _other_pods(plan: ConfigurationPlan) -> list[str]:
     scored = plan.every_pod or plan.filter_answer == "all"
     keep_off = [
-        "  # Pods without GPU: 10 for a node without GPUs, at most 7 for one with: a taint PreferNoSchedule weighs alike.",
+        "  # Pods without GPU: 10 for a node without GPUs, at most 7 for one with, as a taint PreferNoSchedule weighs.",
         *_SCORING,
     ]
     return [
