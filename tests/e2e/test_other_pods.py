@@ -34,6 +34,7 @@ from tests.e2e.stage import (
 PLAIN = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
 SCHEDULERS = ("plain", "shortlist", "all", "listed")
 DEPLOYMENTS, REPLICAS, NODES = 20, 3, 6
+GPU, GPU_DEPLOYMENTS = "nvidia.com/gpu", 8
 ROLE = "example.com/role"
 BLANK = {"product": None, "driver": None, "offers": {}}
 SOON_WITHOUT_US = 20
@@ -46,6 +47,9 @@ def cluster(plane: ControlPlane) -> Iterator[ControlPlane]:
     add_nodes(plane.api, [node_object(f"equal-{n}", **BLANK, labels={ROLE: "equal"}) for n in range(NODES)])
     add_nodes(plane.api, [node_object(f"gpu-{n}", labels={ROLE: "mixed"}) for n in range(2)])
     add_nodes(plane.api, [node_object(f"cpu-{n}", **BLANK, labels={ROLE: "mixed"}) for n in range(2)])
+    for name in SCHEDULERS:
+        role = {ROLE: f"fleet-{name}"}
+        add_nodes(plane.api, [node_object(f"fleet-{name}-{n}", offers={GPU: 8}, labels=role) for n in range(NODES)])
     with (
         serving(plane, "of-shortlist", filter_answer="shortlist") as shortlist,
         serving(plane, "of-all", filter_answer="all") as every,
@@ -111,6 +115,26 @@ def test_pods_that_ask_for_zero_gpus_spread_as_those_that_do_not_name_them(
     cluster.api.create(f"/apis/apps/v1/namespaces/{namespace}/deployments", document)
 
     assert len({node for _, node in placed(cluster, namespace, NODES)}) == NODES
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_gpu_deployments_are_packed_and_lose_the_default_spread(cluster: ControlPlane, scheduler: str) -> None:
+    """F49: half of the GPUs are asked for; docs/cluster.md says what packing costs in spread."""
+    namespace = create_namespace(cluster, f"packed-{scheduler}")
+    for number in range(GPU_DEPLOYMENTS):
+        pod = without_gpu("", namespace, scheduler, f"fleet-{scheduler}", **{GPU: "1"})
+        document = deployment(f"g{number}", namespace, pod, REPLICAS)
+        cluster.api.create(f"/apis/apps/v1/namespaces/{namespace}/deployments", document)
+
+    pods = placed(cluster, namespace, GPU_DEPLOYMENTS * REPLICAS)
+
+    per_node = Counter(node for _, node in pods)
+    apart = Counter(Counter(app for app, _ in set(pods)).values())
+    print(f"{scheduler}: GPUs per node {sorted(per_node.values())}, Deployments by number of their nodes {dict(apart)}")
+    if scheduler == "plain":
+        assert set(apart) == {REPLICAS}
+    else:
+        assert max(per_node.values()) == 8
 
 
 @pytest.mark.parametrize("scheduler", ["shortlist", "all"])
