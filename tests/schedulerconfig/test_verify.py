@@ -260,9 +260,9 @@ def test_entry_for_other_pods_alone_leaves_gpu_pods_to_nobody() -> None:
     document = yaml.safe_load(two_entries())
     del document["extenders"][0]
 
-    assert [
-        finding.message for finding in findings_of(yaml.safe_dump(document))
-    ] == ["no entry whose urlPrefix ends in /scheduler, and /other-pods leaves GPU pods to it"]
+    assert [finding.message for finding in findings_of(yaml.safe_dump(document))] == [
+        "no entry whose urlPrefix ends in /scheduler, and /other-pods leaves GPU pods to it"
+    ]
 
 
 def test_one_entry_for_every_pod_can_stop_the_clusters_scheduler_but_not_one_for_gpu_pods() -> None:
