@@ -18,7 +18,7 @@ from tests.dra.makes import device, device_class, slice_of
 ANSWERS = ("all", "shortlist", "best")
 ZERO = {"limits": {"nvidia.com/gpu": "0"}}
 CPU = {"requests": {"cpu": "2"}}
-BLANK = {"product": None, "driver": None, "offers": {}}
+BLANK: dict[str, Any] = {"product": None, "driver": None, "offers": {}}
 CLAIM = {
     "kind": "ResourceClaim",
     "metadata": {"name": "c", "namespace": "team-a"},

@@ -36,7 +36,7 @@ SCHEDULERS = ("plain", "shortlist", "all", "listed")
 DEPLOYMENTS, REPLICAS, NODES = 20, 3, 6
 GPU, GPU_DEPLOYMENTS = "nvidia.com/gpu", 8
 ROLE = "example.com/role"
-BLANK = {"product": None, "driver": None, "offers": {}}
+BLANK: Object = {"product": None, "driver": None, "offers": {}}
 SOON_WITHOUT_US = 20
 """Seconds; it takes 1 to 2, on a busy machine more."""
 
@@ -150,7 +150,7 @@ def test_pods_without_gpus_keep_off_gpu_nodes_before_any_gpu_pod_was_seen(
 def test_gpu_pod_passes_both_extenders(cluster: ControlPlane, scheduler: str) -> None:
     """F28: the second extender leaves a pod that names a resource of the first as it was decided there."""
     namespace = create_namespace(cluster, f"gpu-{scheduler}")
-    place = {"schedulerName": scheduler, "nodeSelector": {ROLE: "mixed"}}
+    place: Object = {"schedulerName": scheduler, "nodeSelector": {ROLE: "mixed"}}
     declaring = gpu_pod("b", namespace, annotations={"gpu-memory": "10Gi"}, **place)
 
     nodes = [wait_for_node(cluster, create_pod(cluster, pod)) for pod in (gpu_pod("a", namespace, **place), declaring)]
