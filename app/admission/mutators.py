@@ -19,7 +19,7 @@ from app.admission.unsuitable_fleet import warn_of_unsuitable_fleet
 from app.knowledge.resource_names import is_refused, similar_resources
 from app.kube.pods import Container
 from app.values.json_members import member
-from app.values.reasons import Code, join_with_or, reason
+from app.values.reasons import join_with_or
 
 Mutator = Callable[[ReviewedPod], Iterator[PodChange]]
 
