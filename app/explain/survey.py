@@ -37,6 +37,10 @@ from app.values.steps import finish
 NO_REQUESTS: Mapping[str, int] = {}
 LACKING = frozenset({Code.ResourceNotOffered, Code.GhostGPUs, Code.MIGProfileAbsent, Code.RequestExceedsNode})
 """Codes which say that a node never has the requested units, even with no other pod on it."""
+LACKED_MEANWHILE = frozenset(
+    {Code.MIGProfileAbsent, Code.ResourceNotOffered, Code.RequestExceedsNode, Code.InsufficientGPUs}
+)
+"""Codes that tell nothing of a node whose MIG layout is being changed, since it offers other units afterwards."""
 IMPLIED = frozenset({Code.RequestExceedsNode, Code.InsufficientGPUs})
 """Codes that follow from one of LACKING, so that explain leaves them out beside it: too few units in all where the node
 does not offer the resource, and too few free units in both cases."""
@@ -278,6 +282,8 @@ class NodeJudge:
             *self._class_reasons(node),
             *filter(None, (accepts(self._demand, node.free) for accepts in FREE_FILTERS)),
         )
+        if len(reasons) > 1 and any(reason.code is Code.MIGReconfiguring for reason in reasons):
+            reasons = tuple(reason for reason in reasons if reason.code not in LACKED_MEANWHILE)
         if len(reasons) > 1 and (lacking := {reason.code for reason in reasons} & LACKING):
             implied = IMPLIED - lacking if lacking == {Code.RequestExceedsNode} else IMPLIED
             return tuple(reason for reason in reasons if reason.code not in implied)
