@@ -22,6 +22,7 @@ UNITS = {
     "MPS": "an MPS share",
     "slice": "a MIG slice",
     "part": "a part of a GPU",
+    "unsure": "a GPU or share",
 }
 
 

@@ -8,13 +8,16 @@ from app.nodes.labels import _read_class, _relevant_labels, read_class
 from tests.builders import knowledge
 
 GPU = "nvidia.com/gpu"
-EXACT, (PREFIX, *OF_VENDORS), _ = _relevant_labels(knowledge())
+EXACT, SIGNS = _relevant_labels(knowledge())
+(SLICES, _), (PCI, _), *_ = SIGNS
 LABELS = st.dictionaries(
     st.sampled_from(
         [
             *sorted(EXACT),
-            *(f"{PREFIX}1g.10gb.{fact}" for fact in ("count", "memory", "replicas")),
-            *(f"{key}1" for key in OF_VENDORS),
+            *(f"{SLICES}1g.10gb.{fact}" for fact in ("count", "memory", "replicas")),
+            f"{PCI}0302_10de.present",
+            f"{PCI}0200_15b3.present",
+            *(f"{prefix}1" for _, prefixes in SIGNS[2:] for prefix in prefixes),
             "pool",
         ]
     ),
@@ -31,7 +34,7 @@ def test_class_is_that_of_all_labels_in_any_order(labels: dict[str, str], order:
     pairs = list(labels.items())
     shuffled = dict(pairs[place] for place in order if place < len(pairs))
 
-    twin = _read_class.__wrapped__(tuple(pairs), offered, knowledge(), offered, -1)
+    twin = _read_class.__wrapped__(tuple(pairs), offered, knowledge(), offered, -1, False)
 
     assert twin == read_class(labels, offered, knowledge(), offered) is read_class(
         shuffled, offered, knowledge(), offered)  # fmt: skip
