@@ -18,6 +18,7 @@ from app.knowledge.mig_profiles import MIGProfiles, load_profiles
 from app.knowledge.override import overlay
 from app.knowledge.pod_failures import PodFailure, load_pod_failures
 from app.knowledge.products import Products, load_products
+from app.knowledge.runtimes import Runtimes, load_runtimes
 from app.knowledge.toolkit_env import ToolkitEnv, load_toolkit_env
 from app.knowledge.usage_metrics import UsageMetrics, load_usage_metrics
 from app.knowledge.xids import XID, load_xids
@@ -36,6 +37,7 @@ FILES = (
     "dcgm.yaml",
     "toolkit_env.yaml",
     "pod_failures.yaml",
+    "runtimes.yaml",
     "usage_metrics.yaml",
 )
 
@@ -61,6 +63,7 @@ class Knowledge:
     dcgm: DCGM
     toolkit_env: ToolkitEnv
     pod_failures: tuple[PodFailure, ...]
+    runtimes: Runtimes
     usage_metrics: UsageMetrics
 
 
@@ -81,6 +84,7 @@ def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = Non
             documents["families.yaml"]["families"],
             documents["families.yaml"]["infrastructure_namespaces"],
             documents["families.yaml"]["device_class_prefix"],
+            (row["key"] for row in documents["families.yaml"]["fault_taints"]),
         )
         return Knowledge(
             products=load_products(documents["gpu_products.yaml"]["products"]),
@@ -96,6 +100,7 @@ def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = Non
             dcgm=load_dcgm(documents["dcgm.yaml"]),
             toolkit_env=load_toolkit_env(documents["toolkit_env.yaml"]["variables"]),
             pod_failures=load_pod_failures(documents["pod_failures.yaml"]["pod_failures"]),
+            runtimes=load_runtimes(documents["runtimes.yaml"]),
             usage_metrics=load_usage_metrics(documents["usage_metrics.yaml"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError, BadInput) as error:

@@ -138,6 +138,10 @@ class NodeClass(HashedOnce):
     claimable: tuple[tuple["ClaimableDevices", ...], ...] = ()
     """For each device request of a demand that is known to select devices of the node, the alternatives of it. Empty
     except in a class that was made for one demand (placement/engine.py class_for_demand)."""
+    runtime_handlers: frozenset[str] | None = None
+    """The handlers of the container runtime, of which "" is the default; None where the node does not list them."""
+    runtime_class_unneeded: str | None = None
+    """Why pods need no RuntimeClass to get GPUs (knowledge/runtimes.yaml); None if nothing is known."""
     labels: tuple[tuple[str, str], ...] | None = None
     """The labels on which a demand has requirements, as pairs of key and value; None where they are not evaluated."""
     __hash__ = HashedOnce.__hash__

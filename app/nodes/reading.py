@@ -11,6 +11,7 @@ from app.knowledge.tables import Knowledge
 from app.kube.resource_slices import NVIDIA_DRIVER, Device, DeviceClass, distinct_devices, shared_facts
 from app.nodes.labels import read_class
 from app.nodes.model import FreeResources, Node, NodeClass, Sharing
+from app.nodes.runtime_handlers import read_runtime_handlers
 from app.nodes.sharing import NOT_REGISTERED, count_registered_gpus
 from app.values.errors import MalformedPod, QuantityError
 from app.values.json_members import member, objects, strings
@@ -35,7 +36,11 @@ def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[s
     capacity = member(status, "capacity", dict, "status.")
     in_all = _amounts(capacity, knowledge) if capacity else None
     for_machines = not offered and _gives_gpus_to_machines(allocatable, knowledge)
-    node_class = read_class(labels, offered, knowledge, in_all, _registered(metadata, knowledge), for_machines)
+    node_class = replace(
+        read_class(labels, offered, knowledge, in_all, _registered(metadata, knowledge), for_machines),
+        runtime_handlers=read_runtime_handlers(status),
+        runtime_class_unneeded=knowledge.runtimes.why_unneeded(labels),
+    )
     held = used or {}
     return Node(
         name=name,

@@ -11,6 +11,7 @@ from enum import Enum
 
 from app.knowledge.mig_profiles import profile_of
 from app.nodes.model import FreeResources, NodeClass, Sharing
+from app.nodes.runtime_handlers import lacks_handler
 from app.placement.cuda_filters import compute_capability_high_enough, driver_new_enough, toolkit_targets_gpu
 from app.placement.mig_layouts import layout_fits
 from app.placement.node_state_filters import driver_settled, gpus_healthy, mig_config_settled, mig_valid
@@ -92,6 +93,13 @@ def node_selected(demand: Demand, node: NodeClass) -> Reason | None:
     return reason(Code.NodeExcluded, "node left out by the policy's node selector", f"other values of {wants}")
 
 
+def runtime_handler_present(demand: Demand, node: NodeClass) -> Reason | None:
+    """Refuse a node that is known to lack the handler of the pod's RuntimeClass, as its kubelet cannot start it."""
+    if not demand.runtime_handler or not lacks_handler(node, demand.runtime_handler):
+        return None
+    return reason(Code.RuntimeHandlerAbsent, "the node has no such runtime handler", demand.runtime_handler)
+
+
 def product_allowed(demand: Demand, node: NodeClass) -> Reason | None:
     """Refuse products that are not allowed; an unknown product never meets a need for certain products."""
     if not demand.products and not demand.denied_products:
@@ -160,6 +168,7 @@ def memory_left(demand: Demand, free: FreeResources) -> Reason | None:
 _CLASS_FILTERS: tuple[tuple[ClassFilter, DecidedBy], ...] = (
     (annotations_parse, DecidedBy.NODE),
     (node_selected, DecidedBy.NODE),
+    (runtime_handler_present, DecidedBy.NODE),
     (product_allowed, DecidedBy.PRODUCT),
     (mig_valid, DecidedBy.NODE),
     (mig_config_settled, DecidedBy.NODE),

@@ -118,6 +118,11 @@ class Code(Enum):
     FormFactorNotAllowed = _node(
         Stage.Product, Duration.LASTING, "allow another form factor in the policy, or add such nodes"
     )
+    RuntimeHandlerAbsent = _node(
+        Stage.Selectors,
+        Duration.REPORTED,
+        "drop runtimeClassName, which CDI does not need, or have the node's container runtime configured with it",
+    )
     NodeExcluded = _node(Stage.Selectors, Duration.LASTING, "change the policy's node selector")
     GhostGPUs = _node(
         Stage.Health,
@@ -143,6 +148,7 @@ class Code(Enum):
     GPUMemoryBudgetExceeded = _free("declare less gpu-usher.io/gpu-memory, or wait for a share to be freed")
     LayoutDoesNotFit = _free("wait for slices to be freed, or ask for a smaller profile")
     ObjectTooLarge = _admission("make it smaller, or split it: no more of an object is read")
+    ResourceNameInvalid = _admission("write the resource as the device plugin does, such as nvidia.com/gpu")
     RequestsOnly = _admission("set the same amount in resources.limits")
     RequestLimitMismatch = _admission("make requests equal to limits")
     QuantityFractional = _admission("ask for a whole number, a MIG profile, or nvidia.com/gpu.shared")

@@ -11,6 +11,7 @@ from tests.controlplane.fleet import add_nodes, node_object
 from tests.controlplane.kubectl import Object
 from tests.controlplane.processes import wait_until
 from tests.e2e.stage import (
+    SOON_SECONDS,
     Service,
     create_namespace,
     create_pod,
@@ -98,7 +99,7 @@ def test_no_pod_is_bound_to_a_new_node_before_its_slices_are_made(plane: Control
         for resource in (GPU, SLICE):
             name = f"{'slice' if resource == SLICE else 'gpu'}-{step}"
             tried.append(create_pod(plane, gpu_pod(name, namespace, {resource: 1}, nodeSelector=turn)))
-            wait_until(f"{name} is tried", partial(was_tried, plane, tried[-1]))
+            wait_until(f"{name} is tried", partial(was_tried, plane, tried[-1]), SOON_SECONDS)
 
     bound = [pod["metadata"]["name"] for pod in tried if read_pod(plane, pod)["spec"].get("nodeName")]
     plane.api.patch("/api/v1/nodes/coming-up", {"metadata": {"labels": {MIG: "success"}}})
