@@ -22,7 +22,9 @@ def names_valid(review: ReviewedPod) -> Iterator[Reason]:
     families = review.context.knowledge.families
     for container in review.pod.containers:
         for name in filter(is_refused, container.resources()):
-            offered = (resource for group in review.context.fleet.node_groups for resource, _ in group.node_class.offered)
+            offered = (
+                resource for group in review.context.fleet.node_groups for resource, _ in group.node_class.offered
+            )
             meant = join_with_or(similar_resources(name, offered, families)[:2])
             problem = f"the API server refuses resource {name[:24]}"
             wants = meant or "cpu, memory or a name with a domain"

@@ -320,6 +320,14 @@ def _with_images(changes: Mapping[str, str]) -> Callable[[Document], None]:
     return change
 
 
+def drop_runtime_class(near_miss: NearMiss) -> Iterator[Edit]:
+    """Drop runtimeClassName, where the node lacks the handler of the class."""
+    if near_miss.code is Code.RuntimeHandlerAbsent:
+        name = near_miss.scheduled_pod.pod.runtime_class_name
+        text = f"drop runtimeClassName: {name}"
+        yield Edit("drop-runtime-class", text, 15, lambda pod: pod["spec"].pop("runtimeClassName", None))
+
+
 ANY_MINOR = 999
 """A minor version above any of CUDA."""
 OLD_IMAGE = "nvcr.io/nvidia/cuda:{}.0-base-ubuntu22.04"
@@ -335,5 +343,6 @@ GPU = (
     request_fewer_gpus,
     request_other_resource,
     older_image,
+    drop_runtime_class,
     free_gpus,
 )

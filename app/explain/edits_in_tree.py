@@ -109,7 +109,9 @@ def request_less(near_miss: NearMiss) -> Iterator[Edit]:
     wanted, pod = dict(near_miss.scheduled_pod.pod_constraints.requests)[resource], near_miss.scheduled_pod.document
     if left > 0:
         containers = lowered_text(pod, resource, left)
-        text = f"request {amount_text(resource, left)} of {resource} in all, {amount_text(resource, wanted - left)} less"
+        text = (
+            f"request {amount_text(resource, left)} of {resource} in all, {amount_text(resource, wanted - left)} less"
+        )
         yield Edit("request-less", text + containers, 30 + distance(wanted, left), lower_to(resource, left))
     elif is_extended(resource):
         text = f"request no {resource}{names_of_requesters(pod, resource)}"

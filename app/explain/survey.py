@@ -37,6 +37,10 @@ from app.values.steps import finish
 NO_REQUESTS: Mapping[str, int] = {}
 LACKING = frozenset({Code.ResourceNotOffered, Code.GhostGPUs, Code.MIGProfileAbsent, Code.RequestExceedsNode})
 """Codes which say that a node never has the requested units, even with no other pod on it."""
+LACKED_MEANWHILE = frozenset(
+    {Code.MIGProfileAbsent, Code.ResourceNotOffered, Code.RequestExceedsNode, Code.InsufficientGPUs}
+)
+"""Codes that tell nothing of a node whose MIG layout is being changed, since it offers other units afterwards."""
 IMPLIED = frozenset({Code.RequestExceedsNode, Code.InsufficientGPUs})
 """Codes that follow from one of LACKING, so that explain leaves them out beside it: too few units in all where the node
 does not offer the resource, and too few free units in both cases."""
@@ -54,6 +58,8 @@ class ClusterSnapshot:
     other pods of a pod's group run. `unpromised` returns the node promised to a pod, by UID, without that promise.
     `idle` are the seconds for which all GPUs of a pod have been idle for certain, by namespace/name; a pod that is not
     in it works, or nothing is known of it.
+    `managed_resources` are by schedulerName the resources whose pods gpu-usher is asked about, None for every pod; a
+    scheduler whose configuration is not known is not in it.
     `dra_version` is the version of resource.k8s.io that the cluster serves. `devices` are its devices and claims, and
     `selection` what selectors said of the devices so far.
     """
@@ -72,6 +78,7 @@ class ClusterSnapshot:
     idle: Mapping[str, float] = field(default_factory=dict)
     devices: ClusterDevices = field(default_factory=ClusterDevices)
     selection: Selection = field(default_factory=Selection)
+    managed_resources: Mapping[str, frozenset[str] | None] = field(default_factory=dict)
 
 
 Groups = Mapping[tuple[Objection, ...], list[str]]
@@ -127,7 +134,8 @@ def scheduled_pod_steps(
     pod_constraints = read_pod_constraints(admitted, context.knowledge.families.of, snapshot.volumes)
     own = read_pod_constraints(without_our_affinity(document, snapshot), context.knowledge.families.of)
     bare = replace(pod_constraints, terms=own.terms)
-    demand = scheduler_demand(pod, ruling.demand, snapshot.group_cliques(pod), snapshot.expected)
+    classes = context.fleet.runtime_classes
+    demand = scheduler_demand(pod, ruling.demand, snapshot.group_cliques(pod), snapshot.expected, classes)
     among_others = read_pod_among_others(admitted)
     claims = ClaimJudge(claims_of_pod(pod, admitted, snapshot.devices, labels), snapshot.devices, snapshot.selection)
     judge = claims if claims.pod_claims.to_allocate or claims.pod_claims.obstacles or pod.claims else None
@@ -274,6 +282,8 @@ class NodeJudge:
             *self._class_reasons(node),
             *filter(None, (accepts(self._demand, node.free) for accepts in FREE_FILTERS)),
         )
+        if len(reasons) > 1 and any(reason.code is Code.MIGReconfiguring for reason in reasons):
+            reasons = tuple(reason for reason in reasons if reason.code not in LACKED_MEANWHILE)
         if len(reasons) > 1 and (lacking := {reason.code for reason in reasons} & LACKING):
             implied = IMPLIED - lacking if lacking == {Code.RequestExceedsNode} else IMPLIED
             return tuple(reason for reason in reasons if reason.code not in implied)

@@ -260,5 +260,3 @@ def test_every_kind_of_edit_has_words() -> None:
     kinds = set(re.findall(r'Edit\(\s*"([a-z-]+)"', source)) | {"drop-pod-affinity", "drop-pod-anti-affinity"}
 
     assert kinds == set(KINDS)
-
-
