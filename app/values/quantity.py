@@ -71,7 +71,7 @@ def parse_mib(text: str) -> int:
 def parse_gpu_memory(text: str) -> int:
     """Read an amount of GPU memory in MiB, as `parse_mib`.
 
-    Raises QuantityError, also for a small number without a unit, which Kubernetes reads as bytes: `40` is meant as 40Gi.
+    Raises QuantityError, also for a small number without a unit, which Kubernetes reads as bytes: `40` means 40Gi.
     """
     mib = parse_mib(text)
     if mib < LEAST_GPU_MEMORY and re.fullmatch(r"\s*\d+\s*", text):
