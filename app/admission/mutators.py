@@ -16,8 +16,10 @@ from app.admission.reviewed_pod import PodChange, PodForm, ReviewedPod
 from app.admission.runtime_class import set_runtime_class
 from app.admission.tolerations import missing_tolerations, taints_of_fitting_nodes, tolerated_keys
 from app.admission.unsuitable_fleet import warn_of_unsuitable_fleet
+from app.knowledge.resource_names import is_refused, similar_resources
 from app.kube.pods import Container
 from app.values.json_members import member
+from app.values.reasons import join_with_or
 
 Mutator = Callable[[ReviewedPod], Iterator[PodChange]]
 
@@ -111,6 +113,18 @@ def add_tolerations(review: ReviewedPod) -> Iterator[PodChange]:
         yield PodChange(tuple(operations), f"toleration added for {listed}")
 
 
+def warn_of_names(review: ReviewedPod) -> Iterator[PodChange]:
+    """Warn of resources that look like a GPU resource and are none: no node offers them, so that the pod waits."""
+    knowledge, groups = review.context.knowledge, review.context.fleet.node_groups
+    names = dict.fromkeys(name for container in review.pod.containers for name in container.resources())
+    for name in names:
+        offered = (resource for group in groups for resource, _ in group.node_class.offered)
+        meant = similar_resources(name, offered, knowledge.families)[:2]
+        if meant and not is_refused(name) and not knowledge.families.passthrough_family(name):
+            warning = f"no known device plugin offers {name[:40]}, did you mean {join_with_or(meant)}?"
+            yield PodChange((), warning, warning)
+
+
 def warn_of_claims(review: ReviewedPod) -> Iterator[PodChange]:
     """Warn of claims that no device of the cluster can serve, and of tolerations that belong into the claim (S13)."""
     claimed = review.ruling.claimed
@@ -160,6 +174,7 @@ UNSURE = "a need is only preferred by node affinity: no node has the labels, and
 ONLY_PREFERRED = "a need is only preferred by node affinity: some nodes that fit carry no label that tells"
 
 MUTATORS: tuple[Mutator, ...] = (
+    warn_of_names,
     repair_resources,
     apply_mig_fallback,
     right_size,
@@ -188,7 +203,7 @@ template, of which review.py applies only these and warnings (F18)."""
 CHANGING_AMOUNTS: frozenset[Mutator] = REPAIRS | {apply_mig_fallback, right_size, convert_to_claims}
 """Mutators that change which container asks for what; after them the pod gets a new ruling."""
 
-GUARDS: frozenset[Mutator] = frozenset({guard_devices, hide_devices, warn_of_runtime_class})
+GUARDS: frozenset[Mutator] = frozenset({warn_of_names, guard_devices, hide_devices, warn_of_runtime_class})
 """Mutators for every object that reaches the webhook, whether it asks for a GPU or not."""
 
 FOR_CPU_PODS: frozenset[Mutator] = frozenset({keep_off_gpu_nodes})

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from app.cli.live_doctor import examine_live, policies_or_shipped, runtime_class_names
+from app.cli.live_doctor import examine_live, examine_scheduler, policies_or_shipped, runtime_class_names
 from app.cli.output import Output, show
 from app.cli.progress import show_progress
 from app.cli.source import DemoFleet, read_objects_of, state_of
@@ -81,7 +81,9 @@ def doctor(
             policies, unreadable = policies_or_shipped(objects, state.knowledge, namespace, now())
             wanted = frozenset(runtime_class_names(policies))
             classes = examine_runtime_classes(nodes, state.runtime_classes, wanted, state.knowledge)
-            findings = (*unreadable, *findings, *classes)
+            config_maps = [document for document in objects if document.get("kind") == "ConfigMap"]
+            scheduler = examine_scheduler(config_maps, state, None)
+            findings = (*unreadable, *scheduler, *findings, *classes)
     show(findings, output, lambda console: _show(console, findings, len(nodes), sum(node.has_gpus for node in nodes)))
     raise typer.Exit(1 if any(strict or finding.level is FindingLevel.Problem for finding in findings) else 0)
 

@@ -4,7 +4,7 @@
 import base64
 import datetime as dt
 import ssl
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from app.knowledge.tables import Knowledge
 from app.kube.pods import read_pod
 from app.policy.compiled import PolicySet
 from app.schedulerconfig.verify import verify
+from app.schedulerconfig.write import offers_claims
 from app.tls.certificate_report import CertificateTexts, problems
 from app.tls.pem import read_certificate
 from app.values.errors import BadInput, PolicyError
@@ -60,7 +61,8 @@ def examine_live(
     findings = examine_cluster(
         replace(cluster, certificates=certificates, slipped=slipped, runtime_classes=runtime_class_names(policies))
     )
-    return [*unreadable, *_scheduler(survey, state, config), *findings]
+    scheduler = examine_scheduler(survey.objects.get("ConfigMap", ()), state, config)
+    return [*unreadable, *scheduler, *findings]
 
 
 def runtime_class_names(policies: PolicySet) -> tuple[str, ...]:
@@ -159,12 +161,16 @@ def _slipped(survey: ClusterObjects, state: State, policies: PolicySet) -> Itera
             )
 
 
-def _scheduler(survey: ClusterObjects, state: State, config: Path | None) -> list[Finding]:
-    """Return the findings of `scheduler-config --verify`; none if there is no configuration."""
-    offered = tuple(sorted({name for node in state.nodes.values() for name, _ in node.node_class.offered}))
-    for file, text in _configurations(survey, config):
+def examine_scheduler(config_maps: Iterable[Mapping[str, Any]], state: State, config: Path | None) -> list[Finding]:
+    """Return the findings of `scheduler-config --verify` on a file or our ConfigMap; none if there is neither.
+
+    Raises BadInput for an unreadable file.
+    """
+    nodes = state.nodes.values()
+    offered = tuple(sorted({name for node in nodes for name, _ in node.node_class.offered}))
+    for file, text in _configurations(config_maps, config):
         try:
-            remarks = verify(file, text, offered, len(state.nodes))
+            remarks = verify(file, text, offered, len(nodes), offers_claims(nodes))
         except PolicyError as error:
             remedy = "gpu-usher scheduler-config writes one"
             return [Finding("SchedulerConfiguration", FindingLevel.Problem, str(error), remedy, (), (file,))]
@@ -178,12 +184,12 @@ def _scheduler(survey: ClusterObjects, state: State, config: Path | None) -> lis
     return []
 
 
-def _configurations(survey: ClusterObjects, config: Path | None) -> Iterator[tuple[str, str]]:
+def _configurations(config_maps: Iterable[Mapping[str, Any]], config: Path | None) -> Iterator[tuple[str, str]]:
     if config is not None:
         try:
             yield str(config), config.read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise BadInput(f"--scheduler-config {config}: {error}: wants a KubeSchedulerConfiguration") from error
-    for item in survey.objects.get("ConfigMap", ()):
+    for item in config_maps:
         if item["metadata"]["name"] == SCHEDULER_MAP and SCHEDULER_KEY in (item.get("data") or {}):
             yield f"{SCHEDULER_MAP}/{SCHEDULER_KEY}", item["data"][SCHEDULER_KEY]

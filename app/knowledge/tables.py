@@ -12,6 +12,7 @@ from app.knowledge.cuda_compatibility import CUDATables, load_cuda
 from app.knowledge.dcgm import DCGM, load_dcgm
 from app.knowledge.families import Families, load_families
 from app.knowledge.geometry import Geometry, load_geometry
+from app.knowledge.gpu_evidence import GPUEvidence, load_gpu_evidence
 from app.knowledge.images import Images, load_images
 from app.knowledge.mig_profiles import MIGProfiles, load_profiles
 from app.knowledge.override import overlay
@@ -30,6 +31,7 @@ FILES = (
     "image_cuda.yaml",
     "families.yaml",
     "clouds.yaml",
+    "gpu_evidence.yaml",
     "node_groups.yaml",
     "xids.yaml",
     "dcgm.yaml",
@@ -55,6 +57,7 @@ class Knowledge:
     images: Images
     families: Families
     clouds: Clouds
+    evidence: GPUEvidence
     group_keys: tuple[str, ...]
     xids: Mapping[int, XID]
     dcgm: DCGM
@@ -76,18 +79,22 @@ def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = Non
         documents[name] = overlay(name, documents[name], _read(name, own or {}))
     try:
         cuda = load_cuda(documents["cuda_driver.yaml"])
+        clouds = load_clouds(documents["clouds.yaml"])
+        families = load_families(
+            documents["families.yaml"]["families"],
+            documents["families.yaml"]["infrastructure_namespaces"],
+            documents["families.yaml"]["device_class_prefix"],
+            (row["key"] for row in documents["families.yaml"]["fault_taints"]),
+        )
         return Knowledge(
             products=load_products(documents["gpu_products.yaml"]["products"]),
-            mig=load_profiles(documents["mig_profiles.yaml"]["products"]),
+            mig=load_profiles(documents["mig_profiles.yaml"]),
             geometry=load_geometry(documents["mig_profiles.yaml"]["products"]),
             cuda=cuda,
             images=load_images(documents["image_cuda.yaml"], cuda),
-            families=load_families(
-                documents["families.yaml"]["families"],
-                documents["families.yaml"]["infrastructure_namespaces"],
-                documents["families.yaml"]["device_class_prefix"],
-            ),
-            clouds=load_clouds(documents["clouds.yaml"]),
+            families=families,
+            clouds=clouds,
+            evidence=load_gpu_evidence(documents["gpu_evidence.yaml"], families, clouds),
             group_keys=tuple(row["key"] for row in documents["node_groups.yaml"]["group_keys"]),
             xids=load_xids(documents["xids.yaml"]["xids"]),
             dcgm=load_dcgm(documents["dcgm.yaml"]),

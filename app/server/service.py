@@ -28,6 +28,7 @@ from app.placement.scheduler_demand import with_cliques, with_runtime_handler
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
 from app.policy.match import Ruling
+from app.schedulerconfig.write import managed_resources
 from app.settings import FilterAnswer, Settings
 from app.telemetry.clock import now
 from app.telemetry.metrics import Metrics
@@ -63,6 +64,7 @@ class Service:
         self.absent: tuple[str, ...] = ()
         self.beat = self.filled = time.monotonic()
         self.offered_nodes = OfferedNodes()
+        self.managed_resources = frozenset(managed_resources((), state.knowledge))
         self._verdicts = VerdictCache(state, settings.recounting)
         self._rulings, self._demands = RulingCache(), DemandCache()
         self._learning = DemandLearning(state)
@@ -147,8 +149,8 @@ class Service:
             self.state.release(pod.uid, time.monotonic())
 
     def remembers(self, pod: Pod, demand: Demand) -> bool:
-        """Tell whether later decisions depend on the node of a Pod: for declared GPU memory or a pod group."""
-        return bool(demand.declared_mib or workload_group(pod.namespace, pod.labels))
+        """Tell whether later decisions depend on the node of a GPU pod: for declared memory or a pod group."""
+        return demand.requests_gpus and bool(demand.declared_mib or workload_group(pod.namespace, pod.labels))
 
     def promise(self, pod: Pod, demand: Demand, node: str) -> None:
         """Note the node named for a Pod, if later decisions depend on it."""
