@@ -2,7 +2,7 @@
 """A pod against every node: all objections of kube-scheduler and of the filters to each node."""
 
 import copy
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -219,7 +219,7 @@ class NodeJudge:
         self._constraints = constraints
         self._demand = scheduled_pod.demand
         self._used = used
-        self._classes: dict[int, tuple[Reason, ...]] = {}
+        self._classes: dict[Hashable, tuple[Reason, ...]] = {}
 
     def objections(self, node: Node) -> tuple[Objection, ...]:
         """List all objections to the node, the filters' reasons last; empty where the pod fits."""
@@ -268,9 +268,8 @@ class NodeJudge:
         return reasons
 
     def _class_reasons(self, node: Node) -> tuple[Reason, ...]:
-        if self._demand.node_selector:
-            return engine.refusals(self._demand, engine.class_for_demand(self._demand, node))
-        reasons = self._classes.get(id(node.node_class))
-        if reasons is None:
-            reasons = self._classes[id(node.node_class)] = engine.refusals(self._demand, node.node_class)
-        return reasons
+        """Give the reasons of the class filters, on the same class and by the same key as the verb filter."""
+        key = engine.class_key(node, self._demand.label_keys)
+        if key not in self._classes:
+            self._classes[key] = engine.refusals(self._demand, engine.class_for_demand(self._demand, node))
+        return self._classes[key]
