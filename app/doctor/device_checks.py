@@ -48,6 +48,13 @@ class ExaminedDevices:
 
 
 Check = Callable[[ExaminedDevices], Iterator[Finding]]
+ONE_SIDE = {
+    NVIDIA_DRIVER: "let one of them serve a node: label it nvidia.com/gpu.deploy.device-plugin=false (GPU Operator), or"
+    " set resources.gpus.enabled=false in the values of the DRA driver's chart"
+}
+"""What takes one side off a node, by driver (NVIDIA/gpu-operator controllers/state_manager.go;
+kubernetes-sigs/dra-driver-nvidia-gpu deployments/helm values.yaml resources.gpus.enabled)."""
+ONE_SIDE_OF_OTHERS = "let one of them serve a node: keep the DaemonSet of the device plugin off it, or that of the driver"
 
 
 def incomplete_pools(examined: ExaminedDevices) -> Iterator[Finding]:
@@ -136,10 +143,21 @@ def device_classes(examined: ExaminedDevices) -> Iterator[Finding]:
             continue
         except NotJudged:
             continue
-        if not matches:
-            text = "no device is of this class, so that every claim of it waits"
-            remedy = "see that its driver runs and publishes ResourceSlices, mend its selectors, or delete it"
+        if not matches and device_class.name in _requested_classes(examined):
+            text = "no device is of this class, and claims or pods request some, so that they wait"
+            remedy = "see that its driver runs and publishes ResourceSlices, or mend the selectors of the class"
             yield Finding("DeviceClassWithoutDevices", FindingLevel.Advice, text, remedy, (), objects)
+
+
+def _requested_classes(examined: ExaminedDevices) -> set[str]:
+    """Name the DeviceClasses that claims without devices and templates request.
+
+    A class without devices is nothing to report by itself: a driver's chart installs the classes of every kind of device
+    (NVIDIA's those of MIG, VFIO and ComputeDomains).
+    """
+    waiting = [claim for claim in examined.devices.claims.values() if claim.allocation is None]
+    requesting = (*waiting, *examined.devices.templates.values())
+    return {choice.device_class for claim in requesting for choices in claim.spec.requests for choice in choices}
 
 
 def _matches(device_class: DeviceClass, devices: Iterable[Device], selection: Selection) -> bool:
@@ -162,10 +180,9 @@ def served_twice(examined: ExaminedDevices) -> Iterator[Finding]:
             if twice:
                 text = (
                     f"the device plugin offers {', '.join(twice)}, and {driver} publishes devices: two pods can get one"
+                    " GPU; filter lets in pods of one side at a time"
                 )
-                remedy = (
-                    "take the device plugin off these nodes (nvidia.com/gpu.deploy.device-plugin=false), or the driver"
-                )
+                remedy = ONE_SIDE.get(driver, ONE_SIDE_OF_OTHERS)
                 yield Finding("DevicePluginAndDRA", FindingLevel.Problem, text, remedy, (name,))
 
 

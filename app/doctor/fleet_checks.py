@@ -80,7 +80,7 @@ def ghost_gpus(fleet: ExaminedFleet) -> Iterator[Finding]:
     nodes = (
         node
         for node in _gpu(fleet)
-        if empty(node) and not node.node_class.dra_resources and not node.node_class.unhealthy_units
+        if empty(node) and not node.node_class.claims_only and not node.node_class.unhealthy_units
     )
     yield from _by_code(Code.GhostGPUs, "labels promise GPUs, allocatable has none", nodes)
 

@@ -64,11 +64,12 @@ def read_class(document: Mapping[str, Any]) -> DeviceClass:
 
     Raises MalformedPod, OversizedPod.
     """
-    spec = member(document, "spec", dict, "") or {}
+    metadata, spec = (member(document, name, dict, "") or {} for name in ("metadata", "spec"))
     return DeviceClass(
-        name=member(member(document, "metadata", dict, "") or {}, "name", str, "metadata.") or "",
+        name=member(metadata, "name", str, "metadata.") or "",
         selectors=tuple(_selectors(spec, "spec.")),
         extended_resource=member(spec, "extendedResourceName", str, "spec.") or "",
+        created=member(metadata, "creationTimestamp", str, "metadata.") or "",
     )
 
 

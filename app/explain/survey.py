@@ -121,12 +121,14 @@ def scheduled_pod_steps(
     admitted = apply(document, result.operations) if admit else document
     pod = read_pod(admitted)
     ruling = context.ruling(pod, labels)
-    pod_constraints = read_pod_constraints(admitted, context.knowledge.families.of, snapshot.volumes)
+    claims = ClaimJudge(claims_of_pod(pod, admitted, snapshot.devices, labels), snapshot.devices, snapshot.selection)
+    served = frozenset(resource for resource, _ in claims.pod_claims.extended)
+    read = read_pod_constraints(admitted, context.knowledge.families.of, snapshot.volumes)
+    pod_constraints = replace(read, served=served)
     own = read_pod_constraints(without_our_affinity(document, snapshot), context.knowledge.families.of)
     bare = replace(pod_constraints, terms=own.terms)
     demand = scheduler_demand(pod, ruling.demand, snapshot.group_cliques(pod), snapshot.expected)
     among_others = read_pod_among_others(admitted)
-    claims = ClaimJudge(claims_of_pod(pod, admitted, snapshot.devices, labels), snapshot.devices, snapshot.selection)
     judge = claims if claims.pod_claims.to_allocate or claims.pod_claims.obstacles or pod.claims else None
     return ScheduledPod(admitted, pod, result, ruling, demand, pod_constraints, bare, among_others, judge)
 

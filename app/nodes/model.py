@@ -116,6 +116,8 @@ class NodeClass(HashedOnce):
     """The number of other GPUs that pods had better avoid, by the same metrics."""
     dra_resources: frozenset[str] = frozenset()
     """The resources that DRA serves, whose free units only kube-scheduler counts."""
+    claims_only: bool = False
+    """Whether a DRA driver publishes the GPUs and no device plugin offers any."""
     dra_profiles: frozenset[str] = frozenset()
     """The MIG profiles of the DRA devices, existing or created on demand."""
     device_variants: tuple["NodeClass", ...] = ()
@@ -142,7 +144,7 @@ class NodeClass(HashedOnce):
     @property
     def uses_device_plugin(self) -> bool:
         """Tell whether a device plugin offers the GPUs, so that allocatable counts them."""
-        return not self.dra_resources and any(amount > 0 for _, amount in self.offered)
+        return any(amount > 0 for _, amount in self.offered)
 
     def allocatable(self, resource: str) -> int:
         """Give the allocatable units of a resource."""
@@ -230,6 +232,21 @@ DEVICE_FACTS = (
 
 
 @dataclass(frozen=True, slots=True)
+class ServedTwice:
+    """The GPUs of a node that a device plugin and a DRA driver both give away, so that one GPU can be given twice.
+
+    `by_plugin` are the resources of the plugin, and `by_claims` the DeviceClasses and resources of the driver.
+    `not_by_plugin` are those of `by_plugin` that may give a GPU which a claim has. `not_by_claims` is true where a
+    claim may get a GPU that a pod has by the plugin.
+    """
+
+    by_plugin: frozenset[str]
+    by_claims: frozenset[str]
+    not_by_plugin: frozenset[str] = frozenset()
+    not_by_claims: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class FreeResources:
     """The resources of a node that are free now."""
 
@@ -249,6 +266,8 @@ class FreeResources:
     kinds: tuple[int, ...] | None = None
     """The kinds of DRA devices of which some are free, in the order of their first free device; None where all devices
     are of one kind, or where there are none."""
+    twice: ServedTwice | None = None
+    """Who holds GPUs of a node that a device plugin and a DRA driver both serve; None for other nodes."""
 
 
 @dataclass(frozen=True, slots=True)

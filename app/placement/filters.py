@@ -54,6 +54,8 @@ def resources_offered(demand: Demand, node: NodeClass) -> Reason | None:
             continue
         if 0 < amount <= node.capacity(resource):
             return _devices_withdrawn(resource)
+        if node.claims_only and resource.startswith(DOMAIN):
+            return reason(Code.OfferedByClaimOnly, "a DRA driver has the node's GPUs, for claims alone", resource)
         if profile_of(resource):
             return reason(Code.MIGProfileAbsent, "MIG profile not on this node", profile_of(resource) or "")
         labelled = resource.startswith(DOMAIN) and node.labelled_gpus > 0
@@ -157,6 +159,29 @@ def memory_left(demand: Demand, free: FreeResources) -> Reason | None:
     return None
 
 
+def served_by_one(demand: Demand, free: FreeResources) -> Reason | None:
+    """Refuse a node on which the pod could get a GPU that another pod has, one of them by the plugin, one by a claim.
+
+    Neither the plugin nor kube-scheduler knows which GPUs the other one has given (cluster/served_twice.py).
+    """
+    if (twice := free.twice) is None:
+        return None
+    resources = {resource for resource, _ in demand.resources}
+    claims = resources.union(name for name, _ in demand.claims) & twice.by_claims
+    if resources & twice.not_by_plugin or (claims and resources & twice.by_plugin):
+        return _HELD_BY_CLAIM
+    return _HELD_BY_PLUGIN if claims and twice.not_by_claims else None
+
+
+_HELD_BY_CLAIM = reason(
+    Code.GPUHeldByClaim,
+    "device plugin and DRA both serve the node's GPUs, and the plugin may give one that a claim has",
+)
+_HELD_BY_PLUGIN = reason(
+    Code.GPUHeldByDevicePlugin,
+    "device plugin and DRA both serve the node's GPUs, and a claim may get one that the plugin has given",
+)
+
 _CLASS_FILTERS: tuple[tuple[ClassFilter, DecidedBy], ...] = (
     (annotations_parse, DecidedBy.NODE),
     (node_selected, DecidedBy.NODE),
@@ -185,7 +210,7 @@ resources that it lacks meanwhile.
 CLASS_FILTERS = tuple(class_filter for class_filter, _ in _CLASS_FILTERS)
 PRODUCT_FILTERS = tuple(class_filter for class_filter, decided_by in _CLASS_FILTERS if decided_by is DecidedBy.PRODUCT)
 
-FREE_FILTERS: tuple[FreeFilter, ...] = (enough_units, share_left, memory_left, layout_fits)
+FREE_FILTERS: tuple[FreeFilter, ...] = (enough_units, share_left, memory_left, layout_fits, served_by_one)
 """The free filters in order."""
 
 COUNTED_IN_TREE: frozenset[FreeFilter] = frozenset({enough_units, share_left, layout_fits})

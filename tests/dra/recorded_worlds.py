@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The recorded worlds of real DRA drivers (tests/dra/recorded/README.md), and what kube-scheduler did with claims there."""
+"""The recorded worlds of real DRA drivers, and what kube-scheduler did with claims there (recorded/README.md)."""
 
 import json
 from collections.abc import Iterator
@@ -68,7 +68,9 @@ def claim_and_pod(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
         "metadata": metadata,
         "spec": {
             "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}},
-            "containers": [{"name": "main", "image": "registry.example/app:1", "resources": {"claims": [{"name": "c"}]}}],
+            "containers": [
+                {"name": "main", "image": "app:1", "resources": {"claims": [{"name": "c"}]}}
+            ],
             "resourceClaims": [{"name": "c", "resourceClaimName": case.claim}],
         },
     }

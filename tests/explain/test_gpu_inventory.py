@@ -38,7 +38,8 @@ def taken(objects: list[dict[str, Any]]) -> Inventory:
     """Return the inventory of objects."""
     state = State(knowledge())
     fill(state, objects)
-    return take_inventory(state.nodes, {name: state.usage_on(name) for name in state.nodes}, knowledge().products)
+    usages = {name: state.usage_on(name) for name in state.nodes}
+    return take_inventory(state.nodes, usages, knowledge().products, state.dra.copy())
 
 
 def bound(name: str, namespace: str, node: str, amount: int, resource: str = GPU, phase: str = "Running") -> Any:
