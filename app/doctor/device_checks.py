@@ -18,6 +18,8 @@ from app.dra.selection import ClaimError, NotJudged, Selection
 from app.kube.pod_requests import read_amounts
 from app.kube.resource_slices import NVIDIA_DRIVER
 from app.nodes.model import Node
+from app.values.errors import VersionError
+from app.values.versions import Version, parse_version, show_version
 
 GPU_DRIVER = "gpu."
 """A driver of GPUs is named after its vendor's domain with this before it: gpu.nvidia.com, gpu.amd.com, gpu.intel.com.
@@ -54,7 +56,9 @@ ONE_SIDE = {
 }
 """What takes one side off a node, by driver (NVIDIA/gpu-operator controllers/state_manager.go;
 kubernetes-sigs/dra-driver-nvidia-gpu deployments/helm values.yaml resources.gpus.enabled)."""
-ONE_SIDE_OF_OTHERS = "let one of them serve a node: keep the DaemonSet of the device plugin off it, or that of the driver"
+ONE_SIDE_OF_OTHERS = (
+    "let one of them serve a node: keep the DaemonSet of the device plugin off it, or that of the driver"
+)
 
 
 def incomplete_pools(examined: ExaminedDevices) -> Iterator[Finding]:
@@ -186,6 +190,28 @@ def served_twice(examined: ExaminedDevices) -> Iterator[Finding]:
                 yield Finding("DevicePluginAndDRA", FindingLevel.Problem, text, remedy, (name,))
 
 
+CDI_SINCE: Mapping[str, Version] = {"containerd": (1, 7, 2), "cri-o": (1, 28)}
+"""The first version of each container runtime that takes CDI devices from the kubelet (kubernetes/kubernetes#121350,
+kubernetes/test-infra#34018, containerd/containerd#8943, cri-o/cri-o#6944). What cri-dockerd takes depends on its own
+version, which no node tells."""
+
+
+def runtimes_without_cdi(examined: ExaminedDevices) -> Iterator[Finding]:
+    """Report nodes with devices whose container runtime leaves them out of containers, and says nothing."""
+    for name, node in sorted(examined.nodes.items()):
+        runtime, _, text = node.container_runtime.partition("://")
+        since = CDI_SINCE.get(runtime)
+        try:
+            version = parse_version(text.partition("-")[0].partition("+")[0])
+        except VersionError:
+            continue
+        if since is None or version >= since or not examined.devices.pools.pools(node):
+            continue
+        what = f"{runtime} {text} takes no CDI devices: pods whose claims are allocated start without them"
+        remedy = f"run {runtime} {show_version(since)} or newer there; containerd 1.7 wants enable_cdi = true as well"
+        yield Finding("RuntimeWithoutCDI", FindingLevel.Problem, what, remedy, (name,))
+
+
 def lost_counters(examined: ExaminedDevices) -> Iterator[Finding]:
     """Report GPUs that can be allocated whole and in slices at once, as their counters are missing.
 
@@ -220,6 +246,7 @@ def _slice_names(slices: Iterable[PoolSlice]) -> tuple[str, ...]:
 
 DEVICE_CHECKS: tuple[Check, ...] = (
     served_twice,
+    runtimes_without_cdi,
     incomplete_pools,
     invalid_pools,
     lost_counters,

@@ -105,7 +105,9 @@ def _of_device(device: Device, counters: PoolCounters, cluster: ClusterDevices) 
 
 def _status(device: Device, state: DeviceState, because: str, namespaces: tuple[str, ...] = ()) -> DeviceStatus:
     product, kind = _product_and_kind(device)
-    part = kind == "vfio" or bool(device.counters and "profile" in {name.rpartition("/")[2] for name in device.attributes})
+    part = kind == "vfio" or bool(
+        device.counters and "profile" in {name.rpartition("/")[2] for name in device.attributes}
+    )
     of_device = device.driver, device.pool, device.name, product, kind, state.value, because, namespaces
     return DeviceStatus(*of_device, device.allow_multiple_allocations, part)
 

@@ -282,7 +282,8 @@ class Node:
     resource as the API server writes it, and `unschedulable` says that the node is cordoned. Only explain reads these
     two, so that they do not count in comparisons, and a change of them invalidates no cache.
 
-    `devices` are its DRA devices, None for a node without any.
+    `devices` are its DRA devices, None for a node without any. `container_runtime` is the runtime with its version, such
+    as `containerd://1.7.27`.
     """
 
     name: str
@@ -294,6 +295,7 @@ class Node:
     unschedulable: bool = field(default=False, compare=False)
     free_cpu_milli: int | None = None
     devices: DevicesOnNode | None = field(default=None, compare=False)
+    container_runtime: str = field(default="", compare=False)
 
     def with_free(self, free: FreeResources, free_cpu_milli: int | None) -> "Node":
         """Give the node with other free resources, in a third of the time of `dataclasses.replace`."""
@@ -307,6 +309,7 @@ class Node:
             self.unschedulable,
             free_cpu_milli,
             self.devices,
+            self.container_runtime,
         )
 
     @property

@@ -46,6 +46,7 @@ def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[s
         taints=_taints(spec),
         allocatable=allocatable,
         unschedulable=spec.get("unschedulable") is True,
+        container_runtime=str((member(status, "nodeInfo", dict, "status.") or {}).get("containerRuntimeVersion") or ""),
     )
 
 

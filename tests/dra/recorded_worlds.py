@@ -68,9 +68,7 @@ def claim_and_pod(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
         "metadata": metadata,
         "spec": {
             "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}},
-            "containers": [
-                {"name": "main", "image": "app:1", "resources": {"claims": [{"name": "c"}]}}
-            ],
+            "containers": [{"name": "main", "image": "app:1", "resources": {"claims": [{"name": "c"}]}}],
             "resourceClaims": [{"name": "c", "resourceClaimName": case.claim}],
         },
     }
