@@ -178,15 +178,10 @@ def _pod(objects: list[Any], key: str) -> Object:
 
 def _events_of(pod: Object, objects: list[Any]) -> list[Object]:
     """List the Events about a pod, where the snapshot or the cluster has them."""
-    metadata = pod.get("metadata") or {}
-    return [
-        document
-        for document in objects
-        if document.get("kind") == "Event"
-        and _has_key(
-            {"metadata": document.get("involvedObject")}, {key: metadata.get(key) for key in ("namespace", "name")}
-        )
-    ]
+    metadata = {"namespace": "default", **(pod.get("metadata") or {})}
+    key = {name: metadata.get(name) for name in ("namespace", "name")}
+    events = (document for document in objects if document.get("kind") == "Event")
+    return [event for event in events if _has_key({"metadata": event.get("involvedObject")}, key)]
 
 
 def _has_key(pod: Object, key_members: Object) -> bool:

@@ -156,7 +156,7 @@ def device_classes(examined: ExaminedDevices) -> Iterator[Finding]:
 def _requested_classes(examined: ExaminedDevices) -> set[str]:
     """Name the DeviceClasses that claims without devices and templates request.
 
-    A class without devices is nothing to report by itself: a driver's chart installs the classes of every kind of device
+    A class without devices is nothing to report by itself: a driver's chart installs the classes of all its devices
     (NVIDIA's those of MIG, VFIO and ComputeDomains).
     """
     waiting = [claim for claim in examined.devices.claims.values() if claim.allocation is None]

@@ -199,10 +199,8 @@ def _result(item: Mapping[str, Any], where: str, conditions: Mapping[DeviceID, f
     amounts = {name: quantity(amount, f"{where}consumedCapacity") for name, amount in consumed.items()}
     admin_access = member(item, "adminAccess", bool, where) or False
     true = conditions.get((driver, pool, device), frozenset())
-    waits_for, failed = (
-        tuple(map(str, member(item, name, list, where) or ()))
-        for name in ("bindingConditions", "bindingFailureConditions")
-    )
+    names = ("bindingConditions", "bindingFailureConditions")
+    waits_for, failed = (tuple(map(str, member(item, name, list, where) or ())) for name in names)
     return Result(
         request,
         (driver, pool, device),

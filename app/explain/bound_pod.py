@@ -57,7 +57,7 @@ def start_problems(
         for row in rows
         if row.explains(reason, message) or (not row.reason and row.message in message)
     )
-    first = {message: row for message, row in reversed(list(matching))}
+    first = dict(reversed(list(matching)))
     texts = {f"{row.why} ({_shortened(message)}); {row.remedy}": None for message, row in first.items()}
     return (*texts, *_unmet_conditions(document, snapshot))
 
@@ -79,9 +79,10 @@ def _unmet_conditions(document: Mapping[str, Any], snapshot: ClusterSnapshot) ->
             if result.failed:
                 yield f"{device} failed: {', '.join(result.failed)} is true; kube-scheduler tries another device"
             elif result.waits_for:
+                conditions = ", ".join(result.waits_for)
                 yield (
-                    f"{device} is not ready: kube-scheduler waits until the driver sets {', '.join(result.waits_for)}, and"
-                    " gives the device back after ten minutes; look at the driver's log"
+                    f"{device} is not ready: kube-scheduler waits until its driver sets {conditions}, and gives the"
+                    " device back after ten minutes; look at the log of the driver"
                 )
 
 

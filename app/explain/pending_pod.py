@@ -57,7 +57,8 @@ def explain(
     """Explain one pod; yields often, so that a service can do other work in between.
 
     `live` is true where the pod is in the cluster as it is, admitted or not. `by_node` adds every node's verdict.
-    `events` are the Events about the pod. `find_fixes` searches for fixes, which takes most of the time where the pod fits nowhere.
+    `find_fixes` searches for fixes, which takes most of the time where the pod fits nowhere. `events` are those about
+    the pod.
 
     Raises MalformedPod, QuantityError.
     """

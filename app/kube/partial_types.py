@@ -277,11 +277,18 @@ class NodeSpec(TypedDict, total=False):
     unschedulable: bool | None
 
 
+class NodeInfo(TypedDict, total=False):
+    """The fields of a Node's nodeInfo that are read."""
+
+    containerRuntimeVersion: str
+
+
 class NodeStatus(TypedDict, total=False):
     """The fields of a Node's status that are read."""
 
     allocatable: dict[str, str | int] | None
     capacity: dict[str, str | int] | None
+    nodeInfo: NodeInfo | None
 
 
 class PartialNode(TypedDict):

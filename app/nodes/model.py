@@ -282,8 +282,8 @@ class Node:
     resource as the API server writes it, and `unschedulable` says that the node is cordoned. Only explain reads these
     two, so that they do not count in comparisons, and a change of them invalidates no cache.
 
-    `devices` are its DRA devices, None for a node without any. `container_runtime` is the runtime with its version, such
-    as `containerd://1.7.27`.
+    `devices` are its DRA devices, None for a node without any. `container_runtime` is the runtime with its version,
+    such as `containerd://1.7.27`.
     """
 
     name: str
