@@ -10,6 +10,7 @@ from collections.abc import Callable
 from enum import Enum
 
 from app.knowledge.mig_profiles import profile_of
+from app.nodes.label_keys import DOMAIN
 from app.nodes.model import FreeResources, NodeClass, Sharing
 from app.nodes.runtime_handlers import lacks_handler
 from app.placement.cuda_filters import compute_capability_high_enough, driver_new_enough, toolkit_targets_gpu

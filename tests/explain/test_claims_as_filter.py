@@ -27,7 +27,7 @@ def random_fleet(draw: random.Random) -> tuple[str, list[dict[str, Any]]]:
     """Draw a recorded world, whose second node may have the devices of the first one beside its own."""
     world = draw.choice(WORLDS)
     slices = [item for item in objects_of(world) if item["kind"] == "ResourceSlice"]
-    copies = []
+    copies: list[dict[str, Any]] = []
     for item in draw.sample(slices, min(len(slices), draw.randrange(3))):
         pool = {**item["spec"]["pool"], "name": "copied", "resourceSliceCount": 1}
         node = draw.choice(["node-1", "node-2"])
