@@ -63,6 +63,7 @@ class Knowledge:
     dcgm: DCGM
     toolkit_env: ToolkitEnv
     pod_failures: tuple[PodFailure, ...]
+    pod_starts: tuple[PodFailure, ...]
     runtimes: Runtimes
     usage_metrics: UsageMetrics
 
@@ -100,6 +101,7 @@ def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = Non
             dcgm=load_dcgm(documents["dcgm.yaml"]),
             toolkit_env=load_toolkit_env(documents["toolkit_env.yaml"]["variables"]),
             pod_failures=load_pod_failures(documents["pod_failures.yaml"]["pod_failures"]),
+            pod_starts=load_pod_failures(documents["pod_failures.yaml"]["pod_starts"]),
             runtimes=load_runtimes(documents["runtimes.yaml"]),
             usage_metrics=load_usage_metrics(documents["usage_metrics.yaml"]),
         )

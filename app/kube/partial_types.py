@@ -278,6 +278,12 @@ class NodeSpec(TypedDict, total=False):
     unschedulable: bool | None
 
 
+class NodeInfo(TypedDict, total=False):
+    """The fields of a Node's nodeInfo that are read."""
+
+    containerRuntimeVersion: str
+
+
 class PartialRuntimeHandler(TypedDict, total=False):
     """One runtime handler of a Node; its name is absent for the default one."""
 
@@ -289,6 +295,7 @@ class NodeStatus(TypedDict, total=False):
 
     allocatable: dict[str, str | int] | None
     capacity: dict[str, str | int] | None
+    nodeInfo: NodeInfo | None
     runtimeHandlers: list[PartialRuntimeHandler] | None
 
 
