@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from app.knowledge.dcgm import GPUCondition
 from app.kube.finished_pods import FinishedPod
 from app.nodes.gpu_health import Health
 from app.nodes.label_keys import PRODUCT
@@ -103,6 +104,16 @@ def unhealthy_gpus(fleet: ExaminedFleet) -> Iterator[Finding]:
         remedy = "drain the node and reset its GPUs" if ill else "reset the GPUs when the node is idle"
         level = FindingLevel.Problem if ill else FindingLevel.Advice
         yield Finding(Code.GPUUnhealthy.name, level, text, remedy, (name,))
+
+
+def node_conditions(fleet: ExaminedFleet) -> Iterator[Finding]:
+    """Report GPU nodes of which a condition reports a fault of the GPUs, or of what joins them (F72)."""
+    for node in _gpu(fleet):
+        for condition in node.conditions:
+            ill = condition.severity is GPUCondition.Ill
+            level = FindingLevel.Problem if ill else FindingLevel.Advice
+            text = f"condition {condition.words}: {condition.meaning}, as {condition.publisher} says"
+            yield Finding(Code.GPUUnhealthy.name, level, text, condition.remedy, (node.name,))
 
 
 def stale_labels(fleet: ExaminedFleet) -> Iterator[Finding]:
@@ -232,6 +243,7 @@ CHECKS: tuple[Check, ...] = (
     ghost_gpus,
     withdrawn_devices,
     unhealthy_gpus,
+    node_conditions,
     stale_labels,
     several_models,
     mig_without_strategy,

@@ -80,7 +80,8 @@ class Explanation:
     with its resource. `fixes` are ordered, the smallest first. `verdicts` is None unless it was requested.
     `unjudged` are the constraints that only kube-scheduler can judge. `ending` is how a pod of the cluster ended; it is
     then judged as if it were created again. `devices` is the funnel of each request of its ResourceClaims, where these
-    get no devices on some node. `notes` say which containers would run without the devices that the pod claims.
+    get no devices on some node. `notes` say which containers would run without the devices that the pod claims, and
+    what the conditions of the pod's node report of its GPUs.
     """
 
     pod: str

@@ -277,9 +277,19 @@ class NodeSpec(TypedDict, total=False):
     unschedulable: bool | None
 
 
+class PartialCondition(TypedDict, total=False):
+    """A condition of a Node without its times, so that a heartbeat changes nothing."""
+
+    type: str
+    status: str
+    reason: str | None
+    message: str | None
+
+
 class NodeStatus(TypedDict, total=False):
     """The fields of a Node's status that are read."""
 
+    conditions: list[PartialCondition] | None
     allocatable: dict[str, str | int] | None
     capacity: dict[str, str | int] | None
 

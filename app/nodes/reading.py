@@ -9,6 +9,7 @@ from app.knowledge.mig_profiles import profile_of
 from app.knowledge.products import normal_form
 from app.knowledge.tables import Knowledge
 from app.kube.resource_slices import NVIDIA_DRIVER, Device, DeviceClass, distinct_devices, shared_facts
+from app.nodes.conditions import read_bad_conditions
 from app.nodes.labels import read_class
 from app.nodes.model import FreeResources, Node, NodeClass, Sharing
 from app.nodes.sharing import NOT_REGISTERED, count_registered_gpus
@@ -35,6 +36,9 @@ def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[s
     capacity = member(status, "capacity", dict, "status.")
     in_all = _amounts(capacity, knowledge) if capacity else None
     node_class = read_class(labels, offered, knowledge, in_all, _registered(metadata, knowledge))
+    if conditions := read_bad_conditions(status, knowledge):
+        bad = tuple((condition.name, condition.severity) for condition in conditions)
+        node_class = replace(node_class, bad_conditions=bad)
     held = used or {}
     return Node(
         name=name,
@@ -46,6 +50,7 @@ def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[s
         taints=_taints(spec),
         allocatable=allocatable,
         unschedulable=spec.get("unschedulable") is True,
+        conditions=conditions,
     )
 
 
