@@ -33,12 +33,17 @@ def _conditions(node: NodeClass) -> str | None:
     return " and ".join(name for name, severity in node.bad_conditions if severity is GPUCondition.Ill) or None
 
 
+def _promises(node: NodeClass) -> str | None:
+    return "; ".join(promise.words for promise in node.absent) or None
+
+
 VALUES: Mapping[str, Tell] = {
     Code.DriverTooOld.name: _driver,
     Code.ImageRequirementUnmet.name: _driver,
     Code.ComputeCapabilityTooLow.name: _compute_capability,
     Code.GPUMemoryTooSmall.name: _memory,
     Code.GPUUnhealthy.name: _conditions,
+    Code.GhostGPUs.name: _promises,
 }
 """The value of a node by the code of the reason for which it is refused."""
 
