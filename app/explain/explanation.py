@@ -2,7 +2,7 @@
 """The answer of explain: everything about one pod, as the commands and the API return it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from app.explain.claim_funnel import RequestFunnel
@@ -81,6 +81,7 @@ class Explanation:
     `unjudged` are the constraints that only kube-scheduler can judge. `ending` is how a pod of the cluster ended; it is
     then judged as if it were created again. `devices` is the funnel of each request of its ResourceClaims, where these
     get no devices on some node. `notes` say which containers would run without the devices that the pod claims.
+    `asked_by` are the units that each container asks for, by resource and by name of the container.
     """
 
     pod: str
@@ -108,3 +109,4 @@ class Explanation:
     unhealthy: tuple[str, ...] = ()
     devices: tuple[RequestFunnel, ...] = ()
     notes: tuple[str, ...] = ()
+    asked_by: Mapping[str, Mapping[str, int]] = field(default_factory=dict)

@@ -14,6 +14,7 @@ from app.knowledge.products import Product, normal_form
 from app.knowledge.tables import Knowledge
 from app.nodes.gpu_counts import has_several_models, labels_are_stale, unhealthy_units
 from app.nodes.label_keys import (
+    ARCHITECTURE,
     COMPUTE,
     COUNT,
     DRIVER,
@@ -103,6 +104,9 @@ def _read_class(
     resources = tuple(sorted({**dict(offered), **dict(capacity or ())}.items()))
     if replicas := tuple(replicas_by_resource(node_class, labels, resources)):
         node_class = replace(node_class, shares=replicas)
+    gpus = sum(node_class.gpus(name, units) for name, units in resources)
+    if (refuses := knowledge.clouds.refuses_several(labels, gpus)) is not None:
+        node_class = replace(node_class, refuses_several=refuses)
     unhealthy = unhealthy_units(offered, capacity or ())
     node_class = replace(
         node_class,
@@ -123,6 +127,7 @@ def _read_labels(labels: Mapping[str, str], offered: Amounts, knowledge: Knowled
     mig_state, upgrade_state = labels.get(MIG_STATE), labels.get(UPGRADE_STATE)
     shared_by_hami = registered != NOT_REGISTERED
     return NodeClass(
+        architecture=labels.get(ARCHITECTURE) or None,
         driver=driver,
         cuda=_version(labels, RUNTIME) or _version(labels, OLD_RUNTIME) or _cuda_of(driver, knowledge),
         compute_capability=_version(labels, COMPUTE),

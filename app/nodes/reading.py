@@ -9,6 +9,7 @@ from app.knowledge.mig_profiles import profile_of
 from app.knowledge.products import normal_form
 from app.knowledge.tables import Knowledge
 from app.kube.resource_slices import NVIDIA_DRIVER, Device, DeviceClass, distinct_devices, shared_facts
+from app.nodes.label_keys import ARCHITECTURE
 from app.nodes.labels import read_class
 from app.nodes.model import FreeResources, Node, NodeClass, Sharing
 from app.nodes.sharing import NOT_REGISTERED, count_registered_gpus
@@ -34,7 +35,9 @@ def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[s
     offered = _amounts(allocatable, knowledge)
     capacity = member(status, "capacity", dict, "status.")
     in_all = _amounts(capacity, knowledge) if capacity else None
-    node_class = read_class(labels, offered, knowledge, in_all, _registered(metadata, knowledge))
+    node_class = read_class(
+        _with_architecture(labels, status), offered, knowledge, in_all, _registered(metadata, knowledge)
+    )
     held = used or {}
     return Node(
         name=name,
@@ -47,6 +50,14 @@ def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[s
         allocatable=allocatable,
         unschedulable=spec.get("unschedulable") is True,
     )
+
+
+def _with_architecture(labels: Mapping[str, str], status: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the labels with that of the CPU architecture, which the kubelet reports in status.nodeInfo too."""
+    if ARCHITECTURE in labels:
+        return labels
+    reported = member(member(status, "nodeInfo", dict, "status.") or {}, "architecture", str, "status.nodeInfo.")
+    return {**labels, ARCHITECTURE: reported} if reported else labels
 
 
 def _registered(metadata: Mapping[str, Any], knowledge: Knowledge) -> int:

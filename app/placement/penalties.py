@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Penalties: conditions that halve the total of a node that fits; the tuple at the end lists them.
+"""Penalties: conditions that halve the total of a node that fits, once or more; the tuple at the end lists them.
 
 Explain shows the names of these functions.
 """
 
 from collections.abc import Callable
 
+from app.knowledge.cuda_compatibility import Compatibility, judge_driver
 from app.nodes.model import REPLICAS, NodeClass
 from app.policy.demand import Demand
 from app.policy.schema_placement import HealthAction
@@ -14,7 +15,10 @@ UPGRADE_STATES_SETTLED = {None, "upgrade-done"}
 """upgrade-required and states we do not know are accepted with a lower score
 (docs/reference/compatibility.md#node-states)."""
 
-Penalty = Callable[[Demand, NodeClass], bool]
+Penalty = Callable[[Demand, NodeClass], int]
+"""A function that says how often the total of a node is halved; a truth counts as once."""
+NEARLY_REFUSED = 4
+"""Times that a total is halved where a pod almost certainly fails: no scorer outweighs a sixteenth (a guess)."""
 
 
 def driver_replaced_soon(_demand: Demand, node: NodeClass) -> bool:
@@ -54,6 +58,20 @@ def code_compiled_at_start(demand: Demand, node: NodeClass) -> bool:
     return capability is not None and any(need.targets is not None and capability not in need.targets for need in needs)
 
 
+def image_for_other_machine(demand: Demand, node: NodeClass) -> int:
+    """Halve the total several times if an image seems to be built for another CPU architecture."""
+    suits = all(platform.runs_on(node.architecture, node.product) for platform in demand.platforms)
+    return 0 if suits else NEARLY_REFUSED
+
+
+def cuda_compat_uncertain(demand: Demand, node: NodeClass) -> bool:
+    """Tell whether an image starts only by a cuda-compat package of which nothing shows that it is loaded."""
+    needs = (*demand.cuda, *demand.preferred_cuda)
+    return node.driver is not None and any(
+        need.forward_depends and judge_driver(need, node.host) is Compatibility.Forward for need in needs
+    )
+
+
 PENALTIES: tuple[Penalty, ...] = (
     driver_replaced_soon,
     gpus_ill,
@@ -62,5 +80,7 @@ PENALTIES: tuple[Penalty, ...] = (
     labels_stale,
     replicas_as_gpus,
     code_compiled_at_start,
+    image_for_other_machine,
+    cuda_compat_uncertain,
 )
-"""The penalties; each multiplies the total of a node by engine.LESSER_SHARE."""
+"""The penalties; each multiplies the total of a node by engine.LESSER_SHARE, as often as it says."""
