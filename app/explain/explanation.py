@@ -80,8 +80,9 @@ class Explanation:
     with its resource. `fixes` are ordered, the smallest first. `verdicts` is None unless it was requested.
     `unjudged` are the constraints that only kube-scheduler can judge. `ending` is how a pod of the cluster ended; it is
     then judged as if it were created again. `devices` is the funnel of each request of its ResourceClaims, where these
-    get no devices on some node. `notes` say which containers would run without the devices that the pod claims.
-    `asked_by` are the units that each container asks for, by resource and by name of the container.
+    get no devices on some node. `tried` are the kinds of changes that were tried for `fixes`, in words. `notes` say
+    which containers would run without the devices that the pod claims, and what no score shows. `asked_by` are the
+    units that each container asks for, by resource and by name of the container.
     """
 
     pod: str
@@ -109,4 +110,13 @@ class Explanation:
     unhealthy: tuple[str, ...] = ()
     devices: tuple[RequestFunnel, ...] = ()
     notes: tuple[str, ...] = ()
+    tried: tuple[str, ...] = ()
     asked_by: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    @property
+    def no_change(self) -> str:
+        """Say that no change was found, which changes were tried, and what helps in general."""
+        remedy = f"; {self.primary.remedy}" if self.primary and self.primary.remedy else ""
+        if self.tried:
+            return f"no small change helps (tried: {', '.join(self.tried)}){remedy}"
+        return f"no small change is known to help{remedy}"
