@@ -4,7 +4,7 @@
 Its functions are pure; the caches of verdicts are in `cluster/` (verdict_cache.py).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 
 from app.nodes.model import ClaimableDevices, FreeResources, Node, NodeClass
@@ -103,6 +103,14 @@ def class_for_demand(demand: Demand, node: Node) -> NodeClass:
         return node_class
     pairs = ((key, node.labels.get(key)) for key in demand.label_keys)
     return replace(node_class, labels=tuple((key, value) for key, value in pairs if value is not None))
+
+
+def class_key(node: Node, label_keys: tuple[str, ...]) -> Hashable:
+    """Return a key of a node's class, its devices and these labels; State interns classes and keeps each alive."""
+    serial = node.devices.serial if node.devices is not None else 0
+    if not (label_keys or serial):
+        return id(node.node_class)
+    return (id(node.node_class), serial, *map(node.labels.get, label_keys))
 
 
 def as_claimed(demand: Demand, node: Node) -> Node:
