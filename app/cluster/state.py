@@ -31,6 +31,7 @@ from app.kube.pods import Pod, workload_group
 from app.nodes.gpu_health import HEALTHY, Health
 from app.nodes.model import FreeResources, Node, NodeClass
 from app.nodes.reading import read_node, with_devices, with_other_devices
+from app.nodes.refused_pods import node_that_gives_one_unit
 from app.nodes.runtime_handlers import RuntimeClass
 from app.values.json_members import member
 
@@ -68,6 +69,7 @@ class State(DeviceState):
         self.claiming_pods = ClaimingPods()
         self.pod_counts = PodCounts[PodShape]()
         self.free_gpus = FreeGPUs()
+        self._refusals: dict[str, str] = {}
         self._fleet: FleetFacts | None = None
 
     def put_node(self, document: Mapping[str, Any]) -> None:
@@ -92,6 +94,8 @@ class State(DeviceState):
             node = with_other_devices(node, drivers, self._devices.devices(node.name, others=True), self.knowledge)
         if (health := self._health.get(node.name)) is not None:
             node = replace(node, node_class=replace(node.node_class, ill=health.ill, ailing=health.ailing))
+        if self._refusals and node.name in self._refusals.values():
+            node = replace(node, node_class=replace(node.node_class, refuses_several=True))
         if kinds is not None:
             node = replace(node, devices=kinds)
         return node.with_free(self._free.of(node), self.node_requests.cpu_left(node))
@@ -119,6 +123,19 @@ class State(DeviceState):
         self.claiming_pods.put(uid, read_place(document))
         self.pending_pods.put(uid, pending)
         self.pod_counts.put(uid, read_pod_shape(document, usage, requests, pending))
+        self.take_refusal(uid, node_that_gives_one_unit(document, self.knowledge))
+
+    def take_refusal(self, uid: str, node: str | None) -> None:
+        """Set the node whose device plugin refused several units of a shared GPU to a pod; None for no such pod.
+
+        Until the pod is deleted, the node serves no other pod that asks for several units: it would fail as well, and
+        be created anew by its controller, again and again.
+        """
+        before = self._refusals.pop(uid, None)
+        if node is not None:
+            self._refusals[uid] = node
+        if before != node:
+            self._rebuild([name for name in (before, node) if name is not None])
 
     def take_pod(self, uid: str, usage: GPUUsage | None, requests: PodRequests | None) -> None:
         """Set the GPU usage and the requests of a pod, bound or nominated; None for nothing."""
@@ -137,6 +154,7 @@ class State(DeviceState):
         self.claiming_pods.put(uid, None)
         self.pending_pods.put(uid, None)
         self.pod_counts.put(uid, None)
+        self.take_refusal(uid, None)
 
     def waiting_pods(self) -> list[PendingPod]:
         """List the pending pods that ask for GPUs, by resource or by claim."""

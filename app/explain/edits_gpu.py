@@ -3,16 +3,15 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 from app.explain.edits import (
     Document,
     Edit,
     NearMiss,
-    amount_of,
     containers_of,
     distance,
-    largest_requester,
     lower_to,
     lowered_text,
     names_of_requesters,
@@ -23,7 +22,7 @@ from app.intree.causes import InTreeCause
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.resource_names import is_refused, similar_resources
 from app.kube.gpu_usage import GPUUsage
-from app.kube.pods import PREFIX
+from app.kube.pods import PREFIX, Pod
 from app.nodes.model import Node, Sharing
 from app.placement.filters import allows_product
 from app.placement.unit_filters import memory_per_unit
@@ -35,26 +34,68 @@ from app.values.versions import Version, parse_minimum, show_version
 
 
 def request_fewer_gpus(near_miss: NearMiss) -> Iterator[Edit]:
-    """Request as many GPUs as the node has free, or as the policy allows."""
-    if near_miss.code not in (Code.InsufficientGPUs, Code.RequestExceedsNode, Code.TooManyGPUs):
+    """Request as many GPUs as the node has free, as the policy allows, or as its device plugin gives one container."""
+    if near_miss.code not in FEWER_HELP:
         return
-    most = near_miss.scheduled_pod.ruling.enforced.max_gpus_per_pod
+    most, pod = near_miss.scheduled_pod.ruling.enforced.max_gpus_per_pod, near_miss.scheduled_pod.pod
     for resource, amount in near_miss.scheduled_pod.demand.resources:
-        left = min(near_miss.node.free.units.get(resource, 0), amount if most is None else most)
-        if 0 < left < amount:
-            text = f"ask for {left} {resource} instead of {amount}"
-            yield Edit("ask-fewer", text, 30 + amount - left, _lower_by(resource, amount - left))
+        asked = {each.name: int(each.requested(resource)) for each in pod.containers if each.requested(resource) > 0}
+        if (most_each := _most_per_container(near_miss, resource)) is not None:
+            changed = {name: most_each for name, units in asked.items() if units > most_each}
+        else:
+            left = min(near_miss.node.free.units.get(resource, 0), amount if most is None else most)
+            changed = _lowered(pod, resource, left) if 0 < left < amount else {}
+        after = pod_total(pod, resource, changed)
+        if changed and after < amount:
+            where = ", ".join(f"{units} in container {name}" for name, units in changed.items())
+            text = f"ask for {after} {resource} instead of {amount}{f': {where}' if len(pod.containers) > 1 else ''}"
+            yield Edit("ask-fewer", text, 30 + amount - after, _set_amounts(resource, changed))
 
 
-def _lower_by(resource: str, by: int) -> Callable[[Document], None]:
-    def lower(pod: Document) -> None:
-        container = largest_requester(pod, resource)
-        left = str(max(0, amount_of(container, resource) - by))
-        for amounts in (container.get("resources") or {}).values():
-            if isinstance(amounts, dict) and resource in amounts:
-                amounts[resource] = left
+FEWER_HELP = (Code.InsufficientGPUs, Code.RequestExceedsNode, Code.TooManyGPUs, Code.SharedReplicasAskedAsGPUs)
 
-    return lower
+
+def _most_per_container(near_miss: NearMiss, resource: str) -> int | None:
+    """Give the most units that the node's device plugin gives one container; None where that is not what refuses."""
+    if near_miss.code is Code.SharedReplicasAskedAsGPUs:
+        return 1
+    hami = near_miss.node.node_class.unit(resource) is Sharing.HAMi and near_miss.code is Code.RequestExceedsNode
+    return near_miss.node.node_class.hami_gpus or None if hami else None
+
+
+def _lowered(pod: Pod, resource: str, left: int) -> dict[str, int]:
+    """Give new amounts by container with which a pod asks for `left` units: the largest first, a sidecar before equals.
+
+    Of init containers, which run one after another, each may ask for all that is left.
+    """
+    changed: dict[str, int] = {}
+    for container in sorted(pod.containers, key=lambda each: (-each.requested(resource), not each.sidecar)):
+        units, over = int(container.requested(resource)), pod_total(pod, resource, changed) - left
+        passing = container.list_name == "initContainers" and not container.sidecar
+        if over > 0 and units > (left if passing else 0):
+            changed[container.name] = left if passing else max(0, units - over)
+    return changed
+
+
+def pod_total(pod: Pod, resource: str, changed: Mapping[str, int]) -> int:
+    """Sum a resource of a pod as Kubernetes does, with other amounts for some of its containers."""
+    containers = (
+        replace(each, requests={**each.requests, resource: Fraction(changed[each.name])})
+        if each.name in changed
+        else each
+        for each in pod.containers
+    )
+    return int(replace(pod, containers=tuple(containers)).amount(resource))
+
+
+def _set_amounts(resource: str, by_container: Mapping[str, int]) -> Callable[[Document], None]:
+    def change(pod: Document) -> None:
+        for container in containers_of(pod):
+            for amounts in (container.get("resources") or {}).values():
+                if isinstance(amounts, dict) and resource in amounts and container.get("name") in by_container:
+                    amounts[resource] = str(by_container[container["name"]])
+
+    return change
 
 
 def request_other_resource(near_miss: NearMiss) -> Iterator[Edit]:

@@ -19,7 +19,7 @@ from app.explain.dra import dra_equivalent
 from app.explain.edits import KINDS
 from app.explain.explanation import AdmissionOutcome, Explanation, FittingNode, NodeVerdict, Refused
 from app.explain.funnel import Objection, funnel, objection_name, objection_text
-from app.explain.pod_needs import needs
+from app.explain.pod_needs import asked_by, needs
 from app.explain.primary_reason import primary_reason, refused_by
 from app.explain.survey import (
     ClusterSnapshot,
@@ -34,6 +34,7 @@ from app.explain.survey import (
 from app.intree.causes import InTreeRefusal
 from app.intree.checks import unjudged_constraints
 from app.intree.inter_pod_constraints import InterPodConstraints
+from app.kube.finished_pods import Ending
 from app.kube.pods import read_pod
 from app.nodes.model import Node
 from app.placement.engine import breakdown, class_for_demand, judge_class, total
@@ -120,10 +121,19 @@ def explain(
         devices=devices,
         notes=(
             *(scheduled_pod.claims.pod_claims.notes if scheduled_pod.claims else ()),
+            *_refused_by(ending, fitting),
             *_reported_by(snapshot.nodes.get(bound_node or "")),
             *_who_decides(scheduled_pod, snapshot, bool(refused)),
         ),
+        asked_by=asked_by(scheduled_pod.pod, dict(scheduled_pod.demand.resources)),
     )
+
+
+def _refused_by(ending: Ending | None, fitting: list[Node]) -> tuple[str, ...]:
+    """Say that a node which fits has just refused this very pod, since no score shows that."""
+    if ending is None or not ending.refused or all(node.name != ending.node for node in fitting):
+        return ()
+    return (f"{ending.node} fits by all that is known, but its kubelet has just refused this pod: see to that first",)
 
 
 def _equivalent_claim(demand: Demand, snapshot: ClusterSnapshot) -> dict[str, Any] | None:

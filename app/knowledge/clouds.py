@@ -57,6 +57,26 @@ class Dialect:
 
 
 @dataclass(frozen=True, slots=True)
+class SharingLabel:
+    """A label by which a cloud marks the nodes whose GPUs its own device plugin shares.
+
+    `strategies` are GFD's words for the values of the label, and `several_units` says what the plugin does if a
+    container asks for several units: `refused`, or `one-gpu`, which is refused unless the node has only one GPU. A node
+    with the label `unless_key` does not run the cloud's plugin; None if there is no such label.
+    """
+
+    key: str
+    strategies: Mapping[str, str]
+    several_units: Mapping[str, str]
+    replicas_key: str | None
+    unless_key: str | None
+
+    def values_refused(self) -> list[str]:
+        """List the values with which the plugin gives a container only one unit, however many GPUs the node has."""
+        return [value for value, rule in self.several_units.items() if rule == "refused"]
+
+
+@dataclass(frozen=True, slots=True)
 class VendorLabels:
     """The labels of another GPU vendor's own labeller, whose value is the name of the product.
 
@@ -116,15 +136,13 @@ def _value(labels: Mapping[str, str], keys: tuple[str, ...]) -> str | None:
 class Clouds:
     """The content of clouds.yaml: the dialects of provisioners, the labels of other vendors, and machine types.
 
-    `sharing` gives, by the key of a sharing label, GFD's sharing strategy for each value. `replicas_keys` are labels
-    with the number of units of a shared GPU. `sharing_annotations` are the keys of the annotations by which another
+    `sharing` are the labels of shared GPUs. `sharing_annotations` are the keys of the annotations by which another
     device plugin registers the GPUs that it shares.
     """
 
     dialects: tuple[Dialect, ...]
-    sharing: Mapping[str, Mapping[str, str]]
+    sharing: tuple[SharingLabel, ...]
     instances: InstanceTypes
-    replicas_keys: tuple[str, ...] = ()
     vendors: tuple[VendorLabels, ...] = ()
     sharing_annotations: tuple[str, ...] = ()
 
@@ -175,8 +193,17 @@ class Clouds:
 
     def sharing_strategy(self, labels: Mapping[str, str]) -> str | None:
         """Give the labelled sharing strategy in GFD's words; None without such a label."""
-        strategies = (values.get(labels[key]) for key, values in self.sharing.items() if key in labels)
+        strategies = (row.strategies.get(labels[row.key]) for row in self.sharing if row.key in labels)
         return next((value for value in strategies if value), None)
+
+    def refuses_several(self, labels: Mapping[str, str], gpus: int) -> bool | None:
+        """Tell whether a cloud's device plugin refuses several units of a shared GPU for one container.
+
+        None where no cloud's plugin shares the GPUs of the node, of which there are `gpus`.
+        """
+        rows = (row for row in self.sharing if row.key in labels and row.unless_key not in labels)
+        rules = (rule for row in rows if (rule := row.several_units.get(labels[row.key])))
+        return next((rule == "refused" or gpus > 1 for rule in rules), None)
 
     def labels_sharing(self, labels: Mapping[str, str]) -> bool:
         """Tell whether a node has labels of a dialect that marks nodes whose GPUs are shared or sliced."""
@@ -186,7 +213,8 @@ class Clouds:
 
     def replicas(self, labels: Mapping[str, str]) -> str | None:
         """Give the value of the label with the number of units of a shared GPU; None without such a label."""
-        return next((labels[key] for key in self.replicas_keys if key in labels), None)
+        keys = (row.replicas_key for row in self.sharing if row.replicas_key is not None)
+        return next((labels[key] for key in keys if key in labels), None)
 
     def gpu_label_keys(self) -> Iterator[str]:
         """List the keys of all labels that describe GPUs."""
@@ -194,7 +222,9 @@ class Clouds:
             yield from dialect.gpu_label_keys()
         for vendor in self.vendors:
             yield from vendor.all_keys()
-        yield from (*self.sharing, *self.replicas_keys, self.instances.key)
+        for row in self.sharing:
+            yield from filter(None, (row.key, row.replicas_key, row.unless_key))
+        yield self.instances.key
 
     def dialects_of(self, labels: Mapping[str, str]) -> tuple[str, ...]:
         """Name the dialects of which a node has labels."""
@@ -209,11 +239,16 @@ def load_clouds(document: Mapping[str, Any]) -> Clouds:
     """Read clouds.yaml."""
     return Clouds(
         dialects=tuple(map(_dialect, document["dialects"])),
-        sharing={row["key"]: row["values"] for row in document["sharing_labels"]},
-        replicas_keys=tuple(row["replicas_key"] for row in document["sharing_labels"] if "replicas_key" in row),
+        sharing=tuple(map(_sharing_label, document["sharing_labels"])),
         instances=load_instance_types(document["instance_types"]),
         vendors=tuple(map(_vendor, document["vendor_labels"])),
         sharing_annotations=tuple(row["key"] for row in document["sharing_annotations"]),
+    )
+
+
+def _sharing_label(row: Mapping[str, Any]) -> SharingLabel:
+    return SharingLabel(
+        row["key"], row["values"], row.get("several_units", {}), row.get("replicas_key"), row.get("unless_key")
     )
 
 

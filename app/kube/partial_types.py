@@ -101,6 +101,8 @@ class PodStatus(TypedDict, total=False):
     """The fields of a Pod's status that are read."""
 
     phase: str
+    reason: str
+    message: str
     nominatedNodeName: str
 
 

@@ -14,6 +14,7 @@ from app.knowledge.products import Product, normal_form
 from app.knowledge.tables import Knowledge
 from app.nodes.gpu_counts import unhealthy_units, with_count_doubt
 from app.nodes.label_keys import (
+    ARCHITECTURE,
     COMPUTE,
     COUNT,
     DRIVER,
@@ -125,6 +126,9 @@ def _read_class(
     resources = tuple(sorted({**dict(offered), **dict(capacity or ())}.items()))
     if replicas := tuple(replicas_by_resource(node_class, labels, resources)):
         node_class = replace(node_class, shares=replicas)
+    gpus = sum(node_class.gpus(name, units) for name, units in resources)
+    if (refuses := knowledge.clouds.refuses_several(labels, gpus)) is not None:
+        node_class = replace(node_class, refuses_several=refuses)
     unhealthy = unhealthy_units(offered, capacity or ())
     node_class = replace(
         node_class,
@@ -147,6 +151,7 @@ def _read_labels(labels: Mapping[str, str], offered: Amounts, knowledge: Knowled
     upgrade_state = labels.get(UPGRADE_STATE)
     shared_by_hami = registered != NOT_REGISTERED
     return NodeClass(
+        architecture=labels.get(ARCHITECTURE) or None,
         vendor=vendor,
         runs_cuda=knowledge.families.runs_cuda(vendor),
         driver=cuda_driver or _parsed(knowledge.clouds.driver(labels)),

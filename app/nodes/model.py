@@ -68,6 +68,8 @@ class NodeClass(HashedOnce):
     empty if nothing tells it."""
     runs_cuda: bool = True
     """Whether the GPUs run CUDA, by their vendor; a vendor that nothing tells counts as one whose GPUs do."""
+    architecture: str | None = None
+    """The architecture of the CPU, such as amd64 or arm64 (label kubernetes.io/arch)."""
     product: str | None = None
     """The GPU product in normal form (knowledge/products.py)."""
     possible_products: frozenset[str] = frozenset()
@@ -96,6 +98,9 @@ class NodeClass(HashedOnce):
     shares: tuple[tuple[str, int], ...] = ()
     """Pairs of a shared resource and the number of its units for one GPU, or one MIG slice, where that is more than
     one."""
+    refuses_several: bool | None = None
+    """Whether the device plugin refuses a container that asks for several units of a shared GPU. None where its setting
+    decides, which the node does not show (knowledge/clouds.yaml, `sharing_labels`)."""
     hami_gpus: int = 0
     """The number of GPUs that HAMi shares."""
     mig_strategy: str | None = None

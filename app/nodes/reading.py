@@ -10,6 +10,7 @@ from app.knowledge.products import normal_form
 from app.knowledge.tables import Knowledge
 from app.kube.resource_slices import NVIDIA_DRIVER, Device, DeviceClass, distinct_devices, shared_facts
 from app.nodes.conditions import read_bad_conditions
+from app.nodes.label_keys import ARCHITECTURE
 from app.nodes.labels import read_class
 from app.nodes.model import UNSHARED, WHOLE_MILLI, FreeResources, Node, NodeClass, Sharing
 from app.nodes.runtime_handlers import read_runtime_handlers
@@ -39,8 +40,9 @@ def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[s
     capacity = member(status, "capacity", dict, "status.")
     in_all = _amounts(capacity, knowledge) if capacity else None
     for_machines = not offered and _gives_gpus_to_machines(allocatable, knowledge)
+    labels_read = _with_architecture(labels, status)
     node_class = replace(
-        read_class(labels, offered, knowledge, in_all, _registered(metadata, knowledge), for_machines),
+        read_class(labels_read, offered, knowledge, in_all, _registered(metadata, knowledge), for_machines),
         runtime_handlers=read_runtime_handlers(status),
         runtime_class_unneeded=knowledge.runtimes.why_unneeded(labels),
     )
@@ -61,6 +63,14 @@ def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[s
         container_runtime=str((member(status, "nodeInfo", dict, "status.") or {}).get("containerRuntimeVersion") or ""),
         conditions=conditions,
     )
+
+
+def _with_architecture(labels: Mapping[str, str], status: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the labels with that of the CPU architecture, which the kubelet reports in status.nodeInfo too."""
+    if ARCHITECTURE in labels:
+        return labels
+    reported = member(member(status, "nodeInfo", dict, "status.") or {}, "architecture", str, "status.nodeInfo.")
+    return {**labels, ARCHITECTURE: reported} if reported else labels
 
 
 def _registered(metadata: Mapping[str, Any], knowledge: Knowledge) -> int:

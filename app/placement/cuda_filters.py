@@ -1,11 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Class filters for CUDA: whether the image starts on the node's driver, and has code for its GPUs."""
+"""Class filters for images: whether one starts on the node's CPU and driver, and has code for its GPUs."""
 
 from app.knowledge.cuda_compatibility import AcceptedCompatibility, Compatibility, CUDANeed, judge_driver
 from app.nodes.model import NodeClass
 from app.policy.demand import Demand
 from app.values.reasons import Code, Reason, join_with_or, reason
 from app.values.versions import show_driver, show_version
+
+
+def image_for_machine(demand: Demand, node: NodeClass) -> Reason | None:
+    """Refuse a node for which an image is not built, where its publisher says so; what is inferred only scores."""
+    for platform in demand.platforms:
+        if platform.required and not platform.runs_on(node.architecture, node.product):
+            machine = " on a Jetson module" if platform.products else ""
+            return reason(Code.ImageForOtherMachine, "image built for another machine", platform.architecture + machine)
+    return None
 
 
 def driver_new_enough(demand: Demand, node: NodeClass) -> Reason | None:

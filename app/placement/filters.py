@@ -13,7 +13,12 @@ from app.knowledge.mig_profiles import profile_of
 from app.nodes.label_keys import DOMAIN
 from app.nodes.model import FreeResources, NodeClass, Sharing
 from app.nodes.runtime_handlers import lacks_handler
-from app.placement.cuda_filters import compute_capability_high_enough, driver_new_enough, toolkit_targets_gpu
+from app.placement.cuda_filters import (
+    compute_capability_high_enough,
+    driver_new_enough,
+    image_for_machine,
+    toolkit_targets_gpu,
+)
 from app.placement.mig_layouts import layout_fits
 from app.placement.node_state_filters import driver_settled, gpus_healthy, mig_config_settled, mig_valid
 from app.placement.unit_filters import (
@@ -21,7 +26,7 @@ from app.placement.unit_filters import (
     interconnect_present,
     memory_large_enough,
     mig_profile_offered,
-    one_replica_of_mps,
+    several_units_allowed,
     sharing_allowed,
 )
 from app.policy.demand import Demand
@@ -194,6 +199,7 @@ _HELD_BY_PLUGIN = reason(
 _CLASS_FILTERS: tuple[tuple[ClassFilter, DecidedBy], ...] = (
     (annotations_parse, DecidedBy.NODE),
     (node_selected, DecidedBy.NODE),
+    (image_for_machine, DecidedBy.NODE),
     (runtime_handler_present, DecidedBy.NODE),
     (product_allowed, DecidedBy.PRODUCT),
     (mig_valid, DecidedBy.NODE),
@@ -202,7 +208,7 @@ _CLASS_FILTERS: tuple[tuple[ClassFilter, DecidedBy], ...] = (
     (gpus_healthy, DecidedBy.NODE),
     (resources_offered, DecidedBy.NODE),
     (sharing_allowed, DecidedBy.NODE),
-    (one_replica_of_mps, DecidedBy.NODE),
+    (several_units_allowed, DecidedBy.NODE),
     (mig_profile_offered, DecidedBy.NODE),
     (driver_new_enough, DecidedBy.NODE),
     (compute_capability_high_enough, DecidedBy.PRODUCT),

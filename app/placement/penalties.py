@@ -6,6 +6,7 @@ Explain shows the names of these functions.
 
 from collections.abc import Callable
 
+from app.knowledge.cuda_compatibility import Compatibility, judge_driver
 from app.nodes.model import REPLICAS, NodeClass
 from app.policy.demand import Demand
 from app.policy.schema_placement import HealthAction
@@ -15,8 +16,8 @@ UPGRADE_STATES_SETTLED = {None, "upgrade-done"}
 (docs/reference/compatibility.md#node-states)."""
 
 FAULTY_HALVINGS = 4
-"""How often a condition by which GPUs are faulty halves the total, so that nearly every other node comes first. A
-guess: nodes that fit seldom differ by a factor of sixteen."""
+"""How often a condition by which GPUs are faulty, or an image that seems built for another machine, halves the total,
+so that nearly every other node comes first. A guess: nodes that fit seldom differ by a factor of sixteen."""
 
 Penalty = Callable[[Demand, NodeClass], int]
 """Gives how often the total is halved, mostly once (True) or not at all."""
@@ -66,6 +67,20 @@ def code_compiled_at_start(demand: Demand, node: NodeClass) -> bool:
     return capability is not None and any(need.targets is not None and capability not in need.targets for need in needs)
 
 
+def image_for_other_machine(demand: Demand, node: NodeClass) -> int:
+    """Halve the total several times if an image seems to be built for another CPU architecture."""
+    suits = all(platform.runs_on(node.architecture, node.product) for platform in demand.platforms)
+    return 0 if suits else FAULTY_HALVINGS
+
+
+def cuda_compat_uncertain(demand: Demand, node: NodeClass) -> bool:
+    """Tell whether an image starts only by a cuda-compat package of which nothing shows that it is loaded."""
+    needs = (*demand.cuda, *demand.preferred_cuda)
+    return node.driver is not None and any(
+        need.forward_depends and judge_driver(need, node.host) is Compatibility.Forward for need in needs
+    )
+
+
 PENALTIES: tuple[Penalty, ...] = (
     driver_replaced_soon,
     gpus_ill,
@@ -75,5 +90,7 @@ PENALTIES: tuple[Penalty, ...] = (
     labels_stale,
     replicas_as_gpus,
     code_compiled_at_start,
+    image_for_other_machine,
+    cuda_compat_uncertain,
 )
 """The penalties; each multiplies the total of a node by engine.LESSER_SHARE, as often as it says."""

@@ -34,7 +34,9 @@ def driver_headroom(demand: Demand, node: Node) -> float:
 def _headroom(need: CUDANeed, node: Node) -> float:
     if node.node_class.driver is None:
         return 0.25
-    return _HEADROOM[judge_driver(need, node.node_class.host)]
+    compatibility = judge_driver(need, node.node_class.host)
+    depends = need.forward_depends and compatibility is Compatibility.Forward
+    return _HEADROOM[compatibility] * (0.5 if depends else 1.0)
 
 
 _HEADROOM = {

@@ -91,6 +91,9 @@ class Code(Enum):
         Duration.LASTING,
         "use a driver branch the image names, or set NVIDIA_DISABLE_REQUIRE=1 if you know better",
     )
+    ImageForOtherMachine = _node(
+        Stage.Product, Duration.LASTING, "use an image that is built for the nodes' CPU architecture, or add such nodes"
+    )
     ComputeCapabilityTooLow = _node(
         Stage.Product, Duration.LASTING, "use a newer GPU, or an image that still supports this one"
     )

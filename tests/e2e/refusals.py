@@ -147,6 +147,7 @@ POLICIES = {
 NOT_STAGED = {
     "NodeNotKnown": "ends as soon as our own watch has the node",
     "LayoutDoesNotFit": "ends as InsufficientGPUs does, by the deletion of a pod",
+    "ImageForOtherMachine": "ends by another image or a node of another architecture alone",
     "InvalidAnnotation": "ends by an edit of the pod itself alone",
 }
 """The codes that refuse nodes and have no row above, and how such a refusal ends."""

@@ -108,6 +108,8 @@ def node(draw: random.Random) -> RawNode:
         offers = draw.choice([{}, dict.fromkeys(offers, 0)])
     if draw.random() < 0.8:
         labels["zone"] = draw.choice(ZONES)
+    if draw.random() < 0.8:
+        labels["kubernetes.io/arch"] = draw.choice(["amd64", "amd64", "arm64"])
     if draw.random() < 0.3:
         labels["tier"] = draw.choice(["gold", "silver"])
     health = (draw.choice([0, 0, 0, 1, 2]), draw.choice([0, 0, 1, 3])) if draw.random() < 0.4 else None

@@ -14,6 +14,7 @@ MERGED_APART = {Rule.Health, Rule.UnknownFacts, Rule.Scores, Rule.ScoreSpread}
 NOT_FROM_A_POLICY = {
     Code.ComputeCapabilityUnsupported: "the image's toolkit",
     Code.ImageRequirementUnmet: "the image's own variables",
+    Code.ImageForOtherMachine: "the image",
     Code.DriverUnknown: "unknownFacts",
     Code.GPUFactsMissing: "unknownFacts",
     Code.MIGProfileAbsent: "the annotation or the resource",

@@ -30,7 +30,7 @@ from app.admission.fleet_facts import FleetFacts, NodeGroup, fitting_groups
 from app.knowledge.families import Family
 from app.knowledge.products import ProductPattern
 from app.knowledge.tables import Knowledge
-from app.nodes.label_keys import PRODUCT
+from app.nodes.label_keys import ARCHITECTURE, PRODUCT
 from app.policy.demand import Demand
 from app.values.label_requirements import label_requirement, match_expression
 
@@ -101,7 +101,11 @@ def affinity_terms_of(demand: Demand, fleet: FleetFacts, keys: tuple[str, ...] |
     )
     required = tuple(_terms(context, required_needs, dialects, common))
     preferred = [
-        (NEED_WEIGHT, term) for term in _terms(context, preferred_needs, (GFD,) if GFD in dialects else dialects[-1:])
+        *_architecture_preference(demand, fleet),
+        *(
+            (NEED_WEIGHT, term)
+            for term in _terms(context, preferred_needs, (GFD,) if GFD in dialects else dialects[-1:])
+        ),
     ]
     return Terms(
         _with_node_selector(demand, required),
@@ -110,6 +114,14 @@ def affinity_terms_of(demand: Demand, fleet: FleetFacts, keys: tuple[str, ...] |
         unsure=required_needs != harmless,
         scale_up_labels=_required_labels(required[:1]) if _may_scale_from_zero(fleet) else (),
     )
+
+
+def _architecture_preference(demand: Demand, fleet: FleetFacts) -> Iterator[tuple[int, Term]]:
+    """Prefer the CPU architecture that the images are built for, in a fleet that has others too."""
+    wanted = {platform.architecture for platform in demand.platforms}
+    present = {group.node_class.architecture for group in fleet.node_groups} - {None}
+    if len(wanted) == 1 and present - wanted:
+        yield NEED_WEIGHT, ({"key": ARCHITECTURE, "operator": "In", "values": sorted(wanted)},)
 
 
 def _may_scale_from_zero(fleet: FleetFacts) -> bool:
