@@ -216,7 +216,7 @@ def distance_of_need(stated: str, offer: float | Version) -> float:
 
 
 def _as_number(version: Version) -> float:
-    return sum(part / 1000**position for position, part in enumerate(version))
+    return sum(part * 0.001**position for position, part in enumerate(version))
 
 
 def fewer_shares(near_miss: NearMiss) -> Iterator[Edit]:

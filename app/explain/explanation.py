@@ -82,7 +82,7 @@ class Explanation:
     then judged as if it were created again. `devices` is the funnel of each request of its ResourceClaims, where these
     get no devices on some node. `tried` are the kinds of changes that were tried for `fixes`, in words. `not_started`
     says why it does not start though it has a node or devices. `notes` say which containers would run without the
-    devices that the pod claims.
+    devices that the pod claims, and what the conditions of its node report.
     """
 
     pod: str

@@ -120,6 +120,7 @@ def explain(
         devices=devices,
         notes=(
             *(scheduled_pod.claims.pod_claims.notes if scheduled_pod.claims else ()),
+            *_reported_by(snapshot.nodes.get(bound_node or "")),
             *_who_decides(scheduled_pod, snapshot, bool(refused)),
         ),
     )
@@ -230,6 +231,16 @@ def _bound_verdict(node: str, groups: Groups) -> NodeVerdict:
     return _verdict(node, objections)
 
 
+def _reported_by(node: Node | None) -> tuple[str, ...]:
+    """Tell what the conditions of a node report of its GPUs."""
+    conditions = node.conditions if node is not None else ()
+    return tuple(
+        f"its node reports a fault: {condition.words}: {condition.meaning}, as {condition.publisher} says; "
+        f"{condition.remedy}"
+        for condition in conditions
+    )
+
+
 GONE = "the node is not there any more"
 
 
@@ -288,4 +299,6 @@ def score_penalties(demand: Demand, node: Node) -> list[str]:
     """Name the penalties that halve a node's total, in words."""
     refusal = demand.warned is not None and judge_class(demand.warned, class_for_demand(demand.warned, node))
     warned = [f"a policy that warns: {refusal.message}"] if refusal else []
-    return [*warned, *(penalty.__name__.replace("_", " ") for penalty in PENALTIES if penalty(demand, node.node_class))]
+    names = [penalty.__name__.replace("_", " ") for penalty in PENALTIES if penalty(demand, node.node_class)]
+    reported = [condition.words for condition in node.conditions]
+    return [*warned, *(f"{name} {', '.join(reported)}" if name == "node condition" else name for name in names)]

@@ -253,7 +253,7 @@ class NodeJudge:
         return tuple(objections) or refusals(scheduled_pod.pod_constraints, node, used)
 
     def _passes_with_node(self, refusal: InTreeRefusal) -> bool:
-        """Tell whether a taint is one that admission tolerates once the node suits the pod (docs/decisions/0048)."""
+        """Tell whether a taint is one that admission tolerates once the node suits the pod."""
         return refusal.cause is InTreeCause.UntoleratedTaint and refusal.about[0] in self.scheduled_pod.tolerable
 
     def fits(self, node: Node) -> bool:

@@ -54,8 +54,8 @@ class Families:
 
     `device_class_prefix` is the prefix of the resources by which a pod requests devices of a DeviceClass without a
     ResourceClaim. `mig_gpu` is the resource whose unit is a whole GPU that MIG can partition, and `mig_prefix` the
-    prefix of the resources of its slices. Both are empty if no family has MIG. `fault_taints` are regular expressions for
-    the keys of taints that say that a node or a device is faulty, not ready, or about to go.
+    prefix of the resources of its slices. Both are empty if no family has MIG. `fault_taints` are regular expressions
+    for the keys of taints that say that a node or a device is faulty, not ready, or about to go.
     """
 
     all: tuple[Family, ...]

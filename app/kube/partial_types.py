@@ -284,6 +284,15 @@ class NodeInfo(TypedDict, total=False):
     containerRuntimeVersion: str
 
 
+class PartialCondition(TypedDict, total=False):
+    """A condition of a Node without its times, so that a heartbeat changes nothing."""
+
+    type: str
+    status: str
+    reason: str | None
+    message: str | None
+
+
 class PartialRuntimeHandler(TypedDict, total=False):
     """One runtime handler of a Node; its name is absent for the default one."""
 
@@ -293,6 +302,7 @@ class PartialRuntimeHandler(TypedDict, total=False):
 class NodeStatus(TypedDict, total=False):
     """The fields of a Node's status that are read."""
 
+    conditions: list[PartialCondition] | None
     allocatable: dict[str, str | int] | None
     capacity: dict[str, str | int] | None
     nodeInfo: NodeInfo | None

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Protocol
 
+from app.knowledge.dcgm import GPUCondition
 from app.knowledge.gpu_evidence import Promise
 from app.knowledge.mig_placements import GPULayout
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.nvidia_require import HostFacts
 from app.kube.resource_claims import DeviceRequest
+from app.nodes.conditions import BadCondition
 from app.nodes.label_keys import CLIQUE
 from app.values.hashing import HashedOnce
 from app.values.versions import Version
@@ -129,6 +131,8 @@ class NodeClass(HashedOnce):
     """The number of GPUs that are to be drained now, by the metrics of GPU health (nodes/gpu_health.py)."""
     ailing: int = 0
     """The number of other GPUs that pods had better avoid, by the same metrics."""
+    bad_conditions: tuple[tuple[str, GPUCondition], ...] = ()
+    """Pairs of a condition of the node that reports a fault, such as `GPUMissing=True`, and its severity."""
     dra_resources: frozenset[str] = frozenset()
     """The resources that DRA serves, whose free units only kube-scheduler counts."""
     claims_only: bool = False
@@ -159,6 +163,11 @@ class NodeClass(HashedOnce):
             return (self,)
         facts = ({name: getattr(variant, name) for name in DEVICE_FACTS} for variant in self.device_variants)
         return tuple(replace(self, device_variants=(), **values) for values in facts)
+
+    @property
+    def faulty(self) -> bool:
+        """Tell whether a condition of the node says that no new pod should go to its GPUs."""
+        return any(severity is GPUCondition.Ill for _, severity in self.bad_conditions)
 
     @property
     def several_models(self) -> bool:
@@ -321,7 +330,8 @@ class Node:
     two, so that they do not count in comparisons, and a change of them invalidates no cache.
 
     `devices` are its DRA devices, None for a node without any. `container_runtime` is the runtime with its version,
-    such as `containerd://1.7.27`.
+    such as `containerd://1.7.27`. `conditions` are those that report a fault of its
+    GPUs, with the words of their publishers.
     """
 
     name: str
@@ -334,6 +344,7 @@ class Node:
     free_cpu_milli: int | None = None
     devices: DevicesOnNode | None = field(default=None, compare=False)
     container_runtime: str = field(default="", compare=False)
+    conditions: tuple[BadCondition, ...] = field(default=(), compare=False)
 
     def with_free(self, free: FreeResources, free_cpu_milli: int | None) -> "Node":
         """Give the node with other free resources, in a third of the time of `dataclasses.replace`."""
@@ -348,6 +359,7 @@ class Node:
             free_cpu_milli,
             self.devices,
             self.container_runtime,
+            self.conditions,
         )
 
     @property

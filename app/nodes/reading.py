@@ -9,6 +9,7 @@ from app.knowledge.mig_profiles import profile_of
 from app.knowledge.products import normal_form
 from app.knowledge.tables import Knowledge
 from app.kube.resource_slices import NVIDIA_DRIVER, Device, DeviceClass, distinct_devices, shared_facts
+from app.nodes.conditions import read_bad_conditions
 from app.nodes.labels import read_class
 from app.nodes.model import FreeResources, Node, NodeClass, Sharing
 from app.nodes.runtime_handlers import read_runtime_handlers
@@ -41,6 +42,9 @@ def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[s
         runtime_handlers=read_runtime_handlers(status),
         runtime_class_unneeded=knowledge.runtimes.why_unneeded(labels),
     )
+    if conditions := read_bad_conditions(status, knowledge):
+        bad = tuple((condition.name, condition.severity) for condition in conditions)
+        node_class = replace(node_class, bad_conditions=bad)
     held = used or {}
     return Node(
         name=name,
@@ -53,6 +57,7 @@ def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[s
         allocatable=allocatable,
         unschedulable=spec.get("unschedulable") is True,
         container_runtime=str((member(status, "nodeInfo", dict, "status.") or {}).get("containerRuntimeVersion") or ""),
+        conditions=conditions,
     )
 
 

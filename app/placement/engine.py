@@ -179,7 +179,7 @@ def class_share(demand: Demand, node: Node) -> tuple[float, float]:
             share += weight * _SCORERS[name](demand, scored)
     unsuitable = scored is not node and _judge_variant(demand, scored.node_class) is not None
     missed = demand.warned is not None and judge_class(demand.warned, class_for_demand(demand.warned, node)) is not None
-    penalties = sum(1 for penalty in PENALTIES if penalty(demand, scored.node_class))
+    penalties = sum(penalty(demand, scored.node_class) for penalty in PENALTIES)
     return share, LESSER_SHARE ** (unsuitable + missed + penalties)
 
 
