@@ -35,7 +35,15 @@ from app.values.reasons import Code, Reason, ReasonKind
 from app.values.steps import finish
 
 NO_REQUESTS: Mapping[str, int] = {}
-LACKING = frozenset({Code.ResourceNotOffered, Code.GhostGPUs, Code.MIGProfileAbsent, Code.RequestExceedsNode})
+LACKING = frozenset(
+    {
+        Code.ResourceNotOffered,
+        Code.OfferedByClaimOnly,
+        Code.GhostGPUs,
+        Code.MIGProfileAbsent,
+        Code.RequestExceedsNode,
+    }
+)
 """Codes which say that a node never has the requested units, even with no other pod on it."""
 LACKED_MEANWHILE = frozenset(
     {Code.MIGProfileAbsent, Code.ResourceNotOffered, Code.RequestExceedsNode, Code.InsufficientGPUs}
