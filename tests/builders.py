@@ -18,6 +18,7 @@ from app.knowledge.tables import Knowledge
 from app.kube.pods import read_pod
 from app.nodes.model import Node
 from app.nodes.reading import read_node
+from app.nodes.runtime_handlers import RuntimeClass
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
 from app.policy.load import load_policies
@@ -87,8 +88,12 @@ def node_document(
     labels: Mapping[str, str] | None = None,
     taints: list[dict[str, str]] | None = None,
     capacity: Mapping[str, int] | None = None,
+    conditions: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Write a Node, by default of eight H100; `labels` are added last, `capacity` is left out unless given."""
+    """Write a Node, by default of eight H100; `labels` are added last, `capacity` is left out unless given.
+
+    `conditions` are statuses by type.
+    """
     known_labels = {
         "nvidia.com/gpu.product": product,
         "nvidia.com/cuda.driver-version.full": driver,
@@ -106,6 +111,7 @@ def node_document(
         "status": {
             "allocatable": {key: str(amount) for key, amount in offered.items()},
             **({"capacity": {key: str(amount) for key, amount in capacity.items()}} if capacity else {}),
+            **({"conditions": [{"type": k, "status": v} for k, v in conditions.items()]} if conditions else {}),
         },
     }
 
@@ -129,7 +135,9 @@ def demand(document: Mapping[str, Any], policy_set: PolicySet | None = None) -> 
 
 def fleet(*nodes: Node, classes: Iterable[str] | None = None) -> FleetFacts:
     """Return the facts of built nodes; `classes` names the RuntimeClasses, None where they could not be listed."""
-    return fleet_facts_of(nodes, None if classes is None else {name: {} for name in classes}, knowledge())
+    return fleet_facts_of(
+        nodes, None if classes is None else {name: RuntimeClass(name) for name in classes}, knowledge()
+    )
 
 
 def setting(policy_set: PolicySet | None = None, fleet: FleetFacts | None = None) -> ReviewContext:

@@ -51,6 +51,8 @@ def _headline(console: Console, explanation: Explanation) -> None:
             console.print(f"  [yellow]created again, it would not go there: {escape(against)}[/]")
     for device in explanation.unhealthy:
         console.print(f"  [red]holds a device that is unhealthy: {escape(device)}; it keeps it until it ends[/]")
+    for problem in explanation.not_started:
+        console.print(f"  [red]does not start: {escape(problem)}[/]")
     if explanation.fits:
         console.print(
             f"[bold green]{escape(explanation.pod)} fits on {explanation.fits} of {explanation.nodes} nodes[/]"
@@ -127,7 +129,7 @@ def _fixes(console: Console, explanation: Explanation) -> None:
     if explanation.fits:
         return
     if not explanation.fixes:
-        console.print("\n[bold]no small change helps[/]: what the pod asks, no node here comes near to")
+        console.print(f"\n[bold]{escape(explanation.no_change)}[/]")
         return
     console.print("\n[bold]smallest changes that help[/] [dim](each verified)[/]")
     for number, fix in enumerate(explanation.fixes, 1):

@@ -4,7 +4,7 @@
 import base64
 import datetime as dt
 import ssl
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from app.doctor.cluster_checks import examine_cluster
 from app.doctor.cluster_objects import Certificate, Cluster, SlippedReport
 from app.doctor.fleet_checks import Finding, FindingLevel
 from app.doctor.webhook_checks import Webhook, webhooks
+from app.knowledge.tables import Knowledge
 from app.kube.pods import read_pod
 from app.policy.compiled import PolicySet
 from app.schedulerconfig.verify import verify
@@ -51,15 +52,22 @@ def examine_live(
         namespace=namespace,
         reached=survey.reached,
     )
-    policies, unreadable = _policies(survey, state, namespace, now)
-    classes = tuple(
-        sorted({name for policy in policies.policies if (name := policy.spec.admission.runtime_class_name)})
-    )
+    documents = [
+        {"kind": kind, **document} for kind in ("ConfigMap", "GPUPolicy") for document in survey.objects.get(kind, ())
+    ]
+    policies, unreadable = policies_or_shipped(documents, state.knowledge, namespace, now)
     certificates = tuple(_certificates(cluster, survey, now))
     slipped = tuple(_slipped(survey, state, policies))
-    findings = examine_cluster(replace(cluster, certificates=certificates, slipped=slipped, runtime_classes=classes))
+    findings = examine_cluster(
+        replace(cluster, certificates=certificates, slipped=slipped, runtime_classes=runtime_class_names(policies))
+    )
     scheduler = examine_scheduler(survey.objects.get("ConfigMap", ()), state, config)
     return [*unreadable, *scheduler, *findings]
+
+
+def runtime_class_names(policies: PolicySet) -> tuple[str, ...]:
+    """List the values of runtimeClassName of all policies, sorted."""
+    return tuple(sorted({name for policy in policies.policies if (name := policy.spec.admission.runtime_class_name)}))
 
 
 def _certificates(cluster: Cluster, survey: ClusterObjects, now: dt.datetime) -> Iterator[Certificate]:
@@ -113,23 +121,20 @@ def _check_certificate(
     return Certificate(f"{webhook.shown} ({where})", spent_share, f"{ends:%Y-%m-%d %H:%M}Z", found_problems)
 
 
-def _policies(
-    survey: ClusterObjects, state: State, namespace: str, now: dt.datetime
+def policies_or_shipped(
+    documents: Sequence[Mapping[str, Any]], knowledge: Knowledge, namespace: str, now: dt.datetime
 ) -> tuple[PolicySet, list[Finding]]:
-    """Load the policies in the cluster; the shipped ones if there are none, or invalid ones."""
-    documents = [
-        {"kind": kind, **document} for kind in ("ConfigMap", "GPUPolicy") for document in survey.objects.get(kind, ())
-    ]
+    """Load the policies among the objects; the shipped ones if there are none, or invalid ones."""
     today = now.date().isoformat()
     try:
-        return policies_of(documents, None, state.knowledge, today, namespace), []
+        return policies_of(documents, None, knowledge, today, namespace), []
     except PolicyError as error:
         remedy = "mend them: gpu-usher serves the last good set, and does not start anew with these"
         place = (f"Namespace {namespace}",)
         findings = [
             Finding("PolicyUnreadable", FindingLevel.Problem, problem, remedy, (), place) for problem in error.problems
         ]
-        return policies_of((), None, state.knowledge, today), findings
+        return policies_of((), None, knowledge, today), findings
 
 
 def _slipped(survey: ClusterObjects, state: State, policies: PolicySet) -> Iterator[SlippedReport]:

@@ -24,11 +24,12 @@ from app.kube.partial_types import (
 from app.kube.pending_pods import PendingPod, read_pending_pod
 from app.kube.pod_requests import PodRequests
 from app.kube.pod_shapes import PodShape, read_pod_shape
+from app.nodes.conditions import read_bad_conditions
 from app.nodes.model import Node
 from app.nodes.reading import read_node
+from app.nodes.runtime_handlers import read_runtime_class
 from app.policy.crd import GROUP, VERSION
 from app.policy.load import POLICY_LABEL, POLICY_LABEL_VALUE
-from app.values.json_members import member, strings
 
 Fact = TypeVar("Fact")
 
@@ -61,7 +62,7 @@ def core_kinds(state: State, book: PolicyBook, namespace: str) -> tuple[WatchedK
         _pods(state),
         WatchedKind(*_name_and_path("Namespace"), PartialNamespace, _labels, _by_key(state.namespaces.put),
              lambda key, _uid: state.namespaces.drop(key)),
-        WatchedKind(*_name_and_path("RuntimeClass"), PartialRuntimeClass, runtime_selector,
+        WatchedKind(*_name_and_path("RuntimeClass"), PartialRuntimeClass, read_runtime_class,
              _by_key(state.put_runtime_class), lambda key, _uid: state.drop_runtime_class(key),
              needed=False, listed=state.runtime_classes_listed),
         WatchedKind(*_name_and_path("ConfigMap", namespace), PartialConfigMap, _data,
@@ -113,7 +114,11 @@ def _nodes(state: State) -> WatchedKind[Node]:
         """Read a node; an unchanged one, as after a heartbeat, costs only a comparison."""
         metadata = document["metadata"]
         name = metadata.get("name", "")
-        fields = (metadata.get("labels"), metadata.get("annotations"), document.get("spec"), document.get("status"))
+        status = dict(document.get("status") or {})
+        status["conditions"] = read_bad_conditions(
+            status, state.knowledge
+        )  # a heartbeat renews the times of all others
+        fields = (metadata.get("labels"), metadata.get("annotations"), document.get("spec"), status)
         before = last_read.get(name)
         if before is not None and before[0] == fields:
             return before[1]
@@ -160,7 +165,7 @@ def _name_and_path(kind: str, namespace: str = NAMESPACE, version: str = "") -> 
     return API_KINDS[kind].plural, API_KINDS[kind].path(namespace, version)
 
 
-def _by_key(put: Callable[[str, Mapping[str, str]], None]) -> Callable[[str, str, Mapping[str, str]], None]:
+def _by_key(put: Callable[[str, Fact], None]) -> Callable[[str, str, Fact], None]:
     return lambda key, _uid, fact: put(key, fact)
 
 
@@ -174,11 +179,6 @@ def _labels(document: Mapping[str, Any]) -> Mapping[str, str]:
 
 def _data(document: Mapping[str, Any]) -> Mapping[str, str]:
     return document.get("data") or {}
-
-
-def runtime_selector(document: Mapping[str, Any]) -> Mapping[str, str]:
-    """Read the node selector that a RuntimeClass adds to its pods (node.k8s.io/v1 Scheduling)."""
-    return strings(member(document, "scheduling", dict, "") or {}, "nodeSelector", "scheduling.")
 
 
 def policy_of(document: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -2,19 +2,21 @@
 """Why a pod is Pending, or where it would run: its needs with their evidence, the funnel, and fixes."""
 
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import nsmallest
 from typing import Any
 
 from app.admission.review import ReviewResult
 from app.dra.pod_claims import released
-from app.explain.bound_pod import as_unbound, ending_of, node_of_bound_pod, unhealthy_devices
+from app.explain.bound_pod import as_unbound, ending_of, node_of_bound_pod, start_problems, unhealthy_devices
 from app.explain.claim_changes import claim_fixes
+from app.explain.claim_edits import CLAIM_KINDS
 from app.explain.claim_funnel import RequestFunnel, funnels
 from app.explain.claim_objections import is_of_claims, with_claim_errors
 from app.explain.counterfactual import NODES_AT_ONCE, FixSearch
 from app.explain.dra import dra_equivalent
+from app.explain.edits import KINDS
 from app.explain.explanation import AdmissionOutcome, Explanation, FittingNode, NodeVerdict, Refused
 from app.explain.funnel import Objection, funnel, objection_name, objection_text
 from app.explain.pod_needs import needs
@@ -52,17 +54,20 @@ def explain(
     live: bool = False,
     by_node: bool = False,
     find_fixes: bool = True,
+    events: Sequence[Mapping[str, Any]] = (),
 ) -> Generator[None, None, Explanation]:
     """Explain one pod; yields often, so that a service can do other work in between.
 
     `live` is true where the pod is in the cluster as it is, admitted or not. `by_node` adds every node's verdict.
-    `find_fixes` searches for fixes, which takes most of the time where the pod fits nowhere.
+    `find_fixes` searches for fixes, which takes most of the time where the pod fits nowhere. `events` are those about
+    the pod.
 
     Raises MalformedPod, QuantityError.
     """
     uid = read_pod(document).uid  # refuses a malformed pod, so that the code below need not check
     ending = ending_of(document, snapshot) if live else None
     bound_node = node_of_bound_pod(document) if live else None
+    not_started = start_problems(document, events, snapshot) if live else ()
     if bound_node is not None or ending is not None:
         document, snapshot = as_unbound(document, snapshot)
         snapshot = replace(snapshot, devices=released(read_pod(document), document, snapshot.devices))
@@ -77,8 +82,11 @@ def explain(
     fitting = [snapshot.nodes[name] for name in groups.get((), ())]
     search = FixSearch(scheduled_pod, base, snapshot, constraints)
     fixes = (yield from search.run(groups, live)) if find_fixes and not fitting else ()
+    tried = tuple(KINDS.get(kind, kind) for kind in search.tried)
     if scheduled_pod.claims is not None and not fitting and find_fixes:
-        fixes = (*fixes, *(yield from claim_fixes(scheduled_pod.claims, groups, snapshot.nodes)))
+        is_fault = snapshot.context.knowledge.families.is_fault
+        of_claims, kinds = yield from claim_fixes(scheduled_pod.claims, groups, snapshot.nodes, is_fault)
+        fixes, tried = (*fixes, *of_claims), (*tried, *(CLAIM_KINDS.get(kind, kind) for kind in kinds))
     devices = yield from _device_funnels(scheduled_pod, groups, snapshot)
     best = yield from _best(scheduled_pod.demand, fitting)
     counts = {objections: len(names) for objections, names in groups.items()}
@@ -97,6 +105,7 @@ def explain(
         in_tree=in_tree,
         funnel=funnel(counts),
         fixes=fixes,
+        tried=tuple(dict.fromkeys(tried)),
         best=best,
         claims={name: "all" if count is None else count for name, count in scheduled_pod.demand.claims},
         dra=_equivalent_claim(scheduled_pod.demand, snapshot),
@@ -107,9 +116,11 @@ def explain(
         bound=None if bound_node is None else _bound_verdict(bound_node, groups),
         ending=ending,
         unhealthy=() if bound_node is None else unhealthy_devices(document),
+        not_started=not_started,
         devices=devices,
         notes=(
             *(scheduled_pod.claims.pod_claims.notes if scheduled_pod.claims else ()),
+            *_reported_by(snapshot.nodes.get(bound_node or "")),
             *_who_decides(scheduled_pod, snapshot, bool(refused)),
         ),
     )
@@ -220,6 +231,16 @@ def _bound_verdict(node: str, groups: Groups) -> NodeVerdict:
     return _verdict(node, objections)
 
 
+def _reported_by(node: Node | None) -> tuple[str, ...]:
+    """Tell what the conditions of a node report of its GPUs."""
+    conditions = node.conditions if node is not None else ()
+    return tuple(
+        f"its node reports a fault: {condition.words}: {condition.meaning}, as {condition.publisher} says; "
+        f"{condition.remedy}"
+        for condition in conditions
+    )
+
+
 GONE = "the node is not there any more"
 
 
@@ -278,4 +299,6 @@ def score_penalties(demand: Demand, node: Node) -> list[str]:
     """Name the penalties that halve a node's total, in words."""
     refusal = demand.warned is not None and judge_class(demand.warned, class_for_demand(demand.warned, node))
     warned = [f"a policy that warns: {refusal.message}"] if refusal else []
-    return [*warned, *(penalty.__name__.replace("_", " ") for penalty in PENALTIES if penalty(demand, node.node_class))]
+    names = [penalty.__name__.replace("_", " ") for penalty in PENALTIES if penalty(demand, node.node_class)]
+    reported = [condition.words for condition in node.conditions]
+    return [*warned, *(f"{name} {', '.join(reported)}" if name == "node condition" else name for name in names)]

@@ -2,7 +2,7 @@
 """A pod against every node: all objections of kube-scheduler and of the filters to each node."""
 
 import copy
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from app.admission.claims.template import NEWEST_VERSION
 from app.admission.json_patch import apply
 from app.admission.review import ReviewResult, mutate
 from app.admission.reviewed_pod import ReviewContext
+from app.admission.tolerations import keys_added_with_nodes
 from app.dra.cluster_devices import ClusterDevices
 from app.dra.pod_claims import claims_of_pod
 from app.dra.pod_judge import ClaimJudge
@@ -30,12 +31,16 @@ from app.policy.demand import Demand
 from app.policy.expected_demand import ExpectedDemand
 from app.policy.match import Ruling
 from app.values.json_members import member
-from app.values.reasons import Code, Reason
+from app.values.reasons import Code, Reason, ReasonKind
 from app.values.steps import finish
 
 NO_REQUESTS: Mapping[str, int] = {}
 LACKING = frozenset({Code.ResourceNotOffered, Code.GhostGPUs, Code.MIGProfileAbsent, Code.RequestExceedsNode})
 """Codes which say that a node never has the requested units, even with no other pod on it."""
+LACKED_MEANWHILE = frozenset(
+    {Code.MIGProfileAbsent, Code.ResourceNotOffered, Code.RequestExceedsNode, Code.InsufficientGPUs}
+)
+"""Codes that tell nothing of a node whose MIG layout is being changed, since it offers other units afterwards."""
 IMPLIED = frozenset({Code.RequestExceedsNode, Code.InsufficientGPUs})
 """Codes that follow from one of LACKING, so that explain leaves them out beside it: too few units in all where the node
 does not offer the resource, and too few free units in both cases."""
@@ -86,7 +91,8 @@ class ScheduledPod:
 
     `review_result` is what admission makes of it. `pod_constraints` are its constraints on a node. `own` are the same
     without the node affinity that admission wrote into it, since the filters give a better reason for a node which that
-    affinity excludes. `claims` judges nodes for its ResourceClaims; None where it has none.
+    affinity excludes. `claims` judges nodes for its ResourceClaims; None where it has none. `tolerable` are the keys of
+    the taints that admission tolerates for it as soon as a node with them suits it.
     """
 
     document: Mapping[str, Any]
@@ -98,6 +104,7 @@ class ScheduledPod:
     own: PodConstraints
     pod_among_others: PodAmongOthers
     claims: ClaimJudge | None = None
+    tolerable: frozenset[str] = frozenset()
 
     def pod_objections(self) -> tuple[Objection, ...]:
         """List the objections to the pod itself on any node: admission's reasons, scheduling gates."""
@@ -124,14 +131,18 @@ def scheduled_pod_steps(
     admitted = apply(document, result.operations) if admit else document
     pod = read_pod(admitted)
     ruling = context.ruling(pod, labels)
-    pod_constraints = read_pod_constraints(admitted, context.knowledge.families.of, snapshot.volumes)
+    claims = ClaimJudge(claims_of_pod(pod, admitted, snapshot.devices, labels), snapshot.devices, snapshot.selection)
+    served = frozenset(resource for resource, _ in claims.pod_claims.extended)
+    read = read_pod_constraints(admitted, context.knowledge.families.of, snapshot.volumes)
+    pod_constraints = replace(read, served=served)
     own = read_pod_constraints(without_our_affinity(document, snapshot), context.knowledge.families.of)
     bare = replace(pod_constraints, terms=own.terms)
-    demand = scheduler_demand(pod, ruling.demand, snapshot.group_cliques(pod), snapshot.expected)
+    classes = context.fleet.runtime_classes
+    demand = scheduler_demand(pod, ruling.demand, snapshot.group_cliques(pod), snapshot.expected, classes)
     among_others = read_pod_among_others(admitted)
-    claims = ClaimJudge(claims_of_pod(pod, admitted, snapshot.devices, labels), snapshot.devices, snapshot.selection)
     judge = claims if claims.pod_claims.to_allocate or claims.pod_claims.obstacles or pod.claims else None
-    return ScheduledPod(admitted, pod, result, ruling, demand, pod_constraints, bare, among_others, judge)
+    tolerable = keys_added_with_nodes(ruling, context.knowledge.families)
+    return ScheduledPod(admitted, pod, result, ruling, demand, pod_constraints, bare, among_others, judge, tolerable)
 
 
 def without_promise(uid: str, snapshot: ClusterSnapshot) -> ClusterSnapshot:
@@ -222,20 +233,28 @@ class NodeJudge:
         self._constraints = constraints
         self._demand = scheduled_pod.demand
         self._used = used
-        self._classes: dict[int, tuple[Reason, ...]] = {}
+        self._classes: dict[Hashable, tuple[Reason, ...]] = {}
 
     def objections(self, node: Node) -> tuple[Objection, ...]:
         """List all objections to the node, the filters' reasons last; empty where the pod fits."""
         scheduled_pod, used = self.scheduled_pod, self._used.get(node.name, NO_REQUESTS)
         constraint_refusals = self._constraints.refusals(node) if self._constraints else ()
+        reasons = self._filter_reasons(node)
+        in_tree = refusals(scheduled_pod.own, node, used)
+        if any(reason.code.kind is ReasonKind.CLASS for reason in reasons):
+            in_tree = tuple(refusal for refusal in in_tree if not self._passes_with_node(refusal))
         objections: list[Objection] = [
             *scheduled_pod.pod_objections(),
-            *refusals(scheduled_pod.own, node, used),
+            *in_tree,
             *constraint_refusals,
             *self._claim_refusals(node),
-            *self._filter_reasons(node),
+            *reasons,
         ]
         return tuple(objections) or refusals(scheduled_pod.pod_constraints, node, used)
+
+    def _passes_with_node(self, refusal: InTreeRefusal) -> bool:
+        """Tell whether a taint is one that admission tolerates once the node suits the pod."""
+        return refusal.cause is InTreeCause.UntoleratedTaint and refusal.about[0] in self.scheduled_pod.tolerable
 
     def fits(self, node: Node) -> bool:
         """Tell whether the pod can be bound to the node now."""
@@ -265,15 +284,16 @@ class NodeJudge:
             *self._class_reasons(node),
             *filter(None, (accepts(self._demand, node.free) for accepts in FREE_FILTERS)),
         )
+        if len(reasons) > 1 and any(reason.code is Code.MIGReconfiguring for reason in reasons):
+            reasons = tuple(reason for reason in reasons if reason.code not in LACKED_MEANWHILE)
         if len(reasons) > 1 and (lacking := {reason.code for reason in reasons} & LACKING):
             implied = IMPLIED - lacking if lacking == {Code.RequestExceedsNode} else IMPLIED
             return tuple(reason for reason in reasons if reason.code not in implied)
         return reasons
 
     def _class_reasons(self, node: Node) -> tuple[Reason, ...]:
-        if self._demand.node_selector:
-            return engine.refusals(self._demand, engine.class_for_demand(self._demand, node))
-        reasons = self._classes.get(id(node.node_class))
-        if reasons is None:
-            reasons = self._classes[id(node.node_class)] = engine.refusals(self._demand, node.node_class)
-        return reasons
+        """Give the reasons of the class filters, on the same class and by the same key as the verb filter."""
+        key = engine.class_key(node, self._demand.label_keys)
+        if key not in self._classes:
+            self._classes[key] = engine.refusals(self._demand, engine.class_for_demand(self._demand, node))
+        return self._classes[key]

@@ -7,7 +7,7 @@ from app.policy.schema_placement import HealthAction
 from app.values.reasons import Code, Reason, reason
 
 MIG_STATES_READY = {None, "success"}
-"""Any other value of mig.config.state refuses, for whole-GPU pods too (docs/reference/compatibility.md#node-states)."""
+"""Any other state (nodes/mig_state.py) refuses, for whole GPUs too (docs/reference/compatibility.md#node-states)."""
 
 MIG_STATES_AT_CHANGE = ("failed", "pending", "rebooting")
 """Values that MIG Manager writes besides success (NVIDIA/mig-parted deployments/container/reconfigure-mig.sh)."""
@@ -38,7 +38,7 @@ def mig_valid(_demand: Demand, node: NodeClass) -> Reason | None:
 
 
 def mig_config_settled(_demand: Demand, node: NodeClass) -> Reason | None:
-    """Refuse a node whose MIG layout MIG Manager is changing, or failed to change."""
+    """Refuse a node whose MIG layout MIG Manager is changing, has yet to make, or failed to change."""
     if node.mig_state in MIG_STATES_READY:
         return None
     return reason(Code.MIGReconfiguring, "MIG layout of the node is being changed", "mig.config.state success")
@@ -62,4 +62,6 @@ def gpus_healthy(demand: Demand, node: NodeClass) -> Reason | None:
         return reason(Code.GPUUnhealthy, "GPUs of the node need a reset or are throttled", "healthy GPUs")
     if demand.health.withdrawn is HealthAction.Refuse and node.withdrawn > 0:
         return reason(Code.GPUUnhealthy, "the device plugin has withdrawn GPUs of the node", "all devices healthy")
+    if demand.health.conditions is HealthAction.Refuse and node.faulty:
+        return reason(Code.GPUUnhealthy, "a condition of the node reports a fault of its GPUs", "healthy GPUs")
     return None

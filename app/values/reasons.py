@@ -107,7 +107,9 @@ class Code(Enum):
         Stage.Sharing, Duration.REPORTED, "repair the node's MIG layout: one profile on all GPUs, or strategy mixed"
     )
     MIGReconfiguring = _node(
-        Stage.Health, Duration.TRANSIENT, "wait for MIG Manager to reach success, or look at its log"
+        Stage.Health,
+        Duration.TRANSIENT,
+        "wait for MIG Manager to reach success, or look at its log; remove nvidia.com/mig.config if none is to come",
     )
     DriverUpgrading = _node(Stage.Health, Duration.TRANSIENT, "wait for the driver upgrade to finish")
     InterconnectAbsent = _node(
@@ -116,9 +118,16 @@ class Code(Enum):
     FormFactorNotAllowed = _node(
         Stage.Product, Duration.LASTING, "allow another form factor in the policy, or add such nodes"
     )
+    RuntimeHandlerAbsent = _node(
+        Stage.Selectors,
+        Duration.REPORTED,
+        "drop runtimeClassName, which CDI does not need, or have the node's container runtime configured with it",
+    )
     NodeExcluded = _node(Stage.Selectors, Duration.LASTING, "change the policy's node selector")
     GhostGPUs = _node(
-        Stage.Health, Duration.REPORTED, "look at the device plugin: the labels promise GPUs that allocatable lacks"
+        Stage.Health,
+        Duration.REPORTED,
+        "gpu-usher doctor names the label that promises GPUs, and what is missing: driver, toolkit, device plugin",
     )
     GPUFactsMissing = _node(
         Stage.Product,
@@ -137,8 +146,18 @@ class Code(Enum):
     RequestExceedsNode = _node(Stage.Free, Duration.REPORTED, "ask for fewer GPUs per pod, or add larger nodes")
     InsufficientGPUs = _free("wait for GPUs to be freed, or add nodes")
     GPUMemoryBudgetExceeded = _free("declare less gpu-usher.io/gpu-memory, or wait for a share to be freed")
+    OfferedByClaimOnly = _node(
+        Stage.Free,
+        Duration.REPORTED,
+        "request the GPUs by a ResourceClaim, or set extendedResourceName in the DeviceClass of the driver",
+    )
+    GPUHeldByClaim = _free("let either the device plugin or DRA serve the node, or wait for the pods with claims there")
+    GPUHeldByDevicePlugin = _free(
+        "let either the device plugin or DRA serve the node, or wait for the pods with GPUs of the plugin there"
+    )
     LayoutDoesNotFit = _free("wait for slices to be freed, or ask for a smaller profile")
     ObjectTooLarge = _admission("make it smaller, or split it: no more of an object is read")
+    ResourceNameInvalid = _admission("write the resource as the device plugin does, such as nvidia.com/gpu")
     RequestsOnly = _admission("set the same amount in resources.limits")
     RequestLimitMismatch = _admission("make requests equal to limits")
     QuantityFractional = _admission("ask for a whole number, a MIG profile, or nvidia.com/gpu.shared")

@@ -73,16 +73,25 @@ def test_fewer_devices_are_proposed_where_some_are_there() -> None:
     assert "request gpu: ask for 2 instead of 3" in texts(explanation)
 
 
+def test_toleration_of_a_device_that_has_fallen_off_the_bus_is_not_proposed() -> None:
+    """S13: the taints of NVIDIA's driver for an XID and for a lost GPU, and one that only sounds like it."""
+    for key in ("gpu.nvidia.com/xid", "gpu.nvidia.com/gpu-lost", "example.com/ecc-errors"):
+        taint = {"key": key, "value": "79", "effect": "NoSchedule"}
+        explanation = explained(template(request()), slices(gpu("a", taints=[taint])))
+        assert texts(explanation) == []
+        assert "no small change" in explanation.no_change
+
+
 def test_a_taint_is_named_and_its_toleration_proposed() -> None:
-    taint = {"key": "xid", "value": "79", "effect": "NoSchedule"}
+    taint = {"key": "team", "value": "a", "effect": "NoSchedule"}
     explanation = explained(template(request()), slices(gpu("a", taints=[taint])))
     assert explanation.primary is not None
     assert (
         explanation.primary.message
         == "cannot allocate all claims: request gpu: wants a device, and those selected are tainted"
     )
-    assert explanation.devices[0].steps[-1].detail == "xid=79:NoSchedule on 1"
-    assert texts(explanation) == ["request gpu: tolerate xid=79:NoSchedule, if the device will do"]
+    assert explanation.devices[0].steps[-1].detail == "team=a:NoSchedule on 1"
+    assert texts(explanation) == ["request gpu: tolerate team=a:NoSchedule, if the device will do"]
 
 
 def test_the_pod_that_has_the_device_is_named_and_would_have_to_end() -> None:
@@ -150,3 +159,29 @@ def test_extended_resources_that_a_device_class_serves_are_judged_where_no_devic
         verdicts = [refused.message for refused in explanation.in_tree]
         named = "cannot allocate all claims: request gpu of container main: wants 3 devices"
         assert any(verdict.startswith(named) for verdict in verdicts) == (fits == 0)
+
+
+def test_claim_is_ranked_last_on_the_node_of_which_the_driver_has_tainted_a_device() -> None:
+    """F56, F135: as the doctor reports it; the other devices of the node would do."""
+    taint = {"key": "gpu.nvidia.com/xid", "value": "79", "effect": "NoSchedule"}
+    described = {"type": "gpu", "productName": "NVIDIA H100 80GB HBM3"}
+
+    def devices(node: str, *taints: Document) -> Document:
+        listed = [
+            device(f"gpu-{index}", {**described, "uuid": f"GPU-{node}-{index}"}, **({"taints": [one]} if one else {}))
+            for index, one in enumerate((*taints, None, None)[:2])
+        ]
+        written = slice_document(f"slice-{node}", listed)
+        written["spec"] |= {
+            "driver": "gpu.nvidia.com",
+            "nodeName": node,
+            "pool": {**written["spec"]["pool"], "name": node},
+        }
+        return {**written, "kind": "ResourceSlice"}
+
+    own = {"kind": "DeviceClass", **class_document("gpu.nvidia.com", "device.driver == 'gpu.nvidia.com'")}
+    asked = template({"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}})
+
+    explanation = explained(asked, own, devices("m", taint), devices("n"))
+
+    assert [(node.node, node.lowered_by) for node in explanation.best] == [("n", ()), ("m", ("devices withdrawn",))]

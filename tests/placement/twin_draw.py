@@ -93,7 +93,9 @@ def wish(draw: random.Random) -> Wish:
             ["2Gi", "4Gi", "4Gi", "8GB", "9000Mi", "10Gi", "11000Mi", "16Gi", "24Gi", "40GB", "80Gi", "141Gi"],
         ),
         sharing=draw.choice(["Any"] * 5 + ["Exclusive", "Shared"]),
-        mig_profile=maybe(draw, 0.08, ["1g.10gb", "1g.10gb.me", ">=1g.5gb", ">=1g.10gb", ">=3g.40gb", "2g.20gb"]),
+        mig_profile=maybe(
+            draw, 0.08, ["1g.10gb", "1g.10gb.me", ">=1g.5gb", ">=1g.10gb", ">=1g.10gb.me", ">=3g.40gb", "2g.20gb"]
+        ),
         nvlink=draw.random() < 0.05,
         accept=draw.choice(["Native", "MinorVersion", "MinorVersion", "ForwardCompatible"]),
         policies=tuple(policy(draw) for _ in range(draw.choice([0, 0, 1, 1, 2]))),
@@ -163,7 +165,9 @@ def policy(draw: random.Random) -> Policy:
     names = ["allow", "deny", "memory", "capability", "cuda", "sharing", "nvlink", "labels", "expressions", "forms"]
     names = draw.sample([*names, *["unknown", "ill", "ailing", "unhealthy"] * 2], draw.choice([1, 1, 2, 3]))
     action = draw.choice(["Enforce"] * 8 + ["Warn"])
-    return replace(Policy(action=action), **{name: getattr(full, name) for name in names})
+    own = random.Random(repr(full))
+    conditions = own.choice(["Refuse", "Refuse", "ScoreDown", "Ignore"]) if own.random() < 0.2 else None
+    return replace(Policy(action=action, conditions=conditions), **{name: getattr(full, name) for name in names})
 
 
 def expression(draw: random.Random) -> tuple[str, str, tuple[str, ...]]:

@@ -1,13 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a node has too few healthy units in all: counts that no eviction changes, and health that DCGM reports."""
+"""Why a node has too few healthy units in all: counts that no eviction changes, and faults that somebody reports."""
 
 from collections.abc import Iterator
 
 from tests.placement import twin_node
+from tests.placement.twin_evidence import absent
 from tests.placement.twin_world import GPU, SHARED, SLICES, RawNode, Wish
 
 STRICTEST = ("Refuse", "ScoreDown", "Ignore")
-DEFAULTS = {"ill": "Refuse", "ailing": "ScoreDown", "unhealthy": "ScoreDown"}
+DEFAULTS = {"ill": "Refuse", "ailing": "ScoreDown", "unhealthy": "ScoreDown", "conditions": "ScoreDown"}
+FAULTS = {
+    ("AcceleratedHardwareReady", "False"),
+    ("GPUMissing", "True"),
+    ("SysLogsXIDError", "True"),
+    ("nvidia.com/GPUReady", "False"),
+    ("nvidia.com/GPUReady", "Unknown"),
+}
+"""Conditions by which a GPU is faulty, of those that are drawn (twin_draw_nodes.py), as documented."""
 
 
 def count_causes(wish: Wish, node: RawNode) -> Iterator[str]:
@@ -27,19 +36,13 @@ def count_causes(wish: Wish, node: RawNode) -> Iterator[str]:
         elif offered:
             yield "RequestExceedsNode"
         else:
-            promised = resource.startswith("nvidia.com/") and ghost(node)
+            promised = absent(resource, node)
             if promised:
                 yield "GhostGPUs"
             if resource.startswith(SLICES):
                 yield "MIGProfileAbsent"
             elif not promised:
                 yield "ResourceNotOffered"
-
-
-def ghost(node: RawNode) -> bool:
-    """Tell whether the labels promise GPUs while the device plugin offers none in any form."""
-    promised = twin_node.positive(node.labels.get("nvidia.com/gpu.count")) is not None
-    return promised and not any(node.offers(resource) for resource in node.resources())
 
 
 def rule_for(wish: Wish, part: str) -> str:
@@ -49,9 +52,11 @@ def rule_for(wish: Wish, part: str) -> str:
 
 
 def health_causes(wish: Wish, node: RawNode) -> Iterator[str]:
-    """F70, F72: judge withdrawn devices by policy, and unhealthy GPUs that the device plugin has not withdrawn."""
+    """F70, F72: judge withdrawn devices, conditions, and unhealthy GPUs that the device plugin has not withdrawn."""
     gone = withdrawn_gpus(node)
     if gone and rule_for(wish, "unhealthy") == "Refuse":
+        yield "GPUUnhealthy"
+    if FAULTS.intersection(node.conditions) and rule_for(wish, "conditions") == "Refuse":
         yield "GPUUnhealthy"
     if node.health is None:
         return

@@ -11,7 +11,7 @@ ADMISSION = {
     "SharedReplicasAskedAsGPUs", "VisibleDevicesForbidden", "PrivilegedGPUPod", "NodeDevicesReached",
     "ReservedAnnotation",
     "InvalidAnnotation", "NoProductLeft", "PolicyConflict", "RuntimeClassMissing", "BypassesScheduling",
-    "InvalidPolicy", "ObjectTooLarge", "IdleGPUsHeld",
+    "InvalidPolicy", "ObjectTooLarge", "IdleGPUsHeld", "ResourceNameInvalid",
 }  # fmt: skip
 
 

@@ -94,6 +94,17 @@ def test_ill_gpus_are_drawn_among_the_free_ones_first() -> None:
     assert node_tile.state is NodeState.Ill
 
 
+def test_node_with_a_faulty_condition_is_ill_and_names_it() -> None:
+    """F132, F72: which of its GPUs is faulty is not told, so that none is drawn as ill."""
+    state = state_of()
+    state.put_node(node_document(conditions={"SysLogsXIDError": "True"}))
+
+    node_tile = tile(state, "n")
+
+    assert (node_tile.state, drawn(node_tile)) == (NodeState.Ill, [("Free", 8, 8, "")])
+    assert node_tile.words.endswith("SysLogsXIDError=True")
+
+
 def test_gpus_that_the_plugin_withdrew_are_drawn_besides() -> None:
     """F132."""
     state = state_of()
@@ -135,7 +146,7 @@ def test_text_says_what_the_colours_do() -> None:
     """F132: for people who cannot see the colours."""
     assert tile(state_of("mixed"), "h100-1").words == "h100-1: partly used, 2 of 8 used; team-b 2"
     assert tile(state_of("mixed"), "h100-ghost-0").words == (
-        "h100-ghost-0: ghost GPUs, labels promise 8, none is offered"
+        "h100-ghost-0: ghost GPUs, label nvidia.com/gpu.count (GPU Feature Discovery) promises 8 GPUs, none is offered"
     )
 
 
