@@ -68,8 +68,9 @@ def inventory(
 
 def _take(state: State) -> Inventory:
     usages = {name: state.usage_on(name) for name in state.nodes}
-    units = take_inventory(state.nodes, usages, state.knowledge.products)
-    return replace(units, devices=device_rows(state.nodes, state.dra.copy()))
+    cluster = state.dra.copy()
+    units = take_inventory(state.nodes, usages, state.knowledge.products, cluster)
+    return replace(units, devices=device_rows(state.nodes, cluster))
 
 
 async def _watch(kubeconfig: Path | None) -> None:

@@ -21,6 +21,7 @@ from app.cluster.node_groups import NodeGroups
 from app.cluster.node_requests import NodeRequests
 from app.cluster.pending_index import PendingPodIndex
 from app.cluster.pod_counts import PodCounts
+from app.cluster.served_twice import NodesServedTwice
 from app.knowledge.tables import Knowledge
 from app.kube.gpu_usage import GPUUsage, read_bound_requests, read_gpu_usage
 from app.kube.pending_pods import PendingPod, read_pending_pod
@@ -42,7 +43,8 @@ class State(DeviceState):
 
     `put_…` methods read a Kubernetes object, `take_…` methods take one that was read; both add or change. `changes` is
     the log of changed nodes. `runtime_classes` is None until listed. `overrun` holds the names of nodes on which pods
-    declare more memory of shared GPUs than there is.
+    declare more memory of shared GPUs than there is, and `served_twice` those whose GPUs a device plugin and a DRA
+    driver both give away.
     """
 
     def __init__(self, knowledge: Knowledge) -> None:
@@ -56,9 +58,11 @@ class State(DeviceState):
         self.changes = ChangeLog()
         self._classes: dict[NodeClass, NodeClass] = {}
         self._allocations = GPUAllocations()
-        self._free = FreeResourcesOfNodes(self._devices, self._kinds, self._allocations)
+        twice = NodesServedTwice(self.dra, self._device_classes, self._allocations, knowledge.families)
+        self._free = FreeResourcesOfNodes(self._devices, self._kinds, self._allocations, twice)
         self._health: dict[str, Health] = {}
         self.overrun: set[str] = set()
+        self.served_twice: set[str] = set()
         self.node_requests = NodeRequests()
         self.pending_pods = PendingPodIndex()
         self.claiming_pods = ClaimingPods()
@@ -82,11 +86,12 @@ class State(DeviceState):
 
     def add_known_facts(self, node: Node) -> Node:
         """Add to a node as read its DRA devices, the health of its GPUs, and what pods and claims have allocated."""
-        node = with_devices(node, self._devices.devices(node.name), self._device_classes.all(), self.knowledge)
+        kinds = self._kinds.of(node)
+        node = with_devices(node, self._devices.devices(node.name), self._serving_on(kinds), self.knowledge)
         if (health := self._health.get(node.name)) is not None:
             node = replace(node, node_class=replace(node.node_class, ill=health.ill, ailing=health.ailing))
-        if (devices := self._kinds.of(node)) is not None:
-            node = replace(node, devices=devices)
+        if kinds is not None:
+            node = replace(node, devices=kinds)
         return node.with_free(self._free.of(node), self.node_requests.cpu_left(node))
 
     def drop_node(self, name: str) -> None:
@@ -97,6 +102,7 @@ class State(DeviceState):
             self.free_gpus.drop(name)
             self._kinds.drop(name)
             self.overrun.discard(name)
+            self.served_twice.discard(name)
             self.changes.note(name)
 
     def put_pod(self, document: Mapping[str, Any]) -> None:
@@ -161,9 +167,10 @@ class State(DeviceState):
 
         Unknown UIDs free nothing. None for an unknown node.
         """
-        if (node := self.nodes.get(name)) is None or not node.free.memory:
+        if (node := self.nodes.get(name)) is None or not (node.free.memory or node.free.twice):
             return node
-        return replace(node, free=replace(node.free, memory=self._free.memory(node, uids)))
+        memory, twice = self._free.memory(node, uids), self._free.twice.of(node, uids)
+        return replace(node, free=replace(node.free, memory=memory, twice=twice))
 
     def put_health(self, name: str, health: Health | None) -> None:
         """Set the health of a node's GPUs; None for unknown."""
@@ -252,4 +259,5 @@ class State(DeviceState):
         if node.free.memory or node.name in self.overrun:
             over = any(mib < 0 for mib in node.free.memory.values())
             (self.overrun.add if over else self.overrun.discard)(node.name)  # for doctor and a metric
+        (self.served_twice.add if node.free.twice else self.served_twice.discard)(node.name)
         self.changes.note(node.name)

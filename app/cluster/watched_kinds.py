@@ -24,6 +24,7 @@ from app.kube.partial_types import (
 from app.kube.pending_pods import PendingPod, read_pending_pod
 from app.kube.pod_requests import PodRequests
 from app.kube.pod_shapes import PodShape, read_pod_shape
+from app.nodes.conditions import read_bad_conditions
 from app.nodes.model import Node
 from app.nodes.reading import read_node
 from app.nodes.runtime_handlers import read_runtime_class
@@ -113,7 +114,11 @@ def _nodes(state: State) -> WatchedKind[Node]:
         """Read a node; an unchanged one, as after a heartbeat, costs only a comparison."""
         metadata = document["metadata"]
         name = metadata.get("name", "")
-        fields = (metadata.get("labels"), metadata.get("annotations"), document.get("spec"), document.get("status"))
+        status = dict(document.get("status") or {})
+        status["conditions"] = read_bad_conditions(
+            status, state.knowledge
+        )  # a heartbeat renews the times of all others
+        fields = (metadata.get("labels"), metadata.get("annotations"), document.get("spec"), status)
         before = last_read.get(name)
         if before is not None and before[0] == fields:
             return before[1]

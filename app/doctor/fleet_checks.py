@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from app.doctor.label_checks import absent_gpus, differing_counts, layout_to_come, strategy_remedy
+from app.knowledge.dcgm import GPUCondition
 from app.knowledge.gpu_evidence import GPUEvidence
 from app.kube.finished_pods import FinishedPod
 from app.nodes.gpu_health import Health
@@ -97,6 +98,16 @@ def unhealthy_gpus(fleet: ExaminedFleet) -> Iterator[Finding]:
         remedy = "drain the node and reset its GPUs" if ill else "reset the GPUs when the node is idle"
         level = FindingLevel.Problem if ill else FindingLevel.Advice
         yield Finding(Code.GPUUnhealthy.name, level, text, remedy, (name,))
+
+
+def node_conditions(fleet: ExaminedFleet) -> Iterator[Finding]:
+    """Report GPU nodes of which a condition reports a fault of the GPUs, or of what joins them (F72)."""
+    for node in _gpu(fleet):
+        for condition in node.conditions:
+            ill = condition.severity is GPUCondition.Ill
+            level = FindingLevel.Problem if ill else FindingLevel.Advice
+            text = f"condition {condition.words}: {condition.meaning}, as {condition.publisher} says"
+            yield Finding(Code.GPUUnhealthy.name, level, text, condition.remedy, (node.name,))
 
 
 def counts_differ(fleet: ExaminedFleet) -> Iterator[Finding]:
@@ -202,6 +213,7 @@ CHECKS: tuple[Check, ...] = (
     ghost_gpus,
     withdrawn_devices,
     unhealthy_gpus,
+    node_conditions,
     counts_differ,
     mig_without_strategy,
     mig_layout_failed,

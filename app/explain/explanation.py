@@ -80,8 +80,9 @@ class Explanation:
     with its resource. `fixes` are ordered, the smallest first. `verdicts` is None unless it was requested.
     `unjudged` are the constraints that only kube-scheduler can judge. `ending` is how a pod of the cluster ended; it is
     then judged as if it were created again. `devices` is the funnel of each request of its ResourceClaims, where these
-    get no devices on some node. `notes` say which containers would run without the devices that the pod claims. `tried`
-    are the kinds of changes that were tried for `fixes`, in words.
+    get no devices on some node. `tried` are the kinds of changes that were tried for `fixes`, in words. `not_started`
+    says why it does not start though it has a node or devices. `notes` say which containers would run without the
+    devices that the pod claims, and what the conditions of its node report.
     """
 
     pod: str
@@ -107,6 +108,7 @@ class Explanation:
     bound: NodeVerdict | None = None
     ending: Ending | None = None
     unhealthy: tuple[str, ...] = ()
+    not_started: tuple[str, ...] = ()
     devices: tuple[RequestFunnel, ...] = ()
     notes: tuple[str, ...] = ()
     tried: tuple[str, ...] = ()

@@ -2,14 +2,14 @@
 """Why a pod is Pending, or where it would run: its needs with their evidence, the funnel, and fixes."""
 
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import nsmallest
 from typing import Any
 
 from app.admission.review import ReviewResult
 from app.dra.pod_claims import released
-from app.explain.bound_pod import as_unbound, ending_of, node_of_bound_pod, unhealthy_devices
+from app.explain.bound_pod import as_unbound, ending_of, node_of_bound_pod, start_problems, unhealthy_devices
 from app.explain.claim_changes import claim_fixes
 from app.explain.claim_edits import CLAIM_KINDS
 from app.explain.claim_funnel import RequestFunnel, funnels
@@ -54,17 +54,20 @@ def explain(
     live: bool = False,
     by_node: bool = False,
     find_fixes: bool = True,
+    events: Sequence[Mapping[str, Any]] = (),
 ) -> Generator[None, None, Explanation]:
     """Explain one pod; yields often, so that a service can do other work in between.
 
     `live` is true where the pod is in the cluster as it is, admitted or not. `by_node` adds every node's verdict.
-    `find_fixes` searches for fixes, which takes most of the time where the pod fits nowhere.
+    `find_fixes` searches for fixes, which takes most of the time where the pod fits nowhere. `events` are those about
+    the pod.
 
     Raises MalformedPod, QuantityError.
     """
     uid = read_pod(document).uid  # refuses a malformed pod, so that the code below need not check
     ending = ending_of(document, snapshot) if live else None
     bound_node = node_of_bound_pod(document) if live else None
+    not_started = start_problems(document, events, snapshot) if live else ()
     if bound_node is not None or ending is not None:
         document, snapshot = as_unbound(document, snapshot)
         snapshot = replace(snapshot, devices=released(read_pod(document), document, snapshot.devices))
@@ -113,9 +116,11 @@ def explain(
         bound=None if bound_node is None else _bound_verdict(bound_node, groups),
         ending=ending,
         unhealthy=() if bound_node is None else unhealthy_devices(document),
+        not_started=not_started,
         devices=devices,
         notes=(
             *(scheduled_pod.claims.pod_claims.notes if scheduled_pod.claims else ()),
+            *_reported_by(snapshot.nodes.get(bound_node or "")),
             *_who_decides(scheduled_pod, snapshot, bool(refused)),
         ),
     )
@@ -226,6 +231,16 @@ def _bound_verdict(node: str, groups: Groups) -> NodeVerdict:
     return _verdict(node, objections)
 
 
+def _reported_by(node: Node | None) -> tuple[str, ...]:
+    """Tell what the conditions of a node report of its GPUs."""
+    conditions = node.conditions if node is not None else ()
+    return tuple(
+        f"its node reports a fault: {condition.words}: {condition.meaning}, as {condition.publisher} says; "
+        f"{condition.remedy}"
+        for condition in conditions
+    )
+
+
 GONE = "the node is not there any more"
 
 
@@ -284,4 +299,6 @@ def score_penalties(demand: Demand, node: Node) -> list[str]:
     """Name the penalties that halve a node's total, in words."""
     refusal = demand.warned is not None and judge_class(demand.warned, class_for_demand(demand.warned, node))
     warned = [f"a policy that warns: {refusal.message}"] if refusal else []
-    return [*warned, *(penalty.__name__.replace("_", " ") for penalty in PENALTIES if penalty(demand, node.node_class))]
+    names = [penalty.__name__.replace("_", " ") for penalty in PENALTIES if penalty(demand, node.node_class)]
+    reported = [condition.words for condition in node.conditions]
+    return [*warned, *(f"{name} {', '.join(reported)}" if name == "node condition" else name for name in names)]

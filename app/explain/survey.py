@@ -2,7 +2,7 @@
 """A pod against every node: all objections of kube-scheduler and of the filters to each node."""
 
 import copy
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -131,13 +131,15 @@ def scheduled_pod_steps(
     admitted = apply(document, result.operations) if admit else document
     pod = read_pod(admitted)
     ruling = context.ruling(pod, labels)
-    pod_constraints = read_pod_constraints(admitted, context.knowledge.families.of, snapshot.volumes)
+    claims = ClaimJudge(claims_of_pod(pod, admitted, snapshot.devices, labels), snapshot.devices, snapshot.selection)
+    served = frozenset(resource for resource, _ in claims.pod_claims.extended)
+    read = read_pod_constraints(admitted, context.knowledge.families.of, snapshot.volumes)
+    pod_constraints = replace(read, served=served)
     own = read_pod_constraints(without_our_affinity(document, snapshot), context.knowledge.families.of)
     bare = replace(pod_constraints, terms=own.terms)
     classes = context.fleet.runtime_classes
     demand = scheduler_demand(pod, ruling.demand, snapshot.group_cliques(pod), snapshot.expected, classes)
     among_others = read_pod_among_others(admitted)
-    claims = ClaimJudge(claims_of_pod(pod, admitted, snapshot.devices, labels), snapshot.devices, snapshot.selection)
     judge = claims if claims.pod_claims.to_allocate or claims.pod_claims.obstacles or pod.claims else None
     tolerable = keys_added_with_nodes(ruling, context.knowledge.families)
     return ScheduledPod(admitted, pod, result, ruling, demand, pod_constraints, bare, among_others, judge, tolerable)
@@ -231,7 +233,7 @@ class NodeJudge:
         self._constraints = constraints
         self._demand = scheduled_pod.demand
         self._used = used
-        self._classes: dict[int, tuple[Reason, ...]] = {}
+        self._classes: dict[Hashable, tuple[Reason, ...]] = {}
 
     def objections(self, node: Node) -> tuple[Objection, ...]:
         """List all objections to the node, the filters' reasons last; empty where the pod fits."""
@@ -290,9 +292,8 @@ class NodeJudge:
         return reasons
 
     def _class_reasons(self, node: Node) -> tuple[Reason, ...]:
-        if self._demand.node_selector:
-            return engine.refusals(self._demand, engine.class_for_demand(self._demand, node))
-        reasons = self._classes.get(id(node.node_class))
-        if reasons is None:
-            reasons = self._classes[id(node.node_class)] = engine.refusals(self._demand, node.node_class)
-        return reasons
+        """Give the reasons of the class filters, on the same class and by the same key as the verb filter."""
+        key = engine.class_key(node, self._demand.label_keys)
+        if key not in self._classes:
+            self._classes[key] = engine.refusals(self._demand, engine.class_for_demand(self._demand, node))
+        return self._classes[key]

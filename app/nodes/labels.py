@@ -55,6 +55,8 @@ CLASSES_KEPT = 4096
 LARGEST_KEPT = 1 << 13
 """Characters of labels and resources of a node that is cached, so that the whole cache takes at most 32 MB, even with
 nodes from the scheduler's requests, which nothing has validated. A guess; real nodes have about 700."""
+KEYS_KEPT = 1 << 14
+"""Label keys that are kept with what was found of them, about 2 MB; clusters have hundreds."""
 UPGRADE_STATE_AT_WORK = "pod-restart-required"
 """The state that a pause of the device plugin implies, because UPGRADE_STATE may not be updated yet."""
 
@@ -74,13 +76,8 @@ def read_class(
     `for_machines` says that the node offers GPUs to virtual machines, so that its labels promise containers none.
     Nodes with equal relevant labels and resources share one cached object.
     """
-    exact, prefixes = _relevant_labels(knowledge)
-    keys = exact.intersection(labels)
-    names = "\n".join(labels)
-    present = tuple([prefix for prefix in prefixes if prefix in names])
-    if present:  # few nodes have such labels, and most have dozens of others
-        is_read = knowledge.evidence.is_read
-        keys |= {key for key in labels if key.startswith(present) and is_read(key)}
+    relevant_keys = _relevant_keys(knowledge)
+    keys = [key for key in labels if relevant_keys[key]]
     relevant = tuple([(key, labels[key]) for key in sorted(keys)])
     texts = [text for pair in relevant for text in pair] + [name for name, _ in (*offered, *(capacity or ()))]
     small = sum(map(len, texts)) <= LARGEST_KEPT
@@ -89,13 +86,27 @@ def read_class(
     )
 
 
+class _RelevantKeys(dict[str, bool]):
+    """Label keys, and whether a node's class depends on the label; a key is looked at once, as nodes repeat them."""
+
+    def __init__(self, knowledge: Knowledge) -> None:
+        of_driver = (f"{key}.{part}" for key, parts in VERSIONS for part in ("full", *parts))
+        evidence = knowledge.evidence
+        self.exact = frozenset((*SINGLE_KEYS, *of_driver, *knowledge.clouds.gpu_label_keys(), *evidence.keys()))
+        self.prefixes = (SLICES, *evidence.prefixes())
+        self.is_read = evidence.is_read
+        super().__init__()
+
+    def __missing__(self, key: str) -> bool:
+        relevant = key in self.exact or (key.startswith(self.prefixes) and self.is_read(key))
+        if len(self) < KEYS_KEPT:
+            self[key] = relevant
+        return relevant
+
+
 @lru_cache(maxsize=4)
-def _relevant_labels(knowledge: Knowledge) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Give the keys of the labels on which a node's class depends, and the prefixes of further ones."""
-    of_driver = (f"{key}.{part}" for key, parts in VERSIONS for part in ("full", *parts))
-    evidence = knowledge.evidence
-    keys = (*SINGLE_KEYS, *of_driver, *knowledge.clouds.gpu_label_keys(), *evidence.keys())
-    return frozenset(keys), (SLICES, *evidence.prefixes())
+def _relevant_keys(knowledge: Knowledge) -> _RelevantKeys:
+    return _RelevantKeys(knowledge)
 
 
 @lru_cache(maxsize=CLASSES_KEPT)

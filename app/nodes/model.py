@@ -6,11 +6,13 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Protocol
 
+from app.knowledge.dcgm import GPUCondition
 from app.knowledge.gpu_evidence import Promise
 from app.knowledge.mig_placements import GPULayout
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.nvidia_require import HostFacts
 from app.kube.resource_claims import DeviceRequest
+from app.nodes.conditions import BadCondition
 from app.nodes.label_keys import CLIQUE
 from app.values.hashing import HashedOnce
 from app.values.versions import Version
@@ -129,8 +131,12 @@ class NodeClass(HashedOnce):
     """The number of GPUs that are to be drained now, by the metrics of GPU health (nodes/gpu_health.py)."""
     ailing: int = 0
     """The number of other GPUs that pods had better avoid, by the same metrics."""
+    bad_conditions: tuple[tuple[str, GPUCondition], ...] = ()
+    """Pairs of a condition of the node that reports a fault, such as `GPUMissing=True`, and its severity."""
     dra_resources: frozenset[str] = frozenset()
     """The resources that DRA serves, whose free units only kube-scheduler counts."""
+    claims_only: bool = False
+    """Whether a DRA driver publishes the GPUs and no device plugin offers any."""
     dra_profiles: frozenset[str] = frozenset()
     """The MIG profiles of the DRA devices, existing or created on demand."""
     device_variants: tuple["NodeClass", ...] = ()
@@ -159,6 +165,11 @@ class NodeClass(HashedOnce):
         return tuple(replace(self, device_variants=(), **values) for values in facts)
 
     @property
+    def faulty(self) -> bool:
+        """Tell whether a condition of the node says that no new pod should go to its GPUs."""
+        return any(severity is GPUCondition.Ill for _, severity in self.bad_conditions)
+
+    @property
     def several_models(self) -> bool:
         """Tell whether the GPUs may be of several products while the labels name one, so that none is known."""
         return self.count_doubt is CountDoubt.SeveralCauses
@@ -180,7 +191,7 @@ class NodeClass(HashedOnce):
     @property
     def uses_device_plugin(self) -> bool:
         """Tell whether a device plugin offers the GPUs, so that allocatable counts them."""
-        return not self.dra_resources and any(amount > 0 for _, amount in self.offered)
+        return any(amount > 0 for _, amount in self.offered)
 
     def allocatable(self, resource: str) -> int:
         """Give the allocatable units of a resource."""
@@ -268,6 +279,21 @@ DEVICE_FACTS = (
 
 
 @dataclass(frozen=True, slots=True)
+class ServedTwice:
+    """The GPUs of a node that a device plugin and a DRA driver both give away, so that one GPU can be given twice.
+
+    `by_plugin` are the resources of the plugin, and `by_claims` the DeviceClasses and resources of the driver.
+    `not_by_plugin` are those of `by_plugin` that may give a GPU which a claim has. `not_by_claims` is true where a
+    claim may get a GPU that a pod has by the plugin.
+    """
+
+    by_plugin: frozenset[str]
+    by_claims: frozenset[str]
+    not_by_plugin: frozenset[str] = frozenset()
+    not_by_claims: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class FreeResources:
     """The resources of a node that are free now."""
 
@@ -287,6 +313,8 @@ class FreeResources:
     kinds: tuple[int, ...] | None = None
     """The kinds of DRA devices of which some are free, in the order of their first free device; None where all devices
     are of one kind, or where there are none."""
+    twice: ServedTwice | None = None
+    """Who holds GPUs of a node that a device plugin and a DRA driver both serve; None for other nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +329,9 @@ class Node:
     resource as the API server writes it, and `unschedulable` says that the node is cordoned. Only explain reads these
     two, so that they do not count in comparisons, and a change of them invalidates no cache.
 
-    `devices` are its DRA devices, None for a node without any.
+    `devices` are its DRA devices, None for a node without any. `container_runtime` is the runtime with its version,
+    such as `containerd://1.7.27`. `conditions` are those that report a fault of its
+    GPUs, with the words of their publishers.
     """
 
     name: str
@@ -313,6 +343,8 @@ class Node:
     unschedulable: bool = field(default=False, compare=False)
     free_cpu_milli: int | None = None
     devices: DevicesOnNode | None = field(default=None, compare=False)
+    container_runtime: str = field(default="", compare=False)
+    conditions: tuple[BadCondition, ...] = field(default=(), compare=False)
 
     def with_free(self, free: FreeResources, free_cpu_milli: int | None) -> "Node":
         """Give the node with other free resources, in a third of the time of `dataclasses.replace`."""
@@ -326,6 +358,8 @@ class Node:
             self.unschedulable,
             free_cpu_milli,
             self.devices,
+            self.container_runtime,
+            self.conditions,
         )
 
     @property

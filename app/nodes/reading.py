@@ -9,6 +9,7 @@ from app.knowledge.mig_profiles import profile_of
 from app.knowledge.products import normal_form
 from app.knowledge.tables import Knowledge
 from app.kube.resource_slices import NVIDIA_DRIVER, Device, DeviceClass, distinct_devices, shared_facts
+from app.nodes.conditions import read_bad_conditions
 from app.nodes.labels import read_class
 from app.nodes.model import FreeResources, Node, NodeClass, Sharing
 from app.nodes.runtime_handlers import read_runtime_handlers
@@ -41,6 +42,9 @@ def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[s
         runtime_handlers=read_runtime_handlers(status),
         runtime_class_unneeded=knowledge.runtimes.why_unneeded(labels),
     )
+    if conditions := read_bad_conditions(status, knowledge):
+        bad = tuple((condition.name, condition.severity) for condition in conditions)
+        node_class = replace(node_class, bad_conditions=bad)
     held = used or {}
     return Node(
         name=name,
@@ -52,6 +56,8 @@ def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[s
         taints=_taints(spec),
         allocatable=allocatable,
         unschedulable=spec.get("unschedulable") is True,
+        container_runtime=str((member(status, "nodeInfo", dict, "status.") or {}).get("containerRuntimeVersion") or ""),
+        conditions=conditions,
     )
 
 
@@ -99,22 +105,26 @@ def with_devices(node: Node, devices: Iterable[Device], serving: Iterable[Device
     """Replace facts about a node by those of its DRA devices; facts that these lack stay as labelled (F135).
 
     `serving` are the DeviceClasses that serve an extended resource. Those of them count that serve a resource of the
-    vendor and select a device of this node. If none counts and a device plugin offers GPUs, the node is unchanged,
-    since the labels then describe the plugin's GPUs. GPUs of which all devices are tainted count as unhealthy, as
-    those do which a device plugin withdraws.
+    vendor and select a device of this node. A resource of which the node has units in allocatable is the device
+    plugin's, as kube-scheduler has it (noderesources/fit.go shouldDelegateResourceToDRA). Where a device plugin offers
+    GPUs the labels describe these, and stay. GPUs of which all devices are tainted count as unhealthy, as those do
+    which a device plugin withdraws.
     """
     all_devices = tuple(devices)
     if not all_devices:
         return node
+    of_plugin = {resource for resource, amount in node.node_class.offered if amount > 0}
     served = frozenset(
         device_class.resource
         for device_class in serving
         if device_class.resource
+        and device_class.resource not in of_plugin
         and _is_nvidia_resource(device_class.resource, knowledge)
         and any(map(device_class.selects, all_devices))
     )
-    if node.node_class.uses_device_plugin and not served:
-        return node
+    if of_plugin:
+        with_served = replace(node.node_class, dra_resources=served)
+        return replace(node, node_class=with_served, free=replace(node.free, uncounted=served)) if served else node
     sliced = all(device.mig_profile for device in all_devices)
     usable = {device.gpu for device in all_devices if not device.tainted}
     tainted_gpus = {device.gpu for device in all_devices} - usable
@@ -131,6 +141,7 @@ def with_devices(node: Node, devices: Iterable[Device], serving: Iterable[Device
         ),
         withdrawn=len(tainted_gpus),
         dra_resources=served if usable else frozenset(),
+        claims_only=True,
     )
     node_class = _with_all_device_facts(node_class, distinct_devices(all_devices), knowledge)
     return replace(node, node_class=node_class, free=replace(node.free, uncounted=served))

@@ -4,7 +4,7 @@
 Its functions are pure; the caches of verdicts are in `cluster/` (verdict_cache.py).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 
 from app.nodes.model import ClaimableDevices, FreeResources, Node, NodeClass
@@ -105,6 +105,14 @@ def class_for_demand(demand: Demand, node: Node) -> NodeClass:
     return replace(node_class, labels=tuple((key, value) for key, value in pairs if value is not None))
 
 
+def class_key(node: Node, label_keys: tuple[str, ...]) -> Hashable:
+    """Return a key of a node's class, its devices and these labels; State interns classes and keeps each alive."""
+    serial = node.devices.serial if node.devices is not None else 0
+    if not (label_keys or serial):
+        return id(node.node_class)
+    return (id(node.node_class), serial, *map(node.labels.get, label_keys))
+
+
 def as_claimed(demand: Demand, node: Node) -> Node:
     """Give the node with the facts of the device that a claim gets now, for scores: the first free one that it selects.
 
@@ -171,7 +179,7 @@ def class_share(demand: Demand, node: Node) -> tuple[float, float]:
             share += weight * _SCORERS[name](demand, scored)
     unsuitable = scored is not node and _judge_variant(demand, scored.node_class) is not None
     missed = demand.warned is not None and judge_class(demand.warned, class_for_demand(demand.warned, node)) is not None
-    penalties = sum(1 for penalty in PENALTIES if penalty(demand, scored.node_class))
+    penalties = sum(penalty(demand, scored.node_class) for penalty in PENALTIES)
     return share, LESSER_SHARE ** (unsuitable + missed + penalties)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Penalties: conditions that halve the total of a node that fits; the tuple at the end lists them.
+"""Penalties: what halves the total of a node that fits; the tuple at the end lists them.
 
 Explain shows the names of these functions.
 """
@@ -14,7 +14,12 @@ UPGRADE_STATES_SETTLED = {None, "upgrade-done"}
 """upgrade-required and states we do not know are accepted with a lower score
 (docs/reference/compatibility.md#node-states)."""
 
-Penalty = Callable[[Demand, NodeClass], bool]
+FAULTY_HALVINGS = 4
+"""How often a condition by which GPUs are faulty halves the total, so that nearly every other node comes first. A
+guess: nodes that fit seldom differ by a factor of sixteen."""
+
+Penalty = Callable[[Demand, NodeClass], int]
+"""Gives how often the total is halved, mostly once (True) or not at all."""
 
 
 def driver_replaced_soon(_demand: Demand, node: NodeClass) -> bool:
@@ -35,6 +40,13 @@ def gpus_ailing(demand: Demand, node: NodeClass) -> bool:
 def devices_withdrawn(demand: Demand, node: NodeClass) -> bool:
     """Tell whether the device plugin has withdrawn devices, unless the policy ignores that."""
     return node.withdrawn > 0 and demand.health.withdrawn is not HealthAction.Ignore
+
+
+def node_condition(demand: Demand, node: NodeClass) -> int:
+    """Count for conditions by which somebody reports a fault of the node's GPUs, unless the policy ignores that."""
+    if not node.bad_conditions or demand.health.conditions is HealthAction.Ignore:
+        return 0
+    return FAULTY_HALVINGS if node.faulty else 1
 
 
 def labels_stale(_demand: Demand, node: NodeClass) -> bool:
@@ -59,8 +71,9 @@ PENALTIES: tuple[Penalty, ...] = (
     gpus_ill,
     gpus_ailing,
     devices_withdrawn,
+    node_condition,
     labels_stale,
     replicas_as_gpus,
     code_compiled_at_start,
 )
-"""The penalties; each multiplies the total of a node by engine.LESSER_SHARE."""
+"""The penalties; each multiplies the total of a node by engine.LESSER_SHARE, as often as it says."""

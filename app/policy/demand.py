@@ -20,7 +20,7 @@ from app.values.versions import Version
 
 @dataclass(frozen=True, slots=True)
 class HealthRules:
-    """The consequences of unhealthy GPUs for their node: GPUs that are ill, GPUs that are ailing, withdrawn devices.
+    """The consequences of unhealthy GPUs for their node: ill GPUs, ailing GPUs, withdrawn devices, bad conditions.
 
     The defaults apply without a policy. They have an effect only where GPU health is reported.
     """
@@ -28,6 +28,7 @@ class HealthRules:
     ill: HealthAction = HealthAction.Refuse
     ailing: HealthAction = HealthAction.ScoreDown
     withdrawn: HealthAction = HealthAction.ScoreDown
+    conditions: HealthAction = HealthAction.ScoreDown
 
 
 HEALTH = HealthRules()

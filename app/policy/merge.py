@@ -127,6 +127,7 @@ def _health(applied: list[AppliedPolicy], level: Action) -> HealthRules:
         ill=strictest("ill", HEALTH.ill),
         ailing=strictest("ailing", HEALTH.ailing),
         withdrawn=strictest("unhealthy_devices", HEALTH.withdrawn),
+        conditions=strictest("conditions", HEALTH.conditions),
     )
 
 

@@ -145,7 +145,7 @@ class Service:
 
     def note_scheduler_request(self, pod: Pod, demand: Demand) -> None:
         """Note a request of the scheduler for a Pod: release earlier promises to it."""
-        if self.remembers(pod, demand):
+        if self.remembers(pod, demand) or self.state.served_twice:
             self.state.release(pod.uid, time.monotonic())
 
     def remembers(self, pod: Pod, demand: Demand) -> bool:
@@ -154,9 +154,10 @@ class Service:
 
     def promise(self, pod: Pod, demand: Demand, node: str) -> None:
         """Note the node named for a Pod, if later decisions depend on it."""
-        if self.remembers(pod, demand):
+        if self.remembers(pod, demand) or (demand.requests_gpus and node in self.state.served_twice):
             name, group = f"{pod.namespace}/{pod.name}", workload_group(pod.namespace, pod.labels)
-            holding = GPUUsage(pod.uid, node, name, demand.resources, demand.declared_mib, group)
+            claims = tuple(device_class for device_class, _ in demand.claims)
+            holding = GPUUsage(pod.uid, node, name, demand.resources, demand.declared_mib, group, claims=claims)
             self.state.promise(holding, time.monotonic())
 
     def expire_promises(self) -> None:

@@ -146,6 +146,15 @@ class Code(Enum):
     RequestExceedsNode = _node(Stage.Free, Duration.REPORTED, "ask for fewer GPUs per pod, or add larger nodes")
     InsufficientGPUs = _free("wait for GPUs to be freed, or add nodes")
     GPUMemoryBudgetExceeded = _free("declare less gpu-usher.io/gpu-memory, or wait for a share to be freed")
+    OfferedByClaimOnly = _node(
+        Stage.Free,
+        Duration.REPORTED,
+        "request the GPUs by a ResourceClaim, or set extendedResourceName in the DeviceClass of the driver",
+    )
+    GPUHeldByClaim = _free("let either the device plugin or DRA serve the node, or wait for the pods with claims there")
+    GPUHeldByDevicePlugin = _free(
+        "let either the device plugin or DRA serve the node, or wait for the pods with GPUs of the plugin there"
+    )
     LayoutDoesNotFit = _free("wait for slices to be freed, or ask for a smaller profile")
     ObjectTooLarge = _admission("make it smaller, or split it: no more of an object is read")
     ResourceNameInvalid = _admission("write the resource as the device plugin does, such as nvidia.com/gpu")

@@ -21,6 +21,7 @@ UNITS = {
     "time-slice": "a time-slice",
     "MPS": "an MPS share",
     "slice": "a MIG slice",
+    "unsure": "a GPU or share",
 }
 
 

@@ -4,12 +4,12 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.nodes.labels import _read_class, _relevant_labels, read_class
+from app.nodes.labels import _read_class, _relevant_keys, read_class
 from tests.builders import knowledge
 
 GPU = "nvidia.com/gpu"
-EXACT, PREFIXES = _relevant_labels(knowledge())
-SLICES, PCI, *_ = PREFIXES
+EXACT = _relevant_keys(knowledge()).exact
+SLICES, PCI, *_ = _relevant_keys(knowledge()).prefixes
 LABELS = st.dictionaries(
     st.sampled_from(
         [

@@ -165,7 +165,9 @@ def policy(draw: random.Random) -> Policy:
     names = ["allow", "deny", "memory", "capability", "cuda", "sharing", "nvlink", "labels", "expressions", "forms"]
     names = draw.sample([*names, *["unknown", "ill", "ailing", "unhealthy"] * 2], draw.choice([1, 1, 2, 3]))
     action = draw.choice(["Enforce"] * 8 + ["Warn"])
-    return replace(Policy(action=action), **{name: getattr(full, name) for name in names})
+    own = random.Random(repr(full))
+    conditions = own.choice(["Refuse", "Refuse", "ScoreDown", "Ignore"]) if own.random() < 0.2 else None
+    return replace(Policy(action=action, conditions=conditions), **{name: getattr(full, name) for name in names})
 
 
 def expression(draw: random.Random) -> tuple[str, str, tuple[str, ...]]:

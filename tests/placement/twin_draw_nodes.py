@@ -18,6 +18,14 @@ T = TypeVar("T")
 Labels = dict[str, str]
 Units = dict[str, int]
 
+CONDITIONS = [
+    "AcceleratedHardwareReady",
+    "GPUMissing",
+    "SysLogsXIDError",
+    "nvidia.com/GPUReady",
+    "IBLinkFlapping",
+    "Ready",
+]
 DRIVERS = [
     "450.80.02",
     "470.57.02",
@@ -95,15 +103,19 @@ def node(draw: random.Random) -> RawNode:
     if draw.random() < 0.3:
         labels["tier"] = draw.choice(["gold", "silver"])
     health = (draw.choice([0, 0, 0, 1, 2]), draw.choice([0, 0, 1, 3])) if draw.random() < 0.4 else None
+    own = random.Random(repr((labels, offers)))  # so that all else is drawn as it was before there were conditions
+    reported = own.sample(CONDITIONS, own.choice([1, 1, 2])) if own.random() < 0.15 else []
+    conditions = tuple((name, own.choice(["True", "False", "Unknown"])) for name in reported)
     if kind == "hami":
         gpus = offers[GPU]
-        return RawNode(labels, {GPU: gpus * draw.choice([2, 10])}, health=health, hami=registered(draw, gpus))
+        units = {GPU: gpus * draw.choice([2, 10])}
+        return RawNode(labels, units, health=health, hami=registered(draw, gpus), conditions=conditions)
     if kind == "dra":
-        return RawNode(labels, {}, health=health, devices=devices(draw))
+        return RawNode(labels, {}, health=health, devices=devices(draw), conditions=conditions)
     capacity = {}
     if draw.random() < 0.25:
         capacity = {key: amount + draw.choice([0, 0, 1, 2, 8]) for key, amount in offers.items()}
-    return RawNode(labels, offers, capacity, health)
+    return RawNode(labels, offers, capacity, health, conditions=conditions)
 
 
 EVIDENCE = [

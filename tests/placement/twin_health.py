@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a node has too few healthy units in all: counts that no eviction changes, and health that DCGM reports."""
+"""Why a node has too few healthy units in all: counts that no eviction changes, and faults that somebody reports."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,15 @@ from tests.placement.twin_evidence import absent
 from tests.placement.twin_world import GPU, SHARED, SLICES, RawNode, Wish
 
 STRICTEST = ("Refuse", "ScoreDown", "Ignore")
-DEFAULTS = {"ill": "Refuse", "ailing": "ScoreDown", "unhealthy": "ScoreDown"}
+DEFAULTS = {"ill": "Refuse", "ailing": "ScoreDown", "unhealthy": "ScoreDown", "conditions": "ScoreDown"}
+FAULTS = {
+    ("AcceleratedHardwareReady", "False"),
+    ("GPUMissing", "True"),
+    ("SysLogsXIDError", "True"),
+    ("nvidia.com/GPUReady", "False"),
+    ("nvidia.com/GPUReady", "Unknown"),
+}
+"""Conditions by which a GPU is faulty, of those that are drawn (twin_draw_nodes.py), as documented."""
 
 
 def count_causes(wish: Wish, node: RawNode) -> Iterator[str]:
@@ -44,9 +52,11 @@ def rule_for(wish: Wish, part: str) -> str:
 
 
 def health_causes(wish: Wish, node: RawNode) -> Iterator[str]:
-    """F70, F72: judge withdrawn devices by policy, and unhealthy GPUs that the device plugin has not withdrawn."""
+    """F70, F72: judge withdrawn devices, conditions, and unhealthy GPUs that the device plugin has not withdrawn."""
     gone = withdrawn_gpus(node)
     if gone and rule_for(wish, "unhealthy") == "Refuse":
+        yield "GPUUnhealthy"
+    if FAULTS.intersection(node.conditions) and rule_for(wish, "conditions") == "Refuse":
         yield "GPUUnhealthy"
     if node.health is None:
         return

@@ -21,6 +21,7 @@ NOT_FROM_A_POLICY = {
     Code.ResourceNotOffered: "the resource",
     Code.RequestExceedsNode: "the amount",
     Code.NodeNotKnown: "our view of the cluster",
+    Code.RuntimeHandlerAbsent: "the RuntimeClass that the pod names, or admission gave it",
 }
 """Codes of class filters that no field of a policy leads to, and what does."""
 

@@ -124,6 +124,7 @@ def tile_of(
     counted = "; ".join(f"{promise.words}, none is offered" for promise in node.node_class.absent)
     counted = counted if state is NodeState.Ghost else f"{offered - free} of {offered} used"
     words = f"{node.name}: {state.value}, {counted}" + "".join(f"; {namespace} {amount}" for namespace, amount in most)
+    words += "".join(f"; {name}" for name, _ in node.node_class.bad_conditions)
     if colours:
         words += colours.words(node, usages, claimed)
     holders = tuple((usage.name, sum(amount for _, amount in usage.units)) for usage in usages)
@@ -149,7 +150,7 @@ def state_of(node: Node, offered: int, free: int) -> NodeState:
         return NodeState.Upgrading
     if node_class.mig_state not in MIG_STATES_READY or node_class.mig_invalid:
         return NodeState.Changing
-    if node_class.ill or node_class.withdrawn:
+    if node_class.ill or node_class.withdrawn or node_class.faulty:
         return NodeState.Ill
     if node.unschedulable:
         return NodeState.Cordoned
