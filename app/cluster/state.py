@@ -30,7 +30,7 @@ from app.kube.pod_shapes import PodShape, read_pod_shape
 from app.kube.pods import Pod, workload_group
 from app.nodes.gpu_health import HEALTHY, Health
 from app.nodes.model import FreeResources, Node, NodeClass
-from app.nodes.reading import read_node, with_devices
+from app.nodes.reading import read_node, with_devices, with_other_devices
 from app.nodes.runtime_handlers import RuntimeClass
 from app.values.json_members import member
 
@@ -88,6 +88,8 @@ class State(DeviceState):
         """Add to a node as read its DRA devices, the health of its GPUs, and what pods and claims have allocated."""
         kinds = self._kinds.of(node)
         node = with_devices(node, self._devices.devices(node.name), self._serving_on(kinds), self.knowledge)
+        if drivers := self._devices.other_drivers(node.name):
+            node = with_other_devices(node, drivers, self._devices.devices(node.name, others=True), self.knowledge)
         if (health := self._health.get(node.name)) is not None:
             node = replace(node, node_class=replace(node.node_class, ill=health.ill, ailing=health.ailing))
         if kinds is not None:

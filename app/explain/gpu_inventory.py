@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from app.dra.cluster_devices import ClusterDevices
 from app.explain.device_inventory import DeviceRow, DeviceState, DeviceStatus, devices_of_node
+from app.knowledge.families import Families, GPUsElsewhere
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.products import Products, normal_form
 from app.kube.gpu_usage import GPUUsage
@@ -98,6 +99,11 @@ class _Counts:
         self.slices: Counter[str] = Counter()
         self.free_slices: Counter[str] = Counter()
 
+    def add_elsewhere(self, units: int, used: int, per_gpu: int) -> None:
+        """Add the units of a resource by which others give a node's GPUs."""
+        self.units, self.free = self.units + units, self.free + max(0, units - used)
+        self.gpus += units // per_gpu
+
     def add(self, node: Node, usages: Iterable[GPUUsage], devices: Iterable[DeviceStatus]) -> None:
         """Add a node and what its pods and claims use of it."""
         node_class = node.node_class
@@ -143,8 +149,13 @@ def take_inventory(
     usages: Mapping[str, Iterable[GPUUsage]],
     products: Products,
     cluster: ClusterDevices = NO_DEVICES,
+    families: Families | None = None,
+    requested: Mapping[str, Mapping[str, int]] | None = None,
 ) -> Inventory:
-    """Sum up a fleet. `usages` are the GPU usages of bound pods, by node, and `cluster` has the DRA devices."""
+    """Sum up a fleet. `usages` are the GPU usages of bound pods, by node, and `cluster` has the DRA devices.
+
+    `families` tell which resources others give GPUs by; `requested` is what pods request of each resource, by node.
+    """
     counts_by_key: dict[tuple[str, str, str], _Counts] = {}
     total = _Counts()
     for name, node in nodes.items():
@@ -155,6 +166,14 @@ def take_inventory(
             key = (product, driver, SHARED if whole and all(whole) else unit)
             for counts in (counts_by_key.setdefault(key, _Counts()), total):
                 counts.add(node, usages.get(name, ()), devices)
+        elsewhere = _elsewhere(node, families)
+        for resource, (units, row) in elsewhere.items():
+            used = (requested or {}).get(name, {}).get(resource, 0)
+            counts = counts_by_key.setdefault((resource, UNKNOWN, row.unit), _Counts())
+            counts.nodes += 1
+            for one in (counts, total):
+                one.add_elsewhere(units, used, row.per_gpu)
+        total.nodes += bool(elsewhere) and not node.has_gpus
     rows = (
         InventoryRow(
             *key, counts.nodes, counts.gpus, counts.units, counts.free, counts.unhealthy, *counts.usage_and_slices()
@@ -165,6 +184,16 @@ def take_inventory(
         len(nodes), total.nodes, total.gpus, total.units, total.free, total.unhealthy, *total.usage_and_slices()
     )
     return Inventory(tuple(sorted(rows, key=lambda row: (row.product, row.driver, row.unit))), sum_of_all)
+
+
+def _elsewhere(node: Node, families: Families | None) -> Mapping[str, tuple[int, GPUsElsewhere]]:
+    """List the units of a node of resources by which others give GPUs, with what a unit is."""
+    found = {}
+    for resource, text in node.allocatable.items() if families else ():
+        row = families.elsewhere(resource) if families else None
+        if row and str(text).isdecimal() and int(text) > 0:
+            found[resource] = int(text), row
+    return found
 
 
 def _own_devices(node: Node, cluster: ClusterDevices) -> tuple[DeviceStatus, ...]:

@@ -95,7 +95,7 @@ def explain(
         pod=_name(document),
         policies=scheduled_pod.ruling.policies,
         asks=dict(scheduled_pod.demand.resources),
-        needs=tuple(needs(scheduled_pod.demand)),
+        needs=tuple(needs(scheduled_pod.demand, scheduled_pod.pod, snapshot.context.knowledge.families)),
         origins=tuple({"field": field, "from": origin} for field, origin in scheduled_pod.ruling.origins),
         conflicts=tuple(conflict.message for conflict in scheduled_pod.ruling.conflicts),
         nodes=len(snapshot.nodes),

@@ -60,28 +60,56 @@ class Dialect:
 class VendorLabels:
     """The labels of another GPU vendor's own labeller, whose value is the name of the product.
 
-    `bytes_in_all` says that the memory label has the bytes of all GPUs of the node; otherwise it is a quantity for one
-    GPU.
+    `family` is the name of the vendor's row in families.yaml. `bytes_in_all` says that the memory label has the bytes
+    of all GPUs of the node; otherwise it is a quantity for one GPU. The partition is that of compute and memory, such
+    as `cpx_nps4`; `whole_partition` begins the names of those that are a whole GPU.
     """
 
+    family: str
     product_keys: tuple[str, ...]
     memory_keys: tuple[str, ...]
+    driver_keys: tuple[str, ...]
+    partition_keys: tuple[str, ...]
     bytes_in_all: bool
+    whole_partition: str = ""
+
+    def all_keys(self) -> Iterator[str]:
+        """List the keys of all labels."""
+        yield from (*self.product_keys, *self.memory_keys, *self.driver_keys, *self.partition_keys)
 
     def product(self, labels: Mapping[str, str]) -> str | None:
         """Give the product with hyphens between its words, as product patterns have them; None without such a label."""
-        name = next((labels[key] for key in self.product_keys if labels.get(key)), None)
+        name = _value(labels, self.product_keys)
         return name.replace("_", "-") if name else None
+
+    def is_partition(self, name: str | None) -> bool:
+        """Tell whether a partition is a part of a GPU."""
+        return bool(name and self.whole_partition) and not (name or "").startswith(self.whole_partition)
 
     def memory_mib(self, labels: Mapping[str, str], gpus: int) -> int | None:
         """Read the memory of one GPU in MiB; None without such a label. `gpus` is the number of GPUs of the node."""
-        text = next((labels[key] for key in self.memory_keys if labels.get(key)), "")
+        text = _value(labels, self.memory_keys) or ""
         if self.bytes_in_all:
             return int(text) // MIB // gpus if gpus and text.isdecimal() and len(text) <= MOST_DIGITS else None
         try:
             return parse_mib(text)
         except QuantityError:
             return None
+
+
+def _value(labels: Mapping[str, str], keys: tuple[str, ...]) -> str | None:
+    """Read the first label that there is, by its value, or from a key that ends in the value.
+
+    AMD's labeller writes `<key>.<value>` = number of GPUs, and the plain key besides only where all GPUs are alike
+    (ROCm/k8s-device-plugin cmd/k8s-node-labeller/main.go createLabels).
+    """
+    for key in keys:
+        if labels.get(key):
+            return labels[key]
+        values = [name[len(key) + 1 :] for name in labels if name.startswith(f"{key}.")]
+        if len(values) == 1:
+            return values[0]
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +131,32 @@ class Clouds:
     def possible_products(self, labels: Mapping[str, str]) -> tuple[str, ...]:
         """List the candidates for a node's product, as GFD names them; empty if its labels do not narrow it down.
 
-        The machine type decides between the products that a provisioner's label may mean.
+        The machine type decides between the products that a provisioner's label may mean, and tells that a machine has
+        a part of a GPU.
         """
         labelled = next((products for dialect in self.dialects if (products := dialect.products(labels))), ())
         machine = self.instances.of(labels)
         of_machine = machine.products if machine else ()
         both = tuple(product for product in labelled if product in of_machine)
         by_vendor = tuple(filter(None, (vendor.product(labels) for vendor in self.vendors)))
-        return both or labelled or of_machine or by_vendor[:1]
+        has_part = machine is not None and machine.memory_mib is not None
+        return both or (of_machine if has_part else labelled) or of_machine or by_vendor[:1]
+
+    def vendor(self, labels: Mapping[str, str]) -> VendorLabels | None:
+        """Find the vendor whose labeller has labelled a node; None for a node without such labels."""
+        return next(
+            (vendor for vendor in self.vendors if any(_value(labels, (key,)) for key in vendor.all_keys())), None
+        )
+
+    def driver(self, labels: Mapping[str, str]) -> str | None:
+        """Give the version of the driver that a vendor's own labeller writes; None without such a label."""
+        vendor = self.vendor(labels)
+        return _value(labels, vendor.driver_keys) if vendor else None
+
+    def has_partitions(self, labels: Mapping[str, str]) -> bool:
+        """Tell whether a vendor's labels say that the node's GPUs are partitioned."""
+        vendor = self.vendor(labels)
+        return vendor is not None and vendor.is_partition(_value(labels, vendor.partition_keys))
 
     def profile(self, labels: Mapping[str, str]) -> str | None:
         """Give the labelled MIG profile, which may be there although the product is unknown; None without a label."""
@@ -147,7 +193,7 @@ class Clouds:
         for dialect in self.dialects:
             yield from dialect.gpu_label_keys()
         for vendor in self.vendors:
-            yield from (*vendor.product_keys, *vendor.memory_keys)
+            yield from vendor.all_keys()
         yield from (*self.sharing, *self.replicas_keys, self.instances.key)
 
     def dialects_of(self, labels: Mapping[str, str]) -> tuple[str, ...]:
@@ -172,7 +218,15 @@ def load_clouds(document: Mapping[str, Any]) -> Clouds:
 
 
 def _vendor(row: Mapping[str, Any]) -> VendorLabels:
-    return VendorLabels(tuple(row["product_keys"]), tuple(row["memory_keys"]), row["memory_of"] == "node")
+    return VendorLabels(
+        family=row["family"],
+        product_keys=tuple(row["product_keys"]),
+        memory_keys=tuple(row["memory_keys"]),
+        driver_keys=tuple(row.get("driver_keys", ())),
+        partition_keys=tuple(row.get("partition_keys", ())),
+        bytes_in_all=row["memory_of"] == "node",
+        whole_partition=row.get("whole_partition", ""),
+    )
 
 
 def _dialect(row: Mapping[str, Any]) -> Dialect:

@@ -91,7 +91,7 @@ def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = Non
             (row["key"] for row in documents["families.yaml"]["fault_taints"]),
         )
         return Knowledge(
-            products=load_products(documents["gpu_products.yaml"]["products"]),
+            products=load_products(documents["gpu_products.yaml"]),
             mig=load_profiles(documents["mig_profiles.yaml"]),
             geometry=load_geometry(documents["mig_profiles.yaml"]["products"]),
             cuda=cuda,

@@ -33,7 +33,7 @@ from app.nodes.label_keys import (
     VERSIONS,
 )
 from app.nodes.mig_state import mig_state
-from app.nodes.model import NodeClass, Sharing
+from app.nodes.model import UNSHARED, WHOLE_MILLI, NodeClass, Sharing
 from app.nodes.sharing import (
     NOT_REGISTERED,
     Amounts,
@@ -93,7 +93,8 @@ class _RelevantKeys(dict[str, bool]):
         of_driver = (f"{key}.{part}" for key, parts in VERSIONS for part in ("full", *parts))
         evidence = knowledge.evidence
         self.exact = frozenset((*SINGLE_KEYS, *of_driver, *knowledge.clouds.gpu_label_keys(), *evidence.keys()))
-        self.prefixes = (SLICES, *evidence.prefixes())
+        of_vendors = (f"{key}." for vendor in knowledge.clouds.vendors for key in vendor.all_keys())
+        self.prefixes = (SLICES, *evidence.prefixes(), *of_vendors)
         self.is_read = evidence.is_read
         super().__init__()
 
@@ -139,14 +140,17 @@ def _read_class(
 def _read_labels(labels: Mapping[str, str], offered: Amounts, knowledge: Knowledge, registered: int) -> NodeClass:
     """Read the facts that labels state directly."""
     label = labels.get(PRODUCT, "")
-    driver = _version(labels, DRIVER) or _version(labels, OLD_DRIVER)
+    vendor = _vendor_of(labels, offered, knowledge)
+    cuda_driver = _version(labels, DRIVER) or _version(labels, OLD_DRIVER)
     profile = profile_in_product_label(label) or (None if PRODUCT in labels else knowledge.clouds.profile(labels))
     strategy = labels.get(SHARING) or knowledge.clouds.sharing_strategy(labels)
     upgrade_state = labels.get(UPGRADE_STATE)
     shared_by_hami = registered != NOT_REGISTERED
     return NodeClass(
-        driver=driver,
-        cuda=_version(labels, RUNTIME) or _version(labels, OLD_RUNTIME) or _cuda_of(driver, knowledge),
+        vendor=vendor,
+        runs_cuda=knowledge.families.runs_cuda(vendor),
+        driver=cuda_driver or _parsed(knowledge.clouds.driver(labels)),
+        cuda=_version(labels, RUNTIME) or _version(labels, OLD_RUNTIME) or _cuda_of(cuda_driver, knowledge),
         compute_capability=_version(labels, COMPUTE),
         memory_mib=parse_count(labels.get(MEMORY)) or None,
         slice_memory=tuple(sorted(slice_memory(labels))),
@@ -164,6 +168,18 @@ def _read_labels(labels: Mapping[str, str], offered: Amounts, knowledge: Knowled
     )
 
 
+def _vendor_of(labels: Mapping[str, str], offered: Amounts, knowledge: Knowledge) -> str:
+    """Name the resource family of the node's GPUs: what it offers counts before who has labelled it."""
+    families = knowledge.families
+    resources = sorted(offered, key=lambda pair: pair[1] == 0)
+    if family := next((family for name, _ in resources if (family := families.of(name))), None):
+        return family.name
+    if any(labels.get(key) for key in (PRODUCT, COUNT)):
+        return next((family.name for family in families.all if family.mig_prefix), "")
+    vendor = knowledge.clouds.vendor(labels)
+    return vendor.family if vendor else ""
+
+
 def _fill_from_tables(node_class: NodeClass, labels: Mapping[str, str], knowledge: Knowledge) -> NodeClass:
     """Fill the gaps of labels from the product tables; of several possible products only common facts are used."""
     label = labels.get(PRODUCT)
@@ -173,8 +189,10 @@ def _fill_from_tables(node_class: NodeClass, labels: Mapping[str, str], knowledg
     nvlink = _common_fact(rows, lambda row: row.nvlink)
     memory, most = _memory(node_class, rows, labels, knowledge)
     unknown_slices = node_class.sharing is Sharing.MIG and not node_class.mig_profile
+    is_part = any(row and row.milli < WHOLE_MILLI for row in rows) or knowledge.clouds.has_partitions(labels)
     return replace(
         node_class,
+        sharing=Sharing.Part if is_part and node_class.sharing in UNSHARED else node_class.sharing,
         product=normal_form(names[0]) if len(names) == 1 else None,
         possible_products=frozenset(map(normal_form, names)) if len(names) > 1 else frozenset(),
         compute_capability=node_class.compute_capability or capability,
@@ -245,7 +263,13 @@ def _cuda_of(driver: Version | None, knowledge: Knowledge) -> Version | None:
 def _version(labels: Mapping[str, str], key: tuple[str, tuple[str, ...]]) -> Version | None:
     """Read a version from `<key>.full`, or from its parts, of which GFD leaves the revision of `570.86` empty."""
     prefix, parts = key
-    text = labels.get(prefix + ".full") or ".".join(filter(None, (labels.get(f"{prefix}.{part}") for part in parts)))
+    return _parsed(
+        labels.get(prefix + ".full") or ".".join(filter(None, (labels.get(f"{prefix}.{part}") for part in parts)))
+    )
+
+
+def _parsed(text: str | None) -> Version | None:
+    """Read a version; None for a text that is none, since one odd label must not hide the node."""
     try:
         return parse_version(text) if text else None
     except VersionError:

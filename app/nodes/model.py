@@ -11,6 +11,7 @@ from app.knowledge.gpu_evidence import Promise
 from app.knowledge.mig_placements import GPULayout
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.nvidia_require import HostFacts
+from app.knowledge.products import WHOLE_MILLI as WHOLE_MILLI
 from app.kube.resource_claims import DeviceRequest
 from app.nodes.conditions import BadCondition
 from app.nodes.label_keys import CLIQUE
@@ -30,6 +31,8 @@ class Sharing(Enum):
     MPS = "an MPS share"
     HAMi = "a HAMi vGPU"
     MIG = "a MIG slice"
+    Part = "a part of a GPU"
+    """A vGPU type with a part of its board's memory (knowledge/products.py); the host shares the GPU with others."""
     Share = "a share of a GPU"
     Unknown = "a GPU or share"
 
@@ -46,12 +49,10 @@ class CountDoubt(Enum):
 
 SHARES = frozenset({Sharing.TimeSlicing, Sharing.MPS, Sharing.HAMi, Sharing.Share})
 """Kinds of units by which several pods use the same GPU, or MIG slice, at once."""
+UNSHARED = frozenset({Sharing.Exclusive, Sharing.Part, Sharing.Unknown})
+"""Kinds of units that are devices of the node, which a pod has alone as far as labels tell."""
 REPLICAS = frozenset({Sharing.TimeSlicing, Sharing.MPS, Sharing.Share})
 """Shares of NVIDIA's device plugin: several units may be of one GPU, while HAMi gives as many GPUs as units."""
-
-
-WHOLE_MILLI = 1000
-"""The capacity of a whole GPU in thousandths, the unit of `FreeResources.gpus`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +63,17 @@ class NodeClass(HashedOnce):
     the tables of knowledge/; nodes/reading.py replaces them by the attributes of DRA devices.
     """
 
+    vendor: str = ""
+    """The resource family (knowledge/families.py) of the GPUs, by what the node offers, its labels or its devices;
+    empty if nothing tells it."""
+    runs_cuda: bool = True
+    """Whether the GPUs run CUDA, by their vendor; a vendor that nothing tells counts as one whose GPUs do."""
     product: str | None = None
     """The GPU product in normal form (knowledge/products.py)."""
     possible_products: frozenset[str] = frozenset()
     """The candidates in normal form if the product is unknown, such as those of a cloud's machine type."""
     driver: Version | None = None
-    """The version of the NVIDIA driver."""
+    """The version of the GPU driver; only that of a family with CUDA is compared with what CUDA needs."""
     cuda: Version | None = None
     """The highest CUDA version that the driver supports."""
     compute_capability: Version | None = None
@@ -372,4 +378,5 @@ class Node:
         """Tell whether the node offers GPUs, or its labels say that it has some."""
         facts = self.node_class
         offers = facts.offered or facts.dra_resources or self.free.gpus
-        return bool(offers or facts.promises or facts.labelled_gpus or facts.product or facts.possible_products)
+        told = facts.vendor or facts.promises or facts.labelled_gpus
+        return bool(offers or told or facts.product or facts.possible_products)

@@ -3,7 +3,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.products import normal_form
@@ -11,12 +11,14 @@ from app.knowledge.tables import Knowledge
 from app.kube.resource_slices import NVIDIA_DRIVER, Device, DeviceClass, distinct_devices, shared_facts
 from app.nodes.conditions import read_bad_conditions
 from app.nodes.labels import read_class
-from app.nodes.model import FreeResources, Node, NodeClass, Sharing
+from app.nodes.model import UNSHARED, WHOLE_MILLI, FreeResources, Node, NodeClass, Sharing
 from app.nodes.runtime_handlers import read_runtime_handlers
 from app.nodes.sharing import NOT_REGISTERED, count_registered_gpus
 from app.values.errors import MalformedPod, QuantityError
 from app.values.json_members import member, objects, strings
 from app.values.quantity import parse_quantity
+
+Fact = TypeVar("Fact")
 
 
 def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[str, int] | None = None) -> Node:
@@ -147,6 +149,36 @@ def with_devices(node: Node, devices: Iterable[Device], serving: Iterable[Device
     return replace(node, node_class=node_class, free=replace(node.free, uncounted=served))
 
 
+def with_other_devices(node: Node, drivers: Iterable[str], devices: tuple[Device, ...], knowledge: Knowledge) -> Node:
+    """Add what the DRA devices of another vendor have in common, where no device plugin offers the node's GPUs."""
+    families = (family.name for driver in drivers if (family := knowledge.families.of_device_class(driver)))
+    vendor = next(families, "")
+    facts = node.node_class
+    if not vendor or facts.uses_device_plugin or facts.dra_resources:
+        return node
+    products = {normal_form(device.label) for device in devices if device.label}
+    partitions = {device.partition for device in devices if device.partition}
+    labels = next((row for row in knowledge.clouds.vendors if row.family == vendor), None)
+    is_part = labels is not None and bool(partitions) and all(map(labels.is_partition, partitions))
+    node_class = replace(
+        facts,
+        vendor=vendor,
+        runs_cuda=knowledge.families.runs_cuda(vendor),
+        product=products.pop() if len(products) == 1 else facts.product,
+        memory_mib=_same(device.memory_mib for device in devices) or facts.memory_mib,
+        driver=_same(device.driver for device in devices) or facts.driver,
+        cuda=None,
+        sharing=Sharing.Part if is_part else facts.sharing,
+    )
+    return replace(node, node_class=node_class)
+
+
+def _same(facts: Iterable[Fact | None]) -> Fact | None:
+    """Give the fact that all devices have; None if they differ."""
+    different = set(facts)
+    return different.pop() if len(different) == 1 else None
+
+
 def _with_all_device_facts(node_class: NodeClass, devices: tuple[Device, ...], knowledge: Knowledge) -> NodeClass:
     """Replace facts by those of distinct devices; of several devices by those that they share."""
     variants = tuple(_with_device_facts(node_class, device, knowledge) for device in devices)
@@ -183,8 +215,10 @@ def _with_device_facts(node_class: NodeClass, device: Device, knowledge: Knowled
     reported_cuda = device.cuda or (knowledge.cuda.highest_cuda(device.driver) if device.driver else None)
     capability = device.compute_capability or (row and row.compute_capability)
     whole_gpu = row if not device.mig_profile else None
+    is_part = row is not None and row.milli < WHOLE_MILLI and node_class.sharing in UNSHARED
     return replace(
         node_class,
+        sharing=Sharing.Part if is_part else node_class.sharing,
         product=normal_form(device.label) if device.label else node_class.product,
         driver=device.driver or node_class.driver,
         cuda=reported_cuda or node_class.cuda,

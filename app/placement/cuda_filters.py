@@ -11,6 +11,8 @@ from app.values.versions import show_driver, show_version
 def driver_new_enough(demand: Demand, node: NodeClass) -> Reason | None:
     """Refuse a driver on which the CUDA of a container does not start (knowledge/cuda_compatibility.py)."""
     for need in demand.cuda:
+        if not node.runs_cuda:
+            return reason(Code.GPUWithoutCUDA, "GPU of a vendor without CUDA", f"CUDA {show_version(need.cuda)}")
         if node.driver is None:
             if demand.refuse_unknown:
                 return reason(Code.DriverUnknown, "CUDA driver unknown", f">= {_floor(demand, need)}")

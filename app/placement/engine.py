@@ -39,10 +39,20 @@ def judge_class(demand: Demand, node_class: NodeClass) -> Reason | None:
     if node_class.claimable and not demand.resources:
         by_request = (_judge_request(demand, alternatives) for alternatives in node_class.claimable)
         return next((refusal for refusal in by_request if refusal is not None), None)
+    if not demand.resources:
+        return _last_refusal(demand, node_class.by_device_variant())
     refusals = [_judge_variant(demand, variant) for variant in node_class.by_device_variant()]
-    if not demand.resources and None in refusals:
-        return None
     return next((refusal for refusal in refusals if refusal is not None), None)
+
+
+def _last_refusal(demand: Demand, variants: tuple[NodeClass, ...]) -> Reason | None:
+    """Give the reason that leaves none of the variants; None if all filters accept one of them."""
+    for accepts in CLASS_FILTERS:
+        refusals = [accepts(demand, variant) for variant in variants]
+        variants = tuple(variant for variant, refusal in zip(variants, refusals, strict=True) if refusal is None)
+        if not variants:
+            return refusals[0]
+    return None
 
 
 def _judge_request(demand: Demand, alternatives: tuple[ClaimableDevices, ...]) -> Reason | None:

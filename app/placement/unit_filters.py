@@ -2,7 +2,7 @@
 """Class filters for the unit of a GPU resource: its memory, sharing, MIG profile, interconnect and form factor."""
 
 from app.knowledge.mig_profiles import SliceSize, nominal_size, profile_of
-from app.nodes.model import SHARES, NodeClass, Sharing
+from app.nodes.model import SHARES, UNSHARED, NodeClass, Sharing
 from app.policy.demand import Demand
 from app.policy.schema_placement import SharingWish
 from app.values.reasons import Code, Reason, join_with_or, reason
@@ -112,7 +112,7 @@ def _unit_covers(demand: Demand, node: NodeClass, requested: SliceSize) -> bool:
         slice_size = nominal_size(node.mig_profile)
         return slice_size is not None and slice_size.covers(requested)
     units = {node.unit(resource) for resource, _ in demand.resources} or {node.sharing}
-    whole = units <= {Sharing.Exclusive, Sharing.Unknown} and demand.sharing is not SharingWish.Shared
+    whole = units <= UNSHARED and demand.sharing is not SharingWish.Shared
     most = node.memory_mib if node.memory_mib is not None else node.memory_at_most
     return whole and (most is None or most >= MEMORY_TOLERANCE * requested.memory_mib)
 

@@ -83,6 +83,9 @@ class Code(Enum):
     DriverUnknown = _node(
         Stage.Driver, Duration.REPORTED, "install GPU Feature Discovery, or set unknownFacts: Accept in the policy"
     )
+    GPUWithoutCUDA = _node(
+        Stage.Driver, Duration.LASTING, "use an image built for this vendor's GPUs, or ask for GPUs that run CUDA"
+    )
     ImageRequirementUnmet = _node(
         Stage.Driver,
         Duration.LASTING,
@@ -132,12 +135,12 @@ class Code(Enum):
     GPUFactsMissing = _node(
         Stage.Product,
         Duration.REPORTED,
-        "install GPU Feature Discovery so that nodes say what they have; gpu-usher doctor names those that cannot",
+        "have the vendor's labeller say what the nodes have; gpu-usher doctor names it, and the nodes",
     )
     GPUUnhealthy = _node(
         Stage.Health,
         Duration.TRANSIENT,
-        "look at the device plugin and at the node's XID errors; gpu-usher doctor names both",
+        "look at the device plugin and at what reports the GPUs' errors; gpu-usher doctor names both",
     )
     NodeNotKnown = _node(Stage.Selectors, Duration.REPORTED, "wait a moment: the node is newer than our view")
     ResourceNotOffered = _node(

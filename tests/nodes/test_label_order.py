@@ -9,7 +9,7 @@ from tests.builders import knowledge
 
 GPU = "nvidia.com/gpu"
 EXACT = _relevant_keys(knowledge()).exact
-SLICES, PCI, *_ = _relevant_keys(knowledge()).prefixes
+SLICES, PCI, *OTHERS = _relevant_keys(knowledge()).prefixes
 LABELS = st.dictionaries(
     st.sampled_from(
         [
@@ -17,6 +17,7 @@ LABELS = st.dictionaries(
             *(f"{SLICES}1g.10gb.{fact}" for fact in ("count", "memory", "replicas")),
             f"{PCI}0302_10de.present",
             f"{PCI}0200_15b3.present",
+            *(f"{prefix}1" for prefix in OTHERS),
             "pool",
         ]
     ),

@@ -162,7 +162,7 @@ def means_product(word: str, product: str) -> bool:
     if word.startswith(("NVIDIA-", "Tesla-")):
         return twin_node.bare(word) == product
     if word.lower() in families:
-        return row is not None and row["family"].lower() == word.lower()
+        return row is not None and row["family"].lower() == word.lower() and not row.get("part")
     tokens, words = product.split("-"), word.lower().split("-")
     return any(tokens[at : at + len(words)] == words for at in range(len(tokens)))
 
@@ -211,7 +211,8 @@ def interconnect_causes(wish: Wish, node: RawNode) -> Iterator[str]:
         yield "InterconnectAbsent"
         return
     joined = {
-        row["nvlink"] is True or "NVL72" in str(row["nvlink"]) if row else None for row in twin_node.rows_of(node)
+        (None if row["nvlink"] is None else row["nvlink"] is True or "NVL72" in str(row["nvlink"])) if row else None
+        for row in twin_node.rows_of(node)
     }
     if len(joined) != 1 or None in joined:
         if wish.refuses_unknown:

@@ -12,6 +12,8 @@ from typing import TypeVar
 
 from tests.placement.twin_cuda import facts
 from tests.placement.twin_node import profile_of, slice_size
+from tests.placement.twin_products import bare as name_of
+from tests.placement.twin_products import product_row
 from tests.placement.twin_world import GPU, RawDevice, RawNode
 
 T = TypeVar("T")
@@ -54,6 +56,12 @@ SELDOM = [
     "NVIDIA-B200",
     "Tesla-V100-SXM2-16GB",
     "Tesla-P100-PCIE-16GB",
+    "NVIDIA-A10-24Q",
+    "NVIDIA-A10-8Q",
+    "GRID-A100DX-80C",
+    "GRID-A100-3-20C",
+    "NVIDIA-H100-96GB-HBM3",
+    "NVIDIA-H200-SXM-141GB",
 ]
 PROFILES = ["1g.5gb", "1g.10gb", "1g.10gb", "1g.10gb.me", "2g.20gb", "3g.40gb", "7g.80gb", "1g.24gb"]
 STATES = ["success", "success", "pending", "failed", "rebooting"]
@@ -173,7 +181,7 @@ def model_labels(draw: random.Random) -> Labels:
     rows = facts("gpu_products.yaml")["products"]
     share = draw.random()
     product = draw.choice(POPULAR if share < 0.5 else SELDOM) if share < 0.75 else draw.choice(rows)["product"]
-    row = next(product_facts for product_facts in rows if product_facts["product"] == product)
+    row = product_row(name_of(product)) or {}
     label = draw.choice([product] * 8 + [product.removeprefix("NVIDIA-")] + ["NVIDIA-XYZ-9000"])
     labels = driver_labels(draw) | {"nvidia.com/gpu.product": label}
     if draw.random() < 0.5:

@@ -52,7 +52,7 @@ def slice_causes(wish: Wish, node: RawNode) -> Iterator[str]:
         unit = twin_node.unit_of(resource, node)
         exact, most = twin_node.unit_memory(resource, node)
         small = any(figure is not None and figure < 0.93 * memory for figure in (exact, most))
-        if small or unit not in ("whole", "unknown"):
+        if small or unit not in ("whole", "part", "unknown"):
             yield "MIGProfileAbsent"
         elif (exact is None or unit == "unknown") and wish.refuses_unknown:
             yield "GPUFactsMissing"

@@ -19,6 +19,7 @@ from app.admission.affinity.product_labels import (
     labels_accepted,
     labels_refused,
     names_only_known_products,
+    names_only_listed_products,
     values_accepted,
     values_refused,
 )
@@ -85,23 +86,22 @@ def product_expressions(context: NeedContext) -> ExpressionsByDialect:
     """Require a product by its label: a list of values where the products are known, else all but refused ones."""
     demand, knowledge = context.demand, context.knowledge
     expressions: dict[str, tuple[Expression, ...] | None] = {}
+    listed, known = names_only_listed_products(demand), names_only_known_products(demand)
     by_gfd = (
         labels_accepted(demand, context.fitting_groups, knowledge)
-        if names_only_known_products(demand)
+        if listed
         else labels_refused(demand, context.fleet.node_groups, context.fitting_groups, knowledge)
     )
-    expressions[GFD] = expressions[OLD_GFD] = _product_expressions(demand, PRODUCT, by_gfd)
+    expressions[GFD] = expressions[OLD_GFD] = _product_expressions(demand, PRODUCT, by_gfd, listed)
     for dialect in context.clouds:
-        values = (values_accepted if names_only_known_products(demand) else values_refused)(
-            demand, dialect, context.fitting_groups, knowledge
-        )
-        expressions[dialect.name] = _product_expressions(demand, dialect.key, values)
+        values = (values_accepted if known else values_refused)(demand, dialect, context.fitting_groups, knowledge)
+        expressions[dialect.name] = _product_expressions(demand, dialect.key, values, known)
     return expressions
 
 
-def _product_expressions(demand: Demand, key: str, values: list[str]) -> tuple[Expression, ...] | None:
+def _product_expressions(demand: Demand, key: str, values: list[str], listed: bool) -> tuple[Expression, ...] | None:
     """Write In for products that can be listed, else NotIn; the label must exist if any are allowed or denied."""
-    if names_only_known_products(demand):
+    if listed:
         return ({"key": key, "operator": "In", "values": values},) if values else None
     present = ({"key": key, "operator": "Exists"},) if demand.products or demand.denied_products else ()
     return (*present, *(({"key": key, "operator": "NotIn", "values": values},) if values else ()))

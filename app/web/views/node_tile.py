@@ -17,7 +17,7 @@ from app.knowledge.products import normal_form
 from app.knowledge.tables import Knowledge
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pod_requests import CPU, PODS, quantity_units
-from app.nodes.model import SHARES, WHOLE_MILLI, Node, Sharing
+from app.nodes.model import SHARES, UNSHARED, WHOLE_MILLI, Node
 from app.placement.node_state_filters import MIG_STATES_READY, UPGRADE_STATES_REFUSED
 from app.web.views.tile_colours import HeldMarks, TileColours
 
@@ -128,7 +128,7 @@ def tile_of(
     if colours:
         words += colours.words(node, usages, claimed)
     holders = tuple((usage.name, sum(amount for _, amount in usage.units)) for usage in usages)
-    whole = unit in (Sharing.Exclusive.value, Sharing.Unknown.value)
+    whole = unit in {kind.value for kind in UNSHARED}
     names = tuple(sorted(units_by_namespace))
     return Tile(node.name, product, driver, unit, state, names, runs, words, offered, free, stranded, whole, holders)
 
