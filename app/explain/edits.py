@@ -208,6 +208,7 @@ KINDS: Mapping[str, str] = {
     "ask-fewer": "fewer GPUs",
     "request-less": "smaller requests",
     "drop-resource": "no such resource",
+    "drop-runtime-class": "no runtimeClassName",
     "ask-another": "another GPU resource",
     "older-image": "an older image",
     "uncordon": "uncordoning a node",
