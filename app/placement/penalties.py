@@ -16,8 +16,8 @@ UPGRADE_STATES_SETTLED = {None, "upgrade-done"}
 (docs/reference/compatibility.md#node-states)."""
 
 FAULTY_HALVINGS = 4
-"""How often a condition by which GPUs are faulty, or an image that seems built for another machine, halves the total, so
-that nearly every other node comes first. A guess: nodes that fit seldom differ by a factor of sixteen."""
+"""How often a condition by which GPUs are faulty, or an image that seems built for another machine, halves the total,
+so that nearly every other node comes first. A guess: nodes that fit seldom differ by a factor of sixteen."""
 
 Penalty = Callable[[Demand, NodeClass], int]
 """Gives how often the total is halved, mostly once (True) or not at all."""
