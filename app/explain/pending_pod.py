@@ -40,6 +40,7 @@ from app.nodes.model import Node
 from app.placement.engine import breakdown, class_for_demand, judge_class, total
 from app.placement.penalties import PENALTIES
 from app.placement.ranking import ranking_key, scores_without_gpus, wire_scores
+from app.placement.scheduler_demand import place_is_promised
 from app.policy.demand import Demand
 from app.values.reasons import Code, Reason
 
@@ -89,7 +90,8 @@ def explain(
         of_claims, kinds = yield from claim_fixes(scheduled_pod.claims, groups, snapshot.nodes, is_fault)
         fixes, tried = (*fixes, *of_claims), (*tried, *(CLAIM_KINDS.get(kind, kind) for kind in kinds))
     devices = yield from _device_funnels(scheduled_pod, groups, snapshot)
-    best = yield from _best(scheduled_pod.demand, fitting)
+    promised = place_is_promised(scheduled_pod.pod, scheduled_pod.demand)
+    best = yield from _best(scheduled_pod.demand, fitting, promised)
     counts = {objections: len(names) for objections, names in groups.items()}
     refused, in_tree = _count_reasons(counts, scheduled_pod)
     return Explanation(
@@ -273,7 +275,7 @@ def _unsourced(snapshot: ClusterSnapshot) -> tuple[str, ...]:
     return tuple(sorted(row.label for row in rows if row is not None and row.unsourced))
 
 
-def _best(demand: Demand, fitting: list[Node]) -> Generator[None, None, tuple[FittingNode, ...]]:
+def _best(demand: Demand, fitting: list[Node], promised: bool) -> Generator[None, None, tuple[FittingNode, ...]]:
     if not fitting:
         return ()
     totals: list[float] = []
@@ -286,7 +288,7 @@ def _best(demand: Demand, fitting: list[Node]) -> Generator[None, None, tuple[Fi
         )
         yield
     if demand.requests_gpus:
-        scores = wire_scores([node.name for node in fitting], totals, demand.ranked)
+        scores = wire_scores([node.name for node in fitting], totals, demand.ranked, one_best=promised)
     else:
         scores = scores_without_gpus(totals)
     return tuple(_fitting_node(demand, fitting[position], totals[position], scores[position]) for position in best)
