@@ -2,7 +2,7 @@
 """The runtime class of a GPU pod: which one it gets, if any, and what is wrong with the one that it names.
 
 A class is written only where every node that could serve the pod starts pods of it, since no pod that starts without
-gpu-usher may fail with it (docs/decisions/0047-set-a-runtime-class-only-where-every-node-that-fits-has-its-handler.md).
+gpu-usher may fail with it (docs/decisions/0045-set-a-runtime-class-only-where-every-node-that-fits-has-its-handler.md).
 """
 
 from collections.abc import Iterator, Mapping, Sequence

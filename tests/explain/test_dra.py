@@ -89,11 +89,16 @@ def test_two_resources_are_two_requests_with_names_of_their_own() -> None:
     ]
 
 
+BARE = "p.matches('^(nvidia|tesla)-') ? p.substring(p.indexOf('-') + 1) : p"
+H200_VARIANTS = knowledge().products.variants["h200"].pattern
+VARIANTS = f"cel.bind(p, {PRODUCT}, cel.bind(n, {BARE}, n.matches('{H200_VARIANTS}')))"
+
+
 @pytest.mark.parametrize(
     ("pod_demand", "expected"),
     [
         (demand(pod()), []),
-        (annotated(products="H200"), [f"{PRODUCT}.matches('^(nvidia-|tesla-)?(h200|h200-nvl)$')"]),
+        (annotated(products="H200"), [f"{PRODUCT}.matches('^(nvidia-|tesla-)?(h200|h200-nvl)$') || {VARIANTS}"]),
         (annotated(products="!H200-NVL"), [f"!({PRODUCT}.matches('^(nvidia-|tesla-)?(h200-nvl)$'))"]),
         (
             annotated(products="NVIDIA-A100-SXM4-*"),

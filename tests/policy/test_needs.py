@@ -21,6 +21,8 @@ NOT_FROM_A_POLICY = {
     Code.MIGInvalid: "the node's state",
     Code.ResourceNotOffered: "the resource",
     Code.RequestExceedsNode: "the amount",
+    Code.OfferedByClaimOnly: "the resource, which a DRA driver serves by claims alone",
+    Code.GPUWithoutCUDA: "the image, or the resource of another vendor",
     Code.NodeNotKnown: "our view of the cluster",
     Code.RuntimeHandlerAbsent: "the RuntimeClass that the pod names, or admission gave it",
 }
