@@ -89,9 +89,11 @@ class State(DeviceState):
     def add_known_facts(self, node: Node) -> Node:
         """Add to a node as read its DRA devices, the health of its GPUs, and what pods and claims have allocated."""
         kinds = self._kinds.of(node)
-        node = with_devices(node, self._devices.devices(node.name), self._serving_on(kinds), self.knowledge)
+        serving = self._serving_on(kinds)
+        node = with_devices(node, self._devices.devices(node.name), serving, self.knowledge)
         if drivers := self._devices.other_drivers(node.name):
-            node = with_other_devices(node, drivers, self._devices.devices(node.name, others=True), self.knowledge)
+            others = self._devices.devices(node.name, others=True)
+            node = with_other_devices(node, drivers, others, serving, self.knowledge)
         if (health := self._health.get(node.name)) is not None:
             node = replace(node, node_class=replace(node.node_class, ill=health.ill, ailing=health.ailing))
         if self._refusals and node.name in self._refusals.values():

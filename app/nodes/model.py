@@ -146,8 +146,9 @@ class NodeClass(HashedOnce):
     """Pairs of a condition of the node that reports a fault, such as `GPUMissing=True`, and its severity."""
     dra_resources: frozenset[str] = frozenset()
     """The resources that DRA serves, whose free units only kube-scheduler counts."""
-    claims_only: bool = False
-    """Whether a DRA driver publishes the GPUs and no device plugin offers any."""
+    claims_only: str = ""
+    """The domain of the vendor's resources with its slash, such as `nvidia.com/`, where a DRA driver publishes the GPUs
+    and no device plugin offers any; else empty."""
     dra_profiles: frozenset[str] = frozenset()
     """The MIG profiles of the DRA devices, existing or created on demand."""
     device_variants: tuple["NodeClass", ...] = ()

@@ -10,7 +10,7 @@ from app.knowledge.products import normal_form
 from app.knowledge.tables import Knowledge
 from app.kube.resource_slices import NVIDIA_DRIVER, Device, DeviceClass, distinct_devices, shared_facts
 from app.nodes.conditions import read_bad_conditions
-from app.nodes.label_keys import ARCHITECTURE
+from app.nodes.label_keys import ARCHITECTURE, DOMAIN
 from app.nodes.labels import read_class
 from app.nodes.model import UNSHARED, WHOLE_MILLI, FreeResources, Node, NodeClass, Sharing
 from app.nodes.runtime_handlers import read_runtime_handlers
@@ -153,34 +153,47 @@ def with_devices(node: Node, devices: Iterable[Device], serving: Iterable[Device
         ),
         withdrawn=len(tainted_gpus),
         dra_resources=served if usable else frozenset(),
-        claims_only=True,
+        claims_only=DOMAIN,
     )
     node_class = _with_all_device_facts(node_class, distinct_devices(all_devices), knowledge)
     return replace(node, node_class=node_class, free=replace(node.free, uncounted=served))
 
 
-def with_other_devices(node: Node, drivers: Iterable[str], devices: tuple[Device, ...], knowledge: Knowledge) -> Node:
-    """Add what the DRA devices of another vendor have in common, where no device plugin offers the node's GPUs."""
-    families = (family.name for driver in drivers if (family := knowledge.families.of_device_class(driver)))
-    vendor = next(families, "")
+def with_other_devices(
+    node: Node,
+    drivers: Iterable[str],
+    devices: tuple[Device, ...],
+    serving: Iterable[DeviceClass],
+    knowledge: Knowledge,
+) -> Node:
+    """Add what the DRA devices of another vendor have in common, where no device plugin offers the node's GPUs.
+
+    `serving` are the DeviceClasses that serve an extended resource and may take a device of the node.
+    """
+    family = next(filter(None, map(knowledge.families.of_device_class, drivers)), None)
     facts = node.node_class
-    if not vendor or facts.uses_device_plugin or facts.dra_resources:
+    if family is None or facts.uses_device_plugin or facts.dra_resources:
         return node
+    resources = (device_class.resource for device_class in serving)
+    served = frozenset(name for name in resources if name and knowledge.families.of(name) is family)
     products = {normal_form(device.label) for device in devices if device.label}
     partitions = {device.partition for device in devices if device.partition}
-    labels = next((row for row in knowledge.clouds.vendors if row.family == vendor), None)
+    labels = next((row for row in knowledge.clouds.vendors if row.family == family.name), None)
     is_part = labels is not None and bool(partitions) and all(map(labels.is_partition, partitions))
     node_class = replace(
         facts,
-        vendor=vendor,
-        runs_cuda=knowledge.families.runs_cuda(vendor),
+        vendor=family.name,
+        runs_cuda=knowledge.families.runs_cuda(family.name),
+        promises=(),
+        dra_resources=served,
+        claims_only=f"{family.whole.partition('/')[0]}/",
         product=products.pop() if len(products) == 1 else facts.product,
         memory_mib=_same(device.memory_mib for device in devices) or facts.memory_mib,
         driver=_same(device.driver for device in devices) or facts.driver,
         cuda=None,
         sharing=Sharing.Part if is_part else facts.sharing,
     )
-    return replace(node, node_class=node_class)
+    return replace(node, node_class=node_class, free=replace(node.free, uncounted=served))
 
 
 def _same(facts: Iterable[Fact | None]) -> Fact | None:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from enum import Enum
 
 from app.knowledge.mig_profiles import profile_of
-from app.nodes.label_keys import DOMAIN
 from app.nodes.model import FreeResources, NodeClass, Sharing
 from app.nodes.runtime_handlers import lacks_handler
 from app.placement.cuda_filters import (
@@ -60,7 +59,7 @@ def resources_offered(demand: Demand, node: NodeClass) -> Reason | None:
             continue
         if 0 < amount <= node.capacity(resource):
             return _devices_withdrawn(resource)
-        if node.claims_only and resource.startswith(DOMAIN):
+        if node.claims_only and resource.startswith(node.claims_only):
             return reason(Code.OfferedByClaimOnly, "a DRA driver has the node's GPUs, for claims alone", resource)
         if any(promise.concerns(resource) for promise in node.absent):
             return reason(Code.GhostGPUs, "labels promise GPUs that the node does not offer", resource)
