@@ -9,6 +9,7 @@ from tests.placement.twin_world import GPU, SHARED, SLICES, RawNode, Wish
 
 STRICTEST = ("Refuse", "ScoreDown", "Ignore")
 DEFAULTS = {"ill": "Refuse", "ailing": "ScoreDown", "unhealthy": "ScoreDown", "conditions": "ScoreDown"}
+NVIDIA = "nvidia.com/"
 FAULTS = {
     ("AcceleratedHardwareReady", "False"),
     ("GPUMissing", "True"),
@@ -22,7 +23,8 @@ FAULTS = {
 def count_causes(wish: Wish, node: RawNode) -> Iterator[str]:
     """F46, F57, F70: judge what the node has in all, healthy or withdrawn (docs/reference/reasons.md#class-reasons).
 
-    A container gets each of its HAMi shares from a GPU of its own.
+    A container gets each of its HAMi shares from a GPU of its own. GPUs that only NVIDIA's DRA driver publishes are
+    given to claims alone (docs/reference/dra.md).
     """
     for part in wish.containers:
         if node.hami and part.resource == GPU and part.amount > twin_node.registered(node):
@@ -35,6 +37,8 @@ def count_causes(wish: Wish, node: RawNode) -> Iterator[str]:
             yield "GPUUnhealthy"
         elif offered:
             yield "RequestExceedsNode"
+        elif node.devices and not any(map(node.offers, node.resources())) and resource.startswith(NVIDIA):
+            yield "OfferedByClaimOnly"
         else:
             promised = absent(resource, node)
             if promised:
