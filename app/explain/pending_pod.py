@@ -39,7 +39,7 @@ from app.kube.pods import read_pod
 from app.nodes.model import Node
 from app.placement.engine import breakdown, class_for_demand, judge_class, total
 from app.placement.penalties import PENALTIES
-from app.placement.ranking import ranking_key, scores_without_gpus, wire_scores
+from app.placement.ranking import demand_scores, ranking_key
 from app.placement.scheduler_demand import place_is_promised
 from app.policy.demand import Demand
 from app.values.reasons import Code, Reason
@@ -287,10 +287,7 @@ def _best(demand: Demand, fitting: list[Node], promised: bool) -> Generator[None
             BEST_SHOWN, [*best, *positions], key=lambda position: ranking_key(totals[position], fitting[position].name)
         )
         yield
-    if demand.requests_gpus:
-        scores = wire_scores([node.name for node in fitting], totals, demand.ranked, one_best=promised)
-    else:
-        scores = scores_without_gpus(totals)
+    scores = demand_scores(demand, [node.name for node in fitting], totals, one_best=promised)
     return tuple(_fitting_node(demand, fitting[position], totals[position], scores[position]) for position in best)
 
 

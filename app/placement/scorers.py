@@ -88,5 +88,8 @@ USING_EXPECTED_DEMAND: frozenset[ScorerName] = frozenset({ScorerName.Fragmentati
 
 
 def uses_expected_demand(demand: Demand) -> bool:
-    """Tell whether a scorer of the demand depends on the expected demand."""
-    return any(name in USING_EXPECTED_DEMAND for name, _ in demand.scores or DEFAULT_SCORES)
+    """Tell whether a scorer of the demand depends on the expected demand, as always for a pod without GPUs.
+
+    Such a pod is scored by Fragmentation alone, whatever policies say (engine.py, WITHOUT_GPUS).
+    """
+    return not demand.requests_gpus or any(name in USING_EXPECTED_DEMAND for name, _ in demand.scores or DEFAULT_SCORES)
