@@ -157,7 +157,7 @@ NEEDS_BY_CODE: Mapping[Code, tuple[str, Offer]] = {
     Code.GPUMemoryBudgetExceeded: ("gpu-memory", _memory_left),
 }
 """The annotation that states the need behind a code, and what a node offers of it."""
-OVERCOMMITS = ": its pods then share that memory without a limit, and may run out of it"
+OVERCOMMITS = ", so that pods share that memory without a limit, and may run out of it"
 """What follows a change by which a pod no longer declares the memory that it uses of a shared GPU."""
 
 
@@ -171,7 +171,7 @@ def change_need(near_miss: NearMiss) -> Iterator[Edit]:
     value = "Any" if near_miss.code is Code.SharingNotAllowed else _shown(offer)
     shared = near_miss.code is Code.GPUMemoryBudgetExceeded
     if value is not None and value != annotations[key]:
-        weight = 24 + (distance_of_need(annotations[key], offer) if offer is not None else 0)
+        weight = 24 + (_distance_of_need(annotations[key], offer) if offer is not None else 0)
         text = f"set {key}: {value} instead of {annotations[key]}"
         yield Edit("lower-need", text, weight, set_annotation(key, value))
     if value is None or value == annotations[key] or shared:
@@ -186,7 +186,7 @@ def _shown(offer: float | Version | None) -> str | None:
     return show_version(offer) if isinstance(offer, tuple) else f"{int(offer)}Mi"
 
 
-def distance_of_need(stated: str, offer: float | Version) -> float:
+def _distance_of_need(stated: str, offer: float | Version) -> float:
     """Measure how far an offer is from the text of an annotation, from 0 to just below 1."""
     try:
         if isinstance(offer, tuple):
@@ -281,9 +281,9 @@ def older_image(near_miss: NearMiss) -> Iterator[Edit]:
     images = near_miss.snapshot.context.knowledge.images
     for exact, most in enumerate(((cuda[0], ANY_MINOR), cuda)):
         changes: dict[str, str] = {}
-        for container in (*near_miss.scheduled_pod.pod.containers,):
+        for container in near_miss.scheduled_pod.pod.containers:
             inferred = images.infer(container.image)
-            if (inferred is not None and inferred.cuda[: len(most)] > most) or (inferred is not None and exact):
+            if inferred is not None and (exact or inferred.cuda[: len(most)] > most):
                 changes[container.image] = images.older_image(container.image, most) or OLD_IMAGE.format(
                     show_version(cuda)
                 )
