@@ -7,6 +7,7 @@ from typing import Any
 
 from app.dra.pod_claims import claims_of_pod
 from app.explain.survey import ClusterSnapshot
+from app.knowledge.pod_failures import PodFailure
 from app.kube.finished_pods import Ending, read_finished_pod
 from app.kube.gpu_usage import GPUUsage, read_bound_requests, read_gpu_usage
 from app.kube.pod_requests import PODS, PodRequests
@@ -51,15 +52,13 @@ def start_problems(
     waiting = [(container.get("state") or {}).get("waiting") or {} for container in containers]
     said = [(str(one.get("reason") or ""), str(one.get("message") or "")) for one in (*waiting, *events)]
     rows = snapshot.context.knowledge.pod_starts
-    matching = (
-        (message, row)
-        for reason, message in said
-        for row in rows
-        if row.explains(reason, message) or (not row.reason and row.message in message)
-    )
-    first = dict(reversed(list(matching)))
-    texts = {f"{row.why} ({_shortened(message)}); {row.remedy}": None for message, row in first.items()}
-    return (*texts, *_unmet_conditions(document, snapshot))
+    first: dict[str, PodFailure] = {}
+    for reason, message in said:
+        for row in rows:
+            if row.explains(reason, message) or (not row.reason and row.message in message):
+                first.setdefault(message, row)
+    texts = [f"{row.why} ({_shortened(message)}); {row.remedy}" for message, row in first.items()]
+    return (*dict.fromkeys(texts), *_unmet_conditions(document, snapshot))
 
 
 def _shortened(message: str) -> str:

@@ -90,8 +90,8 @@ def _of_pool(pool: Pool, cluster: ClusterDevices) -> Iterator[DeviceStatus]:
 def _of_device(device: Device, counters: PoolCounters, cluster: ClusterDevices) -> DeviceStatus:
     holders = cluster.allocated.holders(device.id)
     used = cluster.allocated.used(device.id)
+    namespaces = tuple(sorted({key.partition("/")[0] for key in holders}))
     if holders and not (device.allow_multiple_allocations and lacking(device, None, used) is None):
-        namespaces = tuple(sorted({key.partition("/")[0] for key in holders}))
         return _status(device, DeviceState.Held, ", ".join(holder_names(cluster, device)), namespaces)
     taint = untolerated(device, cluster.taint_rules, ())
     if taint is not None:
@@ -99,7 +99,6 @@ def _of_device(device: Device, counters: PoolCounters, cluster: ClusterDevices) 
     missing = counters.lacking(device) if device.counters else None
     if missing is not None and not holders:
         return _status(device, DeviceState.Blocked, f"too little is left of {missing[1]} of {missing[0]}")
-    namespaces = tuple(sorted({key.partition("/")[0] for key in holders}))
     return _status(device, DeviceState.Free, "", namespaces)
 
 

@@ -3,26 +3,23 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from fractions import Fraction
-from typing import Any
 
-from app.explain.edits import (
-    Document,
-    Edit,
-    NearMiss,
-    containers_of,
-    distance,
-    lower_to,
-    lowered_text,
+from app.explain.container_requests import (
+    at_most_each,
+    lowered,
     names_of_requesters,
     names_resource,
-    set_annotation,
+    replace_resource,
+    requests_text,
+    set_requests,
+    total_after,
 )
+from app.explain.edits import Document, Edit, NearMiss, containers_of, distance, set_annotation
 from app.intree.causes import InTreeCause
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.resource_names import is_refused, similar_resources
 from app.kube.gpu_usage import GPUUsage
-from app.kube.pods import PREFIX, Pod
+from app.kube.pods import PREFIX
 from app.nodes.model import Node, Sharing
 from app.placement.filters import allows_product
 from app.placement.unit_filters import memory_per_unit
@@ -39,17 +36,15 @@ def request_fewer_gpus(near_miss: NearMiss) -> Iterator[Edit]:
         return
     most, pod = near_miss.scheduled_pod.ruling.enforced.max_gpus_per_pod, near_miss.scheduled_pod.pod
     for resource, amount in near_miss.scheduled_pod.demand.resources:
-        asked = {each.name: int(each.requested(resource)) for each in pod.containers if each.requested(resource) > 0}
+        left = min(near_miss.node.free.units.get(resource, 0), amount if most is None else most)
         if (most_each := _most_per_container(near_miss, resource)) is not None:
-            changed = {name: most_each for name, units in asked.items() if units > most_each}
+            requests = at_most_each(pod, resource, most_each)
         else:
-            left = min(near_miss.node.free.units.get(resource, 0), amount if most is None else most)
-            changed = _lowered(pod, resource, left) if 0 < left < amount else {}
-        after = pod_total(pod, resource, changed)
-        if changed and after < amount:
-            where = ", ".join(f"{units} in container {name}" for name, units in changed.items())
-            text = f"ask for {after} {resource} instead of {amount}{f': {where}' if len(pod.containers) > 1 else ''}"
-            yield Edit("ask-fewer", text, 30 + amount - after, _set_amounts(resource, changed))
+            requests = lowered(pod, resource, left) if 0 < left < amount else ()
+        after = total_after(pod, resource, requests) if requests else amount
+        if after < amount:
+            text = f"ask for {after} {resource} instead of {amount}{requests_text(pod, resource, requests)}"
+            yield Edit("ask-fewer", text, 30 + amount - after, set_requests(resource, requests))
 
 
 FEWER_HELP = (Code.InsufficientGPUs, Code.RequestExceedsNode, Code.TooManyGPUs, Code.SharedReplicasAskedAsGPUs)
@@ -61,41 +56,6 @@ def _most_per_container(near_miss: NearMiss, resource: str) -> int | None:
         return 1
     hami = near_miss.node.node_class.unit(resource) is Sharing.HAMi and near_miss.code is Code.RequestExceedsNode
     return near_miss.node.node_class.hami_gpus or None if hami else None
-
-
-def _lowered(pod: Pod, resource: str, left: int) -> dict[str, int]:
-    """Give new amounts by container with which a pod asks for `left` units: the largest first, a sidecar before equals.
-
-    Of init containers, which run one after another, each may ask for all that is left.
-    """
-    changed: dict[str, int] = {}
-    for container in sorted(pod.containers, key=lambda each: (-each.requested(resource), not each.sidecar)):
-        units, over = int(container.requested(resource)), pod_total(pod, resource, changed) - left
-        passing = container.list_name == "initContainers" and not container.sidecar
-        if over > 0 and units > (left if passing else 0):
-            changed[container.name] = left if passing else max(0, units - over)
-    return changed
-
-
-def pod_total(pod: Pod, resource: str, changed: Mapping[str, int]) -> int:
-    """Sum a resource of a pod as Kubernetes does, with other amounts for some of its containers."""
-    containers = (
-        replace(each, requests={**each.requests, resource: Fraction(changed[each.name])})
-        if each.name in changed
-        else each
-        for each in pod.containers
-    )
-    return int(replace(pod, containers=tuple(containers)).amount(resource))
-
-
-def _set_amounts(resource: str, by_container: Mapping[str, int]) -> Callable[[Document], None]:
-    def change(pod: Document) -> None:
-        for container in containers_of(pod):
-            for amounts in (container.get("resources") or {}).values():
-                if isinstance(amounts, dict) and resource in amounts and container.get("name") in by_container:
-                    amounts[resource] = str(by_container[container["name"]])
-
-    return change
 
 
 def request_other_resource(near_miss: NearMiss) -> Iterator[Edit]:
@@ -111,7 +71,8 @@ def request_other_resource(near_miss: NearMiss) -> Iterator[Edit]:
             changes_kind = (profile_of(other) is None) is not (profile_of(resource) is None)
             enough = amount <= min(free, 1 if changes_kind else free)
             if enough and other != resource and other.partition("/")[0] == domain:
-                text = f"ask for {other} instead of {resource}{names_of_requesters(_document(near_miss), resource)}"
+                requesters = names_of_requesters(near_miss.scheduled_pod.pod, resource)
+                text = f"ask for {other} instead of {resource}{requesters}"
                 yield Edit("ask-another", text, 35 + changes_kind, replace_resource(resource, other))
 
 
@@ -120,10 +81,10 @@ def correct_resource(near_miss: NearMiss) -> Iterator[Edit]:
     offered = [resource for resource, free in near_miss.node.free.units.items() if free > 0]
     families = near_miss.snapshot.context.knowledge.families
     for name in _names_in_question(near_miss):
+        naming = [one for one in near_miss.scheduled_pod.pod.containers if names_resource(one, name)]
         for position, other in enumerate(similar_resources(name, offered, families)):
-            present = any(names_resource(one, other) for one in _containers(near_miss) if names_resource(one, name))
-            if other in offered and not present:
-                text = f"ask for {other} instead of {name}{names_of_requesters(_document(near_miss), name)}"
+            if other in offered and not any(names_resource(one, other) for one in naming):
+                text = f"ask for {other} instead of {name}{names_of_requesters(near_miss.scheduled_pod.pod, name)}"
                 yield Edit("correct-resource", text, 5 + position, replace_resource(name, other))
 
 
@@ -136,27 +97,6 @@ def _names_in_question(near_miss: NearMiss) -> Iterator[str]:
         yield from dict.fromkeys(filter(is_refused, names))
     elif near_miss.code in (Code.ResourceNotOffered, Code.MIGProfileAbsent):
         yield from (resource for resource, _ in near_miss.scheduled_pod.demand.resources)
-
-
-def _document(near_miss: NearMiss) -> Mapping[str, Any]:
-    return near_miss.scheduled_pod.document
-
-
-def _containers(near_miss: NearMiss) -> list[Mapping[str, Any]]:
-    spec = _document(near_miss).get("spec") or {}
-    return [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
-
-
-def replace_resource(resource: str, other: str) -> Callable[[Document], None]:
-    """Return an edit of the Pod that asks for as many units of another resource."""
-
-    def rename(pod: Document) -> None:
-        for container in containers_of(pod):
-            for amounts in (container.get("resources") or {}).values():
-                if isinstance(amounts, dict) and resource in amounts:
-                    amounts[other] = amounts.pop(resource)
-
-    return rename
 
 
 def free_gpus(near_miss: NearMiss) -> Iterator[Edit]:
@@ -217,7 +157,7 @@ NEEDS_BY_CODE: Mapping[Code, tuple[str, Offer]] = {
     Code.GPUMemoryBudgetExceeded: ("gpu-memory", _memory_left),
 }
 """The annotation that states the need behind a code, and what a node offers of it."""
-OVERCOMMITS = ": its pods then share that memory without a limit, and may run out of it"
+OVERCOMMITS = ", so that pods share that memory without a limit, and may run out of it"
 """What follows a change by which a pod no longer declares the memory that it uses of a shared GPU."""
 
 
@@ -231,7 +171,7 @@ def change_need(near_miss: NearMiss) -> Iterator[Edit]:
     value = "Any" if near_miss.code is Code.SharingNotAllowed else _shown(offer)
     shared = near_miss.code is Code.GPUMemoryBudgetExceeded
     if value is not None and value != annotations[key]:
-        weight = 24 + (distance_of_need(annotations[key], offer) if offer is not None else 0)
+        weight = 24 + (_distance_of_need(annotations[key], offer) if offer is not None else 0)
         text = f"set {key}: {value} instead of {annotations[key]}"
         yield Edit("lower-need", text, weight, set_annotation(key, value))
     if value is None or value == annotations[key] or shared:
@@ -246,7 +186,7 @@ def _shown(offer: float | Version | None) -> str | None:
     return show_version(offer) if isinstance(offer, tuple) else f"{int(offer)}Mi"
 
 
-def distance_of_need(stated: str, offer: float | Version) -> float:
+def _distance_of_need(stated: str, offer: float | Version) -> float:
     """Measure how far an offer is from the text of an annotation, from 0 to just below 1."""
     try:
         if isinstance(offer, tuple):
@@ -262,14 +202,15 @@ def _as_number(version: Version) -> float:
 
 def fewer_shares(near_miss: NearMiss) -> Iterator[Edit]:
     """Ask for as many shares as have the memory that the pod declares of each."""
-    declared = near_miss.scheduled_pod.demand.declared_mib
+    declared, pod = near_miss.scheduled_pod.demand.declared_mib, near_miss.scheduled_pod.pod
     if near_miss.code is not Code.GPUMemoryBudgetExceeded or not declared:
         return
     for resource, amount in near_miss.scheduled_pod.demand.resources:
         left = near_miss.node.free.memory.get(resource, 0) // declared
         if 0 < left < amount:
-            text = f"ask for {left} {resource} instead of {amount}{lowered_text(_document(near_miss), resource, left)}"
-            yield Edit("ask-fewer", text, 30 + distance(amount, left), lower_to(resource, left))
+            requests = lowered(pod, resource, left)
+            text = f"ask for {left} {resource} instead of {amount}{requests_text(pod, resource, requests)}"
+            yield Edit("ask-fewer", text, 30 + distance(amount, left), set_requests(resource, requests))
 
 
 def allow_product(near_miss: NearMiss) -> Iterator[Edit]:
@@ -340,9 +281,9 @@ def older_image(near_miss: NearMiss) -> Iterator[Edit]:
     images = near_miss.snapshot.context.knowledge.images
     for exact, most in enumerate(((cuda[0], ANY_MINOR), cuda)):
         changes: dict[str, str] = {}
-        for container in (*near_miss.scheduled_pod.pod.containers,):
+        for container in near_miss.scheduled_pod.pod.containers:
             inferred = images.infer(container.image)
-            if (inferred is not None and inferred.cuda[: len(most)] > most) or (inferred is not None and exact):
+            if inferred is not None and (exact or inferred.cuda[: len(most)] > most):
                 changes[container.image] = images.older_image(container.image, most) or OLD_IMAGE.format(
                     show_version(cuda)
                 )

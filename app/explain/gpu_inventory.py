@@ -11,6 +11,7 @@ from app.knowledge.families import Families, GPUsElsewhere
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.products import Products, normal_form
 from app.kube.gpu_usage import GPUUsage
+from app.kube.pod_requests import read_amounts
 from app.nodes.label_keys import PRODUCT
 from app.nodes.model import Node, NodeClass
 from app.values.versions import show_driver
@@ -188,12 +189,12 @@ def take_inventory(
 
 def _elsewhere(node: Node, families: Families | None) -> Mapping[str, tuple[int, GPUsElsewhere]]:
     """List the units of a node of resources by which others give GPUs, with what a unit is."""
-    found = {}
-    for resource, text in node.allocatable.items() if families else ():
-        row = families.elsewhere(resource) if families else None
-        if row and str(text).isdecimal() and int(text) > 0:
-            found[resource] = int(text), row
-    return found
+    if families is None:
+        return {}
+    rows = (
+        (resource, families.elsewhere(resource), units) for resource, units in read_amounts(node.allocatable).items()
+    )
+    return {resource: (units, row) for resource, row, units in rows if row and units > 0}
 
 
 def _own_devices(node: Node, cluster: ClusterDevices) -> tuple[DeviceStatus, ...]:

@@ -135,7 +135,7 @@ def _refused_by(ending: Ending | None, fitting: list[Node]) -> tuple[str, ...]:
     """Say that a node which fits has just refused this very pod, since no score shows that."""
     if ending is None or not ending.refused or all(node.name != ending.node for node in fitting):
         return ()
-    return (f"{ending.node} fits by all that is known, but its kubelet has just refused this pod: see to that first",)
+    return (f"{ending.node} fits, but its kubelet has just refused this pod; mend that before it is created again",)
 
 
 def _equivalent_claim(demand: Demand, snapshot: ClusterSnapshot) -> dict[str, Any] | None:
@@ -176,13 +176,13 @@ def _who_decides(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot, refused
     named = {resource for container in pod.containers for resource in container.resources()}
     if managed is not None and not managed & named:
         yield (
-            f"kube-scheduler decides this pod alone: the extender of {name} has managedResources, of which the pod "
-            "names none, so that gpu-usher is not asked; gpu-usher scheduler-config writes one that asks"
+            "kube-scheduler decides this pod alone: it requests none of the managedResources of the extender of "
+            f"{name}; gpu-usher scheduler-config writes a configuration that asks gpu-usher about it"
         )
     elif refused and name not in snapshot.managed_resources and not scheduled_pod.demand.resources:
         yield (
             f"gpu-usher is asked about this pod only if the extender of {name} has an entry without managedResources, "
-            "since the pod claims and names no resource; gpu-usher scheduler-config --verify tells"
+            "since the pod has only ResourceClaims; check that with gpu-usher scheduler-config --verify"
         )
 
 
@@ -247,8 +247,7 @@ def _reported_by(node: Node | None) -> tuple[str, ...]:
     """Tell what the conditions of a node report of its GPUs."""
     conditions = node.conditions if node is not None else ()
     return tuple(
-        f"its node reports a fault: {condition.words}: {condition.meaning}, as {condition.publisher} says; "
-        f"{condition.remedy}"
+        f"its node reports {condition.words} ({condition.meaning}, as {condition.publisher} says); {condition.remedy}"
         for condition in conditions
     )
 

@@ -4,6 +4,7 @@
 import re
 from collections.abc import Iterable, Mapping
 
+from app.explain.container_requests import listed, units_of
 from app.knowledge.families import Families
 from app.kube.pods import Container, Pod, gpu_amounts
 from app.policy.cuda_needs import show_need
@@ -21,7 +22,8 @@ def needs(demand: Demand, pod: Pod, families: Families) -> list[str]:
 
     GPUs by resources of others are named too, although only their number is checked (knowledge/families.yaml).
     """
-    lines = [f"{amount} x {resource}{_shown(pod, resource)}" for resource, amount in demand.resources]
+    by_limit_range = _set_by_limit_range(pod.annotations)
+    lines = [f"{amount} x {resource}{_shown(pod, resource, by_limit_range)}" for resource, amount in demand.resources]
     lines += [
         f"{amount} x {resource}, each {row.unit}: counted, not placed by gpu-usher"
         for resource, amount in gpu_amounts(pod, families.passthrough_family)
@@ -40,21 +42,20 @@ def needs(demand: Demand, pod: Pod, families: Families) -> list[str]:
 def asked_by(pod: Pod, resources: Iterable[str]) -> dict[str, dict[str, int]]:
     """Give the units that each container requests, by resource and by name of the container."""
     return {
-        resource: {each.name: units for each in pod.containers if (units := -int(-each.requested(resource) // 1)) > 0}
+        resource: {each.name: units for each in pod.containers if (units := units_of(each, resource)) > 0}
         for resource in resources
     }
 
 
-def _shown(pod: Pod, resource: str) -> str:
+def _shown(pod: Pod, resource: str, by_limit_range: Mapping[str, set[str]]) -> str:
     """Name the containers that ask for a resource, with their amounts; empty for a pod of one container."""
-    by_limit_range = _set_by_limit_range(pod.annotations)
     shown = [
         f"{container.name} {units}{_kind(container)}"
         f"{' by a LimitRange' if resource in by_limit_range.get(container.name, ()) else ''}"
         for container in pod.containers
-        if (units := asked_by(pod, [resource])[resource].get(container.name))
+        if (units := units_of(container, resource)) > 0
     ]
-    return f": {', '.join(shown)}" if len(pod.containers) > 1 or by_limit_range else ""
+    return f": {listed(shown)}" if len(pod.containers) > 1 or by_limit_range else ""
 
 
 def _kind(container: Container) -> str:

@@ -16,7 +16,7 @@ from app.dra.cluster_devices import ClusterDevices
 from app.dra.pod_claims import claims_of_pod
 from app.dra.pod_judge import ClaimJudge
 from app.dra.selection import Selection
-from app.explain.funnel import Objection
+from app.explain.funnel import Objection, is_transient
 from app.intree.causes import InTreeCause, InTreeRefusal
 from app.intree.checks import NodeSelectorTerm, PodConstraints, read_pod_constraints, refusals, scheduling_gate_refusal
 from app.intree.existing_pods import REQUIRED, ExistingPods, PodAmongOthers, read_pod_among_others
@@ -249,7 +249,7 @@ class NodeJudge:
         constraint_refusals = self._constraints.refusals(node) if self._constraints else ()
         reasons = self._filter_reasons(node)
         in_tree = refusals(scheduled_pod.own, node, used)
-        if any(reason.code.kind is ReasonKind.CLASS for reason in reasons):
+        if any(reason.code.kind is ReasonKind.CLASS and not is_transient(reason) for reason in reasons):
             in_tree = tuple(refusal for refusal in in_tree if not self._passes_with_node(refusal))
         objections: list[Objection] = [
             *scheduled_pod.pod_objections(),
@@ -261,7 +261,7 @@ class NodeJudge:
         return tuple(objections) or refusals(scheduled_pod.pod_constraints, node, used)
 
     def _passes_with_node(self, refusal: InTreeRefusal) -> bool:
-        """Tell whether a taint is one that admission tolerates once the node suits the pod."""
+        """Tell whether a taint is one that admission tolerates for the pods that the node suits."""
         return refusal.cause is InTreeCause.UntoleratedTaint and refusal.about[0] in self.scheduled_pod.tolerable
 
     def fits(self, node: Node) -> bool:

@@ -65,6 +65,11 @@ class Container:
     limits: Mapping[str, Fraction]
     claims: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def passing(self) -> bool:
+        """Tell whether it ends before the next container starts: an init container that is no sidecar."""
+        return self.list_name == "initContainers" and not self.sidecar
+
     def requested(self, resource: str) -> Fraction:
         """Give the requested amount of a resource: the request, or the limit if there is none (API defaulting)."""
         return self.requests.get(resource, self.limits.get(resource, Fraction(0)))
@@ -116,7 +121,7 @@ class Pod:
         running: dict[str, Fraction] = {}
         peak: dict[str, Fraction] = {}
         for container in self.containers:
-            passing = container.list_name == "initContainers" and not container.sidecar
+            passing = container.passing
             for name in {*container.requests, *container.limits}:
                 total = running.get(name, ZERO) + container.requested(name)
                 if passing:
@@ -133,7 +138,7 @@ class Pod:
         """
         running, peak = Fraction(0), Fraction(0)
         for container in self.containers:
-            if container.list_name == "initContainers" and not container.sidecar:
+            if container.passing:
                 peak = max(peak, running + container.requested(resource))
             else:
                 running += container.requested(resource)

@@ -87,9 +87,11 @@ def container_needs(
 
 def image_platforms(containers: tuple[Container, ...], knowledge: Knowledge) -> Iterator[ImagePlatform]:
     """List the platforms that the images of containers are built for, each once, the certain ones before the others."""
-    named = [(container.name, knowledge.images.platform(container.image)) for container in containers]
+    platforms = {image: knowledge.images.platform(image) for image in {container.image for container in containers}}
     shown = [
-        replace(platform, evidence=f"container {name}: {platform.evidence}") for name, platform in named if platform
+        replace(platform, evidence=f"container {container.name}: {platform.evidence}")
+        for container in containers
+        if (platform := platforms[container.image])
     ]
     yield from dict.fromkeys(sorted(shown, key=lambda platform: not platform.required))
 

@@ -190,7 +190,7 @@ def test_as_much_cpu_as_some_node_has_left_is_proposed(nodes: list[Pool], two: b
     proposed = [int(re.findall(r"request (\d+)", fix.edits[0].text)[0]) for fix in explanation.fixes]
 
     assert proposed[0] == max(proposed)
-    check(nodes, document, "request-less", *(["main ", "helper "] if two else []))
+    check(nodes, document, "request-less", *(["in container main", "in container helper"] if two else []))
 
 
 @pytest.mark.parametrize(

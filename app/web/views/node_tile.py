@@ -121,8 +121,8 @@ def tile_of(
     held = colours.marks(node, usages, claimed) if colours else None
     runs = tuple(_split(_runs(node, knowledge, state, held)))
     most = sorted(units_by_namespace.items(), key=lambda pair: (-pair[1], pair[0]))
-    counted = "; ".join(f"{promise.words}, none is offered" for promise in node.node_class.absent)
-    counted = counted if state is NodeState.Ghost else f"{offered - free} of {offered} used"
+    promises = "; ".join(f"{promise.words}, none is offered" for promise in node.node_class.absent)
+    counted = promises if state is NodeState.Ghost else f"{offered - free} of {offered} used"
     words = f"{node.name}: {state.value}, {counted}" + "".join(f"; {namespace} {amount}" for namespace, amount in most)
     words += "".join(f"; {name}" for name, _ in node.node_class.bad_conditions)
     if colours:
