@@ -23,6 +23,7 @@ from app.intree.existing_pods import REQUIRED, ExistingPods, PodAmongOthers, rea
 from app.intree.inter_pod_constraints import InterPodConstraints, inter_pod_constraints_of
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pods import Pod, read_pod
+from app.nodes.mig_state import may_offer_later
 from app.nodes.model import Node
 from app.placement import engine
 from app.placement.filters import FREE_FILTERS
@@ -48,7 +49,7 @@ LACKING = frozenset(
 LACKED_MEANWHILE = frozenset(
     {Code.MIGProfileAbsent, Code.ResourceNotOffered, Code.RequestExceedsNode, Code.InsufficientGPUs}
 )
-"""Codes that tell nothing of a node whose MIG layout is being changed, since it offers other units afterwards."""
+"""Codes that tell nothing of a node whose MIG layout is being changed, where it may offer what is asked afterwards."""
 IMPLIED = frozenset({Code.RequestExceedsNode, Code.InsufficientGPUs})
 """Codes that follow from one of LACKING, so that explain leaves them out beside it: too few units in all where the node
 does not offer the resource, and too few free units in both cases."""
@@ -292,12 +293,17 @@ class NodeJudge:
             *self._class_reasons(node),
             *filter(None, (accepts(self._demand, node.free) for accepts in FREE_FILTERS)),
         )
-        if len(reasons) > 1 and any(reason.code is Code.MIGReconfiguring for reason in reasons):
+        if len(reasons) > 1 and self._gets_layout_for_pod(node, reasons):
             reasons = tuple(reason for reason in reasons if reason.code not in LACKED_MEANWHILE)
         if len(reasons) > 1 and (lacking := {reason.code for reason in reasons} & LACKING):
             implied = IMPLIED - lacking if lacking == {Code.RequestExceedsNode} else IMPLIED
             return tuple(reason for reason in reasons if reason.code not in implied)
         return reasons
+
+    def _gets_layout_for_pod(self, node: Node, reasons: tuple[Reason, ...]) -> bool:
+        """Tell whether the node's MIG layout is being changed and may have all that the pod asks afterwards."""
+        changing = any(reason.code is Code.MIGReconfiguring for reason in reasons)
+        return changing and all(may_offer_later(node, *asked) for asked in self._demand.resources)
 
     def _class_reasons(self, node: Node) -> tuple[Reason, ...]:
         """Give the reasons of the class filters, on the same class and by the same key as the verb filter."""
