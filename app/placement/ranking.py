@@ -62,9 +62,7 @@ def _best_of_tied(names: Sequence[str], totals: Sequence[float], highest: float)
     return tied[keys.index(min(keys))]
 
 
-def demand_scores(
-    demand: Demand, names: Sequence[str], totals: Sequence[float], one_best: bool = False
-) -> list[int]:
+def demand_scores(demand: Demand, names: Sequence[str], totals: Sequence[float], one_best: bool = False) -> list[int]:
     """Turn the totals of nodes for a demand into the integers that prioritize answers."""
     if not demand.requests_gpus:
         return scores_without_gpus(totals)

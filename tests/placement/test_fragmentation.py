@@ -88,9 +88,9 @@ def exact_gain(
     cpu = made.free_cpu_milli
     before = exact_waste(expected_demand, product, cpu, sizes)
     after_it = exact_waste(expected_demand, product, None if cpu is None else cpu - 1000, tuple(left))
-    return (
-        before - after_it - 20_000 * Fraction(loss) - exact_scarcity(expected_demand, product) * (share or 1000 * count)
-    )
+    beside = 0 if count else Fraction(sum(sizes), 10)
+    scarce = exact_scarcity(expected_demand, product) * (share or 1000 * count)
+    return before - after_it - 20_000 * Fraction(loss) - scarce - beside
 
 
 def level_of(score: float) -> float:
