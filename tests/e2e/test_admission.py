@@ -259,7 +259,7 @@ def test_gpus_are_counted_as_kubernetes_counts_them(
 
     answer = plane.kubectl.create(pod)
 
-    assert (answer.code, "2 GPUs asked by first 1, main 1: wants at most 1 per pod" in answer.err) == (code, bool(code))
+    assert (answer.code, "2 GPUs asked (first 1, main 1): wants at most 1 per pod" in answer.err) == (code, bool(code))
 
 
 def test_warnings_are_few_and_short(plane: ControlPlane, namespace: str) -> None:

@@ -93,9 +93,9 @@ def test_describe_shows_the_cause_that_the_scheduler_does_not_name(plane: Contro
 
 
 def test_new_cause_is_a_new_event_and_the_same_cause_is_none(plane: ControlPlane, service: Service) -> None:
-    """F139: another node is the nearer one once the pod's own is cordoned; another pod that comes and goes changes nothing.
+    """F139: once the pod's node is cordoned, another node is the nearer one; other pods that come and go change nothing.
 
-    Two changes would be needed for the node that is cordoned and whose driver is too old, and one for the others.
+    The node that is cordoned, and whose driver is too old, would need two changes, and any other node one.
     """
     pod = gpu_pod("needs-cuda", TEAM, nodeSelector={"kubernetes.io/hostname": "t4"}, annotations={"cuda": "12.4"})
     create_pod(plane, pod)
