@@ -93,7 +93,7 @@ def test_describe_shows_the_cause_that_the_scheduler_does_not_name(plane: Contro
 
 
 def test_new_cause_is_a_new_event_and_the_same_cause_is_none(plane: ControlPlane, service: Service) -> None:
-    """F139: once the pod's node is cordoned, another node is the nearer one; other pods that come and go change nothing.
+    """F139: once the pod's node is cordoned, another is nearer; other pods that come and go change nothing.
 
     The node that is cordoned, and whose driver is too old, would need two changes, and any other node one.
     """
