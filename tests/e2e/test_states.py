@@ -82,10 +82,7 @@ def test_required_affinity_names_the_states(plane: ControlPlane) -> None:
 
 
 def test_no_pod_is_bound_to_a_new_node_before_its_slices_are_made(plane: ControlPlane) -> None:
-    """F45, F46: kubelet, labels, device plugin, MIG Manager; two pods are tried after each step, a GPU's and a slice's.
-
-    Without the rule for wished layouts four of these eight pods were bound to whole GPUs and to none that there is.
-    """
+    """F45, F46: kubelet, labels, device plugin, MIG Manager; two pods are tried after each step."""
     namespace, turn = create_namespace(plane, "coming-up"), {"turn": "coming-up"}
     wished = {**turn, "nvidia.com/mig.config": "all-1g.10gb"}
     add_nodes(plane.api, [node_object("coming-up", None, None, {}, labels=wished)])

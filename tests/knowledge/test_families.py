@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from app.knowledge.families import load_families
 from tests.builders import knowledge
@@ -224,3 +225,13 @@ def test_one_family_alone_has_mig() -> None:
 
     with pytest.raises(ValueError, match="family y: "):
         load_families(rows, [])
+
+
+def test_resources_out_of_scope_are_of_no_family() -> None:
+    """S12: a row says why nothing counts them, so that none may be counted all the same."""
+    rows = yaml.safe_load((ROOT / "app" / "knowledge" / "families.yaml").read_text("utf-8"))["out_of_scope"]
+    names = [name for row in rows for name in row["names"]]
+
+    assert names
+    assert [name for name in names if FAMILIES.of(name) or FAMILIES.elsewhere(name)] == []
+    assert all(row["why"] and row["source"] for row in rows)
