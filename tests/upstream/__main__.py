@@ -25,7 +25,8 @@ RESULTS = TESTS / "results" / "upstream.md"
 FOCUS = (
     r"\[sig-scheduling\]|\[sig-apps\] (ReplicaSet|ReplicationController|Deployment|DaemonSet|Daemon set|Job"
     r"|DisruptionController|StatefulSet Basic)|AdmissionWebhook|ResourceQuota"
-    r"|\[sig-node\] (Pods Extended|Pods should|Pod InPlace)|\[DRA\] control plane"
+    r"|\[sig-node\] (Pods Extended|Pods should|Pod InPlace Resize Container \((limit|resource|scheduler))"
+    r"|\[DRA\] control plane"
 )
 """Scheduling, preemption, workloads, webhooks, quotas, pods, resize and claims."""
 Outcomes = Mapping[str, str]
