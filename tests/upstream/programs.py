@@ -2,8 +2,9 @@
 """`python -m tests.upstream.programs`: build Kubernetes' end-to-end suite, and the container images that it runs.
 
 The suite, the runner ginkgo and agnhost are built, unmodified, from the Go modules that tests/upstream/module pins. The
-images are made without a registry, as those of real nodes are: agnhost on busybox, and in place of nginx a busybox that
-serves the same port and path. What the published images have besides (dig, iperf, CoreDNS) is missing in every leg.
+images are made without a registry, as those of real nodes are: agnhost on busybox, in place of nginx a busybox that
+serves the same port and path, and in place of hostpathplugin its proxy alone. What the published images have besides
+(dig, iperf, CoreDNS) is missing in every leg.
 Four minutes of CPU, once.
 """
 
@@ -24,11 +25,12 @@ from tests.realnodes.images import write_archive
 from tests.realnodes.rootfs import busybox_layer
 
 MODULE = Path(__file__).with_name("module")
-SUITE, RUNNER, AGNHOST = "e2e.test", "ginkgo", "agnhost"
+SUITE, RUNNER, AGNHOST, PROXY = "e2e.test", "ginkgo", "agnhost", "hostpathplugin"
 IMAGES = "images"
 AGNHOST_IMAGE = "registry.k8s.io/e2e-test-images/agnhost:"
 BUSYBOX_IMAGE = "registry.k8s.io/e2e-test-images/busybox:"
 NGINX_IMAGE = "registry.k8s.io/e2e-test-images/nginx:"
+PROXY_IMAGE = "registry.k8s.io/sig-storage/hostpathplugin:"
 PAUSE_IMAGE = "registry.k8s.io/pause:"
 AGNHOST_CONFIG = Config({"PATH": "/bin:/usr/bin"}, entrypoint=("/agnhost",), command=("pause",))
 BUSYBOX_CONFIG = Config({"PATH": "/bin:/usr/bin"}, command=("/bin/sh",))
@@ -49,7 +51,7 @@ def archives(folder: Path) -> Mapping[str, Path]:
     listed = subprocess.run(
         [str(folder / SUITE), "--list-images"], capture_output=True, text=True, timeout=120, check=True
     )
-    made = (AGNHOST_IMAGE, BUSYBOX_IMAGE, NGINX_IMAGE, PAUSE_IMAGE)
+    made = (AGNHOST_IMAGE, BUSYBOX_IMAGE, NGINX_IMAGE, PAUSE_IMAGE, PROXY_IMAGE)
     names = sorted(name for name in listed.stdout.split() if name.startswith(made))
     return {name: folder / IMAGES / f"{name.replace('/', '-').replace(':', '-')}.tar" for name in names}
 
@@ -73,6 +75,7 @@ def build() -> Path:
         _run(go, "test", "-c", *flags, "-o", str(partial / SUITE), "k8s.io/kubernetes/test/e2e")
         _run(go, "build", *flags, "-o", str(partial / RUNNER), "github.com/onsi/ginkgo/v2/ginkgo")
         _run(go, "build", *flags, "-o", str(partial / AGNHOST), "k8s.io/kubernetes/test/images/agnhost")
+        _run(go, "build", *flags, "-o", str(partial / PROXY), "./hostpathplugin")
         _write_images(partial)
         for old in BUILT.glob("upstream-*"):
             shutil.rmtree(old)
@@ -83,8 +86,10 @@ def _write_images(folder: Path) -> None:
     (folder / IMAGES).mkdir()
     busybox = busybox_layer()
     layers = folder / "layers"
-    agnhost, nginx = layers / "agnhost", layers / "nginx"
+    agnhost, nginx, proxy = layers / "agnhost", layers / "nginx", layers / "proxy"
     agnhost.mkdir(parents=True)
+    proxy.mkdir()
+    shutil.copy(folder / PROXY, proxy / PROXY)
     shutil.copy(folder / AGNHOST, agnhost / "agnhost")
     (agnhost / "agnhost-2").symlink_to("agnhost")
     (agnhost / "uploads").mkdir()
@@ -94,6 +99,8 @@ def _write_images(folder: Path) -> None:
     for name, archive in archives(folder).items():
         if name.startswith(AGNHOST_IMAGE):
             write_archive(archive, name, (busybox, agnhost), AGNHOST_CONFIG)
+        elif name.startswith(PROXY_IMAGE):
+            write_archive(archive, name, (busybox, proxy), BUSYBOX_CONFIG)
         elif name.startswith(NGINX_IMAGE):
             write_archive(archive, name, (busybox, nginx), NGINX_CONFIG)
         else:
@@ -108,7 +115,7 @@ def _run(*words: str) -> None:
 
 
 def _target() -> Path:
-    files = (MODULE / "go.mod", MODULE / "go.sum", Path(__file__))
+    files = (*sorted(MODULE.rglob("*.*")), Path(__file__))
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
     return BUILT / f"upstream-{digest[:12]}"
 
