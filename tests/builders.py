@@ -18,6 +18,7 @@ from app.knowledge.tables import Knowledge
 from app.kube.pods import read_pod
 from app.nodes.model import Node
 from app.nodes.reading import read_node
+from app.nodes.runtime_handlers import RuntimeClass
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
 from app.policy.load import load_policies
@@ -129,7 +130,9 @@ def demand(document: Mapping[str, Any], policy_set: PolicySet | None = None) -> 
 
 def fleet(*nodes: Node, classes: Iterable[str] | None = None) -> FleetFacts:
     """Return the facts of built nodes; `classes` names the RuntimeClasses, None where they could not be listed."""
-    return fleet_facts_of(nodes, None if classes is None else {name: {} for name in classes}, knowledge())
+    return fleet_facts_of(
+        nodes, None if classes is None else {name: RuntimeClass(name) for name in classes}, knowledge()
+    )
 
 
 def setting(policy_set: PolicySet | None = None, fleet: FleetFacts | None = None) -> ReviewContext:

@@ -37,7 +37,7 @@ ADMISSION = {
 }
 FILTER = {
     "F27": "The `filter` verb judges every node that kube-scheduler names.",
-    "F28": "Filter returns all nodes that fit.",
+    "F28": "Filter names the best of the nodes that fit a GPU pod, or all of them; other pods get all nodes back.",
     "F29": "No verb reads or writes the Kubernetes API while it answers.",
     "F30": "Policies and annotations name the GPU products that are allowed.",
     "F31": "Product names match by whole tokens, so that A10 is never A100.",

@@ -152,6 +152,29 @@ def guard_devices(review: ReviewedPod) -> Iterator[PodChange]:
             yield _change(access, Operation("remove", access.path), "removed")
 
 
+def warn_of_runtime_class(review: ReviewedPod) -> Iterator[PodChange]:
+    """Warn of the runtime class of a vendor's toolkit in a pod that requests no GPU, where the guard is on.
+
+    The toolkit's runtime reads the image's own variables, which are not in the pod: nothing is refused for them.
+    """
+    name, classes = review.pod.runtime_class_name or "", review.context.fleet.runtime_classes or {}
+    handler = classes[name].handler if name in classes else name
+    exposed = any(VISIBLE not in dict(container.env) for container in review.pod.containers)
+    may_ask = review.asks_for_gpu or review.ruling.claimed.unknown or review.context.form is PodForm.Ephemeral
+    if (
+        not may_ask
+        and exposed
+        and review.ruling.warned.visible_devices in ("Deny", "Strip")
+        and _is_of_toolkit(review, handler)
+    ):
+        text = f"runtimeClassName {name} without a GPU: an image that sets {VISIBLE} gets all GPUs of its node"
+        yield PodChange((), text, text)
+
+
+def _is_of_toolkit(review: ReviewedPod, handler: str) -> bool:
+    return handler in review.context.knowledge.runtimes.handlers.values()
+
+
 def hide_devices(review: ReviewedPod) -> Iterator[PodChange]:
     """Set NVIDIA_VISIBLE_DEVICES to void where a container requests no GPU, since its image may set it (mode Void)."""
     if review.rules.visible_devices != "Void":

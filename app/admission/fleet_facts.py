@@ -8,6 +8,7 @@ from functools import lru_cache
 from app.knowledge.tables import Knowledge
 from app.nodes.label_keys import COMPUTE, DRIVER, MEMORY, MIG_STATE, OLD_DRIVER, PLUGIN, PRODUCT, SHARING, UPGRADE_STATE
 from app.nodes.model import Node, NodeClass
+from app.nodes.runtime_handlers import RuntimeClass
 from app.placement.engine import judge_class
 from app.policy.demand import Demand
 from app.values.reasons import Reason
@@ -45,7 +46,7 @@ class NodeGroup:
 class FleetFacts:
     """What admission knows of the cluster; compared by identity, so that results can be cached by it.
 
-    `runtime_classes` is the node selector of each RuntimeClass, or None where they could not be listed.
+    `runtime_classes` are the RuntimeClasses by name, or None where they could not be listed.
     `provisioners` are the label dialects that some node carries, with or without GPUs.
     `pools` are the node pool labels on nodes of no dialect that an autoscaler knows before a node exists; such a pool
     may bring nodes with labels unknown here.
@@ -54,7 +55,7 @@ class FleetFacts:
     """
 
     node_groups: tuple[NodeGroup, ...] = ()
-    runtime_classes: Mapping[str, Mapping[str, str]] | None = None
+    runtime_classes: Mapping[str, RuntimeClass] | None = None
     provisioners: tuple[str, ...] = ()
     pools: tuple[str, ...] = ()
     free: Mapping[tuple[NodeGroup, str], int] = field(default_factory=dict)
@@ -71,7 +72,7 @@ def node_group_key(node: Node, knowledge: Knowledge) -> NodeGroupKey | None:
 
 
 def fleet_facts_of(
-    nodes: Iterable[Node], runtime_classes: Mapping[str, Mapping[str, str]] | None, knowledge: Knowledge
+    nodes: Iterable[Node], runtime_classes: Mapping[str, RuntimeClass] | None, knowledge: Knowledge
 ) -> FleetFacts:
     """Build the facts from all nodes at once; the cluster state keeps them up to date node by node."""
     groups: dict[NodeGroupKey, NodeGroup] = {}

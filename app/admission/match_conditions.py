@@ -23,6 +23,8 @@ POD_OR_TEMPLATE = (
 """CEL: a list with the pod template of a CronJob or another workload, or with the pod itself."""
 CONTAINER_LISTS = ("containers", "initContainers", "ephemeralContainers")
 AMOUNTS = ("limits", "requests")
+LOOKS_LIKE_GPU = "(?i)gpu|^nvidia[.]com/mig"
+"""RE2: a resource name with GPU in it, such as `gpu` or `nvidia.com/gpus`, or one that is meant as a MIG slice."""
 NVIDIA = "NVIDIA_"
 """Prefix of most variables that NVIDIA's container toolkit reads."""
 MIRROR = "kubernetes.io/config.mirror"
@@ -72,8 +74,9 @@ def _gpu_questions(knowledge: Knowledge, also: Iterable[str]) -> Iterator[str]:
         f"(has(c.env) && c.env.exists(e, e.name.startsWith({quoted(NVIDIA)}) || e.name in [{other_variables}]))",
         f"(has(c.volumeMounts) && c.volumeMounts.exists(m, m.mountPath.contains({quoted(DEVICE_FOLDER)})))",
     )
+    questions = " || ".join((_names_gpu_resource(families, also, misnamed=True), *taken_devices))
     for name in CONTAINER_LISTS:
-        yield f"({_some_container(name, ' || '.join((_names_gpu_resource(families, also), *taken_devices)))})"
+        yield f"({_some_container(name, questions)})"
     yield "(has(p.spec.resourceClaims) && size(p.spec.resourceClaims) > 0)"
     yield "(has(p.spec.runtimeClassName) && p.spec.runtimeClassName.startsWith('nvidia'))"
     our_annotation = f"k.startsWith({quoted(PREFIX)}) || k.startsWith({quoted(CDI)})"
@@ -84,9 +87,13 @@ def _some_container(list_name: str, question: str) -> str:
     return f"has(p.spec.{list_name}) && p.spec.{list_name}.exists(c, {question})"
 
 
-def _names_gpu_resource(families: Families, also: Iterable[str] = ()) -> str:
-    """Write CEL that is true where container c names a resource that gives or may give GPUs, in limits or requests."""
-    more = f" || k in [{', '.join(map(quoted, sorted(also)))}]" if also else ""
+def _names_gpu_resource(families: Families, also: Iterable[str] = (), misnamed: bool = False) -> str:
+    """Write CEL that is true where container c names a resource that gives or may give GPUs, in limits or requests.
+
+    `misnamed` includes names that only look like one, as nothing else tells their authors.
+    """
+    more = f" || k.matches({quoted(LOOKS_LIKE_GPU)})" if misnamed else ""
+    more += f" || k in [{', '.join(map(quoted, sorted(also)))}]" if also else ""
     gpu = f"{is_gpu_resource(families)}{more} || k.startsWith({quoted(families.device_class_prefix)})"
     named_in = (f"(has(c.resources.{kind}) && c.resources.{kind}.exists(k, {gpu}))" for kind in AMOUNTS)
     return f"(has(c.resources) && ({' || '.join(named_in)}))"

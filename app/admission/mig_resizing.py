@@ -18,9 +18,6 @@ from app.values.errors import BadInput
 from app.values.json_members import member, objects, strings
 from app.values.label_requirements import Requirement, label_requirement
 
-MEDIA = ".me"
-"""Part of the name of a MIG profile with media engines."""
-
 
 @dataclass(frozen=True, slots=True)
 class SliceOffer:
@@ -92,7 +89,7 @@ def _covers(offer: SliceOffer, profile: str) -> bool:
     See docs/reference/sharing-and-memory.md#mig-at-least.
     """
     least = nominal_size(profile)
-    return least is not None and offer.size.covers(least) and (MEDIA in offer.resource or MEDIA not in profile)
+    return least is not None and offer.size.covers(least)
 
 
 def _offers(review: ReviewedPod) -> list[SliceOffer]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mutators: what admission repairs in, or adds to, a GPU pod. The table of all mutators stands at the end."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from app.admission.affinity.mutator import MOST_TERMS, prefer_terms, require_terms
@@ -9,15 +9,17 @@ from app.admission.affinity.terms import NEED_WEIGHT, Term, Terms, affinity_term
 from app.admission.claims.mutator import convert_to_claims
 from app.admission.container_defaults import provide_cpu_and_memory, provide_driver_capabilities, provide_shared_memory
 from app.admission.cpu_guard import keep_off_gpu_nodes
-from app.admission.device_guard import guard_devices, hide_devices
+from app.admission.device_guard import guard_devices, hide_devices, warn_of_runtime_class
 from app.admission.json_patch import Operation, append, apply, put
 from app.admission.mig_resizing import apply_mig_fallback, right_size
-from app.admission.reviewed_pod import TEMPLATES, PodChange, PodForm, ReviewedPod
+from app.admission.reviewed_pod import PodChange, PodForm, ReviewedPod
+from app.admission.runtime_class import set_runtime_class
 from app.admission.tolerations import missing_tolerations, taints_of_fitting_nodes, tolerated_keys
 from app.admission.unsuitable_fleet import warn_of_unsuitable_fleet
+from app.knowledge.resource_names import is_refused, similar_resources
 from app.kube.pods import Container
 from app.values.json_members import member
-from app.values.reasons import Code, reason
+from app.values.reasons import join_with_or
 
 Mutator = Callable[[ReviewedPod], Iterator[PodChange]]
 
@@ -65,52 +67,6 @@ def _copy(document: Any, container: Container, resource: str, source: str, targe
     return PodChange((put(document, path, raw),), f"{container.name}: {action}", f"{container.name}: {action}: {why}")
 
 
-def set_runtime_class(review: ReviewedPod) -> Iterator[PodChange]:
-    """Set runtimeClassName where the pod names none and that class exists; a missing one rejects a pod (F5, F6).
-
-    A pod that only claims devices needs none: NVIDIA's DRA driver hands them over by CDI, which the container runtime
-    applies under any class (NVIDIA/k8s-dra-driver-gpu cmd/gpu-kubelet-plugin/cdi.go).
-    """
-    name, present = review.rules.runtime_class_name, review.pod.runtime_class_name
-    classes = review.context.fleet.runtime_classes
-    if present and review.context.form in TEMPLATES and classes is not None and present not in classes:
-        missing = reason(Code.RuntimeClassMissing, f"RuntimeClass {present[:24]} does not exist").message
-        yield PodChange((), missing, f"{missing}: no pod of this template would be created")
-    if name is None or name == present or not _suits_family(review, name):
-        return
-    if not review.gpu_resources:
-        return  # claimed devices are injected by CDI; beside that, the class would add what the image's variables name
-    if present is not None and (
-        "runtime_class_name" not in review.rules.override or (review.document["spec"].get("overhead"))
-    ):
-        return  # a pod of another class has its overhead already, and the API server would refuse a second one
-    classes = review.context.fleet.runtime_classes
-    if classes is None or name not in classes:
-        state = "is not known to exist" if classes is None else "does not exist"
-        yield PodChange(
-            (), f"RuntimeClass {name} {state}, runtimeClassName not set"
-        )  # `gpu-usher doctor` reports it with a remedy
-    elif obstacle := _obstacle(review, name, classes[name]):
-        yield PodChange((), obstacle, obstacle)
-    else:
-        yield PodChange((put(review.document, ("spec", "runtimeClassName"), name),), f"runtimeClassName set to {name}")
-
-
-def _obstacle(review: ReviewedPod, name: str, selector: Mapping[str, str]) -> str | None:
-    """Return why the API server would refuse the pod with this RuntimeClass: it selects other nodes. None if not."""
-    node_selector = member(review.document["spec"], "nodeSelector", dict, "spec.") or {}
-    for key, value in selector.items():
-        if node_selector.get(key, value) != value:
-            return f"RuntimeClass {name} selects nodes with {key}={value}, the pod others: runtimeClassName not set"
-    return None
-
-
-def _suits_family(review: ReviewedPod, name: str) -> bool:
-    """Tell whether the pod asks for GPUs of the vendor that the runtime class is named after, if it is after one."""
-    owners = [family for family in review.context.knowledge.families.all if name.startswith(family.name)]
-    return not owners or any(family in owners for family in review.families())
-
-
 def set_scheduler(review: ReviewedPod) -> Iterator[PodChange]:
     """Set the schedulerName of the policy, unless the pod chose a scheduler itself (F13, S14)."""
     name, present = review.rules.scheduler_name, review.pod.scheduler_name
@@ -155,6 +111,18 @@ def add_tolerations(review: ReviewedPod) -> Iterator[PodChange]:
             problem = f"the template does not tolerate {listed}"
             yield PodChange((), problem, f"{problem}: its pods stay off tainted nodes")
         yield PodChange(tuple(operations), f"toleration added for {listed}")
+
+
+def warn_of_names(review: ReviewedPod) -> Iterator[PodChange]:
+    """Warn of resources that look like a GPU resource and are none: no node offers them, so that the pod waits."""
+    knowledge, groups = review.context.knowledge, review.context.fleet.node_groups
+    names = dict.fromkeys(name for container in review.pod.containers for name in container.resources())
+    for name in names:
+        offered = (resource for group in groups for resource, _ in group.node_class.offered)
+        meant = similar_resources(name, offered, knowledge.families)[:2]
+        if meant and not is_refused(name) and not knowledge.families.passthrough_family(name):
+            warning = f"no known device plugin offers {name[:40]}, did you mean {join_with_or(meant)}?"
+            yield PodChange((), warning, warning)
 
 
 def warn_of_claims(review: ReviewedPod) -> Iterator[PodChange]:
@@ -206,18 +174,20 @@ UNSURE = "a need is only preferred by node affinity: no node has the labels, and
 ONLY_PREFERRED = "a need is only preferred by node affinity: some nodes that fit carry no label that tells"
 
 MUTATORS: tuple[Mutator, ...] = (
+    warn_of_names,
     repair_resources,
     apply_mig_fallback,
     right_size,
     guard_devices,
     hide_devices,
-    set_runtime_class,
+    warn_of_runtime_class,
     set_scheduler,
     set_priority_class,
     provide_cpu_and_memory,
     provide_shared_memory,
     provide_driver_capabilities,
     convert_to_claims,
+    set_runtime_class,
     add_tolerations,
     warn_of_claims,
     warn_of_unsuitable_fleet,
@@ -233,7 +203,7 @@ template, of which review.py applies only these and warnings (F18)."""
 CHANGING_AMOUNTS: frozenset[Mutator] = REPAIRS | {apply_mig_fallback, right_size, convert_to_claims}
 """Mutators that change which container asks for what; after them the pod gets a new ruling."""
 
-GUARDS: frozenset[Mutator] = frozenset({guard_devices, hide_devices})
+GUARDS: frozenset[Mutator] = frozenset({warn_of_names, guard_devices, hide_devices, warn_of_runtime_class})
 """Mutators for every object that reaches the webhook, whether it asks for a GPU or not."""
 
 FOR_CPU_PODS: frozenset[Mutator] = frozenset({keep_off_gpu_nodes})

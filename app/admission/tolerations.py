@@ -9,6 +9,9 @@ from typing import Any
 
 from app.admission.fleet_facts import Taint, fitting_groups
 from app.admission.reviewed_pod import ReviewedPod
+from app.knowledge.families import Families, Family
+from app.policy.match import Ruling
+from app.policy.merge_admission import AdmissionRules
 
 Toleration = dict[str, str]
 
@@ -37,10 +40,23 @@ def tolerated_keys(review: ReviewedPod) -> tuple[str, ...]:
     return _allowed_keys(review) if review.rules.tolerate else ()
 
 
+def keys_added_with_nodes(ruling: Ruling, families: Families) -> frozenset[str]:
+    """List the keys of the taints that admission tolerates for a pod on every node that could serve it."""
+    rules, resources = ruling.enforced, [resource for resource, _ in ruling.demand.resources]
+    if not (rules.tolerate and rules.from_node_taints):
+        return frozenset()
+    requested = (*filter(None, map(families.of, resources)), *ruling.claimed.families)
+    return frozenset(_keys_of(requested, resources, rules))
+
+
 def _allowed_keys(review: ReviewedPod) -> tuple[str, ...]:
     """List the taint keys that may be tolerated: those of the requested families, and those of the policies."""
-    keys = [key for family in review.families() for key in (family.whole, *family.taint_keys)]
-    return tuple(dict.fromkeys((*keys, *review.gpu_resources, *review.rules.toleration_keys)))
+    return _keys_of(review.families(), review.gpu_resources, review.rules)
+
+
+def _keys_of(families: Iterable[Family], resources: Iterable[str], rules: AdmissionRules) -> tuple[str, ...]:
+    keys = [key for family in families for key in (family.whole, *family.taint_keys)]
+    return tuple(dict.fromkeys((*keys, *resources, *rules.toleration_keys)))
 
 
 def taints_of_fitting_nodes(review: ReviewedPod) -> set[Taint]:

@@ -8,12 +8,27 @@ from app.admission.fleet_facts import fitting_groups
 from app.admission.idle_guard import no_idle_gpus
 from app.admission.node_devices import devices_not_mounted, is_privileged, node_not_reached
 from app.admission.reviewed_pod import PodForm, ReviewedPod
+from app.knowledge.resource_names import is_refused, similar_resources
 from app.kube.pods import Container
 from app.nodes.model import REPLICAS
 from app.values.quantity import is_whole
-from app.values.reasons import Code, Reason, reason
+from app.values.reasons import Code, Reason, join_with_or, reason
 
 Validator = Callable[[ReviewedPod], Iterator[Reason]]
+
+
+def names_valid(review: ReviewedPod) -> Iterator[Reason]:
+    """Refuse resource names that the API server refuses after us, in words that say what is meant (F8)."""
+    families = review.context.knowledge.families
+    for container in review.pod.containers:
+        for name in filter(is_refused, container.resources()):
+            offered = (
+                resource for group in review.context.fleet.node_groups for resource, _ in group.node_class.offered
+            )
+            meant = join_with_or(similar_resources(name, offered, families)[:2])
+            problem = f"the API server refuses resource {name[:24]}"
+            wants = meant or "cpu, memory or a name with a domain"
+            yield _container_reason(container, Code.ResourceNameInvalid, problem, wants)
 
 
 def amounts_whole(review: ReviewedPod) -> Iterator[Reason]:
@@ -137,6 +152,7 @@ def _container_reason(container: Container, code: Code, problem: str, wants: str
 
 
 VALIDATORS: tuple[Validator, ...] = (
+    names_valid,
     amounts_whole,
     limits_present,
     limits_equal_requests,
@@ -153,7 +169,7 @@ VALIDATORS: tuple[Validator, ...] = (
 )
 """All of them run, so that one answer names every reason."""
 
-GUARDS: frozenset[Validator] = frozenset({devices_asked_for, devices_not_mounted, node_not_reached})
+GUARDS: frozenset[Validator] = frozenset({names_valid, devices_asked_for, devices_not_mounted, node_not_reached})
 """Validators for every object that reaches the webhook, whether it asks for a GPU or not."""
 
 

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 
 from fastapi import FastAPI
 from starlette.datastructures import QueryParams
@@ -31,11 +32,13 @@ from app.api.retry_on_change import RetryOnChange, may_have_ended
 from app.api.time_slices import JobQueue
 from app.api.tracing import Tracing
 from app.api.wire import status_body
+from app.schedulerconfig.write import OTHER_PODS
 from app.telemetry.logs import LOGGER, event
 from app.telemetry.metrics import Metrics
 from app.values.errors import WireError
 
-Verb = Callable[[bytes, Backend], Generator[None, None, ExtenderAnswer]]
+Verb = Callable[..., Generator[None, None, ExtenderAnswer]]
+"""Takes the body and the backend, and `other_pods`."""
 Steps = Generator[None, None, tuple[bytes, Decision]]
 Answering = Callable[[bytes], Steps]
 EXTENDER_VERBS: tuple[tuple[str, Verb], ...] = (
@@ -65,6 +68,8 @@ def create_tls_app(
     if role != "admission":
         for verb, answer in EXTENDER_VERBS:
             app.add_direct_route(f"/scheduler/{verb}", routes.extender_route(verb, answer))
+            others = routes.extender_route(verb, partial(answer, other_pods=True))
+            app.add_direct_route(f"/scheduler/{OTHER_PODS}/{verb}", others)
     answer_unknown_routes(app)
     return app
 
@@ -149,9 +154,9 @@ class WebhookRoutes:
                     break
         count_refusals(verb, decision, self._metrics)
         log_decision(verb, decision, self._backend.generation, spent)
-        if self._recent is not None:
+        if self._recent is not None and decision.made_here:
             self._recent.note(verb, decision, spent)
-        if self._recorder is not None:
+        if self._recorder is not None and decision.made_here:
             self._recorder.note(verb, body, content, decision, self._backend.generation)
         if self._tracing is not None:
             self._tracing.note(verb, decision)

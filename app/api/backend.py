@@ -57,6 +57,11 @@ class Backend(Protocol):
         ...
 
     @property
+    def managed_resources(self) -> frozenset[str]:
+        """The resources whose pods the first of two extenders is asked about, whatever nodes offer."""
+        ...
+
+    @property
     def offered_nodes(self) -> OfferedNodes:
         """The nodes that were named for pods lately."""
         ...

@@ -22,7 +22,8 @@ class Decision:
     """One decision of a verb.
 
     `reasons` is the number of refused objects (nodes, or the one pod) by reason code. `level` is DEBUG if nothing was
-    changed or refused (LOG-02). `nominated` is whether preemption has nominated a node for the pod.
+    changed or refused (LOG-02). `nominated` is whether preemption has nominated a node for the pod. `made_here` is
+    false for an answer that leaves the decision to another one; it is neither shown nor recorded.
     """
 
     outcome: str
@@ -40,6 +41,7 @@ class Decision:
     error: str | None = None
     dry_run: bool = False
     warned: bool = False
+    made_here: bool = True
 
     @property
     def result(self) -> str:
@@ -91,6 +93,7 @@ def decision_of_answer(answer: ExtenderAnswer, backend: Backend) -> Decision:
         kept=answer.kept,
         nominated=bool(pod and pod.nominated_node_name),
         error=answer.error,
+        made_here=answer.decided,
     )
 
 

@@ -2,6 +2,10 @@
 """The extender routes: ExtenderArgs in, the answers of filter, prioritize and preempt out, in the form of the request.
 
 No await and no I/O: each verb reads the state as it stands and answers (docs/reference/listeners.md#state).
+
+A pod that requests no GPUs gets back every node that it came with, and `prioritize` keeps it off nodes with GPUs. With
+`other_pods` the request came by the second extender of a configuration, which kube-scheduler asks about every pod; pods
+that name a resource of the first one have been judged there (docs/reference/control-plane.md#two-extenders).
 """
 
 from collections import Counter
@@ -30,7 +34,7 @@ from app.nodes.model import Node
 from app.nodes.reading import read_node
 from app.placement.engine import judge, total
 from app.placement.preempt import helpful_candidates
-from app.placement.ranking import HIGHEST, wire_scores
+from app.placement.ranking import HIGHEST, scores_without_gpus, wire_scores
 from app.policy.demand import Demand
 from app.values.errors import BadInput, WireError
 from app.values.reasons import Code, reason
@@ -51,7 +55,7 @@ class ExtenderAnswer:
     """An answer, and what the log and the metrics need.
 
     `refused` is the number of nodes by reason. `behind` is the number of kept nodes that are full in our view, because
-    our watch is late by a pod.
+    our watch is late by a pod. `decided` is false where the pod is decided by another answer.
     """
 
     body: bytes
@@ -61,6 +65,7 @@ class ExtenderAnswer:
     refused: Mapping[Code, int] = field(default_factory=dict)
     error: str | None = None
     behind: int = 0
+    decided: bool = True
 
 
 def filter_nodes(body: bytes, backend: Backend) -> ExtenderAnswer:
@@ -68,7 +73,7 @@ def filter_nodes(body: bytes, backend: Backend) -> ExtenderAnswer:
     return finish(filter_steps(body, backend))
 
 
-def filter_steps(body: bytes, backend: Backend) -> Generator[None, None, ExtenderAnswer]:
+def filter_steps(body: bytes, backend: Backend, other_pods: bool = False) -> Generator[None, None, ExtenderAnswer]:
     """Answer filter: which nodes fit, and why the others do not. Names take one step, whole nodes many.
 
     Raises WireError 400 and 413.
@@ -76,9 +81,15 @@ def filter_steps(body: bytes, backend: Backend) -> Generator[None, None, Extende
     args = _read_args(body, backend)
     asked = read_asked(args.Pod)
     pod = asked[0]
+    if other_pods and _by_first_extender(pod, backend):
+        return _all_nodes(args, pod, decided=False)
+    if _requests_no_devices(pod):
+        return _all_nodes(args, pod)
     if (problem := backend.unready()) is not None:
         return ExtenderAnswer(encode({"Error": problem}), pod, error=problem)
     demand = _asked_demand(pod, backend)
+    if not demand.requests_gpus:
+        return _all_nodes(args, pod)
     names = args.NodeNames
     if names is None:
         answer, kept = yield from _filter_full(args, asked, demand, backend)
@@ -89,6 +100,32 @@ def filter_steps(body: bytes, backend: Backend) -> Generator[None, None, Extende
     elif not kept and pod.nominated_node_name:  # the victims on the nominated node are still terminating
         backend.promise(pod, demand, pod.nominated_node_name)
     return answer
+
+
+def _by_first_extender(pod: Pod, backend: Backend) -> bool:
+    """Tell whether kube-scheduler asks the first extender about a pod, as its IsInterested does.
+
+    It does where a container names a managed resource, whatever the amount (pkg/scheduler/extender.go).
+    """
+    managed = backend.managed_resources
+    return any(name in managed for container in pod.containers for name in (*container.requests, *container.limits))
+
+
+def _requests_no_devices(pod: Pod) -> bool:
+    """Tell whether a pod has no claims and requests no extended resources, so that no view of the fleet is needed."""
+    amounts = ((*container.requests.items(), *container.limits.items()) for container in pod.containers)
+    return not pod.claims and not any("/" in name and amount > 0 for pairs in amounts for name, amount in pairs)
+
+
+def _all_nodes(args: ExtenderArgs, pod: Pod, decided: bool = True) -> ExtenderAnswer:
+    """Answer filter with every node of the request, in its form."""
+    if args.NodeNames is not None:
+        answer: Mapping[str, Any] = {"NodeNames": args.NodeNames}
+        number = len(args.NodeNames)
+    else:
+        raws = (args.Nodes.items if args.Nodes else None) or []
+        answer, number = {"Nodes": {"metadata": {}, "items": raws}}, len(raws)
+    return ExtenderAnswer(_filter_body(answer, NO_NODES, NO_NODES), pod, number, number, decided=decided)
 
 
 def _filter_names(
@@ -161,14 +198,18 @@ def prioritize(body: bytes, backend: Backend) -> ExtenderAnswer:
     return finish(prioritize_steps(body, backend))
 
 
-def prioritize_steps(body: bytes, backend: Backend) -> Generator[None, None, ExtenderAnswer]:
+def prioritize_steps(body: bytes, backend: Backend, other_pods: bool = False) -> Generator[None, None, ExtenderAnswer]:
     """Answer prioritize: an integer 0..10 per node, 10 for the best; all 0 while the state is not synced.
 
+    Of `other_pods` those with claims get 0 for each node of a shortlist, among which kube-scheduler chooses by itself.
     Raises WireError 400 and 413.
     """
     args = _read_args(body, backend)
     pod, _ = read_asked(args.Pod)
     demand = _asked_demand(pod, backend)
+    if other_pods and (_by_first_extender(pod, backend) or (demand.requests_gpus and backend.filter_answer != "all")):
+        unscored = [HostPriority(name, 0) for name in args.NodeNames or ()]
+        return ExtenderAnswer(encode(unscored), pod, len(unscored), len(unscored), decided=False)
     if args.NodeNames is not None:
         names: Sequence[str] = args.NodeNames
         totals = backend.verdicts(demand).totals(names)
@@ -181,8 +222,10 @@ def prioritize_steps(body: bytes, backend: Backend) -> Generator[None, None, Ext
                 yield
     if backend.unready() is not None or backend.shadow or not names:
         scores = [0] * len(names)
+    elif not demand.requests_gpus:
+        scores = scores_without_gpus(totals)
     else:
-        scores = wire_scores(names, totals, demand.ranked)
+        scores = wire_scores(names, totals, demand.ranked, one_best=backend.remembers(pod, demand))
         backend.promise(pod, demand, names[scores.index(HIGHEST)])
     return ExtenderAnswer(encode(list(map(HostPriority, names, scores))), pod, len(names), len(names))
 
@@ -192,7 +235,7 @@ def preempt(body: bytes, backend: Backend) -> ExtenderAnswer:
     return finish(preempt_steps(body, backend))
 
 
-def preempt_steps(body: bytes, backend: Backend) -> Generator[None, None, ExtenderAnswer]:
+def preempt_steps(body: bytes, backend: Backend, other_pods: bool = False) -> Generator[None, None, ExtenderAnswer]:
     """Answer preempt: the candidates on which evicting the given victims lets the pod run.
 
     The answer always has NodeNameToMetaVictims (docs/reference/control-plane.md#preemption-of-the-scheduler). Raises
@@ -201,7 +244,9 @@ def preempt_steps(body: bytes, backend: Backend) -> Generator[None, None, Extend
     check_bulk(body, len(backend.nodes))
     args = decode_preemption_args(body)
     pod, _ = read_asked(args.Pod)
-    if (problem := backend.unready()) is not None:
+    elsewhere = other_pods and _by_first_extender(pod, backend)
+    free_choice = elsewhere or _requests_no_devices(pod)
+    if not free_choice and (problem := backend.unready()) is not None:
         raise WireError(503, problem)
     demand = _asked_demand(pod, backend)
     candidates = args.NodeNameToMetaVictims
@@ -213,9 +258,12 @@ def preempt_steps(body: bytes, backend: Backend) -> Generator[None, None, Extend
         uids[name] = victim_uids(victims)
         if index % NODES_AT_ONCE == 0:
             yield
-    kept = helpful_candidates(demand, candidates, uids, backend.node_without_pods)
-    answer = candidates if backend.shadow else kept
-    return ExtenderAnswer(encode({"NodeNameToMetaVictims": answer}), pod, len(candidates), len(kept))
+    if free_choice or not demand.requests_gpus:
+        kept: Mapping[str, Any] = candidates
+    else:
+        kept = helpful_candidates(demand, candidates, uids, backend.node_without_pods)
+    body = encode({"NodeNameToMetaVictims": candidates if backend.shadow else kept})
+    return ExtenderAnswer(body, pod, len(candidates), len(kept), decided=not elsewhere)
 
 
 def _read_args(body: bytes, backend: Backend) -> ExtenderArgs:

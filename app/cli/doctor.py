@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from app.cli.live_doctor import examine_live
+from app.cli.live_doctor import examine_live, examine_scheduler, policies_or_shipped, runtime_class_names
 from app.cli.output import Output, show
 from app.cli.progress import show_progress
 from app.cli.source import DemoFleet, read_objects_of, state_of
@@ -25,6 +25,7 @@ from app.doctor.device_checks import ExaminedDevices, examine_devices
 from app.doctor.examined_pods import with_pods
 from app.doctor.fleet_checks import ExaminedFleet, Finding, FindingLevel, examine
 from app.doctor.held_gpus import examine_held, read_held_gpus
+from app.doctor.runtime_class_checks import examine_runtime_classes
 from app.settings import Settings
 from app.telemetry.clock import now
 from app.values.errors import BadInput
@@ -76,6 +77,13 @@ def doctor(
         findings = (*findings, *examine_held(read_held_gpus(pods, state.knowledge, idle)))
         if survey is not None:
             findings = (*examine_live(survey, state, namespace, scheduler_config, now()), *findings)
+        else:
+            policies, unreadable = policies_or_shipped(objects, state.knowledge, namespace, now())
+            wanted = frozenset(runtime_class_names(policies))
+            classes = examine_runtime_classes(nodes, state.runtime_classes, wanted, state.knowledge)
+            config_maps = [document for document in objects if document.get("kind") == "ConfigMap"]
+            scheduler = examine_scheduler(config_maps, state, None)
+            findings = (*unreadable, *scheduler, *findings, *classes)
     show(findings, output, lambda console: _show(console, findings, len(nodes), sum(node.has_gpus for node in nodes)))
     raise typer.Exit(1 if any(strict or finding.level is FindingLevel.Problem for finding in findings) else 0)
 

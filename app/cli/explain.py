@@ -29,6 +29,7 @@ from app.explain.pending_pod import explain
 from app.explain.survey import ClusterSnapshot
 from app.intree.existing_pods import existing_pods_of
 from app.kube.api_kinds import DRA, FLEET
+from app.schedulerconfig.verify import managed_by_scheduler
 from app.values.errors import ApiError, BadInput
 from app.values.steps import finish
 
@@ -161,7 +162,19 @@ def snapshot_of(
     state = state_of(objects)
     pods = (document for document in objects if document.get("kind") == "Pod")
     cluster = view(state, policies_in(objects, policies, state), bound_volumes(objects), existing_pods_of(pods))
-    return replace(cluster, idle=idle_of(state))
+    return replace(cluster, idle=idle_of(state), managed_resources=_managed_resources(objects))
+
+
+def _managed_resources(objects: list[Any]) -> dict[str, frozenset[str] | None]:
+    """Return by schedulerName what the configurations of schedulers in ConfigMaps ask us about."""
+    texts = (
+        text
+        for document in objects
+        if document.get("kind") == "ConfigMap"
+        for text in (document.get("data") or {}).values()
+        if "KubeSchedulerConfiguration" in text
+    )
+    return {name: managed for text in texts for name, managed in managed_by_scheduler(text).items()}
 
 
 def _pod(objects: list[Any], key: str) -> Object:

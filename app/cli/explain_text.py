@@ -127,7 +127,7 @@ def _fixes(console: Console, explanation: Explanation) -> None:
     if explanation.fits:
         return
     if not explanation.fixes:
-        console.print("\n[bold]no small change helps[/]: what the pod asks, no node here comes near to")
+        console.print(f"\n[bold]{escape(explanation.no_change)}[/]")
         return
     console.print("\n[bold]smallest changes that help[/] [dim](each verified)[/]")
     for number, fix in enumerate(explanation.fixes, 1):

@@ -4,7 +4,7 @@
 import base64
 import datetime as dt
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,11 @@ from app.doctor.cluster_checks import examine_cluster
 from app.doctor.cluster_objects import Certificate, Cluster, SlippedReport
 from app.doctor.fleet_checks import Finding, FindingLevel
 from app.doctor.webhook_checks import Webhook, webhooks
+from app.knowledge.tables import Knowledge
 from app.kube.pods import read_pod
 from app.policy.compiled import PolicySet
 from app.schedulerconfig.verify import verify
+from app.schedulerconfig.write import offers_claims
 from app.tls.certificate_report import CertificateTexts, problems
 from app.tls.pem import read_certificate
 from app.values.errors import BadInput, PolicyError
@@ -50,14 +52,22 @@ def examine_live(
         namespace=namespace,
         reached=survey.reached,
     )
-    policies, unreadable = _policies(survey, state, namespace, now)
-    classes = tuple(
-        sorted({name for policy in policies.policies if (name := policy.spec.admission.runtime_class_name)})
-    )
+    documents = [
+        {"kind": kind, **document} for kind in ("ConfigMap", "GPUPolicy") for document in survey.objects.get(kind, ())
+    ]
+    policies, unreadable = policies_or_shipped(documents, state.knowledge, namespace, now)
     certificates = tuple(_certificates(cluster, survey, now))
     slipped = tuple(_slipped(survey, state, policies))
-    findings = examine_cluster(replace(cluster, certificates=certificates, slipped=slipped, runtime_classes=classes))
-    return [*unreadable, *_scheduler(survey, state, config), *findings]
+    findings = examine_cluster(
+        replace(cluster, certificates=certificates, slipped=slipped, runtime_classes=runtime_class_names(policies))
+    )
+    scheduler = examine_scheduler(survey.objects.get("ConfigMap", ()), state, config)
+    return [*unreadable, *scheduler, *findings]
+
+
+def runtime_class_names(policies: PolicySet) -> tuple[str, ...]:
+    """List the values of runtimeClassName of all policies, sorted."""
+    return tuple(sorted({name for policy in policies.policies if (name := policy.spec.admission.runtime_class_name)}))
 
 
 def _certificates(cluster: Cluster, survey: ClusterObjects, now: dt.datetime) -> Iterator[Certificate]:
@@ -111,23 +121,20 @@ def _check_certificate(
     return Certificate(f"{webhook.shown} ({where})", spent_share, f"{ends:%Y-%m-%d %H:%M}Z", found_problems)
 
 
-def _policies(
-    survey: ClusterObjects, state: State, namespace: str, now: dt.datetime
+def policies_or_shipped(
+    documents: Sequence[Mapping[str, Any]], knowledge: Knowledge, namespace: str, now: dt.datetime
 ) -> tuple[PolicySet, list[Finding]]:
-    """Load the policies in the cluster; the shipped ones if there are none, or invalid ones."""
-    documents = [
-        {"kind": kind, **document} for kind in ("ConfigMap", "GPUPolicy") for document in survey.objects.get(kind, ())
-    ]
+    """Load the policies among the objects; the shipped ones if there are none, or invalid ones."""
     today = now.date().isoformat()
     try:
-        return policies_of(documents, None, state.knowledge, today, namespace), []
+        return policies_of(documents, None, knowledge, today, namespace), []
     except PolicyError as error:
         remedy = "mend them: gpu-usher serves the last good set, and does not start anew with these"
         place = (f"Namespace {namespace}",)
         findings = [
             Finding("PolicyUnreadable", FindingLevel.Problem, problem, remedy, (), place) for problem in error.problems
         ]
-        return policies_of((), None, state.knowledge, today), findings
+        return policies_of((), None, knowledge, today), findings
 
 
 def _slipped(survey: ClusterObjects, state: State, policies: PolicySet) -> Iterator[SlippedReport]:
@@ -154,12 +161,16 @@ def _slipped(survey: ClusterObjects, state: State, policies: PolicySet) -> Itera
             )
 
 
-def _scheduler(survey: ClusterObjects, state: State, config: Path | None) -> list[Finding]:
-    """Return the findings of `scheduler-config --verify`; none if there is no configuration."""
-    offered = tuple(sorted({name for node in state.nodes.values() for name, _ in node.node_class.offered}))
-    for file, text in _configurations(survey, config):
+def examine_scheduler(config_maps: Iterable[Mapping[str, Any]], state: State, config: Path | None) -> list[Finding]:
+    """Return the findings of `scheduler-config --verify` on a file or our ConfigMap; none if there is neither.
+
+    Raises BadInput for an unreadable file.
+    """
+    nodes = state.nodes.values()
+    offered = tuple(sorted({name for node in nodes for name, _ in node.node_class.offered}))
+    for file, text in _configurations(config_maps, config):
         try:
-            remarks = verify(file, text, offered, len(state.nodes))
+            remarks = verify(file, text, offered, len(nodes), offers_claims(nodes))
         except PolicyError as error:
             remedy = "gpu-usher scheduler-config writes one"
             return [Finding("SchedulerConfiguration", FindingLevel.Problem, str(error), remedy, (), (file,))]
@@ -173,12 +184,12 @@ def _scheduler(survey: ClusterObjects, state: State, config: Path | None) -> lis
     return []
 
 
-def _configurations(survey: ClusterObjects, config: Path | None) -> Iterator[tuple[str, str]]:
+def _configurations(config_maps: Iterable[Mapping[str, Any]], config: Path | None) -> Iterator[tuple[str, str]]:
     if config is not None:
         try:
             yield str(config), config.read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise BadInput(f"--scheduler-config {config}: {error}: wants a KubeSchedulerConfiguration") from error
-    for item in survey.objects.get("ConfigMap", ()):
+    for item in config_maps:
         if item["metadata"]["name"] == SCHEDULER_MAP and SCHEDULER_KEY in (item.get("data") or {}):
             yield f"{SCHEDULER_MAP}/{SCHEDULER_KEY}", item["data"][SCHEDULER_KEY]

@@ -15,10 +15,21 @@ from app.cli.output import Output, show
 from app.cli.source import DemoFleet, read_objects_of, state_of
 from app.cluster.state import State
 from app.schedulerconfig.verify import ConfigurationFinding, verify
-from app.schedulerconfig.write import URLS, ConfigurationPlan, Target, managed_resources, read_ca, read_url, write
+from app.schedulerconfig.write import (
+    URLS,
+    ConfigurationPlan,
+    Target,
+    managed_resources,
+    offers_claims,
+    read_ca,
+    read_url,
+    write,
+)
 from app.settings import FilterAnswer
 from app.values.errors import BadInput
 
+CLAIMABLE = ("ResourceSlice", "DeviceClass")
+"""The kinds that say which GPUs can be claimed; a cluster may not have them, or forbid them to the user."""
 PIPE_COLUMNS = 240
 """Width without a terminal: a finding stays on one line, so that grep and CI find file:line whole. A guess."""
 
@@ -29,7 +40,8 @@ def scheduler_config(
         str, typer.Option(help="As serve --filter-answer: all, shortlist or best; prioritize is called for all alone.")
     ] = "shortlist",
     every_pod: Annotated[
-        bool, typer.Option("--every-pod", help="Be asked about pods without GPU too, where GPU nodes have no taint.")
+        bool,
+        typer.Option("--every-pod", help="Keep pods without GPU off untainted GPU nodes, by a second extender."),
     ] = False,
     url: Annotated[str | None, typer.Option(help="Where the scheduler finds us; a sidecar or our Service.")] = None,
     ca: Annotated[Path, typer.Option(help="CA that signed our certificate.")] = Path("certs/ca.crt"),
@@ -49,14 +61,16 @@ def scheduler_config(
             f"wants second or default, {' or '.join(get_args(FilterAnswer))}"
         )
     given = demo_fleet or snapshot or kubeconfig  # without a fleet the configuration is for every known family
-    state = state_of(read_objects_of(snapshot, kubeconfig, demo_fleet, ("Node",), ()) if given else [])
+    objects = read_objects_of(snapshot, kubeconfig, demo_fleet, ("Node",), CLAIMABLE) if given else []
+    state = state_of(objects)
     if check is not None:
         _check(check, state, output)
     chosen: Target = "second" if target == "second" else "default"
     resources = managed_resources(state.nodes.values(), state.knowledge)
     place = read_url(url or URLS[chosen])
     trusted = str(ca_file) if ca_file else b"" if place.startswith("http://") else _read_ca(ca)
-    plan = ConfigurationPlan(chosen, place, trusted, resources, len(state.nodes), filter_answer, every_pod)
+    claims = offers_claims(state.nodes.values())
+    plan = ConfigurationPlan(chosen, place, trusted, resources, len(state.nodes), filter_answer, every_pod, claims)
     text = write(plan)
     show(yaml.safe_load(text), output, lambda _: print(text, end=""))
 
@@ -78,7 +92,8 @@ def _check(path: Path, state: State, output: str) -> None:
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"--verify {path}: {error}: wants a KubeSchedulerConfiguration") from error
     offered = sorted({name for node in state.nodes.values() for name, _ in node.node_class.offered})
-    findings = tuple(verify(str(path), text, tuple(offered), len(state.nodes)))
+    claims = offers_claims(state.nodes.values())
+    findings = tuple(verify(str(path), text, tuple(offered), len(state.nodes), claims))
     show(findings, output, lambda _: _show(path, findings, bool(offered)))
     raise typer.Exit(1 if findings else 0)
 

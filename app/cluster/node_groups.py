@@ -10,6 +10,7 @@ from typing import Any
 from app.admission.fleet_facts import FleetFacts, NodeGroup, NodeGroupKey, label_dialects_of, node_group_key
 from app.knowledge.tables import Knowledge
 from app.nodes.model import Node
+from app.nodes.runtime_handlers import RuntimeClass
 
 Dialects = tuple[tuple[str, ...], tuple[str, ...]]
 """What the labels of one node show: names of label dialects, and its node pool labels if none is on templates."""
@@ -43,7 +44,7 @@ class NodeGroups:
         """Return the node pool labels of nodes whose labels an autoscaler does not know before."""
         return tuple(sorted(self._pools))
 
-    def facts(self, runtime_classes: Mapping[str, Mapping[str, str]] | None) -> FleetFacts:
+    def facts(self, runtime_classes: Mapping[str, RuntimeClass] | None) -> FleetFacts:
         """Return what admission reads of the fleet. `runtime_classes` is None until they are listed."""
         return FleetFacts(self.all(), runtime_classes, self.provisioners(), self.pools(), self.free, self._counts)
 

@@ -8,8 +8,8 @@ import msgspec
 import yaml
 
 from app.cluster.state import State
-from app.cluster.watched_kinds import runtime_selector
 from app.kube.api_kinds import API_KINDS, DRA, FLEET
+from app.nodes.runtime_handlers import read_runtime_class
 from app.values.errors import SnapshotError
 from app.values.json_members import member, strings
 
@@ -82,7 +82,7 @@ def fill(state: State, objects: list[dict[str, Any]]) -> dict[str, int]:
     for namespace in by_kind["Namespace"]:
         state.namespaces.put(_name(namespace), strings(_metadata(namespace), "labels", "metadata."))
     for runtime_class in by_kind["RuntimeClass"]:
-        state.put_runtime_class(_name(runtime_class), runtime_selector(runtime_class))
+        state.put_runtime_class(_name(runtime_class), read_runtime_class(runtime_class))
     return {kind: len(items) for kind, items in by_kind.items()}
 
 

@@ -30,6 +30,7 @@ from app.kube.pods import Pod, workload_group
 from app.nodes.gpu_health import HEALTHY, Health
 from app.nodes.model import FreeResources, Node, NodeClass
 from app.nodes.reading import read_node, with_devices
+from app.nodes.runtime_handlers import RuntimeClass
 from app.values.json_members import member
 
 CLASSES_SPARE = 1024
@@ -50,7 +51,7 @@ class State(DeviceState):
         self.nodes: dict[str, Node] = {}
         self._nodes_as_read: dict[str, Node] = {}
         self.namespaces = Namespaces()
-        self.runtime_classes: dict[str, Mapping[str, str]] | None = None
+        self.runtime_classes: dict[str, RuntimeClass] | None = None
         self._node_groups = NodeGroups(knowledge)
         self.changes = ChangeLog()
         self._classes: dict[NodeClass, NodeClass] = {}
@@ -173,14 +174,14 @@ class State(DeviceState):
         if (before.ill, before.ailing) != (after.ill, after.ailing):
             self._rebuild([name])
 
-    def put_runtime_class(self, name: str, selector: Mapping[str, str] | None = None) -> None:
-        """Add or change a RuntimeClass, with the node selector that it adds to pods."""
-        self.runtime_classes = {**(self.runtime_classes or {}), name: selector or {}}
+    def put_runtime_class(self, name: str, runtime_class: RuntimeClass) -> None:
+        """Add or change a RuntimeClass."""
+        self.runtime_classes = {**(self.runtime_classes or {}), name: runtime_class}
         self._fleet = None
 
     def drop_runtime_class(self, name: str) -> None:
         """Remove a RuntimeClass."""
-        self.runtime_classes = {key: selector for key, selector in (self.runtime_classes or {}).items() if key != name}
+        self.runtime_classes = {key: value for key, value in (self.runtime_classes or {}).items() if key != name}
         self._fleet = None
 
     def runtime_classes_listed(self) -> None:

@@ -26,9 +26,9 @@ from app.kube.pod_requests import PodRequests
 from app.kube.pod_shapes import PodShape, read_pod_shape
 from app.nodes.model import Node
 from app.nodes.reading import read_node
+from app.nodes.runtime_handlers import read_runtime_class
 from app.policy.crd import GROUP, VERSION
 from app.policy.load import POLICY_LABEL, POLICY_LABEL_VALUE
-from app.values.json_members import member, strings
 
 Fact = TypeVar("Fact")
 
@@ -61,7 +61,7 @@ def core_kinds(state: State, book: PolicyBook, namespace: str) -> tuple[WatchedK
         _pods(state),
         WatchedKind(*_name_and_path("Namespace"), PartialNamespace, _labels, _by_key(state.namespaces.put),
              lambda key, _uid: state.namespaces.drop(key)),
-        WatchedKind(*_name_and_path("RuntimeClass"), PartialRuntimeClass, runtime_selector,
+        WatchedKind(*_name_and_path("RuntimeClass"), PartialRuntimeClass, read_runtime_class,
              _by_key(state.put_runtime_class), lambda key, _uid: state.drop_runtime_class(key),
              needed=False, listed=state.runtime_classes_listed),
         WatchedKind(*_name_and_path("ConfigMap", namespace), PartialConfigMap, _data,
@@ -160,7 +160,7 @@ def _name_and_path(kind: str, namespace: str = NAMESPACE, version: str = "") -> 
     return API_KINDS[kind].plural, API_KINDS[kind].path(namespace, version)
 
 
-def _by_key(put: Callable[[str, Mapping[str, str]], None]) -> Callable[[str, str, Mapping[str, str]], None]:
+def _by_key(put: Callable[[str, Fact], None]) -> Callable[[str, str, Fact], None]:
     return lambda key, _uid, fact: put(key, fact)
 
 
@@ -174,11 +174,6 @@ def _labels(document: Mapping[str, Any]) -> Mapping[str, str]:
 
 def _data(document: Mapping[str, Any]) -> Mapping[str, str]:
     return document.get("data") or {}
-
-
-def runtime_selector(document: Mapping[str, Any]) -> Mapping[str, str]:
-    """Read the node selector that a RuntimeClass adds to its pods (node.k8s.io/v1 Scheduling)."""
-    return strings(member(document, "scheduling", dict, "") or {}, "nodeSelector", "scheduling.")
 
 
 def policy_of(document: Mapping[str, Any]) -> Mapping[str, Any]:

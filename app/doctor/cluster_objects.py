@@ -9,6 +9,7 @@ from app.doctor.fleet_checks import Finding, FindingLevel
 from app.knowledge.families import Families
 from app.knowledge.tables import Knowledge
 from app.nodes.model import Node
+from app.policy.schema_admission import AUTO
 
 Object = Mapping[str, Any]
 AMOUNTS = ("limits", "requests")
@@ -50,7 +51,7 @@ class Cluster:
     `ahead_seconds` is how far its clock is ahead of ours; None where it did not send the time.
     `rules` are the resourceRules of gpu-usher's service account; None where they could not be read.
     `namespace` is where gpu-usher runs.
-    `runtime_classes` are those that the policies give to GPU pods.
+    `runtime_classes` are the values of runtimeClassName of the policies.
     `reached` is true where the API server answered; else `refused` holds the error.
     """
 
@@ -64,7 +65,7 @@ class Cluster:
     rules: tuple[Object, ...] | None = None
     slipped: tuple[SlippedReport, ...] = ()
     namespace: str = "gpu-usher"
-    runtime_classes: tuple[str, ...] = ("nvidia",)
+    runtime_classes: tuple[str, ...] = (AUTO,)
     reached: bool = True
 
     def objects_of(self, kind: str) -> tuple[Object, ...]:

@@ -13,7 +13,7 @@ from app.values.errors import MalformedPod
 
 
 def with_pods(fleet: ExaminedFleet, pods: Iterable[Mapping[str, Any]], knowledge: Knowledge) -> ExaminedFleet:
-    """Return the fleet with its GPU pods that have ended, and the schedulers that placed the GPU pods of each node.
+    """Return the fleet with its GPU pods that have ended, the schedulers of each node's GPU pods, and the fact table.
 
     A pod that today's API would refuse is left out.
     """
@@ -33,6 +33,7 @@ def with_pods(fleet: ExaminedFleet, pods: Iterable[Mapping[str, Any]], knowledge
             finished.append(pod)
     return replace(
         fleet,
+        evidence=knowledge.evidence,
         finished=tuple(finished),
         schedulers={node: frozenset(names) for node, names in schedulers.items()},
     )

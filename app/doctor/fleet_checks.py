@@ -5,9 +5,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from app.doctor.label_checks import absent_gpus, differing_counts, layout_to_come, strategy_remedy
+from app.knowledge.gpu_evidence import GPUEvidence
 from app.kube.finished_pods import FinishedPod
 from app.nodes.gpu_health import Health
-from app.nodes.label_keys import PRODUCT
+from app.nodes.mig_state import TO_COME
 from app.nodes.model import Node, Sharing
 from app.nodes.refused_pods import explained_by_node
 from app.values.reasons import Code
@@ -41,7 +43,8 @@ class ExaminedFleet:
     """The fleet that is examined.
 
     `overrun` are nodes whose pods declare more memory of shared GPUs than there is. `finished` are the GPU pods that
-    have ended. `schedulers` are the schedulers that placed GPU pods on each node.
+    have ended. `schedulers` are the schedulers that placed GPU pods on each node. `evidence` tells what is missing
+    where promised GPUs are not offered; without it a finding says only what is promised.
     """
 
     nodes: tuple[Node, ...]
@@ -49,13 +52,10 @@ class ExaminedFleet:
     overrun: frozenset[str] = frozenset()
     finished: tuple[FinishedPod, ...] = ()
     schedulers: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    evidence: GPUEvidence | None = None
 
 
 Check = Callable[[ExaminedFleet], Iterator[Finding]]
-SEVERAL_MODELS_REMEDY = (
-    "put GPUs of one model into a node, or let the DRA driver serve them, where a claim selects by productName; if all "
-    "are of one model, GPU Feature Discovery has not run since some were added: restart it"
-)
 REPELLING_EFFECTS = ("NoSchedule", "NoExecute")
 
 
@@ -72,17 +72,11 @@ def untainted_gpu_nodes(fleet: ExaminedFleet) -> Iterator[Finding]:
 
 
 def ghost_gpus(fleet: ExaminedFleet) -> Iterator[Finding]:
-    """Report nodes whose labels promise GPUs that no pod can get (F46)."""
-
-    def empty(node: Node) -> bool:
-        return node.node_class.labelled_gpus > 0 and not any(units for _, units in node.node_class.offered)
-
-    nodes = (
-        node
-        for node in _gpu(fleet)
-        if empty(node) and not node.node_class.dra_resources and not node.node_class.unhealthy_units
-    )
-    yield from _by_code(Code.GhostGPUs, "labels promise GPUs, allocatable has none", nodes)
+    """Report nodes of which labels promise GPUs that no pod can get, and what is missing there (F46)."""
+    for node in fleet.nodes:
+        for what, remedy, comes_up in absent_gpus(node, fleet.evidence):
+            level = FindingLevel.Advice if comes_up else FindingLevel.Problem
+            yield Finding(Code.GhostGPUs.name, level, what, remedy, (node.name,))
 
 
 def withdrawn_devices(fleet: ExaminedFleet) -> Iterator[Finding]:
@@ -105,59 +99,34 @@ def unhealthy_gpus(fleet: ExaminedFleet) -> Iterator[Finding]:
         yield Finding(Code.GPUUnhealthy.name, level, text, remedy, (name,))
 
 
-def stale_labels(fleet: ExaminedFleet) -> Iterator[Finding]:
-    """Report nodes whose labels contradict their resources (F73)."""
+def counts_differ(fleet: ExaminedFleet) -> Iterator[Finding]:
+    """Report nodes whose capacity differs from what their labels count (F73)."""
     for node in fleet.nodes:
-        if node.node_class.stale:
-            node_class = node.node_class
-            resources = ", ".join(
-                f"{units} {name}" for name, _ in node_class.offered if (units := node_class.capacity(name))
-            )
-            counts = f"gpu.count {node_class.labelled_gpus} x gpu.replicas {node_class.replicas}"
-            labels = "counts of MIG slices" if node_class.mig_strategy == "mixed" else counts
-            text = f"{labels}, but capacity has {resources}"
-            remedy = "restart GPU Feature Discovery there: what else its labels say may be old too"
-            yield Finding("StaleLabels", FindingLevel.Problem, text, remedy, (node.name,))
-
-
-def several_models(fleet: ExaminedFleet) -> Iterator[Finding]:
-    """Report nodes with GPUs of several models, since GPU Feature Discovery labels only one of them."""
-    for node in fleet.nodes:
-        node_class = node.node_class
-        if node_class.several_models:
-            resources = ", ".join(
-                f"{units} {name}" for name, _ in node_class.offered if (units := node_class.capacity(name))
-            )
-            text = (
-                f"{resources}, but the labels count {node_class.labelled_gpus} {node.labels.get(PRODUCT, 'GPUs')}: "
-                "the GPUs are of several models, and no pod can choose between them"
-            )
-            yield Finding("SeveralGPUModels", FindingLevel.Problem, text, SEVERAL_MODELS_REMEDY, (node.name,))
+        if doubt := node.node_class.count_doubt:
+            yield Finding("GPUCountsDiffer", FindingLevel.Problem, *differing_counts(node, doubt), (node.name,))
 
 
 def mig_without_strategy(fleet: ExaminedFleet) -> Iterator[Finding]:
     """Report nodes that offer GPUs with MIG enabled as whole GPUs."""
-    nodes = (
-        node
-        for node in fleet.nodes
-        if not node.node_class.mig_profile
-        and any(node.node_class.unit(name) is Sharing.MIG for name, units in node.node_class.offered if units)
+    what = (
+        "all GPUs have MIG enabled, and nvidia.com/gpu offers them as whole: CUDA sees one slice of such a GPU or none"
     )
-    yield from _finding(
-        "MIGWithoutStrategy",
-        FindingLevel.Problem,
-        "all GPUs have MIG enabled, and nvidia.com/gpu offers them as whole: CUDA sees one slice of such a GPU or none",
-        "set the device plugin's MIG strategy to single or mixed, or turn MIG off (nvidia.com/mig.config=all-disabled)",
-        nodes,
-    )
+    for node in fleet.nodes:
+        facts = node.node_class
+        sliced = any(facts.unit(name) is Sharing.MIG for name, units in facts.offered if units)
+        if sliced and not facts.mig_profile:
+            yield Finding("MIGWithoutStrategy", FindingLevel.Problem, what, strategy_remedy(node), (node.name,))
 
 
 def mig_layout_failed(fleet: ExaminedFleet) -> Iterator[Finding]:
-    """Report nodes whose MIG layout is invalid, or could not be changed (F62)."""
+    """Report nodes whose MIG layout is invalid, is not made yet, or could not be changed (F62)."""
     invalid = (node for node in fleet.nodes if node.node_class.mig_invalid)
     yield from _by_code(Code.MIGInvalid, "MIG layout invalid under strategy single", invalid)
     failed = (node for node in fleet.nodes if node.node_class.mig_state == "failed")
     yield from _by_code(Code.MIGReconfiguring, "MIG Manager failed to change the layout", failed)
+    for node in fleet.nodes:
+        if node.node_class.mig_state == TO_COME:
+            yield Finding(Code.MIGReconfiguring.name, FindingLevel.Problem, *layout_to_come(node), (node.name,))
 
 
 def upgrade_failed(fleet: ExaminedFleet) -> Iterator[Finding]:
@@ -206,9 +175,10 @@ def _with_cause(pod: FinishedPod, fleet: ExaminedFleet) -> FinishedPod:
 
 def facts_missing(fleet: ExaminedFleet) -> Iterator[Finding]:
     """Report GPU nodes of which no label tells the product or the driver."""
-    unknown = (node for node in _gpu(fleet) if node.node_class.product is None and not node.node_class.several_models)
+    known = [node for node in _gpu(fleet) if not node.node_class.absent]  # nothing discovers GPUs that are absent
+    unknown = (node for node in known if node.node_class.product is None and not node.node_class.several_models)
     yield from _by_code(Code.GPUFactsMissing, "no label tells the GPU product", unknown)
-    no_driver = (node for node in _gpu(fleet) if node.node_class.product and node.node_class.driver is None)
+    no_driver = (node for node in known if node.node_class.product and node.node_class.driver is None)
     yield from _finding(
         Code.DriverUnknown.name, FindingLevel.Advice, "no label tells the driver", Code.DriverUnknown.remedy, no_driver
     )
@@ -232,8 +202,7 @@ CHECKS: tuple[Check, ...] = (
     ghost_gpus,
     withdrawn_devices,
     unhealthy_gpus,
-    stale_labels,
-    several_models,
+    counts_differ,
     mig_without_strategy,
     mig_layout_failed,
     upgrade_failed,

@@ -7,8 +7,10 @@ from typing import Any
 
 from app.doctor.cluster_objects import Cluster, Object, advice, containers, object_name, problem
 from app.doctor.fleet_checks import Finding
+from app.doctor.runtime_class_checks import examine_runtime_classes
 from app.doctor.webhook_checks import MUTATE, VALIDATE, webhooks
 from app.nodes.label_keys import DOMAIN, PRODUCT
+from app.nodes.runtime_handlers import read_runtime_class
 
 PLUGIN, DISCOVERY = "device-plugin", "gpu-feature-discovery"
 """Parts of the names, images or commands in the manifests of NVIDIA, GKE and the GPU Operator."""
@@ -19,29 +21,11 @@ _MINOR = re.compile(r"v?1\.(\d+)", re.ASCII)
 
 
 def runtime_class(cluster: Cluster) -> Iterator[Finding]:
-    """Report a RuntimeClass that is missing (containers may see no GPU, P34) or that selects other nodes.
-
-    Users get no warning about it when their pods are admitted, since they can change neither RuntimeClass nor policy.
-    """
-    nodes = [node for node in cluster.gpu_nodes() if _is_nvidia(node.labels) or _is_nvidia(node.allocatable)]
-    if not cluster.could_read("RuntimeClass") or not nodes:
-        return
-    classes = {item["metadata"]["name"]: item for item in cluster.objects_of("RuntimeClass")}
-    for name in cluster.runtime_classes:
-        if name not in classes:
-            remedy = (
-                "make it (the GPU Operator does); where the nodes' default runtime, CDI or the cloud's device plugin "
-                "gives containers their GPUs without one, take runtimeClassName out of the policies"
-            )
-            yield advice("RuntimeClassAbsent", f"no RuntimeClass {name}: pods get none", remedy, f"RuntimeClass {name}")
-            continue
-        selector = (classes[name].get("scheduling") or {}).get("nodeSelector") or {}
-        missed = tuple(sorted(node.name for node in nodes if not selector.items() <= node.labels.items()))
-        if missed:
-            text = f"RuntimeClass {name} keeps pods off: its nodeSelector is {_pairs(selector)}"
-            yield problem(
-                "RuntimeClassSelector", text, "label the nodes so, or mend scheduling.nodeSelector", nodes=missed
-            )
+    """Report RuntimeClasses that are missing, or that do not suit the nodes (doctor/runtime_class_checks.py)."""
+    if cluster.could_read("RuntimeClass"):
+        classes = {item["metadata"]["name"]: read_runtime_class(item) for item in cluster.objects_of("RuntimeClass")}
+        wanted = frozenset(cluster.runtime_classes)
+        yield from examine_runtime_classes(cluster.nodes, classes, wanted, cluster.knowledge)
 
 
 def device_plugin(cluster: Cluster) -> Iterator[Finding]:
@@ -198,7 +182,3 @@ def requests_only(cluster: Cluster) -> Iterator[Finding]:
 def _is_nvidia(keys: Iterable[str]) -> bool:
     """Tell whether any of a node's labels or resources is NVIDIA's."""
     return any(key.startswith(DOMAIN) for key in keys)
-
-
-def _pairs(selector: Mapping[str, str]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in sorted(selector.items()))

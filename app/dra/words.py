@@ -34,8 +34,12 @@ def _distance(parts: Sequence[Part]) -> tuple[int, float]:
 
 
 def _gap(part: Part) -> float:
-    """Measure how far a number is from what is wanted of it, as a share; 1 for what is no number."""
-    value, wanted = value_of(part), part.comparison and number_of(part.comparison.wanted)
+    return gap(part, value_of(part))
+
+
+def gap(part: Part, value: object) -> float:
+    """Measure how far a number is from what a condition wants of it, as a share; 1 for what is no number."""
+    wanted = part.comparison and number_of(part.comparison.wanted)
     if not isinstance(value, int | Fraction) or isinstance(value, bool) or not wanted:
         return 1.0
     return min(1.0, abs(float(value - wanted)) / abs(float(wanted)))

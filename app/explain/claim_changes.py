@@ -5,28 +5,31 @@ Each change is proven by the allocator on a node that has nothing else against t
 """
 
 from collections import Counter
-from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from itertools import islice
 
 from app.dra.alike_nodes import reads_of, requests_of
 from app.dra.allocator import Outcome, allocate
 from app.dra.attributes import SemanticVersion
+from app.dra.cel_comparisons import Comparison
 from app.dra.claims import ALL, EXACT_COUNT, Constraint, DeviceRequest, DeviceToleration, ResourceClaim
 from app.dra.cluster_devices import ClusterDevices
 from app.dra.devices import Device
+from app.dra.error_words import ORDERED
 from app.dra.pod_judge import ClaimJudge
 from app.dra.selection import ClaimError, NotJudged
 from app.dra.selectors import Part
 from app.dra.stages import NodeDevices, Stage, StageKind, bottleneck, stages_of
-from app.dra.words import condition, failing_parts, name_of, show_value, value_of
-from app.explain.claim_edits import Apply, ChangeKind, ClaimChange, Claims, changed, reworded
+from app.dra.words import condition, failing_parts, gap, name_of, show_value, value_of
+from app.explain.claim_edits import Apply, ChangeKind, ClaimChange, Claims, of_request, reworded
 from app.explain.claim_funnel import holder_names, show_taint
 from app.explain.claim_objections import is_of_claims
-from app.explain.claim_repairs import of_other_classes, repairs_of_pod, repairs_of_request
+from app.explain.claim_repairs import OTHER_CLASS, of_other_classes, repairs_of_pod, repairs_of_request
 from app.explain.counterfactual import MOST_FIXES, MOST_FIXES_OF_A_KIND, NODES_AT_ONCE, Fix, FixStep
-from app.explain.selector_rewrites import path_of
+from app.explain.selector_rewrites import path_of, typed_literal
 from app.explain.survey import Groups
 from app.nodes.model import Node
 
@@ -34,22 +37,50 @@ NODES_TRIED = 8
 """Nodes for which changes are thought of, of each group of nodes with the same cause."""
 MOST_PROOFS = 200
 """Proofs, about 0.1 ms each on a node with eight devices."""
+REWRITES = frozenset({"rewrite-selector", OTHER_CLASS})
+"""Kinds of changes that mend what kube-scheduler gives up at, whichever node it meets it on."""
 OTHER_VALUES = 3
 """Values of an attribute that are proposed in place of one that no device has."""
 
 
-def claim_fixes(judge: ClaimJudge, groups: Groups, nodes: Mapping[str, Node]) -> Generator[None, None, tuple[Fix, ...]]:
-    """Search for changes on the nodes that only the claims keep the pod from."""
+def claim_fixes(
+    judge: ClaimJudge, groups: Groups, nodes: Mapping[str, Node], is_fault: Callable[[str], bool]
+) -> Generator[None, None, tuple[tuple[Fix, ...], tuple[str, ...]]]:
+    """Search for changes on the nodes that only the claims keep the pod from: (fixes, kinds of changes tried).
+
+    `is_fault` tells of the key of a taint whether it says that a device is faulty; such a taint is not tolerated.
+    """
     near = [names for objections, names in groups.items() if objections and all(map(is_of_claims, objections))]
     candidates = [nodes[name] for names in near for name in names]
     proven: dict[tuple[str, str], tuple[ClaimChange, str]] = {}
-    tried = (nodes[name] for names in near for name in names[:NODES_TRIED])
-    proposals = ((node, change) for node in tried for change in _proposals(judge, node))
+    refuted: set[tuple[str, str]] = set()
+    tried = [node for names in near for node in _of_each_kind(judge, [nodes[name] for name in names])]
+    kinds: dict[str, None] = {}
+    proposals = ((node, change) for node in tried for change in _proposals(judge, node) if not is_fault(change.about))
     for node, change in islice(proposals, MOST_PROOFS):
-        if (change.kind, change.text) not in proven and _outcome(judge, change, node) is Outcome.ALLOCATED:
-            proven[change.kind, change.text] = change, node.name
+        kinds[change.kind] = None
+        key = (change.kind, change.text)
+        if key not in proven and key not in refuted:
+            # a selector that fails on one node keeps the pod from the others, so that these are asked as well
+            elsewhere = tried if change.kind in REWRITES else ()
+            serving = (one for one in (node, *elsewhere) if _outcome(judge, change, one) is Outcome.ALLOCATED)
+            if (served := next(serving, None)) is not None:
+                proven[key] = change, served.name
+            elif elsewhere:
+                refuted.add(key)
         yield
-    return (yield from _fixes(judge, sorted(proven.values(), key=lambda entry: entry[0].weight), candidates))
+    fixes = yield from _fixes(judge, sorted(proven.values(), key=lambda entry: entry[0].weight), candidates)
+    return fixes, tuple(kinds)
+
+
+def _of_each_kind(judge: ClaimJudge, nodes: Sequence[Node]) -> list[Node]:
+    """Choose nodes for which changes are thought of: no two that are alike, as far as that is known."""
+    kinds: dict[Hashable, Node] = {}
+    for node in nodes:
+        kinds.setdefault(judge.alike.key(node) or node.name, node)
+        if len(kinds) == NODES_TRIED:
+            break
+    return list(kinds.values())
 
 
 def _fixes(
@@ -105,17 +136,20 @@ def _proposals(judge: ClaimJudge, node: Node) -> Iterator[ClaimChange]:
             try:
                 stops = list(devices.stops(request))
             except (ClaimError, NotJudged):
-                yield from repairs_of_request(claim, request, list(devices.devices), judge.cluster.classes)
+                claims = judge.pod_claims.on(node)
+                yield from repairs_of_request(claims, claim, request, list(devices.devices), judge.cluster.classes)
                 return
             index = bottleneck(request, [stop for _, stop in stops])
             if index is not None:
                 stuck = True
-                yield from _for_request(judge, devices, claim, request, stops, index)
+                yield from _for_request(judge, devices, claim, request, stops, index, judge.pod_claims.on(node))
     if not stuck:
-        yield from _without_constraint(judge.pod_claims.on(node))
-        for claim in judge.pod_claims.on(node):
-            for choices in claim.spec.requests:
-                yield from (change for request in choices for change in _fewer(claim, request, request.count - 1))
+        claims = judge.pod_claims.on(node)
+        yield from _without_constraint(claims)
+        for claim in claims:
+            for request in (request for choices in claim.spec.requests for request in choices):
+                yield from _fewer(claims, claim, request, request.count - 1)
+        yield from _freeing(judge, devices)
 
 
 def _for_request(
@@ -125,34 +159,49 @@ def _for_request(
     request: DeviceRequest,
     stops: Sequence[tuple[Device, int]],
     index: int,
+    claims: Claims,
 ) -> Iterator[ClaimChange]:
     stage = stages_of(request)[index]
     stopped = [device for device, stop in stops if stop == index]
     left = sum(stop > index for _, stop in stops)
     after_all = sum(stop == len(stages_of(request)) for _, stop in stops)
     for count in dict.fromkeys((left, after_all)):
-        yield from _fewer(claim, request, count)
+        yield from _fewer(claims, claim, request, count)
     if stage.kind in (StageKind.CLASS, StageKind.SELECTOR):
-        yield from of_other_classes(claim, request, judge.cluster.classes)
+        yield from of_other_classes(claims, claim, request, judge.cluster.classes)
+    missing = max(1, request.count - left)
     if stage.kind is StageKind.SELECTOR:
-        yield from _looser(claim, request, stage, stopped, max(1, request.count - left))
+        yield from _looser(claims, claim, request, stage, stopped, missing)
     elif stage.kind is StageKind.TAINT:
-        yield from _tolerating(devices, claim, request, stopped)
-    elif stage.kind in (StageKind.ALLOCATED, StageKind.CAPACITY, StageKind.COUNTERS):
+        yield from _tolerating(claims, devices, claim, request, stopped)
+    elif stage.kind is StageKind.CAPACITY:
+        yield from _less_capacity(claims, judge, claim, request, stopped, missing)
+        yield from _freeing(judge, devices)
+    elif stage.kind in (StageKind.ALLOCATED, StageKind.COUNTERS):
         yield from _freeing(judge, devices)
 
 
-def _fewer(claim: ResourceClaim, request: DeviceRequest, count: int) -> Iterator[ClaimChange]:
+def _fewer(claims: Claims, claim: ResourceClaim, request: DeviceRequest, count: int) -> Iterator[ClaimChange]:
     """Ask for as many devices as there are."""
     asked = "all" if request.mode == ALL else str(request.count)
     if count > 0 and (request.mode == ALL or count < request.count):
-        text = f"request {request.name}: ask for {count} instead of {asked}"
-        apply = changed(claim, request, replace(request, mode=EXACT_COUNT, count=count))
-        yield ClaimChange("ask-fewer", text, 30 + (0 if request.mode == ALL else request.count - count), apply)
+        weight = 30 + (0 if request.mode == ALL else request.count - count)
+        kind = ChangeKind("ask-fewer", f"ask for {count} instead of {asked}", weight)
+
+        def fewer(one: DeviceRequest) -> DeviceRequest:
+            same = (one.mode, one.count) == (request.mode, request.count)
+            return replace(one, mode=EXACT_COUNT, count=count) if same else one
+
+        yield from of_request(claims, claim, request, kind, fewer)
 
 
 def _looser(
-    claim: ResourceClaim, request: DeviceRequest, stage: Stage, devices: Sequence[Device], missing: int
+    claims: Claims,
+    claim: ResourceClaim,
+    request: DeviceRequest,
+    stage: Stage,
+    devices: Sequence[Device],
+    missing: int,
 ) -> Iterator[ClaimChange]:
     """Ask for what devices have in place of one condition that they do not meet, or leave the condition out."""
     failing = [(device, failing_parts(stage.selector, device)) for device in devices]
@@ -162,12 +211,11 @@ def _looser(
         for value in _values(parts, missing):
             new = _with_value(parts[0], value)
             if new is not None:
-                words = f"request {request.name}: ask for {name_of(parts[0].facts[0][0])} {new[1]}"
-                words += f" instead of {parts[0].comparison}"
-                kind = ChangeKind("loosen-selector", words, 20)
-                yield reworded(claim, request, stage.selector, (text, new[0]), kind)
-        words = f"request {request.name}: leave out {condition(parts[0])}"
-        yield reworded(claim, request, stage.selector, (text, "true"), ChangeKind("drop-selector", words, 45))
+                words = f"ask for {name_of(parts[0].facts[0][0])} {new[1]} instead of {parts[0].comparison}"
+                kind = ChangeKind("loosen-selector", words, 20 + min(0.99, gap(parts[0], value)))
+                yield from of_request(claims, claim, request, kind, reworded(stage.selector, text, new[0]))
+        kind = ChangeKind("drop-selector", f"leave out {condition(parts[0])}", 45)
+        yield from of_request(claims, claim, request, kind, reworded(stage.selector, text, "true"))
 
 
 def _values(parts: Sequence[Part], missing: int) -> Iterator[object]:
@@ -176,8 +224,8 @@ def _values(parts: Sequence[Part], missing: int) -> Iterator[object]:
     values = [value for value in map(value_of, parts) if value is not None]
     if comparison is None or not values:
         return
-    if comparison.operator in (">=", "<="):
-        ordered = sorted(values, key=_sort_key, reverse=comparison.operator == ">=")
+    if comparison.operator in (">=", "<=", ">", "<"):
+        ordered = sorted(values, key=_sort_key, reverse=comparison.operator in (">=", ">"))
         yield ordered[min(missing, len(ordered)) - 1]
     elif comparison.operator in ("==", "in"):
         yield from sorted(set(values), key=lambda value: (-values.count(value), str(value)))[:OTHER_VALUES]
@@ -190,7 +238,10 @@ def _sort_key(value: object) -> tuple[object, ...]:
 
 
 def _with_value(part: Part, value: object) -> tuple[str, str] | None:
-    """Write a condition with another value: as CEL, and as a person reads it; None where it cannot be rewritten."""
+    """Write a condition with another value: as CEL, and as a person reads it; None where it cannot be rewritten.
+
+    A strict comparison becomes one that the value itself meets.
+    """
     comparison = part.comparison
     if comparison is None:
         return None
@@ -203,21 +254,76 @@ def _with_value(part: Part, value: object) -> tuple[str, str] | None:
         return f"{start}[{shown}]{rest.partition(']')[2]}", f"in [{shown.strip(chr(39))}]"
     plain = shown.strip("'")
     old = str(wanted).lower() if isinstance(wanted, bool) else str(wanted)
-    if part.text.count(old) != 1:
+    strict = comparison.operator in ("<", ">")
+    if not strict and part.text.count(old) == 1:
+        return part.text.replace(old, plain), f"{comparison.operator} {plain}"
+    return _compared(part, comparison, value, plain) if comparison.operator in ORDERED else None
+
+
+def _compared(part: Part, comparison: Comparison, value: object, shown: str) -> tuple[str, str] | None:
+    """Write an ordered comparison from its fact, so that equality is enough."""
+    operator = f"{comparison.operator[0]}="
+    literal = typed_literal(value, shown)
+    path = path_of(comparison.fact)
+    if literal is not None:
+        return f"{path}.compareTo({literal}) {operator} 0", f"{operator} {shown}"
+    return (f"{path} {operator} {value}", f"{operator} {shown}") if isinstance(value, int) else None
+
+
+def _less_capacity(
+    claims: Claims,
+    judge: ClaimJudge,
+    claim: ResourceClaim,
+    request: DeviceRequest,
+    devices: Sequence[Device],
+    missing: int,
+) -> Iterator[ClaimChange]:
+    """Request as much of a capacity as is left of devices, and as their policy allows."""
+    for name, asked in (request.capacity or {}).items():
+        lefts = [_left(device, name, judge) for device in devices]
+        ordered = sorted((left for left in lefts if left is not None and 0 < left < asked), reverse=True)
+        if ordered:
+            left = ordered[min(missing, len(ordered)) - 1]
+            words = f"request capacity {name} {show_value(left)} instead of {show_value(asked)}"
+            kind = ChangeKind("ask-less-capacity", words, 25 + float((asked - left) / asked) * 0.99)
+            yield from of_request(claims, claim, request, kind, partial(_with_capacity, name, asked, left))
+
+
+def _left(device: Device, name: str, judge: ClaimJudge) -> Fraction | None:
+    """Give the largest amount of a capacity that one more allocation can have; None for a device without it."""
+    if name not in device.amounts:
         return None
-    return part.text.replace(old, plain), f"{comparison.operator} {plain}"
+    left = device.amounts[name] - judge.cluster.allocated.used(device.id).get(name, 0)
+    policy = (device.policies or {}).get(name)
+    if policy is None:
+        return left
+    left = min(left, policy.maximum) if policy.maximum is not None else left
+    if policy.values:
+        return max((value for value in policy.values if value <= left), default=None)
+    if policy.step and left >= (policy.minimum or 0):
+        minimum = policy.minimum or Fraction(0)
+        return minimum + (left - minimum) // policy.step * policy.step
+    return left
+
+
+def _with_capacity(name: str, asked: Fraction, left: Fraction, request: DeviceRequest) -> DeviceRequest:
+    capacity = request.capacity or {}
+    return replace(request, capacity={**capacity, name: left}) if capacity.get(name) == asked else request
 
 
 def _tolerating(
-    devices: NodeDevices, claim: ResourceClaim, request: DeviceRequest, stopped: Sequence[Device]
+    claims: Claims, devices: NodeDevices, claim: ResourceClaim, request: DeviceRequest, stopped: Sequence[Device]
 ) -> Iterator[ClaimChange]:
     """Tolerate a taint of the devices."""
     taints = dict.fromkeys(devices.taint(request, device) for device in stopped)
     for taint in (taint for taint in taints if taint is not None):
         toleration = DeviceToleration(taint.key, "Equal", taint.value, taint.effect)
-        new = replace(request, tolerations=(*request.tolerations, toleration))
-        text = f"request {request.name}: tolerate {show_taint(taint)}, if the device will do"
-        yield ClaimChange("tolerate-device-taint", text, 40, changed(claim, request, new))
+        kind = ChangeKind("tolerate-device-taint", f"tolerate {show_taint(taint)}, if the device will do", 40)
+        yield from of_request(claims, claim, request, kind, partial(_with_toleration, toleration), taint.key)
+
+
+def _with_toleration(toleration: DeviceToleration, request: DeviceRequest) -> DeviceRequest:
+    return replace(request, tolerations=(*request.tolerations, toleration))
 
 
 def _freeing(judge: ClaimJudge, devices: NodeDevices) -> Iterator[ClaimChange]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One change of a pod's claims, or of what is allocated, as an explanation tries it (F84, S13)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -10,27 +10,8 @@ from app.dra.cluster_devices import ClusterDevices
 
 Claims = tuple[ResourceClaim, ...]
 Apply = Callable[[Claims, ClusterDevices], tuple[Claims, ClusterDevices]]
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimChange:
-    """One change; `weight` orders changes, the smallest first. `of` is what it changes: claim, pod or fleet."""
-
-    kind: str
-    text: str
-    weight: int
-    apply: Apply
-    of: str = "claim"
-
-
-def changed(claim: ResourceClaim, request: DeviceRequest, new: DeviceRequest) -> Apply:
-    """Put one request in place of another."""
-
-    def apply(claims: Claims, cluster: ClusterDevices) -> tuple[Claims, ClusterDevices]:
-        changed = replace(claim, spec=claim.spec.with_request(request, new))
-        return tuple(changed if one.key == claim.key else one for one in claims), cluster
-
-    return apply
+Alter = Callable[[DeviceRequest], DeviceRequest]
+"""Changes one request; a request that the change is not for comes back as it is."""
 
 
 class ChangeKind(NamedTuple):
@@ -38,15 +19,92 @@ class ChangeKind(NamedTuple):
 
     kind: str
     text: str
-    weight: int
+    weight: float
 
 
-def reworded(
-    claim: ResourceClaim, request: DeviceRequest, selector: str, conditions: tuple[str, str], kind: ChangeKind
-) -> ClaimChange:
-    """Write one condition of a selector anew; `conditions` are the old and the new one."""
-    selectors = tuple(
-        " ".join(expression.split()).replace(*conditions, 1) if expression == selector else expression
-        for expression in request.selectors
+@dataclass(frozen=True, slots=True)
+class ClaimChange:
+    """One change; `weight` orders changes, the smallest first. `of` is what it changes: claim, pod or fleet.
+
+    `about` is the taint that it tolerates. `alter` is what it does to one request, None where it changes none.
+    """
+
+    kind: str
+    text: str
+    weight: float
+    apply: Apply
+    of: str = "claim"
+    about: str = ""
+    alter: Alter | None = None
+
+
+def of_request(
+    claims: Claims, claim: ResourceClaim, request: DeviceRequest, kind: ChangeKind, alter: Alter, about: str = ""
+) -> Iterator[ClaimChange]:
+    """Change one request; and with it, as another change, all requests of the pod that have the same need.
+
+    These are of the same DeviceClass, and the change is for them too.
+    """
+    same = [
+        (one.key, other.name)
+        for one in claims
+        for choices in one.spec.requests
+        for other in choices
+        if other.device_class == request.device_class and alter(other) != other
+    ]
+    chosen = (claim.key, request.name)
+    for targets in ([chosen], same) if len(same) > 1 else ([chosen],):
+        text = f"{_subject(claims, targets)}: {kind.text}"
+        weight = kind.weight + 0.001 * (len(targets) - 1)
+        yield ClaimChange(kind.kind, text, weight, _altered(frozenset(targets), alter), "claim", about, alter)
+
+
+def _subject(claims: Claims, targets: list[tuple[str, str]]) -> str:
+    """Name the requests that change, with their claims where the pod has several."""
+    names = [name if len(claims) < 2 else f"{name} of claim {key}" for key, name in targets]
+    return f"request{'s' * (len(names) > 1)} {', '.join(names)}"
+
+
+def _altered(targets: Collection[tuple[str, str]], alter: Alter) -> Apply:
+    def apply(claims: Claims, cluster: ClusterDevices) -> tuple[Claims, ClusterDevices]:
+        return tuple(_with_requests(claim, targets, alter) for claim in claims), cluster
+
+    return apply
+
+
+def _with_requests(claim: ResourceClaim, targets: Collection[tuple[str, str]], alter: Alter) -> ResourceClaim:
+    requests = tuple(
+        tuple(alter(one) if (claim.key, one.name) in targets else one for one in choices)
+        for choices in claim.spec.requests
     )
-    return ClaimChange(*kind, changed(claim, request, replace(request, selectors=selectors)))
+    return replace(claim, spec=replace(claim.spec, requests=requests))
+
+
+def reworded(selector: str, old: str, new: str) -> Alter:
+    """Write one condition of a selector anew, in each request that has this selector."""
+
+    def alter(request: DeviceRequest) -> DeviceRequest:
+        selectors = tuple(
+            " ".join(expression.split()).replace(old, new, 1) if expression == selector else expression
+            for expression in request.selectors
+        )
+        return replace(request, selectors=selectors)
+
+    return alter
+
+
+CLAIM_KINDS: Mapping[str, str] = {
+    "rewrite-selector": "another spelling of a selector",
+    "change-class": "another DeviceClass",
+    "loosen-selector": "a looser condition",
+    "drop-selector": "one condition less",
+    "ask-fewer": "fewer devices",
+    "ask-less-capacity": "less capacity",
+    "tolerate-device-taint": "a toleration of a device taint",
+    "drop-constraint": "no constraint",
+    "free-devices": "ending pods",
+    "name-claim": "another claim",
+    "create-template": "a new template",
+    "label-namespace": "a label of the namespace",
+}
+"""Each kind of change, and what an explanation calls it where none of its kind helps."""

@@ -4,6 +4,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import partial
 
 from app.dra.claims import DeviceRequest, ResourceClaim
 from app.dra.classes import DeviceClass
@@ -11,7 +12,7 @@ from app.dra.cluster_devices import ClusterDevices
 from app.dra.devices import Device
 from app.dra.obstacles import Repair
 from app.dra.pod_claims import PodClaims
-from app.explain.claim_edits import Apply, ChangeKind, ClaimChange, Claims, changed, reworded
+from app.explain.claim_edits import Apply, ChangeKind, ClaimChange, Claims, of_request, reworded
 from app.explain.selector_rewrites import rewritings
 
 MOST_CLASSES = 3
@@ -35,18 +36,22 @@ def _with(repair: Repair) -> Apply:
 
 
 def repairs_of_request(
-    claim: ResourceClaim, request: DeviceRequest, devices: Sequence[Device], classes: Mapping[str, DeviceClass]
+    claims: Claims,
+    claim: ResourceClaim,
+    request: DeviceRequest,
+    devices: Sequence[Device],
+    classes: Mapping[str, DeviceClass],
 ) -> Iterator[ClaimChange]:
     """Propose other selectors, and other classes, for a request at which kube-scheduler gives up."""
     for expression in request.selectors:
-        for old, new, words in rewritings(expression, devices):
-            text = f"request {request.name}: {words}"
-            yield reworded(claim, request, expression, (old, new), ChangeKind("rewrite-selector", text, 10))
-    yield from of_other_classes(claim, request, classes)
+        for position, (old, new, words) in enumerate(rewritings(expression, devices)):
+            kind = ChangeKind("rewrite-selector", words, 10 + 0.01 * position)
+            yield from of_request(claims, claim, request, kind, reworded(expression, old, new))
+    yield from of_other_classes(claims, claim, request, classes)
 
 
 def of_other_classes(
-    claim: ResourceClaim, request: DeviceRequest, classes: Mapping[str, DeviceClass]
+    claims: Claims, claim: ResourceClaim, request: DeviceRequest, classes: Mapping[str, DeviceClass]
 ) -> Iterator[ClaimChange]:
     """Propose another DeviceClass that keeps all conditions: of a similar name, where there is none of that name."""
     if request.device_class in classes and not request.selectors:
@@ -54,5 +59,5 @@ def of_other_classes(
     close = get_close_matches(request.device_class, classes, MOST_CLASSES)
     others = close if close and request.device_class not in classes else sorted(classes)
     for name in [name for name in others if name != request.device_class][:MOST_CLASSES]:
-        text = f"request {request.name}: ask for DeviceClass {name} instead of {request.device_class}"
-        yield ClaimChange(OTHER_CLASS, text, 15, changed(claim, request, replace(request, device_class=name)))
+        kind = ChangeKind(OTHER_CLASS, f"ask for DeviceClass {name} instead of {request.device_class}", 15)
+        yield from of_request(claims, claim, request, kind, partial(replace, device_class=name))

@@ -6,7 +6,7 @@ tried before two, and an edit of the pod before one of the fleet. The search is 
 often, so that a service can do other work in between.
 """
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import nsmallest
 from itertools import combinations, islice, product
@@ -14,6 +14,8 @@ from typing import Any
 
 from app.explain.edit_proposers import EDIT_PROPOSERS
 from app.explain.edits import Edit, NearMiss, edited
+from app.explain.edits_gpu import NEEDS_BY_CODE
+from app.explain.edits_in_tree import node_left
 from app.explain.funnel import Objection
 from app.explain.json_difference import difference
 from app.explain.survey import (
@@ -24,6 +26,7 @@ from app.explain.survey import (
     existing_pod_constraints,
     read_scheduled_pod,
 )
+from app.intree.causes import InTreeCause, InTreeRefusal
 from app.intree.inter_pod_constraints import InterPodConstraints
 from app.knowledge.mig_profiles import profile_of
 from app.kube.gpu_usage import GPUUsage
@@ -96,6 +99,8 @@ class FixSearch:
         self._base = base
         self._snapshot = snapshot
         self._proven: dict[Edits, str] = {}
+        self.tried: dict[str, None] = {}
+        """The kinds of edits that were proposed, in the order in which that happened."""
 
     def run(self, node_groups: Groups, live: bool) -> Generator[None, None, tuple[Fix, ...]]:
         """Search for fixes. `live` is true where the pod is in the cluster already."""
@@ -103,8 +108,9 @@ class FixSearch:
         groups = sorted(refusing, key=lambda group: (len(group[0]), -len(group[1])))
         nearest = []
         for group, names in groups[:GROUPS_TRIED]:
-            nearest.append((group, (yield from self._freest(names))))
+            nearest.append((group, (yield from self._nearest(group, names))))
         if live:
+            self.tried[RECREATE.kind] = None
             yield from self._try((((RECREATE,), names) for _, names in nearest), MOST_PROOFS)
         if not self._proven:
             yield from self._try(self._single_edits(nearest), MOST_PROOFS)
@@ -112,11 +118,14 @@ class FixSearch:
             yield from self._try(self._combined_edits(nearest), MOST_PROOFS)
         return (yield from self._fixes(sorted(self._proven, key=_rank)))
 
-    def _freest(self, names: Sequence[str]) -> Generator[None, None, list[str]]:
-        """Choose the nodes of a group with the most free units of the requested resources.
+    def _nearest(self, group: tuple[Objection, ...], names: Sequence[str]) -> Generator[None, None, list[str]]:
+        """Choose nodes of a group: those that offer most of what it objects to, and those with the most free units.
 
-        Where these are equal, units of the same kind count: MIG slices, or other resources.
+        Units are those of the requested resources; where these are equal, units of the same kind count: MIG slices, or
+        other resources.
         """
+        offers = [offer for objection in group if (offer := self._offer(objection)) is not None]
+        most: dict[int, tuple[Any, tuple[int, int, int, str]]] = {}
         resources = [resource for resource, _ in self._scheduled_pod.demand.resources]
         sliced = any(map(profile_of, resources))
 
@@ -129,9 +138,26 @@ class FixSearch:
 
         best: list[tuple[int, int, int, str]] = []
         for start in range(0, len(names), NAMES_AT_ONCE):
-            best = nsmallest(NODES_TRIED, [*best, *map(free, names[start : start + NAMES_AT_ONCE])])
+            part = list(map(free, names[start : start + NAMES_AT_ONCE]))
+            best = nsmallest(NODES_TRIED, [*best, *part])
+            for index, offer in enumerate(offers):
+                offered = [(value, key) for key in part if (value := offer(self._snapshot.nodes[key[-1]])) is not None]
+                known = [most[index]] if index in most else []
+                if offered or known:
+                    top = max(value for value, _ in (*known, *offered))
+                    most[index] = min(entry for entry in (*known, *offered) if entry[0] == top)
             yield
-        return [name for *_, name in best]
+        return list(dict.fromkeys((*(key[-1] for _, key in most.values()), *(name for *_, name in best))))
+
+    def _offer(self, objection: Objection) -> Callable[[Node], Any] | None:
+        """Return how much nodes offer of what an objection is about; None where that has no order."""
+        if isinstance(objection, InTreeRefusal):
+            if objection.cause is not InTreeCause.InsufficientResource:
+                return None
+            resource = objection.about[0]
+            return lambda node: node_left(node, self._snapshot.used.get(node.name, {}), resource)
+        need = NEEDS_BY_CODE.get(objection.code)
+        return None if need is None else lambda node: need[1](self._scheduled_pod.demand, node)
 
     def _single_edits(
         self, nearest: list[tuple[tuple[Objection, ...], list[str]]]
@@ -166,7 +192,10 @@ class FixSearch:
 
     def _edits(self, name: str, objection: Objection) -> Iterator[Edit]:
         near_miss = NearMiss(self._scheduled_pod, self._snapshot.nodes[name], objection, self._snapshot)
-        return (edit for propose in EDIT_PROPOSERS for edit in propose(near_miss))
+        for propose in EDIT_PROPOSERS:
+            for edit in propose(near_miss):
+                self.tried[edit.kind] = None
+                yield edit
 
     def _try(self, candidates: Iterator[tuple[Edits, list[str]]], most: int) -> Generator[None, None, None]:
         for edits, names in islice(candidates, most):
@@ -230,7 +259,7 @@ def _edits_pod_only(edits: Edits) -> bool:
     return all(edit.of == "pod" for edit in edits)
 
 
-def _rank(edits: Edits) -> tuple[int, int, int, str]:
+def _rank(edits: Edits) -> tuple[int, int, float, str]:
     others = sum(edit.of != "pod" for edit in edits)
     return len(edits), others, sum(edit.weight for edit in edits), " ".join(edit.text for edit in edits)
 

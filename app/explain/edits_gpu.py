@@ -3,15 +3,35 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
-from app.explain.edits import Document, Edit, NearMiss, amount_of, containers_of, largest_requester, set_annotation
+from app.explain.edits import (
+    Document,
+    Edit,
+    NearMiss,
+    amount_of,
+    containers_of,
+    distance,
+    largest_requester,
+    lower_to,
+    lowered_text,
+    names_of_requesters,
+    names_resource,
+    set_annotation,
+)
+from app.intree.causes import InTreeCause
 from app.knowledge.mig_profiles import profile_of
+from app.knowledge.resource_names import is_refused, similar_resources
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pods import PREFIX
 from app.nodes.model import Node, Sharing
 from app.placement.filters import allows_product
+from app.placement.unit_filters import memory_per_unit
+from app.policy.demand import Demand
+from app.values.errors import BadInput
+from app.values.quantity import parse_mib
 from app.values.reasons import Code
-from app.values.versions import show_version
+from app.values.versions import Version, parse_minimum, show_version
 
 
 def request_fewer_gpus(near_miss: NearMiss) -> Iterator[Edit]:
@@ -50,8 +70,40 @@ def request_other_resource(near_miss: NearMiss) -> Iterator[Edit]:
             changes_kind = (profile_of(other) is None) is not (profile_of(resource) is None)
             enough = amount <= min(free, 1 if changes_kind else free)
             if enough and other != resource and other.partition("/")[0] == domain:
-                text = f"ask for {other} instead of {resource}"
+                text = f"ask for {other} instead of {resource}{names_of_requesters(_document(near_miss), resource)}"
                 yield Edit("ask-another", text, 35 + changes_kind, replace_resource(resource, other))
+
+
+def correct_resource(near_miss: NearMiss) -> Iterator[Edit]:
+    """Request the resource that a misspelt name means, or that replaced one of former versions of Kubernetes."""
+    offered = [resource for resource, free in near_miss.node.free.units.items() if free > 0]
+    families = near_miss.snapshot.context.knowledge.families
+    for name in _names_in_question(near_miss):
+        for position, other in enumerate(similar_resources(name, offered, families)):
+            present = any(names_resource(one, other) for one in _containers(near_miss) if names_resource(one, name))
+            if other in offered and not present:
+                text = f"ask for {other} instead of {name}{names_of_requesters(_document(near_miss), name)}"
+                yield Edit("correct-resource", text, 5 + position, replace_resource(name, other))
+
+
+def _names_in_question(near_miss: NearMiss) -> Iterator[str]:
+    """List the names of resources to which the objection may be."""
+    if near_miss.code is InTreeCause.InsufficientResource and near_miss.about[0] not in near_miss.node.allocatable:
+        yield near_miss.about[0]
+    elif near_miss.code is Code.ResourceNameInvalid:
+        names = (name for container in near_miss.scheduled_pod.pod.containers for name in container.resources())
+        yield from dict.fromkeys(filter(is_refused, names))
+    elif near_miss.code in (Code.ResourceNotOffered, Code.MIGProfileAbsent):
+        yield from (resource for resource, _ in near_miss.scheduled_pod.demand.resources)
+
+
+def _document(near_miss: NearMiss) -> Mapping[str, Any]:
+    return near_miss.scheduled_pod.document
+
+
+def _containers(near_miss: NearMiss) -> list[Mapping[str, Any]]:
+    spec = _document(near_miss).get("spec") or {}
+    return [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
 
 
 def replace_resource(resource: str, other: str) -> Callable[[Document], None]:
@@ -103,32 +155,80 @@ def _free_units(resource: str, amount: int) -> Callable[[Node], Node]:
     return free
 
 
-_NEED_ANNOTATIONS: Mapping[Code, tuple[str, Callable[[Node], str | None]]] = {
-    Code.GPUMemoryTooSmall: (
-        "gpu-memory", lambda node: f"{node.node_class.memory_mib}Mi" if node.node_class.memory_mib else None),
-    Code.SharingNotAllowed: ("sharing", lambda _: "Any"),
-    Code.InterconnectAbsent: ("interconnect", lambda _: None),
-    Code.ComputeCapabilityTooLow: (
-        "compute-capability",
-        lambda node: show_version(node.node_class.compute_capability) if node.node_class.compute_capability else None),
-    Code.MIGProfileAbsent: ("mig-profile", lambda _: None),
-    Code.DriverTooOld: ("cuda", lambda node: show_version(node.node_class.cuda) if node.node_class.cuda else None),
-    Code.GPUMemoryBudgetExceeded: ("gpu-memory", lambda _: None),
-}  # fmt: skip
-"""The annotation that states the need behind a code, and the value that would suit the node (None: drop it)."""
+Offer = Callable[[Demand, Node], float | Version | None]
+"""What a node offers of a need, as a number of MiB or a version; None where that is not known, or has no order."""
+
+
+def _memory_left(demand: Demand, node: Node) -> float | None:
+    """Give the memory in MiB that other pods have left undeclared of each unit of the shared GPUs."""
+    left = [node.free.memory[name] // amount for name, amount in demand.resources if name in node.free.memory]
+    return min(left, default=0) or None
+
+
+NEEDS_BY_CODE: Mapping[Code, tuple[str, Offer]] = {
+    Code.GPUMemoryTooSmall: ("gpu-memory", lambda demand, node: memory_per_unit(demand, node.node_class)),
+    Code.SharingNotAllowed: ("sharing", lambda _, __: None),
+    Code.InterconnectAbsent: ("interconnect", lambda _, __: None),
+    Code.ComputeCapabilityTooLow: ("compute-capability", lambda _, node: node.node_class.compute_capability),
+    Code.MIGProfileAbsent: ("mig-profile", lambda _, __: None),
+    Code.DriverTooOld: ("cuda", lambda _, node: node.node_class.cuda),
+    Code.ImageRequirementUnmet: ("cuda", lambda _, node: node.node_class.cuda),
+    Code.GPUMemoryBudgetExceeded: ("gpu-memory", _memory_left),
+}
+"""The annotation that states the need behind a code, and what a node offers of it."""
+OVERCOMMITS = ": its pods then share that memory without a limit, and may run out of it"
+"""What follows a change by which a pod no longer declares the memory that it uses of a shared GPU."""
 
 
 def change_need(near_miss: NearMiss) -> Iterator[Edit]:
-    """Lower a need that an annotation of the pod states, or drop the annotation."""
-    need = _NEED_ANNOTATIONS.get(near_miss.code) if isinstance(near_miss.code, Code) else None
+    """Lower a need that an annotation of the pod states to what the node offers, or drop the annotation."""
+    need = NEEDS_BY_CODE.get(near_miss.code) if isinstance(near_miss.code, Code) else None
     annotations = near_miss.scheduled_pod.pod.annotations
     if need is None or PREFIX + need[0] not in annotations:
         return
-    key, value = PREFIX + need[0], need[1](near_miss.node)
+    key, offer = PREFIX + need[0], need[1](near_miss.scheduled_pod.demand, near_miss.node)
+    value = "Any" if near_miss.code is Code.SharingNotAllowed else _shown(offer)
+    shared = near_miss.code is Code.GPUMemoryBudgetExceeded
     if value is not None and value != annotations[key]:
-        yield Edit("lower-need", f"set {key}: {value} instead of {annotations[key]}", 24, set_annotation(key, value))
-    else:
-        yield Edit("drop-need", f"drop the annotation {key}: {annotations[key]}", 25, set_annotation(key, None))
+        weight = 24 + (distance_of_need(annotations[key], offer) if offer is not None else 0)
+        text = f"set {key}: {value} instead of {annotations[key]}"
+        yield Edit("lower-need", text, weight, set_annotation(key, value))
+    if value is None or value == annotations[key] or shared:
+        text = f"drop the annotation {key}: {annotations[key]}{OVERCOMMITS if shared else ''}"
+        yield Edit("drop-need", text, 45 if shared else 25, set_annotation(key, None))
+
+
+def _shown(offer: float | Version | None) -> str | None:
+    """Write what a node offers as the value of an annotation."""
+    if offer is None:
+        return None
+    return show_version(offer) if isinstance(offer, tuple) else f"{int(offer)}Mi"
+
+
+def distance_of_need(stated: str, offer: float | Version) -> float:
+    """Measure how far an offer is from the text of an annotation, from 0 to just below 1."""
+    try:
+        if isinstance(offer, tuple):
+            return distance(_as_number(parse_minimum(stated)), _as_number(offer))
+        return distance(parse_mib(stated.strip().removeprefix(">=")), offer)
+    except BadInput:
+        return 0.0
+
+
+def _as_number(version: Version) -> float:
+    return sum(part / 1000**position for position, part in enumerate(version))
+
+
+def fewer_shares(near_miss: NearMiss) -> Iterator[Edit]:
+    """Ask for as many shares as have the memory that the pod declares of each."""
+    declared = near_miss.scheduled_pod.demand.declared_mib
+    if near_miss.code is not Code.GPUMemoryBudgetExceeded or not declared:
+        return
+    for resource, amount in near_miss.scheduled_pod.demand.resources:
+        left = near_miss.node.free.memory.get(resource, 0) // declared
+        if 0 < left < amount:
+            text = f"ask for {left} {resource} instead of {amount}{lowered_text(_document(near_miss), resource, left)}"
+            yield Edit("ask-fewer", text, 30 + distance(amount, left), lower_to(resource, left))
 
 
 def allow_product(near_miss: NearMiss) -> Iterator[Edit]:
@@ -151,6 +251,20 @@ def allow_product(near_miss: NearMiss) -> Iterator[Edit]:
         text = ",".join(name.strip() for name in names)
         yield Edit("allow-product", f"deny no product in {key}, which has {', '.join(denied)}", 24,
                    set_annotation(key, text or None))  # fmt: skip
+
+
+def correct_product(near_miss: NearMiss) -> Iterator[Edit]:
+    """Replace a name in the annotation that is of no known product by the one that it is like."""
+    key, products = PREFIX + "products", near_miss.snapshot.context.knowledge.products
+    stated = near_miss.scheduled_pod.pod.annotations.get(key)
+    if near_miss.code is not Code.ProductNotAllowed or not stated:
+        return
+    names = [name.strip() for name in stated.split(",")]
+    for name in names:
+        similar = None if name.startswith("!") or products.names_any(products.pattern(name)) else products.suggest(name)
+        if similar is not None:
+            value = ",".join(similar if one == name else one for one in names)
+            yield Edit("correct-product", f"set {key}: {value} instead of {stated}", 10, set_annotation(key, value))
 
 
 def _part_of_gpu(near_miss: NearMiss) -> str:
@@ -206,6 +320,14 @@ def _with_images(changes: Mapping[str, str]) -> Callable[[Document], None]:
     return change
 
 
+def drop_runtime_class(near_miss: NearMiss) -> Iterator[Edit]:
+    """Drop runtimeClassName, where the node lacks the handler of the class."""
+    if near_miss.code is Code.RuntimeHandlerAbsent:
+        name = near_miss.scheduled_pod.pod.runtime_class_name
+        text = f"drop runtimeClassName: {name}"
+        yield Edit("drop-runtime-class", text, 15, lambda pod: pod["spec"].pop("runtimeClassName", None))
+
+
 ANY_MINOR = 999
 """A minor version above any of CUDA."""
 OLD_IMAGE = "nvcr.io/nvidia/cuda:{}.0-base-ubuntu22.04"
@@ -213,10 +335,14 @@ IMAGE_CODES = (Code.DriverTooOld, Code.ImageRequirementUnmet, Code.ComputeCapabi
                Code.ComputeCapabilityTooLow)  # fmt: skip
 
 GPU = (
+    correct_resource,
+    correct_product,
     allow_product,
     change_need,
+    fewer_shares,
     request_fewer_gpus,
     request_other_resource,
     older_image,
+    drop_runtime_class,
     free_gpus,
 )

@@ -1,13 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Edits for kube-scheduler's own objections to a node, one function for each cause."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from app.explain.edits import Document, Edit, NearMiss, amount_of, amount_text, largest_requester
+from app.explain.edits import (
+    Document,
+    Edit,
+    NearMiss,
+    amount_text,
+    containers_of,
+    distance,
+    is_extended,
+    lower_to,
+    lowered_text,
+    names_of_requesters,
+)
 from app.intree.causes import InTreeCause
 from app.intree.existing_pods import REQUIRED
 from app.kube.pod_requests import read_amounts
+from app.nodes.model import Node
 
 
 def tolerate(near_miss: NearMiss) -> Iterator[Edit]:
@@ -15,6 +27,8 @@ def tolerate(near_miss: NearMiss) -> Iterator[Edit]:
     if near_miss.code is not InTreeCause.UntoleratedTaint:
         return
     key, value, effect = near_miss.about
+    if near_miss.snapshot.context.knowledge.families.is_fault(key):
+        return  # the taint says that something is wrong with the node
     toleration = {"key": key, "operator": "Equal" if value else "Exists", **({"value": value} if value else {})}
 
     def add(pod: Document) -> None:
@@ -87,26 +101,38 @@ def uncordon(near_miss: NearMiss) -> Iterator[Edit]:
 
 
 def request_less(near_miss: NearMiss) -> Iterator[Edit]:
-    """Request only as much CPU or memory as the node has left."""
+    """Request only as much of a resource as the node has left, or none of an extended one of which it has none."""
     if near_miss.code is not InTreeCause.InsufficientResource:
         return
     resource = near_miss.about[0]
-    used = near_miss.snapshot.used.get(near_miss.node.name, {})
-    left = read_amounts(near_miss.node.allocatable).get(resource, 0) - used.get(resource, 0)
-    short = dict(near_miss.scheduled_pod.pod_constraints.requests)[resource] - left
-    if left <= 0:
-        return
+    left = node_left(near_miss.node, near_miss.snapshot.used.get(near_miss.node.name, {}), resource)
+    wanted, pod = dict(near_miss.scheduled_pod.pod_constraints.requests)[resource], near_miss.scheduled_pod.document
+    if left > 0:
+        containers = lowered_text(pod, resource, left)
+        text = (
+            f"request {amount_text(resource, left)} of {resource} in all, {amount_text(resource, wanted - left)} less"
+        )
+        yield Edit("request-less", text + containers, 30 + distance(wanted, left), lower_to(resource, left))
+    elif is_extended(resource):
+        text = f"request no {resource}{names_of_requesters(pod, resource)}"
+        yield Edit("drop-resource", text, 32, without_resource(resource))
 
-    def lower(pod: Document) -> None:
-        container = largest_requester(pod, resource)
-        for kind in ("requests", "limits") if not amount_of(container, resource, "requests") else ("requests",):
-            if amount_of(container, resource, kind):
-                container["resources"][kind][resource] = amount_text(
-                    resource, amount_of(container, resource, kind) - short
-                )
 
-    text = f"request {amount_text(resource, left)} of {resource} in all, {amount_text(resource, short)} less"
-    yield Edit("request-less", text, 30, lower)
+def node_left(node: Node, used: Mapping[str, int], resource: str) -> int:
+    """Count the units of a resource that no pod on a node has requested. `used` are the requests of its pods."""
+    return read_amounts(node.allocatable).get(resource, 0) - used.get(resource, 0)
+
+
+def without_resource(resource: str) -> Callable[[Document], None]:
+    """Return an edit of the Pod that requests nothing of a resource."""
+
+    def drop(pod: Document) -> None:
+        for container in containers_of(pod):
+            for amounts in (container.get("resources") or {}).values():
+                if isinstance(amounts, dict):
+                    amounts.pop(resource, None)
+
+    return drop
 
 
 IN_TREE = (

@@ -80,7 +80,7 @@ class Explanation:
     with its resource. `fixes` are ordered, the smallest first. `verdicts` is None unless it was requested.
     `unjudged` are the constraints that only kube-scheduler can judge. `ending` is how a pod of the cluster ended; it is
     then judged as if it were created again. `devices` is the funnel of each request of its ResourceClaims, where these
-    get no devices on some node. `notes` say which containers would run without the devices that the pod claims.
+    get no devices on some node. `tried` are the kinds of changes that were tried for `fixes`, in words. `notes` say which containers would run without the devices that the pod claims.
     """
 
     pod: str
@@ -108,3 +108,12 @@ class Explanation:
     unhealthy: tuple[str, ...] = ()
     devices: tuple[RequestFunnel, ...] = ()
     notes: tuple[str, ...] = ()
+    tried: tuple[str, ...] = ()
+
+    @property
+    def no_change(self) -> str:
+        """Say that no change was found, which changes were tried, and what helps in general."""
+        remedy = f"; {self.primary.remedy}" if self.primary and self.primary.remedy else ""
+        if self.tried:
+            return f"no small change helps (tried: {', '.join(self.tried)}){remedy}"
+        return f"no small change is known to help{remedy}"

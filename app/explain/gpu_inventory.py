@@ -149,13 +149,13 @@ def inventory_key(node: Node, products: Products) -> tuple[str, str, str]:
     """Return the key of a node's row: (product, driver, unit); of GPUs of several products all are named."""
     node_class = node.node_class
     if node_class.several_models:
-        product = _label(normal_form(node.labels.get(PRODUCT, "")), products)
+        product = _label(normal_form(node.labels.get(PRODUCT, "")), products, node)
         return f"{product} and others", *_driver_and_unit(node_class)
     forms = {form for make in node_class.by_device_variant() if (form := make.product)}
     if forms:
-        product = " and ".join(sorted(_label(form, products) for form in forms))
+        product = " and ".join(sorted(_label(form, products, node) for form in forms))
     else:
-        product = " or ".join(sorted(_label(form, products) for form in node_class.possible_products)) or UNKNOWN
+        product = " or ".join(sorted(_label(form, products, node) for form in node_class.possible_products)) or UNKNOWN
     return product, *_driver_and_unit(node_class)
 
 
@@ -167,6 +167,9 @@ def _driver_and_unit(node_class: NodeClass) -> tuple[str, str]:
     return show_driver(node_class.driver) if node_class.driver else UNKNOWN, unit.value
 
 
-def _label(form: str, products: Products) -> str:
-    row = products.by_form.get(form)
-    return row.label.removeprefix("NVIDIA-") if row else form
+def _label(form: str, products: Products, node: Node) -> str:
+    """Write a product as the table has it; one that is not in the table as the node's own label has it, if it does."""
+    if (row := products.by_form.get(form)) is not None:
+        return row.label.removeprefix("NVIDIA-")
+    start = (label := node.labels.get(PRODUCT, "")).lower().find(form)
+    return label[start : start + len(form)] if start >= 0 else form

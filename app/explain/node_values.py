@@ -28,11 +28,16 @@ def _memory(node: NodeClass) -> str | None:
     return f"{node.memory_mib} MiB" if node.memory_mib else None
 
 
+def _promises(node: NodeClass) -> str | None:
+    return "; ".join(promise.words for promise in node.absent) or None
+
+
 VALUES: Mapping[str, Tell] = {
     Code.DriverTooOld.name: _driver,
     Code.ImageRequirementUnmet.name: _driver,
     Code.ComputeCapabilityTooLow.name: _compute_capability,
     Code.GPUMemoryTooSmall.name: _memory,
+    Code.GhostGPUs.name: _promises,
 }
 """The value of a node by the code of the reason for which it is refused."""
 

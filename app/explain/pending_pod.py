@@ -2,7 +2,7 @@
 """Why a pod is Pending, or where it would run: its needs with their evidence, the funnel, and fixes."""
 
 from collections import Counter
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from heapq import nsmallest
 from typing import Any
@@ -11,10 +11,12 @@ from app.admission.review import ReviewResult
 from app.dra.pod_claims import released
 from app.explain.bound_pod import as_unbound, ending_of, node_of_bound_pod, unhealthy_devices
 from app.explain.claim_changes import claim_fixes
+from app.explain.claim_edits import CLAIM_KINDS
 from app.explain.claim_funnel import RequestFunnel, funnels
 from app.explain.claim_objections import is_of_claims, with_claim_errors
 from app.explain.counterfactual import NODES_AT_ONCE, FixSearch
 from app.explain.dra import dra_equivalent
+from app.explain.edits import KINDS
 from app.explain.explanation import AdmissionOutcome, Explanation, FittingNode, NodeVerdict, Refused
 from app.explain.funnel import Objection, funnel, objection_name, objection_text
 from app.explain.pod_needs import needs
@@ -36,7 +38,7 @@ from app.kube.pods import read_pod
 from app.nodes.model import Node
 from app.placement.engine import breakdown, class_for_demand, judge_class, total
 from app.placement.penalties import PENALTIES
-from app.placement.ranking import ranking_key, wire_scores
+from app.placement.ranking import ranking_key, scores_without_gpus, wire_scores
 from app.policy.demand import Demand
 from app.values.reasons import Code, Reason
 
@@ -77,8 +79,11 @@ def explain(
     fitting = [snapshot.nodes[name] for name in groups.get((), ())]
     search = FixSearch(scheduled_pod, base, snapshot, constraints)
     fixes = (yield from search.run(groups, live)) if find_fixes and not fitting else ()
+    tried = tuple(KINDS.get(kind, kind) for kind in search.tried)
     if scheduled_pod.claims is not None and not fitting and find_fixes:
-        fixes = (*fixes, *(yield from claim_fixes(scheduled_pod.claims, groups, snapshot.nodes)))
+        is_fault = snapshot.context.knowledge.families.is_fault
+        of_claims, kinds = yield from claim_fixes(scheduled_pod.claims, groups, snapshot.nodes, is_fault)
+        fixes, tried = (*fixes, *of_claims), (*tried, *(CLAIM_KINDS.get(kind, kind) for kind in kinds))
     devices = yield from _device_funnels(scheduled_pod, groups, snapshot)
     best = yield from _best(scheduled_pod.demand, fitting)
     counts = {objections: len(names) for objections, names in groups.items()}
@@ -97,6 +102,7 @@ def explain(
         in_tree=in_tree,
         funnel=funnel(counts),
         fixes=fixes,
+        tried=tuple(dict.fromkeys(tried)),
         best=best,
         claims={name: "all" if count is None else count for name, count in scheduled_pod.demand.claims},
         dra=_equivalent_claim(scheduled_pod.demand, snapshot),
@@ -108,7 +114,10 @@ def explain(
         ending=ending,
         unhealthy=() if bound_node is None else unhealthy_devices(document),
         devices=devices,
-        notes=scheduled_pod.claims.pod_claims.notes if scheduled_pod.claims else (),
+        notes=(
+            *(scheduled_pod.claims.pod_claims.notes if scheduled_pod.claims else ()),
+            *_who_decides(scheduled_pod, snapshot, bool(refused)),
+        ),
     )
 
 
@@ -136,6 +145,28 @@ def _device_funnels(
     if scheduled_pod.claims is None or not any(any(map(is_of_claims, objections)) for objections in groups):
         return ()
     return (yield from funnels(scheduled_pod.claims, snapshot.nodes))
+
+
+def _who_decides(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot, refused: bool) -> Iterator[str]:
+    """Say where kube-scheduler decides a GPU pod without asking gpu-usher, as it does by managedResources.
+
+    Where the configuration is not known it is said of pods that claim only, and only if filter refuses a node.
+    """
+    pod, name = scheduled_pod.pod, scheduled_pod.pod.scheduler_name
+    if not scheduled_pod.demand.requests_gpus:
+        return
+    managed = snapshot.managed_resources.get(name)
+    named = {resource for container in pod.containers for resource in container.resources()}
+    if managed is not None and not managed & named:
+        yield (
+            f"kube-scheduler decides this pod alone: the extender of {name} has managedResources, of which the pod "
+            "names none, so that gpu-usher is not asked; gpu-usher scheduler-config writes one that asks"
+        )
+    elif refused and name not in snapshot.managed_resources and not scheduled_pod.demand.resources:
+        yield (
+            f"gpu-usher is asked about this pod only if the extender of {name} has an entry without managedResources, "
+            "since the pod claims and names no resource; gpu-usher scheduler-config --verify tells"
+        )
 
 
 def _name(document: Mapping[str, Any]) -> str:
@@ -229,7 +260,10 @@ def _best(demand: Demand, fitting: list[Node]) -> Generator[None, None, tuple[Fi
             BEST_SHOWN, [*best, *positions], key=lambda position: ranking_key(totals[position], fitting[position].name)
         )
         yield
-    scores = wire_scores([node.name for node in fitting], totals, demand.ranked)
+    if demand.requests_gpus:
+        scores = wire_scores([node.name for node in fitting], totals, demand.ranked)
+    else:
+        scores = scores_without_gpus(totals)
     return tuple(_fitting_node(demand, fitting[position], totals[position], scores[position]) for position in best)
 
 

@@ -16,6 +16,7 @@ from app.knowledge.tables import Knowledge
 from app.kube.pods import read_pod
 from app.nodes.model import Node
 from app.nodes.reading import read_node
+from app.nodes.runtime_handlers import RuntimeClass
 from app.placement.engine import judge, total
 from app.placement.ranking import best_position
 from app.policy.case_document import Case
@@ -30,7 +31,7 @@ def run_case(case: Case, policies: PolicySet, knowledge: Knowledge) -> Iterator[
     """
     nodes = [read_node(node.document(name), knowledge, node.used) for name, node in case.nodes.items()]
     names = case.runtime_classes
-    classes: dict[str, dict[str, str]] | None = None if names is None else {name: {} for name in names}
+    classes = None if names is None else {name: RuntimeClass(name) for name in names}
     context = ReviewContext(policies, fleet_facts_of(nodes, classes, knowledge), knowledge)
     namespace = read_pod(case.pod).namespace
     result = mutate(case.pod, namespace, case.namespace_labels, context)

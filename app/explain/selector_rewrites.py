@@ -5,7 +5,7 @@ Each rewriting is a guess from what the devices have; the allocator proves it be
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from fractions import Fraction
 
@@ -34,20 +34,22 @@ def rewritings(expression: str, devices: Sequence[Device]) -> Iterator[Rewriting
     for part in failed.values():
         yield from _renamed(part, devices)
         yield from _guarded(part)
+    if len(failed) > 1:
+        yield from _all_guarded(expression, failed.values())
 
 
 def retyped(text: str, comparison: Comparison, devices: Sequence[Device]) -> Iterator[Rewriting]:
     """Write a comparison as the type of the fact needs it: of versions with semver(), of amounts with quantity()."""
     values = (read_fact(device, comparison.fact) for device in devices)
     value = next((value for value in values if value is not None), None)
-    literal = _literal(value, comparison.wanted)
+    literal = typed_literal(value, comparison.wanted)
     if literal is not None and comparison.operator in ORDERED:
         new = f"{path_of(comparison.fact)}.compareTo({literal}) {comparison.operator} 0"
         if new != text:
             yield text, new, f"compare {name_of(comparison.fact)} as {new}"
 
 
-def _literal(value: object, wanted: object) -> str | None:
+def typed_literal(value: object, wanted: object) -> str | None:
     """Write what is wanted in the type of a fact; None where that needs no function, or cannot be."""
     if isinstance(value, SemanticVersion):
         fields = str(wanted).split(".")
@@ -99,8 +101,27 @@ def _path_pattern(read: Read) -> re.Pattern[str]:
 
 
 def _guarded(part: Part) -> Iterator[Rewriting]:
-    """Ask whether a device has an attribute before it is read."""
-    missing = next((read for read, value in part.facts if value is None and read.name), None)
-    if missing is not None:
-        guard = f"has({path_of(missing)})"
-        yield part.text, f"{guard} && ({part.text})", f"test {guard} before {name_of(missing)} is read"
+    """Ask whether a device has what a condition reads, before it is read."""
+    missing = _missing(part)
+    if missing:
+        guard = " && ".join(f"has({path_of(read)})" for read in missing)
+        names = " and ".join(map(name_of, missing))
+        yield part.text, f"{guard} && ({part.text})", f"test {guard} before {names} {_is(missing)} read"
+
+
+def _all_guarded(expression: str, parts: Iterable[Part]) -> Iterator[Rewriting]:
+    """Ask first whether a device has all that several conditions read."""
+    missing = sorted({read for part in parts for read in _missing(part)})
+    whole = " ".join(expression.split())
+    if missing:
+        guard = " && ".join(f"has({path_of(read)})" for read in missing)
+        names = " and ".join(map(name_of, missing))
+        yield whole, f"{guard} && ({whole})", f"test {guard} before {names} {_is(missing)} read"
+
+
+def _missing(part: Part) -> list[Read]:
+    return [read for read, value in part.facts if value is None and read.name]
+
+
+def _is(reads: Sequence[Read]) -> str:
+    return "is" if len(reads) == 1 else "are"

@@ -11,6 +11,7 @@ from app.admission.claims.template import NEWEST_VERSION
 from app.admission.json_patch import apply
 from app.admission.review import ReviewResult, mutate
 from app.admission.reviewed_pod import ReviewContext
+from app.admission.tolerations import keys_added_with_nodes
 from app.dra.cluster_devices import ClusterDevices
 from app.dra.pod_claims import claims_of_pod
 from app.dra.pod_judge import ClaimJudge
@@ -30,12 +31,16 @@ from app.policy.demand import Demand
 from app.policy.expected_demand import ExpectedDemand
 from app.policy.match import Ruling
 from app.values.json_members import member
-from app.values.reasons import Code, Reason
+from app.values.reasons import Code, Reason, ReasonKind
 from app.values.steps import finish
 
 NO_REQUESTS: Mapping[str, int] = {}
 LACKING = frozenset({Code.ResourceNotOffered, Code.GhostGPUs, Code.MIGProfileAbsent, Code.RequestExceedsNode})
 """Codes which say that a node never has the requested units, even with no other pod on it."""
+LACKED_MEANWHILE = frozenset(
+    {Code.MIGProfileAbsent, Code.ResourceNotOffered, Code.RequestExceedsNode, Code.InsufficientGPUs}
+)
+"""Codes that tell nothing of a node whose MIG layout is being changed, since it offers other units afterwards."""
 IMPLIED = frozenset({Code.RequestExceedsNode, Code.InsufficientGPUs})
 """Codes that follow from one of LACKING, so that explain leaves them out beside it: too few units in all where the node
 does not offer the resource, and too few free units in both cases."""
@@ -53,6 +58,8 @@ class ClusterSnapshot:
     other pods of a pod's group run. `unpromised` returns the node promised to a pod, by UID, without that promise.
     `idle` are the seconds for which all GPUs of a pod have been idle for certain, by namespace/name; a pod that is not
     in it works, or nothing is known of it.
+    `managed_resources` are by schedulerName the resources whose pods gpu-usher is asked about, None for every pod; a
+    scheduler whose configuration is not known is not in it.
     `dra_version` is the version of resource.k8s.io that the cluster serves. `devices` are its devices and claims, and
     `selection` what selectors said of the devices so far.
     """
@@ -71,6 +78,7 @@ class ClusterSnapshot:
     idle: Mapping[str, float] = field(default_factory=dict)
     devices: ClusterDevices = field(default_factory=ClusterDevices)
     selection: Selection = field(default_factory=Selection)
+    managed_resources: Mapping[str, frozenset[str] | None] = field(default_factory=dict)
 
 
 Groups = Mapping[tuple[Objection, ...], list[str]]
@@ -83,7 +91,8 @@ class ScheduledPod:
 
     `review_result` is what admission makes of it. `pod_constraints` are its constraints on a node. `own` are the same
     without the node affinity that admission wrote into it, since the filters give a better reason for a node which that
-    affinity excludes. `claims` judges nodes for its ResourceClaims; None where it has none.
+    affinity excludes. `claims` judges nodes for its ResourceClaims; None where it has none. `tolerable` are the keys of
+    the taints that admission tolerates for it as soon as a node with them suits it.
     """
 
     document: Mapping[str, Any]
@@ -95,6 +104,7 @@ class ScheduledPod:
     own: PodConstraints
     pod_among_others: PodAmongOthers
     claims: ClaimJudge | None = None
+    tolerable: frozenset[str] = frozenset()
 
     def pod_objections(self) -> tuple[Objection, ...]:
         """List the objections to the pod itself on any node: admission's reasons, scheduling gates."""
@@ -124,11 +134,13 @@ def scheduled_pod_steps(
     pod_constraints = read_pod_constraints(admitted, context.knowledge.families.of, snapshot.volumes)
     own = read_pod_constraints(without_our_affinity(document, snapshot), context.knowledge.families.of)
     bare = replace(pod_constraints, terms=own.terms)
-    demand = scheduler_demand(pod, ruling.demand, snapshot.group_cliques(pod), snapshot.expected)
+    classes = context.fleet.runtime_classes
+    demand = scheduler_demand(pod, ruling.demand, snapshot.group_cliques(pod), snapshot.expected, classes)
     among_others = read_pod_among_others(admitted)
     claims = ClaimJudge(claims_of_pod(pod, admitted, snapshot.devices, labels), snapshot.devices, snapshot.selection)
     judge = claims if claims.pod_claims.to_allocate or claims.pod_claims.obstacles or pod.claims else None
-    return ScheduledPod(admitted, pod, result, ruling, demand, pod_constraints, bare, among_others, judge)
+    tolerable = keys_added_with_nodes(ruling, context.knowledge.families)
+    return ScheduledPod(admitted, pod, result, ruling, demand, pod_constraints, bare, among_others, judge, tolerable)
 
 
 def without_promise(uid: str, snapshot: ClusterSnapshot) -> ClusterSnapshot:
@@ -225,14 +237,22 @@ class NodeJudge:
         """List all objections to the node, the filters' reasons last; empty where the pod fits."""
         scheduled_pod, used = self.scheduled_pod, self._used.get(node.name, NO_REQUESTS)
         constraint_refusals = self._constraints.refusals(node) if self._constraints else ()
+        reasons = self._filter_reasons(node)
+        in_tree = refusals(scheduled_pod.own, node, used)
+        if any(reason.code.kind is ReasonKind.CLASS for reason in reasons):
+            in_tree = tuple(refusal for refusal in in_tree if not self._passes_with_node(refusal))
         objections: list[Objection] = [
             *scheduled_pod.pod_objections(),
-            *refusals(scheduled_pod.own, node, used),
+            *in_tree,
             *constraint_refusals,
             *self._claim_refusals(node),
-            *self._filter_reasons(node),
+            *reasons,
         ]
         return tuple(objections) or refusals(scheduled_pod.pod_constraints, node, used)
+
+    def _passes_with_node(self, refusal: InTreeRefusal) -> bool:
+        """Tell whether a taint is one that admission tolerates once the node suits the pod (docs/decisions/0048)."""
+        return refusal.cause is InTreeCause.UntoleratedTaint and refusal.about[0] in self.scheduled_pod.tolerable
 
     def fits(self, node: Node) -> bool:
         """Tell whether the pod can be bound to the node now."""
@@ -262,6 +282,8 @@ class NodeJudge:
             *self._class_reasons(node),
             *filter(None, (accepts(self._demand, node.free) for accepts in FREE_FILTERS)),
         )
+        if len(reasons) > 1 and any(reason.code is Code.MIGReconfiguring for reason in reasons):
+            reasons = tuple(reason for reason in reasons if reason.code not in LACKED_MEANWHILE)
         if len(reasons) > 1 and (lacking := {reason.code for reason in reasons} & LACKING):
             implied = IMPLIED - lacking if lacking == {Code.RequestExceedsNode} else IMPLIED
             return tuple(reason for reason in reasons if reason.code not in implied)

@@ -54,7 +54,8 @@ class Families:
 
     `device_class_prefix` is the prefix of the resources by which a pod requests devices of a DeviceClass without a
     ResourceClaim. `mig_gpu` is the resource whose unit is a whole GPU that MIG can partition, and `mig_prefix` the
-    prefix of the resources of its slices. Both are empty if no family has MIG.
+    prefix of the resources of its slices. Both are empty if no family has MIG. `fault_taints` are regular expressions for
+    the keys of taints that say that a node or a device is faulty, not ready, or about to go.
     """
 
     all: tuple[Family, ...]
@@ -62,6 +63,11 @@ class Families:
     device_class_prefix: str = DEVICE_CLASS_PREFIX
     mig_gpu: str = ""
     mig_prefix: str = ""
+    fault_taints: tuple[str, ...] = ()
+
+    def is_fault(self, key: str) -> bool:
+        """Tell whether a taint of a node or of a device says that something is wrong with it, or that it goes away."""
+        return any(matches_whole_name(pattern, key) for pattern in self.fault_taints)
 
     def of(self, resource: str) -> Family | None:
         """Find the family of a resource; None if it is not a GPU resource."""
@@ -100,6 +106,7 @@ def load_families(
     rows: Iterable[Mapping[str, Any]],
     infrastructure_namespaces: Iterable[str],
     device_class_prefix: str = DEVICE_CLASS_PREFIX,
+    fault_taints: Iterable[str] = (),
 ) -> Families:
     """Read families.yaml.
 
@@ -125,7 +132,8 @@ def load_families(
         for row in rows
     )
     mig = _family_with_mig(families)
-    return Families(families, namespaces, device_class_prefix, mig.whole if mig else "", mig.mig_prefix if mig else "")
+    whole, prefix = (mig.whole, mig.mig_prefix) if mig else ("", "")
+    return Families(families, namespaces, device_class_prefix, whole, prefix, tuple(fault_taints))
 
 
 def _family_with_mig(families: tuple[Family, ...]) -> Family | None:

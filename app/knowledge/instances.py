@@ -2,7 +2,7 @@
 """Instance types: the GPUs of a cloud's machine types, by exact name or by a pattern for a family of types."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,5 +43,9 @@ def load_instance_types(document: Mapping[str, Any]) -> InstanceTypes:
 
 
 def _row(row: Mapping[str, Any]) -> InstanceType:
-    patterns = ("[^/]*".join(map(re.escape, text.split("*"))) for text in row["types"])
-    return InstanceType(re.compile("|".join(patterns)), tuple(row["products"]), row.get("memory_mib"))
+    return InstanceType(type_pattern(row["types"]), tuple(row["products"]), row.get("memory_mib"))
+
+
+def type_pattern(types: Iterable[str]) -> re.Pattern[str]:
+    """Compile names of machine types, in which `*` stands for any run of characters, into one pattern."""
+    return re.compile("|".join("[^/]*".join(map(re.escape, text.split("*"))) for text in types))

@@ -2,7 +2,7 @@
 """MIG profiles: the size of a slice by product, since one name may be of two sizes (such as `1g.10gb`)."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,27 +12,49 @@ from app.values.errors import BadInput
 RESOURCE_FORM = "/mig-"
 """What stands between a vendor's domain and a MIG profile in a resource name (MIG strategy mixed of the device plugin).
 The domain is that of `mig_prefix` in families.yaml, and no other family may have resources of this form."""
-_PROFILE = re.compile(r"(?P<compute>\d)g\.(?P<memory>\d{1,3})gb(?P<extra>(?:[.+]me(?:\.all)?|[.+]gfx|-me)?)", re.ASCII)
+_PROFILE = re.compile(
+    r"(?P<compute>\d)g\.(?P<memory>\d{1,3})gb(?P<extra>(?:[.+](?:me\.all|me|gfx)){0,2}|-me)(?![\w.+-])", re.ASCII
+)
+NO_MEDIA, SHARE_OF_MEDIA, MEDIA, ALL_MEDIA = range(4)
+"""The media engines of a slice, each with at least those before: none (-me), the share of its compute slices (no
+suffix), a JPEG and an OFA engine besides (+me), all of the GPU (+me.all, and a slice of all seven compute slices).
+Source: MIG User Guide, profiles of A100 and of RTX PRO 6000 (hardware units by profile)."""
+_COMPUTE_SLICES_OF_LARGE_GPUS = 7
 
 
 @dataclass(frozen=True, slots=True)
 class SliceSize:
-    """The size of a MIG slice: its compute slices, and its nominal memory in MiB (GiB x 1024)."""
+    """The size of a MIG slice: its compute slices, and its nominal memory in MiB (GiB x 1024).
+
+    `media` are its media engines, SHARE_OF_MEDIA and the others; `graphics` says that graphics APIs run on it (+gfx).
+    """
 
     compute: int
     memory_mib: int
+    media: int = SHARE_OF_MEDIA
+    graphics: bool = False
 
     def covers(self, other: "SliceSize") -> bool:
-        """Tell whether this slice has at least as many compute slices and as much memory as another."""
-        return self.compute >= other.compute and self.memory_mib >= other.memory_mib
+        """Tell whether this slice has everything that another has; sizes are only partly ordered by it."""
+        media = ALL_MEDIA if self.compute == _COMPUTE_SLICES_OF_LARGE_GPUS else self.media
+        enough = self.compute >= other.compute and self.memory_mib >= other.memory_mib
+        return enough and media >= other.media and self.graphics >= other.graphics
+
+    def is_size_of(self, other: "SliceSize") -> bool:
+        """Tell whether two slices have the same compute slices and memory, whatever their engines."""
+        return (self.compute, self.memory_mib) == (other.compute, other.memory_mib)
 
 
 @dataclass(frozen=True, slots=True)
 class MIGProfiles:
-    """The sizes by product in normal form and profile as in resource names, and the profiles by product."""
+    """The sizes by product in normal form and profile as in resource names, and the profiles by product.
+
+    `layouts_without_slices` are the values of nvidia.com/mig.config by which no GPU gets a slice.
+    """
 
     sizes: Mapping[tuple[str, str], SliceSize]
     by_product: Mapping[str, tuple[str, ...]]
+    layouts_without_slices: frozenset[str] = frozenset()
 
     def profiles(self, product: str) -> tuple[str, ...]:
         """List the profiles of a product (normal form), as labels and resource names write them, sorted."""
@@ -68,18 +90,32 @@ def parse_profile(text: str) -> tuple[str, bool]:
 def nominal_size(profile: str) -> SliceSize | None:
     """Read the size of a slice from the name of its profile; None if the name has another form than NVIDIA's."""
     match = _PROFILE.fullmatch(profile)
-    return match and SliceSize(int(match["compute"]), int(match["memory"]) * 1024)
+    return match and _size(int(match["compute"]), int(match["memory"]), match["extra"])
 
 
-def load_profiles(rows: Iterable[Mapping[str, Any]]) -> MIGProfiles:
-    """Index the `products` of mig_profiles.yaml."""
+def _size(compute: int, memory_gb: int, extra: str) -> SliceSize:
+    """Make a size; `extra` is what follows the memory in the profile's name."""
+    media = NO_MEDIA if extra == "-me" else ALL_MEDIA if "me.all" in extra else MEDIA if "me" in extra else None
+    return SliceSize(compute, memory_gb * 1024, SHARE_OF_MEDIA if media is None else media, "gfx" in extra)
+
+
+def profile_in_layout(layout: str) -> str | None:
+    """Read the profile in the name of a MIG layout, such as all-1g.10gb.me; None for a name without one."""
+    match = _PROFILE.search(layout)
+    return match and match[0]
+
+
+def load_profiles(document: Mapping[str, Any]) -> MIGProfiles:
+    """Read mig_profiles.yaml."""
     sizes = {}
-    for row in rows:
+    for row in document["products"]:
         for profile in row["profiles"]:
             name = profile["profile"].replace("+", ".")
-            size = SliceSize(profile["compute_slices"], profile["memory_gb"] * 1024)
+            extra = profile["profile"].partition("gb")[2]
+            size = _size(profile["compute_slices"], profile["memory_gb"], extra)
             sizes.update({(normal_form(product), name): size for product in row["gfd_products"]})
     by_product: dict[str, list[str]] = {}
     for product, name in sorted(sizes):
         by_product.setdefault(product, []).append(name)
-    return MIGProfiles(sizes, {product: tuple(names) for product, names in by_product.items()})
+    profiles = {product: tuple(names) for product, names in by_product.items()}
+    return MIGProfiles(sizes, profiles, frozenset(document["layouts_without_slices"]["names"]))

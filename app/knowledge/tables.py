@@ -12,11 +12,13 @@ from app.knowledge.cuda_compatibility import CUDATables, load_cuda
 from app.knowledge.dcgm import DCGM, load_dcgm
 from app.knowledge.families import Families, load_families
 from app.knowledge.geometry import Geometry, load_geometry
+from app.knowledge.gpu_evidence import GPUEvidence, load_gpu_evidence
 from app.knowledge.images import Images, load_images
 from app.knowledge.mig_profiles import MIGProfiles, load_profiles
 from app.knowledge.override import overlay
 from app.knowledge.pod_failures import PodFailure, load_pod_failures
 from app.knowledge.products import Products, load_products
+from app.knowledge.runtimes import Runtimes, load_runtimes
 from app.knowledge.toolkit_env import ToolkitEnv, load_toolkit_env
 from app.knowledge.usage_metrics import UsageMetrics, load_usage_metrics
 from app.knowledge.xids import XID, load_xids
@@ -29,11 +31,13 @@ FILES = (
     "image_cuda.yaml",
     "families.yaml",
     "clouds.yaml",
+    "gpu_evidence.yaml",
     "node_groups.yaml",
     "xids.yaml",
     "dcgm.yaml",
     "toolkit_env.yaml",
     "pod_failures.yaml",
+    "runtimes.yaml",
     "usage_metrics.yaml",
 )
 
@@ -53,11 +57,13 @@ class Knowledge:
     images: Images
     families: Families
     clouds: Clouds
+    evidence: GPUEvidence
     group_keys: tuple[str, ...]
     xids: Mapping[int, XID]
     dcgm: DCGM
     toolkit_env: ToolkitEnv
     pod_failures: tuple[PodFailure, ...]
+    runtimes: Runtimes
     usage_metrics: UsageMetrics
 
 
@@ -73,23 +79,28 @@ def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = Non
         documents[name] = overlay(name, documents[name], _read(name, own or {}))
     try:
         cuda = load_cuda(documents["cuda_driver.yaml"])
+        clouds = load_clouds(documents["clouds.yaml"])
+        families = load_families(
+            documents["families.yaml"]["families"],
+            documents["families.yaml"]["infrastructure_namespaces"],
+            documents["families.yaml"]["device_class_prefix"],
+            (row["key"] for row in documents["families.yaml"]["fault_taints"]),
+        )
         return Knowledge(
             products=load_products(documents["gpu_products.yaml"]["products"]),
-            mig=load_profiles(documents["mig_profiles.yaml"]["products"]),
+            mig=load_profiles(documents["mig_profiles.yaml"]),
             geometry=load_geometry(documents["mig_profiles.yaml"]["products"]),
             cuda=cuda,
             images=load_images(documents["image_cuda.yaml"], cuda),
-            families=load_families(
-                documents["families.yaml"]["families"],
-                documents["families.yaml"]["infrastructure_namespaces"],
-                documents["families.yaml"]["device_class_prefix"],
-            ),
-            clouds=load_clouds(documents["clouds.yaml"]),
+            families=families,
+            clouds=clouds,
+            evidence=load_gpu_evidence(documents["gpu_evidence.yaml"], families, clouds),
             group_keys=tuple(row["key"] for row in documents["node_groups.yaml"]["group_keys"]),
             xids=load_xids(documents["xids.yaml"]["xids"]),
             dcgm=load_dcgm(documents["dcgm.yaml"]),
             toolkit_env=load_toolkit_env(documents["toolkit_env.yaml"]["variables"]),
             pod_failures=load_pod_failures(documents["pod_failures.yaml"]["pod_failures"]),
+            runtimes=load_runtimes(documents["runtimes.yaml"]),
             usage_metrics=load_usage_metrics(documents["usage_metrics.yaml"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError, BadInput) as error:

@@ -182,6 +182,7 @@ class PartialRuntimeClass(TypedDict):
     """A RuntimeClass."""
 
     metadata: Metadata
+    handler: NotRequired[str]
     scheduling: NotRequired[PartialScheduling | None]
 
 
@@ -277,11 +278,18 @@ class NodeSpec(TypedDict, total=False):
     unschedulable: bool | None
 
 
+class PartialRuntimeHandler(TypedDict, total=False):
+    """One runtime handler of a Node; its name is absent for the default one."""
+
+    name: str | None
+
+
 class NodeStatus(TypedDict, total=False):
     """The fields of a Node's status that are read."""
 
     allocatable: dict[str, str | int] | None
     capacity: dict[str, str | int] | None
+    runtimeHandlers: list[PartialRuntimeHandler] | None
 
 
 class PartialNode(TypedDict):

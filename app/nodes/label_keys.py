@@ -15,7 +15,10 @@ REPLICAS = "nvidia.com/gpu.replicas"
 SHARING = "nvidia.com/gpu.sharing-strategy"
 CLIQUE = "nvidia.com/gpu.clique"
 MIG_STRATEGY = "nvidia.com/mig.strategy"
+MIG_CONFIG = "nvidia.com/mig.config"
 MIG_STATE = "nvidia.com/mig.config.state"
+MIG_CAPABLE = "nvidia.com/mig.capable"
+MIG_MANAGER = "nvidia.com/gpu.deploy.mig-manager"
 SLICES = "nvidia.com/mig-"
 """The start of the keys about MIG slices: GFD puts a suffix such as `.count` or `.memory` to the slice's resource."""
 UPGRADE_STATE = "nvidia.com/gpu-driver-upgrade-state"
@@ -25,7 +28,8 @@ OLD_DRIVER = ("nvidia.com/cuda.driver", ("major", "minor", "rev"))
 RUNTIME = ("nvidia.com/cuda.runtime-version", ("major", "minor"))
 OLD_RUNTIME = ("nvidia.com/cuda.runtime", ("major", "minor"))
 COMPUTE = ("nvidia.com/gpu.compute", ("major", "minor"))
-SINGLE_KEYS = (PRODUCT, MEMORY, COUNT, REPLICAS, SHARING, MIG_STRATEGY, MIG_STATE, UPGRADE_STATE, PLUGIN)
+MIG_KEYS = (MIG_STRATEGY, MIG_CONFIG, MIG_STATE, MIG_CAPABLE, MIG_MANAGER)
+SINGLE_KEYS = (PRODUCT, MEMORY, COUNT, REPLICAS, SHARING, *MIG_KEYS, UPGRADE_STATE, PLUGIN)
 """The keys, without those of versions and of slices, on which a node's class depends."""
 VERSIONS = (DRIVER, OLD_DRIVER, RUNTIME, OLD_RUNTIME, COMPUTE)
 PAUSED_FOR_MIG, PAUSED_FOR_DRIVER = "paused-for-mig-change", "paused-for-driver-upgrade"

@@ -12,18 +12,16 @@ from typing import TypeVar
 from app.knowledge.nvidia_require import CONSUMER_BRANDS
 from app.knowledge.products import Product, normal_form
 from app.knowledge.tables import Knowledge
-from app.nodes.gpu_counts import has_several_models, labels_are_stale, unhealthy_units
+from app.nodes.gpu_counts import unhealthy_units, with_count_doubt
 from app.nodes.label_keys import (
     COMPUTE,
     COUNT,
     DRIVER,
     MEMORY,
-    MIG_STATE,
     MIG_STRATEGY,
     OLD_DRIVER,
     OLD_RUNTIME,
     PAUSED_FOR_DRIVER,
-    PAUSED_FOR_MIG,
     PLUGIN,
     PRODUCT,
     REPLICAS,
@@ -34,6 +32,7 @@ from app.nodes.label_keys import (
     UPGRADE_STATE,
     VERSIONS,
 )
+from app.nodes.mig_state import mig_state
 from app.nodes.model import NodeClass, Sharing
 from app.nodes.sharing import (
     NOT_REGISTERED,
@@ -56,8 +55,8 @@ CLASSES_KEPT = 4096
 LARGEST_KEPT = 1 << 13
 """Characters of labels and resources of a node that is cached, so that the whole cache takes at most 32 MB, even with
 nodes from the scheduler's requests, which nothing has validated. A guess; real nodes have about 700."""
-MIG_STATE_AT_WORK, UPGRADE_STATE_AT_WORK = "pending", "pod-restart-required"
-"""The states that a pause of the device plugin implies, because MIG_STATE and UPGRADE_STATE may not be updated yet."""
+UPGRADE_STATE_AT_WORK = "pod-restart-required"
+"""The state that a pause of the device plugin implies, because UPGRADE_STATE may not be updated yet."""
 
 
 def read_class(
@@ -66,28 +65,37 @@ def read_class(
     knowledge: Knowledge,
     capacity: Amounts | None = None,
     registered: int = NOT_REGISTERED,
+    for_machines: bool = False,
 ) -> NodeClass:
     """Read the class of a node from its labels, and fill the gaps from the fact tables.
 
     `offered` and `capacity` are the allocatable and the capacity of GPU resources as sorted pairs of resource and
     units; `capacity` is None if the node has none. `registered` is the number of GPUs that HAMi shares on the node.
+    `for_machines` says that the node offers GPUs to virtual machines, so that its labels promise containers none.
     Nodes with equal relevant labels and resources share one cached object.
     """
-    exact, prefix = _relevant_labels(knowledge)
+    exact, prefixes = _relevant_labels(knowledge)
     keys = exact.intersection(labels)
-    if prefix in "\n".join(labels):  # few nodes have labels of slices, and most have dozens of others
-        keys |= {key for key in labels if key.startswith(prefix)}
+    names = "\n".join(labels)
+    present = tuple([prefix for prefix in prefixes if prefix in names])
+    if present:  # few nodes have such labels, and most have dozens of others
+        is_read = knowledge.evidence.is_read
+        keys |= {key for key in labels if key.startswith(present) and is_read(key)}
     relevant = tuple([(key, labels[key]) for key in sorted(keys)])
     texts = [text for pair in relevant for text in pair] + [name for name, _ in (*offered, *(capacity or ()))]
     small = sum(map(len, texts)) <= LARGEST_KEPT
-    return (_read_class if small else _read_class.__wrapped__)(relevant, offered, knowledge, capacity, registered)
+    return (_read_class if small else _read_class.__wrapped__)(
+        relevant, offered, knowledge, capacity, registered, for_machines
+    )
 
 
 @lru_cache(maxsize=4)
-def _relevant_labels(knowledge: Knowledge) -> tuple[frozenset[str], str]:
-    """Give the keys of the labels on which a node's class depends, and the prefix of further ones."""
+def _relevant_labels(knowledge: Knowledge) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Give the keys of the labels on which a node's class depends, and the prefixes of further ones."""
     of_driver = (f"{key}.{part}" for key, parts in VERSIONS for part in ("full", *parts))
-    return frozenset((*SINGLE_KEYS, *of_driver, *knowledge.clouds.gpu_label_keys())), SLICES
+    evidence = knowledge.evidence
+    keys = (*SINGLE_KEYS, *of_driver, *knowledge.clouds.gpu_label_keys(), *evidence.keys())
+    return frozenset(keys), (SLICES, *evidence.prefixes())
 
 
 @lru_cache(maxsize=CLASSES_KEPT)
@@ -97,21 +105,24 @@ def _read_class(
     knowledge: Knowledge,
     capacity: Amounts | None,
     registered: int,
+    for_machines: bool,
 ) -> NodeClass:
     labels = dict(relevant)
     node_class = _fill_from_tables(_read_labels(labels, offered, knowledge, registered), labels, knowledge)
+    node_class = with_count_doubt(node_class, labels, capacity, knowledge)
     resources = tuple(sorted({**dict(offered), **dict(capacity or ())}.items()))
     if replicas := tuple(replicas_by_resource(node_class, labels, resources)):
         node_class = replace(node_class, shares=replicas)
     unhealthy = unhealthy_units(offered, capacity or ())
     node_class = replace(
         node_class,
-        stale=labels_are_stale(node_class, labels, capacity),
+        promises=() if for_machines else knowledge.evidence.promises(labels),
+        mig_state=mig_state(node_class, labels, knowledge),
         unhealthy_units=unhealthy,
         withdrawn=sum(node_class.gpus(name, amount) for name, amount in unhealthy),
         budgets=tuple(memory_budgets(node_class, labels.get(PRODUCT, node_class.product or ""), knowledge)),
     )
-    return _without_model_facts(node_class) if has_several_models(node_class, capacity, knowledge) else node_class
+    return _without_model_facts(node_class) if node_class.several_models else node_class
 
 
 def _read_labels(labels: Mapping[str, str], offered: Amounts, knowledge: Knowledge, registered: int) -> NodeClass:
@@ -120,7 +131,7 @@ def _read_labels(labels: Mapping[str, str], offered: Amounts, knowledge: Knowled
     driver = _version(labels, DRIVER) or _version(labels, OLD_DRIVER)
     profile = profile_in_product_label(label) or (None if PRODUCT in labels else knowledge.clouds.profile(labels))
     strategy = labels.get(SHARING) or knowledge.clouds.sharing_strategy(labels)
-    mig_state, upgrade_state = labels.get(MIG_STATE), labels.get(UPGRADE_STATE)
+    upgrade_state = labels.get(UPGRADE_STATE)
     shared_by_hami = registered != NOT_REGISTERED
     return NodeClass(
         driver=driver,
@@ -136,7 +147,6 @@ def _read_labels(labels: Mapping[str, str], offered: Amounts, knowledge: Knowled
         mig_strategy=labels.get(MIG_STRATEGY) or None,
         mig_profile=profile,
         mig_invalid=label.upper().endswith("-MIG-INVALID"),
-        mig_state=MIG_STATE_AT_WORK if labels.get(PLUGIN) == PAUSED_FOR_MIG else mig_state or None,
         upgrade_state=UPGRADE_STATE_AT_WORK if labels.get(PLUGIN) == PAUSED_FOR_DRIVER else upgrade_state or None,
         labelled_gpus=parse_count(labels.get(COUNT)) or 0,
         offered=offered,
@@ -211,7 +221,7 @@ def _without_model_facts(node_class: NodeClass) -> NodeClass:
     consumer GPU rarely have GPUs of other brands.
     """
     return replace(
-        node_class, several_models=True, product=None, possible_products=frozenset(), compute_capability=None,
+        node_class, product=None, possible_products=frozenset(), compute_capability=None,
         memory_mib=None, memory_at_most=None, nvlink=None, form_factor=None, budgets=(),
         datacenter=False if node_class.datacenter is False else None,
     )  # fmt: skip

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Protocol
 
+from app.knowledge.gpu_evidence import Promise
 from app.knowledge.mig_placements import GPULayout
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.nvidia_require import HostFacts
@@ -16,19 +17,34 @@ from app.values.versions import Version
 
 
 class Sharing(Enum):
-    """What one `nvidia.com/gpu` is on a node; Unknown if no label says whether it is a GPU or a share of one."""
+    """What one `nvidia.com/gpu` is on a node.
+
+    It is a Share where counts prove that GPUs are shared and no label says how, and Unknown if nothing says whether it
+    is a GPU or a share of one.
+    """
 
     Exclusive = "a whole GPU"
     TimeSlicing = "a time-slice"
     MPS = "an MPS share"
     HAMi = "a HAMi vGPU"
     MIG = "a MIG slice"
+    Share = "a share of a GPU"
     Unknown = "a GPU or share"
 
 
-SHARES = frozenset({Sharing.TimeSlicing, Sharing.MPS, Sharing.HAMi})
+class CountDoubt(Enum):
+    """How a node's capacity differs from what its labels count (nodes/gpu_counts.py)."""
+
+    UnlabelledShares = "more units than GPUs, and the machine has as many GPUs as labelled: the units are shares"
+    MoreThanLabelled = "more units than labelled, and the machine has more GPUs than labelled"
+    SeveralCauses = "more units than labelled, for one of several causes"
+    Fewer = "fewer units than labelled"
+    Slices = "other slices than labelled"
+
+
+SHARES = frozenset({Sharing.TimeSlicing, Sharing.MPS, Sharing.HAMi, Sharing.Share})
 """Kinds of units by which several pods use the same GPU, or MIG slice, at once."""
-REPLICAS = frozenset({Sharing.TimeSlicing, Sharing.MPS})
+REPLICAS = frozenset({Sharing.TimeSlicing, Sharing.MPS, Sharing.Share})
 """Shares of NVIDIA's device plugin: several units may be of one GPU, while HAMi gives as many GPUs as units."""
 
 
@@ -48,9 +64,6 @@ class NodeClass(HashedOnce):
     """The GPU product in normal form (knowledge/products.py)."""
     possible_products: frozenset[str] = frozenset()
     """The candidates in normal form if the product is unknown, such as those of a cloud's machine type."""
-    several_models: bool = False
-    """Whether the GPUs are of several products while the labels name one, so that it is unknown which of them a pod
-    gets."""
     driver: Version | None = None
     """The version of the NVIDIA driver."""
     cuda: Version | None = None
@@ -99,8 +112,10 @@ class NodeClass(HashedOnce):
     """Whether the GPUs are not of a consumer brand (GeForce, TITAN), on which the driver rules of images depend."""
     labelled_gpus: int = 0
     """The number of GPUs by the label nvidia.com/gpu.count; 0 without the label."""
-    stale: bool = False
-    """Whether the labels contradict the node's capacity (nodes/gpu_counts.py)."""
+    promises: tuple[Promise, ...] = ()
+    """What labels say about the GPUs of each family that the node has, whether or not it offers them."""
+    count_doubt: CountDoubt | None = None
+    """How the capacity differs from what the labels count; None where they agree."""
     offered: tuple[tuple[str, int], ...] = ()
     """Pairs of a GPU resource and its allocatable units, sorted."""
     unhealthy_units: tuple[tuple[str, int], ...] = ()
@@ -123,6 +138,10 @@ class NodeClass(HashedOnce):
     claimable: tuple[tuple["ClaimableDevices", ...], ...] = ()
     """For each device request of a demand that is known to select devices of the node, the alternatives of it. Empty
     except in a class that was made for one demand (placement/engine.py class_for_demand)."""
+    runtime_handlers: frozenset[str] | None = None
+    """The handlers of the container runtime, of which "" is the default; None where the node does not list them."""
+    runtime_class_unneeded: str | None = None
+    """Why pods need no RuntimeClass to get GPUs (knowledge/runtimes.yaml); None if nothing is known."""
     labels: tuple[tuple[str, str], ...] | None = None
     """The labels on which a demand has requirements, as pairs of key and value; None where they are not evaluated."""
     __hash__ = HashedOnce.__hash__
@@ -138,6 +157,25 @@ class NodeClass(HashedOnce):
             return (self,)
         facts = ({name: getattr(variant, name) for name in DEVICE_FACTS} for variant in self.device_variants)
         return tuple(replace(self, device_variants=(), **values) for values in facts)
+
+    @property
+    def several_models(self) -> bool:
+        """Tell whether the GPUs may be of several products while the labels name one, so that none is known."""
+        return self.count_doubt is CountDoubt.SeveralCauses
+
+    @property
+    def stale(self) -> bool:
+        """Tell whether the labels contradict the node's capacity, so that they may be old in other ways too."""
+        return self.count_doubt in (CountDoubt.Fewer, CountDoubt.Slices, CountDoubt.MoreThanLabelled)
+
+    @property
+    def absent(self) -> tuple[Promise, ...]:
+        """The promises of families of which the node offers no unit, withdrawn ones included, and DRA serves none."""
+        if self.mig_invalid or not self.promises:
+            return ()
+        units = (*self.offered, *self.unhealthy_units, *((name, 1) for name in self.dra_resources))
+        named = [name for name, amount in units if amount > 0]
+        return tuple(promise for promise in self.promises if not any(map(promise.concerns, named)))
 
     @property
     def uses_device_plugin(self) -> bool:
@@ -300,4 +338,4 @@ class Node:
         """Tell whether the node offers GPUs, or its labels say that it has some."""
         facts = self.node_class
         offers = facts.offered or facts.dra_resources or self.free.gpus
-        return bool(offers or facts.labelled_gpus or facts.product or facts.possible_products)
+        return bool(offers or facts.promises or facts.labelled_gpus or facts.product or facts.possible_products)

@@ -11,6 +11,7 @@ from app.knowledge.tables import Knowledge
 from app.kube.resource_slices import NVIDIA_DRIVER, Device, DeviceClass, distinct_devices, shared_facts
 from app.nodes.labels import read_class
 from app.nodes.model import FreeResources, Node, NodeClass, Sharing
+from app.nodes.runtime_handlers import read_runtime_handlers
 from app.nodes.sharing import NOT_REGISTERED, count_registered_gpus
 from app.values.errors import MalformedPod, QuantityError
 from app.values.json_members import member, objects, strings
@@ -34,7 +35,12 @@ def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[s
     offered = _amounts(allocatable, knowledge)
     capacity = member(status, "capacity", dict, "status.")
     in_all = _amounts(capacity, knowledge) if capacity else None
-    node_class = read_class(labels, offered, knowledge, in_all, _registered(metadata, knowledge))
+    for_machines = not offered and _gives_gpus_to_machines(allocatable, knowledge)
+    node_class = replace(
+        read_class(labels, offered, knowledge, in_all, _registered(metadata, knowledge), for_machines),
+        runtime_handlers=read_runtime_handlers(status),
+        runtime_class_unneeded=knowledge.runtimes.why_unneeded(labels),
+    )
     held = used or {}
     return Node(
         name=name,
@@ -70,6 +76,12 @@ def _amounts(allocatable: Mapping[str, Any], knowledge: Knowledge) -> tuple[tupl
         except QuantityError:
             continue
     return tuple(sorted(amounts))
+
+
+def _gives_gpus_to_machines(allocatable: Mapping[str, Any], knowledge: Knowledge) -> bool:
+    """Tell whether a node offers GPUs to virtual machines, so that its labels promise containers none."""
+    extended = [name for name in allocatable if "/" in name]  # none on most nodes
+    return any(knowledge.families.passthrough_family(name) for name in extended)
 
 
 def _taints(spec: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:
@@ -111,8 +123,8 @@ def with_devices(node: Node, devices: Iterable[Device], serving: Iterable[Device
         sharing=Sharing.MIG if sliced else Sharing.Exclusive,
         dra_profiles=frozenset(device.mig_profile for device in all_devices if device.mig_profile),
         budgets=(),
-        stale=False,
-        several_models=False,
+        count_doubt=None,
+        promises=(),
         memory_at_most=None,
         unhealthy_units=tuple(
             (resource, len(tainted_gpus)) for resource in sorted(served) if tainted_gpus and not profile_of(resource)
@@ -143,7 +155,7 @@ def class_of_device(node_class: NodeClass, device: Device, knowledge: Knowledge)
         claimable=(),
         sharing=Sharing.MIG if device.mig_profile else Sharing.Exclusive,
         dra_profiles=frozenset((device.mig_profile,)) if device.mig_profile else frozenset(),
-        several_models=False,
+        count_doubt=None,
         memory_at_most=None,
     )
     return _with_device_facts(alone, device, knowledge)

@@ -13,13 +13,16 @@ from app.placement.fragmentation import ScoreByCPU
 from app.placement.penalties import PENALTIES
 from app.placement.scorers import BY_CLASS, BY_FREE_CPU, SCORERS, Scorer
 from app.policy.demand import Demand
-from app.policy.schema_placement import DEFAULT_SCORES
+from app.policy.schema_placement import DEFAULT_SCORES, ScorerName
 from app.values.reasons import Reason
 
 LESSER_SHARE = 0.5
 """The factor on a node's total for each penalty, and for a Warn policy that would refuse it. A guess: the node then
 comes after equal nodes without penalty, and is still usable."""
 
+WITHOUT_GPUS = ((ScorerName.Fragmentation, 1),)
+"""What counts for a pod without GPUs: that it keeps off the GPUs that others need. All else of a node is
+kube-scheduler's to score, so that nodes without GPUs are equal to us."""
 _SCORERS = dict(SCORERS)
 _BEYOND_IN_TREE = tuple(accepts for accepts in FREE_FILTERS if accepts not in COUNTED_IN_TREE)
 """The free filters that kube-scheduler has no counterpart of."""
@@ -147,7 +150,7 @@ class ScoringPlan:
 
 def scoring_plan(demand: Demand) -> ScoringPlan:
     """Give the scorers that run on each node; they are the same for all nodes."""
-    chosen = demand.scores or DEFAULT_SCORES
+    chosen = _scores(demand)
     own = tuple((_SCORERS[name], weight) for name, weight in chosen if name not in BY_CLASS and name not in BY_FREE_CPU)
     by_cpu = tuple((BY_FREE_CPU[name], weight) for name, weight in chosen if name in BY_FREE_CPU)
     return ScoringPlan(own, by_cpu, sum(weight for _, weight in chosen))
@@ -157,10 +160,13 @@ def class_share(demand: Demand, node: Node) -> tuple[float, float]:
     """Give the part of the total that is the same for all nodes of a class.
 
     It is Σ weight x score of the scorers that depend on the class only, and the factor on the total. On a node with
-    devices of several kinds both are those of the device that a claim gets now; one that is unsuitable is a penalty.
+    devices of several kinds both are those of the device that a claim gets now; one that is unsuitable is a penalty. A
+    pod without GPUs has no penalties, because nothing of the node's GPUs concerns it.
     """
+    if not demand.requests_gpus:
+        return 0.0, 1.0
     share, scored = 0.0, as_claimed(demand, node)
-    for name, weight in demand.scores or DEFAULT_SCORES:
+    for name, weight in _scores(demand):
         if name in BY_CLASS:
             share += weight * _SCORERS[name](demand, scored)
     unsuitable = scored is not node and _judge_variant(demand, scored.node_class) is not None
@@ -192,4 +198,9 @@ def total_by_cpu(demand: Demand, scoring: ScoringPlan, shared: tuple[float, floa
 def breakdown(demand: Demand, node: Node) -> Mapping[str, tuple[float, int]]:
     """Give the score and the weight of each scorer, by name, for explain."""
     scored = as_claimed(demand, node)
-    return {name.value: (_SCORERS[name](demand, scored), weight) for name, weight in demand.scores or DEFAULT_SCORES}
+    return {name.value: (_SCORERS[name](demand, scored), weight) for name, weight in _scores(demand)}
+
+
+def _scores(demand: Demand) -> tuple[tuple[ScorerName, int], ...]:
+    """Give the scorers of a demand, with their weights."""
+    return (demand.scores or DEFAULT_SCORES) if demand.requests_gpus else WITHOUT_GPUS

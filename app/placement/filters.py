@@ -10,8 +10,8 @@ from collections.abc import Callable
 from enum import Enum
 
 from app.knowledge.mig_profiles import profile_of
-from app.nodes.label_keys import DOMAIN
 from app.nodes.model import FreeResources, NodeClass, Sharing
+from app.nodes.runtime_handlers import lacks_handler
 from app.placement.cuda_filters import compute_capability_high_enough, driver_new_enough, toolkit_targets_gpu
 from app.placement.mig_layouts import layout_fits
 from app.placement.node_state_filters import driver_settled, gpus_healthy, mig_config_settled, mig_valid
@@ -54,11 +54,10 @@ def resources_offered(demand: Demand, node: NodeClass) -> Reason | None:
             continue
         if 0 < amount <= node.capacity(resource):
             return _devices_withdrawn(resource)
+        if any(promise.concerns(resource) for promise in node.absent):
+            return reason(Code.GhostGPUs, "labels promise GPUs that the node does not offer", resource)
         if profile_of(resource):
             return reason(Code.MIGProfileAbsent, "MIG profile not on this node", profile_of(resource) or "")
-        labelled = resource.startswith(DOMAIN) and node.labelled_gpus > 0
-        if labelled and not node.mig_invalid and not any(amount for _, amount in node.offered):
-            return reason(Code.GhostGPUs, "labels promise GPUs that the device plugin does not offer", resource)
         return reason(Code.ResourceNotOffered, "resource not offered", resource)
     return None
 
@@ -94,12 +93,21 @@ def node_selected(demand: Demand, node: NodeClass) -> Reason | None:
     return reason(Code.NodeExcluded, "node left out by the policy's node selector", f"other values of {wants}")
 
 
+def runtime_handler_present(demand: Demand, node: NodeClass) -> Reason | None:
+    """Refuse a node that is known to lack the handler of the pod's RuntimeClass, as its kubelet cannot start it."""
+    if not demand.runtime_handler or not lacks_handler(node, demand.runtime_handler):
+        return None
+    return reason(Code.RuntimeHandlerAbsent, "the node has no such runtime handler", demand.runtime_handler)
+
+
 def product_allowed(demand: Demand, node: NodeClass) -> Reason | None:
     """Refuse products that are not allowed; an unknown product never meets a need for certain products."""
     if not demand.products and not demand.denied_products:
         return None
     if node.several_models:
-        return reason(Code.GPUFactsMissing, "GPUs of several models, labels tell of one", _wanted_products(demand))
+        return reason(
+            Code.GPUFactsMissing, "GPU product not certain, more units than the labels count", _wanted_products(demand)
+        )
     candidates = (node.product,) if node.product is not None else node.possible_products
     if demand.resources and not candidates and not node.offered and not node.dra_resources:
         return None  # the node has no GPUs, for which resources_offered has the reason
@@ -160,6 +168,7 @@ def memory_left(demand: Demand, free: FreeResources) -> Reason | None:
 _CLASS_FILTERS: tuple[tuple[ClassFilter, DecidedBy], ...] = (
     (annotations_parse, DecidedBy.NODE),
     (node_selected, DecidedBy.NODE),
+    (runtime_handler_present, DecidedBy.NODE),
     (product_allowed, DecidedBy.PRODUCT),
     (mig_valid, DecidedBy.NODE),
     (mig_config_settled, DecidedBy.NODE),

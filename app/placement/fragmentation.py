@@ -30,6 +30,8 @@ HALF_WAY = 25.0
 """Levels, together one GPU, at which the score is half-way between the middle and its end, so that one GPU counts as
 much as a quarter of the range of another scorer. A guess."""
 
+NOTHING_WASTED = 0.5
+"""The score of a placement that neither wastes nor saves GPU capacity."""
 SCORES_KEPT = 1 << 13
 """Combinations of a demand, a product and free GPUs in the cache; one takes some 1.5 kB, and 64 demands on the fleet of
 `make bench` have 4,600."""
@@ -42,17 +44,17 @@ def fragmentation(demand: Demand, node: Node) -> float:
     """Prefer the node where the pod wastes the least GPU capacity for expected pods, or uses what they cannot use.
 
     It scores as Packing before any pod was seen, and for MIG slices, whose layout it does not know. For a pod without
-    GPUs a node without GPUs is best.
+    GPUs a node without GPUs is best; before any GPU pod was seen, all nodes with GPUs are alike to it.
     """
     return fragmentation_by_cpu(demand, node)(node.free_cpu_milli)
 
 
 def fragmentation_by_cpu(demand: Demand, node: Node) -> ScoreByCPU:
     """Give the score of nodes that differ from a node at most in their free CPU."""
-    if demand.expected_demand is None or not _counts_gpus(demand):
-        same = packing(demand, node)
-    elif not demand.resources and not node.node_class.offered and not node.free.gpus:
+    if not demand.requests_gpus and not node.has_gpus:
         same = 1.0
+    elif demand.expected_demand is None or not _counts_gpus(demand):
+        same = packing(demand, node) if demand.requests_gpus else NOTHING_WASTED
     else:
         return _score_by_cpu(demand, demand.expected_demand, node.node_class.product, free_gpus(node.free))
     return lambda _cpu: same
@@ -77,7 +79,7 @@ def _score_by_cpu(demand: Demand, expected_demand: ExpectedDemand, product: str 
         left = None if cpu is None else cpu - demand.cpu_milli
         gain = now.wasted_milli(cpu) - then.wasted_milli(left) - scarce - price
         level = int(gain // LEVEL_MILLI)
-        return 0.5 + level / (HALF_WAY + abs(level)) / 2
+        return NOTHING_WASTED + level / (HALF_WAY + abs(level)) / 2
 
     return score
 

@@ -7,7 +7,7 @@ from app.policy.schema_placement import HealthAction
 from app.values.reasons import Code, Reason, reason
 
 MIG_STATES_READY = {None, "success"}
-"""Any other value of mig.config.state refuses, for whole-GPU pods too (docs/reference/compatibility.md#node-states)."""
+"""Any other state (nodes/mig_state.py) refuses, for whole GPUs too (docs/reference/compatibility.md#node-states)."""
 
 MIG_STATES_AT_CHANGE = ("failed", "pending", "rebooting")
 """Values that MIG Manager writes besides success (NVIDIA/mig-parted deployments/container/reconfigure-mig.sh)."""
@@ -38,7 +38,7 @@ def mig_valid(_demand: Demand, node: NodeClass) -> Reason | None:
 
 
 def mig_config_settled(_demand: Demand, node: NodeClass) -> Reason | None:
-    """Refuse a node whose MIG layout MIG Manager is changing, or failed to change."""
+    """Refuse a node whose MIG layout MIG Manager is changing, has yet to make, or failed to change."""
     if node.mig_state in MIG_STATES_READY:
         return None
     return reason(Code.MIGReconfiguring, "MIG layout of the node is being changed", "mig.config.state success")

@@ -12,8 +12,12 @@ from functools import lru_cache
 HIGHEST = 10
 """The highest score on the wire: MaxExtenderPriority (k8s.io/kube-scheduler extender/v1 types.go)."""
 RUNNER_UP = 9
-"""The highest score of a node that is not the best one, so that the scores keep the choice of the best node
+"""The highest score of a node that is worse than the best one, so that the scores keep the choice of the best node
 (docs/reference/scores.md#scores-on-the-wire)."""
+NO_GPUS_NEEDED = 7
+"""The highest score of a node with GPUs for a pod without. With weight 10 the 3 points to HIGHEST are 300, what
+kube-scheduler gives for a node without a taint PreferNoSchedule (plugin TaintToleration, weight 3): more than its
+spreading or its balance alone."""
 NAMES_KEPT = 1 << 14
 """Node names in the cache of tie breaks, three times the largest cluster of the budgets; about 2 MB."""
 LONGEST_KEPT = 253
@@ -56,20 +60,28 @@ def _best_of_tied(names: Sequence[str], totals: Sequence[float], highest: float)
     return tied[keys.index(min(keys))]
 
 
-def wire_scores(names: Sequence[str], totals: Sequence[float], ranked: bool) -> list[int]:
-    """Turn totals into integers from 0 to 10, one for each node.
+def wire_scores(names: Sequence[str], totals: Sequence[float], ranked: bool, one_best: bool = False) -> list[int]:
+    """Turn totals into integers from 0 to 10, one for each node; equal totals get equal integers.
 
-    Let x be a total scaled from lowest to highest to [0, 1]. If `ranked`, the best node gets 10 and the others
-    floor(9x). Otherwise each gets round(10x), and all get 10 if all are equal.
+    Let x be a total scaled from lowest to highest to [0, 1]. If `ranked`, the best nodes get 10 and the others
+    floor(9x). Otherwise each gets round(10x), and all get 10 if all are equal. With `one_best`, the first of the best
+    nodes in the order of ties gets 10 and each other node at most 9, so that the choice is known.
     """
     low, high = min(totals), max(totals)
-    if high == low:
-        scores = [0 if ranked else HIGHEST] * len(totals)
-    else:
-        scores = _spans(low, high, ranked).steps(totals)
-    if ranked:
+    scores = [HIGHEST] * len(totals) if high == low else _spans(low, high, ranked).steps(totals)
+    if one_best:
+        scores = [min(score, RUNNER_UP) for score in scores]
         scores[_best_of_tied(names, totals, high)] = HIGHEST
     return scores
+
+
+def scores_without_gpus(totals: Sequence[float]) -> list[int]:
+    """Turn the totals of a pod that requests no GPUs into integers, by a fixed scale: equally good nodes are alike.
+
+    A node without GPUs gets 10, one with GPUs at most 7, and a point less for each tenth of the total that it lacks to
+    0.5, where nothing is wasted; a whole GPU lost costs 2 to 3 points.
+    """
+    return [HIGHEST if total == 1.0 else min(NO_GPUS_NEEDED, round(2 + 10 * total)) for total in totals]
 
 
 class _Span:
@@ -78,7 +90,7 @@ class _Span:
     def __init__(self, low: float, high: float, ranked: bool) -> None:
         self._low, self._high = low, high
         self._count, self._half = (RUNNER_UP, Fraction(0)) if ranked else (HIGHEST, Fraction(1, 2))
-        self._known = {low: 0, high: self._count}
+        self._known = {low: 0, high: HIGHEST}
 
     def steps(self, totals: Sequence[float]) -> list[int]:
         """Give the score of each total."""
@@ -86,7 +98,7 @@ class _Span:
             return list(map(self._known.__getitem__, totals))
         except KeyError:
             if len(self._known) > TOTALS_KEPT:
-                self._known = {self._low: 0, self._high: self._count}
+                self._known = {self._low: 0, self._high: HIGHEST}
             self._known.update((total, self._step(total)) for total in set(totals) - self._known.keys())
             return list(map(self._known.__getitem__, totals))
 

@@ -4,21 +4,43 @@
 The extender and explain both use it, so that explain shows the scores that kube-scheduler gets.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from math import ceil
 
 from app.kube.pod_requests import CORE_MILLI, CPU
 from app.kube.pods import Pod
+from app.nodes.runtime_handlers import RuntimeClass
 from app.placement.scorers import uses_expected_demand
 from app.policy.demand import Demand
 from app.policy.expected_demand import ExpectedDemand
 
 
 def scheduler_demand(
-    pod: Pod, demand: Demand, group_cliques: frozenset[str], expected: ExpectedDemand | None
+    pod: Pod,
+    demand: Demand,
+    group_cliques: frozenset[str],
+    expected: ExpectedDemand | None,
+    classes: Mapping[str, RuntimeClass] | None,
 ) -> Demand:
-    """Add to a Pod's demand the NVLink domains in which its workload runs, its CPU, and the expected demand."""
-    return expecting(with_cliques(demand, group_cliques), whole_cores(pod), expected)
+    """Add to a Pod's demand its runtime handler, the NVLink domains in which its workload runs, its CPU, and the
+    expected demand.
+    """
+    demand = with_cliques(with_runtime_handler(demand, pod, classes), group_cliques)
+    return expecting(demand, whole_cores(pod), expected)
+
+
+def with_runtime_handler(demand: Demand, pod: Pod, classes: Mapping[str, RuntimeClass] | None) -> Demand:
+    """Add the handler of the Pod's RuntimeClass; the same demand without a class, or where it is not known."""
+    found = (classes or {}).get(pod.runtime_class_name or "")
+    return _with_handler(demand, found.handler) if found is not None else demand
+
+
+@lru_cache(maxsize=1024)
+def _with_handler(demand: Demand, handler: str) -> Demand:
+    """Add a runtime handler; pods of one template share the result, whose hash is then computed once."""
+    return replace(demand, runtime_handler=handler)
 
 
 def with_cliques(demand: Demand, group_cliques: frozenset[str]) -> Demand:

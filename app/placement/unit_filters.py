@@ -18,7 +18,7 @@ def memory_large_enough(demand: Demand, node: NodeClass) -> Reason | None:
     if not demand.memory_mib:
         return None
     wants = f">= {demand.memory_mib} MiB per GPU"
-    unit = _memory_per_unit(demand, node)
+    unit = memory_per_unit(demand, node)
     if unit is None and node.memory_at_most is not None and node.memory_at_most < MEMORY_TOLERANCE * demand.memory_mib:
         return reason(Code.GPUMemoryTooSmall, "GPU memory too small", wants)
     if unit is None:
@@ -28,7 +28,7 @@ def memory_large_enough(demand: Demand, node: NodeClass) -> Reason | None:
     return reason(Code.GPUMemoryTooSmall, "GPU memory too small", wants)
 
 
-def _memory_per_unit(demand: Demand, node: NodeClass) -> float | None:
+def memory_per_unit(demand: Demand, node: NodeClass) -> float | None:
     """Give the memory of one requested unit in MiB: that of a MIG slice, of an MPS share, or else of the GPU."""
     sizes = [_slice_mib(node, profile) for name, _ in demand.resources if (profile := profile_of(name))]
     if sizes:

@@ -55,8 +55,8 @@ def _order(demand_class: DemandClass) -> tuple[object, ...]:
 
 
 def free_floor(whole: int) -> int:
-    """Give the capacity that is added to the free capacity of a product before it is rounded."""
-    return -(-whole // FREE_FLOOR)
+    """Give the capacity, 1 at least, that is added to the free capacity of a product before it is rounded."""
+    return max(1, -(-whole // FREE_FLOOR))
 
 
 def free_step(free: int, whole: int) -> tuple[int, int]:

@@ -57,6 +57,7 @@ class Demand(HashedOnce):
     them to leave room for those pods.
     `claims` are pairs of DeviceClass and devices (None for all of a node) that DRA allocates; kube-scheduler counts
     them. `device_requests` are the requests behind them, each with its alternatives and their selectors.
+    `runtime_handler` is that of the pod's RuntimeClass; empty without a class, and for one that is not known.
     `invalid` is the reason if an annotation of the pod does not parse, so that no node can serve it.
     """
 
@@ -87,6 +88,7 @@ class Demand(HashedOnce):
     share_milli: int = 0
     cpu_milli: int = 0
     expected_demand: ExpectedDemand | None = None
+    runtime_handler: str = ""
     warned: "Demand | None" = field(default=None)
     """The demand including the policies with action Warn; nodes that do not meet it score lower."""
     __hash__ = HashedOnce.__hash__

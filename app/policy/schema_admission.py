@@ -104,6 +104,10 @@ class Idle(Part):
     )
 
 
+AUTO = "Auto"
+"""The value of runtimeClassName that leaves the choice to us; no RuntimeClass can have a name with a capital letter."""
+
+
 class Admission(Part):
     """What admission changes in a GPU pod, and what it refuses.
 
@@ -113,7 +117,12 @@ class Admission(Part):
     """
 
     runtime_class_name: str | None = described(
-        Merge.Single, "set if the pod names none and the class exists", "nvidia", "nvidia-cdi", default=None
+        Merge.Single,
+        "set if the pod names none; Auto takes the class of the vendor's toolkit where every node that could serve the "
+        "pod has its runtime handler, and nothing shows that they need none",
+        "Auto",
+        "nvidia-cdi",
+        default=None,
     )
     scheduler_name: str | None = described(
         Merge.Single, "set if the pod names none", "gpu-usher-scheduler", "default-scheduler", default=None

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from app.kube.api_kinds import NAMESPACE
 from app.policy.document import Document, Path, read_documents
-from app.schedulerconfig.write import OWN_NAME, TIMEOUT_SECONDS, WEIGHT
+from app.schedulerconfig.write import OTHER_PODS, OWN_NAME, TIMEOUT_SECONDS, WEIGHT
 from app.values.durations import parse_seconds
 from app.values.errors import PolicyError
 
@@ -26,6 +26,10 @@ _TYPES = {"extenders": list, "profiles": list, "leaderElection": dict, "tlsConfi
 SMALLEST_SHARE_PERCENT = 5
 """kube-scheduler's own sample is max(5, 50 - nodes / 125) % of the nodes (docs/reference/control-plane.md#sampling)."""
 REFUSES_TO_START = "the scheduler refuses to start"
+TWO_ENTRIES = "the two extenders entries that gpu-usher scheduler-config --every-pod writes"
+
+
+STOPS_EVERYTHING = "while no replica answers no pod is scheduled, not kube-system's and not gpu-usher's own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,7 @@ class ExtenderEntry:
     """A configuration, and our entry in its extenders.
 
     `index` is the entry's position in the extenders. `offered` are the GPU resources of the fleet, empty if not known.
-    `nodes` is the number of its nodes, 0 if not known.
+    `nodes` is the number of its nodes, 0 if not known. `claims` says that the fleet has ResourceSlices of GPUs.
     """
 
     document: Document
@@ -52,6 +56,23 @@ class ExtenderEntry:
     extender: Mapping[str, Any]
     offered: tuple[str, ...]
     nodes: int = 0
+    claims: bool = False
+
+    @property
+    def other_pods(self) -> bool:
+        """Whether this is the entry for pods that name no resource of the other one."""
+        return _url(self.extender).endswith(f"/scheduler/{OTHER_PODS}")
+
+    @property
+    def covers_other_pods(self) -> bool:
+        """Whether some entry of ours is asked about pods that name no resource."""
+        return any(_is_ours(each) and not each.get("managedResources") for each in self.value["extenders"])
+
+    @property
+    def serves_default(self) -> bool:
+        """Whether a profile is the cluster's own scheduler."""
+        profiles = self.value.get("profiles") or [{}]
+        return any((profile.get("schedulerName") or DEFAULT_NAME) == DEFAULT_NAME for profile in profiles)
 
     def danger(self, field: str, message: str, remedy: str) -> ConfigurationFinding:
         """Report a field of our entry by which pods are lost or misplaced."""
@@ -70,8 +91,10 @@ class ExtenderEntry:
         return ("extenders", self.index, *path)
 
 
-def verify(file: str, text: str, offered: tuple[str, ...] = (), nodes: int = 0) -> list[ConfigurationFinding]:
-    """List the dangers of a configuration.
+def verify(
+    file: str, text: str, offered: tuple[str, ...] = (), nodes: int = 0, claims: bool = False
+) -> list[ConfigurationFinding]:
+    """List the dangers of a configuration for a fleet, as in ExtenderEntry.
 
     Raises PolicyError where the text is not YAML, or not one document.
     """
@@ -89,18 +112,34 @@ def verify(file: str, text: str, offered: tuple[str, ...] = (), nodes: int = 0) 
     if not ours:
         remedy = "take the extenders entry that gpu-usher scheduler-config writes"
         return [_danger(document, ("extenders",), "no extender whose urlPrefix ends in /scheduler", remedy)]
-    findings = [
-        finding
-        for index, extender in ours
-        for check in CHECKS
-        for finding in check(ExtenderEntry(document, value, index, extender, offered, nodes))
-    ]
-    findings += [
-        finding for check in FILE_CHECKS for finding in check(ExtenderEntry(document, value, *ours[0], offered, nodes))
-    ]
-    if len(ours) > 1:
-        findings.append(_danger(document, ("extenders", ours[1][0]), "gpu-usher is listed twice", "keep one entry"))
+    entries = [ExtenderEntry(document, value, index, extender, offered, nodes, claims) for index, extender in ours]
+    findings = [finding for entry in entries for check in CHECKS for finding in check(entry)]
+    findings += [finding for check in FILE_CHECKS for finding in check(entries[0])]
+    kinds = [entry.other_pods for entry in entries]
+    twice = [entry for place, entry in enumerate(entries) if entry.other_pods in kinds[:place]]
+    findings += [entry.danger_at(entry.path_of(), "gpu-usher is listed twice", "keep one entry") for entry in twice]
+    if all(kinds):
+        message = f"no entry whose urlPrefix ends in /scheduler, and /{OTHER_PODS} leaves GPU pods to it"
+        findings.append(entries[0].danger_at(("extenders",), message, TWO_ENTRIES))
     return findings
+
+
+def managed_by_scheduler(text: str) -> dict[str, frozenset[str] | None]:
+    """Give by schedulerName the resources whose pods our extender is asked about; None where it is about every pod.
+
+    It is empty where the text is no configuration with an extender of ours.
+    """
+    try:
+        [document] = read_documents("configuration", text)
+    except (PolicyError, ValueError):
+        return {}
+    value = document.value if isinstance(document.value, dict) else {}
+    if value.get("kind") != "KubeSchedulerConfiguration" or any(_malformed(document, value)):
+        return {}
+    rows = [each.get("managedResources") for each in value.get("extenders") or () if _is_ours(each)]
+    asked = frozenset(str(row.get("name")) for managed in rows for row in managed or ()) if all(rows) else None
+    names = [profile.get("schedulerName") or DEFAULT_NAME for profile in value.get("profiles") or [{}]]
+    return dict.fromkeys(names, asked) if rows else {}
 
 
 def _danger(document: Document, path: Path, message: str, remedy: str) -> ConfigurationFinding:
@@ -123,9 +162,13 @@ def _malformed(document: Document, value: Mapping[str, Any], path: Path = ()) ->
                 yield from _malformed(document, row, (*where, index))
 
 
+def _url(extender: Mapping[str, Any]) -> str:
+    return str(extender.get("urlPrefix", "")).rstrip("/")
+
+
 def _is_ours(extender: Mapping[str, Any]) -> bool:
-    url = str(extender.get("urlPrefix", "")).rstrip("/")
-    return url.endswith("/scheduler") or "gpu-usher" in url
+    url = _url(extender)
+    return url.endswith(("/scheduler", f"/scheduler/{OTHER_PODS}")) or "gpu-usher" in url
 
 
 def encrypted_transport(entry: ExtenderEntry) -> Iterator[ConfigurationFinding]:
@@ -142,7 +185,7 @@ def encrypted_transport(entry: ExtenderEntry) -> Iterator[ConfigurationFinding]:
 
 def extender_routes(entry: ExtenderEntry) -> Iterator[ConfigurationFinding]:
     """Require our routes: a wrong path is answered with 404, and every GPU pod stays Pending."""
-    if not str(entry.extender.get("urlPrefix", "")).rstrip("/").endswith("/scheduler"):
+    if not _url(entry.extender).endswith(("/scheduler", f"/scheduler/{OTHER_PODS}")):
         yield entry.danger("urlPrefix", "does not end in /scheduler", "urlPrefix: https://…/scheduler")
     for field in VERB_FIELDS:
         verb = entry.extender.get(field)
@@ -177,8 +220,10 @@ def node_cache_capable(entry: ExtenderEntry) -> Iterator[ConfigurationFinding]:
 
 
 def fails_closed(entry: ExtenderEntry) -> Iterator[ConfigurationFinding]:
-    """Forbid `ignorable`: with errors ignored, GPU pods are placed by their GPU count alone."""
-    if entry.extender.get("ignorable"):
+    """Forbid `ignorable` for GPU pods, which would be placed by their GPU count alone; require it for other pods."""
+    if entry.other_pods and not entry.extender.get("ignorable"):
+        yield entry.danger("ignorable", f"not true: {STOPS_EVERYTHING}", "ignorable: true")
+    elif entry.extender.get("ignorable") and not entry.other_pods:
         yield entry.danger("ignorable", "true: while we are down any node with a free GPU will do", "ignorable: false")
 
 
@@ -202,11 +247,27 @@ def weight(entry: ExtenderEntry) -> Iterator[ConfigurationFinding]:
         yield entry.warning("weight", f"got {score_weight}: in-tree scores decide instead", f"weight: {WEIGHT}")
 
 
+def asked_about_claims(entry: ExtenderEntry) -> Iterator[ConfigurationFinding]:
+    """Require to be asked about pods with claims alone where GPUs are claimed: they name no managed resource."""
+    if entry.claims and not entry.covers_other_pods:
+        message = "pods that claim GPUs by ResourceClaims alone name none of them: kube-scheduler decides them alone"
+        remedy = f"{TWO_ENTRIES}, or in a scheduler for GPU pods no managedResources"
+        yield entry.danger("managedResources", message, remedy)
+
+
 def managed_resources_listed(entry: ExtenderEntry) -> Iterator[ConfigurationFinding]:
-    """Require the GPU resources in managedResources: pods of a missing one never call us; without the list all do."""
+    """Require the GPU resources in managedResources: pods of a missing one never call us.
+
+    Without the list every pod does, which must not stop the cluster's own scheduler.
+    """
     rows = entry.extender.get("managedResources")
+    if entry.other_pods:
+        if rows:
+            yield entry.danger("managedResources", "set, so other pods never come here", "remove managedResources")
+        return
     if not isinstance(rows, list) or not rows:
-        yield entry.warning("managedResources", "absent, so every pod calls us", "list the GPU resources")
+        if entry.serves_default and not entry.extender.get("ignorable"):
+            yield entry.danger("managedResources", f"absent: {STOPS_EVERYTHING}", TWO_ENTRIES)
         return
     names = {row.get("name") for row in rows}
     missing = [name for name in entry.offered if name not in names]
@@ -288,6 +349,7 @@ CHECKS: tuple[Check, ...] = (
     http_timeout,
     weight,
     managed_resources_listed,
+    asked_about_claims,
 )
 """The checks of our entry. A new check is one function, one line here, and one test."""
 

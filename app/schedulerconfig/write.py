@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the KubeSchedulerConfiguration that calls gpu-usher: every field with the reason why it is there."""
+"""Write the KubeSchedulerConfiguration that calls gpu-usher: every field with the reason why it is there.
+
+kube-scheduler asks an extender with managedResources about pods that name one of them, and an extender without about
+every pod. One that must answer about every pod of a cluster could stop the cluster while it does not answer, so that
+such a configuration has two extenders (docs/decisions/0049-ask-about-other-pods-by-an-extender-that-may-fail.md).
+"""
 
 import base64
 import re
@@ -20,6 +25,9 @@ URLS: dict[Target, str] = {
     "second": "http://127.0.0.1:8444/scheduler",
     "default": f"https://{SERVER_NAME}:443/scheduler",
 }
+OTHER_PODS = "other-pods"
+"""What the second of two extenders adds to the URL: it is asked about every pod, and decides those that name no managed
+resource."""
 _URL = re.compile(
     r"(?:https://(?:[\w.-]+|\[[0-9a-fA-F:]+\])|http://(?:127\.0\.0\.1|\[::1\]))(?::\d{1,5})?(?:/[\w.~-]+)*/scheduler",
     re.ASCII,
@@ -30,6 +38,8 @@ WEIGHT = 10
 (docs/reference/scores.md#scores-on-the-wire)."""
 TIMEOUT_SECONDS = 2
 """Scheduling is one loop: a slow answer delays every pod. Ours takes about a millisecond at 5,000 nodes."""
+OTHER_PODS_TIMEOUT_SECONDS = 1
+"""Every pod of the cluster waits so long while our replicas neither answer nor refuse the connection."""
 SCORE_ALL_UP_TO_NODES = 1000
 """Scoring every node costs kube-scheduler five times as much at 5,000 nodes
 (docs/reference/control-plane.md#sampling)."""
@@ -41,7 +51,8 @@ class ConfigurationPlan:
 
     `ca` is the CA as PEM, or its path on the scheduler's machine; plain HTTP needs none. `nodes` is the number of
     nodes, 0 where not known. `filter_answer` is that of the service: all, shortlist or best. `every_pod` makes pods
-    without GPU call the extender too.
+    without GPU call an extender too. `claims` says that the cluster has ResourceSlices of GPUs, so that a pod may ask
+    for GPUs without naming a resource.
     """
 
     target: Target
@@ -51,6 +62,21 @@ class ConfigurationPlan:
     nodes: int = 0
     filter_answer: str = "shortlist"
     every_pod: bool = False
+    claims: bool = False
+
+    @property
+    def two_extenders(self) -> bool:
+        """Whether a second extender is asked about the pods that name no GPU resource, and may fail.
+
+        A scheduler of our own schedules no pod that the cluster needs to run, so that its one extender can be asked
+        about all of its pods, and fail closed for claims too.
+        """
+        return self.every_pod or (self.claims and self.target == "default")
+
+    @property
+    def lists_resources(self) -> bool:
+        """Whether the (first) extender is asked only about pods that name a GPU resource."""
+        return self.two_extenders or not self.claims
 
 
 def managed_resources(nodes: Iterable[Node], knowledge: Knowledge) -> tuple[str, ...]:
@@ -64,6 +90,11 @@ def managed_resources(nodes: Iterable[Node], knowledge: Knowledge) -> tuple[str,
     prefix = knowledge.families.mig_prefix
     mig_slices = {prefix + name for names in knowledge.mig.by_product.values() for name in names if prefix}
     return tuple(sorted(fixed | offered | mig_slices))
+
+
+def offers_claims(nodes: Iterable[Node]) -> bool:
+    """Tell whether a node has GPUs in ResourceSlices, so that pods may claim them without naming a resource."""
+    return any(node.devices is not None for node in nodes)
 
 
 def read_url(text: str) -> str:
@@ -99,7 +130,8 @@ def percentage(plan: ConfigurationPlan) -> int:
 
 def write(plan: ConfigurationPlan) -> str:
     """Write the configuration as YAML."""
-    return "\n".join([*_head(plan), *_profile(plan), *_extender(plan), *_resources(plan), ""])
+    second = _other_pods(plan) if plan.two_extenders else ()
+    return "\n".join([*_head(plan), *_profile(plan), *_extender(plan), *_resources(plan), *second, ""])
 
 
 def _head(plan: ConfigurationPlan) -> list[str]:
@@ -144,12 +176,14 @@ def _profile(plan: ConfigurationPlan) -> list[str]:
     return ["profiles:", f"- schedulerName: {name}", *comment, f"  percentageOfNodesToScore: {percent}"]
 
 
+_SCORING = (
+    "  prioritizeVerb: prioritize",
+    f"  weight: {WEIGHT} # 0..10 of ours become 0..1000: enough to outweigh the 400 that in-tree plugins give",
+)
+
+
 def _extender(plan: ConfigurationPlan) -> list[str]:
     place = "the sidecar beside this scheduler" if plan.target == "second" else "the Service"
-    scoring = [
-        "  prioritizeVerb: prioritize",
-        f"  weight: {WEIGHT} # 0..10 of ours become 0..1000: enough to outweigh the 400 that in-tree plugins give",
-    ]
     alone = ["  # No prioritizeVerb: filter names the best nodes alone, which saves the scheduler a call a pod."]
     return [
         "extenders:",
@@ -160,7 +194,7 @@ def _extender(plan: ConfigurationPlan) -> list[str]:
             else []
         ),
         "  filterVerb: filter # names go out, those that fit come back, each of the others with a reason",
-        *(scoring if plan.filter_answer == "all" else alone),
+        *(_SCORING if plan.filter_answer == "all" else alone),
         "  # Without it pods are evicted for nothing: preemption never asks filter whether the place would do.",
         "  preemptVerb: preempt",
         *_transport(plan),
@@ -187,14 +221,35 @@ def _transport(plan: ConfigurationPlan) -> list[str]:
 
 
 def _resources(plan: ConfigurationPlan) -> list[str]:
-    if plan.every_pod:
+    if not plan.lists_resources:
         return [
-            "  # No managedResources (--every-pod): pods without GPU come too, to go where no GPU misses their CPU.",
-            "  # Else the scheduler spreads them over idle GPU nodes, where no taint keeps them off. Each is a call.",
+            "  # No managedResources: a pod that claims GPUs by ResourceClaims alone names no resource, so that we",
+            "  # would not be asked. We are asked about pods without GPU too, and give all of their nodes back.",
         ]
     return [
         "  # Only pods that ask for one of these reach us. Names are compared whole: every MIG profile is listed.",
         "  # ignoredByScheduler false: the scheduler goes on counting them itself.",
         "  managedResources:",
         *(f"  - {{name: {name}, ignoredByScheduler: false}}" for name in plan.resources),
+    ]
+
+
+def _other_pods(plan: ConfigurationPlan) -> list[str]:
+    scored = plan.every_pod or plan.filter_answer == "all"
+    keep_off = [
+        "  # Pods without GPU: 10 for a node without GPUs, at most 7 for one with, as a taint PreferNoSchedule weighs.",
+        *_SCORING,
+    ]
+    return [
+        "# Asked about every pod; those of the entry above get the nodes back that it has left.",
+        f"- urlPrefix: {plan.url}/{OTHER_PODS}",
+        "  filterVerb: filter # all nodes come back, but of a pod that claims GPUs those that fit",
+        *(keep_off if scored else []),
+        "  preemptVerb: preempt # for claims",
+        *_transport(plan),
+        f"  httpTimeout: {OTHER_PODS_TIMEOUT_SECONDS}s # every pod of the cluster waits so long if we hang",
+        "  nodeCacheCapable: true # as above",
+        "  # While no replica answers, pods are scheduled as without us: kube-system's, our own, and those that claim",
+        "  # GPUs by ResourceClaims alone too. With false nothing would be scheduled then, our own pods neither.",
+        "  ignorable: true",
     ]

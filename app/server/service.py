@@ -24,10 +24,11 @@ from app.explain.survey import ClusterSnapshot
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pods import Pod, workload_group
 from app.nodes.model import Node
-from app.placement.scheduler_demand import with_cliques
+from app.placement.scheduler_demand import with_cliques, with_runtime_handler
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
 from app.policy.match import Ruling
+from app.schedulerconfig.write import managed_resources
 from app.settings import FilterAnswer, Settings
 from app.telemetry.clock import now
 from app.telemetry.metrics import Metrics
@@ -63,6 +64,7 @@ class Service:
         self.absent: tuple[str, ...] = ()
         self.beat = self.filled = time.monotonic()
         self.offered_nodes = OfferedNodes()
+        self.managed_resources = frozenset(managed_resources((), state.knowledge))
         self._verdicts = VerdictCache(state, settings.recounting)
         self._rulings, self._demands = RulingCache(), DemandCache()
         self._learning = DemandLearning(state)
@@ -138,6 +140,7 @@ class Service:
         """Return the demand of a Pod that the scheduler asks about."""
         state, labels, policies = self.state, self.state.namespaces.labels(pod.namespace), self.policies
         demand = self._demands.of(pod, labels, policies, state.knowledge, state.claimed(pod))
+        demand = with_runtime_handler(demand, pod, state.runtime_classes)
         return self._learning.expecting(pod, with_cliques(demand, state.group_cliques(pod)), policies)
 
     def note_scheduler_request(self, pod: Pod, demand: Demand) -> None:
@@ -146,8 +149,8 @@ class Service:
             self.state.release(pod.uid, time.monotonic())
 
     def remembers(self, pod: Pod, demand: Demand) -> bool:
-        """Tell whether later decisions depend on the node of a Pod: for declared GPU memory or a pod group."""
-        return bool(demand.declared_mib or workload_group(pod.namespace, pod.labels))
+        """Tell whether later decisions depend on the node of a GPU pod: for declared memory or a pod group."""
+        return demand.requests_gpus and bool(demand.declared_mib or workload_group(pod.namespace, pod.labels))
 
     def promise(self, pod: Pod, demand: Demand, node: str) -> None:
         """Note the node named for a Pod, if later decisions depend on it."""

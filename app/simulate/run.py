@@ -11,7 +11,7 @@ from app.cluster.verdict_cache import VerdictCache, VerdictTable
 from app.cluster.workload_index import Workload
 from app.knowledge.tables import Knowledge
 from app.nodes.model import WHOLE_MILLI, Node
-from app.placement.ranking import wire_scores
+from app.placement.ranking import scores_without_gpus, wire_scores
 from app.placement.shortlist import best_in_turn
 from app.placement.unusable_capacity import unusable_milli
 from app.placement.workload import expected_from_classes
@@ -164,11 +164,11 @@ class Simulation:
             if fleet.cpu[position] >= task.cpu_milli and fleet.memory[position] >= task.memory_mib
         ]
         candidates, self._start = find_feasible(feasible, self._start, self._nodes_to_find)
-        if self._policy.shortlist and candidates and self._asked(task):
+        if self._policy.shortlist and candidates and task.gpus:
             candidates = [self._first(verdicts, candidates)]
         if len(candidates) <= 1:
             return candidates[0] if candidates else None
-        prioritize = self._policy.prioritize and self._asked(task)
+        prioritize = (self._policy.prioritize or (self._policy.shortlist and not task.gpus)) and self._asked(task)
         points = (
             self.scores(task, [fleet.names[position] for position in candidates])
             if prioritize
@@ -193,6 +193,8 @@ class Simulation:
             totals = self._verdicts.of(demand).totals(names)
         else:
             totals = [self._policy.baseline(demand, self.fleet.nodes[name]) for name in names]
+        if self._policy.baseline is None and not demand.requests_gpus:
+            return scores_without_gpus(totals)
         return wire_scores(names, totals, demand.ranked)
 
 

@@ -107,7 +107,9 @@ class Code(Enum):
         Stage.Sharing, Duration.REPORTED, "repair the node's MIG layout: one profile on all GPUs, or strategy mixed"
     )
     MIGReconfiguring = _node(
-        Stage.Health, Duration.TRANSIENT, "wait for MIG Manager to reach success, or look at its log"
+        Stage.Health,
+        Duration.TRANSIENT,
+        "wait for MIG Manager to reach success, or look at its log; remove nvidia.com/mig.config if none is to come",
     )
     DriverUpgrading = _node(Stage.Health, Duration.TRANSIENT, "wait for the driver upgrade to finish")
     InterconnectAbsent = _node(
@@ -116,9 +118,16 @@ class Code(Enum):
     FormFactorNotAllowed = _node(
         Stage.Product, Duration.LASTING, "allow another form factor in the policy, or add such nodes"
     )
+    RuntimeHandlerAbsent = _node(
+        Stage.Selectors,
+        Duration.REPORTED,
+        "drop runtimeClassName, which CDI does not need, or have the node's container runtime configured with it",
+    )
     NodeExcluded = _node(Stage.Selectors, Duration.LASTING, "change the policy's node selector")
     GhostGPUs = _node(
-        Stage.Health, Duration.REPORTED, "look at the device plugin: the labels promise GPUs that allocatable lacks"
+        Stage.Health,
+        Duration.REPORTED,
+        "gpu-usher doctor names the label that promises GPUs, and what is missing: driver, toolkit, device plugin",
     )
     GPUFactsMissing = _node(
         Stage.Product,
@@ -139,6 +148,7 @@ class Code(Enum):
     GPUMemoryBudgetExceeded = _free("declare less gpu-usher.io/gpu-memory, or wait for a share to be freed")
     LayoutDoesNotFit = _free("wait for slices to be freed, or ask for a smaller profile")
     ObjectTooLarge = _admission("make it smaller, or split it: no more of an object is read")
+    ResourceNameInvalid = _admission("write the resource as the device plugin does, such as nvidia.com/gpu")
     RequestsOnly = _admission("set the same amount in resources.limits")
     RequestLimitMismatch = _admission("make requests equal to limits")
     QuantityFractional = _admission("ask for a whole number, a MIG profile, or nvidia.com/gpu.shared")

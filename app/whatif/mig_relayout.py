@@ -146,7 +146,7 @@ def node_class_with_layout(node_class: NodeClass, gpus: Sequence[tuple[str, ...]
     gpu, mig_prefix = knowledge.families.mig_gpu, knowledge.families.mig_prefix
     without_mig = replace(node_class, sharing=Sharing.Exclusive, mig_profile=None, mig_invalid=False, memory_mib=memory,
                     replicas=1, shares=(), shared_slices=frozenset(), slice_memory=(), memory_at_most=None,
-                    unhealthy_units=(), withdrawn=0, stale=False, budgets=(),
+                    unhealthy_units=(), withdrawn=0, count_doubt=None, budgets=(),
                     labelled_gpus=len(gpus), mig_state="success" if counts else node_class.mig_state)  # fmt: skip
     if node_class.mig_strategy == SINGLE and len(counts) == 1 and not whole:
         ((profile, count),) = counts.items()

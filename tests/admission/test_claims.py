@@ -11,6 +11,7 @@ from app.admission.review import ReviewResult, mutate, validate
 from app.admission.reviewed_pod import ReviewContext
 from app.cluster.snapshot import fill
 from app.cluster.state import State
+from app.nodes.runtime_handlers import RuntimeClass
 from app.policy.compiled import PolicySet
 from app.values.errors import BadInput
 from app.values.reasons import Code
@@ -38,7 +39,7 @@ def claim(device_class: str = "gpu.nvidia.com", count: int = 1) -> dict[str, Any
 def state_of(*objects: dict[str, Any]) -> State:
     """Make a state with the runtime class nvidia and one tainted GPU node."""
     state = State(knowledge())
-    state.put_runtime_class("nvidia")
+    state.put_runtime_class("nvidia", RuntimeClass("nvidia"))
     fill(state, [node_document(taints=[TAINT]), *objects])
     return state
 
@@ -150,7 +151,7 @@ def test_claim_and_resources_stand_side_by_side(beside: dict[str, Any]) -> None:
 
     spec = spec_of(document, state_of(claim()))
 
-    assert spec.get("runtimeClassName") == ("nvidia" if GPU in str(beside) else None)
+    assert "runtimeClassName" not in spec
     assert spec["containers"] == document["spec"]["containers"]
 
 

@@ -13,6 +13,7 @@ from app.admission.review import ReviewResult, mutate, validate
 from app.admission.reviewed_pod import WARNING_LIMIT, PodForm, ReviewContext
 from app.cluster.state import State
 from app.kube.pods import read_pod
+from app.nodes.runtime_handlers import RuntimeClass
 from app.policy.compiled import PolicySet
 from tests.admission.converted import cluster, conversion_of
 from tests.builders import container, gpus, knowledge, pod, policies, policy
@@ -195,3 +196,19 @@ def test_pod_gets_the_tolerations_of_what_it_claims() -> None:
     after = apply(document, review(document, with_template(document), policy_set).operations)["spec"]
 
     assert after["tolerations"] == [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}]
+
+
+@pytest.mark.parametrize("name", ["Auto", "nvidia"])
+def test_converted_pod_gets_no_runtime_class(name: str) -> None:
+    """F5, S13: it claims its devices, which come by CDI; beside that the class would add what its variables name."""
+    document = pod(gpus(1))
+    state = with_template(document)
+    state.put_runtime_class("nvidia", RuntimeClass("nvidia"))
+
+    spec = apply(
+        document,
+        review(document, state, rules(f"admission: {{convertToClaims: true, runtimeClassName: {name}}}")).operations,
+    )["spec"]
+
+    assert spec["resourceClaims"]
+    assert "runtimeClassName" not in spec

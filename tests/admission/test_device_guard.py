@@ -268,3 +268,28 @@ def test_claim_for_a_network_card_gives_no_gpu() -> None:
     changed = apply(document, mutate(document, "team-a", {}, context).operations)
 
     assert changed["spec"]["containers"][0].get("env") == [VOID]
+
+
+@pytest.mark.parametrize(
+    ("document", "words", "told"),
+    [
+        pytest.param(pod(container(), runtimeClassName="nvidia"), "visibleDevices: Deny", True, id="no GPU"),
+        pytest.param(pod(gpus(1), runtimeClassName="nvidia"), "visibleDevices: Deny", False, id="a GPU"),
+        pytest.param(pod(container(), runtimeClassName="kata"), "visibleDevices: Deny", False, id="another class"),
+        pytest.param(pod(container()), "visibleDevices: Deny", False, id="no class"),
+        pytest.param(pod(container(), runtimeClassName="nvidia"), "visibleDevices: Void", False, id="hidden anyway"),
+        pytest.param(pod(container(), runtimeClassName="nvidia"), "bypass: Leave", False, id="no guard"),
+        pytest.param(
+            pod(container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]), runtimeClassName="nvidia"),
+            "visibleDevices: Deny", False, id="it says void itself",
+        ),
+    ],
+)  # fmt: skip
+def test_class_of_the_toolkit_without_a_gpu_is_told_and_never_refused(
+    document: dict[str, Any], words: str, told: bool
+) -> None:
+    """F12: what the image's own environment says is not in the pod."""
+    result = mutate(document, "team-a", {}, setting(policies(policy("p", f"admission: {{{words}}}"))))
+
+    assert result.allowed
+    assert any("gets all GPUs of its node" in warning for warning in result.warnings) is told

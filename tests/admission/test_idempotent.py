@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from app.admission.fleet_facts import FleetFacts, NodeGroup
 from app.admission.json_patch import apply
 from app.admission.review import mutate
+from app.nodes.runtime_handlers import RuntimeClass
 from app.policy.compiled import PolicySet
 from tests.admission.test_review import FLEET, GPU, REPAIR, SLICE
 from tests.builders import policies, policy, setting, shipped
@@ -81,7 +82,7 @@ def test_second_review_changes_nothing_and_the_library_agrees(
 ) -> None:
     """Fault 20."""
     before = copy.deepcopy(document)
-    where = setting(policy_set, FleetFacts(tuple(group), {"nvidia": {}}))
+    where = setting(policy_set, FleetFacts(tuple(group), {"nvidia": RuntimeClass("nvidia")}))
 
     verdict = mutate(document, "team-a", {}, where)
     after = apply(document, verdict.operations)

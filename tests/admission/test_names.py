@@ -11,11 +11,13 @@ from app.admission.fleet_facts import FleetFacts
 from app.admission.json_patch import apply
 from app.admission.review import ReviewResult, mutate
 from app.admission.reviewed_pod import PodForm
+from app.nodes.runtime_handlers import RuntimeClass
 from app.policy.compiled import PolicySet
 from app.values.reasons import Code
 from tests.builders import container, fleet, gpus, node, pod, policies, policy, setting
 
-CLASSES = {"nvidia": {}, "nvidia-cdi": {}, "amd": {}, "picky": {"pool": "gpu"}}
+CLASSES = {name: RuntimeClass(name) for name in ("nvidia", "nvidia-cdi", "amd")}
+CLASSES["picky"] = RuntimeClass("picky", {"pool": "gpu"})
 FLEET = FleetFacts(fleet(node()).node_groups, CLASSES)
 OVERRIDE = ", override: true"
 
@@ -69,7 +71,9 @@ def test_override_replaces_the_runtime_class_unless_it_brought_overhead(given: d
     assert spec_of(pod(gpus(1), **given), names(NVIDIA + OVERRIDE))["runtimeClassName"] == expected
 
 
-@pytest.mark.parametrize("classes", [{"kata": {}}, {}, None], ids=["others exist", "none exists", "not listed"])
+@pytest.mark.parametrize(
+    "classes", [{"kata": RuntimeClass("kata")}, {}, None], ids=["others exist", "none exists", "not listed"]
+)
 @pytest.mark.parametrize("given", [{}, {"runtimeClassName": "mine"}], ids=["unset", "set"])
 def test_missing_runtime_class_is_on_record_and_never_set_not_even_by_override(
     given: dict[str, Any], classes: Any

@@ -185,11 +185,12 @@ def play(plane: ControlPlane, setup: Setup, variant: str, process: Process | Non
     workload = WORKLOADS[setup.workload]
     profiles = [f"{name}-{number}" for number in range(workload.profiles)]
     add_pods(plane.api, WHERE, workload.pods(setup.pods, profiles))
+    extenders = [extender] if extender else []
     if extender and workload.every_pod:
-        extender = {key: value for key, value in extender.items() if key != "managedResources"}
+        extenders = _of_every_pod(extender)
     cpu = process.cpu_seconds() if process else 0.0
     with bindings(plane) as moments:
-        scheduler = plane.start_scheduler(scheduler_document(profiles, setup, extender), name)
+        scheduler = plane.start_scheduler(scheduler_document(profiles, setup, extenders), name)
         wait_until("every pod is bound", lambda: len(moments) >= setup.pods, LIMIT_SECONDS, scheduler.process)
     try:
         return Run(
@@ -231,14 +232,23 @@ def bindings(plane: ControlPlane) -> Iterator[dict[str, float]]:
         thread.join(10)
 
 
-def scheduler_document(profiles: list[str], setup: Setup, extender: Object | None) -> Object:
+def _of_every_pod(extender: Object) -> list[Object]:
+    """Have every pod sent: to ours by two extenders as `scheduler-config --every-pod` has it, to others by one."""
+    of_every_pod = {key: value for key, value in extender.items() if key != "managedResources"}
+    if not extender["urlPrefix"].endswith("/scheduler"):
+        return [of_every_pod]
+    scored = {"prioritizeVerb": "prioritize", "weight": 10, "ignorable": True}
+    return [extender, {**of_every_pod, **scored, "urlPrefix": f"{extender['urlPrefix']}/other-pods"}]
+
+
+def scheduler_document(profiles: list[str], setup: Setup, extenders: list[Object]) -> Object:
     """Write the whole configuration."""
     sampling = {} if setup.percentage is None else {"percentageOfNodesToScore": setup.percentage}
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
         "profiles": [{"schedulerName": name, **sampling} for name in profiles],
-        **({"extenders": [extender]} if extender else {}),
+        **({"extenders": extenders} if extenders else {}),
     }
 
 

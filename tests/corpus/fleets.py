@@ -24,6 +24,7 @@ from app.cluster.files import shipped_policies
 from app.cluster.state import State
 from app.kube.pods import PREFIX, read_pod
 from app.nodes.reading import read_node
+from app.nodes.runtime_handlers import RuntimeClass
 from app.placement.engine import class_for_demand, judge_class
 from app.policy.compiled import PolicySet
 from app.policy.load import load_policies
@@ -118,7 +119,7 @@ class Trial:
         for document in cluster.objects():
             if document["kind"] == "Node":
                 state.put_node(document)
-        state.runtime_classes = {name: {} for name in cluster.classes}
+        state.runtime_classes = {name: RuntimeClass(name) for name in cluster.classes}
         self._setting = ReviewContext(policies, state.fleet(), knowledge())
 
     def play(self, manifest_pod: Object) -> Outcome:

@@ -143,10 +143,10 @@ def test_guards_deny_where_the_component_is(components: tuple[str, ...], code: i
 
 
 def test_configuration_of_the_second_scheduler_is_the_one_we_write_and_nothing_in_it_is_dangerous() -> None:
-    """F117: the file names the command that writes it."""
+    """F117: the file names the command that writes it, for a cluster where GPUs can be claimed."""
     path = DEPLOY / "components" / "second-scheduler" / "config.yaml"
     text = path.read_text("utf-8")
-    plan = ConfigurationPlan("second", URLS["second"], b"", managed_resources((), knowledge()))
+    plan = ConfigurationPlan("second", URLS["second"], b"", managed_resources((), knowledge()), claims=True)
 
     assert text.partition("\n")[2] == write(plan)
     assert verify(str(path), text) == []

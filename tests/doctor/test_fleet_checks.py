@@ -39,7 +39,7 @@ HEALTHY: dict[str, Any] = {"taints": TAINT, "capacity": {GPU: 8}}
         pytest.param({"offers": {GPU: 0}, "capacity": {GPU: 0}}, "GhostGPUs", id="F46"),
         pytest.param({"offers": {GPU: 7}}, "GPUUnhealthy", id="F70"),
         pytest.param({"offers": {GPU: 0}}, "GPUUnhealthy", id="F70: all of them"),
-        pytest.param({"offers": {GPU: 4}, "capacity": {GPU: 4}}, "StaleLabels", id="F73"),
+        pytest.param({"offers": {GPU: 4}, "capacity": {GPU: 4}}, "GPUCountsDiffer", id="F73"),
         pytest.param({"product": "NVIDIA-A100-SXM4-40GB-MIG-INVALID"}, "MIGInvalid", id="F62"),
         pytest.param({"labels": {"nvidia.com/mig.config.state": "failed"}}, "MIGReconfiguring", id="F45"),
         pytest.param(

@@ -25,7 +25,7 @@ CODES_BY_TEXT = {
     "GPU driver of the node is being upgraded": "DriverUpgrading",
     "the device plugin has withdrawn": "GPUUnhealthy",
     "MIG profile not on this node": "MIGProfileAbsent",
-    "labels promise GPUs that the device plugin does not offer": "GhostGPUs",
+    "labels promise GPUs that the node does not offer": "GhostGPUs",
     "resource not offered": "ResourceNotOffered",
     "asks more than the node has in all": "RequestExceedsNode",
     "node left out by the policy's node selector": "NodeExcluded",

@@ -73,16 +73,25 @@ def test_fewer_devices_are_proposed_where_some_are_there() -> None:
     assert "request gpu: ask for 2 instead of 3" in texts(explanation)
 
 
+def test_toleration_of_a_device_that_has_fallen_off_the_bus_is_not_proposed() -> None:
+    """S13: the taints of NVIDIA's driver for an XID and for a lost GPU, and one that only sounds like it."""
+    for key in ("gpu.nvidia.com/xid", "gpu.nvidia.com/gpu-lost", "example.com/ecc-errors"):
+        taint = {"key": key, "value": "79", "effect": "NoSchedule"}
+        explanation = explained(template(request()), slices(gpu("a", taints=[taint])))
+        assert texts(explanation) == []
+        assert "no small change" in explanation.no_change
+
+
 def test_a_taint_is_named_and_its_toleration_proposed() -> None:
-    taint = {"key": "xid", "value": "79", "effect": "NoSchedule"}
+    taint = {"key": "team", "value": "a", "effect": "NoSchedule"}
     explanation = explained(template(request()), slices(gpu("a", taints=[taint])))
     assert explanation.primary is not None
     assert (
         explanation.primary.message
         == "cannot allocate all claims: request gpu: wants a device, and those selected are tainted"
     )
-    assert explanation.devices[0].steps[-1].detail == "xid=79:NoSchedule on 1"
-    assert texts(explanation) == ["request gpu: tolerate xid=79:NoSchedule, if the device will do"]
+    assert explanation.devices[0].steps[-1].detail == "team=a:NoSchedule on 1"
+    assert texts(explanation) == ["request gpu: tolerate team=a:NoSchedule, if the device will do"]
 
 
 def test_the_pod_that_has_the_device_is_named_and_would_have_to_end() -> None:

@@ -160,3 +160,10 @@ def test_live_table_follows_what_pods_hold() -> None:
     asyncio.run(watch())
 
     assert "red 3" in seen.getvalue()
+
+
+def test_product_that_is_in_no_table_is_named_as_its_label_names_it() -> None:
+    """F92: without vendor and suffix, as others are."""
+    rows = taken([node_document(product="NVIDIA-Quux-X9000-SHARED")]).kinds
+
+    assert [row.product for row in rows] == ["Quux-X9000"]

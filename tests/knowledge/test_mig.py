@@ -35,7 +35,8 @@ def test_size_is_that_of_the_product(product: str, profile: str, compute: int, g
     """The source is app/knowledge/mig_profiles.yaml (MIG user guide, supported-mig-profiles)."""
     size = MIG.size(product, profile)
 
-    assert SliceSize(compute, gib * GIB) == size
+    assert size is not None
+    assert (size.compute, size.memory_mib) == (compute, gib * GIB)
 
 
 @pytest.mark.parametrize("product", [None, "NVIDIA-X9000", "Tesla-T4"], ids=["unknown", "not in the table", "no MIG"])
@@ -56,6 +57,16 @@ def test_size_without_a_row_is_read_off_the_name(product: str | None) -> None:
         pytest.param("1g.5gb", "1g.10gb", False, id="less memory"),
         pytest.param("7g.80gb", "4g.40gb", True, id="all of a GPU"),
         pytest.param("1g.100gb", "1g.20gb", True, id="as text 100 would be less"),
+        pytest.param("1g.10gb.me", "1g.10gb", True, id="media engines besides"),
+        pytest.param("1g.10gb", "1g.10gb.me", False, id="no media engines of its own"),
+        pytest.param("2g.20gb", "1g.10gb.me", False, id="larger, and without JPEG and OFA"),
+        pytest.param("7g.80gb", "1g.10gb.me", True, id="all of a GPU has its media engines"),
+        pytest.param("1g.24gb.me.all", "1g.24gb.me", True, id="all media engines"),
+        pytest.param("1g.24gb.me", "1g.24gb.me.all", False, id="not all media engines"),
+        pytest.param("1g.24gb", "1g.24gb-me", True, id="more than none"),
+        pytest.param("2g.48gb-me", "1g.24gb", False, id="none where some are asked"),
+        pytest.param("1g.24gb.gfx", "1g.24gb", True, id="graphics besides"),
+        pytest.param("2g.48gb", "1g.24gb.gfx", False, id="no graphics"),
     ],
 )
 def test_slice_covers_what_is_no_larger_in_compute_and_memory(large: str, small: str, expected: bool) -> None:

@@ -8,9 +8,18 @@ from app.nodes.labels import _read_class, _relevant_labels, read_class
 from tests.builders import knowledge
 
 GPU = "nvidia.com/gpu"
-EXACT, PREFIX = _relevant_labels(knowledge())
+EXACT, PREFIXES = _relevant_labels(knowledge())
+SLICES, PCI, *_ = PREFIXES
 LABELS = st.dictionaries(
-    st.sampled_from([*sorted(EXACT), *(f"{PREFIX}1g.10gb.{fact}" for fact in ("count", "memory", "replicas")), "pool"]),
+    st.sampled_from(
+        [
+            *sorted(EXACT),
+            *(f"{SLICES}1g.10gb.{fact}" for fact in ("count", "memory", "replicas")),
+            f"{PCI}0302_10de.present",
+            f"{PCI}0200_15b3.present",
+            "pool",
+        ]
+    ),
     st.sampled_from(["1", "8", "81559", "time-slicing", "Tesla-T4", "NVIDIA-A100-SXM4-40GB", "success", "570.124.06"]),
     max_size=12,
 )
@@ -24,7 +33,7 @@ def test_class_is_that_of_all_labels_in_any_order(labels: dict[str, str], order:
     pairs = list(labels.items())
     shuffled = dict(pairs[place] for place in order if place < len(pairs))
 
-    twin = _read_class.__wrapped__(tuple(pairs), offered, knowledge(), offered, -1)
+    twin = _read_class.__wrapped__(tuple(pairs), offered, knowledge(), offered, -1, False)
 
     assert twin == read_class(labels, offered, knowledge(), offered) is read_class(
         shuffled, offered, knowledge(), offered)  # fmt: skip

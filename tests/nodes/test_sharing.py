@@ -159,11 +159,9 @@ def test_product_is_unsure_where_labels_count_fewer_gpus_than_there_are(
 
 def test_several_models_are_no_stale_labels() -> None:
     """F73: the score is not halved, and the doctor's remedy is the right one."""
-    (finding,) = (
-        candidate for candidate in examine(ExaminedFleet((SEVERAL,))) if candidate.check == "SeveralGPUModels"
-    )
+    (finding,) = (candidate for candidate in examine(ExaminedFleet((SEVERAL,))) if candidate.check == "GPUCountsDiffer")
 
-    assert (SEVERAL.node_class.stale, checks(SEVERAL)) == (False, ["SeveralGPUModels"])
+    assert (SEVERAL.node_class.stale, checks(SEVERAL)) == (False, ["GPUCountsDiffer"])
     assert not any(doubt(demand(pod()), SEVERAL.node_class) for doubt in PENALTIES)
     assert "6 nvidia.com/gpu, but the labels count 4 NVIDIA-A30" in finding.what
     assert inventory_key(SEVERAL, knowledge().products)[0] == "A30 and others"

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Class filters: which nodes can never serve a demand, and the constant message for each refusal."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -170,3 +171,24 @@ def test_lists_hold_every_filter_once() -> None:
     names = [node_filter.__name__ for node_filter in (*CLASS_FILTERS, *FREE_FILTERS)]
 
     assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("handlers", "handler", "expected"),
+    [
+        pytest.param(None, "nvidia", None, id="not known"),
+        pytest.param(["", "runc"], "", None, id="the pod has no class, or one that is not known"),
+        pytest.param(["", "runc"], "nvidia", "RuntimeHandlerAbsent", id="not there"),
+        pytest.param(["", "nvidia"], "nvidia", None, id="there"),
+    ],
+)
+def test_node_without_the_handler_of_the_pods_class_is_refused(
+    handlers: list[str] | None, handler: str, expected: str | None
+) -> None:
+    """F27: the kubelet of such a node would not start the pod."""
+    known = None if handlers is None else frozenset(handlers)
+    node_class = replace(node().node_class, runtime_handlers=known)
+
+    refusal = judge_class(replace(wants(), runtime_handler=handler), node_class)
+
+    assert (refusal.code.name if refusal else None) == expected

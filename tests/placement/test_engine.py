@@ -44,7 +44,19 @@ def test_scores_are_integers_from_0_to_10_one_a_node_and_the_winner_has_10(total
     assert all(type(score) is int and 0 <= score <= 10 for score in scores)
     assert scores[winner] == 10
     if ranked:
-        assert all(score <= 9 for index, score in enumerate(scores) if index != winner)
+        assert all(score <= 9 for score, total in zip(scores, totals, strict=True) if total != totals[winner])
+
+
+@given(st.lists(st.sampled_from([0.1, 0.4, 0.7]), min_size=1, max_size=50), st.booleans())
+def test_equal_totals_get_equal_scores_but_where_one_node_must_be_known(totals: list[float], ranked: bool) -> None:
+    """F55: kube-scheduler chooses among equal nodes; a pod that something is promised to must get the one we name."""
+    names = NAMES[: len(totals)]
+
+    scores, known = wire_scores(names, totals, ranked), wire_scores(names, totals, ranked, one_best=True)
+
+    assert len(set(zip(totals, scores, strict=True))) == len(set(totals))
+    assert known.index(10) == best_position(names, totals)
+    assert known.count(10) == 1
 
 
 @pytest.mark.parametrize(
@@ -52,8 +64,8 @@ def test_scores_are_integers_from_0_to_10_one_a_node_and_the_winner_has_10(total
     [
         ([0.0, 0.5, 1.0], True, [0, 4, 10]),
         ([0.0, 0.5, 1.0], False, [0, 5, 10]),
-        ([1.0, 1.0, 0.0], True, [10, 9, 0]),
-        ([0.3, 0.3], True, [10, 0]),
+        ([1.0, 1.0, 0.0], True, [10, 10, 0]),
+        ([0.3, 0.3], True, [10, 10]),
         ([0.3, 0.3], False, [10, 10]),
         ([0.7], True, [10]),
     ],

@@ -152,8 +152,8 @@ def test_answers_are_integers_of_the_wire(
 
     assert all(0 <= node_total <= 1 for node_total in totals)
     assert all(type(answer) is int and 0 <= answer <= 10 for answer in answers)
-    assert answers.count(10) == 1
-    assert answers[totals.index(max(totals))] in (9, 10) or len(set(totals)) == 1
+    assert answers.count(10) == totals.count(max(totals))
+    assert answers[totals.index(max(totals))] == 10
 
 
 def test_pod_leaves_the_product_alone_that_others_cannot_do_without() -> None:

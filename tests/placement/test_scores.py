@@ -197,25 +197,17 @@ def floor_of_nine(value: float, totals: list[float]) -> int:
 
 
 @pytest.mark.parametrize("high", [0.069, 0.138, 0.276, 0.3, 0.7, 1.0])
-def test_runner_up_equal_to_the_winner_scores_nine(high: float) -> None:
-    """floor(9 x 1) is 9 whatever the range of the totals; rounding must not lose the point.
-
-    See docs/reference/scores.md#scores-on-the-wire.
-    """
-    assert wire_scores(NAMES[:3], [high, high, 0.0], ranked=True) == [10, 9, 0]
+def test_node_equal_to_the_winner_scores_as_it(high: float) -> None:
+    """Equal totals are equal on the wire whatever their range (docs/reference/scores.md#scores-on-the-wire)."""
+    assert wire_scores(NAMES[:3], [high, high, 0.0], ranked=True) == [10, 10, 0]
 
 
 @given(st.lists(st.integers(0, 256).map(lambda step: step / 256), min_size=2, max_size=40))
 def test_ranked_scores_are_the_formula_of_the_paper(totals: list[float]) -> None:
     """The totals lie on a grid, so that their differences are exact."""
-    winner = totals.index(max(totals))
-    equal = min(totals) == max(totals)
-
     scores = wire_scores(NAMES[: len(totals)], totals, ranked=True)
 
-    expected = [0 if equal else floor_of_nine(value, totals) for value in totals]
-    expected[winner] = 10
-    assert expected == scores
+    assert scores == [10 if value == max(totals) else floor_of_nine(value, totals) for value in totals]
 
 
 @pytest.mark.parametrize("ranked", [True, False], ids=["ranked", "proportional"])

@@ -69,3 +69,8 @@ def test_class_of_a_demand_is_what_decides_where_it_runs() -> None:
     pod_demand = replace(demand(pod(gpus(2), annotations={"products": "T4"})), cpu_milli=4000)
 
     assert demand_class(pod_demand) == DemandClass(4000, 2, 0, pod_demand.products)
+
+
+def test_product_without_any_capacity_has_one_step() -> None:
+    """F51: nodes whose devices were all withdrawn, while a claim or a share is still counted free."""
+    assert [free_step(free, 0) for free in (0, 1, 1000)] == [(-1, 1), (1, 2), (862, 1025)]

@@ -14,6 +14,7 @@ from functools import cache
 from tests.placement import twin_node
 from tests.placement.twin_compatible import cuda_causes
 from tests.placement.twin_cuda import facts
+from tests.placement.twin_evidence import layout_to_come
 from tests.placement.twin_free import free_causes
 from tests.placement.twin_health import count_causes, health_causes
 from tests.placement.twin_units import memory_causes, sharing_causes, slice_causes
@@ -125,7 +126,8 @@ def operator_causes(_: Wish, node: RawNode) -> Iterator[str]:
     if node.labels.get("nvidia.com/gpu.product", "").endswith("-MIG-INVALID"):
         yield "MIGInvalid"
     paused = node.labels.get("nvidia.com/gpu.deploy.device-plugin")
-    if node.labels.get("nvidia.com/mig.config.state", "success") != "success" or paused == "paused-for-mig-change":
+    at_work = node.labels.get("nvidia.com/mig.config.state", "success") != "success"
+    if at_work or paused == "paused-for-mig-change" or layout_to_come(node):
         yield "MIGReconfiguring"
     state = node.labels.get("nvidia.com/gpu-driver-upgrade-state", "")
     if state in UPGRADING or paused == "paused-for-driver-upgrade":

@@ -93,7 +93,9 @@ def wish(draw: random.Random) -> Wish:
             ["2Gi", "4Gi", "4Gi", "8GB", "9000Mi", "10Gi", "11000Mi", "16Gi", "24Gi", "40GB", "80Gi", "141Gi"],
         ),
         sharing=draw.choice(["Any"] * 5 + ["Exclusive", "Shared"]),
-        mig_profile=maybe(draw, 0.08, ["1g.10gb", "1g.10gb.me", ">=1g.5gb", ">=1g.10gb", ">=3g.40gb", "2g.20gb"]),
+        mig_profile=maybe(
+            draw, 0.08, ["1g.10gb", "1g.10gb.me", ">=1g.5gb", ">=1g.10gb", ">=1g.10gb.me", ">=3g.40gb", "2g.20gb"]
+        ),
         nvlink=draw.random() < 0.05,
         accept=draw.choice(["Native", "MinorVersion", "MinorVersion", "ForwardCompatible"]),
         policies=tuple(policy(draw) for _ in range(draw.choice([0, 0, 1, 1, 2]))),

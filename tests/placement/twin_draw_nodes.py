@@ -86,6 +86,10 @@ def node(draw: random.Random) -> RawNode:
     labels, offers = kinds[kind](draw)
     if kind == "both":
         labels = cloud(draw)[0] | labels
+    if draw.random() < 0.15:
+        labels |= evidence(draw)
+    if kind in ("cloud", "vendor", "nobody") and draw.random() < 0.15:
+        offers = draw.choice([{}, dict.fromkeys(offers, 0)])
     if draw.random() < 0.8:
         labels["zone"] = draw.choice(ZONES)
     if draw.random() < 0.3:
@@ -100,6 +104,38 @@ def node(draw: random.Random) -> RawNode:
     if draw.random() < 0.25:
         capacity = {key: amount + draw.choice([0, 0, 1, 2, 8]) for key, amount in offers.items()}
     return RawNode(labels, offers, capacity, health)
+
+
+EVIDENCE = [
+    {"karpenter.k8s.aws/instance-gpu-count": "8", "karpenter.k8s.aws/instance-gpu-manufacturer": "nvidia"},
+    {"karpenter.k8s.aws/instance-gpu-count": "1"},
+    {"karpenter.k8s.aws/instance-gpu-count": "4", "karpenter.k8s.aws/instance-gpu-manufacturer": "amd"},
+    {"karpenter.azure.com/sku-gpu-count": "0"},
+    {"cloud.google.com/gke-accelerator-count": "8", "cloud.google.com/gke-accelerator": "nvidia-l4"},
+    {"nvidia.com/gpu.present": "true"},
+    {"nvidia.com/gpu.present": "false"},
+    {"nvidia.com/gpu.present": "true", "nvidia.com/gpu.workload.config": "vm-passthrough"},
+    {"feature.node.kubernetes.io/pci-10de.present": "true"},
+    {"feature.node.kubernetes.io/pci-0302_10de.present": "true"},
+    {"feature.node.kubernetes.io/pci-0680_10de.present": "true"},
+    {"feature.node.kubernetes.io/pci-1200_1002.present": "true"},
+    {"feature.node.kubernetes.io/pci-0300_1002.present": "true"},
+    {"feature.node.kubernetes.io/pci-1002_74a1.present": "true"},
+    {"feature.node.kubernetes.io/pci-0300_8086.present": "true"},
+    {"feature.node.kubernetes.io/amd-gpu": "true"},
+    {"beta.amd.com/gpu.device-id.74a1": "8"},
+    {"intel.feature.node.kubernetes.io/gpu": "true"},
+    {"gpu.intel.com/device-id.0380-0bd5.count": "4"},
+    {"doks.digitalocean.com/gpu-brand": "amd"},
+    {TYPES: "g5.12xlarge"},
+    {TYPES: "g4ad.xlarge"},
+]
+"""Labels that promise GPUs, or none."""
+
+
+def evidence(draw: random.Random) -> Labels:
+    """Draw labels that promise GPUs beside what the node has anyway."""
+    return dict(draw.choice(EVIDENCE))
 
 
 def gfd(draw: random.Random) -> tuple[Labels, Units]:
@@ -137,6 +173,11 @@ def model_labels(draw: random.Random) -> Labels:
         "nvidia.com/gpu-driver-upgrade-state": maybe(draw, 0.1, UPGRADES),
         "nvidia.com/gpu.deploy.device-plugin": maybe(draw, 0.05, PAUSES),
     }
+    wished = maybe(draw, 0.08, ["all-1g.10gb", "all-3g.40gb", "all-disabled", "custom", "all-balanced"])
+    optional["nvidia.com/mig.config"] = wished
+    if wished:
+        optional["nvidia.com/gpu.deploy.mig-manager"] = maybe(draw, 0.6, ["true", "true", "false"])
+        optional["nvidia.com/mig.capable"] = maybe(draw, 0.6, ["true", "true", "false"])
     return labels | {key: value for key, value in optional.items() if value is not None}
 
 

@@ -4,6 +4,7 @@
 from collections.abc import Iterator
 
 from tests.placement import twin_node
+from tests.placement.twin_evidence import absent
 from tests.placement.twin_world import GPU, SHARED, SLICES, RawNode, Wish
 
 STRICTEST = ("Refuse", "ScoreDown", "Ignore")
@@ -27,19 +28,13 @@ def count_causes(wish: Wish, node: RawNode) -> Iterator[str]:
         elif offered:
             yield "RequestExceedsNode"
         else:
-            promised = resource.startswith("nvidia.com/") and ghost(node)
+            promised = absent(resource, node)
             if promised:
                 yield "GhostGPUs"
             if resource.startswith(SLICES):
                 yield "MIGProfileAbsent"
             elif not promised:
                 yield "ResourceNotOffered"
-
-
-def ghost(node: RawNode) -> bool:
-    """Tell whether the labels promise GPUs while the device plugin offers none in any form."""
-    promised = twin_node.positive(node.labels.get("nvidia.com/gpu.count")) is not None
-    return promised and not any(node.offers(resource) for resource in node.resources())
 
 
 def rule_for(wish: Wish, part: str) -> str:

@@ -8,11 +8,13 @@ import json
 import re
 
 from tests.placement.twin_cuda import facts
+from tests.placement.twin_evidence import labelled_replicas
 from tests.placement.twin_products import (
     PRODUCT,
     agreed,
     bare,
     cloud_of,
+    doubt,
     instance_row,
     positive,
     product_row,
@@ -68,8 +70,14 @@ def unit_of(resource: str, node: RawNode) -> str:
     label = node.labels.get(PRODUCT, "")
     if label.endswith("-SHARED") or (strategy(node) and not renames(node)):
         return "mps-share" if strategy(node) == "mps" else "share"
+    kind = doubt(node)[0]
+    if kind == "shares" and node.offers(GPU) + node.withdrawn(GPU):
+        return "share"
     if label_slice(node) or (resource == GPU and unnamed_slices(node)):
         return "slice"
+    count = positive(node.labels.get("nvidia.com/gpu.count")) or 1
+    if kind == "several" and sum(node.in_all(name) for name in (GPU, GPU + SHARED)) % count == 0:
+        return "unknown"
     return "whole" if shows_sharing(node) else "unknown"
 
 
@@ -89,8 +97,11 @@ def replicas(resource: str, node: RawNode) -> int:
     """Read the number of shares of one GPU, or of one slice of a profile; 1 if they are not shared."""
     if resource.startswith(SLICES):
         return positive(node.labels.get(f"{SLICES}{profile_of(resource)}.replicas")) or 1
-    keys = (REPLICAS, *(row["replicas_key"] for row in facts("clouds.yaml")["sharing_labels"]))
-    return next((shares for key in keys if (shares := positive(node.labels.get(key)))), 1)
+    kind, gpus = doubt(node)
+    if kind == "shares":
+        units = sum(node.in_all(name) for name in (GPU, GPU + SHARED))
+        return units // gpus if units % gpus == 0 else 1
+    return labelled_replicas(node)
 
 
 def registered(node: RawNode) -> int:

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from tests.placement.twin_cuda import facts
+from tests.placement.twin_evidence import count_doubt
 from tests.placement.twin_world import RawNode
 
 PRODUCT = "nvidia.com/gpu.product"
@@ -96,18 +97,19 @@ def products(node: RawNode) -> list[str]:
 
 
 def several_models(node: RawNode) -> bool:
-    """Tell whether the node has more GPUs than those of the model that its labels name.
+    """Tell whether the node may have more GPUs than those of the model that its labels name.
 
     GPU Feature Discovery writes the count and product of one model, whichever it met last (k8s-device-plugin
     internal/lm/resource.go); the device plugin registers all GPUs.
     """
-    count = positive(node.labels.get("nvidia.com/gpu.count"))
-    strategy = node.labels.get("nvidia.com/mig.strategy")
-    names = {*node.allocatable, *node.capacity}
-    if count is None or strategy == "mixed" or node.hami or any(name.startswith("nvidia.com/mig-") for name in names):
-        return False
-    replicas = positive(node.labels.get("nvidia.com/gpu.replicas")) or 1
-    return sum(node.in_all(resource) for resource in ("nvidia.com/gpu", "nvidia.com/gpu.shared")) > count * replicas
+    return doubt(node)[0] == "several"
+
+
+def doubt(node: RawNode) -> tuple[str, int]:
+    """Say what more units than labelled GPUs mean, with what the machine is known to have."""
+    cloud, machine = by_cloud(node.labels), instance_row(node.labels).get("products", [])
+    both = [product for product in cloud if product in machine]
+    return count_doubt(node, [bare(product) for product in both or cloud or machine or by_vendor(node.labels)])
 
 
 def rows_of(node: RawNode) -> list[dict[str, Any] | None]:

@@ -43,7 +43,7 @@ def slice_causes(wish: Wish, node: RawNode) -> Iterator[str]:
     compute, memory = twin_node.slice_size(profile)
     if has:
         size = twin_node.slice_size(has)
-        if size[0] < compute or size[1] < memory:
+        if size[0] < compute or size[1] < memory or engines(has) < engines(profile):
             yield "MIGProfileAbsent"
         return
     if "share" in units_wanted(wish):
@@ -56,6 +56,14 @@ def slice_causes(wish: Wish, node: RawNode) -> Iterator[str]:
             yield "MIGProfileAbsent"
         elif (exact is None or unit == "unknown") and wish.refuses_unknown:
             yield "GPUFactsMissing"
+
+
+def engines(profile: str) -> int:
+    """Rank the media engines of a slice: a JPEG and an OFA engine with +me, all with +me.all or all compute slices.
+
+    Source: MIG User Guide, profiles of A100 (hardware units by profile).
+    """
+    return 2 if profile.startswith("7g") or profile.endswith(".me.all") else int(profile.endswith(".me"))
 
 
 def memory_causes(wish: Wish, node: RawNode) -> Iterator[str]:

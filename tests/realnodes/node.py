@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,25 @@ COMMAND_SECONDS = 120
 SOCKET = "/run/containerd/containerd.sock"
 
 
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """A container runtime, and how it gives containers their GPUs.
+
+    `programs` is the folder of containerd and its shim, and `state` the name of its folders, so that two versions do
+    not share one. `handlers` are those of NVIDIA's toolkit. `device_list_strategy` is that of NVIDIA's device plugin:
+    by `envvar` the runtime reads NVIDIA_VISIBLE_DEVICES, by `cdi-cri` the kubelet names CDI devices.
+    """
+
+    programs: Path = CONTAINERD.parent
+    state: str = "containerd"
+    handlers: tuple[str, ...] = ("nvidia",)
+    default_runtime: str = "runc"
+    device_list_strategy: str = "envvar"
+
+
+DEFAULT_INSTALLATION = Installation()
+
+
 class Node:
     """One node: started with `start`, and gone with the sandbox at the latest. `built` has NVIDIA's components."""
 
@@ -48,6 +67,7 @@ class Node:
         self._built = built
         self.world = world
         self.toolkit = Toolkit(self.folder, built)
+        self._installation = DEFAULT_INSTALLATION
 
     def start(self, images: Sequence[Path]) -> None:
         """Start all of the node, and wait until the API server shows it Ready."""
@@ -132,10 +152,19 @@ class Node:
     def _start_containerd(self) -> None:
         self._write_cni()
         config = self.folder / "containerd.toml"
-        text = CONTAINERD_CONFIG.format(pause=PAUSE, runc=RUNC, cni=CNI_PLUGINS, conf=self.folder / "cni")
-        config.write_text(text + self.toolkit.handler(), "utf-8")
-        command = [*self._enter(), str(CONTAINERD), "--config", str(config)]
+        installation = self._installation
+        text = CONTAINERD_CONFIG.format(
+            pause=PAUSE,
+            runc=RUNC,
+            cni=CNI_PLUGINS,
+            conf=self.folder / "cni",
+            state=installation.state,
+            default=installation.default_runtime,
+        )
+        config.write_text(text + "".join(map(self.toolkit.handler, installation.handlers)), "utf-8")
+        command = [*self._enter(), str(installation.programs / "containerd"), "--config", str(config)]
         surroundings = {**environment(), **self.toolkit.environment()}
+        surroundings["PATH"] = f"{installation.programs}:{surroundings['PATH']}"
         process = Process("containerd", command, self.folder / "containerd.log", surroundings)
         self._processes["containerd"] = process
         wait_until("containerd answers", self._containerd_answers, START_SECONDS, process)
@@ -146,6 +175,30 @@ class Node:
         except AssertionError:
             return False
 
+    def change_installation(self, installation: Installation, images: Sequence[Path]) -> None:
+        """Replace the container runtime and what gives containers their GPUs, as a new machine with the node's name.
+
+        The node's pods must be gone, since containerd with another state folder does not know their containers; nor has
+        it their images, unless it was there before.
+        """
+        self.stop("nvidia-device-plugin")
+        wait_until(f"{self.name} offers no GPUs", lambda: not self.offers(), START_SECONDS)
+        for name in ("kubelet", "containerd"):
+            self.stop(name)
+        self._installation = installation
+        self._start_containerd()
+        for archive in images:
+            self.import_image(archive)
+        self.start_kubelet()
+        wait_until(f"{self.name} shows its handlers", self._handlers_are_shown, START_SECONDS)
+        self.start_device_plugin()
+
+    def _handlers_are_shown(self) -> bool:
+        """Tell whether the Node is Ready and lists the handlers of its containerd; containerd 1.x has none to tell."""
+        listed = {handler.get("name", "") for handler in self.read()["status"].get("runtimeHandlers") or ()}
+        told = self._installation.programs != CONTAINERD.parent
+        return self.ready() and listed == ({"", "runc", *self._installation.handlers} if told else set())
+
     def _write_cni(self) -> None:
         bridge = {
             "type": "bridge",
@@ -155,7 +208,7 @@ class Node:
             "ipam": {"type": "host-local", "ranges": [[{"subnet": self.pods}]], "routes": [{"dst": "0.0.0.0/0"}]},
         }
         configuration = {"cniVersion": "1.0.0", "name": "pods", "plugins": [bridge]}
-        (self.folder / "cni").mkdir()
+        (self.folder / "cni").mkdir(exist_ok=True)
         (self.folder / "cni" / "10-pods.conflist").write_text(json.dumps(configuration), "utf-8")
 
     def start_kubelet(self) -> None:
@@ -175,7 +228,12 @@ class Node:
     def start_device_plugin(self) -> None:
         """Start NVIDIA's device plugin on the mock driver, and wait until the kubelet counts its devices."""
         self._start_mps_daemon()
-        plugin = self._start_component("nvidia-device-plugin", "--pass-device-specs")
+        driver = self.toolkit.driver
+        cdi = (f"--driver-root={driver}", f"--driver-root-ctr-path={driver}")
+        hook = f"--nvidia-cdi-hook-path={self._built}/nvidia-cdi-hook"
+        strategy = self._installation.device_list_strategy
+        flags = ("--pass-device-specs",) if strategy == "envvar" else (*cdi, hook)
+        plugin = self._start_component("nvidia-device-plugin", f"--device-list-strategy={strategy}", *flags)
         wait_until(f"{self.name} offers GPUs", self.offers, START_SECONDS, plugin)
 
     def _start_mps_daemon(self) -> None:
@@ -258,12 +316,16 @@ def _words(path: Path) -> Sequence[str]:
 
 
 CONTAINERD_CONFIG = """version = 2
+root = "/var/lib/{state}"
+state = "/run/{state}"
 disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs",
   "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.aufs"]
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{pause}"
   disable_apparmor = true
   restrict_oom_score_adj = true
+[plugins."io.containerd.grpc.v1.cri".containerd]
+  default_runtime_name = "{default}"
 [plugins."io.containerd.grpc.v1.cri".cni]
   bin_dir = "{cni}"
   conf_dir = "{conf}"

@@ -36,9 +36,9 @@ path = "{built}/nvidia-container-runtime-hook"
 [nvidia-ctk]
 path = "{built}/nvidia-cdi-hook"
 """
-HANDLER = """[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]
+HANDLER = """[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{name}]
   runtime_type = "io.containerd.runc.v2"
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{name}.options]
   BinaryName = "{built}/nvidia-container-runtime"
   SystemdCgroup = false
 """
@@ -63,7 +63,7 @@ class Toolkit:
         settings = SETTINGS.format(
             accept_variable=str(accept_variable).lower(),
             accept_mounts=str(accept_mounts).lower(),
-            root=self._driver,
+            root=self.driver,
             mode=mode,
             runc=RUNC,
             log=self._folder / "toolkit.log",
@@ -72,22 +72,23 @@ class Toolkit:
         self._settings.write_text(settings, "utf-8")
 
     @property
-    def _driver(self) -> Path:
+    def driver(self) -> Path:
+        """The folder that is to the toolkit what / is to a driver installed on the machine."""
         return self._folder / "driver-root"
 
     def install_driver(self, machine: Machine) -> None:
         """Put the driver's files in place. Its library carries the version in its name, as NVIDIA's do."""
-        shutil.rmtree(self._driver, ignore_errors=True)
-        folder = self._driver / LIBRARIES
+        shutil.rmtree(self.driver, ignore_errors=True)
+        folder = self.driver / LIBRARIES
         folder.mkdir(parents=True)
         library = LIBRARY.replace(".1", f".{machine.driver}")
         shutil.copy(self._built / LIBRARY, folder / library)
         (folder / LIBRARY).symlink_to(library)
-        (self._driver / "dev").symlink_to("/dev")
+        (self.driver / "dev").symlink_to("/dev")
 
-    def handler(self) -> str:
-        """Give the part of containerd's configuration that has the runtime handler `nvidia`."""
-        return HANDLER.format(built=self._built)
+    def handler(self, name: str) -> str:
+        """Give the part of containerd's configuration that has a runtime handler of the toolkit."""
+        return HANDLER.format(name=name, built=self._built)
 
     def environment(self) -> Mapping[str, str]:
         """Give the environment that containerd hands on to the runtime."""

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from app.schedulerconfig.verify import ConfigurationFinding, verify
-from app.schedulerconfig.write import write
+from app.schedulerconfig.verify import ConfigurationFinding, managed_by_scheduler, verify
+from app.schedulerconfig.write import Target, write
 from app.values.errors import PolicyError
 from tests.schedulerconfig.test_write import plan
 
@@ -51,7 +51,6 @@ MISTAKES: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("no weight", {"weight": None}, "refuses to start"),
     ("weight that is no number", {"weight": True}, "refuses to start"),
     ("low weight", {"weight": 1}, "in-tree scores decide"),
-    ("no resources", {"managedResources": None}, "every pod calls us"),
     (
         "resource not counted",
         {"managedResources": [{"name": "nvidia.com/gpu", "ignoredByScheduler": True}]},
@@ -224,3 +223,80 @@ class NoAliases(yaml.SafeDumper):
 
     def ignore_aliases(self, _data: Any) -> bool:
         return True
+
+
+def two_entries(target: Target = "default", **second: Any) -> str:
+    """Write both entries, as --every-pod does, with fields of the second one changed."""
+    document = yaml.safe_load(write(plan(target, resources=("nvidia.com/gpu",), every_pod=True)))
+    document["extenders"][1].update(second)
+    return yaml.dump(document, Dumper=NoAliases, sort_keys=False)
+
+
+@pytest.mark.parametrize("target", ["second", "default"])
+def test_entry_for_other_pods_beside_that_for_gpu_pods_is_right(target: Target) -> None:
+    """F88."""
+    assert verify("s.yaml", two_entries(target), ("nvidia.com/gpu",), claims=True) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"ignorable": False}, "no pod is scheduled, not kube-system's and not gpu-usher's own"),
+        ({"managedResources": [{"name": "amd.com/gpu"}]}, "so other pods never come here"),
+        ({"filterVerb": "other"}, "a route that is not there"),
+        ({"tlsConfig": None}, "nothing is verified"),
+    ],
+)
+def test_mistake_in_the_entry_for_other_pods_is_found(fields: dict[str, Any], words: str) -> None:
+    """F88."""
+    [finding] = findings_of(two_entries(**fields))
+
+    assert finding.severity == "danger"
+    assert words in finding.message
+
+
+def test_entry_for_other_pods_alone_leaves_gpu_pods_to_nobody() -> None:
+    """F88."""
+    document = yaml.safe_load(two_entries())
+    del document["extenders"][0]
+
+    assert [finding.message for finding in findings_of(yaml.safe_dump(document))] == [
+        "no entry whose urlPrefix ends in /scheduler, and /other-pods leaves GPU pods to it"
+    ]
+
+
+def test_one_entry_for_every_pod_can_stop_the_clusters_scheduler_but_not_one_for_gpu_pods() -> None:
+    """F88: such a configuration was written by --every-pod before; nothing was scheduled while no replica answered."""
+    document = yaml.safe_load(write(plan("default", resources=("nvidia.com/gpu",))))
+    del document["extenders"][0]["managedResources"]
+
+    [finding] = findings_of(yaml.safe_dump(document))
+
+    assert finding.severity == "danger"
+    assert "absent: while no replica answers no pod is scheduled" in finding.message
+    assert findings_of(changed(managedResources=None)) == []
+
+
+def test_claims_without_a_resource_are_missed_by_managed_resources() -> None:
+    """F88, F135: kube-scheduler asks only about pods that name one (pkg/scheduler/extender.go, IsInterested)."""
+    [finding] = verify("s.yaml", changed(), claims=True)
+
+    assert "pods that claim GPUs by ResourceClaims alone name none of them" in finding.message
+    assert verify("s.yaml", changed(managedResources=None), claims=True) == []
+    assert verify("s.yaml", changed(), claims=False) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (write(plan(resources=("nvidia.com/gpu",))), {"gpu-usher-scheduler": frozenset({"nvidia.com/gpu"})}),
+        (two_entries(), {"default-scheduler": None}),
+        ("kind: Pod", {}),
+        ("{", {}),
+        ("", {}),
+        ("apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nextenders: 1", {}),
+    ],
+)
+def test_what_a_scheduler_asks_about_is_read_from_its_configuration(text: str, expected: Any) -> None:
+    """F83, F88."""
+    assert managed_by_scheduler(text) == expected

@@ -61,16 +61,31 @@ def test_plain_http_on_loopback_needs_no_certificate() -> None:
     assert "tlsConfig" not in extender
 
 
-def test_every_pod_reaches_us_on_request_and_the_check_says_what_that_costs() -> None:
-    """F61, F88: the check has one finding, which is about the option that was asked for."""
-    text = write(plan(every_pod=True))
+@pytest.mark.parametrize("answer", ["all", "shortlist", "best"])
+@pytest.mark.parametrize("target", ["second", "default"])
+def test_every_pod_reaches_us_by_an_extender_that_may_fail(target: Target, answer: str) -> None:
+    """F61, F88: GPU pods wait for us, and all others are scheduled while no replica answers."""
+    text = write(plan(target, every_pod=True, filter_answer=answer))
 
-    [extender] = yaml.safe_load(text)["extenders"]
-    assert "managedResources" not in extender
+    gpu_pods, other_pods = yaml.safe_load(text)["extenders"]
+    assert (gpu_pods["ignorable"], "managedResources" in gpu_pods) == (False, True)
+    assert (other_pods["ignorable"], "managedResources" in other_pods) == (True, False)
+    assert other_pods["urlPrefix"] == gpu_pods["urlPrefix"] + "/other-pods"
+    assert other_pods["prioritizeVerb"] == "prioritize"
     assert "--every-pod" in text
-    assert [finding.message for finding in verify("ours.yaml", text)] == [
-        "managedResources: absent, so every pod calls us"
-    ]
+    assert verify("ours.yaml", text) == []
+
+
+def test_scheduler_of_gpu_pods_is_to_ask_about_all_of_them_where_gpus_can_be_claimed() -> None:
+    """F88, F135: a pod with claims alone names no resource; of the cluster's own scheduler a second extender asks."""
+    second, default = plan(claims=True), plan("default", claims=True, filter_answer="shortlist")
+
+    [extender] = written(second)["extenders"]
+    gpu_pods, other_pods = written(default)["extenders"]
+    assert (extender["ignorable"], "managedResources" in extender) == (False, False)
+    assert (other_pods["ignorable"], "prioritizeVerb" in other_pods) == (True, False)
+    assert "managedResources" in gpu_pods
+    assert all(verify("ours.yaml", write(made), claims=True) == [] for made in (second, default))
 
 
 @pytest.mark.parametrize("answer", ["shortlist", "best"])

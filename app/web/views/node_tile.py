@@ -121,8 +121,8 @@ def tile_of(
     held = colours.marks(node, usages, claimed) if colours else None
     runs = tuple(_split(_runs(node, knowledge, state, held)))
     most = sorted(units_by_namespace.items(), key=lambda pair: (-pair[1], pair[0]))
-    unoffered = f"labels promise {node.node_class.labelled_gpus}, none is offered"
-    counted = unoffered if state is NodeState.Ghost else f"{offered - free} of {offered} used"
+    counted = "; ".join(f"{promise.words}, none is offered" for promise in node.node_class.absent)
+    counted = counted if state is NodeState.Ghost else f"{offered - free} of {offered} used"
     words = f"{node.name}: {state.value}, {counted}" + "".join(f"; {namespace} {amount}" for namespace, amount in most)
     if colours:
         words += colours.words(node, usages, claimed)
@@ -143,13 +143,7 @@ def counted_units(node: Node) -> tuple[int, int]:
 def state_of(node: Node, offered: int, free: int) -> NodeState:
     """Return the state of a node."""
     node_class = node.node_class
-    if (
-        node_class.labelled_gpus
-        and not offered
-        and not node_class.dra_resources
-        and not node_class.mig_invalid
-        and not node_class.withdrawn
-    ):
+    if node_class.absent and not offered and node.devices is None:
         return NodeState.Ghost
     if node_class.upgrade_state in UPGRADE_STATES_REFUSED:
         return NodeState.Upgrading
@@ -174,7 +168,7 @@ def _exhausted(node: Node, used: Mapping[str, int]) -> bool:
 def _runs(node: Node, knowledge: Knowledge, state: NodeState, held: HeldMarks | None) -> Iterator[CellRun]:
     node_class = node.node_class
     if state is NodeState.Ghost:
-        yield CellRun(Cell.Ghost, node_class.labelled_gpus)
+        yield CellRun(Cell.Ghost, sum(promise.count or 1 for promise in node_class.absent))
         return
     if not node_class.offered and node.free.gpus:
         yield from _by_gpu(node.free.gpus, node.free.layouts or (), held)

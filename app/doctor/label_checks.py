@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the doctor says where labels and a node contradict each other: absent GPUs, other counts, a layout to come.
+
+The words say what is seen. Where several causes fit they list them, with the check that tells them apart. Each function
+gives pairs of what is seen and the remedy.
+"""
+
+from collections.abc import Iterator
+
+from app.knowledge.gpu_evidence import GPUEvidence
+from app.nodes.gpu_counts import labelled_slices
+from app.nodes.label_keys import DOMAIN, MIG_CONFIG, MIG_STATE, PRODUCT, REPLICAS
+from app.nodes.model import CountDoubt, Node, Sharing
+from app.values.reasons import Code
+
+
+def absent_gpus(node: Node, evidence: GPUEvidence | None) -> Iterator[tuple[str, str, bool]]:
+    """Say for each family whose GPUs are promised and not offered what is missing; and whether the node comes up yet.
+
+    Without `evidence` the words say only what is promised.
+    """
+    for promise in node.node_class.absent if node.devices is None else ():
+        product = f" ({node.node_class.product.upper()})" if node.node_class.product else ""
+        what = f"{promise.words}{product}, the node offers no {promise.resource}"
+        if evidence is None:
+            yield what, Code.GhostGPUs.remedy, False
+            continue
+        layer = evidence.layer(promise, node.labels, any(map(promise.concerns, node.allocatable)))
+        taint = next((key for key, _, _ in node.taints if key in evidence.coming_up), None)
+        coming = f"; the node is still coming up (taint {taint})" if taint else ""
+        yield f"{what}: {layer.says}{coming}", layer.remedy, taint is not None
+
+
+def differing_counts(node: Node, doubt: CountDoubt) -> tuple[str, str]:
+    """Say how the capacity differs from what the labels count, with the causes that fit."""
+    causes, check = _explained(node, doubt)
+    return f"{_capacity(node)}, but {_labelled(node)}: {causes}", check
+
+
+def _explained(node: Node, doubt: CountDoubt) -> tuple[str, str]:
+    """Give the causes that fit, and the check or the remedy."""
+    facts = node.node_class
+    if doubt is CountDoubt.UnlabelledShares:
+        why = (
+            "by their name" if any(name.endswith(".shared") for name, _ in facts.offered) else "the machine has no more"
+        )
+        return (
+            f"the units are shares of GPUs ({why}), which no label tells",
+            "give GPU Feature Discovery the device plugin's config, so that it labels the sharing",
+        )
+    if doubt is CountDoubt.MoreThanLabelled:
+        return (
+            "the machine has more GPUs than labelled, so that GPU Feature Discovery ran before it saw them all",
+            "restart GPU Feature Discovery there; if the labels stay, compare nvidia-smi -L on the node",
+        )
+    if doubt is CountDoubt.SeveralCauses:
+        shares = "; or the device plugin shares GPUs by a config that GPU Feature Discovery does not have"
+        return (
+            "either GPUs of several models, of which GPU Feature Discovery labels one; or GPUs were added after it ran"
+            + shares * (facts.sharing is not Sharing.Exclusive),
+            "compare nvidia-smi -L on the node: as many GPUs as labelled are shared, so give GPU Feature Discovery the "
+            "device plugin's config; more of one model want it restarted; several models want nodes of one model each, "
+            "or the DRA driver, where a claim selects by productName",
+        )
+    if doubt is CountDoubt.Slices:
+        renamed = sorted(name for name in node.allocatable if name.startswith(DOMAIN) and not _is_counted(node, name))
+        return (
+            "either the layout was changed after GPU Feature Discovery ran; or the device plugin shares or selects "
+            "slices by a config that GPU Feature Discovery does not have"
+            + f"; or it offers them by another name ({', '.join(renamed)})"
+            * bool(renamed),
+            "compare nvidia-smi mig -lgi on the node: slices as labelled want one config for both; other slices want "
+            "GPU Feature Discovery restarted",
+        )
+    return (
+        "either GPUs are gone from the driver's view; or the device plugin offers only some, or shares them less, by a "
+        "config that GPU Feature Discovery does not have",
+        "compare nvidia-smi -L on the node: as many GPUs as labelled want one config for both; fewer want a look at "
+        "the node's XID errors, and GPU Feature Discovery restarted",
+    )
+
+
+def _is_counted(node: Node, name: str) -> bool:
+    return any(name == resource for resource, _ in node.node_class.offered)
+
+
+def _capacity(node: Node) -> str:
+    facts = node.node_class
+    names = dict.fromkeys(name for name, _ in (*facts.offered, *facts.unhealthy_units))
+    return ", ".join(f"{units} {name}" for name in names if (units := facts.capacity(name)))
+
+
+def _labelled(node: Node) -> str:
+    facts = node.node_class
+    if facts.mig_strategy == "mixed":
+        slices = (f"{node.labels[f'{name}.count']} {name}" for name in sorted(labelled_slices(node.labels)))
+        return f"the labels count {', '.join(slices)}"
+    replicas = node.labels.get(REPLICAS, "1")
+    return f"the labels count {facts.labelled_gpus} {node.labels.get(PRODUCT, 'GPUs')} x gpu.replicas {replicas}"
+
+
+def layout_to_come(node: Node) -> tuple[str, str]:
+    """Say which MIG layout is not made yet."""
+    state = node.labels.get(MIG_STATE)
+    seen = f"the state {state} is of another layout" if state else f"no {MIG_STATE} says that it is made"
+    return (
+        f"{MIG_CONFIG}={node.labels.get(MIG_CONFIG, '')} is not made yet: {seen}",
+        "look whether MIG Manager has a pod on the node, and at its log: it cannot change GPUs that pods hold; where "
+        f"none is to run, remove the label {MIG_CONFIG}",
+    )
+
+
+def strategy_remedy(node: Node) -> str:
+    """Say how GPUs with MIG enabled become slices that pods can ask for, or whole again."""
+    labelled = node.node_class.mig_strategy in ("single", "mixed")
+    strategy = (
+        f"restart the device plugin with the MIG strategy that is labelled ({node.node_class.mig_strategy})"
+        if labelled
+        else "set the device plugin's MIG strategy to single or mixed"
+    )
+    if node.labels.get(MIG_CONFIG) == "all-disabled":
+        return f"{strategy}, or look at MIG Manager's log: {MIG_CONFIG}=all-disabled is set, and MIG is still enabled"
+    return f"{strategy}, or turn MIG off ({MIG_CONFIG}=all-disabled)"
