@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.controlplane.binaries import find_binaries
 from tests.controlplane.kubectl import Object
 from tests.e2e.stage import install_webhooks, scheduler_configuration, serving
-from tests.realnodes import images, nvidia
+from tests.realnodes import nvidia
 from tests.realnodes.cluster import Cluster, real_cluster
 from tests.realnodes.control_plane import NAMES, RealControlPlane
 from tests.realnodes.worlds import make_world
@@ -41,17 +41,16 @@ class FullControlPlane(RealControlPlane):
 
 def main(leg: str, focus: str, folder: Path) -> int:
     """Run one leg; the exit code is that of ginkgo, which is 1 where tests failed."""
-    binaries, archives, built, suite = find_binaries(), images.find(), nvidia.find(), programs.find()
-    if isinstance(binaries, str) or isinstance(archives, str) or isinstance(built, str) or isinstance(suite, str):
-        missing = [why for why in (binaries, archives, built, suite) if isinstance(why, str)]
-        raise SystemExit(f"upstream: {missing}")
+    binaries, built, suite = find_binaries(), nvidia.find(), programs.find()
+    if isinstance(binaries, str) or isinstance(built, str) or isinstance(suite, str):
+        raise SystemExit(f"upstream: {[why for why in (binaries, built, suite) if isinstance(why, str)]}")
+    archives = programs.archives(suite)
     worlds = [make_world("h100", name) for name in NAMES]
     with ExitStack() as stack:
-        everything = images.archives(archives)
-        cluster = stack.enter_context(real_cluster(binaries, everything, built, worlds, FullControlPlane))
+        cluster = stack.enter_context(real_cluster(binaries, archives, built, worlds, FullControlPlane))
         for node in cluster.nodes.values():
             cluster.plane.api.patch(f"/api/v1/nodes/{node.name}", {"metadata": {"labels": {ZONE: f"zone-{node.name}"}}})
-            for archive in programs.archives(suite).values():
+            for archive in archives.values():
                 node.import_image(archive)
         _start_scheduler(leg, cluster, stack)
         return _play(suite, cluster, focus, folder)

@@ -21,7 +21,7 @@ from tests.controlplane.binaries import BUILD_SECONDS, BUILT, LINK_FLAGS, find_g
 from tests.controlplane.module_files import kubernetes_version
 from tests.debian import fetching
 from tests.realnodes.dockerfile import Config
-from tests.realnodes.images import write_archive
+from tests.realnodes.images import PAUSE, SHELL, write_archive
 from tests.realnodes.rootfs import busybox_layer
 
 MODULE = Path(__file__).with_name("module")
@@ -47,12 +47,12 @@ def find() -> Path | str:
 
 
 def archives(folder: Path) -> Mapping[str, Path]:
-    """Map the name of each image that is made to its OCI archive, by what the suite says that it uses."""
+    """Map the name of each image to its OCI archive: those that the suite says it uses, and those of real nodes."""
     listed = subprocess.run(
         [str(folder / SUITE), "--list-images"], capture_output=True, text=True, timeout=120, check=True
     )
     made = (AGNHOST_IMAGE, BUSYBOX_IMAGE, NGINX_IMAGE, PAUSE_IMAGE, PROXY_IMAGE)
-    names = sorted(name for name in listed.stdout.split() if name.startswith(made))
+    names = (PAUSE, SHELL, *sorted(name for name in listed.stdout.split() if name.startswith(made)))
     return {name: folder / IMAGES / f"{name.replace('/', '-').replace(':', '-')}.tar" for name in names}
 
 
@@ -104,7 +104,9 @@ def _write_images(folder: Path) -> None:
         elif name.startswith(NGINX_IMAGE):
             write_archive(archive, name, (busybox, nginx), NGINX_CONFIG)
         else:
-            write_archive(archive, name, (busybox,), PAUSE_CONFIG if name.startswith(PAUSE_IMAGE) else BUSYBOX_CONFIG)
+            write_archive(
+                archive, name, (busybox,), PAUSE_CONFIG if name.startswith((PAUSE, PAUSE_IMAGE)) else BUSYBOX_CONFIG
+            )
     shutil.rmtree(layers)
 
 
