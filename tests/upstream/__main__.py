@@ -24,7 +24,7 @@ from tests.upstream.leg import LEGS
 RESULTS = TESTS / "results" / "upstream.md"
 FOCUS = (
     r"\[sig-scheduling\]|\[sig-apps\] (ReplicaSet|ReplicationController|Deployment|DaemonSet|Daemon set|Job"
-    r"|DisruptionController|StatefulSet Basic)|AdmissionWebhook|ResourceQuota"
+    r"|DisruptionController)|AdmissionWebhook|ResourceQuota"
     r"|\[sig-node\] (Pods Extended|Pods should|Pod InPlace Resize Container \((limit|resource|scheduler))"
     r"|\[DRA\] control plane"
 )

@@ -26,8 +26,8 @@ PROCESSES = 6
 LIMIT = "40m"
 """Bound on a run, after which ginkgo ends it and reports what was not run."""
 RUN_SECONDS = 2700
-SKIPPED = r"\[Disruptive\]|\[Flaky\]|\[Slow\]|\[Alpha\]|OffByDefault|StatefulUpgrade|HPA|Windows|DNS|Aggregator"
-"""What needs a cloud, a feature that is off, cluster DNS or an image that is not made here, or takes long by itself."""
+SKIPPED = r"\[Disruptive\]|\[Flaky\]|\[Slow\]|\[Alpha\]|OffByDefault|StatefulSet|HPA|Windows|DNS|Aggregator"
+"""What needs a cloud, volumes, a feature that is off, cluster DNS or an image that is not made here, or takes long."""
 ZONE = "topology.kubernetes.io/zone"
 PLAIN: Object = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
 
