@@ -52,6 +52,7 @@ test-rest: $(STAMP) ## run what `make test` leaves out, with real components whe
 	@$(BIN)/python -m tests.haproxy --if-possible
 	@$(BIN)/python -m tests.chromium --if-possible
 	@$(BIN)/python -m tests.realnodes.components --if-possible
+	@$(BIN)/python -m tests.realnodes.containerd_module --if-possible
 	@$(BIN)/python -m tests.realnodes.images --if-possible
 	@$(BIN)/python -m tests.realnodes.nvidia --if-possible
 	@$(BIN)/python -m tests.tiers e2e nodes browser thorough
@@ -92,6 +93,7 @@ neighbours: go controlplane ## run Kueue, cert-manager, and the simulators of cl
 
 node-programs: $(STAMP) controlplane ## build and fetch what real nodes run: containerd, images, NVIDIA's components (once; root, ten minutes)
 	@$(BIN)/python -m tests.realnodes.components
+	@$(BIN)/python -m tests.realnodes.containerd_module
 	@$(BIN)/python -m tests.realnodes.images
 	@$(BIN)/python -m tests.realnodes.nvidia
 

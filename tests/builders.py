@@ -88,8 +88,12 @@ def node_document(
     labels: Mapping[str, str] | None = None,
     taints: list[dict[str, str]] | None = None,
     capacity: Mapping[str, int] | None = None,
+    conditions: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Write a Node, by default of eight H100; `labels` are added last, `capacity` is left out unless given."""
+    """Write a Node, by default of eight H100; `labels` are added last, `capacity` is left out unless given.
+
+    `conditions` are statuses by type.
+    """
     known_labels = {
         "nvidia.com/gpu.product": product,
         "nvidia.com/cuda.driver-version.full": driver,
@@ -107,6 +111,7 @@ def node_document(
         "status": {
             "allocatable": {key: str(amount) for key, amount in offered.items()},
             **({"capacity": {key: str(amount) for key, amount in capacity.items()}} if capacity else {}),
+            **({"conditions": [{"type": k, "status": v} for k, v in conditions.items()]} if conditions else {}),
         },
     }
 

@@ -16,7 +16,7 @@ from tests.pains import PAINS
 
 TREES = ("app", "tests", "deploy", "policies", "docs", ".ci")
 TEXTS = {".md", ".py", ".yaml", ".yml", ".sh", ""}
-RECORDED = ("tests/contract/", "tests/corpus/")
+RECORDED = ("tests/contract/", "tests/corpus/", "tests/reports/", "docs/reference/reports.md")
 """Folders of generated files, and of files of other projects."""
 READERS = {
     "tests/citations.py", "tests/test_citations.py", "tests/feature_rows.py", "tests/test_features.py",

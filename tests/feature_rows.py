@@ -86,8 +86,7 @@ SHARING = {
 }
 HEALTH = {
     "F70": "Devices that the device plugin has withdrawn are seen.",
-    "F72": "DCGM metrics (XID errors, ECC, row remapping, throttling) from Prometheus or the exporters decide which "
-    "GPUs are healthy.",
+    "F72": "DCGM metrics, and the conditions that clouds and monitors write on nodes, say which GPUs are healthy.",
     "F73": "Node labels that contradict what the node offers are recognised as stale.",
     "F135": "Where DRA serves the GPUs, a node's facts come from its ResourceSlices and counting is left to "
     "kube-scheduler.",

@@ -161,18 +161,10 @@ def warn_of_runtime_class(review: ReviewedPod) -> Iterator[PodChange]:
     handler = classes[name].handler if name in classes else name
     exposed = any(VISIBLE not in dict(container.env) for container in review.pod.containers)
     may_ask = review.asks_for_gpu or review.ruling.claimed.unknown or review.context.form is PodForm.Ephemeral
-    if (
-        not may_ask
-        and exposed
-        and review.ruling.warned.visible_devices in ("Deny", "Strip")
-        and _is_of_toolkit(review, handler)
-    ):
+    guarded = exposed and review.ruling.warned.visible_devices in ("Deny", "Strip")
+    if guarded and not may_ask and handler in review.context.knowledge.runtimes.handlers.values():
         text = f"runtimeClassName {name} without a GPU: an image that sets {VISIBLE} gets all GPUs of its node"
         yield PodChange((), text, text)
-
-
-def _is_of_toolkit(review: ReviewedPod, handler: str) -> bool:
-    return handler in review.context.knowledge.runtimes.handlers.values()
 
 
 def hide_devices(review: ReviewedPod) -> Iterator[PodChange]:

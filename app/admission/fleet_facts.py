@@ -105,7 +105,8 @@ def label_dialects_of(labels: Mapping[str, str], knowledge: Knowledge) -> tuple[
 def affinity_label_keys(knowledge: Knowledge) -> tuple[str, ...]:
     """List every label key that node affinity may use."""
     clouds = (key for dialect in knowledge.clouds.dialects for key in dialect.gpu_label_keys())
-    return tuple(dict.fromkeys((*GFD_KEYS, *STATE_KEYS, *clouds)))
+    vendors = (key for row in knowledge.clouds.vendors for key in (*row.product_keys, *row.memory_keys))
+    return tuple(dict.fromkeys((*GFD_KEYS, *STATE_KEYS, *clouds, *vendors)))
 
 
 @lru_cache(maxsize=256)

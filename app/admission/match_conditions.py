@@ -110,7 +110,7 @@ def is_gpu_resource(families: Families, passthrough: bool = True) -> str:
         quoted(name) for name in (*implicit, *(name for family in families.all for name in family.resources))
     )
     prefixes = sorted(quoted(prefix) for family in families.all for prefix in family.prefixes)
-    patterns = [quoted(f"^{family.passthrough}$") for family in families.all if family.passthrough and passthrough]
+    patterns = [quoted(f"^({family.passthrough})$") for family in families.all if family.passthrough and passthrough]
     return " || ".join(
         [
             f"k in [{', '.join(names)}]",

@@ -116,11 +116,13 @@ def add_tolerations(review: ReviewedPod) -> Iterator[PodChange]:
 def warn_of_names(review: ReviewedPod) -> Iterator[PodChange]:
     """Warn of resources that look like a GPU resource and are none: no node offers them, so that the pod waits."""
     knowledge, groups = review.context.knowledge, review.context.fleet.node_groups
+    if review.ruling.claimed.classes:
+        return  # a DeviceClass of the cluster may serve any name
     names = dict.fromkeys(name for container in review.pod.containers for name in container.resources())
     for name in names:
         offered = (resource for group in groups for resource, _ in group.node_class.offered)
         meant = similar_resources(name, offered, knowledge.families)[:2]
-        if meant and not is_refused(name) and not knowledge.families.passthrough_family(name):
+        if meant and not is_refused(name):
             warning = f"no known device plugin offers {name[:40]}, did you mean {join_with_or(meant)}?"
             yield PodChange((), warning, warning)
 
@@ -215,7 +217,7 @@ def mutators_of(review: ReviewedPod) -> tuple[Mutator, ...]:
     if review.context.form is PodForm.Ephemeral:
         chosen = GUARDS
     elif not review.asks_for_gpu:
-        chosen = GUARDS | FOR_CPU_PODS
+        chosen = GUARDS | FOR_CPU_PODS | (frozenset({add_tolerations}) if review.passthrough_amounts else frozenset())
     elif not review.has_our_scheduler:
         chosen = GUARDS | REPAIRS
     else:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.admission.device_guard import CDI
-from app.kube.pods import PREFIX
+from app.kube.pods import PREFIX, VARIABLES
 
 METADATA = ("name", "generateName", "namespace", "uid", "labels")
 SPEC = (
@@ -42,10 +42,10 @@ def redact_pod(pod: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _container(container: Mapping[str, Any]) -> dict[str, Any]:
-    """Redact a container: keep its NVIDIA_* variables, the paths of its mounts, and whether it is privileged."""
+    """Redact a container: keep the VARIABLES that are read, the paths of its mounts, and whether it is privileged."""
     redacted = {key: container[key] for key in CONTAINER if key in container}
     variables = [
-        variable for variable in container.get("env") or () if str(variable.get("name", "")).startswith("NVIDIA_")
+        variable for variable in container.get("env") or () if str(variable.get("name", "")).startswith(VARIABLES)
     ]
     if variables:
         redacted["env"] = [

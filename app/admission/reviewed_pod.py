@@ -128,8 +128,10 @@ class ReviewedPod:
 
     @cached_property
     def passthrough_amounts(self) -> tuple[tuple[str, int], ...]:
-        """The GPUs that the pod asks for by passthrough into a virtual machine: (resource, units)."""
-        return gpu_amounts(self.pod, self.context.knowledge.families.passthrough_family)
+        """The GPUs that the pod asks for by resources of others (Family.elsewhere): (resource, GPUs or shares)."""
+        families = self.context.knowledge.families
+        amounts = gpu_amounts(self.pod, families.passthrough_family)
+        return tuple((name, -(-units // row.per_gpu)) for name, units in amounts if (row := families.elsewhere(name)))
 
     def container_object(self, container: Container) -> Mapping[str, Any]:
         """Return the JSON object of a container."""
@@ -142,8 +144,12 @@ class ReviewedPod:
 
     def families(self) -> tuple[Family, ...]:
         """List the GPU families of what the pod asks for, by resource or by DRA claim."""
-        families = map(self.context.knowledge.families.of, self.gpu_resources)
-        return tuple(dict.fromkeys((*filter(None, families), *self.ruling.claimed.families)))
+        families = self.context.knowledge.families
+        asked = (
+            *map(families.of, self.gpu_resources),
+            *(families.passthrough_family(n) for n, _ in self.passthrough_amounts),
+        )
+        return tuple(dict.fromkeys((*filter(None, asked), *self.ruling.claimed.families)))
 
     def gpu_containers(self) -> Iterator[Container]:
         """Iterate over the containers that ask for a GPU in their resources; a DRA claim alone does not count."""

@@ -2,12 +2,12 @@
 """The runtime class of a GPU pod: which one it gets, if any, and what is wrong with the one that it names.
 
 A class is written only where every node that could serve the pod starts pods of it, since no pod that starts without
-gpu-usher may fail with it (docs/decisions/0047-set-a-runtime-class-only-where-every-node-that-fits-has-its-handler.md).
+gpu-usher may fail with it (docs/decisions/0045-set-a-runtime-class-only-where-every-node-that-fits-has-its-handler.md).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from app.admission.fleet_facts import NodeGroup, fitting_groups
+from app.admission.fleet_facts import NodeGroup, affinity_label_keys, fitting_groups
 from app.admission.json_patch import put
 from app.admission.reviewed_pod import TEMPLATES, PodChange, ReviewedPod
 from app.nodes.runtime_handlers import RuntimeClass, lacks_handler
@@ -66,7 +66,7 @@ def _warn_of_own_class(review: ReviewedPod, name: str) -> Iterator[PodChange]:
             missing = reason(Code.RuntimeClassMissing, f"RuntimeClass {name[:24]} does not exist").message
             yield PodChange((), missing, f"{missing}: no pod of this template would be created")
         return
-    handler, groups = classes[name].handler, fitting_groups(review.ruling.demand, review.context.fleet)
+    handler, groups = classes[name].handler, _selected_groups(review)
     if groups and all(lacks_handler(group.node_class, handler) for group in groups):
         problem = f"no node that fits has runtime handler {handler[:24]} of RuntimeClass {name[:24]}"
         yield PodChange((), problem, f"{problem}: the pod would not start")
@@ -85,9 +85,17 @@ def _groups_that_serve(review: ReviewedPod) -> Sequence[NodeGroup]:
     """
     fleet, of = review.context.fleet, review.context.knowledge.families.of
     families = review.families()
-    return fitting_groups(review.ruling.demand, fleet) or [
+    return _selected_groups(review) or [
         group for group in fleet.node_groups if any(of(name) in families for name, _ in group.node_class.offered)
     ]
+
+
+def _selected_groups(review: ReviewedPod) -> Sequence[NodeGroup]:
+    """List the node groups that could serve the pod, without those that its node selector excludes for certain."""
+    selector = member(review.document["spec"], "nodeSelector", dict, "spec.") or {}
+    known = [(key, selector[key]) for key in affinity_label_keys(review.context.knowledge) if key in selector]
+    groups = fitting_groups(review.ruling.demand, review.context.fleet)
+    return [group for group in groups if all(group.label(key) == value for key, value in known)]
 
 
 def _class_of(handlers: Sequence[str], classes: Mapping[str, RuntimeClass], groups: Sequence[NodeGroup]) -> str:

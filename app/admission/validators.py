@@ -2,6 +2,7 @@
 """Validators: why a GPU pod is refused. They judge the object alone. The table of all validators stands at the end."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from app.admission.device_guard import device_accesses
 from app.admission.fleet_facts import fitting_groups
@@ -82,9 +83,19 @@ def not_too_many(review: ReviewedPod) -> Iterator[Reason]:
         count or 0 for _, count in claims
     )
     if total > allowed:
-        yield reason(Code.TooManyGPUs, f"{total} GPUs asked", f"at most {allowed} per pod")
+        yield reason(Code.TooManyGPUs, f"{total} GPUs asked{_by_whom(review)}", f"at most {allowed} per pod")
     elif any(count is None for _, count in claims):
         yield reason(Code.TooManyGPUs, "all GPUs of a node claimed", f"at most {allowed} per pod")
+
+
+def _by_whom(review: ReviewedPod) -> str:
+    """Name the containers that ask for GPUs, with their amounts; empty for one. Claims belong to the whole pod."""
+    asked = {
+        container.name: sum(-int(-container.requested(name) // 1) for name in review.gpu_resources_of(container))
+        for container in review.pod.containers
+    }
+    shown = [f"{name[:24]} {units}" for name, units in asked.items() if units > 0]
+    return f" ({', '.join(shown)})" if len(shown) > 1 else ""
 
 
 def annotations_parse(review: ReviewedPod) -> Iterator[Reason]:
@@ -134,7 +145,13 @@ def replicas_not_gpus(review: ReviewedPod) -> Iterator[Reason]:
     """
     if review.rules.shared_replicas != "Deny":
         return
-    classes = [group.node_class for group in fitting_groups(review.ruling.demand, review.context.fleet)]
+    demand = review.ruling.demand
+    if not any(amount > 1 for _, amount in demand.max_per_container):
+        return
+    of_one = replace(
+        demand, max_per_container=(), several_units=None
+    )  # what the nodes are, whether or not they give several units
+    classes = [group.node_class for group in fitting_groups(of_one, review.context.fleet)]
     for container in review.pod.containers:
         for resource in review.gpu_resources_of(container):
             amount = container.requested(resource)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The decision log: optionally records for each decision all that is needed to repeat it (F94). Off by default.
 
-A line holds the Pod of the request, reduced to what decides: of its environment the NVIDIA_* variables, of its
+A line holds the Pod of the request, reduced to what decides: of its environment the variables that are read, of its
 annotations ours, no commands, and only memory-backed volumes. The file is readable by its owner alone and bounded in
 size. A line that finds no room in the queue or on the disk is counted and dropped; no request waits for it.
 """

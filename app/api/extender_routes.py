@@ -34,7 +34,7 @@ from app.nodes.model import Node
 from app.nodes.reading import read_node
 from app.placement.engine import judge, total
 from app.placement.preempt import helpful_candidates
-from app.placement.ranking import HIGHEST, scores_without_gpus, wire_scores
+from app.placement.ranking import HIGHEST, demand_scores
 from app.policy.demand import Demand
 from app.values.errors import BadInput, WireError
 from app.values.reasons import Code, reason
@@ -222,11 +222,10 @@ def prioritize_steps(body: bytes, backend: Backend, other_pods: bool = False) ->
                 yield
     if backend.unready() is not None or backend.shadow or not names:
         scores = [0] * len(names)
-    elif not demand.requests_gpus:
-        scores = scores_without_gpus(totals)
     else:
-        scores = wire_scores(names, totals, demand.ranked, one_best=backend.remembers(pod, demand))
-        backend.promise(pod, demand, names[scores.index(HIGHEST)])
+        scores = demand_scores(demand, names, totals, one_best=backend.remembers(pod, demand))
+        if demand.requests_gpus:
+            backend.promise(pod, demand, names[scores.index(HIGHEST)])
     return ExtenderAnswer(encode(list(map(HostPriority, names, scores))), pod, len(names), len(names))
 
 

@@ -41,8 +41,16 @@ def chosen(pod: Pod, soft: SoftConstraints, demand: Demand, fitting: FittingNode
     names = [fitting.names[position] for position in positions]
     if (nominated := pod.nominated_node_name) and nominated in fitting.names:
         names = [nominated, *(name for name in names if name != nominated)][:places]
+    names = _served_once(names, fitting) if demand.requests_gpus else names
     backend.offered_nodes.note(pod.uid, names)
     return names
+
+
+def _served_once(names: list[str], fitting: FittingNodes) -> list[str]:
+    """Name a node that is served twice alone, so that its promise counts for the next pod, or not at all."""
+    if fitting.node(names[0]).free.twice is not None:
+        return names[:1]
+    return [name for name in names if fitting.node(name).free.twice is None]
 
 
 def _shortlist(soft: SoftConstraints, demand: Demand, fitting: FittingNodes, turn: int, most: int) -> list[int]:

@@ -49,7 +49,9 @@ def explain_pod(
     demo_fleet: DemoFleet = None,
     snapshot: Annotated[
         list[Path] | None,
-        typer.Option(help="Against a file of `kubectl get nodes,pods,namespaces,runtimeclasses,pv,pvc -A -o json`."),
+        typer.Option(
+            help="Against a file of `kubectl get nodes,pods,namespaces,runtimeclasses,pv,pvc,events -A -o json`."
+        ),
     ] = None,
     url: Annotated[str | None, typer.Option(help="Ask a running service, at its web UI listener.")] = None,
     kubeconfig: Kubeconfig = None,
@@ -79,7 +81,8 @@ def explain_pod(
             objects = _objects(demo_fleet, snapshot or [], kubeconfig, context, key)
             cluster = snapshot_of(objects, policies, partial(idle_of_fleet, prometheus, prometheus_token_file))
             with show_progress(f"explaining on {len(cluster.nodes)} nodes"):
-                explanation = finish(explain(document or _pod(objects, key), cluster, document is None, by_node))
+                pod, live = document or _pod(objects, key), document is None
+                explanation = finish(explain(pod, cluster, live, by_node, events=_events_of(pod, objects)))
     show(
         explanation,
         "text" if output == "wide" else output,
@@ -184,6 +187,14 @@ def _pod(objects: list[Any], key: str) -> Object:
             pod: Object = document
             return pod
     raise BadInput(f"pod {key_members['namespace']}/{key_members['name']}: there is none; see kubectl get pods -A")
+
+
+def _events_of(pod: Object, objects: list[Any]) -> list[Object]:
+    """List the Events about a pod, where the snapshot or the cluster has them."""
+    metadata = {"namespace": "default", **(pod.get("metadata") or {})}
+    key = {name: metadata.get(name) for name in ("namespace", "name")}
+    events = (document for document in objects if document.get("kind") == "Event")
+    return [event for event in events if _has_key({"metadata": event.get("involvedObject")}, key)]
 
 
 def _has_key(pod: Object, key_members: Object) -> bool:

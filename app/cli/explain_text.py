@@ -51,6 +51,8 @@ def _headline(console: Console, explanation: Explanation) -> None:
             console.print(f"  [yellow]created again, it would not go there: {escape(against)}[/]")
     for device in explanation.unhealthy:
         console.print(f"  [red]holds a device that is unhealthy: {escape(device)}; it keeps it until it ends[/]")
+    for problem in explanation.not_started:
+        console.print(f"  [red]does not start: {escape(problem)}[/]")
     if explanation.fits:
         console.print(
             f"[bold green]{escape(explanation.pod)} fits on {explanation.fits} of {explanation.nodes} nodes[/]"

@@ -71,11 +71,11 @@ class DeviceIndex:
         """Return the names of the nodes that have slices of a pool."""
         return tuple(dict.fromkeys(self._by_pool.get(pool, {}).values()))
 
-    def devices(self, node: str) -> tuple[Device, ...]:
-        """Return a node's devices: those of the newest generation of each pool."""
+    def devices(self, node: str, others: bool = False) -> tuple[Device, ...]:
+        """Return a node's devices of NVIDIA's driver, or `others`: those of the newest generation of each pool."""
         if node not in self._by_node:
             return ()
-        slices = self._by_node[node].values()
+        slices = [each for each in self._by_node[node].values() if (each.driver != NVIDIA_DRIVER) is others]
         newest: dict[str, int] = {}
         for resource_slice in slices:
             newest[resource_slice.pool] = max(resource_slice.generation, newest.get(resource_slice.pool, 0))
@@ -85,6 +85,11 @@ class DeviceIndex:
             if resource_slice.generation == newest[resource_slice.pool]
             for device in resource_slice.devices
         )
+
+    def other_drivers(self, node: str) -> tuple[str, ...]:
+        """Name the other vendors' drivers that publish GPUs of a node."""
+        slices = self._by_node.get(node, {}).values()
+        return tuple(sorted({each.driver for each in slices if each.devices and each.driver != NVIDIA_DRIVER}))
 
     def gpus(self, node: str) -> NodeGPUs:
         """Return a node's devices by GPU."""

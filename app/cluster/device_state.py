@@ -19,6 +19,7 @@ from app.dra.claim_warnings import claim_warnings
 from app.dra.claims import ResourceClaim
 from app.dra.classes import DeviceClass as WholeClass
 from app.dra.classes import DeviceTaintRule
+from app.dra.device_kinds import DeviceKinds
 from app.dra.devices import PoolSlice
 from app.dra.slice_reading import read_pool_slice
 from app.knowledge.tables import Knowledge
@@ -28,6 +29,7 @@ from app.kube.pods import Pod
 from app.kube.resource_claims import (
     Claim,
     ClaimedDevices,
+    DeviceChoice,
     DeviceRequest,
     claimed_devices,
     read_claim,
@@ -114,6 +116,16 @@ class DeviceState(ABC):
         if self._device_classes.drop(name):
             self._classes_changed()
 
+    def _serving_on(self, kinds: DeviceKinds | None) -> Iterable[DeviceClass]:
+        """List the DeviceClasses that serve an extended resource and may take a device of a node with these kinds.
+
+        Where no kind is known, as while the driver is still publishing the node's devices, all of them may.
+        """
+        serving = [device_class for device_class in self._device_classes.all() if device_class.resource]
+        if kinds is None or not kinds.kinds:
+            return serving
+        return [one for one in serving if kinds.select(DeviceChoice(one.name, 1), tolerate_all=True)]
+
     def _classes_changed(self) -> None:
         """Select devices anew on every node that has some."""
         self._kinds.start_anew()
@@ -132,15 +144,23 @@ class DeviceState(ABC):
     def take_claim(self, facts: ClaimFacts) -> None:
         """Add or change a ResourceClaim as read; it affects the nodes of its devices."""
         claim = facts[0]
+        before = self._nodes_of_claim(claim.key)
         self.dra.put_claim(facts[1])
         self.claims.put(claim)
-        self._update_free(self._devices.allocate(claim.key, claim.devices))
+        nodes = before | self._nodes_of_claim(claim.key)
+        self._update_free(nodes | self._devices.allocate(claim.key, claim.devices))
 
     def drop_claim(self, key: str) -> None:
         """Remove a ResourceClaim, by namespace/name."""
+        nodes = self._nodes_of_claim(key)
         self.dra.drop_claim(key)
         self.claims.drop(key)
-        self._update_free(self._devices.allocate(key))
+        self._update_free(nodes | self._devices.allocate(key))
+
+    def _nodes_of_claim(self, key: str) -> set[str]:
+        """Name the nodes of the devices that a claim has."""
+        slices = (one for pool in self.dra.pools_of_claim(key) for one in self.dra.pools.slices_of(pool))
+        return {one.nodes.name for one in slices if one.nodes is not None and one.nodes.name}
 
     def put_claim_template(self, document: Mapping[str, Any]) -> None:
         """Add or change a ResourceClaimTemplate. Raises MalformedPod, QuantityError."""

@@ -9,7 +9,7 @@ from app.dra.claims import ResourceClaim
 from app.dra.classes import DeviceClass, DeviceTaintRule
 from app.dra.cluster_devices import ClusterDevices
 from app.dra.devices import DeviceID, PoolSlice
-from app.dra.pools import PoolIndex
+from app.dra.pools import PoolID, PoolIndex
 
 
 class DRAIndex:
@@ -85,6 +85,12 @@ class DRAIndex:
     def holders(self, device: DeviceID) -> tuple[str, ...]:
         """Name the claims that have a device, or a share of it, as namespace/name."""
         return self._allocated.holders(device)
+
+    def pools_of_claim(self, key: str) -> set[PoolID]:
+        """Name the pools of the devices that a claim has."""
+        claim = self._allocated.claim(key)
+        results = claim.allocation.results if claim is not None and claim.allocation is not None else ()
+        return {result.device[:2] for result in results}
 
     def put_template(self, template: ResourceClaim) -> None:
         """Add or change a template."""

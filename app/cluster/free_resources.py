@@ -10,6 +10,7 @@ from collections.abc import Container, Hashable, Mapping
 from app.cluster.device_index import DeviceIndex
 from app.cluster.device_kind_index import DeviceKindIndex
 from app.cluster.gpu_allocations import GPUAllocations
+from app.cluster.served_twice import NodesServedTwice
 from app.nodes.dra_devices import remaining_capacity
 from app.nodes.model import FreeResources, Node
 
@@ -20,8 +21,10 @@ OBJECTS_KEPT = 1 << 14
 class FreeResourcesOfNodes:
     """Computes free resources, and keeps those that it computed last, by their content."""
 
-    def __init__(self, devices: DeviceIndex, kinds: DeviceKindIndex, allocations: GPUAllocations) -> None:
-        self._devices, self._kinds = devices, kinds
+    def __init__(
+        self, devices: DeviceIndex, kinds: DeviceKindIndex, allocations: GPUAllocations, twice: NodesServedTwice
+    ) -> None:
+        self._devices, self._kinds, self.twice = devices, kinds, twice
         self._allocations = allocations
         self._by_content: dict[Hashable, FreeResources] = {}
 
@@ -33,7 +36,8 @@ class FreeResourcesOfNodes:
         if shown.all and not node.node_class.uses_device_plugin:
             gpus, layouts = remaining_capacity(shown, self._devices.allocated(node.name))
         kinds = self._kinds.free_order(node, self._devices.allocated(node.name)) if shown.all else None
-        return self._shared(FreeResources(units, gpus, node.free.uncounted, self.memory(node), layouts, kinds))
+        twice = self.twice.of(node)
+        return self._shared(FreeResources(units, gpus, node.free.uncounted, self.memory(node), layouts, kinds, twice))
 
     def memory(self, node: Node, without: Container[str] = ()) -> Mapping[str, int]:
         """Return the memory of shared GPUs that no pod has declared, in MiB by resource.
@@ -55,5 +59,6 @@ class FreeResourcesOfNodes:
             free.uncounted,
             free.layouts,
             free.kinds,
+            free.twice,
         )
         return self._by_content.setdefault(content, free)

@@ -50,6 +50,10 @@ class GPUAllocations:
         """Return the GPU usage of the pods bound to a node."""
         return tuple(usage for uid, usage in self._by_node.get(node, {}).items() if uid not in self._promises)
 
+    def all_on(self, node: str) -> Iterable[GPUUsage]:
+        """List the GPU usage of the pods that are bound, nominated or promised to a node."""
+        return self._by_node.get(node, {}).values()
+
     def put(self, usage: GPUUsage) -> Iterable[str]:
         """Set the GPU usage of a bound pod; return the nodes that changed."""
         if self._bound.get(usage.uid) == usage:

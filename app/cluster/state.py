@@ -21,6 +21,7 @@ from app.cluster.node_groups import NodeGroups
 from app.cluster.node_requests import NodeRequests
 from app.cluster.pending_index import PendingPodIndex
 from app.cluster.pod_counts import PodCounts
+from app.cluster.served_twice import NodesServedTwice
 from app.knowledge.tables import Knowledge
 from app.kube.gpu_usage import GPUUsage, read_bound_requests, read_gpu_usage
 from app.kube.pending_pods import PendingPod, read_pending_pod
@@ -29,7 +30,8 @@ from app.kube.pod_shapes import PodShape, read_pod_shape
 from app.kube.pods import Pod, workload_group
 from app.nodes.gpu_health import HEALTHY, Health
 from app.nodes.model import FreeResources, Node, NodeClass
-from app.nodes.reading import read_node, with_devices
+from app.nodes.reading import read_node, with_devices, with_other_devices
+from app.nodes.refused_pods import node_that_gives_one_unit
 from app.nodes.runtime_handlers import RuntimeClass
 from app.values.json_members import member
 
@@ -42,7 +44,8 @@ class State(DeviceState):
 
     `put_…` methods read a Kubernetes object, `take_…` methods take one that was read; both add or change. `changes` is
     the log of changed nodes. `runtime_classes` is None until listed. `overrun` holds the names of nodes on which pods
-    declare more memory of shared GPUs than there is.
+    declare more memory of shared GPUs than there is, and `served_twice` those whose GPUs a device plugin and a DRA
+    driver both give away.
     """
 
     def __init__(self, knowledge: Knowledge) -> None:
@@ -56,14 +59,17 @@ class State(DeviceState):
         self.changes = ChangeLog()
         self._classes: dict[NodeClass, NodeClass] = {}
         self._allocations = GPUAllocations()
-        self._free = FreeResourcesOfNodes(self._devices, self._kinds, self._allocations)
+        twice = NodesServedTwice(self.dra, self._device_classes, self._allocations, knowledge.families)
+        self._free = FreeResourcesOfNodes(self._devices, self._kinds, self._allocations, twice)
         self._health: dict[str, Health] = {}
         self.overrun: set[str] = set()
+        self.served_twice: set[str] = set()
         self.node_requests = NodeRequests()
         self.pending_pods = PendingPodIndex()
         self.claiming_pods = ClaimingPods()
         self.pod_counts = PodCounts[PodShape]()
         self.free_gpus = FreeGPUs()
+        self._refusals: dict[str, str] = {}
         self._fleet: FleetFacts | None = None
 
     def put_node(self, document: Mapping[str, Any]) -> None:
@@ -82,11 +88,18 @@ class State(DeviceState):
 
     def add_known_facts(self, node: Node) -> Node:
         """Add to a node as read its DRA devices, the health of its GPUs, and what pods and claims have allocated."""
-        node = with_devices(node, self._devices.devices(node.name), self._device_classes.all(), self.knowledge)
+        kinds = self._kinds.of(node)
+        serving = self._serving_on(kinds)
+        node = with_devices(node, self._devices.devices(node.name), serving, self.knowledge)
+        if drivers := self._devices.other_drivers(node.name):
+            others = self._devices.devices(node.name, others=True)
+            node = with_other_devices(node, drivers, others, serving, self.knowledge)
         if (health := self._health.get(node.name)) is not None:
             node = replace(node, node_class=replace(node.node_class, ill=health.ill, ailing=health.ailing))
-        if (devices := self._kinds.of(node)) is not None:
-            node = replace(node, devices=devices)
+        if self._refusals and node.name in self._refusals.values():
+            node = replace(node, node_class=replace(node.node_class, refuses_several=True))
+        if kinds is not None:
+            node = replace(node, devices=kinds)
         return node.with_free(self._free.of(node), self.node_requests.cpu_left(node))
 
     def drop_node(self, name: str) -> None:
@@ -97,6 +110,7 @@ class State(DeviceState):
             self.free_gpus.drop(name)
             self._kinds.drop(name)
             self.overrun.discard(name)
+            self.served_twice.discard(name)
             self.changes.note(name)
 
     def put_pod(self, document: Mapping[str, Any]) -> None:
@@ -111,6 +125,19 @@ class State(DeviceState):
         self.claiming_pods.put(uid, read_place(document))
         self.pending_pods.put(uid, pending)
         self.pod_counts.put(uid, read_pod_shape(document, usage, requests, pending))
+        self.take_refusal(uid, node_that_gives_one_unit(document, self.knowledge))
+
+    def take_refusal(self, uid: str, node: str | None) -> None:
+        """Set the node whose device plugin refused several units of a shared GPU to a pod; None for no such pod.
+
+        Until the pod is deleted, the node serves no other pod that asks for several units: it would fail as well, and
+        be created anew by its controller, again and again.
+        """
+        before = self._refusals.pop(uid, None)
+        if node is not None:
+            self._refusals[uid] = node
+        if before != node:
+            self._rebuild([name for name in (before, node) if name is not None])
 
     def take_pod(self, uid: str, usage: GPUUsage | None, requests: PodRequests | None) -> None:
         """Set the GPU usage and the requests of a pod, bound or nominated; None for nothing."""
@@ -129,6 +156,7 @@ class State(DeviceState):
         self.claiming_pods.put(uid, None)
         self.pending_pods.put(uid, None)
         self.pod_counts.put(uid, None)
+        self.take_refusal(uid, None)
 
     def waiting_pods(self) -> list[PendingPod]:
         """List the pending pods that ask for GPUs, by resource or by claim."""
@@ -161,9 +189,10 @@ class State(DeviceState):
 
         Unknown UIDs free nothing. None for an unknown node.
         """
-        if (node := self.nodes.get(name)) is None or not node.free.memory:
+        if (node := self.nodes.get(name)) is None or not (node.free.memory or node.free.twice):
             return node
-        return replace(node, free=replace(node.free, memory=self._free.memory(node, uids)))
+        memory, twice = self._free.memory(node, uids), self._free.twice.of(node, uids)
+        return replace(node, free=replace(node.free, memory=memory, twice=twice))
 
     def put_health(self, name: str, health: Health | None) -> None:
         """Set the health of a node's GPUs; None for unknown."""
@@ -252,4 +281,5 @@ class State(DeviceState):
         if node.free.memory or node.name in self.overrun:
             over = any(mib < 0 for mib in node.free.memory.values())
             (self.overrun.add if over else self.overrun.discard)(node.name)  # for doctor and a metric
+        (self.served_twice.add if node.free.twice else self.served_twice.discard)(node.name)
         self.changes.note(node.name)

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from app.cluster.change_log import ChangeLog
 from app.nodes.model import Node
-from app.placement.engine import class_for_demand, judge_class, judge_counts, judge_free
+from app.placement.engine import class_for_demand, class_key, judge_class, judge_counts, judge_free
 from app.policy.demand import Demand
 from app.values.reasons import Code, Reason
 
@@ -27,14 +27,6 @@ class KnownFleet(Protocol):
     def changes(self) -> ChangeLog:
         """The log of changed nodes."""
         ...
-
-
-def class_key(node: Node, label_keys: tuple[str, ...]) -> Hashable:
-    """Return a key of a node's class, its devices and these labels; State interns classes and keeps each alive."""
-    serial = node.devices.serial if node.devices is not None else 0
-    if not (label_keys or serial):
-        return id(node.node_class)
-    return (id(node.node_class), serial, *map(node.labels.get, label_keys))
 
 
 def alike_key(node: Node, label_keys: tuple[str, ...]) -> Hashable:

@@ -24,8 +24,10 @@ from app.kube.partial_types import (
 from app.kube.pending_pods import PendingPod, read_pending_pod
 from app.kube.pod_requests import PodRequests
 from app.kube.pod_shapes import PodShape, read_pod_shape
+from app.nodes.conditions import read_bad_conditions
 from app.nodes.model import Node
 from app.nodes.reading import read_node
+from app.nodes.refused_pods import node_that_gives_one_unit
 from app.nodes.runtime_handlers import read_runtime_class
 from app.policy.crd import GROUP, VERSION
 from app.policy.load import POLICY_LABEL, POLICY_LABEL_VALUE
@@ -113,7 +115,11 @@ def _nodes(state: State) -> WatchedKind[Node]:
         """Read a node; an unchanged one, as after a heartbeat, costs only a comparison."""
         metadata = document["metadata"]
         name = metadata.get("name", "")
-        fields = (metadata.get("labels"), metadata.get("annotations"), document.get("spec"), document.get("status"))
+        status = dict(document.get("status") or {})
+        status["conditions"] = read_bad_conditions(
+            status, state.knowledge
+        )  # a heartbeat renews the times of all others
+        fields = (metadata.get("labels"), metadata.get("annotations"), document.get("spec"), status)
         before = last_read.get(name)
         if before is not None and before[0] == fields:
             return before[1]
@@ -128,8 +134,8 @@ def _nodes(state: State) -> WatchedKind[Node]:
     return WatchedKind(*_name_and_path("Node"), PartialNode, read, lambda _key, _uid, fact: state.take_node(fact), drop)
 
 
-PodFacts = tuple[GPUUsage | None, PodRequests | None, PendingPod | None, PodShape | None, Place | None]
-"""What is kept of a pod."""
+PodFacts = tuple[GPUUsage | None, PodRequests | None, PendingPod | None, PodShape | None, Place | None, str | None]
+"""What is kept of a pod; the last is the node whose device plugin refused it several units of a shared GPU."""
 
 
 def _pods(state: State) -> WatchedKind[PodFacts]:
@@ -137,7 +143,8 @@ def _pods(state: State) -> WatchedKind[PodFacts]:
         requests = read_bound_requests(document)
         held = usage(document) if requests is None or requests.may_have_gpus else None
         pending = None if requests is not None else read_pending_pod(document, state.knowledge)
-        return held, requests, pending, read_pod_shape(document, held, requests, pending), read_place(document)
+        shape, place = read_pod_shape(document, held, requests, pending), read_place(document)
+        return held, requests, pending, shape, place, node_that_gives_one_unit(document, state.knowledge)
 
     def usage(document: Mapping[str, Any]) -> GPUUsage | None:
         """Read the GPU usage of a pod once: only its CPU and memory can be resized (KEP-1287)."""
@@ -152,6 +159,7 @@ def _pods(state: State) -> WatchedKind[PodFacts]:
         state.pending_pods.put(uid, fact[2])
         state.pod_counts.put(uid, fact[3])
         state.claiming_pods.put(uid, fact[4])
+        state.take_refusal(uid, fact[5])
 
     return WatchedKind(*_name_and_path("Pod"), PartialPod, read, put, lambda _key, uid: state.drop_pod(uid))
 

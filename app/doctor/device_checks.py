@@ -18,6 +18,8 @@ from app.dra.selection import ClaimError, NotJudged, Selection
 from app.kube.pod_requests import read_amounts
 from app.kube.resource_slices import NVIDIA_DRIVER
 from app.nodes.model import Node
+from app.values.errors import VersionError
+from app.values.versions import Version, parse_version, show_version
 
 GPU_DRIVER = "gpu."
 """A driver of GPUs is named after its vendor's domain with this before it: gpu.nvidia.com, gpu.amd.com, gpu.intel.com.
@@ -48,6 +50,15 @@ class ExaminedDevices:
 
 
 Check = Callable[[ExaminedDevices], Iterator[Finding]]
+ONE_SIDE = {
+    NVIDIA_DRIVER: "let one of them serve a node: label it nvidia.com/gpu.deploy.device-plugin=false (GPU Operator), or"
+    " set resources.gpus.enabled=false in the values of the DRA driver's chart"
+}
+"""What takes one side off a node, by driver (NVIDIA/gpu-operator controllers/state_manager.go;
+kubernetes-sigs/dra-driver-nvidia-gpu deployments/helm values.yaml resources.gpus.enabled)."""
+ONE_SIDE_OF_OTHERS = (
+    "let one of them serve a node: keep the DaemonSet of the device plugin off it, or that of the driver"
+)
 
 
 def incomplete_pools(examined: ExaminedDevices) -> Iterator[Finding]:
@@ -136,10 +147,21 @@ def device_classes(examined: ExaminedDevices) -> Iterator[Finding]:
             continue
         except NotJudged:
             continue
-        if not matches:
-            text = "no device is of this class, so that every claim of it waits"
-            remedy = "see that its driver runs and publishes ResourceSlices, mend its selectors, or delete it"
+        if not matches and device_class.name in _requested_classes(examined):
+            text = "no device is of this class, and claims or pods request some, so that they wait"
+            remedy = "see that its driver runs and publishes ResourceSlices, or mend the selectors of the class"
             yield Finding("DeviceClassWithoutDevices", FindingLevel.Advice, text, remedy, (), objects)
+
+
+def _requested_classes(examined: ExaminedDevices) -> set[str]:
+    """Name the DeviceClasses that claims without devices and templates request.
+
+    A class without devices is nothing to report by itself: a driver's chart installs the classes of all its devices
+    (NVIDIA's those of MIG, VFIO and ComputeDomains).
+    """
+    waiting = [claim for claim in examined.devices.claims.values() if claim.allocation is None]
+    requesting = (*waiting, *examined.devices.templates.values())
+    return {choice.device_class for claim in requesting for choices in claim.spec.requests for choice in choices}
 
 
 def _matches(device_class: DeviceClass, devices: Iterable[Device], selection: Selection) -> bool:
@@ -162,11 +184,32 @@ def served_twice(examined: ExaminedDevices) -> Iterator[Finding]:
             if twice:
                 text = (
                     f"the device plugin offers {', '.join(twice)}, and {driver} publishes devices: two pods can get one"
+                    " GPU; filter lets in pods of one side at a time"
                 )
-                remedy = (
-                    "take the device plugin off these nodes (nvidia.com/gpu.deploy.device-plugin=false), or the driver"
-                )
+                remedy = ONE_SIDE.get(driver, ONE_SIDE_OF_OTHERS)
                 yield Finding("DevicePluginAndDRA", FindingLevel.Problem, text, remedy, (name,))
+
+
+CDI_SINCE: Mapping[str, Version] = {"containerd": (1, 7, 2), "cri-o": (1, 28)}
+"""The first version of each container runtime that takes CDI devices from the kubelet (kubernetes/kubernetes#121350,
+kubernetes/test-infra#34018, containerd/containerd#8943, cri-o/cri-o#6944). What cri-dockerd takes depends on its own
+version, which no node tells."""
+
+
+def runtimes_without_cdi(examined: ExaminedDevices) -> Iterator[Finding]:
+    """Report nodes with devices whose container runtime leaves them out of containers, and says nothing."""
+    for name, node in sorted(examined.nodes.items()):
+        runtime, _, text = node.container_runtime.partition("://")
+        since = CDI_SINCE.get(runtime)
+        try:
+            version = parse_version(text.partition("-")[0].partition("+")[0])
+        except VersionError:
+            continue
+        if since is None or version >= since or not examined.devices.pools.pools(node):
+            continue
+        what = f"{runtime} {text} takes no CDI devices: pods whose claims are allocated start without them"
+        remedy = f"run {runtime} {show_version(since)} or newer there; containerd 1.7 wants enable_cdi = true as well"
+        yield Finding("RuntimeWithoutCDI", FindingLevel.Problem, what, remedy, (name,))
 
 
 def lost_counters(examined: ExaminedDevices) -> Iterator[Finding]:
@@ -203,6 +246,7 @@ def _slice_names(slices: Iterable[PoolSlice]) -> tuple[str, ...]:
 
 DEVICE_CHECKS: tuple[Check, ...] = (
     served_twice,
+    runtimes_without_cdi,
     incomplete_pools,
     invalid_pools,
     lost_counters,

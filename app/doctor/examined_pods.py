@@ -33,6 +33,7 @@ def with_pods(fleet: ExaminedFleet, pods: Iterable[Mapping[str, Any]], knowledge
             finished.append(pod)
     return replace(
         fleet,
+        families=knowledge.families,
         evidence=knowledge.evidence,
         finished=tuple(finished),
         schedulers={node: frozenset(names) for node, names in schedulers.items()},

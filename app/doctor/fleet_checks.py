@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from app.doctor.label_checks import absent_gpus, differing_counts, layout_to_come, strategy_remedy
+from app.knowledge.dcgm import GPUCondition
+from app.knowledge.families import Families, Family
 from app.knowledge.gpu_evidence import GPUEvidence
 from app.kube.finished_pods import FinishedPod
 from app.nodes.gpu_health import Health
@@ -13,6 +15,8 @@ from app.nodes.mig_state import TO_COME
 from app.nodes.model import Node, Sharing
 from app.nodes.refused_pods import explained_by_node
 from app.values.reasons import Code
+
+NO_FAMILIES = Families((), ())
 
 
 class FindingLevel(Enum):
@@ -44,7 +48,8 @@ class ExaminedFleet:
 
     `overrun` are nodes whose pods declare more memory of shared GPUs than there is. `finished` are the GPU pods that
     have ended. `schedulers` are the schedulers that placed GPU pods on each node. `evidence` tells what is missing
-    where promised GPUs are not offered; without it a finding says only what is promised.
+    where promised GPUs are not offered; without it a finding says only what is promised. `families` are the vendors,
+    by whose names for things advice speaks of a node.
     """
 
     nodes: tuple[Node, ...]
@@ -53,22 +58,22 @@ class ExaminedFleet:
     finished: tuple[FinishedPod, ...] = ()
     schedulers: Mapping[str, frozenset[str]] = field(default_factory=dict)
     evidence: GPUEvidence | None = None
+    families: Families = NO_FAMILIES
 
 
+UNKNOWN_VENDOR = Family("", frozenset(), (), "gpu", (), cuda=True)
 Check = Callable[[ExaminedFleet], Iterator[Finding]]
 REPELLING_EFFECTS = ("NoSchedule", "NoExecute")
 
 
 def untainted_gpu_nodes(fleet: ExaminedFleet) -> Iterator[Finding]:
     """Report GPU nodes without a taint that keeps CPU pods off (F47)."""
-    open_nodes = (node for node in _gpu(fleet) if not any(effect in REPELLING_EFFECTS for _, _, effect in node.taints))
-    yield from _finding(
-        "UntaintedGPUNodes",
-        FindingLevel.Advice,
-        "no taint keeps CPU pods off",
-        "taint them nvidia.com/gpu=present:NoSchedule (GPU pods get the toleration), or add the component cpu-guard",
-        open_nodes,
-    )
+    for family, nodes in _by_family(fleet):
+        remedy = f"taint them {family.whole}=present:NoSchedule (GPU pods get the toleration)"
+        guard = ", or add the component cpu-guard" if family.cuda else ""
+        open_nodes = [node for node in nodes if not any(effect in REPELLING_EFFECTS for _, _, effect in node.taints)]
+        what = "no taint keeps CPU pods off"
+        yield from _finding("UntaintedGPUNodes", FindingLevel.Advice, what, f"{remedy}{guard}", open_nodes)
 
 
 def ghost_gpus(fleet: ExaminedFleet) -> Iterator[Finding]:
@@ -81,12 +86,13 @@ def ghost_gpus(fleet: ExaminedFleet) -> Iterator[Finding]:
 
 def withdrawn_devices(fleet: ExaminedFleet) -> Iterator[Finding]:
     """Report nodes of which the device plugin offers fewer devices than there are (F70)."""
-    for node in _gpu(fleet):
-        for resource, units in node.node_class.unhealthy_units:
-            capacity = node.node_class.capacity(resource)
-            text = f"{units} of {capacity} {resource} withdrawn by the device plugin"
-            remedy = "look at the device plugin's log and the node's XID errors (doctor --prometheus shows them)"
-            yield from _finding(Code.GPUUnhealthy.name, FindingLevel.Problem, text, remedy, [node])
+    for family, nodes in _by_family(fleet):
+        remedy = f"look at the device plugin's log and {family.health_source}"
+        for node in nodes:
+            for resource, units in node.node_class.unhealthy_units:
+                capacity = node.node_class.capacity(resource)
+                text = f"{units} of {capacity} {resource} withdrawn by the device plugin"
+                yield from _finding(Code.GPUUnhealthy.name, FindingLevel.Problem, text, remedy, [node])
 
 
 def unhealthy_gpus(fleet: ExaminedFleet) -> Iterator[Finding]:
@@ -97,6 +103,16 @@ def unhealthy_gpus(fleet: ExaminedFleet) -> Iterator[Finding]:
         remedy = "drain the node and reset its GPUs" if ill else "reset the GPUs when the node is idle"
         level = FindingLevel.Problem if ill else FindingLevel.Advice
         yield Finding(Code.GPUUnhealthy.name, level, text, remedy, (name,))
+
+
+def node_conditions(fleet: ExaminedFleet) -> Iterator[Finding]:
+    """Report GPU nodes of which a condition reports a fault of the GPUs, or of what joins them (F72)."""
+    for node in _gpu(fleet):
+        for condition in node.conditions:
+            ill = condition.severity is GPUCondition.Ill
+            level = FindingLevel.Problem if ill else FindingLevel.Advice
+            text = f"condition {condition.words}: {condition.meaning}, as {condition.publisher} says"
+            yield Finding(Code.GPUUnhealthy.name, level, text, condition.remedy, (node.name,))
 
 
 def counts_differ(fleet: ExaminedFleet) -> Iterator[Finding]:
@@ -175,13 +191,30 @@ def _with_cause(pod: FinishedPod, fleet: ExaminedFleet) -> FinishedPod:
 
 def facts_missing(fleet: ExaminedFleet) -> Iterator[Finding]:
     """Report GPU nodes of which no label tells the product or the driver."""
-    known = [node for node in _gpu(fleet) if not node.node_class.absent]  # nothing discovers GPUs that are absent
-    unknown = (node for node in known if node.node_class.product is None and not node.node_class.several_models)
-    yield from _by_code(Code.GPUFactsMissing, "no label tells the GPU product", unknown)
-    no_driver = (node for node in known if node.node_class.product and node.node_class.driver is None)
-    yield from _finding(
-        Code.DriverUnknown.name, FindingLevel.Advice, "no label tells the driver", Code.DriverUnknown.remedy, no_driver
-    )
+    for family, nodes in _by_family(fleet):
+        known = [node for node in nodes if not node.node_class.absent]  # nothing discovers GPUs that are absent
+        unknown = [node for node in known if node.node_class.product is None and not node.node_class.several_models]
+        remedy = f"install {family.labeller} so that nodes say what they have"
+        what = "no label tells the GPU product"
+        yield from _finding(Code.GPUFactsMissing.name, FindingLevel.Problem, what, remedy, unknown)
+        no_driver = [node for node in known if node.node_class.product and node.node_class.driver is None]
+        if family.cuda:  # nothing compares the drivers of other vendors
+            remedy = Code.DriverUnknown.remedy
+            yield from _finding(
+                Code.DriverUnknown.name, FindingLevel.Advice, "no label tells the driver", remedy, no_driver
+            )
+
+
+def _by_family(fleet: ExaminedFleet) -> Iterator[tuple[Family, list[Node]]]:
+    """Group the GPU nodes by vendor; a node of none is of the vendor whose GPUs run CUDA."""
+    known = {family.name: family for family in fleet.families.all}
+    usual = next((family for family in fleet.families.all if family.cuda), UNKNOWN_VENDOR)
+    groups: dict[Family, list[Node]] = {}
+    for node in _gpu(fleet):
+        facts = node.node_class
+        name = facts.vendor or next((promise.family for promise in facts.promises), "")
+        groups.setdefault(known.get(name, usual), []).append(node)
+    yield from groups.items()
 
 
 def _gpu(fleet: ExaminedFleet) -> Iterator[Node]:
@@ -202,6 +235,7 @@ CHECKS: tuple[Check, ...] = (
     ghost_gpus,
     withdrawn_devices,
     unhealthy_gpus,
+    node_conditions,
     counts_differ,
     mig_without_strategy,
     mig_layout_failed,

@@ -39,7 +39,7 @@ def discovery(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _daemon_set_finding(cluster: Cluster, program: str, check: str, consequence: str) -> Iterator[Finding]:
-    nodes = [node for node in cluster.gpu_nodes() if _is_nvidia(node.labels) and not node.node_class.dra_resources]
+    nodes = [node for node in cluster.gpu_nodes() if _is_nvidia(node.labels) and not node.node_class.claims_only]
     if not cluster.could_read("DaemonSet") or not nodes:
         return
     daemon_sets = [item for item in cluster.objects_of("DaemonSet") if _runs(item, program)]

@@ -16,7 +16,7 @@ from app.dra.claims import ALL, EXACT_COUNT, MOST_RESULTS, DeviceRequest, Resour
 from app.dra.classes import untolerated
 from app.dra.cluster_devices import ClusterDevices
 from app.dra.constraints import ConstraintState
-from app.dra.counters import PoolCounters
+from app.dra.counters import PoolCounters, consumed_by_kind
 from app.dra.devices import NOTHING, Device, DeviceID
 from app.dra.pools import PoolID
 from app.dra.selection import ClaimError, NotJudged, Selection
@@ -115,13 +115,62 @@ class _Search:
 
     def run(self) -> Verdict:
         """Search. Raises ClaimError, NotJudged."""
-        if self._next_request(0, 0) is not _Step.DONE:
+        if any(pool.counter_sets for pool in self._pools) and self._exceeds_node():
+            return Verdict(Outcome.REFUSED)
+        try:
+            step = self._next_request(0, 0)
+        except NotJudged:
+            if self._exceeds_node():
+                return Verdict(Outcome.REFUSED)
+            raise
+        if step is not _Step.DONE:
             return Verdict(Outcome.REFUSED)
         granted = (
             GrantedDevice(self._claims[one.claim].key, one.plan.request.name, one.device, one.consumed)
             for one in self._taken
         )
         return Verdict(Outcome.ALLOCATED, tuple(granted))
+
+    def _exceeds_node(self) -> bool:
+        """Tell whether the claims ask for more than the node has in all, by numbers of devices or by sums of counters.
+
+        Then no search is needed; False where that is not certain. It is not where a selector fails, or where a request
+        for all devices could break a constraint, as the search may then end with an error.
+        """
+        needed: dict[str, Fraction] = {}
+        try:
+            for plans in (plans for claim in self._plans for plans in claim):
+                least = [self._least_of_counters(plan) for plan in plans]
+                possible = [amounts for amounts in least if amounts is not None]
+                if not possible:
+                    return not any(plan.everything for claim in self._plans for plans in claim for plan in plans)
+                for name in possible[0]:
+                    amount = min(amounts.get(name, Fraction(0)) for amounts in possible)
+                    needed[name] = needed.get(name, Fraction(0)) + amount
+        except (ClaimError, NotJudged):
+            return False
+        if any(plan.everything for claim in self._plans for plans in claim for plan in plans):
+            return False
+        left: dict[str, Fraction] = {}
+        for pool in self._pools:
+            for name, amount in PoolCounters(pool, self._cluster.allocated).left().items():
+                left[name] = left.get(name, Fraction(0)) + amount
+        return any(amount > left.get(name, 0) for name, amount in needed.items())
+
+    def _least_of_counters(self, plan: _Plan) -> Mapping[str, Fraction] | None:
+        """Give the least that a request consumes of each kind of counter; None if there are too few devices for it."""
+        devices = [
+            device
+            for device in self._order
+            if self._selects(plan, device) and (plan.request.admin_access or not self._in_use(-1, plan, device))
+        ]
+        if plan.request.admin_access or any(device.allow_multiple_allocations for device in devices):
+            return {}
+        if len(devices) < plan.count:
+            return None
+        consumed = [consumed_by_kind(device) for device in devices]
+        names = set(consumed[0]).intersection(*consumed[1:]) if consumed else set()
+        return {name: plan.count * min(amounts[name] for amounts in consumed) for name in names}
 
     def _plans_of(self, claim: ResourceClaim) -> Iterator[list[_Plan]]:
         """Plan each request of a claim with its alternatives, and check what kube-scheduler checks beforehand."""

@@ -17,7 +17,7 @@ from app.dra.claims import (
     Result,
 )
 from app.dra.classes import DeviceClass, DeviceTaintRule
-from app.dra.devices import NodeSelection
+from app.dra.devices import DeviceID, NodeSelection
 from app.dra.slice_reading import MOST_ENTRIES, quantity, read_taint
 from app.intree.checks import read_terms
 from app.values.errors import OversizedPod
@@ -44,7 +44,7 @@ def read_resource_claim(document: Mapping[str, Any]) -> ResourceClaim:
     return ResourceClaim(
         key=_key(document),
         spec=_spec(member(document, "spec", dict, "") or {}, "spec."),
-        allocation=_allocation(member(status, "allocation", dict, "status.")),
+        allocation=_allocation(member(status, "allocation", dict, "status."), status),
         reserved_for=tuple((str(item.get("uid") or ""), str(item.get("name") or "")) for item in consumers),
         deleted=metadata.get("deletionTimestamp") is not None,
     )
@@ -64,11 +64,12 @@ def read_class(document: Mapping[str, Any]) -> DeviceClass:
 
     Raises MalformedPod, OversizedPod.
     """
-    spec = member(document, "spec", dict, "") or {}
+    metadata, spec = (member(document, name, dict, "") or {} for name in ("metadata", "spec"))
     return DeviceClass(
-        name=member(member(document, "metadata", dict, "") or {}, "name", str, "metadata.") or "",
+        name=member(metadata, "name", str, "metadata.") or "",
         selectors=tuple(_selectors(spec, "spec.")),
         extended_resource=member(spec, "extendedResourceName", str, "spec.") or "",
+        created=member(metadata, "creationTimestamp", str, "metadata.") or "",
     )
 
 
@@ -164,20 +165,32 @@ def _constraint(item: Mapping[str, Any], where: str) -> Constraint:
     return Constraint(distinct or member(item, "matchAttribute", str, where) or "", names, distinct is not None)
 
 
-def _allocation(allocation: Mapping[str, Any] | None) -> Allocation | None:
+def _allocation(allocation: Mapping[str, Any] | None, status: Mapping[str, Any]) -> Allocation | None:
     if allocation is None:
         return None
+    conditions = _device_conditions(status)
     where = "status.allocation."
     devices = member(allocation, "devices", dict, where) or {}
     selector = member(allocation, "nodeSelector", dict, where)
     results = objects(devices, "results", f"{where}devices.")
     return Allocation(
-        tuple(_result(item, f"{where}devices.results[{index}].") for index, item in results),
+        tuple(_result(item, f"{where}devices.results[{index}].", conditions) for index, item in results),
         None if selector is None else NodeSelection(terms=read_terms(selector)),
     )
 
 
-def _result(item: Mapping[str, Any], where: str) -> Result:
+def _device_conditions(status: Mapping[str, Any]) -> Mapping[DeviceID, frozenset[str]]:
+    """Read the conditions that drivers report as true, by device."""
+    found = {}
+    for index, item in objects(status, "devices", "status."):
+        where = f"status.devices[{index}]."
+        driver, pool, device = (member(item, name, str, where) or "" for name in ("driver", "pool", "device"))
+        conditions = [one for _, one in objects(item, "conditions", where) if one.get("status") == "True"]
+        found[driver, pool, device] = frozenset(str(one.get("type")) for one in conditions)
+    return found
+
+
+def _result(item: Mapping[str, Any], where: str, conditions: Mapping[DeviceID, frozenset[str]]) -> Result:
     """Read one device; it is shared if it has a share ID, whether or not it consumes capacity."""
     request, driver, pool, device = (
         intern(member(item, name, str, where) or "") for name in ("request", "driver", "pool", "device")
@@ -185,4 +198,14 @@ def _result(item: Mapping[str, Any], where: str) -> Result:
     consumed = member(item, "consumedCapacity", dict, where) or {}
     amounts = {name: quantity(amount, f"{where}consumedCapacity") for name, amount in consumed.items()}
     admin_access = member(item, "adminAccess", bool, where) or False
-    return Result(request, (driver, pool, device), admin_access, amounts if item.get("shareID") else None)
+    true = conditions.get((driver, pool, device), frozenset())
+    names = ("bindingConditions", "bindingFailureConditions")
+    waits_for, failed = (tuple(map(str, member(item, name, list, where) or ())) for name in names)
+    return Result(
+        request,
+        (driver, pool, device),
+        admin_access,
+        amounts if item.get("shareID") else None,
+        tuple(name for name in waits_for if name not in true),
+        tuple(name for name in failed if name in true),
+    )

@@ -85,13 +85,16 @@ class Result:
     """One device that is allocated to a claim.
 
     `consumed` is the capacity that this share of the device consumes; None where the claim has the device alone. With
-    `admin_access` others can still have it.
+    `admin_access` others can still have it. `waits_for` are its binding conditions that are not true, until which
+    kube-scheduler does not bind the pod, and `failed` its binding failure conditions that are (KEP-5007).
     """
 
     request: str
     device: DeviceID
     admin_access: bool = False
     consumed: Mapping[str, Fraction] | None = None
+    waits_for: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

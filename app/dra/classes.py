@@ -13,11 +13,15 @@ BLOCKING_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
 
 @dataclass(frozen=True, slots=True)
 class DeviceClass:
-    """A DeviceClass: CEL expressions that all hold for its devices, and the extended resource that it serves, or ""."""
+    """A DeviceClass: CEL expressions that all hold for its devices, and the extended resource that it serves, or "".
+
+    `created` is its creationTimestamp, which decides between classes that serve one resource; "" where it has none.
+    """
 
     name: str
     selectors: tuple[str, ...] = ()
     extended_resource: str = ""
+    created: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,26 @@ The rules are those of checkAvailableCounters in dynamic-resource-allocation/str
 both have counters are then taken for one. Here they are two (docs/reference/dra.md#differences).
 """
 
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
 from app.dra.allocated import AllocatedDevices
 from app.dra.devices import Device
 from app.dra.pools import Pool
+
+
+def consumed_by_kind(device: Device) -> Mapping[str, Fraction]:
+    """Sum up what a device consumes, by kind of counter."""
+    return _by_kind(entry for use in device.counters for entry in use.amounts.items())
+
+
+def _by_kind(amounts: Iterable[tuple[str, Fraction]]) -> Mapping[str, Fraction]:
+    """Sum up amounts of all counters whose names differ in a number at their end, as those of memory slices do."""
+    sums: dict[str, Fraction] = {}
+    for counter, amount in amounts:
+        kind = counter.rstrip("0123456789")
+        sums[kind] = sums.get(kind, Fraction(0)) + amount
+    return sums
 
 
 class PoolCounters:
@@ -26,6 +41,10 @@ class PoolCounters:
             if device.counters and allocated.holders(device.id):
                 self._add(device, -1)
         self._overdrawn = any(amount < 0 for amount in self._left.values())
+
+    def left(self) -> Mapping[str, Fraction]:
+        """Sum up what is left by kind of counter."""
+        return _by_kind((counter, amount) for (_, counter), amount in self._left.items())
 
     def lacking(self, device: Device) -> tuple[str, str] | None:
         """Name a counter set and its counter of which not enough is left for a device; None if all will do.

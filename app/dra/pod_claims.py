@@ -65,20 +65,43 @@ EXTENDED = "<extended-resources>"
 def extended_requests(pod: Pod, cluster: ClusterDevices) -> tuple[tuple[str, DeviceRequest], ...]:
     """List what kube-scheduler requests for the extended resources that a DeviceClass serves, by resource (KEP-5004).
 
-    Each container that runs beside others has a request of its own; the name says whose it is. Init containers use the
-    devices of these (extendeddynamicresources.go createRequestsAndMappings).
+    Each container that runs beside others has a request of its own; the name says whose it is. An init container uses
+    the devices of the containers after it, and the largest number that such a container lacks is one more request
+    (extendeddynamicresources.go createRequestsAndMappings).
     """
-    by_name = sorted(cluster.classes, reverse=True)  # the first by name is put last, and counts
-    serving = {cluster.classes[name].extended_resource: name for name in by_name}
-    serving |= {f"{IMPLICIT}{name}": name for name in cluster.classes}
-    running = [one for one in pod.containers if one.list_name != "initContainers" or one.sidecar]
-    names = sorted({name for container in running for name in container.resources() if serving.get(name)})
-    return tuple(
-        (name, DeviceRequest(f"{name.partition('/')[2]} of container {container.name}", serving[name], count=count))
-        for name in names
-        for container in running
-        if (count := ceil(container.requested(name))) > 0
-    )
+    serving = served_resources(cluster)
+    names = sorted({name for container in pod.containers for name in container.resources() if name in serving})
+    found: list[tuple[str, str, DeviceRequest]] = []
+    for name in names:
+        lasting: dict[int, int] = {}
+        lacking: dict[int, int] = {}
+        for position, container in enumerate(pod.containers):
+            if container.list_name != "initContainers" or container.sidecar:
+                lasting[position] = ceil(container.requested(name))
+        for position, container in enumerate(pod.containers):
+            if position not in lasting:
+                usable = sum(count for other, count in lasting.items() if other > position)
+                lacking[position] = ceil(container.requested(name)) - usable
+        most = max(lacking, key=lambda position: lacking[position], default=None)
+        counts = lasting if most is None else {**lasting, most: lacking[most]}
+        for position, count in counts.items():
+            if count > 0:
+                container = pod.containers[position]
+                order = f"container-{position}-request-{container.resources().index(name)}"
+                words = f"{name.partition('/')[2]} of container {container.name}"
+                found.append((order, name, DeviceRequest(words, serving[name], count=count)))
+    return tuple((name, request) for _, name, request in sorted(found, key=lambda entry: entry[0]))
+
+
+def served_resources(cluster: ClusterDevices) -> Mapping[str, str]:
+    """Give the DeviceClass that serves each extended resource: of several the newest, of those the first by name.
+
+    Source: dynamic-resource-allocation/deviceclass/extendedresourcecache updateResourceName2class.
+    """
+    by_name = sorted(cluster.classes.values(), key=lambda one: one.name, reverse=True)
+    by_age = sorted(by_name, key=lambda one: one.created)  # the last one counts
+    serving = {one.extended_resource: one.name for one in by_age if one.extended_resource}
+    return serving | {f"{IMPLICIT}{name}": name for name in cluster.classes}
 
 
 IMPLICIT = "deviceclass.resource.kubernetes.io/"

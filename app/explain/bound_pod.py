@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """A pod that has a node already, or that has ended: what it holds is released, so that it is judged as a new pod."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from app.dra.pod_claims import claims_of_pod
 from app.explain.survey import ClusterSnapshot
+from app.knowledge.pod_failures import PodFailure
 from app.kube.finished_pods import Ending, read_finished_pod
 from app.kube.gpu_usage import GPUUsage, read_bound_requests, read_gpu_usage
 from app.kube.pod_requests import PODS, PodRequests
+from app.kube.pods import read_pod
 from app.nodes.model import FreeResources
 from app.nodes.refused_pods import explained_by_node
 
@@ -32,6 +35,54 @@ def unhealthy_devices(document: Mapping[str, Any]) -> tuple[str, ...]:
         for device in resource.get("resources") or ()
         if device.get("health") == "Unhealthy"
     )
+
+
+def start_problems(
+    document: Mapping[str, Any], events: Iterable[Mapping[str, Any]], snapshot: ClusterSnapshot
+) -> tuple[str, ...]:
+    """Say why a pod that has a node, or devices, does not start, with the remedy; empty where nothing tells.
+
+    That is told by the waiting reasons of its containers, by Events of the kubelet and the runtime, and by the binding
+    conditions of the devices that its claims have (KEP-5007).
+    """
+    status = document.get("status") or {}
+    if status.get("phase") not in (None, "Pending"):
+        return ()
+    containers = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
+    waiting = [(container.get("state") or {}).get("waiting") or {} for container in containers]
+    said = [(str(one.get("reason") or ""), str(one.get("message") or "")) for one in (*waiting, *events)]
+    rows = snapshot.context.knowledge.pod_starts
+    first: dict[str, PodFailure] = {}
+    for reason, message in said:
+        for row in rows:
+            if row.explains(reason, message) or (not row.reason and row.message in message):
+                first.setdefault(message, row)
+    texts = [f"{row.why} ({_shortened(message)}); {row.remedy}" for message, row in first.items()]
+    return (*dict.fromkeys(texts), *_unmet_conditions(document, snapshot))
+
+
+def _shortened(message: str) -> str:
+    text = " ".join(message.split())
+    return text if len(text) <= LONGEST_MESSAGE else f"{text[: LONGEST_MESSAGE - 1]}…"
+
+
+LONGEST_MESSAGE = 160
+"""Characters of a message that are shown. A guess at what is read."""
+
+
+def _unmet_conditions(document: Mapping[str, Any], snapshot: ClusterSnapshot) -> Iterator[str]:
+    pod = read_pod(document)
+    for claim in claims_of_pod(pod, document, snapshot.devices).allocated:
+        for result in claim.allocation.results if claim.allocation else ():
+            device = f"device {result.device[2]} of driver {result.device[0]} for claim {claim.key}"
+            if result.failed:
+                yield f"{device} failed: {', '.join(result.failed)} is true; kube-scheduler tries another device"
+            elif result.waits_for:
+                conditions = ", ".join(result.waits_for)
+                yield (
+                    f"{device} is not ready: kube-scheduler waits until its driver sets {conditions}, and gives the"
+                    " device back after ten minutes; look at the log of the driver"
+                )
 
 
 def as_unbound(document: Mapping[str, Any], snapshot: ClusterSnapshot) -> tuple[Mapping[str, Any], ClusterSnapshot]:

@@ -257,10 +257,10 @@ def _with_value(part: Part, value: object) -> tuple[str, str] | None:
     strict = comparison.operator in ("<", ">")
     if not strict and part.text.count(old) == 1:
         return part.text.replace(old, plain), f"{comparison.operator} {plain}"
-    return _compared(part, comparison, value, plain) if comparison.operator in ORDERED else None
+    return _compared(comparison, value, plain) if comparison.operator in ORDERED else None
 
 
-def _compared(part: Part, comparison: Comparison, value: object, shown: str) -> tuple[str, str] | None:
+def _compared(comparison: Comparison, value: object, shown: str) -> tuple[str, str] | None:
     """Write an ordered comparison from its fact, so that equality is enough."""
     operator = f"{comparison.operator[0]}="
     literal = typed_literal(value, shown)

@@ -26,7 +26,7 @@ class ChangeKind(NamedTuple):
 class ClaimChange:
     """One change; `weight` orders changes, the smallest first. `of` is what it changes: claim, pod or fleet.
 
-    `about` is the taint that it tolerates. `alter` is what it does to one request, None where it changes none.
+    `about` is the key of the taint that it tolerates.
     """
 
     kind: str
@@ -35,7 +35,6 @@ class ClaimChange:
     apply: Apply
     of: str = "claim"
     about: str = ""
-    alter: Alter | None = None
 
 
 def of_request(
@@ -56,7 +55,7 @@ def of_request(
     for targets in ([chosen], same) if len(same) > 1 else ([chosen],):
         text = f"{_subject(claims, targets)}: {kind.text}"
         weight = kind.weight + 0.001 * (len(targets) - 1)
-        yield ClaimChange(kind.kind, text, weight, _altered(frozenset(targets), alter), "claim", about, alter)
+        yield ClaimChange(kind.kind, text, weight, _altered(frozenset(targets), alter), "claim", about)
 
 
 def _subject(claims: Claims, targets: list[tuple[str, str]]) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from app.dra.capacity import lacking
 from app.dra.classes import untolerated
 from app.dra.cluster_devices import ClusterDevices
 from app.dra.counters import PoolCounters
@@ -38,6 +39,8 @@ class DeviceStatus:
     """One device: its product and kind (a MIG profile, or the type that the driver writes), and who or what has it.
 
     `because` names the pods or claims that hold it, its taint, or what is wrong with its pool; "" for a free one.
+    A device that claims share, which is `shared`, is held when no claim can get a share any more. `part` says that it
+    is one of several ways to give away the same GPU: a slice that is created on demand, a passed-through GPU.
     """
 
     driver: str
@@ -48,6 +51,8 @@ class DeviceStatus:
     state: str
     because: str = ""
     namespaces: tuple[str, ...] = ()
+    shared: bool = False
+    part: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +89,26 @@ def _of_pool(pool: Pool, cluster: ClusterDevices) -> Iterator[DeviceStatus]:
 
 def _of_device(device: Device, counters: PoolCounters, cluster: ClusterDevices) -> DeviceStatus:
     holders = cluster.allocated.holders(device.id)
-    if holders:
-        namespaces = tuple(sorted({key.partition("/")[0] for key in holders}))
+    used = cluster.allocated.used(device.id)
+    namespaces = tuple(sorted({key.partition("/")[0] for key in holders}))
+    if holders and not (device.allow_multiple_allocations and lacking(device, None, used) is None):
         return _status(device, DeviceState.Held, ", ".join(holder_names(cluster, device)), namespaces)
     taint = untolerated(device, cluster.taint_rules, ())
     if taint is not None:
         return _status(device, DeviceState.Tainted, show_taint(taint))
-    lacking = counters.lacking(device) if device.counters else None
-    if lacking is not None:
-        return _status(device, DeviceState.Blocked, f"too little is left of {lacking[1]} of {lacking[0]}")
-    return _status(device, DeviceState.Free, "")
+    missing = counters.lacking(device) if device.counters else None
+    if missing is not None and not holders:
+        return _status(device, DeviceState.Blocked, f"too little is left of {missing[1]} of {missing[0]}")
+    return _status(device, DeviceState.Free, "", namespaces)
 
 
 def _status(device: Device, state: DeviceState, because: str, namespaces: tuple[str, ...] = ()) -> DeviceStatus:
     product, kind = _product_and_kind(device)
-    return DeviceStatus(device.driver, device.pool, device.name, product, kind, state.value, because, namespaces)
+    part = kind == "vfio" or bool(
+        device.counters and "profile" in {name.rpartition("/")[2] for name in device.attributes}
+    )
+    of_device = device.driver, device.pool, device.name, product, kind, state.value, because, namespaces
+    return DeviceStatus(*of_device, device.allow_multiple_allocations, part)
 
 
 def _product_and_kind(device: Device) -> tuple[str, str]:

@@ -10,7 +10,6 @@ from app.explain.funnel import Objection
 from app.explain.survey import ClusterSnapshot, ScheduledPod
 from app.intree.causes import InTreeCause, InTreeRefusal
 from app.kube.gpu_usage import GPUUsage
-from app.kube.pod_requests import quantity_units
 from app.nodes.model import Node
 from app.policy.compiled import PolicySet
 from app.values.reasons import Code
@@ -83,98 +82,6 @@ def containers_of(pod: Document) -> Iterator[Document]:
     yield from (*pod["spec"]["initContainers"], *pod["spec"]["containers"])
 
 
-def largest_requester(pod: Document, resource: str) -> Document:
-    """Return the container that requests most of a resource; an empty one, outside the pod, where there are none."""
-    return max(pod["spec"]["containers"], key=lambda container: amount_of(container, resource), default={})
-
-
-def lower_to(resource: str, left: int) -> Callable[[Document], None]:
-    """Return an edit of the Pod by which its containers together request at most `left` units of a resource.
-
-    The request is lowered, and a limit that stands for it; of extended resources, whose limit is the request, both.
-    """
-
-    def lower(pod: Document) -> None:
-        for container, amount in lowered(pod, resource, left):
-            both = is_extended(resource) or not amount_of(container, resource, "requests")
-            for kind in ("requests", "limits") if both else ("requests",):
-                if amount_of(container, resource, kind):
-                    container["resources"][kind][resource] = amount_text(resource, amount)
-
-    return lower
-
-
-def lowered(pod: Mapping[str, Any], resource: str, left: int) -> list[tuple[Document, int]]:
-    """List the containers that would have to request less so that all of them request `left`, each with its amount.
-
-    Of an extended resource the containers with most give first, and each keeps one unit; of others all give the same
-    share. Init containers, which run by themselves, request at most `left`.
-    """
-    spec = pod.get("spec") or {}
-    initial = spec.get("initContainers") or ()
-    sidecars = (container for container in initial if container.get("restartPolicy") == "Always")
-    running = [one for one in (*(spec.get("containers") or ()), *sidecars) if amount_of(one, resource)]
-    total = sum(amount_of(one, resource) for one in running)
-    changed: list[tuple[Document, int]] = []
-    over = max(0, total - left)
-    for container in sorted(running, key=lambda one: -amount_of(one, resource)):
-        amount = amount_of(container, resource)
-        new = amount - min(over, amount - 1) if is_extended(resource) else amount * min(left, total) // total
-        over -= amount - new
-        if new != amount:
-            changed.append((container, new))
-    first = [one for one in initial if one.get("restartPolicy") != "Always" and amount_of(one, resource) > left]
-    return [*changed, *((container, left) for container in first)]
-
-
-def lowered_text(pod: Mapping[str, Any], resource: str, left: int) -> str:
-    """Name the containers that would request less, with their amounts; empty where the pod has one container."""
-    spec = pod.get("spec") or {}
-    if len((*(spec.get("containers") or ()), *(spec.get("initContainers") or ()))) < 2:
-        return ""
-    names = (f"{container.get('name')} {amount_text(resource, new)}" for container, new in lowered(pod, resource, left))
-    return f" ({', '.join(names)})"
-
-
-def is_extended(resource: str) -> bool:
-    """Tell whether a resource is counted in whole units, and its limit is its request, as is so of huge pages too."""
-    return "/" in resource or resource.startswith("hugepages-")
-
-
-def names_of_requesters(pod: Mapping[str, Any], resource: str) -> str:
-    """Write ` in container NAME` for the containers that name a resource; empty where the pod has one container."""
-    spec = pod.get("spec") or {}
-    containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
-    names = [str(one.get("name")) for one in containers if names_resource(one, resource)]
-    return f" in container{'s' * (len(names) > 1)} {', '.join(names)}" if len(containers) > 1 and names else ""
-
-
-def names_resource(container: Mapping[str, Any], resource: str) -> bool:
-    """Tell whether a container names a resource in its requests or limits."""
-    resources = container.get("resources") or {}
-    return any(resource in (resources.get(kind) or {}) for kind in ("requests", "limits"))
-
-
-def amount_of(container: Mapping[str, Any], resource: str, kind: str | None = None) -> int:
-    """Read a container's amount of a resource, 0 where it has none. `kind` is limits or requests; None: the request."""
-    resources = container.get("resources") or {}
-    amounts = (
-        (resources.get(kind) or {})
-        if kind
-        else {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-    )
-    return quantity_units(resource, str(amounts[resource])) if resource in amounts else 0
-
-
-def amount_text(resource: str, amount: int) -> str:
-    """Write an amount in the unit that people use."""
-    if resource == "cpu":
-        return f"{amount}m" if amount % 1000 else str(amount // 1000)
-    if resource in ("memory", "ephemeral-storage") and amount >= 1 << 30:
-        return f"{amount / (1 << 30):.4g}Gi" if amount % (1 << 30) else f"{amount >> 30}Gi"
-    return str(amount)
-
-
 def set_annotation(key: str, value: str | None) -> Callable[[Document], None]:
     """Return an edit of the Pod that sets an annotation, or removes it (None)."""
 
@@ -208,6 +115,7 @@ KINDS: Mapping[str, str] = {
     "ask-fewer": "fewer GPUs",
     "request-less": "smaller requests",
     "drop-resource": "no such resource",
+    "drop-runtime-class": "no runtimeClassName",
     "ask-another": "another GPU resource",
     "older-image": "an older image",
     "uncordon": "uncordoning a node",

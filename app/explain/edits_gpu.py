@@ -3,22 +3,18 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
-from app.explain.edits import (
-    Document,
-    Edit,
-    NearMiss,
-    amount_of,
-    containers_of,
-    distance,
-    largest_requester,
-    lower_to,
-    lowered_text,
+from app.explain.container_requests import (
+    at_most_each,
+    lowered,
     names_of_requesters,
     names_resource,
-    set_annotation,
+    replace_resource,
+    requests_text,
+    set_requests,
+    total_after,
 )
+from app.explain.edits import Document, Edit, NearMiss, containers_of, distance, set_annotation
 from app.intree.causes import InTreeCause
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.resource_names import is_refused, similar_resources
@@ -35,26 +31,31 @@ from app.values.versions import Version, parse_minimum, show_version
 
 
 def request_fewer_gpus(near_miss: NearMiss) -> Iterator[Edit]:
-    """Request as many GPUs as the node has free, or as the policy allows."""
-    if near_miss.code not in (Code.InsufficientGPUs, Code.RequestExceedsNode, Code.TooManyGPUs):
+    """Request as many GPUs as the node has free, as the policy allows, or as its device plugin gives one container."""
+    if near_miss.code not in FEWER_HELP:
         return
-    most = near_miss.scheduled_pod.ruling.enforced.max_gpus_per_pod
+    most, pod = near_miss.scheduled_pod.ruling.enforced.max_gpus_per_pod, near_miss.scheduled_pod.pod
     for resource, amount in near_miss.scheduled_pod.demand.resources:
         left = min(near_miss.node.free.units.get(resource, 0), amount if most is None else most)
-        if 0 < left < amount:
-            text = f"ask for {left} {resource} instead of {amount}"
-            yield Edit("ask-fewer", text, 30 + amount - left, _lower_by(resource, amount - left))
+        if (most_each := _most_per_container(near_miss, resource)) is not None:
+            requests = at_most_each(pod, resource, most_each)
+        else:
+            requests = lowered(pod, resource, left) if 0 < left < amount else ()
+        after = total_after(pod, resource, requests) if requests else amount
+        if after < amount:
+            text = f"ask for {after} {resource} instead of {amount}{requests_text(pod, resource, requests)}"
+            yield Edit("ask-fewer", text, 30 + amount - after, set_requests(resource, requests))
 
 
-def _lower_by(resource: str, by: int) -> Callable[[Document], None]:
-    def lower(pod: Document) -> None:
-        container = largest_requester(pod, resource)
-        left = str(max(0, amount_of(container, resource) - by))
-        for amounts in (container.get("resources") or {}).values():
-            if isinstance(amounts, dict) and resource in amounts:
-                amounts[resource] = left
+FEWER_HELP = (Code.InsufficientGPUs, Code.RequestExceedsNode, Code.TooManyGPUs, Code.SharedReplicasAskedAsGPUs)
 
-    return lower
+
+def _most_per_container(near_miss: NearMiss, resource: str) -> int | None:
+    """Give the most units that the node's device plugin gives one container; None where that is not what refuses."""
+    if near_miss.code is Code.SharedReplicasAskedAsGPUs:
+        return 1
+    hami = near_miss.node.node_class.unit(resource) is Sharing.HAMi and near_miss.code is Code.RequestExceedsNode
+    return near_miss.node.node_class.hami_gpus or None if hami else None
 
 
 def request_other_resource(near_miss: NearMiss) -> Iterator[Edit]:
@@ -70,7 +71,8 @@ def request_other_resource(near_miss: NearMiss) -> Iterator[Edit]:
             changes_kind = (profile_of(other) is None) is not (profile_of(resource) is None)
             enough = amount <= min(free, 1 if changes_kind else free)
             if enough and other != resource and other.partition("/")[0] == domain:
-                text = f"ask for {other} instead of {resource}{names_of_requesters(_document(near_miss), resource)}"
+                requesters = names_of_requesters(near_miss.scheduled_pod.pod, resource)
+                text = f"ask for {other} instead of {resource}{requesters}"
                 yield Edit("ask-another", text, 35 + changes_kind, replace_resource(resource, other))
 
 
@@ -79,10 +81,10 @@ def correct_resource(near_miss: NearMiss) -> Iterator[Edit]:
     offered = [resource for resource, free in near_miss.node.free.units.items() if free > 0]
     families = near_miss.snapshot.context.knowledge.families
     for name in _names_in_question(near_miss):
+        naming = [one for one in near_miss.scheduled_pod.pod.containers if names_resource(one, name)]
         for position, other in enumerate(similar_resources(name, offered, families)):
-            present = any(names_resource(one, other) for one in _containers(near_miss) if names_resource(one, name))
-            if other in offered and not present:
-                text = f"ask for {other} instead of {name}{names_of_requesters(_document(near_miss), name)}"
+            if other in offered and not any(names_resource(one, other) for one in naming):
+                text = f"ask for {other} instead of {name}{names_of_requesters(near_miss.scheduled_pod.pod, name)}"
                 yield Edit("correct-resource", text, 5 + position, replace_resource(name, other))
 
 
@@ -95,27 +97,6 @@ def _names_in_question(near_miss: NearMiss) -> Iterator[str]:
         yield from dict.fromkeys(filter(is_refused, names))
     elif near_miss.code in (Code.ResourceNotOffered, Code.MIGProfileAbsent):
         yield from (resource for resource, _ in near_miss.scheduled_pod.demand.resources)
-
-
-def _document(near_miss: NearMiss) -> Mapping[str, Any]:
-    return near_miss.scheduled_pod.document
-
-
-def _containers(near_miss: NearMiss) -> list[Mapping[str, Any]]:
-    spec = _document(near_miss).get("spec") or {}
-    return [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
-
-
-def replace_resource(resource: str, other: str) -> Callable[[Document], None]:
-    """Return an edit of the Pod that asks for as many units of another resource."""
-
-    def rename(pod: Document) -> None:
-        for container in containers_of(pod):
-            for amounts in (container.get("resources") or {}).values():
-                if isinstance(amounts, dict) and resource in amounts:
-                    amounts[other] = amounts.pop(resource)
-
-    return rename
 
 
 def free_gpus(near_miss: NearMiss) -> Iterator[Edit]:
@@ -176,7 +157,7 @@ NEEDS_BY_CODE: Mapping[Code, tuple[str, Offer]] = {
     Code.GPUMemoryBudgetExceeded: ("gpu-memory", _memory_left),
 }
 """The annotation that states the need behind a code, and what a node offers of it."""
-OVERCOMMITS = ": its pods then share that memory without a limit, and may run out of it"
+OVERCOMMITS = ", so that pods share that memory without a limit, and may run out of it"
 """What follows a change by which a pod no longer declares the memory that it uses of a shared GPU."""
 
 
@@ -190,7 +171,7 @@ def change_need(near_miss: NearMiss) -> Iterator[Edit]:
     value = "Any" if near_miss.code is Code.SharingNotAllowed else _shown(offer)
     shared = near_miss.code is Code.GPUMemoryBudgetExceeded
     if value is not None and value != annotations[key]:
-        weight = 24 + (distance_of_need(annotations[key], offer) if offer is not None else 0)
+        weight = 24 + (_distance_of_need(annotations[key], offer) if offer is not None else 0)
         text = f"set {key}: {value} instead of {annotations[key]}"
         yield Edit("lower-need", text, weight, set_annotation(key, value))
     if value is None or value == annotations[key] or shared:
@@ -205,7 +186,7 @@ def _shown(offer: float | Version | None) -> str | None:
     return show_version(offer) if isinstance(offer, tuple) else f"{int(offer)}Mi"
 
 
-def distance_of_need(stated: str, offer: float | Version) -> float:
+def _distance_of_need(stated: str, offer: float | Version) -> float:
     """Measure how far an offer is from the text of an annotation, from 0 to just below 1."""
     try:
         if isinstance(offer, tuple):
@@ -216,19 +197,20 @@ def distance_of_need(stated: str, offer: float | Version) -> float:
 
 
 def _as_number(version: Version) -> float:
-    return sum(part / 1000**position for position, part in enumerate(version))
+    return sum(part * 0.001**position for position, part in enumerate(version))
 
 
 def fewer_shares(near_miss: NearMiss) -> Iterator[Edit]:
     """Ask for as many shares as have the memory that the pod declares of each."""
-    declared = near_miss.scheduled_pod.demand.declared_mib
+    declared, pod = near_miss.scheduled_pod.demand.declared_mib, near_miss.scheduled_pod.pod
     if near_miss.code is not Code.GPUMemoryBudgetExceeded or not declared:
         return
     for resource, amount in near_miss.scheduled_pod.demand.resources:
         left = near_miss.node.free.memory.get(resource, 0) // declared
         if 0 < left < amount:
-            text = f"ask for {left} {resource} instead of {amount}{lowered_text(_document(near_miss), resource, left)}"
-            yield Edit("ask-fewer", text, 30 + distance(amount, left), lower_to(resource, left))
+            requests = lowered(pod, resource, left)
+            text = f"ask for {left} {resource} instead of {amount}{requests_text(pod, resource, requests)}"
+            yield Edit("ask-fewer", text, 30 + distance(amount, left), set_requests(resource, requests))
 
 
 def allow_product(near_miss: NearMiss) -> Iterator[Edit]:
@@ -299,9 +281,9 @@ def older_image(near_miss: NearMiss) -> Iterator[Edit]:
     images = near_miss.snapshot.context.knowledge.images
     for exact, most in enumerate(((cuda[0], ANY_MINOR), cuda)):
         changes: dict[str, str] = {}
-        for container in (*near_miss.scheduled_pod.pod.containers,):
+        for container in near_miss.scheduled_pod.pod.containers:
             inferred = images.infer(container.image)
-            if (inferred is not None and inferred.cuda[: len(most)] > most) or (inferred is not None and exact):
+            if inferred is not None and (exact or inferred.cuda[: len(most)] > most):
                 changes[container.image] = images.older_image(container.image, most) or OLD_IMAGE.format(
                     show_version(cuda)
                 )

@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Edits for kube-scheduler's own objections to a node, one function for each cause."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from app.explain.edits import (
-    Document,
-    Edit,
-    NearMiss,
+from app.explain.container_requests import (
     amount_text,
-    containers_of,
-    distance,
     is_extended,
-    lower_to,
-    lowered_text,
+    lowered,
     names_of_requesters,
+    requests_text,
+    set_requests,
+    without_resource,
 )
+from app.explain.edits import Document, Edit, NearMiss, distance
 from app.intree.causes import InTreeCause
 from app.intree.existing_pods import REQUIRED
 from app.kube.pod_requests import read_amounts
@@ -104,16 +102,14 @@ def request_less(near_miss: NearMiss) -> Iterator[Edit]:
     """Request only as much of a resource as the node has left, or none of an extended one of which it has none."""
     if near_miss.code is not InTreeCause.InsufficientResource:
         return
-    resource = near_miss.about[0]
+    resource, pod = near_miss.about[0], near_miss.scheduled_pod.pod
     left = node_left(near_miss.node, near_miss.snapshot.used.get(near_miss.node.name, {}), resource)
-    wanted, pod = dict(near_miss.scheduled_pod.pod_constraints.requests)[resource], near_miss.scheduled_pod.document
-    if left > 0:
-        containers = lowered_text(pod, resource, left)
-        text = (
-            f"request {amount_text(resource, left)} of {resource} in all, {amount_text(resource, wanted - left)} less"
-        )
-        yield Edit("request-less", text + containers, 30 + distance(wanted, left), lower_to(resource, left))
-    elif is_extended(resource):
+    wanted = dict(near_miss.scheduled_pod.pod_constraints.requests)[resource]
+    if left > 0 and (requests := lowered(pod, resource, left)):
+        text = f"request {amount_text(resource, left)} of {resource} instead of {amount_text(resource, wanted)}"
+        text += requests_text(pod, resource, requests)
+        yield Edit("request-less", text, 30 + distance(wanted, left), set_requests(resource, requests))
+    elif left <= 0 and is_extended(resource):
         text = f"request no {resource}{names_of_requesters(pod, resource)}"
         yield Edit("drop-resource", text, 32, without_resource(resource))
 
@@ -121,18 +117,6 @@ def request_less(near_miss: NearMiss) -> Iterator[Edit]:
 def node_left(node: Node, used: Mapping[str, int], resource: str) -> int:
     """Count the units of a resource that no pod on a node has requested. `used` are the requests of its pods."""
     return read_amounts(node.allocatable).get(resource, 0) - used.get(resource, 0)
-
-
-def without_resource(resource: str) -> Callable[[Document], None]:
-    """Return an edit of the Pod that requests nothing of a resource."""
-
-    def drop(pod: Document) -> None:
-        for container in containers_of(pod):
-            for amounts in (container.get("resources") or {}).values():
-                if isinstance(amounts, dict):
-                    amounts.pop(resource, None)
-
-    return drop
 
 
 IN_TREE = (

@@ -2,7 +2,7 @@
 """The answer of explain: everything about one pod, as the commands and the API return it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from app.explain.claim_funnel import RequestFunnel
@@ -80,7 +80,10 @@ class Explanation:
     with its resource. `fixes` are ordered, the smallest first. `verdicts` is None unless it was requested.
     `unjudged` are the constraints that only kube-scheduler can judge. `ending` is how a pod of the cluster ended; it is
     then judged as if it were created again. `devices` is the funnel of each request of its ResourceClaims, where these
-    get no devices on some node. `tried` are the kinds of changes that were tried for `fixes`, in words. `notes` say which containers would run without the devices that the pod claims.
+    get no devices on some node. `tried` are the kinds of changes that were tried for `fixes`, in words. `not_started`
+    says why it does not start though it has a node or devices. `notes` say which containers would run without the
+    devices that the pod claims, what the conditions of its node report, and what no score shows. `asked_by` are the
+    units that each container asks for, by resource and by name of the container.
     """
 
     pod: str
@@ -106,9 +109,11 @@ class Explanation:
     bound: NodeVerdict | None = None
     ending: Ending | None = None
     unhealthy: tuple[str, ...] = ()
+    not_started: tuple[str, ...] = ()
     devices: tuple[RequestFunnel, ...] = ()
     notes: tuple[str, ...] = ()
     tried: tuple[str, ...] = ()
+    asked_by: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def no_change(self) -> str:

@@ -5,15 +5,21 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from app.explain.device_inventory import DeviceRow
+from app.dra.cluster_devices import ClusterDevices
+from app.explain.device_inventory import DeviceRow, DeviceState, DeviceStatus, devices_of_node
+from app.knowledge.families import Families, GPUsElsewhere
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.products import Products, normal_form
 from app.kube.gpu_usage import GPUUsage
+from app.kube.pod_requests import read_amounts
 from app.nodes.label_keys import PRODUCT
-from app.nodes.model import WHOLE_MILLI, Node, NodeClass
+from app.nodes.model import Node, NodeClass
 from app.values.versions import show_driver
 
 UNKNOWN = "unknown"
+SHARED = "a shared GPU"
+"""The unit where claims share every whole GPU of a node (KEP-5075)."""
+NO_DEVICES = ClusterDevices()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +100,13 @@ class _Counts:
         self.slices: Counter[str] = Counter()
         self.free_slices: Counter[str] = Counter()
 
-    def add(self, node: Node, usages: Iterable[GPUUsage]) -> None:
-        """Add a node and what its pods use of it."""
+    def add_elsewhere(self, units: int, used: int, per_gpu: int) -> None:
+        """Add the units of a resource by which others give a node's GPUs."""
+        self.units, self.free = self.units + units, self.free + max(0, units - used)
+        self.gpus += units // per_gpu
+
+    def add(self, node: Node, usages: Iterable[GPUUsage], devices: Iterable[DeviceStatus]) -> None:
+        """Add a node and what its pods and claims use of it."""
         node_class = node.node_class
         self.nodes += 1
         self.unhealthy += max(node_class.ill, node_class.withdrawn)
@@ -109,12 +120,23 @@ class _Counts:
             if profile is not None:
                 self.slices[profile] += node_class.gpus(resource, amount)
                 self.free_slices[profile] += node_class.gpus(resource, free)
-        if not node_class.offered and node.free.gpus:  # DRA shows GPUs by themselves
-            self.gpus += len(node.free.gpus)
-            self.units += len(node.free.gpus)
-            self.free += sum(milli == WHOLE_MILLI for milli in node.free.gpus)
+        self._add_devices(devices, node_class.withdrawn)
         for usage in usages:
             self.held[usage.name.partition("/")[0]] += sum(units for _, units in usage.units)
+
+    def _add_devices(self, devices: Iterable[DeviceStatus], withdrawn: int) -> None:
+        """Add the devices of a node of which no device plugin offers any: whole GPUs, and slices that exist."""
+        tainted = 0
+        for device in devices:
+            free = device.state == DeviceState.Free.value
+            tainted += device.state == DeviceState.Tainted.value
+            if device.kind == "gpu":
+                self.gpus, self.units, self.free = self.gpus + 1, self.units + 1, self.free + free
+            else:
+                self.slices[device.kind] += 1
+                self.free_slices[device.kind] += free
+            self.held.update(device.namespaces)
+        self.unhealthy += max(0, tainted - withdrawn)
 
     def usage_and_slices(self) -> tuple[tuple[NamespaceUsage, ...], tuple[Slices, ...]]:
         """Return the usage by namespace, most first, and the slices by profile."""
@@ -124,15 +146,35 @@ class _Counts:
 
 
 def take_inventory(
-    nodes: Mapping[str, Node], usages: Mapping[str, Iterable[GPUUsage]], products: Products
+    nodes: Mapping[str, Node],
+    usages: Mapping[str, Iterable[GPUUsage]],
+    products: Products,
+    cluster: ClusterDevices = NO_DEVICES,
+    families: Families | None = None,
+    requested: Mapping[str, Mapping[str, int]] | None = None,
 ) -> Inventory:
-    """Sum up a fleet. `usages` are the GPU usages of bound pods, by node."""
+    """Sum up a fleet. `usages` are the GPU usages of bound pods, by node, and `cluster` has the DRA devices.
+
+    `families` tell which resources others give GPUs by; `requested` is what pods request of each resource, by node.
+    """
     counts_by_key: dict[tuple[str, str, str], _Counts] = {}
     total = _Counts()
     for name, node in nodes.items():
         if node.has_gpus:
-            for counts in (counts_by_key.setdefault(inventory_key(node, products), _Counts()), total):
-                counts.add(node, usages.get(name, ()))
+            devices = _own_devices(node, cluster)
+            product, driver, unit = inventory_key(node, products)
+            whole = [device.shared for device in devices if device.kind == "gpu"]
+            key = (product, driver, SHARED if whole and all(whole) else unit)
+            for counts in (counts_by_key.setdefault(key, _Counts()), total):
+                counts.add(node, usages.get(name, ()), devices)
+        elsewhere = _elsewhere(node, families)
+        for resource, (units, row) in elsewhere.items():
+            used = (requested or {}).get(name, {}).get(resource, 0)
+            counts = counts_by_key.setdefault((resource, UNKNOWN, row.unit), _Counts())
+            counts.nodes += 1
+            for one in (counts, total):
+                one.add_elsewhere(units, used, row.per_gpu)
+        total.nodes += bool(elsewhere) and not node.has_gpus
     rows = (
         InventoryRow(
             *key, counts.nodes, counts.gpus, counts.units, counts.free, counts.unhealthy, *counts.usage_and_slices()
@@ -143,6 +185,23 @@ def take_inventory(
         len(nodes), total.nodes, total.gpus, total.units, total.free, total.unhealthy, *total.usage_and_slices()
     )
     return Inventory(tuple(sorted(rows, key=lambda row: (row.product, row.driver, row.unit))), sum_of_all)
+
+
+def _elsewhere(node: Node, families: Families | None) -> Mapping[str, tuple[int, GPUsElsewhere]]:
+    """List the units of a node of resources by which others give GPUs, with what a unit is."""
+    if families is None:
+        return {}
+    rows = (
+        (resource, families.elsewhere(resource), units) for resource, units in read_amounts(node.allocatable).items()
+    )
+    return {resource: (units, row) for resource, row, units in rows if row and units > 0}
+
+
+def _own_devices(node: Node, cluster: ClusterDevices) -> tuple[DeviceStatus, ...]:
+    """List the GPUs and the existing slices of a node whose GPUs only a DRA driver gives away."""
+    if not node.node_class.claims_only:
+        return ()
+    return tuple(one for one in devices_of_node(node, cluster) if one.driver.startswith("gpu.") and not one.part)
 
 
 def inventory_key(node: Node, products: Products) -> tuple[str, str, str]:

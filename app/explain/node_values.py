@@ -7,6 +7,7 @@ A reason names no value of a node, since kube-scheduler groups nodes by the text
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
+from app.knowledge.dcgm import GPUCondition
 from app.nodes.model import NodeClass
 from app.values.reasons import Code
 from app.values.versions import show_driver, show_version
@@ -28,6 +29,10 @@ def _memory(node: NodeClass) -> str | None:
     return f"{node.memory_mib} MiB" if node.memory_mib else None
 
 
+def _conditions(node: NodeClass) -> str | None:
+    return " and ".join(name for name, severity in node.bad_conditions if severity is GPUCondition.Ill) or None
+
+
 def _promises(node: NodeClass) -> str | None:
     return "; ".join(promise.words for promise in node.absent) or None
 
@@ -37,6 +42,7 @@ VALUES: Mapping[str, Tell] = {
     Code.ImageRequirementUnmet.name: _driver,
     Code.ComputeCapabilityTooLow.name: _compute_capability,
     Code.GPUMemoryTooSmall.name: _memory,
+    Code.GPUUnhealthy.name: _conditions,
     Code.GhostGPUs.name: _promises,
 }
 """The value of a node by the code of the reason for which it is refused."""

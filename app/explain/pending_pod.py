@@ -2,14 +2,14 @@
 """Why a pod is Pending, or where it would run: its needs with their evidence, the funnel, and fixes."""
 
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import nsmallest
 from typing import Any
 
 from app.admission.review import ReviewResult
 from app.dra.pod_claims import released
-from app.explain.bound_pod import as_unbound, ending_of, node_of_bound_pod, unhealthy_devices
+from app.explain.bound_pod import as_unbound, ending_of, node_of_bound_pod, start_problems, unhealthy_devices
 from app.explain.claim_changes import claim_fixes
 from app.explain.claim_edits import CLAIM_KINDS
 from app.explain.claim_funnel import RequestFunnel, funnels
@@ -19,7 +19,7 @@ from app.explain.dra import dra_equivalent
 from app.explain.edits import KINDS
 from app.explain.explanation import AdmissionOutcome, Explanation, FittingNode, NodeVerdict, Refused
 from app.explain.funnel import Objection, funnel, objection_name, objection_text
-from app.explain.pod_needs import needs
+from app.explain.pod_needs import asked_by, needs
 from app.explain.primary_reason import primary_reason, refused_by
 from app.explain.survey import (
     ClusterSnapshot,
@@ -34,11 +34,13 @@ from app.explain.survey import (
 from app.intree.causes import InTreeRefusal
 from app.intree.checks import unjudged_constraints
 from app.intree.inter_pod_constraints import InterPodConstraints
+from app.kube.finished_pods import Ending
 from app.kube.pods import read_pod
 from app.nodes.model import Node
 from app.placement.engine import breakdown, class_for_demand, judge_class, total
 from app.placement.penalties import PENALTIES
-from app.placement.ranking import ranking_key, scores_without_gpus, wire_scores
+from app.placement.ranking import demand_scores, ranking_key
+from app.placement.scheduler_demand import place_is_promised
 from app.policy.demand import Demand
 from app.values.reasons import Code, Reason
 
@@ -54,17 +56,20 @@ def explain(
     live: bool = False,
     by_node: bool = False,
     find_fixes: bool = True,
+    events: Sequence[Mapping[str, Any]] = (),
 ) -> Generator[None, None, Explanation]:
     """Explain one pod; yields often, so that a service can do other work in between.
 
     `live` is true where the pod is in the cluster as it is, admitted or not. `by_node` adds every node's verdict.
-    `find_fixes` searches for fixes, which takes most of the time where the pod fits nowhere.
+    `find_fixes` searches for fixes, which takes most of the time where the pod fits nowhere. `events` are those about
+    the pod.
 
     Raises MalformedPod, QuantityError.
     """
     uid = read_pod(document).uid  # refuses a malformed pod, so that the code below need not check
     ending = ending_of(document, snapshot) if live else None
     bound_node = node_of_bound_pod(document) if live else None
+    not_started = start_problems(document, events, snapshot) if live else ()
     if bound_node is not None or ending is not None:
         document, snapshot = as_unbound(document, snapshot)
         snapshot = replace(snapshot, devices=released(read_pod(document), document, snapshot.devices))
@@ -85,14 +90,15 @@ def explain(
         of_claims, kinds = yield from claim_fixes(scheduled_pod.claims, groups, snapshot.nodes, is_fault)
         fixes, tried = (*fixes, *of_claims), (*tried, *(CLAIM_KINDS.get(kind, kind) for kind in kinds))
     devices = yield from _device_funnels(scheduled_pod, groups, snapshot)
-    best = yield from _best(scheduled_pod.demand, fitting)
+    promised = place_is_promised(scheduled_pod.pod, scheduled_pod.demand)
+    best = yield from _best(scheduled_pod.demand, fitting, promised)
     counts = {objections: len(names) for objections, names in groups.items()}
     refused, in_tree = _count_reasons(counts, scheduled_pod)
     return Explanation(
         pod=_name(document),
         policies=scheduled_pod.ruling.policies,
         asks=dict(scheduled_pod.demand.resources),
-        needs=tuple(needs(scheduled_pod.demand)),
+        needs=tuple(needs(scheduled_pod.demand, scheduled_pod.pod, snapshot.context.knowledge.families)),
         origins=tuple({"field": field, "from": origin} for field, origin in scheduled_pod.ruling.origins),
         conflicts=tuple(conflict.message for conflict in scheduled_pod.ruling.conflicts),
         nodes=len(snapshot.nodes),
@@ -113,12 +119,23 @@ def explain(
         bound=None if bound_node is None else _bound_verdict(bound_node, groups),
         ending=ending,
         unhealthy=() if bound_node is None else unhealthy_devices(document),
+        not_started=not_started,
         devices=devices,
         notes=(
             *(scheduled_pod.claims.pod_claims.notes if scheduled_pod.claims else ()),
+            *_refused_by(ending, fitting),
+            *_reported_by(snapshot.nodes.get(bound_node or "")),
             *_who_decides(scheduled_pod, snapshot, bool(refused)),
         ),
+        asked_by=asked_by(scheduled_pod.pod, dict(scheduled_pod.demand.resources)),
     )
+
+
+def _refused_by(ending: Ending | None, fitting: list[Node]) -> tuple[str, ...]:
+    """Say that a node which fits has just refused this very pod, since no score shows that."""
+    if ending is None or not ending.refused or all(node.name != ending.node for node in fitting):
+        return ()
+    return (f"{ending.node} fits, but its kubelet has just refused this pod; mend that before it is created again",)
 
 
 def _equivalent_claim(demand: Demand, snapshot: ClusterSnapshot) -> dict[str, Any] | None:
@@ -159,13 +176,13 @@ def _who_decides(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot, refused
     named = {resource for container in pod.containers for resource in container.resources()}
     if managed is not None and not managed & named:
         yield (
-            f"kube-scheduler decides this pod alone: the extender of {name} has managedResources, of which the pod "
-            "names none, so that gpu-usher is not asked; gpu-usher scheduler-config writes one that asks"
+            "kube-scheduler decides this pod alone: it requests none of the managedResources of the extender of "
+            f"{name}; gpu-usher scheduler-config writes a configuration that asks gpu-usher about it"
         )
     elif refused and name not in snapshot.managed_resources and not scheduled_pod.demand.resources:
         yield (
             f"gpu-usher is asked about this pod only if the extender of {name} has an entry without managedResources, "
-            "since the pod claims and names no resource; gpu-usher scheduler-config --verify tells"
+            "since the pod has only ResourceClaims; check that with gpu-usher scheduler-config --verify"
         )
 
 
@@ -226,6 +243,15 @@ def _bound_verdict(node: str, groups: Groups) -> NodeVerdict:
     return _verdict(node, objections)
 
 
+def _reported_by(node: Node | None) -> tuple[str, ...]:
+    """Tell what the conditions of a node report of its GPUs."""
+    conditions = node.conditions if node is not None else ()
+    return tuple(
+        f"its node reports {condition.words} ({condition.meaning}, as {condition.publisher} says); {condition.remedy}"
+        for condition in conditions
+    )
+
+
 GONE = "the node is not there any more"
 
 
@@ -248,7 +274,7 @@ def _unsourced(snapshot: ClusterSnapshot) -> tuple[str, ...]:
     return tuple(sorted(row.label for row in rows if row is not None and row.unsourced))
 
 
-def _best(demand: Demand, fitting: list[Node]) -> Generator[None, None, tuple[FittingNode, ...]]:
+def _best(demand: Demand, fitting: list[Node], promised: bool) -> Generator[None, None, tuple[FittingNode, ...]]:
     if not fitting:
         return ()
     totals: list[float] = []
@@ -260,10 +286,7 @@ def _best(demand: Demand, fitting: list[Node]) -> Generator[None, None, tuple[Fi
             BEST_SHOWN, [*best, *positions], key=lambda position: ranking_key(totals[position], fitting[position].name)
         )
         yield
-    if demand.requests_gpus:
-        scores = wire_scores([node.name for node in fitting], totals, demand.ranked)
-    else:
-        scores = scores_without_gpus(totals)
+    scores = demand_scores(demand, [node.name for node in fitting], totals, one_best=promised)
     return tuple(_fitting_node(demand, fitting[position], totals[position], scores[position]) for position in best)
 
 
@@ -284,4 +307,6 @@ def score_penalties(demand: Demand, node: Node) -> list[str]:
     """Name the penalties that halve a node's total, in words."""
     refusal = demand.warned is not None and judge_class(demand.warned, class_for_demand(demand.warned, node))
     warned = [f"a policy that warns: {refusal.message}"] if refusal else []
-    return [*warned, *(penalty.__name__.replace("_", " ") for penalty in PENALTIES if penalty(demand, node.node_class))]
+    names = [penalty.__name__.replace("_", " ") for penalty in PENALTIES if penalty(demand, node.node_class)]
+    reported = [condition.words for condition in node.conditions]
+    return [*warned, *(f"{name} {', '.join(reported)}" if name == "node condition" else name for name in names)]

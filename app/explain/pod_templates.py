@@ -11,15 +11,13 @@ from hashlib import sha256
 from typing import Any
 
 from app.admission.match_conditions import CONTAINER_LISTS
-from app.kube.pods import DECISION, PREFIX
+from app.kube.pods import DECISION, PREFIX, VARIABLES
 from app.kube.token_volumes import without_token_volumes
 
 OWN_NAMES = ("hostname", "subdomain")
 """Fields of the spec in which a StatefulSet, an Indexed Job or a JobSet name the pod."""
 RUN = ("command", "args")
 """Fields of a container that say what it runs, as each Job of a sweep does otherwise."""
-VARIABLES = "NVIDIA_"
-"""The variables that are read (kube/pods.py); a PyTorchJob gives each pod another RANK."""
 
 
 def template_hash(document: Mapping[str, Any], label_keys: Collection[str]) -> str:

@@ -16,7 +16,7 @@ from app.values.reasons import Code
 
 OTHER_PRODUCTS = {Code.ProductNotAllowed.name, Code.GPUFactsMissing.name, Code.ResourceNotOffered.name}
 """Codes of the nodes whose product is another, or not known, or none."""
-OFFER_NONE = {Code.GhostGPUs.name: 1, Code.ResourceNotOffered.name: 2}
+OFFER_NONE = {Code.OfferedByClaimOnly.name: 1, Code.GhostGPUs.name: 1, Code.ResourceNotOffered.name: 2}
 """Codes of the nodes that offer no GPUs, those that never will last."""
 
 

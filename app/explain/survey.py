@@ -2,7 +2,7 @@
 """A pod against every node: all objections of kube-scheduler and of the filters to each node."""
 
 import copy
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,13 +16,14 @@ from app.dra.cluster_devices import ClusterDevices
 from app.dra.pod_claims import claims_of_pod
 from app.dra.pod_judge import ClaimJudge
 from app.dra.selection import Selection
-from app.explain.funnel import Objection
+from app.explain.funnel import Objection, is_transient
 from app.intree.causes import InTreeCause, InTreeRefusal
 from app.intree.checks import NodeSelectorTerm, PodConstraints, read_pod_constraints, refusals, scheduling_gate_refusal
 from app.intree.existing_pods import REQUIRED, ExistingPods, PodAmongOthers, read_pod_among_others
 from app.intree.inter_pod_constraints import InterPodConstraints, inter_pod_constraints_of
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pods import Pod, read_pod
+from app.nodes.mig_state import may_offer_later
 from app.nodes.model import Node
 from app.placement import engine
 from app.placement.filters import FREE_FILTERS
@@ -35,12 +36,20 @@ from app.values.reasons import Code, Reason, ReasonKind
 from app.values.steps import finish
 
 NO_REQUESTS: Mapping[str, int] = {}
-LACKING = frozenset({Code.ResourceNotOffered, Code.GhostGPUs, Code.MIGProfileAbsent, Code.RequestExceedsNode})
+LACKING = frozenset(
+    {
+        Code.ResourceNotOffered,
+        Code.OfferedByClaimOnly,
+        Code.GhostGPUs,
+        Code.MIGProfileAbsent,
+        Code.RequestExceedsNode,
+    }
+)
 """Codes which say that a node never has the requested units, even with no other pod on it."""
 LACKED_MEANWHILE = frozenset(
     {Code.MIGProfileAbsent, Code.ResourceNotOffered, Code.RequestExceedsNode, Code.InsufficientGPUs}
 )
-"""Codes that tell nothing of a node whose MIG layout is being changed, since it offers other units afterwards."""
+"""Codes that tell nothing of a node whose MIG layout is being changed, where it may offer what is asked afterwards."""
 IMPLIED = frozenset({Code.RequestExceedsNode, Code.InsufficientGPUs})
 """Codes that follow from one of LACKING, so that explain leaves them out beside it: too few units in all where the node
 does not offer the resource, and too few free units in both cases."""
@@ -131,13 +140,15 @@ def scheduled_pod_steps(
     admitted = apply(document, result.operations) if admit else document
     pod = read_pod(admitted)
     ruling = context.ruling(pod, labels)
-    pod_constraints = read_pod_constraints(admitted, context.knowledge.families.of, snapshot.volumes)
+    claims = ClaimJudge(claims_of_pod(pod, admitted, snapshot.devices, labels), snapshot.devices, snapshot.selection)
+    served = frozenset(resource for resource, _ in claims.pod_claims.extended)
+    read = read_pod_constraints(admitted, context.knowledge.families.of, snapshot.volumes)
+    pod_constraints = replace(read, served=served)
     own = read_pod_constraints(without_our_affinity(document, snapshot), context.knowledge.families.of)
     bare = replace(pod_constraints, terms=own.terms)
     classes = context.fleet.runtime_classes
     demand = scheduler_demand(pod, ruling.demand, snapshot.group_cliques(pod), snapshot.expected, classes)
     among_others = read_pod_among_others(admitted)
-    claims = ClaimJudge(claims_of_pod(pod, admitted, snapshot.devices, labels), snapshot.devices, snapshot.selection)
     judge = claims if claims.pod_claims.to_allocate or claims.pod_claims.obstacles or pod.claims else None
     tolerable = keys_added_with_nodes(ruling, context.knowledge.families)
     return ScheduledPod(admitted, pod, result, ruling, demand, pod_constraints, bare, among_others, judge, tolerable)
@@ -231,7 +242,7 @@ class NodeJudge:
         self._constraints = constraints
         self._demand = scheduled_pod.demand
         self._used = used
-        self._classes: dict[int, tuple[Reason, ...]] = {}
+        self._classes: dict[Hashable, tuple[Reason, ...]] = {}
 
     def objections(self, node: Node) -> tuple[Objection, ...]:
         """List all objections to the node, the filters' reasons last; empty where the pod fits."""
@@ -239,7 +250,7 @@ class NodeJudge:
         constraint_refusals = self._constraints.refusals(node) if self._constraints else ()
         reasons = self._filter_reasons(node)
         in_tree = refusals(scheduled_pod.own, node, used)
-        if any(reason.code.kind is ReasonKind.CLASS for reason in reasons):
+        if any(reason.code.kind is ReasonKind.CLASS and not is_transient(reason) for reason in reasons):
             in_tree = tuple(refusal for refusal in in_tree if not self._passes_with_node(refusal))
         objections: list[Objection] = [
             *scheduled_pod.pod_objections(),
@@ -251,7 +262,7 @@ class NodeJudge:
         return tuple(objections) or refusals(scheduled_pod.pod_constraints, node, used)
 
     def _passes_with_node(self, refusal: InTreeRefusal) -> bool:
-        """Tell whether a taint is one that admission tolerates once the node suits the pod (docs/decisions/0048)."""
+        """Tell whether a taint is one that admission tolerates for the pods that the node suits."""
         return refusal.cause is InTreeCause.UntoleratedTaint and refusal.about[0] in self.scheduled_pod.tolerable
 
     def fits(self, node: Node) -> bool:
@@ -282,17 +293,21 @@ class NodeJudge:
             *self._class_reasons(node),
             *filter(None, (accepts(self._demand, node.free) for accepts in FREE_FILTERS)),
         )
-        if len(reasons) > 1 and any(reason.code is Code.MIGReconfiguring for reason in reasons):
+        if len(reasons) > 1 and self._gets_layout_for_pod(node, reasons):
             reasons = tuple(reason for reason in reasons if reason.code not in LACKED_MEANWHILE)
         if len(reasons) > 1 and (lacking := {reason.code for reason in reasons} & LACKING):
             implied = IMPLIED - lacking if lacking == {Code.RequestExceedsNode} else IMPLIED
             return tuple(reason for reason in reasons if reason.code not in implied)
         return reasons
 
+    def _gets_layout_for_pod(self, node: Node, reasons: tuple[Reason, ...]) -> bool:
+        """Tell whether the node's MIG layout is being changed and may have all that the pod asks afterwards."""
+        changing = any(reason.code is Code.MIGReconfiguring for reason in reasons)
+        return changing and all(may_offer_later(node, *asked) for asked in self._demand.resources)
+
     def _class_reasons(self, node: Node) -> tuple[Reason, ...]:
-        if self._demand.node_selector:
-            return engine.refusals(self._demand, engine.class_for_demand(self._demand, node))
-        reasons = self._classes.get(id(node.node_class))
-        if reasons is None:
-            reasons = self._classes[id(node.node_class)] = engine.refusals(self._demand, node.node_class)
-        return reasons
+        """Give the reasons of the class filters, on the same class and by the same key as the verb filter."""
+        key = engine.class_key(node, self._demand.label_keys)
+        if key not in self._classes:
+            self._classes[key] = engine.refusals(self._demand, engine.class_for_demand(self._demand, node))
+        return self._classes[key]

@@ -51,7 +51,8 @@ class PodConstraints:
 
     `selector` is the nodeSelector. `terms` are the required node affinity terms, or None where there is none.
     `requests` are the resource requests without GPUs, which gpu-usher's filters count. `gates` are scheduling gates.
-    `volumes` are the node affinity terms of each bound volume.
+    `volumes` are the node affinity terms of each bound volume. `served` are the extended resources that a DeviceClass
+    serves: a node that has none of one in allocatable is judged by its devices (fit.go shouldDelegateResourceToDRA).
     """
 
     tolerations: tuple[Mapping[str, Any], ...]
@@ -61,6 +62,7 @@ class PodConstraints:
     requests: Amounts
     gates: tuple[str, ...]
     volumes: tuple[tuple[NodeSelectorTerm, ...], ...] = ()
+    served: frozenset[str] = frozenset()
 
 
 def read_pod_constraints(
@@ -178,6 +180,8 @@ def resources_left(pod: PodConstraints, node: Node, used: Mapping[str, int]) -> 
     if PODS in amounts and used.get(PODS, 0) + 1 > amounts[PODS]:
         yield FULL
     for resource, amount in pod.requests:
+        if resource in pod.served and not amounts.get(resource):
+            continue
         if amount > amounts.get(resource, 0) - used.get(resource, 0):
             yield InTreeRefusal(InTreeCause.InsufficientResource, f"Insufficient {resource}", (resource,))
 

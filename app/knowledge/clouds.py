@@ -57,25 +57,58 @@ class Dialect:
 
 
 @dataclass(frozen=True, slots=True)
+class SharingLabel:
+    """A label by which a cloud marks the nodes whose GPUs its own device plugin shares.
+
+    `strategies` are GFD's words for the values of the label, and `several_units` says what the plugin does if a
+    container asks for several units: `refused`, or `one-gpu`, which is refused unless the node has only one GPU. A node
+    with the label `unless_key` does not run the cloud's plugin; None if there is no such label.
+    """
+
+    key: str
+    strategies: Mapping[str, str]
+    several_units: Mapping[str, str]
+    replicas_key: str | None
+    unless_key: str | None
+
+    def values_refused(self) -> list[str]:
+        """List the values with which the plugin gives a container only one unit, however many GPUs the node has."""
+        return [value for value, rule in self.several_units.items() if rule == "refused"]
+
+
+@dataclass(frozen=True, slots=True)
 class VendorLabels:
     """The labels of another GPU vendor's own labeller, whose value is the name of the product.
 
-    `bytes_in_all` says that the memory label has the bytes of all GPUs of the node; otherwise it is a quantity for one
-    GPU.
+    `family` is the name of the vendor's row in families.yaml. `bytes_in_all` says that the memory label has the bytes
+    of all GPUs of the node; otherwise it is a quantity for one GPU. The partition is that of compute and memory, such
+    as `cpx_nps4`; `whole_partition` begins the names of those that are a whole GPU.
     """
 
+    family: str
     product_keys: tuple[str, ...]
     memory_keys: tuple[str, ...]
+    driver_keys: tuple[str, ...]
+    partition_keys: tuple[str, ...]
     bytes_in_all: bool
+    whole_partition: str = ""
+
+    def all_keys(self) -> Iterator[str]:
+        """List the keys of all labels."""
+        yield from (*self.product_keys, *self.memory_keys, *self.driver_keys, *self.partition_keys)
 
     def product(self, labels: Mapping[str, str]) -> str | None:
         """Give the product with hyphens between its words, as product patterns have them; None without such a label."""
-        name = next((labels[key] for key in self.product_keys if labels.get(key)), None)
+        name = _value(labels, self.product_keys)
         return name.replace("_", "-") if name else None
+
+    def is_partition(self, name: str | None) -> bool:
+        """Tell whether a partition is a part of a GPU."""
+        return bool(name and self.whole_partition) and not (name or "").startswith(self.whole_partition)
 
     def memory_mib(self, labels: Mapping[str, str], gpus: int) -> int | None:
         """Read the memory of one GPU in MiB; None without such a label. `gpus` is the number of GPUs of the node."""
-        text = next((labels[key] for key in self.memory_keys if labels.get(key)), "")
+        text = _value(labels, self.memory_keys) or ""
         if self.bytes_in_all:
             return int(text) // MIB // gpus if gpus and text.isdecimal() and len(text) <= MOST_DIGITS else None
         try:
@@ -84,33 +117,64 @@ class VendorLabels:
             return None
 
 
+def _value(labels: Mapping[str, str], keys: tuple[str, ...]) -> str | None:
+    """Read the first label that there is, by its value, or from a key that ends in the value.
+
+    AMD's labeller writes `<key>.<value>` = number of GPUs, and the plain key besides only where all GPUs are alike
+    (ROCm/k8s-device-plugin cmd/k8s-node-labeller/main.go createLabels).
+    """
+    for key in keys:
+        if labels.get(key):
+            return labels[key]
+        values = [name[len(key) + 1 :] for name in labels if name.startswith(f"{key}.")]
+        if len(values) == 1:
+            return values[0]
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Clouds:
     """The content of clouds.yaml: the dialects of provisioners, the labels of other vendors, and machine types.
 
-    `sharing` gives, by the key of a sharing label, GFD's sharing strategy for each value. `replicas_keys` are labels
-    with the number of units of a shared GPU. `sharing_annotations` are the keys of the annotations by which another
+    `sharing` are the labels of shared GPUs. `sharing_annotations` are the keys of the annotations by which another
     device plugin registers the GPUs that it shares.
     """
 
     dialects: tuple[Dialect, ...]
-    sharing: Mapping[str, Mapping[str, str]]
+    sharing: tuple[SharingLabel, ...]
     instances: InstanceTypes
-    replicas_keys: tuple[str, ...] = ()
     vendors: tuple[VendorLabels, ...] = ()
     sharing_annotations: tuple[str, ...] = ()
 
     def possible_products(self, labels: Mapping[str, str]) -> tuple[str, ...]:
         """List the candidates for a node's product, as GFD names them; empty if its labels do not narrow it down.
 
-        The machine type decides between the products that a provisioner's label may mean.
+        The machine type decides between the products that a provisioner's label may mean, and tells that a machine has
+        a part of a GPU.
         """
         labelled = next((products for dialect in self.dialects if (products := dialect.products(labels))), ())
         machine = self.instances.of(labels)
         of_machine = machine.products if machine else ()
         both = tuple(product for product in labelled if product in of_machine)
         by_vendor = tuple(filter(None, (vendor.product(labels) for vendor in self.vendors)))
-        return both or labelled or of_machine or by_vendor[:1]
+        has_part = machine is not None and machine.memory_mib is not None
+        return both or (of_machine if has_part else labelled) or of_machine or by_vendor[:1]
+
+    def vendor(self, labels: Mapping[str, str]) -> VendorLabels | None:
+        """Find the vendor whose labeller has labelled a node; None for a node without such labels."""
+        return next(
+            (vendor for vendor in self.vendors if any(_value(labels, (key,)) for key in vendor.all_keys())), None
+        )
+
+    def driver(self, labels: Mapping[str, str]) -> str | None:
+        """Give the version of the driver that a vendor's own labeller writes; None without such a label."""
+        vendor = self.vendor(labels)
+        return _value(labels, vendor.driver_keys) if vendor else None
+
+    def has_partitions(self, labels: Mapping[str, str]) -> bool:
+        """Tell whether a vendor's labels say that the node's GPUs are partitioned."""
+        vendor = self.vendor(labels)
+        return vendor is not None and vendor.is_partition(_value(labels, vendor.partition_keys))
 
     def profile(self, labels: Mapping[str, str]) -> str | None:
         """Give the labelled MIG profile, which may be there although the product is unknown; None without a label."""
@@ -129,8 +193,17 @@ class Clouds:
 
     def sharing_strategy(self, labels: Mapping[str, str]) -> str | None:
         """Give the labelled sharing strategy in GFD's words; None without such a label."""
-        strategies = (values.get(labels[key]) for key, values in self.sharing.items() if key in labels)
+        strategies = (row.strategies.get(labels[row.key]) for row in self.sharing if row.key in labels)
         return next((value for value in strategies if value), None)
+
+    def refuses_several(self, labels: Mapping[str, str], gpus: int) -> bool | None:
+        """Tell whether a cloud's device plugin refuses several units of a shared GPU for one container.
+
+        None where no cloud's plugin shares the GPUs of the node, of which there are `gpus`.
+        """
+        rows = (row for row in self.sharing if row.key in labels and row.unless_key not in labels)
+        rules = (rule for row in rows if (rule := row.several_units.get(labels[row.key])))
+        return next((rule == "refused" or gpus > 1 for rule in rules), None)
 
     def labels_sharing(self, labels: Mapping[str, str]) -> bool:
         """Tell whether a node has labels of a dialect that marks nodes whose GPUs are shared or sliced."""
@@ -140,15 +213,18 @@ class Clouds:
 
     def replicas(self, labels: Mapping[str, str]) -> str | None:
         """Give the value of the label with the number of units of a shared GPU; None without such a label."""
-        return next((labels[key] for key in self.replicas_keys if key in labels), None)
+        keys = (row.replicas_key for row in self.sharing if row.replicas_key is not None)
+        return next((labels[key] for key in keys if key in labels), None)
 
     def gpu_label_keys(self) -> Iterator[str]:
         """List the keys of all labels that describe GPUs."""
         for dialect in self.dialects:
             yield from dialect.gpu_label_keys()
         for vendor in self.vendors:
-            yield from (*vendor.product_keys, *vendor.memory_keys)
-        yield from (*self.sharing, *self.replicas_keys, self.instances.key)
+            yield from vendor.all_keys()
+        for row in self.sharing:
+            yield from filter(None, (row.key, row.replicas_key, row.unless_key))
+        yield self.instances.key
 
     def dialects_of(self, labels: Mapping[str, str]) -> tuple[str, ...]:
         """Name the dialects of which a node has labels."""
@@ -163,16 +239,29 @@ def load_clouds(document: Mapping[str, Any]) -> Clouds:
     """Read clouds.yaml."""
     return Clouds(
         dialects=tuple(map(_dialect, document["dialects"])),
-        sharing={row["key"]: row["values"] for row in document["sharing_labels"]},
-        replicas_keys=tuple(row["replicas_key"] for row in document["sharing_labels"] if "replicas_key" in row),
+        sharing=tuple(map(_sharing_label, document["sharing_labels"])),
         instances=load_instance_types(document["instance_types"]),
         vendors=tuple(map(_vendor, document["vendor_labels"])),
         sharing_annotations=tuple(row["key"] for row in document["sharing_annotations"]),
     )
 
 
+def _sharing_label(row: Mapping[str, Any]) -> SharingLabel:
+    return SharingLabel(
+        row["key"], row["values"], row.get("several_units", {}), row.get("replicas_key"), row.get("unless_key")
+    )
+
+
 def _vendor(row: Mapping[str, Any]) -> VendorLabels:
-    return VendorLabels(tuple(row["product_keys"]), tuple(row["memory_keys"]), row["memory_of"] == "node")
+    return VendorLabels(
+        family=row["family"],
+        product_keys=tuple(row["product_keys"]),
+        memory_keys=tuple(row["memory_keys"]),
+        driver_keys=tuple(row.get("driver_keys", ())),
+        partition_keys=tuple(row.get("partition_keys", ())),
+        bytes_in_all=row["memory_of"] == "node",
+        whole_partition=row.get("whole_partition", ""),
+    )
 
 
 def _dialect(row: Mapping[str, Any]) -> Dialect:

@@ -148,10 +148,12 @@ class CUDANeed:
     policy; an image tag names the toolkit itself. `native` and `minor_version` are the least drivers, the second None
     if minor-version compatibility does not apply. `requires` is the driver requirement in the image's environment, None
     if it has none or is not known. `forward` are the driver branches, each with its least driver, on which the
-    cuda-compat package in the image is supported. `capability_floor` is the least compute capability of the image
-    family. `unsupported` are the known compute capabilities that the toolkit no longer supports, and `targets` those
-    for which it can generate machine code, None if that is not checked. `requirement` is the requirement in the
-    container's own environment, empty if there is none. `evidence` says in words where the need comes from.
+    cuda-compat package in the image is supported. `forward_depends` says that the container may not load that package,
+    which no object shows: then it is not refused, and scored lower. `capability_floor` is the least compute capability
+    of the image family. `unsupported` are the known compute capabilities that the toolkit no longer supports, and
+    `targets` those for which it can generate machine code, None if that is not checked. `requirement` is the
+    requirement in the container's own environment, empty if there is none. `evidence` says in words where the need
+    comes from.
     """
 
     cuda: Version
@@ -165,6 +167,7 @@ class CUDANeed:
     targets: frozenset[Version] | None
     requirement: Expression
     evidence: str = field(compare=False)
+    forward_depends: bool = False
 
     @property
     def inferred(self) -> bool:

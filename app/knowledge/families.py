@@ -16,15 +16,29 @@ DEVICE_CLASS_PREFIX = "deviceclass.resource.kubernetes.io/"
 
 
 @dataclass(frozen=True, slots=True)
+class GPUsElsewhere:
+    """Resources by which a family's GPUs are given to virtual machines, or are shared and placed by another project.
+
+    `names` is a regular expression (RE2) for whole names. `unit` is what one unit is, and `per_gpu` the number of units
+    of a whole GPU where a resource counts parts of one.
+    """
+
+    names: str
+    unit: str
+    per_gpu: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
     """The resources of one GPU vendor.
 
     A resource belongs to the family by its name in `resources` or by one of `prefixes`. `whole` is the resource whose
     unit is a whole GPU where GPUs are not shared. `device_classes` are the DeviceClasses of the vendor's DRA driver
-    that give GPUs, that of whole GPUs first. `passthrough` is a regular expression (RE2) for resources that give GPUs
-    to virtual machines, empty if there are none. `cuda` says that the GPUs run CUDA, and that GPU Feature Discovery
+    that give GPUs, that of whole GPUs first. `passthrough` is a regular expression (RE2) for all names of `elsewhere`,
+    empty if there are none. `cuda` says that the GPUs run CUDA, and that GPU Feature Discovery
     labels their nodes. `mig_prefix` is the one of `prefixes` that is followed by a MIG profile, empty for GPUs without
-    MIG.
+    MIG. `labeller` is what labels the vendor's nodes, and `health_source` what says why a GPU is unhealthy, both as
+    advice names them.
     """
 
     name: str
@@ -36,6 +50,9 @@ class Family:
     passthrough: str = ""
     cuda: bool = False
     mig_prefix: str = ""
+    elsewhere: tuple[GPUsElsewhere, ...] = ()
+    labeller: str = "the vendor's node labeller"
+    health_source: str = "the vendor's tools"
 
     def has(self, resource: str) -> bool:
         """Tell whether a resource name belongs to the family."""
@@ -54,8 +71,8 @@ class Families:
 
     `device_class_prefix` is the prefix of the resources by which a pod requests devices of a DeviceClass without a
     ResourceClaim. `mig_gpu` is the resource whose unit is a whole GPU that MIG can partition, and `mig_prefix` the
-    prefix of the resources of its slices. Both are empty if no family has MIG. `fault_taints` are regular expressions for
-    the keys of taints that say that a node or a device is faulty, not ready, or about to go.
+    prefix of the resources of its slices. Both are empty if no family has MIG. `fault_taints` are regular expressions
+    for the keys of taints that say that a node or a device is faulty, not ready, or about to go.
     """
 
     all: tuple[Family, ...]
@@ -79,14 +96,20 @@ class Families:
         return None
 
     def passthrough_family(self, resource: str) -> Family | None:
-        """Find the family of a resource that gives GPUs to virtual machines; None for any other resource.
+        """Find the family of a resource by which others give GPUs (`Family.elsewhere`); None for any other resource.
 
-        Only the guards of `admission/` count such a resource: it gives a container no GPU.
+        Guards, limits, tolerations and the inventory know such a resource; it is not placed.
         """
         if self.of(resource) is not None:
             return None
         families = (family for family in self.all if family.passthrough)
         return next((family for family in families if matches_whole_name(family.passthrough, resource)), None)
+
+    def elsewhere(self, resource: str) -> GPUsElsewhere | None:
+        """Find what a unit of a resource is by which others give GPUs; None for any other resource."""
+        family = self.passthrough_family(resource) if "/" in resource else None
+        rows = family.elsewhere if family else ()
+        return next((row for row in rows if matches_whole_name(row.names, resource)), None)
 
     def implicit_class(self, resource: str) -> str | None:
         """Give the DeviceClass that is part of a resource name (KEP-5004); None for other names."""
@@ -96,6 +119,15 @@ class Families:
     def of_device_class(self, name: str) -> Family | None:
         """Find the family of a vendor's DeviceClass; None for one that gives no GPU, and for the cluster's own ones."""
         return next((family for family in self.all if name in family.device_classes), None)
+
+    def named(self, name: str) -> Family | None:
+        """Find the family of a name; None for a name that no row has."""
+        return next((family for family in self.all if family.name == name), None)
+
+    def runs_cuda(self, name: str) -> bool:
+        """Tell whether GPUs of a family run CUDA; those of no known family may."""
+        family = self.named(name)
+        return family is None or family.cuda
 
     def is_infrastructure(self, namespace: str) -> bool:
         """Tell whether a namespace is exempt by its name, because it runs a vendor's own operator or daemons."""
@@ -125,9 +157,13 @@ def load_families(
             whole=row["whole"],
             taint_keys=tuple(row["taint_keys"]),
             device_classes=tuple(row.get("device_classes", ())),
-            passthrough=row.get("passthrough", ""),
+            passthrough="|".join(each["names"] for each in row.get("elsewhere", ())),
+            elsewhere=tuple(
+                GPUsElsewhere(each["names"], each["unit"], each.get("per_gpu", 1)) for each in row.get("elsewhere", ())
+            ),
             cuda=row.get("cuda", False),
             mig_prefix=row.get("mig_prefix", ""),
+            **{key: row[key] for key in ("labeller", "health_source") if key in row},
         )
         for row in rows
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CUDA version that a container image was built with, by its name and tag. Images are never fetched.
+"""The CUDA version and the platform that a container image was built for, by its name and tag. Images are not fetched.
 
 The length of a reference is not limited here, since kube/pod_limits.py refuses a pod with an image reference of more
 than LONGEST_IMAGE characters.
@@ -7,7 +7,7 @@ than LONGEST_IMAGE characters.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import translate
 from typing import Any
 
@@ -28,7 +28,8 @@ class ImageCUDA:
     comes from. `native` is the least driver in the release notes of this image, None where that of the toolkit table
     applies. `requires` is the NVIDIA_REQUIRE_CUDA of the image's environment, None if it refuses no driver or is not
     known. `carries_compat` says that the image contains the cuda-compat package of its CUDA version, and `forward` are
-    the driver branches that its publisher names for that package, besides those of NVIDIA's matrix. `capability_floor`
+    the driver branches that its publisher names for that package, besides those of NVIDIA's matrix. `compat_variable`
+    is the variable with which the container loads that package; empty where it always does. `capability_floor`
     is the least compute capability that the image supports, None where that of the toolkit applies.
     """
 
@@ -39,7 +40,29 @@ class ImageCUDA:
     requires: DriverList | None = None
     carries_compat: bool = False
     forward: Branches = ()
+    compat_variable: str = ""
     capability_floor: Version | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePlatform:
+    """The machine that an image is built for, by the first row of `image_platforms` that matches.
+
+    `architecture` is that of the CPU in Kubernetes' words, such as amd64. `products` matches the GPU products, in
+    normal form, on which alone it runs, as on Jetson modules; None for any. `required` says that filters enforce it,
+    because a publisher's own build is the source; otherwise it is inferred from words of the reference, told and
+    scored. `evidence` says in words where it comes from.
+    """
+
+    architecture: str
+    products: re.Pattern[str] | None
+    required: bool
+    evidence: str = field(compare=False)
+
+    def runs_on(self, architecture: str | None, product: str | None) -> bool:
+        """Tell whether the image runs on a machine; what is not known of the machine counts as suitable."""
+        suits = architecture is None or architecture == self.architecture
+        return suits and (self.products is None or product is None or self.products.search(product) is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +97,9 @@ class _Family:
     `names` matches the image's name without tag, and `tag` the whole tag. `kind` says how the CUDA version follows from
     the tag: `month` (by `months`), `tag` (the tag has it), `table` (by the release in the tag, in `versions`), or
     `none` (it is not known). `months` are the rows by month, and `versions` are sorted by release. `requires_list` says
-    that the images set an NVIDIA_REQUIRE_CUDA of `require_lists`. `carries_compat` is as in ImageCUDA. `unsourced` says
-    that the row has no public source.
+    that the images set an NVIDIA_REQUIRE_CUDA of `require_lists`. `carries_compat` is as in ImageCUDA. `compat_opt_in`
+    is its `compat_variable`, and the release from which on the image has it. `unsourced` says that the row has no
+    public source.
     """
 
     names: re.Pattern[str]
@@ -85,7 +109,22 @@ class _Family:
     versions: tuple[_Version, ...]
     requires_list: bool
     carries_compat: bool
+    compat_opt_in: tuple[str, Version] | None
     unsourced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Platform:
+    """One row of `image_platforms`: images for one platform alone, by name and tag, or else by words of either.
+
+    `names` matches the name of the images; None if `tag` is searched in the tag and in the name of any image. The other
+    fields are as in ImagePlatform.
+    """
+
+    names: re.Pattern[str] | None
+    tag: re.Pattern[str]
+    architecture: str
+    products: re.Pattern[str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +142,7 @@ class Images:
     require_lists: Mapping[Version, DriverList]
     named: Mapping[Version, Branches]
     capability_floors: tuple[tuple[str, Version], ...]
+    platforms: tuple[_Platform, ...]
 
     def infer(self, image: str) -> ImageCUDA | None:
         """Infer the CUDA version from an image reference; None if the reference does not show it."""
@@ -116,6 +156,21 @@ class Images:
                     cuda = _from_groups(match)
                     return ImageCUDA(cuda, False, f"{where} {text} names CUDA {show_version(cuda)}")
         return None
+
+    def platform(self, image: str) -> ImagePlatform | None:
+        """Give the platform that an image reference shows; None if it shows none, or words of several."""
+        name, tag = _split(image)
+        host, _, path = name.partition("/")
+        texts = (("tag", tag), ("name", path if "." in host or ":" in host else name))
+        inferred: dict[str, ImagePlatform] = {}
+        for row in self.platforms:
+            if row.names is not None and row.names.fullmatch(name) and row.tag.search(tag):
+                return ImagePlatform(row.architecture, row.products, True, f"image {name}:{tag}")
+            where = next((pair for pair in texts if row.tag.search(pair[1])), None)
+            if row.names is None and where is not None:
+                platform = ImagePlatform(row.architecture, row.products, False, f"{where[0]} {where[1]}, inferred")
+                inferred.setdefault(row.architecture, platform)
+        return next(iter(inferred.values())) if len(inferred) == 1 else None
 
     def older_image(self, image: str, most: Version) -> str | None:
         """Find the newest older image of the same repository whose CUDA version is at most `most`; None if unknown.
@@ -146,6 +201,7 @@ class Images:
             requires=self.require_lists.get(row.cuda) if family.requires_list else None,
             carries_compat=family.carries_compat,
             forward=self.named.get(major_minor(row.cuda), ()) if family.requires_list else (),
+            compat_variable=_compat_variable(family, match),
         )
 
     def _of_month(self, family: _Family, month: str, tag: str) -> ImageCUDA | None:
@@ -163,6 +219,14 @@ class Images:
             forward=row.forward if family.carries_compat else (),
             capability_floor=next((floor for since, floor in self.capability_floors if month >= since), None),
         )
+
+
+def _compat_variable(family: _Family, match: re.Match[str]) -> str:
+    """Give the variable with which an image of this release loads its cuda-compat package; empty if it always does."""
+    if family.compat_opt_in is None:
+        return ""
+    variable, since = family.compat_opt_in
+    return variable if parse_version(match["ver"]) >= since else ""
 
 
 def _split(image: str) -> tuple[str, str]:
@@ -212,6 +276,7 @@ def load_images(document: Mapping[str, Any], cuda: CUDATables) -> Images:
         capability_floors=tuple(
             (row["since_month"], parse_version(row["compute_capability"])) for row in document["compute_floors"]
         ),
+        platforms=tuple(map(_platform, document["image_platforms"])),
     )
 
 
@@ -265,6 +330,9 @@ def _family(row: Mapping[str, Any], months: Mapping[str, Mapping[str, _Month]]) 
         versions=tuple(map(_version, row.get("versions", ()))),
         requires_list=row.get("requires") == "list",
         carries_compat=bool(row.get("carries_compat")),
+        compat_opt_in=(row["compat_opt_in"]["variable"], parse_version(row["compat_opt_in"]["since"]))
+        if "compat_opt_in" in row
+        else None,
         unsourced=bool(row.get("unsourced")),
     )
 
@@ -272,3 +340,12 @@ def _family(row: Mapping[str, Any], months: Mapping[str, Mapping[str, _Month]]) 
 def _version(row: Mapping[str, Any]) -> _Version:
     cuda = parse_version(row["cuda"]) if row["cuda"] else None
     return _Version(parse_version(row["since"]), cuda, bool(row.get("unsourced")))
+
+
+def _platform(row: Mapping[str, Any]) -> _Platform:
+    return _Platform(
+        names=re.compile("|".join(translate(name) for name in row["images"])) if "images" in row else None,
+        tag=re.compile(row["tag_regex"]),
+        architecture=row["architecture"],
+        products=re.compile(row["product_regex"]) if "product_regex" in row else None,
+    )

@@ -9,7 +9,21 @@ from typing import Any
 
 from app.values.errors import KnowledgeError
 
-IDENTITIES = ("product", "toolkit", "month", "branch", "cuda_major", "package", "xid", "name", "key", "cc", "cuda")
+IDENTITIES = (
+    "board",
+    "product",
+    "toolkit",
+    "month",
+    "branch",
+    "cuda_major",
+    "package",
+    "xid",
+    "name",
+    "key",
+    "cc",
+    "cuda",
+    "vendor",
+)
 """The fields that identify a row of a list; the first of them that a row has counts.
 
 A row replaces the shipped row of the same identity. A family of images is identified by its images and its tags, since

@@ -17,6 +17,7 @@ class PodFailure:
     why: str
     causes: str
     remedy: str
+    one_unit: bool = False
 
     def explains(self, reason: str, message: str) -> bool:
         """Tell whether this row is about a pod with this reason and message."""
@@ -35,6 +36,7 @@ def load_pod_failures(rows: Iterable[Mapping[str, Any]]) -> tuple[PodFailure, ..
             why=row["why"],
             causes=row.get("causes", ""),
             remedy=row["remedy"],
+            one_unit=row.get("one_unit", False),
         )
         for row in rows
     )

@@ -10,8 +10,8 @@ from app.knowledge.families import Families
 from app.knowledge.mig_profiles import nominal_size, profile_of
 
 STANDARD = frozenset({"cpu", "memory", "ephemeral-storage"})
-"""The resources without a domain that a container may name, beside hugepages (kubernetes pkg/apis/core/helper/helpers.go
-IsStandardContainerResourceName)."""
+"""The resources without a domain that a container may name, beside hugepages (kubernetes
+pkg/apis/core/helper/helpers.go IsStandardContainerResourceName)."""
 _DOMAIN = r"(?=.{1,253}/)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*"
 _NAME = r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 _QUALIFIED = re.compile(f"({_DOMAIN})/({_NAME})")

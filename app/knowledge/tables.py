@@ -15,6 +15,7 @@ from app.knowledge.geometry import Geometry, load_geometry
 from app.knowledge.gpu_evidence import GPUEvidence, load_gpu_evidence
 from app.knowledge.images import Images, load_images
 from app.knowledge.mig_profiles import MIGProfiles, load_profiles
+from app.knowledge.node_conditions import ConditionMeaning, load_node_conditions
 from app.knowledge.override import overlay
 from app.knowledge.pod_failures import PodFailure, load_pod_failures
 from app.knowledge.products import Products, load_products
@@ -39,6 +40,7 @@ FILES = (
     "pod_failures.yaml",
     "runtimes.yaml",
     "usage_metrics.yaml",
+    "node_conditions.yaml",
 )
 
 
@@ -47,7 +49,7 @@ class Knowledge:
     """The facts about GPUs, drivers, images and resources; compared by identity, so that cache keys can contain it.
 
     `group_keys` are labels of nodes that a cloud or provisioner created; most of them name the node group. `xids` are
-    XID errors by code, and `geometry` is the MIG geometry by product in normal form.
+    XID errors by code, `geometry` is the MIG geometry by product in normal form, and `node_conditions` are by type.
     """
 
     products: Products
@@ -63,8 +65,10 @@ class Knowledge:
     dcgm: DCGM
     toolkit_env: ToolkitEnv
     pod_failures: tuple[PodFailure, ...]
+    pod_starts: tuple[PodFailure, ...]
     runtimes: Runtimes
     usage_metrics: UsageMetrics
+    node_conditions: Mapping[str, ConditionMeaning]
 
 
 def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = None) -> Knowledge:
@@ -87,7 +91,7 @@ def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = Non
             (row["key"] for row in documents["families.yaml"]["fault_taints"]),
         )
         return Knowledge(
-            products=load_products(documents["gpu_products.yaml"]["products"]),
+            products=load_products(documents["gpu_products.yaml"]),
             mig=load_profiles(documents["mig_profiles.yaml"]),
             geometry=load_geometry(documents["mig_profiles.yaml"]["products"]),
             cuda=cuda,
@@ -100,8 +104,10 @@ def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = Non
             dcgm=load_dcgm(documents["dcgm.yaml"]),
             toolkit_env=load_toolkit_env(documents["toolkit_env.yaml"]["variables"]),
             pod_failures=load_pod_failures(documents["pod_failures.yaml"]["pod_failures"]),
+            pod_starts=load_pod_failures(documents["pod_failures.yaml"]["pod_starts"]),
             runtimes=load_runtimes(documents["runtimes.yaml"]),
             usage_metrics=load_usage_metrics(documents["usage_metrics.yaml"]),
+            node_conditions=load_node_conditions(documents["node_conditions.yaml"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError, BadInput) as error:
         raise KnowledgeError(f"fact tables: {type(error).__name__}: {error}") from error

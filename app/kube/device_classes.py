@@ -48,6 +48,10 @@ class DeviceClassIndex:
         by_name = families.of_device_class(name) or families.of_device_class(device_class.driver or "")
         return by_name or families.of(device_class.resource or "")
 
+    def of_family(self, family: Family) -> set[str]:
+        """Name the DeviceClasses that give GPUs of a family, and those that its driver's chart installs."""
+        return {*family.device_classes, *(name for name in self._by_name if self.family(name) is family)}
+
     def may_give_gpus(self, name: str) -> bool:
         """Tell whether a DeviceClass gives GPUs, or whether that cannot be told; False if it names another driver."""
         device_class = self._by_name.get(name)

@@ -13,7 +13,7 @@ from app.values.json_members import member, objects
 REJECTED = "Pod was rejected: "
 """What a kubelet writes before the message of a pod that it refuses (k8s.io/kubernetes pkg/kubelet rejectPod)."""
 DEFAULT_SCHEDULER = "default-scheduler"
-SUCCEEDED = "Succeeded"
+SUCCEEDED, FAILED = "Succeeded", "Failed"
 UNKNOWN = PodFailure(reason="", message="", refused=False, chosen=False, why="", causes="", remedy="")
 """Of a reason that no row of pod_failures.yaml explains."""
 
@@ -69,8 +69,8 @@ def read_finished_pod(document: Mapping[str, Any], knowledge: Knowledge) -> Fini
     ending = Ending(phase, member(spec, "nodeName", str, "spec.") or "")
     if phase == SUCCEEDED:
         return FinishedPod(name, scheduler, chosen=False, ending=ending)
-    reason, message = (member(status, key, str, "status.") or "" for key in ("reason", "message"))
-    failure = next((row for row in knowledge.pod_failures if row.explains(reason, message)), UNKNOWN)
+    reason, message = _reason_and_message(status)
+    failure = failure_of(status, knowledge)
     by_hand = _writer_of_node_name(metadata) if failure.chosen else ""
     return FinishedPod(
         name,
@@ -86,6 +86,20 @@ def read_finished_pod(document: Mapping[str, Any], knowledge: Knowledge) -> Fini
             remedy="; ".join(filter(None, (_what_comes_again(metadata), failure.remedy))),
         ),
     )
+
+
+def failure_of(status: Mapping[str, Any], knowledge: Knowledge) -> PodFailure:
+    """Find the row that explains the status of a Failed pod; UNKNOWN where none does.
+
+    Raises MalformedPod.
+    """
+    reason, message = _reason_and_message(status)
+    return next((row for row in knowledge.pod_failures if row.explains(reason, message)), UNKNOWN)
+
+
+def _reason_and_message(status: Mapping[str, Any]) -> tuple[str, str]:
+    reason, message = (member(status, key, str, "status.") or "" for key in ("reason", "message"))
+    return reason, message
 
 
 def _what_comes_again(metadata: Mapping[str, Any]) -> str:

@@ -25,7 +25,8 @@ class GPUUsage(msgspec.Struct, frozen=True, gc=False):
     memory that the pod declares to use of each unit, 0 if it declares none. `group` is the key of the workload to which
     the pod belongs (`workload_group`). `bound` is False where preemption has only nominated the node: kube-scheduler
     reserves the units for the pod, and we reserve the declared memory. `priority` is the pod's priority: preemption
-    evicts pods of lower priority first.
+    evicts pods of lower priority first. `claims` are the DeviceClasses whose devices a pod that is promised to the node
+    will claim; what pods have claimed is read of their claims.
     """
 
     uid: str
@@ -36,6 +37,7 @@ class GPUUsage(msgspec.Struct, frozen=True, gc=False):
     group: str = ""
     bound: bool = True
     priority: int = 0
+    claims: tuple[str, ...] = ()
 
 
 def read_gpu_usage(document: Mapping[str, Any], knowledge: Knowledge) -> GPUUsage | None:

@@ -101,6 +101,8 @@ class PodStatus(TypedDict, total=False):
     """The fields of a Pod's status that are read."""
 
     phase: str
+    reason: str
+    message: str
     nominatedNodeName: str
 
 
@@ -278,6 +280,21 @@ class NodeSpec(TypedDict, total=False):
     unschedulable: bool | None
 
 
+class NodeInfo(TypedDict, total=False):
+    """The fields of a Node's nodeInfo that are read."""
+
+    containerRuntimeVersion: str
+
+
+class PartialCondition(TypedDict, total=False):
+    """A condition of a Node without its times, so that a heartbeat changes nothing."""
+
+    type: str
+    status: str
+    reason: str | None
+    message: str | None
+
+
 class PartialRuntimeHandler(TypedDict, total=False):
     """One runtime handler of a Node; its name is absent for the default one."""
 
@@ -287,8 +304,10 @@ class PartialRuntimeHandler(TypedDict, total=False):
 class NodeStatus(TypedDict, total=False):
     """The fields of a Node's status that are read."""
 
+    conditions: list[PartialCondition] | None
     allocatable: dict[str, str | int] | None
     capacity: dict[str, str | int] | None
+    nodeInfo: NodeInfo | None
     runtimeHandlers: list[PartialRuntimeHandler] | None
 
 

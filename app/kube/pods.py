@@ -29,6 +29,9 @@ from app.values.json_members import json_type, member, objects, strings
 from app.values.quantity import integer_quantity, parse_quantity, quantity_problem
 
 ZERO = Fraction(0)
+VARIABLES = ("NVIDIA_", "VLLM_ENABLE_CUDA_COMPATIBILITY")
+"""The starts of the names of variables that are read: the container toolkit's, and those of `compat_opt_in` in
+knowledge/image_cuda.yaml. A PyTorchJob gives each pod another RANK, on which nothing depends."""
 PREFIX = "gpu-usher.io/"
 """The prefix of the annotations and labels that gpu-usher defines."""
 DECISION = PREFIX + "decision"
@@ -47,7 +50,7 @@ GROUP_LABELS = tuple(PodLabels.__annotations__)
 class Container:
     """One container, init container, sidecar (an init container with restartPolicy Always) or ephemeral container.
 
-    `list_name` and `index` are its position in the spec. `env` holds the NVIDIA_* variables as (name, value), value
+    `list_name` and `index` are its position in the spec. `env` holds the VARIABLES as (name, value), value
     None if it is taken from elsewhere (`valueFrom`). `requests` and `limits` hold every resource. `claims` are pairs of
     an entry of the pod's resourceClaims and a request in it, the request empty for the whole claim.
     """
@@ -62,6 +65,11 @@ class Container:
     limits: Mapping[str, Fraction]
     claims: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def passing(self) -> bool:
+        """Tell whether it ends before the next container starts: an init container that is no sidecar."""
+        return self.list_name == "initContainers" and not self.sidecar
+
     def requested(self, resource: str) -> Fraction:
         """Give the requested amount of a resource: the request, or the limit if there is none (API defaulting)."""
         return self.requests.get(resource, self.limits.get(resource, Fraction(0)))
@@ -75,7 +83,7 @@ class Container:
         return self.requests.get(resource, 0) != 0 or self.limits.get(resource, 0) != 0
 
     def variable(self, name: str) -> str | None:
-        """Read the value of an NVIDIA_* variable; None if it is unset or taken from elsewhere.
+        """Read the value of one of VARIABLES; None if it is unset or taken from elsewhere.
 
         Of several variables of one name the last one counts.
         """
@@ -113,7 +121,7 @@ class Pod:
         running: dict[str, Fraction] = {}
         peak: dict[str, Fraction] = {}
         for container in self.containers:
-            passing = container.list_name == "initContainers" and not container.sidecar
+            passing = container.passing
             for name in {*container.requests, *container.limits}:
                 total = running.get(name, ZERO) + container.requested(name)
                 if passing:
@@ -130,7 +138,7 @@ class Pod:
         """
         running, peak = Fraction(0), Fraction(0)
         for container in self.containers:
-            if container.list_name == "initContainers" and not container.sidecar:
+            if container.passing:
                 peak = max(peak, running + container.requested(resource))
             else:
                 running += container.requested(resource)
@@ -245,7 +253,7 @@ def _claims_used(resources: Mapping[str, Any], where: str) -> Iterator[tuple[str
 
 
 def _environment(item: Mapping[str, Any], where: str) -> Iterator[tuple[str, str | None]]:
-    """Read the NVIDIA_* variables of a container as (name, value), fast, because a pod may have thousands of others.
+    """Read the VARIABLES of a container as (name, value), fast, because a pod may have thousands of others.
 
     Raises MalformedPod.
     """
@@ -255,7 +263,7 @@ def _environment(item: Mapping[str, Any], where: str) -> Iterator[tuple[str, str
         name, value = variable.get("name"), variable.get("value")
         if not ((name is None or type(name) is str) and (value is None or type(value) is str)):
             _wrong_variable(item, where)
-        elif name and name.startswith("NVIDIA_"):
+        elif name and name.startswith(VARIABLES):
             yield name, None if variable.get("valueFrom") else value or ""
 
 

@@ -19,6 +19,8 @@ from app.values.quantity import parse_quantity
 from app.values.versions import Version, parse_version
 
 NVIDIA_DRIVER = "gpu.nvidia.com"
+GPU_DRIVER = "gpu."
+"""A driver of GPUs is named after its vendor's domain with this before it: gpu.amd.com, gpu.intel.com."""
 BLOCKING_TAINT_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
 """Effects of a device taint that keep new pods off the device (KEP-5055). NVIDIA's driver sets such a taint after an
 XID error or the loss of a GPU, and a taint with the effect None for mere information (device_health.go)."""
@@ -34,7 +36,7 @@ class Device:
     `label` is the product as GPU Feature Discovery writes it. `memory_mib` is in MiB. `gpu` identifies the GPU of the
     device on its node: it is the counter set that the device consumes, or else a UUID or the device's own name.
     `start` is the first memory slice that the device occupies, None if it is not created on demand. `tainted` says
-    that a taint of the device keeps new pods off.
+    that a taint of the device keeps new pods off. `partition` is AMD's partition of compute and memory.
     """
 
     label: str | None
@@ -47,6 +49,7 @@ class Device:
     gpu: str = ""
     start: int | None = None
     tainted: bool = False
+    partition: str | None = None
 
 
 DEVICE_FACTS = ("label", "driver", "cuda", "compute_capability", "memory_mib", "mig_profile")
@@ -55,10 +58,11 @@ DEVICE_FACTS = ("label", "driver", "cuda", "compute_capability", "memory_mib", "
 
 @dataclass(frozen=True, slots=True)
 class ResourceSlice:
-    """A ResourceSlice with the NVIDIA devices in it.
+    """A ResourceSlice with the GPUs in it.
 
-    `node` is None for a slice that does not belong to a single node. Of the slices of one `pool` only those of the
-    highest `generation` are valid (resource/v1 types.go ResourcePool).
+    `driver` is the DRA driver; `devices` are empty for one that is not named as drivers of GPUs are. `node` is None
+    for a slice that does not belong to a single node. Of the slices of one `pool` only those of the highest
+    `generation` are valid (resource/v1 types.go ResourcePool).
     """
 
     name: str
@@ -66,25 +70,42 @@ class ResourceSlice:
     devices: tuple[Device, ...]
     pool: str = ""
     generation: int = 0
+    driver: str = NVIDIA_DRIVER
 
 
 def read_slice(document: Mapping[str, Any]) -> ResourceSlice:
-    """Read a ResourceSlice; for a slice of another vendor's driver the result has no devices.
+    """Read a ResourceSlice; of another vendor's driver of GPUs only products, drivers, memory and partitions are read.
 
     Raises MalformedPod.
     """
     metadata = member(document, "metadata", dict, "") or {}
     spec = member(document, "spec", dict, "") or {}
     pool = member(spec, "pool", dict, "spec.") or {}
-    ours = member(spec, "driver", str, "spec.") == NVIDIA_DRIVER
-    devices = [_device(item, index) for index, item in objects(spec, "devices", "spec.")] if ours else []
+    driver = member(spec, "driver", str, "spec.") or ""
+    read = _device if driver == NVIDIA_DRIVER else _device_of_other_vendor if driver.startswith(GPU_DRIVER) else None
+    devices = [read(item, index) for index, item in objects(spec, "devices", "spec.")] if read else []
     return ResourceSlice(
         name=member(metadata, "name", str, "metadata.") or "",
         node=member(spec, "nodeName", str, "spec."),
         devices=tuple(device for device in devices if device),
         pool=member(pool, "name", str, "spec.pool.") or "",
         generation=member(pool, "generation", int, "spec.pool.") or 0,
+        driver=driver,
     )
+
+
+def _device_of_other_vendor(item: Mapping[str, Any], index: int) -> Device:
+    """Read what drivers of AMD and Intel publish.
+
+    Sources: ROCm/k8s-gpu-dra-driver, intel/intel-resource-drivers-for-kubernetes.
+    """
+    where = f"spec.devices[{index}]."
+    body = member(item, "basic", dict, where) or item
+    attributes = member(body, "attributes", dict, where) or {}
+    label = _attribute(attributes, "productName") or _attribute(attributes, "model")
+    memory_mib = _memory_mib(member(body, "capacity", dict, where) or {})
+    driver, partition = _version(attributes, "driverVersion"), _attribute(attributes, "partitionProfile")
+    return Device("-".join(label.split()) if label else None, driver, None, None, memory_mib, None, partition=partition)
 
 
 def _device(item: Mapping[str, Any], index: int) -> Device | None:

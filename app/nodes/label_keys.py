@@ -7,6 +7,8 @@ internal/lm/nvml.go, CHANGELOG.md). A pair holds the start of several keys, and 
 
 DOMAIN = "nvidia.com/"
 """The domain of NVIDIA's labels and resources."""
+ARCHITECTURE = "kubernetes.io/arch"
+"""The label of the CPU architecture, such as amd64, which every kubelet writes."""
 PRODUCT = "nvidia.com/gpu.product"
 MEMORY = "nvidia.com/gpu.memory"
 COUNT = "nvidia.com/gpu.count"
@@ -29,7 +31,7 @@ RUNTIME = ("nvidia.com/cuda.runtime-version", ("major", "minor"))
 OLD_RUNTIME = ("nvidia.com/cuda.runtime", ("major", "minor"))
 COMPUTE = ("nvidia.com/gpu.compute", ("major", "minor"))
 MIG_KEYS = (MIG_STRATEGY, MIG_CONFIG, MIG_STATE, MIG_CAPABLE, MIG_MANAGER)
-SINGLE_KEYS = (PRODUCT, MEMORY, COUNT, REPLICAS, SHARING, *MIG_KEYS, UPGRADE_STATE, PLUGIN)
+SINGLE_KEYS = (ARCHITECTURE, PRODUCT, MEMORY, COUNT, REPLICAS, SHARING, *MIG_KEYS, UPGRADE_STATE, PLUGIN)
 """The keys, without those of versions and of slices, on which a node's class depends."""
 VERSIONS = (DRIVER, OLD_DRIVER, RUNTIME, OLD_RUNTIME, COMPUTE)
 PAUSED_FOR_MIG, PAUSED_FOR_DRIVER = "paused-for-mig-change", "paused-for-driver-upgrade"

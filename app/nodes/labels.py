@@ -14,6 +14,7 @@ from app.knowledge.products import Product, normal_form
 from app.knowledge.tables import Knowledge
 from app.nodes.gpu_counts import unhealthy_units, with_count_doubt
 from app.nodes.label_keys import (
+    ARCHITECTURE,
     COMPUTE,
     COUNT,
     DRIVER,
@@ -33,7 +34,7 @@ from app.nodes.label_keys import (
     VERSIONS,
 )
 from app.nodes.mig_state import mig_state
-from app.nodes.model import NodeClass, Sharing
+from app.nodes.model import UNSHARED, WHOLE_MILLI, NodeClass, Sharing
 from app.nodes.sharing import (
     NOT_REGISTERED,
     Amounts,
@@ -55,6 +56,8 @@ CLASSES_KEPT = 4096
 LARGEST_KEPT = 1 << 13
 """Characters of labels and resources of a node that is cached, so that the whole cache takes at most 32 MB, even with
 nodes from the scheduler's requests, which nothing has validated. A guess; real nodes have about 700."""
+KEYS_KEPT = 1 << 14
+"""Label keys that are kept with what was found of them, about 2 MB; clusters have hundreds."""
 UPGRADE_STATE_AT_WORK = "pod-restart-required"
 """The state that a pause of the device plugin implies, because UPGRADE_STATE may not be updated yet."""
 
@@ -74,13 +77,8 @@ def read_class(
     `for_machines` says that the node offers GPUs to virtual machines, so that its labels promise containers none.
     Nodes with equal relevant labels and resources share one cached object.
     """
-    exact, prefixes = _relevant_labels(knowledge)
-    keys = exact.intersection(labels)
-    names = "\n".join(labels)
-    present = tuple([prefix for prefix in prefixes if prefix in names])
-    if present:  # few nodes have such labels, and most have dozens of others
-        is_read = knowledge.evidence.is_read
-        keys |= {key for key in labels if key.startswith(present) and is_read(key)}
+    relevant_keys = _relevant_keys(knowledge)
+    keys = [key for key in labels if relevant_keys[key]]
     relevant = tuple([(key, labels[key]) for key in sorted(keys)])
     texts = [text for pair in relevant for text in pair] + [name for name, _ in (*offered, *(capacity or ()))]
     small = sum(map(len, texts)) <= LARGEST_KEPT
@@ -89,13 +87,28 @@ def read_class(
     )
 
 
+class _RelevantKeys(dict[str, bool]):
+    """Label keys, and whether a node's class depends on the label; a key is looked at once, as nodes repeat them."""
+
+    def __init__(self, knowledge: Knowledge) -> None:
+        of_driver = (f"{key}.{part}" for key, parts in VERSIONS for part in ("full", *parts))
+        evidence = knowledge.evidence
+        self.exact = frozenset((*SINGLE_KEYS, *of_driver, *knowledge.clouds.gpu_label_keys(), *evidence.keys()))
+        of_vendors = (f"{key}." for vendor in knowledge.clouds.vendors for key in vendor.all_keys())
+        self.prefixes = (SLICES, *evidence.prefixes(), *of_vendors)
+        self.is_read = evidence.is_read
+        super().__init__()
+
+    def __missing__(self, key: str) -> bool:
+        relevant = key in self.exact or (key.startswith(self.prefixes) and self.is_read(key))
+        if len(self) < KEYS_KEPT:
+            self[key] = relevant
+        return relevant
+
+
 @lru_cache(maxsize=4)
-def _relevant_labels(knowledge: Knowledge) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Give the keys of the labels on which a node's class depends, and the prefixes of further ones."""
-    of_driver = (f"{key}.{part}" for key, parts in VERSIONS for part in ("full", *parts))
-    evidence = knowledge.evidence
-    keys = (*SINGLE_KEYS, *of_driver, *knowledge.clouds.gpu_label_keys(), *evidence.keys())
-    return frozenset(keys), (SLICES, *evidence.prefixes())
+def _relevant_keys(knowledge: Knowledge) -> _RelevantKeys:
+    return _RelevantKeys(knowledge)
 
 
 @lru_cache(maxsize=CLASSES_KEPT)
@@ -113,6 +126,9 @@ def _read_class(
     resources = tuple(sorted({**dict(offered), **dict(capacity or ())}.items()))
     if replicas := tuple(replicas_by_resource(node_class, labels, resources)):
         node_class = replace(node_class, shares=replicas)
+    gpus = sum(node_class.gpus(name, units) for name, units in resources)
+    if (refuses := knowledge.clouds.refuses_several(labels, gpus)) is not None:
+        node_class = replace(node_class, refuses_several=refuses)
     unhealthy = unhealthy_units(offered, capacity or ())
     node_class = replace(
         node_class,
@@ -128,14 +144,18 @@ def _read_class(
 def _read_labels(labels: Mapping[str, str], offered: Amounts, knowledge: Knowledge, registered: int) -> NodeClass:
     """Read the facts that labels state directly."""
     label = labels.get(PRODUCT, "")
-    driver = _version(labels, DRIVER) or _version(labels, OLD_DRIVER)
+    vendor = _vendor_of(labels, offered, knowledge)
+    cuda_driver = _version(labels, DRIVER) or _version(labels, OLD_DRIVER)
     profile = profile_in_product_label(label) or (None if PRODUCT in labels else knowledge.clouds.profile(labels))
     strategy = labels.get(SHARING) or knowledge.clouds.sharing_strategy(labels)
     upgrade_state = labels.get(UPGRADE_STATE)
     shared_by_hami = registered != NOT_REGISTERED
     return NodeClass(
-        driver=driver,
-        cuda=_version(labels, RUNTIME) or _version(labels, OLD_RUNTIME) or _cuda_of(driver, knowledge),
+        architecture=labels.get(ARCHITECTURE) or None,
+        vendor=vendor,
+        runs_cuda=knowledge.families.runs_cuda(vendor),
+        driver=cuda_driver or _parsed(knowledge.clouds.driver(labels)),
+        cuda=_version(labels, RUNTIME) or _version(labels, OLD_RUNTIME) or _cuda_of(cuda_driver, knowledge),
         compute_capability=_version(labels, COMPUTE),
         memory_mib=parse_count(labels.get(MEMORY)) or None,
         slice_memory=tuple(sorted(slice_memory(labels))),
@@ -153,6 +173,18 @@ def _read_labels(labels: Mapping[str, str], offered: Amounts, knowledge: Knowled
     )
 
 
+def _vendor_of(labels: Mapping[str, str], offered: Amounts, knowledge: Knowledge) -> str:
+    """Name the resource family of the node's GPUs: what it offers counts before who has labelled it."""
+    families = knowledge.families
+    resources = sorted(offered, key=lambda pair: pair[1] == 0)
+    if family := next((family for name, _ in resources if (family := families.of(name))), None):
+        return family.name
+    if any(labels.get(key) for key in (PRODUCT, COUNT)):
+        return next((family.name for family in families.all if family.mig_prefix), "")
+    vendor = knowledge.clouds.vendor(labels)
+    return vendor.family if vendor else ""
+
+
 def _fill_from_tables(node_class: NodeClass, labels: Mapping[str, str], knowledge: Knowledge) -> NodeClass:
     """Fill the gaps of labels from the product tables; of several possible products only common facts are used."""
     label = labels.get(PRODUCT)
@@ -162,8 +194,10 @@ def _fill_from_tables(node_class: NodeClass, labels: Mapping[str, str], knowledg
     nvlink = _common_fact(rows, lambda row: row.nvlink)
     memory, most = _memory(node_class, rows, labels, knowledge)
     unknown_slices = node_class.sharing is Sharing.MIG and not node_class.mig_profile
+    is_part = any(row and row.milli < WHOLE_MILLI for row in rows) or knowledge.clouds.has_partitions(labels)
     return replace(
         node_class,
+        sharing=Sharing.Part if is_part and node_class.sharing in UNSHARED else node_class.sharing,
         product=normal_form(names[0]) if len(names) == 1 else None,
         possible_products=frozenset(map(normal_form, names)) if len(names) > 1 else frozenset(),
         compute_capability=node_class.compute_capability or capability,
@@ -234,7 +268,13 @@ def _cuda_of(driver: Version | None, knowledge: Knowledge) -> Version | None:
 def _version(labels: Mapping[str, str], key: tuple[str, tuple[str, ...]]) -> Version | None:
     """Read a version from `<key>.full`, or from its parts, of which GFD leaves the revision of `570.86` empty."""
     prefix, parts = key
-    text = labels.get(prefix + ".full") or ".".join(filter(None, (labels.get(f"{prefix}.{part}") for part in parts)))
+    return _parsed(
+        labels.get(prefix + ".full") or ".".join(filter(None, (labels.get(f"{prefix}.{part}") for part in parts)))
+    )
+
+
+def _parsed(text: str | None) -> Version | None:
+    """Read a version; None for a text that is none, since one odd label must not hide the node."""
     try:
         return parse_version(text) if text else None
     except VersionError:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from app.knowledge.mig_profiles import nominal_size, profile_in_layout, profile_of
 from app.knowledge.tables import Knowledge
 from app.nodes.label_keys import (
+    DOMAIN,
     MIG_CAPABLE,
     MIG_CONFIG,
     MIG_MANAGER,
@@ -19,7 +20,7 @@ from app.nodes.label_keys import (
     PLUGIN,
     PRODUCT,
 )
-from app.nodes.model import NodeClass
+from app.nodes.model import Node, NodeClass
 
 AT_WORK = "pending"
 """The state that a pause of the device plugin implies, because MIG_STATE may not be updated yet."""
@@ -29,6 +30,8 @@ OPERANDS = (
     *(f"nvidia.com/gpu.deploy.{name}" for name in ("driver", "container-toolkit", "operator-validator")),
 )
 """Labels that the GPU Operator writes to each node that it manages."""
+REPORTED_SHARE = 0.93
+"""The share of its nominal memory that a GPU reports at least (docs/reference/sharing-and-memory.md#memory)."""
 TO_COME = "to come"
 """The state of a node whose wished layout is not made, while no state or that of another layout is labelled."""
 
@@ -46,6 +49,22 @@ def mig_state(node_class: NodeClass, labels: Mapping[str, str], knowledge: Knowl
     if state == "success":
         return TO_COME if profile and _offers_whole_gpus_instead(node_class, labels, knowledge) else state
     return TO_COME if _will_be_made(labels, profile) else None
+
+
+def may_offer_later(node: Node, resource: str, amount: int) -> bool:
+    """Tell whether a node whose MIG layout is being changed may offer units of a resource afterwards.
+
+    A layout whose name has a profile makes slices of that size alone; what another name means is not known, but that no
+    slice has more memory than its GPU.
+    """
+    profile = profile_of(resource)
+    if profile is None:
+        return resource.startswith(DOMAIN) and amount <= (node.node_class.labelled_gpus or amount)
+    wished, asked = nominal_size(profile_in_layout(node.labels.get(MIG_CONFIG, "")) or ""), nominal_size(profile)
+    if wished is None or asked is None:
+        most = node.node_class.memory_mib
+        return asked is None or most is None or asked.memory_mib * REPORTED_SHARE <= most
+    return wished.is_size_of(asked)
 
 
 def _will_be_made(labels: Mapping[str, str], profile: str | None) -> bool:

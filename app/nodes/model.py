@@ -6,11 +6,14 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Protocol
 
+from app.knowledge.dcgm import GPUCondition
 from app.knowledge.gpu_evidence import Promise
 from app.knowledge.mig_placements import GPULayout
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.nvidia_require import HostFacts
+from app.knowledge.products import WHOLE_MILLI as WHOLE_MILLI
 from app.kube.resource_claims import DeviceRequest
+from app.nodes.conditions import BadCondition
 from app.nodes.label_keys import CLIQUE
 from app.values.hashing import HashedOnce
 from app.values.versions import Version
@@ -28,6 +31,8 @@ class Sharing(Enum):
     MPS = "an MPS share"
     HAMi = "a HAMi vGPU"
     MIG = "a MIG slice"
+    Part = "a part of a GPU"
+    """A vGPU type with a part of its board's memory (knowledge/products.py); the host shares the GPU with others."""
     Share = "a share of a GPU"
     Unknown = "a GPU or share"
 
@@ -44,12 +49,10 @@ class CountDoubt(Enum):
 
 SHARES = frozenset({Sharing.TimeSlicing, Sharing.MPS, Sharing.HAMi, Sharing.Share})
 """Kinds of units by which several pods use the same GPU, or MIG slice, at once."""
+UNSHARED = frozenset({Sharing.Exclusive, Sharing.Part, Sharing.Unknown})
+"""Kinds of units that are devices of the node, which a pod has alone as far as labels tell."""
 REPLICAS = frozenset({Sharing.TimeSlicing, Sharing.MPS, Sharing.Share})
 """Shares of NVIDIA's device plugin: several units may be of one GPU, while HAMi gives as many GPUs as units."""
-
-
-WHOLE_MILLI = 1000
-"""The capacity of a whole GPU in thousandths, the unit of `FreeResources.gpus`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +63,19 @@ class NodeClass(HashedOnce):
     the tables of knowledge/; nodes/reading.py replaces them by the attributes of DRA devices.
     """
 
+    vendor: str = ""
+    """The resource family (knowledge/families.py) of the GPUs, by what the node offers, its labels or its devices;
+    empty if nothing tells it."""
+    runs_cuda: bool = True
+    """Whether the GPUs run CUDA, by their vendor; a vendor that nothing tells counts as one whose GPUs do."""
+    architecture: str | None = None
+    """The architecture of the CPU, such as amd64 or arm64 (label kubernetes.io/arch)."""
     product: str | None = None
     """The GPU product in normal form (knowledge/products.py)."""
     possible_products: frozenset[str] = frozenset()
     """The candidates in normal form if the product is unknown, such as those of a cloud's machine type."""
     driver: Version | None = None
-    """The version of the NVIDIA driver."""
+    """The version of the GPU driver; only that of a family with CUDA is compared with what CUDA needs."""
     cuda: Version | None = None
     """The highest CUDA version that the driver supports."""
     compute_capability: Version | None = None
@@ -88,6 +98,9 @@ class NodeClass(HashedOnce):
     shares: tuple[tuple[str, int], ...] = ()
     """Pairs of a shared resource and the number of its units for one GPU, or one MIG slice, where that is more than
     one."""
+    refuses_several: bool | None = None
+    """Whether the device plugin refuses a container that asks for several units of a shared GPU. None where its setting
+    decides, which the node does not show (knowledge/clouds.yaml, `sharing_labels`)."""
     hami_gpus: int = 0
     """The number of GPUs that HAMi shares."""
     mig_strategy: str | None = None
@@ -129,8 +142,13 @@ class NodeClass(HashedOnce):
     """The number of GPUs that are to be drained now, by the metrics of GPU health (nodes/gpu_health.py)."""
     ailing: int = 0
     """The number of other GPUs that pods had better avoid, by the same metrics."""
+    bad_conditions: tuple[tuple[str, GPUCondition], ...] = ()
+    """Pairs of a condition of the node that reports a fault, such as `GPUMissing=True`, and its severity."""
     dra_resources: frozenset[str] = frozenset()
     """The resources that DRA serves, whose free units only kube-scheduler counts."""
+    claims_only: str = ""
+    """The domain of the vendor's resources with its slash, such as `nvidia.com/`, where a DRA driver publishes the GPUs
+    and no device plugin offers any; else empty."""
     dra_profiles: frozenset[str] = frozenset()
     """The MIG profiles of the DRA devices, existing or created on demand."""
     device_variants: tuple["NodeClass", ...] = ()
@@ -159,6 +177,11 @@ class NodeClass(HashedOnce):
         return tuple(replace(self, device_variants=(), **values) for values in facts)
 
     @property
+    def faulty(self) -> bool:
+        """Tell whether a condition of the node says that no new pod should go to its GPUs."""
+        return any(severity is GPUCondition.Ill for _, severity in self.bad_conditions)
+
+    @property
     def several_models(self) -> bool:
         """Tell whether the GPUs may be of several products while the labels name one, so that none is known."""
         return self.count_doubt is CountDoubt.SeveralCauses
@@ -180,7 +203,7 @@ class NodeClass(HashedOnce):
     @property
     def uses_device_plugin(self) -> bool:
         """Tell whether a device plugin offers the GPUs, so that allocatable counts them."""
-        return not self.dra_resources and any(amount > 0 for _, amount in self.offered)
+        return any(amount > 0 for _, amount in self.offered)
 
     def allocatable(self, resource: str) -> int:
         """Give the allocatable units of a resource."""
@@ -268,6 +291,21 @@ DEVICE_FACTS = (
 
 
 @dataclass(frozen=True, slots=True)
+class ServedTwice:
+    """The GPUs of a node that a device plugin and a DRA driver both give away, so that one GPU can be given twice.
+
+    `by_plugin` are the resources of the plugin, and `by_claims` the DeviceClasses and resources of the driver.
+    `not_by_plugin` are those of `by_plugin` that may give a GPU which a claim has. `not_by_claims` is true where a
+    claim may get a GPU that a pod has by the plugin.
+    """
+
+    by_plugin: frozenset[str]
+    by_claims: frozenset[str]
+    not_by_plugin: frozenset[str] = frozenset()
+    not_by_claims: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class FreeResources:
     """The resources of a node that are free now."""
 
@@ -287,6 +325,8 @@ class FreeResources:
     kinds: tuple[int, ...] | None = None
     """The kinds of DRA devices of which some are free, in the order of their first free device; None where all devices
     are of one kind, or where there are none."""
+    twice: ServedTwice | None = None
+    """Who holds GPUs of a node that a device plugin and a DRA driver both serve; None for other nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +341,9 @@ class Node:
     resource as the API server writes it, and `unschedulable` says that the node is cordoned. Only explain reads these
     two, so that they do not count in comparisons, and a change of them invalidates no cache.
 
-    `devices` are its DRA devices, None for a node without any.
+    `devices` are its DRA devices, None for a node without any. `container_runtime` is the runtime with its version,
+    such as `containerd://1.7.27`. `conditions` are those that report a fault of its
+    GPUs, with the words of their publishers.
     """
 
     name: str
@@ -313,6 +355,8 @@ class Node:
     unschedulable: bool = field(default=False, compare=False)
     free_cpu_milli: int | None = None
     devices: DevicesOnNode | None = field(default=None, compare=False)
+    container_runtime: str = field(default="", compare=False)
+    conditions: tuple[BadCondition, ...] = field(default=(), compare=False)
 
     def with_free(self, free: FreeResources, free_cpu_milli: int | None) -> "Node":
         """Give the node with other free resources, in a third of the time of `dataclasses.replace`."""
@@ -326,6 +370,8 @@ class Node:
             self.unschedulable,
             free_cpu_milli,
             self.devices,
+            self.container_runtime,
+            self.conditions,
         )
 
     @property
@@ -338,4 +384,5 @@ class Node:
         """Tell whether the node offers GPUs, or its labels say that it has some."""
         facts = self.node_class
         offers = facts.offered or facts.dra_resources or self.free.gpus
-        return bool(offers or facts.promises or facts.labelled_gpus or facts.product or facts.possible_products)
+        told = facts.vendor or facts.promises or facts.labelled_gpus
+        return bool(offers or told or facts.product or facts.possible_products)

@@ -3,19 +3,23 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.products import normal_form
 from app.knowledge.tables import Knowledge
 from app.kube.resource_slices import NVIDIA_DRIVER, Device, DeviceClass, distinct_devices, shared_facts
+from app.nodes.conditions import read_bad_conditions
+from app.nodes.label_keys import ARCHITECTURE, DOMAIN
 from app.nodes.labels import read_class
-from app.nodes.model import FreeResources, Node, NodeClass, Sharing
+from app.nodes.model import UNSHARED, WHOLE_MILLI, FreeResources, Node, NodeClass, Sharing
 from app.nodes.runtime_handlers import read_runtime_handlers
 from app.nodes.sharing import NOT_REGISTERED, count_registered_gpus
 from app.values.errors import MalformedPod, QuantityError
 from app.values.json_members import member, objects, strings
 from app.values.quantity import parse_quantity
+
+Fact = TypeVar("Fact")
 
 
 def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[str, int] | None = None) -> Node:
@@ -36,11 +40,15 @@ def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[s
     capacity = member(status, "capacity", dict, "status.")
     in_all = _amounts(capacity, knowledge) if capacity else None
     for_machines = not offered and _gives_gpus_to_machines(allocatable, knowledge)
+    labels_read = _with_architecture(labels, status)
     node_class = replace(
-        read_class(labels, offered, knowledge, in_all, _registered(metadata, knowledge), for_machines),
+        read_class(labels_read, offered, knowledge, in_all, _registered(metadata, knowledge), for_machines),
         runtime_handlers=read_runtime_handlers(status),
         runtime_class_unneeded=knowledge.runtimes.why_unneeded(labels),
     )
+    if conditions := read_bad_conditions(status, knowledge):
+        bad = tuple((condition.name, condition.severity) for condition in conditions)
+        node_class = replace(node_class, bad_conditions=bad)
     held = used or {}
     return Node(
         name=name,
@@ -52,7 +60,17 @@ def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[s
         taints=_taints(spec),
         allocatable=allocatable,
         unschedulable=spec.get("unschedulable") is True,
+        container_runtime=str((member(status, "nodeInfo", dict, "status.") or {}).get("containerRuntimeVersion") or ""),
+        conditions=conditions,
     )
+
+
+def _with_architecture(labels: Mapping[str, str], status: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the labels with that of the CPU architecture, which the kubelet reports in status.nodeInfo too."""
+    if ARCHITECTURE in labels:
+        return labels
+    reported = member(member(status, "nodeInfo", dict, "status.") or {}, "architecture", str, "status.nodeInfo.")
+    return {**labels, ARCHITECTURE: reported} if reported else labels
 
 
 def _registered(metadata: Mapping[str, Any], knowledge: Knowledge) -> int:
@@ -99,22 +117,26 @@ def with_devices(node: Node, devices: Iterable[Device], serving: Iterable[Device
     """Replace facts about a node by those of its DRA devices; facts that these lack stay as labelled (F135).
 
     `serving` are the DeviceClasses that serve an extended resource. Those of them count that serve a resource of the
-    vendor and select a device of this node. If none counts and a device plugin offers GPUs, the node is unchanged,
-    since the labels then describe the plugin's GPUs. GPUs of which all devices are tainted count as unhealthy, as
-    those do which a device plugin withdraws.
+    vendor and select a device of this node. A resource of which the node has units in allocatable is the device
+    plugin's, as kube-scheduler has it (noderesources/fit.go shouldDelegateResourceToDRA). Where a device plugin offers
+    GPUs the labels describe these, and stay. GPUs of which all devices are tainted count as unhealthy, as those do
+    which a device plugin withdraws.
     """
     all_devices = tuple(devices)
     if not all_devices:
         return node
+    of_plugin = {resource for resource, amount in node.node_class.offered if amount > 0}
     served = frozenset(
         device_class.resource
         for device_class in serving
         if device_class.resource
+        and device_class.resource not in of_plugin
         and _is_nvidia_resource(device_class.resource, knowledge)
         and any(map(device_class.selects, all_devices))
     )
-    if node.node_class.uses_device_plugin and not served:
-        return node
+    if of_plugin:
+        with_served = replace(node.node_class, dra_resources=served)
+        return replace(node, node_class=with_served, free=replace(node.free, uncounted=served)) if served else node
     sliced = all(device.mig_profile for device in all_devices)
     usable = {device.gpu for device in all_devices if not device.tainted}
     tainted_gpus = {device.gpu for device in all_devices} - usable
@@ -131,9 +153,53 @@ def with_devices(node: Node, devices: Iterable[Device], serving: Iterable[Device
         ),
         withdrawn=len(tainted_gpus),
         dra_resources=served if usable else frozenset(),
+        claims_only=DOMAIN,
     )
     node_class = _with_all_device_facts(node_class, distinct_devices(all_devices), knowledge)
     return replace(node, node_class=node_class, free=replace(node.free, uncounted=served))
+
+
+def with_other_devices(
+    node: Node,
+    drivers: Iterable[str],
+    devices: tuple[Device, ...],
+    serving: Iterable[DeviceClass],
+    knowledge: Knowledge,
+) -> Node:
+    """Add what the DRA devices of another vendor have in common, where no device plugin offers the node's GPUs.
+
+    `serving` are the DeviceClasses that serve an extended resource and may take a device of the node.
+    """
+    family = next(filter(None, map(knowledge.families.of_device_class, drivers)), None)
+    facts = node.node_class
+    if family is None or facts.uses_device_plugin or facts.dra_resources:
+        return node
+    resources = (device_class.resource for device_class in serving)
+    served = frozenset(name for name in resources if name and knowledge.families.of(name) is family)
+    products = {normal_form(device.label) for device in devices if device.label}
+    partitions = {device.partition for device in devices if device.partition}
+    labels = next((row for row in knowledge.clouds.vendors if row.family == family.name), None)
+    is_part = labels is not None and bool(partitions) and all(map(labels.is_partition, partitions))
+    node_class = replace(
+        facts,
+        vendor=family.name,
+        runs_cuda=knowledge.families.runs_cuda(family.name),
+        promises=(),
+        dra_resources=served,
+        claims_only=f"{family.whole.partition('/')[0]}/",
+        product=products.pop() if len(products) == 1 else facts.product,
+        memory_mib=_same(device.memory_mib for device in devices) or facts.memory_mib,
+        driver=_same(device.driver for device in devices) or facts.driver,
+        cuda=None,
+        sharing=Sharing.Part if is_part else facts.sharing,
+    )
+    return replace(node, node_class=node_class, free=replace(node.free, uncounted=served))
+
+
+def _same(facts: Iterable[Fact | None]) -> Fact | None:
+    """Give the fact that all devices have; None if they differ."""
+    different = set(facts)
+    return different.pop() if len(different) == 1 else None
 
 
 def _with_all_device_facts(node_class: NodeClass, devices: tuple[Device, ...], knowledge: Knowledge) -> NodeClass:
@@ -172,8 +238,10 @@ def _with_device_facts(node_class: NodeClass, device: Device, knowledge: Knowled
     reported_cuda = device.cuda or (knowledge.cuda.highest_cuda(device.driver) if device.driver else None)
     capability = device.compute_capability or (row and row.compute_capability)
     whole_gpu = row if not device.mig_profile else None
+    is_part = row is not None and row.milli < WHOLE_MILLI and node_class.sharing in UNSHARED
     return replace(
         node_class,
+        sharing=Sharing.Part if is_part else node_class.sharing,
         product=normal_form(device.label) if device.label else node_class.product,
         driver=device.driver or node_class.driver,
         cuda=reported_cuda or node_class.cuda,

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a node tells about a pod that its kubelet refused."""
+"""What a node tells about a pod that its kubelet refused, and what such a pod tells about its node."""
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
-from app.kube.finished_pods import FinishedPod
+from app.knowledge.tables import Knowledge
+from app.kube.finished_pods import FAILED, FinishedPod, failure_of
 from app.nodes.model import Node
+from app.values.json_members import member
 
 
 def explained_by_node(pod: FinishedPod, node: Node | None) -> FinishedPod:
@@ -23,3 +27,14 @@ def explained_by_node(pod: FinishedPod, node: Node | None) -> FinishedPod:
     if not withdrawn:
         return pod
     return pod.because(f"the device plugin has withdrawn {withdrawn} on that node")
+
+
+def node_that_gives_one_unit(document: Mapping[str, Any], knowledge: Knowledge) -> str | None:
+    """Name the node whose device plugin refused several units of a shared GPU to a pod; None for any other pod.
+
+    Raises MalformedPod.
+    """
+    status = document.get("status")
+    if not isinstance(status, dict) or status.get("phase") != FAILED or not failure_of(status, knowledge).one_unit:
+        return None
+    return member(member(document, "spec", dict, "") or {}, "nodeName", str, "spec.") or None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Class filters for CUDA: whether the image starts on the node's driver, and has code for its GPUs."""
+"""Class filters for images: whether one starts on the node's CPU and driver, and has code for its GPUs."""
 
 from app.knowledge.cuda_compatibility import AcceptedCompatibility, Compatibility, CUDANeed, judge_driver
 from app.nodes.model import NodeClass
@@ -8,9 +8,20 @@ from app.values.reasons import Code, Reason, join_with_or, reason
 from app.values.versions import show_driver, show_version
 
 
+def image_for_machine(demand: Demand, node: NodeClass) -> Reason | None:
+    """Refuse a node for which an image is not built, where its publisher says so; what is inferred only scores."""
+    for platform in demand.platforms:
+        if platform.required and not platform.runs_on(node.architecture, node.product):
+            machine = " on a Jetson module" if platform.products else ""
+            return reason(Code.ImageForOtherMachine, "image built for another machine", platform.architecture + machine)
+    return None
+
+
 def driver_new_enough(demand: Demand, node: NodeClass) -> Reason | None:
     """Refuse a driver on which the CUDA of a container does not start (knowledge/cuda_compatibility.py)."""
     for need in demand.cuda:
+        if not node.runs_cuda:
+            return reason(Code.GPUWithoutCUDA, "GPU of a vendor without CUDA", f"CUDA {show_version(need.cuda)}")
         if node.driver is None:
             if demand.refuse_unknown:
                 return reason(Code.DriverUnknown, "CUDA driver unknown", f">= {_floor(demand, need)}")

@@ -4,7 +4,7 @@
 Its functions are pure; the caches of verdicts are in `cluster/` (verdict_cache.py).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 
 from app.nodes.model import ClaimableDevices, FreeResources, Node, NodeClass
@@ -39,10 +39,20 @@ def judge_class(demand: Demand, node_class: NodeClass) -> Reason | None:
     if node_class.claimable and not demand.resources:
         by_request = (_judge_request(demand, alternatives) for alternatives in node_class.claimable)
         return next((refusal for refusal in by_request if refusal is not None), None)
+    if not demand.resources:
+        return _last_refusal(demand, node_class.by_device_variant())
     refusals = [_judge_variant(demand, variant) for variant in node_class.by_device_variant()]
-    if not demand.resources and None in refusals:
-        return None
     return next((refusal for refusal in refusals if refusal is not None), None)
+
+
+def _last_refusal(demand: Demand, variants: tuple[NodeClass, ...]) -> Reason | None:
+    """Give the reason that leaves none of the variants; None if all filters accept one of them."""
+    for accepts in CLASS_FILTERS:
+        refusals = [accepts(demand, variant) for variant in variants]
+        variants = tuple(variant for variant, refusal in zip(variants, refusals, strict=True) if refusal is None)
+        if not variants:
+            return refusals[0]
+    return None
 
 
 def _judge_request(demand: Demand, alternatives: tuple[ClaimableDevices, ...]) -> Reason | None:
@@ -103,6 +113,14 @@ def class_for_demand(demand: Demand, node: Node) -> NodeClass:
         return node_class
     pairs = ((key, node.labels.get(key)) for key in demand.label_keys)
     return replace(node_class, labels=tuple((key, value) for key, value in pairs if value is not None))
+
+
+def class_key(node: Node, label_keys: tuple[str, ...]) -> Hashable:
+    """Return a key of a node's class, its devices and these labels; State interns classes and keeps each alive."""
+    serial = node.devices.serial if node.devices is not None else 0
+    if not (label_keys or serial):
+        return id(node.node_class)
+    return (id(node.node_class), serial, *map(node.labels.get, label_keys))
 
 
 def as_claimed(demand: Demand, node: Node) -> Node:
@@ -171,7 +189,7 @@ def class_share(demand: Demand, node: Node) -> tuple[float, float]:
             share += weight * _SCORERS[name](demand, scored)
     unsuitable = scored is not node and _judge_variant(demand, scored.node_class) is not None
     missed = demand.warned is not None and judge_class(demand.warned, class_for_demand(demand.warned, node)) is not None
-    penalties = sum(1 for penalty in PENALTIES if penalty(demand, scored.node_class))
+    penalties = sum(penalty(demand, scored.node_class) for penalty in PENALTIES)
     return share, LESSER_SHARE ** (unsuitable + missed + penalties)
 
 

@@ -12,7 +12,12 @@ from enum import Enum
 from app.knowledge.mig_profiles import profile_of
 from app.nodes.model import FreeResources, NodeClass, Sharing
 from app.nodes.runtime_handlers import lacks_handler
-from app.placement.cuda_filters import compute_capability_high_enough, driver_new_enough, toolkit_targets_gpu
+from app.placement.cuda_filters import (
+    compute_capability_high_enough,
+    driver_new_enough,
+    image_for_machine,
+    toolkit_targets_gpu,
+)
 from app.placement.mig_layouts import layout_fits
 from app.placement.node_state_filters import driver_settled, gpus_healthy, mig_config_settled, mig_valid
 from app.placement.unit_filters import (
@@ -20,7 +25,7 @@ from app.placement.unit_filters import (
     interconnect_present,
     memory_large_enough,
     mig_profile_offered,
-    one_replica_of_mps,
+    several_units_allowed,
     sharing_allowed,
 )
 from app.policy.demand import Demand
@@ -54,6 +59,8 @@ def resources_offered(demand: Demand, node: NodeClass) -> Reason | None:
             continue
         if 0 < amount <= node.capacity(resource):
             return _devices_withdrawn(resource)
+        if node.claims_only and resource.startswith(node.claims_only):
+            return reason(Code.OfferedByClaimOnly, "a DRA driver has the node's GPUs, for claims alone", resource)
         if any(promise.concerns(resource) for promise in node.absent):
             return reason(Code.GhostGPUs, "labels promise GPUs that the node does not offer", resource)
         if profile_of(resource):
@@ -165,9 +172,33 @@ def memory_left(demand: Demand, free: FreeResources) -> Reason | None:
     return None
 
 
+def served_by_one(demand: Demand, free: FreeResources) -> Reason | None:
+    """Refuse a node on which the pod could get a GPU that another pod has, one of them by the plugin, one by a claim.
+
+    Neither the plugin nor kube-scheduler knows which GPUs the other one has given (cluster/served_twice.py).
+    """
+    if (twice := free.twice) is None:
+        return None
+    resources = {resource for resource, _ in demand.resources}
+    claims = resources.union(name for name, _ in demand.claims) & twice.by_claims
+    if resources & twice.not_by_plugin or (claims and resources & twice.by_plugin):
+        return _HELD_BY_CLAIM
+    return _HELD_BY_PLUGIN if claims and twice.not_by_claims else None
+
+
+_HELD_BY_CLAIM = reason(
+    Code.GPUHeldByClaim,
+    "device plugin and DRA both serve the node's GPUs, and the plugin may give one that a claim has",
+)
+_HELD_BY_PLUGIN = reason(
+    Code.GPUHeldByDevicePlugin,
+    "device plugin and DRA both serve the node's GPUs, and a claim may get one that the plugin has given",
+)
+
 _CLASS_FILTERS: tuple[tuple[ClassFilter, DecidedBy], ...] = (
     (annotations_parse, DecidedBy.NODE),
     (node_selected, DecidedBy.NODE),
+    (image_for_machine, DecidedBy.NODE),
     (runtime_handler_present, DecidedBy.NODE),
     (product_allowed, DecidedBy.PRODUCT),
     (mig_valid, DecidedBy.NODE),
@@ -176,7 +207,7 @@ _CLASS_FILTERS: tuple[tuple[ClassFilter, DecidedBy], ...] = (
     (gpus_healthy, DecidedBy.NODE),
     (resources_offered, DecidedBy.NODE),
     (sharing_allowed, DecidedBy.NODE),
-    (one_replica_of_mps, DecidedBy.NODE),
+    (several_units_allowed, DecidedBy.NODE),
     (mig_profile_offered, DecidedBy.NODE),
     (driver_new_enough, DecidedBy.NODE),
     (compute_capability_high_enough, DecidedBy.PRODUCT),
@@ -194,7 +225,7 @@ resources that it lacks meanwhile.
 CLASS_FILTERS = tuple(class_filter for class_filter, _ in _CLASS_FILTERS)
 PRODUCT_FILTERS = tuple(class_filter for class_filter, decided_by in _CLASS_FILTERS if decided_by is DecidedBy.PRODUCT)
 
-FREE_FILTERS: tuple[FreeFilter, ...] = (enough_units, share_left, memory_left, layout_fits)
+FREE_FILTERS: tuple[FreeFilter, ...] = (enough_units, share_left, memory_left, layout_fits, served_by_one)
 """The free filters in order."""
 
 COUNTED_IN_TREE: frozenset[FreeFilter] = frozenset({enough_units, share_left, layout_fits})

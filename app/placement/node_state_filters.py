@@ -62,4 +62,6 @@ def gpus_healthy(demand: Demand, node: NodeClass) -> Reason | None:
         return reason(Code.GPUUnhealthy, "GPUs of the node need a reset or are throttled", "healthy GPUs")
     if demand.health.withdrawn is HealthAction.Refuse and node.withdrawn > 0:
         return reason(Code.GPUUnhealthy, "the device plugin has withdrawn GPUs of the node", "all devices healthy")
+    if demand.health.conditions is HealthAction.Refuse and node.faulty:
+        return reason(Code.GPUUnhealthy, "a condition of the node reports a fault of its GPUs", "healthy GPUs")
     return None

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
 
+from app.policy.demand import Demand
+
 HIGHEST = 10
 """The highest score on the wire: MaxExtenderPriority (k8s.io/kube-scheduler extender/v1 types.go)."""
 RUNNER_UP = 9
@@ -58,6 +60,13 @@ def _best_of_tied(names: Sequence[str], totals: Sequence[float], highest: float)
     breaks = tie_break if max(map(len, tied_names)) <= LONGEST_KEPT else tie_break.__wrapped__
     keys = list(map(breaks, tied_names))
     return tied[keys.index(min(keys))]
+
+
+def demand_scores(demand: Demand, names: Sequence[str], totals: Sequence[float], one_best: bool = False) -> list[int]:
+    """Turn the totals of nodes for a demand into the integers that prioritize answers."""
+    if not demand.requests_gpus:
+        return scores_without_gpus(totals)
+    return wire_scores(names, totals, demand.ranked, one_best)
 
 
 def wire_scores(names: Sequence[str], totals: Sequence[float], ranked: bool, one_best: bool = False) -> list[int]:

@@ -10,7 +10,7 @@ from functools import lru_cache
 from math import ceil
 
 from app.kube.pod_requests import CORE_MILLI, CPU
-from app.kube.pods import Pod
+from app.kube.pods import Pod, workload_group
 from app.nodes.runtime_handlers import RuntimeClass
 from app.placement.scorers import uses_expected_demand
 from app.policy.demand import Demand
@@ -51,6 +51,11 @@ def with_cliques(demand: Demand, group_cliques: frozenset[str]) -> Demand:
 def expecting(demand: Demand, cpu_milli: int, expected: ExpectedDemand | None) -> Demand:
     """Add the Pod's CPU and the expected demand, if a scorer of the demand depends on them."""
     return replace(demand, cpu_milli=cpu_milli, expected_demand=expected) if uses_expected_demand(demand) else demand
+
+
+def place_is_promised(pod: Pod, demand: Demand) -> bool:
+    """Tell whether later decisions depend on the node of a GPU pod: for declared memory or a pod group."""
+    return demand.requests_gpus and bool(demand.declared_mib or workload_group(pod.namespace, pod.labels))
 
 
 def whole_cores(pod: Pod) -> int:

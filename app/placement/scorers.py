@@ -34,7 +34,9 @@ def driver_headroom(demand: Demand, node: Node) -> float:
 def _headroom(need: CUDANeed, node: Node) -> float:
     if node.node_class.driver is None:
         return 0.25
-    return _HEADROOM[judge_driver(need, node.node_class.host)]
+    compatibility = judge_driver(need, node.node_class.host)
+    depends = need.forward_depends and compatibility is Compatibility.Forward
+    return _HEADROOM[compatibility] * (0.5 if depends else 1.0)
 
 
 _HEADROOM = {
@@ -86,5 +88,8 @@ USING_EXPECTED_DEMAND: frozenset[ScorerName] = frozenset({ScorerName.Fragmentati
 
 
 def uses_expected_demand(demand: Demand) -> bool:
-    """Tell whether a scorer of the demand depends on the expected demand."""
-    return any(name in USING_EXPECTED_DEMAND for name, _ in demand.scores or DEFAULT_SCORES)
+    """Tell whether a scorer of the demand depends on the expected demand, as always for a pod without GPUs.
+
+    Such a pod is scored by Fragmentation alone, whatever policies say (engine.py, WITHOUT_GPUS).
+    """
+    return not demand.requests_gpus or any(name in USING_EXPECTED_DEMAND for name, _ in demand.scores or DEFAULT_SCORES)

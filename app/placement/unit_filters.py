@@ -2,7 +2,7 @@
 """Class filters for the unit of a GPU resource: its memory, sharing, MIG profile, interconnect and form factor."""
 
 from app.knowledge.mig_profiles import SliceSize, nominal_size, profile_of
-from app.nodes.model import SHARES, NodeClass, Sharing
+from app.nodes.model import REPLICAS, SHARES, UNSHARED, NodeClass, Sharing
 from app.policy.demand import Demand
 from app.policy.schema_placement import SharingWish
 from app.values.reasons import Code, Reason, join_with_or, reason
@@ -67,15 +67,30 @@ def sharing_allowed(demand: Demand, node: NodeClass) -> Reason | None:
     return None
 
 
-def one_replica_of_mps(demand: Demand, node: NodeClass) -> Reason | None:
-    """Refuse a container that requests more than one share of an MPS GPU, which the kubelet would reject.
+def several_units_allowed(demand: Demand, node: NodeClass) -> Reason | None:
+    """Refuse a container that requests several units of a shared GPU, where the device plugin or a policy refuses them.
 
-    See docs/reference/sharing-and-memory.md#units.
+    The kubelet fails a pod that the plugin refuses (docs/reference/sharing-and-memory.md#units). HAMi gives each unit
+    from another GPU, so that request_within_node judges it.
     """
     for resource, amount in demand.max_per_container:
-        if amount > 1 and node.unit(resource) is Sharing.MPS:
-            return reason(Code.SharedReplicasAskedAsGPUs, "only one share of an MPS GPU can be asked", "1 a container")
+        unit = node.unit(resource)
+        if amount < 2 or unit not in REPLICAS:
+            continue
+        if node.refuses_several:
+            return reason(Code.SharedReplicasAskedAsGPUs, "the device plugin refuses several units", ONE_UNIT)
+        if demand.several_units is False:
+            return reason(Code.SharedReplicasAskedAsGPUs, "the policy denies several units", ONE_UNIT)
+        if unit is Sharing.MPS and node.refuses_several is None and not demand.several_units:
+            return reason(
+                Code.SharedReplicasAskedAsGPUs,
+                "only one share of an MPS GPU can be asked",
+                "1 a container, or policy sharedReplicas: Leave",
+            )
     return None
+
+
+ONE_UNIT = "1 unit of a shared GPU a container"
 
 
 def mig_profile_offered(demand: Demand, node: NodeClass) -> Reason | None:
@@ -112,7 +127,7 @@ def _unit_covers(demand: Demand, node: NodeClass, requested: SliceSize) -> bool:
         slice_size = nominal_size(node.mig_profile)
         return slice_size is not None and slice_size.covers(requested)
     units = {node.unit(resource) for resource, _ in demand.resources} or {node.sharing}
-    whole = units <= {Sharing.Exclusive, Sharing.Unknown} and demand.sharing is not SharingWish.Shared
+    whole = units <= UNSHARED and demand.sharing is not SharingWish.Shared
     most = node.memory_mib if node.memory_mib is not None else node.memory_at_most
     return whole and (most is None or most >= MEMORY_TOLERANCE * requested.memory_mib)
 

@@ -23,8 +23,8 @@ from app.policy.needs import (
 from app.policy.schema import WorkloadClass
 from app.policy.schema_placement import SharingWish
 from app.values.errors import BadInput
-from app.values.quantity import parse_mib
-from app.values.reasons import Code, Reason, reason
+from app.values.quantity import parse_gpu_memory
+from app.values.reasons import Code, Reason, join_with_or, reason
 from app.values.versions import parse_minimum
 
 
@@ -115,7 +115,9 @@ def _choice_reader(choices: Mapping[str, Any], key: Any) -> Callable[[str, Produ
     def read(text: str, _products: Products) -> Mapping[Any, Any]:
         value = choices.get(text.strip().lower())
         if value is None:
-            raise BadInput(f"got {text[:20]!r}, wants {' or '.join(choices)}")
+            close = get_close_matches(text.strip().lower()[:LONGEST_GUESSED], choices, n=1)
+            wants = join_with_or([*close, *(choice for choice in choices if choice not in close)])
+            raise BadInput(f"wants {wants}")  # without what it has, so that a reason has room for every choice
         return {key: value}
 
     return read
@@ -135,7 +137,7 @@ ANNOTATIONS: Mapping[str, Annotation] = {
         "at least this CUDA must run there",
     ),
     "gpu-memory": Annotation(
-        lambda text, _: {LEAST_MEMORY: parse_mib(text.removeprefix(">="))},
+        lambda text, _: {LEAST_MEMORY: parse_gpu_memory(text.removeprefix(">="))},
         '`[">="] AMOUNT`',
         ("40Gi", ">=80GB"),
         "at least, per GPU or slice; on shared GPUs also what the pod will use of each",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CUDA needs of containers, with the evidence for each.
+"""The CUDA needs of containers and the platforms of their images, with the evidence for each.
 
 The first of these counts for a container: its environment, the image table of a policy, and its image tag. Otherwise
 its need is unknown. If the pod has an annotation for CUDA, that replaces the evidence of its containers.
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from app.knowledge.cuda_compatibility import CUDANeed, Toolkit
-from app.knowledge.images import Branches, ImageCUDA
+from app.knowledge.images import Branches, ImageCUDA, ImagePlatform
 from app.knowledge.nvidia_require import Expression, lowest_cuda, parse_require
 from app.knowledge.tables import Knowledge
 from app.kube.pods import Container
@@ -85,6 +85,17 @@ def container_needs(
             yield _image_need(inferred, container, knowledge, lifted), inferred.required and not lifted
 
 
+def image_platforms(containers: tuple[Container, ...], knowledge: Knowledge) -> Iterator[ImagePlatform]:
+    """List the platforms that the images of containers are built for, each once, the certain ones before the others."""
+    platforms = {image: knowledge.images.platform(image) for image in {container.image for container in containers}}
+    shown = [
+        replace(platform, evidence=f"container {container.name}: {platform.evidence}")
+        for container in containers
+        if (platform := platforms[container.image])
+    ]
+    yield from dict.fromkeys(sorted(shown, key=lambda platform: not platform.required))
+
+
 def _environment(container: Container) -> Expression:
     names = {name for name, _ in container.env if name.startswith(_REQUIRE) and not name.startswith(_JETPACK)}
     return parse_require(container.variable(name) or "" for name in sorted(names))
@@ -103,7 +114,11 @@ def _image_need(inferred: ImageCUDA, container: Container, knowledge: Knowledge,
     toolkit = knowledge.cuda.toolkit(inferred.cuda)
     package = _branches_from_first_driver(toolkit.forward_branches) if inferred.carries_compat else ()
     forward = _beyond_minor_version(toolkit, (*package, *inferred.forward))
-    evidence = f"container {container.name}: image {inferred.evidence}{_forward_evidence(inferred.cuda, forward)}"
+    variable = inferred.compat_variable if forward else ""
+    depends = variable if (container.variable(variable) or "").strip().lower() not in ("1", "true") else ""
+    evidence = (
+        f"container {container.name}: image {inferred.evidence}{_forward_evidence(inferred.cuda, forward, depends)}"
+    )
     return CUDANeed(
         cuda=inferred.cuda,
         minimum=False,
@@ -111,6 +126,7 @@ def _image_need(inferred: ImageCUDA, container: Container, knowledge: Knowledge,
         minor_version=toolkit.minor_version,
         requires=None if lifted else inferred.requires,
         forward=forward,
+        forward_depends=bool(depends),
         capability_floor=inferred.capability_floor,
         unsupported=knowledge.cuda.unsupported(inferred.cuda),
         targets=knowledge.cuda.targets(inferred.cuda),
@@ -119,13 +135,17 @@ def _image_need(inferred: ImageCUDA, container: Container, knowledge: Knowledge,
     )
 
 
-def _forward_evidence(cuda: Version, forward: Branches) -> str:
-    """Describe the driver branches that forward compatibility adds, and the policy field that decides about it."""
+def _forward_evidence(cuda: Version, forward: Branches, depends: str = "") -> str:
+    """Describe the driver branches that forward compatibility adds, and the policy field that decides about it.
+
+    `depends` is the variable without which the container itself does not load the package.
+    """
     if not forward:
         return ""
     package = f"cuda-compat-{show_version(major_minor(cuda)).replace('.', '-')}"
     branches = ", ".join(f"R{branch}" for branch in sorted({branch for branch, _ in forward}))
-    return f", carries {package}: data-centre GPUs on {branches} too (policy field cuda.accept)"
+    condition = f" if {depends}=1 is set or the container toolkit of the node enables it" if depends else ""
+    return f", carries {package}: data-centre GPUs on {branches} too{condition} (policy field cuda.accept)"
 
 
 def show_need(need: CUDANeed) -> str:

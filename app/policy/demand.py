@@ -8,6 +8,7 @@ and the verdicts on a Demand are cached.
 from dataclasses import dataclass, field
 
 from app.knowledge.cuda_compatibility import AcceptedCompatibility, CUDANeed
+from app.knowledge.images import ImagePlatform
 from app.knowledge.products import ProductPattern
 from app.kube.resource_claims import DeviceRequest
 from app.policy.expected_demand import ExpectedDemand
@@ -20,7 +21,7 @@ from app.values.versions import Version
 
 @dataclass(frozen=True, slots=True)
 class HealthRules:
-    """The consequences of unhealthy GPUs for their node: GPUs that are ill, GPUs that are ailing, withdrawn devices.
+    """The consequences of unhealthy GPUs for their node: ill GPUs, ailing GPUs, withdrawn devices, bad conditions.
 
     The defaults apply without a policy. They have an effect only where GPU health is reported.
     """
@@ -28,6 +29,7 @@ class HealthRules:
     ill: HealthAction = HealthAction.Refuse
     ailing: HealthAction = HealthAction.ScoreDown
     withdrawn: HealthAction = HealthAction.ScoreDown
+    conditions: HealthAction = HealthAction.ScoreDown
 
 
 HEALTH = HealthRules()
@@ -40,11 +42,13 @@ class Demand(HashedOnce):
     """The needs of a pod. A need that the pod does not have is None, empty or zero.
 
     `resources` are the requested GPU resources with units, sorted. `max_per_container` is the largest amount of each
-    that one container requests.
+    that one container requests, and `several_units` says whether policies allow several units of a shared GPU there:
+    False where one denies them, True where one says that the device plugin gives them, else None.
     `products` are lists of patterns, of each of which one must match; `denied_products` must not match, and
     `preferred_products` are in order, for the score only.
     `cuda` are the CUDA needs of its containers, which must all be met; `preferred_cuda` are for the score only.
     `accept` is the least compatibility that counts as meeting them.
+    `platforms` are the machines that its images are built for.
     `memory_mib` is the least memory of each GPU or MIG slice. `declared_mib` is the memory that the pod itself declares
     to use of each unit, which counts against the budget of shared GPUs.
     `mig_profile` is (profile, whether larger profiles qualify too). `form_factors` are alternatives, None for all.
@@ -68,7 +72,9 @@ class Demand(HashedOnce):
     cuda: tuple[CUDANeed, ...] = ()
     preferred_cuda: tuple[CUDANeed, ...] = ()
     accept: AcceptedCompatibility = DEFAULT_ACCEPT
+    platforms: tuple[ImagePlatform, ...] = ()
     max_per_container: tuple[tuple[str, int], ...] = ()
+    several_units: bool | None = None
     memory_mib: int = 0
     declared_mib: int = 0
     compute_capability: Version | None = None

@@ -11,7 +11,7 @@ from pydantic.alias_generators import to_camel
 
 from app.values.durations import parse_seconds
 from app.values.errors import BadInput
-from app.values.quantity import check_amount, parse_mib
+from app.values.quantity import check_amount, parse_gpu_memory
 from app.values.versions import parse_minimum
 
 
@@ -55,7 +55,7 @@ Day = Annotated[str, *_text_type(_check_day, "date")]
 QuantityText = Annotated[str, *_text_type(check_amount, "quantity")]
 VersionText = Annotated[str, *_text_type(parse_minimum, "version")]
 HistoryText = Annotated[str, *_text_type(_check_history, "duration")]
-MemoryText = Annotated[str, *_text_type(parse_mib, "memory")]
+MemoryText = Annotated[str, *_text_type(parse_gpu_memory, "memory")]
 
 
 class Merge(Enum):

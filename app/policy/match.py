@@ -191,9 +191,10 @@ def _profile_mismatch(needs: Needs, resources: tuple[tuple[str, int], ...]) -> I
 def _conflicts(sources: list[tuple[str, Needs]], knowledge: Knowledge) -> Iterator[Reason]:
     narrowing = [(origin, needs) for origin, needs in sources if ALLOWED_PRODUCTS in needs or DENIED_PRODUCTS in needs]
     if narrowing:
-        some_left = any(_accepted_by_all(form, narrowing) for form in knowledge.products.by_form)
+        table = knowledge.products.by_form
+        some_left = any(_accepted_by_all(form, narrowing) for form in table)
         patterns = (pattern for _, needs in narrowing for pattern in ALLOWED_PRODUCTS.of(needs) or ())
-        all_known = all(map(knowledge.products.names_any, patterns))
+        all_known = all(any(pattern.matches(form) for form in table) for pattern in patterns)
         if all_known and not some_left:
             origins = " and ".join(origin for origin, _ in narrowing)
             yield reason(Code.NoProductLeft, f"no GPU product is left by {origins}")

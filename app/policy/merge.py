@@ -16,7 +16,7 @@ from app.knowledge.tables import Knowledge
 from app.kube.pods import Container, Pod
 from app.kube.resource_claims import ClaimedDevices
 from app.policy.applied import AppliedPolicy, highest_priority_value
-from app.policy.cuda_needs import ImageRow, container_needs, minimum_need
+from app.policy.cuda_needs import ImageRow, container_needs, image_platforms, minimum_need
 from app.policy.demand import DEFAULT_ACCEPT, HEALTH, Demand, HealthRules
 from app.policy.needs import ALLOWED_PRODUCTS, DENIED_PRODUCTS, LEAST_CUDA, LEAST_MEMORY, NEEDS, Needs, merge_needs
 from app.policy.schema import Action, Rule, Spec
@@ -80,16 +80,24 @@ def merge_demand(
     unknown_facts = (
         policy.spec.placement.unknown_facts for policy in applied if policy.applies(Rule.UnknownFacts, level)
     )
-    required, preferred = _cuda_needs(request, applied, source_needs, level, knowledge)
     score_spread = highest_priority_value(applied, Rule.ScoreSpread, level, lambda spec: spec.placement.score_spread)
     scores = highest_priority_value(applied, Rule.Scores, level, lambda spec: spec.placement.scores)
+    from_image = bool(
+        highest_priority_value(
+            applied, Rule.CUDA, level, lambda spec: spec.placement.cuda and spec.placement.cuda.from_image
+        )
+    )
+    most = _max_per_container(request.pod, request.resources)
+    required, preferred = _cuda_needs(request, applied, source_needs, level, from_image, knowledge)
     return Demand(
         resources=request.resources,
         preferred_products=_preferred(applied, level, merged, knowledge),
         cuda=required,
         preferred_cuda=preferred,
         accept=max(_accepted_compatibilities(applied, level), default=DEFAULT_ACCEPT),
-        max_per_container=_max_per_container(request.pod, request.resources),
+        platforms=tuple(image_platforms(request.pod.containers, knowledge)) if from_image else (),
+        max_per_container=most,
+        several_units=_several_units(applied) if any(amount > 1 for _, amount in most) else None,
         declared_mib=next(declared, None) or 0,
         health=_health(applied, level),
         refuse_unknown="Refuse" in unknown_facts,
@@ -114,6 +122,17 @@ def _max_per_container(pod: Pod, resources: tuple[tuple[str, int], ...]) -> tupl
     return tuple(largest.items())
 
 
+def _several_units(applied: list[AppliedPolicy]) -> bool | None:
+    """Tell whether policies allow a container several units of a shared GPU; None where none says so.
+
+    Leave allows them, whatever the action of its rule, unless another policy enforces Deny.
+    """
+    rules = [(policy.spec.admission.shared_replicas, policy) for policy in applied]
+    if any(rule == "Deny" and policy.applies(Rule.SharedReplicas, Action.Enforce) for rule, policy in rules):
+        return False
+    return True if any(rule == "Leave" for rule, _ in rules) else None
+
+
 def _health(applied: list[AppliedPolicy], level: Action) -> HealthRules:
     """Take the strictest action for each state of health, and the default where no policy sets one."""
     order = list(HealthAction)
@@ -127,6 +146,7 @@ def _health(applied: list[AppliedPolicy], level: Action) -> HealthRules:
         ill=strictest("ill", HEALTH.ill),
         ailing=strictest("ailing", HEALTH.ailing),
         withdrawn=strictest("unhealthy_devices", HEALTH.withdrawn),
+        conditions=strictest("conditions", HEALTH.conditions),
     )
 
 
@@ -135,6 +155,7 @@ def _cuda_needs(
     applied: list[AppliedPolicy],
     source_needs: SourceNeeds,
     level: Action,
+    from_image: bool,
     knowledge: Knowledge,
 ) -> tuple[tuple[CUDANeed, ...], tuple[CUDANeed, ...]]:
     """Collect the required and the preferred needs: the minimums of all sources, and the need of each container.
@@ -148,11 +169,8 @@ def _cuda_needs(
     required = [minimum_need(cuda, _cuda_evidence(origin), knowledge) for origin, cuda in minimums]
     preferred: list[CUDANeed] = []
     if not any(origin == ANNOTATION for origin, _ in minimums):
-        from_image = highest_priority_value(
-            applied, Rule.CUDA, level, lambda spec: spec.placement.cuda and spec.placement.cuda.from_image
-        )
         rows = tuple(_image_rows(applied, level))
-        for need, is_required in container_needs(request.containers(knowledge), rows, bool(from_image), knowledge):
+        for need, is_required in container_needs(request.containers(knowledge), rows, from_image, knowledge):
             (required if is_required else preferred).append(need)
     return tuple(dict.fromkeys(required)), tuple(dict.fromkeys(preferred))
 

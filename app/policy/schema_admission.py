@@ -197,7 +197,8 @@ class Admission(Part):
     )
     shared_replicas: Literal["Deny", "Leave"] | None = described(
         Merge.Strictest,
-        "a request for several replicas of shared GPUs, which may all be of one GPU",
+        "a request for several replicas of shared GPUs, which may all be of one GPU; filter follows Deny with action "
+        "Enforce, and Leave says that the device plugin gives several, as MPS with failRequestsGreaterThanOne: false",
         "Deny",
         "Leave",
         default=None,

@@ -157,7 +157,8 @@ class Score(Part):
 class HealthWish(Part):
     """What happens to a node with unhealthy GPUs: Refuse it, ScoreDown or Ignore.
 
-    It has an effect only where GPU health is reported, by DCGM, or by the device plugin, which withdraws devices.
+    It has an effect only where GPU health is reported: by DCGM, by the device plugin, which withdraws devices, or by
+    conditions of the node.
     """
 
     ill: Annotated[HealthAction, Field(strict=False)] | None = described(
@@ -177,6 +178,14 @@ class HealthWish(Part):
     unhealthy_devices: Annotated[HealthAction, Field(strict=False)] | None = described(
         Merge.Strictest,
         "devices that the device plugin has withdrawn; absent: ScoreDown",
+        "ScoreDown",
+        "Refuse",
+        default=None,
+    )
+    conditions: Annotated[HealthAction, Field(strict=False)] | None = described(
+        Merge.Strictest,
+        "conditions of the node that report a fault of its GPUs (node_conditions.yaml); Refuse is for those that are "
+        "ill, and the others lower the score; absent: ScoreDown, as some outlive the fault",
         "ScoreDown",
         "Refuse",
         default=None,

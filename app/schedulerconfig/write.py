@@ -3,7 +3,7 @@
 
 kube-scheduler asks an extender with managedResources about pods that name one of them, and an extender without about
 every pod. One that must answer about every pod of a cluster could stop the cluster while it does not answer, so that
-such a configuration has two extenders (docs/decisions/0049-ask-about-other-pods-by-an-extender-that-may-fail.md).
+such a configuration has two extenders (docs/decisions/0046-ask-about-other-pods-by-an-extender-that-may-fail.md).
 """
 
 import base64

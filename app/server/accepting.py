@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from app.server.connections import Connections
+from app.server.socket_buffers import SEND_BUFFER
 
 BACKLOG = 2_048
 """Length of the accept queue, as in uvicorn; the kernel takes at most net.core.somaxconn, 4,096 by default."""
@@ -111,6 +112,7 @@ class Acceptor:
         accepted.setblocking(False)
         with contextlib.suppress(OSError):
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # Linux lets none inherit it
         task = self._loop.create_task(self._connect(accepted, started))
         shared.handshakes[task] = (started, accepted)
         task.add_done_callback(self._handshake_ended)

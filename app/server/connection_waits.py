@@ -11,7 +11,7 @@ from uvicorn.server import ServerState
 from app.server.connection_timer import Deadline
 from app.server.connections import Connections
 from app.server.limits import Phase
-from app.server.socket_buffers import acknowledged_bytes, unacknowledged_bytes
+from app.server.socket_buffers import abort, acknowledged_bytes, unacknowledged_bytes
 from app.server.status_answers import error_response
 
 BODY, IDLE = Phase.Body, Phase.Idle
@@ -49,7 +49,7 @@ class WaitingProtocol(HttpToolsProtocol):
         self._shared.remove(self)
         self._shared.on_closed(reason)
         self._deadline.stop()
-        self.transport.abort()
+        abort(self.transport)
 
     def seconds_too_slow(self, now: float) -> float:
         """Return the seconds for which the body has arrived below the required rate; 0.0 if it has not."""
@@ -110,7 +110,7 @@ class WaitingProtocol(HttpToolsProtocol):
             case Phase.Refused:
                 self._close()
             case Phase.Closing:
-                self.transport.abort()
+                abort(self.transport)
             case _:
                 self.evict(self._phase.value)
 
@@ -144,7 +144,7 @@ class WaitingProtocol(HttpToolsProtocol):
         """Set the next deadline once the peer has taken all output: for our answer, the next request, or the end."""
         end = self.since + self._limits.keep_alive_seconds
         if self.transport.is_closing():
-            self.transport.abort()
+            abort(self.transport)
         elif self._phase is Phase.Answer:
             self._deadline.move(now + self._limits.answer_seconds)
         elif now >= end:
@@ -173,7 +173,7 @@ class WaitingProtocol(HttpToolsProtocol):
             cycle.message_event.set()
             if cycle.response_started:
                 self._phase = Phase.Closing
-                self.transport.abort()
+                abort(self.transport)
                 return
         self.transport.write(error_response(status, message))
         self._enter(Phase.Refused, self._limits.goodbye_seconds)

@@ -179,6 +179,8 @@ class Listeners:
             self._metrics.lines_lost(lost_lines() | unrecorded)
             self._service.expire_promises()
             self._metrics.vram_overrun_nodes.set(len(self._service.state.overrun))
+            reported = sum(1 for node in self._service.nodes.values() if node.conditions and node.has_gpus)
+            self._metrics.health_nodes.labels("condition").set(reported)
             if self._service.cluster is not None:
                 self._service.cluster.measure()
             if self._service.gpu_health is not None:

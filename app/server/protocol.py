@@ -16,11 +16,11 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
 from app.api.answers import WRITE_ANSWER, Answer
-from app.api.client_certificates import client_scope
+from app.api.client_certificates import ABORT, client_scope
 from app.server.connections import Connections
 from app.server.limits import KIB, Phase
 from app.server.request_reading import ANSWER, IDLE, SILENT, HeldFlow, ReadingProtocol
-from app.server.socket_buffers import input_waits
+from app.server.socket_buffers import abort, input_waits
 from app.server.status_answers import LENGTH_AND_CLOSE, LENGTH_AND_END
 from app.values.errors import WireError
 
@@ -53,7 +53,7 @@ class GuardedProtocol(ReadingProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.flow = HeldFlow(transport)
-        self._client_scope = client_scope(transport)
+        self._client_scope = {**client_scope(transport), ABORT: partial(abort, transport)}
         if self.scheme == "https":
             transport.set_write_buffer_limits(TLS_BUFFER)
             transport.set_read_buffer_limits(TLS_BUFFER)  # type: ignore[attr-defined]

@@ -24,7 +24,7 @@ from app.explain.survey import ClusterSnapshot
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pods import Pod, workload_group
 from app.nodes.model import Node
-from app.placement.scheduler_demand import with_cliques, with_runtime_handler
+from app.placement.scheduler_demand import place_is_promised, with_cliques, with_runtime_handler
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
 from app.policy.match import Ruling
@@ -145,18 +145,19 @@ class Service:
 
     def note_scheduler_request(self, pod: Pod, demand: Demand) -> None:
         """Note a request of the scheduler for a Pod: release earlier promises to it."""
-        if self.remembers(pod, demand):
+        if self.remembers(pod, demand) or self.state.served_twice:
             self.state.release(pod.uid, time.monotonic())
 
     def remembers(self, pod: Pod, demand: Demand) -> bool:
         """Tell whether later decisions depend on the node of a GPU pod: for declared memory or a pod group."""
-        return demand.requests_gpus and bool(demand.declared_mib or workload_group(pod.namespace, pod.labels))
+        return place_is_promised(pod, demand)
 
     def promise(self, pod: Pod, demand: Demand, node: str) -> None:
         """Note the node named for a Pod, if later decisions depend on it."""
-        if self.remembers(pod, demand):
+        if self.remembers(pod, demand) or (demand.requests_gpus and node in self.state.served_twice):
             name, group = f"{pod.namespace}/{pod.name}", workload_group(pod.namespace, pod.labels)
-            holding = GPUUsage(pod.uid, node, name, demand.resources, demand.declared_mib, group)
+            claims = tuple(device_class for device_class, _ in demand.claims)
+            holding = GPUUsage(pod.uid, node, name, demand.resources, demand.declared_mib, group, claims=claims)
             self.state.promise(holding, time.monotonic())
 
     def expire_promises(self) -> None:

@@ -13,6 +13,25 @@ ACKNOWLEDGED = 120
 """Offset of tcpi_bytes_acked in Linux's struct tcp_info, 64 bits (linux/tcp.h)."""
 
 
+SEND_BUFFER = 64 << 10
+"""Bytes of one connection that the kernel takes; Linux doubles the number for its own overhead. It would take up to
+4 MiB (net.ipv4.tcp_wmem), also for a peer that reads nothing (docs/reference/listeners.md#connection-limits)."""
+RESET = struct.pack("ii", 1, 0)
+"""SO_LINGER with no time: closing sends a reset, and the kernel drops what is not sent yet (socket(7))."""
+
+
+def abort(transport: asyncio.Transport) -> None:
+    """Close at once.
+
+    Where the peer has not taken all bytes, reset the connection: otherwise the kernel keeps them for another one or two
+    minutes, in memory that counts as ours.
+    """
+    if unacknowledged_bytes(transport):
+        with contextlib.suppress(OSError, AttributeError):
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+    transport.abort()
+
+
 def unacknowledged_bytes(transport: asyncio.Transport) -> int:
     """Count the bytes written that the peer has not acknowledged; only our own buffers where the kernel cannot tell."""
     return transport.get_write_buffer_size() + _bytes_in_kernel(transport.get_extra_info("socket"))

@@ -11,7 +11,7 @@ from app.cluster.verdict_cache import VerdictCache, VerdictTable
 from app.cluster.workload_index import Workload
 from app.knowledge.tables import Knowledge
 from app.nodes.model import WHOLE_MILLI, Node
-from app.placement.ranking import scores_without_gpus, wire_scores
+from app.placement.ranking import demand_scores, wire_scores
 from app.placement.shortlist import best_in_turn
 from app.placement.unusable_capacity import unusable_milli
 from app.placement.workload import expected_from_classes
@@ -187,15 +187,17 @@ class Simulation:
         return candidates[best_in_turn(totals, self._rng.getrandbits(32))]
 
     def scores(self, task: Task, names: Sequence[str]) -> list[int]:
-        """Return the scores 0..10 of these nodes, as prioritize does, or those of a baseline."""
+        """Return the scores 0..10 of these nodes, as prioritize does, or those of a baseline.
+
+        A ranked baseline names one best node for every pod, as in its published figures: equal scores would leave the
+        choice to LeastAllocated, which spreads.
+        """
         demand = self.demands.of(task)
-        if self._policy.baseline is None:
-            totals = self._verdicts.of(demand).totals(names)
-        else:
-            totals = [self._policy.baseline(demand, self.fleet.nodes[name]) for name in names]
-        if self._policy.baseline is None and not demand.requests_gpus:
-            return scores_without_gpus(totals)
-        return wire_scores(names, totals, demand.ranked)
+        baseline = self._policy.baseline
+        if baseline is None:
+            return demand_scores(demand, names, self._verdicts.of(demand).totals(names))
+        totals = [baseline(demand, self.fleet.nodes[name]) for name in names]
+        return wire_scores(names, totals, demand.ranked, one_best=demand.ranked)
 
 
 class Learning:

@@ -225,7 +225,7 @@ class Metrics:
         )
 
     def _add_gpu_health(self) -> None:
-        """Make the metrics of GPU health; without a source of health they stay empty."""
+        """Make the metrics of GPU health; without a source of health only the nodes with a condition are counted."""
         self.health_polls = Counter(
             "gpu_usher_health_polls_total",
             "Polls for the health of GPUs: success, partial, empty, error",
@@ -244,7 +244,10 @@ class Metrics:
             registry=self.registry,
         )
         self.health_nodes = Gauge(
-            "gpu_usher_health_nodes", "Nodes with GPUs that are ill or ailing", ("state",), registry=self.registry
+            "gpu_usher_health_nodes",
+            "Nodes with GPUs that are ill or ailing, or of which a condition reports a fault",
+            ("state",),
+            registry=self.registry,
         )
 
     def _by_kind(self, metric: type[M], name: str, help_text: str) -> M:

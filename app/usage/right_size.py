@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
+from app.explain.container_requests import replace_resource
 from app.explain.edits import Document, Edit, edited, set_annotation
-from app.explain.edits_gpu import replace_resource
 from app.explain.survey import ClusterSnapshot, NodeJudge, read_scheduled_pod, without_our_affinity
 from app.kube.pods import PRODUCTS
 from app.nodes.model import Node

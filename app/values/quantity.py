@@ -68,6 +68,21 @@ def parse_mib(text: str) -> int:
     return -int(-bytes_ // 2**20)
 
 
+def parse_gpu_memory(text: str) -> int:
+    """Read an amount of GPU memory in MiB, as `parse_mib`.
+
+    Raises QuantityError, also for a small number without a unit, which Kubernetes reads as bytes: `40` means 40Gi.
+    """
+    mib = parse_mib(text)
+    if mib < LEAST_GPU_MEMORY and re.fullmatch(r"\s*\d+\s*", text):
+        raise QuantityError(f"memory: got {text.strip()!r}, which is in bytes, did you mean {text.strip()}Gi?")
+    return mib
+
+
+LEAST_GPU_MEMORY = 100
+"""MiB below which a number without a unit is taken for a slip; a CUDA context alone needs more. A guess."""
+
+
 def is_whole(value: Fraction) -> bool:
     """Tell whether an amount is an integer; `1000m` and `1.0` are."""
     return value.denominator == 1

@@ -83,10 +83,16 @@ class Code(Enum):
     DriverUnknown = _node(
         Stage.Driver, Duration.REPORTED, "install GPU Feature Discovery, or set unknownFacts: Accept in the policy"
     )
+    GPUWithoutCUDA = _node(
+        Stage.Driver, Duration.LASTING, "use an image built for this vendor's GPUs, or ask for GPUs that run CUDA"
+    )
     ImageRequirementUnmet = _node(
         Stage.Driver,
         Duration.LASTING,
         "use a driver branch the image names, or set NVIDIA_DISABLE_REQUIRE=1 if you know better",
+    )
+    ImageForOtherMachine = _node(
+        Stage.Product, Duration.LASTING, "use an image that is built for the nodes' CPU architecture, or add such nodes"
     )
     ComputeCapabilityTooLow = _node(
         Stage.Product, Duration.LASTING, "use a newer GPU, or an image that still supports this one"
@@ -132,12 +138,12 @@ class Code(Enum):
     GPUFactsMissing = _node(
         Stage.Product,
         Duration.REPORTED,
-        "install GPU Feature Discovery so that nodes say what they have; gpu-usher doctor names those that cannot",
+        "have the vendor's labeller say what the nodes have; gpu-usher doctor names it, and the nodes",
     )
     GPUUnhealthy = _node(
         Stage.Health,
         Duration.TRANSIENT,
-        "look at the device plugin and at the node's XID errors; gpu-usher doctor names both",
+        "look at the device plugin and at what reports the GPUs' errors; gpu-usher doctor names both",
     )
     NodeNotKnown = _node(Stage.Selectors, Duration.REPORTED, "wait a moment: the node is newer than our view")
     ResourceNotOffered = _node(
@@ -146,6 +152,15 @@ class Code(Enum):
     RequestExceedsNode = _node(Stage.Free, Duration.REPORTED, "ask for fewer GPUs per pod, or add larger nodes")
     InsufficientGPUs = _free("wait for GPUs to be freed, or add nodes")
     GPUMemoryBudgetExceeded = _free("declare less gpu-usher.io/gpu-memory, or wait for a share to be freed")
+    OfferedByClaimOnly = _node(
+        Stage.Free,
+        Duration.REPORTED,
+        "request the GPUs by a ResourceClaim, or set extendedResourceName in the DeviceClass of the driver",
+    )
+    GPUHeldByClaim = _free("let either the device plugin or DRA serve the node, or wait for the pods with claims there")
+    GPUHeldByDevicePlugin = _free(
+        "let either the device plugin or DRA serve the node, or wait for the pods with GPUs of the plugin there"
+    )
     LayoutDoesNotFit = _free("wait for slices to be freed, or ask for a smaller profile")
     ObjectTooLarge = _admission("make it smaller, or split it: no more of an object is read")
     ResourceNameInvalid = _admission("write the resource as the device plugin does, such as nvidia.com/gpu")

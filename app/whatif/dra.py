@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from app.admission.claims.conversion import Conversion, NoEquivalent
-from app.nodes.model import SHARES, Node, Sharing
+from app.nodes.model import SHARES, UNSHARED, Node, Sharing
 from app.whatif.placing_in_turn import GPUPod, gpu_units_of, place_pod, with_units_moved
 
 LEFT_ALONE = "admission does not change it: its namespace is exempt, its scheduler another one, or it is denied"
@@ -153,4 +153,4 @@ def _turns(nodes: Mapping[str, Node], moving: Mapping[str, Sequence[GPUPod]]) ->
 def _counts_devices(node: Node) -> bool:
     """Tell whether each unit of the node's resources is a device that a claim can take."""
     units = {node.node_class.unit(resource) for resource, amount in node.node_class.offered if amount > 0}
-    return units <= {Sharing.Exclusive, Sharing.Unknown}
+    return units <= UNSHARED

@@ -43,13 +43,31 @@ def test_needs_of_one_pod_stand_in_one_term_in_the_order_people_ask() -> None:
 
     (term,) = terms(document, H100)
 
-    keys = ["gpu.product", "gpu.memory", "gpu.compute.major", "cuda.driver-version.major", "gpu.sharing-strategy"]
+    keys = [
+        "gpu.product",
+        "gpu.product",
+        "gpu.memory",
+        "gpu.compute.major",
+        "cuda.driver-version.major",
+        "gpu.sharing-strategy",
+    ]
     assert [f"{GFD}{key}" for key in keys] == [expression.split()[0] for expression in term]
+
+
+def test_family_excludes_other_products_and_no_variant_of_its_own() -> None:
+    """F10: a node to come may have a variant that no table has; clouds' other products are no reason to scale up."""
+    (term,) = terms(wishing(products="A100"), H100)
+
+    exists, refused = term[0], term[1].split()[2].split(",")
+    assert exists == f"{GFD}gpu.product Exists"
+    assert {"NVIDIA-H100-80GB-HBM3", "NVIDIA-L4", "Tesla-T4"} <= set(refused)
+    assert not [label for label in refused if "A100" in label]
 
 
 def test_closed_list_of_products_leaves_out_what_other_needs_refuse() -> None:
     """An A100 of 40 GB does not serve a pod for 80 GB, and a shared one does not serve a pod that wants a whole GPU."""
-    (term,) = terms(wishing(products="A100", gpu_memory="80Gi", sharing="Exclusive"), H100)
+    named_products = "NVIDIA-A100-SXM4-40GB, NVIDIA-A100-SXM4-80GB"
+    (term,) = terms(wishing(products=named_products, gpu_memory="80Gi", sharing="Exclusive"), H100)
 
     named = term[0].split()[2].split(",")
     assert "NVIDIA-A100-SXM4-80GB" in named
@@ -101,7 +119,7 @@ def test_dialect_that_has_no_such_product_has_no_term() -> None:
     written_terms = terms(wishing(products="A10", cuda="12.4"), node(product="NVIDIA-A10", labels=LABELS), L4_BY_GKE)
 
     assert [[expression.split()[0] for expression in term] for term in written_terms] == [
-        [f"{GFD}gpu.product", f"{GFD}cuda.driver-version.major"]
+        [f"{GFD}gpu.product", f"{GFD}gpu.product", f"{GFD}cuda.driver-version.major"]
     ]
 
 
@@ -148,7 +166,7 @@ def test_one_need_that_a_node_cannot_tell_leaves_the_others_required() -> None:
     affinity, _ = admit(wishing(products="H100", cuda="12.4"), H100, silent)
 
     required = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    assert [[f"{GFD}gpu.product"]] == [
+    assert [[f"{GFD}gpu.product"] * 2] == [
         [expression["key"] for expression in term["matchExpressions"]] for term in required
     ]
     (soft, *_) = affinity["preferredDuringSchedulingIgnoredDuringExecution"]

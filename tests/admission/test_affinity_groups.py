@@ -77,7 +77,7 @@ def test_deprecated_driver_label_is_excluded_where_a_node_has_no_other() -> None
 @pytest.mark.parametrize(
     ("document", "excluded"),
     [
-        pytest.param(wishing(products="H100"), [[f"{GFD}gpu.product NotIn Tesla-T4"]], id="product"),
+        pytest.param(wishing(products="NVIDIA-H100-80GB-HBM3"), [[f"{GFD}gpu.product NotIn Tesla-T4"]], id="product"),
         pytest.param(
             wishing(gpu_memory="80Gi"),
             [[f"{GFD}gpu.product NotIn Tesla-T4", f"{GFD}gpu.memory NotIn 15360"]],
@@ -112,7 +112,7 @@ def test_declared_need_that_a_node_meets_is_required_and_told_where_groups_may_b
 
 def test_declared_need_is_required_without_a_word_where_no_cloud_shows() -> None:
     """A rack has no groups at zero: new nodes get their labels from the same labeller as the present ones."""
-    document = wishing(products="H200")
+    document = wishing(products="NVIDIA-H200")
 
     _, verdict = admitted(document, node("h100"))
 
@@ -133,7 +133,7 @@ def test_needs_that_only_exclude_stand_in_one_term_whatever_the_dialects() -> No
 
 def test_declared_need_is_required_and_told_where_no_node_is_known() -> None:
     """No node shows a cloud. The need is kept, and a warning says which label a template would need."""
-    document = wishing(products="H200")
+    document = wishing(products="NVIDIA-H200")
 
     _, verdict = admitted(document)
 

@@ -17,7 +17,7 @@ ZONE = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]
 
 def test_every_dialect_is_anded_into_every_term_of_the_user() -> None:
     rack = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}
-    document = wishing(products="L4")
+    document = wishing(products="NVIDIA-L4")
     document["spec"]["affinity"] = required(ZONE, rack, {})
 
     affinity, _ = admit(document, H100, L4_BY_GKE)
@@ -35,7 +35,7 @@ def test_every_dialect_is_anded_into_every_term_of_the_user() -> None:
 
 
 def test_more_terms_than_a_person_would_read_are_left_to_the_extender() -> None:
-    document = wishing(products="L4")
+    document = wishing(products="NVIDIA-L4")
     document["spec"]["affinity"] = required(*[ZONE] * (MOST_TERMS // 2 + 1))
 
     affinity, verdict = admit(document, H100, L4_BY_GKE)

@@ -129,7 +129,7 @@ def test_needs_of_a_claiming_pod_are_written_as_affinity() -> None:
     spec = spec_of(claiming(annotations={"products": "H100"}), state_of(claim()))
 
     terms = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    assert [expression["key"] for expression in terms[0]["matchExpressions"]] == ["nvidia.com/gpu.product"]
+    assert [expression["key"] for expression in terms[0]["matchExpressions"]] == ["nvidia.com/gpu.product"] * 2
 
 
 @pytest.mark.parametrize(

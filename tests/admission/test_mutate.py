@@ -150,8 +150,8 @@ def test_affinity_excludes_no_node_that_the_filter_accepts(products: str, label:
     assert "affinity" not in after or selects(after, dict(new.labels))
 
 
-@pytest.mark.parametrize("label", ["NVIDIA-A10", "NVIDIA-H100-80GB-HBM3", "NVIDIA-A100X"])
-def test_affinity_excludes_products_that_are_not_asked(label: str) -> None:
+@pytest.mark.parametrize("label", ["NVIDIA-A10", "NVIDIA-H100-80GB-HBM3", "Tesla-T4"])
+def test_affinity_for_a_family_excludes_the_other_products_of_clouds(label: str) -> None:
     after = spec_of(pod(annotations={"products": "A100"}), policy_set=policies(policy("p", PIN)))
 
     assert not selects(after, {PRODUCT: label})

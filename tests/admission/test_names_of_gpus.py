@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.admission.review import ReviewResult, validate
+from app.admission.review import ReviewResult, mutate, validate
 from app.cluster.state import State
 from app.values.reasons import Code
 from tests.builders import container, knowledge, pod, policies, policy, setting
@@ -90,3 +90,58 @@ def test_class_that_goes_is_forgotten() -> None:
     context = replace(setting(policies(policy("p", "admission: {maxGPUsPerPod: 4}"))), claimed=made.claimed)
 
     assert not validate(pod(asking("example.com/gpu", 8)), "team-a", {}, context).concerned
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("gpu", "nvidia.com/gpu"),
+        ("nvidia-gpu", "nvidia.com/gpu"),
+        ("requests.nvidia.com/gpu", "nvidia.com/gpu"),
+        ("NVIDIA.com/gpu", "nvidia.com/gpu"),
+        ("amdgpu", "amd.com/gpu"),
+        ("pids", "cpu, memory or a name with a domain"),
+    ],
+)
+def test_name_that_the_api_server_refuses_is_refused_with_the_one_that_is_meant(name: str, meant: str) -> None:
+    """F8: kubernetes pkg/apis/core/validation/validation.go validateContainerResourceName; each a pod without a GPU."""
+    for judge in (mutate, validate):
+        reasons = judge(pod(asking(name, 1)), "team-a", {}, setting()).reasons
+
+        assert [reason.code for reason in reasons] == [Code.ResourceNameInvalid]
+        assert meant in reasons[0].message
+
+
+@pytest.mark.parametrize(
+    "name", ["cpu", "memory", "ephemeral-storage", "hugepages-2Mi", "rdma/hca", "nvidia.com/gpu", "nvidia.com/GH100_X",
+             "alpha.kubernetes.io/nvidia-gpu", "example.com/a_b.c-d"],
+)  # fmt: skip
+def test_name_that_the_api_server_takes_is_not_refused(name: str) -> None:
+    """F8."""
+    assert not validate(pod(asking(name, 1)), "team-a", {}, setting()).reasons
+
+
+@pytest.mark.parametrize(
+    ("name", "warned"),
+    [
+        ("nvidia.com/gpus", True),
+        ("nvidia/gpu", True),
+        ("nvidia.com/GPU", True),
+        ("alpha.kubernetes.io/nvidia-gpu", True),
+        ("amd.com/gpus", True),
+        ("intel.com/gpu", True),
+        ("nvidia.com/gpu", False),
+        ("nvidia.com/gpumem", False),
+        ("volcano.sh/vgpu-number", False),
+        ("nvidia.com/pgpu", False),
+        (PASSED_ON, False),
+        ("rdma/hca", False),
+    ],
+)
+def test_name_that_only_looks_like_a_gpu_is_warned_of_and_changed_by_nothing(name: str, warned: bool) -> None:
+    """F8, F22: what a wrong name means is a guess, so that it is told alone."""
+    result = mutate(pod(asking(name, 1)), "team-a", {}, setting())
+
+    assert any("did you mean" in warning for warning in result.warnings) is warned
+    assert warned <= (not result.operations)
+    assert result.allowed

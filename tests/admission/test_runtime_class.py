@@ -191,3 +191,11 @@ def test_handlers_come_with_snapshots_and_change_with_the_node() -> None:
 
     assert not any("set to nvidia" in action for action in before.record)
     assert "runtimeClassName set to nvidia" in after.record
+
+
+@pytest.mark.parametrize(("product", "expected"), [("NVIDIA-A10", "nvidia"), ("Tesla-T4", None)])
+def test_nodes_that_the_pods_node_selector_excludes_do_not_count(product: str, expected: str | None) -> None:
+    """F5: as far as the selector is on a label that node affinity may name."""
+    mixed = facts(node(TOOLKIT, product="NVIDIA-A10"), node(PLAIN, "m", product="Tesla-T4"))
+
+    assert class_of(pod(gpus(1), nodeSelector={"nvidia.com/gpu.product": product}), mixed) == expected

@@ -80,17 +80,21 @@ def test_class_filters_judge_and_counting_is_left_to_the_scheduler(pod_demand: D
 @pytest.mark.parametrize(
     "made",
     [
-        state(slice_of(device()), device_class=None),
-        state(slice_of(device()), device_class={"metadata": {"name": "gpu.nvidia.com"}, "spec": {}}),
         state(slice_of(device(), driver="gpu.example.com")),
         state(slice_of(device(), node="other")),
         state(slice_of(device(), node=None)),
         state(slice_of()),
     ],
-    ids=["no DeviceClass", "class without resource", "another vendor", "another node", "no node", "no devices"],
+    ids=["another vendor", "another node", "no node", "no devices"],
 )
 def test_node_that_dra_does_not_serve_is_judged_as_ever(made: State) -> None:
     assert refusal(made, demand(pod())) == "ResourceNotOffered"
+
+
+@pytest.mark.parametrize("served", [None, {"metadata": {"name": "gpu.nvidia.com"}, "spec": {}}])
+def test_gpus_for_claims_alone_are_told_from_gpus_that_are_absent(served: dict[str, Any] | None) -> None:
+    """F135: the class is not there, or serves no extended resource."""
+    assert refusal(state(slice_of(device()), device_class=served), demand(pod())) == "OfferedByClaimOnly"
 
 
 MIXED = (device("NVIDIA A100-SXM4-80GB", driverVersion="535.104.5"), device())
@@ -132,7 +136,7 @@ def test_claims_are_judged_where_no_device_class_serves_a_resource() -> None:
 
     assert refusal(made, claims(products="H100")) is None
     assert refusal(made, claims(products="A100")) == "ProductNotAllowed"
-    assert refusal(made, demand(pod())) == "ResourceNotOffered"
+    assert refusal(made, demand(pod())) == "OfferedByClaimOnly"
     assert made.nodes["n"].has_gpus
 
 

@@ -30,6 +30,7 @@ def registered(document: Object) -> Object:
     allocatable = {**ROOM, **(status.get("allocatable") or {})}
     capacity = {**allocatable, **(status.get("capacity") or {})}
     ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
+    conditions = [ready, *status.get("conditions", ())]
     metadata = dict(document["metadata"])
     labels = {"kubernetes.io/hostname": metadata["name"], **(metadata.get("labels") or {})}
     return {
@@ -37,7 +38,7 @@ def registered(document: Object) -> Object:
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {**metadata, "labels": labels},
-        "status": {**status, "allocatable": allocatable, "capacity": capacity, "conditions": [ready]},
+        "status": {**status, "allocatable": allocatable, "capacity": capacity, "conditions": conditions},
     }
 
 

@@ -60,8 +60,8 @@ NEW = slice_document("new", [device("a")], pool={"generation": 2})
         pytest.param([slice_document("s", [device("a"), device("a")])], {}, "PoolInvalid", id="one name twice"),
         pytest.param([slice_document("parts", [WHOLE, PART], driver=NVIDIA_DRIVER), ONE], {}, "DeviceCountersMissing",
                      id="a GPU and its slice"),
-        pytest.param([ONE], {"classes": [class_document("x", "device.driver == 'no.example'")]},
-                     "DeviceClassWithoutDevices", id="a class of nothing"),
+        pytest.param([ONE], {"classes": [class_document("x", "device.driver == 'no.example'")]}, None,
+                     id="a class of nothing that nobody requests"),
         pytest.param([ONE], {"classes": [class_document("x", f"device.attributes['{DRIVER}'].model == 'a'")]},
                      "DeviceClassFails", id="a class that fails"),
         pytest.param([slice_document("s", [device("a", taints=[TAINT])])], {}, "DeviceTainted", id="tainted"),
@@ -87,6 +87,25 @@ def test_taint_that_a_claim_tolerates_holds_devices_for_somebody() -> None:
     known = replace(devices, claims={tolerant.key: tolerant})
 
     assert examine_devices(ExaminedDevices({"n": node("n")}, known)) == ()
+
+
+def test_class_without_devices_is_reported_where_a_claim_requests_some() -> None:
+    """F87: a driver's chart installs classes for every kind of device, most of which no cluster has."""
+    classes = [class_document("x", "device.driver == 'no.example'")]
+    devices = cluster([ONE], classes=classes)
+    claim = read_resource_claim(claim_document("c", request(deviceClassName="x")))
+    template = replace(devices, templates={claim.key: claim})
+
+    found = [
+        examine_devices(ExaminedDevices({"n": node("n")}, facts))
+        for facts in (devices, replace(devices, claims={claim.key: claim}), template)
+    ]
+
+    assert [[each.check for each in one] for one in found] == [
+        [],
+        ["DeviceClassWithoutDevices"],
+        ["DeviceClassWithoutDevices"],
+    ]
 
 
 def test_finding_says_what_is_wrong_and_what_to_do() -> None:

@@ -39,6 +39,8 @@ HEALTHY: dict[str, Any] = {"taints": TAINT, "capacity": {GPU: 8}}
         pytest.param({"offers": {GPU: 0}, "capacity": {GPU: 0}}, "GhostGPUs", id="F46"),
         pytest.param({"offers": {GPU: 7}}, "GPUUnhealthy", id="F70"),
         pytest.param({"offers": {GPU: 0}}, "GPUUnhealthy", id="F70: all of them"),
+        pytest.param({"conditions": {"GPUMissing": "True"}}, "GPUUnhealthy", id="F72: a condition"),
+        pytest.param({"conditions": {"GPUMissing": "False"}}, None, id="F72: a condition that is good"),
         pytest.param({"offers": {GPU: 4}, "capacity": {GPU: 4}}, "GPUCountsDiffer", id="F73"),
         pytest.param({"product": "NVIDIA-A100-SXM4-40GB-MIG-INVALID"}, "MIGInvalid", id="F62"),
         pytest.param({"labels": {"nvidia.com/mig.config.state": "failed"}}, "MIGReconfiguring", id="F45"),
@@ -55,6 +57,18 @@ def test_each_check_finds_what_it_is_for_and_nothing_else(made: dict[str, Any], 
 def test_cpu_node_has_no_finding() -> None:
     """F47."""
     assert nodes_by_check(node("cpu", product=None, driver=None, offers={})) == {}
+
+
+def test_condition_of_the_network_is_advice_and_one_of_a_gpu_a_problem() -> None:
+    """F72, F87."""
+    both = node("n", taints=TAINT, conditions={"GPUMissing": "True", "IBLinkFlapping": "True"})
+
+    found = {finding.level: finding.what for finding in examine(ExaminedFleet((both,)))}
+
+    assert (
+        "GPUMissing=True: nvidia-smi sees fewer GPUs than the VM size has, as AKS says" in found[FindingLevel.Problem]
+    )
+    assert "IBLinkFlapping=True" in found[FindingLevel.Advice]
 
 
 def test_node_without_facts_is_named() -> None:

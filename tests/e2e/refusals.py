@@ -147,6 +147,12 @@ POLICIES = {
 NOT_STAGED = {
     "NodeNotKnown": "ends as soon as our own watch has the node",
     "LayoutDoesNotFit": "ends as InsufficientGPUs does, by the deletion of a pod",
+    "ImageForOtherMachine": "ends by another image or a node of another architecture alone",
+    "GPUHeldByClaim": "ends as InsufficientGPUs does, by the deletion of the pods with claims there",
+    "GPUHeldByDevicePlugin": "ends as InsufficientGPUs does, by the deletion of the pods with GPUs of the plugin there",
+    "OfferedByClaimOnly": "ends as ResourceNotOffered does, when a device plugin offers the resource",
+    "RuntimeHandlerAbsent": "ends when the kubelet reports the handler in the node's status",
+    "GPUWithoutCUDA": "ends by another image or a node of another vendor alone",
     "InvalidAnnotation": "ends by an edit of the pod itself alone",
 }
 """The codes that refuse nodes and have no row above, and how such a refusal ends."""

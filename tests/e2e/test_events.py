@@ -93,7 +93,10 @@ def test_describe_shows_the_cause_that_the_scheduler_does_not_name(plane: Contro
 
 
 def test_new_cause_is_a_new_event_and_the_same_cause_is_none(plane: ControlPlane, service: Service) -> None:
-    """F139: the edit of the node's driver changes the cause; another pod that comes and goes does not."""
+    """F139: once the pod's node is cordoned, another is nearer; other pods that come and go change nothing.
+
+    The node that is cordoned, and whose driver is too old, would need two changes, and any other node one.
+    """
     pod = gpu_pod("needs-cuda", TEAM, nodeSelector={"kubernetes.io/hostname": "t4"}, annotations={"cuda": "12.4"})
     create_pod(plane, pod)
     assert only_event(plane, "needs-cuda")["reason"] == "DriverTooOld"
@@ -104,7 +107,7 @@ def test_new_cause_is_a_new_event_and_the_same_cause_is_none(plane: ControlPlane
     eventually("the new cause is told", lambda: service.page("/pending") and len(ours(plane, "needs-cuda")) == 2, 90)
     plane.kubectl("uncordon", "t4")
 
-    assert {event["reason"] for event in ours(plane, "needs-cuda")} == {"DriverTooOld", "NodeUnschedulable"}
+    assert {event["reason"] for event in ours(plane, "needs-cuda")} == {"DriverTooOld", "NodeAffinityMismatch"}
     assert len(ours(plane, "waits")) == 1
     assert service.metric("gpu_usher_events_total", result="refused") == 0
 

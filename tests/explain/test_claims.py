@@ -159,3 +159,29 @@ def test_extended_resources_that_a_device_class_serves_are_judged_where_no_devic
         verdicts = [refused.message for refused in explanation.in_tree]
         named = "cannot allocate all claims: request gpu of container main: wants 3 devices"
         assert any(verdict.startswith(named) for verdict in verdicts) == (fits == 0)
+
+
+def test_claim_is_ranked_last_on_the_node_of_which_the_driver_has_tainted_a_device() -> None:
+    """F56, F135: as the doctor reports it; the other devices of the node would do."""
+    taint = {"key": "gpu.nvidia.com/xid", "value": "79", "effect": "NoSchedule"}
+    described = {"type": "gpu", "productName": "NVIDIA H100 80GB HBM3"}
+
+    def devices(node: str, *taints: Document) -> Document:
+        listed = [
+            device(f"gpu-{index}", {**described, "uuid": f"GPU-{node}-{index}"}, **({"taints": [one]} if one else {}))
+            for index, one in enumerate((*taints, None, None)[:2])
+        ]
+        written = slice_document(f"slice-{node}", listed)
+        written["spec"] |= {
+            "driver": "gpu.nvidia.com",
+            "nodeName": node,
+            "pool": {**written["spec"]["pool"], "name": node},
+        }
+        return {**written, "kind": "ResourceSlice"}
+
+    own = {"kind": "DeviceClass", **class_document("gpu.nvidia.com", "device.driver == 'gpu.nvidia.com'")}
+    asked = template({"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}})
+
+    explanation = explained(asked, own, devices("m", taint), devices("n"))
+
+    assert [(node.node, node.lowered_by) for node in explanation.best] == [("n", ()), ("m", ("devices withdrawn",))]

@@ -22,7 +22,15 @@ from tests.builders import demand, gpus, knowledge, pod
 
 ATTRIBUTES = "device.attributes['gpu.nvidia.com']"
 PRODUCT = f"{ATTRIBUTES}.productName.lowerAscii().replace(' ', '-')"
+BARE = "p.matches('^(nvidia|tesla)-') ? p.substring(p.indexOf('-') + 1) : p"
 REQUIRE = [{"name": "NVIDIA_REQUIRE_CUDA", "value": "cuda>=12.4"}]
+
+
+def grammar_of(family: str) -> str:
+    """Return the pattern of the products of a family that the table has no row of, as RE2 reads it."""
+    expression = knowledge().products.pattern(family).expression
+    assert expression is not None
+    return expression.pattern.replace("\\-", "-").replace("\\.", "[.]")
 
 
 def requests(pod_demand: Demand) -> list[Any]:
@@ -93,14 +101,17 @@ def test_two_resources_are_two_requests_with_names_of_their_own() -> None:
     ("pod_demand", "expected"),
     [
         (demand(pod()), []),
-        (annotated(products="H200"), [f"{PRODUCT}.matches('^(nvidia-|tesla-)?(h200|h200-nvl)$')"]),
+        (
+            annotated(products="H200"),
+            [
+                f"{PRODUCT}.matches('^(nvidia-|tesla-)?(h200|h200-nvl)$') || "
+                f"cel.bind(p, {PRODUCT}, cel.bind(n, {BARE}, n.matches('{grammar_of('H200')}')))"
+            ],
+        ),
         (annotated(products="!H200-NVL"), [f"!({PRODUCT}.matches('^(nvidia-|tesla-)?(h200-nvl)$'))"]),
         (
             annotated(products="NVIDIA-A100-SXM4-*"),
-            [
-                f"cel.bind(p, {PRODUCT}, cel.bind(n, p.matches('^(nvidia|tesla)-') ? p.substring(p.indexOf('-') + 1)"
-                " : p, n.matches('^a100-sxm4-[^-]+(?:-[^-]+)*$')))"
-            ],
+            [f"cel.bind(p, {PRODUCT}, cel.bind(n, {BARE}, n.matches('^a100-sxm4-[^-]+(?:-[^-]+)*$')))"],
         ),
         (
             annotated(gpu_memory="80Gi"),

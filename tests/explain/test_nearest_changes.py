@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""F84: random small fleets, each with a pod that one known change would help; explain finds it, and proves what it says.
+"""F84: random small fleets, each with a pod that one known change would help; explain finds and proves it.
 
 The proof is independent: the patch of a change is applied to the Pod document by a JSON Patch library, and the pod is
 explained anew.
@@ -77,14 +77,14 @@ def pod(
     resource: str = GPU,
     annotations: Mapping[str, str] | None = None,
     second: Mapping[str, str] | None = None,
-    **more: str,
+    more: Mapping[str, str] | None = None,
 ) -> Document:
     """Write a Pod whose first container requests GPUs and more; `second` are the limits of another container."""
-    containers = [{"name": "main", "image": "train:1", "resources": {"limits": {resource: str(gpus), **more}}}]
+    containers = [{"name": "main", "image": "train:1", "resources": {"limits": {resource: str(gpus), **(more or {})}}}]
     if second is not None:
         containers.append({"name": "helper", "image": "train:1", "resources": {"limits": dict(second)}})
-    metadata = {"name": "p", "namespace": "team-a", "uid": "p",
-                "annotations": {f"gpu-usher.io/{key}": value for key, value in (annotations or {}).items()}}  # fmt: skip
+    ours = {f"gpu-usher.io/{key}": value for key, value in (annotations or {}).items()}
+    metadata = {"name": "p", "namespace": "team-a", "uid": "p", "annotations": ours}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": containers}}
 
 
@@ -178,19 +178,19 @@ def test_misspelt_product_is_corrected_before_another_is_allowed(nodes: list[Poo
 @given(pools(), st.sampled_from(["rdma/hca", "vpc.amazonaws.com/efa", "hugepages-2Mi", "example.com/nic"]))
 def test_resource_that_no_node_has_is_left_out(nodes: list[Pool], name: str) -> None:
     """F84: beside GPUs that are there."""
-    check(nodes, pod(1, **{name: "2"}), "drop-resource", f"request no {name}")
+    check(nodes, pod(1, more={name: "2"}), "drop-resource", f"request no {name}")
 
 
 @settings(max_examples=20, deadline=None)
 @given(pools(), st.booleans())
 def test_as_much_cpu_as_some_node_has_left_is_proposed(nodes: list[Pool], two: bool) -> None:
     """F84: with several containers each is named with its amount."""
-    document = pod(1, cpu="80", second={"cpu": "40"} if two else None)
+    document = pod(1, more={"cpu": "80"}, second={"cpu": "40"} if two else None)
     explanation = answer(nodes, document)
     proposed = [int(re.findall(r"request (\d+)", fix.edits[0].text)[0]) for fix in explanation.fixes]
 
     assert proposed[0] == max(proposed)
-    check(nodes, document, "request-less", *(["main ", "helper "] if two else []))
+    check(nodes, document, "request-less", *(["in container main", "in container helper"] if two else []))
 
 
 @pytest.mark.parametrize(

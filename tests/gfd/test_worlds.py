@@ -21,6 +21,8 @@ UNITS = {
     "time-slice": "a time-slice",
     "MPS": "an MPS share",
     "slice": "a MIG slice",
+    "part": "a part of a GPU",
+    "unsure": "a GPU or share",
 }
 
 

@@ -25,7 +25,7 @@ def made(labels: dict[str, str], **more: Any) -> Any:
     [
         ("g5.xlarge", "a10g"),
         ("g5g.xlarge", "t4g"),
-        ("gr6f.4xlarge", "l4"),
+        ("gr6f.4xlarge", "l4-12q"),
         ("p3.16xlarge", "v100-sxm2-16gb"),
         ("p6e-gb200.36xlarge", "gb200"),
         ("BM.GPU.H100.8", "h100-80gb-hbm3"),

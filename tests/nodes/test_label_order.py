@@ -4,12 +4,12 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.nodes.labels import _read_class, _relevant_labels, read_class
+from app.nodes.labels import _read_class, _relevant_keys, read_class
 from tests.builders import knowledge
 
 GPU = "nvidia.com/gpu"
-EXACT, PREFIXES = _relevant_labels(knowledge())
-SLICES, PCI, *_ = PREFIXES
+EXACT = _relevant_keys(knowledge()).exact
+SLICES, PCI, *OTHERS = _relevant_keys(knowledge()).prefixes
 LABELS = st.dictionaries(
     st.sampled_from(
         [
@@ -17,6 +17,7 @@ LABELS = st.dictionaries(
             *(f"{SLICES}1g.10gb.{fact}" for fact in ("count", "memory", "replicas")),
             f"{PCI}0302_10de.present",
             f"{PCI}0200_15b3.present",
+            *(f"{prefix}1" for prefix in OTHERS),
             "pool",
         ]
     ),

@@ -114,6 +114,7 @@ def node_with_sick_gpus(ill: int = 0, ailing: int = 0, **made: Any) -> Node:
     return replace(healthy, node_class=replace(healthy.node_class, ill=ill, ailing=ailing))
 
 
+MISSING, FLAPPING = {"GPUMissing": "True"}, {"IBLinkFlapping": "True"}
 ONE_WITHDRAWN: dict[str, Any] = {"offers": {GPU: 7}, "capacity": {GPU: 8}}
 
 
@@ -128,6 +129,10 @@ ONE_WITHDRAWN: dict[str, Any] = {"offers": {GPU: 7}, "capacity": {GPU: 8}}
         pytest.param("{ailing: Refuse}", node_with_sick_gpus(ailing=1), "GPUUnhealthy", id="ailing, refused"),
         pytest.param("{unhealthyDevices: Refuse}", node(**ONE_WITHDRAWN), "GPUUnhealthy", id="withdrawn, refused"),
         pytest.param("{unhealthyDevices: Refuse}", node(), None, id="all healthy"),
+        pytest.param("{}", node(conditions=MISSING), None, id="condition, by default"),
+        pytest.param("{conditions: Refuse}", node(conditions=MISSING), "GPUUnhealthy", id="condition, refused"),
+        pytest.param("{conditions: Refuse}", node(conditions=FLAPPING), None, id="condition of the network"),
+        pytest.param("{conditions: Refuse}", node(conditions={"GPUMissing": "False"}), None, id="condition, good"),
     ],
 )
 def test_sick_gpus_are_refused_as_the_policy_says(health: str, made: Node, refused: str | None) -> None:
@@ -148,9 +153,12 @@ DOUBTFUL = {
     "ailing GPUs": node_with_sick_gpus(ailing=1),
     "withdrawn devices": node(**ONE_WITHDRAWN),
     "stale labels": node(offers={GPU: 4}, capacity={GPU: 4}),
+    "a condition of the network": node(conditions=FLAPPING),
     "a driver upgrade to come": node(labels={"nvidia.com/gpu-driver-upgrade-state": "upgrade-required"}),
 }
-QUIET = policies(policy("p", "placement: {scores: [{name: DriverHeadroom}], health: {ailing: Ignore}}"))
+QUIET = policies(
+    policy("p", "placement: {scores: [{name: DriverHeadroom}], health: {ailing: Ignore, conditions: Ignore}}")
+)
 
 
 @pytest.mark.parametrize("made", DOUBTFUL.values(), ids=list(DOUBTFUL))
@@ -161,11 +169,19 @@ def test_node_in_doubt_scores_half_of_one_that_is_not(made: Node) -> None:
     assert total(pod_demand, made) == total(pod_demand, node()) / 2
 
 
+def test_node_of_a_faulty_condition_scores_less_than_one_that_serves_badly() -> None:
+    """F72: a sixteenth, so that a node that is full and has an old driver still comes before it."""
+    pod_demand = demand(pod(), policies(policy("p", "placement: {scores: [{name: DriverHeadroom}]}")))
+
+    assert total(pod_demand, node(conditions=MISSING)) == total(pod_demand, node()) / 16
+
+
 def test_health_that_the_policy_ignores_lowers_no_score() -> None:
     """F72."""
     pod_demand = demand(pod(), QUIET)
 
     assert total(pod_demand, node_with_sick_gpus(ailing=1)) == total(pod_demand, node())
+    assert total(pod_demand, node(conditions=MISSING)) == total(pod_demand, node())
 
 
 def test_one_gpu_of_a_shared_node_is_no_doubt_and_two_replicas_are() -> None:

@@ -13,7 +13,7 @@ from app.nodes.model import Node
 from app.placement.engine import judge, total
 from app.placement.fragmentation import HALF_WAY, fragmentation
 from app.placement.packing import packing, spreading
-from app.placement.ranking import wire_scores
+from app.placement.ranking import scores_without_gpus, wire_scores
 from app.placement.share_prices import share_prices
 from app.placement.unusable_capacity import MOST_UNITS
 from app.placement.workload import expected_from_classes
@@ -88,9 +88,9 @@ def exact_gain(
     cpu = made.free_cpu_milli
     before = exact_waste(expected_demand, product, cpu, sizes)
     after_it = exact_waste(expected_demand, product, None if cpu is None else cpu - 1000, tuple(left))
-    return (
-        before - after_it - 20_000 * Fraction(loss) - exact_scarcity(expected_demand, product) * (share or 1000 * count)
-    )
+    beside = 0 if count else Fraction(sum(sizes), 10)
+    scarce = exact_scarcity(expected_demand, product) * (share or 1000 * count)
+    return before - after_it - 20_000 * Fraction(loss) - scarce - beside
 
 
 def level_of(score: float) -> float:
@@ -208,6 +208,17 @@ def test_pod_without_gpu_goes_where_its_cpu_is_not_missed() -> None:
     assert fragmentation(pod_demand, node_with_gpus((0,), 8000)) > fragmentation(
         pod_demand, node_with_gpus((1000,), 8000)
     )
+
+
+def test_pod_without_gpu_leaves_idle_nodes_alone_even_if_their_cpu_is_plenty() -> None:
+    """F52: else kube-scheduler spreads such pods over all idle nodes, and pods that need a whole node find none."""
+    expected_demand = expected_from_classes([DemandClass(cpu_milli=1000, gpus=1)])
+    pod_demand = replace(demand_for(0, cpu=1000, expected_demand=expected_demand), resources=())
+    free = [(0,) * 8, (1000,) * 4 + (0,) * 4, (1000,) * 8]
+
+    totals = [total(pod_demand, node_with_gpus(gpus, 128_000)) for gpus in free]
+
+    assert scores_without_gpus([*totals, total(pod_demand, node_with_gpus(free[0], 64_000))]) == [7, 6, 5, 7]
 
 
 @pytest.mark.parametrize(

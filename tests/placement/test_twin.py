@@ -11,6 +11,7 @@ REASONS = (
     "DriverTooOld",
     "DriverUnknown",
     "ImageRequirementUnmet",
+    "ImageForOtherMachine",
     "ComputeCapabilityTooLow",
     "ComputeCapabilityUnsupported",
     "GPUMemoryTooSmall",

@@ -17,6 +17,7 @@ from tests.placement.twin_cuda import facts
 from tests.placement.twin_evidence import layout_to_come
 from tests.placement.twin_free import free_causes
 from tests.placement.twin_health import count_causes, health_causes
+from tests.placement.twin_images import built_for
 from tests.placement.twin_units import memory_causes, sharing_causes, slice_causes
 from tests.placement.twin_world import GPU, SLICES, Part, Policy, RawDevice, RawNode, RawPod, Wish
 
@@ -162,9 +163,17 @@ def means_product(word: str, product: str) -> bool:
     if word.startswith(("NVIDIA-", "Tesla-")):
         return twin_node.bare(word) == product
     if word.lower() in families:
-        return row is not None and row["family"].lower() == word.lower()
+        return row is not None and row["family"].lower() == word.lower() and not row.get("part")
     tokens, words = product.split("-"), word.lower().split("-")
     return any(tokens[at : at + len(words)] == words for at in range(len(tokens)))
+
+
+def machine_causes(wish: Wish, node: RawNode) -> Iterator[str]:
+    """F34: an image whose publisher builds its tag for one architecture alone does not start on another CPU."""
+    has = node.labels.get("kubernetes.io/arch")
+    built = [built_for(part.image) for part in wish.containers if part.image]
+    if has and any(architecture not in (None, has) for architecture in built):
+        yield "ImageForOtherMachine"
 
 
 def product_causes(wish: Wish, node: RawNode) -> Iterator[str]:
@@ -211,7 +220,8 @@ def interconnect_causes(wish: Wish, node: RawNode) -> Iterator[str]:
         yield "InterconnectAbsent"
         return
     joined = {
-        row["nvlink"] is True or "NVL72" in str(row["nvlink"]) if row else None for row in twin_node.rows_of(node)
+        (None if row["nvlink"] is None else row["nvlink"] is True or "NVL72" in str(row["nvlink"])) if row else None
+        for row in twin_node.rows_of(node)
     }
     if len(joined) != 1 or None in joined:
         if wish.refuses_unknown:
@@ -224,6 +234,7 @@ RULES: tuple[Callable[[Wish, RawNode], Iterator[str]], ...] = (
     annotation_causes,
     operator_causes,
     selector_causes,
+    machine_causes,
     product_causes,
     form_factor_causes,
     sharing_causes,
@@ -234,7 +245,7 @@ RULES: tuple[Callable[[Wish, RawNode], Iterator[str]], ...] = (
     count_causes,
     health_causes,
 )
-OF_NODES = (annotation_causes, operator_causes, selector_causes, health_causes)
+OF_NODES = (annotation_causes, operator_causes, selector_causes, machine_causes, health_causes)
 OF_DEVICES = (product_causes, form_factor_causes, memory_causes, interconnect_causes, cuda_causes)
 """The rules for a claim: OF_NODES judge the node, and OF_DEVICES each device. The claim itself states shares and
 counts."""

@@ -53,7 +53,11 @@ def node_document(name: str, node: RawNode) -> Document:
         "kind": "Node",
         "metadata": {"name": name, "labels": dict(node.labels), **annotations},
         "spec": {},
-        "status": {"allocatable": amounts(node.allocatable), "capacity": amounts(capacity)},
+        "status": {
+            "allocatable": amounts(node.allocatable),
+            "capacity": amounts(capacity),
+            "conditions": [{"type": kind, "status": status} for kind, status in node.conditions],
+        },
     }
 
 
@@ -148,6 +152,7 @@ def spec_text(priority: int, rule: Policy) -> str:
     """Write a policy's spec in YAML's flow style."""
     products = [f"{key}: {listed(words)}" for key, words in (("allow", rule.allow), ("deny", rule.deny)) if words]
     health = {"ill": rule.ill, "ailing": rule.ailing, "unhealthyDevices": rule.unhealthy}
+    health["conditions"] = rule.conditions
     expressions = [
         f"{{key: {key}, operator: {operator}{f', values: {listed(values)}' if values else ''}}}"
         for key, operator, values in rule.expressions

@@ -18,7 +18,10 @@ def cuda_causes(wish: Wish, node: RawNode) -> Causes:
     stated = tuple(part for part in parts if part.require and not part.lifted)
     images = tuple(image for part in parts if part not in stated and (image := needed(part)))
     driver = twin_node.driver(node)
-    if driver is None:
+    if twin_node.vendor(node) not in ("", "nvidia"):
+        if wish.minimums or stated or images:
+            yield "GPUWithoutCUDA"
+    elif driver is None:
         if wish.refuses_unknown and (wish.minimums or stated or images):
             yield "DriverUnknown"
     else:

@@ -43,6 +43,11 @@ IMAGES = [
     "ghcr.io/huggingface/text-generation-inference:3.1.1",
     "ghcr.io/huggingface/text-generation-inference:2.0.1",
     "rapidsai/base:25.12-cuda13-py3.13",
+    "rapidsai/base:24.10-cuda12.5-py3.11",
+    "rayproject/ray:2.46.0-py311-cu121-aarch64",
+    "pytorch/pytorch:2.4.0-cuda12.4-cudnn9-devel",
+    "vllm/vllm-openai:v0.20.0-aarch64",
+    "vllm/vllm-openai:v0.11.0-x86_64",
     "example.com/train:1.0-cuda12.8.1",
 ]
 REQUIREMENTS = (
@@ -165,7 +170,9 @@ def policy(draw: random.Random) -> Policy:
     names = ["allow", "deny", "memory", "capability", "cuda", "sharing", "nvlink", "labels", "expressions", "forms"]
     names = draw.sample([*names, *["unknown", "ill", "ailing", "unhealthy"] * 2], draw.choice([1, 1, 2, 3]))
     action = draw.choice(["Enforce"] * 8 + ["Warn"])
-    return replace(Policy(action=action), **{name: getattr(full, name) for name in names})
+    own = random.Random(repr(full))
+    conditions = own.choice(["Refuse", "Refuse", "ScoreDown", "Ignore"]) if own.random() < 0.2 else None
+    return replace(Policy(action=action, conditions=conditions), **{name: getattr(full, name) for name in names})
 
 
 def expression(draw: random.Random) -> tuple[str, str, tuple[str, ...]]:

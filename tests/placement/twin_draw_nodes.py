@@ -12,12 +12,22 @@ from typing import TypeVar
 
 from tests.placement.twin_cuda import facts
 from tests.placement.twin_node import profile_of, slice_size
+from tests.placement.twin_products import bare as name_of
+from tests.placement.twin_products import product_row
 from tests.placement.twin_world import GPU, RawDevice, RawNode
 
 T = TypeVar("T")
 Labels = dict[str, str]
 Units = dict[str, int]
 
+CONDITIONS = [
+    "AcceleratedHardwareReady",
+    "GPUMissing",
+    "SysLogsXIDError",
+    "nvidia.com/GPUReady",
+    "IBLinkFlapping",
+    "Ready",
+]
 DRIVERS = [
     "450.80.02",
     "470.57.02",
@@ -46,6 +56,12 @@ SELDOM = [
     "NVIDIA-B200",
     "Tesla-V100-SXM2-16GB",
     "Tesla-P100-PCIE-16GB",
+    "NVIDIA-A10-24Q",
+    "NVIDIA-A10-8Q",
+    "GRID-A100DX-80C",
+    "GRID-A100-3-20C",
+    "NVIDIA-H100-96GB-HBM3",
+    "NVIDIA-H200-SXM-141GB",
 ]
 PROFILES = ["1g.5gb", "1g.10gb", "1g.10gb", "1g.10gb.me", "2g.20gb", "3g.40gb", "7g.80gb", "1g.24gb"]
 STATES = ["success", "success", "pending", "failed", "rebooting"]
@@ -92,18 +108,24 @@ def node(draw: random.Random) -> RawNode:
         offers = draw.choice([{}, dict.fromkeys(offers, 0)])
     if draw.random() < 0.8:
         labels["zone"] = draw.choice(ZONES)
+    if draw.random() < 0.8:
+        labels["kubernetes.io/arch"] = draw.choice(["amd64", "amd64", "arm64"])
     if draw.random() < 0.3:
         labels["tier"] = draw.choice(["gold", "silver"])
     health = (draw.choice([0, 0, 0, 1, 2]), draw.choice([0, 0, 1, 3])) if draw.random() < 0.4 else None
+    own = random.Random(repr((labels, offers)))  # so that all else is drawn as it was before there were conditions
+    reported = own.sample(CONDITIONS, own.choice([1, 1, 2])) if own.random() < 0.15 else []
+    conditions = tuple((name, own.choice(["True", "False", "Unknown"])) for name in reported)
     if kind == "hami":
         gpus = offers[GPU]
-        return RawNode(labels, {GPU: gpus * draw.choice([2, 10])}, health=health, hami=registered(draw, gpus))
+        units = {GPU: gpus * draw.choice([2, 10])}
+        return RawNode(labels, units, health=health, hami=registered(draw, gpus), conditions=conditions)
     if kind == "dra":
-        return RawNode(labels, {}, health=health, devices=devices(draw))
+        return RawNode(labels, {}, health=health, devices=devices(draw), conditions=conditions)
     capacity = {}
     if draw.random() < 0.25:
         capacity = {key: amount + draw.choice([0, 0, 1, 2, 8]) for key, amount in offers.items()}
-    return RawNode(labels, offers, capacity, health)
+    return RawNode(labels, offers, capacity, health, conditions=conditions)
 
 
 EVIDENCE = [
@@ -161,7 +183,7 @@ def model_labels(draw: random.Random) -> Labels:
     rows = facts("gpu_products.yaml")["products"]
     share = draw.random()
     product = draw.choice(POPULAR if share < 0.5 else SELDOM) if share < 0.75 else draw.choice(rows)["product"]
-    row = next(product_facts for product_facts in rows if product_facts["product"] == product)
+    row = product_row(name_of(product)) or {}
     label = draw.choice([product] * 8 + [product.removeprefix("NVIDIA-")] + ["NVIDIA-XYZ-9000"])
     labels = driver_labels(draw) | {"nvidia.com/gpu.product": label}
     if draw.random() < 0.5:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a node has too few healthy units in all: counts that no eviction changes, and health that DCGM reports."""
+"""Why a node has too few healthy units in all: counts that no eviction changes, and faults that somebody reports."""
 
 from collections.abc import Iterator
 
@@ -8,13 +8,23 @@ from tests.placement.twin_evidence import absent
 from tests.placement.twin_world import GPU, SHARED, SLICES, RawNode, Wish
 
 STRICTEST = ("Refuse", "ScoreDown", "Ignore")
-DEFAULTS = {"ill": "Refuse", "ailing": "ScoreDown", "unhealthy": "ScoreDown"}
+DEFAULTS = {"ill": "Refuse", "ailing": "ScoreDown", "unhealthy": "ScoreDown", "conditions": "ScoreDown"}
+NVIDIA = "nvidia.com/"
+FAULTS = {
+    ("AcceleratedHardwareReady", "False"),
+    ("GPUMissing", "True"),
+    ("SysLogsXIDError", "True"),
+    ("nvidia.com/GPUReady", "False"),
+    ("nvidia.com/GPUReady", "Unknown"),
+}
+"""Conditions by which a GPU is faulty, of those that are drawn (twin_draw_nodes.py), as documented."""
 
 
 def count_causes(wish: Wish, node: RawNode) -> Iterator[str]:
     """F46, F57, F70: judge what the node has in all, healthy or withdrawn (docs/reference/reasons.md#class-reasons).
 
-    A container gets each of its HAMi shares from a GPU of its own.
+    A container gets each of its HAMi shares from a GPU of its own. GPUs that only NVIDIA's DRA driver publishes are
+    given to claims alone (docs/reference/dra.md).
     """
     for part in wish.containers:
         if node.hami and part.resource == GPU and part.amount > twin_node.registered(node):
@@ -27,6 +37,8 @@ def count_causes(wish: Wish, node: RawNode) -> Iterator[str]:
             yield "GPUUnhealthy"
         elif offered:
             yield "RequestExceedsNode"
+        elif node.devices and not any(map(node.offers, node.resources())) and resource.startswith(NVIDIA):
+            yield "OfferedByClaimOnly"
         else:
             promised = absent(resource, node)
             if promised:
@@ -44,9 +56,11 @@ def rule_for(wish: Wish, part: str) -> str:
 
 
 def health_causes(wish: Wish, node: RawNode) -> Iterator[str]:
-    """F70, F72: judge withdrawn devices by policy, and unhealthy GPUs that the device plugin has not withdrawn."""
+    """F70, F72: judge withdrawn devices, conditions, and unhealthy GPUs that the device plugin has not withdrawn."""
     gone = withdrawn_gpus(node)
     if gone and rule_for(wish, "unhealthy") == "Refuse":
+        yield "GPUUnhealthy"
+    if FAULTS.intersection(node.conditions) and rule_for(wish, "conditions") == "Refuse":
         yield "GPUUnhealthy"
     if node.health is None:
         return

@@ -39,6 +39,15 @@ def image_facts(reference: str) -> Image | None:
     return by_pattern(name, tag)
 
 
+def built_for(reference: str) -> str | None:
+    """Return the CPU architecture for which alone a publisher builds an image of this tag; None where none says so."""
+    name, _, tag = reference.removeprefix("index.").removeprefix("docker.io/").rpartition(":")
+    for row in facts("image_cuda.yaml")["image_platforms"]:
+        if any(matches_name(pattern, name) for pattern in row.get("images", ())) and re.search(row["tag_regex"], tag):
+            return str(row["architecture"])
+    return None
+
+
 def matches_name(pattern: str, name: str) -> bool:
     """Tell whether a name matches a pattern, which may end in a star."""
     return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern

@@ -59,7 +59,7 @@ def strategy(node: RawNode) -> str:
 
 
 def unit_of(resource: str, node: RawNode) -> str:
-    """Name what one unit is: share, mps-share, named slice, slice, whole or unknown."""
+    """Name what one unit is: share, mps-share, named slice, slice, part (of a vGPU), whole or unknown."""
     if resource.endswith(SHARED):
         return "mps-share" if strategy(node) == "mps" and not resource.startswith(SLICES) else "share"
     if resource.startswith(SLICES):
@@ -75,6 +75,9 @@ def unit_of(resource: str, node: RawNode) -> str:
         return "share"
     if label_slice(node) or (resource == GPU and unnamed_slices(node)):
         return "slice"
+    rows = [product_row(bare(label))] if label else rows_of(node)  # the named one of several models may be the pod's
+    if any(row and row.get("part") for row in rows):
+        return "part"
     count = positive(node.labels.get("nvidia.com/gpu.count")) or 1
     if kind == "several" and sum(node.in_all(name) for name in (GPU, GPU + SHARED)) % count == 0:
         return "unknown"
@@ -86,6 +89,18 @@ def shows_sharing(node: RawNode) -> bool:
     cloud = cloud_of(node.labels)
     telling_keys = {PRODUCT, SHARING, REPLICAS, *(row["key"] for row in facts("clouds.yaml")["sharing_labels"])}
     return "sharing_key" in cloud or any(key in node.labels for key in (*telling_keys, cloud.get("slice_key")))
+
+
+def vendor(node: RawNode) -> str:
+    """Name the vendor of a node's GPUs, by what it offers, or else by who has labelled it; empty if nothing tells."""
+    families = facts("families.yaml")["families"]
+    for name in sorted(node.allocatable, key=lambda resource: (node.allocatable[resource] == 0, resource)):
+        for family in families:
+            if name in family["resources"] or name.startswith(tuple(family["prefixes"]) or ("/",)):
+                return str(family["name"])
+    if node.labels.get(PRODUCT) or node.labels.get("nvidia.com/gpu.count"):
+        return "nvidia"
+    return str(vendor_row(node.labels).get("family", ""))
 
 
 def renames(node: RawNode) -> bool:

@@ -22,16 +22,68 @@ def bare(label: str) -> str:
     for vendor in ("NVIDIA-", "Tesla-"):
         if name.startswith(vendor):
             name = name[len(vendor) :]
-    return name.lower()
+    return name.lower().replace("_", "-")
 
 
 @cache
 def product_row(name: str) -> dict[str, Any] | None:
-    """Return the row of a product by its bare name, or None."""
+    """Return the row of a product by its bare name, or what the grammar of names tells of it, or None."""
     for row in facts("gpu_products.yaml")["products"]:
         if name in {bare(label) for label in (row["product"], *row.get("aliases", ()))}:
             return dict(row)
+    return vgpu_row(name.removeprefix("grid-").split("-")) or variant_row(name)
+
+
+def vgpu_row(words: list[str]) -> dict[str, Any] | None:
+    """Read a vGPU type: its board, a digit if MIG backs it, and its GiB with the letter of its series."""
+    if not re.fullmatch(r"\d{1,3}[abcq][a-z]*", words[-1]):
+        return None
+    backed = len(words) > 2 and re.fullmatch(r"\d", words[-2]) is not None
+    board_name, gib = "-".join(words[: -2 if backed else -1]), int(re.sub(r"\D", "", words[-1]))
+    for board in facts("gpu_products.yaml")["vgpu_boards"]:
+        if board["board"].lower() == board_name:
+            row = dict(product_row(bare(board["product"])) or {})
+            if gib < board["gib"]:
+                return row | {"part": True, "memory_mib": gib * 1024 or 512, "nvlink": False}
+            compute = re.fullmatch(r"\d+c[a-z]*", words[-1]) and not backed
+            return row if compute else row | {"nvlink": False}
     return None
+
+
+def variant_row(name: str) -> dict[str, Any] | None:
+    """Read a variant: the word of a family with tokens before and after it, and what the family's products share."""
+    tokens, words = facts("gpu_products.yaml")["name_tokens"], name.split("-")
+    rows = facts("gpu_products.yaml")["products"]
+    for family in dict.fromkeys(row["family"] for row in rows):
+        named = family.lower().split("-")
+        for start in range(len(words) - len(named)):
+            before, after = words[:start], words[start + len(named) :]
+            known = all(re.fullmatch("|".join(tokens["before"]), word) for word in before) and all(
+                re.fullmatch("|".join(tokens["after"]), word) for word in after
+            )
+            if words[start : start + len(named)] == named and known:
+                return shared_facts(name, [row for row in rows if row["family"] == family])
+    return None
+
+
+def shared_facts(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what products of one family share; those of the form factor in the name come before the others."""
+    words = name.split("-")
+    form = "PCIe" if "pcie" in words or "nvl" in words else "SXM" if "-sxm" in name else None
+    alike = [row for row in rows if re.sub(r"^SXM\d$", "SXM", row["form_factor"]) == form] or rows
+    same = {key: alike[0][key] if all(row[key] == alike[0][key] for row in alike) else None for key in alike[0]
+            if all(key in row for row in alike)}  # fmt: skip
+    sizes = [int(word.rstrip("gb")) * 1024 for word in words if re.fullmatch(r"\d{1,4}gb?", word)]
+    forms = {re.sub(r"^SXM\d$", "SXM", row["form_factor"]) for row in alike}
+    same["form_factor"] = form or (forms.pop() if len(forms) == 1 else None)
+    joined = {row["nvlink"] is True or "NVL72" in str(row["nvlink"]) for row in alike}
+    return same | {
+        "family": rows[0]["family"],
+        "compute_capability": rows[0]["compute_capability"],
+        "memory_mib": sizes[0] if sizes else same["memory_mib"],
+        "nvlink": joined.pop() if len(joined) == 1 else None,
+        "variant": True,
+    }
 
 
 def positive(text: str | None) -> int | None:

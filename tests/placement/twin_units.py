@@ -5,13 +5,14 @@ import re
 from collections.abc import Iterator
 
 from tests.placement import twin_node
+from tests.placement.twin_cuda import facts
 from tests.placement.twin_world import SLICES, RawNode, Wish
 
 
 def sharing_causes(wish: Wish, node: RawNode) -> Iterator[str]:
     """F63, F67 to F69: an unknown sharing strategy counts as whole GPUs; without any label the sharing is unknown."""
     for part in wish.containers:
-        if twin_node.unit_of(part.resource, node) == "mps-share" and part.amount > 1:
+        if part.amount > 1 and gives_one_unit(part.resource, node):
             yield "SharedReplicasAskedAsGPUs"
     units = [twin_node.unit_of(resource, node) for resource in wish.asked]
     if not (allowed := units_wanted(wish)):
@@ -20,6 +21,29 @@ def sharing_causes(wish: Wish, node: RawNode) -> Iterator[str]:
         yield "SharingNotAllowed"
     if "unknown" in units and wish.refuses_unknown:
         yield "GPUFactsMissing"
+
+
+def gives_one_unit(resource: str, node: RawNode) -> bool:
+    """Tell whether the device plugin gives a container only one unit: by a cloud's rule, else NVIDIA's of MPS.
+
+    GoogleCloudPlatform/container-engine-accelerators pkg/gpu/nvidia/gpusharing/gpusharing.go, ValidateRequest: under
+    time-sharing always, under MPS on nodes of several GPUs. HAMi is judged by its own rule.
+    """
+    unit = twin_node.unit_of(resource, node)
+    if unit not in ("share", "mps-share") or (node.hami and not resource.endswith(".shared")):
+        return False
+    for row in facts("clouds.yaml")["sharing_labels"]:
+        rule = row["several_units"].get(node.labels.get(row["key"], ""))
+        if rule and row["unless_key"] not in node.labels:
+            gpus = sum(-(-node.in_all(name) // shares_of(name, node)) for name in node.resources())
+            return bool(rule == "refused" or gpus > 1)
+    return unit == "mps-share"
+
+
+def shares_of(resource: str, node: RawNode) -> int:
+    """Read into how many units a GPU is divided; 1 where a unit is no share."""
+    shared = twin_node.unit_of(resource, node) in ("share", "mps-share")
+    return twin_node.replicas(resource, node) if shared else 1
 
 
 def units_wanted(wish: Wish) -> tuple[str, ...]:
@@ -52,7 +76,7 @@ def slice_causes(wish: Wish, node: RawNode) -> Iterator[str]:
         unit = twin_node.unit_of(resource, node)
         exact, most = twin_node.unit_memory(resource, node)
         small = any(figure is not None and figure < 0.93 * memory for figure in (exact, most))
-        if small or unit not in ("whole", "unknown"):
+        if small or unit not in ("whole", "part", "unknown"):
             yield "MIGProfileAbsent"
         elif (exact is None or unit == "unknown") and wish.refuses_unknown:
             yield "GPUFactsMissing"

@@ -53,6 +53,7 @@ class Policy:
     ill: str | None = None
     ailing: str | None = None
     unhealthy: str | None = None
+    conditions: str | None = None
     action: str = "Enforce"
 
 
@@ -155,7 +156,7 @@ class RawNode:
     """A node as kubectl shows it. `capacity` may lack resources that equal allocatable.
 
     `devices` are the GPUs of its ResourceSlices. `health` counts the (ill, ailing) GPUs that DCGM reports; None means
-    unknown. `hami` is the annotation hami.io/node-nvidia-register.
+    unknown. `hami` is the annotation hami.io/node-nvidia-register. `conditions` are pairs of type and status.
     """
 
     labels: dict[str, str] = field(default_factory=dict)
@@ -164,6 +165,7 @@ class RawNode:
     health: tuple[int, int] | None = None
     hami: str = ""
     devices: tuple[RawDevice, ...] = ()
+    conditions: tuple[tuple[str, str], ...] = ()
 
     def in_all(self, resource: str) -> int:
         """Return how many units there are, healthy or not."""

@@ -285,3 +285,23 @@ def test_each_container_that_asks_for_a_gpu_has_its_own_need_and_says_where_from
 
     assert expected == {need.cuda for need in needs}
     assert all("tag" in need.evidence for need in needs)
+
+
+@pytest.mark.parametrize(("text", "meant"), [("40", "40Gi"), (">=80", "80Gi")])
+def test_memory_without_a_unit_is_refused_with_the_one_that_is_meant(text: str, meant: str) -> None:
+    """F8: Kubernetes reads a number as bytes."""
+    reason = read("gpu-memory", text).invalid[0]
+    assert reason.code is Code.InvalidAnnotation
+    assert f"did you mean {meant}?" in reason.message
+
+
+def test_memory_in_bytes_is_read() -> None:
+    """F8: enough of them to be meant."""
+    assert read("gpu-memory", str(40 * 2**30)).invalid == ()
+
+
+def test_refusal_of_a_workload_class_names_all_of_them_the_likeliest_first() -> None:
+    """F8."""
+    message = read("workload-class", "trainig").invalid[0].message
+    assert message.endswith("wants training, inference, batch-inference or notebook")
+    assert "wants notebook, training" in read("workload-class", "notbook").invalid[0].message

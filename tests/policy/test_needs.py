@@ -14,13 +14,17 @@ MERGED_APART = {Rule.Health, Rule.UnknownFacts, Rule.Scores, Rule.ScoreSpread}
 NOT_FROM_A_POLICY = {
     Code.ComputeCapabilityUnsupported: "the image's toolkit",
     Code.ImageRequirementUnmet: "the image's own variables",
+    Code.ImageForOtherMachine: "the image",
     Code.DriverUnknown: "unknownFacts",
     Code.GPUFactsMissing: "unknownFacts",
     Code.MIGProfileAbsent: "the annotation or the resource",
     Code.MIGInvalid: "the node's state",
     Code.ResourceNotOffered: "the resource",
     Code.RequestExceedsNode: "the amount",
+    Code.OfferedByClaimOnly: "the resource, which a DRA driver serves by claims alone",
+    Code.GPUWithoutCUDA: "the image, or the resource of another vendor",
     Code.NodeNotKnown: "our view of the cluster",
+    Code.RuntimeHandlerAbsent: "the RuntimeClass that the pod names, or admission gave it",
 }
 """Codes of class filters that no field of a policy leads to, and what does."""
 

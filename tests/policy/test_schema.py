@@ -40,7 +40,7 @@ def test_shipped_policies_load_with_the_default_last() -> None:
 
 def test_plain_gpu_pod_gets_what_day_one_promises() -> None:
     expected = AdmissionRules(
-        runtime_class_name="nvidia",
+        runtime_class_name="Auto",
         tolerate=True,
         from_node_taints=True,
         requests_only="CopyToLimits",

@@ -3,15 +3,21 @@
 
 import contextlib
 import re
+import select
+import socket
 import time
 from pathlib import Path
 
+import pytest
+from starlette.types import Receive, Scope, Send
+
 from app.server.limits import Limits
+from app.server.socket_buffers import SEND_BUFFER
 from tests.api.sockets import closed
 from tests.builders import make_service
 from tests.controlplane.processes import wait_until
 from tests.running import running
-from tests.server.callers import METRICS, closed_for, connect_without_reading
+from tests.server.callers import METRICS, closed_for, connect_without_reading, serving
 
 QUICK = Limits(answer_seconds=0.3)
 
@@ -68,3 +74,50 @@ def test_answer_that_is_taken_slowly_is_taken_whole(tmp_path: Path) -> None:
             read += part
 
     assert len(read) == length
+
+
+LARGE = 4 << 20
+
+
+async def large_answer(_scope: Scope, _receive: Receive, send: Send) -> None:
+    """Answer with more than a kernel takes for a peer at once."""
+    length = (b"content-length", str(LARGE).encode())
+    await send({"type": "http.response.start", "status": 200, "headers": [length]})
+    await send({"type": "http.response.body", "body": bytes(LARGE)})
+
+
+def sending(port: int) -> list[tuple[str, int]]:
+    """List the state and the unsent bytes of the kernel's connections of a port, those of no process included.
+
+    See proc_net_tcp(5): a state is a number of include/net/tcp_states.h, and 0A is the listening socket.
+    """
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text("ascii").splitlines()[1:]]
+    own = [row for row in rows if int(row[1].partition(":")[2], 16) == port and row[3] != "0A"]
+    return [(row[3], int(row[4].partition(":")[0], 16)) for row in own]
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="tells of Linux' own buffers")
+def test_kernel_keeps_nothing_of_a_closed_peer_that_takes_nothing() -> None:
+    """Fault 24: an orderly close would leave its bytes in the kernel's memory for one to two minutes."""
+    with serving(large_answer, QUICK) as port, contextlib.ExitStack() as stack:
+        deaf = [stack.enter_context(connect_without_reading(port, METRICS)) for _ in range(20)]
+        wait_until("all are closed", lambda: all(map(reset_or_closed, deaf)), 20)
+
+        assert sending(port) == []
+
+
+def reset_or_closed(sock: socket.socket) -> bool:
+    """Tell whether the peer has closed a connection, without taking what it sent before."""
+    poll = select.poll()
+    poll.register(sock, select.POLLRDHUP)
+    return any(events & (select.POLLRDHUP | select.POLLHUP | select.POLLERR) for _, events in poll.poll(0))
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="tells of Linux' own buffers")
+def test_kernel_takes_a_bounded_part_of_an_answer_that_nobody_takes() -> None:
+    """Fault 24: what does not fit waits in our buffer, where it is counted."""
+    with serving(large_answer, Limits(answer_seconds=600)) as port, connect_without_reading(port, METRICS):
+        wait_until("it sends", lambda: any(unsent for _, unsent in sending(port)), 20)
+        wait_until("it is blocked", lambda: sending(port) == sending(port), 20)
+
+        assert sum(unsent for _, unsent in sending(port)) <= 2 * SEND_BUFFER

@@ -14,7 +14,7 @@ import pytest
 from app.knowledge.tables import Knowledge
 from app.kube.pods import read_pod
 from app.placement.engine import judge, total
-from app.placement.ranking import wire_scores
+from app.placement.ranking import scores_without_gpus, wire_scores
 from app.placement.unusable_capacity import unusable_milli
 from app.placement.workload import expected_from_classes
 from app.policy.compiled import PolicySet
@@ -76,7 +76,8 @@ def test_answers_are_those_of_the_http_route(chosen: str, scores: str | None, tm
             made["spec"]["nodeName"] = bound[1].name
             objects.append({**made, "status": {"phase": "Running"}})
     service = make_service(tmp_path, objects, rules[0])
-    simulation.demands.expect(service.demand(read_pod(pod_document(trace.tasks[0], "seen-0"))).expected_demand)
+    without = next(task for task in trace.tasks if not task.gpus)
+    simulation.demands.expect(service.demand(read_pod(pod_document(without, "seen-0"))).expected_demand)
     for number, task in enumerate(trace.tasks[100:130]):
         names = list(simulation.fleet.nodes)
         Random(number).shuffle(names)
@@ -108,20 +109,26 @@ def test_remembered_totals_are_those_of_the_plain_engine_after_every_pod(chosen:
 
         answer = simulation.scores(other, list(simulation.fleet.nodes))
 
-        assert answer == wire_scores([node.name for node in nodes], [total(demand, node) for node in nodes], True)
+        totals = [total(demand, node) for node in nodes]
+        names = [node.name for node in nodes]
+        assert answer == (wire_scores(names, totals, True) if other.gpus else scores_without_gpus(totals))
 
 
 @pytest.mark.parametrize("workload", ["default", "gpuspec33"])
 def test_defaults_give_out_more_gpus_than_others(workload: str) -> None:
-    """F51, F52: on a twentieth of a fleet like the published one, seed 42 gives 96.05 and 96.06 %."""
+    """F51, F52: on a twentieth of a fleet like the published one, seed 42 gives 96.05 and 96.06 % with a shortlist.
+
+    Where filter names all nodes it gives 96.05 and 96.22 %.
+    """
     trace = synthetic(workload, 60)
 
     allocated = {
         policy: play(policy, trace=trace).allocated_percent["100"]
-        for policy in ("shipped", "packing", "fgd", "bestfit")
+        for policy in ("shortlist", "shipped", "packing", "fgd", "bestfit")
     }
 
-    assert allocated["shipped"] == max(allocated.values()) > BAR
+    others = max(allocated[policy] for policy in ("packing", "fgd", "bestfit"))
+    assert min(allocated["shortlist"], allocated["shipped"]) > max(others, BAR)
 
 
 @pytest.mark.parametrize("chosen", POLICIES, ids=lambda policy: policy.name)

@@ -5,13 +5,15 @@ import pytest
 
 from app.values.reasons import MESSAGE_LIMIT, Code, ReasonKind, join_with_or, reason
 
-FREE = {"InsufficientGPUs", "GPUMemoryBudgetExceeded", "LayoutDoesNotFit"}
+FREE = {
+    "InsufficientGPUs", "GPUMemoryBudgetExceeded", "LayoutDoesNotFit", "GPUHeldByClaim", "GPUHeldByDevicePlugin",
+}  # fmt: skip
 ADMISSION = {
     "RequestsOnly", "RequestLimitMismatch", "QuantityFractional", "QuantityNegative", "TooManyGPUs",
     "SharedReplicasAskedAsGPUs", "VisibleDevicesForbidden", "PrivilegedGPUPod", "NodeDevicesReached",
     "ReservedAnnotation",
     "InvalidAnnotation", "NoProductLeft", "PolicyConflict", "RuntimeClassMissing", "BypassesScheduling",
-    "InvalidPolicy", "ObjectTooLarge", "IdleGPUsHeld",
+    "InvalidPolicy", "ObjectTooLarge", "IdleGPUsHeld", "ResourceNameInvalid",
 }  # fmt: skip
 
 

@@ -94,6 +94,17 @@ def test_ill_gpus_are_drawn_among_the_free_ones_first() -> None:
     assert node_tile.state is NodeState.Ill
 
 
+def test_node_with_a_faulty_condition_is_ill_and_names_it() -> None:
+    """F132, F72: which of its GPUs is faulty is not told, so that none is drawn as ill."""
+    state = state_of()
+    state.put_node(node_document(conditions={"SysLogsXIDError": "True"}))
+
+    node_tile = tile(state, "n")
+
+    assert (node_tile.state, drawn(node_tile)) == (NodeState.Ill, [("Free", 8, 8, "")])
+    assert node_tile.words.endswith("SysLogsXIDError=True")
+
+
 def test_gpus_that_the_plugin_withdrew_are_drawn_besides() -> None:
     """F132."""
     state = state_of()

@@ -19,6 +19,7 @@ from app.admission.affinity.product_labels import (
     labels_accepted,
     labels_refused,
     names_only_known_products,
+    names_only_listed_products,
     values_accepted,
     values_refused,
 )
@@ -85,23 +86,22 @@ def product_expressions(context: NeedContext) -> ExpressionsByDialect:
     """Require a product by its label: a list of values where the products are known, else all but refused ones."""
     demand, knowledge = context.demand, context.knowledge
     expressions: dict[str, tuple[Expression, ...] | None] = {}
+    listed, known = names_only_listed_products(demand), names_only_known_products(demand)
     by_gfd = (
         labels_accepted(demand, context.fitting_groups, knowledge)
-        if names_only_known_products(demand)
+        if listed
         else labels_refused(demand, context.fleet.node_groups, context.fitting_groups, knowledge)
     )
-    expressions[GFD] = expressions[OLD_GFD] = _product_expressions(demand, PRODUCT, by_gfd)
+    expressions[GFD] = expressions[OLD_GFD] = _product_expressions(demand, PRODUCT, by_gfd, listed)
     for dialect in context.clouds:
-        values = (values_accepted if names_only_known_products(demand) else values_refused)(
-            demand, dialect, context.fitting_groups, knowledge
-        )
-        expressions[dialect.name] = _product_expressions(demand, dialect.key, values)
+        values = (values_accepted if known else values_refused)(demand, dialect, context.fitting_groups, knowledge)
+        expressions[dialect.name] = _product_expressions(demand, dialect.key, values, known)
     return expressions
 
 
-def _product_expressions(demand: Demand, key: str, values: list[str]) -> tuple[Expression, ...] | None:
+def _product_expressions(demand: Demand, key: str, values: list[str], listed: bool) -> tuple[Expression, ...] | None:
     """Write In for products that can be listed, else NotIn; the label must exist if any are allowed or denied."""
-    if names_only_known_products(demand):
+    if listed:
         return ({"key": key, "operator": "In", "values": values},) if values else None
     present = ({"key": key, "operator": "Exists"},) if demand.products or demand.denied_products else ()
     return (*present, *(({"key": key, "operator": "NotIn", "values": values},) if values else ()))
@@ -172,9 +172,10 @@ def sharing_expressions(context: NeedContext) -> ExpressionsByDialect:
     if not any(_is_whole_gpu(name, context.knowledge) for name, _ in context.demand.resources):
         return {}
     if sharing is SharingWish.Any:
-        return _no_mps(context) if _asks_for_several(context) else {}
+        return _no_single_units(context) if _asks_for_several(context) else {}
     if sharing is SharingWish.Shared:
-        values = ["time-slicing"] if _asks_for_several(context) else ["mps", "time-slicing"]
+        several = _asks_for_several(context) and not context.demand.several_units
+        values = ["time-slicing"] if several else ["mps", "time-slicing"]
         shared = ({"key": SHARING, "operator": "In", "values": values},)
         by_cloud = {dialect.name: _sharing_labels(dialect, "Exists") for dialect in context.clouds}
     else:
@@ -188,20 +189,28 @@ def sharing_expressions(context: NeedContext) -> ExpressionsByDialect:
 
 
 def _asks_for_several(context: NeedContext) -> bool:
-    """Tell whether one container asks for several units: the kubelet gives a container only one share of an MPS GPU."""
+    """Tell whether one container asks for several units, of which device plugins may give only one."""
     return any(
         amount > 1 and _is_whole_gpu(name, context.knowledge) for name, amount in context.demand.max_per_container
     )
 
 
-def _no_mps(context: NeedContext) -> ExpressionsByDialect:
-    """Exclude nodes with MPS shares, where the fleet has any."""
-    if not any(group.node_class.sharing is Sharing.MPS for group in context.fleet.node_groups):
-        return {}
-    not_mps = ({"key": SHARING, "operator": "NotIn", "values": ["mps"]},)
-    keys = {dialect.name: dialect.sharing_key for dialect in context.clouds if dialect.sharing_key}
-    by_cloud = {name: ({"key": key, "operator": "NotIn", "values": ["mps"]},) for name, key in keys.items()}
-    return {GFD: not_mps, OLD_GFD: not_mps, **by_cloud}
+def _no_single_units(context: NeedContext) -> ExpressionsByDialect:
+    """Exclude nodes with MPS shares, where the fleet has any, unless the policy says that several of them are given.
+
+    A cloud's own device plugin decides for its nodes: only what it refuses on each of them is excluded.
+    """
+    expressions: dict[str, tuple[Expression, ...]] = {}
+    classes = [group.node_class for group in context.fleet.node_groups]
+    if not context.demand.several_units and any(node.sharing is Sharing.MPS for node in classes):
+        not_mps = ({"key": SHARING, "operator": "NotIn", "values": ["mps"]},)
+        expressions = {GFD: not_mps, OLD_GFD: not_mps}
+    if any(node.refuses_several for node in classes):
+        refused = {row.key: row.values_refused() for row in context.knowledge.clouds.sharing}
+        for dialect in context.clouds:
+            if values := refused.get(dialect.sharing_key or ""):
+                expressions[dialect.name] = ({"key": dialect.sharing_key, "operator": "NotIn", "values": values},)
+    return expressions
 
 
 def _is_whole_gpu(resource: str, knowledge: Knowledge) -> bool:

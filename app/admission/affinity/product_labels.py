@@ -3,9 +3,11 @@
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from typing import Any
 
-from app.admission.fleet_facts import NodeGroup
+from app.admission.fleet_facts import FleetFacts, NodeGroup, fitting_groups
 from app.knowledge.clouds import Dialect
+from app.knowledge.families import Family
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.tables import Knowledge
 from app.nodes.label_keys import PRODUCT
@@ -21,8 +23,16 @@ LONGEST_VALUE = 63
 
 
 def names_only_known_products(demand: Demand) -> bool:
-    """Tell whether the demand names only products that are known today, so that their labels can be listed."""
+    """Tell whether the demand names only products and families of the table, so that a cloud's values can be listed."""
     return bool(demand.products) and all(pattern.labels is not None for any_of in demand.products for pattern in any_of)
+
+
+def names_only_listed_products(demand: Demand) -> bool:
+    """Tell whether the demand names only single products, so that their labels can be listed.
+
+    The labels of a family cannot: a node to come may have a variant that no table has.
+    """
+    return bool(demand.products) and all(pattern.listed for any_of in demand.products for pattern in any_of)
 
 
 def refused_by_label(demand: Demand, label: str, knowledge: Knowledge) -> bool:
@@ -59,9 +69,22 @@ def labels_accepted(demand: Demand, fitting: Iterable[NodeGroup], knowledge: Kno
 def labels_refused(
     demand: Demand, node_groups: Iterable[NodeGroup], fitting: Iterable[NodeGroup], knowledge: Knowledge
 ) -> list[str]:
-    """List the product labels of the fleet that the demand can never run on."""
-    other_labels = label_values(node_groups, PRODUCT) - label_values(fitting, PRODUCT)
+    """List the product labels that the demand can never run on, of the fleet and, where it names families, of clouds.
+
+    Without those of clouds an autoscaler could add a machine of another product, which the fleet does not have yet.
+    """
+    others = _products_of_clouds(knowledge) if names_only_known_products(demand) else frozenset[str]()
+    other_labels = (label_values(node_groups, PRODUCT) | others) - label_values(fitting, PRODUCT)
     return sorted(label for label in other_labels if refused_by_label(demand, label, knowledge))
+
+
+@lru_cache(maxsize=4)
+def _products_of_clouds(knowledge: Knowledge) -> frozenset[str]:
+    """List the products of CUDA that clouds offer, as GFD labels them."""
+    clouds = knowledge.clouds
+    named = {label for dialect in clouds.dialects for labels in dialect.values.values() for label in labels}
+    named |= {label for row in clouds.instances.rows for label in row.products}
+    return frozenset(label for label in named if knowledge.products.find(label))
 
 
 def values_accepted(demand: Demand, dialect: Dialect, fitting: Iterable[NodeGroup], knowledge: Knowledge) -> list[str]:
@@ -74,6 +97,31 @@ def values_refused(demand: Demand, dialect: Dialect, fitting: Iterable[NodeGroup
     """List a cloud's label values of the products that the demand can never run on, in the fleet or not."""
     other_values = set(dialect.values) - label_values(fitting, dialect.key)
     return sorted(value for value in other_values if refused_by_value(demand, dialect, value, knowledge))
+
+
+def vendor_exclusions(
+    demand: Demand, families: Iterable[Family], fleet: FleetFacts, knowledge: Knowledge
+) -> Iterator[tuple[dict[str, Any], ...]]:
+    """Exclude the values of a vendor's own labels that nodes have and that show that no node can serve the demand.
+
+    A node to come may lack the labels, and another value may serve. The result is one term, or none.
+    """
+    names = {family.name for family in families}
+    keys = [
+        key for row in knowledge.clouds.vendors if row.family in names for key in (*row.product_keys, *row.memory_keys)
+    ]
+    fitting = fitting_groups(demand, fleet)
+    expressions = []
+    for key in keys:
+        refused = sorted(
+            value
+            for value in label_values(fleet.node_groups, key) - label_values(fitting, key)
+            if any(refuses(demand, read_class({key: value}, (), knowledge)) for refuses in PRODUCT_FILTERS)
+        )
+        if refused:
+            expressions.append({"key": key, "operator": "NotIn", "values": refused})
+    if expressions:
+        yield tuple(expressions)
 
 
 def label_values(node_groups: Iterable[NodeGroup], key: str) -> set[str]:

@@ -25,10 +25,12 @@ from app.admission.affinity.label_needs import (
     exclusions,
     only_excludes,
 )
+from app.admission.affinity.product_labels import vendor_exclusions
 from app.admission.fleet_facts import FleetFacts, NodeGroup, fitting_groups
+from app.knowledge.families import Family
 from app.knowledge.products import ProductPattern
 from app.knowledge.tables import Knowledge
-from app.nodes.label_keys import PRODUCT
+from app.nodes.label_keys import ARCHITECTURE, PRODUCT
 from app.policy.demand import Demand
 from app.values.label_requirements import label_requirement, match_expression
 
@@ -65,7 +67,12 @@ class Terms:
 def affinity_terms_of(demand: Demand, fleet: FleetFacts, keys: tuple[str, ...] | None, knowledge: Knowledge) -> Terms:
     """Write a demand as node affinity. `keys` are the dialects to use; None means GFD and the fleet's."""
     demand_by_labels = replace(demand, refuse_unknown=False)  # a label that is absent decides nothing
-    if not _labelled_by_gfd(demand, knowledge):
+    families = _families_of(demand, knowledge)
+    if families and not any(family.cuda for family in families):
+        return Terms(
+            _with_node_selector(demand, tuple(vendor_exclusions(demand_by_labels, families, fleet, knowledge)))
+        )
+    if not families and not demand.claims:
         return Terms()
     names = _dialects(fleet, keys)
     clouds = tuple(dialect for dialect in knowledge.clouds.dialects if dialect.name in names)
@@ -94,7 +101,11 @@ def affinity_terms_of(demand: Demand, fleet: FleetFacts, keys: tuple[str, ...] |
     )
     required = tuple(_terms(context, required_needs, dialects, common))
     preferred = [
-        (NEED_WEIGHT, term) for term in _terms(context, preferred_needs, (GFD,) if GFD in dialects else dialects[-1:])
+        *_architecture_preference(demand, fleet),
+        *(
+            (NEED_WEIGHT, term)
+            for term in _terms(context, preferred_needs, (GFD,) if GFD in dialects else dialects[-1:])
+        ),
     ]
     return Terms(
         _with_node_selector(demand, required),
@@ -103,6 +114,14 @@ def affinity_terms_of(demand: Demand, fleet: FleetFacts, keys: tuple[str, ...] |
         unsure=required_needs != harmless,
         scale_up_labels=_required_labels(required[:1]) if _may_scale_from_zero(fleet) else (),
     )
+
+
+def _architecture_preference(demand: Demand, fleet: FleetFacts) -> Iterator[tuple[int, Term]]:
+    """Prefer the CPU architecture that the images are built for, in a fleet that has others too."""
+    wanted = {platform.architecture for platform in demand.platforms}
+    present = {group.node_class.architecture for group in fleet.node_groups} - {None}
+    if len(wanted) == 1 and present - wanted:
+        yield NEED_WEIGHT, ({"key": ARCHITECTURE, "operator": "In", "values": sorted(wanted)},)
 
 
 def _may_scale_from_zero(fleet: FleetFacts) -> bool:
@@ -158,10 +177,11 @@ def _with_node_selector(demand: Demand, terms: tuple[Term, ...]) -> tuple[Term, 
     return tuple((*term, *selector) for term in terms or ((),)) if selector else terms
 
 
-def _labelled_by_gfd(demand: Demand, knowledge: Knowledge) -> bool:
-    """Tell whether the labels of GPU Feature Discovery describe the GPUs; nodes of other GPUs have none of them."""
-    families = (knowledge.families.of(resource) for resource, _ in demand.resources)
-    return bool(demand.claims) or any(family.cuda for family in families if family)
+def _families_of(demand: Demand, knowledge: Knowledge) -> tuple[Family, ...]:
+    """List the families of what a demand asks for; a DeviceClass of the cluster's own tells none."""
+    by_resource = (knowledge.families.of(resource) for resource, _ in demand.resources)
+    by_claim = (knowledge.families.of_device_class(name) for name, _ in demand.claims)
+    return tuple(filter(None, (*by_resource, *by_claim)))
 
 
 def _dialects(fleet: FleetFacts, keys: tuple[str, ...] | None) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from app.knowledge.products import normal_form
 from app.knowledge.tables import Knowledge
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pod_requests import CPU, PODS, quantity_units
-from app.nodes.model import SHARES, WHOLE_MILLI, Node, Sharing
+from app.nodes.model import SHARES, UNSHARED, WHOLE_MILLI, Node
 from app.placement.node_state_filters import MIG_STATES_READY, UPGRADE_STATES_REFUSED
 from app.web.views.tile_colours import HeldMarks, TileColours
 
@@ -121,13 +121,14 @@ def tile_of(
     held = colours.marks(node, usages, claimed) if colours else None
     runs = tuple(_split(_runs(node, knowledge, state, held)))
     most = sorted(units_by_namespace.items(), key=lambda pair: (-pair[1], pair[0]))
-    counted = "; ".join(f"{promise.words}, none is offered" for promise in node.node_class.absent)
-    counted = counted if state is NodeState.Ghost else f"{offered - free} of {offered} used"
+    promises = "; ".join(f"{promise.words}, none is offered" for promise in node.node_class.absent)
+    counted = promises if state is NodeState.Ghost else f"{offered - free} of {offered} used"
     words = f"{node.name}: {state.value}, {counted}" + "".join(f"; {namespace} {amount}" for namespace, amount in most)
+    words += "".join(f"; {name}" for name, _ in node.node_class.bad_conditions)
     if colours:
         words += colours.words(node, usages, claimed)
     holders = tuple((usage.name, sum(amount for _, amount in usage.units)) for usage in usages)
-    whole = unit in (Sharing.Exclusive.value, Sharing.Unknown.value)
+    whole = unit in {kind.value for kind in UNSHARED}
     names = tuple(sorted(units_by_namespace))
     return Tile(node.name, product, driver, unit, state, names, runs, words, offered, free, stranded, whole, holders)
 
@@ -149,7 +150,7 @@ def state_of(node: Node, offered: int, free: int) -> NodeState:
         return NodeState.Upgrading
     if node_class.mig_state not in MIG_STATES_READY or node_class.mig_invalid:
         return NodeState.Changing
-    if node_class.ill or node_class.withdrawn:
+    if node_class.ill or node_class.withdrawn or node_class.faulty:
         return NodeState.Ill
     if node.unschedulable:
         return NodeState.Cordoned

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the containers of a pod request of a resource, and edits by which they request less, or another resource.
+
+A pod may have hundreds of containers, and edits are proposed for many nodes: no function compares the containers with
+each other, and no text names more than MOST_NAMED of them.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+from app.explain.edits import Document, containers_of
+from app.kube.pod_requests import CORE_MILLI, CPU
+from app.kube.pods import Container, Pod
+
+Requests = Sequence[tuple[Container, int]]
+"""Containers, each with the units of one resource that it requests after a change."""
+
+MOST_NAMED = 5
+"""Containers that a line names; the others are counted."""
+
+
+def units_of(container: Container, resource: str) -> int:
+    """Give what a container requests of a resource in whole units, rounded up; CPU is in milli-CPU."""
+    return -int(-container.requested(resource) * (CORE_MILLI if resource == CPU else 1) // 1)
+
+
+def lowered(pod: Pod, resource: str, left: int) -> Requests:
+    """List the containers that request less once the pod requests at most `left` units.
+
+    Of an extended resource, the containers with most give first, until each has one unit; then sidecars, and after them
+    those that asked for least, go without. Of another resource all give the same share. An init container may request
+    what the sidecars that are started before it leave.
+    """
+    asked = [units_of(container, resource) for container in pod.containers]
+    new = list(asked)
+    running = [at for at, container in enumerate(pod.containers) if not container.passing and asked[at]]
+    over = sum(asked[at] for at in running) - left
+    if not is_extended(resource):
+        for at in running if over > 0 else ():
+            new[at] = asked[at] * left // (over + left)
+    else:
+        largest = sorted(running, key=lambda at: (-asked[at], not pod.containers[at].sidecar))
+        least_needed = sorted(running, key=lambda at: (not pod.containers[at].sidecar, asked[at]))
+        for kept, order in ((1, largest), (0, least_needed)):
+            for at in order:
+                given = max(0, min(over, new[at] - kept))
+                new[at], over = new[at] - given, over - given
+    of_sidecars = 0
+    for at, container in enumerate(pod.containers):
+        if container.passing:
+            new[at] = min(new[at], left - of_sidecars)
+        elif container.sidecar:
+            of_sidecars += new[at]
+    return [(container, new[at]) for at, container in enumerate(pod.containers) if new[at] != asked[at]]
+
+
+def at_most_each(pod: Pod, resource: str, most: int) -> Requests:
+    """List the containers that request less once each requests at most `most` units."""
+    return [(container, most) for container in pod.containers if units_of(container, resource) > most]
+
+
+def total_after(pod: Pod, resource: str, requests: Requests) -> int:
+    """Sum a resource of a pod as Kubernetes does, after a change of some of its containers."""
+    new = {(one.list_name, one.index): units for one, units in requests}
+    containers = (
+        replace(one, requests={**one.requests, resource: Fraction(new[key])})
+        if (key := (one.list_name, one.index)) in new
+        else one
+        for one in pod.containers
+    )
+    return int(replace(pod, containers=tuple(containers)).amount(resource))
+
+
+def set_requests(resource: str, requests: Requests) -> Callable[[Document], None]:
+    """Return an edit of the Pod that sets what containers request of a resource.
+
+    A limit that stands for the request is set too; of extended resources, whose limit is the request, always.
+    """
+
+    def change(pod: Document) -> None:
+        for container, units in requests:
+            resources = pod["spec"][container.list_name][container.index]["resources"]
+            requested, limits = (resources.get(kind) or {} for kind in ("requests", "limits"))
+            both = is_extended(resource) or resource not in requested
+            for amounts in (requested, limits) if both else (requested,):
+                if resource in amounts:
+                    amounts[resource] = amount_text(resource, units)
+
+    return change
+
+
+def requests_text(pod: Pod, resource: str, requests: Requests) -> str:
+    """Write `: AMOUNT in container NAME, ...` for a change; empty where the pod has one container."""
+    if len(pod.containers) < 2:
+        return ""
+    return f": {listed([f'{amount_text(resource, units)} in container {one.name}' for one, units in requests])}"
+
+
+def names_of_requesters(pod: Pod, resource: str) -> str:
+    """Write ` in container NAME` for the containers that name a resource; empty where the pod has one container."""
+    names = [container.name for container in pod.containers if names_resource(container, resource)]
+    return f" in container{'s' * (len(names) > 1)} {listed(names)}" if len(pod.containers) > 1 and names else ""
+
+
+def listed(names: Sequence[str]) -> str:
+    """Join the first names, and count the others."""
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def names_resource(container: Container, resource: str) -> bool:
+    """Tell whether a container names a resource in its requests or limits."""
+    return resource in container.requests or resource in container.limits
+
+
+def replace_resource(resource: str, other: str) -> Callable[[Document], None]:
+    """Return an edit of the Pod that asks for as many units of another resource."""
+
+    def rename(pod: Document) -> None:
+        for amounts in _amounts_with(pod, resource):
+            amounts[other] = amounts.pop(resource)
+
+    return rename
+
+
+def without_resource(resource: str) -> Callable[[Document], None]:
+    """Return an edit of the Pod that requests nothing of a resource."""
+
+    def drop(pod: Document) -> None:
+        for amounts in _amounts_with(pod, resource):
+            del amounts[resource]
+
+    return drop
+
+
+def _amounts_with(pod: Document, resource: str) -> Iterator[Document]:
+    """Iterate over the requests and limits of the containers that have a resource."""
+    for container in containers_of(pod):
+        for amounts in (container.get("resources") or {}).values():
+            if isinstance(amounts, dict) and resource in amounts:
+                yield amounts
+
+
+def is_extended(resource: str) -> bool:
+    """Tell whether a resource is counted in whole units, and its limit is its request, as is so of huge pages too."""
+    return "/" in resource or resource.startswith("hugepages-")
+
+
+def amount_text(resource: str, amount: int) -> str:
+    """Write an amount in the unit that people use."""
+    if resource == CPU:
+        return f"{amount}m" if amount % CORE_MILLI else str(amount // CORE_MILLI)
+    if resource in ("memory", "ephemeral-storage") and amount >= 1 << 30:
+        return f"{amount / (1 << 30):.4g}Gi" if amount % (1 << 30) else f"{amount >> 30}Gi"
+    return str(amount)

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The conditions of nodes by which somebody reports a fault of their GPUs: what each says, and what to do."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.knowledge.dcgm import GPUCondition
+
+STATUSES = frozenset({"True", "False", "Unknown"})
+"""The statuses of a condition (k8s.io/api core/v1 ConditionStatus)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """What a condition says where it tells of the monitor rather than of the GPUs (node_conditions.yaml, doubts)."""
+
+    reason: str
+    parts: tuple[str, ...]
+    meaning: str
+    remedy: str
+
+    def explains(self, reason: str, message: str) -> bool:
+        """Tell whether nothing else is reported: each fault of the message, which publishers join by ; has a text."""
+        faults = filter(None, map(str.strip, message.split(";")))
+        return reason == self.reason and all(any(part in fault for part in self.parts) for fault in faults)
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionMeaning:
+    """One row of node_conditions.yaml, with the remedy of its publisher; `bad` are the statuses that report a fault."""
+
+    name: str
+    publisher: str
+    bad: frozenset[str]
+    severity: GPUCondition
+    meaning: str
+    remedy: str
+    doubts: tuple[Doubt, ...]
+
+
+def load_node_conditions(document: Mapping[str, Any]) -> Mapping[str, ConditionMeaning]:
+    """Read node_conditions.yaml, by the type of the condition.
+
+    Raises ValueError for a status that no condition has, and KeyError for a publisher that is not listed.
+    """
+    remedies = {row["name"]: row["remedy"] for row in document["publishers"]}
+    rows = [
+        ConditionMeaning(
+            name=row["name"],
+            publisher=row["publisher"],
+            bad=frozenset(row["bad"]),
+            severity=GPUCondition(row["severity"]),
+            meaning=row["meaning"],
+            remedy=remedies[row["publisher"]],
+            doubts=tuple(
+                Doubt(doubt["reason"], tuple(doubt["parts"]), doubt["meaning"], doubt["remedy"])
+                for doubt in row.get("doubts", ())
+            ),
+        )
+        for row in document["conditions"]
+    ]
+    for row in rows:
+        if not row.bad or row.bad - STATUSES:
+            raise ValueError(f"{row.name}: bad: got {sorted(map(str, row.bad))}, wants some of {sorted(STATUSES)}")
+    return {row.name: row for row in rows}

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading of the conditions by which somebody reports a fault of a node's GPUs (knowledge/node_conditions.yaml)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.knowledge.dcgm import GPUCondition
+from app.knowledge.tables import Knowledge
+from app.values.json_members import objects_if_any
+
+MOST_CONDITIONS = 16
+"""Conditions that are kept of one node, in the order of their types. A guess; publishers report a few at a time."""
+LONGEST_TEXT = 256
+"""Characters that are kept of a reason and of a message, which whoever may patch the node's status chooses."""
+
+
+@dataclass(frozen=True, slots=True)
+class BadCondition:
+    """One condition of a node that reports a fault.
+
+    `name` is its type and status, as kubectl wait takes them. `words` add the reason and the message of its publisher,
+    each cut to LONGEST_TEXT and without control characters. `severity`, `meaning`, `publisher` and `remedy` are those
+    of the table.
+    """
+
+    name: str
+    words: str
+    severity: GPUCondition
+    meaning: str
+    publisher: str
+    remedy: str
+
+
+def read_bad_conditions(status: Mapping[str, Any], knowledge: Knowledge) -> tuple[BadCondition, ...]:
+    """Read the conditions of a node's status that report a fault, by type; of equal types the last counts.
+
+    A heartbeat does not change what is returned, as it has no times.
+    """
+    found: dict[str, BadCondition] = {}
+    for condition in objects_if_any(status, "conditions"):
+        kind, state = condition.get("type"), condition.get("status")
+        row = knowledge.node_conditions.get(kind) if isinstance(kind, str) else None
+        if row is None:
+            continue
+        found.pop(row.name, None)
+        if isinstance(state, str) and state in row.bad:
+            reason, message = (str(condition.get(member) or "") for member in ("reason", "message"))
+            doubt = next((doubt for doubt in row.doubts if doubt.explains(reason, message)), None)
+            name, said = f"{row.name}={state}", ": ".join(filter(None, map(_printable, (reason, message))))
+            found[row.name] = BadCondition(
+                name=name,
+                words=f"{name} ({said})" if said else name,
+                severity=GPUCondition.Ailing if doubt else row.severity,
+                meaning=(doubt or row).meaning,
+                publisher=row.publisher,
+                remedy=(doubt or row).remedy,
+            )
+    return tuple(found[name] for name in sorted(found)[:MOST_CONDITIONS]) if found else ()
+
+
+def _printable(text: str) -> str:
+    """Cut a text, and replace what a terminal would interpret."""
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text[:LONGEST_TEXT]).split())
