@@ -18,7 +18,7 @@ export KUBERNETES
 # Inputs of `make fuzz-guided`.
 RUNS   := 50000
 
-.PHONY: help setup run demo test test-all test-rest test-browser test-long go controlplane cluster prometheus haproxy chromium e2e e2e-versions neighbours node-programs e2e-nodes gfd-worlds chaos fuzz fuzz-guided check format bench bench-largest bench-placement bench-scheduler bench-mig bench-churn bench-events lock generated sbom krew audit clean
+.PHONY: help setup run demo test test-all test-rest test-browser test-long go controlplane cluster prometheus haproxy chromium e2e e2e-versions neighbours node-programs e2e-nodes e2e-upstream gfd-worlds chaos fuzz fuzz-guided check format bench bench-largest bench-placement bench-scheduler bench-mig bench-churn bench-events lock generated sbom krew audit clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -96,6 +96,9 @@ node-programs: $(STAMP) controlplane ## build and fetch what real nodes run: con
 	@$(BIN)/python -m tests.realnodes.containerd_module
 	@$(BIN)/python -m tests.realnodes.images
 	@$(BIN)/python -m tests.realnodes.nvidia
+
+e2e-upstream: $(STAMP) node-programs ## run Kubernetes' own end-to-end suite without and with gpu-usher, and print what differs (root; before a release)
+	@$(BIN)/python -m tests.upstream
 
 e2e-nodes: $(STAMP) node-programs ## follow GPU pods into their containers, on real kubelets in a sandbox (root)
 	@$(BIN)/python -m tests.tiers nodes

@@ -33,7 +33,11 @@ def state_folder() -> Path | None:
 
 @contextmanager
 def real_cluster(
-    binaries: Binaries, archives: Mapping[str, Path], built: Path, worlds: Sequence[World]
+    binaries: Binaries,
+    archives: Mapping[str, Path],
+    built: Path,
+    worlds: Sequence[World],
+    control_plane: type[RealControlPlane] = RealControlPlane,
 ) -> Iterator[Cluster]:
     """Run a cluster as long as the block lasts, with one node for each world, its device plugin and its labels.
 
@@ -44,7 +48,7 @@ def real_cluster(
     assert state is not None, "real nodes run in a sandbox: python -m tests.realnodes.sandbox COMMAND"
     folder = state / "control-plane"
     folder.mkdir()
-    plane = RealControlPlane(binaries, folder)
+    plane = control_plane(binaries, folder)
     named = zip(NAMES, worlds, strict=False)
     nodes = {name: Node(plane, name, number, state, world, built) for number, (name, world) in enumerate(named, 1)}
     plane.api.create(RUNTIME_CLASSES, RUNTIME_CLASS)

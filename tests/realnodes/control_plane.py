@@ -46,7 +46,7 @@ class RealControlPlane(ControlPlane):
     authorization = "Node,RBAC"
     admission_off = ()
     admission_on = ("NodeRestriction",)
-    controllers = (*CONTROLLERS, *NODE_CONTROLLERS)
+    controllers: tuple[str, ...] = (*CONTROLLERS, *NODE_CONTROLLERS)
     tokens = IDENTITIES
 
     def __init__(self, binaries: Binaries, folder: Path) -> None:

@@ -25,6 +25,8 @@ STATE = "GPU_USHER_NODES_STATE"
 """The variable that names the state folder inside of the sandbox."""
 SYSCTLS = ("vm.overcommit_memory", "vm.panic_on_oom", "kernel.panic", "kernel.panic_on_oops")
 """What the kubelet sets for the whole machine (k8s.io/kubernetes pkg/util/sysctl); written back afterwards."""
+INOTIFY_INSTANCES = 28
+"""Inotify instances of a cluster of three nodes, counted: containerd, the kubelet and the device plugin make them."""
 REAP_SECONDS = 0.1
 """Between two looks for children, where PID 1 has none at the moment."""
 REMOVE_SECONDS = 20
@@ -41,7 +43,20 @@ def missing() -> str:
     absent = [name for name in CONTROLLERS if not (CGROUPS / name).is_dir()]
     if absent:
         return f"real nodes need cgroup v1, and {CGROUPS} lacks {', '.join(absent)}"
+    free = _free_inotify_instances()
+    if free < INOTIFY_INSTANCES:
+        wanted = f"{INOTIFY_INSTANCES} free inotify instances (fs.inotify.max_user_instances)"
+        return f"real nodes need {wanted}, and {free} are free"
     return _unshare_problem()
+
+
+def _free_inotify_instances() -> int:
+    """Count the inotify instances that root may still make: the limit counts those of all its processes."""
+    used = 0
+    for folder in Path("/proc").glob("[0-9]*/fd"):
+        with contextlib.suppress(OSError):  # a process may end meanwhile
+            used += sum(os.readlink(link) == "anon_inode:inotify" for link in folder.iterdir())
+    return int(Path("/proc/sys/fs/inotify/max_user_instances").read_text("ascii")) - used
 
 
 def _unshare_problem() -> str:
