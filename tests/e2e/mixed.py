@@ -77,8 +77,8 @@ def call_extender(service: Service, verb: str, pod: Object, names: Iterable[str]
     return answer.json()
 
 
-def winner(service: Service, pod: Object, names: Iterable[str]) -> str:
-    """Return the node to which the extender itself gives the highest score."""
+def winners(service: Service, pod: Object, names: Iterable[str]) -> set[str]:
+    """Return the nodes to which the extender itself gives the highest score, several where they are equally good."""
     fitting = call_extender(service, "filter", pod, names)["NodeNames"]
     scores = call_extender(service, "prioritize", pod, fitting)
-    return next(str(score["Host"]) for score in scores if score["Score"] == 10)
+    return {str(score["Host"]) for score in scores if score["Score"] == 10}

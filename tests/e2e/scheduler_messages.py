@@ -6,7 +6,14 @@ from collections import Counter
 from app.explain.explanation import Explanation, NodeVerdict
 from app.explain.survey import ClusterSnapshot
 from app.intree.causes import InTreeCause
-from app.intree.checks import UNSELECTED, PodConstraints, node_affinity_matches, read_pod_constraints, resources_left
+from app.intree.checks import (
+    UNSELECTED,
+    PodConstraints,
+    node_affinity_matches,
+    read_pod_constraints,
+    resources_left,
+    taints_tolerated,
+)
 from app.intree.existing_pods import REQUIRED
 from app.values.reasons import Code
 from tests.controlplane.kubectl import Object
@@ -102,6 +109,10 @@ def _as_the_scheduler_reports(
     left = (resource.message for resource in resources_left(pod_constraints, node, world.used.get(node.name, {})))
     if short := [message for message in left if message not in claimed]:
         reasons = [*((FITS_NOT, text) for text in short), *(reason for reason in reasons if reason[0] not in COUNTED)]
+    if (
+        InTreeCause.UntoleratedTaint.name not in seen.reasons
+    ):  # explain leaves out those that admission tolerates itself
+        reasons += [(refusal.cause.name, refusal.message) for refusal in taints_tolerated(pod_constraints, node, {})]
     if InTreeCause.NodeAffinityMismatch.name not in seen.reasons and any(
         node_affinity_matches(pod_constraints, node, {})
     ):

@@ -159,7 +159,7 @@ def test_gpu_of_a_team_is_never_taken(plane: ControlPlane) -> None:
 @pytest.mark.parametrize(
     ("labels", "spec", "expected"),
     [
-        pytest.param({}, {}, "nvidia", id="S5 the policy's"),
+        pytest.param({}, {"annotations": {"products": "A10"}}, "nvidia", id="S5 the policy's"),
         pytest.param({}, {"runtimeClassName": "nvidia-cdi"}, "nvidia-cdi", id="S2 S5 CDI, chosen by the pod"),
         pytest.param({"test": "crio"}, {}, "crio", id="S7 CRI-O's handler"),
     ],
@@ -167,7 +167,10 @@ def test_gpu_of_a_team_is_never_taken(plane: ControlPlane) -> None:
 def test_runtime_class_is_all_that_a_container_runtime_wants(
     plane: ControlPlane, labels: dict[str, str], spec: dict[str, Any], expected: str
 ) -> None:
-    """S2, S5, S7: containerd and CRI-O differ in the handler of the class, which the webhook need not know."""
+    """S2, S5, S7: containerd and CRI-O differ in the handler of the class, which the webhook need not know.
+
+    The policy leaves the class out where a node that fits, such as that of GKE here, needs none.
+    """
     name = f"class-{expected}"
 
     pod = create_pod(plane, plain_pod(WHERE, name=name, labels=labels, **spec))
