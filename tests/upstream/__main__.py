@@ -42,16 +42,19 @@ def main(legs: tuple[str, ...]) -> int:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gpu-usher-upstream-") as folder, ThreadPoolExecutor(2) as pool:
         outcomes = dict(zip(legs, pool.map(lambda leg: _run(leg, Path(folder, leg)), legs), strict=True))
-    page = write(outcomes, time.monotonic() - began)
+    page = write(outcomes, time.monotonic() - began, _focus())
     RESULTS.write_text(page, "utf-8")
     print(page)
     return int(any(differences(outcomes[legs[0]], outcomes[leg]) for leg in legs[1:]) or not outcomes[legs[0]])
 
 
+def _focus() -> str:
+    return os.environ.get("UPSTREAM_FOCUS", FOCUS)
+
+
 def _run(leg: str, folder: Path) -> Outcomes:
-    focus = os.environ.get("UPSTREAM_FOCUS", FOCUS)
     sandbox = [sys.executable, "-m", "tests.realnodes.sandbox", sys.executable, "-m", "tests.upstream.leg"]
-    done = subprocess.run([*sandbox, leg, focus, str(folder)], capture_output=True, text=True, check=False)
+    done = subprocess.run([*sandbox, leg, _focus(), str(folder)], capture_output=True, text=True, check=False)
     report = folder / "report.xml"
     if not report.is_file():
         log = (folder / "log").read_text("utf-8", errors="replace")[-2000:] if (folder / "log").is_file() else ""
@@ -88,14 +91,14 @@ def differences(one: Outcomes, other: Outcomes) -> list[tuple[str, str, str]]:
     ]
 
 
-def write(outcomes: Mapping[str, Outcomes], seconds: float) -> str:
-    """Write the page: how many tests ended how in each leg, and what differs from the first."""
+def write(outcomes: Mapping[str, Outcomes], seconds: float, focus: str) -> str:
+    """Write the page: which tests were run, how many tests ended how in each leg, and what differs from the first."""
     first = next(iter(outcomes))
     lines = [
         "# Kubernetes' own end-to-end suite, without and with gpu-usher",
         "",
         f"`make e2e-upstream` wrote this, with Kubernetes {kubernetes_version()} on three real nodes,"
-        f" in {seconds / 60:.0f} minutes.",
+        f" in {seconds / 60:.0f} minutes. The tests are those that ginkgo's `--focus={focus}` chooses.",
         "",
         "| leg | passed | failed | skipped by itself |",
         "|---|---|---|---|",

@@ -32,7 +32,7 @@ def test_test_that_ends_otherwise_is_a_difference() -> None:
 
 def test_page_counts_each_leg_and_names_each_difference() -> None:
     """F27."""
-    page = write({"none": read(ALONE), "every-pod": read(BESIDE)}, 600)
+    page = write({"none": read(ALONE), "every-pod": read(BESIDE)}, 600, "spreads")
 
     assert "| every-pod | 1 | 1 | 1 |" in page
     assert "| every-pod | spreads pods | passed | failed |" in page
