@@ -28,7 +28,8 @@ from tests.e2e.stage import (
 
 NODES = 50
 GPU = "nvidia.com/gpu"
-GHOST = "labels promise GPUs that the device plugin does not offer: wants nvidia.com/gpu"
+GHOST = "labels promise GPUs that the node does not offer: wants nvidia.com/gpu"
+FOR_CLAIMS = "a DRA driver has the node's GPUs, for claims alone: wants nvidia.com/gpu"
 RUNTIME_CLASS = {"metadata": {"name": "nvidia"}, "handler": "nvidia"}
 ADMITTED, BARE = "admitted", "bare"
 """Namespaces for which the webhooks are called, and for which not: there the extender alone decides."""
@@ -207,9 +208,9 @@ def test_extender_that_is_down_holds_gpu_pods_until_it_is_back(plane: ControlPla
 def test_node_served_by_dra_is_no_ghost(plane: ControlPlane, service: Service) -> None:
     """F135: it has allocatable 0 beside ResourceSlices of a class that serves nvidia.com/gpu.
 
-    An API server that keeps no extendedResourceName (KEP-5004) has no such class, and the node stays a ghost.
+    An API server that keeps no extendedResourceName (KEP-5004) has no such class, and the node's GPUs are for claims alone.
     """
-    expected = None if keeps_extended_resources(plane) else GHOST
+    expected = None if keeps_extended_resources(plane) else FOR_CLAIMS
     add_nodes(plane.api, [node_object("dra-0", offers={"nvidia.com/gpu": 0})])
     group = dra_path(plane)
     pod = gpu_pod("asks", "default", annotations={"products": "H100"})
