@@ -208,7 +208,7 @@ def test_extender_that_is_down_holds_gpu_pods_until_it_is_back(plane: ControlPla
 def test_node_served_by_dra_is_no_ghost(plane: ControlPlane, service: Service) -> None:
     """F135: it has allocatable 0 beside ResourceSlices of a class that serves nvidia.com/gpu.
 
-    An API server that keeps no extendedResourceName (KEP-5004) has no such class, and the node's GPUs are for claims alone.
+    An API server that keeps no extendedResourceName (KEP-5004) has no such class, and its GPUs are for claims alone.
     """
     expected = None if keeps_extended_resources(plane) else FOR_CLAIMS
     add_nodes(plane.api, [node_object("dra-0", offers={"nvidia.com/gpu": 0})])
