@@ -217,7 +217,8 @@ def mutators_of(review: ReviewedPod) -> tuple[Mutator, ...]:
     if review.context.form is PodForm.Ephemeral:
         chosen = GUARDS
     elif not review.asks_for_gpu:
-        chosen = GUARDS | FOR_CPU_PODS | (frozenset({add_tolerations}) if review.passthrough_amounts else frozenset())
+        tolerated = review.passthrough_amounts and review.has_our_scheduler
+        chosen = GUARDS | FOR_CPU_PODS | (frozenset({add_tolerations}) if tolerated else frozenset())
     elif not review.has_our_scheduler:
         chosen = GUARDS | REPAIRS
     else:

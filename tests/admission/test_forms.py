@@ -205,6 +205,13 @@ def test_valid_pod_of_another_scheduler_is_left_as_it_is() -> None:
     assert not admit(document, shipped()).operations
 
 
+@pytest.mark.parametrize("resource", ["nvidia.com/pgpu", "nvidia.com/GA102GL_A10", "gpu.intel.com/bmg_vfio"])
+def test_valid_pod_of_another_scheduler_with_gpus_passed_through_is_left_as_it_is(resource: str) -> None:
+    asked = container({resource: "1"}, {resource: "1"})
+
+    assert not admit(pod(asked, schedulerName="volcano"), shipped()).operations
+
+
 def test_pod_of_another_scheduler_is_refused_as_any_other() -> None:
     reasons = admit(pod(gpus("500m"), schedulerName="volcano"), shipped()).reasons
 

@@ -49,12 +49,15 @@ DRIVERS = [
     "590.48.01",
     "610.43.02",
 ]
+R580 = ("580.65.06", "580.95.05")
+"""The last branch for Maxwell, Pascal and Volta, which no toolkit from CUDA 13.0 on serves."""
+LAST_ON_R580 = ("Tesla-V100-SXM2-16GB", "Tesla-P100-PCIE-16GB")
 POPULAR = ["NVIDIA-H100-80GB-HBM3", "NVIDIA-A100-SXM4-80GB", "Tesla-T4", "NVIDIA-L4", "NVIDIA-A10", "NVIDIA-H200"]
 SELDOM = [
     *["NVIDIA-GeForce-RTX-4090"] * 4,
     "NVIDIA-GB10",
     "NVIDIA-B200",
-    "Tesla-V100-SXM2-16GB",
+    *["Tesla-V100-SXM2-16GB"] * 4,
     "Tesla-P100-PCIE-16GB",
     "NVIDIA-A10-24Q",
     "NVIDIA-A10-8Q",
@@ -185,7 +188,8 @@ def model_labels(draw: random.Random) -> Labels:
     product = draw.choice(POPULAR if share < 0.5 else SELDOM) if share < 0.75 else draw.choice(rows)["product"]
     row = product_row(name_of(product)) or {}
     label = draw.choice([product] * 8 + [product.removeprefix("NVIDIA-")] + ["NVIDIA-XYZ-9000"])
-    labels = driver_labels(draw) | {"nvidia.com/gpu.product": label}
+    old = product in LAST_ON_R580 and draw.random() < 0.5
+    labels = driver_labels(draw, R580 if old else DRIVERS) | {"nvidia.com/gpu.product": label}
     if draw.random() < 0.5:
         major, minor = str(row["compute_capability"]).split(".")
         labels |= {"nvidia.com/gpu.compute.major": major, "nvidia.com/gpu.compute.minor": minor}
@@ -203,9 +207,9 @@ def model_labels(draw: random.Random) -> Labels:
     return labels | {key: value for key, value in optional.items() if value is not None}
 
 
-def driver_labels(draw: random.Random) -> Labels:
+def driver_labels(draw: random.Random, drivers: Sequence[str] = DRIVERS) -> Labels:
     """Draw the driver's labels, in full, in parts, in deprecated parts, or none, and sometimes its highest CUDA."""
-    version = draw.choice(DRIVERS)
+    version = draw.choice(drivers)
     parts = version.split(".")
     new = {f"nvidia.com/cuda.driver-version.{k}": v for k, v in zip(("major", "minor", "revision"), parts, strict=True)}
     old = {f"nvidia.com/cuda.driver.{k}": v for k, v in zip(("major", "minor", "rev"), parts, strict=True)}
