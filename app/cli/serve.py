@@ -57,7 +57,7 @@ def serve(
     knowledge: Annotated[
         Path | None, _flag("Directory of your own fact tables, laid over the shipped ones.", "knowledge")
     ] = None,
-    role: Annotated[str, _flag("all, admission or extender.", "role")] = "all",
+    role: Annotated[str, _flag("all, admission, extender or controller.", "role")] = "all",
     kubeconfig: Annotated[
         Path | None, _flag("Follow the cluster of this kubeconfig; in a pod its service account is used.", "kubeconfig")
     ] = None,

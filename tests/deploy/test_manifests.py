@@ -136,8 +136,8 @@ def test_every_watched_kind_is_one_that_the_serving_identity_may_read() -> None:
     assert watched == {API_KINDS[kind].plural for kind in (*NEEDED, *DRA, "GPUPolicy")}
 
 
-def test_events_are_all_that_the_serving_identity_may_write() -> None:
-    """F139, F104: and the Lease by name, so that one replica writes; what it reads besides is one object at a time.
+def test_events_are_all_that_the_controller_may_write() -> None:
+    """F139, F104: and the Lease by name, so that one process writes; what it reads besides is one object at a time.
 
     F140: and the one object whose change wakes pods.
     """

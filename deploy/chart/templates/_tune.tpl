@@ -53,9 +53,6 @@ The objects come from the same files that kustomize reads; these definitions lay
 {{- $container := index . 1 -}}
 {{- $_ := set $container "resources" $values.resources -}}
 {{- range $container.env }}{{ if and (eq .name "GPU_USHER_ROLE") (eq .value "admission") }}{{ $_ := set . "value" $values.role }}{{ end }}{{ end -}}
-{{- if and $values.events.enabled (eq $container.name "gpu-usher") -}}
-{{- $_ := set $container "env" (prepend $container.env (dict "name" "GPU_USHER_EVENTS" "value" "true")) -}}
-{{- end -}}
 {{- range $name, $value := $values.env -}}
 {{- $_ := set $container "env" (append $container.env (dict "name" $name "value" $value)) -}}
 {{- end -}}
