@@ -55,6 +55,7 @@ CERTIFICATES = {
     "mutatingwebhookconfigurations gpu-usher-cpu-guard": {"get", "patch"},
     "validatingwebhookconfigurations gpu-usher": {"get", "patch"},
     "validatingwebhookconfigurations gpu-usher-policies": {"get", "patch"},
+    "apiservices v1alpha1.explain.gpu-usher.io": {"get", "patch"},
 }
 
 
