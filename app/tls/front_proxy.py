@@ -69,6 +69,7 @@ def read_front_proxy(body: bytes) -> FrontProxy:
 class FrontProxyTrust:
     """The TLS context of the listener, and whether a connection's certificate is the front proxy's.
 
+    `context` is given to the server once; new connections get `current` from it.
     `read` returns the ConfigMap; it raises ApiError.
     """
 
@@ -83,10 +84,10 @@ class FrontProxyTrust:
         self._read = read
         self._now = now
         self._rest = rest
-        self._current = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)  # without a certificate, so that handshakes fail
+        self.current = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)  # without a certificate, so that handshakes fail
         self._made_of: tuple[object, ...] = ()
         self.proxy: FrontProxy | None = None
-        self.context = CurrentContext(lambda: self._current)
+        self.context = CurrentContext(lambda: self.current)
 
     async def run(self) -> None:
         """Read the ConfigMap, and follow it and the serving certificate, until cancelled."""
@@ -113,7 +114,7 @@ class FrontProxyTrust:
             return
         made_of = self._certificates.serving, self.proxy.authority
         try:
-            self._current = self._certificates.requiring_clients_of(self.proxy.authority, self._now())
+            self.current = self._certificates.requiring_clients_of(self.proxy.authority, self._now())
         except CertificateError as error:
             event("front proxy not trusted", logging.ERROR, error=str(error))
             return
@@ -127,7 +128,7 @@ class FrontProxyTrust:
         """
         if self.proxy is None or connection is None or connection.getpeercert(binary_form=True) is None:
             return "no client certificate of kube-apiserver's front proxy"
-        if connection.context is not self._current:
+        if connection.context is not self.current:
             return "the CA or the certificate has changed: connect again"
         if self.proxy.names and subject not in self.proxy.names:
             return f"client certificate of {(subject or '')[:64]!r}, which is not the front proxy of kube-apiserver"
