@@ -17,8 +17,9 @@ from app.policy.compiled import PolicySet
 from app.policy.match import Ruling, ruling_for
 from app.policy.merge_admission import AdmissionRules
 
-WARNING_LIMIT = 120
-"""Characters of one admission warning (admission/v1 AdmissionResponse.warnings; longer ones may be cut)."""
+WARNING_LIMIT = 256
+"""Characters of one admission warning: kube-apiserver cuts longer ones once all of an answer are over 4,096
+(k8s.io/apiserver pkg/endpoints/filters/warning.go truncateItemRunes, truncateAtTotalRunes)."""
 
 
 class PodForm(Enum):
