@@ -18,8 +18,8 @@ from app.policy.match import Ruling, ruling_for
 from app.policy.merge_admission import AdmissionRules
 
 WARNING_LIMIT = 256
-"""Characters of one admission warning: kube-apiserver cuts longer ones once all of an answer are over 4,096
-(k8s.io/apiserver pkg/endpoints/filters/warning.go truncateItemRunes, truncateAtTotalRunes)."""
+"""Characters of one admission warning: longer ones may be cut (k8s.io/api admission/v1 AdmissionResponse.Warnings,
+which asks for 120 if possible)."""
 
 
 class PodForm(Enum):

@@ -129,7 +129,7 @@ def explain(
             *(not_looked_at(document, events) if live and bound_node is None and ending is None else ()),
             *(who_decides(scheduled_pod, snapshot, bool(refused), bool(fitting)) if bound_node is None else ()),
             *asks_for_none(scheduled_pod, snapshot),
-            *what_it_got(scheduled_pod, snapshot.nodes.get(bound_node or "")),
+            *what_it_got(scheduled_pod, snapshot.nodes.get(bound_node or ""), snapshot.context.knowledge.products),
         ),
         asked_by=asked_by(scheduled_pod.pod, dict(scheduled_pod.demand.resources)),
     )

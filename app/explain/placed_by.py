@@ -6,6 +6,7 @@ from typing import Any
 
 from app.admission.review import OUR_SCHEDULERS
 from app.explain.survey import ClusterSnapshot, ScheduledPod
+from app.knowledge.products import Products
 from app.knowledge.resource_names import similar_resources
 from app.kube.pending_pods import unseen_by
 from app.nodes.model import REPLICAS, Node
@@ -39,8 +40,8 @@ def who_decides(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot, refused:
         )
     elif fits and not _asks_us(name, snapshot):
         yield (
-            f"{name} places this pod, and is not known to ask gpu-usher: the order of nodes is gpu-usher's, and {name} "
-            f"may take another node; schedulerName decides that ({join_with_or(_asking(snapshot))} asks gpu-usher)"
+            f"{name} places this pod, and is not known to ask gpu-usher: it may take another node than the first "
+            f"here; schedulerName chooses a scheduler that asks gpu-usher, such as {join_with_or(_asking(snapshot))}"
         )
 
 
@@ -95,19 +96,17 @@ def asks_for_none(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot) -> Ite
     yield f"it asks for no GPU; if it needs one, add resources.limits {resource}: 1 to a container"
 
 
-def what_it_got(scheduled_pod: ScheduledPod, node: Node | None) -> Iterator[str]:
-    """Say what one unit is on the node that a pod has, and why the pod is allowed to have that."""
-    if node is None:
-        return
-    demand, node_class = scheduled_pod.demand, node.node_class
-    product = node_class.product or "a GPU of unknown product"
-    for resource, amount in demand.resources:
-        if not node_class.allocatable(resource):
+def what_it_got(scheduled_pod: ScheduledPod, node: Node | None, products: Products) -> Iterator[str]:
+    """Say what a pod has on its node, and why it is allowed to have that."""
+    demand = scheduled_pod.demand
+    for resource, amount in demand.resources if node is not None else ():
+        if not node.node_class.allocatable(resource):
             continue
-        each = f"each {resource} of {node.name} is {node_class.unit_words(resource)} of {product}"
+        row = products.find(node.node_class.product or "")
+        product = row.label if row is not None else node.node_class.product or "unknown product"
+        has = f"it has {amount} x {node.node_class.unit_words(resource)} of {product} on {node.name}"
         wanted = [", ".join(pattern.text for pattern in any_of) for any_of in demand.products]
-        by = f", as products allow ({'; '.join(wanted)})" if wanted else ", as nothing asks for a certain product"
-        if node_class.unit(resource) in REPLICAS and demand.sharing is SharingWish.Any:
-            yield f"{each}{by} or a whole GPU; set gpu-usher.io/sharing: Exclusive to get {amount} of its own"
-        else:
-            yield f"{each}{by}"
+        why = f"products allow {' and '.join(wanted)}" if wanted else "nothing asks for a certain product"
+        if node.node_class.unit(resource) in REPLICAS and demand.sharing is SharingWish.Any:
+            why += ", and nothing for a whole GPU; set gpu-usher.io/sharing: Exclusive to get one"
+        yield f"{has}, as {why}"

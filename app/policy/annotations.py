@@ -69,8 +69,14 @@ def read_annotations(annotations: Mapping[str, str], products: Products) -> PodA
 def _misspelt_prefixes(annotations: Mapping[str, str]) -> tuple[str, ...]:
     """Warn of keys that have one of our names behind another prefix that is nearly ours."""
     keys = (key for key in annotations if key.rpartition("/")[2] in ANNOTATIONS and not key.startswith(PREFIX))
-    alike = (key for key in islice(keys, MOST_GUESSES) if get_close_matches(key[:LONGEST_GUESSED], [_right(key)], 1))
+    alike = (key for key in islice(keys, MOST_GUESSES) if _is_nearly_ours(key.rpartition("/")[0]))
     return tuple(f"annotation {key[:63]} has no effect; did you mean {_right(key)}?" for key in alike)
+
+
+def _is_nearly_ours(prefix: str) -> bool:
+    return len(prefix) <= LONGEST_GUESSED and bool(
+        get_close_matches(prefix, [PREFIX.removesuffix("/")], 1, ALIKE_PREFIX)
+    )
 
 
 def _right(key: str) -> str:
@@ -115,6 +121,9 @@ def read_products(
 
 MOST_GUESSES, LONGEST_GUESSED = 3, 40
 """Unknown keys, and characters of one, for which a similar name is searched, because a pod can have thousands."""
+ALIKE_PREFIX = 0.75
+"""The similarity of a prefix to ours, as difflib measures it, from which it is a misspelling: gpu-usher.ai has 0.92,
+gpu-usher 0.86. A guess."""
 MOST_PRODUCTS = 32
 """Items in a list of products. A guess: the product table has 34 families, and no pod lists them all."""
 
