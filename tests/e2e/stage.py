@@ -126,6 +126,14 @@ def grant(plane: ControlPlane) -> None:
     assert result.code == 0, result.err
 
 
+def grant_events(plane: ControlPlane) -> None:
+    """Create what deploy/components/events has beside its patch: the rights to write Events, and a Lease."""
+    component = DEPLOY / "components" / "events"
+    files = ("rbac.yaml", "lease.yaml", "wake.yaml")
+    applied = plane.kubectl("apply", *(word for file in files for word in ("-f", str(component / file))))
+    assert applied.code == 0, applied.err
+
+
 def create_namespace(plane: ControlPlane, name: str, **labels: str) -> str:
     """Create a namespace, and wait until pods can be created in it; labels have `__` for `/` and `_` for `-`."""
     namespace_labels = {key.replace("__", "/").replace("_", "-"): value for key, value in labels.items()}
