@@ -21,7 +21,7 @@ MOST_ELEMENTS = 25_000
 
 SKIPPED = """[...document.querySelectorAll('.tiles')]
   .filter(tiles => !tiles.checkVisibility({contentVisibilityAuto: true})).length"""
-"""The parts of the map that the browser does not draw until one scrolls to them: pictures of the page would lack them."""
+"""The parts of the map that the browser does not draw before one scrolls to them: pictures would lack them."""
 COUNTING = """window.made = 0;
 new MutationObserver(all => window.made += all.length).observe(
   document.getElementById('shown'), {childList: true, subtree: true})"""

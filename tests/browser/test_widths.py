@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every page at the widths of a phone, a tablet and a desktop: nothing is cut off, and the cause of a pod is in sight."""
+"""Every page at the widths of a phone, a tablet and a desktop: nothing is cut off, and causes are in sight."""
 
 import json
 from collections.abc import Iterator
