@@ -2,6 +2,7 @@
 """Binds the sockets of the listeners, runs their servers and the background tasks, and stops them in order."""
 
 import asyncio
+import logging
 import socket
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ from app.values.errors import BadInput
 from app.web.api import create_web_app
 from app.web.routes import WebPages, run_for_ever
 
+OPEN_PAGE = "the web page has no authentication: whoever reaches this address sees all GPU pods and nodes"
+"""The warning at start where --ui-address is not on loopback."""
 HUNG_SECONDS = 5
 """After drain and grace periods, the process is ended even if its event loop hangs; a guess."""
 
@@ -65,6 +68,8 @@ class Listeners:
         self._ops = bind(settings.ops_host, settings.ops_port, "--ops-port")
         self._explain = bind_unless_off(settings.explain_address, "--explain-address")
         self._web = bind_unless_off(settings.ui_address, "--ui-address")
+        if self._web is not None and not is_loopback(self._web.getsockname()[0]):
+            event(OPEN_PAGE, logging.WARNING, address=settings.ui_address)
         self._recent_decisions = RecentDecisions() if self._web is not None else None
         reasons = service.events.reasons if service.events is not None else None
         self._pages = WebPages(service, self._recent_decisions, reasons) if self._web is not None else None
