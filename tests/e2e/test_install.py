@@ -15,7 +15,7 @@ REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
 CONFIGURATIONS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 OTHERS = "app.kubernetes.io/component!=webhook"
 COMPONENTS = ("admission", "scheduler", "certificates", "controller")
-REPLICAS = {"dev": (1, 0, 1, 0), "webhook-only": (3, 0, 1, 0), "production": (3, 2, 0, 1)}
+REPLICAS = {"dev": (1, 0, 1, 1), "webhook-only": (3, 0, 1, 1), "production": (3, 2, 0, 1)}
 """Pods of each of COMPONENTS."""
 FOREIGN = {
     "certificates.cert-manager.io": "Certificate",
