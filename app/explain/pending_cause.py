@@ -78,10 +78,11 @@ def told_of_scheduler(cause: PendingCause, unseen_by: str) -> PendingCause:
 
 def _change(edits: Iterable[FixStep], namespace: str) -> str:
     """Write the edits of a fix without the names of pods in other namespaces, which its reader may not list."""
-    return "; ".join([_text_for(edit, namespace) for edit in edits])
+    return "; ".join([text_for_namespace(edit, namespace) for edit in edits])
 
 
-def _text_for(edit: FixStep, namespace: str) -> str:
+def text_for_namespace(edit: FixStep, namespace: str) -> str:
+    """Write an edit for who may read one namespace: pods in its way are named only if all are of that namespace."""
     if all(evicted.pod.partition("/")[0] == namespace for evicted in edit.evicts):
         return edit.text
     return f"{edit.text.partition(HOLDERS)[0]}, held by pods of other namespaces"

@@ -39,8 +39,8 @@ class Ruling:
     whole set. `demand` are the needs of the pod. `enforced` is what admission does to the pod; `warned` and `audited`
     are what it would do if rules with action Warn, or Warn and Audit, were enforced too. `conflicts` are
     contradictions between sources, for which the pod is denied, and `invalid` are reasons for annotations that do not
-    parse. `warnings` are texts for the user. `origins` are pairs of a field and the source that set it, for display.
-    `claimed` are the GPUs that the pod claims through DRA.
+    parse. `warnings` are texts for the user. `origins` are pairs of a policy's field and the source that set it, for
+    display. `claimed` are the GPUs that the pod claims through DRA.
     """
 
     policies: tuple[str, ...]
@@ -238,14 +238,19 @@ def _accepted_by_all(form: str, sources: list[tuple[str, Needs]]) -> bool:
     return True
 
 
-_ADMISSION_FIELDS = ("runtime_class_name", "scheduler_name", "max_gpus_per_pod")
+_ADMISSION_FIELDS = {
+    "spec.admission.runtimeClassName": "runtime_class_name",
+    "spec.admission.schedulerName": "scheduler_name",
+    "spec.admission.maxGPUsPerPod": "max_gpus_per_pod",
+}
+"""The fields of a policy's admission block that are shown, by their paths."""
 
 
 def _origins(sources: list[tuple[str, Needs]], applied: list[AppliedPolicy]) -> Iterator[tuple[str, str]]:
     """List each field that is set, with the source that sets it; several sources may set the same need."""
     for origin, needs in sources:
-        yield from ((need.name, origin) for need in NEEDS if need.of(needs))
-    for name in _ADMISSION_FIELDS:
+        yield from ((need.path, origin) for need in NEEDS if need.of(needs))
+    for path, name in _ADMISSION_FIELDS.items():
         setter = next((policy.name for policy in applied if getattr(policy.spec.admission, name) is not None), None)
         if setter:
-            yield name, setter
+            yield path, setter

@@ -33,6 +33,7 @@ from app.schedulerconfig.write import managed_resources
 from app.settings import FilterAnswer, Settings
 from app.telemetry.clock import now
 from app.telemetry.metrics import Metrics
+from app.tls.front_proxy import FrontProxyTrust
 from app.tls.serving_certificates import Certificates
 from app.values.errors import WireError
 
@@ -61,6 +62,7 @@ class Service:
         self.slipped: SlippedPods | None = None
         self.events: EventWriter | None = None
         self.waker: Waker | None = None
+        self.front_proxy: FrontProxyTrust | None = None
         self.gpu_health: HealthPoller | None = None
         self.usage: UsagePoller | None = None
         self.tracing: Tracing | None = None

@@ -3,6 +3,7 @@
 
 import base64
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -43,7 +44,6 @@ class Service:
         issue_if_needed(self.folder, now())
         self.ca = self.folder / "ca.crt"
         self.flags = {
-            "kubeconfig": str(plane.kubeconfig("gpu-usher")),
             "host": "127.0.0.1",
             "port": str(self.port),
             "ops-port": str(ops),
@@ -54,7 +54,10 @@ class Service:
         self.process = self._start()
 
     def _start(self) -> Process:
-        words = [f"--{key}={value}" for key, value in self.flags.items()]
+        # deploy/ gives the Events to a process of their own; here one does both, as the account that may write them.
+        account = "controller" if os.environ.get("GPU_USHER_EVENTS") == "true" else "gpu-usher"
+        flags = {"kubeconfig": str(self._plane.kubeconfig(account)), **self.flags}
+        words = [f"--{key}={value}" for key, value in flags.items()]
         command = [sys.executable, "-m", "app.cli.main", "serve", *words]
         return Process(self._name, command, self._plane.folder / f"{self._name}.log")
 

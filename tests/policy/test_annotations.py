@@ -122,7 +122,7 @@ def test_products_are_matched_by_whole_tokens(text: str, expected: set[str]) -> 
 def test_annotation_becomes_a_need(key: str, value: str, field: str, expected: object) -> None:
     annotated = read(key, value)
 
-    assert {need.name: value for need, value in annotated.needs.items()} == {field: expected}
+    assert {need.demand_field: value for need, value in annotated.needs.items()} == {field: expected}
     assert not annotated.invalid
     assert not annotated.warnings
 
