@@ -98,8 +98,10 @@ def asks_for_none(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot) -> Ite
 
 def what_it_got(scheduled_pod: ScheduledPod, node: Node | None, products: Products) -> Iterator[str]:
     """Say what a pod has on its node, and why it is allowed to have that."""
+    if node is None:
+        return
     demand = scheduled_pod.demand
-    for resource, amount in demand.resources if node is not None else ():
+    for resource, amount in demand.resources:
         if not node.node_class.allocatable(resource):
             continue
         row = products.find(node.node_class.product or "")
