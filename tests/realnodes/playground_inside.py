@@ -17,7 +17,7 @@ from app.demo.sample_fleets import demo_fleet
 from tests.controlplane.binaries import find_binaries
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.kubectl import Object
-from tests.e2e.stage import OURS, create_namespace, create_pod, install_webhooks, serving, start_scheduler
+from tests.e2e.stage import DEPLOY, OURS, create_namespace, create_pod, install_webhooks, serving, start_scheduler
 from tests.realnodes import images, nvidia
 from tests.realnodes.cluster import Cluster, real_cluster, state_folder
 from tests.realnodes.control_plane import ADDRESS, NAMES
@@ -85,6 +85,8 @@ def _install(cluster: Cluster, stack: ExitStack, page: socket.socket) -> None:
     _create(plane, (pod for pod in pods if "nodeName" in pod["spec"]))
     service = stack.enter_context(serving(plane))
     install_webhooks(plane, service)
+    result = plane.kubectl("apply", "--server-side", "-f", str(DEPLOY / "base" / "exemptions.yaml"))
+    assert result.code == 0, result.err
     start_scheduler(plane, service)
     plane.start_scheduler(PLAIN_SCHEDULER, "default-scheduler")
     waiting = (pod for pod in pods if "nodeName" not in pod["spec"])
