@@ -46,21 +46,39 @@ class Finding:
 class ExaminedFleet:
     """The fleet that is examined.
 
-    `overrun` are nodes whose pods declare more memory of shared GPUs than there is. `finished` are the GPU pods that
-    have ended. `schedulers` are the schedulers that placed GPU pods on each node. `evidence` tells what is missing
-    where promised GPUs are not offered; without it a finding says only what is promised. `families` are the vendors,
-    by whose names for things advice speaks of a node.
+    `labelled_by_cloud` are nodes whose GPU labels a cloud's own device plugin writes. `overrun` are nodes whose pods
+    declare more memory of shared GPUs than there is. `finished` are the GPU pods that have ended. `schedulers` are
+    the schedulers that placed GPU pods on each node. `evidence` tells what is missing where promised GPUs are not
+    offered; without it a finding says only what is promised. `families` are the vendors, by whose names for things
+    advice speaks of a node.
     """
 
     nodes: tuple[Node, ...]
     health: Mapping[str, Health] = field(default_factory=dict)
     overrun: frozenset[str] = frozenset()
+    labelled_by_cloud: frozenset[str] = frozenset()
     finished: tuple[FinishedPod, ...] = ()
     schedulers: Mapping[str, frozenset[str]] = field(default_factory=dict)
     evidence: GPUEvidence | None = None
     families: Families = NO_FAMILIES
 
 
+STOPS_PODS = frozenset(
+    {
+        "APIServerUnreachable",
+        "NoReadyEndpoint",
+        "CABundleAbsent",
+        "Certificate",
+        "ReplicasUnavailable",
+        "SchedulerConfiguration",
+        "RightsMissing",
+        "ExemptsTooLittle",
+        "ClockSkew",
+        "KubernetesVersion",
+        "RuntimeClassSelector",
+    }
+)
+"""The checks whose problems refuse GPU pods, or keep them from being scheduled or started, all over the cluster."""
 UNKNOWN_VENDOR = Family("", frozenset(), (), "gpu", (), cuda=True)
 Check = Callable[[ExaminedFleet], Iterator[Finding]]
 REPELLING_EFFECTS = ("NoSchedule", "NoExecute")
@@ -192,7 +210,8 @@ def _with_cause(pod: FinishedPod, fleet: ExaminedFleet) -> FinishedPod:
 def facts_missing(fleet: ExaminedFleet) -> Iterator[Finding]:
     """Report GPU nodes of which no label tells the product or the driver."""
     for family, nodes in _by_family(fleet):
-        known = [node for node in nodes if not node.node_class.absent]  # nothing discovers GPUs that are absent
+        # Nothing discovers GPUs that are absent, and labels that a cloud keeps itself need no other labeller.
+        known = [node for node in nodes if not node.node_class.absent and node.name not in fleet.labelled_by_cloud]
         unknown = [node for node in known if node.node_class.product is None and not node.node_class.several_models]
         remedy = f"install {family.labeller} so that nodes say what they have"
         what = "no label tells the GPU product"
@@ -260,6 +279,13 @@ def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
         key = (finding.check, finding.level, finding.what, finding.remedy)
         by_words[key] = joined(by_words[key], finding) if key in by_words else finding
     return tuple(by_words.values())
+
+
+def by_urgency(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Sort by what hurts now: what stops pods, then all other problems, then advice; else the order stays."""
+    return tuple(
+        sorted(findings, key=lambda found: (found.level is not FindingLevel.Problem, found.check not in STOPS_PODS))
+    )
 
 
 def joined(one: Finding, other: Finding) -> Finding:
