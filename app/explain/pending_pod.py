@@ -247,8 +247,7 @@ def _reported_by(node: Node | None) -> tuple[str, ...]:
     """Tell what the conditions of a node report of its GPUs."""
     conditions = node.conditions if node is not None else ()
     return tuple(
-        f"its node reports {condition.words} ({condition.meaning}, as {condition.publisher} says); {condition.remedy}"
-        for condition in conditions
+        f"its node reports {condition.words} ({condition.explained}); {condition.remedy}" for condition in conditions
     )
 
 
