@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from app.cli.live_doctor import examine_live, examine_scheduler, policies_or_shipped, runtime_class_names
+from app.cli.live_doctor import examine_live, examine_scheduler, has_cpu_guard, policies_or_shipped, runtime_class_names
 from app.cli.output import Output, show
 from app.cli.progress import show_progress
 from app.cli.source import DemoFleet, read_objects_of, state_of
@@ -75,7 +75,9 @@ def doctor(
     idle = idle_of_fleet(prometheus, None, state)
     with show_progress(f"examining {len(nodes)} nodes"):
         health = asyncio.run(poll_once(source, state.knowledge)) if source else {}
-        findings = examine(with_pods(ExaminedFleet(nodes, health, frozenset(state.overrun)), pods, state.knowledge))
+        guard = survey is not None and has_cpu_guard(survey)
+        fleet = ExaminedFleet(nodes, health, frozenset(state.overrun), cpu_guard=guard)
+        findings = examine(with_pods(fleet, pods, state.knowledge))
         findings = (*findings, *examine_devices(ExaminedDevices(state.nodes, state.dra.copy())))
         findings = (*findings, *examine_held(read_held_gpus(pods, state.knowledge, idle)))
         if survey is not None:

@@ -19,7 +19,7 @@ from app.cluster.state import State
 from app.doctor.cluster_checks import examine_cluster
 from app.doctor.cluster_objects import Certificate, Cluster, SlippedReport
 from app.doctor.fleet_checks import Finding, FindingLevel
-from app.doctor.webhook_checks import Webhook, webhooks
+from app.doctor.webhook_checks import GUARD, MUTATING, VALIDATING, Webhook, webhooks
 from app.knowledge.tables import Knowledge
 from app.kube.pods import read_pod
 from app.policy.compiled import PolicySet
@@ -71,6 +71,12 @@ def examine_live(
     )
     scheduler = examine_scheduler(survey.objects.get("ConfigMap", ()), state, config)
     return [*unreadable, *scheduler, *findings]
+
+
+def has_cpu_guard(survey: ClusterObjects) -> bool:
+    """Tell whether the webhook of the component cpu-guard is installed."""
+    configurations = survey.objects.get(VALIDATING, ()) + survey.objects.get(MUTATING, ())
+    return any(webhook.get("name") == GUARD for item in configurations for webhook in item.get("webhooks") or ())
 
 
 def runtime_class_names(policies: PolicySet) -> tuple[str, ...]:

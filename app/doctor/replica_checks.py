@@ -17,6 +17,7 @@ ADMISSION, SCHEDULER, CERTIFICATES = "gpu-usher", "gpu-usher-scheduler", "gpu-us
 SERVICE_LABEL = "kubernetes.io/service-name"
 """The label by which an EndpointSlice names its Service (KEP-752)."""
 SHIPPED_REPLICAS = {ADMISSION: 3, SCHEDULER: 2}
+"""The Deployments without which GPU pods are refused or not scheduled; all others have one replica."""
 WITHOUT = {
     SCHEDULER: "pods that name it as their scheduler stay Pending",
     CERTIFICATES: "nobody renews our certificates",
@@ -134,7 +135,7 @@ def deployments(cluster: Cluster) -> Iterator[Finding]:
         if not name.startswith(ADMISSION) or (name == ADMISSION and not available and "NoReadyEndpoint" in told):
             continue
         without = f": {WITHOUT[name]}" if name in WITHOUT and not available else ""
-        finding = problem if not available and name != CERTIFICATES else advice
+        finding = problem if not available and name in SHIPPED_REPLICAS else advice
         if desired == 0:
             text, remedy = f"is scaled to 0{without}", _scale(cluster, name)
             yield finding("ReplicasUnavailable", text, remedy, object_name("Deployment", item))
