@@ -12,7 +12,8 @@ from app.doctor.cluster_objects import APPLY, Cluster, Object, advice, object_na
 from app.doctor.fleet_checks import Finding
 from app.doctor.webhook_checks import MUTATE, VALIDATE, webhooks
 
-ADMISSION, SCHEDULER, CERTIFICATES = "gpu-usher", "gpu-usher-scheduler", "gpu-usher-certificates"
+ADMISSION, SCHEDULER = "gpu-usher", "gpu-usher-scheduler"
+CERTIFICATES, CONTROLLER = "gpu-usher-certificates", "gpu-usher-controller"
 """Names of our Deployments in deploy/; the first is also that of the Service."""
 SERVICE_LABEL = "kubernetes.io/service-name"
 """The label by which an EndpointSlice names its Service (KEP-752)."""
@@ -20,7 +21,8 @@ SHIPPED_REPLICAS = {ADMISSION: 3, SCHEDULER: 2}
 """The Deployments without which GPU pods are refused or not scheduled; all others have one replica."""
 WITHOUT = {
     SCHEDULER: "pods that name it as their scheduler stay Pending",
-    CERTIFICATES: "nobody renews our certificates",
+    CERTIFICATES: "our certificates are not renewed",
+    CONTROLLER: "no Events about Pending pods are written",
 }
 """Deployment → what happens while none of its replicas is available."""
 _SERVICE_HOST = re.compile(r"([a-z0-9-]+)\.([a-z0-9-]+)\.svc(?:\..*)?", re.ASCII)
