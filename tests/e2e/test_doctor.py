@@ -174,11 +174,11 @@ def test_replicas_scaled_to_zero_are_the_first_finding(cluster: ControlPlane) ->
     assert [finding["check"] for finding in others] == ["UntaintedGPUNodes"]
     make_endpoint(cluster)
 
-    def silent() -> bool:
+    def mended() -> bool:
         make_ready(cluster, "gpu-usher")
         return failing_checks(cluster) == set()
 
-    eventually("nothing is said", silent)
+    eventually("nothing is said", mended)
 
 
 def test_ca_that_signed_nothing_is_named(cluster: ControlPlane) -> None:
