@@ -141,7 +141,7 @@ def _review_object(
     Raises MalformedPod, QuantityError, and PatchError for a bug of ours.
     """
     if is_policy(request):
-        return ReviewResult(False, reasons=(yield from judge_policy(request, backend))) if verb == "validate" else None
+        return (yield from judge_policy(request, backend)) if verb == "validate" else None
     subject = review_target_of(request)
     if subject is None:
         return None

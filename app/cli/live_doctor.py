@@ -129,7 +129,7 @@ def policies_or_shipped(
     try:
         return policies_of(documents, None, knowledge, today, namespace), []
     except PolicyError as error:
-        remedy = "mend them: gpu-usher serves the last good set, and does not start anew with these"
+        remedy = "correct them: until then gpu-usher serves the last good set"
         place = (f"Namespace {namespace}",)
         findings = [
             Finding("PolicyUnreadable", FindingLevel.Problem, problem, remedy, (), place) for problem in error.problems
