@@ -227,7 +227,7 @@ def test_edit_that_mends_the_set_is_taken_after_such_a_start(tmp_path: Path) -> 
 
 
 def test_last_good_set_that_this_version_cannot_read_is_left_out(tmp_path: Path) -> None:
-    """F76, fault 61: it may be of a newer version."""
+    """Fault 61: it may be of a newer version, after a rollback (docs/reference/requirements.md#promises). F76."""
     cluster = Cluster(tmp_path, "mounted")
     cluster.write("spec: {")
     service = cluster.start()
