@@ -178,6 +178,7 @@ generated: $(STAMP) ## write what is made from code once more: schemas, the CRD,
 	@$(BIN)/python -m tests.reports
 	@$(BIN)/python -m tests.features
 	@$(BIN)/python -m tests.pains
+	@$(BIN)/python -m tests.deploy.identities
 
 sbom: $(STAMP) ## write build/sbom.cdx.json: what LOCK pins, as CycloneDX 1.6 (needs no network)
 	@mkdir -p build

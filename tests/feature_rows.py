@@ -23,7 +23,7 @@ ADMISSION = {
     "F17": "Sidecars, which are init containers that keep running, are counted as Kubernetes counts them.",
     "F18": "Pod templates of Deployments, StatefulSets, DaemonSets, ReplicaSets, Jobs and CronJobs are checked and "
     "repaired.",
-    "F19": "What admission did is told in warnings of one line, at most 120 characters each.",
+    "F19": "What admission did is told in warnings of one line, at most 256 characters each.",
     "F20": "Each rule of a policy is enforced, warned of, audited or off.",
     "F21": "Only a namespace or an exception in a policy exempts a pod from a rule; the pod itself cannot.",
     "F22": "Match conditions send only the pods that concern GPUs to the webhook.",

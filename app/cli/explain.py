@@ -18,7 +18,9 @@ from app.cli.explain_text import print_explanation
 from app.cli.output import output_of, show
 from app.cli.progress import show_progress
 from app.cli.source import POLICY_KINDS, DemoFleet, Kubeconfig, policies_in, read_live, state_of
+from app.cli.tenant_explain import explained_by_api_server
 from app.cli.usage_history import PrometheusURL, TokenFile, idle_of_fleet
+from app.cluster.access import find_cluster
 from app.cluster.fast_snapshot import read_partial_snapshot
 from app.cluster.files import read_snapshot_file
 from app.cluster.state import State
@@ -77,12 +79,18 @@ def explain_pod(
     if url:
         explanation = ask_service(url, document or pod_reference(key), by_node)
     else:
-        with without_garbage_collection():
-            objects = _objects(demo_fleet, snapshot or [], kubeconfig, context, key)
-            cluster = snapshot_of(objects, policies, partial(idle_of_fleet, prometheus, prometheus_token_file))
-            with show_progress(f"explaining on {len(cluster.nodes)} nodes"):
-                pod, live = document or _pod(objects, key), document is None
-                explanation = finish(explain(pod, cluster, live, by_node, events=_events_of(pod, objects)))
+        try:
+            with without_garbage_collection():
+                objects = _objects(demo_fleet, snapshot or [], kubeconfig, context, key)
+                cluster = snapshot_of(objects, policies, partial(idle_of_fleet, prometheus, prometheus_token_file))
+                with show_progress(f"explaining on {len(cluster.nodes)} nodes"):
+                    pod, live = document or _pod(objects, key), document is None
+                    explanation = finish(explain(pod, cluster, live, by_node, events=_events_of(pod, objects)))
+        except ApiError as refused:
+            if document is not None:
+                raise
+            load, named = find_cluster(kubeconfig, context), pod_reference(key)
+            explanation = explained_by_api_server(load, named["namespace"], named["name"], refused)
     show(
         explanation,
         "text" if output == "wide" else output,

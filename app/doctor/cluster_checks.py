@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from app.doctor import exemption_checks, operand_checks, webhook_checks
-from app.doctor.cluster_objects import Cluster, advice, problem
+from app.doctor.cluster_objects import Cluster, advice, containers, problem
 from app.doctor.fleet_checks import Finding, joined
 from app.kube.api_kinds import API_KINDS, DRA
 from app.policy.load import MOUNTED
@@ -27,6 +27,8 @@ NEEDED = ("Node", "Pod", "Namespace", "ConfigMap", "RuntimeClass")
 """The kinds that deploy/base/rbac.yaml gives the right to read."""
 ABOUT_ONESELF = "selfsubject"
 """Prefix of the self-subject reviews, which every user may create (system:basic-user)."""
+EVENTS = "GPU_USHER_EVENTS"
+"""The variable that has a process write Events (docs/reference/events.md#rights)."""
 _MINOR = re.compile(r"v1\.(\d+)", re.ASCII)
 
 
@@ -98,6 +100,8 @@ def service_account_rights(cluster: Cluster) -> Iterator[Finding]:
     if lacking:
         text = f"may not get, list and watch {', '.join(lacking)}"
         yield problem("RightsMissing", text, "apply deploy/base/rbac.yaml, and components/dra with DRA", account)
+    if _replicas_write_events(cluster):
+        return  # as installed before there was a controller; without these rights its Events would end
     writes = sorted(
         f"{verb} {resource}"
         for rule in cluster.rules
@@ -107,8 +111,19 @@ def service_account_rights(cluster: Cluster) -> Iterator[Finding]:
         if verb in WRITES
     )
     if writes:
-        text = f"may {', '.join(dict.fromkeys(writes))}, which gpu-usher never does"
-        yield advice("RightsTooWide", text, "take these rights away", account)
+        text = f"may {', '.join(dict.fromkeys(writes))}, though the serving replicas only read"
+        remedy = "delete the bindings that give it these rights; gpu-usher-controller writes Events with its own"
+        yield advice("RightsTooWide", text, remedy, account)
+
+
+def _replicas_write_events(cluster: Cluster) -> bool:
+    """Tell whether a Deployment whose pods have the serving account writes Events."""
+    return any(
+        {"name": EVENTS, "value": "true"} in (container.get("env") or ())
+        for deployment in cluster.objects_of("Deployment")
+        if deployment["metadata"]["name"] == "gpu-usher"
+        for container in containers(deployment.get("spec"))
+    )
 
 
 def policies_out_of_reach(cluster: Cluster) -> Iterator[Finding]:

@@ -111,7 +111,7 @@ def node_conditions(fleet: ExaminedFleet) -> Iterator[Finding]:
         for condition in node.conditions:
             ill = condition.severity is GPUCondition.Ill
             level = FindingLevel.Problem if ill else FindingLevel.Advice
-            text = f"condition {condition.words}: {condition.meaning}, as {condition.publisher} says"
+            text = f"condition {condition.words}: {condition.explained}"
             yield Finding(Code.GPUUnhealthy.name, level, text, condition.remedy, (node.name,))
 
 

@@ -4,6 +4,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+EXPLAIN_GROUP, EXPLAIN_VERSION, EXPLANATIONS = "explain.gpu-usher.io", "v1alpha1", "explanations"
+"""Our aggregated API (app/api/explain_api.py): its group, its version and its one resource."""
 NAMESPACE = "gpu-usher"
 """The namespace of gpu-usher in deploy/base."""
 

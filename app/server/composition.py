@@ -26,6 +26,8 @@ from app.demo.usage import DemoUsage
 from app.server.service import Service
 from app.settings import Settings
 from app.telemetry.clock import now, today
+from app.tls.front_proxy import PATH as FRONT_PROXY_PATH
+from app.tls.front_proxy import FrontProxyTrust
 from app.tls.serving_certificates import Certificates, KeyPairFiles, issue_if_needed
 
 ALWAYS_PRESENT = ("Node", "Namespace", "RuntimeClass")
@@ -58,6 +60,8 @@ def build(settings: Settings) -> Service:
         service.slipped = SlippedPods(server, service.state, judges, service.metrics)
         if settings.events and not settings.shadow:
             add_events(service)
+        if settings.explain_address != "off":
+            service.front_proxy = FrontProxyTrust(certificates, lambda: server.get(FRONT_PROXY_PATH, {}), now)
         service.cluster = LiveCluster(server, service.state, book, service.metrics, settings.namespace, settle)
     else:
         fill_state(service)

@@ -3,6 +3,7 @@
 
 import time
 from collections.abc import Collection, Generator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from app import __version__
@@ -32,6 +33,7 @@ from app.schedulerconfig.write import managed_resources
 from app.settings import FilterAnswer, Settings
 from app.telemetry.clock import now
 from app.telemetry.metrics import Metrics
+from app.tls.front_proxy import FrontProxyTrust
 from app.tls.serving_certificates import Certificates
 from app.values.errors import WireError
 
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
     from app.events.waking import Waker  # which imports an HTTP client that few replicas need
     from app.events.writer import EventWriter
 
+MOST_SCHEDULERS = 16
+"""Names of schedulers that are kept; a cluster has one to three."""
 HEARTBEAT_LIMIT_SECONDS = 10.0
 """Seconds after which /livez fails (docs/reference/listeners.md#probes)."""
 
@@ -64,6 +68,7 @@ class Service:
         self.events: EventWriter | None = None
         self.waker: Waker | None = None
         self.policy_reporter: PolicyReporter | None = None
+        self.front_proxy: FrontProxyTrust | None = None
         self.gpu_health: HealthPoller | None = None
         self.usage: UsagePoller | None = None
         self.tracing: Tracing | None = None
@@ -74,6 +79,7 @@ class Service:
         self._verdicts = VerdictCache(state, settings.recounting)
         self._rulings, self._demands = RulingCache(), DemandCache()
         self._learning = DemandLearning(state)
+        self._asking: set[str] = set()
 
     @property
     def policies(self) -> PolicySet:
@@ -157,6 +163,8 @@ class Service:
 
     def note_scheduler_request(self, pod: Pod, demand: Demand) -> None:
         """Note a request of the scheduler for a Pod: release earlier promises to it."""
+        if len(self._asking) < MOST_SCHEDULERS:
+            self._asking.add(pod.scheduler_name)
         if self.remembers(pod, demand) or self.state.served_twice:
             self.state.release(pod.uid, time.monotonic())
 
@@ -198,7 +206,8 @@ class Service:
 
     def cluster_snapshot(self) -> ClusterSnapshot:
         """Return a copy of the state, for work that takes longer than one turn of the event loop."""
-        return view(self.state, self.policies, expected=self._learning.expected_demand(self.policies))
+        snapshot = view(self.state, self.policies, expected=self._learning.expected_demand(self.policies))
+        return replace(snapshot, asking=frozenset(self._asking))
 
     async def fetch_pod(self, namespace: str, name: str) -> Mapping[str, Any]:
         """Read a Pod from the API server, or from the pending pods of a snapshot.

@@ -24,7 +24,7 @@ from app.events.writer import lease_path
 from app.kube.api_kinds import API_KINDS, DRA
 from app.policy.load import LAST_GOOD, LAST_GOOD_LABEL_VALUE, MOUNTED, POLICY_LABEL, POLICY_LABEL_VALUE
 from app.telemetry.clock import today
-from app.tls.controller import Names
+from app.tls.controller import API_SERVICE, Names
 from tests.builders import knowledge
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
@@ -139,8 +139,8 @@ def test_every_watched_kind_is_one_that_the_serving_identity_may_read() -> None:
     assert watched == {API_KINDS[kind].plural for kind in (*NEEDED, *DRA, "GPUPolicy")}
 
 
-def test_events_are_all_that_the_serving_identity_may_write() -> None:
-    """F139, F104: and the Lease by name, so that one replica writes; what it reads besides is one object at a time.
+def test_events_are_all_that_the_controller_may_write() -> None:
+    """F139, F104: and the Lease by name, so that one process writes; what it reads besides is one object at a time.
 
     F140: and the one object whose change wakes pods. F76, F131: and the last good policies, and the status of policies.
     """
@@ -230,7 +230,7 @@ def test_the_keeper_of_certificates_may_write_its_own_objects_by_name_and_nothin
     }
 
     written = {tuple(path.split("/")[-2:]) for path in (names.lease, names.secret("ca"), names.secret("tls"))}
-    patched = {tuple(path.split("/")) for path in names.configurations}
+    patched = {tuple(path.split("/")[-2:]) for path in (*names.configurations, API_SERVICE)}
     assert allowed == {**{key: {"get", "update"} for key in written}, **{key: {"get", "patch"} for key in patched}}
     assert brought == written
 

@@ -106,6 +106,18 @@ def test_what_is_broken_is_named_and_nothing_else(broken: Break, expected: dict[
     assert expected == levels_by_check(cluster(broken))
 
 
+def test_rights_that_replicas_with_events_need_are_not_advised_away() -> None:
+    """F104, F139: as installed before the controller wrote them."""
+
+    def write_events(objects: dict[str, list[Object]]) -> None:
+        (serving,) = objects["Deployment"]
+        serving["spec"]["template"]["spec"]["containers"][0]["env"] = [{"name": "GPU_USHER_EVENTS", "value": "true"}]
+
+    rules = (*RULES, rule("events.k8s.io", ["events"], "create", "patch"))
+
+    assert levels_by_check(cluster(write_events, rules=rules)) == {}
+
+
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
@@ -127,6 +139,11 @@ def test_what_is_broken_is_named_and_nothing_else(broken: Break, expected: dict[
         pytest.param({"rules": None}, {}, id="rights not known"),
         pytest.param({"rules": RULES[1:]}, {"RightsMissing": P}, id="F104: may not read nodes"),
         pytest.param({"rules": (rule("*", ["*"], "*"),)}, {"RightsTooWide": A}, id="F104: may do anything"),
+        pytest.param(
+            {"rules": (*RULES, rule("events.k8s.io", ["events"], "create", "patch"))},
+            {"RightsTooWide": A},
+            id="F104: may write Events, which the controller does",
+        ),
         pytest.param({"slipped": (SlippedReport("a/p", "unadmitted"),)}, {"Unadmitted": A}, id="F98, P11: unadmitted"),
         pytest.param(
             {"slipped": (SlippedReport("a/p", "misplaced", "DriverTooOld"),)}, {"Misplaced": P}, id="F98: misplaced"

@@ -14,8 +14,9 @@ from tests.e2e.stage import DEPLOY, eventually
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
 CONFIGURATIONS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 OTHERS = "app.kubernetes.io/component!=webhook"
-REPLICAS = {"dev": (1, 0, 1), "webhook-only": (3, 0, 1), "production": (3, 2, 0)}
-"""Pods of the Deployments gpu-usher, gpu-usher-scheduler and gpu-usher-certificates."""
+COMPONENTS = ("admission", "scheduler", "certificates", "controller")
+REPLICAS = {"dev": (1, 0, 1, 0), "webhook-only": (3, 0, 1, 0), "production": (3, 2, 0, 1)}
+"""Pods of each of COMPONENTS."""
 FOREIGN = {
     "certificates.cert-manager.io": "Certificate",
     "issuers.cert-manager.io": "Issuer",
@@ -39,6 +40,13 @@ SERVING = {
     "resourceclaimtemplates": READS,
     "resourceslices": READS,
 }
+CONTROLLER = {
+    **SERVING,
+    "events": {"create", "patch"},
+    "leases gpu-usher-events": {"get", "update"},
+    "csistoragecapacities gpu-usher-wake": {"patch"},
+    **{kind: {"get"} for kind in ("replicasets", "statefulsets", "jobs", "jobsets")},
+}
 CERTIFICATES = {
     "secrets gpu-usher-ca": {"get", "update"},
     "secrets gpu-usher-tls": {"get", "update"},
@@ -47,6 +55,7 @@ CERTIFICATES = {
     "mutatingwebhookconfigurations gpu-usher-cpu-guard": {"get", "patch"},
     "validatingwebhookconfigurations gpu-usher": {"get", "patch"},
     "validatingwebhookconfigurations gpu-usher-policies": {"get", "patch"},
+    "apiservices v1alpha1.explain.gpu-usher.io": {"get", "patch"},
 }
 
 
@@ -128,7 +137,7 @@ def test_overlay_is_taken_without_a_warning_and_its_pods_are_restricted(cluster:
     expected = REPLICAS[overlay]
 
     def made() -> tuple[int, ...]:
-        return tuple(pods(cluster, component) for component in ("admission", "scheduler", "certificates"))
+        return tuple(pods(cluster, component) for component in COMPONENTS)
 
     eventually(f"{overlay} has its pods", lambda: made() == expected)
     assert configurations(cluster) == []
@@ -187,6 +196,19 @@ def test_extender_beside_the_scheduler_may_read_as_the_webhook_does(cluster: Con
     eventually("the rights are in force", lambda: rights(cluster, "gpu-usher-extender") == SERVING)
 
     assert "pods/binding" in rights(cluster, "gpu-usher-scheduler")
+
+
+@pytest.mark.parametrize("overlay", ["production"], indirect=True)
+def test_production_writes_events_by_the_controller_and_its_serving_replicas_only_read(
+    cluster: ControlPlane, overlay: str
+) -> None:
+    """F104, F139."""
+    assert overlay
+
+    eventually("the rights are in force", lambda: rights(cluster, "gpu-usher-controller") == CONTROLLER)
+
+    assert rights(cluster, "gpu-usher-controller") == CONTROLLER
+    assert rights(cluster, "gpu-usher") == SERVING
 
 
 @pytest.mark.parametrize("overlay", ["webhook-only"], indirect=True)

@@ -106,7 +106,7 @@ H10O: Object = {"placement": {"products": {"allow": ["H10O"]}}}
 UNKNOWN = "spec.placement.products.allow[0]: unknown product 'H10O', did you mean H100?"
 FIELD = "spec.admission.maxGPUPerPod: unknown field, did you mean maxGPUsPerPod?"
 BAD = {
-    "no YAML": ("spec: {", "own.yaml:2:1: not YAML: did not find expected node content (mend it as said; "),
+    "no YAML": ("spec: {", "own.yaml:2:1: not YAML: did not find expected node content; fix as described; "),
     "unknown field": (policy("x", "admission: {maxGPUPerPod: 1}"), f"own.yaml:4:20: {FIELD}"),
     "unknown product": (policy("x", "placement: {products: {allow: [H10O]}}"), f"own.yaml:4:39: {UNKNOWN}"),
     "name of a file's": (

@@ -31,7 +31,9 @@ def test_who_holds_so_many_idle_gpus_and_asks_for_more_is_refused() -> None:
 
     (refusal,) = verdict.reasons
     assert refusal.code is Code.IdleGPUsHeld
-    assert refusal.message == "the namespace holds 2 GPUs idle for 4h: wants fewer than 2"
+    assert (
+        refusal.message == "the namespace holds 2 GPUs that nobody has used for 4h; fewer than 2 may be (policy idle)"
+    )
     for known in (
         {},
         {("team-a", FOUR_HOURS, 0.01): 1},
