@@ -15,10 +15,12 @@ OSV    := https://api.osv.dev/v1/query
 # The minor version of Kubernetes that is built and tested, such as 1.34; empty: that of tests/controlplane/go.mod.
 KUBERNETES ?=
 export KUBERNETES
+# Where `make chart` writes.
+BUILD  := build
 # Inputs of `make fuzz-guided`.
 RUNS   := 50000
 
-.PHONY: help setup run demo test test-all test-rest test-browser test-long go controlplane cluster prometheus haproxy chromium e2e e2e-versions neighbours node-programs e2e-nodes e2e-upstream gfd-worlds chaos fuzz fuzz-guided check format bench bench-largest bench-placement bench-scheduler bench-mig bench-churn bench-events lock generated sbom krew audit clean
+.PHONY: help setup run demo test test-all test-rest test-browser test-long go controlplane cluster prometheus haproxy chromium e2e e2e-versions neighbours node-programs e2e-nodes e2e-upstream gfd-worlds chaos fuzz fuzz-guided check format chart bench bench-largest bench-placement bench-scheduler bench-mig bench-churn bench-events lock generated sbom krew audit clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -185,6 +187,12 @@ sbom: $(STAMP) ## write build/sbom.cdx.json: what LOCK pins, as CycloneDX 1.6 (n
 	@$(BIN)/python -W ignore::UserWarning -m cyclonedx_py requirements --pyproject pyproject.toml --spec-version 1.6 \
 		--output-reproducible --short-PURLs --output-file build/sbom.cdx.json $(LOCK)
 	@echo "build/sbom.cdx.json"
+
+chart: ## write the Helm chart as one file without symbolic links: build/gpu-usher-0.1.0.tgz
+	@mkdir -p $(BUILD)
+	@version=$$(sed -n 's/^version: //p' deploy/chart/Chart.yaml) && tar -ch --sort=name --mtime=@0 --owner=0 --group=0 \
+		--numeric-owner --transform 's,^chart,gpu-usher,' -C deploy chart | gzip -n > $(BUILD)/gpu-usher-$$version.tgz \
+		&& echo "$(BUILD)/gpu-usher-$$version.tgz"
 
 krew: ## write build/gpu-usher-krew.tar.gz and its krew manifest, for VERSION (v1.2.3) published at URI
 	@test -n "$(VERSION)" && test -n "$(URI)" || { echo "make krew: wants VERSION=v1.2.3 and URI=https://…"; exit 2; }

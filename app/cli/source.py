@@ -23,6 +23,7 @@ from app.demo.sample_fleets import demo_fleet
 from app.kube.api_kinds import DRA, FLEET
 from app.policy.compiled import PolicySet
 from app.telemetry.clock import today
+from app.values.errors import BadInput
 
 Snapshots = Annotated[
     list[Path] | None,
@@ -55,7 +56,7 @@ def read_objects_of(
     """Read the objects of a fleet: those of the sample fleet, the files and the cluster that are given, together.
 
     Where none is given, it is the cluster that kubectl would use (`find_cluster`).
-    Raises SnapshotError, ApiError, and BadInput if there is none.
+    Raises SnapshotError, ApiError, and BadInput if there is none, or if files without a Node are given.
     """
     gc.disable()  # 50,000 pods are millions of objects; walking them repeatedly takes four times as long as reading
     try:
@@ -63,6 +64,10 @@ def read_objects_of(
         for path in snapshots or ():
             with show_progress(f"reading {path}"):
                 objects += read_snapshot(str(path), read_snapshot_file(path))
+        if snapshots and not any(document.get("kind") == "Node" for document in objects):
+            files = ", ".join(map(str, snapshots))
+            remedy = "make it by kubectl get nodes,pods,namespaces,runtimeclasses -A -o json"
+            raise BadInput(f"{files}: no Node in it; {remedy}")
         if kubeconfig or not (snapshots or demo):
             objects += read_live(kubeconfig, None, kinds, optional)
         return objects

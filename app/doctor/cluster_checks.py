@@ -4,7 +4,7 @@
 import re
 from collections.abc import Callable, Iterator
 
-from app.doctor import exemption_checks, operand_checks, webhook_checks
+from app.doctor import exemption_checks, operand_checks, replica_checks, webhook_checks
 from app.doctor.cluster_objects import Cluster, advice, containers, problem
 from app.doctor.fleet_checks import Finding, joined
 from app.kube.api_kinds import API_KINDS, DRA
@@ -35,7 +35,7 @@ _MINOR = re.compile(r"v1\.(\d+)", re.ASCII)
 def api_server_unreachable(cluster: Cluster) -> Iterator[Finding]:
     """Report an API server that does not answer; nothing else can then be examined."""
     if not cluster.reached:
-        remedy = "see that the kubeconfig's address, CA and user are right"
+        remedy = "check the address, the CA and the user in the kubeconfig"
         yield problem("APIServerUnreachable", "; ".join(cluster.refused.values()), remedy, "API server")
 
 
@@ -44,7 +44,7 @@ def unreadable_kinds(cluster: Cluster) -> Iterator[Finding]:
     if not cluster.reached:
         return
     for kind, message in cluster.refused.items():
-        yield advice("NotLookedAt", f"not looked at: {message}", "run doctor as somebody who may read it", kind)
+        yield advice("NotLookedAt", f"could not be read: {message}", "run doctor as a user who may read it", kind)
 
 
 def api_version(cluster: Cluster) -> Iterator[Finding]:
@@ -71,21 +71,20 @@ def clock_skew(cluster: Cluster) -> Iterator[Finding]:
         return
     finding = problem if abs(seconds) >= CLOCK_PROBLEM_SECONDS else advice
     text = f"the API server's clock is {abs(seconds):.0f} s {'ahead of' if seconds > 0 else 'behind'} this machine's"
-    yield finding("ClockSkew", text, "see that both machines follow NTP", "API server")
+    yield finding("ClockSkew", text, "synchronise both machines by NTP", "API server")
 
 
 def certificates(cluster: Cluster) -> Iterator[Finding]:
     """Report certificates that callers do not accept, which stops admission, or that were not renewed in time (P44)."""
     for certificate in cluster.certificates:
         for reason in certificate.wrong:
-            remedy = "see the log of gpu-usher-certificates or cert-manager; `gpu-usher certs show` tells more"
+            remedy = "read the log of gpu-usher-certificates or of cert-manager; `gpu-usher certs show` says more"
             yield problem("Certificate", reason, remedy, certificate.where)
         if not certificate.wrong and certificate.spent >= OVERDUE:
             finding = problem if certificate.spent >= URGENT else advice
-            text = f"{certificate.spent:.0%} of its life is over, it ends {certificate.ends}: renewal is overdue"
-            yield finding(
-                "CertificateExpires", text, "see why nobody renews it: gpu-usher certs show", certificate.where
-            )
+            text = f"expires at {certificate.ends}, and {certificate.spent:.0%} of its life is over: renewal is overdue"
+            remedy = "find out why it is not renewed: gpu-usher certs show"
+            yield finding("CertificateExpires", text, remedy, certificate.where)
 
 
 def service_account_rights(cluster: Cluster) -> Iterator[Finding]:
@@ -161,22 +160,23 @@ def unadmitted_and_misplaced_pods(cluster: Cluster) -> Iterator[Finding]:
     """Report pods that run without admission's changes, or on nodes that refuse them (F98, P11)."""
     unadmitted = tuple(f"Pod {report.pod}" for report in cluster.slipped if report.kind == "unadmitted")
     if unadmitted:
-        remedy = "make them again: they were created while no webhook answered, or before it was installed"
-        yield advice("Unadmitted", "run without having been looked at", remedy, *unadmitted)
+        remedy = "recreate them: they were created while no webhook answered, or before it was installed"
+        yield advice("Unadmitted", "are running without having been reviewed by admission", remedy, *unadmitted)
     for reason in sorted({report.why for report in cluster.slipped if report.kind == "misplaced"}):
         pods = tuple(f"Pod {report.pod}" for report in cluster.slipped if report.why == reason)
-        remedy = "delete them, to be placed anew; see who sets nodeName or another schedulerName"
-        yield problem("Misplaced", f"run where they would be refused: {reason}", remedy, *pods)
+        remedy = "delete them so that they are scheduled again; find out who sets nodeName or another schedulerName"
+        yield problem("Misplaced", f"run on nodes that would refuse them now: {reason}", remedy, *pods)
 
 
 CHECKS: tuple[Check, ...] = (
     api_server_unreachable,
+    replica_checks.no_ready_endpoint,
     api_version,
     clock_skew,
     webhook_checks.webhook_absent,
     webhook_checks.ca_bundle_absent,
     certificates,
-    operand_checks.deployments,
+    replica_checks.deployments,
     webhook_checks.exempts_too_little,
     webhook_checks.exempts_too_much,
     webhook_checks.resource_not_matched,

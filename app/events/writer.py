@@ -20,7 +20,7 @@ from app.events.documents import event_document, event_name, events_path, series
 from app.events.limited_client import LimitedClient
 from app.events.planning import EventWrite, Statement, WaitingPod, WrittenEvent, after, statements_of, writes
 from app.events.workloads import workload_of
-from app.explain.pending_cause import told_of_scheduler
+from app.explain.pending_cause import UNSEEN_SECONDS, told_of_scheduler
 from app.kube.object_references import ObjectReference
 from app.telemetry.clock import now as wall_clock
 from app.telemetry.logs import event
@@ -29,8 +29,6 @@ from app.tls.kube_objects import CONFLICT, KubeClient, Object
 from app.tls.lease import Lease
 from app.values.errors import ApiError, BadInput
 
-UNSEEN_SECONDS = 120.0
-"""Seconds after which a pod that no scheduler has looked at is told of; a guess: kube-scheduler restarts in less."""
 PENDING_SECONDS = 10.0
 """A pod that waits for less gets no Event: kube-scheduler tries again within 10 s (podMaxBackoffSeconds)."""
 TURN_SECONDS = 5.0

@@ -14,6 +14,8 @@ from app.policy.schema import json_schema
 
 GROUP, PLURAL = API_KINDS["GPUPolicy"].group, API_KINDS["GPUPolicy"].plural
 (VERSION,) = API_KINDS["GPUPolicy"].versions
+_LABELS = {"app.kubernetes.io/name": "gpu-usher", "app.kubernetes.io/component": "policies"}
+"""By the component an uninstallation leaves the definition out, with which all GPUPolicy objects would go."""
 """The API group of GPUPolicy, its plural in API paths and RBAC rules, and its only version."""
 
 Schema = dict[str, Any]
@@ -54,7 +56,7 @@ def custom_resource_definition() -> Schema:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{PLURAL}.{GROUP}"},
+        "metadata": {"name": f"{PLURAL}.{GROUP}", "labels": _LABELS},
         "spec": {
             "group": GROUP,
             "scope": "Cluster",

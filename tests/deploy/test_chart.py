@@ -125,6 +125,21 @@ def test_values_reach_every_container_of_ours() -> None:
             assert {"name": "GPU_USHER_SHADOW", "value": "true"} in container["env"]
 
 
+def test_packaged_chart_has_no_links_and_renders_the_same_without_a_word(tmp_path: Path) -> None:
+    """F113: helm prints a line for each symbolic link of deploy/chart."""
+    made = subprocess.run(
+        ["make", "-s", "chart", f"BUILD={tmp_path}"], cwd=DEPLOY.parent, capture_output=True, text=True, check=False
+    )
+    assert made.returncode == 0, made.stderr
+    archive = Path(made.stdout.strip())
+    words = [str(archive) if word == str(DEPLOY / "chart") else word for word in helm_command("template")]
+
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert by_key([document for document in yaml.safe_load_all(done.stdout) if document]) == by_key(helmed())
+
+
 @pytest.mark.parametrize("mode", ["self-signed", "cert-manager"])
 def test_switch_adds_the_api_for_tenants_as_the_component_does(mode: str, tmp_path: Path) -> None:
     """F113, F115: the APIService, the right of tenants, and the port of the replicas and of their Service."""

@@ -71,8 +71,6 @@ EVERYWHERE: Object = {"namespaceSelector": {}}
         pytest.param(foreign_webhook("hami", resource="services"), {}, id="another's, not of pods"),
         pytest.param(foreign_webhook("istio-sidecar-injector"), {}, id="another's, not of GPUs"),
         pytest.param(foreign_webhook("hami", kind=VALIDATING), {}, id="another's that only validates"),
-        pytest.param(put("Deployment"), {"ReplicasAbsent": P}, id="nobody to answer"),
-        pytest.param(put("Deployment", deployment("gpu-usher", 0)), {"ReplicasUnavailable": P}, id="none available"),
         pytest.param(put("Deployment", deployment("gpu-usher", 2)), {"ReplicasUnavailable": A}, id="one short"),
         pytest.param(scheduler("v1.36.9"), {}, id="scheduler of the same minor"),
         pytest.param(scheduler("v1.35.1@sha256:00"), {"SchedulerVersion": A}, id="scheduler one behind"),

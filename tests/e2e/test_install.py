@@ -2,7 +2,7 @@
 """Every overlay on a real API server: applied in the order of deploy/README, deleted, and its accounts' rights."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -15,7 +15,12 @@ REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
 CONFIGURATIONS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 OTHERS = "app.kubernetes.io/component!=webhook"
 COMPONENTS = ("admission", "scheduler", "certificates", "controller")
-REPLICAS = {"dev": (1, 0, 1, 0), "webhook-only": (3, 0, 1, 0), "production": (3, 2, 0, 1)}
+REPLICAS = {
+    "dev": (1, 0, 1, 1),
+    "webhook-only": (3, 0, 1, 1),
+    "production-self-signed": (3, 2, 1, 1),
+    "production": (3, 2, 0, 1),
+}
 """Pods of each of COMPONENTS."""
 FOREIGN = {
     "certificates.cert-manager.io": "Certificate",
@@ -62,13 +67,17 @@ CERTIFICATES = {
 @pytest.fixture(scope="module")
 def cluster(plane: ControlPlane) -> ControlPlane:
     """A control plane that knows the kinds of cert-manager and of the Prometheus operator."""
-    definitions = [_definition(name, kind) for name, kind in FOREIGN.items()]
-    result = plane.kubectl.create(*definitions)
+    define(plane, FOREIGN)
+    return plane
+
+
+def define(plane: ControlPlane, kinds: Mapping[str, str]) -> None:
+    """Create definitions without a schema, by their names, and wait until they are served."""
+    result = plane.kubectl.create(*(_definition(name, kind) for name, kind in kinds.items()))
     assert result.code == 0, result.err
-    for name in FOREIGN:
+    for name in kinds:
         result = plane.kubectl("wait", "--for=condition=established", f"crd/{name}", "--timeout=30s")
         assert result.code == 0, result.err
-    return plane
 
 
 @pytest.fixture
@@ -100,8 +109,8 @@ def _definition(name: str, kind: str) -> Object:
 
 
 def apply(plane: ControlPlane, name: str, *words: str) -> KubectlResult:
-    """Apply an overlay server-side, as deploy/README says."""
-    return plane.kubectl("apply", "--server-side", "-k", str(DEPLOY / "overlays" / name), *words)
+    """Apply an overlay server-side, as README says."""
+    return plane.kubectl("apply", "--server-side", "--force-conflicts", "-k", str(DEPLOY / "overlays" / name), *words)
 
 
 def configurations(plane: ControlPlane) -> list[Object]:
@@ -171,6 +180,20 @@ def test_ca_bundle_stays_when_the_overlay_is_applied_again(cluster: ControlPlane
     assert result.code == 0, result.err
     configuration = cluster.api.get(f"{REGISTRATION}/mutatingwebhookconfigurations/gpu-usher")
     assert configuration["webhooks"][0]["clientConfig"].get("caBundle") == "Q0E="
+
+
+@pytest.mark.parametrize("overlay", ["production-self-signed"], indirect=True)
+def test_overlay_is_applied_again_after_somebody_edited_it(cluster: ControlPlane, overlay: str) -> None:
+    """F114: without --force-conflicts the API server reports a conflict with the field manager of the edit."""
+    words = ("patch", "deployment/gpu-usher", "-n", "gpu-usher", "--field-manager=kubectl-edit")
+    edited = cluster.kubectl(*words, "-p", '{"spec": {"replicas": 1}}')
+    assert edited.code == 0, edited.err
+    plain = cluster.kubectl("apply", "--server-side", "-k", str(DEPLOY / "overlays" / overlay), "-l", OTHERS)
+
+    result = apply(cluster, overlay, "-l", OTHERS)
+
+    assert (plain.code, "conflict" in plain.err) == (1, True)
+    assert (result.code, result.warnings) == (0, []), result.err
 
 
 @pytest.mark.parametrize("overlay", ["production"], indirect=True)

@@ -18,6 +18,7 @@ from tests.controlplane.binaries import find_binaries
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.kubectl import Object
 from tests.e2e.stage import (
+    DEPLOY,
     OURS,
     create_namespace,
     create_pod,
@@ -93,6 +94,8 @@ def _install(cluster: Cluster, stack: ExitStack, page: socket.socket) -> None:
     os.environ["GPU_USHER_EVENTS"] = "true"
     service = stack.enter_context(serving(plane))
     install_webhooks(plane, service)
+    result = plane.kubectl("apply", "--server-side", "-f", str(DEPLOY / "base" / "exemptions.yaml"))
+    assert result.code == 0, result.err
     for name in (OURS, DEFAULT):
         start_scheduler(plane, service, name=name)
     waiting = (pod for pod in pods if "nodeName" not in pod["spec"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gpu-usher installed on real nodes by deploy/overlays/production: its own image, pods, Service and certificates."""
+"""gpu-usher installed on real nodes by overlays/production-self-signed: its image, pods, Service and certificates."""
 
 import ssl
 import subprocess
