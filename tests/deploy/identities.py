@@ -98,7 +98,7 @@ class Rights:
                 (self._reads, [verb for verb in rule["verbs"] if verb in READING]),
                 (self._writes, [verb for verb in rule["verbs"] if verb not in READING]),
             ):
-                everywhere = " in every namespace" if group is self._writes and not rule.get("resourceNames") else ""
+                everywhere = " (cluster-wide)" if group is self._writes and not rule.get("resourceNames") else ""
                 if verbs:
                     group.setdefault((", ".join(verbs), place or everywhere), []).append(what)
 

@@ -50,6 +50,8 @@ CONTROLLER = {
     "events": {"create", "patch"},
     "leases gpu-usher-events": {"get", "update"},
     "csistoragecapacities gpu-usher-wake": {"patch"},
+    "configmaps gpu-usher-policies-last-good": {"get", "patch"},
+    "gpupolicies/status": {"patch"},
     **{kind: {"get"} for kind in ("replicasets", "statefulsets", "jobs", "jobsets")},
 }
 CERTIFICATES = {
