@@ -27,7 +27,7 @@ from app.kube.api_kinds import EXPLAIN_GROUP as GROUP
 from app.kube.api_kinds import EXPLAIN_VERSION as VERSION
 from app.kube.api_kinds import EXPLANATIONS as RESOURCE
 from app.telemetry.logs import event
-from app.values.errors import MalformedPod, QuantityError, WireError
+from app.values.errors import BadInput, WireError
 
 KIND = "Explanation"
 JSON = "application/json"
@@ -123,7 +123,7 @@ class ExplainAPI:
             explanation = await self._explainer.answer({"namespace": namespace, "name": name}, False)
             known = for_tenant(explanation, namespace, self._backend.state.namespaces.by_name)
             return Response(encode(_document(known, namespace, name, AS_TABLE in accept)), media_type=JSON)
-        except (WireError, MalformedPod, QuantityError) as error:
+        except BadInput as error:
             code = error.status if isinstance(error, WireError) else 400
             return _status(code, f"gpu-usher: {error}")
         finally:

@@ -67,6 +67,8 @@ def cause_of(explanation: Explanation) -> PendingCause:
 
 NOT_LOOKED_AT = "SchedulerSilent"
 """The reason of a pod that fits and that its scheduler has not looked at."""
+UNSEEN_SECONDS = 120.0
+"""Seconds after which a pod that no scheduler has looked at is told of; a guess: kube-scheduler restarts in less."""
 
 
 def told_of_scheduler(cause: PendingCause, unseen_by: str) -> PendingCause:

@@ -38,7 +38,7 @@ def who_decides(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot, refused:
             f"gpu-usher is asked about this pod only if the extender of {name} has an entry without managedResources, "
             "since the pod has only ResourceClaims; check that with gpu-usher scheduler-config --verify"
         )
-    elif fits and not _asks_us(name, snapshot):
+    elif fits and scheduled_pod.demand.resources and not _asks_us(name, snapshot):
         yield (
             f"{name} places this pod, and is not known to ask gpu-usher: it may take another node than the first "
             f"here; schedulerName chooses a scheduler that asks gpu-usher, such as {join_with_or(_asking(snapshot))}"
@@ -98,8 +98,10 @@ def asks_for_none(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot) -> Ite
 
 def what_it_got(scheduled_pod: ScheduledPod, node: Node | None, products: Products) -> Iterator[str]:
     """Say what a pod has on its node, and why it is allowed to have that."""
+    if node is None:
+        return
     demand = scheduled_pod.demand
-    for resource, amount in demand.resources if node is not None else ():
+    for resource, amount in demand.resources:
         if not node.node_class.allocatable(resource):
             continue
         row = products.find(node.node_class.product or "")

@@ -76,7 +76,7 @@ def parse_gpu_memory(text: str) -> int:
     """
     mib = parse_mib(text)
     bare = re.fullmatch(r"\s*(\d+)(?:\.\d*)?\s*", text)
-    if mib < LEAST_GPU_MEMORY and (bare or mib <= 1):
+    if mib < LEAST_GPU_MEMORY and (bare or (mib <= 1 and "M" not in text)):
         digits = bare or re.match(r"\s*(\d+)", text)
         number = int(digits[1]) if digits else 0
         unit = "Gi" if number < 1024 else "Mi"

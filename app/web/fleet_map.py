@@ -24,7 +24,8 @@ NODES_AT_ONCE = 16
 TILES_AT_ONCE = 512
 """Tiles filtered between two rests; one takes some 0.5 µs."""
 TILES_PER_PART = 200
-"""Tiles of one product in one element; where one of them changes, a browser lays out no more than these anew."""
+"""Tiles of one product in one element; a browser does not lay out elements out of sight (page.css,
+content-visibility)."""
 WHOLE_SECONDS = 60.0
 """Interval in which every tile is made again for a reader, because memory and parts of cores that pods without GPUs
 take do not count as a change of a node."""

@@ -11,7 +11,7 @@ from app.admission.review import mutate
 from tests.builders import gpus, pod, setting
 
 KEY, VALUE = "gpu-usher.io/products", "H100"
-ANNOTATED = {"annotations": {KEY: VALUE}}
+ANNOTATED: dict[str, Any] = {"annotations": {KEY: VALUE}}
 KINDS = {"deployments": "apps", "statefulsets": "apps", "daemonsets": "apps", "replicasets": "apps", "jobs": "batch"}
 
 

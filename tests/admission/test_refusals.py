@@ -20,7 +20,7 @@ SHARED = {
     "nvidia.com/gpu.replicas": "4",
     "nvidia.com/gpu.count": "1",
 }
-OURS = {"schedulerName": "ours"}
+OURS: dict[str, Any] = {"schedulerName": "ours"}
 ALL = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
 TRAINIG = {"workload-class": "trainig"}
 CLASSES = "training, inference, batch-inference or notebook"

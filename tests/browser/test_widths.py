@@ -2,17 +2,22 @@
 """Every page at the widths of a phone, a tablet and a desktop: nothing is cut off, and causes are in sight."""
 
 import json
+from base64 import b64encode
 from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from tests.browser.figures import RESULTS
 from tests.browser.opening import WAIT_MS, Served, served, tab
 from tests.browser.test_reading import PAGES
 from tests.builders import CONTRACT, gpus, make_service, pod, review
 from tests.usage.polls import with_demo_usage
 
 PHONE, TABLET, DESKTOP = 390, 820, 1440
+SHEET = RESULTS.with_name("page-widths.jpg")
+LARGEST_SHEET = 500_000
+"""Bytes of the picture of all pages, which every clone of the repository has."""
 NARROWEST = 40
 """Pixels that a cell with words may be narrow; a column of one letter a line has 10."""
 NARROW_CELLS = f"""[...document.querySelectorAll('main tbody td, main tbody th')]
@@ -106,3 +111,26 @@ def test_pod_is_found_by_a_part_of_its_name(browser: Browser, asked: Served) -> 
             opened.page.wait_for_url("**/pending/team-a/train-large-0")
 
             assert opened.complaints == []
+
+
+@pytest.mark.long
+def test_all_pages_at_three_widths_are_kept_as_one_picture(browser: Browser, asked: Served) -> None:
+    """F132: a row for each width, light on top of dark."""
+    rows = []
+    for width, height in ((PHONE, 844), (TABLET, 1100), (DESKTOP, 900)):
+        for scheme in ("light", "dark"):
+            with tab(browser, asked.base, color_scheme=scheme, viewport={"width": width, "height": height}) as opened:
+                rows.append(
+                    "".join(f'<img width="200" src="{_picture(opened.page, asked, path)}"> ' for path in PAGES.values())
+                )
+    with tab(browser, asked.base, viewport={"width": 208 * len(PAGES), "height": 100}) as opened:
+        opened.page.set_content(f"<body style='margin: 4px'>{'<br>'.join(rows)}")
+        opened.page.screenshot(path=SHEET, full_page=True, type="jpeg", quality=45)
+
+    assert SHEET.stat().st_size < LARGEST_SHEET
+
+
+def _picture(page: Page, asked: Served, path: str) -> str:
+    """Return the first screen of a page as a data URL."""
+    page.goto(asked.base + path)
+    return "data:image/jpeg;base64," + b64encode(page.screenshot(type="jpeg", quality=85)).decode()

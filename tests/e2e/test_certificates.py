@@ -244,7 +244,7 @@ def test_keeper_writes_the_ca_into_the_api_service_of_explanations(stage: Stage)
 
     def trusted() -> bool:
         ca_bundle = stage.plane.api.get(API_SERVICE)["spec"].get("caBundle")
-        return ca_bundle == base64.b64encode(data(stage.plane, "ca", "ca.crt")).decode()
+        return bool(ca_bundle == base64.b64encode(data(stage.plane, "ca", "ca.crt")).decode())
 
     try:
         wait_until("the APIService has the CA", trusted, SOON_SECONDS, stage.controller)

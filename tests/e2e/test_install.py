@@ -16,8 +16,8 @@ CONFIGURATIONS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurati
 OTHERS = "app.kubernetes.io/component!=webhook"
 COMPONENTS = ("admission", "scheduler", "certificates", "controller")
 REPLICAS = {
-    "dev": (1, 0, 1, 0),
-    "webhook-only": (3, 0, 1, 0),
+    "dev": (1, 0, 1, 1),
+    "webhook-only": (3, 0, 1, 1),
     "production-self-signed": (3, 2, 1, 1),
     "production": (3, 2, 0, 1),
 }

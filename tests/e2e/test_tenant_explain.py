@@ -289,9 +289,9 @@ def test_nobody_but_the_front_proxy_is_answered_by_the_listener(
     write_leaf(plane.authority, other_name, "somebody")
     path = PATH.format(TEAM, "waits")
 
-    for folder in (None, stranger):
+    for shown in (None, stranger):
         with pytest.raises((OSError, http.client.HTTPException)):
-            ask_directly(service, folder, path, X_Remote_User="admin")
+            ask_directly(service, shown, path, X_Remote_User="admin")
     assert ask_directly(service, other_name, path, X_Remote_User="admin") == 403
     assert ask_directly(service, plane.folder / "front-proxy", path) == 401
     assert ask_directly(service, plane.folder / "front-proxy", path, X_Remote_User="tina") == 200

@@ -252,7 +252,7 @@ def test_whole_nodes_are_judged_by_what_else_is_known_of_them(service: Service) 
     sick = json.loads(filter_nodes(question, service).body)
 
     assert [kept_node["metadata"]["name"] for kept_node in before["Nodes"]["items"]] == ["n"]
-    assert "given away" in full["FailedNodes"]["n"]
+    assert "promised to other pods" in full["FailedNodes"]["n"]
     assert "must be drained" in sick["FailedAndUnresolvableNodes"]["n"]
 
 

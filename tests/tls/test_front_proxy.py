@@ -28,7 +28,11 @@ def test_names_and_headers_are_read_as_kube_apiserver_writes_them() -> None:
         config_map(client_ca_file="PEM", allowed_names='["front-proxy-client"]', username_headers='["X-Remote-User"]')
     )
 
-    assert (proxy.authority, proxy.names, proxy.user_headers) == ("PEM", {"front-proxy-client"}, ("x-remote-user",))
+    assert (proxy.authority, proxy.names, proxy.user_headers) == (
+        "PEM",
+        frozenset({"front-proxy-client"}),
+        ("x-remote-user",),
+    )
 
 
 @pytest.mark.parametrize(

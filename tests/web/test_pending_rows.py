@@ -23,11 +23,11 @@ from app.explain.pending_cause import PendingCause
 from app.kube.pending_pods import PendingPod, read_pending_pod
 from app.server.service import Service
 from app.values.errors import WireError
+from app.web.rendering import age
 from app.web.views.pending_rows import (
     FITS_HELP,
     PendingFilter,
     PendingPodRow,
-    age,
     choices_of,
     groups_of,
     rows,
@@ -162,7 +162,7 @@ def test_pods_that_ask_the_same_are_explained_once(service: Service) -> None:
     causes.request()
     before = causes.looking
     check(causes)
-    shown = rows(live.state.pending_pods.values(), causes.reason_by_pod(), NOW)
+    shown = rows(live.state.pending_pods.values(), causes.reason_by_pod(), "")
 
     assert (before, causes.looking) == (True, False)
     assert len(live.fetched) == 32
@@ -313,7 +313,7 @@ def test_who_waits_longest_comes_first() -> None:
     """F132: a pod without a creation time comes last."""
     pods = [PendingPod("n", name, (), created) for name, created in (("x", ""), ("y", "2026-02"), ("z", "2026-01"))]
 
-    shown = rows(pods, {}, NOW)
+    shown = rows(pods, {}, "")
 
     assert [row.name for row in shown] == ["z", "y", "x"]
 
@@ -338,7 +338,7 @@ def test_age_is_words_and_not_a_timestamp(stamp: str, words: str) -> None:
 
 
 def row(name: str, cause: PendingCause | None, namespace: str = "a") -> PendingPodRow:
-    return PendingPodRow(namespace, name, "1 × nvidia.com/gpu", "", "", cause)
+    return PendingPodRow(namespace, name, "1 × nvidia.com/gpu", "", cause)
 
 
 DRIVER = PendingCause("DriverTooOld", "CUDA driver too old: wants >= 580", 4, 0, "", 9, "use an older image")
@@ -389,3 +389,22 @@ def test_each_namespace_and_cause_can_be_chosen() -> None:
 
     assert choices_of(SIXTY) == (("namespace", ("a", "b")), ("cause", causes))
     assert choices_of([]) == (("namespace", ()), ("cause", ()))
+
+
+@pytest.mark.parametrize(
+    ("created", "unseen_by", "code"),
+    [
+        ("2026-11-25T15:00:00Z", "volcano", "SchedulerSilent"),
+        ("2026-11-25T15:00:00Z", "", "fits now"),
+        ("2026-11-25T16:07:00Z", "volcano", "fits now"),
+        ("", "volcano", "fits now"),
+    ],
+    ids=["silent", "seen", "new", "unknown age"],
+)
+def test_scheduler_that_does_not_look_is_the_cause_of_a_pod_that_fits(created: str, unseen_by: str, code: str) -> None:
+    """F132: as Events say it."""
+    pending = PendingPod("n", "p", (), created, unseen_by=unseen_by)
+
+    (shown,) = rows([pending], {pending: FITTING}, "2026-11-25T16:05:30Z")
+
+    assert shown.code == code

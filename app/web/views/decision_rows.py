@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decisions as rows of a table: equal ones in one row, filtered by namespace, verb, outcome and reason."""
 
-import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
@@ -60,16 +59,15 @@ class DecisionFilter:
 class DecisionRow:
     """Equal decisions about one pod: `times` of them, of which `number` and all figures are the newest one's.
 
-    `key` names the row in the page. `at` and `since` are the times of the newest and of the oldest one, and `stamp` is
-    that of the newest in ISO 8601. `counts` is the nodes kept of those asked about; empty for admission.
+    `key` names the row in the page. `seconds` and `since` are the times of the newest and of the oldest one, as Unix
+    time. `counts` is the nodes kept of those asked about; empty for admission.
     """
 
     key: str
     number: int
     times: int
-    at: str
-    since: str
-    stamp: str
+    seconds: float
+    since: float
     verb: str
     outcome: str
     namespace: str
@@ -132,14 +130,12 @@ def _row(same: tuple[Any, ...], entries: Sequence[RecordedDecision]) -> Decision
     newest, oldest = entries[0], entries[-1]
     decision = newest.decision
     reasons = sorted(((code.name, count) for code, count in decision.reasons.items()), key=lambda pair: -pair[1])
-    at, since = (dt.datetime.fromtimestamp(entry.seconds, dt.UTC) for entry in (newest, oldest))
     return DecisionRow(
         key=format(crc32(repr(same).encode("utf-8", "backslashreplace")), "08x"),
         number=newest.number,
         times=len(entries),
-        at=f"{at:%H:%M:%S}",
-        since=f"{since:%H:%M:%S}",
-        stamp=at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        seconds=newest.seconds,
+        since=oldest.seconds,
         verb=newest.verb,
         outcome=OUTCOMES.get(decision.outcome, decision.outcome),
         namespace=decision.namespace,

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pending pods, grouped by the cause for which they are pending, and filtered by namespace and cause."""
 
-import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
-from app.explain.pending_cause import PendingCause
+from app.explain.pending_cause import NOT_LOOKED_AT, PendingCause, told_of_scheduler
 from app.kube.pending_pods import PendingPod
 
 MOST_OF_GROUP = 10
@@ -30,13 +29,12 @@ class PendingFilter:
 
 @dataclass(frozen=True, slots=True)
 class PendingPodRow:
-    """One pending pod. `age` is how long it has been pending, in words; `cause` is None until it is computed."""
+    """One pending pod. `created` is a timestamp of Kubernetes, or empty; `cause` is None until it is computed."""
 
     namespace: str
     name: str
     asks: str
     created: str
-    age: str
     cause: PendingCause | None
 
     @property
@@ -54,7 +52,7 @@ class PendingPodRow:
             return ""
         if cause.fix:
             return f"{cause.fix} → opens {cause.opens}" if cause.opens else cause.fix
-        return cause.remedy or (FITS_HELP if cause.fits else "")
+        return cause.remedy or (FITS_HELP if cause.fits and cause.reason != NOT_LOOKED_AT else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +76,22 @@ def read_pending_filter(query: Mapping[str, str]) -> PendingFilter:
 
 
 def rows(
-    pending: Iterable[PendingPod], causes: Mapping[PendingPod, PendingCause], now: dt.datetime
+    pending: Iterable[PendingPod], causes: Mapping[PendingPod, PendingCause], before: str
 ) -> tuple[PendingPodRow, ...]:
-    """Return the rows, the longest pending first; pods of unknown age by name. `now` has a time zone."""
+    """Return the rows, the longest pending first; pods of unknown age by name.
+
+    A scheduler that has not looked at a pod which was created before the timestamp `before` is told of as the cause.
+    """
     pods = sorted(pending, key=lambda pod: (pod.created or "~", pod.key))
     return tuple(
-        PendingPodRow(pod.namespace, pod.name, pod.asks, pod.created, age(pod.created, now), causes.get(pod))
+        PendingPodRow(pod.namespace, pod.name, pod.asks, pod.created, _cause(pod, causes.get(pod), before))
         for pod in pods
     )
+
+
+def _cause(pod: PendingPod, cause: PendingCause | None, before: str) -> PendingCause | None:
+    silent = cause is not None and pod.unseen_by and "" < pod.created < before
+    return told_of_scheduler(cause, pod.unseen_by) if cause is not None and silent else cause
 
 
 def selected(all_rows: Iterable[PendingPodRow], asked: PendingFilter) -> list[PendingPodRow]:
@@ -117,17 +123,3 @@ def _group(code: str, message: str, members: Sequence[PendingPodRow], most: int)
     common = first.help if all(row.help == first.help for row in members) else ""
     nodes = first.cause.nodes if first.cause else 0
     return PendingGroup(code, message, nodes, common, len(members), tuple(members[:most]))
-
-
-def age(stamp: str, now: dt.datetime) -> str:
-    """Write the time from a timestamp of Kubernetes to `now`, as `41 min` or `2 d 3 h`; empty if it is none."""
-    try:
-        seconds = max(int((now - dt.datetime.fromisoformat(stamp)).total_seconds()), 0)
-    except (ValueError, TypeError):  # no timestamp, or one without a time zone
-        return ""
-    minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86_400
-    if days:
-        return f"{days} d {hours % 24} h"
-    if hours:
-        return f"{hours} h {minutes % 60} min"
-    return f"{minutes} min" if minutes else f"{seconds} s"
