@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from app.doctor import exemption_checks, operand_checks, replica_checks, webhook_checks
-from app.doctor.cluster_objects import Cluster, advice, containers, problem
+from app.doctor.cluster_objects import APPLY, Cluster, advice, containers, problem
 from app.doctor.fleet_checks import Finding, joined
 from app.kube.api_kinds import API_KINDS, DRA
 from app.policy.load import MOUNTED
@@ -98,7 +98,7 @@ def service_account_rights(cluster: Cluster) -> Iterator[Finding]:
     ]
     if lacking:
         text = f"may not get, list and watch {', '.join(lacking)}"
-        yield problem("RightsMissing", text, "apply deploy/base/rbac.yaml, and components/dra with DRA", account)
+        yield problem("RightsMissing", text, f"{APPLY}; DRA needs components/dra", account)
     if _replicas_write_events(cluster):
         return  # as installed before there was a controller; without these rights its Events would end
     writes = sorted(
