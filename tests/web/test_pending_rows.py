@@ -4,7 +4,6 @@
 import asyncio
 import datetime as dt
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from app.api.pending_reasons import (
     PendingReasons,
     reading_order,
 )
+from app.cluster.files import shipped_policies
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.state import State
 from app.cluster.watched_kinds import core_kinds
@@ -64,10 +64,10 @@ def test_unbound_gpu_pods_wait(document: Mapping[str, Any], waits: bool) -> None
     assert (read_pending_pod(document, knowledge()) is not None) == waits
 
 
-def test_list_follows_what_the_watch_says(tmp_path: Path) -> None:
+def test_list_follows_what_the_watch_says() -> None:
     """F132: a pod stays until it is bound, finished or deleted; a live cluster's documents are not kept."""
     state = State(knowledge())
-    book = PolicyBook(tmp_path, knowledge(), lambda: "2026-11-25")
+    book = PolicyBook(shipped_policies(), knowledge(), lambda: "2026-11-25")
     kind = next(watched for watched in core_kinds(state, book, "x") if watched.name == "pods")
 
     def see(document: Mapping[str, Any]) -> list[str]:
