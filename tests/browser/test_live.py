@@ -151,6 +151,7 @@ def test_cause_of_a_waiting_pod_comes_by_itself(browser: Browser, own: Served) -
     with tab(browser, own.base) as opened:
         opened.live("/pending")
         opened.page.get_by_text("RequestExceedsNode, the main reason").wait_for()
+        opened.page.locator("select[name=cause] option", has_text="RequestExceedsNode").wait_for(state="attached")
         opened.page.get_by_role("link", name="team-a/train-large-0").click()
         opened.page.wait_for_url("**/pending/team-a/train-large-0")
 

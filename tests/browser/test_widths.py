@@ -117,6 +117,9 @@ def test_pod_is_found_by_a_part_of_its_name(browser: Browser, asked: Served) -> 
 def test_all_pages_at_three_widths_are_kept_as_one_picture(browser: Browser, asked: Served) -> None:
     """F132: a row for each width, light on top of dark."""
     rows = []
+    with tab(browser, asked.base) as opened:
+        opened.live("/pending")
+        expect(opened.page.locator("main")).not_to_contain_text("worked out", timeout=WAIT_MS)  # nor can it be chosen
     for width, height in ((PHONE, 844), (TABLET, 1100), (DESKTOP, 900)):
         for scheme in ("light", "dark"):
             with tab(browser, asked.base, color_scheme=scheme, viewport={"width": width, "height": height}) as opened:

@@ -17,6 +17,8 @@ from app.api.pending_reasons import (
     PendingReasons,
     reading_order,
 )
+from app.cluster.files import shipped_policies
+from app.cluster.policy_watch import PolicyBook
 from app.cluster.state import State
 from app.cluster.watched_kinds import core_kinds
 from app.explain.pending_cause import PendingCause
@@ -65,7 +67,8 @@ def test_unbound_gpu_pods_wait(document: Mapping[str, Any], waits: bool) -> None
 def test_list_follows_what_the_watch_says() -> None:
     """F132: a pod stays until it is bound, finished or deleted; a live cluster's documents are not kept."""
     state = State(knowledge())
-    kind = next(watched for watched in core_kinds(state, None, "x") if watched.name == "pods")  # type: ignore[arg-type]
+    book = PolicyBook(shipped_policies(), knowledge(), lambda: "2026-11-25")
+    kind = next(watched for watched in core_kinds(state, book, "x") if watched.name == "pods")
 
     def see(document: Mapping[str, Any]) -> list[str]:
         kind.put("", document["metadata"]["uid"], kind.read(document))

@@ -29,6 +29,10 @@ function replace(html, id) {
   document.getElementById(id).replaceWith(document.adoptNode(part));
   const had = Number(body.dataset.generation);
   for (const key of ["generation", "colours"]) if (fetched.body.dataset[key]) body.dataset[key] = fetched.body.dataset[key];
+  for (const select of document.querySelectorAll("form.filter select")) { // what can be chosen changes with what is shown
+    const fresh = fetched.querySelector(`form.filter select[name=${select.name}]`);
+    if (fresh && select !== document.activeElement) select.replaceChildren(...fresh.children);
+  }
   if (Number(body.dataset.generation) < had) listen(); // what came while the part was on its way is sent once more
   enterMap();
   performance.mark(`loaded ${id}`);
