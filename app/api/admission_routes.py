@@ -142,7 +142,7 @@ def _review_object(
     Raises MalformedPod, QuantityError, and PatchError for a bug of ours.
     """
     if is_policy(request):
-        return ReviewResult(False, reasons=(yield from judge_policy(request, backend))) if verb == "validate" else None
+        return (yield from judge_policy(request, backend)) if verb == "validate" else None
     subject = review_target_of(request)
     ignored = ignored_annotations(request) if verb == "mutate" else ()
     if subject is None:

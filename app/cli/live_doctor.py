@@ -75,7 +75,7 @@ def examine_live(
 
 def has_cpu_guard(survey: ClusterObjects) -> bool:
     """Tell whether the webhook of the component cpu-guard is installed."""
-    configurations = survey.objects.get(VALIDATING, ()) + survey.objects.get(MUTATING, ())
+    configurations = [item for kind in (MUTATING, VALIDATING) for item in survey.objects.get(kind, ())]
     return any(webhook.get("name") == GUARD for item in configurations for webhook in item.get("webhooks") or ())
 
 

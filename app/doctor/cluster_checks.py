@@ -8,6 +8,7 @@ from app.doctor import exemption_checks, operand_checks, replica_checks, webhook
 from app.doctor.cluster_objects import Cluster, advice, containers, problem
 from app.doctor.fleet_checks import Finding, joined
 from app.kube.api_kinds import API_KINDS, DRA
+from app.policy.load import MOUNTED
 
 Check = Callable[[Cluster], Iterator[Finding]]
 OLDEST_MINOR = 30
@@ -124,6 +125,23 @@ def _replicas_write_events(cluster: Cluster) -> bool:
     )
 
 
+def policies_out_of_reach(cluster: Cluster) -> Iterator[Finding]:
+    """Report that the mounted ConfigMap of policies is absent, or that the replicas may not read GPUPolicies (F131)."""
+    deployed = any(item["metadata"].get("name") == "gpu-usher" for item in cluster.objects_of("Deployment"))
+    names = {item["metadata"].get("name") for item in cluster.objects_of("ConfigMap")}
+    if deployed and cluster.could_read("ConfigMap") and MOUNTED not in names:
+        text = "does not exist: the last good policies are in force, or the shipped default where none were kept"
+        remedy = "apply deploy/overlays/…, or helm upgrade, again: it brings the ConfigMap back"
+        yield problem("PoliciesAbsent", text, remedy, f"ConfigMap {cluster.namespace}/{MOUNTED}")
+    kind = API_KINDS["GPUPolicy"]
+    readable = all(_granted(cluster, kind.group, kind.plural, verb) for verb in READS)
+    if cluster.rules is not None and cluster.could_read("GPUPolicy") and not readable:
+        count = len(cluster.objects_of("GPUPolicy"))
+        text = f"may not get, list and watch {kind.plural}: {count} of them are not in force, and not checked"
+        account = f"ServiceAccount {cluster.namespace}/gpu-usher"
+        yield problem("PoliciesUnreadable", text, "apply deploy/components/crd/rbac.yaml", account)
+
+
 def _granted(cluster: Cluster, group: str, resource: str, verb: str) -> bool:
     return any(
         _covers(group, rule.get("apiGroups"))
@@ -170,6 +188,7 @@ CHECKS: tuple[Check, ...] = (
     webhook_checks.timeouts,
     webhook_checks.other_allocators,
     service_account_rights,
+    policies_out_of_reach,
     operand_checks.scheduler_version,
     operand_checks.runtime_class,
     operand_checks.device_plugin,

@@ -44,6 +44,10 @@ LONGEST_KEY = 80
 
 POLICY_LABEL, POLICY_LABEL_VALUE = f"{GROUP}/policy", "true"
 """The label of a ConfigMap whose keys are policy files, and its value (docs/reference/policy.md)."""
+MOUNTED = "gpu-usher-policies"
+"""The ConfigMap of deploy/base that is mounted as the directory of policies."""
+LAST_GOOD, LAST_GOOD_LABEL_VALUE = "gpu-usher-policies-last-good", "last-good"
+"""The ConfigMap of deploy/components/events that holds the last good set, and its value of the policy label."""
 
 Source = str | Mapping[str, Any]
 """A YAML text, or an object as the API server sends it."""
@@ -123,7 +127,7 @@ def _policy(document: Document, knowledge: Knowledge) -> CompiledPolicy:
     if not isinstance(document.value, dict):
         raise PolicyError((f"{document.locate(())}: got no mapping, wants a GPUPolicy document",))
     try:
-        parsed = GPUPolicy.model_validate(document.value)
+        parsed = GPUPolicy.model_validate({key: part for key, part in document.value.items() if key != "status"})
     except ValidationError as error:
         described = (_describe_error(document, detail) for detail in error.errors())
         products = (f"{document.locate(path)}: {text}" for path, text in _product_problems(document.value, knowledge))

@@ -59,7 +59,7 @@ class Listeners:
         self._service = service
         self._limits = limits
         self._metrics = service.metrics
-        self._metrics.policies_loaded(service.policies, None)
+        self._metrics.policies_loaded(service.policies, service.policy_error)
         self._stop = asyncio.Event()
         settings = service.settings
         self._recorder = open_recorder(settings.decision_log)
@@ -95,6 +95,8 @@ class Listeners:
             await self._serve()
 
     async def _serve(self) -> None:
+        if self._service.book.error:
+            self._report_policy_error(self._service.book.error)
         ops, *others = servers = list(self._servers())
         async with asyncio.TaskGroup() as tasks:
             serving = [tasks.create_task(server.serve()) for server in others]
@@ -133,12 +135,13 @@ class Listeners:
             self._recorder.stop()
 
     def _event_tasks(self) -> Iterator[Coroutine[Any, Any, None]]:
-        """List the tasks that write Events and wake refused pods; where there is no page, also the one for reasons."""
-        events, waker = self._service.events, self._service.waker
-        if events is None or waker is None:
+        """List the tasks of the process that writes Events; where there is no page, also the one for reasons."""
+        events, waker, reporter = self._service.events, self._service.waker, self._service.policy_reporter
+        if events is None or waker is None or reporter is None:
             return
         yield run_for_ever(events.run)
         yield run_for_ever(waker.run)
+        yield run_for_ever(reporter.run)
         if self._pages is None:
             yield run_for_ever(events.reasons.run)
 
@@ -204,6 +207,7 @@ class Listeners:
                 self._service.usage.measure()
             if self._service.book.apply_new_day():
                 event("policies of a new day", hash=self._service.policies.hash[:12])
+            self._metrics.policy_error.set(1 if self._service.policy_error else 0)
             self._metrics.expired_exceptions.set(len(self._service.book.expired_exceptions()))
             await asyncio.sleep(1.0)
 
@@ -211,10 +215,13 @@ class Listeners:
         """Log and count whether an edit of the policies was loaded; /readyz and /statusz show it too."""
         self._metrics.policies_loaded(self._service.policies, outcome.error)
         if outcome.error:
-            for line in outcome.error.splitlines():
-                event("policy edit not taken, the last good set stays", 40, error=line)
+            self._report_policy_error(outcome.error)
         else:
             event("policies loaded", policies=outcome.policies, hash=outcome.hash[:12])
+
+    def _report_policy_error(self, error: str) -> None:
+        for line in error.splitlines():
+            event("policies not taken as written", 40, serving=self._service.book.serving, error=line)
 
     async def _renew_certificate(self) -> None:
         renewal = CertificateRenewal(self._service)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.doctor.cluster_checks import CHECKS, NEWEST_TESTED, OLDEST_TESTED, examine_cluster
+from app.doctor.cluster_checks import CHECKS, NEWEST_TESTED, OLDEST_TESTED, READS, examine_cluster
 from app.doctor.cluster_objects import Certificate, SlippedReport, asks_for_gpus
 from app.doctor.fleet_checks import FindingLevel
 from tests.builders import gpus, knowledge, node, pod
@@ -207,6 +207,29 @@ def test_rights_for_dra_are_asked_for_where_devices_are_published() -> None:
 
     assert finding.check == "RightsMissing"
     assert "resourceslices" in finding.what
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        pytest.param(["kube-root-ca.crt"], {"PoliciesAbsent": P}, id="A10: deleted"),
+        pytest.param(["gpu-usher-policies"], {}, id="there"),
+    ],
+)
+def test_config_map_of_policies_that_was_deleted_is_missed(names: list[str], expected: dict[str, FindingLevel]) -> None:
+    """F131: the replicas go on with the last good set, so that nothing else tells of it."""
+    config_maps = [{"metadata": {"name": name, "namespace": "gpu-usher"}} for name in names]
+
+    assert expected == levels_by_check(cluster(put("ConfigMap", *config_maps)))
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_policies_that_the_replicas_may_not_read_are_a_problem(allowed: bool) -> None:
+    """F131, F104: the definition was applied without its RBAC; the policies look as if they were in force."""
+    rights = (rule("gpu-usher.io", ["gpupolicies"], *READS),) if allowed else ()
+    examined = cluster(put("GPUPolicy", {"metadata": {"name": "team"}}), rules=(*RULES, *rights))
+
+    assert levels_by_check(examined) == ({} if allowed else {"PoliciesUnreadable": P})
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,12 @@ def test_replicas_scaled_to_zero_are_the_first_finding(cluster: ControlPlane) ->
     assert "GPU pods are refused: Deployment gpu-usher is scaled to 0" in first["what"]
     assert [finding["check"] for finding in others] == ["UntaintedGPUNodes"]
     make_endpoint(cluster)
-    eventually("nothing is said", lambda: make_ready(cluster, "gpu-usher") is None and failing_checks(cluster) == set())
+
+    def mended() -> bool:
+        make_ready(cluster, "gpu-usher")
+        return failing_checks(cluster) == set()
+
+    eventually("nothing is said", mended)
 
 
 def test_ca_that_signed_nothing_is_named(cluster: ControlPlane) -> None:

@@ -12,8 +12,8 @@ import pytest
 from app.api.pending_reasons import ExplainedPod, ReadPod
 from app.cluster.state import State
 from app.events.limited_client import BURST, RATE
-from app.events.writer import PENDING_SECONDS, TURN_SECONDS, UNSEEN_SECONDS, EventWriter
-from app.explain.pending_cause import PendingCause
+from app.events.writer import PENDING_SECONDS, TURN_SECONDS, EventWriter
+from app.explain.pending_cause import UNSEEN_SECONDS, PendingCause
 from app.kube.object_references import ObjectReference
 from app.kube.pending_pods import PendingPod
 from app.telemetry.metrics import Metrics
