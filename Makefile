@@ -69,8 +69,8 @@ controlplane: go ## build the real control plane and helm for the tests (Go; onc
 	@$(BIN)/python -m tests.controlplane.binaries
 	@$(BIN)/python -m tests.deploy.tools
 
-cluster: go ## start a cluster with real kubelets, mock GPUs and gpu-usher to try (root; minutes once); Ctrl-C removes it
-	@$(BIN)/python -m tests.realnodes.playground
+cluster: go ## start a cluster with real kubelets, mock GPUs and gpu-usher to try (root; minutes once); Ctrl-C removes it; PAGE=PORT
+	@$(BIN)/python -m tests.realnodes.playground $(if $(PAGE),--page $(PAGE))
 
 prometheus: $(STAMP) ## fetch a real Prometheus for the tests (a Debian package, unpacked here; once)
 	@$(BIN)/python -m tests.prometheus

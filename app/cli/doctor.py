@@ -10,12 +10,12 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from app.cli.cluster import UNAUTHORIZED, Cluster
 from app.cli.live_doctor import examine_live, examine_scheduler, policies_or_shipped, runtime_class_names
 from app.cli.output import Output, show
 from app.cli.progress import show_progress
-from app.cli.source import DemoFleet, read_objects_of, state_of
+from app.cli.source import Fleet, state_of
 from app.cli.usage_history import idle_of_fleet
-from app.cluster.access import find_cluster
 from app.cluster.doctor_survey import ClusterObjects, survey_cluster
 from app.cluster.gpu_health_polling import find_source, poll_once
 from app.cluster.snapshot import SNAPSHOT_KINDS, fill
@@ -28,19 +28,15 @@ from app.doctor.held_gpus import examine_held, read_held_gpus
 from app.doctor.runtime_class_checks import examine_runtime_classes
 from app.settings import Settings
 from app.telemetry.clock import now
-from app.values.errors import BadInput
+from app.values.errors import ApiError, BadInput
 
 NAMES_SHOWN = 4
 COLOUR = {FindingLevel.Problem: "red", FindingLevel.Advice: "yellow"}
 
 
 def doctor(
-    snapshot: Annotated[list[Path] | None, typer.Option(help="A file of kubectl get nodes,pods -A -o json.")] = None,
-    kubeconfig: Annotated[
-        Path | None,
-        typer.Option(help="A live cluster, by default that of kubectl; with its webhooks, certificates and rights."),
-    ] = None,
-    demo_fleet: DemoFleet = None,
+    *,
+    fleet: Fleet,
     prometheus: Annotated[str | None, typer.Option(help="A Prometheus with DCGM's metrics.")] = None,
     dcgm_exporters: Annotated[
         list[str] | None, typer.Option(help="URLs of DCGM exporters instead of a Prometheus.")
@@ -56,13 +52,12 @@ def doctor(
 
     Nothing is written. What the kubeconfig's user may not read is reported as advice (NotLookedAt).
     """
-    live = bool(kubeconfig) or not (demo_fleet or snapshot)
-    if scheduler_config and not live:
+    if scheduler_config and not fleet.live:
         raise BadInput("--scheduler-config: wants --kubeconfig; without a cluster, scheduler-config --verify checks it")
     # A live cluster is read by the survey, which continues if one kind may not be read.
-    objects = read_objects_of(snapshot, None, demo_fleet) if snapshot or demo_fleet else []
+    objects = [] if fleet.live else fleet.read()
     state = state_of(objects)
-    survey = _survey(kubeconfig, namespace, state) if live else None
+    survey = _survey(fleet, namespace, state) if fleet.live else None
     pods = [document for document in objects if document.get("kind") == "Pod"]
     pods += survey.objects.get("Pod", ()) if survey is not None else ()
     nodes = tuple(state.nodes.values())
@@ -88,10 +83,14 @@ def doctor(
     raise typer.Exit(1 if any(strict or finding.level is FindingLevel.Problem for finding in findings) else 0)
 
 
-def _survey(kubeconfig: Path | None, namespace: str, state: State) -> ClusterObjects:
+def _survey(cluster: Cluster, namespace: str, state: State) -> ClusterObjects:
     keep_pod = partial(asks_for_gpus, families=state.knowledge.families)
-    with show_progress("reading the cluster") as report:
-        survey = asyncio.run(survey_cluster(find_cluster(kubeconfig, None), namespace, now, keep_pod, report))
+    load = cluster.load()
+    with cluster.telling(), show_progress("reading the cluster") as report:
+        survey = asyncio.run(survey_cluster(load, namespace, now, keep_pod, report))
+        if not survey.reached:
+            (answer,) = survey.refused.values()
+            raise ApiError(UNAUTHORIZED if answer.startswith(str(UNAUTHORIZED)) else None, answer)
     fill(state, [document for kind in SNAPSHOT_KINDS for document in survey.objects.get(kind, ())])
     return survey
 

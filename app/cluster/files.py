@@ -23,7 +23,7 @@ def read_knowledge(own: Path | None = None) -> Knowledge:
     try:
         texts = {path.name: path.read_text("utf-8") for path in sorted(own.iterdir()) if path.suffix == ".yaml"}
     except (OSError, UnicodeDecodeError) as error:
-        raise KnowledgeError(f"{own}: {error}: wants a directory of fact tables") from error
+        raise KnowledgeError(f"{own}: {_cause(error)}: wants a directory of fact tables") from error
     return load_knowledge(shipped, texts)
 
 
@@ -59,7 +59,7 @@ def policy_texts(directory: Path) -> dict[str, str]:
         files = sorted(path for path in directory.iterdir() if path.suffix in (".yaml", ".yml") and path.is_file())
         texts = {path.name: path.read_text("utf-8") for path in files}
     except (OSError, UnicodeDecodeError) as error:
-        raise PolicyError((f"{directory}: {error}: wants a directory of policy files",)) from error
+        raise PolicyError((f"{directory}: {_cause(error)}: wants a directory of policy files",)) from error
     if not texts:
         raise PolicyError(
             (f"{directory}: no *.yaml in it: wants at least one policy, such as the shipped default.yaml",)
@@ -75,15 +75,20 @@ def case_texts(directory: Path) -> dict[str, str]:
     try:
         return {str(path): path.read_text("utf-8") for path in sorted((directory / "cases").glob("*.yaml"))}
     except (OSError, UnicodeDecodeError) as error:
-        raise PolicyError((f"{directory}/cases: {error}: wants case files",)) from error
+        raise PolicyError((f"{directory}/cases: {_cause(error)}: wants case files",)) from error
 
 
-def read_snapshot_file(path: Path) -> bytes:
-    """Read a snapshot file.
+def read_snapshot_file(path: Path, wants: str = "wants a file from kubectl get -o json") -> bytes:
+    """Read a snapshot file, or another file of objects; `wants` ends the message about one that cannot be read.
 
     Raises SnapshotError.
     """
     try:
         return path.read_bytes()
     except OSError as error:
-        raise SnapshotError(f"{path}: {error.strerror}: wants a file from kubectl get -o json") from error
+        raise SnapshotError(f"{path}: {error.strerror}: {wants}") from error
+
+
+def _cause(error: OSError | UnicodeDecodeError) -> str:
+    """Return the operating system's words without its number and the path, or those about the encoding."""
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)

@@ -11,8 +11,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from app.cli.main import app, main
+from app.cli.main import main
 from app.cli.serve import authority
+from app.cli.verbs import app
 from app.cluster.files import shipped_policies
 from app.demo.sample_fleets import demo_fleet
 from app.server.composition import build
@@ -131,7 +132,7 @@ def test_schema_is_also_what_clusters_get() -> None:
     [
         (
             ["serve", "--kubeconfig", "absent"],
-            "absent: Invalid kube-config file. No configuration found: wants a cluster to follow",
+            "kubeconfig absent: No such file or directory; wants a cluster to follow",
         ),
         (["serve", "--demo", "--role", "boss"], "--role: got 'boss', wants all or admission or extender"),
         (["serve", "--demo", "--cert", "x"], "wants both or none"),
