@@ -18,7 +18,7 @@ export KUBERNETES
 # Inputs of `make fuzz-guided`.
 RUNS   := 50000
 
-.PHONY: help setup run demo test test-all test-rest test-browser test-long go controlplane cluster prometheus haproxy chromium e2e e2e-versions neighbours node-programs e2e-nodes e2e-upstream gfd-worlds chaos fuzz fuzz-guided check format bench bench-largest bench-placement bench-scheduler bench-mig bench-churn bench-events lock generated sbom krew audit clean
+.PHONY: help setup run demo test test-all test-rest test-browser test-long go controlplane cluster prometheus haproxy chromium e2e e2e-versions neighbours node-programs e2e-nodes e2e-upstream gfd-worlds chaos fuzz fuzz-guided check format bench bench-largest bench-placement bench-scheduler bench-mig bench-churn bench-events lock generated sbom wheel krew audit clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -184,6 +184,9 @@ sbom: $(STAMP) ## write build/sbom.cdx.json: what LOCK pins, as CycloneDX 1.6 (n
 	@$(BIN)/python -W ignore::UserWarning -m cyclonedx_py requirements --pyproject pyproject.toml --spec-version 1.6 \
 		--output-reproducible --short-PURLs --output-file build/sbom.cdx.json $(LOCK)
 	@echo "build/sbom.cdx.json"
+
+wheel: $(STAMP) ## write dist/gpu_usher-VERSION-py3-none-any.whl, for pipx install
+	@$(BIN)/python -m hatchling build -t wheel -d dist
 
 krew: ## write build/gpu-usher-krew.tar.gz and its krew manifest, for VERSION (v1.2.3) published at URI
 	@test -n "$(VERSION)" && test -n "$(URI)" || { echo "make krew: wants VERSION=v1.2.3 and URI=https://…"; exit 2; }

@@ -52,7 +52,7 @@ def run() -> int:
 
     usage_error: Any = BadParameter.__base__
     try:
-        return get_command(app).main(standalone_mode=False) or 0
+        return get_command(app).main(prog_name="gpu-usher", standalone_mode=False) or 0
     except usage_error as error:
         command = error.ctx.command_path if error.ctx else "gpu-usher"
         message = " ".join(error.format_message().split()).rstrip(".")

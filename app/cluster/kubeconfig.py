@@ -149,8 +149,8 @@ class _Files:
     def _check_data(self, where: str, fields: Object) -> None:
         for key in DATA:
             try:
-                base64.standard_b64decode(fields.get(key) or "")
-            except (ValueError, TypeError) as error:
+                base64.b64decode("".join((fields.get(key) or "").split()), validate=True)
+            except (ValueError, AttributeError) as error:
                 raise BadInput(f"{where}: {key} is not base64: {error}") from error
 
 

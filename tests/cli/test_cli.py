@@ -68,7 +68,7 @@ def test_lint_says_each_mistake_on_one_line_with_its_place_and_a_remedy(
     assert result.exit_code == 1
     assert finding.startswith(f"x.yaml:{place}")
     assert remedy in finding
-    assert summary.endswith("1 findings")
+    assert summary.endswith(": 1 finding")
 
 
 def test_lint_of_the_shipped_policies_finds_nothing() -> None:
