@@ -15,10 +15,12 @@ OSV    := https://api.osv.dev/v1/query
 # The minor version of Kubernetes that is built and tested, such as 1.34; empty: that of tests/controlplane/go.mod.
 KUBERNETES ?=
 export KUBERNETES
+# Where `make chart` writes.
+BUILD  := build
 # Inputs of `make fuzz-guided`.
 RUNS   := 50000
 
-.PHONY: help setup run demo test test-all test-rest test-browser test-long go controlplane cluster prometheus haproxy chromium e2e e2e-versions neighbours node-programs e2e-nodes e2e-upstream gfd-worlds chaos fuzz fuzz-guided check format bench bench-largest bench-placement bench-scheduler bench-mig bench-churn bench-events lock generated sbom wheel krew audit clean
+.PHONY: help setup run demo test test-all test-rest test-browser test-long go controlplane cluster prometheus haproxy chromium e2e e2e-versions neighbours node-programs e2e-nodes e2e-upstream gfd-worlds chaos fuzz fuzz-guided check format chart bench bench-largest bench-placement bench-scheduler bench-mig bench-churn bench-events lock generated sbom wheel krew audit clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -178,6 +180,7 @@ generated: $(STAMP) ## write what is made from code once more: schemas, the CRD,
 	@$(BIN)/python -m tests.reports
 	@$(BIN)/python -m tests.features
 	@$(BIN)/python -m tests.pains
+	@$(BIN)/python -m tests.deploy.identities
 
 sbom: $(STAMP) ## write build/sbom.cdx.json: what LOCK pins, as CycloneDX 1.6 (needs no network)
 	@mkdir -p build
@@ -187,6 +190,12 @@ sbom: $(STAMP) ## write build/sbom.cdx.json: what LOCK pins, as CycloneDX 1.6 (n
 
 wheel: $(STAMP) ## write dist/gpu_usher-VERSION-py3-none-any.whl, for pipx install
 	@$(BIN)/python -m hatchling build -t wheel -d dist
+
+chart: ## write the Helm chart as one file without symbolic links: build/gpu-usher-0.1.0.tgz
+	@mkdir -p $(BUILD)
+	@version=$$(sed -n 's/^version: //p' deploy/chart/Chart.yaml) && tar -ch --sort=name --mtime=@0 --owner=0 --group=0 \
+		--numeric-owner --transform 's,^chart,gpu-usher,' -C deploy chart | gzip -n > $(BUILD)/gpu-usher-$$version.tgz \
+		&& echo "$(BUILD)/gpu-usher-$$version.tgz"
 
 krew: ## write build/gpu-usher-krew.tar.gz and its krew manifest, for VERSION (v1.2.3) published at URI
 	@test -n "$(VERSION)" && test -n "$(URI)" || { echo "make krew: wants VERSION=v1.2.3 and URI=https://…"; exit 2; }

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-Role = Literal["all", "admission", "extender"]
-"""Which routes of the TLS listener are served: all, those of the API server, or those of kube-scheduler."""
+Role = Literal["all", "admission", "extender", "controller"]
+"""Which routes of the TLS listener are served: all, those of the API server, those of kube-scheduler, or none, where
+the process only writes (`events`)."""
 Recount = Literal["auto", "true", "false"]
 FilterAnswer = Literal["all", "shortlist", "best"]
 SHORTLIST = 16
@@ -57,6 +58,9 @@ class Settings:
     scheduler_address: str = "off"
     """Loopback address and port of a listener that serves /scheduler/* over plain HTTP, for a scheduler in the same
     pod; `off` makes none (docs/reference/listeners.md#scheduler)."""
+    explain_address: str = "off"
+    """Address and port of the listener that kube-apiserver's aggregation layer asks for explanations, which it gives to
+    whoever may `get` them in a namespace; `off` makes none (docs/reference/listeners.md#explanations)."""
     certs: Path = Path("certs")
     """Directory in which a CA and a certificate are issued if there are no valid ones and `cert` is None."""
     cert: Path | None = None
@@ -86,8 +90,8 @@ class Settings:
     shadow: bool = False
     """Answer allow, no patch, all nodes; log the real verdict."""
     events: bool = False
-    """Write Events on GPU pods that stay Pending, and on their workloads, by one replica of all. It needs a live
-    cluster and the rights of deploy/components/events; with `shadow` none are written."""
+    """Write Events on GPU pods that stay Pending, and on their workloads, by one process of all. It needs a live
+    cluster and the rights of deploy/components/events, whose controller has it; with `shadow` none are written."""
     drain_seconds: float | None = None
     """Seconds for which requests are still answered after SIGTERM, while /readyz is 503. None stands for the value of
     `draining_seconds`."""

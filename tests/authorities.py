@@ -33,10 +33,10 @@ def make_authority(name: str) -> Authority:
     return Authority(subject, key, _pem(certificate))
 
 
-def write_leaf(authority: Authority, folder: Path) -> int:
+def write_leaf(authority: Authority, folder: Path, common_name: str = "gpu-usher") -> int:
     """Write tls.crt and tls.key for loopback, each whole, one after the other, and return the serial number."""
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpu-usher")])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
     names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
     certificate = (
         _builder(subject, authority.name, key.public_key())

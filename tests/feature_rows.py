@@ -23,7 +23,7 @@ ADMISSION = {
     "F17": "Sidecars, which are init containers that keep running, are counted as Kubernetes counts them.",
     "F18": "Pod templates of Deployments, StatefulSets, DaemonSets, ReplicaSets, Jobs and CronJobs are checked and "
     "repaired.",
-    "F19": "What admission did is told in warnings of one line, at most 120 characters each.",
+    "F19": "What admission did is told in warnings of one line, at most 256 characters each.",
     "F20": "Each rule of a policy is enforced, warned of, audited or off.",
     "F21": "Only a namespace or an exception in a policy exempts a pod from a rule; the pod itself cannot.",
     "F22": "Match conditions send only the pods that concern GPUs to the webhook.",
@@ -94,13 +94,14 @@ HEALTH = {
 POLICY = {
     "F74": "Policies are Kubernetes-style documents, and several policies merge field by field.",
     "F75": "Policies have a JSON Schema, and `lint` names each mistake with file, line and path.",
-    "F76": "Edits are taken live; a set with an error changes nothing and the last good one stays.",
+    "F76": "Edits are taken live; of a set with an error the last good one stays in force, also for a replica that "
+    "starts.",
     "F77": "Cases are unit tests of policies as files, with JUnit output.",
     "F78": "`diff` names the pods whose admission or placement an edit of policies would change.",
     "F79": "A misspelt name is answered with the one that was meant.",
     "F80": "Exceptions have an owner, a reason and a last day.",
     "F81": "Operators extend the tables of products, images and drivers with files of their own.",
-    "F131": "Policies can be kept as ConfigMaps or as `GPUPolicy` objects, which are validated at admission.",
+    "F131": "Policies can be kept as ConfigMaps or as `GPUPolicy` objects; each edit is validated at admission.",
     "F137": "With `--shadow` everything is allowed unchanged, and the true verdict is only logged.",
     "F138": "A rule can warn until a date and be enforced from then on.",
 }

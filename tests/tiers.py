@@ -28,6 +28,7 @@ KUBERNETES = (
     "tests/corpus/test_corpus_e2e.py",
     "tests/deploy/test_chart.py",
     "tests/deploy/test_digests.py",
+    "tests/deploy/test_doctor.py",
     "tests/deploy/test_identities.py",
     "tests/deploy/test_network_policy.py",
 )

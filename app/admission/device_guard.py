@@ -46,9 +46,14 @@ class DeviceAccess:
     hideable: bool = False
 
     @property
-    def alternative(self) -> str:
-        """What the pod must have instead, for a refusal."""
-        return f"{VISIBLE}: void beside it" if self.hideable else "no such setting"
+    def words(self) -> str:
+        """Who takes the devices and how, for a refusal."""
+        beside = "beside the GPU that it requests" if self.asks_for_gpu else "but requests no GPU"
+        if self.path[0] == "metadata":
+            return f"the pod has annotation {self.setting} {beside}"
+        verb = "mounts" if "volumeMounts" in self.path else "sets"
+        hidden = f", without {VISIBLE}: void beside it" if self.hideable else ""
+        return f"container {self.owner[:63]} {verb} {self.setting} {beside}{hidden}"
 
 
 def device_accesses(review: ReviewedPod) -> Iterator[DeviceAccess]:

@@ -20,6 +20,7 @@ from app.admission.node_devices import ALL_FILES, GPU_FILES
 from app.knowledge.families import Families
 from app.knowledge.tables import Knowledge
 from app.policy.merge_admission import AdmissionRules
+from app.values.reasons import Code
 
 NAME = "gpu-usher-fallback"
 LIMITATIONS = (
@@ -40,6 +41,7 @@ _GUARDED = (
 )
 """CEL: the containers that the request adds: those of a new pod, or the new ephemeral ones of a running pod."""
 _PRIVILEGED = "has(c.securityContext) && has(c.securityContext.privileged) && c.securityContext.privileged"
+REMOVE = Code.VisibleDevicesForbidden.remedy
 _CREATED = "request.operation != 'CREATE' || "
 
 
@@ -62,8 +64,8 @@ def not_too_many(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Valida
     amount = "quantity(string(c.resources.limits[k]))"
     gpu_names = f"{limits}.filter(k, ({is_gpu_resource(knowledge.families)}) && {amount}.isInteger())"
     expression = f"object.spec.containers.map(c, {gpu_names}.map(k, {amount}.asInteger()).sum()).sum()"
-    wants = f"at most {rules.max_gpus_per_pod} GPUs per pod"
-    yield Validation(f"{_CREATED}{expression} <= {rules.max_gpus_per_pod}", f"too many GPUs: wants {wants}")
+    most = f"at most {rules.max_gpus_per_pod} GPUs per pod are allowed{rules.by('max_gpus_per_pod')}"
+    yield Validation(f"{_CREATED}{expression} <= {rules.max_gpus_per_pod}", f"asks for too many GPUs; {most}")
 
 
 def devices_asked_for(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Validation]:
@@ -76,26 +78,26 @@ def devices_asked_for(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[V
     )
     yield Validation(
         f"variables.guarded.all(c, !has(c.env) || !c.env.exists(e, {gives_always}))",
-        f"{VISIBLE} or its like, or control of GPUs: wants no such setting, ask for the GPU in limits",
+        f"sets {VISIBLE} or a like variable, which gives GPUs that were not requested; {REMOVE}",
     )
     gives_beside_gpu = " || ".join(
         entry_gives_devices(variable) for variable in table if variable.beside_gpu and not variable.hidden_by
     )
     yield Validation(
         f"variables.guarded.all(c, !has(c.env) || {has_gpu} || !c.env.exists(e, {gives_beside_gpu}))",
-        "devices beside a GPU: wants no such setting, ask for the GPU in limits",
+        f"sets a variable that gives devices beside the GPU that is requested; {REMOVE}",
     )
     for variable in table:
         if hiding := variable.hidden_by:
             yield Validation(
                 f"variables.guarded.all(c, !has(c.env) || !c.env.exists(e, {entry_gives_devices(variable)})"
                 f" || {has_gpu} || {made_harmless(variable, knowledge.toolkit_env)})",
-                f"{variable.name} without {hiding} gives every GPU: wants {hiding}: void beside it",
+                f"sets {variable.name} without {hiding}, which gives every GPU; set {hiding}: void beside it",
             )
     mounts = f"c.volumeMounts.all(m, !m.mountPath.contains({quoted(DEVICE_FOLDER)}))"
     yield Validation(
         f"variables.guarded.all(c, !has(c.volumeMounts) || {mounts})",
-        f"a mount below {DEVICE_FOLDER}: wants no such mount, ask for the GPU in limits",
+        f"has a mount below {DEVICE_FOLDER}, which gives GPUs that were not requested; {REMOVE}",
     )
     annotations = "object.metadata.annotations"
     vendors = " || ".join(
@@ -104,7 +106,7 @@ def devices_asked_for(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[V
     unnamed = f"{annotations}.all(k, !k.startsWith({quoted(CDI)}) || !({vendors}))"
     yield Validation(
         f"{_CREATED}!has({annotations}) || {unnamed}",
-        f"an annotation {CDI}*: wants no such annotation, ask for the GPU in limits",
+        f"has an annotation {CDI}*, which gives GPUs that were not requested; {REMOVE}",
     )
 
 
@@ -115,7 +117,7 @@ def unprivileged(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Valida
     asks = f"variables.guarded.exists(c, {_amounts()}.exists(m, m.exists(k, {is_gpu_resource(knowledge.families)})))"
     yield Validation(
         f"{_CREATED}!({asks}) || variables.guarded.all(c, !({_PRIVILEGED}))",
-        "privileged in a GPU pod: wants privileged: false",
+        "is privileged, which lets it use every GPU of its node; set privileged: false",
     )
 
 
@@ -125,13 +127,13 @@ def scheduled_by_us(rules: AdmissionRules, _knowledge: Knowledge) -> Iterator[Va
         return
     yield Validation(
         f"{_CREATED}!has(object.spec.nodeName) || object.spec.nodeName == ''",
-        "spec.nodeName is set: wants none, so that the scheduler chooses",
+        "spec.nodeName is set, so that no scheduler checks the node; remove it",
     )
     if rules.scheduler_name:
         scheduler = quoted(rules.scheduler_name)
         yield Validation(
             f"{_CREATED}object.spec.schedulerName == {scheduler}",
-            f"another scheduler than the policy's: wants schedulerName {rules.scheduler_name}",
+            f"names another scheduler than {rules.scheduler_name}; set schedulerName: {rules.scheduler_name}",
         )
 
 
@@ -144,7 +146,7 @@ def _amounts() -> str:
 def devices_not_mounted(rules: AdmissionRules, _knowledge: Knowledge) -> Iterator[Validation]:
     """F12: refuse GPU device files as a hostPath volume."""
     if rules.visible_devices != "Leave":
-        yield Validation(_no_volume(GPU_FILES), "a hostPath of GPUs: wants no such volume, ask for the GPU in limits")
+        yield Validation(_no_volume(GPU_FILES), f"has a hostPath of GPUs, which the pod did not request; {REMOVE}")
 
 
 def node_not_reached(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Validation]:
@@ -154,9 +156,9 @@ def node_not_reached(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Va
     asks = f"variables.guarded.exists(c, {_amounts()}.exists(m, m.exists(k, {is_gpu_resource(knowledge.families)})))"
     yield Validation(
         f"({asks}) || variables.guarded.all(c, !({_PRIVILEGED}))",
-        "privileged, sees every GPU of its node: wants privileged: false",
+        "is privileged, which lets it use every GPU of its node; set privileged: false",
     )
-    yield Validation(_no_volume(ALL_FILES), "a hostPath with every device in it: wants no such volume")
+    yield Validation(_no_volume(ALL_FILES), "has a hostPath where every GPU of the node is; remove it")
 
 
 def _no_volume(pattern: str) -> str:

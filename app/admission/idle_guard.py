@@ -36,6 +36,7 @@ def no_idle_gpus(review: ReviewedPod) -> Iterator[Reason]:
     limit = idle_limit(review.rules.idle)
     idle = review.context.idle_gpus(review.pod.namespace, limit.seconds, limit.below)
     if idle >= limit.gpus:
-        yield reason(
-            Code.IdleGPUsHeld, f"the namespace holds {idle} GPUs idle for {limit.after}", f"fewer than {limit.gpus}"
-        )
+        held = f"the namespace holds {idle} GPU{'' if idle == 1 else 's'} that nobody has used for {limit.after}"
+        allowed = f"fewer than {limit.gpus} may be{review.rules.by('idle')}" if limit.gpus > 1 else "none may be"
+        by = "" if limit.gpus > 1 else review.rules.by("idle")
+        yield reason(Code.IdleGPUsHeld, f"{held}; {allowed}{by}")

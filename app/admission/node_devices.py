@@ -28,7 +28,9 @@ def devices_not_mounted(review: ReviewedPod) -> Iterator[Reason]:
         return
     for path in _host_paths(review):
         if re.match(GPU_FILES, path):
-            yield reason(Code.VisibleDevicesForbidden, f"hostPath {path[:40]}", "no such volume")
+            by = review.rules.by("visible_devices")
+            problem = f"a volume has hostPath {path[:63]}, where GPUs are that the pod did not request{by}"
+            yield reason(Code.VisibleDevicesForbidden, problem)
 
 
 def node_not_reached(review: ReviewedPod) -> Iterator[Reason]:
@@ -38,11 +40,14 @@ def node_not_reached(review: ReviewedPod) -> Iterator[Reason]:
     if not (review.asks_for_gpu or review.passthrough_amounts) or review.context.form is PodForm.Ephemeral:
         for container in guarded_containers(review):
             if is_privileged(review, container):
-                problem = f"container {container.name[:24]}: privileged, sees every GPU"
-                yield reason(Code.NodeDevicesReached, problem, "privileged: false")
+                by = review.rules.by("privileged")
+                problem = f"container {container.name[:63]} has privileged: true, by which it can use every GPU"
+                yield reason(Code.NodeDevicesReached, f"{problem} of its node{by}")
     for path in _host_paths(review):
         if re.match(ALL_FILES, path):
-            yield reason(Code.NodeDevicesReached, f"hostPath {path[:40]} has every GPU in it", "no such volume")
+            by = review.rules.by("privileged")
+            problem = f"a volume has hostPath {path[:63]}, where every GPU of the node is{by}"
+            yield reason(Code.NodeDevicesReached, problem)
 
 
 def is_privileged(review: ReviewedPod, container: Container) -> bool:

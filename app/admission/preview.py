@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What admission would do to an object: the object as it would be admitted, and all warnings and reasons (F85)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from app.admission.ignored_metadata import ignored_annotations
 from app.admission.json_patch import apply
-from app.admission.review import denial_message, mutate
+from app.admission.review import NOT_DONE, denial_message, limited_warnings, mutate
 from app.admission.review_targets import WORKLOADS, ReviewTarget, review_target_of
 from app.admission.reviewed_pod import ReviewContext
 from app.values.errors import BadInput
@@ -30,6 +31,18 @@ class Preview:
     patch: tuple[Mapping[str, Any], ...]
     object: Mapping[str, Any]
 
+    def messages(self) -> Iterator[tuple[str, str]]:
+        """List everything once: (done, not done or warning; text). What a warning says of a change is told with it."""
+        told: set[str] = set()
+        for action in self.actions:
+            longer = next((warning for warning in self.warnings if warning.startswith(action)), None)
+            told |= {longer or action}
+            if longer == action:
+                yield "warning", action
+            else:
+                yield ("not done" if action.startswith(NOT_DONE) else "done"), (longer or action).removeprefix(NOT_DONE)
+        yield from (("warning", warning) for warning in self.warnings if warning not in told)
+
 
 def preview(
     document: Mapping[str, Any],
@@ -50,6 +63,7 @@ def preview(
         raise BadInput(f"kind: got {_kind(document)[:60] or 'none'}, wants a Pod or {', '.join(_KINDS)}")
     context = replace(context, form=target.form)
     result = mutate(target.document, namespace, labels_of(namespace), context)
+    ignored = ignored_annotations(_request(document))
     operations = tuple(map(target.operation_on_object, result.operations))
     metadata = member(document, "metadata", dict, "") or {}
     name = metadata.get("name") or metadata.get("generateName") or "without a name"
@@ -57,7 +71,7 @@ def preview(
         what=f"{_kind(document)} {namespace}/{name}",
         allowed=result.allowed,
         message="" if result.allowed else denial_message(result),
-        warnings=result.warnings,
+        warnings=limited_warnings((*ignored, *result.warnings)),
         actions=result.record,
         patch=tuple(operation.as_json() for operation in operations),
         object=apply(document, operations),
@@ -88,10 +102,15 @@ def target_of_new_object(document: Mapping[str, Any]) -> ReviewTarget | None:
 
     Raises MalformedPod.
     """
+    return review_target_of(_request(document))
+
+
+def _request(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Write the AdmissionRequest that creates an object."""
     version = member(document, "apiVersion", str, "") or "v1"
     group = version.rpartition("/")[0]
     resource = {"group": group, "resource": f"{_kind(document).lower()}s"}
-    return review_target_of({"resource": resource, "operation": "CREATE", "object": document})
+    return {"resource": resource, "operation": "CREATE", "object": document}
 
 
 def _kind(document: Mapping[str, Any]) -> str:

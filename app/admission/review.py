@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """One admission review: mutate the object, validate the result, and record what was done and why."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from app.admission.decision_annotation import forged, record_decision
 from app.admission.exemptions import is_exempt
+from app.admission.ignored_metadata import ignored_labels
 from app.admission.json_patch import Operation
 from app.admission.mutators import CHANGING_AMOUNTS, REPAIRS, Mutator, mutators_of
 from app.admission.reviewed_pod import (
@@ -27,10 +28,14 @@ from app.policy.match import Ruling
 from app.policy.merge_admission import AdmissionRules
 from app.values.reasons import Code, Reason, reason
 
-MOST_WARNINGS = 3
+MOST_WARNINGS = 5
 """Warnings of one answer; the API server truncates all of them beyond about 4,096 characters in sum (ADM-29)."""
-DENIAL_LIMIT = 512
-"""Characters of a denial with all its reasons and remedies (ADM-28)."""
+DENIAL_LIMIT = 900
+"""Characters of a denial (ADM-28). A controller reports it in an Event on the workload, behind some 80 characters of
+its own, and an Event has at most 1,024."""
+NOT_DONE = "not done, "
+"""The beginning of the record of a change that a policy keeps from being made."""
+MORE = " and {} more reasons"
 OUR_SCHEDULERS = frozenset({"default-scheduler", "gpu-usher-scheduler"})
 """Schedulers whose pods gpu-usher completes, besides those that policies name; other pods are left alone (S14)."""
 
@@ -62,9 +67,20 @@ UNCONCERNED = ReviewResult(concerned=False)
 
 
 def denial_message(result: ReviewResult) -> str:
-    """Write the denial's message on one line: what is wrong, and its remedies."""
-    parts = [f"{reason.message} ({reason.remedy})" for reason in result.reasons]
-    return one_line(f"gpu-usher: {'; '.join(parts)}", DENIAL_LIMIT)
+    """Write the denial's message on one line, a numbered sentence for each reason with its remedy.
+
+    Reasons for which there is no room are counted, so that none is cut short.
+    """
+    sentences = [refusal.advice for refusal in result.reasons]
+    if len(sentences) > 1:
+        sentences = [f"({number}) {sentence}" for number, sentence in enumerate(sentences, 1)]
+    text = f"gpu-usher: {sentences[0]}"
+    for count, sentence in enumerate(sentences[1:], 1):
+        if len(text) + len(sentence) > DENIAL_LIMIT - len(MORE):
+            text += MORE.format(len(sentences) - count)
+            break
+        text += f" {sentence}"
+    return one_line(text, DENIAL_LIMIT)
 
 
 def mutate(
@@ -80,7 +96,7 @@ def mutate(
     review, changes = _run_mutators(review)
     reasons, warned_reasons = _run_validators(review)
     if reasons:
-        return _result(review, warnings=_limited_warnings(warned_reasons), reasons=reasons)
+        return _result(review, warnings=limited_warnings(warned_reasons), reasons=reasons)
     applied = [change for mutator, change in changes if _is_applied(review, mutator, change)]
     warned, audited = _withheld(review, [change for _, change in changes])
     record = (*(change.record for change in applied), *warned, *audited)
@@ -88,6 +104,7 @@ def mutate(
     decision, decision_warnings = _decision(review, record, changed=bool(operations))
     warnings = [
         *warned_reasons,
+        *ignored_labels(review.pod.labels),
         *(change.warning for change in applied if change.warning),
         *warned,
         *(review.ruling.warnings if _is_recorded(review) else ()),
@@ -100,7 +117,7 @@ def mutate(
     operations += decision
     if not (_is_recorded(review) or operations or warnings or record):
         return UNCONCERNED
-    return _result(review, operations=tuple(operations), warnings=_limited_warnings(warnings), record=record)
+    return _result(review, operations=tuple(operations), warnings=limited_warnings(warnings), record=record)
 
 
 def validate(
@@ -118,7 +135,7 @@ def validate(
     reasons, warned_reasons = _run_validators(review)
     if not (_is_recorded(review) or reasons or warned_reasons):
         return UNCONCERNED
-    return _result(review, warnings=_limited_warnings(warned_reasons), reasons=reasons)
+    return _result(review, warnings=limited_warnings(warned_reasons), reasons=reasons)
 
 
 def _is_recorded(review: ReviewedPod) -> bool:
@@ -200,8 +217,8 @@ def _withheld(review: ReviewedPod, made: list[PodChange]) -> tuple[list[str], li
     audits_more = ruling.audited != ruling.warned
     audited = _changes_under(review, ruling.audited, None, [*made, *warned]) if audits_more else []
     return (
-        [f"not done, policy only warns: {change.record}" for change in warned],
-        [f"not done, policy only audits: {change.record}" for change in audited],
+        [f"{NOT_DONE}policy only warns: {change.record}" for change in warned],
+        [f"{NOT_DONE}policy only audits: {change.record}" for change in audited],
     )
 
 
@@ -239,10 +256,11 @@ def _run_validators(review: ReviewedPod) -> tuple[tuple[Reason, ...], list[str]]
         return reasons, []
     milder = replace(review, rules=review.ruling.warned)
     warned = (problem for validator in validators_of(review) for problem in validator(milder))
-    return reasons, [f"{problem.message} (policy only warns)" for problem in warned if problem not in reasons]
+    return reasons, [f"{problem.advice} (warning only)" for problem in warned if problem not in reasons]
 
 
-def _limited_warnings(warnings: list[str]) -> tuple[str, ...]:
+def limited_warnings(warnings: Iterable[str]) -> tuple[str, ...]:
+    """Write each warning on one line, and count those beyond MOST_WARNINGS."""
     lines = [one_line(text, WARNING_LIMIT) for text in dict.fromkeys(warnings)]
     if len(lines) <= MOST_WARNINGS:
         return tuple(lines)

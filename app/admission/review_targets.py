@@ -68,15 +68,19 @@ def review_target_of(request: Mapping[str, Any]) -> ReviewTarget | None:
 def _template(
     new: Mapping[str, Any], old: Mapping[str, Any] | None, path: tuple[str, ...], form: PodForm
 ) -> ReviewTarget | None:
-    template = _member_at(new, path)
+    template = member_at(new, path)
     being_deleted = (member(new, "metadata", dict, "") or {}).get("deletionTimestamp") is not None
-    old_template = _member_at(old, path) if old is not None else None
+    old_template = member_at(old, path) if old is not None else None
     if template is None or being_deleted or old_template == template:
         return None
     return ReviewTarget(template, form, path, old_template=old_template)
 
 
-def _member_at(document: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any] | None:
+def member_at(document: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any] | None:
+    """Return the object at a path; None where a member of the path is not there.
+
+    Raises MalformedPod for a member that is no object.
+    """
     value: Mapping[str, Any] | None = document
     for depth, key in enumerate(path):
         value = member(value, key, dict, "".join(f"{name}." for name in path[:depth])) if value is not None else None

@@ -17,8 +17,9 @@ from app.policy.compiled import PolicySet
 from app.policy.match import Ruling, ruling_for
 from app.policy.merge_admission import AdmissionRules
 
-WARNING_LIMIT = 120
-"""Characters of one admission warning (admission/v1 AdmissionResponse.warnings; longer ones may be cut)."""
+WARNING_LIMIT = 256
+"""Characters of one admission warning: longer ones may be cut (k8s.io/api admission/v1 AdmissionResponse.Warnings,
+which asks for 120 if possible)."""
 
 
 class PodForm(Enum):

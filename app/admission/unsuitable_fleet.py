@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The warning at apply that no GPU node of the fleet can run the pods of a template, in the words of explain."""
+"""The warning at apply that no GPU node of the fleet can run a pod, or those of a template, in the words of explain."""
 
 from collections import Counter
 from collections.abc import Iterator
 
 from app.admission.fleet_facts import FleetFacts, fitting_groups
-from app.admission.reviewed_pod import TEMPLATES, PodChange, ReviewedPod
+from app.admission.reviewed_pod import PodChange, PodForm, ReviewedPod
+from app.kube.object_references import controller_of
 from app.nodes.model import NodeClass
 from app.placement.engine import refusals
 from app.policy.demand import Demand
@@ -13,14 +14,16 @@ from app.values.reasons import Duration, Reason
 
 
 def warn_of_unsuitable_fleet(review: ReviewedPod) -> Iterator[PodChange]:
-    """Warn that no pod of a template can ever run on the nodes that there are (F139).
+    """Warn that the pod, or every pod of the template, can never run on the nodes that there are (F139).
 
-    Nothing is said where an autoscaler may bring other nodes, and of pods that only claim devices, of which
-    `warn_of_claims` speaks.
+    Nothing is said of the pods of a controller, whose warnings nobody sees: their template was warned of. Nor is it
+    where an autoscaler may bring other nodes, or of pods that only claim devices, of which `warn_of_claims` speaks.
     """
     fleet, demand = review.context.fleet, review.ruling.demand
     may_grow = fleet.provisioners or fleet.pools or not fleet.node_groups
-    if review.context.form not in TEMPLATES or may_grow or not demand.resources:
+    if review.context.form is PodForm.Ephemeral or may_grow or not demand.resources:
+        return
+    if review.context.form is PodForm.Pod and controller_of(review.document) is not None:
         return
     warning = unsuitable_fleet(demand, fleet)
     if warning is not None:
@@ -45,7 +48,7 @@ def unsuitable_fleet(demand: Demand, fleet: FleetFacts) -> str | None:
     reason, nodes = counts.most_common(1)[0]
     number = f"{nodes} node{'' if nodes == 1 else 's'}"
     total = sum(count for _, count in reasons)
-    return f"fits on none of {total} GPU nodes: {reason.message} ({reason.code.name}, {number})"
+    return f"fits on none of {total} GPU nodes: {reason.message} ({reason.code.name}, {number}); {reason.remedy}"
 
 
 def _lasting(demand: Demand, node_class: NodeClass) -> tuple[Reason, ...]:

@@ -27,9 +27,9 @@ def names_valid(review: ReviewedPod) -> Iterator[Reason]:
                 resource for group in review.context.fleet.node_groups for resource, _ in group.node_class.offered
             )
             meant = join_with_or(similar_resources(name, offered, families)[:2])
-            problem = f"the API server refuses resource {name[:24]}"
-            wants = meant or "cpu, memory or a name with a domain"
-            yield _container_reason(container, Code.ResourceNameInvalid, problem, wants)
+            hint = f"; did you mean {meant}?" if meant else ""
+            problem = f"names resource {name[:63]}, which the API server refuses{hint}"
+            yield _container_reason(container, Code.ResourceNameInvalid, problem)
 
 
 def amounts_whole(review: ReviewedPod) -> Iterator[Reason]:
@@ -41,11 +41,12 @@ def amounts_whole(review: ReviewedPod) -> Iterator[Reason]:
                 if amount is None:
                     continue
                 if amount < 0:
-                    yield _container_reason(container, Code.QuantityNegative, f"negative {resource}", "zero or more")
-                elif not is_whole(amount) and review.rules.fractional == "Deny":
                     yield _container_reason(
-                        container, Code.QuantityFractional, f"a fraction of {resource}", "a whole number"
+                        container, Code.QuantityNegative, f"asks for a negative amount of {resource}"
                     )
+                elif not is_whole(amount) and review.rules.fractional == "Deny":
+                    problem = f"asks for a fraction of {resource}, which Kubernetes gives only as a whole number"
+                    yield _container_reason(container, Code.QuantityFractional, problem)
 
 
 def limits_present(review: ReviewedPod) -> Iterator[Reason]:
@@ -55,7 +56,8 @@ def limits_present(review: ReviewedPod) -> Iterator[Reason]:
     for container in review.pod.containers:
         for resource in review.gpu_resources_of(container):
             if resource not in container.limits and container.has_nonzero(resource):
-                yield _container_reason(container, Code.RequestsOnly, f"{resource} in requests only", "limits too")
+                problem = f"has {resource} in requests but not in limits{review.rules.by('requests_only')}"
+                yield _container_reason(container, Code.RequestsOnly, problem)
 
 
 def limits_equal_requests(review: ReviewedPod) -> Iterator[Reason]:
@@ -66,12 +68,8 @@ def limits_equal_requests(review: ReviewedPod) -> Iterator[Reason]:
         for resource in review.gpu_resources_of(container):
             both = resource in container.limits and resource in container.requests
             if both and container.limits[resource] != container.requests[resource]:
-                yield _container_reason(
-                    container,
-                    Code.RequestLimitMismatch,
-                    f"{resource} requests differ from limits",
-                    "one number",
-                )
+                problem = f"requests another amount of {resource} than its limit{review.rules.by('mismatch')}"
+                yield _container_reason(container, Code.RequestLimitMismatch, problem)
 
 
 def not_too_many(review: ReviewedPod) -> Iterator[Reason]:
@@ -82,10 +80,11 @@ def not_too_many(review: ReviewedPod) -> Iterator[Reason]:
     total = sum(amount for _, amount in (*review.gpu_amounts(), *review.passthrough_amounts)) + sum(
         count or 0 for _, count in claims
     )
+    most = f"at most {allowed} per pod {'is' if allowed == 1 else 'are'} allowed{review.rules.by('max_gpus_per_pod')}"
     if total > allowed:
-        yield reason(Code.TooManyGPUs, f"{total} GPUs asked{_by_whom(review)}", f"at most {allowed} per pod")
+        yield reason(Code.TooManyGPUs, f"asks for {total} GPUs{_by_whom(review)}; {most}")
     elif any(count is None for _, count in claims):
-        yield reason(Code.TooManyGPUs, "all GPUs of a node claimed", f"at most {allowed} per pod")
+        yield reason(Code.TooManyGPUs, f"claims all GPUs of a node; {most}")
 
 
 def _by_whom(review: ReviewedPod) -> str:
@@ -94,7 +93,7 @@ def _by_whom(review: ReviewedPod) -> str:
         container.name: sum(-int(-container.requested(name) // 1) for name in review.gpu_resources_of(container))
         for container in review.pod.containers
     }
-    shown = [f"{name[:24]} {units}" for name, units in asked.items() if units > 0]
+    shown = [f"{name[:63]} {units}" for name, units in asked.items() if units > 0]
     return f" ({', '.join(shown)})" if len(shown) > 1 else ""
 
 
@@ -113,9 +112,7 @@ def devices_asked_for(review: ReviewedPod) -> Iterator[Reason]:
     if review.rules.visible_devices != "Deny":
         return
     for access in device_accesses(review):
-        beside = "beside a GPU" if access.asks_for_gpu else "without a GPU"
-        owner = "pod" if access.path[0] == "metadata" else f"container {access.owner[:24]}"
-        yield reason(Code.VisibleDevicesForbidden, f"{owner}: {access.setting} {beside}", access.alternative)
+        yield reason(Code.VisibleDevicesForbidden, access.words + review.rules.by("visible_devices"))
 
 
 def unprivileged(review: ReviewedPod) -> Iterator[Reason]:
@@ -124,7 +121,8 @@ def unprivileged(review: ReviewedPod) -> Iterator[Reason]:
         return
     for container in review.pod.containers:
         if is_privileged(review, container):
-            yield _container_reason(container, Code.PrivilegedGPUPod, "privileged in a GPU pod", "privileged: false")
+            problem = f"is privileged, which lets it use every GPU of its node{review.rules.by('privileged')}"
+            yield _container_reason(container, Code.PrivilegedGPUPod, problem)
 
 
 def scheduled_by_us(review: ReviewedPod) -> Iterator[Reason]:
@@ -132,10 +130,13 @@ def scheduled_by_us(review: ReviewedPod) -> Iterator[Reason]:
     if review.rules.bypass != "Deny":
         return
     if review.pod.node_name:
-        yield reason(Code.BypassesScheduling, "spec.nodeName is set", "none, so that the scheduler chooses")
+        by = review.rules.by("bypass")
+        yield reason(Code.BypassesScheduling, f"spec.nodeName is set, so that no scheduler checks the node{by}")
     scheduler = review.rules.scheduler_name
     if scheduler is not None and review.pod.scheduler_name != scheduler:
-        yield reason(Code.BypassesScheduling, "another scheduler than the policy's", f"schedulerName {scheduler}")
+        by = review.rules.by("scheduler_name")
+        problem = f"names scheduler {review.pod.scheduler_name[:63]}, where {scheduler} is wanted{by}"
+        yield reason(Code.BypassesScheduling, problem)
 
 
 def replicas_not_gpus(review: ReviewedPod) -> Iterator[Reason]:
@@ -159,13 +160,12 @@ def replicas_not_gpus(review: ReviewedPod) -> Iterator[Reason]:
                 node_class.unit(resource) in REPLICAS for node_class in classes if node_class.allocatable(resource)
             ]
             if amount > 1 and (resource.endswith(".shared") or (shared and all(shared))):
-                yield _container_reason(
-                    container, Code.SharedReplicasAskedAsGPUs, f"{amount} replicas of shared GPUs", "1 of them"
-                )
+                problem = f"asks for {amount} replicas of shared GPUs{review.rules.by('shared_replicas')}"
+                yield _container_reason(container, Code.SharedReplicasAskedAsGPUs, problem)
 
 
-def _container_reason(container: Container, code: Code, problem: str, wants: str) -> Reason:
-    return reason(code, f"container {container.name[:24]}: {problem}", wants)
+def _container_reason(container: Container, code: Code, problem: str) -> Reason:
+    return reason(code, f"container {container.name[:63]} {problem}")
 
 
 VALIDATORS: tuple[Validator, ...] = (

@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 
+from app.admission.ignored_metadata import ignored_annotations
 from app.admission.json_patch import apply
-from app.admission.review import UNCONCERNED, ReviewResult, denial_message, mutate, validate
+from app.admission.review import UNCONCERNED, ReviewResult, denial_message, limited_warnings, mutate, validate
 from app.admission.review_targets import review_target_of
 from app.admission.reviewed_pod import ReviewContext
 from app.api.backend import Backend
@@ -141,10 +142,11 @@ def _review_object(
     Raises MalformedPod, QuantityError, and PatchError for a bug of ours.
     """
     if is_policy(request):
-        return ReviewResult(False, reasons=(yield from judge_policy(request, backend))) if verb == "validate" else None
+        return (yield from judge_policy(request, backend)) if verb == "validate" else None
     subject = review_target_of(request)
+    ignored = ignored_annotations(request) if verb == "mutate" else ()
     if subject is None:
-        return None
+        return ReviewResult(True, warnings=ignored) if ignored else None
     context = replace(
         backend.review_context(),
         form=subject.form,
@@ -157,7 +159,8 @@ def _review_object(
         return ReviewResult(True, reasons=(reason(Code.ObjectTooLarge, str(error)),))
     operations = tuple(map(subject.operation_on_object, result.operations))
     apply(request["object"], operations)
-    return replace(result, operations=operations)
+    warnings = limited_warnings((*ignored, *result.warnings)) if ignored else result.warnings
+    return replace(result, concerned=result.concerned or bool(ignored), operations=operations, warnings=warnings)
 
 
 def _text(request: Mapping[str, Any], key: str) -> str | None:

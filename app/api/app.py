@@ -59,13 +59,13 @@ def create_tls_app(
     tracing: Tracing | None = None,
     recent: RecentDecisions | None = None,
 ) -> FastAPI:
-    """Build the application. `role` is all, admission or extender; `clock` returns monotonic seconds."""
+    """Build the application. `role` is all, admission, extender or controller; `clock` returns monotonic seconds."""
     app = DirectRoutes(tracing)
     routes = WebhookRoutes(backend, metrics, clock, recorder, tracing, recent)
-    if role != "extender":
+    if role in ("all", "admission"):
         for verb in ADMISSION_VERBS:
             app.add_direct_route(f"/{verb}", routes.admission_route(verb))
-    if role != "admission":
+    if role in ("all", "extender"):
         for verb, answer in EXTENDER_VERBS:
             app.add_direct_route(f"/scheduler/{verb}", routes.extender_route(verb, answer))
             others = routes.extender_route(verb, partial(answer, other_pods=True))

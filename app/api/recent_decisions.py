@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The recent decisions that the web page shows: a bounded ring, to which a request appends once."""
 
-import datetime as dt
 import time
 from collections import deque
 from dataclasses import dataclass, replace
@@ -23,11 +22,6 @@ class RecentDecision:
     verb: str
     decision: Decision
     cpu_ns: int
-
-    @property
-    def at(self) -> str:
-        """The time of day in UTC, with milliseconds."""
-        return f"{dt.datetime.fromtimestamp(self.seconds, dt.UTC):%H:%M:%S.%f}"[:-3] + "Z"
 
 
 class RecentDecisions:

@@ -217,6 +217,7 @@ def status_body(code: int, message: str) -> bytes:
 
 _REASONS = {
     400: "BadRequest",
+    401: "Unauthorized",
     403: "Forbidden",
     404: "NotFound",
     405: "MethodNotAllowed",

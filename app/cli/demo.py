@@ -56,7 +56,7 @@ def _show(console: Console, send: Any, payloads: Path) -> None:
     console.print(
         f"\n[bold]preemption[/] for a pod that wants an H100: the scheduler would evict on {', '.join(given)};"
     )
-    console.print(f"gpu-usher leaves [green]{', '.join(kept)}[/], so nobody is evicted elsewhere for nothing.")
+    console.print(f"gpu-usher keeps [green]{', '.join(kept)}[/]: on the others an eviction would not let the pod run.")
 
 
 def _admission_table(rows: Iterator[AdmittedPod]) -> Table:

@@ -21,7 +21,7 @@ from app.cli.source import Fleet, Objects, state_of
 from app.cluster.best_nodes import BestNodes
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.ruling_cache import RulingCache
-from app.cluster.snapshot_policies import MOUNTED, holds_policies, policies_of
+from app.cluster.snapshot_policies import holds_policies, policies_of
 from app.cluster.state import State
 from app.explain.policy_diff import (
     HARMFUL,
@@ -36,6 +36,7 @@ from app.explain.policy_diff import (
 from app.kube.api_kinds import DRA
 from app.kube.gpu_usage import FINISHED
 from app.policy.compiled import PolicySet
+from app.policy.load import MOUNTED
 from app.telemetry.clock import today
 from app.values.errors import BadInput, MalformedPod
 

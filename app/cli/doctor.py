@@ -2,6 +2,7 @@
 """`gpu-usher doctor`: shows what is wrong with a fleet, and what to do about it."""
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from app.cli.cluster import UNAUTHORIZED, Cluster
-from app.cli.live_doctor import examine_live, examine_scheduler, policies_or_shipped, runtime_class_names
+from app.cli.live_doctor import examine_live, examine_scheduler, has_cpu_guard, policies_or_shipped, runtime_class_names
 from app.cli.output import Output, show
 from app.cli.progress import show_progress
 from app.cli.source import Fleet, state_of
@@ -23,9 +24,11 @@ from app.cluster.state import State
 from app.doctor.cluster_objects import asks_for_gpus
 from app.doctor.device_checks import ExaminedDevices, examine_devices
 from app.doctor.examined_pods import with_pods
-from app.doctor.fleet_checks import ExaminedFleet, Finding, FindingLevel, examine
+from app.doctor.fleet_checks import ExaminedFleet, Finding, FindingLevel, by_urgency, examine
 from app.doctor.held_gpus import examine_held, read_held_gpus
 from app.doctor.runtime_class_checks import examine_runtime_classes
+from app.knowledge.families import Families
+from app.nodes.model import Node
 from app.settings import Settings
 from app.telemetry.clock import now
 from app.values.errors import ApiError, BadInput
@@ -67,7 +70,9 @@ def doctor(
     idle = idle_of_fleet(prometheus, None, state)
     with show_progress(f"examining {len(nodes)} nodes"):
         health = asyncio.run(poll_once(source, state.knowledge)) if source else {}
-        findings = examine(with_pods(ExaminedFleet(nodes, health, frozenset(state.overrun)), pods, state.knowledge))
+        guard = survey is not None and has_cpu_guard(survey)
+        fleet = ExaminedFleet(nodes, health, frozenset(state.overrun), cpu_guard=guard)
+        findings = examine(with_pods(fleet, pods, state.knowledge))
         findings = (*findings, *examine_devices(ExaminedDevices(state.nodes, state.dra.copy())))
         findings = (*findings, *examine_held(read_held_gpus(pods, state.knowledge, idle)))
         if survey is not None:
@@ -79,7 +84,8 @@ def doctor(
             config_maps = [document for document in objects if document.get("kind") == "ConfigMap"]
             scheduler = examine_scheduler(config_maps, state, None)
             findings = (*unreadable, *scheduler, *findings, *classes)
-    show(findings, output, lambda console: _show(console, findings, len(nodes), sum(node.has_gpus for node in nodes)))
+    findings = by_urgency(findings)
+    show(findings, output, lambda console: _show(console, findings, summary_of(nodes, state.knowledge.families)))
     raise typer.Exit(1 if any(strict or finding.level is FindingLevel.Problem for finding in findings) else 0)
 
 
@@ -95,7 +101,15 @@ def _survey(cluster: Cluster, namespace: str, state: State) -> ClusterObjects:
     return survey
 
 
-def _show(console: Console, findings: tuple[Finding, ...], nodes: int, gpu_nodes: int) -> None:
+def summary_of(nodes: Sequence[Node], families: Families) -> str:
+    """Count the nodes, those with GPUs for containers, and those that give theirs to virtual machines."""
+    with_gpus = sum(node.has_gpus for node in nodes)
+    machines = sum(any(families.passthrough_family(name) for name in node.allocatable) for node in nodes)
+    passed = f", {machines} that pass GPUs through to virtual machines" if machines else ""
+    return f"{len(nodes)} node{'s' * (len(nodes) != 1)}, {with_gpus} with GPUs{passed}"
+
+
+def _show(console: Console, findings: tuple[Finding, ...], nodes: str) -> None:
     for finding in findings:
         console.print(
             f"[bold {COLOUR[finding.level]}]{finding.level.value:8}[/] [bold]{finding.check}[/]: {escape(finding.what)}"
@@ -104,7 +118,7 @@ def _show(console: Console, findings: tuple[Finding, ...], nodes: int, gpu_nodes
         console.print(f"         [green]→[/] {escape(finding.remedy)}")
     problems = sum(finding.level is FindingLevel.Problem for finding in findings)
     problem_count = f"{problems or 'no'} problem{'s' * (problems != 1)}"
-    console.print(f"{nodes} nodes, {gpu_nodes} with GPUs: {problem_count}, {len(findings) - problems or 'no'} advice")
+    console.print(f"{nodes}: {problem_count}, {len(findings) - problems or 'no'} advice")
 
 
 def _names(nodes: tuple[str, ...]) -> str:

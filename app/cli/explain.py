@@ -31,6 +31,7 @@ from app.cli.source import (
     state_of,
     without_garbage_collection,
 )
+from app.cli.tenant_explain import explained_by_api_server
 from app.cli.usage_history import PrometheusURL, TokenFile, idle_of_fleet
 from app.cluster.access import Load
 from app.cluster.apiserver import ApiServer
@@ -92,14 +93,19 @@ def explain_pod(
             bodies = [pod.pod for pod in pods] or [pod_reference(wanted)]
             explanations = [ask_service(url, body, by_node) for body in bodies]
         else:
-            objects = read_fleet(fleet, wanted)
-            pods = [_named(fleet, wanted, objects)] if wanted else pods
-            cluster = snapshot_of(objects, policies, partial(idle_of_fleet, prometheus, prometheus_token_file))
-            with show_progress(f"explaining on {len(cluster.nodes)} nodes"):
-                explanations = [
-                    finish(explain(each.pod, cluster, each.live, by_node, events=_events_of(each.pod, objects)))
-                    for each in pods
-                ]
+            try:
+                objects = read_fleet(fleet, wanted)
+                pods = [_named(fleet, wanted, objects)] if wanted else pods
+                cluster = snapshot_of(objects, policies, partial(idle_of_fleet, prometheus, prometheus_token_file))
+                with show_progress(f"explaining on {len(cluster.nodes)} nodes"):
+                    explanations = [
+                        finish(explain(each.pod, cluster, each.live, by_node, events=_events_of(each.pod, objects)))
+                        for each in pods
+                    ]
+            except ApiError as refused:
+                if wanted is None or wanted.kind != POD:
+                    raise
+                explanations = [explained_by_api_server(fleet.load(), wanted.namespace, wanted.name, refused)]
     titles = [pod.of for pod in pods] or [""]
     show(
         explanations[0] if len(explanations) == 1 else explanations,

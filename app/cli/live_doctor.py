@@ -3,6 +3,7 @@
 
 import base64
 import datetime as dt
+import re
 import ssl
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +19,7 @@ from app.cluster.state import State
 from app.doctor.cluster_checks import examine_cluster
 from app.doctor.cluster_objects import Certificate, Cluster, SlippedReport
 from app.doctor.fleet_checks import Finding, FindingLevel
-from app.doctor.webhook_checks import Webhook, webhooks
+from app.doctor.webhook_checks import GUARD, MUTATING, VALIDATING, Webhook, webhooks
 from app.knowledge.tables import Knowledge
 from app.kube.pods import read_pod
 from app.policy.compiled import PolicySet
@@ -30,8 +31,11 @@ from app.values.errors import BadInput, PolicyError
 
 ADDRESS_SECONDS = 10.0
 """Limit of one TLS handshake with a webhook that has a URL."""
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 SCHEDULER_MAP, SCHEDULER_KEY = "gpu-usher-scheduler", "config.yaml"
 """Names in deploy/components/second-scheduler and deploy/base."""
+_HOST = re.compile(r"urlPrefix:[\s\"']*https?://([^/:\s\"']+)", re.ASCII)
+"""The host of an extender's URL in a KubeSchedulerConfiguration."""
 
 
 def examine_live(
@@ -41,6 +45,9 @@ def examine_live(
 
     Raises BadInput for an unreadable file.
     """
+    hosts = tuple(
+        host for _, text in _configurations(survey.objects.get("ConfigMap", ()), config) for host in _HOST.findall(text)
+    )
     cluster = Cluster(
         knowledge=state.knowledge,
         objects={kind: tuple(items) for kind, items in survey.objects.items()},
@@ -50,6 +57,7 @@ def examine_live(
         ahead_seconds=survey.ahead_seconds,
         rules=None if survey.rules is None else tuple(survey.rules),
         namespace=namespace,
+        extender_hosts=hosts,
         reached=survey.reached,
     )
     documents = [
@@ -63,6 +71,12 @@ def examine_live(
     )
     scheduler = examine_scheduler(survey.objects.get("ConfigMap", ()), state, config)
     return [*unreadable, *scheduler, *findings]
+
+
+def has_cpu_guard(survey: ClusterObjects) -> bool:
+    """Tell whether the webhook of the component cpu-guard is installed."""
+    configurations = [item for kind in (MUTATING, VALIDATING) for item in survey.objects.get(kind, ())]
+    return any(webhook.get("name") == GUARD for item in configurations for webhook in item.get("webhooks") or ())
 
 
 def runtime_class_names(policies: PolicySet) -> tuple[str, ...]:
@@ -79,14 +93,15 @@ def _certificates(cluster: Cluster, survey: ClusterObjects, now: dt.datetime) ->
             continue
         service = client.get("service") or {}
         if url := client.get("url"):
-            yield _fetch_certificate(webhook, url, bundle, now)
+            if (fetched := _fetch_certificate(webhook, url, bundle, now)) is not None:
+                yield fetched
         elif survey.certificate:
             server_name = f"{service.get('name')}.{service.get('namespace')}.svc"
             yield _check_certificate(
                 webhook, f"Secret {SECRET}", _decoded(survey.certificate), bundle, server_name, now
             )
         elif not any(name.startswith("Secret") for name in survey.refused):
-            problem = (f"Secret {cluster.namespace}/{SECRET} has no certificate",)
+            problem = (f"Secret {cluster.namespace}/{SECRET} holds no certificate",)
             yield Certificate(webhook.shown, 0.0, "", problem)
 
 
@@ -98,12 +113,15 @@ def _decoded(text: str | None) -> bytes:
         return b""
 
 
-def _fetch_certificate(webhook: Webhook, url: str, bundle: bytes, now: dt.datetime) -> Certificate:
-    """Fetch the certificate of a webhook's URL, and check it."""
+def _fetch_certificate(webhook: Webhook, url: str, bundle: bytes, now: dt.datetime) -> Certificate | None:
+    """Fetch the certificate of a webhook's URL, and check it; None for a URL that only the API server can reach."""
     parts = urlsplit(url)
+    host = parts.hostname or ""
     try:
-        pem = ssl.get_server_certificate((parts.hostname or "", parts.port or 443), timeout=ADDRESS_SECONDS)
+        pem = ssl.get_server_certificate((host, parts.port or 443), timeout=ADDRESS_SECONDS)
     except (OSError, ValueError) as error:
+        if host in LOOPBACK:  # that of the API server, which need not be this machine's
+            return None
         return Certificate(webhook.shown, 0.0, "", (f"{url}: {error}",))
     return _check_certificate(webhook, parts.netloc, pem.encode(), bundle, parts.hostname or "", now)
 
@@ -129,7 +147,7 @@ def policies_or_shipped(
     try:
         return policies_of(documents, None, knowledge, today, namespace), []
     except PolicyError as error:
-        remedy = "mend them: gpu-usher serves the last good set, and does not start anew with these"
+        remedy = "correct them: gpu-usher serves the last good set until then"
         place = (f"Namespace {namespace}",)
         findings = [
             Finding("PolicyUnreadable", FindingLevel.Problem, problem, remedy, (), place) for problem in error.problems

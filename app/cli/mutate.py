@@ -129,13 +129,7 @@ def _messages(reviewed: Preview) -> Iterator[tuple[str, str]]:
         yield "dim", f"{reviewed.what}: nothing to do"
     else:
         yield "green", f"{reviewed.what}: " + ("patched" if reviewed.patch else "allowed")
-    yield from (("none", f"  {_told(action)}") for action in reviewed.actions)
-    yield from (("yellow", f"  warning: {warning}") for warning in reviewed.warnings)
-
-
-def _told(action: str) -> str:
-    """Return an action of the record for the terminal; what was left undone says so itself."""
-    return action if action.startswith("not done") else f"done: {action}"
+    yield from (("yellow" if kind == "warning" else "none", f"  {kind}: {text}") for kind, text in reviewed.messages())
 
 
 def _lines(objects: list[Any]) -> list[str]:

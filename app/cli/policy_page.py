@@ -60,7 +60,7 @@ def _fields(name: str) -> str:
     schema = MODELS[name].model_json_schema(by_alias=True)
     rows = list(_rows(schema, schema.get("$defs", {})))
     merged = any(MERGE in node for _, node in rows)
-    head = ["field", "value", *(["of several policies"] if merged else []), "what it is"]
+    head = ["field", "value", *(["when several policies match"] if merged else []), "what it is"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for path, node in rows:
         cells = [f"`{path}`", _value(node, schema.get("$defs", {})), *([node.get(MERGE, "")] if merged else [])]

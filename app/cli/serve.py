@@ -58,7 +58,7 @@ def serve(
     knowledge: Annotated[
         Path | None, _flag("Directory of your own fact tables, laid over the shipped ones.", "knowledge")
     ] = None,
-    role: Annotated[str, _flag("all, admission or extender.", "role")] = "all",
+    role: Annotated[str, _flag("all, admission, extender or controller.", "role")] = "all",
     kubeconfig: Annotated[
         Path | None, _flag("Follow the cluster of this kubeconfig; in a pod its service account is used.", "kubeconfig")
     ] = None,
@@ -75,6 +75,13 @@ def serve(
     ui_address: Annotated[str, _flag("Address of the web UI listener, or off.", "ui-address")] = "127.0.0.1:8081",
     scheduler_address: Annotated[
         str, _flag("Loopback address for a scheduler in the same pod, over plain HTTP, or off.", "scheduler-address")
+    ] = "off",
+    explain_address: Annotated[
+        str,
+        _flag(
+            "Address for kube-apiserver's aggregation layer, which asks for tenants' explanations, or off.",
+            "explain-address",
+        ),
     ] = "off",
     certs: Annotated[Path, _flag("Directory to make certificates in.", "certs")] = Path("certs"),
     cert: Annotated[Path | None, _flag("Your own certificate.", "cert")] = None,
@@ -143,6 +150,7 @@ def serve(
         ops_port=ops_port,
         ui_address=ui_address,
         scheduler_address=scheduler_address,
+        explain_address=explain_address,
         certs=certs,
         cert=cert,
         key=key,
@@ -170,6 +178,8 @@ def serve(
         raise BadInput(f"--shortlist: got {shortlist}, wants at least 1")
     if client_ca and scheduler_address != "off":
         raise BadInput("--scheduler-address: got --client-ca too, wants one: plain HTTP has no client certificates")
+    if explain_address != "off" and not settings.live:
+        raise BadInput("--explain-address: wants a live cluster, whose API server checks who asks")
     run(settings)
 
 

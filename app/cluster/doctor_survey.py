@@ -29,6 +29,8 @@ EXAMINED = (
     "NodePool",
     *JOB_KINDS,
     "Deployment",
+    "Service",
+    "EndpointSlice",
     "ConfigMap",
 )
 """The kinds in the order in which they are read. A kind that the cluster does not serve (404) is no finding."""

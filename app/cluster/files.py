@@ -9,6 +9,7 @@ from app.policy.load import load_policies
 from app.values.errors import KnowledgeError, PolicyError, SnapshotError
 
 DEFAULT = "default.yaml"
+NO_FILE = "no *.yaml in it: wants at least one policy, such as the shipped default.yaml"
 PACKAGE = Path(__file__).parent.parent
 
 
@@ -55,16 +56,32 @@ def policy_texts(directory: Path) -> dict[str, str]:
 
     Raises PolicyError for an unreadable directory or file, and for a directory without policies.
     """
-    try:
-        files = sorted(path for path in directory.iterdir() if path.suffix in (".yaml", ".yml") and path.is_file())
-        texts = {path.name: path.read_text("utf-8") for path in files}
-    except (OSError, UnicodeDecodeError) as error:
-        raise PolicyError((f"{directory}: {_cause(error)}: wants a directory of policy files",)) from error
-    if not texts:
-        raise PolicyError(
-            (f"{directory}: no *.yaml in it: wants at least one policy, such as the shipped default.yaml",)
-        )
+    texts, problems = policy_files(directory)
+    if problems:
+        raise PolicyError(problems)
     return texts
+
+
+def is_policy_file(name: str) -> bool:
+    """Tell whether a file of a directory of policies is read, by its name."""
+    return name.endswith((".yaml", ".yml"))
+
+
+def policy_files(directory: Path) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Read the policy files of a directory, by file name, and list the problems of those that cannot be read."""
+    texts, problems = {}, []
+    try:
+        files = sorted(path for path in directory.iterdir() if is_policy_file(path.name) and path.is_file())
+    except OSError as error:
+        return {}, (f"{directory}: {_cause(error)}: wants a directory of policy files",)
+    for path in files:
+        try:
+            texts[path.name] = path.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            problems.append(f"{path.name}: {error}: wants a policy file in UTF-8")
+    if not files:
+        problems.append(f"{directory}: {NO_FILE}")
+    return texts, tuple(problems)
 
 
 def case_texts(directory: Path) -> dict[str, str]:

@@ -131,6 +131,7 @@ class LiveCluster:
     async def _wait_until_synced(self) -> None:
         while not self.synced:
             await self._clock.sleep(SYNC_CHECK_SECONDS)
+        self._book.all_listed()
         self._on_synced()
 
     def unready(self) -> str | None:
@@ -156,6 +157,16 @@ class LiveCluster:
             }
             for reflector in self.reflectors
         }
+
+    def unreadable_policies(self) -> list[str]:
+        """Return a message for each kind of policies that we may not read: those policies are not followed."""
+        remedies = {"configmaps": "base", "gpupolicies": "components/crd"}
+        return [
+            f"{reflector.kind.name} cannot be read, and their edits are not taken: {reflector.refusal}: "
+            f"apply deploy/{remedies[reflector.kind.name]}/rbac.yaml"
+            for reflector in self.reflectors
+            if reflector.kind.name in remedies and (reflector.refusal or "").startswith("403")
+        ]
 
     def measure(self) -> None:
         """Set the gauges of the metrics."""

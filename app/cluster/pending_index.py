@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pending GPU pods. A part of State; only the web page reads it."""
+"""The pending GPU pods. A part of State; the web page and the writer of Events read it."""
 
 from collections.abc import Iterator, Mapping
 
@@ -21,12 +21,11 @@ class PendingPodIndex(Mapping[str, PendingPod]):
         if pod is None:
             if self._pods.pop(uid, None) is not None:
                 self.generation += 1
-        elif self._pods.get(uid) != pod:
-            if uid not in self._pods and len(self._pods) >= MOST_PODS:
-                self.missed += 1
-                return
-            self._pods[uid] = pod
-            self.generation += 1
+        elif (before := self._pods.get(uid)) is None and len(self._pods) >= MOST_PODS:
+            self.missed += 1
+        else:
+            self._pods[uid] = pod  # also where it is equal, since what is not compared may have changed
+            self.generation += before != pod
 
     def by_name(self, namespace: str, name: str) -> PendingPod | None:
         """Return a pod by its namespace and name; None if it is not in the index."""

@@ -3,12 +3,15 @@
 
 Policies come from a directory and from sources in the cluster: `configmap <namespace>/<name>` with texts by key, and
 `gpupolicy <name>` with a parsed object. An invalid edit never replaces a valid set; its error stays visible until it is
-corrected. The directory is watched, not its files, because an inotify watch on a mounted file misses updates of a
-ConfigMap (1 of 8 seen, docs/reference/measurements.md#reloading). It is polled as well, which costs a few microseconds.
+corrected. A process that starts with an invalid set serves the last good one, which a ConfigMap keeps, or else what is
+valid (docs/decisions/0048-start-with-the-last-good-set-of-policies.md). The directory is watched, not its files,
+because an inotify watch on a mounted file misses updates of a ConfigMap (1 of 8 seen,
+docs/reference/measurements.md#reloading). It is polled as well, which costs a few microseconds.
 """
 
 import asyncio
 import contextlib
+import json
 import os
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,12 +20,12 @@ from typing import Any
 
 from watchfiles import awatch
 
-from app.cluster.files import policy_texts, shipped_default
+from app.cluster.files import NO_FILE, is_policy_file, policy_files, shipped_default
 from app.knowledge.tables import Knowledge
 from app.policy.calendar import expired_exceptions, in_force
 from app.policy.compiled import PolicySet
 from app.policy.document import LARGEST_BYTES, most_values_in
-from app.policy.load import Read, Source, load_steps
+from app.policy.load import LAST_GOOD, MOUNTED, Read, Source, load_steps
 from app.values.errors import PolicyError
 from app.values.steps import finish
 
@@ -36,6 +39,12 @@ MOST_MARKS = 100_000
 the shipped ones); as many values take 2 s to read, in steps."""
 POLL_SECONDS = 1.0
 """Interval of the polls: an edit is loaded within two seconds even if inotify reports nothing."""
+AS_WRITTEN, LAST_GOOD_SET, VALID_ONES = "as written", "last good set", "valid policies alone"
+"""What is in force, in words: all sources as they are written; the set before an error; or, of a process that has
+started with an error and found no last good set, the sources without errors and the shipped default."""
+
+Texts = Mapping[str, str]
+Sources = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,26 +56,47 @@ class LoadOutcome:
     error: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class ObjectStatus:
+    """What has become of a GPUPolicy: `content` is what was read of it, `reason` and `message` say why."""
+
+    content: Mapping[str, Any]
+    accepted: bool
+    reason: str
+    message: str
+
+
 class PolicyBook:
     """The policies in force. `loaded` is the set as written, `current` as it applies today.
 
-    `_has_good_set` is true once a set with sources from the cluster has loaded; an invalid edit then leaves the last
+    With `live`, sources from a cluster are still to come, and an invalid set at the start is served around instead of
+    raised. `serving` says in words what is in force. `awaiting_last_good` is true from such a start until the last good
+    set was looked for. `_has_good_set` is true once a whole set has been loaded; an invalid edit then leaves the last
     valid set in force.
     """
 
-    def __init__(self, directory: Path, knowledge: Knowledge, today: Callable[[], str]) -> None:
+    def __init__(self, directory: Path, knowledge: Knowledge, today: Callable[[], str], live: bool = False) -> None:
         self._directory = directory
         self._knowledge = knowledge
         self._today = today
         self._fallback = shipped_default(knowledge)
-        self._texts = policy_texts(directory)
+        self._texts, self._unreadable = policy_files(directory)
         self._sources: dict[str, Mapping[str, Any]] = {}
         self._parsed: dict[str, tuple[Source, Read]] = {}
+        self._last_good: Texts = {}
         self._sources_changed = False
-        self._has_good_set = False
+        self._has_good_set, self._all_listed, self._config_maps_listed = not live, not live, False
         self._wake_up = asyncio.Event()
         self.error: str | None = None
-        self.loaded = finish(self._read(self._sources, self._parsed))
+        self.awaiting_last_good = False
+        self.serving = AS_WRITTEN
+        try:
+            self.loaded = finish(self._read_all(self._parsed))
+        except PolicyError as error:
+            if not live or not directory.is_dir():
+                raise
+            self.error, self.awaiting_last_good = str(error), True
+            self.loaded = finish(self._read_around(self._parsed))
         self._day = today()
         self.current = in_force(self.loaded, self._day)
 
@@ -76,17 +106,22 @@ class PolicyBook:
 
     def load_steps(self) -> Generator[None, None, LoadOutcome]:
         """Load all policies in steps; unchanged ones are not parsed again."""
-        parsed = self._parsed.copy()
+        parsed, looked_for = self._parsed.copy(), self._config_maps_listed
+        self._sources_changed = False
+        self._texts, self._unreadable = policy_files(self._directory)
         try:
-            self._texts = policy_texts(self._directory)
-            loaded = yield from self._read(self._sources, parsed)
+            loaded = yield from self._read_all(parsed)
         except PolicyError as error:
             self.error = str(error)
-            if not self._has_good_set:
-                yield from self._load_valid_sources(parsed)
+            if self._has_good_set:
+                self.serving = LAST_GOOD_SET
+            else:
+                self._set_current((yield from self._read_around(parsed)))
         else:
-            self.error, self._has_good_set = None, self._has_good_set or bool(self._sources)
+            self.error, self.serving = None, AS_WRITTEN
+            self._has_good_set = self._has_good_set or self._all_listed
             self._set_current(loaded)
+        self.awaiting_last_good = self.awaiting_last_good and self.error is not None and not looked_for
         names = {*self._texts, *(name for source in self._sources for name in self._names(source))}
         self._parsed = {name: document for name, document in parsed.items() if name in names}
         return LoadOutcome(len(self.loaded.policies), self.current.hash, self.error)
@@ -96,26 +131,47 @@ class PolicyBook:
         content = self._sources.get(source, {})
         return iter([source] if _is_object(source) else [f"{source}: {key}" for key in content])
 
-    def _load_valid_sources(self, parsed: dict[str, tuple[Source, Read]]) -> Generator[None, None, None]:
-        """Load the valid sources alone, if there is no last valid set because the process has just started.
+    def _read_all(self, parsed: dict[str, tuple[Source, Read]]) -> Generator[None, None, PolicySet]:
+        """Load the directory as last read and all sources. Raises PolicyError, also for a file that cannot be read."""
+        problems = self._unreadable
+        try:
+            loaded = yield from self._read(self._texts, self._sources, parsed)
+        except PolicyError as error:
+            raise PolicyError((*problems, *error.problems)) from error
+        if problems:
+            raise PolicyError(problems)
+        return loaded
 
-        An edit made while gpu-usher was down then costs only the policies of its own source.
+    def _read_around(self, parsed: dict[str, tuple[Source, Read]]) -> Generator[None, None, PolicySet]:
+        """Load what can be served of a set with errors, if the process has just started: the last good set.
+
+        Without one, each file and each source that brings an error is left out, so that it costs only its own policies;
+        pods that none of the others matches have the shipped default.
         """
-        good: dict[str, Mapping[str, Any]] = {}
-        for source, content in sorted(self._sources.items()):
-            if not (yield from self._problems({**good, source: content}, parsed)):
-                good[source] = content
-        if not (yield from self._problems(good, parsed)):
-            self._set_current((yield from self._read(good, parsed)))
+        self.serving = LAST_GOOD_SET
+        if self._last_good and not (yield from self._problems(self._last_good, {}, {})):
+            return (yield from self._read(self._last_good, {}, {}))
+        self.serving = VALID_ONES
+        parts: list[tuple[Texts, Sources]] = [({name: text}, {}) for name, text in self._texts.items()]
+        parts += [({}, {source: content}) for source, content in sorted(self._sources.items())]
+        texts: Texts = {}
+        sources: Sources = {}
+        for own_texts, own_sources in parts:
+            more = {**texts, **own_texts}, {**sources, **own_sources}
+            if not (yield from self._problems(own_texts, own_sources, parsed)) and not (
+                yield from self._problems(*more, parsed)
+            ):
+                texts, sources = more
+        return (yield from self._read(texts, sources, parsed))
 
     def _read(
-        self, sources: Mapping[str, Mapping[str, Any]], parsed: dict[str, tuple[Source, Read]]
+        self, directory: Texts, sources: Sources, parsed: dict[str, tuple[Source, Read]]
     ) -> Generator[None, None, PolicySet]:
-        """Load the directory as last read, then ConfigMaps and GPUPolicies, sorted by name.
+        """Load the texts of the directory, then ConfigMaps and GPUPolicies, sorted by name.
 
         Raises PolicyError.
         """
-        texts, objects = dict(self._texts), {}
+        texts, objects = dict(directory), {}
         problems: list[str] = []
         for source, content in sorted(sources.items()):
             if _is_object(source):
@@ -139,23 +195,95 @@ class PolicyBook:
     def check_steps(self, source: str, content: Mapping[str, Any]) -> Generator[None, None, str | None]:
         """Return in steps the problems that a new or changed source would cause: a ConfigMap's texts or a GPUPolicy.
 
-        None if it would cause none. Problems that exist without the source are not counted.
+        The texts of the ConfigMap that is mounted as the directory replace those of the directory. None if it would
+        cause no problem. Problems that exist without the source are not counted.
         """
         parsed = self._parsed.copy()
         others = {name: other for name, other in self._sources.items() if name != source}
-        problems = yield from self._problems({**others, source: content}, parsed)
-        without = (yield from self._problems(others, parsed)) if problems else ()
-        caused = tuple(problem for problem in problems if problem not in without)
+        if _is_mounted(source):
+            files = {key: text for key, text in content.items() if is_policy_file(key)}
+            problem = _oversized(source, files) if files else f"{source}: {NO_FILE}"
+            if problem:
+                return problem
+            problems = yield from self._problems(files, others, parsed)
+            without = (yield from self._problems({}, others, parsed)) if problems else ()
+        else:
+            files = {}
+            problems = yield from self._problems(self._texts, {**others, source: content}, parsed)
+            without = (yield from self._problems(self._texts, others, parsed)) if problems else ()
+        caused = tuple(
+            f"{source}: {problem}" if problem.split(":")[0] in files else problem
+            for problem in problems
+            if problem not in without
+        )
         return str(PolicyError(caused)) if caused else None
 
     def _problems(
-        self, sources: Mapping[str, Mapping[str, Any]], parsed: dict[str, tuple[Source, Read]]
+        self, texts: Texts, sources: Sources, parsed: dict[str, tuple[Source, Read]]
     ) -> Generator[None, None, tuple[str, ...]]:
         try:
-            yield from self._read(sources, parsed)
+            yield from self._read(texts, sources, parsed)
         except PolicyError as error:
             return error.problems
         return ()
+
+    def whole_set(self) -> dict[str, str] | None:
+        """Return the texts of all sources by name, GPUPolicies as JSON; None unless all are listed and in force."""
+        if self.error or not self._all_listed or self._sources_changed:
+            return None
+        texts = dict(self._texts)
+        for source, content in self._sources.items():
+            if _is_object(source):
+                texts[source] = json.dumps(content)
+            else:
+                texts |= {f"{source}: {key}": text for key, text in content.items()}
+        return texts
+
+    def object_statuses(self) -> dict[str, ObjectStatus]:
+        """Return what has become of each GPUPolicy, by its name."""
+        problems = self.error.splitlines() if self.error else []
+        in_force_now = {policy.name: policy.spec for policy in self.loaded.policies}
+        statuses = {}
+        for source, content in self._sources.items():
+            if not _is_object(source) or source not in self._parsed or self._parsed[source][0] != content:
+                continue
+            own = [problem for problem in problems if problem.startswith(f"{source}: ")]
+            read = self._parsed[source][1]
+            if own:
+                status = ObjectStatus(content, False, "Invalid", "; ".join(own))
+            elif not isinstance(read, PolicyError) and all(
+                in_force_now.get(policy.name) == policy.spec for policy in read
+            ):
+                status = ObjectStatus(content, True, "InForce", "the policy is in force")
+            else:
+                reason = f"the policy is valid, but waits until the set is: {problems[0] if problems else ''}"
+                status = ObjectStatus(content, False, "SetInvalid", reason)
+            statuses[source.removeprefix(f"{GPUPOLICY} ")] = status
+        return statuses
+
+    def put_config_map(self, key: str, texts: Texts) -> None:
+        """Take in a ConfigMap of our namespace: a source of policies, or the last good set.
+
+        The one that is mounted as the directory is read there, whatever label it has.
+        """
+        name = key.rpartition("/")[2]
+        if name == LAST_GOOD:
+            self._last_good = texts
+            if self.error and not self._has_good_set:
+                self._sources_have_changed()
+        elif name != MOUNTED:
+            self.put_source(f"{CONFIGMAP} {key}", texts)
+
+    def config_maps_listed(self) -> None:
+        """Note that the ConfigMaps were listed, and with them the last good set if there is one."""
+        self._config_maps_listed = True
+        if self.awaiting_last_good:
+            self._sources_have_changed()
+
+    def all_listed(self) -> None:
+        """Note that every kind of source was listed: a set that loads from now on is a whole one."""
+        self._all_listed = True
+        self._has_good_set = self._has_good_set or (self.error is None and not self._sources_changed)
 
     def put_source(self, source: str, content: Mapping[str, Any]) -> None:
         """Add or change a source of policies; `follow` loads it."""
@@ -193,12 +321,16 @@ class PolicyBook:
         async for _ in _wake_ups(self._directory, self._wake_up):
             now = fingerprint(self._directory)
             if now != before or self._sources_changed:
-                before, self._sources_changed = now, False
+                before = now
                 on_load(await _finish_with_rests(self.load_steps()))
 
 
 def _is_object(source: str) -> bool:
     return source.split(" ")[0] == GPUPOLICY
+
+
+def _is_mounted(source: str) -> bool:
+    return source.startswith(CONFIGMAP) and source.endswith(f"/{MOUNTED}")
 
 
 def _oversized(source: str, content: Mapping[str, Any]) -> str | None:

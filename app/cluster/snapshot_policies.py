@@ -14,11 +14,8 @@ from app.knowledge.tables import Knowledge
 from app.kube.api_kinds import NAMESPACE
 from app.policy.calendar import in_force
 from app.policy.compiled import PolicySet
-from app.policy.load import POLICY_LABEL, POLICY_LABEL_VALUE, load_policies
+from app.policy.load import MOUNTED, POLICY_LABEL, POLICY_LABEL_VALUE, load_policies
 from app.values.errors import PolicyError
-
-MOUNTED = "gpu-usher-policies"
-"""The ConfigMap of deploy/base that is mounted as the directory of policies."""
 
 Object = Mapping[str, Any]
 
@@ -74,7 +71,7 @@ def _texts(prefix: str, document: Object) -> dict[str, str]:
 
 
 def _is_labelled(metadata: Object) -> bool:
-    return (metadata.get("labels") or {}).get(POLICY_LABEL) == POLICY_LABEL_VALUE
+    return (metadata.get("labels") or {}).get(POLICY_LABEL) == POLICY_LABEL_VALUE and metadata.get("name") != MOUNTED
 
 
 def _metadata(document: Object) -> Object:

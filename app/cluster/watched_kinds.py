@@ -30,7 +30,7 @@ from app.nodes.reading import read_node
 from app.nodes.refused_pods import node_that_gives_one_unit
 from app.nodes.runtime_handlers import read_runtime_class
 from app.policy.crd import GROUP, VERSION
-from app.policy.load import POLICY_LABEL, POLICY_LABEL_VALUE
+from app.policy.load import LAST_GOOD, LAST_GOOD_LABEL_VALUE, POLICY_LABEL, POLICY_LABEL_VALUE
 
 Fact = TypeVar("Fact")
 
@@ -66,10 +66,10 @@ def core_kinds(state: State, book: PolicyBook, namespace: str) -> tuple[WatchedK
         WatchedKind(*_name_and_path("RuntimeClass"), PartialRuntimeClass, read_runtime_class,
              _by_key(state.put_runtime_class), lambda key, _uid: state.drop_runtime_class(key),
              needed=False, listed=state.runtime_classes_listed),
-        WatchedKind(*_name_and_path("ConfigMap", namespace), PartialConfigMap, _data,
-             lambda key, _uid, fact: book.put_source(f"{CONFIGMAP} {key}", fact),
-             lambda key, _uid: book.drop_source(f"{CONFIGMAP} {key}"), needed=False,
-             selector=f"{POLICY_LABEL}={POLICY_LABEL_VALUE}"),
+        WatchedKind(*_name_and_path("ConfigMap", namespace), PartialConfigMap, _policy_texts,
+             _by_key(book.put_config_map), lambda key, _uid: book.drop_source(f"{CONFIGMAP} {key}"), needed=False,
+             selector=f"{POLICY_LABEL} in ({POLICY_LABEL_VALUE},{LAST_GOOD_LABEL_VALUE})",
+             listed=book.config_maps_listed),
     )  # fmt: skip
 
 
@@ -180,8 +180,11 @@ def _labels(document: Mapping[str, Any]) -> Mapping[str, str]:
     return document["metadata"].get("labels") or {}
 
 
-def _data(document: Mapping[str, Any]) -> Mapping[str, str]:
-    return document.get("data") or {}
+def _policy_texts(document: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the texts of a ConfigMap; none of one that only says to be the last good set, by its label."""
+    of_policies = _labels(document).get(POLICY_LABEL) == POLICY_LABEL_VALUE
+    is_last_good = document["metadata"].get("name") == LAST_GOOD
+    return (document.get("data") or {}) if of_policies or is_last_good else {}
 
 
 def policy_of(document: Mapping[str, Any]) -> Mapping[str, Any]:

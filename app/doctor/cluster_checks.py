@@ -4,10 +4,11 @@
 import re
 from collections.abc import Callable, Iterator
 
-from app.doctor import exemption_checks, operand_checks, webhook_checks
-from app.doctor.cluster_objects import Cluster, advice, problem
+from app.doctor import exemption_checks, operand_checks, replica_checks, webhook_checks
+from app.doctor.cluster_objects import Cluster, advice, containers, problem
 from app.doctor.fleet_checks import Finding, joined
 from app.kube.api_kinds import API_KINDS, DRA
+from app.policy.load import MOUNTED
 
 Check = Callable[[Cluster], Iterator[Finding]]
 OLDEST_MINOR = 30
@@ -26,13 +27,15 @@ NEEDED = ("Node", "Pod", "Namespace", "ConfigMap", "RuntimeClass")
 """The kinds that deploy/base/rbac.yaml gives the right to read."""
 ABOUT_ONESELF = "selfsubject"
 """Prefix of the self-subject reviews, which every user may create (system:basic-user)."""
+EVENTS = "GPU_USHER_EVENTS"
+"""The variable that has a process write Events (docs/reference/events.md#rights)."""
 _MINOR = re.compile(r"v1\.(\d+)", re.ASCII)
 
 
 def api_server_unreachable(cluster: Cluster) -> Iterator[Finding]:
     """Report an API server that does not answer; nothing else can then be examined."""
     if not cluster.reached:
-        remedy = "see that the kubeconfig's address, CA and user are right"
+        remedy = "check the address, the CA and the user in the kubeconfig"
         yield problem("APIServerUnreachable", "; ".join(cluster.refused.values()), remedy, "API server")
 
 
@@ -41,7 +44,7 @@ def unreadable_kinds(cluster: Cluster) -> Iterator[Finding]:
     if not cluster.reached:
         return
     for kind, message in cluster.refused.items():
-        yield advice("NotLookedAt", f"not looked at: {message}", "run doctor as somebody who may read it", kind)
+        yield advice("NotLookedAt", f"could not be read: {message}", "run doctor as a user who may read it", kind)
 
 
 def api_version(cluster: Cluster) -> Iterator[Finding]:
@@ -68,21 +71,20 @@ def clock_skew(cluster: Cluster) -> Iterator[Finding]:
         return
     finding = problem if abs(seconds) >= CLOCK_PROBLEM_SECONDS else advice
     text = f"the API server's clock is {abs(seconds):.0f} s {'ahead of' if seconds > 0 else 'behind'} this machine's"
-    yield finding("ClockSkew", text, "see that both machines follow NTP", "API server")
+    yield finding("ClockSkew", text, "synchronise both machines by NTP", "API server")
 
 
 def certificates(cluster: Cluster) -> Iterator[Finding]:
     """Report certificates that callers do not accept, which stops admission, or that were not renewed in time (P44)."""
     for certificate in cluster.certificates:
         for reason in certificate.wrong:
-            remedy = "see the log of gpu-usher-certificates or cert-manager; `gpu-usher certs show` tells more"
+            remedy = "read the log of gpu-usher-certificates or of cert-manager; `gpu-usher certs show` says more"
             yield problem("Certificate", reason, remedy, certificate.where)
         if not certificate.wrong and certificate.spent >= OVERDUE:
             finding = problem if certificate.spent >= URGENT else advice
-            text = f"{certificate.spent:.0%} of its life is over, it ends {certificate.ends}: renewal is overdue"
-            yield finding(
-                "CertificateExpires", text, "see why nobody renews it: gpu-usher certs show", certificate.where
-            )
+            text = f"expires at {certificate.ends}, and {certificate.spent:.0%} of its life is over: renewal is overdue"
+            remedy = "find out why it is not renewed: gpu-usher certs show"
+            yield finding("CertificateExpires", text, remedy, certificate.where)
 
 
 def service_account_rights(cluster: Cluster) -> Iterator[Finding]:
@@ -97,6 +99,8 @@ def service_account_rights(cluster: Cluster) -> Iterator[Finding]:
     if lacking:
         text = f"may not get, list and watch {', '.join(lacking)}"
         yield problem("RightsMissing", text, "apply deploy/base/rbac.yaml, and components/dra with DRA", account)
+    if _replicas_write_events(cluster):
+        return  # as installed before there was a controller; without these rights its Events would end
     writes = sorted(
         f"{verb} {resource}"
         for rule in cluster.rules
@@ -106,8 +110,36 @@ def service_account_rights(cluster: Cluster) -> Iterator[Finding]:
         if verb in WRITES
     )
     if writes:
-        text = f"may {', '.join(dict.fromkeys(writes))}, which gpu-usher never does"
-        yield advice("RightsTooWide", text, "take these rights away", account)
+        text = f"may {', '.join(dict.fromkeys(writes))}, though the serving replicas only read"
+        remedy = "delete the bindings that give it these rights; gpu-usher-controller writes Events with its own"
+        yield advice("RightsTooWide", text, remedy, account)
+
+
+def _replicas_write_events(cluster: Cluster) -> bool:
+    """Tell whether a Deployment whose pods have the serving account writes Events."""
+    return any(
+        {"name": EVENTS, "value": "true"} in (container.get("env") or ())
+        for deployment in cluster.objects_of("Deployment")
+        if deployment["metadata"]["name"] == "gpu-usher"
+        for container in containers(deployment.get("spec"))
+    )
+
+
+def policies_out_of_reach(cluster: Cluster) -> Iterator[Finding]:
+    """Report that the mounted ConfigMap of policies is absent, or that the replicas may not read GPUPolicies (F131)."""
+    deployed = any(item["metadata"].get("name") == "gpu-usher" for item in cluster.objects_of("Deployment"))
+    names = {item["metadata"].get("name") for item in cluster.objects_of("ConfigMap")}
+    if deployed and cluster.could_read("ConfigMap") and MOUNTED not in names:
+        text = "does not exist: the last good policies are in force, or the shipped default where none were kept"
+        remedy = "apply deploy/overlays/…, or helm upgrade, again: it brings the ConfigMap back"
+        yield problem("PoliciesAbsent", text, remedy, f"ConfigMap {cluster.namespace}/{MOUNTED}")
+    kind = API_KINDS["GPUPolicy"]
+    readable = all(_granted(cluster, kind.group, kind.plural, verb) for verb in READS)
+    if cluster.rules is not None and cluster.could_read("GPUPolicy") and not readable:
+        count = len(cluster.objects_of("GPUPolicy"))
+        text = f"may not get, list and watch {kind.plural}: {count} of them are not in force, and not checked"
+        account = f"ServiceAccount {cluster.namespace}/gpu-usher"
+        yield problem("PoliciesUnreadable", text, "apply deploy/components/crd/rbac.yaml", account)
 
 
 def _granted(cluster: Cluster, group: str, resource: str, verb: str) -> bool:
@@ -128,22 +160,23 @@ def unadmitted_and_misplaced_pods(cluster: Cluster) -> Iterator[Finding]:
     """Report pods that run without admission's changes, or on nodes that refuse them (F98, P11)."""
     unadmitted = tuple(f"Pod {report.pod}" for report in cluster.slipped if report.kind == "unadmitted")
     if unadmitted:
-        remedy = "make them again: they were created while no webhook answered, or before it was installed"
-        yield advice("Unadmitted", "run without having been looked at", remedy, *unadmitted)
+        remedy = "recreate them: they were created while no webhook answered, or before it was installed"
+        yield advice("Unadmitted", "are running without having been reviewed by admission", remedy, *unadmitted)
     for reason in sorted({report.why for report in cluster.slipped if report.kind == "misplaced"}):
         pods = tuple(f"Pod {report.pod}" for report in cluster.slipped if report.why == reason)
-        remedy = "delete them, to be placed anew; see who sets nodeName or another schedulerName"
-        yield problem("Misplaced", f"run where they would be refused: {reason}", remedy, *pods)
+        remedy = "delete them so that they are scheduled again; find out who sets nodeName or another schedulerName"
+        yield problem("Misplaced", f"run on nodes that would refuse them now: {reason}", remedy, *pods)
 
 
 CHECKS: tuple[Check, ...] = (
     api_server_unreachable,
+    replica_checks.no_ready_endpoint,
     api_version,
     clock_skew,
     webhook_checks.webhook_absent,
     webhook_checks.ca_bundle_absent,
     certificates,
-    operand_checks.deployments,
+    replica_checks.deployments,
     webhook_checks.exempts_too_little,
     webhook_checks.exempts_too_much,
     webhook_checks.resource_not_matched,
@@ -155,6 +188,7 @@ CHECKS: tuple[Check, ...] = (
     webhook_checks.timeouts,
     webhook_checks.other_allocators,
     service_account_rights,
+    policies_out_of_reach,
     operand_checks.scheduler_version,
     operand_checks.runtime_class,
     operand_checks.device_plugin,

@@ -12,6 +12,8 @@ from app.nodes.model import Node
 from app.policy.schema_admission import AUTO
 
 Object = Mapping[str, Any]
+APPLY = "kubectl apply --server-side --force-conflicts -f gpu-usher.yaml (README.md, Install), or helm upgrade"
+"""How an installation is repaired. A single file of deploy/base would take away what the overlay's components add."""
 AMOUNTS = ("limits", "requests")
 
 
@@ -52,6 +54,7 @@ class Cluster:
     `rules` are the resourceRules of gpu-usher's service account; None where they could not be read.
     `namespace` is where gpu-usher runs.
     `runtime_classes` are the values of runtimeClassName of the policies.
+    `extender_hosts` are the hosts of the URLs at which the scheduler's configuration calls the extender.
     `reached` is true where the API server answered; else `refused` holds the error.
     """
 
@@ -66,6 +69,7 @@ class Cluster:
     slipped: tuple[SlippedReport, ...] = ()
     namespace: str = "gpu-usher"
     runtime_classes: tuple[str, ...] = (AUTO,)
+    extender_hosts: tuple[str, ...] = ()
     reached: bool = True
 
     def objects_of(self, kind: str) -> tuple[Object, ...]:

@@ -69,7 +69,7 @@ def incomplete_pools(examined: ExaminedDevices) -> Iterator[Finding]:
                 f"{driver}: {len(slices)} of {slices[0].size} ResourceSlices of a pool are there, so that none of its"
             )
             text += " devices can be allocated"
-            yield _problem("PoolIncomplete", text, "look at the log of the driver's pod on the node", slices)
+            yield _problem("PoolIncomplete", text, "read the log of the driver's pod on the node", slices)
 
 
 def invalid_pools(examined: ExaminedDevices) -> Iterator[Finding]:
@@ -80,7 +80,7 @@ def invalid_pools(examined: ExaminedDevices) -> Iterator[Finding]:
                 text = (
                     f"{pool.id[0]}: the pool is invalid, so that none of its devices can be allocated: {pool.invalid}"
                 )
-                remedy = "restart the driver there; if it publishes the same again, it is a bug of the driver"
+                remedy = "restart the DRA driver there; if it publishes the same again, report a bug of the driver"
                 yield Finding("PoolInvalid", FindingLevel.Problem, text, remedy, (node.name,))
 
 
@@ -89,7 +89,7 @@ def stale_slices(examined: ExaminedDevices) -> Iterator[Finding]:
     for (driver, _), _, older in examined.newest():
         if older:
             text = f"{driver}: ResourceSlices of an older generation of their pool are still there"
-            yield _advice("StaleSlices", text, "look at the driver's log: it deletes them when it has published", older)
+            yield _advice("StaleSlices", text, "read the driver's log: it deletes them once it has published", older)
     gone = [one for one in examined.devices.pools.slices() if one.nodes and _is_gone(one.nodes.name, examined)]
     if gone:
         text = "ResourceSlices of nodes that are gone"
@@ -107,7 +107,7 @@ def tainted_devices(examined: ExaminedDevices) -> Iterator[Finding]:
         for taint, source in _taints(device, examined.devices):
             if taint.effect in BLOCKING_EFFECTS and not any(tolerates(one, taint) for one in tolerations):
                 value = f"={taint.value}" if taint.value else ""
-                text = f"the device taint {taint.key}{value}:{taint.effect} of {source} holds devices for nobody"
+                text = f"no claim tolerates the device taint {taint.key}{value}:{taint.effect} of {source}"
                 remedy = f"repair the devices and let {source} remove the taint, or have claims tolerate it"
                 yield Finding("DeviceTainted", FindingLevel.Advice, text, remedy, (), (_name(device),))
 
@@ -131,7 +131,7 @@ def idle_taint_rules(examined: ExaminedDevices) -> Iterator[Finding]:
         if not rule.partly_read and not any(map(rule.applies, devices)):
             remedy = "compare its driver, pool and device with kubectl get resourceslices, or delete it"
             objects = (f"DeviceTaintRule {rule.name}",)
-            yield Finding("IdleDeviceTaintRule", FindingLevel.Advice, "it taints no device", remedy, (), objects)
+            yield Finding("IdleDeviceTaintRule", FindingLevel.Advice, "taints no device", remedy, (), objects)
 
 
 def device_classes(examined: ExaminedDevices) -> Iterator[Finding]:
@@ -142,14 +142,14 @@ def device_classes(examined: ExaminedDevices) -> Iterator[Finding]:
         try:
             matches = _matches(device_class, devices, examined.selection)
         except ClaimError as error:
-            remedy = "mend it: kube-scheduler gives up on every pod that claims of this class, on all nodes"
+            remedy = "correct its selectors: kube-scheduler places no pod that claims of this class on any node"
             yield Finding("DeviceClassFails", FindingLevel.Problem, plain_error(error), remedy, (), objects)
             continue
         except NotJudged:
             continue
         if not matches and device_class.name in _requested_classes(examined):
-            text = "no device is of this class, and claims or pods request some, so that they wait"
-            remedy = "see that its driver runs and publishes ResourceSlices, or mend the selectors of the class"
+            text = "matches no device, so that claims and pods that request one wait"
+            remedy = "check that its driver runs and publishes ResourceSlices, or correct the selectors of the class"
             yield Finding("DeviceClassWithoutDevices", FindingLevel.Advice, text, remedy, (), objects)
 
 

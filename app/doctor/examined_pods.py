@@ -34,6 +34,12 @@ def with_pods(fleet: ExaminedFleet, pods: Iterable[Mapping[str, Any]], knowledge
     return replace(
         fleet,
         families=knowledge.families,
+        labelled_by_cloud=frozenset(
+            node.name
+            for node in fleet.nodes
+            if knowledge.clouds.labels_sharing(node.labels)
+            and (node.node_class.product or node.node_class.possible_products)
+        ),
         evidence=knowledge.evidence,
         finished=tuple(finished),
         schedulers={node: frozenset(names) for node, names in schedulers.items()},

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from app.admission.exemption_guard import NAME, exemption_policy
 from app.admission.exemptions import EXEMPT_LABELS
-from app.doctor.cluster_objects import Cluster, Object, advice, problem
+from app.doctor.cluster_objects import APPLY, Cluster, Object, advice, problem
 from app.doctor.fleet_checks import Finding
 
 POLICY, BINDING = "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"
@@ -21,9 +21,9 @@ def exemptions_unguarded(cluster: Cluster) -> Iterator[Finding]:
         return
     existing = {_metadata(namespace).get("name") for namespace in cluster.objects_of("Namespace")}
     free = [name for name in cluster.knowledge.families.infrastructure_namespaces if name not in existing]
-    squat = f", or makes {' or '.join(free)}" if free else ""
-    text = f"whoever may label a namespace exempts it by {' or '.join(EXEMPT_LABELS)}{squat}"
-    yield problem("ExemptionsUnguarded", text, "apply deploy/base/exemptions.yaml", f"{POLICY} {NAME}")
+    squat = f", or by creating {' or '.join(free)}" if free else ""
+    text = f"whoever may label a namespace can exempt it by {' or '.join(EXEMPT_LABELS)}{squat}"
+    yield problem("ExemptionsUnguarded", text, APPLY, f"{POLICY} {NAME}")
 
 
 def _in_force(cluster: Cluster) -> bool:
@@ -58,8 +58,8 @@ def namespaces_exempt_by_label(cluster: Cluster) -> Iterator[Finding]:
         labels = _metadata(namespace).get("labels") or {}
         for key in EXEMPT_LABELS:
             if labels.get(key) == "true":
-                text = f"exempt by {key}, which was put by {_manager(namespace, key)}"
-                remedy = "where that is not meant, remove the label"
+                text = f"is exempt by its label {key}, which was written by {_manager(namespace, key)}"
+                remedy = "if that is not intended, remove the label"
                 yield advice("ExemptByLabel", text, remedy, f"Namespace {_metadata(namespace).get('name')}")
 
 
@@ -80,8 +80,8 @@ def namespaces_exempt_by_name(cluster: Cluster) -> Iterator[Finding]:
     names = set(cluster.knowledge.families.infrastructure_namespaces) - {*ALWAYS_THERE, cluster.namespace} - running
     for namespace in cluster.objects_of("Namespace"):
         if _metadata(namespace).get("name") in names:
-            text = "exempt by its name, and runs no DaemonSet: whose is it?"
-            remedy = "delete it, or have the operands run there"
+            text = "is exempt by its name, and runs no DaemonSet of a GPU vendor"
+            remedy = "find out whose it is; delete it if no GPU operands are to run there"
             yield advice("ExemptWithoutOperands", text, remedy, f"Namespace {_metadata(namespace).get('name')}")
 
 

@@ -46,21 +46,40 @@ class Finding:
 class ExaminedFleet:
     """The fleet that is examined.
 
-    `overrun` are nodes whose pods declare more memory of shared GPUs than there is. `finished` are the GPU pods that
-    have ended. `schedulers` are the schedulers that placed GPU pods on each node. `evidence` tells what is missing
-    where promised GPUs are not offered; without it a finding says only what is promised. `families` are the vendors,
-    by whose names for things advice speaks of a node.
+    `cpu_guard` is true where the component cpu-guard is installed. `labelled_by_cloud` are nodes whose GPU labels a
+    cloud's own device plugin writes. `overrun` are nodes whose pods declare more memory of shared GPUs than there is.
+    `finished` are the GPU pods that have ended. `schedulers` are the schedulers that placed GPU pods on each node.
+    `evidence` tells what is missing where promised GPUs are not offered; without it a finding says only what is
+    promised. `families` are the vendors, by whose names for things advice speaks of a node.
     """
 
     nodes: tuple[Node, ...]
     health: Mapping[str, Health] = field(default_factory=dict)
     overrun: frozenset[str] = frozenset()
+    labelled_by_cloud: frozenset[str] = frozenset()
+    cpu_guard: bool = False
     finished: tuple[FinishedPod, ...] = ()
     schedulers: Mapping[str, frozenset[str]] = field(default_factory=dict)
     evidence: GPUEvidence | None = None
     families: Families = NO_FAMILIES
 
 
+STOPS_PODS = frozenset(
+    {
+        "APIServerUnreachable",
+        "NoReadyEndpoint",
+        "CABundleAbsent",
+        "Certificate",
+        "ReplicasUnavailable",
+        "SchedulerConfiguration",
+        "RightsMissing",
+        "ExemptsTooLittle",
+        "ClockSkew",
+        "KubernetesVersion",
+        "RuntimeClassSelector",
+    }
+)
+"""The checks whose problems refuse GPU pods, or keep them from being scheduled or started, all over the cluster."""
 UNKNOWN_VENDOR = Family("", frozenset(), (), "gpu", (), cuda=True)
 Check = Callable[[ExaminedFleet], Iterator[Finding]]
 REPELLING_EFFECTS = ("NoSchedule", "NoExecute")
@@ -70,9 +89,9 @@ def untainted_gpu_nodes(fleet: ExaminedFleet) -> Iterator[Finding]:
     """Report GPU nodes without a taint that keeps CPU pods off (F47)."""
     for family, nodes in _by_family(fleet):
         remedy = f"taint them {family.whole}=present:NoSchedule (GPU pods get the toleration)"
-        guard = ", or add the component cpu-guard" if family.cuda else ""
+        guard = ", or add the component cpu-guard" if family.cuda and not fleet.cpu_guard else ""
         open_nodes = [node for node in nodes if not any(effect in REPELLING_EFFECTS for _, _, effect in node.taints)]
-        what = "no taint keeps CPU pods off"
+        what = "have no taint that keeps CPU pods off"
         yield from _finding("UntaintedGPUNodes", FindingLevel.Advice, what, f"{remedy}{guard}", open_nodes)
 
 
@@ -99,7 +118,9 @@ def unhealthy_gpus(fleet: ExaminedFleet) -> Iterator[Finding]:
     """Report nodes whose GPUs DCGM reports as unhealthy or as degraded (F72)."""
     for name, health in sorted(fleet.health.items()):
         ill = health.ill > 0
-        text = f"{health.ill if ill else health.ailing} GPUs {'ill' if ill else 'ailing'}: {'; '.join(health.causes)}"
+        count = health.ill if ill else health.ailing
+        state = "unhealthy" if ill else "degraded"
+        text = f"{count} GPU{'s' * (count != 1)} {state}: {'; '.join(health.causes)}"
         remedy = "drain the node and reset its GPUs" if ill else "reset the GPUs when the node is idle"
         level = FindingLevel.Problem if ill else FindingLevel.Advice
         yield Finding(Code.GPUUnhealthy.name, level, text, remedy, (name,))
@@ -111,7 +132,7 @@ def node_conditions(fleet: ExaminedFleet) -> Iterator[Finding]:
         for condition in node.conditions:
             ill = condition.severity is GPUCondition.Ill
             level = FindingLevel.Problem if ill else FindingLevel.Advice
-            text = f"condition {condition.words}: {condition.meaning}, as {condition.publisher} says"
+            text = f"condition {condition.words}: {condition.explained}"
             yield Finding(Code.GPUUnhealthy.name, level, text, condition.remedy, (node.name,))
 
 
@@ -137,7 +158,7 @@ def mig_without_strategy(fleet: ExaminedFleet) -> Iterator[Finding]:
 def mig_layout_failed(fleet: ExaminedFleet) -> Iterator[Finding]:
     """Report nodes whose MIG layout is invalid, is not made yet, or could not be changed (F62)."""
     invalid = (node for node in fleet.nodes if node.node_class.mig_invalid)
-    yield from _by_code(Code.MIGInvalid, "MIG layout invalid under strategy single", invalid)
+    yield from _by_code(Code.MIGInvalid, "have a MIG layout that strategy single does not allow", invalid)
     failed = (node for node in fleet.nodes if node.node_class.mig_state == "failed")
     yield from _by_code(Code.MIGReconfiguring, "MIG Manager failed to change the layout", failed)
     for node in fleet.nodes:
@@ -152,7 +173,7 @@ def upgrade_failed(fleet: ExaminedFleet) -> Iterator[Finding]:
         Code.DriverUpgrading.name,
         FindingLevel.Problem,
         "driver upgrade failed",
-        "look at the driver pod's log, and set nvidia.com/gpu-driver-upgrade-state=upgrade-required to try again",
+        "read the driver pod's log, and set nvidia.com/gpu-driver-upgrade-state=upgrade-required to try again",
         failed,
     )
 
@@ -174,7 +195,7 @@ def refused_by_kubelets(fleet: ExaminedFleet) -> Iterator[Finding]:
     for (reason, why, cause), pods in refused.items():
         likely = f"; likely cause: {cause}" if cause else ""
         text = f"{len(pods)} GPU pod{'s' * (len(pods) > 1)} refused by the kubelet ({reason}): {why}{likely}"
-        remedy = "gpu-usher explain says of each what to do; delete them, since they never start again"
+        remedy = "delete them, since they never start again; gpu-usher explain says what to do about each"
         names = tuple(sorted({pod.ending.node for pod in pods}))
         yield Finding(
             "RefusedByKubelet", FindingLevel.Advice, text, remedy, names, tuple(f"Pod {p.name}" for p in pods)
@@ -192,16 +213,17 @@ def _with_cause(pod: FinishedPod, fleet: ExaminedFleet) -> FinishedPod:
 def facts_missing(fleet: ExaminedFleet) -> Iterator[Finding]:
     """Report GPU nodes of which no label tells the product or the driver."""
     for family, nodes in _by_family(fleet):
-        known = [node for node in nodes if not node.node_class.absent]  # nothing discovers GPUs that are absent
+        # Nothing discovers GPUs that are absent, and labels that a cloud keeps itself need no other labeller.
+        known = [node for node in nodes if not node.node_class.absent and node.name not in fleet.labelled_by_cloud]
         unknown = [node for node in known if node.node_class.product is None and not node.node_class.several_models]
-        remedy = f"install {family.labeller} so that nodes say what they have"
-        what = "no label tells the GPU product"
+        remedy = f"install {family.labeller}, which labels nodes with their GPUs"
+        what = "have no label that names the GPU product"
         yield from _finding(Code.GPUFactsMissing.name, FindingLevel.Problem, what, remedy, unknown)
         no_driver = [node for node in known if node.node_class.product and node.node_class.driver is None]
         if family.cuda:  # nothing compares the drivers of other vendors
             remedy = Code.DriverUnknown.remedy
             yield from _finding(
-                Code.DriverUnknown.name, FindingLevel.Advice, "no label tells the driver", remedy, no_driver
+                Code.DriverUnknown.name, FindingLevel.Advice, "have no label with the driver version", remedy, no_driver
             )
 
 
@@ -260,6 +282,13 @@ def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
         key = (finding.check, finding.level, finding.what, finding.remedy)
         by_words[key] = joined(by_words[key], finding) if key in by_words else finding
     return tuple(by_words.values())
+
+
+def by_urgency(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Sort by what hurts now: what stops pods, then all other problems, then advice; else the order stays."""
+    return tuple(
+        sorted(findings, key=lambda found: (found.level is not FindingLevel.Problem, found.check not in STOPS_PODS))
+    )
 
 
 def joined(one: Finding, other: Finding) -> Finding:

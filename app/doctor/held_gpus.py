@@ -59,8 +59,8 @@ def partly_placed_groups(held: HeldGPUs) -> Iterator[Finding]:
         pods = len(holders) + len(waiting)
         text = f"{len(holders)} of {pods} pods hold {units} GPU units, and {len(waiting)} wait"
         remedy = (
-            "let a queue admit the group as a whole (Kueue, or a scheduler with gangs), or delete it until there is "
-            "room for all of it; gpu-usher explain says of a waiting pod what it lacks"
+            "let a queue admit the group as a whole (Kueue, or a scheduler with gang scheduling), or delete it until "
+            "all of it fits; gpu-usher explain says what each waiting pod lacks"
         )
         nodes = tuple(sorted({usage.node for usage in holders}))
         yield Finding("PartlyPlacedGroup", FindingLevel.Advice, text, remedy, nodes, (f"Group {group}",))
@@ -79,9 +79,10 @@ def idle_while_waiting(held: HeldGPUs) -> Iterator[Finding]:
         longest = sorted(idle, key=lambda name: (-held.idle[name], name))
         names = ", ".join(f"{name} ({held.idle[name] / 3600:.0f} h)" for name in longest[:SHOWN])
         more = f" and {len(idle) - SHOWN} more" if len(idle) > SHOWN else ""
-        text = f"{count} pods wait for GPUs in {namespace}, where idle ones are held by {names}{more}"
+        pods = "1 pod waits" if count == 1 else f"{count} pods wait"
+        text = f"{pods} for GPUs in {namespace}, where idle GPUs are held by {names}{more}"
         nodes = tuple(sorted({usages[name].node for name in idle}))
-        remedy = "stop what is done, or run it on less (gpu-usher advise right-size); gpu-usher usage shows the hours"
+        remedy = "stop pods that have finished, or give them less (gpu-usher advise right-size); see gpu-usher usage"
         yield Finding("IdleWhileWaiting", FindingLevel.Advice, text, remedy, nodes, (f"Namespace {namespace}",))
 
 

@@ -120,4 +120,4 @@ def strategy_remedy(node: Node) -> str:
     )
     if node.labels.get(MIG_CONFIG) == "all-disabled":
         return f"{strategy}, or look at MIG Manager's log: {MIG_CONFIG}=all-disabled is set, and MIG is still enabled"
-    return f"{strategy}, or turn MIG off ({MIG_CONFIG}=all-disabled)"
+    return f"{strategy}, or disable MIG ({MIG_CONFIG}=all-disabled)"

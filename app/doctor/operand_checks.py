@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of what GPU pods depend on: RuntimeClass, device plugin, discovery, node provisioner, our own Deployments."""
+"""Checks of what GPU pods depend on: RuntimeClass, device plugin, discovery, second scheduler, node provisioner."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -7,14 +7,14 @@ from typing import Any
 
 from app.doctor.cluster_objects import Cluster, Object, advice, containers, object_name, problem
 from app.doctor.fleet_checks import Finding
+from app.doctor.replica_checks import SCHEDULER
 from app.doctor.runtime_class_checks import examine_runtime_classes
-from app.doctor.webhook_checks import MUTATE, VALIDATE, webhooks
 from app.nodes.label_keys import DOMAIN, PRODUCT
+from app.nodes.model import Node
 from app.nodes.runtime_handlers import read_runtime_class
 
 PLUGIN, DISCOVERY = "device-plugin", "gpu-feature-discovery"
 """Parts of the names, images or commands in the manifests of NVIDIA, GKE and the GPU Operator."""
-SCHEDULER = "gpu-usher-scheduler"
 JOB_KINDS = ("JobSet", "LeaderWorkerSet", "PyTorchJob", "RayCluster", "WorkflowTemplate")
 """Kinds whose pod templates the API server does not validate, unlike those of Deployments and Jobs."""
 _MINOR = re.compile(r"v?1\.(\d+)", re.ASCII)
@@ -34,12 +34,19 @@ def device_plugin(cluster: Cluster) -> Iterator[Finding]:
 
 
 def discovery(cluster: Cluster) -> Iterator[Finding]:
-    """Report a missing GPU Feature Discovery, without which its labels go stale (F73)."""
-    yield from _daemon_set_finding(cluster, DISCOVERY, "GPUFeatureDiscovery", "labels of GPUs are not kept fresh")
+    """Report a missing GPU Feature Discovery, without which its labels go stale (F73); a cloud may keep its own."""
+    consequence = "labels of GPUs are not kept fresh"
+    clouds = cluster.knowledge.clouds
+    if any(not clouds.labels_sharing(node.labels) for node in _nvidia_nodes(cluster)):
+        yield from _daemon_set_finding(cluster, DISCOVERY, "GPUFeatureDiscovery", consequence)
+
+
+def _nvidia_nodes(cluster: Cluster) -> list[Node]:
+    return [node for node in cluster.gpu_nodes() if _is_nvidia(node.labels) and not node.node_class.claims_only]
 
 
 def _daemon_set_finding(cluster: Cluster, program: str, check: str, consequence: str) -> Iterator[Finding]:
-    nodes = [node for node in cluster.gpu_nodes() if _is_nvidia(node.labels) and not node.node_class.claims_only]
+    nodes = _nvidia_nodes(cluster)
     if not cluster.could_read("DaemonSet") or not nodes:
         return
     daemon_sets = [item for item in cluster.objects_of("DaemonSet") if _runs(item, program)]
@@ -66,31 +73,6 @@ def _runs(item: Object, program: str) -> bool:
         ]
     text = " ".join(map(str, parts))
     return program in text and ("nvidia" in text or "gpu" in text)
-
-
-def deployments(cluster: Cluster) -> Iterator[Finding]:
-    """Report our own replicas that are missing or unavailable; then the webhooks' failure policies decide."""
-    expected = any(webhook.name in (MUTATE, VALIDATE) for webhook in webhooks(cluster))
-    deployments_by_name = {
-        deployment["metadata"]["name"]: deployment for deployment in cluster.objects_of("Deployment")
-    }
-    if cluster.could_read("Deployment") and expected and "gpu-usher" not in deployments_by_name:
-        place = f"{cluster.namespace}/gpu-usher"
-        text = "webhooks are installed, and nobody is there to answer them"
-        remedy = "kubectl apply -k deploy/overlays/…, or --namespace where it runs"
-        yield problem("ReplicasAbsent", text, remedy, f"Deployment {place}")
-    for name, item in sorted(deployments_by_name.items()):
-        desired = (item.get("spec") or {}).get("replicas", 1)
-        available = (item.get("status") or {}).get("availableReplicas", 0)
-        if name.startswith("gpu-usher") and available < desired:
-            finding = advice if available else problem
-            remedy = f"kubectl -n {cluster.namespace} describe deployment {name}"
-            yield finding(
-                "ReplicasUnavailable",
-                f"{available} of {desired} replicas available",
-                remedy,
-                object_name("Deployment", item),
-            )
 
 
 def scheduler_version(cluster: Cluster) -> Iterator[Finding]:
@@ -133,12 +115,12 @@ def provisioner_templates(cluster: Cluster) -> Iterator[Finding]:
             remedy = "spec.template.spec.taints: [{key: nvidia.com/gpu, value: present, effect: NoSchedule}]"
             yield advice(
                 "NodePoolUntainted",
-                "makes GPU nodes that no taint keeps CPU pods off",
+                "makes GPU nodes without a taint that keeps CPU pods off",
                 remedy,
                 object_name("NodePool", item),
             )
         if not keys & {PRODUCT, *(dialect.key for dialect in cluster.knowledge.clouds.dialects)}:
-            text = "says of no product what its nodes have: a pod that names one does not make it grow"
+            text = "no label names the GPU product of its nodes: a pod that names one does not make it grow"
             remedy = "add the requirement karpenter.k8s.aws/instance-gpu-name, or the label nvidia.com/gpu.product"
             yield advice("NodePoolUnlabelled", text, remedy, object_name("NodePool", item))
 
@@ -175,7 +157,8 @@ def requests_only(cluster: Cluster) -> Iterator[Finding]:
                 if family_of(name) and name not in ((container.get("resources") or {}).get("limits") or ())
             }
             if lacking:
-                text = f"{', '.join(sorted(lacking))} in requests without limits: its pods live by our repair"
+                names = ", ".join(sorted(lacking))
+                text = f"has {names} in requests without limits: without gpu-usher its pods would be refused"
                 yield advice("RequestsOnly", text, "write the same amount in limits", object_name(kind, item))
 
 

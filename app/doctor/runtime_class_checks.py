@@ -39,8 +39,8 @@ def class_absent(examined: ExaminedRuntimes) -> Iterator[Finding]:
     for name in sorted(examined.wanted - {AUTO} - set(examined.classes)):
         other = f"; RuntimeClass {examined.of_toolkit()[0]} has the toolkit's handler" if examined.of_toolkit() else ""
         remedy = (
-            "make it (the GPU Operator does), or write runtimeClassName: Auto in the policies, which sets a class only "
-            "where one is needed and its handler is there"
+            "create it (the GPU Operator does), or write runtimeClassName: Auto in the policies, which sets a class "
+            "only where one is needed and its handler is there"
         )
         yield _advice("RuntimeClassAbsent", f"no RuntimeClass {name}: pods get none{other}", remedy, name)
     if AUTO not in examined.wanted or examined.of_toolkit():
@@ -49,8 +49,8 @@ def class_absent(examined: ExaminedRuntimes) -> Iterator[Finding]:
         may_need = [node.name for node in examined.nodes if _may_need(node, handler)]
         if may_need and handler not in examined.wanted:
             remedy = (
-                f"make one for handler {handler} (the GPU Operator does) if containers see no GPU; nothing to do where "
-                "the nodes' default runtime or CDI gives it to them"
+                f"create one for handler {handler} (the GPU Operator does) if containers see no GPU; nothing to do "
+                "where the nodes' default runtime or CDI gives it to them"
             )
             what = f"no RuntimeClass {handler}: pods get none"
             yield _advice("RuntimeClassAbsent", what, remedy, handler)
@@ -89,7 +89,7 @@ def selects_other_nodes(examined: ExaminedRuntimes) -> Iterator[Finding]:
         if missed:
             pairs = ", ".join(f"{key}={value}" for key, value in sorted(selector.items()))
             what = f"RuntimeClass {name} keeps pods off: its nodeSelector is {pairs}"
-            remedy = "label the nodes so, or mend scheduling.nodeSelector"
+            remedy = "label the nodes accordingly, or correct scheduling.nodeSelector of the class"
             yield Finding("RuntimeClassSelector", FindingLevel.Problem, what, remedy, nodes=missed)
 
 

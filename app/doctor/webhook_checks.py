@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.admission.exemptions import EXEMPT_LABELS
-from app.doctor.cluster_objects import Cluster, Object, advice, asks_for_gpus, problem
+from app.doctor.cluster_objects import APPLY, Cluster, Object, advice, asks_for_gpus, problem
 from app.doctor.fleet_checks import Finding
 from app.knowledge.families import Families
 from app.kube.device_classes import DeviceClassIndex
@@ -99,12 +99,11 @@ def webhook_absent(cluster: Cluster) -> Iterator[Finding]:
             continue
         matching = [webhook for webhook in webhooks(cluster) if webhook.kind == kind and webhook.name == name]
         if not matching:
-            remedy = "install it last: kubectl apply -k deploy/overlays/… (deploy/README.md)"
-            yield problem("WebhookAbsent", f"no webhook {name}: GPU pods are not looked at", remedy, kind)
+            text = f"there is no webhook {name}: GPU pods are created without being reviewed"
+            yield problem("WebhookAbsent", text, APPLY, kind)
         for webhook in matching:
             if not webhook.creates_pods():
-                remedy = "apply deploy/base/webhooks.yaml again"
-                yield problem("WebhookNeverCalled", "no rule for the creation of pods", remedy, webhook.shown)
+                yield problem("WebhookNeverCalled", "has no rule for the creation of pods", APPLY, webhook.shown)
 
 
 def ca_bundle_absent(cluster: Cluster) -> Iterator[Finding]:
@@ -112,8 +111,10 @@ def ca_bundle_absent(cluster: Cluster) -> Iterator[Finding]:
     for webhook in _ours(cluster):
         client = webhook.spec.get("clientConfig") or {}
         if client.get("service") and not client.get("caBundle"):
-            remedy = "see the log of gpu-usher-certificates (or of cert-manager's cainjector): it writes the CA there"
-            yield problem("CABundleAbsent", "no caBundle: every call fails", remedy, webhook.shown)
+            remedy = (
+                "read the log of gpu-usher-certificates, or of cert-manager's cainjector, which writes the CA there"
+            )
+            yield problem("CABundleAbsent", "has no caBundle, so that every call fails", remedy, webhook.shown)
 
 
 def timeouts(cluster: Cluster) -> Iterator[Finding]:
@@ -121,17 +122,22 @@ def timeouts(cluster: Cluster) -> Iterator[Finding]:
     for webhook in _ours(cluster):
         seconds = webhook.spec.get("timeoutSeconds", 10)
         if not SHORTEST_SECONDS <= seconds <= LONGEST_SECONDS:
-            yield advice("WebhookTimeout", f"timeoutSeconds: {seconds}", "timeoutSeconds: 2 or 3", webhook.shown)
+            text = f"has timeoutSeconds: {seconds}, for which each GPU pod waits while no replica answers"
+            yield advice("WebhookTimeout", text, "set timeoutSeconds: 2 or 3", webhook.shown)
 
 
 def failure_policies(cluster: Cluster) -> Iterator[Finding]:
-    """Report failure policies that differ from the shipped ones."""
+    """Report failure policies that differ from the shipped ones; overlays/dev, with one replica, ships Ignore."""
+    single = any(
+        item["metadata"]["name"] == "gpu-usher" and (item.get("spec") or {}).get("replicas") == 1
+        for item in cluster.objects_of("Deployment")
+    )
     for webhook in _ours(cluster):
         present, shipped = webhook.spec.get("failurePolicy", "Fail"), SHIPPED_POLICY.get(webhook.name)
-        if shipped is not None and present != shipped:
-            result = "passes unchecked" if present == "Ignore" else "is refused"
-            text = f"failurePolicy: {present}: what concerns it {result} while gpu-usher is away"
-            yield advice("FailurePolicy", text, f"failurePolicy: {shipped}, unless this is meant", webhook.shown)
+        if shipped is not None and present != shipped and not (single and present == "Ignore"):
+            result = "admits everything unchecked" if present == "Ignore" else "refuses everything that it matches"
+            text = f"has failurePolicy: {present}, so that it {result} while no replica answers"
+            yield advice("FailurePolicy", text, f"set failurePolicy: {shipped}, unless this is intended", webhook.shown)
 
 
 def exempts_too_little(cluster: Cluster) -> Iterator[Finding]:
@@ -140,17 +146,16 @@ def exempts_too_little(cluster: Cluster) -> Iterator[Finding]:
         if webhook.name not in (MUTATE, VALIDATE):
             continue
         if not webhook.spec.get("matchConditions"):
-            remedy = "apply deploy/base/webhooks.yaml again"
-            yield problem("NoMatchConditions", "called for every pod, not for GPU pods only", remedy, webhook.shown)
+            yield problem("NoMatchConditions", "is called for every pod, not only for GPU pods", APPLY, webhook.shown)
         caught = tuple(
             name
             for name, labels in namespaces_of(cluster)
             if cluster.knowledge.families.is_infrastructure(name) and webhook.selects(labels)
         )
         if caught:
-            text = f"called for pods of {', '.join(caught)}, which it may need itself"
+            text = f"is called for pods of {', '.join(caught)}, on which gpu-usher may itself depend"
             finding = problem if webhook.spec.get("failurePolicy", "Fail") == "Fail" else advice
-            remedy = "exempt them in namespaceSelector, as deploy/base/webhooks.yaml does"
+            remedy = "exempt these namespaces in namespaceSelector, as deploy/base/webhooks.yaml does"
             yield finding("ExemptsTooLittle", text, remedy, webhook.shown)
 
 
@@ -173,7 +178,7 @@ def resource_not_matched(cluster: Cluster) -> Iterator[Finding]:
         ]
         if missed:
             resources = [str(device_class.resource) for device_class in missed]
-            text = f"not called for pods that ask for {', '.join(sorted(resources))}"
+            text = f"is not called for pods that request {', '.join(sorted(resources))}"
             flags = " ".join(f"--resource {resource}" for resource in resources)
             remedy = f"put what `gpu-usher schema --match-conditions {flags}` prints into matchConditions"
             names = (f"DeviceClass {device_class.name}" for device_class in missed)
@@ -191,12 +196,12 @@ def exempts_too_much(cluster: Cluster) -> Iterator[Finding]:
             continue
         selector = webhook.spec.get("objectSelector") or {}
         if selector.get("matchLabels") or selector.get("matchExpressions"):
-            text = "objectSelector: a pod's own labels let it past"
+            text = "has an objectSelector, by which a pod's own labels exempt it"
             yield problem("ExemptsTooMuch", text, "remove objectSelector; exempt namespaces instead", webhook.shown)
         exempt = tuple(name for name, labels in _with_gpu_pods(cluster) if not webhook.selects(labels))
         if exempt:
-            text = f"not called for GPU pods of {', '.join(exempt)}"
-            remedy = f"where that is not meant, remove {' or '.join(EXEMPT_LABELS)} there, or mend namespaceSelector"
+            text = f"is not called for GPU pods of {', '.join(exempt)}"
+            remedy = f"if that is not intended, remove {' or '.join(EXEMPT_LABELS)} there, or correct namespaceSelector"
             yield advice("ExemptsTooMuch", text, remedy, webhook.shown)
 
 
@@ -205,8 +210,8 @@ def reinvocation_never(cluster: Cluster) -> Iterator[Finding]:
     mutating = [webhook for webhook in _ours(cluster) if webhook.name == MUTATE]
     for webhook in mutating:
         if webhook.spec.get("reinvocationPolicy", "Never") != "IfNeeded":
-            text = "reinvocationPolicy: Never: what later webhooks add is not looked at"
-            yield problem("NotCalledAgain", text, "reinvocationPolicy: IfNeeded", webhook.shown)
+            text = "has reinvocationPolicy: Never, so that what later webhooks change is not reviewed"
+            yield problem("NotCalledAgain", text, "set reinvocationPolicy: IfNeeded", webhook.shown)
 
 
 def other_allocators(cluster: Cluster) -> Iterator[Finding]:
@@ -223,7 +228,7 @@ def other_allocators(cluster: Cluster) -> Iterator[Finding]:
             continue
         never = webhook.spec.get("reinvocationPolicy", "Never") == "Never" and webhook.order < first
         text = f"also changes GPU pods{', is called before gpu-usher and never again' if never else ''}"
-        remedy = "let one of the two serve a namespace (gpu-usher.io/ignore=true exempts it here)"
+        remedy = "let only one of the two serve a namespace (gpu-usher.io/ignore=true exempts it from gpu-usher)"
         yield advice("OtherAllocator", text, remedy, webhook.shown)
 
 

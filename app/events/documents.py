@@ -9,8 +9,8 @@ from app.kube.object_references import ObjectReference
 
 API_VERSION = "events.k8s.io/v1"
 CONTROLLER = "gpu-usher"
-ACTION = "Scheduling"
-"""What could not be done to the pod, in kube-scheduler's word for it (pkg/scheduler/schedule_one.go)."""
+ACTION, ACTION_OF_POLICIES = "Scheduling", "Loading"
+"""What could not be done: to a pod, in kube-scheduler's word for it (pkg/scheduler/schedule_one.go); to a ConfigMap."""
 NAME_LENGTH, INSTANCE_LENGTH = 253, 128
 """Limits of an object's name (DNS subdomain) and of reportingInstance (k8s.io/api events/v1)."""
 DIGEST_LENGTH = 16
@@ -39,7 +39,7 @@ def event_document(write: EventWrite, instance: str, timestamp: str) -> dict[str
         "type": "Warning",
         "reason": write.statement.reason,
         "note": write.statement.note,
-        "action": ACTION,
+        "action": ACTION_OF_POLICIES if regarding.kind == "ConfigMap" else ACTION,
         "regarding": _reference(regarding),
         "reportingController": CONTROLLER,
         "reportingInstance": instance[:INSTANCE_LENGTH],

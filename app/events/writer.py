@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes Events on GPU pods that stay Pending, and on their workloads, while it holds the Lease of all replicas.
+"""Writes Events on GPU pods that stay Pending, their workloads, and policies with errors, while it holds the Lease.
 
 The requests run in a thread, one after another, each as soon as the limit of rate allows it; only the two of each turn
 for the Lease wait for nothing.
@@ -11,15 +11,16 @@ import logging
 import socket
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from app.admission.exemptions import is_exempt
 from app.api.pending_reasons import ExplainedPod, PendingReasons
 from app.cluster.state import State
 from app.events.documents import event_document, event_name, events_path, series_patch
 from app.events.limited_client import LimitedClient
-from app.events.planning import EventWrite, WaitingPod, WrittenEvent, after, statements_of, writes
+from app.events.planning import EventWrite, Statement, WaitingPod, WrittenEvent, after, statements_of, writes
 from app.events.workloads import workload_of
+from app.explain.pending_cause import UNSEEN_SECONDS, told_of_scheduler
 from app.kube.object_references import ObjectReference
 from app.telemetry.clock import now as wall_clock
 from app.telemetry.logs import event
@@ -46,7 +47,10 @@ def lease_path(namespace: str) -> str:
 
 
 class EventWriter:
-    """Writes the Events. `reasons` computes the causes of the pods, while we hold the Lease."""
+    """Writes the Events. `reasons` computes the causes of the pods, while we hold the Lease.
+
+    `of_policies` returns what is to be told of the ConfigMaps that hold policies.
+    """
 
     def __init__(
         self,
@@ -57,8 +61,10 @@ class EventWriter:
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
         rest: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        of_policies: Callable[[], Mapping[ObjectReference, Statement]] = dict,
     ) -> None:
         self.reasons = reasons
+        self._of_policies = of_policies
         self._rest = rest
         self._kube = kube
         self._state = state
@@ -103,7 +109,7 @@ class EventWriter:
         """Write the Events that are due, as many as the limit of rate allows until the second `end`."""
         explained = self._waiting_long(self.reasons.explained_pods())
         await self._find_workloads(explained, end - (1 - LOOKUP_SHARE) * TURN_SECONDS)
-        statements = statements_of(map(self._waiting_pod, explained))
+        statements = {**self._of_policies(), **statements_of(map(self._waiting_pod, explained))}
         self._written = {regarding: last for regarding, last in self._written.items() if regarding in statements}
         due = writes(statements, self._written, self._clock())
         left = len(due)
@@ -159,7 +165,10 @@ class EventWriter:
     def _waiting_pod(self, entry: ExplainedPod) -> WaitingPod:
         controller = entry.pod.controller
         workload = None if controller is None else self._workloads.get(controller)
-        return WaitingPod(entry.pod.reference, workload, entry.cause, self._first_seen[entry.pod.reference.uid])
+        since = self._first_seen[entry.pod.reference.uid]
+        pending = self._state.pending_pods.get(entry.pod.reference.uid)
+        unseen = pending.unseen_by if pending is not None and self._clock() - since >= UNSEEN_SECONDS else ""
+        return WaitingPod(entry.pod.reference, workload, told_of_scheduler(entry.cause, unseen), since)
 
     def _try_write(self, write: EventWrite) -> None:
         """Write one Event and note it; one that the API server refuses is tried again after a while."""

@@ -14,13 +14,13 @@ from app.policy.schema import Action, Rule
 from app.policy.schema_placement import ProductsWish
 from app.values.reasons import Code
 
-TOO_MANY_GPUS = ("max_gpus_per_pod", Rule.MaxGPUsPerPod)
+TOO_MANY_GPUS = ("spec.admission.maxGPUsPerPod", Rule.MaxGPUsPerPod)
 """The field of a policy's admission block that limits the GPUs of a pod, and its rule."""
 
 
 def stated_by(code: Code) -> Iterator[tuple[str, Rule]]:
     """List the fields of a policy that lead to a reason code, and their rules."""
-    yield from ((need.name, need.rule) for need in NEEDS if need.rule and code in need.codes)
+    yield from ((need.path, need.rule) for need in NEEDS if need.rule and code in need.codes)
     if code is Code.TooManyGPUs:
         yield TOO_MANY_GPUS
 
@@ -29,11 +29,11 @@ def relax_policy(near_miss: NearMiss) -> Iterator[Edit]:
     """Allow the node's product in the policy that states the need, or turn the policy's rule off."""
     for field, rule in stated_by(near_miss.code) if isinstance(near_miss.code, Code) else ():
         for origin in (
-            policy for name, policy in near_miss.scheduled_pod.ruling.origins if name == field and policy != ANNOTATION
+            policy for path, policy in near_miss.scheduled_pod.ruling.origins if path == field and policy != ANNOTATION
         ):
             product = near_miss.node.node_class.product
             row = near_miss.snapshot.context.knowledge.products.by_form.get(product or "")
-            if field == ALLOWED_PRODUCTS.name and row is not None:
+            if field == ALLOWED_PRODUCTS.path and row is not None:
                 text = f"allow {row.label} in policy {origin} (spec.placement.products.allow)"
                 yield Edit("allow-in-policy", text, 60, policies=_with_product_allowed(origin, row.label))
             else:

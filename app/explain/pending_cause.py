@@ -2,10 +2,11 @@
 """The one cause for which a pod is pending, and the sentence that tells it: on the web page and in Events."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.explain.counterfactual import Fix, FixStep
 from app.explain.explanation import Explanation
+from app.explain.placed_by import silence_of
 
 HOLDERS = ", held by "
 """What stands between a change of the fleet and the pods in its way (edits_gpu.py)."""
@@ -64,12 +65,26 @@ def cause_of(explanation: Explanation) -> PendingCause:
     )
 
 
+NOT_LOOKED_AT = "SchedulerSilent"
+"""The reason of a pod that fits and that its scheduler has not looked at."""
+UNSEEN_SECONDS = 120.0
+"""Seconds after which a pod that no scheduler has looked at is told of; a guess: kube-scheduler restarts in less."""
+
+
+def told_of_scheduler(cause: PendingCause, unseen_by: str) -> PendingCause:
+    """Return the cause of a pod that fits but waits for a scheduler, as PendingPod names it; else the cause itself."""
+    if cause.reason or not cause.fits or not unseen_by:
+        return cause
+    return replace(cause, reason=NOT_LOOKED_AT, message=f"{silence_of(unseen_by)}. It {cause.message}")
+
+
 def _change(edits: Iterable[FixStep], namespace: str) -> str:
     """Write the edits of a fix without the names of pods in other namespaces, which its reader may not list."""
-    return "; ".join([_text_for(edit, namespace) for edit in edits])
+    return "; ".join([text_for_namespace(edit, namespace) for edit in edits])
 
 
-def _text_for(edit: FixStep, namespace: str) -> str:
+def text_for_namespace(edit: FixStep, namespace: str) -> str:
+    """Write an edit for who may read one namespace: pods in its way are named only if all are of that namespace."""
     if all(evicted.pod.partition("/")[0] == namespace for evicted in edit.evicts):
         return edit.text
     return f"{edit.text.partition(HOLDERS)[0]}, held by pods of other namespaces"

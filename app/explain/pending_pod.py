@@ -2,7 +2,7 @@
 """Why a pod is Pending, or where it would run: its needs with their evidence, the funnel, and fixes."""
 
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from heapq import nsmallest
 from typing import Any
@@ -19,6 +19,7 @@ from app.explain.dra import dra_equivalent
 from app.explain.edits import KINDS
 from app.explain.explanation import AdmissionOutcome, Explanation, FittingNode, NodeVerdict, Refused
 from app.explain.funnel import Objection, funnel, objection_name, objection_text
+from app.explain.placed_by import asks_for_none, not_looked_at, what_it_got, who_decides
 from app.explain.pod_needs import asked_by, needs
 from app.explain.primary_reason import primary_reason, refused_by
 from app.explain.survey import (
@@ -125,7 +126,10 @@ def explain(
             *(scheduled_pod.claims.pod_claims.notes if scheduled_pod.claims else ()),
             *_refused_by(ending, fitting),
             *_reported_by(snapshot.nodes.get(bound_node or "")),
-            *_who_decides(scheduled_pod, snapshot, bool(refused)),
+            *(not_looked_at(document, events) if live and bound_node is None and ending is None else ()),
+            *(who_decides(scheduled_pod, snapshot, bool(refused), bool(fitting)) if bound_node is None else ()),
+            *asks_for_none(scheduled_pod, snapshot),
+            *what_it_got(scheduled_pod, snapshot.nodes.get(bound_node or ""), snapshot.context.knowledge.products),
         ),
         asked_by=asked_by(scheduled_pod.pod, dict(scheduled_pod.demand.resources)),
     )
@@ -162,28 +166,6 @@ def _device_funnels(
     if scheduled_pod.claims is None or not any(any(map(is_of_claims, objections)) for objections in groups):
         return ()
     return (yield from funnels(scheduled_pod.claims, snapshot.nodes))
-
-
-def _who_decides(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot, refused: bool) -> Iterator[str]:
-    """Say where kube-scheduler decides a GPU pod without asking gpu-usher, as it does by managedResources.
-
-    Where the configuration is not known it is said of pods that claim only, and only if filter refuses a node.
-    """
-    pod, name = scheduled_pod.pod, scheduled_pod.pod.scheduler_name
-    if not scheduled_pod.demand.requests_gpus:
-        return
-    managed = snapshot.managed_resources.get(name)
-    named = {resource for container in pod.containers for resource in container.resources()}
-    if managed is not None and not managed & named:
-        yield (
-            "kube-scheduler decides this pod alone: it requests none of the managedResources of the extender of "
-            f"{name}; gpu-usher scheduler-config writes a configuration that asks gpu-usher about it"
-        )
-    elif refused and name not in snapshot.managed_resources and not scheduled_pod.demand.resources:
-        yield (
-            f"gpu-usher is asked about this pod only if the extender of {name} has an entry without managedResources, "
-            "since the pod has only ResourceClaims; check that with gpu-usher scheduler-config --verify"
-        )
 
 
 def _name(document: Mapping[str, Any]) -> str:
@@ -247,8 +229,7 @@ def _reported_by(node: Node | None) -> tuple[str, ...]:
     """Tell what the conditions of a node report of its GPUs."""
     conditions = node.conditions if node is not None else ()
     return tuple(
-        f"its node reports {condition.words} ({condition.meaning}, as {condition.publisher} says); {condition.remedy}"
-        for condition in conditions
+        f"its node reports {condition.words} ({condition.explained}); {condition.remedy}" for condition in conditions
     )
 
 
@@ -264,7 +245,8 @@ def _verdict(name: str, objections: tuple[Objection, ...]) -> NodeVerdict:
 def admission_outcome(result: ReviewResult) -> AdmissionOutcome:
     """Summarize the result of an admission review."""
     message = "; ".join(f"{reason.code.name}: {reason.message}" for reason in result.reasons)
-    return AdmissionOutcome(result.allowed, message, result.warnings, result.record)
+    actions = tuple(action for action in result.record if action not in result.warnings)
+    return AdmissionOutcome(result.allowed, message, result.warnings, actions)
 
 
 def _unsourced(snapshot: ClusterSnapshot) -> tuple[str, ...]:

@@ -68,7 +68,7 @@ class ClusterSnapshot:
     `idle` are the seconds for which all GPUs of a pod have been idle for certain, by namespace/name; a pod that is not
     in it works, or nothing is known of it.
     `managed_resources` are by schedulerName the resources whose pods gpu-usher is asked about, None for every pod; a
-    scheduler whose configuration is not known is not in it.
+    scheduler whose configuration is not known is not in it. `asking` are the schedulers that have called filter.
     `dra_version` is the version of resource.k8s.io that the cluster serves. `devices` are its devices and claims, and
     `selection` what selectors said of the devices so far.
     """
@@ -88,6 +88,7 @@ class ClusterSnapshot:
     devices: ClusterDevices = field(default_factory=ClusterDevices)
     selection: Selection = field(default_factory=Selection)
     managed_resources: Mapping[str, frozenset[str] | None] = field(default_factory=dict)
+    asking: frozenset[str] = frozenset()
 
 
 Groups = Mapping[tuple[Objection, ...], list[str]]

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The conditions of nodes by which somebody reports a fault of their GPUs: what each says, and what to do."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from app.knowledge.dcgm import GPUCondition
@@ -28,7 +30,10 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True)
 class ConditionMeaning:
-    """One row of node_conditions.yaml, with the remedy of its publisher; `bad` are the statuses that report a fault."""
+    """One row of node_conditions.yaml, with the remedy of its publisher; `bad` are the statuses that report a fault.
+
+    `publisher` is empty where the meaning is guessed from the name.
+    """
 
     name: str
     publisher: str
@@ -37,6 +42,30 @@ class ConditionMeaning:
     meaning: str
     remedy: str
     doubts: tuple[Doubt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionGuess:
+    """What the name of a condition says that no row names: a regular expression, and the statuses that are a fault."""
+
+    names: str
+    bad: frozenset[str]
+
+
+@lru_cache(maxsize=1024)
+def guessed_meaning(kind: str, guesses: tuple[ConditionGuess, ...]) -> ConditionMeaning | None:
+    """Guess what a condition means that no row names; None for one whose name tells of no GPU, or of no fault."""
+    guess = next((one for one in guesses if re.fullmatch(one.names, kind.lower())), None)
+    if guess is None:
+        return None
+    meaning = "probably a fault of the GPUs, judging by its name alone"
+    remedy = "ask whoever set it, and add it to an own node_conditions.yaml with what it means"
+    return ConditionMeaning(kind, "", guess.bad, GPUCondition.Ailing, meaning, remedy, ())
+
+
+def load_condition_guesses(document: Mapping[str, Any]) -> tuple[ConditionGuess, ...]:
+    """Read the guesses of node_conditions.yaml, in the order in which they are tried."""
+    return tuple(ConditionGuess(row["names"], frozenset(row["bad"])) for row in document["guesses"])
 
 
 def load_node_conditions(document: Mapping[str, Any]) -> Mapping[str, ConditionMeaning]:

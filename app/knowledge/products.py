@@ -114,6 +114,11 @@ class Products:
     boards: Mapping[str, VGPUBoard]
     others: re.Pattern[str]
 
+    @property
+    def most_memory_mib(self) -> int:
+        """The memory in MiB of the product that has the most."""
+        return max(product.memory_mib or 0 for product in self.by_form.values())
+
     def find(self, label: str) -> Product | None:
         """Find the product of a node's product label, by its row or by the grammar; None if neither has it."""
         form = normal_form(label)

@@ -15,7 +15,12 @@ from app.knowledge.geometry import Geometry, load_geometry
 from app.knowledge.gpu_evidence import GPUEvidence, load_gpu_evidence
 from app.knowledge.images import Images, load_images
 from app.knowledge.mig_profiles import MIGProfiles, load_profiles
-from app.knowledge.node_conditions import ConditionMeaning, load_node_conditions
+from app.knowledge.node_conditions import (
+    ConditionGuess,
+    ConditionMeaning,
+    load_condition_guesses,
+    load_node_conditions,
+)
 from app.knowledge.override import overlay
 from app.knowledge.pod_failures import PodFailure, load_pod_failures
 from app.knowledge.products import Products, load_products
@@ -69,6 +74,7 @@ class Knowledge:
     runtimes: Runtimes
     usage_metrics: UsageMetrics
     node_conditions: Mapping[str, ConditionMeaning]
+    condition_guesses: tuple[ConditionGuess, ...]
 
 
 def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = None) -> Knowledge:
@@ -108,6 +114,7 @@ def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = Non
             runtimes=load_runtimes(documents["runtimes.yaml"]),
             usage_metrics=load_usage_metrics(documents["usage_metrics.yaml"]),
             node_conditions=load_node_conditions(documents["node_conditions.yaml"]),
+            condition_guesses=load_condition_guesses(documents["node_conditions.yaml"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError, BadInput) as error:
         raise KnowledgeError(f"fact tables: {type(error).__name__}: {error}") from error

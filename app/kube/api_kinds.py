@@ -4,6 +4,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+EXPLAIN_GROUP, EXPLAIN_VERSION, EXPLANATIONS = "explain.gpu-usher.io", "v1alpha1", "explanations"
+"""Our aggregated API (app/api/explain_api.py): its group, its version and its one resource."""
 NAMESPACE = "gpu-usher"
 """The namespace of gpu-usher in deploy/base."""
 
@@ -56,6 +58,8 @@ API_KINDS: Mapping[str, APIKind] = {
     "ResourceClaimTemplate": APIKind(_DRA_GROUP, _DRA_VERSIONS, "resourceclaimtemplates"),
     "DeviceTaintRule": APIKind(_DRA_GROUP, ("v1", "v1beta2", "v1alpha3"), "devicetaintrules"),
     "GPUPolicy": APIKind("gpu-usher.io", ("v1alpha1",), "gpupolicies"),
+    "Service": APIKind("", _V1, "services", ours=True),
+    "EndpointSlice": APIKind("discovery.k8s.io", _V1, "endpointslices", ours=True),
     "Deployment": APIKind("apps", _V1, "deployments", ours=True),
     "DaemonSet": APIKind("apps", _V1, "daemonsets"),
     "PodDisruptionBudget": APIKind("policy", _V1, "poddisruptionbudgets"),

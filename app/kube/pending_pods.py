@@ -19,7 +19,8 @@ class PendingPod:
     `gpu_requests` are pairs of GPU resource and amount. `claims` are the names of the claims and of the templates that
     it names, each as (claim, template), of which one is empty. `created` is the creation timestamp as the API server
     writes it, empty if unknown. `controller_uid` is the UID of its controller, empty without one. `document` is the
-    whole pod where no API server can be asked for it, as in a snapshot or the demo; otherwise it is None.
+    whole pod where no API server can be asked for it, as in a snapshot or the demo; otherwise it is None. `unseen_by`
+    is as the function returns it.
     """
 
     namespace: str
@@ -29,6 +30,7 @@ class PendingPod:
     claims: tuple[tuple[str, str], ...] = ()
     controller_uid: str = ""
     document: Mapping[str, Any] | None = field(default=None, compare=False)
+    unseen_by: str = field(default="", compare=False)
 
     @property
     def key(self) -> str:
@@ -77,4 +79,19 @@ def read_pending_pod(
         claims,
         "" if controller is None else controller.uid,
         document if keep_document else None,
+        unseen_by(document),
     )
+
+
+def unseen_by(document: Mapping[str, Any]) -> str:
+    """Name the scheduler that has not looked at a pod of the cluster yet; empty where one has, or nothing tells.
+
+    kube-scheduler writes the condition PodScheduled of a pod that it has looked at, as Volcano and KAI-Scheduler do,
+    and the API server that of one with scheduling gates. A pod without status.qosClass was not stored by an API server.
+    """
+    spec, status = document.get("spec") or {}, document.get("status") or {}
+    conditions = status.get("conditions") or ()
+    looked = any(isinstance(one, dict) and one.get("type") == "PodScheduled" for one in conditions)
+    if looked or spec.get("nodeName") or status.get("phase") != "Pending" or not status.get("qosClass"):
+        return ""
+    return str(spec.get("schedulerName") or "default-scheduler")

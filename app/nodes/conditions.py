@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.knowledge.dcgm import GPUCondition
+from app.knowledge.node_conditions import guessed_meaning
 from app.knowledge.tables import Knowledge
 from app.values.json_members import objects_if_any
 
@@ -15,13 +16,17 @@ LONGEST_TEXT = 256
 """Characters that are kept of a reason and of a message, which whoever may patch the node's status chooses."""
 
 
+LONGEST_TYPE = 316
+"""Characters of the type of a condition (apimachinery meta/v1 types.go Condition.type, MaxLength)."""
+
+
 @dataclass(frozen=True, slots=True)
 class BadCondition:
     """One condition of a node that reports a fault.
 
     `name` is its type and status, as kubectl wait takes them. `words` add the reason and the message of its publisher,
     each cut to LONGEST_TEXT and without control characters. `severity`, `meaning`, `publisher` and `remedy` are those
-    of the table.
+    of the table; the publisher is empty where the meaning is guessed from the type.
     """
 
     name: str
@@ -30,6 +35,11 @@ class BadCondition:
     meaning: str
     publisher: str
     remedy: str
+
+    @property
+    def explained(self) -> str:
+        """The meaning, and whose it is."""
+        return f"{self.meaning}, as {self.publisher} says" if self.publisher else self.meaning
 
 
 def read_bad_conditions(status: Mapping[str, Any], knowledge: Knowledge) -> tuple[BadCondition, ...]:
@@ -40,7 +50,9 @@ def read_bad_conditions(status: Mapping[str, Any], knowledge: Knowledge) -> tupl
     found: dict[str, BadCondition] = {}
     for condition in objects_if_any(status, "conditions"):
         kind, state = condition.get("type"), condition.get("status")
-        row = knowledge.node_conditions.get(kind) if isinstance(kind, str) else None
+        if not isinstance(kind, str):
+            continue
+        row = knowledge.node_conditions.get(kind) or guessed_meaning(kind[:LONGEST_TYPE], knowledge.condition_guesses)
         if row is None:
             continue
         found.pop(row.name, None)

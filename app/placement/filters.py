@@ -79,7 +79,7 @@ def request_within_node(demand: Demand, node: NodeClass) -> Reason | None:
         if amount > node.allocatable(resource) and resource not in node.dra_resources:
             if amount <= node.capacity(resource):
                 return _devices_withdrawn(resource)
-            return reason(Code.RequestExceedsNode, "asks more than the node has in all", f"{amount} {resource}")
+            return reason(Code.RequestExceedsNode, "asks for more than the node has", f"{amount} {resource}")
     return None
 
 
@@ -168,7 +168,7 @@ def memory_left(demand: Demand, free: FreeResources) -> Reason | None:
         left = free.memory.get(resource)
         if left is not None and amount * demand.declared_mib > left:
             wants = f"{demand.declared_mib} MiB on each of {amount} {resource}"
-            return reason(Code.GPUMemoryBudgetExceeded, "memory of the shared GPUs is given away", wants)
+            return reason(Code.GPUMemoryBudgetExceeded, "memory of the shared GPUs is promised to other pods", wants)
     return None
 
 

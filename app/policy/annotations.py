@@ -4,6 +4,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from itertools import islice
 from typing import Any
 
 from app.knowledge.mig_profiles import parse_profile
@@ -23,7 +24,7 @@ from app.policy.needs import (
 from app.policy.schema import WorkloadClass
 from app.policy.schema_placement import SharingWish
 from app.values.errors import BadInput
-from app.values.quantity import parse_gpu_memory
+from app.values.quantity import LEAST_GPU_MEMORY, parse_gpu_memory
 from app.values.reasons import Code, Reason, join_with_or, reason
 from app.values.versions import parse_minimum
 
@@ -59,14 +60,37 @@ def read_annotations(annotations: Mapping[str, str], products: Products) -> PodA
     """Read all `gpu-usher.io/` annotations; one that does not parse becomes a Reason and not an exception."""
     ours = {key.removeprefix(PREFIX): value for key, value in annotations.items() if key.startswith(PREFIX)}
     ours.pop(DECISION.removeprefix(PREFIX), None)
+    warnings = _misspelt_prefixes(annotations)
     if not ours:
-        return PodAnnotations()
+        return PodAnnotations(warnings=warnings) if warnings else PodAnnotations()
+    return _read_ours(ours, products, list(warnings))
+
+
+def _misspelt_prefixes(annotations: Mapping[str, str]) -> tuple[str, ...]:
+    """Warn of keys that have one of our names behind another prefix that is nearly ours."""
+    keys = (key for key in annotations if key.rpartition("/")[2] in ANNOTATIONS and not key.startswith(PREFIX))
+    alike = (key for key in islice(keys, MOST_GUESSES) if _is_nearly_ours(key.rpartition("/")[0]))
+    return tuple(f"annotation {key[:63]} has no effect; did you mean {_right(key)}?" for key in alike)
+
+
+def _is_nearly_ours(prefix: str) -> bool:
+    return len(prefix) <= LONGEST_GUESSED and bool(
+        get_close_matches(prefix, [PREFIX.removesuffix("/")], 1, ALIKE_PREFIX)
+    )
+
+
+def _right(key: str) -> str:
+    return PREFIX + key.rpartition("/")[2]
+
+
+def _read_ours(ours: Mapping[str, str], products: Products, warnings: list[str]) -> PodAnnotations:
     needs: dict[Any, Any] = {}
     invalid: list[Reason] = []
-    warnings: list[str] = []
+    guesses = 0
     for key, value in sorted(ours.items()):
         if key not in ANNOTATIONS:
-            guess = len(warnings) < MOST_GUESSES and len(key) <= LONGEST_GUESSED
+            guesses += 1
+            guess = guesses <= MOST_GUESSES and len(key) <= LONGEST_GUESSED
             similar = get_close_matches(key, ANNOTATIONS, n=1) if guess else []
             hint = f", did you mean {similar[0]}?" if similar else ""
             warnings.append(f"unknown annotation {PREFIX}{key[:40]} is ignored{hint}")
@@ -75,7 +99,7 @@ def read_annotations(annotations: Mapping[str, str], products: Products) -> PodA
             needs.update(ANNOTATIONS[key].read(value, products))
         except BadInput as error:
             invalid.append(reason(Code.InvalidAnnotation, f"{PREFIX}{key} does not parse: {error}"))
-    warnings.extend(_unknown_products(needs, products))
+    warnings.extend((*_unknown_products(needs, products), *_implausible_memory(needs, products, ours)))
     workload_class = needs.pop(WORKLOAD_CLASS, None)
     return PodAnnotations(needs, workload_class, tuple(invalid), tuple(warnings))
 
@@ -97,6 +121,9 @@ def read_products(
 
 MOST_GUESSES, LONGEST_GUESSED = 3, 40
 """Unknown keys, and characters of one, for which a similar name is searched, because a pod can have thousands."""
+ALIKE_PREFIX = 0.75
+"""The similarity of a prefix to ours, as difflib measures it, from which it is a misspelling: gpu-usher.ai has 0.92,
+gpu-usher 0.86. A guess."""
 MOST_PRODUCTS = 32
 """Items in a list of products. A guess: the product table has 34 families, and no pod lists them all."""
 
@@ -116,8 +143,8 @@ def _choice_reader(choices: Mapping[str, Any], key: Any) -> Callable[[str, Produ
         value = choices.get(text.strip().lower())
         if value is None:
             close = get_close_matches(text.strip().lower()[:LONGEST_GUESSED], choices, n=1)
-            wants = join_with_or([*close, *(choice for choice in choices if choice not in close)])
-            raise BadInput(f"wants {wants}")  # without what it has, so that a reason has room for every choice
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise BadInput(f"got {text[:LONGEST_GUESSED]!r}, wants {join_with_or(list(choices))}{hint}")
         return {key: value}
 
     return read
@@ -168,6 +195,20 @@ ANNOTATIONS: Mapping[str, Annotation] = {
     ),
 }
 """The annotations by name, as policies/README.md lists them."""
+
+
+def _implausible_memory(needs: Needs, products: Products, ours: Mapping[str, str]) -> list[str]:
+    """Warn of an amount that no CUDA process lives on, or that no known GPU has; it remains in force."""
+    mib = LEAST_MEMORY.of(needs)
+    most = products.most_memory_mib
+    if mib is None or LEAST_GPU_MEMORY <= mib <= most:
+        return []
+    stated = f"gpu-memory: {ours['gpu-memory'][:40]}"
+    if mib > most:
+        meant = mib // 1024
+        hint = f"; did you mean {meant}Mi?" if LEAST_GPU_MEMORY <= meant <= most and mib % 1024 == 0 else ""
+        return [f"{PREFIX}{stated} is more than any known GPU has, which is {most // 1024}Gi{hint}"]
+    return [f"{PREFIX}{stated} is less than a CUDA context needs; did you mean {mib}Gi?"]
 
 
 def _unknown_products(needs: Needs, products: Products) -> list[str]:

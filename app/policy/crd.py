@@ -14,6 +14,8 @@ from app.policy.schema import json_schema
 
 GROUP, PLURAL = API_KINDS["GPUPolicy"].group, API_KINDS["GPUPolicy"].plural
 (VERSION,) = API_KINDS["GPUPolicy"].versions
+_LABELS = {"app.kubernetes.io/name": "gpu-usher", "app.kubernetes.io/component": "policies"}
+"""By the component an uninstallation leaves the definition out, with which all GPUPolicy objects would go."""
 """The API group of GPUPolicy, its plural in API paths and RBAC rules, and its only version."""
 
 Schema = dict[str, Any]
@@ -33,6 +35,8 @@ _COPIED_KEYWORDS = (
 _COLUMNS = (
     ("Priority", "integer", ".spec.priority"),
     ("Action", "string", ".spec.action"),
+    ("Accepted", "string", '.status.conditions[?(@.type=="Accepted")].status'),
+    ("Reason", "string", '.status.conditions[?(@.type=="Accepted")].reason'),
     ("Description", "string", ".spec.description"),
     ("Age", "date", ".metadata.creationTimestamp"),
 )
@@ -46,12 +50,13 @@ def custom_resource_definition() -> Schema:
         "served": True,
         "storage": True,
         "additionalPrinterColumns": [dict(zip(("name", "type", "jsonPath"), row, strict=True)) for row in _COLUMNS],
-        "schema": {"openAPIV3Schema": structural_schema(json_schema())},
+        "subresources": {"status": {}},
+        "schema": {"openAPIV3Schema": _with_status(structural_schema(json_schema()))},
     }
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{PLURAL}.{GROUP}"},
+        "metadata": {"name": f"{PLURAL}.{GROUP}", "labels": _LABELS},
         "spec": {
             "group": GROUP,
             "scope": "Cluster",
@@ -65,6 +70,32 @@ def custom_resource_definition() -> Schema:
             "versions": [version],
         },
     }
+
+
+def _with_status(schema: Schema) -> Schema:
+    """Add the status that app/events/policy_reports.py writes; a policy file has none."""
+    text: Schema = {"type": "string"}
+    condition = {name: dict(text) for name in ("type", "status", "reason", "message")}
+    condition |= {
+        "observedGeneration": {"type": "integer", "format": "int64"},
+        "lastTransitionTime": {"type": "string", "format": "date-time"},
+    }
+    required = ["type", "status", "reason", "message", "lastTransitionTime"]
+    status = {
+        "type": "object",
+        "description": "what has become of the policy; written by gpu-usher",
+        "properties": {
+            "hash": {"type": "string", "description": "the first digits of the hash of the set in force"},
+            "conditions": {
+                "type": "array",
+                "description": "Accepted is True where the policy is in force as it is written",
+                "items": {"type": "object", "properties": condition, "required": required},
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["type"],
+            },
+        },
+    }
+    return {**schema, "properties": {**schema["properties"], "status": status}}
 
 
 def structural_schema(schema: Schema) -> Schema:

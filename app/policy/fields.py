@@ -73,7 +73,7 @@ class Merge(Enum):
     Intersection = "only what all allow"
     Highest = "highest"
     Lowest = "lowest"
-    Own = "each policy's own"
+    Own = "not merged"
 
 
 MERGE = "x-merge"

@@ -5,6 +5,7 @@ Sources come in as texts by file name and as objects by name. Their order does n
 none is used.
 """
 
+import re
 from collections.abc import Generator, Iterable, Mapping
 from difflib import get_close_matches
 from itertools import islice
@@ -43,6 +44,10 @@ LONGEST_KEY = 80
 
 POLICY_LABEL, POLICY_LABEL_VALUE = f"{GROUP}/policy", "true"
 """The label of a ConfigMap whose keys are policy files, and its value (docs/reference/policy.md)."""
+MOUNTED = "gpu-usher-policies"
+"""The ConfigMap of deploy/base that is mounted as the directory of policies."""
+LAST_GOOD, LAST_GOOD_LABEL_VALUE = "gpu-usher-policies-last-good", "last-good"
+"""The ConfigMap of deploy/components/events that holds the last good set, and its value of the policy label."""
 
 Source = str | Mapping[str, Any]
 """A YAML text, or an object as the API server sends it."""
@@ -122,11 +127,11 @@ def _policy(document: Document, knowledge: Knowledge) -> CompiledPolicy:
     if not isinstance(document.value, dict):
         raise PolicyError((f"{document.locate(())}: got no mapping, wants a GPUPolicy document",))
     try:
-        parsed = GPUPolicy.model_validate(document.value)
+        parsed = GPUPolicy.model_validate({key: part for key, part in document.value.items() if key != "status"})
     except ValidationError as error:
-        raise PolicyError(
-            _limit_problems(document, (_describe_error(document, detail) for detail in error.errors()))
-        ) from error
+        described = (_describe_error(document, detail) for detail in error.errors())
+        products = (f"{document.locate(path)}: {text}" for path, text in _product_problems(document.value, knowledge))
+        raise PolicyError(_limit_problems(document, dict.fromkeys((*described, *products)))) from error
     texts = (f"{document.locate(path)}: {text}" for path, text in _policy_problems(parsed, knowledge))
     problems = _limit_problems(document, texts)
     if problems:
@@ -176,7 +181,7 @@ def _policy_problems(policy: GPUPolicy, knowledge: Knowledge) -> Iterable[tuple[
             yield ("spec", "exceptions", index, "match"), f"{where}: selects every pod, wants a selector"
         path = ("spec", "exceptions", index, "match")
         yield from _selector_problems(path, exception.match.namespace_selector, exception.match.pod_selector)
-    yield from _product_problems(policy, knowledge)
+    yield from _product_problems(policy.model_dump(by_alias=True), knowledge)
     try:
         _selector(spec.placement.node_selector)
     except BadInput as error:
@@ -193,12 +198,16 @@ def _selector_problems(
             yield (*path, name), f"{_dotted((*path, name))}: {error}"
 
 
-def _product_problems(policy: GPUPolicy, knowledge: Knowledge) -> Iterable[tuple[Path, str]]:
-    products = policy.spec.placement.products
-    if products is None:
-        return
-    for field, names in (("allow", products.allow), ("deny", products.deny), ("prefer", products.prefer)):
-        for index, name in enumerate(names or ()):
+def _product_problems(policy: Mapping[str, Any], knowledge: Knowledge) -> Iterable[tuple[Path, str]]:
+    """List unknown products of a document, whether or not it has the right form elsewhere."""
+    products: Any = policy
+    for name in ("spec", "placement", "products"):
+        products = products.get(name) if isinstance(products, dict) else None
+    for field in ("allow", "deny", "prefer") if isinstance(products, dict) else ():
+        names = products.get(field)
+        for index, name in enumerate(names if isinstance(names, list | tuple) else ()):
+            if not isinstance(name, str):
+                continue
             path = ("spec", "placement", "products", field, index)
             label = f"spec.placement.products.{field}[{index}]"
             try:
@@ -224,7 +233,17 @@ def _describe_error(document: Document, error: Any) -> str:
         literal = document.literals[path]
         return f'{document.locate(path)}: {dotted}: got {literal} unquoted, wants a string, quote it: "{literal}"'
     message = error["msg"].removeprefix("Value error, ")
-    return f"{document.locate(path)}: {dotted}: {message[:1].lower()}{message[1:]}"
+    return f"{document.locate(path)}: {dotted}: {message[:1].lower()}{message[1:]}{_choice_meant(error)}"
+
+
+def _choice_meant(error: Any) -> str:
+    """Guess which of the words that a field takes a wrong one means, whatever its case."""
+    wrong, expected = error.get("input"), str((error.get("ctx") or {}).get("expected") or "")
+    if error["type"] not in ("enum", "literal_error") or not isinstance(wrong, str) or len(wrong) > LONGEST_GUESSED:
+        return ""
+    choices = {choice.lower(): choice for choice in re.findall(r"'([^']*)'", expected)}
+    similar = get_close_matches(wrong.lower(), choices, n=1)
+    return f", did you mean {choices[similar[0]]}?" if similar else ""
 
 
 def _dotted(path: Path) -> str:

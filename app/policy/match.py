@@ -39,8 +39,8 @@ class Ruling:
     whole set. `demand` are the needs of the pod. `enforced` is what admission does to the pod; `warned` and `audited`
     are what it would do if rules with action Warn, or Warn and Audit, were enforced too. `conflicts` are
     contradictions between sources, for which the pod is denied, and `invalid` are reasons for annotations that do not
-    parse. `warnings` are texts for the user. `origins` are pairs of a field and the source that set it, for display.
-    `claimed` are the GPUs that the pod claims through DRA.
+    parse. `warnings` are texts for the user. `origins` are pairs of a policy's field and the source that set it, for
+    display. `claimed` are the GPUs that the pod claims through DRA.
     """
 
     policies: tuple[str, ...]
@@ -184,7 +184,8 @@ def _profile_mismatch(needs: Needs, resources: tuple[tuple[str, int], ...]) -> I
     mig_resources = [name for name, _ in resources if profile_of(name) is not None]
     if mig_resources and profile[0] not in map(profile_of, mig_resources):
         yield reason(
-            Code.InvalidAnnotation, "gpu-usher.io/mig-profile differs from the resource asked", mig_resources[0]
+            Code.InvalidAnnotation,
+            f"gpu-usher.io/mig-profile: {profile[0]} is another slice than {mig_resources[0]}, which the pod requests",
         )
 
 
@@ -196,12 +197,11 @@ def _conflicts(sources: list[tuple[str, Needs]], knowledge: Knowledge) -> Iterat
         patterns = (pattern for _, needs in narrowing for pattern in ALLOWED_PRODUCTS.of(needs) or ())
         all_known = all(any(pattern.matches(form) for form in table) for pattern in patterns)
         if all_known and not some_left:
-            origins = " and ".join(origin for origin, _ in narrowing)
-            yield reason(Code.NoProductLeft, f"no GPU product is left by {origins}")
+            yield reason(Code.NoProductLeft, f"{_allow_no([origin for origin, _ in narrowing])} GPU product")
     sharing = {wish: origin for origin, needs in reversed(sources) if (wish := SHARING.of(needs))}
     if SharingWish.Exclusive in sharing and SharingWish.Shared in sharing:
-        contradiction = f"{sharing[SharingWish.Exclusive]} wants Exclusive, {sharing[SharingWish.Shared]} wants Shared"
-        yield reason(Code.PolicyConflict, f"sharing contradicts itself: {contradiction}")
+        whole, shared = _source(sharing[SharingWish.Exclusive]), _source(sharing[SharingWish.Shared])
+        yield reason(Code.PolicyConflict, f"{whole} wants sharing Exclusive, and {shared} wants Shared")
     yield from _node_conflicts(sources)
 
 
@@ -211,10 +211,21 @@ def _node_conflicts(sources: list[tuple[str, Needs]]) -> Iterator[Reason]:
         (origin, form_factors) for origin, needs in sources if (form_factors := FORM_FACTORS.of(needs)) is not None
     ]
     if limiting and not frozenset.intersection(*(form_factors for _, form_factors in limiting)):
-        yield reason(Code.PolicyConflict, f"no form factor is left by {' and '.join(origin for origin, _ in limiting)}")
+        yield reason(Code.PolicyConflict, f"{_allow_no([origin for origin, _ in limiting])} form factor")
     for (one, left), (other, right) in combinations(sources, 2):
         if disjoint(NODE_SELECTOR.of(left) or (), NODE_SELECTOR.of(right) or ()):
-            yield reason(Code.PolicyConflict, f"{one} and {other} select different nodes")
+            yield reason(Code.PolicyConflict, f"{_source(one)} and {_source(other)} select different nodes")
+
+
+def _source(origin: str) -> str:
+    """Name a source of needs in a sentence."""
+    return "the pod's annotation" if origin == ANNOTATION else f"policy {origin}"
+
+
+def _allow_no(origins: list[str]) -> str:
+    """Begin a sentence about what several sources, or one alone, leave nothing of."""
+    named = " and ".join(map(_source, origins))
+    return f"{named} together allow no" if len(origins) > 1 else f"{named} allows no"
 
 
 def _accepted_by_all(form: str, sources: list[tuple[str, Needs]]) -> bool:
@@ -227,14 +238,19 @@ def _accepted_by_all(form: str, sources: list[tuple[str, Needs]]) -> bool:
     return True
 
 
-_ADMISSION_FIELDS = ("runtime_class_name", "scheduler_name", "max_gpus_per_pod")
+_ADMISSION_FIELDS = {
+    "spec.admission.runtimeClassName": "runtime_class_name",
+    "spec.admission.schedulerName": "scheduler_name",
+    "spec.admission.maxGPUsPerPod": "max_gpus_per_pod",
+}
+"""The fields of a policy's admission block that are shown, by their paths."""
 
 
 def _origins(sources: list[tuple[str, Needs]], applied: list[AppliedPolicy]) -> Iterator[tuple[str, str]]:
     """List each field that is set, with the source that sets it; several sources may set the same need."""
     for origin, needs in sources:
-        yield from ((need.name, origin) for need in NEEDS if need.of(needs))
-    for name in _ADMISSION_FIELDS:
+        yield from ((need.path, origin) for need in NEEDS if need.of(needs))
+    for path, name in _ADMISSION_FIELDS.items():
         setter = next((policy.name for policy in applied if getattr(policy.spec.admission, name) is not None), None)
         if setter:
-            yield name, setter
+            yield path, setter

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Merging the admission blocks of all policies that apply, field by field (docs/reference/policy.md#merge)."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
 
@@ -24,7 +24,8 @@ class AdmissionRules:
 
     Only `affinity_keys` is other: None stands for the labels of GFD and of the dialects of the fleet.
 
-    `override` are the fields that also replace values which the pod itself sets.
+    `override` are the fields that also replace values which the pod itself sets. `set_by` names for each field of
+    NAMED the policy of highest priority that sets it to the merged value; it only serves messages.
     """
 
     runtime_class_name: str | None = None
@@ -49,6 +50,11 @@ class AdmissionRules:
     shared_replicas: str = "Leave"
     idle: Idle | None = None
     override: frozenset[str] = frozenset()
+    set_by: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    def by(self, name: str) -> str:
+        """Write ` (policy NAME)` for the policy that sets a field; empty where none is known."""
+        return f" (policy {self.set_by[name]})" if name in self.set_by else ""
 
 
 def merge_admission(applied: list[AppliedPolicy], level: Action) -> AdmissionRules:
@@ -74,7 +80,7 @@ def merge_admission(applied: list[AppliedPolicy], level: Action) -> AdmissionRul
     def guard(rule: Rule, name: str) -> str:
         return min(parts(rule, name), key=_GUARD_ACTIONS.index, default="Leave")
 
-    return AdmissionRules(
+    rules = AdmissionRules(
         runtime_class_name=single(Rule.RuntimeClassName, "runtime_class_name"),
         scheduler_name=single(Rule.SchedulerName, "scheduler_name"),
         tolerate=bool(tolerations),
@@ -98,6 +104,32 @@ def merge_admission(applied: list[AppliedPolicy], level: Action) -> AdmissionRul
         idle=_idle(parts(Rule.Idle, "idle")),
         override=frozenset(_overriding_fields(applied, level)),
     )
+    return replace(rules, set_by=dict(_setters(applied, level, rules)))
+
+
+NAMED = (
+    (Rule.ExtendedResources, "extended_resources.requests_only", "requests_only"),
+    (Rule.ExtendedResources, "extended_resources.mismatch", "mismatch"),
+    (Rule.ExtendedResources, "extended_resources.fractional", "fractional"),
+    (Rule.SchedulerName, "scheduler_name", "scheduler_name"),
+    (Rule.MaxGPUsPerPod, "max_gpus_per_pod", "max_gpus_per_pod"),
+    (Rule.VisibleDevices, "visible_devices", "visible_devices"),
+    (Rule.Privileged, "privileged", "privileged"),
+    (Rule.Bypass, "bypass", "bypass"),
+    (Rule.SharedReplicas, "shared_replicas", "shared_replicas"),
+    (Rule.Idle, "idle", "idle"),
+)
+"""Fields for which a pod can be refused: rule, field in a policy's admission block, and field in AdmissionRules."""
+
+
+def _setters(applied: list[AppliedPolicy], level: Action, rules: AdmissionRules) -> Iterator[tuple[str, str]]:
+    for rule, path, name in NAMED:
+        read, merged = attrgetter(path), getattr(rules, name)
+        for policy in applied:
+            sets = policy.applies(rule, level) and _sets(policy.spec.admission, read)
+            if sets and (name == "idle" or read(policy.spec.admission) == merged):
+                yield name, policy.name
+                break
 
 
 def _defaults(parts: list[Defaults]) -> Defaults:

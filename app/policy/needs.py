@@ -29,7 +29,8 @@ Needs = Mapping["Need[Any]", Any]
 class Need(Generic[Stated]):
     """One need that sources can state with a value of type `Stated`.
 
-    `name` is its name in the answers of explain, and `demand_field` is the field of Demand that has the merged value.
+    `path` is its field in a policy, or the annotation that alone states it. `demand_field` is the field of Demand that
+    has the merged value.
     `rule` is the rule of a policy whose action applies to it, and `read` gives the value in a policy's placement block,
     None if it states none; both are None for a need that only annotations state.
     `merge` makes the value of Demand from the stated ones, of which there is at least one; None for CUDA, whose needs
@@ -38,7 +39,7 @@ class Need(Generic[Stated]):
     refuse a pod for this need.
     """
 
-    name: str
+    path: str
     demand_field: str
     rule: Rule | None
     read: Callable[[Placement, Products], Stated | None] | None
@@ -145,21 +146,35 @@ def _show_selector(requirements: tuple[Requirement, ...]) -> Iterator[str]:
 _PRODUCT_CODES = (Code.ProductNotAllowed, Code.NoProductLeft)
 
 ALLOWED_PRODUCTS: Need[tuple[ProductPattern, ...]] = Need(
-    "allow", "products", Rule.Products, _allowed, tuple, _show_products, _PRODUCT_CODES
+    "spec.placement.products.allow", "products", Rule.Products, _allowed, tuple, _show_products, _PRODUCT_CODES
 )
 """Product patterns, of which one must match."""
 DENIED_PRODUCTS: Need[tuple[ProductPattern, ...]] = Need(
-    "deny", "denied_products", Rule.Products, _denied, lambda lists: sum(lists, ()), _show_denied, _PRODUCT_CODES
+    "spec.placement.products.deny",
+    "denied_products",
+    Rule.Products,
+    _denied,
+    lambda lists: sum(lists, ()),
+    _show_denied,
+    _PRODUCT_CODES,
 )
 """Product patterns, of which none may match."""
-LEAST_CUDA: Need[Version] = Need("cuda", "cuda", Rule.CUDA, _least_cuda, None, _show_cuda, (Code.DriverTooOld,))
+LEAST_CUDA: Need[Version] = Need(
+    "spec.placement.cuda.minimum", "cuda", Rule.CUDA, _least_cuda, None, _show_cuda, (Code.DriverTooOld,)
+)
 """The least CUDA version that must run on the node."""
 LEAST_MEMORY: Need[int] = Need(
-    "memory_mib", "memory_mib", Rule.GPUMemory, _least_memory, max, _show_memory, (Code.GPUMemoryTooSmall,)
+    "spec.placement.gpuMemory",
+    "memory_mib",
+    Rule.GPUMemory,
+    _least_memory,
+    max,
+    _show_memory,
+    (Code.GPUMemoryTooSmall,),
 )
 """The least memory of each GPU or MIG slice, in MiB."""
 LEAST_CAPABILITY: Need[Version] = Need(
-    "compute_capability",
+    "spec.placement.computeCapability",
     "compute_capability",
     Rule.ComputeCapability,
     _least_capability,
@@ -169,7 +184,7 @@ LEAST_CAPABILITY: Need[Version] = Need(
 )
 """The least compute capability."""
 SHARING: Need[SharingWish] = Need(
-    "sharing",
+    "spec.placement.sharing",
     "sharing",
     Rule.Sharing,
     lambda placement, _: placement.sharing,
@@ -179,11 +194,11 @@ SHARING: Need[SharingWish] = Need(
 )
 """Which units the pod accepts as a GPU."""
 MIG_PROFILE: Need[tuple[str, bool]] = Need(
-    "mig_profile", "mig_profile", None, None, lambda profiles: profiles[0], _show_profile
+    "gpu-usher.io/mig-profile", "mig_profile", None, None, lambda profiles: profiles[0], _show_profile
 )
 """A MIG profile, and whether larger profiles qualify too. Only annotations state it."""
 NVLINK: Need[bool] = Need(
-    "nvlink",
+    "spec.placement.interconnect",
     "nvlink",
     Rule.Interconnect,
     lambda placement, _: placement.interconnect == "NVLink" or None,
@@ -193,7 +208,7 @@ NVLINK: Need[bool] = Need(
 )
 """GPUs that NVLink joins all-to-all."""
 FORM_FACTORS: Need[frozenset[FormFactor]] = Need(
-    "form_factors",
+    "spec.placement.formFactor",
     "form_factors",
     Rule.FormFactor,
     _form_factors,
@@ -203,7 +218,7 @@ FORM_FACTORS: Need[frozenset[FormFactor]] = Need(
 )
 """Form factors of the GPU, of which one must match."""
 NODE_SELECTOR: Need[tuple[Requirement, ...]] = Need(
-    "node_selector",
+    "spec.placement.nodeSelector",
     "node_selector",
     Rule.NodeSelector,
     _node_selector,

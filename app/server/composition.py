@@ -26,6 +26,8 @@ from app.demo.usage import DemoUsage
 from app.server.service import Service
 from app.settings import Settings
 from app.telemetry.clock import now, today
+from app.tls.front_proxy import PATH as FRONT_PROXY_PATH
+from app.tls.front_proxy import FrontProxyTrust
 from app.tls.serving_certificates import Certificates, KeyPairFiles, issue_if_needed
 
 ALWAYS_PRESENT = ("Node", "Namespace", "RuntimeClass")
@@ -35,10 +37,11 @@ ALWAYS_PRESENT = ("Node", "Namespace", "RuntimeClass")
 def build(settings: Settings) -> Service:
     """Read everything from disk and build the service.
 
-    Raises CertificateError, KnowledgeError, PolicyError, SnapshotError, and BadInput without a source of nodes.
+    Raises CertificateError, KnowledgeError, SnapshotError, BadInput without a source of nodes, and PolicyError; with a
+    live cluster the last only where the directory of policies does not exist.
     """
     knowledge = read_knowledge(settings.knowledge)
-    book = PolicyBook(settings.policies or shipped_policies(), knowledge, today)
+    book = PolicyBook(settings.policies or shipped_policies(), knowledge, today, settings.live)
     certificates = Certificates(serving_pair(settings), now(), settings.client_ca)
     service = Service(settings, certificates, State(knowledge), book)
     service.tracing = Tracing() if settings.tracing else None
@@ -57,6 +60,8 @@ def build(settings: Settings) -> Service:
         service.slipped = SlippedPods(server, service.state, judges, service.metrics)
         if settings.events and not settings.shadow:
             add_events(service)
+        if settings.explain_address != "off":
+            service.front_proxy = FrontProxyTrust(certificates, lambda: server.get(FRONT_PROXY_PATH, {}), now)
         service.cluster = LiveCluster(server, service.state, book, service.metrics, settings.namespace, settle)
     else:
         fill_state(service)
@@ -92,10 +97,11 @@ def _recorded_use(service: Service) -> ExporterHistory | None:
 
 
 def add_events(service: Service) -> None:
-    """Add what writes Events and what wakes refused pods, each with connections of its own.
+    """Add what writes Events, what reports on policies and what wakes refused pods, each with connections of its own.
 
     Raises BadInput.
     """
+    from app.events.policy_reports import PolicyReporter
     from app.events.waking import Waker  # with an HTTP client that few replicas need
     from app.events.writer import EventWriter
     from app.tls.kube_objects import KubeClient
@@ -103,7 +109,12 @@ def add_events(service: Service) -> None:
     settings = service.settings
     load, namespace = find_cluster(settings.kubeconfig, settings.context), settings.namespace
     reasons = PendingReasons(service, Explainer(service))
-    service.events = EventWriter(KubeClient(load), namespace, service.state, reasons, service.metrics)
+    reporter = service.policy_reporter = PolicyReporter(
+        KubeClient(load), namespace, service.book, lambda: reasons.kept_current, lambda: service.policy_error
+    )
+    service.events = EventWriter(
+        KubeClient(load), namespace, service.state, reasons, service.metrics, of_policies=lambda: reporter.statements
+    )
     service.waker = Waker(KubeClient(load), namespace, service, reasons, service.metrics)
 
 

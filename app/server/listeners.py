@@ -2,6 +2,7 @@
 """Binds the sockets of the listeners, runs their servers and the background tasks, and stops them in order."""
 
 import asyncio
+import logging
 import socket
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from starlette.types import ASGIApp
 from app.api.app import create_tls_app
 from app.api.client_certificates import RequireClientCertificate
 from app.api.decision_recorder import open_recorder
+from app.api.explain_api import ExplainAPI
 from app.api.loopback_hosts import is_loopback
 from app.api.operations_routes import create_ops_app
 from app.api.recent_decisions import RecentDecisions
@@ -33,18 +35,21 @@ from app.values.errors import BadInput
 from app.web.api import create_web_app
 from app.web.routes import WebPages, run_for_ever
 
+OPEN_PAGE = "the web page has no authentication: whoever reaches this address sees all GPU pods and nodes"
+"""The warning at start where --ui-address is not on loopback."""
 HUNG_SECONDS = 5
 """After drain and grace periods, the process is ended even if its event loop hangs; a guess."""
 
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Host and port of the listeners; `web` and `scheduler` are None if they are off."""
+    """Host and port of the listeners; `web`, `scheduler` and `explain` are None if they are off."""
 
     tls: tuple[str, int]
     ops: tuple[str, int]
     web: tuple[str, int] | None
     scheduler: tuple[str, int] | None = None
+    explain: tuple[str, int] | None = None
 
 
 class Listeners:
@@ -54,14 +59,17 @@ class Listeners:
         self._service = service
         self._limits = limits
         self._metrics = service.metrics
-        self._metrics.policies_loaded(service.policies, None)
+        self._metrics.policies_loaded(service.policies, service.policy_error)
         self._stop = asyncio.Event()
         settings = service.settings
         self._recorder = open_recorder(settings.decision_log)
         self._scheduler = bind_beside_scheduler(settings.scheduler_address)
         self._tls = bind(settings.host, settings.port, "--port")
         self._ops = bind(settings.ops_host, settings.ops_port, "--ops-port")
+        self._explain = bind_unless_off(settings.explain_address, "--explain-address")
         self._web = bind_unless_off(settings.ui_address, "--ui-address")
+        if self._web is not None and not is_loopback(self._web.getsockname()[0]):
+            event(OPEN_PAGE, logging.WARNING, address=settings.ui_address)
         self._recent_decisions = RecentDecisions() if self._web is not None else None
         reasons = service.events.reasons if service.events is not None else None
         self._pages = WebPages(service, self._recent_decisions, reasons) if self._web is not None else None
@@ -69,8 +77,9 @@ class Listeners:
     @property
     def addresses(self) -> Addresses:
         """Return the addresses of the listeners, with the ports that the kernel chose."""
-        web, scheduler = (sock.getsockname()[:2] if sock else None for sock in (self._web, self._scheduler))
-        return Addresses(self._tls.getsockname()[:2], self._ops.getsockname()[:2], web, scheduler)
+        off = (self._web, self._scheduler, self._explain)
+        web, scheduler, explain = (sock.getsockname()[:2] if sock else None for sock in off)
+        return Addresses(self._tls.getsockname()[:2], self._ops.getsockname()[:2], web, scheduler, explain)
 
     def stop(self) -> None:
         """Make `run` finish; from now on /readyz answers 503."""
@@ -86,6 +95,8 @@ class Listeners:
             await self._serve()
 
     async def _serve(self) -> None:
+        if self._service.book.error:
+            self._report_policy_error(self._service.book.error)
         ops, *others = servers = list(self._servers())
         async with asyncio.TaskGroup() as tasks:
             serving = [tasks.create_task(server.serve()) for server in others]
@@ -103,6 +114,8 @@ class Listeners:
                 coroutines.append(run_for_ever(self._service.usage.run))
             if self._pages is not None:
                 coroutines.append(self._pages.run())
+            if self._service.front_proxy is not None:
+                coroutines.append(self._service.front_proxy.run())
             if self._service.slipped is not None:
                 coroutines.append(self._service.slipped.run())
             coroutines.extend(self._event_tasks())
@@ -122,12 +135,13 @@ class Listeners:
             self._recorder.stop()
 
     def _event_tasks(self) -> Iterator[Coroutine[Any, Any, None]]:
-        """List the tasks that write Events and wake refused pods; where there is no page, also the one for reasons."""
-        events, waker = self._service.events, self._service.waker
-        if events is None or waker is None:
+        """List the tasks of the process that writes Events; where there is no page, also the one for reasons."""
+        events, waker, reporter = self._service.events, self._service.waker, self._service.policy_reporter
+        if events is None or waker is None or reporter is None:
             return
         yield run_for_ever(events.run)
         yield run_for_ever(waker.run)
+        yield run_for_ever(reporter.run)
         if self._pages is None:
             yield run_for_ever(events.reasons.run)
 
@@ -154,6 +168,10 @@ class Listeners:
         yield make_server(tls_app, self._tls, service.certificates.context, self._connections())
         if self._scheduler is not None:
             yield make_server(self._webhooks("extender"), self._scheduler, shared=self._connections())
+        trust = service.front_proxy
+        if self._explain is not None and trust is not None:
+            app = ExplainAPI(service, trust.problem_of, lambda: trust.proxy.user_headers if trust.proxy else ())
+            yield make_server(app, self._explain, trust.context, self._connections())
         if self._web is not None:
             yield make_server(create_web_app(service, self._pages), self._web, shared=self._connections())
 
@@ -189,6 +207,7 @@ class Listeners:
                 self._service.usage.measure()
             if self._service.book.apply_new_day():
                 event("policies of a new day", hash=self._service.policies.hash[:12])
+            self._metrics.policy_error.set(1 if self._service.policy_error else 0)
             self._metrics.expired_exceptions.set(len(self._service.book.expired_exceptions()))
             await asyncio.sleep(1.0)
 
@@ -196,10 +215,13 @@ class Listeners:
         """Log and count whether an edit of the policies was loaded; /readyz and /statusz show it too."""
         self._metrics.policies_loaded(self._service.policies, outcome.error)
         if outcome.error:
-            for line in outcome.error.splitlines():
-                event("policy edit not taken, the last good set stays", 40, error=line)
+            self._report_policy_error(outcome.error)
         else:
             event("policies loaded", policies=outcome.policies, hash=outcome.hash[:12])
+
+    def _report_policy_error(self, error: str) -> None:
+        for line in error.splitlines():
+            event("policies not taken as written", 40, serving=self._service.book.serving, error=line)
 
     async def _renew_certificate(self) -> None:
         renewal = CertificateRenewal(self._service)

@@ -3,6 +3,7 @@
 
 import time
 from collections.abc import Collection, Generator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from app import __version__
@@ -32,15 +33,23 @@ from app.schedulerconfig.write import managed_resources
 from app.settings import FilterAnswer, Settings
 from app.telemetry.clock import now
 from app.telemetry.metrics import Metrics
+from app.tls.front_proxy import FrontProxyTrust
 from app.tls.serving_certificates import Certificates
 from app.values.errors import WireError
 
 if TYPE_CHECKING:
+    from app.events.policy_reports import PolicyReporter
     from app.events.waking import Waker  # which imports an HTTP client that few replicas need
     from app.events.writer import EventWriter
 
+MOST_SCHEDULERS = 16
+"""Names of schedulers that are kept; a cluster has one to three."""
 HEARTBEAT_LIMIT_SECONDS = 10.0
 """Seconds after which /livez fails (docs/reference/listeners.md#probes)."""
+
+LAST_GOOD_SECONDS = 10.0
+"""So long a process that starts with invalid policies is not ready until it has looked for the last good set. A guess:
+the list of a few ConfigMaps takes milliseconds, and a process that cannot read it must serve all the same."""
 
 
 class Service:
@@ -58,6 +67,8 @@ class Service:
         self.slipped: SlippedPods | None = None
         self.events: EventWriter | None = None
         self.waker: Waker | None = None
+        self.policy_reporter: PolicyReporter | None = None
+        self.front_proxy: FrontProxyTrust | None = None
         self.gpu_health: HealthPoller | None = None
         self.usage: UsagePoller | None = None
         self.tracing: Tracing | None = None
@@ -68,6 +79,7 @@ class Service:
         self._verdicts = VerdictCache(state, settings.recounting)
         self._rulings, self._demands = RulingCache(), DemandCache()
         self._learning = DemandLearning(state)
+        self._asking: set[str] = set()
 
     @property
     def policies(self) -> PolicySet:
@@ -113,6 +125,12 @@ class Service:
         """Return the problem that an edited object would cause in the policy set. `kind` is configmap or gpupolicy."""
         return self.book.check_steps(f"{kind} {name}", content)
 
+    @property
+    def policy_error(self) -> str | None:
+        """Why the policies in force are not those that are written, one line each; None if they are."""
+        unreadable = self.cluster.unreadable_policies() if self.cluster is not None else []
+        return "\n".join([*([self.book.error] if self.book.error else []), *unreadable]) or None
+
     def review_context(self) -> ReviewContext:
         """Return the policies, fleet facts and knowledge that a review works with."""
         state = self.state
@@ -145,6 +163,8 @@ class Service:
 
     def note_scheduler_request(self, pod: Pod, demand: Demand) -> None:
         """Note a request of the scheduler for a Pod: release earlier promises to it."""
+        if len(self._asking) < MOST_SCHEDULERS:
+            self._asking.add(pod.scheduler_name)
         if self.remembers(pod, demand) or self.state.served_twice:
             self.state.release(pod.uid, time.monotonic())
 
@@ -186,7 +206,8 @@ class Service:
 
     def cluster_snapshot(self) -> ClusterSnapshot:
         """Return a copy of the state, for work that takes longer than one turn of the event loop."""
-        return view(self.state, self.policies, expected=self._learning.expected_demand(self.policies))
+        snapshot = view(self.state, self.policies, expected=self._learning.expected_demand(self.policies))
+        return replace(snapshot, asking=frozenset(self._asking))
 
     async def fetch_pod(self, namespace: str, name: str) -> Mapping[str, Any]:
         """Read a Pod from the API server, or from the pending pods of a snapshot.
@@ -213,12 +234,14 @@ class Service:
         """Return the body of /readyz (docs/reference/listeners.md#probes)."""
         in_date = self.certificates.in_date(now())
         synced = self.cluster.synced if self.cluster is not None else self.synced
+        waiting = self.book.awaiting_last_good and time.monotonic() - self.filled < LAST_GOOD_SECONDS
         return {
-            "ready": in_date and not self.draining and (synced or self.settings.role == "admission"),
+            "ready": in_date and not self.draining and (synced or self.settings.role == "admission") and not waiting,
             "policies": {
                 "loaded": len(self.policies.policies),
                 "hash": self.policies.hash[:12],
-                "error": self.book.error,
+                "serving": self.book.serving,
+                "error": self.policy_error,
             },
             "certificate": {
                 "in_date": in_date,
@@ -256,7 +279,8 @@ class Service:
             "policies": {
                 "hash": self.policies.hash,
                 "loaded": loaded,
-                "error": self.book.error,
+                "serving": self.book.serving,
+                "error": self.policy_error,
                 "expired_exceptions": [list(exception) for exception in self.book.expired_exceptions()],
             },
         }

@@ -132,7 +132,7 @@ class Metrics:
             "gpu_usher_policy_loads_total", "Attempts to load the policies", ("result",), registry=self.registry
         )
         self.policy_error = Gauge(
-            "gpu_usher_policy_error", "1 while an edit of the policies is not taken", registry=self.registry
+            "gpu_usher_policy_error", "1 while the policies in force are not those written", registry=self.registry
         )
         self.expired_exceptions = Gauge(
             "gpu_usher_policy_expired_exceptions", "Exceptions that are over", registry=self.registry

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpu-usher certs controller`: keeps two Secrets and the caBundle of our webhooks up to date (TLS-06).
+"""`gpu-usher certs controller`: keeps two Secrets and the caBundle of our webhooks and API up to date (TLS-06).
 
 A turn runs every few seconds by wall clock, so that a machine that slept is up to date at once (TLS-03). Every write is
 guarded by the resourceVersion that was read. Webhooks are read before the CA, so that a controller with an outdated CA
 cannot overwrite a newer one.
 
-A turn in which nothing has changed makes eight requests: it reads the Lease, the four webhook configurations and the
-two Secrets, and renews the Lease. A turn that changes all of these makes six more. The first request that fails ends a
-turn.
+A turn in which nothing has changed makes nine requests: it reads the Lease, the four webhook configurations, the
+APIService and the two Secrets, and renews the Lease. A turn that changes all of these makes seven more. The first
+request that fails ends a turn.
 """
 
 import base64
@@ -26,7 +26,7 @@ from typing import Any
 from app.telemetry.logs import event
 from app.tls.authority import KeyPair, service_names
 from app.tls.ca_rotation import WAIT_SECONDS, TrustedCAs, read_trust, renew_leaf, renew_trust
-from app.tls.kube_objects import CONFLICT, KubeClient, Object
+from app.tls.kube_objects import CONFLICT, MERGE, KubeClient, Object
 from app.tls.lease import Lease
 from app.tls.pem import read_bundle, read_certificate
 from app.values.errors import ApiError
@@ -34,8 +34,8 @@ from app.values.errors import ApiError
 TURN_SECONDS = 5.0
 """Interval of turns. Half of the 10 s within which a deleted caBundle is written again (fault 45)."""
 STUCK_SECONDS = 180.0
-"""Without a finished turn for so long the loop counts as stuck. The longest turn takes less: 14 requests that each take
-just under ANSWER_SECONDS of tls/kube_objects.py take 140 s."""
+"""Without a finished turn for so long the loop counts as stuck. The longest turn takes less: 16 requests that each take
+just under ANSWER_SECONDS of tls/kube_objects.py take 160 s."""
 CONFLICT_SECONDS = 0.2
 """Before the next try after a conflict, so that two writers do not retry in a loop; a guess."""
 ROTATE = "gpu-usher.io/rotate"
@@ -48,6 +48,8 @@ CONFIGURATIONS = (
 )
 """The webhook configurations of deploy/; one that is not installed is skipped."""
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1/"
+API_SERVICE = "/apis/apiregistration.k8s.io/v1/apiservices/v1alpha1.explain.gpu-usher.io"
+"""The aggregated API of deploy/components/explain-api; skipped where it is not installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,7 @@ class Controller:
         Raises ApiError, with CONFLICT if an object was changed since it was read.
         """
         configurations = {name: self._kube.read(REGISTRATION + name) for name in self._names.configurations}
+        api_service = self._kube.read(API_SERVICE)
         tls_secret = self._secret("tls")
         ca_secret = self._secret("ca")  # read after the configurations, so that it is never older than they are
         now = self._now()
@@ -164,6 +167,8 @@ class Controller:
             for name, configuration in configurations.items()
             if configuration is not None
         ]
+        if api_service is not None:
+            published.append(self._publish_api(api_service, renewed))
         published.append(renewed.bundle == _data(tls_secret, "ca.crt"))
         seen = self._seen_for(renewed, all(published))
         issued = renew_leaf(leaf, renewed, self._names.served, now, seen, self._wait_seconds)
@@ -199,6 +204,16 @@ class Controller:
         data = {name: _base64(content) for name, content in pem.items()}
         self._kube.replace(self._names.secret("tls"), {**secret, "data": data})
         event("serving certificate written", expires=_end(leaf.certificate), trusted=1 + len(trust.retired))
+
+    def _publish_api(self, api_service: Object, trust: TrustedCAs) -> bool:
+        """Write the bundle into the APIService; tell whether it was there already."""
+        ca_bundle = _base64(trust.bundle)
+        if api_service["spec"].get("caBundle") == ca_bundle:
+            return True
+        version = {"resourceVersion": api_service["metadata"]["resourceVersion"]}
+        self._kube.patch(API_SERVICE, {"metadata": version, "spec": {"caBundle": ca_bundle}}, MERGE)
+        event("caBundle written", configuration=API_SERVICE.rpartition("/")[2])
+        return False
 
     def _publish(self, name: str, configuration: Object, trust: TrustedCAs) -> bool:
         """Write the bundle into a webhook configuration; tell whether it was there already."""

@@ -156,6 +156,11 @@ def _request_client_certificates(context: ssl.SSLContext, clients: Path) -> None
     except OSError as error:
         raise CertificateError(f"{clients}: {error.strerror or error}: wants the CAs of callers, in PEM") from error
     context.verify_mode = ssl.CERT_OPTIONAL
+    _resume_no_session(context)
+
+
+def _resume_no_session(context: ssl.SSLContext) -> None:
+    """Switch off session tickets, so that each connection is verified."""
     # A resumed session is not verified again, and each resumption in TLS 1.3 starts a new lifetime of two hours, so
     # that a certificate would be accepted after it has expired. Go's clients resume no session by default (crypto/tls,
     # Config.ClientSessionCache), so this costs the API server and kube-scheduler nothing.
@@ -237,6 +242,20 @@ class Certificates:
             return False
         self.serving = load_serving(self._pair, now, self._clients)
         return True
+
+    def requiring_clients_of(self, authority: str, now: dt.datetime) -> ssl.SSLContext:
+        """Return a context of its own with the certificate of the files that requires a client certificate of a CA.
+
+        `authority` is in PEM. Raises CertificateError.
+        """
+        context = load_serving(self._pair, now).context
+        try:
+            context.load_verify_locations(cadata=authority)
+        except (ssl.SSLError, ValueError) as error:
+            raise CertificateError(f"the CA of clients: {error}: wants PEM") from error
+        context.verify_mode = ssl.CERT_REQUIRED
+        _resume_no_session(context)
+        return context
 
     def in_date(self, now: dt.datetime) -> bool:
         """Tell whether the certificate in use is valid."""

@@ -71,16 +71,26 @@ def parse_mib(text: str) -> int:
 def parse_gpu_memory(text: str) -> int:
     """Read an amount of GPU memory in MiB, as `parse_mib`.
 
-    Raises QuantityError, also for a small number without a unit, which Kubernetes reads as bytes: `40` means 40Gi.
+    Raises QuantityError, also for a small number without a unit, which Kubernetes reads as bytes, and for less than
+    1 MiB: `40` means 40Gi, `40960` means 40960Mi, and `40m`, which is 0.04 bytes, 40Gi.
     """
     mib = parse_mib(text)
-    if mib < LEAST_GPU_MEMORY and re.fullmatch(r"\s*\d+\s*", text):
-        raise QuantityError(f"memory: got {text.strip()!r}, which is in bytes, did you mean {text.strip()}Gi?")
+    bare = re.fullmatch(r"\s*(\d+)(?:\.\d*)?\s*", text)
+    if mib < LEAST_GPU_MEMORY and (bare or (mib <= 1 and "M" not in text)):
+        digits = bare or re.match(r"\s*(\d+)", text)
+        number = int(digits[1]) if digits else 0
+        unit = "Gi" if number < 1024 else "Mi"
+        meant = f"{number}{unit}" if 0 < number < 1 << 20 else "40Gi"
+        raise QuantityError(f"memory: got {text.strip()[:40]!r}, which is {_small(text)}, did you mean {meant}?")
     return mib
 
 
+def _small(text: str) -> str:
+    return "in bytes" if text.strip().isdigit() else "not more than 1 MiB"
+
+
 LEAST_GPU_MEMORY = 100
-"""MiB below which a number without a unit is taken for a slip; a CUDA context alone needs more. A guess."""
+"""MiB below which an amount is taken for a slip; a CUDA context alone needs more. A guess."""
 
 
 def is_whole(value: Fraction) -> bool:

@@ -12,6 +12,9 @@ MESSAGE_LIMIT = 100
 """Characters of a message. kube-scheduler joins the distinct messages of all nodes in one event and cuts it at 1,024
 (docs/reference/control-plane.md#calls-of-the-scheduler), so that ten messages have room. A guess: few pods are refused
 for more causes at once."""
+ADMISSION_LIMIT = 300
+"""Characters of a message of admission, which a user reads alone: it quotes up to three names of 63 characters. A
+guess."""
 
 
 class ReasonKind(Enum):
@@ -75,7 +78,9 @@ class Code(Enum):
     """The closed list of causes for a refusal; the value of a code is (kind, stage, duration, remedy)."""
 
     ProductNotAllowed = _node(
-        Stage.Product, Duration.LASTING, "allow one of this fleet's products in gpu-usher.io/products or the policy"
+        Stage.Product,
+        Duration.LASTING,
+        "allow a product that the cluster has, in gpu-usher.io/products or the policy",
     )
     DriverTooOld = _node(
         Stage.Driver, Duration.LASTING, "upgrade the node's driver, or use an image built for an older CUDA"
@@ -162,27 +167,25 @@ class Code(Enum):
         "let either the device plugin or DRA serve the node, or wait for the pods with GPUs of the plugin there"
     )
     LayoutDoesNotFit = _free("wait for slices to be freed, or ask for a smaller profile")
-    ObjectTooLarge = _admission("make it smaller, or split it: no more of an object is read")
+    ObjectTooLarge = _admission("make the object smaller, or split it")
     ResourceNameInvalid = _admission("write the resource as the device plugin does, such as nvidia.com/gpu")
     RequestsOnly = _admission("set the same amount in resources.limits")
     RequestLimitMismatch = _admission("make requests equal to limits")
     QuantityFractional = _admission("ask for a whole number, a MIG profile, or nvidia.com/gpu.shared")
     QuantityNegative = _admission("ask for zero or more")
     TooManyGPUs = _admission("ask for fewer GPUs, or have the policy's maxGPUsPerPod raised")
-    SharedReplicasAskedAsGPUs = _admission("ask for one replica: more are not more GPU", Stage.Sharing)
-    IdleGPUsHeld = _admission("stop what is idle, or run it on less; gpu-usher usage shows who holds what")
-    VisibleDevicesForbidden = _admission("remove that setting or volume, and ask for the GPU in limits")
-    PrivilegedGPUPod = _admission("drop privileged: true")
-    NodeDevicesReached = _admission(
-        "drop privileged: true and such hostPath volumes, or have the pod excepted in the policy"
-    )
+    SharedReplicasAskedAsGPUs = _admission("ask for one replica; several may be of one GPU", Stage.Sharing)
+    IdleGPUsHeld = _admission("stop pods whose GPUs are idle; gpu-usher usage lists them")
+    VisibleDevicesForbidden = _admission("remove it, and request GPUs in resources.limits")
+    PrivilegedGPUPod = _admission("set privileged: false")
+    NodeDevicesReached = _admission("remove it, or ask for an exception in the policy")
     ReservedAnnotation = _admission("remove the annotation: gpu-usher writes it")
-    InvalidAnnotation = _admission("write the annotation as policies/README.md says")
+    InvalidAnnotation = _admission("correct the annotation, or remove it")
     NoProductLeft = _admission("widen gpu-usher.io/products or one of the policies named")
     PolicyConflict = _admission("change the annotation or one of the policies named")
     RuntimeClassMissing = _admission("create the RuntimeClass, or drop runtimeClassName from the policy")
-    InvalidPolicy = _admission("mend it as said; gpu-usher lint finds the same before you apply")
-    BypassesScheduling = _admission("remove spec.nodeName, and schedulerName unless the policy sets it")
+    InvalidPolicy = _admission("fix as described; gpu-usher lint finds this before you apply")
+    BypassesScheduling = _admission("remove spec.nodeName, and any schedulerName that the policy does not set")
 
     @property
     def kind(self) -> ReasonKind:
@@ -221,6 +224,11 @@ class Reason:
         return self.code.remedy
 
     @property
+    def advice(self) -> str:
+        """The message and the remedy as one sentence; a message that asks `did you mean …?` names its remedy itself."""
+        return self.message if self.message.endswith("?") else f"{self.message}; {self.remedy}"
+
+    @property
     def preemptible(self) -> bool:
         """Tell whether evicting pods could help.
 
@@ -230,9 +238,13 @@ class Reason:
 
 
 def reason(code: Code, wrong: str, wants: str = "") -> Reason:
-    """Build a reason whose message says what is wrong and what is wanted, within MESSAGE_LIMIT characters."""
+    """Build a reason whose message says what is wrong and what is wanted, within the limit of its kind.
+
+    That is ADMISSION_LIMIT characters for a reason of admission, and MESSAGE_LIMIT for one against a node.
+    """
     message = f"{wrong}: wants {wants}" if wants else wrong
-    return Reason(code, message if len(message) <= MESSAGE_LIMIT else message[: MESSAGE_LIMIT - 1] + "…")
+    limit = ADMISSION_LIMIT if code.kind is ReasonKind.ADMISSION else MESSAGE_LIMIT
+    return Reason(code, message if len(message) <= limit else message[: limit - 1] + "…")
 
 
 def join_with_or(choices: tuple[str, ...] | list[str]) -> str:

@@ -17,7 +17,7 @@ from app.api.time_slices import RETRY_SECONDS
 from app.api.wire import decode_json, encode, status_body
 from app.values.errors import MalformedPod, QuantityError, WireError
 from app.values.json_members import member
-from app.web.responses import show_problems
+from app.web.responses import problem_page, show_problems
 from app.web.routes import WebPages
 
 JSON = "application/json"
@@ -62,7 +62,21 @@ def create_web_app(backend: Backend, page: WebPages | None = None) -> FastAPI:
     app.add_route("/statusz", on_loop(lambda _: Response(encode(backend.status()), media_type=JSON)))
     page.add_routes(app)
     answer_unknown_routes(app)
+    _answer_browsers(app)
     return app
+
+
+def _answer_browsers(app: FastAPI) -> None:
+    """Answer unknown routes with a page where a browser asks, and as before where another program does."""
+    not_found: Any = app.exception_handlers[404]
+
+    async def no_page(request: Request, error: Exception) -> Response:
+        if "text/html" in request.headers.get("accept", ""):
+            return problem_page(404, f"There is no page {request.url.path[:200]}.")
+        response: Response = await not_found(request, error)
+        return response
+
+    app.add_exception_handler(404, no_page)
 
 
 def _pod(document: Any) -> Mapping[str, Any]:

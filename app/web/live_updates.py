@@ -13,7 +13,7 @@ from app.web.allocation_history import AllocationHistory
 from app.web.fleet_map import FleetMap
 from app.web.rendering import render
 from app.web.server_sent_events import EventListener, EventListeners
-from app.web.views.decision_rows import rows_of
+from app.web.views.decision_rows import rows_of, select
 from app.web.views.tile_colours import Colouring
 
 TICK_SECONDS = 0.1
@@ -25,7 +25,7 @@ SAMPLE_SECONDS = 60.0
 MOST_TILES = 500
 """Tiles sent one by one; after more changes at once the page is told to reload."""
 MOST_DECISIONS = 50
-"""Decisions sent at once; a busy service makes more, and nobody reads them all."""
+"""Rows of decisions sent at once; a busy service makes more, and nobody reads them all."""
 
 
 class LiveUpdates:
@@ -132,12 +132,14 @@ class LiveUpdates:
                 self.listeners.send(listeners, "tiles", {"generation": generation, "tiles": tiles})
 
     def _send_decisions(self, watching: list[EventListener]) -> None:
-        """Send each page the decisions that it has not, also those between the page and its stream."""
+        """Send each page the rows that changed since the page was made, also between the page and its stream."""
         total = self._recent.total
+        behind = any(0 <= listener.since < total for listener in watching)
+        all_rows = rows_of(self._recent.since(0)) if behind else ()
         for listener in watching:
             if 0 <= listener.since < total:
-                new = self._recent.since(listener.since)[-MOST_DECISIONS:]
-                if rows := rows_of(new, listener.decision_filter):
+                new = (row for row in all_rows if row.number > listener.since)
+                if rows := select(new, listener.decision_filter, MOST_DECISIONS):
                     content = {"html": render("rows.html", rows=rows), "total": total}
                     self.listeners.send([listener], "decisions", content)
             listener.since = total

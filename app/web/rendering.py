@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Renders the page: Jinja2 templates that escape everything, and tiles, of which a page has thousands."""
 
+import datetime as dt
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -23,6 +24,30 @@ _TILE = Markup('<a class="t {}" id="n-{}" href="/nodes/{}" title="{}" tabindex="
 _RUN = Markup('<i class="{} n{} w{}">{}</i>')
 
 
+def age(stamp: str, now: dt.datetime) -> str:
+    """Write the time from a timestamp of Kubernetes to `now`, as `41 min` or `2 d 3 h`; empty if it is none."""
+    try:
+        seconds = max(int((now - dt.datetime.fromisoformat(stamp)).total_seconds()), 0)
+    except (ValueError, TypeError):  # no timestamp, or one without a time zone
+        return ""
+    minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86_400
+    if days:
+        return f"{days} d {hours % 24} h"
+    if hours:
+        return f"{hours} h {minutes % 60} min"
+    return f"{minutes} min" if minutes else f"{seconds} s"
+
+
+def clock(seconds: float) -> str:
+    """Write the time of day of a Unix time, in UTC."""
+    return f"{dt.datetime.fromtimestamp(seconds, dt.UTC):%H:%M:%S}"
+
+
+def timestamp(seconds: float) -> str:
+    """Write a Unix time as a timestamp of Kubernetes."""
+    return f"{dt.datetime.fromtimestamp(seconds, dt.UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
 def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(FOLDER / "templates"),
@@ -35,6 +60,7 @@ def _environment() -> Environment:
     environment.globals |= {"version": __version__, "stamp": _STAMP}
     environment.filters["percent"] = lambda share: f"{100 * share:.0f} %"
     environment.filters["number"] = "{:,}".format
+    environment.filters |= {"age": age, "clock": clock, "stamp": timestamp}
     for name in environment.list_templates():  # compiled now, because compiling one blocks the event loop too long
         environment.get_template(name)
     return environment

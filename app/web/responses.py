@@ -30,9 +30,9 @@ def html_page(template: str, code: int = 200, /, **variables: Any) -> Response:
     return Response(render(template, **variables), code, HEADERS, HTML)
 
 
-def problem_page(status: int, message: str) -> Response:
-    """Return an HTML page that says why there is no answer."""
-    page = html_page("problem.html", status, here="", live="", status=status, message=message)
+def problem_page(status: int, message: str, node: str = "") -> Response:
+    """Return an HTML page that says why there is no answer, with a link to a node that has one."""
+    page = html_page("problem.html", status, here="", live="", status=status, message=message, node=node)
     if status == 429:
         page.headers["Retry-After"] = str(RETRY_SECONDS)
     return page

@@ -2,13 +2,15 @@
 """The routes of the web page: read-only HTML, made from the same data as the JSON routes."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import datetime as dt
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import asdict
 from secrets import token_hex
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 from fastapi import FastAPI, Request, Response
+from starlette.responses import RedirectResponse
 
 from app.admission.preview import preview
 from app.api.backend import Backend
@@ -18,27 +20,36 @@ from app.api.pending_reasons import PendingReasons
 from app.api.recent_decisions import RecentDecisions
 from app.api.time_slices import JobQueue, TooManyJobs, in_slices
 from app.explain.device_inventory import devices_of_node
+from app.explain.pending_cause import UNSEEN_SECONDS
 from app.explain.survey import namespace_of
 from app.telemetry.logs import LOGGER
 from app.values.errors import BadInput, WireError
 from app.web.allocation_history import AllocationHistory
 from app.web.fleet_map import FleetMap
 from app.web.live_updates import LiveUpdates
-from app.web.rendering import MEDIA_TYPES, STATIC, render_parts
-from app.web.responses import HEADERS, html_page, show_problems, streamed
+from app.web.rendering import MEDIA_TYPES, STATIC, render_parts, timestamp
+from app.web.responses import HEADERS, html_page, problem_page, show_problems, streamed
 from app.web.use_page import UsePage
+from app.web.views import pending_rows
 from app.web.views.charts import chart
-from app.web.views.decision_rows import choices_of, read_decision_filter, rows_of
+from app.web.views.decision_rows import choices_of, read_decision_filter, rows_of, select
 from app.web.views.fleet_tiles import read_tile_filter, sum_of
 from app.web.views.node_tile import Cell
-from app.web.views.pending_rows import rows as pending_rows
-from app.web.views.playground import PASTED_LIMIT, changed_lines, read_pasted
+from app.web.views.playground import PASTED_LIMIT, changed_lines, policy_text, read_pasted
+from app.web.views.search import find
 from app.web.views.tile_colours import Colouring, read_colouring
 
 STATIC_HEADERS = {**HEADERS, "Cache-Control": "public, max-age=31536000, immutable"}
 DENSE_FROM = 300
 """Above this number of tiles, names are left out and cells are small: more do not fit on a screen (a guess)."""
+LAZY_FROM = 2_000
+"""Above this number of tiles, a browser draws those out of sight later: at 5,000 it lays the map out in 195 ms of CPU
+instead of 415. A picture of the whole page lacks them then."""
 ROWS_PER_PAGE = 250
+MOST_GROUPS = 50
+"""Causes shown on Why Pending; no fleet of the tests has more than 20."""
+NODES_AT_ONCE = 512
+"""Nodes whose pods are listed between two rests; one takes less than 1 µs."""
 RESTART_SECONDS = 5.0
 
 
@@ -77,6 +88,7 @@ class WebPages:
             ("/use", self._use_page.show),
             ("/policies", self.policies),
             ("/decisions", self.decisions),
+            ("/find", self.find),
         ):
             app.add_route(path, show_problems(answer))
         app.add_route("/static/{name}", self.static)
@@ -106,6 +118,7 @@ class WebPages:
             marks=colours.legend if colours else (), stamp_of_colours=colours.stamp if colours else "",
             unknown_use=use.summary is None,
             count=count, all=len(fleet.tiles), groups=groups, dense=count > DENSE_FROM,
+            lazy=count > LAZY_FROM,
             rows=rows[first : first + ROWS_PER_PAGE], page=page, pages=pages, first=first + 1,
             last=min(first + ROWS_PER_PAGE, count),
             legend=[(cell.value, cell.name.lower()) for cell in Cell if not (colours and cell is Cell.Used)],
@@ -132,7 +145,7 @@ class WebPages:
         name = request.path_params["node"]
         node = self._backend.state.nodes.get(name)
         if node is None:
-            raise WireError(404, f"node {name[:100]}: there is none")
+            raise WireError(404, f"Node {name[:253]} is not in the cluster, or not known here yet.")
         async with self._queue.turn():
             await in_slices(self._map.catch_up())
         tile = self._map.tiles.get(name)
@@ -141,23 +154,60 @@ class WebPages:
         return html_page("node.html", here="", live="", node=node, tile=tile[0] if tile else None,
                      html=tile[1] if tile else "", usages=usages, devices=devices)  # fmt: skip
 
-    async def pending(self, _request: Request) -> Response:
-        """List the pending GPU pods, with their primary reasons as far as known."""
+    async def pending(self, request: Request) -> Response:
+        """List the pending GPU pods by their primary reasons, as far as these are known."""
         self._reasons.request()
-        state = self._backend.state
-        rows = pending_rows(state.waiting_pods(), self._reasons.reason_by_pod())
+        state, asked = self._backend.state, pending_rows.read_pending_filter(request.query_params)
+        now = dt.datetime.now(dt.UTC)
+        before = timestamp(now.timestamp() - UNSEEN_SECONDS)
+        rows = pending_rows.rows(state.waiting_pods(), self._reasons.reason_by_pod(), before)
+        selected = pending_rows.selected(rows, asked)
+        most = pending_rows.MOST_ROWS if asked.cause else pending_rows.MOST_OF_GROUP
+        groups = pending_rows.groups_of(selected, most)
         return html_page("pending.html", here="/pending", live="pending", start=self._start,
-                     generation=self._updates.pending_generation,
-                     rows=rows[:ROWS_PER_PAGE], all=len(rows),
+                     generation=self._updates.pending_generation, asked=asdict(asked), now=now,
+                     choices=pending_rows.choices_of(rows), all=len(rows), count=len(selected),
+                     groups=groups[:MOST_GROUPS], more_groups=max(len(groups) - MOST_GROUPS, 0),
                      missed=state.pending_pods.missed, looking=self._reasons.looking)  # fmt: skip
 
     async def pod(self, request: Request) -> Response:
         """Explain one pod."""
         namespace, name = request.path_params["namespace"], request.path_params["name"]
-        explanation = await self.explainer.answer({"namespace": namespace, "name": name}, True)
+        try:
+            explanation = await self.explainer.answer({"namespace": namespace, "name": name}, True)
+        except WireError as error:
+            if error.status != 404:
+                raise
+            return await self._no_pod(f"{namespace}/{name}")
         most = 10_000 if request.query_params.get("nodes") == "all" else ROWS_PER_PAGE
         parts = render_parts("pod.html", here="/pending", live="", explanation=explanation, most=most)
         return streamed(parts)
+
+    async def _no_pod(self, key: str) -> Response:
+        """Say that a pod cannot be explained, and on which node it is if it holds GPUs there."""
+        pods = await in_slices(self._gpu_pods())
+        node = next((node for name, node in pods if name == key and node), "")
+        if node:
+            return problem_page(404, f"Pod {key} is on node {node}; more is not known of it here.", node)
+        return problem_page(404, f"Pod {key[:510]} is not in the cluster, or not known here yet.")
+
+    def _gpu_pods(self) -> Generator[None, None, list[tuple[str, str]]]:
+        """Return namespace/name and the node of the pods that hold GPUs, and of pending ones, without a node."""
+        state = self._backend.state
+        pods = [(pod.key, "") for pod in state.waiting_pods()]
+        for index, node in enumerate(list(state.nodes)):
+            pods += [(usage.name, node) for usage in state.usage_on(node)]
+            if index % NODES_AT_ONCE == 0:
+                yield
+        return pods
+
+    async def find(self, request: Request) -> Response:
+        """Show the page of the node or pod that was searched for, or list those whose names contain the text."""
+        text = request.query_params.get("q", "").strip()[:510]
+        found = find(text, self._backend.state.nodes, await in_slices(self._gpu_pods())) if text else None
+        if found and found.only:
+            return RedirectResponse(quote(found.only), 303, HEADERS)
+        return html_page("find.html", here="", live="", text=text, found=found)
 
     async def policies(self, _request: Request) -> Response:
         """Show the policies, and a form to try a pod."""
@@ -167,7 +217,10 @@ class WebPages:
         """Return the variables of the policies' template. `dry_run` holds the submitted pod and the result."""
         backend = self._backend
         empty = {"sent": "", "result": None, "lines": (), "problem": ""}
-        return {"here": "/policies", "live": "", "status": backend.status()["policies"],
+        status, loaded = backend.status()["policies"], backend.policies.policies
+        return {"here": "/policies", "live": "", "error": status["error"], "hash": status["hash"],
+                "expired": status["expired_exceptions"],
+                "policies": [(policy, policy_text(policy.spec)) for policy in loaded],
                 "matched": backend.pods_matched_by_policy(), **empty, **dry_run}  # fmt: skip
 
     async def dry_run(self, request: Request, bodies: BodyReader) -> Response:
@@ -191,10 +244,10 @@ class WebPages:
         """Show the recent decisions."""
         selected = read_decision_filter(request.query_params)
         recent = self._recent.since(0)
+        rows = rows_of(recent)
         return html_page("decisions.html", here="/decisions", live="decisions", start=self._start,
-                     rows=rows_of(recent, selected),
-                     asked=selected, choices=choices_of(recent), total=self._recent.total,
-                     kept=len(recent))  # fmt: skip
+                     rows=select(rows, selected), asked=selected, choices=choices_of(rows),
+                     total=self._recent.total, kept=len(recent))  # fmt: skip
 
     async def events(self, request: Request) -> Any:
         """Stream the changes from now on."""

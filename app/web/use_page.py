@@ -105,13 +105,13 @@ def _state(reading: UseReading) -> str:
     """Say in a sentence what is known of use, where that is not everything; empty where it is."""
     why = f": {reading.problem}" if reading.problem else ""
     if not reading.asked:
-        return "Nobody tells this service how GPUs are used."
+        return "No GPU usage data."
     if reading.age_seconds is None:
-        return f"There is no answer yet{why}."
+        return f"No GPU usage data yet{why}."
     minutes = int(reading.age_seconds // 60)
     if reading.age_seconds >= FORGET_SECONDS:
-        return f"Nothing is known of use now, as the last answer is {minutes} minutes old{why}."
-    return f"The last poll failed{why}. What is shown is {minutes} minutes old." if reading.problem else ""
+        return f"No current GPU usage data: the last answer is {minutes} minutes old{why}."
+    return f"The last poll failed{why}. The figures are {minutes} minutes old." if reading.problem else ""
 
 
 def _period(summary: UseSummary) -> str:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from app.admission.fleet_facts import FleetFacts, NodeGroup
 from app.admission.json_patch import apply
-from app.admission.review import mutate
+from app.admission.review import MOST_WARNINGS, mutate
+from app.admission.reviewed_pod import WARNING_LIMIT
 from app.nodes.runtime_handlers import RuntimeClass
 from app.policy.compiled import PolicySet
 from tests.admission.test_review import FLEET, GPU, REPAIR, SLICE
@@ -93,5 +94,5 @@ def test_second_review_changes_nothing_and_the_library_agrees(
     assert not verdict.operations or verdict.allowed
     assert not again.operations
     assert verdict.allowed is again.allowed
-    assert all(len(warning) <= 120 and warning.isprintable() for warning in verdict.warnings)
-    assert len(verdict.warnings) <= 3
+    assert all(len(warning) <= WARNING_LIMIT and warning.isprintable() for warning in verdict.warnings)
+    assert len(verdict.warnings) <= MOST_WARNINGS

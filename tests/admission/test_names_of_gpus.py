@@ -100,7 +100,7 @@ def test_class_that_goes_is_forgotten() -> None:
         ("requests.nvidia.com/gpu", "nvidia.com/gpu"),
         ("NVIDIA.com/gpu", "nvidia.com/gpu"),
         ("amdgpu", "amd.com/gpu"),
-        ("pids", "cpu, memory or a name with a domain"),
+        ("pids", "names resource pids, which the API server refuses"),
     ],
 )
 def test_name_that_the_api_server_refuses_is_refused_with_the_one_that_is_meant(name: str, meant: str) -> None:

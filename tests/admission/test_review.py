@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from app.admission.json_patch import apply
-from app.admission.review import ReviewResult, mutate, validate
+from app.admission.review import MOST_WARNINGS, ReviewResult, mutate, validate
+from app.admission.reviewed_pod import WARNING_LIMIT
 from app.kube.pods import DECISION
 from app.policy.compiled import PolicySet
 from app.values.errors import BadInput
@@ -173,10 +174,10 @@ MESSY = pod(
 def test_warnings_are_few_short_and_on_one_line() -> None:
     verdict = admit(MESSY)
 
-    assert len(verdict.warnings) == 3
-    assert max(map(len, verdict.warnings)) <= 120
+    assert len(verdict.warnings) == MOST_WARNINGS
+    assert max(map(len, verdict.warnings)) <= WARNING_LIMIT
     assert all(warning.isprintable() and warning == warning.strip() for warning in verdict.warnings)
-    assert verdict.warnings[-1].startswith("and 6 more")
+    assert verdict.warnings[-1].startswith("and 5 more")
 
 
 REPAIR = "admission: {runtimeClassName: nvidia, extendedResources: {requestsOnly: CopyToLimits, fractional: Deny}}"

@@ -2,6 +2,7 @@
 """The warning at apply that no node of the fleet can run a template."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -15,16 +16,23 @@ OLD = [node(f"old-{index}", driver="470.82.01") for index in range(3)]
 SMALL = node("small", product="Tesla-T4", offers={"nvidia.com/gpu": 1}, driver="470.82.01")
 
 
-def warnings(facts: FleetFacts, form: PodForm = PodForm.Template) -> list[str]:
+OWNED = {"ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": True}]}
+
+
+def warnings(facts: FleetFacts, form: PodForm = PodForm.Template, **metadata: Any) -> list[str]:
     context = replace(setting(fleet=facts), form=form)
-    result = mutate(pod(gpus(2, image=NEW_IMAGE)), "team-a", {}, context)
+    document = pod(gpus(2, image=NEW_IMAGE))
+    document["metadata"] |= metadata
+    result = mutate(document, "team-a", {}, context)
     return [warning for warning in result.warnings if "GPU nodes" in warning]
 
 
 def test_template_that_no_node_can_run_is_told_at_apply() -> None:
     """F139, F19: the reason of the nearest nodes, with their number, as explain words it."""
     assert warnings(fleet(*OLD, SMALL)) == [
-        "fits on none of 4 GPU nodes: CUDA driver too old: wants >= 580 (DriverTooOld, 3 nodes)"
+        "fits on none of 4 GPU nodes: CUDA driver too old: wants >= 580 (DriverTooOld, 3 nodes);"
+        " upgrade the node's driver,"
+        " or use an image built for an older CUDA"
     ]
 
 
@@ -47,6 +55,12 @@ def test_template_that_may_run_is_told_nothing(facts: FleetFacts) -> None:
     assert warnings(facts) == []
 
 
-def test_pod_is_told_by_its_events() -> None:
-    """F139: nobody sees the warnings about the pods that a controller creates."""
-    assert warnings(fleet(*OLD), PodForm.Pod) == []
+def test_bare_pod_is_told_as_a_template_is() -> None:
+    """F139: whoever creates it sees the answer."""
+    assert warnings(fleet(*OLD), PodForm.Pod) == warnings(fleet(*OLD))
+
+
+@pytest.mark.parametrize("form", [PodForm.Pod, PodForm.Ephemeral])
+def test_pod_of_a_controller_is_told_by_its_events(form: PodForm) -> None:
+    """F139: nobody sees the warnings about the pods that a controller creates, and ephemeral containers have none."""
+    assert warnings(fleet(*OLD), form, **OWNED) == []

@@ -17,7 +17,7 @@ ADMISSION = [name for name in REQUESTS if name.startswith("admission-")]
 EXTENDER = [name for name in REQUESTS if name.startswith("extender-") and name != "extender-bind"]
 DENIED = {
     "admission-pod-create-gpu-fraction": "a fraction of nvidia.com/gpu",
-    "admission-pod-create-gpu-negative": "negative nvidia.com/gpu",
+    "admission-pod-create-gpu-negative": "a negative amount of nvidia.com/gpu",
 }
 
 

@@ -95,7 +95,7 @@ def test_change_that_helps_nothing_is_waited_past(
     answer = ask(service)
 
     assert answer["NodeNames"] == []
-    assert "memory of the shared GPUs is given away" in answer["FailedNodes"][NODE]
+    assert "memory of the shared GPUs is promised to other pods" in answer["FailedNodes"][NODE]
 
 
 @pytest.mark.parametrize(

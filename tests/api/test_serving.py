@@ -3,6 +3,7 @@
 
 import asyncio
 import datetime as dt
+import logging
 import shutil
 import socket
 import ssl
@@ -16,7 +17,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from app.server.listeners import Listeners, bind, split_address
+from app.server.listeners import OPEN_PAGE, Listeners, bind, split_address
 from app.server.service import Service
 from app.tls.pem import names_of
 from app.tls.serving_certificates import NAMES, Certificates, issue_if_needed
@@ -272,6 +273,25 @@ def test_plain_http_for_the_scheduler_is_refused_beyond_loopback(tmp_path: Path)
 
     with pytest.raises(BadInput, match="wants a loopback address"):
         Listeners(Service(settings, built.certificates, built.state, built.book))
+
+
+@pytest.mark.parametrize(("address", "warned"), [("127.0.0.1:0", False), ("0.0.0.0:0", True)])
+def test_page_that_others_can_reach_is_warned_of_at_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, address: str, warned: bool
+) -> None:
+    """F132: it has no authentication."""
+    built = make_service(tmp_path)
+    settings = replace(built.settings, ui_address=address)
+
+    async def serve() -> None:
+        listeners = Listeners(Service(settings, built.certificates, built.state, built.book))
+        listeners.stop()
+        await asyncio.wait_for(listeners.run(), TIMEOUT_SECONDS)
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(serve())
+
+    assert (OPEN_PAGE in caplog.messages) == warned
 
 
 @pytest.mark.parametrize(

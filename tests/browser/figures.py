@@ -101,5 +101,6 @@ def write(figures: Figures, nodes: int, pods: int, version: str) -> None:
         "| --- | ---: | ---: |",
         *(f"| {what} | {value:.0f} | {most or ''} |" for what, value, most in rows),
     ]
-    lines += ["", "![5,000 nodes on one page](page-large.png)"]
+    lines += ["", "![5,000 nodes on one page](page-large.png)", ""]
+    lines += ["![Every page at 390, 820 and 1,440 pixels, light and dark](page-widths.jpg)"]
     RESULTS.write_text("\n".join(lines) + "\n", "utf-8")

@@ -7,6 +7,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from app.demo.sample_fleets import demo_fleet
+from app.web.routes import DENSE_FROM
 from tests.bench.fleet import node_name, nodes, pods
 from tests.browser.figures import RESULTS, UPDATED, measure, write
 from tests.browser.opening import Served, served, tab
@@ -19,6 +20,9 @@ MOST_ELEMENTS = 25_000
 """Most elements of the page: about three per node; one per GPU would add 36,000."""
 
 
+SKIPPED = """[...document.querySelectorAll('.tiles')]
+  .filter(tiles => !tiles.firstElementChild.checkVisibility({contentVisibilityAuto: true})).length"""
+"""The parts of the map that the browser does not draw before one scrolls to them: pictures would lack them."""
 COUNTING = """window.made = 0;
 new MutationObserver(all => window.made += all.length).observe(
   document.getElementById('shown'), {childList: true, subtree: true})"""
@@ -44,6 +48,18 @@ def test_whole_fleet_is_on_one_page_of_few_elements(browser: Browser, large: Ser
         assert opened.page.evaluate("document.querySelectorAll('.tiles .t').length") == NODES
         assert opened.page.evaluate("document.getElementsByTagName('*').length") < MOST_ELEMENTS
         assert opened.complaints == []
+
+
+def test_map_of_hundreds_of_nodes_is_drawn_whole(browser: Browser, large: Served) -> None:
+    """F132: a picture of the whole page has all of it; only thousands of nodes are drawn as one scrolls."""
+    with tab(browser, large.base) as opened:
+        opened.open("/?namespace=&product=Tesla-T4")
+        few = opened.page.evaluate("document.querySelectorAll('.dense .t').length"), opened.page.evaluate(SKIPPED)
+        opened.open("/")
+
+        assert few[0] > DENSE_FROM
+        assert few[1] == 0
+        assert opened.page.evaluate(SKIPPED) > 0
 
 
 def test_one_node_of_many_is_drawn_anew_alone(browser: Browser, large: Served) -> None:

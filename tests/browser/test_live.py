@@ -150,7 +150,7 @@ def test_cause_of_a_waiting_pod_comes_by_itself(browser: Browser, own: Served) -
     """F132: nothing waits for it; the page shows that it is being computed."""
     with tab(browser, own.base) as opened:
         opened.live("/pending")
-        opened.page.get_by_text("asks more than the node has in all").wait_for()
+        opened.page.get_by_text("RequestExceedsNode, the main reason").wait_for()
         opened.page.get_by_role("link", name="team-a/train-large-0").click()
         opened.page.wait_for_url("**/pending/team-a/train-large-0")
 

@@ -20,8 +20,9 @@ PAGES = {
     "fleet-activity": "/?colour=activity",
     "policies": "/policies",
     "decisions": "/decisions",
+    "find": "/find?q=h100",
 }
-TIMES = r"\d\d:\d\d:\d\d\.\d+Z|the last (\d+ )?minutes?"
+TIMES = r"\d\d:\d\d:\d\d|the last (\d+ )?minutes?|\d+ (min|h|s)\b"
 """What a page says of the time, which may pass between two loads."""
 each_page = pytest.mark.parametrize(("name", "path"), PAGES.items(), ids=PAGES)
 

@@ -135,7 +135,7 @@ FAULTS = (
     Fault(
         61,
         "policies are of a newer version after a rollback",
-        "files: no start; objects: the last good set stays, and the error is shown",
+        "the last good set stays, or what can be read; the error is shown",
     ),
     Fault(
         62,

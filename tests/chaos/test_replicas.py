@@ -138,11 +138,8 @@ def test_replicas_with_different_policies_can_be_told_apart(folder: Path) -> Non
     assert logged == [[first], [second]]
 
 
-def test_policy_of_a_newer_version_is_no_start_and_named(tmp_path: Path) -> None:
-    """Fault 61: a rollback then halts at its first pod, and the old pods keep serving.
-
-    See docs/reference/requirements.md#promises.
-    """
+def test_policy_of_a_newer_version_is_named_to_who_starts_a_sample_fleet(tmp_path: Path) -> None:
+    """CFG-03: a person reads it at the terminal."""
     text = policy("of-tomorrow", "priority: 1").replace("v1alpha1", "v1beta1")
     (tmp_path / "of-tomorrow.yaml").write_text(text, "utf-8")
     command = [str(Path(sys.executable).with_name("gpu-usher")), "serve", "--demo", "--policies", str(tmp_path)]

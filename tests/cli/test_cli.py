@@ -40,7 +40,7 @@ def test_demo_without_a_server_runs_one_and_shows_what_it_did(tmp_path: Path) ->
     for words in ("limits set to 2", "a fraction of nvidia.com/gpu", "CUDA driver too old: wants >= 525.60.13"):
         assert words in result.output
     assert "GPU product not allowed: wants A10" in result.output
-    assert "leaves h100-0, h100-1" in result.output
+    assert "keeps h100-0, h100-1" in result.output
 
 
 LINT = [
@@ -166,8 +166,8 @@ def test_bad_input_is_one_line_with_a_remedy_and_exit_2(
     assert words in capsys.readouterr().err.replace("\n", " ")
 
 
-def test_policies_that_cannot_be_read_are_no_start(tmp_path: Path) -> None:
-    """F76, CFG-03: a rollout or a rollback then stops while the old replicas go on serving."""
+def test_policies_that_cannot_be_read_are_no_start_of_a_sample_fleet(tmp_path: Path) -> None:
+    """F76, CFG-03: a person reads it at the terminal; a replica in a cluster starts all the same."""
     (tmp_path / "broken.yaml").write_text(policy("broken", "placement: {produts: {}}"), "utf-8")
 
     with pytest.raises(PolicyError, match=r"broken\.yaml:4:20: spec\.placement\.produts: unknown field, did you mean"):

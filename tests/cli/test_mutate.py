@@ -82,7 +82,7 @@ def test_denied_object_is_not_printed_and_fails(tmp_path: Path) -> None:
     result = run(tmp_path / "p.yaml", pod(gpus("500m")))
 
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "denied: gpu-usher: container main: a fraction of nvidia.com/gpu" in result.stderr
+    assert "denied: gpu-usher: container main asks for a fraction of nvidia.com/gpu" in result.stderr
 
 
 def test_diff_has_what_is_added_and_no_colour_in_a_file(tmp_path: Path) -> None:

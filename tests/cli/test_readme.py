@@ -17,6 +17,8 @@ from tests.markdown_links import broken_links
 ROOT = Path(__file__).parents[2]
 TEXT = "\n".join(path.read_text("utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))))
 README_BYTES = 9_000
+MADE = {"make demo": "gpu-usher demo"}
+"""Targets of make that only run a command."""
 EDIT = re.compile(r"sed -i 's/(.*)/(.*)/' (\S+)$")
 
 
@@ -26,7 +28,8 @@ def shown() -> Iterator[tuple[str, list[str], list[str]]]:
         before: list[str] = []
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, *lines = part.rstrip().split("\n")
-            if command.startswith("gpu-usher ") and "--demo" in command and " serve " not in command:
+            command = MADE.get(command, command)
+            if command.startswith("gpu-usher ") and "demo" in command and " serve " not in command:
                 yield command, list(before), lines
             before.append(command)
 

@@ -111,7 +111,7 @@ def test_every_command_obeys_the_policies_that_the_cluster_keeps(cluster: Cluste
     shipped = json.loads(cluster.run("mutate", "-f", file, "-o", "json", "--policies", str(shipped_policies())).stdout)
 
     assert explained["policies"] == ["only-a10", "in-a-map", "mounted"]
-    assert "wants at most 1" in explained["admission"]["message"] + mutated["objects"][0]["message"]
+    assert "at most 1 per pod is allowed" in explained["admission"]["message"] + mutated["objects"][0]["message"]
     assert [answer["objects"][0]["allowed"] for answer in (mutated, shipped)] == [False, True]
 
 

@@ -50,6 +50,7 @@ TOKENS = {
     "admin": ("admin", "system:masters"),
     "scheduler": ("system:kube-scheduler", ""),
     "gpu-usher": ("system:serviceaccount:gpu-usher:gpu-usher", "system:serviceaccounts"),
+    "controller": ("system:serviceaccount:gpu-usher:gpu-usher-controller", "system:serviceaccounts"),
     "claim-templates": ("system:serviceaccount:gpu-usher:gpu-usher-claim-templates", "system:serviceaccounts"),
     "certificates": ("system:serviceaccount:gpu-usher:gpu-usher-certificates", "system:serviceaccounts"),
 }

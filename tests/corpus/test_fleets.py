@@ -54,8 +54,8 @@ def test_production_denies_what_takes_gpus_unasked_and_warns_of_the_rest() -> No
     denied = {why.removeprefix(DENIED) for tally in tallies.values() for _, why in tally.harmed if DENIED in why}
     assert denied <= GUARDED
     warned = {text for tally in tallies.values() for text in tally.warned}
-    assert any("privileged in a GPU pod" in text for text in warned)
-    assert any("another scheduler than the policy's" in text for text in warned)
+    assert any("is privileged, which lets" in text for text in warned)
+    assert any("is wanted (policy " in text for text in warned)
 
 
 @pytest.mark.parametrize("policies", [shipped(), production()], ids=["shipped", "production"])

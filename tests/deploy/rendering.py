@@ -13,7 +13,7 @@ from tests.controlplane.module_files import kubernetes_version
 from tests.deploy.tools import find_tool
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
-OVERLAYS = ("dev", "webhook-only", "production")
+OVERLAYS = ("dev", "webhook-only", "production-self-signed", "production")
 RENDER_SECONDS = 60
 """Seconds for a tool; each takes about 0.2 s."""
 Object = dict[str, Any]

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The chart renders what kustomize does, for the values that match, and refuses values without a meaning."""
 
+import json
+import os
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -120,3 +123,42 @@ def test_values_reach_every_container_of_ours() -> None:
         assert container["image"] == f"registry.example/{image}"
         if "env" in container:
             assert {"name": "GPU_USHER_SHADOW", "value": "true"} in container["env"]
+
+
+def test_packaged_chart_has_no_links_and_renders_the_same_without_a_word(tmp_path: Path) -> None:
+    """F113: helm prints a line for each symbolic link of deploy/chart."""
+    made = subprocess.run(
+        ["make", "-s", "chart", f"BUILD={tmp_path}"], cwd=DEPLOY.parent, capture_output=True, text=True, check=False
+    )
+    assert made.returncode == 0, made.stderr
+    archive = Path(made.stdout.strip())
+    words = [str(archive) if word == str(DEPLOY / "chart") else word for word in helm_command("template")]
+
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert by_key([document for document in yaml.safe_load_all(done.stdout) if document]) == by_key(helmed())
+
+
+@pytest.mark.parametrize("mode", ["self-signed", "cert-manager"])
+def test_switch_adds_the_api_for_tenants_as_the_component_does(mode: str, tmp_path: Path) -> None:
+    """F113, F115: the APIService, the right of tenants, and the port of the replicas and of their Service."""
+    overlay = {
+        "resources": [f"{_relative(tmp_path)}/base"],
+        "components": [f"{_relative(tmp_path)}/components/{name}" for name in ("crd", "dra", "explain-api", mode)],
+    }
+    (tmp_path / "kustomization.yaml").write_text(json.dumps(overlay), "utf-8")
+    expected = by_key(kustomized(tmp_path))
+
+    rendered = by_key(helmed("--set", f"explainApi.enabled=true,certificates.mode={mode}", *CREATED))
+
+    assert expected.keys() == rendered.keys()
+    for key, document in expected.items():
+        assert comparable(document) == comparable(without_helms_own(rendered[key])), key
+    service = rendered["Service", "gpu-usher", "gpu-usher"]
+    api = rendered["APIService", "", "v1alpha1.explain.gpu-usher.io"]
+    assert api["spec"]["service"]["port"] in {port["port"] for port in service["spec"]["ports"]}
+
+
+def _relative(folder: Path) -> str:
+    return os.path.relpath(DEPLOY.resolve(), folder.resolve())

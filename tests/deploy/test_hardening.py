@@ -17,7 +17,7 @@ from tests.deploy.rendering import DEPLOY, Object
 
 POLICIES = DEPLOY.parent / "policies"
 """The folder of which the ConfigMap is made."""
-DEPLOYMENTS = ("base", "components/second-scheduler", "components/self-signed")
+DEPLOYMENTS = ("base", "components/second-scheduler", "components/self-signed", "components/events")
 REPLICATED = DEPLOYMENTS[:2]
 
 

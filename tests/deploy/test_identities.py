@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.deploy.identities import PAGE, page
 from tests.deploy.rendering import DEPLOY, OVERLAYS, Object, helmed, kustomized
 
 ACCOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -109,3 +110,50 @@ def test_accounts_give_no_token_by_themselves(tool: str, overlay: str) -> None:
 
     assert accounts
     assert {account["automountServiceAccountToken"] for account in accounts} == {False}
+
+
+def test_tables_of_security_md_are_those_of_the_rendered_rights() -> None:
+    """F104: `make generated` writes them."""
+    assert page() == PAGE.read_text("utf-8")
+
+
+@RENDERED
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_no_service_leads_to_a_pod_that_writes(tool: str, overlay: str) -> None:
+    """F104, F139: what parses tenants' pods for the API server and the scheduler has no right to write."""
+    objects = rendered(tool, overlay)
+    serving = {"gpu-usher", "gpu-usher-extender"}
+    selectors = [document["spec"]["selector"] for document in objects if document["kind"] == "Service"]
+    writing_verbs = {
+        subject["name"]: verbs
+        for binding in objects
+        for subject in binding.get("subjects", ())
+        if (verbs := _writing_verbs(objects, binding))
+    }
+
+    assert selectors
+    for document in objects:
+        if document["kind"] == "Deployment":
+            template = document["spec"]["template"]
+            account = template["spec"]["serviceAccountName"]
+            reached = any(selector.items() <= template["metadata"]["labels"].items() for selector in selectors)
+            assert not reached or account not in writing_verbs, (document["metadata"]["name"], writing_verbs[account])
+            events = [
+                container
+                for container in containers(template["spec"])
+                if {"name": "GPU_USHER_EVENTS", "value": "true"} in container.get("env", ())
+            ]
+            assert bool(events) is (account == "gpu-usher-controller")
+    assert not serving & writing_verbs.keys()
+
+
+def _writing_verbs(objects: list[Object], binding: Object) -> set[str]:
+    """List the verbs of a bound role of ours that write."""
+    role = binding["roleRef"]["name"]
+    rules = [
+        rule
+        for document in objects
+        if document["kind"] in ("Role", "ClusterRole") and document["metadata"]["name"] == role
+        for rule in document["rules"]
+    ]
+    return {verb for rule in rules for verb in rule["verbs"]} - {"get", "list", "watch"}

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 import yaml
 
+from app import __version__
 from app.admission.exemptions import EXEMPT_LABELS
 from app.admission.match_conditions import cpu_guard_conditions, match_conditions
 from app.admission.review_targets import WORKLOADS
+from app.api.policy_reviews import VERSION
 from app.cli.json_schema import conditions_text, exemptions_text
 from app.cluster.files import shipped_policies
 from app.cluster.policy_watch import PolicyBook
@@ -20,8 +22,9 @@ from app.events.waking import wake_path
 from app.events.workloads import STEPS
 from app.events.writer import lease_path
 from app.kube.api_kinds import API_KINDS, DRA
+from app.policy.load import LAST_GOOD, LAST_GOOD_LABEL_VALUE, MOUNTED, POLICY_LABEL, POLICY_LABEL_VALUE
 from app.telemetry.clock import today
-from app.tls.controller import Names
+from app.tls.controller import API_SERVICE, Names
 from tests.builders import knowledge
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
@@ -136,10 +139,10 @@ def test_every_watched_kind_is_one_that_the_serving_identity_may_read() -> None:
     assert watched == {API_KINDS[kind].plural for kind in (*NEEDED, *DRA, "GPUPolicy")}
 
 
-def test_events_are_all_that_the_serving_identity_may_write() -> None:
-    """F139, F104: and the Lease by name, so that one replica writes; what it reads besides is one object at a time.
+def test_events_are_all_that_the_controller_may_write() -> None:
+    """F139, F104: and the Lease by name, so that one process writes; what it reads besides is one object at a time.
 
-    F140: and the one object whose change wakes pods.
+    F140: and the one object whose change wakes pods. F76, F131: and the last good policies, and the status of policies.
     """
     roles = [document for document in documents("components", "events", "rbac.yaml") if document.get("rules")]
     rules = [rule for role in roles for rule in role["rules"]]
@@ -147,6 +150,7 @@ def test_events_are_all_that_the_serving_identity_may_write() -> None:
 
     assert writing == [
         {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
+        {"apiGroups": ["gpu-usher.io"], "resources": ["gpupolicies/status"], "verbs": ["patch"]},
         {
             "apiGroups": ["coordination.k8s.io"],
             "resources": ["leases"],
@@ -159,10 +163,43 @@ def test_events_are_all_that_the_serving_identity_may_write() -> None:
             "resourceNames": [wake_path("gpu-usher").rpartition("/")[2]],
             "verbs": ["patch"],
         },
+        {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [LAST_GOOD], "verbs": ["get", "patch"]},
     ]
     assert {name for rule in rules if rule not in writing for name in rule["resources"]} == {
         plural for (_, kind), plural in STEPS.items() if kind != "Pod"
     }
+
+
+def test_every_mount_of_the_policies_is_optional() -> None:
+    """F76: a replica that starts while the ConfigMap is gone serves the last good policies."""
+    texts = [file.read_text("utf-8") for file in DEPLOY.rglob("deployment.yaml")]
+    deployments = [document for text in texts for document in yaml.safe_load_all(text)]
+    volumes = [
+        volume for document in deployments for volume in document["spec"]["template"]["spec"].get("volumes") or ()
+    ]
+    mounted = [volume["configMap"] for volume in volumes if volume.get("configMap", {}).get("name") == MOUNTED]
+
+    assert len(mounted) >= 2
+    assert all(source == {"name": MOUNTED, "optional": True} for source in mounted)
+
+
+def test_edits_of_the_mounted_config_map_and_of_labelled_ones_are_asked_about() -> None:
+    """F131: the names in the manifests are those in the code; no label decides about the mounted ConfigMap."""
+    webhook = webhooks()["policies.gpu-usher.io"]
+    (condition,) = webhook["matchConditions"]
+    last_good = documents("components", "events", "last-good.yaml")[0]["metadata"]
+
+    assert f"request.name == '{MOUNTED}'" in condition["expression"]
+    assert f"object.metadata.labels['{POLICY_LABEL}'] == '{POLICY_LABEL_VALUE}'" in condition["expression"]
+    assert "objectSelector" not in webhook
+    assert (last_good["name"], last_good["labels"][POLICY_LABEL]) == (LAST_GOOD, LAST_GOOD_LABEL_VALUE)
+
+
+def test_shipped_policies_name_the_version_that_reads_them() -> None:
+    """F131: an edit that leaves the version as it is, is checked (app/api/policy_reviews.py)."""
+    kustomization = yaml.safe_load((DEPLOY.parent / "policies" / "Kustomization").read_text("utf-8"))
+
+    assert kustomization["configMapGenerator"][0]["options"]["annotations"] == {VERSION: __version__}
 
 
 def test_no_other_role_of_ours_may_write_events() -> None:
@@ -193,7 +230,7 @@ def test_the_keeper_of_certificates_may_write_its_own_objects_by_name_and_nothin
     }
 
     written = {tuple(path.split("/")[-2:]) for path in (names.lease, names.secret("ca"), names.secret("tls"))}
-    patched = {tuple(path.split("/")) for path in names.configurations}
+    patched = {tuple(path.split("/")[-2:]) for path in (*names.configurations, API_SERVICE)}
     assert allowed == {**{key: {"get", "update"} for key in written}, **{key: {"get", "patch"} for key in patched}}
     assert brought == written
 

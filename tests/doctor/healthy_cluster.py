@@ -47,12 +47,22 @@ def daemon(name: str, ready: int = 1) -> Object:
     }
 
 
-def deployment(name: str, available: int = 3, image: str = "gpu-usher:0.1.0") -> Object:
-    template = {"spec": {"containers": [{"name": "main", "image": image}]}}
+def deployment(name: str, available: int = 3, image: str = "gpu-usher:0.1.0", replicas: int = 3) -> Object:
+    labels = {"app.kubernetes.io/name": "gpu-usher", "app.kubernetes.io/component": "admission"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "main", "image": image}]}}
     return {
         "metadata": {"name": name, "namespace": "gpu-usher"},
-        "spec": {"replicas": 3, "template": template},
+        "spec": {"replicas": replicas, "template": template},
         "status": {"availableReplicas": available},
+    }
+
+
+def endpoint_slice(*ready: bool | None, ports: int = 1) -> Object:
+    """Build the EndpointSlice of our Service with one endpoint for each value of its condition."""
+    return {
+        "metadata": {"name": "gpu-usher-x", "labels": {"kubernetes.io/service-name": "gpu-usher"}},
+        "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": value}} for value in ready],
+        "ports": [{"name": "https", "port": 8443}] * ports,
     }
 
 
@@ -82,6 +92,8 @@ def objects() -> dict[str, list[Object]]:
         "RuntimeClass": [{"metadata": {"name": "nvidia"}}],
         "DaemonSet": [daemon("nvidia-device-plugin-daemonset"), daemon("gpu-feature-discovery")],
         "Deployment": [deployment("gpu-usher")],
+        "Service": [yaml.safe_load((BASE / "service.yaml").read_text("utf-8"))],
+        "EndpointSlice": [endpoint_slice(True, True, True)],
     }
 
 

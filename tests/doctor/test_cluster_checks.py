@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.doctor.cluster_checks import CHECKS, NEWEST_TESTED, OLDEST_TESTED, examine_cluster
+from app.doctor.cluster_checks import CHECKS, NEWEST_TESTED, OLDEST_TESTED, READS, examine_cluster
 from app.doctor.cluster_objects import Certificate, SlippedReport, asks_for_gpus
 from app.doctor.fleet_checks import FindingLevel
 from tests.builders import gpus, knowledge, node, pod
@@ -71,8 +71,6 @@ EVERYWHERE: Object = {"namespaceSelector": {}}
         pytest.param(foreign_webhook("hami", resource="services"), {}, id="another's, not of pods"),
         pytest.param(foreign_webhook("istio-sidecar-injector"), {}, id="another's, not of GPUs"),
         pytest.param(foreign_webhook("hami", kind=VALIDATING), {}, id="another's that only validates"),
-        pytest.param(put("Deployment"), {"ReplicasAbsent": P}, id="nobody to answer"),
-        pytest.param(put("Deployment", deployment("gpu-usher", 0)), {"ReplicasUnavailable": P}, id="none available"),
         pytest.param(put("Deployment", deployment("gpu-usher", 2)), {"ReplicasUnavailable": A}, id="one short"),
         pytest.param(scheduler("v1.36.9"), {}, id="scheduler of the same minor"),
         pytest.param(scheduler("v1.35.1@sha256:00"), {"SchedulerVersion": A}, id="scheduler one behind"),
@@ -106,6 +104,18 @@ def test_what_is_broken_is_named_and_nothing_else(broken: Break, expected: dict[
     assert expected == levels_by_check(cluster(broken))
 
 
+def test_rights_that_replicas_with_events_need_are_not_advised_away() -> None:
+    """F104, F139: as installed before the controller wrote them."""
+
+    def write_events(objects: dict[str, list[Object]]) -> None:
+        (serving,) = objects["Deployment"]
+        serving["spec"]["template"]["spec"]["containers"][0]["env"] = [{"name": "GPU_USHER_EVENTS", "value": "true"}]
+
+    rules = (*RULES, rule("events.k8s.io", ["events"], "create", "patch"))
+
+    assert levels_by_check(cluster(write_events, rules=rules)) == {}
+
+
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
@@ -127,6 +137,11 @@ def test_what_is_broken_is_named_and_nothing_else(broken: Break, expected: dict[
         pytest.param({"rules": None}, {}, id="rights not known"),
         pytest.param({"rules": RULES[1:]}, {"RightsMissing": P}, id="F104: may not read nodes"),
         pytest.param({"rules": (rule("*", ["*"], "*"),)}, {"RightsTooWide": A}, id="F104: may do anything"),
+        pytest.param(
+            {"rules": (*RULES, rule("events.k8s.io", ["events"], "create", "patch"))},
+            {"RightsTooWide": A},
+            id="F104: may write Events, which the controller does",
+        ),
         pytest.param({"slipped": (SlippedReport("a/p", "unadmitted"),)}, {"Unadmitted": A}, id="F98, P11: unadmitted"),
         pytest.param(
             {"slipped": (SlippedReport("a/p", "misplaced", "DriverTooOld"),)}, {"Misplaced": P}, id="F98: misplaced"
@@ -192,6 +207,29 @@ def test_rights_for_dra_are_asked_for_where_devices_are_published() -> None:
 
     assert finding.check == "RightsMissing"
     assert "resourceslices" in finding.what
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        pytest.param(["kube-root-ca.crt"], {"PoliciesAbsent": P}, id="A10: deleted"),
+        pytest.param(["gpu-usher-policies"], {}, id="there"),
+    ],
+)
+def test_config_map_of_policies_that_was_deleted_is_missed(names: list[str], expected: dict[str, FindingLevel]) -> None:
+    """F131: the replicas go on with the last good set, so that nothing else tells of it."""
+    config_maps = [{"metadata": {"name": name, "namespace": "gpu-usher"}} for name in names]
+
+    assert expected == levels_by_check(cluster(put("ConfigMap", *config_maps)))
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_policies_that_the_replicas_may_not_read_are_a_problem(allowed: bool) -> None:
+    """F131, F104: the definition was applied without its RBAC; the policies look as if they were in force."""
+    rights = (rule("gpu-usher.io", ["gpupolicies"], *READS),) if allowed else ()
+    examined = cluster(put("GPUPolicy", {"metadata": {"name": "team"}}), rules=(*RULES, *rights))
+
+    assert levels_by_check(examined) == ({} if allowed else {"PoliciesUnreadable": P})
 
 
 @pytest.mark.parametrize(

@@ -113,11 +113,11 @@ def test_finding_says_what_is_wrong_and_what_to_do() -> None:
 
     assert finding.what.startswith(f"a selector reads attribute {DRIVER}/model, which some devices of driver {DRIVER}")
     assert finding.objects == ("DeviceClass x",)
-    assert "kube-scheduler gives up" in finding.remedy
+    assert "kube-scheduler places no pod" in finding.remedy
 
 
 def test_command_names_the_tainted_device() -> None:
     result = CliRunner().invoke(app, ["doctor", "--demo-fleet", "gpucluster"])
 
-    assert "DeviceTaintRule repair holds devices for nobody" in " ".join(result.output.split())
+    assert "no claim tolerates the device taint" in " ".join(result.output.split())
     assert "Device h100-2/gpu-0" in result.output

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from app.cli.verbs import app
 from app.doctor.examined_pods import with_pods
-from app.doctor.fleet_checks import CHECKS, ExaminedFleet, FindingLevel, examine
+from app.doctor.fleet_checks import CHECKS, ExaminedFleet, Finding, FindingLevel, examine
 from app.nodes.gpu_health import Health
 from app.values.errors import BadInput
 from tests.builders import knowledge, node, node_document, pod
@@ -164,7 +164,7 @@ def test_command_asks_the_exporters_and_names_what_is_ill() -> None:
         done = CliRunner().invoke(app, ["doctor", "--demo", "--dcgm-exporters", exporter.url, "-o", "json"])
 
     of_node = [finding for finding in json.loads(done.output) if finding["nodes"] == ["h100-0"]]
-    assert [finding["what"] for finding in of_node] == ["1 GPUs ill: XID 79: GPU has fallen off the bus"]
+    assert [finding["what"] for finding in of_node] == ["1 GPU unhealthy: XID 79: GPU has fallen off the bus"]
 
 
 @pytest.mark.parametrize(
@@ -199,3 +199,56 @@ def test_bad_input_is_an_error_of_its_own(words: list[str]) -> None:
     done = CliRunner().invoke(app, ["doctor", *words], env={"KUBECONFIG": "/no/such"})
 
     assert isinstance(done.exception, BadInput)
+
+
+def test_cloud_that_labels_its_gpus_itself_needs_no_feature_discovery() -> None:
+    """F87: GKE's labels name the product, or the candidates; an unknown value of them names nothing."""
+    found = {
+        name: [finding.check for finding in gke_findings(name)]
+        for name in ("nvidia-l4", "nvidia-tesla-v100", "nvidia-unheard-of")
+    }
+
+    assert found == {"nvidia-l4": [], "nvidia-tesla-v100": [], "nvidia-unheard-of": ["GPUFactsMissing"]}
+
+
+def gke_findings(accelerator: str) -> list[Finding]:
+    """Examine a node that GKE alone has labelled."""
+    labels = {"cloud.google.com/gke-accelerator": accelerator}
+    facts = ExaminedFleet((node("gke", product=None, driver=None, labels=labels, taints=TAINT),))
+    return list(examine(with_pods(facts, (), knowledge())))
+
+
+def test_component_that_is_installed_is_not_advised() -> None:
+    """F87: nor is any other remedy that is in force."""
+    bare = node("n", taints=None, capacity={GPU: 8})
+
+    remedies = [
+        examine(with_pods(ExaminedFleet((bare,), cpu_guard=guard), (), knowledge()))[0].remedy
+        for guard in (False, True)
+    ]
+
+    assert ["cpu-guard" in remedy for remedy in remedies] == [True, False]
+
+
+@pytest.mark.parametrize("content", ["", '{"kind": "List", "items": []}', "kind: Pod\nmetadata: {name: a}\n"])
+@pytest.mark.parametrize("verb", ["doctor", "inventory", "usage --prometheus http://127.0.0.1:1"])
+def test_file_without_a_node_is_bad_input(tmp_path: Path, verb: str, content: str) -> None:
+    """F82, F87: a gate of a CI must not pass on the wrong file."""
+    file = tmp_path / "train.yaml"
+    file.write_text(content, "utf-8")
+
+    done = CliRunner().invoke(app, [*verb.split(), "--snapshot", str(file)])
+
+    assert isinstance(done.exception, BadInput)
+    assert "train.yaml: no Node in it" in str(done.exception)
+
+
+def test_nodes_that_pass_gpus_through_are_counted(tmp_path: Path) -> None:
+    """F87: they have no GPU for containers."""
+    file = tmp_path / "vms.json"
+    document = node_document("vm", product=None, driver=None, offers={"nvidia.com/GH100_H100_PCIE": 8})
+    file.write_text(json.dumps(document), "utf-8")
+
+    done = CliRunner().invoke(app, ["doctor", "--snapshot", str(file)])
+
+    assert done.output.startswith("1 node, 0 with GPUs, 1 that pass GPUs through to virtual machines: no problems")

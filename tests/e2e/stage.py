@@ -3,6 +3,7 @@
 
 import base64
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -43,7 +44,6 @@ class Service:
         issue_if_needed(self.folder, now())
         self.ca = self.folder / "ca.crt"
         self.flags = {
-            "kubeconfig": str(plane.kubeconfig("gpu-usher")),
             "host": "127.0.0.1",
             "port": str(self.port),
             "ops-port": str(ops),
@@ -54,7 +54,10 @@ class Service:
         self.process = self._start()
 
     def _start(self) -> Process:
-        words = [f"--{key}={value}" for key, value in self.flags.items()]
+        # deploy/ gives the Events to a process of their own; here one does both, as the account that may write them.
+        account = "controller" if os.environ.get("GPU_USHER_EVENTS") == "true" else "gpu-usher"
+        flags = {"kubeconfig": str(self._plane.kubeconfig(account)), **self.flags}
+        words = [f"--{key}={value}" for key, value in flags.items()]
         command = [sys.executable, "-m", "app.cli.main", "serve", *words]
         return Process(self._name, command, self._plane.folder / f"{self._name}.log")
 
@@ -121,6 +124,14 @@ def grant(plane: ControlPlane) -> None:
     rights = (DEPLOY / "base" / "rbac.yaml", DEPLOY / "components" / "dra" / "rbac.yaml")
     result = plane.kubectl("apply", *(word for path in rights for word in ("-f", str(path))))
     assert result.code == 0, result.err
+
+
+def grant_events(plane: ControlPlane) -> None:
+    """Create what deploy/components/events has beside its patch: the rights to write Events, and a Lease."""
+    component = DEPLOY / "components" / "events"
+    files = ("rbac.yaml", "lease.yaml", "wake.yaml")
+    applied = plane.kubectl("apply", *(word for file in files for word in ("-f", str(component / file))))
+    assert applied.code == 0, applied.err
 
 
 def create_namespace(plane: ControlPlane, name: str, **labels: str) -> str:

@@ -104,17 +104,20 @@ def test_amounts_the_api_server_would_refuse_are_repaired_and_the_pod_created(
 
 DENIED = 'error when creating "STDIN": admission webhook "mutate.gpu-usher.io" denied the request: gpu-usher:'
 FRACTION = (
-    f"container main: a fraction of {GPU}: wants a whole number"
-    " (ask for a whole number, a MIG profile, or nvidia.com/gpu.shared)"
+    f"container main asks for a fraction of {GPU}, which Kubernetes gives only as a whole number"
+    "; ask for a whole number, a MIG profile, or nvidia.com/gpu.shared"
 )
-NEGATIVE = f"container main: negative {GPU}: wants zero or more (ask for zero or more)"
+NEGATIVE = f"container main asks for a negative amount of {GPU}; ask for zero or more"
 ANNOTATION = (
     "gpu-usher.io/cuda does not parse: version: got 'new', wants digits with dots such as 12.4"
-    " (write the annotation as policies/README.md says)"
+    "; correct the annotation, or remove it"
 )
-TOO_MANY = "2 GPUs asked: wants at most 1 per pod (ask for fewer GPUs, or have the policy's maxGPUsPerPod raised)"
+TOO_MANY = (
+    "asks for 2 GPUs; at most 1 per pod is allowed (policy notebook); ask for fewer GPUs, or have the policy's"
+    " maxGPUsPerPod raised"
+)
 WIDEN = "widen gpu-usher.io/products or one of the policies named"
-TORN = f"no GPU product is left by ampere-only and hopper-only ({WIDEN})"
+TORN = f"policy ampere-only and policy hopper-only together allow no GPU product; {WIDEN}"
 
 
 @pytest.mark.parametrize(
@@ -125,7 +128,7 @@ TORN = f"no GPU product is left by ampere-only and hopper-only ({WIDEN})"
         pytest.param(1, {"annotations": {"cuda": "new"}}, ANNOTATION, id="annotation that does not parse"),
         pytest.param(2, {"annotations": {"workload-class": "notebook"}}, TOO_MANY, id="too many"),
         pytest.param(1, {"labels": {"test": "torn"}}, TORN, id="policies that leave no product"),
-        pytest.param("500m", {"labels": {"test": "torn"}}, f"{FRACTION}; {TORN}", id="two things at once"),
+        pytest.param("500m", {"labels": {"test": "torn"}}, f"(1) {FRACTION} (2) {TORN}", id="two things at once"),
     ],
 )
 def test_pod_that_cannot_be_repaired_is_denied_in_our_words(
@@ -259,7 +262,10 @@ def test_gpus_are_counted_as_kubernetes_counts_them(
 
     answer = plane.kubectl.create(pod)
 
-    assert (answer.code, "2 GPUs asked (first 1, main 1): wants at most 1 per pod" in answer.err) == (code, bool(code))
+    assert (answer.code, "asks for 2 GPUs (first 1, main 1); at most 1 per pod is allowed" in answer.err) == (
+        code,
+        bool(code),
+    )
 
 
 def test_warnings_are_few_and_short(plane: ControlPlane, namespace: str) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The certificate controller on a real API server, with the identity and the rights of deploy/ and no others."""
 
+import base64
 import datetime as dt
 import itertools
 import json
@@ -12,7 +13,7 @@ import yaml
 
 from app.cluster.access import find_cluster
 from app.telemetry.clock import now
-from app.tls.controller import REGISTRATION, ROTATE, Controller, Names
+from app.tls.controller import API_SERVICE, REGISTRATION, ROTATE, Controller, Names
 from app.tls.kube_objects import CONFLICT, KubeClient
 from app.tls.pem import read_bundle, signed_by
 from app.values.errors import ApiError
@@ -233,3 +234,21 @@ def test_keeper_may_do_nothing_else(prepared: ControlPlane, method: str, path: s
     )
 
     assert answer.status_code == 403
+
+
+def test_keeper_writes_the_ca_into_the_api_service_of_explanations(stage: Stage) -> None:
+    """TLS-06: where components/explain-api is installed, also when somebody has emptied it."""
+    stage.run_controller()
+    result = stage.plane.kubectl("apply", "-f", str(DEPLOY / "components" / "explain-api" / "apiservice.yaml"))
+    assert result.code == 0, result.err
+
+    def trusted() -> bool:
+        ca_bundle = stage.plane.api.get(API_SERVICE)["spec"].get("caBundle")
+        return bool(ca_bundle == base64.b64encode(data(stage.plane, "ca", "ca.crt")).decode())
+
+    try:
+        wait_until("the APIService has the CA", trusted, SOON_SECONDS, stage.controller)
+        stage.plane.api.patch(API_SERVICE, {"spec": {"caBundle": None, "insecureSkipTLSVerify": False}})
+        wait_until("the APIService has the CA again", trusted, SOON_SECONDS, stage.controller)
+    finally:
+        stage.plane.api.delete(API_SERVICE)

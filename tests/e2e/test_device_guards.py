@@ -51,12 +51,12 @@ def visible(value: Object) -> Object:
 
 
 VOID = visible({"value": "void"})["env"]
-WRONG = f"container {{}}: {VISIBLE} without a GPU: wants no such setting"
+WRONG = f"container {{}} sets {VISIBLE} but requests no GPU"
 
 
 AFTER: Mapping[str, tuple[str, list[Any] | None]] = {
     "deny": (WRONG, None),
-    "warn": (f"Warning: {WRONG} (policy only warns)\n", []),
+    "warn": (f"Warning: {WRONG} (policy guards); remove it, and request GPUs in resources.limits (warning only)\n", []),
     "strip": (f"Warning: {{}}: {VISIBLE} removed: ask for the GPU in limits\n", [None] * 3),
     "void": (f"Warning: {{}}: {VISIBLE} set to void: ask for the GPU in limits\n", [VOID] * 3),
 }
@@ -147,7 +147,7 @@ def test_variable_beside_a_gpu_that_was_asked_for_is_denied(plane: ControlPlane,
     """F12: the pod's own value takes precedence over the device plugin's."""
     answer = plane.kubectl.create(plain_pod(namespace, env=ALL))
 
-    assert f"container main: {VISIBLE} beside a GPU: wants no such setting" in answer.err
+    assert f"container main sets {VISIBLE} beside the GPU that it requests" in answer.err
 
 
 @pytest.mark.parametrize("namespace", ["void"], indirect=True)

@@ -25,6 +25,7 @@ OVERLAY = "webhook-only"
 GPU = "nvidia.com/gpu"
 TAINTS = [{"key": GPU, "value": "present", "effect": "NoSchedule"}]
 RUNTIME_CLASSES = "/apis/node.k8s.io/v1/runtimeclasses"
+SLICES = "/apis/discovery.k8s.io/v1/namespaces/gpu-usher/endpointslices"
 DAEMONS = "/apis/apps/v1/namespaces/gpu-operator/daemonsets"
 READY_SINCE = "2020-01-01T00:00:00Z"
 """Long before now: Deployments count a pod as available some seconds after it became ready."""
@@ -55,6 +56,7 @@ def cluster(plane: ControlPlane) -> ControlPlane:
         plane.api.create(DAEMONS, daemon(name))
     make_runtime_class(plane)
     assert apply(plane, OVERLAY, "-l", OTHERS).code == 0
+    make_endpoint(plane)
     controller = start_certificate_controller(plane, "controller")
     try:
         assert apply(plane, OVERLAY).code == 0
@@ -73,6 +75,19 @@ def cluster(plane: ControlPlane) -> ControlPlane:
 
 def make_runtime_class(plane: ControlPlane) -> None:
     plane.api.create(RUNTIME_CLASSES, {"metadata": {"name": "nvidia"}, "handler": "nvidia"})
+
+
+def make_endpoint(plane: ControlPlane) -> None:
+    """Create the EndpointSlice of our Service, as its controller would of ready pods with addresses."""
+    plane.api.create(
+        SLICES,
+        {
+            "metadata": {"name": "gpu-usher-x", "labels": {"kubernetes.io/service-name": "gpu-usher"}},
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": True}}],
+            "ports": [{"name": "https", "port": 8443, "protocol": "TCP"}],
+        },
+    )
 
 
 def doctor(plane: ControlPlane, *words: str, user: str = "admin") -> Result:
@@ -104,6 +119,7 @@ def replaced(path: str, value: Any) -> Object:
 
 
 NODE = "/api/v1/nodes/h100-0"
+DEPLOYMENT = "/apis/apps/v1/namespaces/gpu-usher/deployments/gpu-usher"
 BINDING = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/gpu-usher"
 FIRST = "/webhooks/0"
 BREAKS = [
@@ -116,6 +132,9 @@ BREAKS = [
     pytest.param(VALIDATING, replaced(f"{FIRST}/failurePolicy", "Ignore"), "FailurePolicy", id="fails open"),
     pytest.param(MUTATING, replaced(f"{FIRST}/reinvocationPolicy", "Never"), "NotCalledAgain", id="never again"),
     pytest.param(MUTATING, replaced(f"{FIRST}/matchConditions", []), "NoMatchConditions", id="every pod"),
+    pytest.param(
+        f"{SLICES}/gpu-usher-x", replaced("/endpoints/0/conditions/ready", False), "NoReadyEndpoint", id="endpoints"
+    ),
     pytest.param(NODE, {"op": "remove", "path": "/spec/taints"}, "UntaintedGPUNodes", id="taint"),
     pytest.param(BINDING, {"op": "remove", "path": "/subjects/0"}, "RightsMissing", id="rights"),
     pytest.param(
@@ -142,6 +161,25 @@ def test_broken_object_is_named_until_it_is_mended(
         eventually(f"{check} is said", lambda: failing_checks(cluster) == {check})
 
     eventually("nothing is said", lambda: failing_checks(cluster) == set())
+
+
+def test_replicas_scaled_to_zero_are_the_first_finding(cluster: ControlPlane) -> None:
+    """F87: the Deployment has what it wishes, and GPU pods are refused."""
+    untainted = patched_object(cluster, NODE, {"op": "remove", "path": "/spec/taints"})
+    cluster.api.delete(f"{SLICES}/gpu-usher-x")
+    with untainted, patched_object(cluster, DEPLOYMENT, replaced("/spec/replicas", 0)):
+        first, *others = json.loads(doctor(cluster).output)
+
+    assert first["check"] == "NoReadyEndpoint"
+    assert "GPU pods are refused: Deployment gpu-usher is scaled to 0" in first["what"]
+    assert [finding["check"] for finding in others] == ["UntaintedGPUNodes"]
+    make_endpoint(cluster)
+
+    def mended() -> bool:
+        make_ready(cluster, "gpu-usher")
+        return failing_checks(cluster) == set()
+
+    eventually("nothing is said", mended)
 
 
 def test_ca_that_signed_nothing_is_named(cluster: ControlPlane) -> None:
@@ -254,8 +292,10 @@ def test_what_the_user_may_not_read_is_named_and_the_rest_is_examined(cluster: C
     assert blind == {
         "DaemonSet",
         "Deployment",
+        "EndpointSlice",
         "MutatingWebhookConfiguration",
         "Secret gpu-usher/gpu-usher-tls",
+        "Service",
         "ValidatingAdmissionPolicy",
         "ValidatingAdmissionPolicyBinding",
         "ValidatingWebhookConfiguration",

@@ -9,12 +9,12 @@ from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, kubelets, node_object
 from tests.controlplane.kubectl import Object
 from tests.e2e.stage import (
-    DEPLOY,
     Service,
     create_namespace,
     create_pod,
     eventually,
     gpu_pod,
+    grant_events,
     install_webhooks,
     serving,
     start_scheduler,
@@ -41,10 +41,7 @@ def service(plane: ControlPlane, monkeypatch_module: pytest.MonkeyPatch) -> Iter
     )
     monkeypatch_module.setenv("GPU_USHER_EVENTS", "true")
     create_namespace(plane, "gpu-usher")
-    component = DEPLOY / "components" / "events"
-    files = ("rbac.yaml", "lease.yaml", "wake.yaml")
-    applied = plane.kubectl("apply", *(word for file in files for word in ("-f", str(component / file))))
-    assert applied.code == 0, applied.err
+    grant_events(plane)
     with serving(plane) as running, kubelets(plane.api):
         install_webhooks(plane, running)
         start_scheduler(plane, running)

@@ -125,4 +125,4 @@ def test_namespace_that_only_begins_like_the_systems_is_not_exempt(plane: Contro
 
     result = plane.kubectl.create(taking, dry_run=True)
 
-    assert "NVIDIA_VISIBLE_DEVICES without a GPU" in result.err
+    assert "NVIDIA_VISIBLE_DEVICES but requests no GPU" in result.err

@@ -129,17 +129,17 @@ GOOD: dict[str, Make] = {
     ),
 }
 WORDS = {
-    "a legacy image": "wants NVIDIA_VISIBLE_DEVICES: void beside it",
-    "a legacy image of zero GPUs": "wants NVIDIA_VISIBLE_DEVICES: void beside it",
-    "privileged": "privileged in a GPU pod",
+    "a legacy image": "set NVIDIA_VISIBLE_DEVICES: void beside it",
+    "a legacy image of zero GPUs": "set NVIDIA_VISIBLE_DEVICES: void beside it",
+    "privileged": "is privileged, which lets it use every GPU of its node",
     "five by their class": "at most 4 GPUs per pod",
     "five of a virtual machine": "at most 4 GPUs per pod",
     "five GPUs": "at most 4 GPUs per pod",
     "slices and GPUs": "at most 4 GPUs per pod",
-    "a device mount": "a mount below",
+    "a device mount": "has a mount below",
     "a CDI annotation": "an annotation cdi.k8s.io/",
     "a node of its own": "spec.nodeName is set",
-    "another scheduler": "wants schedulerName ours",
+    "another scheduler": "set schedulerName: ours",
 }
 
 
@@ -152,7 +152,7 @@ def test_pod_that_we_would_refuse_or_repair_is_refused_without_us(
 
     assert result.code == 1
     assert "ValidatingAdmissionPolicy 'gpu-usher-fallback'" in result.err
-    assert WORDS.get(name, "wants no such setting") in result.err
+    assert WORDS.get(name, "remove it, and request GPUs in resources.limits") in result.err
 
 
 @pytest.mark.parametrize("path", ["/dev/nvidia0", "//dev", "/", None], ids=str)

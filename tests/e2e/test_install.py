@@ -2,7 +2,7 @@
 """Every overlay on a real API server: applied in the order of deploy/README, deleted, and its accounts' rights."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -14,8 +14,14 @@ from tests.e2e.stage import DEPLOY, eventually
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
 CONFIGURATIONS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 OTHERS = "app.kubernetes.io/component!=webhook"
-REPLICAS = {"dev": (1, 0, 1), "webhook-only": (3, 0, 1), "production": (3, 2, 0)}
-"""Pods of the Deployments gpu-usher, gpu-usher-scheduler and gpu-usher-certificates."""
+COMPONENTS = ("admission", "scheduler", "certificates", "controller")
+REPLICAS = {
+    "dev": (1, 0, 1, 1),
+    "webhook-only": (3, 0, 1, 1),
+    "production-self-signed": (3, 2, 1, 1),
+    "production": (3, 2, 0, 1),
+}
+"""Pods of each of COMPONENTS."""
 FOREIGN = {
     "certificates.cert-manager.io": "Certificate",
     "issuers.cert-manager.io": "Issuer",
@@ -39,6 +45,13 @@ SERVING = {
     "resourceclaimtemplates": READS,
     "resourceslices": READS,
 }
+CONTROLLER = {
+    **SERVING,
+    "events": {"create", "patch"},
+    "leases gpu-usher-events": {"get", "update"},
+    "csistoragecapacities gpu-usher-wake": {"patch"},
+    **{kind: {"get"} for kind in ("replicasets", "statefulsets", "jobs", "jobsets")},
+}
 CERTIFICATES = {
     "secrets gpu-usher-ca": {"get", "update"},
     "secrets gpu-usher-tls": {"get", "update"},
@@ -47,19 +60,24 @@ CERTIFICATES = {
     "mutatingwebhookconfigurations gpu-usher-cpu-guard": {"get", "patch"},
     "validatingwebhookconfigurations gpu-usher": {"get", "patch"},
     "validatingwebhookconfigurations gpu-usher-policies": {"get", "patch"},
+    "apiservices v1alpha1.explain.gpu-usher.io": {"get", "patch"},
 }
 
 
 @pytest.fixture(scope="module")
 def cluster(plane: ControlPlane) -> ControlPlane:
     """A control plane that knows the kinds of cert-manager and of the Prometheus operator."""
-    definitions = [_definition(name, kind) for name, kind in FOREIGN.items()]
-    result = plane.kubectl.create(*definitions)
+    define(plane, FOREIGN)
+    return plane
+
+
+def define(plane: ControlPlane, kinds: Mapping[str, str]) -> None:
+    """Create definitions without a schema, by their names, and wait until they are served."""
+    result = plane.kubectl.create(*(_definition(name, kind) for name, kind in kinds.items()))
     assert result.code == 0, result.err
-    for name in FOREIGN:
+    for name in kinds:
         result = plane.kubectl("wait", "--for=condition=established", f"crd/{name}", "--timeout=30s")
         assert result.code == 0, result.err
-    return plane
 
 
 @pytest.fixture
@@ -91,8 +109,8 @@ def _definition(name: str, kind: str) -> Object:
 
 
 def apply(plane: ControlPlane, name: str, *words: str) -> KubectlResult:
-    """Apply an overlay server-side, as deploy/README says."""
-    return plane.kubectl("apply", "--server-side", "-k", str(DEPLOY / "overlays" / name), *words)
+    """Apply an overlay server-side, as README says."""
+    return plane.kubectl("apply", "--server-side", "--force-conflicts", "-k", str(DEPLOY / "overlays" / name), *words)
 
 
 def configurations(plane: ControlPlane) -> list[Object]:
@@ -128,7 +146,7 @@ def test_overlay_is_taken_without_a_warning_and_its_pods_are_restricted(cluster:
     expected = REPLICAS[overlay]
 
     def made() -> tuple[int, ...]:
-        return tuple(pods(cluster, component) for component in ("admission", "scheduler", "certificates"))
+        return tuple(pods(cluster, component) for component in COMPONENTS)
 
     eventually(f"{overlay} has its pods", lambda: made() == expected)
     assert configurations(cluster) == []
@@ -164,6 +182,20 @@ def test_ca_bundle_stays_when_the_overlay_is_applied_again(cluster: ControlPlane
     assert configuration["webhooks"][0]["clientConfig"].get("caBundle") == "Q0E="
 
 
+@pytest.mark.parametrize("overlay", ["production-self-signed"], indirect=True)
+def test_overlay_is_applied_again_after_somebody_edited_it(cluster: ControlPlane, overlay: str) -> None:
+    """F114: without --force-conflicts the API server reports a conflict with the field manager of the edit."""
+    words = ("patch", "deployment/gpu-usher", "-n", "gpu-usher", "--field-manager=kubectl-edit")
+    edited = cluster.kubectl(*words, "-p", '{"spec": {"replicas": 1}}')
+    assert edited.code == 0, edited.err
+    plain = cluster.kubectl("apply", "--server-side", "-k", str(DEPLOY / "overlays" / overlay), "-l", OTHERS)
+
+    result = apply(cluster, overlay, "-l", OTHERS)
+
+    assert (plain.code, "conflict" in plain.err) == (1, True)
+    assert (result.code, result.warnings) == (0, []), result.err
+
+
 @pytest.mark.parametrize("overlay", ["production"], indirect=True)
 def test_emergency_line_takes_every_webhook_away_and_nothing_else(cluster: ControlPlane, overlay: str) -> None:
     """ADM-10: the command is the one of deploy/README."""
@@ -187,6 +219,19 @@ def test_extender_beside_the_scheduler_may_read_as_the_webhook_does(cluster: Con
     eventually("the rights are in force", lambda: rights(cluster, "gpu-usher-extender") == SERVING)
 
     assert "pods/binding" in rights(cluster, "gpu-usher-scheduler")
+
+
+@pytest.mark.parametrize("overlay", ["production"], indirect=True)
+def test_production_writes_events_by_the_controller_and_its_serving_replicas_only_read(
+    cluster: ControlPlane, overlay: str
+) -> None:
+    """F104, F139."""
+    assert overlay
+
+    eventually("the rights are in force", lambda: rights(cluster, "gpu-usher-controller") == CONTROLLER)
+
+    assert rights(cluster, "gpu-usher-controller") == CONTROLLER
+    assert rights(cluster, "gpu-usher") == SERVING
 
 
 @pytest.mark.parametrize("overlay", ["webhook-only"], indirect=True)

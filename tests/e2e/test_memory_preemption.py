@@ -25,7 +25,7 @@ from tests.e2e.stage import (
     wait_for_refusal,
 )
 
-GIVEN_AWAY = "memory of the shared GPUs is given away"
+GIVEN_AWAY = "memory of the shared GPUs is promised to other pods"
 MODES = {OURS: {}, "whole-nodes": {"nodeCacheCapable": False}}
 PRIORITIES = {"spare": 1, "low": 2, "middle": 10, "urgent": 1000}
 NODES, MEMORY_MIB = ("a10-x", "a10-y"), 23028

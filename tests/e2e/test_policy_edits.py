@@ -106,7 +106,7 @@ H10O: Object = {"placement": {"products": {"allow": ["H10O"]}}}
 UNKNOWN = "spec.placement.products.allow[0]: unknown product 'H10O', did you mean H100?"
 FIELD = "spec.admission.maxGPUPerPod: unknown field, did you mean maxGPUsPerPod?"
 BAD = {
-    "no YAML": ("spec: {", "own.yaml:2:1: not YAML: did not find expected node content (mend it as said; "),
+    "no YAML": ("spec: {", "own.yaml:2:1: not YAML: did not find expected node content; fix as described; "),
     "unknown field": (policy("x", "admission: {maxGPUPerPod: 1}"), f"own.yaml:4:20: {FIELD}"),
     "unknown product": (policy("x", "placement: {products: {allow: [H10O]}}"), f"own.yaml:4:39: {UNKNOWN}"),
     "name of a file's": (
@@ -143,7 +143,7 @@ def test_good_config_map_passes_and_takes_effect(plane: ControlPlane, service: S
     answer = apply(plane, config_map(name, capping_policy(name)))
 
     assert answer == KubectlResult(0, f"configmap/{name} created\n", "")
-    eventually("it rules on the next pod", lambda: "wants at most 1" in create_capped_pod(plane, name).err)
+    eventually("it rules on the next pod", lambda: "at most 1 per pod is allowed" in create_capped_pod(plane, name).err)
     assert policy_error(service) is None
 
 
@@ -157,7 +157,7 @@ def test_good_config_map_made_bad_is_refused_and_what_it_said_stays(
     answer = apply(plane, config_map(name, BAD["unknown field"][0]))
 
     assert denial(name, BAD["unknown field"][1]) in answer.err
-    assert "wants at most 1" in create_capped_pod(plane, name).err
+    assert "at most 1 per pod is allowed" in create_capped_pod(plane, name).err
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_edit_passes_while_we_are_down_and_the_last_good_set_stays_once_we_are_b
 
     assert answer == KubectlResult(0, f"configmap/{name} created\n", "")
     eventually("the mistake is named", lambda: UNKNOWN in str(policy_error(service)))
-    eventually("the good one rules", lambda: "wants at most 1" in create_capped_pod(plane, good).err, 15)
+    eventually("the good one rules", lambda: "at most 1 per pod is allowed" in create_capped_pod(plane, good).err, 15)
 
 
 OBJECTS: dict[str, tuple[Object, str]] = {
@@ -272,7 +272,7 @@ def test_good_object_passes_and_takes_effect(plane: ControlPlane, name: str) -> 
     answer = apply(plane, gpu_policy(name, spec))
 
     assert answer == KubectlResult(0, f"gpupolicy.gpu-usher.io/{name} created\n", "")
-    eventually("it rules on the next pod", lambda: "wants at most 1" in create_capped_pod(plane, name).err)
+    eventually("it rules on the next pod", lambda: "at most 1 per pod is allowed" in create_capped_pod(plane, name).err)
 
 
 def test_object_of_a_name_that_is_taken_is_refused(plane: ControlPlane, service: Service) -> None:

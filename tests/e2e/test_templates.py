@@ -176,7 +176,7 @@ def test_without_us_the_api_server_refuses_such_a_template(plane: ControlPlane, 
 
 DENIED = 'admission webhook "mutate.gpu-usher.io" denied the request: gpu-usher: '
 UNFIT: Mapping[str, dict[str, Any]] = {
-    f"container main: a fraction of {GPU}: wants a whole number (": {"limits": {GPU: "500m"}},
+    f"container main asks for a fraction of {GPU}, ": {"limits": {GPU: "500m"}},
     "gpu-usher.io/cuda does not parse: version: got 'new', wants digits": {"annotations": {"cuda": "new"}},
 }
 
@@ -252,7 +252,7 @@ def test_stricter_policy_is_for_templates_that_change(
     changed = apply(plane, workload(kind, namespace, requests={GPU: 2}, image="train:2"))
 
     assert (labelled.code, scaled.code, changed.code) == (0, 0, 1)
-    assert "2 GPUs asked: wants at most 1 per pod" in changed.err
+    assert "asks for 2 GPUs; at most 1 per pod is allowed" in changed.err
 
 
 NAMED = container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}])

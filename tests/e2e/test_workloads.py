@@ -108,7 +108,7 @@ def test_pods_of_every_workload_are_repaired(plane: ControlPlane, namespace: str
 
 WORDS = (
     'admission webhook "mutate.gpu-usher.io" denied the request: gpu-usher: gpu-usher.io/cuda does not parse:'
-    " version: got 'new', wants digits with dots such as 12.4 (write the annotation as policies/README.md says)"
+    " version: got 'new', wants digits with dots such as 12.4; correct the annotation, or remove it"
 )
 
 

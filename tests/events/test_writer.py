@@ -4,6 +4,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from app.api.pending_reasons import ExplainedPod, ReadPod
 from app.cluster.state import State
 from app.events.limited_client import BURST, RATE
 from app.events.writer import PENDING_SECONDS, TURN_SECONDS, EventWriter
-from app.explain.pending_cause import PendingCause
+from app.explain.pending_cause import UNSEEN_SECONDS, PendingCause
 from app.kube.object_references import ObjectReference
 from app.kube.pending_pods import PendingPod
 from app.telemetry.metrics import Metrics
@@ -228,3 +229,18 @@ def test_turn_ends_in_time_for_the_lease(seconds: float) -> None:
     asyncio.run(scene.writer.turn(end))
 
     assert scene.clock.now <= end
+
+
+def test_pod_that_its_scheduler_has_not_looked_at_is_told_of_after_two_minutes() -> None:
+    """F139: it fits, so that until then there is nothing to tell."""
+    scene = Scene({"a": 1})
+    (entry,) = scene.reasons.entries
+    scene.reasons.entries = [replace(entry, cause=PendingCause("", "fits on 1 node now", 0, 1, ""))]
+    scene.state.pending_pods.put("uid-a-0", PendingPod("team", "a-0", (), unseen_by="volcano"))
+    scene.pass_pending_seconds()
+
+    scene.turns(1)
+    assert scene.told() == []
+    scene.clock.now += UNSEEN_SECONDS
+    scene.turns(2)
+    assert len(scene.told()) == 2  # of the pod and of its Job

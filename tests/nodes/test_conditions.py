@@ -184,6 +184,33 @@ def test_condition_that_turns_bad_and_good_again_changes_the_node(tmp_path: Path
     assert seen == [False, True, False]
 
 
+@pytest.mark.parametrize(
+    ("kind", "status", "guessed"),
+    [
+        ("GPUHealthy", "False", True),
+        ("GPUHealthy", "True", False),
+        ("GPUUnhealthy", "True", True),
+        ("GPUUnhealthy", "False", False),
+        ("example.com/NvidiaDriverReady", "False", True),
+        ("NvidiaDriverNotReady", "True", True),
+        ("GpuXidError", "True", True),
+        ("NVLinkDown2", "True", True),
+        ("RocmSmiFailed", "True", True),
+        ("GPUHealthy", "Unknown", False),
+        ("KernelDeadlock", "True", False),
+        ("Ready", "False", False),
+        ("NetworkUnavailable", "True", False),
+        ("GPUDriverVersion", "True", False),
+        ("x" * 10_000 + "gpuerror", "True", False),
+    ],
+)
+def test_name_that_no_row_has_is_guessed_and_never_enforced(kind: str, status: str, guessed: bool) -> None:
+    """F72: NVIDIA/gpu-operator issue 2137, people write checks of their own with node-problem-detector."""
+    bad = read_bad_conditions({"conditions": [{"type": kind, "status": status}]}, knowledge())
+
+    assert [(one.severity, one.publisher) for one in bad] == [(GPUCondition.Ailing, "")] * guessed
+
+
 def test_operator_adds_a_condition_and_takes_one_away(tmp_path: Path) -> None:
     """F72, F81."""
     (tmp_path / "node_conditions.yaml").write_text(

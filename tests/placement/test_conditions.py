@@ -56,7 +56,7 @@ def test_selectors_that_no_node_can_fulfil_together_are_a_conflict() -> None:
 
     merged = ruling(pod(), policies(policy("a", f"priority: 1, {POOL}"), policy("b", f"priority: 2, {other}")))
 
-    assert [conflict.message for conflict in merged.conflicts] == ["b and a select different nodes"]
+    assert [conflict.message for conflict in merged.conflicts] == ["policy b and policy a select different nodes"]
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_pods_that_declare_more_than_is_left_are_refused_for_now(service: Servic
 
     refused = ask(service, share())
     assert refused["FailedNodes"] == {
-        "n": "memory of the shared GPUs is given away: wants 4096 MiB on each of 1 " + GPU
+        "n": "memory of the shared GPUs is promised to other pods: wants 4096 MiB on each of 1 " + GPU
     }
     assert fits(service, share(declares="3Gi"))
     assert fits(service, share(declares=None)), "who declares nothing counts nothing"
@@ -252,7 +252,7 @@ def test_whole_nodes_are_judged_by_what_else_is_known_of_them(service: Service) 
     sick = json.loads(filter_nodes(question, service).body)
 
     assert [kept_node["metadata"]["name"] for kept_node in before["Nodes"]["items"]] == ["n"]
-    assert "given away" in full["FailedNodes"]["n"]
+    assert "promised to other pods" in full["FailedNodes"]["n"]
     assert "must be drained" in sick["FailedAndUnresolvableNodes"]["n"]
 
 

@@ -9,7 +9,7 @@ import pytest
 from app.policy.annotations import PodAnnotations, read_annotations
 from app.policy.needs import ALLOWED_PRODUCTS, DENIED_PRODUCTS, SHARING
 from app.policy.schema_placement import SharingWish
-from app.values.reasons import Code
+from app.values.reasons import ADMISSION_LIMIT, Code
 from tests.builders import container, gpus, knowledge, pod, ruling
 
 LABELS = (
@@ -122,7 +122,7 @@ def test_products_are_matched_by_whole_tokens(text: str, expected: set[str]) -> 
 def test_annotation_becomes_a_need(key: str, value: str, field: str, expected: object) -> None:
     annotated = read(key, value)
 
-    assert {need.name: value for need, value in annotated.needs.items()} == {field: expected}
+    assert {need.demand_field: value for need, value in annotated.needs.items()} == {field: expected}
     assert not annotated.invalid
     assert not annotated.warnings
 
@@ -168,7 +168,7 @@ def test_bad_syntax_is_an_invalid_annotation_that_names_its_key(key: str, value:
 
     assert [Code.InvalidAnnotation] == [problem.code for problem in annotated.invalid]
     assert FIRST + key in annotated.invalid[0].message
-    assert len(annotated.invalid[0].message) <= 100
+    assert len(annotated.invalid[0].message) < ADMISSION_LIMIT
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,9 @@ def test_each_container_that_asks_for_a_gpu_has_its_own_need_and_says_where_from
     assert all("tag" in need.evidence for need in needs)
 
 
-@pytest.mark.parametrize(("text", "meant"), [("40", "40Gi"), (">=80", "80Gi")])
+@pytest.mark.parametrize(
+    ("text", "meant"), [("40", "40Gi"), (">=80", "80Gi"), ("40960", "40960Mi"), ("40.5", "40Gi"), ("40m", "40Gi")]
+)
 def test_memory_without_a_unit_is_refused_with_the_one_that_is_meant(text: str, meant: str) -> None:
     """F8: Kubernetes reads a number as bytes."""
     reason = read("gpu-memory", text).invalid[0]
@@ -300,8 +302,29 @@ def test_memory_in_bytes_is_read() -> None:
     assert read("gpu-memory", str(40 * 2**30)).invalid == ()
 
 
-def test_refusal_of_a_workload_class_names_all_of_them_the_likeliest_first() -> None:
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        pytest.param("40Mi", "is less than a CUDA context needs; did you mean 40Gi?", id="too little"),
+        pytest.param(
+            "40000Gi", "is more than any known GPU has, which is 277Gi; did you mean 40000Mi?", id="GiB for MiB"
+        ),
+        pytest.param("400Ti", "is more than any known GPU has, which is 277Gi", id="too much"),
+        pytest.param("100Mi", None, id="just enough"),
+        pytest.param("277Gi", None, id="as much as there is"),
+    ],
+)
+def test_memory_that_no_pod_needs_or_no_gpu_has_is_told_and_stays_in_force(text: str, told: str | None) -> None:
+    """F19."""
+    annotated = read("gpu-memory", text)
+
+    assert annotated.needs
+    assert annotated.warnings == (() if told is None else (f"gpu-usher.io/gpu-memory: {text} {told}",))
+
+
+def test_refusal_of_a_workload_class_names_all_of_them_and_the_one_that_is_meant() -> None:
     """F8."""
-    message = read("workload-class", "trainig").invalid[0].message
-    assert message.endswith("wants training, inference, batch-inference or notebook")
-    assert "wants notebook, training" in read("workload-class", "notbook").invalid[0].message
+    wants = "wants training, inference, batch-inference or notebook"
+    assert read("workload-class", "trainig").invalid[0].message.endswith(f"{wants}; did you mean training?")
+    assert read("workload-class", "notbook").invalid[0].message.endswith(f"{wants}; did you mean notebook?")
+    assert read("workload-class", "xyzzy").invalid[0].message.endswith(wants)

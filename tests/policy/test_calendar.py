@@ -39,7 +39,7 @@ def test_announced_rule_says_so_in_a_warning() -> None:
     verdict = mutate(pod(gpus(2)), "team-a", {}, setting(on("2027-01-30", ANNOUNCED)))
 
     assert verdict.allowed
-    assert any("at most 1 per pod (policy only warns)" in warning for warning in verdict.warnings)
+    assert any("at most 1 per pod is allowed (policy " in warning for warning in verdict.warnings)
 
 
 def test_day_changes_the_hash_only_where_it_changes_the_rules() -> None:

@@ -15,7 +15,8 @@ from app.policy.schema import Rule, json_schema
 ROOT = Path(__file__).parents[2]
 STRUCTURAL = {"type", "description", "enum", "pattern", "minimum", "maximum", "minLength", "maxLength", "default"} | {
     "maxItems", "maxProperties",
-    "properties", "additionalProperties", "items", "required"}  # fmt: skip
+    "properties", "additionalProperties", "items", "required",
+    "format", "x-kubernetes-list-type", "x-kubernetes-list-map-keys"}  # fmt: skip
 KNOWN = STRUCTURAL | {"title", "$ref", "$defs", "$schema", "anyOf", "const", "propertyNames"}
 KNOWN |= {"examples", "format", "x-merge"}  # for editors and people; the API server needs none of these keywords
 

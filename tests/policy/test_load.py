@@ -279,3 +279,19 @@ def test_hash_changes_with_what_is_said(changed: str) -> None:
     other = policies(policy("a", changed))
 
     assert one.hash != other.hash
+
+
+@pytest.mark.parametrize(("wrong", "meant"), [("exclusive", "Exclusive"), ("Exclusiv", "Exclusive"), ("any", "Any")])
+def test_misspelt_word_of_a_field_is_named_with_the_one_meant(wrong: str, meant: str) -> None:
+    """F74: an annotation takes any case; a policy takes the word of the schema, as the API server does."""
+    (problem,) = problems(policy("p", f"placement: {{sharing: {wrong}}}"))
+
+    assert problem.endswith(f"did you mean {meant}?")
+
+
+def test_unknown_product_is_told_beside_errors_of_form() -> None:
+    """F74: whoever mends one error does not meet the next one only then."""
+    told = problems(policy("p", "placement: {sharing: exclusive, products: {allow: [H10O]}}"))
+
+    assert len(told) == 2
+    assert "unknown product 'H10O', did you mean H100?" in told[1]

@@ -33,7 +33,7 @@ def test_every_need_fills_a_field_of_demand() -> None:
     names = {field.name for field in fields(Demand)}
 
     assert {need.demand_field for need in NEEDS} <= names
-    assert len({need.demand_field for need in NEEDS}) == len(NEEDS) == len({need.name for need in NEEDS})
+    assert len({need.demand_field for need in NEEDS}) == len(NEEDS) == len({need.path for need in NEEDS})
 
 
 def test_every_rule_of_the_placement_block_is_a_need_or_merged_apart() -> None:

@@ -53,7 +53,8 @@ def merged(*documents: str) -> Any:
     )  # every minimum is kept, so that each can be named
     highest = max((need.cuda for need in needs if need.minimum), default=None)
     cuda = highest, {need for need in needs if not need.minimum}
-    return _unordered(demand), _unordered(merged_ruling.demand.products), cuda, _unordered(merged_ruling.enforced)
+    enforced = replace(merged_ruling.enforced, set_by={})
+    return _unordered(demand), _unordered(merged_ruling.demand.products), cuda, _unordered(enforced)
 
 
 def _unordered(value: Any) -> Any:

@@ -57,21 +57,21 @@ class Bypass:
 
 LIST_FOLDER = "/var/run/nvidia-container-devices/all"
 BYPASSES: Mapping[str, Bypass] = {
-    "`NVIDIA_VISIBLE_DEVICES=all`": Bypass(8, "NVIDIA_VISIBLE_DEVICES without a GPU", env=ALL),
+    "`NVIDIA_VISIBLE_DEVICES=all`": Bypass(8, "NVIDIA_VISIBLE_DEVICES but requests no GPU", env=ALL),
     "`NVIDIA_VISIBLE_DEVICES=0,1`": Bypass(
-        2, "NVIDIA_VISIBLE_DEVICES without a GPU", env=({"name": "NVIDIA_VISIBLE_DEVICES", "value": "0,1"},)
+        2, "NVIDIA_VISIBLE_DEVICES but requests no GPU", env=({"name": "NVIDIA_VISIBLE_DEVICES", "value": "0,1"},)
     ),
     "`NVIDIA_VISIBLE_DEVICES=all`, beside a request for one GPU": Bypass(
-        8, "NVIDIA_VISIBLE_DEVICES beside a GPU", env=ALL, limits={GPU: 1}
+        8, "NVIDIA_VISIBLE_DEVICES beside the GPU that it requests", env=ALL, limits={GPU: 1}
     ),
     "`NVIDIA_VISIBLE_DEVICES=all`, runtime runc": Bypass(
-        0, "NVIDIA_VISIBLE_DEVICES without a GPU", env=ALL, runtime="runc"
+        0, "NVIDIA_VISIBLE_DEVICES but requests no GPU", env=ALL, runtime="runc"
     ),
     "`NVIDIA_VISIBLE_DEVICES=all`, where the toolkit does not accept it": Bypass(
-        0, "NVIDIA_VISIBLE_DEVICES without a GPU", env=ALL, toolkit=STRICT
+        0, "NVIDIA_VISIBLE_DEVICES but requests no GPU", env=ALL, toolkit=STRICT
     ),
     "the same with the capability SYS_ADMIN": Bypass(
-        8, "NVIDIA_VISIBLE_DEVICES without a GPU", env=ALL, toolkit=STRICT, security=ADMINISTRATOR
+        8, "NVIDIA_VISIBLE_DEVICES but requests no GPU", env=ALL, toolkit=STRICT, security=ADMINISTRATOR
     ),
     "`CUDA_VERSION=12.4.1`, as in an image of before 2018": Bypass(
         8, "CUDA_VERSION", env=({"name": "CUDA_VERSION", "value": "12.4.1"},)
@@ -91,13 +91,18 @@ BYPASSES: Mapping[str, Bypass] = {
     "annotation `cdi.k8s.io/gpus: runtime.nvidia.com/gpu=all`": Bypass(
         0, "cdi.k8s.io/gpus without a GPU", annotations={"cdi.k8s.io/gpus": "runtime.nvidia.com/gpu=all"}
     ),
-    "privileged": Bypass(8, "privileged, sees every GPU", runtime="runc", security=PRIVILEGED),
-    "hostPath /dev": Bypass(0, "hostPath /dev has every GPU in it", 8, "runc", host="/dev", env=(FOLDER,)),
+    "privileged": Bypass(8, "privileged: true, by which", runtime="runc", security=PRIVILEGED),
+    "hostPath /dev": Bypass(0, "hostPath /dev, where every GPU of the node is", 8, "runc", host="/dev", env=(FOLDER,)),
     "hostPath /dev/nvidia0": Bypass(
         0, "hostPath /dev/nvidia0", 1, "runc", host="/dev/nvidia0", mounted="/host/nvidia0", env=(FOLDER,)
     ),
     "privileged, hostPath /dev": Bypass(
-        8, "privileged, sees every GPU", runtime="runc", security=PRIVILEGED, host="/dev", env=(FOLDER,)
+        8,
+        "privileged: true, by which",
+        runtime="runc",
+        security=PRIVILEGED,
+        host="/dev",
+        env=(FOLDER,),
     ),
     "hostPath /var/lib/kubelet, where the sockets of the device plugins are": Bypass(
         0, "", runtime="runc", host="/var/lib/kubelet"

@@ -11,11 +11,8 @@ from tests.realnodes.installation import NAMESPACE, Installation
 
 CHART = DEPLOY / "chart"
 RELEASE = "gpu-usher"
-VALUES = (
-    f"--values={CHART / 'values-production.yaml'}",
-    "--set=certificates.mode=self-signed,monitoring.enabled=false",
-)
-"""Those of `production`, for a cluster without the operators of cert-manager and Prometheus."""
+VALUES = (f"--values={CHART / 'values-production-self-signed.yaml'}",)
+"""The production values for a cluster without cert-manager and the Prometheus operator."""
 HELM_SECONDS = 360
 """Bound on one command: helm itself waits for pods for five minutes."""
 

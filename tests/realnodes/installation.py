@@ -1,12 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gpu-usher on the real nodes by its own manifests: applied in the order of deploy/README, and deleted again.
+"""gpu-usher on the real nodes by its own manifests: applied in the order of deploy/README, and deleted again."""
 
-The overlay is `production` with the two replacements that its own kustomization.yaml names for a cluster without those
-operators: components/self-signed instead of cert-manager, and no monitoring.
-"""
-
-import json
-import os
 import shutil
 from pathlib import Path
 
@@ -27,9 +21,8 @@ PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 DEPLOYMENTS = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
 CONFIGURATIONS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
-PRODUCTION = DEPLOY / "overlays" / "production"
-REPLACED = {"cert-manager": ("self-signed",), "monitoring": (), "monitoring/extender": ()}
-"""Component of `production` → what stands in its place without the operator that it needs."""
+OVERLAY = DEPLOY / "overlays" / "production-self-signed"
+"""The production overlay for a cluster without cert-manager and the Prometheus operator."""
 SCHEDULER_CONFIG = Config({"PATH": "/usr/local/bin:/bin"}, user="65532:65532", command=("kube-scheduler",))
 PLAY_SCHEDULER = '#!/bin/sh\nexec /controlplane kube-scheduler "$@"\n'
 """The manifest's command is `kube-scheduler`; the tests' binary plays what its first argument says."""
@@ -42,21 +35,6 @@ ROLLOUT_SECONDS = 240
 """Bound on a rollout. A guess; one of three replicas takes some 40 s on two quiet cores."""
 UNINSTALL_SECONDS = 180
 """Bound on the end of all pods, which have at most 45 s each by their manifests."""
-
-
-def write_overlay(folder: Path) -> Path:
-    """Write the overlay into an empty folder, and return the folder.
-
-    kustomize takes no absolute paths, so that they lead from the folder to deploy/.
-    """
-    document = yaml.safe_load((PRODUCTION / "kustomization.yaml").read_text("utf-8"))
-    base = os.path.relpath(DEPLOY.resolve(), folder.resolve())
-    components = [path.removeprefix("../../components/") for path in document["components"]]
-    names = [name for component in components for name in REPLACED.get(component, (component,))]
-    document["resources"] = [path.replace("../..", base) for path in document["resources"]]
-    document["components"] = [f"{base}/components/{name}" for name in names]
-    (folder / "kustomization.yaml").write_text(json.dumps(document), "utf-8")
-    return folder
 
 
 def write_scheduler_image(target: Path, name: str, binaries: Binaries) -> None:
@@ -87,7 +65,6 @@ class Installation:
         What an earlier module left of us in the cluster is deleted.
         """
         self.plane = cluster.plane
-        self.overlay = write_overlay(folder)
         archive = folder.with_suffix(".tar")
         write_scheduler_image(archive, scheduler_image(), cluster.plane.binaries)
         for node in cluster.nodes.values():
@@ -113,7 +90,7 @@ class Installation:
         wait_until("GPU pods are admitted through the Service", self._admits, SOON_SECONDS)
 
     def _apply(self, *words: str) -> None:
-        result = self.plane.kubectl("apply", "--server-side", "-k", str(self.overlay), *words)
+        result = self.plane.kubectl("apply", "--server-side", "-k", str(OVERLAY), *words)
         assert (result.code, result.warnings) == (0, []), result.err
 
     def _admits(self) -> bool:
@@ -161,7 +138,7 @@ class Installation:
     def uninstall(self) -> None:
         """Delete all of it as deploy/README says: the webhooks first, then the overlay; wait for the last pod."""
         self.remove_webhooks()
-        result = self.plane.kubectl("delete", "-k", str(self.overlay), "--ignore-not-found", "--wait=false")
+        result = self.plane.kubectl("delete", "-k", str(OVERLAY), "--ignore-not-found", "--wait=false")
         assert result.code == 0, result.err
         wait_until("our namespace is gone", self._namespace_gone, UNINSTALL_SECONDS)
 

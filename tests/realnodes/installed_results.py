@@ -15,7 +15,7 @@ HEAD = f"""\
 # Installed on real nodes
 
 A run of `tests/realnodes` with `{ASKED}=1` wrote this: three kubelets, our image from the Dockerfile,
-`deploy/overlays/production` with our own certificates, and the chart with the same values. GPU pods with requests only
+`deploy/overlays/production-self-signed`, and the chart with the same values. GPU pods with requests only
 are created as dry runs by two callers without a pause, through kube-apiserver and the real Service, with the failure
 policies as shipped. Failed are those that the API server refused, or let pass without a decision of ours.
 """

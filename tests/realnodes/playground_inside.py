@@ -17,7 +17,16 @@ from app.demo.sample_fleets import demo_fleet
 from tests.controlplane.binaries import find_binaries
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.kubectl import Object
-from tests.e2e.stage import OURS, create_namespace, create_pod, install_webhooks, serving, start_scheduler
+from tests.e2e.stage import (
+    DEPLOY,
+    OURS,
+    create_namespace,
+    create_pod,
+    grant_events,
+    install_webhooks,
+    serving,
+    start_scheduler,
+)
 from tests.realnodes import images, nvidia
 from tests.realnodes.cluster import Cluster, real_cluster, state_folder
 from tests.realnodes.control_plane import ADDRESS, NAMES
@@ -34,11 +43,8 @@ REAL = {"gpu-usher.test/kubelet": "real"}
 """The label by which the examples choose a node that runs containers."""
 STARTABLE = "nvidia.com/mig-1g.10gb"
 """What some pods of the sample fleet wait for, and a real node here has: their images could not be pulled there."""
-PLAIN_SCHEDULER: Object = {
-    "apiVersion": "kubescheduler.config.k8s.io/v1",
-    "kind": "KubeSchedulerConfiguration",
-    "profiles": [{"schedulerName": "default-scheduler"}],
-}
+DEFAULT = "default-scheduler"
+"""What a pod without schedulerName gets. Here it asks gpu-usher too, so that `explain` is right about each pod."""
 
 
 def main(folder: Path) -> int:
@@ -83,10 +89,15 @@ def _install(cluster: Cluster, stack: ExitStack, page: socket.socket) -> None:
     for name in sorted({pod["metadata"]["namespace"] for pod in pods}):
         create_namespace(plane, name)
     _create(plane, (pod for pod in pods if "nodeName" in pod["spec"]))
+    create_namespace(plane, "gpu-usher")
+    grant_events(plane)
+    os.environ["GPU_USHER_EVENTS"] = "true"
     service = stack.enter_context(serving(plane))
     install_webhooks(plane, service)
-    start_scheduler(plane, service)
-    plane.start_scheduler(PLAIN_SCHEDULER, "default-scheduler")
+    result = plane.kubectl("apply", "--server-side", "-f", str(DEPLOY / "base" / "exemptions.yaml"))
+    assert result.code == 0, result.err
+    for name in (OURS, DEFAULT):
+        start_scheduler(plane, service, name=name)
     waiting = (pod for pod in pods if "nodeName" not in pod["spec"])
     _create(plane, (pod for pod in waiting if STARTABLE not in str(pod["spec"]["containers"])))
     host, _, port = service.flags["ui-address"].rpartition(":")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gpu-usher installed on real nodes by deploy/overlays/production: its own image, pods, Service and certificates."""
+"""gpu-usher installed on real nodes by overlays/production-self-signed: its image, pods, Service and certificates."""
 
 import ssl
 import subprocess
@@ -30,7 +30,7 @@ from tests.realnodes.installation import Installation
 from tests.realnodes.installed_results import InstalledResults
 from tests.realnodes.seen_devices import container_pod, delete_pod, read_seen, wait_for_phase
 
-REPLICAS = {"gpu-usher": 3, "gpu-usher-scheduler": 2, "gpu-usher-certificates": 1}
+REPLICAS = {"gpu-usher": 3, "gpu-usher-scheduler": 2, "gpu-usher-certificates": 1, "gpu-usher-controller": 1}
 GPU = "nvidia.com/gpu"
 USER = "65532"
 ROTATION_SECONDS = 240
@@ -85,7 +85,8 @@ def test_containers_run_without_rights_and_cannot_write_their_root(installed: In
     """PSS-01, F114: as the kernel shows the first process of each: user, capabilities, seccomp, mounts."""
     running = containers(installed)
 
-    assert {container.name for container in running} == {"gpu-usher", "certificates", "extender", "kube-scheduler"}
+    names = {"gpu-usher", "controller", "certificates", "extender", "kube-scheduler"}
+    assert {container.name for container in running} == names
     for container in running:
         status = container.status()
         assert set(status["Uid"].split()) == set(status["Gid"].split()) == {USER}, container

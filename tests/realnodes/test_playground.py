@@ -2,6 +2,7 @@
 """`make cluster`: started as a person would, used with the commands that it prints, and gone after Ctrl-C or a kill."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -22,6 +23,8 @@ START_SECONDS = 240
 SOON_SECONDS = 60
 END_SECONDS = 300
 """Bound on the end, mostly the removal of a gigabyte of images: 3 s, 70 s on a busy disk."""
+OF_AN_INSTALLATION = {"NoReadyEndpoint", "ReplicasUnavailable", "Certificate", "ExemptionsUnguarded", "RightsMissing"}
+"""What doctor would say of gpu-usher itself; here it is a process beside the API server, and answers."""
 EXAMPLES = Path(__file__).with_name("examples")
 
 
@@ -96,6 +99,8 @@ def test_newcomer_runs_a_gpu_pod_and_ctrl_c_leaves_nothing(playground: Playgroun
     assert "nvidia-cap" in playground.run("kubectl", "exec", "mig-slice", "--", "ls", "/dev/nvidia-caps")
     assert "CUDA driver too old" in playground.run("gpu-usher", "explain", "default/newer-cuda", code=1)
     assert "allow NVIDIA-H100" in playground.run("gpu-usher", "explain", "default/too-many", code=1)
+    found = {finding["check"] for finding in json.loads(playground.run("gpu-usher", "doctor", "-o", "json", code=1))}
+    assert not found & OF_AN_INSTALLATION
     page = httpx.get(f"http://127.0.0.1:{playground.page}/", trust_env=False, timeout=SOON_SECONDS)
     assert (page.status_code, "node-1" in page.text) == (200, True)
 

@@ -84,7 +84,7 @@ def test_namespace_that_waits_beside_its_own_idle_gpus_is_named() -> None:
     idle = {"vision/ablation-a": NINE_HOURS, "nlp/other": NINE_HOURS, "vision/gone": NINE_HOURS}
     finding = findings([*HOLDERS, named("waits", 1)], idle)["IdleWhileWaiting"]
 
-    words = "1 pods wait for GPUs in vision, where idle ones are held by vision/ablation-a (9 h)"
+    words = "1 pod waits for GPUs in vision, where idle GPUs are held by vision/ablation-a (9 h)"
     assert (finding.what, finding.objects, finding.nodes) == (words, ("Namespace vision",), ("a100-2",))
     assert findings([*HOLDERS, named("waits", 1)]) == {}
     assert findings(HOLDERS, idle) == {}

@@ -252,14 +252,15 @@ def test_page_of_pending_pods_that_is_behind_is_told_whoever_else_looks(own: Ser
 
 
 def test_decision_between_the_page_and_its_stream_is_sent(own: Service) -> None:
-    """F132: once, and no earlier one."""
+    """F132: once, and no earlier one; equal ones come as their row, with how many they are."""
     opened = Opened(own, "decisions", since=1)
-    for _ in range(2):
-        opened.decisions.note("filter", Decision("answered"), 0)
+    for name in ("a", "b", "b"):
+        opened.decisions.note("filter", Decision("answered", namespace="n", pod=name), 0)
 
     events = opened.events_after(lambda: None)
 
     (decisions,) = [data for name, data in events if name == "decisions"]
-    assert decisions["total"] == 2
-    assert 'id="d2"' in decisions["html"]
-    assert 'id="d1"' not in decisions["html"]
+    assert decisions["total"] == 3
+    assert "n/b" in decisions["html"]
+    assert "2 times since" in decisions["html"]
+    assert "n/a" not in decisions["html"]

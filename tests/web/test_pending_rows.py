@@ -2,6 +2,7 @@
 """The list of waiting pods: which pods are on it, why they wait, and what it costs to compute."""
 
 import asyncio
+import datetime as dt
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,11 +19,23 @@ from app.api.pending_reasons import (
 )
 from app.cluster.state import State
 from app.cluster.watched_kinds import core_kinds
+from app.explain.pending_cause import PendingCause
 from app.kube.pending_pods import PendingPod, read_pending_pod
 from app.server.service import Service
 from app.values.errors import WireError
-from app.web.views.pending_rows import rows
+from app.web.rendering import age
+from app.web.views.pending_rows import (
+    FITS_HELP,
+    PendingFilter,
+    PendingPodRow,
+    choices_of,
+    groups_of,
+    rows,
+    selected,
+)
 from tests.builders import gpus, knowledge, pod, policies, policy
+
+NOW = dt.datetime(2026, 11, 25, 16, 7, 30, tzinfo=dt.UTC)
 
 
 def waiting(name: str, amount: int = 1, **status: str) -> dict[str, Any]:
@@ -149,7 +162,7 @@ def test_pods_that_ask_the_same_are_explained_once(service: Service) -> None:
     causes.request()
     before = causes.looking
     check(causes)
-    shown = rows(live.state.pending_pods.values(), causes.reason_by_pod())
+    shown = rows(live.state.pending_pods.values(), causes.reason_by_pod(), "")
 
     assert (before, causes.looking) == (True, False)
     assert len(live.fetched) == 32
@@ -298,8 +311,100 @@ def test_pods_that_are_gone_are_forgotten(service: Service) -> None:
 
 def test_who_waits_longest_comes_first() -> None:
     """F132: a pod without a creation time comes last."""
-    shown = rows(
-        [PendingPod("n", name, (), created) for name, created in (("x", ""), ("y", "2026-02"), ("z", "2026-01"))], {}
-    )
+    pods = [PendingPod("n", name, (), created) for name, created in (("x", ""), ("y", "2026-02"), ("z", "2026-01"))]
+
+    shown = rows(pods, {}, "")
 
     assert [row.name for row in shown] == ["z", "y", "x"]
+
+
+@pytest.mark.parametrize(
+    ("stamp", "words"),
+    [
+        ("2026-11-25T16:07:31Z", "0 s"),
+        ("2026-11-25T16:06:31Z", "59 s"),
+        ("2026-11-25T15:26:18Z", "41 min"),
+        ("2026-11-25T14:07:30+00:00", "2 h 0 min"),
+        ("2026-11-22T13:00:00Z", "3 d 3 h"),
+        ("", ""),
+        ("2026-11-25T15:26:18", ""),
+        ("<script>", ""),
+    ],
+    ids=["clock ahead", "seconds", "minutes", "hours", "days", "unknown", "no time zone", "no timestamp"],
+)
+def test_age_is_words_and_not_a_timestamp(stamp: str, words: str) -> None:
+    """F132."""
+    assert age(stamp, NOW) == words
+
+
+def row(name: str, cause: PendingCause | None, namespace: str = "a") -> PendingPodRow:
+    return PendingPodRow(namespace, name, "1 × nvidia.com/gpu", "", cause)
+
+
+DRIVER = PendingCause("DriverTooOld", "CUDA driver too old: wants >= 580", 4, 0, "", 9, "use an older image")
+PRODUCT = PendingCause("ProductNotAllowed", "wants H100", 3, 0, "allow A100", 9, "r", opens="1 node, such as x")
+FITTING = PendingCause("", "fits on 120 nodes now", 0, 120, "")
+SIXTY = [*(row(f"p{index}", DRIVER) for index in range(40)), *(row(f"q{index}", PRODUCT, "b") for index in range(19)),
+         row("new", None), row("fits", FITTING)]  # fmt: skip
+
+
+def test_pods_of_one_cause_are_one_group_and_those_of_most_pods_come_first() -> None:
+    """F132, F139: what would help is said once for all pods for which it is the same."""
+    groups = groups_of(SIXTY, 10)
+
+    assert [(group.code, group.count, len(group.rows)) for group in groups] == [
+        ("DriverTooOld", 40, 10), ("ProductNotAllowed", 19, 10), ("fits now", 1, 1), ("being worked out", 1, 1),
+    ]  # fmt: skip
+    assert [group.help for group in groups] == [
+        "use an older image", "allow A100 → opens 1 node, such as x", FITS_HELP, "",
+    ]  # fmt: skip
+
+
+def test_help_that_differs_stays_with_each_pod() -> None:
+    """F132."""
+    (group,) = groups_of([row("a", DRIVER), row("b", PendingCause(*(DRIVER.reason, DRIVER.message, 4, 0, "x")))], 10)
+
+    assert (group.help, [shown.help for shown in group.rows]) == ("", ["use an older image", "x"])
+
+
+@pytest.mark.parametrize(
+    ("asked", "count"),
+    [
+        (PendingFilter(), 61),
+        (PendingFilter(namespace="b"), 19),
+        (PendingFilter(cause="fits now"), 1),
+        (PendingFilter(cause="being worked out"), 1),
+        (PendingFilter("a", "ProductNotAllowed"), 0),
+    ],
+    ids=["all", "namespace", "fits", "unknown", "both"],
+)
+def test_pending_pods_are_filtered_by_namespace_and_cause(asked: PendingFilter, count: int) -> None:
+    """F132."""
+    assert len(selected(SIXTY, asked)) == count
+
+
+def test_each_namespace_and_cause_can_be_chosen() -> None:
+    """F132."""
+    causes = ("DriverTooOld", "ProductNotAllowed", "being worked out", "fits now")
+
+    assert choices_of(SIXTY) == (("namespace", ("a", "b")), ("cause", causes))
+    assert choices_of([]) == (("namespace", ()), ("cause", ()))
+
+
+@pytest.mark.parametrize(
+    ("created", "unseen_by", "code"),
+    [
+        ("2026-11-25T15:00:00Z", "volcano", "SchedulerSilent"),
+        ("2026-11-25T15:00:00Z", "", "fits now"),
+        ("2026-11-25T16:07:00Z", "volcano", "fits now"),
+        ("", "volcano", "fits now"),
+    ],
+    ids=["silent", "seen", "new", "unknown age"],
+)
+def test_scheduler_that_does_not_look_is_the_cause_of_a_pod_that_fits(created: str, unseen_by: str, code: str) -> None:
+    """F132: as Events say it."""
+    pending = PendingPod("n", "p", (), created, unseen_by=unseen_by)
+
+    (shown,) = rows([pending], {pending: FITTING}, "2026-11-25T16:05:30Z")
+
+    assert shown.code == code

@@ -18,6 +18,7 @@ from tests.web.test_web_routes import BROWSER, read
     [
         ({"pod": "a: &x 1\nb: *x\n"}, 400, "anchors and aliases are refused"),
         ({"pod": "{"}, 400, "not JSON"),
+        ({"pod": "a: {b"}, 400, "line 2, column 1: not YAML"),
         ({"pod": ""}, 400, "got 0 objects"),
         ({"pod": "kind: Service\n"}, 400, "wants a Pod or"),
         ({"pod": "a: 1\n---\na: 2\n"}, 400, "got 2 objects, wants one"),
@@ -27,7 +28,19 @@ from tests.web.test_web_routes import BROWSER, read
         ({"pod": "x" * 70_000}, 400, "wants at most 65536"),
         ({"pod": "x" * 300_000}, 413, "larger than"),
     ],
-    ids=["aliases", "half", "nothing", "Service", "two", "list", "malformed", "no pod", "long", "too long"],
+    ids=[
+        "aliases",
+        "half",
+        "half-YAML",
+        "nothing",
+        "Service",
+        "two",
+        "list",
+        "malformed",
+        "no-pod",
+        "long",
+        "too-long",
+    ],
 )
 def test_manifest_that_cannot_be_tried_is_answered_with_why(
     service: Service, ask: Ask, sent: Mapping[str, str], status: int, says: str
@@ -47,8 +60,8 @@ def test_workload_can_be_tried_too(service: Service, ask: Ask) -> None:
 
     page = read(ask(create_web_app(service), "POST", "/dry-run", data={"pod": manifest}, headers=BROWSER))
 
-    assert page.one("h3").text == "Deployment team-a/d"
-    assert "+            nvidia.com/gpu: 1" in "".join(page.one("pre").texts)
+    assert page.all("h3")[0].text == "Deployment team-a/d"
+    assert "+            nvidia.com/gpu: 1" in "".join(page.one("pre", aria_label="What changes").texts)
 
 
 def test_client_that_is_no_browser_still_gets_json(service: Service, ask: Ask) -> None:

@@ -15,7 +15,7 @@ from app.api.decision_line import Decision
 from app.api.recent_decisions import MOST_DECISIONS, RecentDecisions
 from app.values.reasons import Code
 from app.web.server_sent_events import MOST_LISTENERS, MOST_QUEUED, EventListener, EventListeners, Stream
-from app.web.views.decision_rows import DecisionFilter, rows_of
+from app.web.views.decision_rows import DecisionFilter, rows_of, select
 from tests.builders import gpus, make_service, pod, review
 from tests.running import Running, running
 
@@ -176,9 +176,10 @@ def test_tail_keeps_the_last_and_counts_all() -> None:
         (DecisionFilter(verb="filter"), ["b"]),
         (DecisionFilter(reason="DriverTooOld"), ["b"]),
         (DecisionFilter(namespace="x"), ["a"]),
+        (DecisionFilter(outcome="patched"), ["a"]),
         (DecisionFilter(verb="mutate", reason="DriverTooOld"), []),
     ],
-    ids=["all", "verb", "reason", "namespace", "none"],
+    ids=["all", "verb", "reason", "namespace", "outcome", "none"],
 )
 def test_rows_are_filtered_and_newest_first(decision_filter: DecisionFilter, pods: list[str]) -> None:
     """F132."""
@@ -187,8 +188,28 @@ def test_rows_are_filtered_and_newest_first(decision_filter: DecisionFilter, pod
     decision = Decision("answered", namespace="y", pod="b", reasons={Code.DriverTooOld: 3}, asked=5, kept=2)
     tail.note("filter", decision, 2_000_000)
 
-    rows = rows_of(tail.since(0), decision_filter)
+    rows = select(rows_of(tail.since(0)), decision_filter)
 
     assert [row.pod for row in rows] == pods
     if "b" in pods:
         assert (rows[0].counts, rows[0].milliseconds, rows[0].reasons) == ("2 of 5", "2.00", (("DriverTooOld", 3),))
+
+
+def test_equal_decisions_about_a_pod_are_one_row() -> None:
+    """F132: a scheduler asks about a waiting pod again and again; the figures are those of the newest answer."""
+    tail = RecentDecisions()
+    for kept in (0, 0, 1, 0):
+        outcome = "answered" if kept else "none_fits"
+        reasons = {Code.DriverTooOld: 5 + tail.total}
+        tail.note("filter", Decision(outcome, namespace="x", pod="eve", reasons=reasons, asked=9, kept=kept), 1000)
+    tail.note("mutate", Decision("patched", namespace="x"), 1000)
+    tail.note("mutate", Decision("patched", namespace="x"), 1000)
+
+    rows = rows_of(tail.since(0))
+
+    assert [(row.number, row.outcome, row.times) for row in rows] == [
+        (6, "patched", 1), (5, "patched", 1), (4, "no node fits", 3), (3, "answered", 1),
+    ]  # fmt: skip
+    assert rows[2].reasons == (("DriverTooOld", 8),)
+    assert len({row.key for row in rows}) == 4
+    assert rows[2].key == rows_of(tail.since(0)[:2])[0].key

@@ -130,7 +130,7 @@ def test_figures_are_there_as_json_for_programs(tmp_path: Path, ask: Ask) -> Non
     polled.poll()
     use = ask(app, "GET", "/use?as=json&namespace=team-c").json()
 
-    assert (before["state"], before["end"], before["namespaces"]) == ("There is no answer yet.", None, [])
+    assert (before["state"], before["end"], before["namespaces"]) == ("No GPU usage data yet.", None, [])
     assert (use["state"], use["end"] - use["start"], use["window_seconds"]) == ("", 86_400, 900)
     (row,), (workload,) = use["namespaces"], use["workloads"]
     assert (row["of"], row["held_hours"], row["active_share"], row["held_now"]) == ("team-c", 2.0, None, 1)
@@ -153,7 +153,7 @@ def test_page_without_a_source_says_how_to_name_one(service: Service, ask: Ask) 
     """F148."""
     page = read(ask(create_web_app(service), "GET", "/use"))
 
-    assert "Nobody tells this service how GPUs are used." in page.one("main").text
+    assert "No GPU usage data." in page.one("main").text
     assert "--prometheus URL" in page.one("main").text
     assert page.all("table") == []
 
@@ -173,9 +173,9 @@ def test_page_says_why_nothing_is_known(tmp_path: Path, ask: Ask) -> None:
     polled.seconds = FORGET_SECONDS
     stale = polled.page(ask)
 
-    assert "There is no answer yet." in before
-    assert "There is no answer yet: no answer in time." in failed
-    assert "The last poll failed: no answer in time. What is shown is 10 minutes old." in late.one("main").text
+    assert "No GPU usage data yet." in before
+    assert "No GPU usage data yet: no answer in time." in failed
+    assert "The last poll failed: no answer in time. The figures are 10 minutes old." in late.one("main").text
     assert len(late.all("table")) == 2
     assert "the last answer is 15 minutes old: no answer in time." in stale.one("main").text
     assert stale.all("table") == []

@@ -32,7 +32,7 @@ TAGS = frozenset(
         " +",
         "html head meta title link script body a header p nav ul li main h1 h2 h3 form label select option button "
         "section div span i b table caption thead tbody tr th td svg path meter ol pre code textarea footer input "
-        "strong",
+        "strong time",
     )
 )
 
@@ -129,7 +129,7 @@ def test_pasted_hostile_manifest_is_shown_as_text(service: Service, ask: Ask) ->
 
     page = read(ask(create_web_app(service), "POST", "/dry-run", data={"pod": manifest}, headers=BROWSER))
 
-    assert page.one("h3").text == f"Pod default/{HOSTILE}"
+    assert page.all("h3")[0].text == f"Pod default/{HOSTILE}"
     assert page.one("textarea").text == manifest
     assert len(page.all("script")) == 1
 
@@ -169,15 +169,101 @@ def test_long_table_is_shown_in_parts(tmp_path: Path, ask: Ask) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "status"),
-    [("/nodes/none", 404), ("/pending/a/none", 404), ("/pending/A!/none", 404)],
-    ids=["node", "pod", "odd"],
+    ("path", "says"),
+    [
+        ("/nodes/none", "Node none is not in the cluster"),
+        ("/pending/a/none", "Pod a/none is not in the cluster"),
+        ("/pending/A!/none", "Pod A!/none is not in the cluster"),
+        ("/pending/team-b/busy-h100-1", "Pod team-b/busy-h100-1 is on node h100-1"),
+        ("/nope", "There is no page /nope"),
+    ],
+    ids=["node", "pod", "odd", "running pod", "page"],
 )
-def test_what_is_not_there_is_said_so(service: Service, ask: Ask, path: str, status: int) -> None:
-    """F132."""
-    page = read(ask(create_web_app(service), "GET", path), status)
+def test_what_is_not_there_is_named(service: Service, ask: Ask, path: str, says: str) -> None:
+    """F132: to try again would not help, so that is not offered."""
+    page = read(ask(create_web_app(service), "GET", path, headers=BROWSER), 404)
 
-    assert "none" in page.one("main").text or "no" in page.one("main").text
+    assert says in page.one("main").text
+    assert "Try again" not in page.one("main").text
+
+
+def test_program_that_asks_for_an_unknown_route_gets_json(service: Service, ask: Ask) -> None:
+    """F132."""
+    assert ask(create_web_app(service), "GET", "/nope").json()["message"] == "GET /nope: no such route"
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("h100-0", "/nodes/h100-0"),
+        ("H200", "/nodes/h200-0"),
+        ("train-large", "/pending/team-a/train-large-0"),
+        ("team-b/notebook-0", "/pending/team-b/notebook-0"),
+    ],
+    ids=["name of a node", "part of a node", "part of a pod", "namespace and pod"],
+)
+def test_search_leads_to_the_only_match(service: Service, ask: Ask, text: str, address: str) -> None:
+    """F132."""
+    answer = ask(create_web_app(service), "GET", "/find", params={"q": text})
+
+    assert (answer.status_code, answer.headers["location"]) == (303, address)
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("h100", "busy-h100-1 on h100-1"), ("zzz", "has “zzz” in its name"), ("", "Write a part"), (HOSTILE, HOSTILE)],
+    ids=["several", "none", "empty", "hostile"],
+)
+def test_search_lists_matches_or_says_that_there_are_none(service: Service, ask: Ask, text: str, says: str) -> None:
+    """F132: the text of the search is escaped as all is."""
+    page = read(ask(create_web_app(service), "GET", "/find", params={"q": text}))
+
+    assert says in page.one("main").text
+    assert len(page.all("script")) == 1
+
+
+def test_lists_say_when_there_is_nothing_to_list(tmp_path: Path, ask: Ask) -> None:
+    """F132: on a cluster without nodes, pods, policies and decisions."""
+    app = create_web_app(make_service(tmp_path, [], policies()))
+
+    shown = {
+        path: read(ask(app, "GET", path)).one("main").text for path in ("/", "/pending", "/policies", "/decisions")
+    }
+
+    assert "No node with GPUs is known" in shown["/"]
+    assert "No GPU pod is pending." in shown["/pending"]
+    assert "No policy is loaded." in shown["/policies"]
+    assert "No decision was made yet." in shown["/decisions"]
+
+
+def test_each_policy_shows_what_it_says(service: Service, ask: Ask) -> None:
+    """F132: as YAML, without what it leaves out."""
+    page = read(ask(create_web_app(service), "GET", "/policies"))
+
+    text = "".join(page.one("pre", aria_label="The specification of policy training").texts)
+    assert text.startswith("match:\n  workloadClass:\n  - training\n")
+    assert "null" not in text
+    assert {"#policy-training", "#policy-default"} <= {link.attributes["href"] for link in page.all("a")}
+
+
+def test_pods_nodes_and_policies_are_links_where_they_are_named(service: Service, ask: Ask) -> None:
+    """F132."""
+    app = create_web_app(service)
+
+    def links(path: str) -> set[str]:
+        return {link.attributes["href"] for link in read(ask(app, "GET", path)).all("a")}
+
+    assert "/pending/team-b/busy-h100-1" in links("/nodes/h100-1")
+    assert {"/policies#policy-default", "/nodes/h100-1"} <= links("/pending/team-a/train-h100-0")
+
+
+def test_origin_of_a_need_is_a_field_of_a_policy(service: Service, ask: Ask) -> None:
+    """F132: as it is written in a policy."""
+    page = read(ask(create_web_app(service), "GET", "/pending/team-a/train-h100-0"))
+
+    assert "spec.admission.runtimeClassName" in page.one("main").text
+    assert "runtime_class_name" not in page.one("main").text
 
 
 @pytest.mark.parametrize("path", ["/static/", "/static/..%2fbase.html", "/static/../templates/base.html", "/events/x"])
@@ -219,7 +305,7 @@ def test_policies_show_errors_with_their_place_and_what_matched(tmp_path: Path, 
     row = next(element.text for element in page.all("tr") if element.text.startswith("training"))
 
     assert "training.yaml:10:7: spec.placement.x: unknown field" in page.one("main").text
-    assert row.endswith("3000")
+    assert row.endswith("3 patched")
 
 
 def test_pod_page_says_what_explain_says(service: Service, ask: Ask) -> None:

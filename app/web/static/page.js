@@ -117,7 +117,8 @@ const heard = {
   decisions: ({ html, total }) => {
     const rows = document.getElementById("rows"), fresh = document.createElement("tbody");
     fresh.innerHTML = html;
-    rows.prepend(...[...fresh.rows].filter((row) => !document.getElementById(row.id))); // a stream that begins again repeats
+    for (const row of fresh.rows) document.getElementById(row.id)?.remove(); // equal decisions are one row, which comes again
+    rows.prepend(...fresh.rows);
     while (rows.rows.length > ROWS_KEPT) rows.deleteRow(-1);
     body.dataset.generation = total;
     document.getElementById("total").textContent = total.toLocaleString("en");
@@ -162,10 +163,11 @@ if (body.dataset.live) {
   pause.hidden = false;
   pause.addEventListener("click", () => {
     paused = !paused;
-    pause.textContent = paused ? "Go on" : "Pause";
+    pause.textContent = paused ? "Resume updates" : "Pause updates";
     if (paused) stream?.close(); else load(location.href).then(listen);
   });
 }
+if (body.dataset.live === "pending") setInterval(() => { if (!paused && !document.hidden) loadSoon(); }, 60_000); // ages
 addEventListener("pagehide", () => stream?.close());
 enterMap();
 listen();

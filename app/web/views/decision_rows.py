@@ -1,12 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decisions as rows of a table, filtered by verb, reason and namespace."""
+"""Decisions as rows of a table: equal ones in one row, filtered by namespace, verb, outcome and reason."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
+from zlib import crc32
 
 MOST_ROWS = 200
 """Rows on the page, the newest first."""
+OUTCOMES: Mapping[str, str] = {
+    "none_fits": "no node fits",
+    "unconcerned": "no GPU pod",
+    "unhandled": "not reviewed",
+}
+"""Outcomes in words, where the name in the log (LOG-01) is none."""
 
 
 class RecordedDecision(Protocol):
@@ -18,8 +25,8 @@ class RecordedDecision(Protocol):
         ...
 
     @property
-    def at(self) -> str:
-        """Its time, as text."""
+    def seconds(self) -> float:
+        """Its time, as Unix time."""
         ...
 
     @property
@@ -42,17 +49,25 @@ class RecordedDecision(Protocol):
 class DecisionFilter:
     """The filter of the page; an empty member selects everything."""
 
-    verb: str = ""
-    reason: str = ""
     namespace: str = ""
+    verb: str = ""
+    outcome: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionRow:
-    """One decision. `counts` is the nodes kept of those asked about; empty for admission."""
+    """Equal decisions about one pod: `times` of them, of which `number` and all figures are the newest one's.
 
+    `key` names the row in the page. `seconds` and `since` are the times of the newest and of the oldest one, as Unix
+    time. `counts` is the nodes kept of those asked about; empty for admission.
+    """
+
+    key: str
     number: int
-    at: str
+    times: int
+    seconds: float
+    since: float
     verb: str
     outcome: str
     namespace: str
@@ -70,51 +85,65 @@ def read_decision_filter(query: Mapping[str, str]) -> DecisionFilter:
     return DecisionFilter(**{member.name: query.get(member.name, "")[:253] for member in fields(DecisionFilter)})
 
 
-def rows_of(
-    recent: Sequence[RecordedDecision], decision_filter: DecisionFilter = DecisionFilter(), most: int = MOST_ROWS
-) -> tuple[DecisionRow, ...]:  # frozen
-    """Return rows of the newest decisions that a filter selects, the newest first."""
-    rows: list[DecisionRow] = []
+def rows_of(recent: Sequence[RecordedDecision]) -> tuple[DecisionRow, ...]:
+    """Return a row for each pod and each answer about it, that of the newest decision first.
+
+    Decisions are equal where all but their times and figures is: a scheduler asks about a waiting pod again and again.
+    """
+    equal: dict[tuple[Any, ...], list[RecordedDecision]] = {}
     for entry in reversed(recent):
-        if len(rows) == most:
-            break
-        if selects(decision_filter, entry):
-            rows.append(_row(entry))
-    return tuple(rows)
+        decision = entry.decision
+        names = tuple(sorted(code.name for code in decision.reasons))
+        same = entry.verb, decision.outcome, decision.namespace, decision.pod, names, decision.actions, decision.error
+        equal.setdefault(same if decision.pod else (entry.number,), []).append(entry)
+    return tuple(_row(same, entries) for same, entries in equal.items())
 
 
-def selects(decision_filter: DecisionFilter, entry: RecordedDecision) -> bool:
-    """Tell whether a filter selects a decision."""
-    decision = entry.decision
+def select(all_rows: Iterable[DecisionRow], asked: DecisionFilter, most: int = MOST_ROWS) -> tuple[DecisionRow, ...]:
+    """Return the first rows that a filter selects."""
+    return tuple([row for row in all_rows if _selects(asked, row)][:most])
+
+
+def _selects(asked: DecisionFilter, row: DecisionRow) -> bool:
     return (
-        (not decision_filter.verb or entry.verb == decision_filter.verb)
-        and (not decision_filter.namespace or decision.namespace == decision_filter.namespace)
-        and (not decision_filter.reason or any(code.name == decision_filter.reason for code in decision.reasons))
+        asked.namespace in ("", row.namespace)
+        and asked.verb in ("", row.verb)
+        and asked.outcome in ("", row.outcome)
+        and (not asked.reason or any(name == asked.reason for name, _ in row.reasons))
     )
 
 
-def choices_of(recent: Sequence[RecordedDecision]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def choices_of(all_rows: Iterable[DecisionRow]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Return the values that can be filtered by: those of the decisions."""
-    verbs = {entry.verb for entry in recent}
-    reasons = {code.name for entry in recent for code in entry.decision.reasons}
-    namespaces = {entry.decision.namespace for entry in recent} - {""}
-    return ("verb", tuple(sorted(verbs))), ("reason", tuple(sorted(reasons))), ("namespace", tuple(sorted(namespaces)))
+    namespaces, verbs, outcomes, reasons = set[str](), set[str](), set[str](), set[str]()
+    for row in all_rows:
+        namespaces.add(row.namespace)
+        verbs.add(row.verb)
+        outcomes.add(row.outcome)
+        reasons.update(name for name, _ in row.reasons)
+    values = {"namespace": namespaces - {""}, "verb": verbs, "outcome": outcomes, "reason": reasons}
+    return tuple((name, tuple(sorted(words))) for name, words in values.items())
 
 
-def _row(entry: RecordedDecision) -> DecisionRow:
-    decision = entry.decision
+def _row(same: tuple[Any, ...], entries: Sequence[RecordedDecision]) -> DecisionRow:
+    """Make the row of decisions that have `same` in common; there is one at least, and the newest is first."""
+    newest, oldest = entries[0], entries[-1]
+    decision = newest.decision
     reasons = sorted(((code.name, count) for code, count in decision.reasons.items()), key=lambda pair: -pair[1])
     return DecisionRow(
-        number=entry.number,
-        at=entry.at,
-        verb=entry.verb,
-        outcome=decision.outcome,
+        key=format(crc32(repr(same).encode("utf-8", "backslashreplace")), "08x"),
+        number=newest.number,
+        times=len(entries),
+        seconds=newest.seconds,
+        since=oldest.seconds,
+        verb=newest.verb,
+        outcome=OUTCOMES.get(decision.outcome, decision.outcome),
         namespace=decision.namespace,
         pod=decision.pod,
         reasons=tuple(reasons),
         actions=decision.actions,
         policies=decision.policies,
         counts=f"{decision.kept} of {decision.asked}" if decision.asked else "",
-        milliseconds=f"{entry.cpu_ns / 1e6:.2f}",
+        milliseconds=f"{newest.cpu_ns / 1e6:.2f}",
         error=decision.error or "",
     )

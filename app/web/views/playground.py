@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The playground: reads a pasted manifest, and compares it with what admission makes of it."""
+"""The page Policies: each policy as YAML, and a pasted manifest compared with what admission makes of it."""
 
+import re
 from collections.abc import Iterator, Mapping
 from difflib import unified_diff
 from itertools import islice
@@ -10,7 +11,8 @@ import msgspec
 import yaml
 
 from app.policy.document import read_documents
-from app.values.errors import BadInput
+from app.policy.schema import Spec
+from app.values.errors import BadInput, PolicyError
 
 PASTED_LIMIT = 1 << 18
 """Bytes of the form, in which a byte may take three; a pod written by hand has some 4 kB."""
@@ -19,6 +21,8 @@ LONGEST = 1 << 16
 CONTEXT = 3
 MOST_LINES = 2_000
 
+_PLACE = re.compile(r"^:(\d+):(\d+): ", re.MULTILINE)
+"""The place that read_documents puts before each problem of a text without a file name."""
 Line = tuple[str, str]
 """The class of a line in page.css, and its text."""
 
@@ -36,13 +40,22 @@ def read_pasted(text: str) -> Mapping[str, Any]:
         except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
             raise BadInput(f"not JSON: {error}") from error
     else:
-        documents = read_documents("line", text)
+        try:
+            documents = read_documents("", text)
+        except PolicyError as error:
+            raise BadInput(_PLACE.sub(r"line \1, column \2: ", str(error))) from error
         if len(documents) != 1:
             raise BadInput(f"got {len(documents)} objects, wants one")
         document = documents[0].value
     if not isinstance(document, dict):
         raise BadInput("got no object, wants a Pod or a workload, as YAML or JSON")
     return document
+
+
+def policy_text(spec: Spec) -> str:
+    """Write what a policy sets as YAML, without the description and the priority, which the page shows beside it."""
+    stated = spec.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"description", "priority"})
+    return "\n".join(_yaml({field: value for field, value in stated.items() if value}))
 
 
 def changed_lines(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Line, ...]:

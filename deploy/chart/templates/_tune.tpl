@@ -13,6 +13,10 @@ The objects come from the same files that kustomize reads; these definitions lay
 {{- if eq $object.kind "Deployment" }}{{ include "gpu-usher.deployment" (list $root $object) }}{{ end }}
 {{- if eq $object.kind "NetworkPolicy" }}{{ include "gpu-usher.networkPolicy" (list $root $object) }}{{ end }}
 {{- if hasSuffix "WebhookConfiguration" $object.kind }}{{ include "gpu-usher.webhooks" (list $root $object) }}{{ end }}
+{{- if eq $object.kind "APIService" }}{{ include "gpu-usher.apiService" (list $root $object) }}{{ end }}
+{{- if and (eq $object.kind "Service") $root.Values.explainApi.enabled }}
+{{- $_ := set $object.spec "ports" (append $object.spec.ports (dict "name" "explain" "port" 8445 "targetPort" "explain" "protocol" "TCP")) }}
+{{- end }}
 ---
 {{ toYaml $object }}
 {{ end }}
@@ -31,6 +35,12 @@ The objects come from the same files that kustomize reads; these definitions lay
 {{- $values := $root.Values -}}
 {{- $pod := $object.spec.template.spec -}}
 {{- if eq $object.metadata.name "gpu-usher" }}{{ $_ := set $object.spec "replicas" $values.replicas }}{{ end -}}
+{{- if and (eq $object.metadata.name "gpu-usher") $values.explainApi.enabled -}}
+{{- range $pod.containers -}}
+{{- $_ := set . "env" (prepend .env (dict "name" "GPU_USHER_EXPLAIN_ADDRESS" "value" "[::]:8445")) -}}
+{{- $_ := set . "ports" (prepend .ports (dict "name" "explain" "containerPort" 8445 "protocol" "TCP")) -}}
+{{- end -}}
+{{- end -}}
 {{- if eq $object.metadata.name "gpu-usher-scheduler" }}{{ $_ := set $object.spec "replicas" $values.secondScheduler.replicas }}{{ end -}}
 {{- $_ := set $pod "priorityClassName" $values.priorityClassName -}}
 {{- with $values.nodeSelector }}{{ $_ := set $pod "nodeSelector" . }}{{ end -}}
@@ -53,9 +63,6 @@ The objects come from the same files that kustomize reads; these definitions lay
 {{- $container := index . 1 -}}
 {{- $_ := set $container "resources" $values.resources -}}
 {{- range $container.env }}{{ if and (eq .name "GPU_USHER_ROLE") (eq .value "admission") }}{{ $_ := set . "value" $values.role }}{{ end }}{{ end -}}
-{{- if and $values.events.enabled (eq $container.name "gpu-usher") -}}
-{{- $_ := set $container "env" (prepend $container.env (dict "name" "GPU_USHER_EVENTS" "value" "true")) -}}
-{{- end -}}
 {{- range $name, $value := $values.env -}}
 {{- $_ := set $container "env" (append $container.env (dict "name" $name "value" $value)) -}}
 {{- end -}}
@@ -72,6 +79,17 @@ The objects come from the same files that kustomize reads; these definitions lay
 {{- if eq .name "mutate.gpu-usher.io" }}{{ $_ := set . "failurePolicy" $values.webhooks.mutate.failurePolicy }}{{ $_ := set . "timeoutSeconds" $values.webhooks.mutate.timeoutSeconds }}{{ end -}}
 {{- if eq .name "validate.gpu-usher.io" }}{{ $_ := set . "failurePolicy" $values.webhooks.validate.failurePolicy }}{{ $_ := set . "timeoutSeconds" $values.webhooks.validate.timeoutSeconds }}{{ end -}}
 {{- if eq $values.certificates.mode "secret" }}{{ $_ := set .clientConfig "caBundle" (required "certificates.caBundle: wants the CA in base64 with mode secret" $values.certificates.caBundle) }}{{ end -}}
+{{- end -}}
+{{- end }}
+
+{{- /* Give the APIService its CA. Wants (list $ object). */ -}}
+{{- define "gpu-usher.apiService" -}}
+{{- $certificates := (index . 0).Values.certificates -}}
+{{- $object := index . 1 -}}
+{{- if eq $certificates.mode "cert-manager" -}}
+{{- $_ := set $object.metadata "annotations" (dict "cert-manager.io/inject-ca-from" "gpu-usher/gpu-usher") -}}
+{{- else if eq $certificates.mode "secret" -}}
+{{- $_ := set $object.spec "caBundle" (required "certificates.caBundle: wants the CA in base64 with mode secret" $certificates.caBundle) -}}
 {{- end -}}
 {{- end }}
 

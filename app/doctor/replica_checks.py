@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of our own replicas: whether the Services that callers use have a ready endpoint, and of our Deployments.
+
+The API server sends a webhook's call to a ready endpoint of its Service. Where there is none the call fails, whatever
+the cause, and the webhook's failurePolicy decides about the pod.
+"""
+
+import re
+from collections.abc import Iterator
+
+from app.doctor.cluster_objects import APPLY, Cluster, Object, advice, object_name, problem
+from app.doctor.fleet_checks import Finding
+from app.doctor.webhook_checks import MUTATE, VALIDATE, webhooks
+
+ADMISSION, SCHEDULER = "gpu-usher", "gpu-usher-scheduler"
+CERTIFICATES, CONTROLLER = "gpu-usher-certificates", "gpu-usher-controller"
+"""Names of our Deployments in deploy/; the first is also that of the Service."""
+SERVICE_LABEL = "kubernetes.io/service-name"
+"""The label by which an EndpointSlice names its Service (KEP-752)."""
+SHIPPED_REPLICAS = {ADMISSION: 3, SCHEDULER: 2}
+"""The Deployments without which GPU pods are refused or not scheduled; all others have one replica."""
+WITHOUT = {
+    SCHEDULER: "pods that name it as their scheduler stay Pending",
+    CERTIFICATES: "our certificates are not renewed",
+    CONTROLLER: "no Events about Pending pods are written",
+}
+"""Deployment → what happens while none of its replicas is available."""
+_SERVICE_HOST = re.compile(r"([a-z0-9-]+)\.([a-z0-9-]+)\.svc(?:\..*)?", re.ASCII)
+
+
+def no_ready_endpoint(cluster: Cluster) -> Iterator[Finding]:
+    """Report Services of our webhooks and of the extender at which nobody is ready to answer, and the cause."""
+    for namespace, name in sorted(_called_services(cluster)):
+        place = f"Service {namespace}/{name}"
+        if namespace != cluster.namespace:
+            text = f"is called by our webhooks or the scheduler, and only namespace {cluster.namespace} was read"
+            yield advice("NotLookedAt", text, f"run doctor with --namespace {namespace}", place)
+        elif cluster.could_read("EndpointSlice") and not _has_ready_endpoint(cluster, name):
+            cause, remedy = _cause(cluster, name)
+            text = f"no replica is ready to answer, so that {_consequence(cluster, name)}: {cause}"
+            yield problem("NoReadyEndpoint", text, remedy, place)
+
+
+def _called_services(cluster: Cluster) -> set[tuple[str, str]]:
+    """List the namespace and name of each Service that our webhooks or the scheduler's configuration name."""
+    services = {
+        (str(service.get("namespace")), str(service.get("name")))
+        for webhook in webhooks(cluster)
+        if webhook.ours and (service := (webhook.spec.get("clientConfig") or {}).get("service"))
+    }
+    for host in cluster.extender_hosts:
+        if (named := _SERVICE_HOST.fullmatch(host)) is not None:
+            services.add((named[2], named[1]))
+        services |= {
+            (cluster.namespace, item["metadata"]["name"])
+            for item in cluster.objects_of("Service")
+            if host == (item.get("spec") or {}).get("clusterIP")
+        }
+    return services
+
+
+def _endpoints(cluster: Cluster, service: str) -> list[tuple[Object, Object]]:
+    """List the endpoints of a Service, each with its EndpointSlice."""
+    return [
+        (item, endpoint)
+        for item in cluster.objects_of("EndpointSlice")
+        if (item["metadata"].get("labels") or {}).get(SERVICE_LABEL) == service
+        for endpoint in item.get("endpoints") or ()
+    ]
+
+
+def _is_ready(endpoint: Object) -> bool:
+    """Tell whether an endpoint is ready; null counts as yes (discovery.k8s.io/v1 EndpointConditions)."""
+    return (endpoint.get("conditions") or {}).get("ready") is not False
+
+
+def _has_ready_endpoint(cluster: Cluster, service: str) -> bool:
+    return any(_is_ready(endpoint) and item.get("ports") for item, endpoint in _endpoints(cluster, service))
+
+
+def _consequence(cluster: Cluster, service: str) -> str:
+    """Say what becomes of GPU pods, by the failure policies of the webhooks that call the Service."""
+    policies = {
+        webhook.spec.get("failurePolicy", "Fail")
+        for webhook in webhooks(cluster)
+        if webhook.name in (MUTATE, VALIDATE)
+        and ((webhook.spec.get("clientConfig") or {}).get("service") or {}).get("name") == service
+    }
+    if not policies:
+        return "the scheduler's calls fail"
+    return "GPU pods are refused" if "Fail" in policies else "GPU pods are admitted without being reviewed"
+
+
+def _cause(cluster: Cluster, name: str) -> tuple[str, str]:
+    """Say why a Service has no ready endpoint, and the remedy."""
+    service = next((item for item in cluster.objects_of("Service") if item["metadata"]["name"] == name), None)
+    if service is None and cluster.could_read("Service"):
+        return "there is no such Service", APPLY
+    if any(_is_ready(endpoint) for _, endpoint in _endpoints(cluster, name)):
+        return "its targetPort is none of its pods' ports", APPLY
+    selector = ((service or {}).get("spec") or {}).get("selector") or {}
+    serving = [item for item in cluster.objects_of("Deployment") if _labels(item).items() >= selector.items()]
+    if not cluster.objects_of("Deployment"):
+        return f"there is no Deployment in namespace {cluster.namespace}", APPLY
+    if not serving:
+        pairs = ",".join(f"{key}={value}" for key, value in sorted(selector.items()))
+        return f"its selector {pairs} matches the pods of no Deployment", APPLY
+    scaled = [item["metadata"]["name"] for item in serving if _desired(item) == 0]
+    if len(scaled) == len(serving):
+        return f"Deployment {scaled[0]} is scaled to 0", _scale(cluster, scaled[0])
+    first = serving[0]["metadata"]["name"]
+    pods = f"kubectl -n {cluster.namespace} describe pods"
+    flags = "".join(f" -l {key}={value}" for key, value in sorted(selector.items())[-1:])
+    return f"none of the {sum(map(_desired, serving))} pods of Deployment {first} is ready", pods + flags
+
+
+def _labels(deployment: Object) -> dict[str, str]:
+    template = (deployment.get("spec") or {}).get("template") or {}
+    return dict((template.get("metadata") or {}).get("labels") or {})
+
+
+def _desired(deployment: Object) -> int:
+    return int((deployment.get("spec") or {}).get("replicas", 1))
+
+
+def _scale(cluster: Cluster, name: str) -> str:
+    replicas = SHIPPED_REPLICAS.get(name, 1)
+    return f"kubectl -n {cluster.namespace} scale deployment {name} --replicas={replicas}"
+
+
+def deployments(cluster: Cluster) -> Iterator[Finding]:
+    """Report our Deployments that are scaled to 0 or lack replicas, but for what no_ready_endpoint has said."""
+    told = {finding.check for finding in no_ready_endpoint(cluster)}
+    for item in sorted(cluster.objects_of("Deployment"), key=lambda item: str(item["metadata"]["name"])):
+        name, desired = item["metadata"]["name"], _desired(item)
+        available = (item.get("status") or {}).get("availableReplicas", 0)
+        if not name.startswith(ADMISSION) or (name == ADMISSION and not available and "NoReadyEndpoint" in told):
+            continue
+        without = f": {WITHOUT[name]}" if name in WITHOUT and not available else ""
+        finding = problem if not available and name in SHIPPED_REPLICAS else advice
+        if desired == 0:
+            text, remedy = f"is scaled to 0{without}", _scale(cluster, name)
+            yield finding("ReplicasUnavailable", text, remedy, object_name("Deployment", item))
+        elif available < desired:
+            remedy = f"kubectl -n {cluster.namespace} describe deployment {name}"
+            text = f"has {available} of {desired} replicas available{without}"
+            yield finding("ReplicasUnavailable", text, remedy, object_name("Deployment", item))

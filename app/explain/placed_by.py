@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who places a pod: its scheduler, whether that asks gpu-usher and has looked at the pod; and what a pod got."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from app.admission.review import OUR_SCHEDULERS
+from app.explain.survey import ClusterSnapshot, ScheduledPod
+from app.knowledge.products import Products
+from app.knowledge.resource_names import similar_resources
+from app.kube.pending_pods import unseen_by
+from app.nodes.model import REPLICAS, Node
+from app.policy.schema_placement import SharingWish
+from app.values.reasons import join_with_or
+
+ANY = frozenset({"default-scheduler"})
+"""Of OUR_SCHEDULERS, the one of which it is not known whether its extender is gpu-usher."""
+
+
+def who_decides(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot, refused: bool, fits: bool) -> Iterator[str]:
+    """Say where kube-scheduler decides a GPU pod without asking gpu-usher, as it does by managedResources.
+
+    `refused` and `fits` tell whether filter refuses some node, and whether some node fits. Where the configuration of
+    the scheduler is not known, the order of the nodes that fit is said to be gpu-usher's alone.
+    """
+    pod, name = scheduled_pod.pod, scheduled_pod.pod.scheduler_name
+    if not scheduled_pod.demand.requests_gpus:
+        return
+    managed = snapshot.managed_resources.get(name)
+    named = {resource for container in pod.containers for resource in container.resources()}
+    if managed is not None and not managed & named:
+        yield (
+            "kube-scheduler decides this pod alone: it requests none of the managedResources of the extender of "
+            f"{name}; gpu-usher scheduler-config writes a configuration that asks gpu-usher about it"
+        )
+    elif refused and name not in snapshot.managed_resources and not scheduled_pod.demand.resources:
+        yield (
+            f"gpu-usher is asked about this pod only if the extender of {name} has an entry without managedResources, "
+            "since the pod has only ResourceClaims; check that with gpu-usher scheduler-config --verify"
+        )
+    elif fits and scheduled_pod.demand.resources and not _asks_us(name, snapshot):
+        yield (
+            f"{name} places this pod, and is not known to ask gpu-usher: it may take another node than the first "
+            f"here; schedulerName chooses a scheduler that asks gpu-usher, such as {join_with_or(_asking(snapshot))}"
+        )
+
+
+def _asks_us(name: str, snapshot: ClusterSnapshot) -> bool:
+    return name in snapshot.managed_resources or name in _asking(snapshot)
+
+
+def _asking(snapshot: ClusterSnapshot) -> list[str]:
+    """List the schedulers that ask gpu-usher: by their name, by a policy, or because they have done so."""
+    policies = snapshot.context.policies.policies
+    by_policy = {policy.spec.admission.scheduler_name or "" for policy in policies} - {""}
+    return sorted(by_policy | (OUR_SCHEDULERS - ANY) | snapshot.asking | set(snapshot.managed_resources))
+
+
+def not_looked_at(document: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Say that no scheduler has looked at a pod of the cluster yet: neither a condition nor an Event tells that."""
+    name = unseen_by(document)
+    if not name or any(name in _reporters(event) for event in events):
+        return
+    created = (document.get("metadata") or {}).get("creationTimestamp")
+    since = f" since it was created at {created}" if created else ""
+    yield silence_of(name, since)
+
+
+def silence_of(name: str, since: str = "") -> str:
+    """Write that a scheduler has not looked at a pod, and what to do."""
+    return (
+        f"the pod names scheduler {name}, which has not looked at it{since}: it has no condition PodScheduled; "
+        f"check that {name} runs, or correct schedulerName"
+    )
+
+
+def _reporters(event: Mapping[str, Any]) -> set[str]:
+    """Return the names under which an Event was written, in either version of the API."""
+    source = event.get("source") or event.get("deprecatedSource") or {}
+    names = (event.get("reportingComponent"), event.get("reportingController"), source.get("component"))
+    return {str(name) for name in names}
+
+
+def asks_for_none(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot) -> Iterator[str]:
+    """Say that a pod asks for no GPU, and how to ask for one that the cluster has."""
+    families = snapshot.context.knowledge.families
+    pod = scheduled_pod.pod
+    if scheduled_pod.demand.requests_gpus or pod.claims:
+        return
+    offered = {name for node in snapshot.nodes.values() for name, _ in node.node_class.offered if families.of(name)}
+    named = [name for container in pod.containers for name in container.resources()]
+    if any(families.passthrough_family(name) or similar_resources(name, offered, families) for name in named):
+        return
+    whole = [row.whole for row in families.all if row.whole in offered]
+    resource = next(iter((*whole, *sorted(offered))), "nvidia.com/gpu")
+    yield f"it asks for no GPU; if it needs one, add resources.limits {resource}: 1 to a container"
+
+
+def what_it_got(scheduled_pod: ScheduledPod, node: Node | None, products: Products) -> Iterator[str]:
+    """Say what a pod has on its node, and why it is allowed to have that."""
+    if node is None:
+        return
+    demand = scheduled_pod.demand
+    for resource, amount in demand.resources:
+        if not node.node_class.allocatable(resource):
+            continue
+        row = products.find(node.node_class.product or "")
+        product = row.label if row is not None else node.node_class.product or "unknown product"
+        has = f"it has {amount} x {node.node_class.unit_words(resource)} of {product} on {node.name}"
+        wanted = [", ".join(pattern.text for pattern in any_of) for any_of in demand.products]
+        why = f"products allow {' and '.join(wanted)}" if wanted else "nothing asks for a certain product"
+        if node.node_class.unit(resource) in REPLICAS and demand.sharing is SharingWish.Any:
+            why += ", and nothing for a whole GPU; set gpu-usher.io/sharing: Exclusive to get one"
+        yield f"{has}, as {why}"

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who places a pod, whether its scheduler has looked at it, and what it got on its node."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from app.cluster.state import State
+from app.cluster.view import view
+from app.explain.explanation import Explanation
+from app.explain.pending_cause import NOT_LOOKED_AT, PendingCause, cause_of, told_of_scheduler
+from app.explain.pending_pod import explain
+from app.explain.survey import ClusterSnapshot
+from app.kube.pending_pods import read_pending_pod, unseen_by
+from app.values.steps import finish
+from tests.builders import container, gpus, knowledge, node_document, pod, policies, policy, shipped
+
+GPU = "nvidia.com/gpu"
+SHARED = {f"{GPU}.sharing-strategy": "time-slicing", f"{GPU}.replicas": "4", f"{GPU}.count": "1"}
+SCHEDULED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+LEFT = "default-scheduler places this pod"
+
+
+def cluster(*documents: dict[str, Any], **more: Any) -> ClusterSnapshot:
+    """Return a cluster of these nodes, or of one with whole GPUs; `more` replaces fields of the snapshot."""
+    state = State(knowledge())
+    for document in documents or (node_document("h100"),):
+        state.put_node(document)
+    return replace(view(state, more.pop("policies", shipped())), **more)
+
+
+def stored(document: dict[str, Any], scheduler: str = "volcano", conditions: Any = ()) -> dict[str, Any]:
+    """Write a pod as an API server stores it, for a scheduler."""
+    document["metadata"]["creationTimestamp"] = "2026-11-25T21:03:11Z"
+    document["spec"]["schedulerName"] = scheduler
+    return {**document, "status": {"phase": "Pending", "qosClass": "BestEffort", "conditions": list(conditions)}}
+
+
+def notes(document: dict[str, Any], snapshot: ClusterSnapshot | None = None, **more: Any) -> str:
+    """Return all notes of the explanation of a pod."""
+    return "\n".join(explanation(document, snapshot, **more).notes)
+
+
+def explanation(document: dict[str, Any], snapshot: ClusterSnapshot | None = None, **more: Any) -> Explanation:
+    return finish(explain(document, snapshot or cluster(), **more))
+
+
+def test_pod_for_a_scheduler_that_has_not_looked_at_it_is_told_so() -> None:
+    """F83: nothing else tells that, since the pod fits."""
+    told = notes(stored(pod()), live=True)
+
+    assert (
+        "the pod names scheduler volcano, which has not looked at it since it was created at"
+        " 2026-11-25T21:03:11Z: it has"
+        " no condition PodScheduled; check that volcano runs, or correct schedulerName"
+    ) in told
+
+
+@pytest.mark.parametrize(
+    ("document", "events"),
+    [
+        pytest.param(stored(pod(), conditions=[SCHEDULED]), [], id="a condition"),
+        pytest.param(stored(pod(nodeName="h100")), [], id="bound"),
+        pytest.param(stored(pod()), [{"source": {"component": "volcano"}}], id="an Event of core/v1"),
+        pytest.param(stored(pod()), [{"reportingController": "volcano"}], id="an Event of events/v1"),
+        pytest.param(pod(schedulerName="volcano"), [], id="not stored by an API server"),
+    ],
+)
+def test_pod_that_was_looked_at_or_is_not_there_yet_is_told_nothing(document: dict[str, Any], events: Any) -> None:
+    """F83."""
+    assert "not looked at" not in notes(document, live=True, events=events)
+
+
+def test_event_tells_of_the_scheduler_where_nothing_else_keeps_the_pod() -> None:
+    """F139: a cause that a node has comes first."""
+    fits = cause_of(explanation(stored(pod()), live=True))
+    told = told_of_scheduler(fits, "volcano")
+
+    assert (fits.reason, told.reason) == ("", NOT_LOOKED_AT)
+    assert told.note == (
+        "the pod names scheduler volcano, which has not looked at it: it has no condition"
+        " PodScheduled; check that volcano"
+        " runs, or correct schedulerName. It fits on 1 node now."
+    )
+    assert told_of_scheduler(fits, "") == fits
+    refused = PendingCause("DriverTooOld", "CUDA driver too old", 1, 0, "")
+    assert told_of_scheduler(refused, "volcano") == refused
+
+
+def test_waiting_pod_keeps_the_scheduler_that_has_not_looked_at_it() -> None:
+    """F139."""
+    unseen, seen = stored(pod()), stored(pod(), conditions=[SCHEDULED])
+
+    assert [unseen_by(unseen), unseen_by(seen), unseen_by({})] == ["volcano", "", ""]
+    waiting = read_pending_pod(unseen, knowledge())
+    assert waiting is not None
+    assert waiting.unseen_by == "volcano"
+    assert waiting == read_pending_pod(seen, knowledge())  # so that it is not read again
+
+
+def test_order_of_nodes_is_said_to_be_ours_where_another_scheduler_places_the_pod() -> None:
+    """F83: nobody knows whether default-scheduler asks gpu-usher."""
+    assert LEFT in notes(pod())
+
+
+@pytest.mark.parametrize(
+    ("document", "snapshot"),
+    [
+        pytest.param(pod(schedulerName="gpu-usher-scheduler"), cluster(), id="by its name"),
+        pytest.param(pod(), cluster(asking=frozenset({"default-scheduler"})), id="it has asked"),
+        pytest.param(pod(), cluster(managed_resources={"default-scheduler": None}), id="by its configuration"),
+        pytest.param(
+            pod(schedulerName="ours"),
+            cluster(policies=policies(policy("p", "admission: {schedulerName: ours}"))),
+            id="by a policy",
+        ),
+        pytest.param(pod(), cluster(node_document("none", offers={})), id="no node fits, so that none is shown"),
+        pytest.param(stored(pod(nodeName="h100")), cluster(), id="it was placed"),
+        pytest.param(pod(container()), cluster(), id="no GPU"),
+    ],
+)
+def test_order_of_nodes_needs_no_word_where_the_scheduler_asks_us(document: Any, snapshot: ClusterSnapshot) -> None:
+    """F83."""
+    assert "places this pod" not in notes(document, snapshot, live="nodeName" in document["spec"])
+
+
+def test_running_pod_is_told_what_it_has_and_why_it_may_be_a_share() -> None:
+    """F83."""
+    shared = node_document("a10", product="NVIDIA-A10-SHARED", offers={GPU: 4}, labels=SHARED)
+
+    told = notes(stored(pod(nodeName="a10")), cluster(shared), live=True)
+
+    assert told == (
+        "it has 1 x a time-slice of NVIDIA-A10 on a10, as nothing asks for a certain product, and"
+        " nothing for a whole GPU;"
+        " set gpu-usher.io/sharing: Exclusive to get one"
+    )
+
+
+def test_running_pod_is_told_which_products_it_allows() -> None:
+    """F83."""
+    told = notes(stored(pod(annotations={"products": "H100"}, nodeName="h100")), live=True)
+
+    assert told == "it has 1 x a whole GPU of NVIDIA-H100-80GB-HBM3 on h100, as products allow H100"
+
+
+@pytest.mark.parametrize(
+    ("document", "told"),
+    [
+        pytest.param(pod(container()), True, id="none"),
+        pytest.param(pod(container({"cpu": 1})), True, id="only CPU"),
+        pytest.param(pod(container({"nvidia.com/gpus": 1})), False, id="a misspelt one, which has a warning"),
+        pytest.param(pod(), False, id="one"),
+        pytest.param(pod(gpus(1, "nvidia.com/GH100_X")), False, id="one for a virtual machine"),
+    ],
+)
+def test_pod_without_a_gpu_is_told_how_to_ask_for_one(document: dict[str, Any], told: bool) -> None:
+    """F83."""
+    words = "it asks for no GPU; if it needs one, add resources.limits nvidia.com/gpu: 1 to a container"
+    assert (words in notes(document)) is told
