@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from app.cli.cluster import UNAUTHORIZED, Cluster
+from app.cli.cluster import Cluster
 from app.cli.live_doctor import examine_live, examine_scheduler, has_cpu_guard, policies_or_shipped, runtime_class_names
 from app.cli.output import Output, show
 from app.cli.progress import show_progress
@@ -71,8 +71,8 @@ def doctor(
     with show_progress(f"examining {len(nodes)} nodes"):
         health = asyncio.run(poll_once(source, state.knowledge)) if source else {}
         guard = survey is not None and has_cpu_guard(survey)
-        fleet = ExaminedFleet(nodes, health, frozenset(state.overrun), cpu_guard=guard)
-        findings = examine(with_pods(fleet, pods, state.knowledge))
+        examined = ExaminedFleet(nodes, health, frozenset(state.overrun), cpu_guard=guard)
+        findings = examine(with_pods(examined, pods, state.knowledge))
         findings = (*findings, *examine_devices(ExaminedDevices(state.nodes, state.dra.copy())))
         findings = (*findings, *examine_held(read_held_gpus(pods, state.knowledge, idle)))
         if survey is not None:
@@ -96,7 +96,7 @@ def _survey(cluster: Cluster, namespace: str, state: State) -> ClusterObjects:
         survey = asyncio.run(survey_cluster(load, namespace, now, keep_pod, report))
         if not survey.reached:
             (answer,) = survey.refused.values()
-            raise ApiError(UNAUTHORIZED if answer.startswith(str(UNAUTHORIZED)) else None, answer)
+            raise ApiError(int(answer[:3]) if answer[:3].isdigit() else None, answer)
     fill(state, [document for kind in SNAPSHOT_KINDS for document in survey.objects.get(kind, ())])
     return survey
 

@@ -33,7 +33,7 @@ class Cluster:
         self, folder: Path, objects: list[dict[str, Any]], forbidden: tuple[str, ...] = (), dra: str = "v1"
     ) -> None:
         self.kubeconfig = folder / "kubeconfig"
-        self._apis: dict[str, FakeApi] = {}
+        self._apis: dict[str, FakeApi] = {"/version": FakeApi()}
         for kind in API_KINDS:
             path = API_KINDS[kind].path(version=dra) if kind in DRA else PATHS[kind]
             documents = [document for document in objects if document["kind"] == kind]
