@@ -20,7 +20,7 @@ BUILD  := build
 # Inputs of `make fuzz-guided`.
 RUNS   := 50000
 
-.PHONY: help setup run demo test test-all test-rest test-browser test-long go controlplane cluster prometheus haproxy chromium e2e e2e-versions neighbours node-programs e2e-nodes e2e-upstream gfd-worlds chaos fuzz fuzz-guided check format chart bench bench-largest bench-placement bench-scheduler bench-mig bench-churn bench-events lock generated sbom krew audit clean
+.PHONY: help setup run demo test test-all test-rest test-browser test-long go controlplane cluster prometheus haproxy chromium e2e e2e-versions neighbours node-programs e2e-nodes e2e-upstream gfd-worlds chaos fuzz fuzz-guided check format chart bench bench-largest bench-placement bench-scheduler bench-mig bench-churn bench-events lock generated sbom wheel krew audit clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -71,8 +71,8 @@ controlplane: go ## build the real control plane and helm for the tests (Go; onc
 	@$(BIN)/python -m tests.controlplane.binaries
 	@$(BIN)/python -m tests.deploy.tools
 
-cluster: go ## start a cluster with real kubelets, mock GPUs and gpu-usher to try (root; minutes once); Ctrl-C removes it
-	@$(BIN)/python -m tests.realnodes.playground
+cluster: go ## start a cluster with real kubelets, mock GPUs and gpu-usher to try (root; minutes once); Ctrl-C removes it; PAGE=PORT
+	@$(BIN)/python -m tests.realnodes.playground $(if $(PAGE),--page $(PAGE))
 
 prometheus: $(STAMP) ## fetch a real Prometheus for the tests (a Debian package, unpacked here; once)
 	@$(BIN)/python -m tests.prometheus
@@ -187,6 +187,9 @@ sbom: $(STAMP) ## write build/sbom.cdx.json: what LOCK pins, as CycloneDX 1.6 (n
 	@$(BIN)/python -W ignore::UserWarning -m cyclonedx_py requirements --pyproject pyproject.toml --spec-version 1.6 \
 		--output-reproducible --short-PURLs --output-file build/sbom.cdx.json $(LOCK)
 	@echo "build/sbom.cdx.json"
+
+wheel: $(STAMP) ## write dist/gpu_usher-VERSION-py3-none-any.whl, for pipx install
+	@$(BIN)/python -m hatchling build -t wheel -d dist
 
 chart: ## write the Helm chart as one file without symbolic links: build/gpu-usher-0.1.0.tgz
 	@mkdir -p $(BUILD)

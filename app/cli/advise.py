@@ -9,12 +9,13 @@ from rich.console import Console
 from rich.markup import escape
 
 from app.cli.advise_repack import FREED, OPTIONAL, freed_of, repacked, show_repack
-from app.cli.help import Verb, VerbGroup
+from app.cli.help import verb_group
 from app.cli.names import names_of
 from app.cli.output import Output, one_of, show
 from app.cli.progress import show_progress
+from app.cli.records import command
 from app.cli.right_size import find_right_sizes, show_right_sizes
-from app.cli.source import DemoFleet, Kubeconfig, Policies, Snapshots, policies_in, read_objects_of, state_of
+from app.cli.source import Fleet, Policies, policies_in, state_of
 from app.cli.usage import PricesFile, read_prices_file
 from app.cli.usage_history import PrometheusURL, Since, TokenFile, history_of, read_since
 from app.cli.whatif import Nodes, gpu_pods, selected
@@ -22,20 +23,14 @@ from app.telemetry.clock import now
 from app.whatif.advice import Advice, advise_layout
 from app.whatif.repack import MOST_MOVES, Freed
 
-advice = typer.Typer(help="Advise on what to change.", no_args_is_help=True, cls=VerbGroup)
+advice = verb_group("Advise on what to change.")
 
 
-@advice.callback()
-def _group() -> None:
-    """Advise on what to change."""
-
-
-@advice.command(cls=Verb)
+@command(advice)
 def mig(
+    *,
     nodes: Nodes = "",
-    snapshot: Snapshots = None,
-    kubeconfig: Kubeconfig = None,
-    demo_fleet: DemoFleet = None,
+    fleet: Fleet,
     policies: Policies = None,
     output: Output = "text",
 ) -> None:
@@ -47,7 +42,7 @@ def mig(
     leave of a GPU becomes slices in the mix that all pods request, running ones included. Nodes must use MIG strategy
     mixed. Exit 1 if pods stay without a slice.
     """
-    objects = read_objects_of(snapshot, kubeconfig, demo_fleet)
+    objects = fleet.read()
     state = state_of(objects)
     pods = list(gpu_pods(objects, state, policies_in(objects, policies, state)))
     idle = [name for name in selected(state, nodes) if not state.usage_on(name)]
@@ -57,14 +52,13 @@ def mig(
     raise typer.Exit(1 if result.unplaced else 0)
 
 
-@advice.command(cls=Verb)
+@command(advice)
 def repack(
+    *,
     free: Annotated[str, one_of(*FREED, names=("--free",), prefix="What to free: ", callback=freed_of)] = "node",
     nodes: Nodes = "",
     most_moves: Annotated[int, typer.Option("--moves", min=1, max=64, help="The most pods to move.")] = MOST_MOVES,
-    snapshot: Snapshots = None,
-    kubeconfig: Kubeconfig = None,
-    demo_fleet: DemoFleet = None,
+    fleet: Fleet,
     policies: Policies = None,
     output: Output = "text",
 ) -> None:
@@ -78,7 +72,7 @@ def repack(
     as nobody knows their checkpoints; an unknown start counts as the longest. With few moves the search is exact; else
     it is greedy, and says so. Exit 1 if there is no such plan.
     """
-    objects = read_objects_of(snapshot, kubeconfig, demo_fleet, optional=OPTIONAL)
+    objects = fleet.read(optional=OPTIONAL)
     state = state_of(objects)
     chosen = selected(state, nodes)
     with show_progress("searching for moves"):
@@ -88,15 +82,14 @@ def repack(
     raise typer.Exit(0 if result.possible else 1)
 
 
-@advice.command("right-size", cls=Verb)
+@command(advice, "right-size")
 def right_size(
+    *,
     prometheus: PrometheusURL = None,
     prometheus_token_file: TokenFile = None,
     since: Since = "7d",
     prices: PricesFile = None,
-    snapshot: Snapshots = None,
-    kubeconfig: Kubeconfig = None,
-    demo_fleet: DemoFleet = None,
+    fleet: Fleet,
     policies: Policies = None,
     output: Output = "text",
 ) -> None:
@@ -109,10 +102,10 @@ def right_size(
     kube-scheduler's checks leave every pod a node. Nothing is written.
     """
     seconds = read_since(since)
-    objects = read_objects_of(snapshot, kubeconfig, demo_fleet)
+    objects = fleet.read()
     state = state_of(objects)
     costs = read_prices_file(prices, state.knowledge)
-    history = history_of(prometheus, prometheus_token_file, demo_fleet, state, seconds)
+    history = history_of(prometheus, prometheus_token_file, fleet.demo_fleet, state, seconds)
     rules = policies_in(objects, policies, state)
     with show_progress("trying smaller units"):
         result = find_right_sizes(objects, state, rules, history, costs)

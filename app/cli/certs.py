@@ -15,10 +15,12 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from app.cli.help import Verb, VerbGroup
+from app.cli.cluster import Cluster
+from app.cli.help import verb_group
 from app.cli.output import Output, show
 from app.cli.probes import serve_probes
-from app.cluster.access import find_cluster
+from app.cli.records import command
+from app.cli.source import refuse_several
 from app.telemetry.clock import now
 from app.telemetry.logs import start_logging
 from app.tls.authority import LOCAL_NAMES, service_names
@@ -30,17 +32,11 @@ from app.tls.pem import read_bundle, read_certificate, read_file
 from app.tls.serving_certificates import issue_if_needed
 from app.values.errors import ApiError, BadInput
 
-certs = typer.Typer(
-    help="Make, rotate and look at serving certificates; keep those of a cluster.", no_args_is_help=True, cls=VerbGroup
-)
+certs = verb_group("Make, rotate and look at serving certificates; keep those of a cluster.")
 ADDRESS_SECONDS = 10
 """Limit of one TLS handshake."""
 
 Folder = Annotated[Path, typer.Option("--certs", help="Directory with ca.crt, tls.crt, tls.key.")]
-Kubeconfig = Annotated[
-    Path | None, typer.Option(help="Kubeconfig of the cluster; in a pod its service account is used.")
-]
-Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig; its current one by default.")]
 Namespace = Annotated[str, typer.Option(envvar="GPU_USHER_NAMESPACE", help="Where gpu-usher runs.")]
 
 
@@ -53,8 +49,9 @@ class CertificateCheck:
     problems: tuple[str, ...]
 
 
-@certs.command(cls=Verb)
+@command(certs)
 def issue(
+    *,
     folder: Folder = Path("certs"),
     name: Annotated[list[str] | None, typer.Option(help="DNS name or address besides those of the Service.")] = None,
     namespace: Namespace = "gpu-usher",
@@ -67,53 +64,60 @@ def issue(
     _show(_files(folder), None, output)
 
 
-@certs.command(cls=Verb)
+@command(certs)
 def rotate(
+    *,
     folder: Annotated[Path | None, typer.Option("--certs", help="Rotate in a directory, not in a cluster.")] = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
+    cluster: Cluster,
     namespace: Namespace = "gpu-usher",
 ) -> None:
     """Make a new CA now: both are trusted, after a minute the new one signs, after a week the old one is dropped."""
+    refuse_several(("--certs", folder), ("--kubeconfig or --context", cluster.given))
     if folder is not None:
         issue_if_needed(folder, now(), rotate=True)
         print(f"{folder}/ca.crt has a new CA beside the old; `serve`, or `certs issue` after a minute, does the rest")
         return
-    kube = KubeClient(find_cluster(kubeconfig, context))
+    kube = KubeClient(cluster.load())
     path = Names(namespace).secret("ca")
-    kube.patch(path, {"metadata": {"annotations": {ROTATE: now().isoformat(timespec="seconds")}}}, MERGE)
+    with cluster.telling():
+        kube.patch(path, {"metadata": {"annotations": {ROTATE: now().isoformat(timespec="seconds")}}}, MERGE)
     kube.close()
     print("requested: the controller makes a new CA within seconds; see `certs show --secret gpu-usher-tls`")
 
 
-@certs.command("show", cls=Verb)
+@command(certs, "show")
 def show_(
-    folder: Folder = Path("certs"),
+    *,
+    folder: Annotated[
+        Path | None, typer.Option("--certs", help="Directory with ca.crt and tls.crt; certs by default.")
+    ] = None,
     secret: Annotated[str | None, typer.Option(help="A Secret of the namespace, such as gpu-usher-tls.")] = None,
     url: Annotated[str | None, typer.Option(help="An https address; --ca names the trusted CAs.")] = None,
     ca: Annotated[Path | None, typer.Option(help="CAs that clients trust; else the ca.crt beside it.")] = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
+    cluster: Cluster,
     namespace: Namespace = "gpu-usher",
     output: Output = "text",
 ) -> None:
     """Show dates, names and signer of a directory, a Secret or an address; exit 1 if expired or mismatched."""
+    refuse_several(("--certs", folder), ("--secret", secret), ("--url", url))
+    if cluster.given and not secret:
+        raise BadInput("certs show: got --kubeconfig or --context without --secret, wants the name of a Secret too")
     server_name = None
     if url is not None:
         server_name, texts = _address(url)
     elif secret is not None:
-        texts = _secret(KubeClient(find_cluster(kubeconfig, context)), namespace, secret)
+        texts = _secret(cluster, namespace, secret)
     else:
-        texts = _files(folder)
+        texts = _files(folder or Path("certs"))
     if ca is not None:
         texts = CertificateTexts(texts.certificate, texts.key, _read(ca))
     raise typer.Exit(1 if _show(texts, server_name, output) else 0)
 
 
-@certs.command(cls=Verb)
+@command(certs)
 def controller(
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
+    *,
+    cluster: Cluster,
     namespace: Namespace = "gpu-usher",
     service: Annotated[str, typer.Option(help="Name of the Service that the webhooks call.")] = "gpu-usher",
     name: Annotated[
@@ -123,7 +127,7 @@ def controller(
     probe_port: Annotated[int | None, typer.Option(help="Port for /livez and /readyz; none by default.")] = None,
 ) -> None:
     """Keep the CA, the certificate and the webhooks' caBundle of a cluster."""
-    kube = KubeClient(find_cluster(kubeconfig, context))
+    kube = KubeClient(cluster.load())
     certificate_controller = Controller(
         kube, Names(namespace, service, tuple(name or ())), now, wait_seconds=wait_seconds
     )
@@ -146,12 +150,14 @@ def _files(folder: Path) -> CertificateTexts:
     return CertificateTexts(_read(folder / "tls.crt"), _read(folder / "tls.key"), _read(ca) if ca.exists() else None)
 
 
-def _secret(kube: KubeClient, namespace: str, name: str) -> CertificateTexts:
+def _secret(cluster: Cluster, namespace: str, name: str) -> CertificateTexts:
     path = f"/api/v1/namespaces/{namespace}/secrets/{name}"
-    secret = kube.read(path)
+    kube = KubeClient(cluster.load())
+    with cluster.telling():
+        secret = kube.read(path)
     kube.close()
     if secret is None:
-        raise ApiError(404, f"{path}: not there")
+        raise ApiError(404, f"Secret {namespace}/{name} is not there, wants one of type kubernetes.io/tls")
     try:
         data = {key: base64.b64decode(value) for key, value in (secret.get("data") or {}).items()}
     except ValueError as error:

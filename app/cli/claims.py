@@ -13,12 +13,12 @@ from typing import Annotated, Any
 import typer
 
 from app.admission.claims.template import TEMPLATES, in_version
-from app.cli.certs import Context, Kubeconfig
 from app.cli.claim_templates import templates_for
-from app.cli.help import Verb, VerbGroup
+from app.cli.cluster import Cluster
+from app.cli.help import verb_group
 from app.cli.probes import serve_probes
+from app.cli.records import command
 from app.cli.source import POLICY_KINDS, Objects, Policies, policies_in, read_live, state_of
-from app.cluster.access import find_cluster
 from app.kube.api_kinds import DRA, FLEET
 from app.telemetry.logs import event, start_logging
 from app.tls.kube_objects import CONFLICT, KubeClient
@@ -32,12 +32,7 @@ MOST_CREATED = 100
 """Templates that one turn makes, so that a mistake in a policy does not fill etcd at once. A guess."""
 FORBIDDEN = 403
 
-claims = typer.Typer(help="Keep the templates by which pods claim GPUs.", no_args_is_help=True, cls=VerbGroup)
-
-
-@claims.callback()
-def _group() -> None:
-    """Keep the templates by which pods claim GPUs."""
+claims = verb_group("Keep the templates by which pods claim GPUs.")
 
 
 class TemplateKeeper:
@@ -105,10 +100,10 @@ class TemplateKeeper:
         return not self._problem, self._problem
 
 
-@claims.command(cls=Verb)
+@command(claims)
 def controller(
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
+    *,
+    cluster: Cluster,
     policies: Policies = None,
     turn_seconds: Annotated[float, typer.Option(help="Seconds between two looks at the cluster.")] = TURN_SECONDS,
     probe_port: Annotated[int | None, typer.Option(help="Port for /livez and /readyz; none by default.")] = None,
@@ -118,10 +113,10 @@ def controller(
     It makes templates in the namespaces where its account may, and changes and deletes nothing. The first pods of a
     workload are admitted as they are, and those that are created after its template claim.
     """
-    kube = KubeClient(find_cluster(kubeconfig, context))
+    kube = KubeClient(cluster.load())
 
     def read() -> Objects:
-        return read_live(kubeconfig, context, FLEET, (*DRA, *POLICY_KINDS))
+        return read_live(cluster, FLEET, (*DRA, *POLICY_KINDS))
 
     keeper = TemplateKeeper(read, kube, policies, turn_seconds)
     stop = threading.Event()

@@ -17,7 +17,7 @@ from app.cli.mutate import read_file
 from app.cli.output import Output, show
 from app.cli.progress import show_count
 from app.cli.replay import read_logs
-from app.cli.source import DemoFleet, Kubeconfig, Objects, Snapshots, read_objects_of, state_of
+from app.cli.source import Fleet, Objects, state_of
 from app.cluster.best_nodes import BestNodes
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.ruling_cache import RulingCache
@@ -44,11 +44,10 @@ HURTING = {change.value for change in HARMFUL}
 
 
 def diff(
+    *,
     old: Annotated[Path, typer.Argument(help="Directory of the policies as they are, or manifests with them.")],
     new: Annotated[Path, typer.Argument(help="The same as they would be; - is stdin.")],
-    snapshot: Snapshots = None,
-    kubeconfig: Kubeconfig = None,
-    demo_fleet: DemoFleet = None,
+    fleet: Fleet,
     decisions: Annotated[
         list[Path] | None, typer.Option(help="Try the requests of a decision log instead of the pods that are there.")
     ] = None,
@@ -68,10 +67,7 @@ def diff(
 
     With --decisions the recorded requests are tried instead; best nodes are compared only if a fleet is given too.
     """
-    if decisions and not (snapshot or kubeconfig or demo_fleet):
-        objects: Objects = []
-    else:
-        objects = read_objects_of(snapshot, kubeconfig, demo_fleet, optional=DRA)
+    objects: Objects = [] if decisions and not fleet.given else fleet.read(optional=DRA)
     state = state_of(objects)
     lines = read_logs(decisions) if decisions else None
     pods = map(_pod_of_line, lines) if lines is not None else _pods_of_cluster(objects)
@@ -101,9 +97,12 @@ def _policies(source: Path, state: State) -> PolicySet:
     """
     if source.is_dir():
         return PolicyBook(source, state.knowledge, today).current
-    objects = read_file(str(source))
+    objects = read_file(str(source), "wants a directory of policies, or a file of manifests")
     if not any(holds_policies(document) for document in objects):
-        raise BadInput(f"{source}: no ConfigMap {MOUNTED} and no GPUPolicy in it, wants what kubectl kustomize prints")
+        raise BadInput(
+            f"{source}: no ConfigMap {MOUNTED} and no GPUPolicy in it, wants a directory of policies, or what kubectl "
+            "kustomize prints"
+        )
     return policies_of(objects, None, state.knowledge, today())
 
 

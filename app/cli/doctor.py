@@ -11,12 +11,12 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from app.cli.cluster import Cluster
 from app.cli.live_doctor import examine_live, examine_scheduler, has_cpu_guard, policies_or_shipped, runtime_class_names
 from app.cli.output import Output, show
 from app.cli.progress import show_progress
-from app.cli.source import DemoFleet, read_objects_of, state_of
+from app.cli.source import Fleet, state_of
 from app.cli.usage_history import idle_of_fleet
-from app.cluster.access import find_cluster
 from app.cluster.doctor_survey import ClusterObjects, survey_cluster
 from app.cluster.gpu_health_polling import find_source, poll_once
 from app.cluster.snapshot import SNAPSHOT_KINDS, fill
@@ -31,19 +31,15 @@ from app.knowledge.families import Families
 from app.nodes.model import Node
 from app.settings import Settings
 from app.telemetry.clock import now
-from app.values.errors import BadInput
+from app.values.errors import ApiError, BadInput
 
 NAMES_SHOWN = 4
 COLOUR = {FindingLevel.Problem: "red", FindingLevel.Advice: "yellow"}
 
 
 def doctor(
-    snapshot: Annotated[list[Path] | None, typer.Option(help="A file of kubectl get nodes,pods -A -o json.")] = None,
-    kubeconfig: Annotated[
-        Path | None,
-        typer.Option(help="A live cluster, by default that of kubectl; with its webhooks, certificates and rights."),
-    ] = None,
-    demo_fleet: DemoFleet = None,
+    *,
+    fleet: Fleet,
     prometheus: Annotated[str | None, typer.Option(help="A Prometheus with DCGM's metrics.")] = None,
     dcgm_exporters: Annotated[
         list[str] | None, typer.Option(help="URLs of DCGM exporters instead of a Prometheus.")
@@ -59,13 +55,12 @@ def doctor(
 
     Nothing is written. What the kubeconfig's user may not read is reported as advice (NotLookedAt).
     """
-    live = bool(kubeconfig) or not (demo_fleet or snapshot)
-    if scheduler_config and not live:
+    if scheduler_config and not fleet.live:
         raise BadInput("--scheduler-config: wants --kubeconfig; without a cluster, scheduler-config --verify checks it")
     # A live cluster is read by the survey, which continues if one kind may not be read.
-    objects = read_objects_of(snapshot, None, demo_fleet) if snapshot or demo_fleet else []
+    objects = [] if fleet.live else fleet.read()
     state = state_of(objects)
-    survey = _survey(kubeconfig, namespace, state) if live else None
+    survey = _survey(fleet, namespace, state) if fleet.live else None
     pods = [document for document in objects if document.get("kind") == "Pod"]
     pods += survey.objects.get("Pod", ()) if survey is not None else ()
     nodes = tuple(state.nodes.values())
@@ -76,8 +71,8 @@ def doctor(
     with show_progress(f"examining {len(nodes)} nodes"):
         health = asyncio.run(poll_once(source, state.knowledge)) if source else {}
         guard = survey is not None and has_cpu_guard(survey)
-        fleet = ExaminedFleet(nodes, health, frozenset(state.overrun), cpu_guard=guard)
-        findings = examine(with_pods(fleet, pods, state.knowledge))
+        examined = ExaminedFleet(nodes, health, frozenset(state.overrun), cpu_guard=guard)
+        findings = examine(with_pods(examined, pods, state.knowledge))
         findings = (*findings, *examine_devices(ExaminedDevices(state.nodes, state.dra.copy())))
         findings = (*findings, *examine_held(read_held_gpus(pods, state.knowledge, idle)))
         if survey is not None:
@@ -94,10 +89,14 @@ def doctor(
     raise typer.Exit(1 if any(strict or finding.level is FindingLevel.Problem for finding in findings) else 0)
 
 
-def _survey(kubeconfig: Path | None, namespace: str, state: State) -> ClusterObjects:
+def _survey(cluster: Cluster, namespace: str, state: State) -> ClusterObjects:
     keep_pod = partial(asks_for_gpus, families=state.knowledge.families)
-    with show_progress("reading the cluster") as report:
-        survey = asyncio.run(survey_cluster(find_cluster(kubeconfig, None), namespace, now, keep_pod, report))
+    load = cluster.load()
+    with cluster.telling(), show_progress("reading the cluster") as report:
+        survey = asyncio.run(survey_cluster(load, namespace, now, keep_pod, report))
+        if not survey.reached:
+            (answer,) = survey.refused.values()
+            raise ApiError(int(answer[:3]) if answer[:3].isdigit() else None, answer)
     fill(state, [document for kind in SNAPSHOT_KINDS for document in survey.objects.get(kind, ())])
     return survey
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`gpu-usher explain`: shows why a pod is Pending, and the smallest change that would help."""
 
-import gc
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,20 +11,32 @@ from typing import Annotated, Any
 import httpx
 import msgspec
 import typer
-import yaml
+from rich.console import Console
+from rich.markup import escape
 
+from app.cli.cluster import FORBIDDEN, NOT_FOUND, forbidden
 from app.cli.explain_text import print_explanation
+from app.cli.explained_objects import POD, ExplainedPod, ObjectName, of_file, of_fleet, read_name
+from app.cli.mutate import read_file
 from app.cli.output import output_of, show
 from app.cli.progress import show_progress
-from app.cli.source import POLICY_KINDS, DemoFleet, Kubeconfig, policies_in, read_live, state_of
+from app.cli.source import (
+    POLICY_KINDS,
+    Fleet,
+    Namespace,
+    Objects,
+    Policies,
+    policies_in,
+    refuse_several,
+    state_of,
+    without_garbage_collection,
+)
 from app.cli.tenant_explain import explained_by_api_server
 from app.cli.usage_history import PrometheusURL, TokenFile, idle_of_fleet
-from app.cluster.access import find_cluster
-from app.cluster.fast_snapshot import read_partial_snapshot
-from app.cluster.files import read_snapshot_file
+from app.cluster.access import Load
+from app.cluster.apiserver import ApiServer
 from app.cluster.state import State
 from app.cluster.view import bound_volumes, view
-from app.demo.sample_fleets import demo_fleet as demo_fleet_objects
 from app.explain.explanation import Explanation
 from app.explain.pending_pod import explain
 from app.explain.survey import ClusterSnapshot
@@ -43,91 +54,134 @@ ANSWER_SECONDS = 60.0
 
 
 def explain_pod(
-    kind: Annotated[str, typer.Argument(help="pod; it can be left out.")] = "",
-    name: Annotated[str, typer.Argument(help="NAMESPACE/NAME of a pod in the cluster or the snapshot.")] = "",
+    *,
+    kind: Annotated[str, typer.Argument(help="pod, deployment, job and so on; pod by default.")] = "",
+    name: Annotated[str, typer.Argument(help="NAME or NAMESPACE/NAME; TYPE/NAME works as well.")] = "",
     file: Annotated[
-        Path | None, typer.Option("--filename", "-f", help="A Pod to explain instead, YAML or JSON.")
+        str | None,
+        typer.Option("--filename", "-f", help="Explain the Pods and workloads of a file instead; - is stdin."),
     ] = None,
-    demo_fleet: DemoFleet = None,
-    snapshot: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Against a file of `kubectl get nodes,pods,namespaces,runtimeclasses,pv,pvc,events -A -o json`."
-        ),
-    ] = None,
+    namespace: Namespace = None,
+    fleet: Fleet,
     url: Annotated[str | None, typer.Option(help="Ask a running service, at its web UI listener.")] = None,
-    kubeconfig: Kubeconfig = None,
-    context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None,
     prometheus: PrometheusURL = None,
     prometheus_token_file: TokenFile = None,
-    policies: Annotated[Path | None, typer.Option(help="Directory of policies; the shipped ones by default.")] = None,
+    policies: Policies = None,
     nodes: Annotated[bool, typer.Option("--nodes", help="Show the reasons against every single node.")] = False,
     output: Annotated[str, output_of("text", "wide", "json", "yaml")] = "text",
 ) -> None:
-    """Explain why a pod is Pending, or where it would run; exit code 1 if no node will do now.
+    """Explain why a pod is Pending, or where it would run; exit code 1 if no node fits now.
 
-    Of a pod in the cluster: gpu-usher explain pod team-a/train-0. Of one that is not there yet: explain -f pod.yaml.
-    Of one that has ended, how it did, such as UnexpectedAdmissionError; and where it would run if created again.
+    Of a pod in the cluster: gpu-usher explain pod/train-0 -n team-a. Of a workload: explain deployment/train, which is
+    the newest of its pods that are Pending, or its pod template. Of what is not there yet: explain -f train.yaml, with
+    Pods, workloads, Lists and several documents. Of a pod that has ended, how it did, such as UnexpectedAdmissionError;
+    and where it would run if created again.
     """
-    key = name or (kind if "/" in kind else "")
-    if bool(key) == bool(file):
-        raise BadInput("explain: wants NAMESPACE/NAME of a pod, or -f with a file; one of them")
-    document = read_document(file) if file else None
+    words = [word for word in (kind, name) if word]
+    if bool(words) == bool(file):
+        raise BadInput("explain: wants the name of a pod or a workload, or -f with a file; one of them")
     by_node = nodes or output == "wide"
-    if url and prometheus:
-        raise BadInput("explain: got --url and --prometheus, wants one: a service asks the Prometheus that it is given")
     if url:
-        explanation = ask_service(url, document or pod_reference(key), by_node)
-    else:
-        try:
-            with without_garbage_collection():
-                objects = _objects(demo_fleet, snapshot or [], kubeconfig, context, key)
+        others = (("--prometheus", prometheus), ("--policies", policies), ("another fleet", fleet.given))
+        for other in others:
+            refuse_several(("--url", url), other)
+    home = fleet.namespace(namespace, default=not url)
+    wanted = read_name(words, home) if words else None
+    pods = [] if file is None else of_file(file, read_file(file), home)
+    with without_garbage_collection():
+        if url:
+            bodies = [pod.pod for pod in pods] or [pod_reference(wanted)]
+            explanations = [ask_service(url, body, by_node) for body in bodies]
+        else:
+            try:
+                objects = read_fleet(fleet, wanted)
+                pods = [_named(fleet, wanted, objects)] if wanted else pods
                 cluster = snapshot_of(objects, policies, partial(idle_of_fleet, prometheus, prometheus_token_file))
                 with show_progress(f"explaining on {len(cluster.nodes)} nodes"):
-                    pod, live = document or _pod(objects, key), document is None
-                    explanation = finish(explain(pod, cluster, live, by_node, events=_events_of(pod, objects)))
-        except ApiError as refused:
-            if document is not None:
-                raise
-            load, named = find_cluster(kubeconfig, context), pod_reference(key)
-            explanation = explained_by_api_server(load, named["namespace"], named["name"], refused)
+                    explanations = [
+                        finish(explain(each.pod, cluster, each.live, by_node, events=_events_of(each.pod, objects)))
+                        for each in pods
+                    ]
+            except ApiError as refused:
+                if wanted is None or wanted.kind != POD:
+                    raise
+                explanations = [explained_by_api_server(fleet.load(), wanted.namespace, wanted.name, refused)]
+    titles = [pod.of for pod in pods] or [""]
     show(
-        explanation,
+        explanations[0] if len(explanations) == 1 else explanations,
         "text" if output == "wide" else output,
-        lambda console: print_explanation(console, explanation, by_node),
+        lambda console: _show(console, explanations, titles, by_node),
     )
-    raise typer.Exit(0 if explanation.fits else 1)
+    raise typer.Exit(0 if all(explanation.fits for explanation in explanations) else 1)
 
 
-@contextmanager
-def without_garbage_collection() -> Iterator[None]:
-    """Disable garbage collection: nothing is freed while a fleet is read, and walking all of it takes seconds."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
+def _show(console: Console, explanations: list[Explanation], titles: list[str], by_node: bool) -> None:
+    for number, (explanation, title) in enumerate(zip(explanations, titles, strict=True)):
+        if number:
+            console.print()
+        if title:
+            console.print(f"[bold]{escape(title)}[/]")
+        print_explanation(console, explanation, by_node)
 
 
-def read_document(file: Path) -> Object:
-    """Read a Pod from a file, or from stdin for `-`.
+def read_fleet(fleet: Fleet, wanted: ObjectName | None) -> Objects:
+    """Read the objects that an explanation needs.
 
-    Raises BadInput.
+    Raises SnapshotError, ApiError, BadInput.
     """
+    kept = wanted.namespace if wanted else None
     try:
-        text = Path("/dev/stdin" if str(file) == "-" else file).read_text("utf-8")
-        document = yaml.load(text, yaml.CSafeLoader)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise BadInput(f"{file}: {' '.join(str(error).split())[:200]}") from error
-    if not isinstance(document, dict) or document.get("kind", "Pod") != "Pod":
-        raise BadInput(f"{file}: wants one Pod, as YAML or JSON")
-    return document
+        return fleet.read(FLEET, OPTIONAL, keep_whole=lambda pod: _namespace_of(pod) == kept)
+    except ApiError as error:
+        if error.status != FORBIDDEN:
+            raise
+        raise ApiError(FORBIDDEN, without_rights(error, wanted)) from error
 
 
-def pod_reference(key: str) -> Object:
-    """Return a pod's key in the form that a service takes."""
-    namespace, _, name = key.rpartition("/")
-    return {"namespace": namespace or "default", "name": name}
+def without_rights(error: ApiError, wanted: ObjectName | None) -> str:
+    """Say where a user who may not read the fleet finds an answer."""
+    cause = error.__cause__ if isinstance(error.__cause__, ApiError) else error
+    name = f"{wanted.kind.lower()} {wanted.name} -n {wanted.namespace}" if wanted else "pod NAME"
+    return (
+        f"{forbidden(cause)}: `kubectl describe {name}` shows gpu-usher's Event; "
+        "ask your platform team for the ClusterRole gpu-usher-explain"
+    )
+
+
+def _named(fleet: Fleet, wanted: ObjectName, objects: Objects) -> ExplainedPod:
+    """Find what was named; the object of a workload is read from the cluster by itself.
+
+    Raises BadInput, ApiError.
+    """
+    workload = next((document for document in objects if wanted.names(document)), None)
+    if fleet.live and wanted.kind != POD:
+        with fleet.telling():
+            workload = asyncio.run(_object_at(fleet.load(), wanted.path))
+    listing = f": kubectl get {wanted.kind.lower()}s -n {wanted.namespace} lists them" if fleet.live else ""
+    return of_fleet(wanted, objects, workload, listing)
+
+
+async def _object_at(load: Load, path: str) -> Any:
+    """Read one object; None if it is not there, or not shown to the user. Raises ApiError."""
+    server = ApiServer(load)
+    try:
+        return msgspec.json.decode(await server.get(path, {}))
+    except ApiError as error:
+        if error.status not in (FORBIDDEN, NOT_FOUND):
+            raise
+        return None
+    finally:
+        await server.close()
+
+
+def pod_reference(wanted: ObjectName | None) -> Object:
+    """Return a pod's name in the form that a service takes.
+
+    Raises BadInput for a workload.
+    """
+    if wanted is None or wanted.kind != POD:
+        raise BadInput("explain --url: takes the name of a pod, or -f with a file")
+    return {"namespace": wanted.namespace, "name": wanted.name}
 
 
 def ask_service(url: str, body: Object, by_node: bool) -> Explanation:
@@ -140,27 +194,21 @@ def ask_service(url: str, body: Object, by_node: bool) -> Explanation:
         with show_progress(f"asking {url}"), httpx.Client(timeout=ANSWER_SECONDS, trust_env=False) as client:
             answer = client.post(url.rstrip("/") + "/explain", json=body, params=params)
         if answer.status_code != 200:
-            raise ApiError(answer.status_code, f"{url}: {answer.status_code}: {answer.text[:300]}")
+            raise ApiError(answer.status_code, f"{url} answers {answer.status_code}: {_message_of(answer)}")
         return msgspec.json.decode(answer.content, type=Explanation)
+    except httpx.InvalidURL as error:
+        raise BadInput(f"--url {url[:80]}: {error}") from error
     except (httpx.HTTPError, msgspec.DecodeError) as error:
-        raise ApiError(None, f"{url}: {error or type(error).__name__}") from error
+        cause = str(error) or type(error).__name__
+        raise ApiError(None, f"{url}: no answer of gpu-usher: {cause}; wants its web UI listener") from error
 
 
-def _objects(
-    fleet: str | None, snapshots: list[Path], kubeconfig: Path | None, context: str | None, key: str
-) -> list[Any]:
-    if fleet:
-        return demo_fleet_objects(fleet)
-    if snapshots:
-        key_members = pod_reference(key)
-        objects: list[Any] = []
-        for path in snapshots:
-            with show_progress(f"reading {path}"):
-                objects += read_partial_snapshot(
-                    str(path), read_snapshot_file(path), lambda pod: _has_key(pod, key_members)
-                )
-        return objects
-    return read_live(kubeconfig, context, FLEET, OPTIONAL)
+def _message_of(answer: httpx.Response) -> str:
+    """Return the message of a Status, or the beginning of another answer."""
+    try:
+        return str(answer.json()["message"])[:300]
+    except (ValueError, LookupError, TypeError):
+        return " ".join(answer.text[:300].split())
 
 
 def snapshot_of(
@@ -188,15 +236,6 @@ def _managed_resources(objects: list[Any]) -> dict[str, frozenset[str] | None]:
     return {name: managed for text in texts for name, managed in managed_by_scheduler(text).items()}
 
 
-def _pod(objects: list[Any], key: str) -> Object:
-    key_members = pod_reference(key)
-    for document in objects:
-        if document.get("kind") == "Pod" and _has_key(document, key_members):
-            pod: Object = document
-            return pod
-    raise BadInput(f"pod {key_members['namespace']}/{key_members['name']}: there is none; see kubectl get pods -A")
-
-
 def _events_of(pod: Object, objects: list[Any]) -> list[Object]:
     """List the Events about a pod, where the snapshot or the cluster has them."""
     metadata = {"namespace": "default", **(pod.get("metadata") or {})}
@@ -208,3 +247,7 @@ def _events_of(pod: Object, objects: list[Any]) -> list[Object]:
 def _has_key(pod: Object, key_members: Object) -> bool:
     metadata = {"namespace": "default", **(pod.get("metadata") or {})}
     return {key: metadata.get(key) for key in key_members} == key_members
+
+
+def _namespace_of(pod: Object) -> str:
+    return (pod.get("metadata") or {}).get("namespace") or "default"

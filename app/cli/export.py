@@ -9,9 +9,10 @@ import yaml
 from app import __version__
 from app.admission.fallback_policy import LIMITATIONS, fallback_policies
 from app.cli.claim_templates import templates_for
-from app.cli.help import Verb, VerbGroup
+from app.cli.help import verb_group
 from app.cli.mutate import read_file
-from app.cli.source import DemoFleet, Kubeconfig, Policies, Snapshots, policies_in, read_objects_of, state_of
+from app.cli.records import command
+from app.cli.source import Fleet, Namespace, Policies, policies_in, state_of
 from app.cluster.files import read_knowledge, shipped_policies
 from app.cluster.policy_watch import PolicyBook
 from app.knowledge.tables import Knowledge
@@ -20,18 +21,11 @@ from app.policy.compiled import PolicySet
 from app.policy.match import ruling_for
 from app.telemetry.clock import today
 
-export = typer.Typer(
-    help="Write configuration with which other components do part of our work.", no_args_is_help=True, cls=VerbGroup
-)
+export = verb_group("Export configuration that lets other components do part of the work.")
 ANY_POD = {"metadata": {"name": "any"}, "spec": {"containers": [{"name": "any"}]}}
 
 
-@export.callback()
-def _group() -> None:
-    """Write configuration with which other components do part of our work."""
-
-
-@export.command(cls=Verb)
+@command(export)
 def vap(policies: Policies = None) -> None:
     """Write a ValidatingAdmissionPolicy that refuses the worst GPU pods while gpu-usher is down.
 
@@ -56,17 +50,16 @@ def vap_text(policies: PolicySet, knowledge: Knowledge) -> str:
     return "\n".join(head) + "\n" + yaml.safe_dump_all(documents, sort_keys=False, width=120)
 
 
-@export.command("claim-templates", cls=Verb)
+@command(export, "claim-templates")
 def claim_templates(
+    *,
     files: Annotated[
         list[str] | None,
         typer.Option("--filename", "-f", help="YAML or JSON of Pods and workloads; - is stdin."),
     ] = None,
-    snapshot: Snapshots = None,
-    kubeconfig: Kubeconfig = None,
-    demo_fleet: DemoFleet = None,
+    fleet: Fleet,
     policies: Policies = None,
-    namespace: Annotated[str, typer.Option("--namespace", "-n", help="For objects that name none.")] = "default",
+    namespace: Namespace = None,
 ) -> None:
     """Write the ResourceClaimTemplates with which GPU pods claim their GPUs through DRA, for kubectl apply.
 
@@ -74,9 +67,9 @@ def claim_templates(
     admission.convertToClaims has admission use them. Their names depend on their content alone: pods of one namespace
     with equal needs share one, and writing them again changes nothing. Pods that have no equivalent are comments.
     """
-    given = snapshot or kubeconfig or demo_fleet or not files
-    objects = read_objects_of(snapshot, kubeconfig, demo_fleet) if given else []
+    where = fleet.namespace(namespace, default=not files)
+    objects = fleet.read(needs_nodes=False) if fleet.given or not files else []
     state = state_of(objects)
     asking = [document for file in files or () for document in read_file(file)] if files else objects
-    templates = templates_for(asking, namespace, state, policies_in(objects, policies, state))
+    templates = templates_for(asking, where, state, policies_in(objects, policies, state))
     print(templates.text(state.claim_templates.served_version), end="")

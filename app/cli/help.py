@@ -1,20 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--help` as a manual page: below what a verb does and its options, the sections of app/cli/manual.py."""
+"""`--help` as a manual page: below what a verb does and its options, the sections of app/cli/manual.py.
 
+Typer's own tables cut names of options and variables where a terminal is narrow, so that pages are written here.
+"""
+
+import inspect
+import re
+import signal
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.padding import Padding
+import typer
 from typer.core import TyperCommand, TyperGroup
 
 from app.cli.manual import MANUAL, ManualPage
 from app.demo.notation import DEFAULT
 
 ERRORS = (("2", "bad input; stderr says what was found and what is wanted"),
-          ("3", "our own fault, or a cluster or service that does not answer"))  # fmt: skip
+          ("3", "internal error, or a cluster or service that does not answer"))  # fmt: skip
 TERMINAL = {"NO_COLOR": "no colour on a terminal either", "COLUMNS": "width of the text"}
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+"""Settings of every command; lines of more than a hundred characters are hard to read."""
+
+WIDEST_NAMES = 30
+"""Columns for the names of options beside their texts."""
+OPTION_NAME = re.compile(r"--?[\w-]+|[,/<> ]")
+VALUES = {"path": "PATH", "int": "NUMBER", "float": "NUMBER"}
+"""Words for the value of an option, by a part of the name of its type; TEXT for others."""
 
 
 def expand_demo(args: list[str]) -> list[str]:
@@ -32,19 +45,34 @@ class Verb(TyperCommand):
         names = {param.name for param in self.params}
         return super().parse_args(ctx, expand_demo(args) if "demo_fleet" in names and "demo" not in names else args)
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb. From now on SIGINT raises KeyboardInterrupt, so that what the verb holds is given back."""
+        if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        return super().invoke(ctx)
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help and the manual page."""
-        super().format_help(ctx, formatter)
-        _print(sections(command_words(ctx), self.params))
+        _write_page(self, ctx, formatter, sections(command_words(ctx), self.params))
 
 
 class VerbGroup(TyperGroup):
     """A group of commands, or the whole command line; its examples are the first of each command."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the command line; without words it is a request for help."""
+        return super().parse_args(ctx, args if args or ctx.resilient_parsing else ["--help"])
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Print the help and the examples."""
-        super().format_help(ctx, formatter)
-        _print(group_sections(command_words(ctx)))
+        """Print the help, the commands with the first sentences of theirs, and the examples."""
+        _write_page(self, ctx, formatter, group_sections(command_words(ctx)))
+
+
+def verb_group(text: str) -> typer.Typer:
+    """Make a group of verbs; `text` is its help."""
+    group = typer.Typer(help=text, cls=VerbGroup, add_completion=False, rich_markup_mode=None)
+    group.callback()(lambda: None)  # a group of one verb stays a group
+    return group
 
 
 Sections = Iterator[tuple[str, list[str]]]
@@ -85,15 +113,57 @@ def group_sections(words: str) -> Sections:
     )
 
 
-def _print(help_sections: Sections) -> None:
-    """Print sections; examples stay on one line, so that they can be copied."""
-    console = Console(highlight=False)
+def _write_page(command: Any, ctx: Any, formatter: Any, help_sections: Sections) -> None:
+    """Write a page: usage, text, arguments, options, commands and further sections."""
+    width = formatter.width
+    command.format_usage(ctx, formatter)
+    for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
+        formatter.write(f"\n{_filled(paragraph, width)}")
+    for param in command.params:
+        param.show_envvar = False  # the section Environment has the variables
+    params = [(param, param.get_help_record(ctx)) for param in command.get_params(ctx)]
+    rows = [(_names(param, record[0]), record[1], param.param_type_name) for param, record in params if record]
+    inner = [(name, inner.help.partition("\n\n")[0]) for name, inner in getattr(command, "commands", {}).items()]
+    for heading, kind in (("Arguments", "argument"), ("Options", "option")):
+        _write_rows(formatter, heading, [(names, text) for names, text, of_kind in rows if of_kind == kind])
+    _write_rows(formatter, "Commands", inner)
     for heading, lines in help_sections:
-        if lines:
-            console.print(f" [bold]{heading}[/]")
+        formatter.write(f"\n{heading}:\n" if lines else "")
         for line in lines:
-            if heading == "Examples":
-                console.print(f"   [cyan]{escape(line)}[/]", soft_wrap=True)
-            else:
-                console.print(Padding(escape(line), (0, 1, 0, 3), expand=False))
-        console.print()
+            formatter.write(_continued(line, width) if heading == "Examples" else _filled(line, width))
+
+
+def _names(param: Any, typers: str) -> str:
+    """Return how a parameter is written: its names, and a word for its value. `typers` is how Typer writes it."""
+    if param.param_type_name == "argument":
+        return str(param.name).upper()
+    names = ", ".join(sorted((*param.opts, *param.secondary_opts), key=len))
+    kind = OPTION_NAME.sub("", typers.lower())
+    return f"{names} {next((word for name, word in VALUES.items() if name in kind), 'TEXT')}" if kind else names
+
+
+def _write_rows(formatter: Any, heading: str, rows: list[tuple[str, str]]) -> None:
+    """Write names with their texts beside them; a long name has its text below."""
+    formatter.write(f"\n{heading}:\n" if rows else "")
+    column = min(max((len(names) for names, _ in rows), default=0) + 4, WIDEST_NAMES)
+    for names, text in rows:
+        beside = len(names) + 4 <= column
+        formatter.write("" if beside else f"  {names}\n")
+        formatter.write(_filled(text, formatter.width, f"  {names:<{column - 2}}" if beside else " " * column, column))
+
+
+def _filled(text: str, width: int, first: str = "  ", indent: int = 2) -> str:
+    """Wrap a paragraph once; names with hyphens and variables stay whole, so that they can be searched and copied."""
+    wrapper = textwrap.TextWrapper(width, initial_indent=first, subsequent_indent=" " * indent)
+    wrapper.break_on_hyphens = wrapper.break_long_words = False
+    return wrapper.fill(text.replace("\n", " ")) + "\n"
+
+
+def _continued(example: str, width: int) -> str:
+    """Write an example in lines of at most `width` characters, joined by backslashes as shells read them."""
+    lines = ["  "]
+    for word in example.split(" "):
+        if len(lines[-1]) + len(word) + 3 > width:
+            lines.append("     ")
+        lines[-1] += f"{' ' * bool(lines[-1].strip())}{word}"
+    return " \\\n".join(lines) + "\n"

@@ -6,7 +6,6 @@ import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -17,8 +16,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from app.cli.output import Output, show
-from app.cli.source import DemoFleet, Kubeconfig, Snapshots, read_objects_of, state_of
-from app.cluster.access import find_cluster
+from app.cli.source import Fleet, state_of
+from app.cluster.access import Load
 from app.cluster.apiserver import ApiServer
 from app.cluster.files import read_knowledge, shipped_policies
 from app.cluster.live import LiveCluster
@@ -45,9 +44,8 @@ REDRAW_SECONDS = 1.0
 
 
 def inventory(
-    snapshot: Snapshots = None,
-    kubeconfig: Kubeconfig = None,
-    demo_fleet: DemoFleet = None,
+    *,
+    fleet: Fleet,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Follow the cluster and redraw until Ctrl-C.")] = False,
     output: Output = "text",
 ) -> None:
@@ -57,12 +55,12 @@ def inventory(
     vGPU or a MIG slice; MIG slices are also counted by profile. Free units are held by no bound, unfinished pod.
     """
     if watch:
-        if snapshot or demo_fleet or output != "text":
+        if not fleet.live or output != "text":
             raise BadInput("inventory --watch: wants a live cluster, and -o text")
-        with contextlib.suppress(KeyboardInterrupt):
-            asyncio.run(_watch(kubeconfig))
+        with contextlib.suppress(KeyboardInterrupt), fleet.telling():
+            asyncio.run(_watch(fleet.load()))
         return
-    result = _take(state_of(read_objects_of(snapshot, kubeconfig, demo_fleet, optional=DRA)))
+    result = _take(state_of(fleet.read(optional=DRA)))
     show(result, output, lambda console: _show(console, result))
 
 
@@ -74,9 +72,14 @@ def _take(state: State) -> Inventory:
     return replace(units, devices=device_rows(state.nodes, cluster))
 
 
-async def _watch(kubeconfig: Path | None) -> None:
+async def _watch(load: Load) -> None:
     LOGGER.setLevel(logging.CRITICAL)  # log lines would break the table
-    await follow(ApiServer(find_cluster(kubeconfig, None)), Console(highlight=False), REDRAW_SECONDS)
+    server = ApiServer(load)
+    try:
+        await server.version()  # following tries for ever, in silence, where the first answer never comes
+        await follow(server, Console(highlight=False), REDRAW_SECONDS)
+    finally:
+        await server.close()
 
 
 async def follow(server: ApiServer, console: Console, seconds: float) -> None:

@@ -41,7 +41,9 @@ def lint(
 def _show(console: Console, result: LintResult) -> None:
     for line in result.findings:
         console.print(line, markup=False)
-    console.print(f"{result.policies} policy files, {result.cases} cases: {len(result.findings) or 'no'} findings")
+    count = len(result.findings)
+    findings = f"{count or 'no'} finding{'s' * (count != 1)}"
+    console.print(f"{result.policies} policy files, {result.cases} cases: {findings}")
 
 
 def _findings(directory: Path) -> Iterator[str]:

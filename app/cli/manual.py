@@ -49,16 +49,17 @@ MANUAL: Mapping[str, ManualPage] = {
         see=("serve", "explain"),
     ),
     "explain": ManualPage(
-        "A pod: of the fleet by name, or of the file -f. The fleet: of a live cluster (--kubeconfig, else that of "
-        "kubectl; with its volumes, DRA objects and policies as far as they may be read), of --snapshot, of --demo, "
+        "A pod or a workload: of the fleet by name, or those of the file -f. The fleet: of a live cluster "
+        "(--kubeconfig, else that of kubectl; with its volumes, DRA objects and policies as far as they may be read), "
+        "of --snapshot, of --demo, "
         "or of a running service (--url, which needs no rights in the cluster). Writes nothing." + POLICIES,
         (
-            "gpu-usher explain pod team-a/train-0",
+            "gpu-usher explain pod/train-0 -n team-a",
+            "gpu-usher explain deployment/train -n team-a",
             "gpu-usher explain -f pod.yaml --demo -o wide",
-            "gpu-usher explain -f pod.yaml --snapshot now.json -o json",
             "gpu-usher explain team-a/train-0 --url http://127.0.0.1:8081",
         ),
-        "no node will do now",
+        "no node fits now",
         ("mutate", "doctor", "whatif node-template"),
     ),
     "doctor": ManualPage(
@@ -121,13 +122,13 @@ MANUAL: Mapping[str, ManualPage] = {
             "gpu-usher replay decisions.log --snapshot now.json --policies edited/ -o json",
             "gpu-usher replay decisions.log --demo-fleet mixed --recount",
         ),
-        "a line decides otherwise",
+        "a decision differs",
         ("diff", "serve"),
     ),
     "usage": ManualPage(
-        "A Prometheus with the metrics of DCGM exporters, by range queries of limited size; with --snapshot or "
-        "--kubeconfig also a fleet, for the owners of pods and the nodes that share GPUs; --prices, a file. Or a "
-        "sample fleet with a made-up history (--demo). Exporters alone tell only the present: what `serve "
+        "A Prometheus (--prometheus) with the metrics of DCGM exporters, by range queries of limited size; with "
+        "--snapshot or --kubeconfig also a fleet, for the owners of pods and the nodes that share GPUs; --prices, a "
+        "file. Or a sample fleet with a made-up history (--demo). Exporters alone tell only the present: what `serve "
         "--dcgm-exporters` records of them is for policies, and begins anew with each process. Writes nothing.",
         (
             "gpu-usher usage --demo --by product",
@@ -251,7 +252,7 @@ MANUAL: Mapping[str, ManualPage] = {
             "gpu-usher whatif node-template -f pod.yaml",
             "gpu-usher whatif node-template -f train.yaml --policies policies/ -o json",
         ),
-        "no GPU product will do",
+        "no GPU product fits",
         ("explain", "mutate"),
     ),
     "advise mig": ManualPage(

@@ -16,7 +16,7 @@ from rich.markup import escape
 from app.admission.preview import Preview, preview, target_of_new_object
 from app.admission.reviewed_pod import ReviewContext
 from app.cli.output import Output, show
-from app.cli.source import DemoFleet, Kubeconfig, Policies, Snapshots, policies_in, read_objects_of, state_of
+from app.cli.source import Fleet, Namespace, Policies, policies_in, state_of
 from app.cluster.files import read_snapshot_file
 from app.cluster.snapshot import read_snapshot
 from app.values.errors import BadInput
@@ -34,12 +34,11 @@ class MutatedFile:
 
 
 def mutate(
+    *,
     file: Annotated[str, typer.Option("--filename", "-f", help="YAML or JSON of Pods and workloads; - is stdin.")],
-    snapshot: Snapshots = None,
-    kubeconfig: Kubeconfig = None,
-    demo_fleet: DemoFleet = None,
+    fleet: Fleet,
     policies: Policies = None,
-    namespace: Annotated[str, typer.Option("--namespace", "-n", help="For objects that name none.")] = "default",
+    namespace: Namespace = None,
     diff: Annotated[bool, typer.Option("--diff", help="Show what changes instead of the whole object.")] = False,
     output: Output = "text",
 ) -> None:
@@ -50,10 +49,11 @@ def mutate(
     """
     objects = read_file(file)
     if not any(map(target_of_new_object, objects)):
-        raise BadInput(f"{file}: no Pod and no workload in it, wants one")
-    fleet = read_objects_of(snapshot, kubeconfig, demo_fleet)
-    state = state_of(fleet)
-    rules = policies_in(fleet, policies, state)
+        raise BadInput(nothing_to_review(file, objects))
+    where = fleet.namespace(namespace, default=True)
+    fleet_objects = fleet.read()
+    state = state_of(fleet_objects)
+    rules = policies_in(fleet_objects, policies, state)
     context = ReviewContext(
         rules,
         state.fleet(),
@@ -63,7 +63,7 @@ def mutate(
         claim_warnings=state.claim_warnings,
     )
     previews = {
-        index: _preview(document, namespace_of(document, namespace), state.namespaces.labels, context)
+        index: _preview(document, namespace_of(document, where), state.namespaces.labels, context)
         for index, document in enumerate(objects)
         if target_of_new_object(document) is not None
     }
@@ -87,13 +87,19 @@ def _preview(
         raise BadInput(f"{document.get('kind', 'Pod')} {namespace}/{name}: {error}") from error
 
 
-def read_file(file: str) -> list[dict[str, Any]]:
-    """Read the objects of a file, `-` for stdin.
+def read_file(file: str, wants: str = "wants YAML or JSON of objects") -> list[dict[str, Any]]:
+    """Read the objects of a file, `-` for stdin. `wants` ends the message about one that cannot be read.
 
     Raises SnapshotError.
     """
-    data = sys.stdin.buffer.read() if file == "-" else read_snapshot_file(Path(file))
+    data = sys.stdin.buffer.read() if file == "-" else read_snapshot_file(Path(file), wants)
     return read_snapshot(file, data)
+
+
+def nothing_to_review(file: str, objects: list[dict[str, Any]]) -> str:
+    """Say what a file holds instead of a Pod or a workload."""
+    kinds = sorted({str(document.get("kind")) for document in objects})
+    return f"{file}: no Pod and no workload in it ({', '.join(kinds) or 'it is empty'}), wants one"
 
 
 def namespace_of(document: Object, namespace: str) -> str:

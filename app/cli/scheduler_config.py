@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from app.cli.output import Output, show
-from app.cli.source import DemoFleet, read_objects_of, state_of
+from app.cli.source import Fleet, refuse_several, state_of
 from app.cluster.state import State
 from app.schedulerconfig.verify import ConfigurationFinding, verify
 from app.schedulerconfig.write import (
@@ -35,6 +35,7 @@ PIPE_COLUMNS = 240
 
 
 def scheduler_config(
+    *,
     target: Annotated[str, typer.Option("--for", help="second (its own scheduler) or default (kubeadm's).")] = "second",
     filter_answer: Annotated[
         str, typer.Option(help="As serve --filter-answer: all, shortlist or best; prioritize is called for all alone.")
@@ -44,13 +45,13 @@ def scheduler_config(
         typer.Option("--every-pod", help="Keep pods without GPU off untainted GPU nodes, by a second extender."),
     ] = False,
     url: Annotated[str | None, typer.Option(help="Where the scheduler finds us; a sidecar or our Service.")] = None,
-    ca: Annotated[Path, typer.Option(help="CA that signed our certificate.")] = Path("certs/ca.crt"),
+    ca: Annotated[
+        Path | None, typer.Option(help="CA that signed our certificate; by default certs/ca.crt, if the URL is https.")
+    ] = None,
     ca_file: Annotated[
         Path | None, typer.Option(help="Instead of --ca: where the scheduler itself finds the CA.")
     ] = None,
-    snapshot: Annotated[list[Path] | None, typer.Option(help="Take the resources from a file of kubectl get.")] = None,
-    kubeconfig: Annotated[Path | None, typer.Option(help="Take the resources from a live cluster.")] = None,
-    demo_fleet: DemoFleet = None,
+    fleet: Fleet,
     check: Annotated[Path | None, typer.Option("--verify", help="Check this file instead of writing one.")] = None,
     output: Output = "text",
 ) -> None:
@@ -60,15 +61,17 @@ def scheduler_config(
             f"scheduler-config: got --for {target} --filter-answer {filter_answer}, "
             f"wants second or default, {' or '.join(get_args(FilterAnswer))}"
         )
-    given = demo_fleet or snapshot or kubeconfig  # without a fleet the configuration is for every known family
-    objects = read_objects_of(snapshot, kubeconfig, demo_fleet, ("Node",), CLAIMABLE) if given else []
+    refuse_several(("--verify", check), ("--ca", ca), ("--ca-file", ca_file))
+    # Without a fleet the configuration is for every known family.
+    objects = fleet.read(("Node",), CLAIMABLE) if fleet.given else []
     state = state_of(objects)
     if check is not None:
         _check(check, state, output)
     chosen: Target = "second" if target == "second" else "default"
     resources = managed_resources(state.nodes.values(), state.knowledge)
     place = read_url(url or URLS[chosen])
-    trusted = str(ca_file) if ca_file else b"" if place.startswith("http://") else _read_ca(ca)
+    own = _read_ca(ca or Path("certs/ca.crt")) if ca or not (ca_file or place.startswith("http://")) else b""
+    trusted = str(ca_file) if ca_file else b"" if place.startswith("http://") else own
     claims = offers_claims(state.nodes.values())
     plan = ConfigurationPlan(chosen, place, trusted, resources, len(state.nodes), filter_answer, every_pod, claims)
     text = write(plan)

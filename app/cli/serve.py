@@ -13,6 +13,7 @@ import typer
 import uvloop
 from rich.console import Console
 
+from app.cli.source import refuse_several
 from app.demo.notation import fleet_names
 from app.server.allocator import return_large_blocks
 from app.server.composition import build
@@ -37,17 +38,17 @@ POD_TO_TRY = {
 }
 
 
-def _flag(help_text: str, name: str) -> typer.models.OptionInfo:
-    option: typer.models.OptionInfo = typer.Option(
-        f"--{name}", envvar=f"GPU_USHER_{name.upper().replace('-', '_')}", help=help_text
-    )
+def _flag(help_text: str, name: str, **more: Any) -> typer.models.OptionInfo:
+    variable = f"GPU_USHER_{name.upper().replace('-', '_')}"
+    option: typer.models.OptionInfo = typer.Option(f"--{name}", envvar=variable, help=help_text, **more)
     return option
 
 
 def serve(
     demo: Annotated[bool, _flag("Serve a sample fleet.", "demo")] = False,
     demo_fleet: Annotated[
-        str, _flag(f"The sample fleet of --demo: {', '.join(fleet_names())}.", "demo-fleet")
+        str,
+        _flag(f"The sample fleet of --demo: {', '.join(fleet_names())}.", "demo-fleet", autocompletion=fleet_names),
     ] = "mixed",
     snapshot: Annotated[
         list[Path] | None,
@@ -128,6 +129,11 @@ def serve(
     ] = None,
 ) -> None:
     """Serve admission and scheduling: for the live cluster, the demo fleet or a snapshot."""
+    refuse_several(
+        ("--demo", demo),
+        ("--snapshot", snapshot),
+        ("--kubeconfig" if kubeconfig else "--context", kubeconfig or context),
+    )
     settings = Settings(
         demo=demo,
         demo_fleet=demo_fleet,

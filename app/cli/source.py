@@ -3,7 +3,9 @@
 
 import asyncio
 import gc
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,8 +13,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from app.cli.cluster import Cluster
 from app.cli.progress import show_progress
-from app.cluster.access import find_cluster
+from app.cluster.fast_snapshot import read_partial_snapshot
 from app.cluster.files import read_knowledge, read_snapshot_file
 from app.cluster.list_once import read_objects
 from app.cluster.snapshot import fill, read_snapshot
@@ -23,21 +26,29 @@ from app.demo.sample_fleets import demo_fleet
 from app.kube.api_kinds import DRA, FLEET
 from app.policy.compiled import PolicySet
 from app.telemetry.clock import today
-from app.values.errors import BadInput
+from app.values.errors import BadInput, SnapshotError
 
 Snapshots = Annotated[
     list[Path] | None,
-    typer.Option("--snapshot", help="A file of `kubectl get nodes,pods,namespaces,runtimeclasses -A -o json`."),
-]
-Kubeconfig = Annotated[
-    Path | None, typer.Option("--kubeconfig", help="A live cluster, read once; by default the one of kubectl.")
+    typer.Option(
+        "--snapshot",
+        help="Read a file of `kubectl get nodes,pods,namespaces,runtimeclasses -A -o json`; may be repeated.",
+    ),
 ]
 DemoFleet = Annotated[
     str | None,
-    typer.Option("--demo-fleet", help=f"A sample fleet; --demo is {DEFAULT}. One of {', '.join(fleet_names())}."),
+    typer.Option(
+        "--demo-fleet",
+        help=f"Use a sample fleet. --demo is short for --demo-fleet {DEFAULT}. One of {', '.join(fleet_names())}.",
+        autocompletion=fleet_names,
+    ),
 ]
 Policies = Annotated[
     Path | None, typer.Option("--policies", help="Directory of policies; the shipped ones by default.")
+]
+Namespace = Annotated[
+    str | None,
+    typer.Option("--namespace", "-n", help="For what names no namespace; by default that of the context."),
 ]
 
 
@@ -46,50 +57,113 @@ POLICY_KINDS = ("GPUPolicy", "ConfigMap")
 """Kinds that, as those of DRA, a cluster may not have, or may forbid to the user."""
 
 
-def read_objects_of(
-    snapshots: list[Path] | None,
-    kubeconfig: Path | None,
-    demo: str | None,
-    kinds: tuple[str, ...] = FLEET,
-    optional: tuple[str, ...] = (*DRA, *POLICY_KINDS),
-) -> Objects:
-    """Read the objects of a fleet: those of the sample fleet, the files and the cluster that are given, together.
+@dataclass(frozen=True, slots=True)
+class Fleet(Cluster):
+    """The options that select a fleet: a cluster, the files of a snapshot, or a sample fleet.
 
-    Where none is given, it is the cluster that kubectl would use (`find_cluster`).
-    Raises SnapshotError, ApiError, and BadInput if there is none, or if files without a Node are given.
+    Where none is given, it is the cluster that kubectl would use. Raises BadInput where several are.
     """
-    gc.disable()  # 50,000 pods are millions of objects; walking them repeatedly takes four times as long as reading
-    try:
-        objects = demo_fleet(demo) if demo else []
-        for path in snapshots or ():
-            with show_progress(f"reading {path}"):
-                objects += read_snapshot(str(path), read_snapshot_file(path))
-        if snapshots and not any(document.get("kind") == "Node" for document in objects):
-            files = ", ".join(map(str, snapshots))
-            remedy = "make it by kubectl get nodes,pods,namespaces,runtimeclasses -A -o json"
-            raise BadInput(f"{files}: no Node in it; {remedy}")
-        if kubeconfig or not (snapshots or demo):
-            objects += read_live(kubeconfig, None, kinds, optional)
+
+    snapshot: Snapshots = None
+    demo_fleet: DemoFleet = None
+
+    def __post_init__(self) -> None:
+        """Refuse several sources, of which all but one would be ignored."""
+        refuse_several(
+            ("--demo-fleet", self.demo_fleet),
+            ("--snapshot", self.snapshot),
+            ("--kubeconfig" if self.kubeconfig else "--context", self.kubeconfig or self.context),
+        )
+
+    @property
+    def live(self) -> bool:
+        """Whether a cluster is read."""
+        return not (self.snapshot or self.demo_fleet)
+
+    @property
+    def given(self) -> bool:
+        """Whether an option selects a fleet."""
+        return bool(self.snapshot or self.demo_fleet or self.kubeconfig or self.context)
+
+    def namespace(self, given: str | None, default: bool = False) -> str:
+        """Return the namespace of what names none: the given one, that of the context of a cluster, or "default".
+
+        `default` tells whether a cluster is read without an option. Raises BadInput.
+        """
+        return given or (self.chosen().namespace if self.live and (self.given or default) else "default")
+
+    def read(
+        self,
+        kinds: tuple[str, ...] = FLEET,
+        optional: tuple[str, ...] = (*DRA, *POLICY_KINDS),
+        needs_nodes: bool = True,
+        keep_whole: Callable[[dict[str, Any]], bool] | None = None,
+    ) -> Objects:
+        """Read the objects of the fleet. With `keep_whole`, only the pods that it selects are read with all fields.
+
+        Raises SnapshotError, also for files without a Node where `needs_nodes`; ApiError; and BadInput.
+        """
+        if self.live:
+            return read_live(self, kinds, optional)
+        with without_garbage_collection():
+            objects = demo_fleet(self.demo_fleet) if self.demo_fleet else []
+            for path in self.snapshot or ():
+                with show_progress(f"reading {path}"):
+                    data, file = read_snapshot_file(path), str(path)
+                    objects += (
+                        read_partial_snapshot(file, data, keep_whole) if keep_whole else read_snapshot(file, data)
+                    )
+        wanted = "Node" if needs_nodes else "object"
+        if not any(wanted in ("object", document.get("kind")) for document in objects):
+            files = ", ".join(map(str, self.snapshot or ()))
+            raise SnapshotError(f"{files}: no {wanted} in it, wants a file of kubectl get nodes,pods -A -o json")
         return objects
-    finally:
-        gc.enable()
 
 
-def read_live(kubeconfig: Path | None, context: str | None, kinds: Iterable[str], optional: Iterable[str]) -> Objects:
+def read_live(cluster: Cluster, kinds: Iterable[str], optional: Iterable[str]) -> Objects:
     """Read a live cluster, and name on stderr the kinds that it does not show to the user.
 
     Raises ApiError, BadInput.
     """
-    hidden: list[str] = []
-    with show_progress("reading the cluster") as report:
-        load = find_cluster(kubeconfig, context)
+    load, hidden = cluster.load(), list[str]()
+    reading = show_progress("reading the cluster")
+    with cluster.telling(), without_garbage_collection(), reading as report:
         objects = asyncio.run(
             read_objects(load, *kinds, optional=tuple(optional), report=report, report_forbidden=hidden.append)
         )
     if hidden:
-        message = f"not shown to this user, or not there, and left out: {', '.join(hidden)}"
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[yellow]{escape(message)}[/]")
+        note(f"not shown to this user, or not there, and left out: {', '.join(hidden)}")
     return objects
+
+
+@contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """Disable garbage collection: nothing is freed while a fleet is read, and walking all of it takes seconds.
+
+    50,000 pods are millions of objects; walking them repeatedly takes four times as long as reading them.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def refuse_several(*sources: tuple[str, object]) -> None:
+    """Refuse options of which one makes the others meaningless.
+
+    Raises BadInput.
+    """
+    given = [name for name, value in sources if value]
+    if len(given) > 1:
+        raise BadInput(f"got {' and '.join(given)}, wants one of them")
+
+
+def note(message: str) -> None:
+    """Print a remark on stderr."""
+    Console(stderr=True, highlight=False, soft_wrap=True).print(f"[yellow]{escape(message)}[/]")
 
 
 def policies_in(objects: Objects, directory: Path | None, state: State) -> PolicySet:

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from app.cli.output import Output, in_words, one_of, show
-from app.cli.source import Kubeconfig, Snapshots, read_objects_of, state_of
+from app.cli.source import Fleet, state_of
 from app.cli.usage_history import PrometheusURL, Since, TokenFile, history_of, read_since
 from app.knowledge.tables import Knowledge
 from app.usage.owners import owners_of
@@ -26,21 +26,17 @@ LARGEST_FILE = 1 << 20
 SHARED = Unit.Share.value
 BYS = tuple(by.value for by in By)
 
-DemoUsage = Annotated[
-    str | None, typer.Option("--demo-fleet", help="A sample fleet with a made-up history; --demo is the default one.")
-]
 PricesFile = Annotated[Path | None, typer.Option("--prices", help="YAML: currency, and products with hourly prices.")]
 
 
 def usage(
+    *,
     prometheus: PrometheusURL = None,
     prometheus_token_file: TokenFile = None,
     by: Annotated[str, one_of(*BYS, names=("--by",), prefix="What the rows are: ")] = "namespace",
     since: Since = "7d",
     prices: PricesFile = None,
-    snapshot: Snapshots = None,
-    kubeconfig: Kubeconfig = None,
-    demo_fleet: DemoUsage = None,
+    fleet: Fleet,
     output: Output = "text",
 ) -> None:
     """Show how the GPUs that pods hold were used: hours held, active share, memory peak, idle now and for how long.
@@ -53,11 +49,11 @@ def usage(
     if by not in BYS:
         raise BadInput(f"--by {by[:20]!r}: wants {in_words(BYS)}")
     seconds = read_since(since)
-    fleet = read_objects_of(snapshot, kubeconfig, demo_fleet) if snapshot or kubeconfig or demo_fleet else []
-    state = state_of(fleet)
+    objects = fleet.read(needs_nodes=False) if fleet.given else []
+    state = state_of(objects)
     costs = read_prices_file(prices, state.knowledge)
-    history = history_of(prometheus, prometheus_token_file, demo_fleet, state, seconds)
-    owners = owners_of(document for document in fleet if document.get("kind") == "Pod")
+    history = history_of(prometheus, prometheus_token_file, fleet.demo_fleet, state, seconds)
+    owners = owners_of(document for document in objects if document.get("kind") == "Pod")
     report = usage_report(history, By(by), owners, costs)
     show(report, output, lambda console: _show(console, report))
 

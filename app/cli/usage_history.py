@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from app.cli.progress import show_progress
+from app.cli.source import refuse_several
 from app.cluster.state import State
 from app.cluster.usage_history import UsageHistory
 from app.cluster.usage_polling import shared_nodes
@@ -51,8 +52,13 @@ def history_of(
 
     Raises BadInput without either, SourceError.
     """
+    refuse_several(("--prometheus", prometheus), ("--demo-fleet", demo))
     if not (prometheus or demo):
-        raise BadInput("got no --prometheus, wants one with DCGM's metrics, or --demo")
+        raise BadInput(
+            "wants --prometheus URL, with DCGM's metrics: a cluster and a snapshot have no history (--demo has one)"
+        )
+    if token_file and not prometheus:
+        raise BadInput("got --prometheus-token-file without --prometheus, wants both")
     end = now().timestamp()
     if not prometheus:
         usages = {name: state.usage_on(name) for name in state.nodes}
@@ -69,7 +75,9 @@ def idle_of_fleet(prometheus: str | None, token_file: Path | None, state: State)
 
     Raises SourceError.
     """
-    return idle_pods(history_of(prometheus, token_file, None, state, IDLE_LOOK_BACK)) if prometheus else {}
+    return (
+        idle_pods(history_of(prometheus, token_file, None, state, IDLE_LOOK_BACK)) if prometheus or token_file else {}
+    )
 
 
 async def _read(source: UsageHistory, end: float, seconds: int) -> History:

@@ -10,12 +10,13 @@ from rich.markup import escape
 
 from app.admission.preview import admitted_pod, target_of_new_object
 from app.admission.reviewed_pod import ReviewContext
-from app.cli.help import Verb, VerbGroup
+from app.cli.help import verb_group
 from app.cli.mutate import namespace_of, read_file
 from app.cli.names import MOST_SHOWN, names_of
 from app.cli.output import Output, output_of, show
 from app.cli.progress import show_count, show_progress
-from app.cli.source import DemoFleet, Kubeconfig, Objects, Policies, Snapshots, policies_in, read_objects_of, state_of
+from app.cli.records import command
+from app.cli.source import Fleet, Namespace, Objects, Policies, policies_in, state_of
 from app.cli.whatif_dra import moving_pods, show_move
 from app.cluster.ruling_cache import RulingCache
 from app.cluster.state import State
@@ -32,24 +33,16 @@ from app.whatif.node_template import node_template
 from app.whatif.placing_in_turn import GPUPod
 from app.whatif.selector import parse_selector
 
-whatif = typer.Typer(
-    help="Show a fleet with a change, and the effects on its pods.", no_args_is_help=True, cls=VerbGroup
-)
+whatif = verb_group("Show a fleet with a change, and the effects on its pods.")
 Nodes = Annotated[str, typer.Option("--nodes", help="Label selector, as of kubectl -l; empty is all GPU nodes.")]
 
 
-@whatif.callback()
-def _group() -> None:
-    """Show a fleet with a change, and the effects on its pods."""
-
-
-@whatif.command(cls=Verb)
+@command(whatif)
 def driver(
+    *,
     to: Annotated[str, typer.Option("--to", help="The driver's version, such as 580.65.06.")],
     nodes: Nodes = "",
-    snapshot: Snapshots = None,
-    kubeconfig: Kubeconfig = None,
-    demo_fleet: DemoFleet = None,
+    fleet: Fleet,
     policies: Policies = None,
     output: Output = "text",
 ) -> None:
@@ -60,7 +53,7 @@ def driver(
     others are assumed to be cordoned, so that no pod is evicted twice; pods without a place until then are named.
     Taints, CPU and memory are left to the scheduler. Exit 1 if pods are left that no node of the fleet can serve.
     """
-    objects = read_objects_of(snapshot, kubeconfig, demo_fleet)
+    objects = fleet.read()
     state = state_of(objects)
     rules = policies_in(objects, policies, state)
     pods = list(gpu_pods(objects, state, rules))
@@ -70,15 +63,14 @@ def driver(
     raise typer.Exit(1 if rollout.leaves_pods_without_nodes else 0)
 
 
-@whatif.command(cls=Verb)
+@command(whatif)
 def mig(
+    *,
     layout: Annotated[
         str, typer.Option("--layout", help="all-1g.10gb, all-balanced, all-disabled, or 1g.10gb:2,3g.40gb:1.")
     ],
     nodes: Nodes = "",
-    snapshot: Snapshots = None,
-    kubeconfig: Kubeconfig = None,
-    demo_fleet: DemoFleet = None,
+    fleet: Fleet,
     policies: Policies = None,
     output: Output = "text",
 ) -> None:
@@ -90,7 +82,7 @@ def mig(
     next pod is expected not to be able to use, by the mix that all pods request. Exit 1 if a node cannot have the
     layout.
     """
-    objects = read_objects_of(snapshot, kubeconfig, demo_fleet)
+    objects = fleet.read()
     state = state_of(objects)
     rules = policies_in(objects, policies, state)
     pods = list(gpu_pods(objects, state, rules))
@@ -100,12 +92,11 @@ def mig(
     raise typer.Exit(1 if any(node.problem for node in result.nodes) else 0)
 
 
-@whatif.command(cls=Verb)
+@command(whatif)
 def dra(
+    *,
     nodes: Nodes = "",
-    snapshot: Snapshots = None,
-    kubeconfig: Kubeconfig = None,
-    demo_fleet: DemoFleet = None,
+    fleet: Fleet,
     policies: Policies = None,
     output: Output = "text",
 ) -> None:
@@ -117,7 +108,7 @@ def dra(
     moved take the evicted pods. The way back is to switch the field off and to create the pods anew; a node is drained
     for it as well. Exit 1 if a node cannot move.
     """
-    objects = read_objects_of(snapshot, kubeconfig, demo_fleet)
+    objects = fleet.read()
     state = state_of(objects)
     rules = policies_in(objects, policies, state)
     chosen = selected(state, nodes)
@@ -127,14 +118,13 @@ def dra(
     raise typer.Exit(1 if move.held else 0)
 
 
-@whatif.command("node-template", cls=Verb)
+@command(whatif, "node-template")
 def node_template_(
+    *,
     file: Annotated[str, typer.Option("--filename", "-f", help="YAML or JSON of one Pod or workload; - is stdin.")],
-    snapshot: Snapshots = None,
-    kubeconfig: Kubeconfig = None,
-    demo_fleet: DemoFleet = None,
+    fleet: Fleet,
     policies: Policies = None,
-    namespace: Annotated[str, typer.Option("--namespace", "-n", help="For an object that names none.")] = "default",
+    namespace: Namespace = None,
     output: Annotated[str, output_of("yaml", "json")] = "yaml",
 ) -> None:
     """Show what a new node would need for a pod: GPU products, driver, labels, tolerated taints, resources.
@@ -146,8 +136,7 @@ def node_template_(
     documents = [document for document in read_file(file) if target_of_new_object(document) is not None]
     if len(documents) != 1:
         raise BadInput(f"{file}: got {len(documents)} Pods and workloads, wants one")
-    given = snapshot or kubeconfig or demo_fleet
-    objects = read_objects_of(snapshot, kubeconfig, demo_fleet) if given else []
+    objects = fleet.read() if fleet.given else []
     state = state_of(objects)
     rules = policies_in(objects, policies, state)
     context = ReviewContext(
@@ -158,7 +147,7 @@ def node_template_(
         has_template=state.has_template,
         claim_warnings=state.claim_warnings,
     )
-    where = namespace_of(documents[0], namespace)
+    where = namespace_of(documents[0], fleet.namespace(namespace))
     pod = admitted_pod(documents[0], where, state.namespaces.labels, context)
     ruling = context.ruling(read_pod(pod, where), state.namespaces.labels(where))
     if not ruling.demand.requests_gpus:

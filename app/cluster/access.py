@@ -5,7 +5,6 @@ The package reads kubeconfig files with exec plugins and OIDC, and a pod's servi
 are not used (docs/reference/measurements.md#decoding: 40 to 130 times the CPU, no back-off, no bookmarks).
 """
 
-import os
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,10 +14,16 @@ from urllib.request import proxy_bypass
 from kubernetes.client import Configuration
 from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
 
+from app.cluster.kubeconfig import Headers, choose_context
 from app.values.errors import BadInput
 
 Load = Callable[[], Configuration]
-REMEDY = "wants a cluster to follow: --kubeconfig FILE, or --demo, or --snapshot FILE"
+
+
+class ClusterConfiguration(Configuration):
+    """A configuration with the headers by which its user acts as another, which the package does not know."""
+
+    impersonation: Headers = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,21 +41,22 @@ def find_cluster(kubeconfig: Path | None, context: str | None) -> Load:
 
     KUBECONFIG may name several files, as for kubectl; they are merged. Raises BadInput if there is none.
     """
-    file = str(kubeconfig or "") or os.environ.get("KUBECONFIG") or None
-    in_pod = file is None and context is None and "KUBERNETES_SERVICE_HOST" in os.environ
 
     def load() -> Configuration:
-        configuration = Configuration()
+        configuration = ClusterConfiguration()
+        chosen = choose_context(kubeconfig, context)
         try:
-            if in_pod:
+            if not chosen.files:
                 load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
             else:
-                load_kube_config(file, context, configuration, persist_config=False)  # type: ignore[no-untyped-call]
-        except (ConfigException, OSError, ValueError) as error:
-            raise BadInput(f"{file or 'kubeconfig'}: {str(error).rstrip('.')}: {REMEDY}") from error
+                load_kube_config(chosen.files, chosen.name, configuration, persist_config=False)  # type: ignore[no-untyped-call]
+        except (ConfigException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            # The package checks no types of what a file says, so that a wrong one fails somewhere in it.
+            raise BadInput(f"{chosen.where}: {str(error).rstrip('.')}") from error
+        configuration.impersonation = chosen.impersonation
         return configuration
 
-    load()
+    read_access(load())
     return load
 
 
@@ -62,7 +68,9 @@ def read_access(configuration: Configuration) -> Access:
     try:
         context = _ssl_context(configuration) if configuration.host.startswith("https:") else None
     except (OSError, ssl.SSLError) as error:
-        raise BadInput(f"{configuration.host}: certificates of the kubeconfig: {error}") from error
+        raise BadInput(
+            f"{configuration.host}: a certificate or key of the kubeconfig cannot be used: {error}"
+        ) from error
     host = configuration.host.partition("://")[2].partition("/")[0]
     proxy = configuration.proxy if configuration.proxy and not proxy_bypass(host) else None
     return Access(configuration.host.rstrip("/"), context, configuration.tls_server_name or None, proxy)
@@ -78,13 +86,17 @@ def _ssl_context(configuration: Configuration) -> ssl.SSLContext:
     return context
 
 
-def credentials(configuration: Configuration) -> dict[str, str]:
-    """Return the headers that authenticate us; a service account's token file is read again each minute (CACHE-09).
+def credentials(configuration: Configuration) -> Headers:
+    """Return the headers that authenticate us, and those by which we act as another (`as` of the kubeconfig).
 
-    This may run an exec plugin, so it must not run on the event loop. Raises BadInput.
+    A service account's token file is read again each minute (CACHE-09). This may run an exec plugin, so it must not run
+    on the event loop. Raises BadInput.
     """
     try:
         bearer = configuration.auth_settings().get("BearerToken")
     except (ConfigException, OSError) as error:
         raise BadInput(f"credentials: {error}") from error
-    return {bearer["key"]: bearer["value"]} if bearer and bearer["value"] else {}
+    headers = ((bearer["key"], bearer["value"]),) if bearer and bearer["value"] else ()
+    if not all(value.isascii() and value.isprintable() for _, value in headers):
+        raise BadInput("credentials: the token has characters that no HTTP header can hold, such as a line break")
+    return headers + (configuration.impersonation if isinstance(configuration, ClusterConfiguration) else ())

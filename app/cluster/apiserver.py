@@ -6,7 +6,8 @@ aiohttp, which the `kubernetes` package requires, costs 5.5 µs per watch event 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+import os
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,6 +17,7 @@ from aiohttp.connector import Connection
 from kubernetes.client import Configuration
 
 from app.cluster.access import Access, Load, credentials, read_access
+from app.cluster.kubeconfig import Headers
 from app.values.errors import ApiError, BadInput
 
 CONNECT_SECONDS = 10.0
@@ -60,7 +62,7 @@ class ApiServer:
 
         Raises ApiError.
         """
-        headers = [("Impersonate-User", user), *(("Impersonate-Group", group) for group in groups)]
+        headers = (("Impersonate-User", user), *(("Impersonate-Group", group) for group in groups))
         review = {"apiVersion": REVIEWS, "kind": "SelfSubjectRulesReview", "spec": {"namespace": namespace}}
         path = f"/apis/{REVIEWS}/selfsubjectrulesreviews"
         async with self._request(path, {}, "application/json", WHOLE_ANSWER, headers, review) as answer:
@@ -85,17 +87,18 @@ class ApiServer:
         params: Mapping[str, str],
         accept: str,
         limits: aiohttp.ClientTimeout,
-        more_headers: Sequence[tuple[str, str]] = (),
+        more_headers: Headers = (),
         review: Mapping[str, Any] | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         try:
             session, access, headers = await self._connect()
-            headers |= {"Accept": accept, "Accept-Encoding": "identity"}
+            if more_headers and any(name == more_headers[0][0] for name, _ in headers):
+                raise ApiError(None, "not asked: the kubeconfig acts as another user already (as)")
             async with session.request(
                 "GET" if review is None else "POST",
                 access.url + path,
                 params=params,
-                headers=[*headers.items(), *more_headers],
+                headers=[("Accept", accept), ("Accept-Encoding", "identity"), *headers, *more_headers],
                 json=review,
                 timeout=limits,
                 proxy=access.proxy,
@@ -117,9 +120,9 @@ class ApiServer:
         except TimeoutError as error:
             raise ApiError(None, "no answer in time") from error
         except (aiohttp.ClientError, OSError) as error:
-            raise ApiError(None, str(error) or type(error).__name__) from error
+            raise ApiError(None, _why_unanswered(error)) from error
 
-    async def _connect(self) -> tuple[aiohttp.ClientSession, Access, dict[str, str]]:
+    async def _connect(self) -> tuple[aiohttp.ClientSession, Access, Headers]:
         async with self._lock:
             if self._configuration is None:
                 self._configuration = await asyncio.to_thread(self._load)
@@ -169,6 +172,20 @@ def _abort(transport: asyncio.Transport | None) -> None:
     """
     if transport is not None:
         transport.abort()
+
+
+def _why_unanswered(error: Exception) -> str:
+    """Say in words of the operating system and of TLS why a request has no answer."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        cause = error.certificate_error
+        return f"its certificate is not trusted: {getattr(cause, 'verify_message', '') or cause}"
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return f"no address is known for the host {error.host}"
+    if isinstance(error, aiohttp.ClientConnectorSSLError):
+        return f"the TLS handshake failed: {getattr(error.os_error, 'reason', '') or error.os_error}"
+    if isinstance(error, aiohttp.ClientConnectorError) and error.errno:
+        return os.strerror(error.errno)
+    return str(error) or type(error).__name__
 
 
 def _status_message(status: int, body: bytes) -> str:

@@ -24,7 +24,7 @@ def read_knowledge(own: Path | None = None) -> Knowledge:
     try:
         texts = {path.name: path.read_text("utf-8") for path in sorted(own.iterdir()) if path.suffix == ".yaml"}
     except (OSError, UnicodeDecodeError) as error:
-        raise KnowledgeError(f"{own}: {error}: wants a directory of fact tables") from error
+        raise KnowledgeError(f"{own}: {_cause(error)}: wants a directory of fact tables") from error
     return load_knowledge(shipped, texts)
 
 
@@ -73,7 +73,7 @@ def policy_files(directory: Path) -> tuple[dict[str, str], tuple[str, ...]]:
     try:
         files = sorted(path for path in directory.iterdir() if is_policy_file(path.name) and path.is_file())
     except OSError as error:
-        return {}, (f"{directory}: {error}: wants a directory of policy files",)
+        return {}, (f"{directory}: {_cause(error)}: wants a directory of policy files",)
     for path in files:
         try:
             texts[path.name] = path.read_text("utf-8")
@@ -92,15 +92,20 @@ def case_texts(directory: Path) -> dict[str, str]:
     try:
         return {str(path): path.read_text("utf-8") for path in sorted((directory / "cases").glob("*.yaml"))}
     except (OSError, UnicodeDecodeError) as error:
-        raise PolicyError((f"{directory}/cases: {error}: wants case files",)) from error
+        raise PolicyError((f"{directory}/cases: {_cause(error)}: wants case files",)) from error
 
 
-def read_snapshot_file(path: Path) -> bytes:
-    """Read a snapshot file.
+def read_snapshot_file(path: Path, wants: str = "wants a file from kubectl get -o json") -> bytes:
+    """Read a snapshot file, or another file of objects; `wants` ends the message about one that cannot be read.
 
     Raises SnapshotError.
     """
     try:
         return path.read_bytes()
     except OSError as error:
-        raise SnapshotError(f"{path}: {error.strerror}: wants a file from kubectl get -o json") from error
+        raise SnapshotError(f"{path}: {error.strerror}: {wants}") from error
+
+
+def _cause(error: OSError | UnicodeDecodeError) -> str:
+    """Return the operating system's words without its number and the path, or those about the encoding."""
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads snapshots, `kubectl get nodes,pods,namespaces,runtimeclasses -A -o json` (or yaml), into a State."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ import yaml
 from app.cluster.state import State
 from app.kube.api_kinds import API_KINDS, DRA, FLEET
 from app.nodes.runtime_handlers import read_runtime_class
+from app.policy.document import yaml_problem
 from app.values.errors import SnapshotError
 from app.values.json_members import member, strings
 
@@ -17,6 +19,9 @@ SNAPSHOT_KINDS = (*FLEET, *DRA)
 """The kinds of a snapshot that are read; objects of other kinds are left out."""
 LARGEST_YAML_BYTES = 50 << 20
 """PyYAML takes about 1 s per 4 MB; JSON of any size is read (docs/reference/listeners.md#snapshots)."""
+
+_BYTE = re.compile(r"\(byte (\d+)\)")
+"""Where msgspec stopped."""
 
 
 def read_snapshot(file: str, data: bytes) -> list[dict[str, Any]]:
@@ -42,7 +47,7 @@ def _documents(file: str, data: bytes) -> list[Any]:
         try:
             return [msgspec.json.decode(data)]
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise SnapshotError(f"{file}: not JSON: {error}") from error
+            raise SnapshotError(f"{file}{_json_place(data, error)}: not JSON: {error}") from error
     if len(data) > LARGEST_YAML_BYTES:
         raise SnapshotError(
             f"{file}: {len(data)} bytes of YAML, wants at most {LARGEST_YAML_BYTES}, or JSON of any size"
@@ -50,7 +55,16 @@ def _documents(file: str, data: bytes) -> list[Any]:
     try:
         return [document for document in yaml.load_all(data, yaml.CSafeLoader) if document is not None]
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: an invalid date, or 5,000 digits
-        raise SnapshotError(f"{file}: not YAML: {(str(error).splitlines() or ['nested too deeply'])[0]}") from error
+        raise SnapshotError(yaml_problem(file, error, data.decode("utf-8", "replace"))) from error
+
+
+def _json_place(data: bytes, error: Exception) -> str:
+    """Write the line and the column of a mistake, as :line:column; empty where the decoder names no byte."""
+    match = _BYTE.search(str(error))
+    if match is None:
+        return ""
+    before = data[: int(match[1])]
+    return f":{before.count(10) + 1}:{len(before) - before.rfind(10)}"
 
 
 def fill(state: State, objects: list[dict[str, Any]]) -> dict[str, int]:

@@ -38,6 +38,7 @@ _AMBIGUOUS = re.compile(
     r"(?i:y|yes|n|no|on|off)|[+-]?0[0-9_]+|[+-]?\d[\d_]*(?::[0-5]?\d)+(?:\.\d*)?|(?:TRUE|True|FALSE|False)"
 )
 _NULLS = {"", "~", "null"}
+_INDENTING_TAB = re.compile(r"[ -]*\t")
 
 Path = tuple[str | int, ...]
 
@@ -85,12 +86,24 @@ def document_steps(file: str, text: str, most_values: int = MOST_VALUES) -> Gene
         for node in yaml.compose_all(text, yaml.CSafeLoader):
             documents += [] if _empty(node) else [_document(file, node)]
             yield
-    except yaml.MarkedYAMLError as error:
-        where = _place(error.problem_mark or error.context_mark)
-        raise PolicyError((f"{file}:{where}: not YAML: {error.problem}",)) from error
     except yaml.YAMLError as error:
-        raise PolicyError((f"{file}:1:1: not YAML: {str(error).splitlines()[0]}",)) from error
+        raise PolicyError((yaml_problem(file, error, text),)) from error
     return tuple(documents)
+
+
+def yaml_problem(file: str, error: Exception, text: str) -> str:
+    """Write what PyYAML or a constructor of values raised as `file:line:column: not YAML: problem`.
+
+    A tab is called a tab, which PyYAML calls a character that cannot start any token.
+    """
+    if not isinstance(error, yaml.MarkedYAMLError):
+        problem = (str(error).splitlines() or ["nested too deeply"])[0]
+        return f"{file}:1:1: not YAML: {problem}"
+    mark = error.problem_mark or error.context_mark
+    line = text.splitlines()[mark.line : mark.line + 1] if mark else []
+    if mark and line and (tab := _INDENTING_TAB.match(line[0])):
+        return f"{file}:{mark.line + 1}:{tab.end()}: not YAML: a tab, indent with spaces"
+    return f"{file}:{_place(mark)}: not YAML: {error.problem or error.context}"
 
 
 def most_values_in(text: str) -> int:

@@ -81,7 +81,11 @@ class KubeClient:
                 method,
                 path,
                 content=None if body is None else json.dumps(body),
-                headers={"Accept": "application/json", "Content-Type": kind, **credentials(connection.configuration)},
+                headers=[
+                    ("Accept", "application/json"),
+                    ("Content-Type", kind),
+                    *credentials(connection.configuration),
+                ],
                 extensions=connection.extensions,
             )
         except (httpx.HTTPError, BadInput) as error:

@@ -24,6 +24,12 @@ UsherError
 └── CertificateError    there is no usable serving certificate, so that the service cannot start
 """
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+LONGEST_GUESSED = 200
+"""Characters of a word that is compared with others; difflib takes quadratic time."""
+
 
 class UsherError(Exception):
     """Base class of all exceptions of gpu-usher; it is never raised itself."""
@@ -90,3 +96,9 @@ class KnowledgeError(UsherError):
 
 class CertificateError(UsherError):
     """There is no usable serving certificate."""
+
+
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """Return the end of a message that names the choice closest to a misspelt word; empty if none is close."""
+    close = get_close_matches(word, list(choices), n=1) if len(word) <= LONGEST_GUESSED else []
+    return f", did you mean {close[0]}?" if close else ""

@@ -18,7 +18,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from typer.testing import CliRunner
 
 from app.api.wire import encode
-from app.cli.main import app as cli
+from app.cli.verbs import app as cli
 from app.server.service import Service
 from app.tls.authority import KeyPair, make_authority
 from app.tls.pem import read_certificate

@@ -6,7 +6,7 @@ from typing import Any
 
 import typer.main
 
-from app.cli.main import app
+from app.cli.verbs import app
 
 Command = Any
 """A command of Typer, whose own class is private."""

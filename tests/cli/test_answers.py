@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import app.cli.answers
 from app.cli.answers import ANSWERS, answer_schema, answer_text
-from app.cli.main import app as usher_app
+from app.cli.verbs import app as usher_app
 from app.cluster.files import shipped_policies
 from app.demo.notation import fleet_names
 from app.demo.sample_fleets import demo_fleet

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from app.cli.main import app
+from app.cli.verbs import app
 from app.tls.authority import KeyPair, issue_leaf
 from app.tls.pem import read_bundle
 from app.tls.serving_certificates import NAMES, issue_if_needed

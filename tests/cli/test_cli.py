@@ -11,8 +11,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from app.cli.main import app, main
+from app.cli.main import main
 from app.cli.serve import authority
+from app.cli.verbs import app
 from app.cluster.files import shipped_policies
 from app.demo.sample_fleets import demo_fleet
 from app.server.composition import build
@@ -67,7 +68,7 @@ def test_lint_says_each_mistake_on_one_line_with_its_place_and_a_remedy(
     assert result.exit_code == 1
     assert finding.startswith(f"x.yaml:{place}")
     assert remedy in finding
-    assert summary.endswith("1 findings")
+    assert summary.endswith(": 1 finding")
 
 
 def test_lint_of_the_shipped_policies_finds_nothing() -> None:
@@ -131,7 +132,7 @@ def test_schema_is_also_what_clusters_get() -> None:
     [
         (
             ["serve", "--kubeconfig", "absent"],
-            "absent: Invalid kube-config file. No configuration found: wants a cluster to follow",
+            "kubeconfig absent: No such file or directory; wants a cluster to follow",
         ),
         (["serve", "--demo", "--role", "boss"], "--role: got 'boss', wants all or admission or extender"),
         (["serve", "--demo", "--cert", "x"], "wants both or none"),

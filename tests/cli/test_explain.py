@@ -9,7 +9,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from app.cli.main import app
+from app.cli.verbs import app
 from app.cluster.fast_snapshot import read_partial_snapshot
 from app.cluster.snapshot import fill, read_snapshot
 from app.cluster.state import State
@@ -123,7 +123,7 @@ def test_running_service_answers_as_the_command_does(file: str, tmp_path: Path) 
         ([], "one of them"),
         (["pod", "a/b", "-f", "x"], "one of them"),
         (["-f", "/none/such.yaml", "--demo"], "No such file"),
-        (["pod", "team-a/none", "--demo"], "kubectl get pods -A"),
+        (["pod", "team-a/none", "--demo"], "pod team-a/none not found"),
     ],
 )
 def test_wrong_words_are_answered_with_the_remedy(words: list[str], remedy: str) -> None:

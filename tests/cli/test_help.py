@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """`--help` of every command is a complete manual page whose examples work, and shells complete what it names."""
 
+import inspect
 import json
 import os
 import shlex
 import shutil
 import subprocess
 import sys
+import textwrap
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,8 @@ import yaml
 from typer.testing import CliRunner
 
 from app.cli.help import environment
-from app.cli.main import app
 from app.cli.manual import MANUAL
+from app.cli.verbs import app
 from app.cluster.files import shipped_policies
 from app.demo.sample_fleets import demo_fleet
 from tests.api.test_decision_recorder import posted, questions, shared_gpu_service
@@ -36,14 +38,24 @@ ELSEWHERE = (
     "gpu-usher serve",
     "gpu-usher demo",
     "certs controller",
-    "explain pod ",
+    "explain pod",
+    "explain deployment",
+    "explain team-a",
 )
 """Examples that need a cluster, another process or a trace. The other examples are run as they stand."""
 SCRIPT = Path(sys.executable).with_name("gpu-usher")
 
 
+COLUMNS = 80
+
+
 def helped(*words: str) -> str:
-    return RUN.invoke(app, [*words, "--help"], env={"COLUMNS": "160"}).stdout
+    """Return the help of a verb on a terminal of 80 columns, with its examples in one line each."""
+    return shown(*words).replace(" \\\n     ", " ")
+
+
+def shown(*words: str) -> str:
+    return RUN.invoke(app, [*words, "--help"], env={"COLUMNS": str(COLUMNS)}).stdout
 
 
 def words_of(example: str) -> list[str]:
@@ -68,12 +80,38 @@ def test_help_of_a_verb_says_all_that_a_manual_does(words: tuple[str, ...], comm
 
     text = helped(*words)
 
-    assert [title for title in ("Reads", "Examples", "Exit codes", "Environment") if f" {title}\n" not in text] == []
-    assert [example for example in page.examples if f"   {example}\n" not in text] == []
+    assert [title for title in ("Reads", "Examples", "Exit codes", "Environment") if f"\n{title}:\n" not in text] == []
+    assert [example for example in page.examples if f"  {example}\n" not in text] == []
     assert [variable for variable in environment(page, command.params) if variable not in text] == []
     assert 2 <= len(page.examples) <= 4 or words == ("lint",)
-    assert bool(page.fails) is ("\n   1  " in text)
+    assert bool(page.fails) is ("\n  1  " in text)
     assert {name for name in page.see if name not in MANUAL} == set()
+
+
+@pytest.mark.parametrize("words", [words for words, _ in every()], ids=lambda words: " ".join(words) or "gpu-usher")
+def test_help_is_readable_on_80_columns(words: tuple[str, ...]) -> None:
+    """F82: no line is too long, no name is cut, no column is narrower than 40, and paragraphs are wrapped once."""
+    command = next(command for path, command in every() if path == words)
+    variables = {getattr(param, "envvar", None) for param in command.params} - {None}
+    options = {name for param in command.params for name in param.opts if name.startswith("-")}
+    paragraphs = [paragraph.replace("\n", " ") for paragraph in inspect.cleandoc(command.help).split("\n\n")]
+
+    lines = shown(*words).splitlines()
+
+    page = " ".join(shown(*words).split())
+    filled = [textwrap.fill(text, COLUMNS - 4, break_on_hyphens=False).count("\n") for text in paragraphs]
+    assert max(map(len, lines)) <= COLUMNS
+    assert [line for line in lines[1:] if "…" in line or line.endswith("...")] == []
+    assert [name for name in (*options, *variables) if name not in page.replace(",", " ").split()] == []
+    assert max(len(line) - len(line.lstrip()) for line in lines) <= COLUMNS - 40
+    assert [paragraph for paragraph in paragraphs if paragraph not in page] == []
+    assert lines.index("Options:") - 3 <= sum(filled) + 2 * len(filled) + 4 * bool("Arguments:" in lines)
+    assert [line for line in lines if line != line.rstrip()] == []
+
+
+def test_help_of_a_group_does_not_repeat_completion() -> None:
+    """F82: --install-completion belongs to the program."""
+    assert "completion" not in helped("advise")
 
 
 @pytest.mark.parametrize("words", GROUPS, ids=lambda words: " ".join(words) or "gpu-usher")
@@ -84,7 +122,7 @@ def test_help_of_a_group_shows_an_example_of_each_of_its_commands(words: tuple[s
     text = helped(*words)
 
     assert inner
-    assert [page.examples[0] for page in inner if f"   {page.examples[0]}\n" not in text] == []
+    assert [page.examples[0] for page in inner if f"  {page.examples[0]}\n" not in text] == []
 
 
 def test_every_option_and_argument_says_what_it_is() -> None:
@@ -171,6 +209,8 @@ def completed(*words: str) -> list[str]:
         (("explain", "-o", ""), ["text", "wide", "json", "yaml"]),
         (("test", "-o", "ju"), ["junit"]),
         (("schema", "--answer", "whatif-m"), ["whatif-mig"]),
+        (("doctor", "--demo-fleet", "mi"), ["mig", "mixed"]),
+        (("serve", "--demo-fleet", "w"), ["weekday"]),
     ],
     ids=lambda words: " ".join(words),
 )

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from app.admission.preview import preview, target_of_new_object
 from app.admission.review_targets import WORKLOADS
 from app.api.admission_routes import review
-from app.cli.main import app
+from app.cli.verbs import app
 from app.values.errors import BadInput
 from tests.builders import container, gpus, make_service, pod
 from tests.builders import review as wrap

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from app.cli.main import app
+from app.cli.verbs import app
 from app.cluster.files import shipped_policies
 from tests.markdown_links import broken_links
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from app.cli.main import app
+from app.cli.verbs import app
 from app.demo.sample_fleets import demo_fleet
 from app.values.errors import BadInput
 from tests.api.test_decision_recorder import posted, questions, shared_gpu_service

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from app.cli.main import app
+from app.cli.verbs import app
 from app.demo.sample_fleets import demo_fleet
 from app.tls.serving_certificates import issue_if_needed
 from app.values.errors import BadInput

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from app.cli.main import app
 from app.cli.simulate import read_seeds
 from app.cli.simulate_over_time import read_loads
+from app.cli.verbs import app
 from app.values.errors import BadInput
 
 RUN = CliRunner()

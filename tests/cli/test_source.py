@@ -12,7 +12,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from app.cli.main import app
+from app.cli.verbs import app
 from app.cluster.files import shipped_policies
 from app.demo.sample_fleets import demo_fleet
 from app.kube.api_kinds import API_KINDS, DRA
@@ -33,7 +33,7 @@ class Cluster:
         self, folder: Path, objects: list[dict[str, Any]], forbidden: tuple[str, ...] = (), dra: str = "v1"
     ) -> None:
         self.kubeconfig = folder / "kubeconfig"
-        self._apis: dict[str, FakeApi] = {}
+        self._apis: dict[str, FakeApi] = {"/version": FakeApi()}
         for kind in API_KINDS:
             path = API_KINDS[kind].path(version=dra) if kind in DRA else PATHS[kind]
             documents = [document for document in objects if document["kind"] == kind]
@@ -138,7 +138,7 @@ def test_command_without_any_fleet_names_the_flags(file: str, tmp_path: Path) ->
     result = RUN.invoke(app, ["mutate", "-f", file], env={"KUBECONFIG": str(tmp_path / "absent")})
 
     assert isinstance(result.exception, BadInput)
-    assert "absent: Invalid kube-config file. No configuration found: wants a cluster" in str(result.exception)
+    assert "absent: No such file or directory; wants a cluster to follow: --kubeconfig" in str(result.exception)
 
 
 def test_whatif_and_advice_judge_pods_by_the_clusters_policies(tmp_path: Path) -> None:

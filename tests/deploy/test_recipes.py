@@ -11,7 +11,7 @@ import pytest
 import typer
 import yaml
 
-from app.cli.main import app
+from app.cli.verbs import app
 from app.settings import Settings
 from tests.builders import knowledge
 from tests.deploy.rendering import DEPLOY, OVERLAYS

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from app.cli.main import app
+from app.cli.verbs import app
 from app.doctor.device_checks import ExaminedDevices, examine_devices
 from app.doctor.fleet_checks import Finding
 from app.dra.claim_reading import read_resource_claim

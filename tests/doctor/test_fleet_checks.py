@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from app.cli.main import app
+from app.cli.verbs import app
 from app.doctor.examined_pods import with_pods
 from app.doctor.fleet_checks import CHECKS, ExaminedFleet, Finding, FindingLevel, examine
 from app.nodes.gpu_health import Health

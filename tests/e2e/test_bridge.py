@@ -20,7 +20,7 @@ import yaml
 from typer.testing import CliRunner
 
 from app.admission.claims.conversion import Conversion, convert
-from app.cli.main import app
+from app.cli.verbs import app
 from app.cluster.files import shipped_policies
 from app.kube.pods import read_pod as read_pod_facts
 from app.nodes.reading import read_node

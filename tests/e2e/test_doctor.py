@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from app.cli.main import app
+from app.cli.verbs import app
 from app.telemetry.clock import now
 from app.tls.authority import make_authority
+from app.values.errors import ApiError
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, node_object
 from tests.controlplane.kubectl import Object
@@ -302,8 +303,8 @@ def test_what_the_user_may_not_read_is_named_and_the_rest_is_examined(cluster: C
     }
 
 
-def test_api_server_that_is_not_there_is_a_finding(tmp_path: Any) -> None:
-    """The exit code is 1, because an unreachable API server is a problem and not bad input."""
+def test_api_server_that_does_not_answer_is_an_error_as_for_every_verb(tmp_path: Any) -> None:
+    """The exit code is 3: nothing was examined, so that there is no finding."""
     config = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -317,5 +318,5 @@ def test_api_server_that_is_not_there_is_a_finding(tmp_path: Any) -> None:
 
     done = CliRunner().invoke(app, ["doctor", "--kubeconfig", str(path), "-o", "json"])
 
-    assert done.exit_code == 1
-    assert [finding["check"] for finding in json.loads(done.output)] == ["APIServerUnreachable"]
+    assert isinstance(done.exception, ApiError)
+    assert "API server http://127.0.0.1:9 (context c of" in str(done.exception)

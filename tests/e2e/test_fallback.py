@@ -10,7 +10,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from app.cli.main import app
+from app.cli.verbs import app
 from tests.builders import policy
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.kubectl import Object

@@ -14,7 +14,7 @@ import yaml
 from typer.testing import CliRunner
 
 from app.api.explain_api import API_VERSION
-from app.cli.main import app
+from app.cli.verbs import app
 from app.tls.controller import API_SERVICE
 from tests.authorities import Authority, make_authority, write_leaf
 from tests.builders import policy

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from typer.testing import CliRunner
 
-from app.cli.main import app
+from app.cli.verbs import app
 from app.demo.sample_fleets import demo_fleet
 
 QUESTIONS = Path(__file__).with_name("questions.yaml")

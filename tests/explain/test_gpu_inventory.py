@@ -13,7 +13,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from app.cli.inventory import follow
-from app.cli.main import app
+from app.cli.verbs import app
 from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.demo.notation import fleet_names

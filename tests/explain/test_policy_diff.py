@@ -14,8 +14,8 @@ from typer.testing import CliRunner, Result
 from app.admission.json_patch import apply
 from app.admission.review import mutate
 from app.admission.reviewed_pod import ReviewContext
-from app.cli.main import app
-from app.cli.source import read_objects_of
+from app.cli.source import Fleet
+from app.cli.verbs import app
 from app.cluster.best_nodes import ANYWHERE, BestNodes
 from app.cluster.ruling_cache import RulingCache
 from app.cluster.snapshot import fill
@@ -284,7 +284,7 @@ def test_pods_with_claims_are_compared_by_the_devices_that_they_can_take(tmp_pat
 
 def test_node_without_the_devices_that_a_pod_claims_is_none_for_it() -> None:
     """F135: no GPU of the fleet has the memory that the claim of long-context wants."""
-    objects = read_objects_of(None, None, "gpucluster", optional=DRA)
+    objects = Fleet(demo_fleet="gpucluster").read(optional=DRA)
     state = state_of(objects)
     waiting = next(document for document in objects if document["metadata"].get("name") == "long-context")
     demand = side(policies(), state).context.ruling(read_pod(waiting, "team-a"), {}).demand

@@ -11,8 +11,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from app.cli.main import app
 from app.cli.policy_page import MODELS, page_text
+from app.cli.verbs import app
 from app.policy.annotations import ANNOTATIONS, read_annotations
 from app.policy.compiled import PolicySet
 from app.policy.fields import Merge, merge_rules

@@ -81,7 +81,9 @@ def _listen(port: int) -> socket.socket:
     try:
         return socket.create_server(("127.0.0.1", port))
     except OSError as error:
-        raise SystemExit(f"cluster: 127.0.0.1:{port}: {error.strerror}; choose another with --page PORT") from error
+        raise SystemExit(
+            f"cluster: 127.0.0.1:{port}: {error.strerror}; choose another: make cluster PAGE=PORT"
+        ) from error
 
 
 def _start(control: socket.socket, folder: Path) -> subprocess.Popen[bytes]:

@@ -4,7 +4,7 @@
 import pytest
 from typer.testing import CliRunner
 
-from app.cli.main import app
+from app.cli.verbs import app
 from tests.reports.situations import KINDS, PAGE, SOURCE, Situation, page, situations
 
 REPORTED = situations()

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from app.cli.main import app as cli
+from app.cli.verbs import app as cli
 from app.server.certificate_renewal import CertificateRenewal
 from app.telemetry.logs import LOGGER
 from app.tls.authority import KeyPair, issue_leaf, make_authority

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import app.cli.usage_history
-from app.cli.main import app as usher_app
+from app.cli.verbs import app as usher_app
 from app.cluster.state import State
 from app.cluster.usage_history import UsageHistory
 from app.cluster.usage_polling import UsagePoller

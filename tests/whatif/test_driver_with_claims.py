@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from app.cli.main import app
+from app.cli.verbs import app
 from app.cli.whatif import gpu_pods
 from app.cluster.snapshot import fill
 from app.cluster.state import State

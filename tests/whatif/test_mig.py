@@ -13,7 +13,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from app.cli.main import app
+from app.cli.verbs import app
 from app.knowledge.geometry import Instance
 from app.knowledge.mig_placements import GPULayout
 from app.nodes.model import FreeResources

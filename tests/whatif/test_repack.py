@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from app.cli.advise_repack import repacked
-from app.cli.main import app
+from app.cli.verbs import app
 from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.values.errors import BadInput

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from app.cli.main import app
+from app.cli.verbs import app
 from app.nodes.reading import read_node
 from app.placement.engine import judge
 from app.values.errors import BadInput

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pods that `gpu-usher explain` is asked about: by name as kubectl takes it, or of a file, workloads included."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from app.admission.preview import target_of_new_object
+from app.admission.review_targets import WORKLOADS
+from app.kube.api_kinds import API_KINDS
+from app.kube.gpu_usage import FINISHED
+from app.usage.owners import owners_of
+from app.values.errors import BadInput, did_you_mean
+
+Object = Mapping[str, Any]
+POD = "Pod"
+SHORT_NAMES = {"po": POD, "deploy": "Deployment", "sts": "StatefulSet", "ds": "DaemonSet", "rs": "ReplicaSet",
+               "cj": "CronJob"}  # fmt: skip
+"""kubectl's (kubectl api-resources)."""
+KINDS = (POD, "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Job", "CronJob")
+"""Kinds whose pods are explained; those but the first are read by admission as well (WORKLOADS)."""
+BY_WORD = {
+    **{word: kind for kind in KINDS for word in (kind.lower(), f"{kind.lower()}s")},
+    **SHORT_NAMES,
+}
+_TAKEN = ", ".join(KINDS).lower()
+_OTHER_WORDS = {word for name, kind in API_KINDS.items() for word in (name.lower(), kind.plural)} - BY_WORD.keys()
+_TIMED = re.compile(r"(.+)-\d+")
+"""The Jobs of a CronJob end with the minutes since the epoch (k8s.io/kubernetes pkg/controller/cronjob/utils.go)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectName:
+    """A pod or a workload that the command line names."""
+
+    kind: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind.lower()} {self.namespace}/{self.name}"
+
+    @property
+    def path(self) -> str:
+        """The path at which the API server has it."""
+        plural = f"{self.kind.lower()}s"
+        group = next(group for group, name in ((*WORKLOADS, ("", "pods"))) if name == plural)
+        root = f"/apis/{group}/v1" if group else "/api/v1"
+        return f"{root}/namespaces/{self.namespace}/{plural}/{self.name}"
+
+    def names(self, document: Object) -> bool:
+        """Tell whether an object has this kind, namespace and name."""
+        metadata = document.get("metadata") or {}
+        return (document.get("kind"), metadata.get("namespace") or "default", metadata.get("name")) == (
+            self.kind,
+            self.namespace,
+            self.name,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedPod:
+    """A pod to explain. `of` says what it stands for, where that is not the pod itself; `live` that it exists."""
+
+    pod: Object
+    live: bool
+    of: str = ""
+
+
+def read_name(words: Sequence[str], namespace: str) -> ObjectName:
+    """Read TYPE NAME, TYPE/NAME, NAME or NAMESPACE/NAME; `namespace` is that of a name without one.
+
+    Raises BadInput.
+    """
+    parts = [part for word in words if word for part in word.split("/")]
+    kind = BY_WORD.get(parts[0].lower().partition(".")[0]) if len(parts) > 1 else POD
+    if kind is not None and len(parts) > 1:
+        parts = parts[1:]
+    elif len(parts) > 1 and parts[0].lower() in _OTHER_WORDS:
+        raise BadInput(f"explain: got {parts[0]}, takes a pod or a workload: {_TAKEN}")
+    elif len([word for word in words if word]) > 1:
+        raise BadInput(
+            f"explain: unknown type {parts[0][:60]}{did_you_mean(parts[0].lower(), BY_WORD) or f': {_TAKEN}'}"
+        )
+    if not 1 <= len(parts) <= 2 or not all(parts):
+        raise BadInput(f"explain {' '.join(words)[:80]}: wants a name, or TYPE/NAME such as deployment/train")
+    return ObjectName(kind or POD, parts[0] if len(parts) == 2 else namespace, parts[-1])
+
+
+def of_file(file: str, documents: Sequence[Object], namespace: str) -> list[ExplainedPod]:
+    """Return the pods, and the pods of the workloads, of a file; `namespace` is that of objects that name none.
+
+    Raises MalformedPod, and BadInput for a file without any.
+    """
+    pods = list(filter(None, (as_pod(document, namespace) for document in documents)))
+    if not pods:
+        kinds = ", ".join(sorted({str(document.get("kind")) for document in documents})) or "it is empty"
+        raise BadInput(f"{file}: no Pod and no workload in it ({kinds}), wants {POD}, {', '.join(KINDS[1:])}")
+    return pods
+
+
+def as_pod(document: Object, namespace: str) -> ExplainedPod | None:
+    """Return a pod, or the pod that a workload creates, as admission sees it; None for another kind."""
+    target = target_of_new_object(document)
+    if target is None:
+        return None
+    metadata = document.get("metadata") or {}
+    own = {"namespace": metadata.get("namespace") or namespace}
+    if not target.path:
+        return ExplainedPod({**document, "metadata": {**metadata, **own}}, False)
+    name = metadata.get("name") or metadata.get("generateName") or "without-a-name"
+    inner = {**(target.document.get("metadata") or {}), **own, "name": name}
+    pod = {**target.document, "apiVersion": "v1", "kind": POD, "metadata": inner}
+    return ExplainedPod(pod, False, f"{document.get('kind')} {own['namespace']}/{name}, its pod template:")
+
+
+def of_fleet(wanted: ObjectName, objects: Sequence[Object], workload: Object | None, listing: str) -> ExplainedPod:
+    """Find what was named among the objects of a fleet: a pod; or of a workload the newest pod that is Pending.
+
+    Without one it is the pod template of `workload`, and without that the newest pod. `listing` ends the message where
+    no name is similar. Raises BadInput if there is none.
+    """
+    pods = [document for document in objects if document.get("kind") == POD]
+    if wanted.kind == POD:
+        for pod in pods:
+            if wanted.names(pod):
+                return ExplainedPod(pod, True)
+        raise BadInput(f"{wanted} not found{_similar(wanted, map(_key, pods)) or listing}")
+    owners = dict(_owned(pods))
+    of_workload = sorted((pod for pod in pods if f"{wanted}" in owners[_key(pod)]), key=_created)
+    pending = [pod for pod in of_workload if _pending(pod)]
+    title = f"{wanted.kind} {wanted.namespace}/{wanted.name}"
+    if pending:
+        return ExplainedPod(pending[-1], True, f"{title}, the newest of its {len(pending)} pending pods:")
+    if workload is not None and (template := as_pod(workload, wanted.namespace)):
+        return template
+    if of_workload:
+        return ExplainedPod(of_workload[-1], True, f"{title} has no pending pod; the newest of its {len(of_workload)}:")
+    known = {
+        name.partition(" ")[2] for names in owners.values() for name in names if name.startswith(wanted.kind.lower())
+    }
+    raise BadInput(f"{wanted} not found{_similar(wanted, known) or listing}")
+
+
+def _similar(wanted: ObjectName, keys: Iterable[str]) -> str:
+    """Return the end of a message: the same name in another namespace, or a similar name."""
+    known = sorted(keys)
+    same = [key for key in known if key.rpartition("/")[2] == wanted.name]
+    if same:
+        return f", did you mean {same[0]}?"
+    here = [key for key in known if key.startswith(f"{wanted.namespace}/")]
+    key = f"{wanted.namespace}/{wanted.name}"
+    return did_you_mean(key, here) or did_you_mean(key, known)
+
+
+def _owned(pods: Sequence[Object]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the pods by key with the workloads they belong to, as ObjectName writes those."""
+    owners = owners_of(pods)
+    for pod in pods:
+        namespace, references = _key(pod).partition("/")[0], (pod.get("metadata") or {}).get("ownerReferences") or ()
+        names = [(str(owner.get("kind")), str(owner.get("name"))) for owner in references if owner.get("controller")]
+        _, _, owner = owners[_key(pod)].partition("/")
+        names += [tuple(owner.split("/", 1))] if "/" in owner else []  # type: ignore[list-item]
+        names += [("CronJob", match[1]) for kind, name in names if kind == "Job" and (match := _TIMED.fullmatch(name))]
+        yield _key(pod), tuple(f"{kind.lower()} {namespace}/{name}" for kind, name in names)
+
+
+def _key(pod: Object) -> str:
+    metadata = pod.get("metadata") or {}
+    return f"{metadata.get('namespace') or 'default'}/{metadata.get('name')}"
+
+
+def _created(pod: Object) -> str:
+    return str((pod.get("metadata") or {}).get("creationTimestamp") or "")
+
+
+def _pending(pod: Object) -> bool:
+    phase = (pod.get("status") or {}).get("phase")
+    return phase not in FINISHED and not (pod.get("spec") or {}).get("nodeName")
