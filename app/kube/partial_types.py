@@ -189,9 +189,9 @@ class PartialRuntimeClass(TypedDict):
 
 
 class PartialConfigMap(TypedDict):
-    """A ConfigMap with its text data."""
+    """A ConfigMap with its labels and its text data."""
 
-    metadata: Metadata
+    metadata: LabelledMetadata
     data: NotRequired[dict[str, str] | None]
 
 

@@ -50,6 +50,7 @@ class Scene:
         (folder / "default.yaml").write_text(policy("default", ""), "utf-8")
         self.book = PolicyBook(folder, knowledge(), lambda: "2026-11-21")
         self.api = FakeApi()
+        self.config_maps = FakeApi()
         self.group = FakeDiscovery(*versions)
         self.waits: list[float] = []
         self.loads: list[LoadOutcome] = []
@@ -70,6 +71,7 @@ class Scene:
     async def follow(self, test: Test) -> None:
         """Run a test beside the task that follows the cluster."""
         apis = {path: FakeApi() for path in CORE}
+        apis[CORE[-1]] = self.config_maps
         paths = {**apis, OBJECTS: self.api, GROUP: self.group, "/apis/resource.k8s.io": FakeDiscovery()}
         async with served(paths) as server:
             clock = Clock(sleep=self.pause, chance=lambda: 0.0)
@@ -200,3 +202,45 @@ def test_what_the_api_server_adds_to_an_object_loads_nothing_again(tmp_path: Pat
         assert len(scene.loads) == loads + 1
 
     play(tmp_path, test, "v1alpha1", objects=(gpu_policy("team"),))
+
+
+def config_map(name: str, label: str | None, text: str) -> dict[str, Any]:
+    """Write a ConfigMap with one policy, as the API server stores it."""
+    labels = {"gpu-usher.io/policy": label} if label else None
+    metadata = {"name": name, "namespace": "gpu-usher", "uid": f"uid-{name}", "labels": labels}
+    return {"metadata": metadata, "data": {"own.yaml": text}}
+
+
+def test_labelled_config_maps_are_followed_and_no_other(tmp_path: Path) -> None:
+    """F131: the label of the last good set makes no policies, whatever ConfigMap has it."""
+
+    async def test(scene: Scene) -> None:
+        assert scene.config_maps.lists[0]["labelSelector"] == "gpu-usher.io/policy in (true,last-good)"
+        for name, label in (("gpu-usher-policies-last-good", "last-good"), ("other", "last-good"), ("team", "true")):
+            scene.config_maps.put(config_map(name, label, policy(name, "")))
+        await until("the labelled one is in force", lambda: "team" in scene.names())
+        scene.config_maps.put(config_map("team", "true", policy("changed", "")))
+
+        await until("it is changed", lambda: scene.names() == {"default", "changed"})
+
+    play(tmp_path, test)
+
+
+def test_last_good_set_is_found_by_a_process_that_starts_with_a_mistake(tmp_path: Path) -> None:
+    """F76: by the watch of ConfigMaps."""
+
+    async def run() -> None:
+        scene = Scene(tmp_path)
+        (tmp_path / "default.yaml").write_text("spec: {", "utf-8")
+        scene.book = PolicyBook(tmp_path, knowledge(), lambda: "2026-11-21", live=True)
+        assert scene.names() == set()
+        kept = config_map("gpu-usher-policies-last-good", "last-good", policy("kept", ""))
+        scene.config_maps.put(kept)
+
+        async def test(scene: Scene) -> None:
+            await until("it is in force", lambda: scene.names() == {"kept"})
+            assert not scene.book.awaiting_last_good
+
+        await scene.follow(test)
+
+    asyncio.run(run())

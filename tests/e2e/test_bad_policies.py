@@ -99,6 +99,7 @@ def guarded(plane: ControlPlane, service: Service, mount: Mount) -> Iterator[Ser
     eventually("the mistake is mended", lambda: edit(plane, GOOD).code == 0)
     mount.renew()
     eventually("it is taken", lambda: service.health()["policies"]["error"] is None)
+    eventually("it is kept", lambda: last_good(plane).get("team.yaml") == GOOD)
 
 
 def install_all_webhooks(plane: ControlPlane, service: Service) -> None:

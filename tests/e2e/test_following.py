@@ -133,12 +133,12 @@ def test_edited_policy_file_rules_on_the_next_pod_and_a_broken_one_changes_nothi
         file.write_text(policy("default", "admission: {maxGPUsPerPod: 2}"), "utf-8")
         eventually("the edit is taken", lambda: editing.metric("gpu_usher_policy_loads_total", result="success") >= 2)
         result = plane.kubectl.create(gpu_pod("after", namespace, {"nvidia.com/gpu": 4}))
-        assert "wants at most 2" in result.err
+        assert "at most 2 per pod" in result.err
 
         file.write_text("spec: [broken", "utf-8")
         eventually("the edit is seen", lambda: editing.metric("gpu_usher_policy_error") == 1)
         result = plane.kubectl.create(gpu_pod("broken", namespace, {"nvidia.com/gpu": 4}))
-        assert "wants at most 2" in result.err
+        assert "at most 2 per pod" in result.err
         assert "default.yaml:" in editing.health()["policies"]["error"]
 
 

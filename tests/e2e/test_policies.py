@@ -85,10 +85,10 @@ def test_policy_applied_by_kubectl_rules_on_the_next_pod_until_it_is_deleted(
     namespace = create_namespace(plane, "capped")
     apply_and_wait(plane, service, capping_policy("cap", 2))
     four = plain_pod(namespace, {"nvidia.com/gpu": 4}, "four", labels={"cap": "cap"})
-    assert "wants at most 2" in plane.kubectl.create(four).err
+    assert "at most 2 per pod" in plane.kubectl.create(four).err
 
     assert apply(plane, capping_policy("cap", 3)).code == 0
-    eventually("the change is in force", lambda: "wants at most 3" in plane.kubectl.create(four).err)
+    eventually("the change is in force", lambda: "at most 3 per pod" in plane.kubectl.create(four).err)
 
     delete_and_wait(plane, service, "cap")
     create_pod(plane, four)
@@ -111,7 +111,7 @@ def test_get_shows_what_a_policy_is_for(plane: ControlPlane) -> None:
 
     header, row = plane.kubectl("get", "gpol", "shown").out.splitlines()
 
-    assert header.split() == ["NAME", "PRIORITY", "ACTION", "DESCRIPTION", "AGE"]
+    assert header.split() == ["NAME", "PRIORITY", "ACTION", "ACCEPTED", "REASON", "DESCRIPTION", "AGE"]
     assert row.split()[:-1] == ["shown", "0", "Enforce", "for", "the", "reader"]
     plane.kubectl("delete", "gpol", "shown")
 
@@ -171,7 +171,7 @@ def test_mistake_that_the_schema_cannot_see_leaves_the_last_good_set_in_force(
 
     install_webhooks(plane, service)
     result = plane.kubectl.create(plain_pod("default", {"nvidia.com/gpu": 4}, "kept", labels={"cap": "kept"}))
-    assert "wants at most 2" in result.err
+    assert "at most 2 per pod" in result.err
 
     delete_and_wait(plane, service, "kept")
     assert service.health()["policies"]["error"] is None

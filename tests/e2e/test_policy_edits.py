@@ -111,7 +111,7 @@ BAD = {
     "unknown product": (policy("x", "placement: {products: {allow: [H10O]}}"), f"own.yaml:4:39: {UNKNOWN}"),
     "name of a file's": (
         policy("training", "priority: 9"),
-        "own.yaml:3:12: metadata.name: training is taken by training.yaml:6:12 (",
+        "own.yaml:3:12: metadata.name: training is taken by training.yaml:6:12; ",
     ),
     "not a policy": ("just: text", "own.yaml:1:1: apiVersion: field required; "),
 }
