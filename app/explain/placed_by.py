@@ -92,7 +92,7 @@ def asks_for_none(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot) -> Ite
     if any(families.passthrough_family(name) or similar_resources(name, offered, families) for name in named):
         return
     whole = [row.whole for row in families.all if row.whole in offered]
-    resource = next(iter((*whole, *sorted(offered))), "nvidia.com/gpu")
+    resource = next(iter((*whole, *sorted(offered), families.all[0].whole)))
     yield f"it asks for no GPU; if it needs one, add resources.limits {resource}: 1 to a container"
 
 

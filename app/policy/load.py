@@ -6,9 +6,9 @@ none is used.
 """
 
 import re
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from pydantic import ValidationError
@@ -131,7 +131,7 @@ def _policy(document: Document, knowledge: Knowledge) -> CompiledPolicy:
     except ValidationError as error:
         described = (_describe_error(document, detail) for detail in error.errors())
         products = (f"{document.locate(path)}: {text}" for path, text in _product_problems(document.value, knowledge))
-        raise PolicyError(_limit_problems(document, dict.fromkeys((*described, *products)))) from error
+        raise PolicyError(_limit_problems(document, chain(described, products))) from error
     texts = (f"{document.locate(path)}: {text}" for path, text in _policy_problems(parsed, knowledge))
     problems = _limit_problems(document, texts)
     if problems:
@@ -152,10 +152,19 @@ def _policy(document: Document, knowledge: Knowledge) -> CompiledPolicy:
 
 def _limit_problems(document: Document, problems: Iterable[str]) -> tuple[str, ...]:
     """Take at most MOST_PROBLEMS problems of a document, and a note if there are more."""
-    listed = tuple(islice(problems, MOST_PROBLEMS + 1))
+    listed = tuple(islice(_distinct(problems), MOST_PROBLEMS + 1))
     if len(listed) <= MOST_PROBLEMS:
         return listed
     return (*listed[:MOST_PROBLEMS], f"{document.locate(())}: and more, which are not looked for: mend these first")
+
+
+def _distinct(texts: Iterable[str]) -> Iterator[str]:
+    """Yield each text once, and compute no more of them than are asked for."""
+    seen: set[str] = set()
+    for text in texts:
+        if text not in seen:
+            seen.add(text)
+            yield text
 
 
 def _pod_selection(namespace: LabelSelector | None, pod: LabelSelector | None) -> PodSelection:
