@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whatever a person can type wrongly is one line with a remedy and exit code 2 or 3, whatever the verb."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from app.cli.main import main
 from app.cli.verbs import app
+from app.cluster.access import credentials, find_cluster
 from app.values.errors import ApiError, BadInput
 from tests.builders import gpus, pod
 
@@ -224,3 +226,27 @@ def test_interrupt_while_modules_are_imported_is_silent(module: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_user_of_a_kubeconfig_acts_as_another(tmp_path: Path) -> None:
+    """F82: `as` and what belongs to it are headers of each request, as kubectl sends them."""
+    acts = {"as": "tina", "as-uid": "7", "as-groups": ["dev", "ml"], "as-user-extra": {"Team/a": ["x", "y"]}}
+    file = tmp_path / "config"
+    file.write_text(json.dumps({
+        "kind": "Config", "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+        "clusters": [{"name": "k", "cluster": {"server": "http://127.0.0.1:1"}}],
+        "users": [{"name": "u", "user": {"token": "secret", **acts}}],
+    }), "utf-8")  # fmt: skip
+
+    headers = credentials(find_cluster(file, None)())
+
+    assert headers == (
+        ("authorization", "Bearer secret"),
+        ("Impersonate-User", "tina"),
+        ("Impersonate-Uid", "7"),
+        ("Impersonate-Group", "dev"),
+        ("Impersonate-Group", "ml"),
+        ("Impersonate-Extra-team%2Fa", "x"),
+        ("Impersonate-Extra-team%2Fa", "y"),
+    )

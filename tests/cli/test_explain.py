@@ -185,3 +185,56 @@ def test_policies_in_the_snapshot_rule_as_in_the_cluster(tmp_path: Path) -> None
 
     assert json.loads(result.output)["policies"][:2] == ["only-a10", "in-a-map"]
     assert {best_node["node"] for best_node in json.loads(result.output)["best"]} == {"a10-0", "a10-1", "a10-shared-0"}
+
+
+def workload(kind: str, name: str = "w") -> dict[str, Any]:
+    template = {"spec": NOWHERE["spec"], "metadata": {"annotations": NOWHERE["metadata"]["annotations"]}}
+    spec: dict[str, Any] = {"template": template}
+    return {
+        "apiVersion": "apps/v1" if kind == "Deployment" else "batch/v1",
+        "kind": kind,
+        "metadata": {"name": name, "namespace": "team-a"},
+        "spec": {"jobTemplate": {"spec": spec}} if kind == "CronJob" else spec,
+    }
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "Job", "CronJob"])
+def test_workload_of_a_file_is_explained_by_its_pod_template(tmp_path: Path, kind: str) -> None:
+    """F83."""
+    (tmp_path / "w.yaml").write_text(yaml.safe_dump(workload(kind)), "utf-8")
+
+    result = explained("-f", str(tmp_path / "w.yaml"), "--demo")
+
+    assert result.exit_code == 1
+    assert f"{kind} team-a/w, its pod template:\nteam-a/w fits on none of 23 nodes" in result.output
+
+
+@pytest.mark.parametrize("form", ["List", "several documents"])
+def test_every_pod_and_workload_of_a_file_is_explained(tmp_path: Path, form: str) -> None:
+    """F83: and the exit code is that of the worst."""
+    documents = [workload("Deployment", "first"), pod(gpus(1)), {"apiVersion": "v1", "kind": "Service"}, NOWHERE]
+    listed = [{"apiVersion": "v1", "kind": "List", "items": documents}] if form == "List" else documents
+    (tmp_path / "all.yaml").write_text(yaml.safe_dump_all(listed), "utf-8")
+
+    result = explained("-f", str(tmp_path / "all.yaml"), "--demo")
+
+    assert result.exit_code == 1
+    assert "team-a/first fits on none" in result.output
+    assert result.output.count("team-a/p fits on ") == 2
+
+
+@pytest.mark.parametrize("word", ["deployment/train", "deploy/train", "deployments.apps/train"])
+def test_workload_of_a_fleet_is_its_newest_pending_pod(tmp_path: Path, word: str) -> None:
+    """F83: its pods name a ReplicaSet, whose name begins with that of the Deployment."""
+    pods = []
+    for number, created in enumerate(("2026-11-25T10:00:00Z", "2026-11-25T11:00:00Z")):
+        owner = {"kind": "ReplicaSet", "name": "train-7d4b9c6f58", "controller": True, "apiVersion": "apps/v1"}
+        made = {"name": f"train-7d4b9c6f58-{number}", "creationTimestamp": created, "ownerReferences": [owner],
+                "labels": {"pod-template-hash": "7d4b9c6f58"}, "namespace": "team-a"}  # fmt: skip
+        pods.append({**NOWHERE, "metadata": made})
+    (tmp_path / "fleet.json").write_text(json.dumps({"kind": "List", "items": [*demo_fleet(), *pods]}), "utf-8")
+
+    result = explained(word, "-n", "team-a", "--snapshot", str(tmp_path / "fleet.json"))
+
+    assert "Deployment team-a/train, the newest of its 2 pending pods:" in result.output
+    assert "team-a/train-7d4b9c6f58-1 fits on none of 23 nodes" in result.output
