@@ -17,6 +17,7 @@ from app.explain.container_requests import (
 from app.explain.edits import Document, Edit, NearMiss, containers_of, distance, set_annotation
 from app.intree.causes import InTreeCause
 from app.knowledge.mig_profiles import profile_of
+from app.knowledge.products import normal_form
 from app.knowledge.resource_names import is_refused, similar_resources
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pods import PREFIX
@@ -220,7 +221,8 @@ def allow_product(near_miss: NearMiss) -> Iterator[Edit]:
     if near_miss.code is not Code.ProductNotAllowed or not allowed or product is None:
         return
     row = near_miss.snapshot.context.knowledge.products.by_form.get(product)
-    label = row.label if row else product
+    own = (value for value in near_miss.node.labels.values() if normal_form(value) == product)
+    label = row.label if row else next(own, product)
     names = [name for name in allowed.split(",") if not name.strip().startswith("!")]
     denied = [name for name in allowed.split(",") if name.strip().startswith("!")]
     part_text = _part_of_gpu(near_miss)
@@ -228,7 +230,9 @@ def allow_product(near_miss: NearMiss) -> Iterator[Edit]:
         lesser = part_text or _less_memory(near_miss)
         value = ",".join((*(name.strip() for name in allowed.split(",")), label))
         text = f"allow {label} too, in {key}{f': {lesser}' if lesser else ''}"
-        yield Edit("allow-product", text, 45 if lesser else 23, set_annotation(key, value))
+        asked, offered = _asked_memory(near_miss), near_miss.node.node_class.memory_mib
+        farther = distance(asked, offered) if asked and offered else 0.0
+        yield Edit("allow-product", text, (45 if lesser else 23) + farther, set_annotation(key, value))
     if denied:
         text = ",".join(name.strip() for name in names)
         yield Edit("allow-product", f"deny no product in {key}, which has {', '.join(denied)}", 24,
@@ -256,13 +260,18 @@ def _part_of_gpu(near_miss: NearMiss) -> str:
     return next((f"one unit is {unit} there" for unit in parts), "")
 
 
+def _asked_memory(near_miss: NearMiss) -> int:
+    """Return the least memory of the requested products in MiB; 0 where no table knows any."""
+    demand = near_miss.scheduled_pod.demand
+    rows = near_miss.snapshot.context.knowledge.products.by_form.items()
+    return min((row.memory_mib for form, row in rows if row.memory_mib and allows_product(demand, form)), default=0)
+
+
 def _less_memory(near_miss: NearMiss) -> str:
     """Write the memory of the node's GPUs where it is less than that of every requested product; else empty."""
-    demand, node_class = near_miss.scheduled_pod.demand, near_miss.node.node_class
-    rows = near_miss.snapshot.context.knowledge.products.by_form.items()
-    memories = [row.memory_mib for form, row in rows if row.memory_mib and allows_product(demand, form)]
-    if memories and node_class.memory_mib and node_class.memory_mib < SAME_MEMORY * min(memories):
-        return f"{node_class.memory_mib} MiB of memory each"
+    memory_mib = near_miss.node.node_class.memory_mib
+    if memory_mib and memory_mib < SAME_MEMORY * _asked_memory(near_miss):
+        return f"{memory_mib} MiB of memory each"
     return ""
 
 
