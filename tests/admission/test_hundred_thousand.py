@@ -79,12 +79,12 @@ def respond(served: Service, document: dict[str, Any], verb: str) -> dict[str, A
     assert response["uid"] == "r-77"
     assert isinstance(response["allowed"], bool)
     warnings = response.get("warnings", [])
-    assert len(warnings) <= 3
-    assert all(0 < len(warning) <= 120 and warning.isprintable() for warning in warnings), warnings
+    assert len(warnings) <= 5
+    assert all(0 < len(warning) <= 256 and warning.isprintable() for warning in warnings), warnings
     if not response["allowed"]:
         assert response["status"]["code"] == 403
         message = response["status"]["message"]
-        assert 0 < len(message) <= 512
+        assert 0 < len(message) <= 900
         assert message.isprintable()
         assert "patch" not in response
     return response

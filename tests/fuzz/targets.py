@@ -95,7 +95,7 @@ def _review(verb: str) -> Callable[[bytes, int], str]:
         assert all(len(value) <= 256 for value in response.get("auditAnnotations", {}).values())
         if not response["allowed"]:
             assert response["status"]["code"] == 403
-            assert len(response["status"]["message"]) <= 512
+            assert len(response["status"]["message"]) <= 900
             assert "patch" not in response
             return "200 denied"
         if "patch" not in response:

@@ -89,7 +89,9 @@ BYPASSES: Mapping[str, Bypass] = {
         8, "nvidia-container-devices", host="/dev/null", mounted=LIST_FOLDER, toolkit=LISTS
     ),
     "annotation `cdi.k8s.io/gpus: runtime.nvidia.com/gpu=all`": Bypass(
-        0, "cdi.k8s.io/gpus without a GPU", annotations={"cdi.k8s.io/gpus": "runtime.nvidia.com/gpu=all"}
+        0,
+        "has annotation cdi.k8s.io/gpus but requests no GPU",
+        annotations={"cdi.k8s.io/gpus": "runtime.nvidia.com/gpu=all"},
     ),
     "privileged": Bypass(8, "privileged: true, by which", runtime="runc", security=PRIVILEGED),
     "hostPath /dev": Bypass(0, "hostPath /dev, where every GPU of the node is", 8, "runc", host="/dev", env=(FOLDER,)),

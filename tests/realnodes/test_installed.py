@@ -191,7 +191,7 @@ def test_rotation_of_the_ca_and_a_rolling_restart_lose_no_admission(
     assert len(kept) == len(old) - REPLICAS["gpu-usher"]
     assert signed_by(new_leaf, new_authority)
     assert stream.failures() == {}
-    assert usage.by_name.keys() == {"gpu-usher", "certificates", "extender", "kube-scheduler"}
+    assert usage.by_name.keys() == {"gpu-usher", "controller", "certificates", "extender", "kube-scheduler"}
     assert {name: (used.failures, used.throttled) for name, used in usage.by_name.items()} == dict.fromkeys(
         usage.by_name, (0, 0)
     )
