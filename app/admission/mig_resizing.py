@@ -5,14 +5,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.admission.affinity.mutator import REQUIRED, member_at, prefer_terms
-from app.admission.affinity.terms import NEED_WEIGHT
+from app.admission.affinity_terms import NEED_WEIGHT
 from app.admission.fleet_facts import NodeGroup, affinity_label_keys, fitting_groups
 from app.admission.json_patch import Operation, apply, put
+from app.admission.node_affinity import REQUIRED, member_at, prefer_terms
 from app.admission.reviewed_pod import PodChange, ReviewedPod
 from app.admission.tolerations import taint_tolerated
 from app.knowledge.mig_profiles import SliceSize, nominal_size, profile_of
-from app.nodes.label_keys import PRODUCT
+from app.nodes.conditions import PRODUCT
 from app.policy.schema_placement import SharingWish
 from app.values.errors import BadInput
 from app.values.json_members import member, objects, strings

@@ -4,19 +4,18 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from app.admission.affinity.mutator import MOST_TERMS, prefer_terms, require_terms
-from app.admission.affinity.terms import NEED_WEIGHT, Term, Terms, affinity_terms_of
-from app.admission.claims.mutator import convert_to_claims
+from app.admission.affinity_terms import NEED_WEIGHT, Term, Terms, affinity_terms_of
+from app.admission.claim_conversion import convert_to_claims
 from app.admission.container_defaults import provide_cpu_and_memory, provide_driver_capabilities, provide_shared_memory
-from app.admission.cpu_guard import keep_off_gpu_nodes
 from app.admission.device_guard import guard_devices, hide_devices, warn_of_runtime_class
 from app.admission.json_patch import Operation, append, apply, put
 from app.admission.mig_resizing import apply_mig_fallback, right_size
+from app.admission.node_affinity import MOST_TERMS, keep_off_gpu_nodes, prefer_terms, require_terms
 from app.admission.reviewed_pod import PodChange, PodForm, ReviewedPod
 from app.admission.runtime_class import set_runtime_class
 from app.admission.tolerations import missing_tolerations, taints_of_fitting_nodes, tolerated_keys
 from app.admission.unsuitable_fleet import warn_of_unsuitable_fleet
-from app.knowledge.resource_names import is_refused, similar_resources
+from app.knowledge.gpu_resources import is_refused, similar_resources
 from app.kube.pods import Container
 from app.values.json_members import member
 from app.values.reasons import join_with_or

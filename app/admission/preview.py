@@ -5,10 +5,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.admission.ignored_metadata import ignored_annotations
 from app.admission.json_patch import apply
 from app.admission.review import NOT_DONE, denial_message, limited_warnings, mutate
-from app.admission.review_targets import WORKLOADS, ReviewTarget, review_target_of
+from app.admission.review_targets import WORKLOADS, ReviewTarget, ignored_annotations, review_target_of
 from app.admission.reviewed_pod import ReviewContext
 from app.values.errors import BadInput
 from app.values.json_members import member

@@ -9,7 +9,7 @@ from typing import Any
 
 from app.admission.fleet_facts import Taint, fitting_groups
 from app.admission.reviewed_pod import ReviewedPod
-from app.knowledge.families import Families, Family
+from app.knowledge.gpu_resources import Families, Family
 from app.policy.match import Ruling
 from app.policy.merge_admission import AdmissionRules
 

@@ -12,19 +12,18 @@ from typing import Any
 
 import msgspec
 
-from app.admission.ignored_metadata import ignored_annotations
 from app.admission.json_patch import apply
 from app.admission.review import UNCONCERNED, ReviewResult, denial_message, limited_warnings, mutate, validate
-from app.admission.review_targets import review_target_of
+from app.admission.review_targets import ignored_annotations, review_target_of
 from app.admission.reviewed_pod import ReviewContext
 from app.api.backend import Backend
 from app.api.policy_reviews import is_policy, judge_policy
 from app.api.wire import DECODE_ERRORS, decode_json, encode
 from app.kube.pod_limits import LONGEST_NAME
+from app.values.computations import finish
 from app.values.errors import MalformedPod, OversizedPod, QuantityError, WireError
 from app.values.json_members import member
 from app.values.reasons import Code, reason
-from app.values.steps import finish
 
 Review = Callable[[Mapping[str, Any], str, Mapping[str, str], ReviewContext], ReviewResult]
 V1 = "admission.k8s.io/v1"

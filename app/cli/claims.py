@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.admission.claims.template import TEMPLATES, in_version
+from app.admission.claim_template import TEMPLATES, in_version
 from app.cli.claim_templates import templates_for
 from app.cli.cluster import Cluster
 from app.cli.help import verb_group

@@ -22,12 +22,11 @@ from watchfiles import awatch
 
 from app.cluster.files import NO_FILE, is_policy_file, policy_files, shipped_default
 from app.knowledge.tables import Knowledge
-from app.policy.calendar import expired_exceptions, in_force
-from app.policy.compiled import PolicySet
+from app.policy.compiled import PolicySet, expired_exceptions, in_force
 from app.policy.document import LARGEST_BYTES, most_values_in
 from app.policy.load import LAST_GOOD, MOUNTED, Read, Source, load_steps
+from app.values.computations import finish
 from app.values.errors import PolicyError
-from app.values.steps import finish
 
 CONFIGMAP = "configmap"
 GPUPOLICY = "gpupolicy"

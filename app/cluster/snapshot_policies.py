@@ -12,8 +12,7 @@ from app.cluster.files import policy_texts, shipped_default, shipped_policies
 from app.cluster.watched_kinds import policy_of
 from app.knowledge.tables import Knowledge
 from app.kube.api_kinds import NAMESPACE
-from app.policy.calendar import in_force
-from app.policy.compiled import PolicySet
+from app.policy.compiled import PolicySet, in_force
 from app.policy.load import MOUNTED, POLICY_LABEL, POLICY_LABEL_VALUE, load_policies
 from app.values.errors import PolicyError
 

@@ -4,7 +4,7 @@
 import re
 from collections.abc import Callable, Iterator
 
-from app.doctor import exemption_checks, operand_checks, replica_checks, webhook_checks
+from app.doctor import operand_checks, replica_checks, webhook_checks
 from app.doctor.cluster_objects import APPLY, Cluster, advice, containers, problem
 from app.doctor.fleet_checks import Finding, joined
 from app.kube.api_kinds import API_KINDS, DRA
@@ -180,9 +180,9 @@ CHECKS: tuple[Check, ...] = (
     webhook_checks.exempts_too_little,
     webhook_checks.exempts_too_much,
     webhook_checks.resource_not_matched,
-    exemption_checks.exemptions_unguarded,
-    exemption_checks.namespaces_exempt_by_label,
-    exemption_checks.namespaces_exempt_by_name,
+    webhook_checks.exemptions_unguarded,
+    webhook_checks.namespaces_exempt_by_label,
+    webhook_checks.namespaces_exempt_by_name,
     webhook_checks.reinvocation_never,
     webhook_checks.failure_policies,
     webhook_checks.timeouts,

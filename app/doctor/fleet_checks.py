@@ -7,13 +7,12 @@ from enum import Enum
 
 from app.doctor.label_checks import absent_gpus, differing_counts, layout_to_come, strategy_remedy
 from app.knowledge.dcgm import GPUCondition
-from app.knowledge.families import Families, Family
 from app.knowledge.gpu_evidence import GPUEvidence
+from app.knowledge.gpu_resources import Families, Family
 from app.kube.finished_pods import FinishedPod
 from app.nodes.gpu_health import Health
-from app.nodes.mig_state import TO_COME
+from app.nodes.mig_state import TO_COME, explained_by_node
 from app.nodes.model import Node, Sharing
-from app.nodes.refused_pods import explained_by_node
 from app.values.reasons import Code
 
 NO_FAMILIES = Families((), ())

@@ -8,9 +8,9 @@ gives pairs of what is seen and the remedy.
 from collections.abc import Iterator
 
 from app.knowledge.gpu_evidence import GPUEvidence
-from app.nodes.gpu_counts import labelled_slices
-from app.nodes.label_keys import DOMAIN, MIG_CONFIG, MIG_STATE, PRODUCT, REPLICAS
+from app.nodes.conditions import DOMAIN, MIG_CONFIG, MIG_STATE, PRODUCT, REPLICAS
 from app.nodes.model import CountDoubt, Node, Sharing
+from app.nodes.sharing import labelled_slices
 from app.values.reasons import Code
 
 

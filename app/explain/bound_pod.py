@@ -7,13 +7,13 @@ from typing import Any
 
 from app.dra.pod_claims import claims_of_pod
 from app.explain.survey import ClusterSnapshot
-from app.knowledge.pod_failures import PodFailure
+from app.knowledge.reported_faults import PodFailure
 from app.kube.finished_pods import Ending, read_finished_pod
 from app.kube.gpu_usage import GPUUsage, read_bound_requests, read_gpu_usage
 from app.kube.pod_requests import PODS, PodRequests
 from app.kube.pods import read_pod
+from app.nodes.mig_state import explained_by_node
 from app.nodes.model import FreeResources
-from app.nodes.refused_pods import explained_by_node
 
 
 def node_of_bound_pod(document: Mapping[str, Any]) -> str | None:

@@ -24,12 +24,22 @@ from app.dra.selection import ClaimError, NotJudged
 from app.dra.selectors import Part
 from app.dra.stages import NodeDevices, Stage, StageKind, bottleneck, stages_of
 from app.dra.words import condition, failing_parts, gap, name_of, show_value, value_of
-from app.explain.claim_edits import Apply, ChangeKind, ClaimChange, Claims, of_request, reworded
-from app.explain.claim_funnel import holder_names, show_taint
-from app.explain.claim_objections import is_of_claims
-from app.explain.claim_repairs import OTHER_CLASS, of_other_classes, repairs_of_pod, repairs_of_request
+from app.explain.claim_edits import (
+    OTHER_CLASS,
+    Apply,
+    ChangeKind,
+    ClaimChange,
+    Claims,
+    of_other_classes,
+    of_request,
+    path_of,
+    repairs_of_pod,
+    repairs_of_request,
+    reworded,
+    typed_literal,
+)
+from app.explain.claim_funnel import holder_names, is_of_claims, show_taint
 from app.explain.counterfactual import MOST_FIXES, MOST_FIXES_OF_A_KIND, NODES_AT_ONCE, Fix, FixStep
-from app.explain.selector_rewrites import path_of, typed_literal
 from app.explain.survey import Groups
 from app.nodes.model import Node
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The funnel of a pod's device requests over the fleet: how many devices are left after each stage, and why (S13)."""
+"""The funnel of a pod's device requests over the fleet: how many devices are left after each stage, and why (S13).
+
+Objections to a node that come from the pod's ResourceClaims (S13).
+"""
 
 from collections import Counter
 from collections.abc import Generator, Hashable, Mapping, Sequence
@@ -13,7 +16,11 @@ from app.dra.pod_judge import ClaimJudge
 from app.dra.selection import ClaimError, NotJudged, shortened
 from app.dra.stages import NodeDevices, Stage, StageKind, stages_of
 from app.dra.words import condition, failing_parts, has_instead, nearest
+from app.explain.funnel import Objection
+from app.explain.survey import Groups
+from app.intree.checks import InTreeCause, InTreeRefusal
 from app.nodes.model import Node
+from app.values.reasons import FunnelStage
 
 NODES_AT_ONCE = 32
 MOST_NAMED = 3
@@ -150,3 +157,35 @@ def funnels(judge: ClaimJudge, nodes: Mapping[str, Node]) -> Generator[None, Non
         if index % NODES_AT_ONCE == 0:
             yield
     return tuple(tally.funnel(judge) for tally in tallies)
+
+
+def is_of_claims(objection: object) -> bool:
+    """Tell whether an objection is one of the claims."""
+    return isinstance(objection, InTreeRefusal) and objection.cause.stage is FunnelStage.Claims
+
+
+def with_claim_errors(groups: Groups) -> Groups:
+    """Let a claim that kube-scheduler cannot handle on a node stand against all nodes that would fit.
+
+    It gives up on a pod whose claim fails on any node that it asks about, as where a selector reads an attribute that a
+    device lacks (plugins/dynamicresources/dynamicresources.go Filter, statusError).
+    """
+    errors = [objections for objections in groups if len(objections) == 1 and is_claim_error(objections[0])]
+    if not errors or () not in groups:
+        return groups
+    others = {objections: names for objections, names in groups.items() if objections}
+    return {**others, errors[0]: [*others[errors[0]], *groups[()]]}
+
+
+def is_claim_error(objection: Objection) -> bool:
+    """Tell whether an objection is a claim that kube-scheduler gives up on."""
+    return isinstance(objection, InTreeRefusal) and objection.cause is InTreeCause.ClaimNotUsable
+
+
+def erring(groups: Groups) -> Groups:
+    """Return the nodes that have nothing but a claim that kube-scheduler gives up on against the pod."""
+    return {
+        objections: names
+        for objections, names in groups.items()
+        if len(objections) == 1 and is_claim_error(objections[0])
+    }

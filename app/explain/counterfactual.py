@@ -4,6 +4,8 @@
 Nodes are grouped by their objections to the pod, and groups with the fewest objections are tried first. One edit is
 tried before two, and an edit of the pod before one of the fleet. The search is bounded. It is a generator that yields
 often, so that a service can do other work in between.
+
+All functions that propose small edits by which a pod may get a node; `counterfactual.py` proves which of them do.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -12,12 +14,11 @@ from heapq import nsmallest
 from itertools import combinations, islice, product
 from typing import Any
 
-from app.explain.edit_proposers import EDIT_PROPOSERS
-from app.explain.edits import Edit, NearMiss, edited
-from app.explain.edits_gpu import NEEDS_BY_CODE
-from app.explain.edits_in_tree import node_left
+from app.explain.edits import Edit, EditProposer, NearMiss, difference, edited
+from app.explain.edits_gpu import GPU, NEEDS_BY_CODE
+from app.explain.edits_in_tree import EXISTING_PODS, IN_TREE, node_left
+from app.explain.edits_policy import POLICY
 from app.explain.funnel import Objection
-from app.explain.json_difference import difference
 from app.explain.survey import (
     ClusterSnapshot,
     Groups,
@@ -26,12 +27,15 @@ from app.explain.survey import (
     existing_pod_constraints,
     read_scheduled_pod,
 )
-from app.intree.causes import InTreeCause, InTreeRefusal
+from app.intree.checks import InTreeCause, InTreeRefusal
 from app.intree.inter_pod_constraints import InterPodConstraints
 from app.knowledge.mig_profiles import profile_of
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pod_requests import CPU
 from app.nodes.model import Node
+
+EDIT_PROPOSERS: tuple[EditProposer, ...] = (*IN_TREE, *EXISTING_PODS, *GPU, *POLICY)
+
 
 GROUPS_TRIED, NODES_TRIED = 12, 3
 """Groups of nodes with equal objections, and nodes of each group: those with the most free units."""

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Edits: one change of a pod, of a policy or of the fleet; and the near miss for which edits are proposed."""
+"""Edits: one change of a pod, of a policy or of the fleet; and the near miss for which edits are proposed.
+
+The difference of two JSON documents as a JSON Patch.
+"""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from app.admission.json_patch import Operation
 from app.explain.funnel import Objection
 from app.explain.survey import ClusterSnapshot, ScheduledPod
-from app.intree.causes import InTreeCause, InTreeRefusal
+from app.intree.checks import InTreeCause, InTreeRefusal
 from app.kube.gpu_usage import GPUUsage
 from app.nodes.model import Node
 from app.policy.compiled import PolicySet
@@ -129,3 +133,23 @@ KINDS: Mapping[str, str] = {
 def distance(wanted: float, offered: float) -> float:
     """Measure how far an offer is from what is wanted, from 0 to just below 1."""
     return min(0.99, abs(wanted - offered) / max(abs(wanted), abs(offered), 1e-9))
+
+
+def difference(before: Any, after: Any, path: tuple[str, ...] = ()) -> Iterator[Operation]:
+    """List the operations that turn one document into another; lists of different length are replaced as a whole.
+
+    Added members that are empty are left out, since `edited` adds such members before an edit.
+    """
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in (*before, *(key for key in after if key not in before)):
+            if key not in after:
+                yield Operation("remove", (*path, key))
+            elif key in before:
+                yield from difference(before[key], after[key], (*path, key))
+            elif after[key] not in ([], {}):
+                yield Operation("add", (*path, key), after[key])
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for index, (one, other) in enumerate(zip(before, after, strict=True)):
+            yield from difference(one, other, (*path, str(index)))
+    elif before != after and (before is not None or after not in ([], {})):
+        yield Operation("replace", path, after)

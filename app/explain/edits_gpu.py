@@ -15,15 +15,15 @@ from app.explain.container_requests import (
     total_after,
 )
 from app.explain.edits import Document, Edit, NearMiss, containers_of, distance, set_annotation
-from app.intree.causes import InTreeCause
+from app.intree.checks import InTreeCause
+from app.knowledge.gpu_resources import is_refused, similar_resources
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.products import normal_form
-from app.knowledge.resource_names import is_refused, similar_resources
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pods import PREFIX
 from app.nodes.model import Node, Sharing
+from app.placement.class_filters import memory_per_unit
 from app.placement.filters import allows_product
-from app.placement.unit_filters import memory_per_unit
 from app.policy.demand import Demand
 from app.values.errors import BadInput
 from app.values.quantity import parse_mib

@@ -12,16 +12,14 @@ from app.dra.pod_claims import released
 from app.explain.bound_pod import as_unbound, ending_of, node_of_bound_pod, start_problems, unhealthy_devices
 from app.explain.claim_changes import claim_fixes
 from app.explain.claim_edits import CLAIM_KINDS
-from app.explain.claim_funnel import RequestFunnel, funnels
-from app.explain.claim_objections import is_of_claims, with_claim_errors
+from app.explain.claim_funnel import RequestFunnel, funnels, is_of_claims, with_claim_errors
+from app.explain.container_requests import asked_by, needs
 from app.explain.counterfactual import NODES_AT_ONCE, FixSearch
-from app.explain.dra import dra_equivalent
 from app.explain.edits import KINDS
-from app.explain.explanation import AdmissionOutcome, Explanation, FittingNode, NodeVerdict, Refused
+from app.explain.explanation import AdmissionOutcome, Explanation, FittingNode, NodeVerdict, Refused, dra_equivalent
 from app.explain.funnel import Objection, funnel, objection_name, objection_text
+from app.explain.pending_cause import primary_reason, refused_by
 from app.explain.placed_by import asks_for_none, not_looked_at, what_it_got, who_decides
-from app.explain.pod_needs import asked_by, needs
-from app.explain.primary_reason import primary_reason, refused_by
 from app.explain.survey import (
     ClusterSnapshot,
     Groups,
@@ -32,8 +30,7 @@ from app.explain.survey import (
     without_our_affinity,
     without_promise,
 )
-from app.intree.causes import InTreeRefusal
-from app.intree.checks import unjudged_constraints
+from app.intree.checks import InTreeRefusal, unjudged_constraints
 from app.intree.inter_pod_constraints import InterPodConstraints
 from app.kube.finished_pods import Ending
 from app.kube.pods import read_pod

@@ -6,8 +6,8 @@ from typing import Any
 
 from app.admission.review import OUR_SCHEDULERS
 from app.explain.survey import ClusterSnapshot, ScheduledPod
+from app.knowledge.gpu_resources import similar_resources
 from app.knowledge.products import Products
-from app.knowledge.resource_names import similar_resources
 from app.kube.pending_pods import unseen_by
 from app.nodes.model import REPLICAS, Node
 from app.policy.schema_placement import SharingWish

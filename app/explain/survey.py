@@ -6,9 +6,9 @@ from collections.abc import Callable, Generator, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from app.admission.affinity.mutator import NODE_AFFINITY
-from app.admission.claims.template import NEWEST_VERSION
+from app.admission.claim_template import NEWEST_VERSION
 from app.admission.json_patch import apply
+from app.admission.node_affinity import NODE_AFFINITY
 from app.admission.review import ReviewResult, mutate
 from app.admission.reviewed_pod import ReviewContext
 from app.admission.tolerations import keys_added_with_nodes
@@ -17,8 +17,15 @@ from app.dra.pod_claims import claims_of_pod
 from app.dra.pod_judge import ClaimJudge
 from app.dra.selection import Selection
 from app.explain.funnel import Objection, is_transient
-from app.intree.causes import InTreeCause, InTreeRefusal
-from app.intree.checks import NodeSelectorTerm, PodConstraints, read_pod_constraints, refusals, scheduling_gate_refusal
+from app.intree.checks import (
+    InTreeCause,
+    InTreeRefusal,
+    NodeSelectorTerm,
+    PodConstraints,
+    read_pod_constraints,
+    refusals,
+    scheduling_gate_refusal,
+)
 from app.intree.existing_pods import REQUIRED, ExistingPods, PodAmongOthers, read_pod_among_others
 from app.intree.inter_pod_constraints import InterPodConstraints, inter_pod_constraints_of
 from app.kube.gpu_usage import GPUUsage
@@ -28,12 +35,11 @@ from app.nodes.model import Node
 from app.placement import engine
 from app.placement.filters import FREE_FILTERS
 from app.placement.scheduler_demand import scheduler_demand
-from app.policy.demand import Demand
-from app.policy.expected_demand import ExpectedDemand
+from app.policy.demand import Demand, ExpectedDemand
 from app.policy.match import Ruling
+from app.values.computations import finish
 from app.values.json_members import member
 from app.values.reasons import Code, Reason, ReasonKind
-from app.values.steps import finish
 
 NO_REQUESTS: Mapping[str, int] = {}
 LACKING = frozenset(

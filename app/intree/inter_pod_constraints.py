@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from app.admission.tolerations import tolerates
-from app.intree.causes import InTreeCause, InTreeRefusal
-from app.intree.checks import PodConstraints, node_affinity_matches
+from app.intree.checks import InTreeCause, InTreeRefusal, PodConstraints, node_affinity_matches
 from app.intree.existing_pods import (
     EVERY_ADDRESS,
     AffinityTerm,

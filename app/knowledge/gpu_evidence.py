@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from app.knowledge.clouds import Clouds
-from app.knowledge.families import Families, Family
-from app.knowledge.instances import type_pattern
+from app.knowledge.clouds import Clouds, type_pattern
+from app.knowledge.gpu_resources import Families, Family
 
 MOST_DIGITS = 4
 """Digits of a number of GPUs that is read."""

@@ -8,9 +8,8 @@ is absent is unknown, and an unknown value is not a fault.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from app.knowledge.dcgm import DCGM, GPUCondition, MetricMeaning, MetricRule
+from app.knowledge.dcgm import DCGM, XID, GPUCondition, MetricMeaning, MetricRule
 from app.knowledge.tables import Knowledge
-from app.knowledge.xids import XID
 from app.kube.pod_limits import LONGEST_NAME
 
 XID_SECONDS = 24 * 3600.0

@@ -12,8 +12,7 @@ from typing import TypeVar
 from app.knowledge.nvidia_require import CONSUMER_BRANDS
 from app.knowledge.products import Product, normal_form
 from app.knowledge.tables import Knowledge
-from app.nodes.gpu_counts import unhealthy_units, with_count_doubt
-from app.nodes.label_keys import (
+from app.nodes.conditions import (
     ARCHITECTURE,
     COMPUTE,
     COUNT,
@@ -45,6 +44,8 @@ from app.nodes.sharing import (
     shared_slices,
     sharing_of,
     slice_memory,
+    unhealthy_units,
+    with_count_doubt,
 )
 from app.values.errors import VersionError
 from app.values.versions import Version, parse_version

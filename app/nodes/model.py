@@ -8,14 +8,13 @@ from typing import Any, Protocol
 
 from app.knowledge.dcgm import GPUCondition
 from app.knowledge.gpu_evidence import Promise
-from app.knowledge.mig_placements import GPULayout
+from app.knowledge.mig_geometry import GPULayout
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.nvidia_require import HostFacts
 from app.knowledge.products import WHOLE_MILLI as WHOLE_MILLI
 from app.kube.resource_claims import DeviceRequest
-from app.nodes.conditions import BadCondition
-from app.nodes.label_keys import CLIQUE
-from app.values.hashing import HashedOnce
+from app.nodes.conditions import CLIQUE, BadCondition
+from app.values.computations import HashedOnce
 from app.values.versions import Version
 
 
@@ -38,7 +37,7 @@ class Sharing(Enum):
 
 
 class CountDoubt(Enum):
-    """How a node's capacity differs from what its labels count (nodes/gpu_counts.py)."""
+    """How a node's capacity differs from what its labels count (nodes/sharing.py)."""
 
     UnlabelledShares = "more units than GPUs, and the machine has as many GPUs as labelled: the units are shares"
     MoreThanLabelled = "more units than labelled, and the machine has more GPUs than labelled"
@@ -64,7 +63,7 @@ class NodeClass(HashedOnce):
     """
 
     vendor: str = ""
-    """The resource family (knowledge/families.py) of the GPUs, by what the node offers, its labels or its devices;
+    """The resource family (knowledge/gpu_resources.py) of the GPUs, by what the node offers, its labels or its devices;
     empty if nothing tells it."""
     runs_cuda: bool = True
     """Whether the GPUs run CUDA, by their vendor; a vendor that nothing tells counts as one whose GPUs do."""

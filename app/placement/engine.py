@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 
 from app.nodes.model import ClaimableDevices, FreeResources, Node, NodeClass
 from app.placement.filters import CLASS_FILTERS, COUNTED_IN_TREE, FREE_FILTERS
-from app.placement.fragmentation import ScoreByCPU
 from app.placement.penalties import PENALTIES
-from app.placement.scorers import BY_CLASS, BY_FREE_CPU, SCORERS, Scorer
+from app.placement.scorers import BY_CLASS, BY_FREE_CPU, SCORERS, ScoreByCPU, Scorer
 from app.policy.demand import Demand
 from app.policy.schema_placement import DEFAULT_SCORES, ScorerName
 from app.values.reasons import Reason

@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
+from app.values.computations import finish
 from app.values.errors import PolicyError
-from app.values.steps import finish
 
 LARGEST_BYTES = 1 << 20
 """Bytes of one text, as many as a ConfigMap can hold (Kubernetes' limit of 1 MiB)."""

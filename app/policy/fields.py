@@ -9,9 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from app.values.durations import parse_seconds
 from app.values.errors import BadInput
-from app.values.quantity import check_amount, parse_gpu_memory
+from app.values.quantity import check_amount, parse_gpu_memory, parse_seconds
 from app.values.versions import parse_minimum
 
 

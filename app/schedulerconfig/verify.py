@@ -14,8 +14,8 @@ from typing import Any, Literal
 from app.kube.api_kinds import NAMESPACE
 from app.policy.document import Document, Path, read_documents
 from app.schedulerconfig.write import OTHER_PODS, OWN_NAME, TIMEOUT_SECONDS, WEIGHT
-from app.values.durations import parse_seconds
 from app.values.errors import PolicyError
+from app.values.quantity import parse_seconds
 
 API_VERSION = "kubescheduler.config.k8s.io/v1"
 DEFAULT_NAME, DEFAULT_LEASE = "default-scheduler", ("kube-system", "kube-scheduler")

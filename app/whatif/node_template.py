@@ -13,7 +13,7 @@ from app.knowledge.clouds import Dialect
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.products import Product, normal_form
 from app.knowledge.tables import Knowledge
-from app.nodes.label_keys import COMPUTE, COUNT, DRIVER, MEMORY, MIG_STRATEGY, PRODUCT
+from app.nodes.conditions import COMPUTE, COUNT, DRIVER, MEMORY, MIG_STRATEGY, PRODUCT
 from app.nodes.labels import read_class
 from app.nodes.model import NodeClass
 from app.placement.engine import judge_class

@@ -24,7 +24,7 @@ from app.intree.existing_pods import REQUIRED
 from app.kube.api_kinds import FLEET
 from app.kube.gpu_usage import FINISHED
 from app.kube.pods import DECISION
-from app.values.steps import finish
+from app.values.computations import finish
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import pod_path
 from tests.controlplane.kubectl import Object

@@ -5,9 +5,9 @@ from collections import Counter
 
 from app.explain.explanation import Explanation, NodeVerdict
 from app.explain.survey import ClusterSnapshot
-from app.intree.causes import InTreeCause
 from app.intree.checks import (
     UNSELECTED,
+    InTreeCause,
     PodConstraints,
     node_affinity_matches,
     read_pod_constraints,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from app.cluster.ruling_cache import RULINGS_KEPT
 from app.cluster.verdict_cache import DEMANDS_KEPT
 from app.kube.pods import read_pod
-from app.nodes.label_keys import MEMORY
+from app.nodes.conditions import MEMORY
 from app.nodes.labels import CLASSES_KEPT, _read_class
 from app.nodes.reading import read_node
 from app.placement.ranking import NAMES_KEPT, tie_break
