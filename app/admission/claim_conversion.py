@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A pod that requests GPUs as resources, as a pod that claims them: what it becomes, or why it cannot (S13).
 
+`template_for` works that out, for the mutator at the end and for the export of the templates that pods would need.
+
 A device plugin gives each container its own devices, and containers those of the init containers before them. Here the
 devices of a resource lie on a line: containers have theirs one after the other, init containers the first ones, and
 sidecars, which keep theirs, some at the end. Each part of the line that the same containers use is one request.
-
-The mutator by which a pod claims its GPUs through DRA instead of requesting them as resources (S13).
 
 Admission creates no objects. A pod is only changed where the ResourceClaimTemplate that it needs is known to exist in
 its namespace, with the content that it would have, since a pod with a missing template stays Pending.
@@ -94,8 +94,12 @@ def convert(pod: Pod, demand: Demand, knowledge: Knowledge, version: str = NEWES
     )
 
 
-def asks_for_known_devices(demand: Demand, knowledge: Knowledge) -> bool:
-    """Tell whether a demand requests a resource whose devices NVIDIA's DRA driver publishes."""
+def template_for(pod: Pod, demand: Demand, knowledge: Knowledge) -> Conversion | NoEquivalent | None:
+    """Convert a pod that requests a resource whose devices NVIDIA's DRA driver publishes; None for any other pod."""
+    return convert(pod, demand, knowledge) if _asks_for_known_devices(demand, knowledge) else None
+
+
+def _asks_for_known_devices(demand: Demand, knowledge: Knowledge) -> bool:
     served = (device_class_of(resource, demand, knowledge) for resource, _ in demand.resources)
     return any(place is not None and place[0] in NVIDIA_CLASSES for place in served)
 
@@ -231,10 +235,13 @@ REMEDY = "gpu-usher export claim-templates writes it"
 
 def convert_to_claims(review: ReviewedPod) -> Iterator[PodChange]:
     """Replace requests for NVIDIA's resources by claims, where that loses nothing and the template exists."""
-    demand, knowledge = review.ruling.demand, review.context.knowledge
-    if not review.rules.convert_to_claims or not asks_for_known_devices(demand, knowledge):
+    outcome = (
+        template_for(review.pod, review.ruling.demand, review.context.knowledge)
+        if review.rules.convert_to_claims
+        else None
+    )
+    if outcome is None:
         return
-    outcome = convert(review.pod, demand, knowledge)
     if isinstance(outcome, NoEquivalent):
         problem = f"{NOT_CONVERTED}{outcome.reasons[0]}"
         yield PodChange((), problem, problem)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Node affinity written into a pod: it is ANDed into what the user wrote, and replaces none of it (F10, F136).
+"""The mutators of node affinity: it is ANDed into what the user wrote, and replaces none of it (F10, F136).
 
 CPU pods are kept off GPU nodes, in namespaces that opt in by a label (component cpu-guard, F47).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from app.admission.affinity_labels import Expression
-from app.admission.affinity_terms import Term
+from app.admission.affinity_terms import NEED_WEIGHT, Term, Terms, affinity_terms_of
 from app.admission.json_patch import Operation, append, apply, put
 from app.admission.reviewed_pod import PodChange, ReviewedPod
 from app.kube.pods import PREFIX
@@ -82,6 +82,51 @@ def member_at(document: Any, path: tuple[str, ...]) -> Any:
     return document
 
 
+TOO_MANY_TERMS = f"node affinity left out: more than {MOST_TERMS} terms with the pod's own; the extender still judges"
+UNSURE = "a need is only preferred by node affinity: no node has the labels, and one to come may not carry them"
+ONLY_PREFERRED = "a need is only preferred by node affinity: some nodes that fit carry no label that tells"
+
+
+def add_affinity(review: ReviewedPod) -> Iterator[PodChange]:
+    """Write the pod's needs and preferences as node affinity, as far as labels can express them (F10, F136)."""
+    mode, terms = review.rules.affinity_mode, _terms_of_needs(review)
+    preferred = list(terms.preferred)
+    if mode == "Required" and terms.required:
+        operations = require_terms(review.document, terms.required)
+        if operations is None:
+            yield PodChange((), TOO_MANY_TERMS, TOO_MANY_TERMS)
+        elif operations:
+            yield PodChange(
+                operations, f"required node affinity added on {_keys(terms.required)}", _zero_groups_warning(terms)
+            )
+            review = review.with_operations(operations)
+    elif mode == "Preferred":
+        preferred = [*((NEED_WEIGHT, term) for term in terms.required), *preferred]
+    operations = prefer_terms(review.document, preferred)
+    if operations:
+        required = mode == "Required"
+        warning = UNSURE if required and terms.unsure else ONLY_PREFERRED if required and terms.soft else None
+        yield PodChange(operations, f"preferred node affinity added on {_keys(term for _, term in preferred)}", warning)
+
+
+def _terms_of_needs(review: ReviewedPod) -> Terms:
+    demand, context = review.ruling.demand, review.context
+    if review.rules.affinity_mode == "Off" or not demand.requests_gpus:
+        return Terms()
+    return affinity_terms_of(demand, context.fleet, review.rules.affinity_keys, context.knowledge)
+
+
+def _zero_groups_warning(terms: Terms) -> str | None:
+    """Warn of the labels without which no node of a node group at zero is added for the pod."""
+    if not terms.scale_up_labels:
+        return None
+    return f"node groups at zero stay there unless their templates have: {', '.join(terms.scale_up_labels)}"
+
+
+def _keys(terms: Iterable[Term]) -> str:
+    return ", ".join(dict.fromkeys(expression["key"] for term in terms for expression in term))
+
+
 CPU_GUARD = PREFIX + "cpu-guard"
 """Namespace label; its value, "preferred" or "required", is the strength of the node affinity."""
 WEIGHT = 100
@@ -90,18 +135,9 @@ NO_GPU = ({"key": PRESENT, "operator": "DoesNotExist"},)
 
 
 def keep_off_gpu_nodes(review: ReviewedPod) -> Iterator[PodChange]:
-    """Add node affinity for nodes without GPUs.
-
-    The pod of a DaemonSet or a pod with spec.nodeName is left alone: its node is chosen already. So is a pod that
-    claims devices of any kind, or that gets GPUs by passthrough, since it must run where those devices are.
-    """
-    strength = review.namespace_labels.get(CPU_GUARD)
-    if (
-        strength not in ("preferred", "required")
-        or review.pod.node_name
-        or _needs_devices(review)
-        or _belongs_to_daemon_set(review)
-    ):
+    """Add node affinity for nodes without GPUs."""
+    strength = _strength_of_cpu_guard(review)
+    if strength is None:
         return
     operations = (
         require_terms(review.document, [NO_GPU])
@@ -110,6 +146,23 @@ def keep_off_gpu_nodes(review: ReviewedPod) -> Iterator[PodChange]:
     )
     if operations:
         yield PodChange(operations, f"{strength} node affinity added: no GPU node")
+
+
+def _strength_of_cpu_guard(review: ReviewedPod) -> str | None:
+    """Give the strength that the namespace's label sets; None for a pod that the guard leaves alone.
+
+    These are the pod of a DaemonSet and a pod with spec.nodeName, whose node is chosen already, and a pod that claims
+    devices of any kind or gets GPUs by passthrough, since it must run where those devices are.
+    """
+    strength = review.namespace_labels.get(CPU_GUARD)
+    if (
+        strength not in ("preferred", "required")
+        or review.pod.node_name
+        or _needs_devices(review)
+        or _belongs_to_daemon_set(review)
+    ):
+        return None
+    return strength
 
 
 def _needs_devices(review: ReviewedPod) -> bool:
@@ -122,3 +175,11 @@ def _needs_devices(review: ReviewedPod) -> bool:
 def _belongs_to_daemon_set(review: ReviewedPod) -> bool:
     metadata = member(review.document, "metadata", dict, "") or {}
     return any(owner.get("kind") == "DaemonSet" for _, owner in objects(metadata, "ownerReferences", "metadata."))
+
+
+def required_terms(review: ReviewedPod) -> tuple[Term, ...]:
+    """List the ORed terms of required node affinity that the mutators above write into a pod with the ruling on it."""
+    if not review.asks_for_gpu:
+        return (NO_GPU,) if _strength_of_cpu_guard(review) == "required" else ()
+    written = review.has_our_scheduler and review.rules.affinity_mode == "Required"
+    return _terms_of_needs(review).required if written else ()

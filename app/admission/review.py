@@ -7,13 +7,13 @@ The decision annotation: what was changed in a pod and why. It is for people; no
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
 from app.admission.exemptions import is_exempt
-from app.admission.json_patch import Operation, put
+from app.admission.json_patch import Operation, apply, put
 from app.admission.mutators import CHANGING_AMOUNTS, REPAIRS, Mutator, mutators_of
 from app.admission.review_targets import ignored_labels
 from app.admission.reviewed_pod import (
@@ -157,7 +157,8 @@ class ReviewResult:
 
     `concerned` is true where the object asks for a GPU and was judged. `operations` is empty where nothing changes,
     `reasons` where the object is allowed. `record` lists the changes in words, in order. `policies` are the names of
-    the policies that matched, and `policy_hash` is that of the policy set.
+    the policies that matched, and `policy_hash` is that of the policy set. `admitted` is a pod after the operations,
+    with the ruling on it; None where nothing is recorded of it, where it is refused, and for a template.
     """
 
     concerned: bool
@@ -167,6 +168,7 @@ class ReviewResult:
     record: tuple[str, ...] = ()
     policies: tuple[str, ...] = ()
     policy_hash: str = ""
+    admitted: ReviewedPod | None = field(default=None, compare=False, repr=False)
 
     @property
     def allowed(self) -> bool:
@@ -199,11 +201,22 @@ def mutate(
 ) -> ReviewResult:
     """Mutate a Pod, a template or new ephemeral containers, and judge the result. `labels` are the namespace's.
 
-    Raises MalformedPod, and QuantityError for amounts that Kubernetes would refuse too.
+    Raises MalformedPod, QuantityError for amounts that Kubernetes would refuse too, and PatchError for a bug of ours: a
+    patch that does not apply would make the API server reject the object even under failurePolicy Ignore
+    (docs/reference/control-plane.md#answers-to-the-api-server).
     """
     review = _read_review(document, namespace, labels, context)
-    if review is None:
-        return UNCONCERNED
+    return UNCONCERNED if review is None else _mutated(review)
+
+
+def mutate_reviewed(review: ReviewedPod) -> ReviewResult:
+    """Mutate and judge as `mutate` does, for a pod that is read already, with the ruling on it."""
+    exempt = is_exempt(review.pod.namespace, review.namespace_labels, review.context.knowledge)
+    return UNCONCERNED if exempt else _mutated(review)
+
+
+def _mutated(review: ReviewedPod) -> ReviewResult:
+    document = review.document
     review, changes = _run_mutators(review)
     reasons, warned_reasons = _run_validators(review)
     if reasons:
@@ -228,7 +241,16 @@ def mutate(
     operations += decision
     if not (_is_recorded(review) or operations or warnings or record):
         return UNCONCERNED
-    return _result(review, operations=tuple(operations), warnings=limited_warnings(warnings), record=record)
+    # Of a template's changes some are left out, so that the others are applied once more, by themselves.
+    is_template = review.context.form in TEMPLATES
+    changed = apply(document, operations) if is_template else apply(review.document, decision)
+    return _result(
+        review,
+        operations=tuple(operations),
+        warnings=limited_warnings(warnings),
+        record=record,
+        admitted=None if is_template else replace(review, document=changed),
+    )
 
 
 def validate(
@@ -263,15 +285,16 @@ def _read_review(
 ) -> ReviewedPod | None:
     """Read the Pod; None if its namespace is exempt. A pod that asks for zero GPUs is no GPU pod (F9)."""
     pod = read_pod(document, namespace)
-    return (
-        None if is_exempt(pod.namespace, labels, context.knowledge) else _begin_review(document, pod, labels, context)
-    )
+    return None if is_exempt(pod.namespace, labels, context.knowledge) else begin_review(document, pod, labels, context)
 
 
-def _begin_review(
+def begin_review(
     document: Mapping[str, Any], pod: Pod, labels: Mapping[str, str], context: ReviewContext
 ) -> ReviewedPod:
-    """Begin the review of a Pod under the ruling that the policies give on what it asks for."""
+    """Begin the review of a Pod under the ruling that the policies give on what it asks for.
+
+    `labels` are the namespace's.
+    """
     ruling = context.ruling(pod, labels)
     return ReviewedPod(
         document=document,
@@ -311,7 +334,7 @@ def _run_mutators(review: ReviewedPod) -> tuple[ReviewedPod, list[tuple[Mutator,
         operations = [operation for change in done for operation in change.operations]
         review = review.with_operations(operations)
         if operations and mutator in CHANGING_AMOUNTS:
-            review = _begin_review(review.document, review.pod, review.namespace_labels, review.context)
+            review = begin_review(review.document, review.pod, review.namespace_labels, review.context)
         changes += [(mutator, change) for change in done]
     return review, changes
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from app.admission.json_patch import apply
 from app.admission.review import UNCONCERNED, ReviewResult, denial_message, limited_warnings, mutate, validate
 from app.admission.review_targets import ignored_annotations, review_target_of
 from app.admission.reviewed_pod import ReviewContext
@@ -135,9 +134,6 @@ def _review_object(
 ) -> Generator[None, None, ReviewResult | None]:
     """Review the object of a request; None for kinds and operations that are not reviewed.
 
-    The patch is applied here first: one that does not apply would make the API server reject the object even under
-    failurePolicy Ignore (docs/reference/control-plane.md#answers-to-the-api-server).
-
     Raises MalformedPod, QuantityError, and PatchError for a bug of ours.
     """
     if is_policy(request):
@@ -157,7 +153,6 @@ def _review_object(
     except OversizedPod as error:
         return ReviewResult(True, reasons=(reason(Code.ObjectTooLarge, str(error)),))
     operations = tuple(map(subject.operation_on_object, result.operations))
-    apply(request["object"], operations)
     warnings = limited_warnings((*ignored, *result.warnings)) if ignored else result.warnings
     return replace(result, concerned=result.concerned or bool(ignored), operations=operations, warnings=warnings)
 

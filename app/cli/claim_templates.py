@@ -7,9 +7,8 @@ from typing import Any
 
 from app import __version__
 from app.admission.claim_template import in_version
-from app.admission.preview import target_of_new_object
+from app.admission.preview import target_of_new_object, wanted_template
 from app.admission.reviewed_pod import ReviewContext
-from app.admission.wanted_template import wanted_template
 from app.cli.mutate import namespace_of
 from app.cli.names import names_of
 from app.cluster.state import State

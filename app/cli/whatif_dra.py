@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from app.admission.claim_conversion import Conversion, NoEquivalent, convert
+from app.admission.preview import unbound, wanted_template
 from app.admission.reviewed_pod import ReviewContext
-from app.admission.wanted_template import unbound, wanted_template
 from app.cli.names import MOST_SHOWN, names_of
 from app.cli.source import Objects
 from app.cluster.ruling_cache import RulingCache

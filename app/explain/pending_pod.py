@@ -7,7 +7,7 @@ from dataclasses import replace
 from heapq import nsmallest
 from typing import Any
 
-from app.admission.review import ReviewResult
+from app.admission.review import ReviewResult, mutate_reviewed
 from app.dra.pod_claims import released
 from app.explain.bound_pod import as_unbound, ending_of, node_of_bound_pod, start_problems, unhealthy_devices
 from app.explain.claim_changes import claim_fixes
@@ -26,14 +26,14 @@ from app.explain.survey import (
     NodeJudge,
     ScheduledPod,
     existing_pod_constraints,
-    scheduled_pod_steps,
+    review_as_is,
+    scheduled_pod_of,
     without_our_affinity,
     without_promise,
 )
 from app.intree.checks import InTreeRefusal, unjudged_constraints
 from app.intree.inter_pod_constraints import InterPodConstraints
 from app.kube.finished_pods import Ending
-from app.kube.pods import read_pod
 from app.nodes.model import Node
 from app.placement.engine import breakdown, class_for_demand, judge_class, total
 from app.placement.penalties import PENALTIES
@@ -64,17 +64,23 @@ def explain(
 
     Raises MalformedPod, QuantityError.
     """
-    uid = read_pod(document).uid  # refuses a malformed pod, so that the code below need not check
+    # 1. The pod: what is read of it now, and what a pod that has a node or has ended gives back.
+    review = review_as_is(document, snapshot)  # refuses a malformed pod, so that the code below need not check
     ending = ending_of(document, snapshot) if live else None
     bound_node = node_of_bound_pod(document) if live else None
-    not_started = start_problems(document, events, snapshot) if live else ()
+    not_started = start_problems(review, events, snapshot) if live else ()
     if bound_node is not None or ending is not None:
         document, snapshot = as_unbound(document, snapshot)
-        snapshot = replace(snapshot, devices=released(read_pod(document), document, snapshot.devices))
-    snapshot = without_promise(uid, snapshot)
-    base = without_our_affinity(document, snapshot)
+        review = replace(review, document=document, pod=replace(review.pod, node_name=None))
+        snapshot = replace(snapshot, devices=released(review.pod, document, snapshot.devices))
+    snapshot = without_promise(review.pod.uid, snapshot)
+    base = without_our_affinity(review)
+    review = review if live else replace(review, document=base)
     yield
-    scheduled_pod = yield from scheduled_pod_steps(document if live else base, snapshot, admit=not live)
+    result = mutate_reviewed(review)
+    yield
+    # 2. The nodes: every objection to each, and where none is left the search for fixes.
+    scheduled_pod = scheduled_pod_of(review, result, snapshot, admit=not live)
     constraints = existing_pod_constraints(scheduled_pod, snapshot)
     yield
     groups = yield from _by_objections(snapshot.nodes, NodeJudge(scheduled_pod, snapshot.used, constraints))
@@ -87,6 +93,7 @@ def explain(
         is_fault = snapshot.context.knowledge.families.is_fault
         of_claims, kinds = yield from claim_fixes(scheduled_pod.claims, groups, snapshot.nodes, is_fault)
         fixes, tried = (*fixes, *of_claims), (*tried, *(CLAIM_KINDS.get(kind, kind) for kind in kinds))
+    # 3. The answer.
     devices = yield from _device_funnels(scheduled_pod, groups, snapshot)
     promised = place_is_promised(scheduled_pod.pod, scheduled_pod.demand)
     best = yield from _best(scheduled_pod.demand, fitting, promised)

@@ -2,15 +2,15 @@
 """A pod against every node: all objections of kube-scheduler and of the filters to each node."""
 
 import copy
-from collections.abc import Callable, Generator, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app.admission.claim_template import NEWEST_VERSION
-from app.admission.json_patch import apply
-from app.admission.node_affinity import NODE_AFFINITY
-from app.admission.review import ReviewResult, mutate
-from app.admission.reviewed_pod import ReviewContext
+from app.admission.exemptions import is_exempt
+from app.admission.node_affinity import NODE_AFFINITY, required_terms
+from app.admission.review import ReviewResult, begin_review, mutate_reviewed
+from app.admission.reviewed_pod import ReviewContext, ReviewedPod
 from app.admission.tolerations import keys_added_with_nodes
 from app.dra.cluster_devices import ClusterDevices
 from app.dra.pod_claims import claims_of_pod
@@ -37,7 +37,6 @@ from app.placement.filters import FREE_FILTERS
 from app.placement.scheduler_demand import scheduler_demand
 from app.policy.demand import Demand, ExpectedDemand
 from app.policy.match import Ruling
-from app.values.computations import finish
 from app.values.json_members import member
 from app.values.reasons import Code, Reason, ReasonKind
 
@@ -128,37 +127,43 @@ class ScheduledPod:
         return (*self.review_result.reasons, *((gate,) if gate else ()))
 
 
-def read_scheduled_pod(document: Mapping[str, Any], snapshot: ClusterSnapshot, admit: bool) -> ScheduledPod:
-    """Read a pod in one step; see `scheduled_pod_steps`."""
-    return finish(scheduled_pod_steps(document, snapshot, admit))
+def review_as_is(document: Mapping[str, Any], snapshot: ClusterSnapshot) -> ReviewedPod:
+    """Read a pod, and rule on it as it is: what admission, the judges and the search for fixes look at.
 
-
-def scheduled_pod_steps(
-    document: Mapping[str, Any], snapshot: ClusterSnapshot, admit: bool
-) -> Generator[None, None, ScheduledPod]:
-    """Read a pod after admission, or as it is in the cluster. `document` is the pod without our node affinity.
-
-    Yields after admission, which takes most of the time. Raises MalformedPod, QuantityError.
+    Raises MalformedPod, OversizedPod, QuantityError.
     """
-    context, namespace = snapshot.context, namespace_of(document)
-    labels = snapshot.namespace_labels(namespace)
-    result = mutate(document, namespace, labels, context)
-    yield
-    admitted = apply(document, result.operations) if admit else document
-    pod = read_pod(admitted)
-    ruling = context.ruling(pod, labels)
+    pod = read_pod(document)
+    return begin_review(document, pod, snapshot.namespace_labels(pod.namespace), snapshot.context)
+
+
+def read_scheduled_pod(document: Mapping[str, Any], snapshot: ClusterSnapshot, admit: bool) -> ScheduledPod:
+    """Read a pod after admission, or as it is in the cluster. Raises MalformedPod, QuantityError."""
+    review = review_as_is(document, snapshot)
+    return scheduled_pod_of(review, mutate_reviewed(review), snapshot, admit)
+
+
+def scheduled_pod_of(review: ReviewedPod, result: ReviewResult, snapshot: ClusterSnapshot, admit: bool) -> ScheduledPod:
+    """Give a pod as kube-scheduler sees it. `result` is that of its admission, which `admit` applies.
+
+    Raises MalformedPod, QuantityError.
+    """
+    own_document = without_our_affinity(review)
+    if admit and result.admitted is not None:
+        review = result.admitted
+    admitted, pod, ruling, families = review.document, review.pod, review.ruling, review.context.knowledge.families
+    labels = review.namespace_labels
     claims = ClaimJudge(claims_of_pod(pod, admitted, snapshot.devices, labels), snapshot.devices, snapshot.selection)
     served = frozenset(resource for resource, _ in claims.pod_claims.extended)
-    read = read_pod_constraints(admitted, context.knowledge.families.of, snapshot.volumes)
-    pod_constraints = replace(read, served=served)
-    own = read_pod_constraints(without_our_affinity(document, snapshot), context.knowledge.families.of)
-    bare = replace(pod_constraints, terms=own.terms)
-    classes = context.fleet.runtime_classes
+    pod_constraints = replace(read_pod_constraints(admitted, families.of, snapshot.volumes), served=served)
+    own = pod_constraints
+    if own_document is not admitted:
+        own = replace(pod_constraints, terms=read_pod_constraints(own_document, families.of).terms)
+    classes = review.context.fleet.runtime_classes
     demand = scheduler_demand(pod, ruling.demand, snapshot.group_cliques(pod), snapshot.expected, classes)
     among_others = read_pod_among_others(admitted)
     judge = claims if claims.pod_claims.to_allocate or claims.pod_claims.obstacles or pod.claims else None
-    tolerable = keys_added_with_nodes(ruling, context.knowledge.families)
-    return ScheduledPod(admitted, pod, result, ruling, demand, pod_constraints, bare, among_others, judge, tolerable)
+    tolerable = keys_added_with_nodes(ruling, families)
+    return ScheduledPod(admitted, pod, result, ruling, demand, pod_constraints, own, among_others, judge, tolerable)
 
 
 def without_promise(uid: str, snapshot: ClusterSnapshot) -> ClusterSnapshot:
@@ -180,24 +185,21 @@ def existing_pod_constraints(scheduled_pod: ScheduledPod, snapshot: ClusterSnaps
     )
 
 
-def without_our_affinity(document: Mapping[str, Any], snapshot: ClusterSnapshot) -> Mapping[str, Any]:
-    """Remove the node affinity that admission has written, or would write, into a pod."""
-    terms = _required(document).get("nodeSelectorTerms")
+def without_our_affinity(review: ReviewedPod) -> Mapping[str, Any]:
+    """Give a pod without the node affinity that admission has written, or would write, into it."""
+    terms = _required(review.document).get("nodeSelectorTerms")
     if not terms or not isinstance(terms, list):
-        return document
-    bare = _with_required(document, None)
-    namespace = namespace_of(document)
-    result = mutate(bare, namespace, snapshot.namespace_labels(namespace), snapshot.context)
-    ours = [term.get("matchExpressions") or [] for term in _required(apply(bare, result.operations)).get(
-        "nodeSelectorTerms", ())]  # fmt: skip
+        return review.document
+    exempt = is_exempt(review.pod.namespace, review.namespace_labels, review.context.knowledge)
+    ours = [] if exempt else [list(term) for term in required_terms(review)]
     remaining: list[Mapping[str, Any]] = []
     for term in terms:
         remaining_term = _without(term, ours)
         if not (remaining_term.get("matchExpressions") or remaining_term.get("matchFields")):
-            return bare
+            return _with_required(review.document, None)
         if remaining_term not in remaining:
             remaining.append(remaining_term)
-    return _with_required(document, {"nodeSelectorTerms": remaining})
+    return _with_required(review.document, {"nodeSelectorTerms": remaining})
 
 
 def _without(term: Mapping[str, Any], ours: list[list[Any]]) -> Mapping[str, Any]:

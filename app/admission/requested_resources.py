@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MIG resizing: a pod gets another slice than it asked for, the smallest of the fleet that holds what it needs."""
+"""The mutators of what containers request: repairs of requests and limits, and MIG slices in place of others.
+
+A request without a limit, or one that differs from it, is repaired as the policy says. A pod gets another slice than it
+asked for, the smallest of the fleet that holds what it needs, where it says "at least", or states its memory.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -12,11 +16,55 @@ from app.admission.node_affinity import REQUIRED, member_at, prefer_terms
 from app.admission.reviewed_pod import PodChange, ReviewedPod
 from app.admission.tolerations import taint_tolerated
 from app.knowledge.mig_profiles import SliceSize, nominal_size, profile_of
+from app.kube.pods import Container
 from app.nodes.conditions import PRODUCT
 from app.policy.schema_placement import SharingWish
 from app.values.errors import BadInput
 from app.values.json_members import member, objects, strings
 from app.values.label_requirements import Requirement, label_requirement
+
+
+def repair_resources(review: ReviewedPod) -> Iterator[PodChange]:
+    """Copy requests without limits to limits, and align requests that differ from limits (F7).
+
+    The API server refuses both for extended resources (kubernetes pkg/apis/core/validation/validation.go).
+    """
+    document: Any = review.document
+    for container in review.pod.containers:
+        for resource in review.gpu_resources_of(container):
+            change = _repair(review, document, container, resource)
+            if change is not None:
+                document = apply(document, change.operations)
+                yield change
+
+
+def _repair(review: ReviewedPod, document: Any, container: Container, resource: str) -> PodChange | None:
+    if resource not in container.limits:
+        copied = review.rules.requests_only == "CopyToLimits"
+        return _copy(document, container, resource, "requests", "limits") if copied else None
+    differs = resource in container.requests and container.limits[resource] != container.requests[resource]
+    if differs and review.rules.mismatch == "UseLimits":
+        edited = review.rules.requests_only == "CopyToLimits" and _only_requests_edited(review, container, resource)
+        return _copy(document, container, resource, *(("requests", "limits") if edited else ("limits", "requests")))
+    return None
+
+
+def _only_requests_edited(review: ReviewedPod, container: Container, resource: str) -> bool:
+    """Tell whether an edit of a template changed requests only; the limits may be those that we added (F18)."""
+    former = review.former_containers.get(container.name)
+    if former is None:
+        return False
+    same = former.limits.get(resource) == container.limits[resource]
+    return same and former.requests.get(resource) != container.requests[resource]
+
+
+def _copy(document: Any, container: Container, resource: str, source: str, target: str) -> PodChange:
+    raw = document["spec"][container.list_name][container.index]["resources"][source][resource]
+    path = ("spec", container.list_name, str(container.index), "resources", target, resource)
+    action = f"{resource} {target} set to {raw} as in {source}"
+    no_limit = resource not in container.limits
+    why = "the API server refuses requests without limits" if no_limit else "requests must equal limits"
+    return PodChange((put(document, path, raw),), f"{container.name}: {action}", f"{container.name}: {action}: {why}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +101,7 @@ def apply_mig_fallback(review: ReviewedPod) -> Iterator[PodChange]:
     )
 
 
-def right_size(review: ReviewedPod) -> Iterator[PodChange]:
+def choose_smallest_slice(review: ReviewedPod) -> Iterator[PodChange]:
     """Give a pod that asks for one GPU and states its memory the smallest slice or product that holds it (F130)."""
     demand, whole = review.ruling.demand, review.context.knowledge.families.mig_gpu
     if not review.rules.right_sizing or not demand.memory_mib or demand.resources != ((whole, 1),):

@@ -1,16 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The warning at apply that no GPU node of the fleet can run a pod, or those of a template, in the words of explain."""
+"""The warnings at apply of what the fleet cannot serve: names that no node offers, claims without a device, no node.
+
+A pod that waits for ever is admitted, since a node may be added; its user learns of it here, in the words of explain.
+"""
 
 from collections import Counter
 from collections.abc import Iterator
 
 from app.admission.fleet_facts import FleetFacts, fitting_groups
 from app.admission.reviewed_pod import PodChange, PodForm, ReviewedPod
+from app.admission.tolerations import tolerated_keys
+from app.knowledge.gpu_resources import is_refused, similar_resources
 from app.kube.object_references import controller_of
 from app.nodes.model import NodeClass
 from app.placement.engine import refusals
 from app.policy.demand import Demand
-from app.values.reasons import Duration, Reason
+from app.values.reasons import Duration, Reason, join_with_or
+
+
+def warn_of_names(review: ReviewedPod) -> Iterator[PodChange]:
+    """Warn of resources that look like a GPU resource and are none: no node offers them, so that the pod waits."""
+    knowledge, groups = review.context.knowledge, review.context.fleet.node_groups
+    if review.ruling.claimed.classes:
+        return  # a DeviceClass of the cluster may serve any name
+    names = dict.fromkeys(name for container in review.pod.containers for name in container.resources())
+    for name in names:
+        offered = (resource for group in groups for resource, _ in group.node_class.offered)
+        meant = similar_resources(name, offered, knowledge.families)[:2]
+        if meant and not is_refused(name):
+            warning = f"no known device plugin offers {name[:40]}, did you mean {join_with_or(meant)}?"
+            yield PodChange((), warning, warning)
+
+
+def warn_of_claims(review: ReviewedPod) -> Iterator[PodChange]:
+    """Warn of claims that no device of the cluster can serve, and of tolerations that belong into the claim (S13)."""
+    claimed = review.ruling.claimed
+    if claimed.requests:
+        for warning in review.context.claim_warnings(claimed.requests, tolerated_keys(review)):
+            yield PodChange((), warning, warning)
 
 
 def warn_of_unsuitable_fleet(review: ReviewedPod) -> Iterator[PodChange]:

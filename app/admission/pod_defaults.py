@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Container defaults: CPU, memory, /dev/shm and driver capabilities for GPU containers that do not set them."""
+"""The mutators that add what a GPU pod leaves open.
+
+A policy gives the scheduler and the priority class of the pod, and CPU, memory, /dev/shm and driver capabilities of its
+GPU containers.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +17,30 @@ from app.values.quantity import multiply_quantity, parse_quantity
 SHM = "/dev/shm"
 SHM_VOLUME = "gpu-usher-shm"
 CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
+
+
+def set_scheduler(review: ReviewedPod) -> Iterator[PodChange]:
+    """Set the schedulerName of the policy, unless the pod chose a scheduler itself (F13, S14)."""
+    name, present = review.rules.scheduler_name, review.pod.scheduler_name
+    replaceable = present == "default-scheduler" or "scheduler_name" in review.rules.override
+    if name is not None and present != name and replaceable:
+        yield PodChange((put(review.document, ("spec", "schedulerName"), name),), f"schedulerName set to {name}")
+
+
+def set_priority_class(review: ReviewedPod) -> Iterator[PodChange]:
+    """Set priorityClassName unless the pod names one.
+
+    The priority that the API server's own plugin computed for a pod without a class must go: beside a class it would
+    be refused (docs/reference/control-plane.md#after-the-webhook).
+    """
+    name = review.rules.priority_class_name
+    present = member(review.document["spec"], "priorityClassName", str, "spec.")
+    if name is None or present == name or (present and "priority_class_name" not in review.rules.override):
+        return
+    computed = [key for key in ("priority", "preemptionPolicy") if key in review.document["spec"]]
+    removed = [Operation("remove", ("spec", key)) for key in computed]
+    operations = (*removed, put(review.document, ("spec", "priorityClassName"), name))
+    yield PodChange(operations, f"priorityClassName set to {name}")
 
 
 def provide_cpu_and_memory(review: ReviewedPod) -> Iterator[PodChange]:
