@@ -37,7 +37,7 @@ from app.nodes.conditions import (
     SHARING,
     UPGRADE_STATE,
 )
-from app.nodes.labels import read_class
+from app.nodes.labels import read_node_class
 from app.nodes.model import NodeClass, Sharing
 from app.placement.class_filters import (
     MEMORY_TOLERANCE,
@@ -52,7 +52,7 @@ from app.policy.schema_placement import SharingWish
 from app.values.label_requirements import label_requirement
 from app.values.versions import Version
 
-LONGEST_VALUE = 63
+LONGEST_LABEL_VALUE = 63
 """Characters of a label's value (Kubernetes label syntax); no node can have a longer one, and no pod select it."""
 
 
@@ -88,7 +88,7 @@ def refused_by_value(demand: Demand, dialect: Dialect, value: str, knowledge: Kn
 @lru_cache(maxsize=1024)
 def _class_of(label: str, knowledge: Knowledge) -> NodeClass:
     """Build the class of a node of which only the product label is known."""
-    return read_class({PRODUCT: label}, (), knowledge)
+    return read_node_class({PRODUCT: label}, (), knowledge)
 
 
 def labels_accepted(demand: Demand, fitting: Iterable[NodeGroup], knowledge: Knowledge) -> list[str]:
@@ -150,7 +150,7 @@ def vendor_exclusions(
         refused = sorted(
             value
             for value in label_values(fleet.node_groups, key) - label_values(fitting, key)
-            if any(refuses(demand, read_class({key: value}, (), knowledge)) for refuses in PRODUCT_FILTERS)
+            if any(refuses(demand, read_node_class({key: value}, (), knowledge)) for refuses in PRODUCT_FILTERS)
         )
         if refused:
             expressions.append({"key": key, "operator": "NotIn", "values": refused})
@@ -176,21 +176,21 @@ def _known_labels(demand: Demand, knowledge: Knowledge) -> Iterator[str]:
         for label in (product.label, *product.aliases):
             slices = knowledge.mig.profiles(form) if sliced else ()
             for unit in (label, *(f"{label}-MIG-{profile}" for profile in slices)):
-                yield from (value for value in (unit, f"{unit}-SHARED") if len(value) <= LONGEST_VALUE)
+                yield from (value for value in (unit, f"{unit}-SHARED") if len(value) <= LONGEST_LABEL_VALUE)
 
 
 GFD, OLD_GFD = "GFD", "GFD, old names"
 """The dialects of GPU Feature Discovery; the second has the driver labels that v0.20.0 deprecates but still writes."""
 DRIVER_MAJOR, OLD_DRIVER_MAJOR = f"{DRIVER[0]}.major", f"{OLD_DRIVER[0]}.major"
 CAPABILITY_MAJOR = f"{COMPUTE[0]}.major"
-NEWEST = 999
+NEWEST_MINOR = 999
 """A minor or patch number above that of any driver release."""
 
-Expression = dict[str, Any]
+MatchExpression = dict[str, Any]
 EXCLUDING = ("NotIn", "DoesNotExist")
 """Operators that a node without the label fulfils, also in Karpenter (kubernetes-sigs/karpenter
 pkg/scheduling/requirements.go Compatible); so expressions with them from several dialects may stand in one term."""
-ExpressionsByDialect = Mapping[str, tuple[Expression, ...] | None]
+ExpressionsByDialect = Mapping[str, tuple[MatchExpression, ...] | None]
 """Expressions by dialect. A dialect without a label for the need is absent; None means that no node of it will do."""
 
 
@@ -214,7 +214,7 @@ class NeedContext:
 def product_expressions(context: NeedContext) -> ExpressionsByDialect:
     """Require a product by its label: a list of values where the products are known, else all but refused ones."""
     demand, knowledge = context.demand, context.knowledge
-    expressions: dict[str, tuple[Expression, ...] | None] = {}
+    expressions: dict[str, tuple[MatchExpression, ...] | None] = {}
     listed, known = names_only_listed_products(demand), names_only_known_products(demand)
     by_gfd = (
         labels_accepted(demand, context.fitting_groups, knowledge)
@@ -228,7 +228,9 @@ def product_expressions(context: NeedContext) -> ExpressionsByDialect:
     return expressions
 
 
-def _product_expressions(demand: Demand, key: str, values: list[str], listed: bool) -> tuple[Expression, ...] | None:
+def _product_expressions(
+    demand: Demand, key: str, values: list[str], listed: bool
+) -> tuple[MatchExpression, ...] | None:
     """Write In for products that can be listed, else NotIn; the label must exist if any are allowed or denied."""
     if listed:
         return ({"key": key, "operator": "In", "values": values},) if values else None
@@ -268,10 +270,10 @@ def driver_expressions(context: NeedContext) -> ExpressionsByDialect:
     label_majors = {
         value for key in (DRIVER_MAJOR, OLD_DRIVER_MAJOR) for value in label_values(context.fleet.node_groups, key)
     }
-    branches = sorted(int(value) for value in label_majors if value.isdecimal() and least <= int(value) <= NEWEST)
+    branches = sorted(int(value) for value in label_majors if value.isdecimal() and least <= int(value) <= NEWEST_MINOR)
     refused = [str(branch) for branch in branches if any(_refuses(need, branch, context) for need in context.cuda)]
 
-    def driver_branches(key: str) -> tuple[Expression, ...]:
+    def driver_branches(key: str) -> tuple[MatchExpression, ...]:
         exclusion = ({"key": key, "operator": "NotIn", "values": refused},) if refused else ()
         return (*_at_least(key, least), *exclusion)
 
@@ -290,7 +292,7 @@ def _lowest_branch(need: CUDANeed, accept: AcceptedCompatibility) -> int | None:
 
 def _refuses(need: CUDANeed, branch: int, context: NeedContext) -> bool:
     """Tell whether even the last driver of a branch is refused; a requirement of the environment is not judged."""
-    newest: Version = (branch, NEWEST, NEWEST)
+    newest: Version = (branch, NEWEST_MINOR, NEWEST_MINOR)
     best = HostFacts(newest, context.knowledge.cuda.highest_cuda(newest), None, datacenter=True)
     return not need.requirement and judge_driver(need, best) < context.demand.accept
 
@@ -329,7 +331,7 @@ def _no_single_units(context: NeedContext) -> ExpressionsByDialect:
 
     A cloud's own device plugin decides for its nodes: only what it refuses on each of them is excluded.
     """
-    expressions: dict[str, tuple[Expression, ...]] = {}
+    expressions: dict[str, tuple[MatchExpression, ...]] = {}
     classes = [group.node_class for group in context.fleet.node_groups]
     if not context.demand.several_units and any(node.sharing is Sharing.MPS for node in classes):
         not_mps = ({"key": SHARING, "operator": "NotIn", "values": ["mps"]},)
@@ -347,7 +349,7 @@ def _is_whole_gpu(resource: str, knowledge: Knowledge) -> bool:
     return family is not None and resource == family.whole
 
 
-def _sharing_labels(dialect: Dialect, operator: str) -> tuple[Expression, ...]:
+def _sharing_labels(dialect: Dialect, operator: str) -> tuple[MatchExpression, ...]:
     """Require the cloud's label of shared GPUs, or exclude it together with the cloud's label of MIG slices."""
     keys: Iterable[str | None] = (dialect.sharing_key,)
     if operator == "DoesNotExist":
@@ -355,7 +357,7 @@ def _sharing_labels(dialect: Dialect, operator: str) -> tuple[Expression, ...]:
     return tuple({"key": key, "operator": operator} for key in keys if key)
 
 
-def _at_least(key: str, number: int) -> tuple[Expression, ...]:
+def _at_least(key: str, number: int) -> tuple[MatchExpression, ...]:
     """Require a label's number to be at least `number`; below 1 nothing is required, as Gt takes no negative."""
     return ({"key": key, "operator": "Gt", "values": [str(number - 1)]},) if number > 0 else ()
 
@@ -381,7 +383,7 @@ def only_excludes(expressions: ExpressionsByDialect) -> bool:
     return all(items is not None and all(item["operator"] in EXCLUDING for item in items) for items in lists)
 
 
-def exclusions(context: NeedContext, expressions: ExpressionsByDialect) -> Iterator[Expression]:
+def exclusions(context: NeedContext, expressions: ExpressionsByDialect) -> Iterator[MatchExpression]:
     """Rewrite a need as exclusions: the label values that GPU nodes have now and that its expressions refuse.
 
     No value of a node that fits is excluded. A node's deprecated GFD names count only where it has no others.
@@ -396,7 +398,7 @@ def exclusions(context: NeedContext, expressions: ExpressionsByDialect) -> Itera
                 yield {"key": key, "operator": "NotIn", "values": sorted(values)}
 
 
-def _refused_values(expressions: Sequence[Expression], values: set[str]) -> set[str]:
+def _refused_values(expressions: Sequence[MatchExpression], values: set[str]) -> set[str]:
     """List the refused values of a label: those that the expressions name, and those of `values` that they exclude."""
     named = {value for item in expressions if item["operator"] == "NotIn" for value in item["values"]}
     asking = [item for item in expressions if item["operator"] != "DoesNotExist"]
@@ -404,7 +406,7 @@ def _refused_values(expressions: Sequence[Expression], values: set[str]) -> set[
     return named | {value for value in values if not all(item.allows(value) for item in requirements)}
 
 
-def exclude_changing_nodes(fleet: FleetFacts) -> tuple[Expression, ...]:
+def exclude_changing_nodes(fleet: FleetFacts) -> tuple[MatchExpression, ...]:
     """Exclude nodes whose MIG layout or driver is being changed, where an operator writes labels about that.
 
     The filters refuse such nodes too. But when the label changes, kube-scheduler certainly retries only those pods

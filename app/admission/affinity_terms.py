@@ -18,8 +18,8 @@ from app.admission.affinity_labels import (
     NEED_EXPRESSIONS,
     OLD_DRIVER_MAJOR,
     OLD_GFD,
-    Expression,
     ExpressionsByDialect,
+    MatchExpression,
     NeedContext,
     exclude_changing_nodes,
     exclusions,
@@ -40,10 +40,10 @@ FIRST_PRODUCT_WEIGHT, LAST_PRODUCT_WEIGHT = 50, 10
 """Weights of the first and the last preferred product: below that of any need (a guess)."""
 DRIVER_WEIGHT = 5
 """Weight of a driver that runs the image natively: below that of any product (a guess)."""
-MOST_PREFERENCES = 8
+MOST_PREFERRED_PRODUCTS = 8
 """Preferred products that are written into a pod; the others are left out."""
 
-Term = tuple[Expression, ...]
+Term = tuple[MatchExpression, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ def _common_expressions(context: NeedContext, needs: Iterable[ExpressionsByDiale
     return _distinct(harmless)
 
 
-def _distinct(expressions: Iterable[Expression]) -> Term:
+def _distinct(expressions: Iterable[MatchExpression]) -> Term:
     return tuple({repr(item): item for item in expressions}.values())
 
 
@@ -282,7 +282,7 @@ def _anchor(knowledge: Knowledge, dialect: str) -> str:
     return next((cloud.key for cloud in knowledge.clouds.dialects if cloud.name == dialect), PRODUCT)
 
 
-def group_fulfils(group: NodeGroup, term: Iterable[Expression] | None) -> bool:
+def group_fulfils(group: NodeGroup, term: Iterable[MatchExpression] | None) -> bool:
     """Tell whether the nodes of a group fulfil all expressions, by kube-scheduler's rules."""
     return term is not None and all(
         label_requirement(item["key"], item["operator"], item.get("values", ())).allows(group.label(item["key"]))
@@ -292,7 +292,7 @@ def group_fulfils(group: NodeGroup, term: Iterable[Expression] | None) -> bool:
 
 def _preferences(context: NeedContext, dialects: tuple[str, ...]) -> Iterator[tuple[int, Term]]:
     """Write the preferences, best first, in the labels of GFD and of the provisioner (F136)."""
-    patterns = context.demand.preferred_products[:MOST_PREFERENCES]
+    patterns = context.demand.preferred_products[:MOST_PREFERRED_PRODUCTS]
     step = (FIRST_PRODUCT_WEIGHT - LAST_PRODUCT_WEIGHT) // max(1, len(patterns) - 1)
     for index, pattern in enumerate(patterns):
         for dialect in dialects:

@@ -230,7 +230,7 @@ OBSTACLES: tuple[Obstacle, ...] = (
 
 NOT_CONVERTED = "not made a claim: "
 """What begins the record of a pod that has no equivalent."""
-REMEDY = "gpu-usher export claim-templates writes it"
+MISSING_TEMPLATE_REMEDY = "gpu-usher export claim-templates writes it"
 
 
 def convert_to_claims(review: ReviewedPod) -> Iterator[PodChange]:
@@ -247,7 +247,7 @@ def convert_to_claims(review: ReviewedPod) -> Iterator[PodChange]:
         yield PodChange((), problem, problem)
     elif not review.context.has_template(outcome.template):
         problem = f"not done: no ResourceClaimTemplate {outcome.name} here"
-        yield PodChange((), problem, f"{problem}: {REMEDY}")
+        yield PodChange((), problem, f"{problem}: {MISSING_TEMPLATE_REMEDY}")
     else:
         names = " and ".join(outcome.resources)
         yield PodChange(tuple(_operations(review, outcome)), f"{names} made a claim by {outcome.name}")

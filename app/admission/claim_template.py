@@ -31,9 +31,9 @@ from app.policy.needs import show_need
 from app.policy.schema_placement import SharingWish
 from app.values.versions import Version
 
-SLICES = "mig.nvidia.com"
+MIG_CLASS = "mig.nvidia.com"
 """The DeviceClass of MIG slices; that of whole GPUs has the name of the driver."""
-NVIDIA_CLASSES = (NVIDIA_DRIVER, SLICES)
+NVIDIA_CLASSES = (NVIDIA_DRIVER, MIG_CLASS)
 MOST_SELECTORS = 32
 """Selectors of one request (k8s.io/api resource/v1 types.go DeviceSelectorsMaxSize)."""
 _ATTRIBUTES = f"device.attributes['{NVIDIA_DRIVER}']"
@@ -155,8 +155,8 @@ def _semver(version: Version) -> str:
     return f"semver('{'.'.join(map(str, (*version, 0, 0)[:3]))}')"
 
 
-TEMPLATES = API_KINDS["ResourceClaimTemplate"]
-NEWEST_VERSION = TEMPLATES.versions[0]
+TEMPLATE_KIND = API_KINDS["ResourceClaimTemplate"]
+NEWEST_VERSION = TEMPLATE_KIND.versions[0]
 FLAT_VERSION = "v1beta1"
 """The version of resource.k8s.io in which a request has its fields beside its name; later ones have them in
 `exactly` (k8s.io/api resource/v1beta1, v1beta2, v1 types.go DeviceRequest)."""
@@ -165,7 +165,7 @@ MOST_DEVICES = 32
 """Requests of one claim; devices of one request, and of one claim when it is allocated (k8s.io/api resource/v1 types.go
 DeviceRequestsMaxSize, AllocationResultsMaxSize). The API server accepts a claim for more devices, but it fits no
 node."""
-PREFIX = "gpu-usher-"
+TEMPLATE_PREFIX = "gpu-usher-"
 HASH_LENGTH = 10
 """Hexadecimal digits of the hash in a template's name: of a million templates two are alike with a chance of 1 in 2."""
 
@@ -193,8 +193,8 @@ def device_class_of(resource: str, demand: Demand, knowledge: Knowledge) -> tupl
     """Return the DeviceClass that serves a resource, and the MIG profiles that do; None if no class is known."""
     family = knowledge.families.of(resource)
     profiles = _profiles(resource, demand, knowledge)
-    if family is not None and profiles and SLICES in family.device_classes:
-        return SLICES, profiles
+    if family is not None and profiles and MIG_CLASS in family.device_classes:
+        return MIG_CLASS, profiles
     return (family.device_classes[0], ()) if family is not None and family.device_classes else None
 
 
@@ -227,7 +227,7 @@ def claim_template(
     """Write a ResourceClaimTemplate, without a namespace. `version` is that of resource.k8s.io."""
     requests = [_request(one, demand, knowledge) for one in devices]
     template = {
-        "apiVersion": TEMPLATES.api_version(NEWEST_VERSION),
+        "apiVersion": TEMPLATE_KIND.api_version(NEWEST_VERSION),
         "kind": "ResourceClaimTemplate",
         "metadata": {"name": name},
         "spec": {"spec": {"devices": {"requests": requests}}},
@@ -241,7 +241,7 @@ def in_version(template: Mapping[str, Any], version: str) -> dict[str, Any]:
     if version == FLAT_VERSION:
         requests = [{"name": request["name"], **request["exactly"]} for request in requests]
     spec = {"spec": {"devices": {"requests": requests}}}
-    return {**template, "apiVersion": TEMPLATES.api_version(version), "spec": spec}
+    return {**template, "apiVersion": TEMPLATE_KIND.api_version(version), "spec": spec}
 
 
 def _request(devices: RequestedDevices, demand: Demand, knowledge: Knowledge) -> dict[str, Any]:
@@ -263,7 +263,7 @@ def content_name(devices: Sequence[RequestedDevices], demand: Demand, knowledge:
     """
     requests = [_request(one, demand, knowledge) for one in devices]
     digest = sha256(json.dumps(requests, sort_keys=True).encode()).hexdigest()[:HASH_LENGTH]
-    return f"{PREFIX}{devices[0].count}-{devices[0].name}-{digest}"
+    return f"{TEMPLATE_PREFIX}{devices[0].count}-{devices[0].name}-{digest}"
 
 
 def not_expressible(demand: Demand, devices: Sequence[RequestedDevices]) -> Iterator[str]:

@@ -32,7 +32,7 @@ def is_exempt(namespace: str, labels: Mapping[str, str], knowledge: Knowledge) -
     return knowledge.families.is_infrastructure(namespace) or any(labels.get(key) == "true" for key in EXEMPT_LABELS)
 
 
-NAME = "gpu-usher-exemptions"
+EXEMPTIONS_NAME = "gpu-usher-exemptions"
 SUBRESOURCES = ("namespaces", "namespaces/finalize", "namespaces/status")
 """All of them accept changed labels (pkg/registry/core/namespace/strategy.go: no subresource resets metadata)."""
 _VERSION = "admissionregistration.k8s.io/v1"
@@ -69,8 +69,8 @@ def exemption_policy(families: Families) -> list[dict[str, Any]]:
             }
         ],
     }
-    binding = {"policyName": NAME, "validationActions": ["Deny"]}
-    metadata = {"name": NAME, "labels": {"app.kubernetes.io/name": "gpu-usher"}}
+    binding = {"policyName": EXEMPTIONS_NAME, "validationActions": ["Deny"]}
+    metadata = {"name": EXEMPTIONS_NAME, "labels": {"app.kubernetes.io/name": "gpu-usher"}}
     return [
         {"apiVersion": _VERSION, "kind": "ValidatingAdmissionPolicy", "metadata": metadata, "spec": spec},
         {"apiVersion": _VERSION, "kind": "ValidatingAdmissionPolicyBinding", "metadata": metadata, "spec": binding},

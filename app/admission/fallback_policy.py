@@ -61,7 +61,7 @@ def container_asks_for_gpu(families: Families) -> str:
     return f"(has(c.resources) && ({limits} || (has(c.resources.claims) && size(c.resources.claims) > 0)))"
 
 
-NAME = "gpu-usher-fallback"
+FALLBACK_NAME = "gpu-usher-fallback"
 LIMITATIONS = (
     "repair anything: limits, runtimeClassName, tolerations, node affinity are missing while we are down",
     "tell pods apart by namespace or label: the rules are those for a pod that no selector is for, without exceptions",
@@ -224,8 +224,8 @@ def fallback_policies(enforced: AdmissionRules, warned: AdmissionRules, knowledg
     """Write the policies and their bindings: enforced rules deny, rules of policies in mode Warn only warn."""
     objects = []
     for name, builders, conditions, failure_policy in (
-        (NAME, CHECKS, match_conditions(knowledge), "Fail"),
-        (f"{NAME}-devices", DEVICE_CHECKS, device_conditions(knowledge), "Ignore"),
+        (FALLBACK_NAME, CHECKS, match_conditions(knowledge), "Fail"),
+        (f"{FALLBACK_NAME}-devices", DEVICE_CHECKS, device_conditions(knowledge), "Ignore"),
     ):
         not_exempt = {"name": "not-exempt", "expression": _not_exempt(knowledge.families)}
         denying = list(_checks(builders, enforced, knowledge))

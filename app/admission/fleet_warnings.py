@@ -13,7 +13,7 @@ from app.admission.tolerations import tolerated_keys
 from app.knowledge.gpu_resources import is_refused, similar_resources
 from app.kube.object_references import controller_of
 from app.nodes.model import NodeClass
-from app.placement.engine import refusals
+from app.placement.engine import class_refusals
 from app.policy.demand import Demand
 from app.values.reasons import Duration, Reason, join_with_or
 
@@ -80,4 +80,6 @@ def unsuitable_fleet(demand: Demand, fleet: FleetFacts) -> str | None:
 
 def _lasting(demand: Demand, node_class: NodeClass) -> tuple[Reason, ...]:
     """List the reasons against nodes of a class that do not pass by themselves."""
-    return tuple(reason for reason in refusals(demand, node_class) if reason.code.duration is not Duration.TRANSIENT)
+    return tuple(
+        reason for reason in class_refusals(demand, node_class) if reason.code.duration is not Duration.TRANSIENT
+    )

@@ -7,7 +7,7 @@ CPU pods are kept off GPU nodes, in namespaces that opt in by a label (component
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from app.admission.affinity_labels import Expression
+from app.admission.affinity_labels import MatchExpression
 from app.admission.affinity_terms import NEED_WEIGHT, Term, Terms, affinity_terms_of
 from app.admission.json_patch import Operation, append, apply, put
 from app.admission.reviewed_pod import PodChange, ReviewedPod
@@ -16,8 +16,8 @@ from app.nodes.conditions import PRESENT
 from app.values.json_members import member, objects
 
 NODE_AFFINITY = ("spec", "affinity", "nodeAffinity")
-REQUIRED = (*NODE_AFFINITY, "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
-PREFERRED = (*NODE_AFFINITY, "preferredDuringSchedulingIgnoredDuringExecution")
+REQUIRED_TERMS_PATH = (*NODE_AFFINITY, "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
+PREFERRED_TERMS_PATH = (*NODE_AFFINITY, "preferredDuringSchedulingIgnoredDuringExecution")
 MOST_TERMS = 16
 """Required terms of one pod, after the user's terms are multiplied with ours (docs/reference/admission.md#affinity)."""
 
@@ -28,11 +28,11 @@ def require_terms(document: Mapping[str, Any], wanted: Sequence[Term]) -> tuple[
     Terms are ORed, so that each of the user's terms is needed once per wanted term: with the first one in its place,
     with the others as copies at the end. Returns None where that would be more than MOST_TERMS.
     """
-    terms = member_at(document, REQUIRED)
+    terms = member_at(document, REQUIRED_TERMS_PATH)
     if not terms:
-        if member_at(document, REQUIRED[:-1]) is not None:
+        if member_at(document, REQUIRED_TERMS_PATH[:-1]) is not None:
             return ()  # a selector without terms selects no node, and the API server refuses it; ours would widen it
-        return (put(document, REQUIRED, [{"matchExpressions": list(term)} for term in wanted]),)
+        return (put(document, REQUIRED_TERMS_PATH, [{"matchExpressions": list(term)} for term in wanted]),)
     # An empty term selects no node; an expression added to it would make it select some.
     open_terms = [index for index, term in enumerate(terms) if _selects(term) and not _covers_one(term, wanted)]
     if len(terms) + len(open_terms) * (len(wanted) - 1) > MOST_TERMS and open_terms:
@@ -40,24 +40,24 @@ def require_terms(document: Mapping[str, Any], wanted: Sequence[Term]) -> tuple[
     operations: list[Operation] = []
     for index in open_terms:
         for expression in _missing(terms[index], wanted[0]):
-            path = (*REQUIRED, str(index), "matchExpressions")
+            path = (*REQUIRED_TERMS_PATH, str(index), "matchExpressions")
             operations.append(append(apply(document, operations), path, expression))
     for term in wanted[1:]:
         for index in open_terms:
             present = terms[index].get("matchExpressions") or []
             copy = {**terms[index], "matchExpressions": [*present, *_missing(terms[index], term)]}
-            operations.append(Operation("add", (*REQUIRED, "-"), copy))
+            operations.append(Operation("add", (*REQUIRED_TERMS_PATH, "-"), copy))
     return tuple(operations)
 
 
 def prefer_terms(document: Mapping[str, Any], wanted: Sequence[tuple[int, Term]]) -> tuple[Operation, ...]:
     """Build the operations that add (weight, term) as preferred terms, unless the pod has them."""
-    present = member_at(document, PREFERRED) or ()
+    present = member_at(document, PREFERRED_TERMS_PATH) or ()
     operations: list[Operation] = []
     for weight, expressions in wanted:
         term = {"weight": weight, "preference": {"matchExpressions": list(expressions)}}
         if term not in present:
-            operations.append(append(apply(document, operations), PREFERRED, term))
+            operations.append(append(apply(document, operations), PREFERRED_TERMS_PATH, term))
     return tuple(operations)
 
 
@@ -70,7 +70,7 @@ def _covers_one(term: Mapping[str, Any], wanted: Sequence[Term]) -> bool:
     return any(not list(_missing(term, wanted_term)) for wanted_term in wanted)
 
 
-def _missing(term: Mapping[str, Any], wanted: Term) -> Iterator[Expression]:
+def _missing(term: Mapping[str, Any], wanted: Term) -> Iterator[MatchExpression]:
     present = term.get("matchExpressions") or ()
     return (expression for expression in wanted if expression not in present)
 
@@ -129,7 +129,7 @@ def _keys(terms: Iterable[Term]) -> str:
 
 CPU_GUARD = PREFIX + "cpu-guard"
 """Namespace label; its value, "preferred" or "required", is the strength of the node affinity."""
-WEIGHT = 100
+CPU_GUARD_WEIGHT = 100
 """Weight of the preferred term; 100 is the highest that Kubernetes allows."""
 NO_GPU = ({"key": PRESENT, "operator": "DoesNotExist"},)
 
@@ -142,7 +142,7 @@ def keep_off_gpu_nodes(review: ReviewedPod) -> Iterator[PodChange]:
     operations = (
         require_terms(review.document, [NO_GPU])
         if strength == "required"
-        else prefer_terms(review.document, [(WEIGHT, NO_GPU)])
+        else prefer_terms(review.document, [(CPU_GUARD_WEIGHT, NO_GPU)])
     )
     if operations:
         yield PodChange(operations, f"{strength} node affinity added: no GPU node")

@@ -100,7 +100,7 @@ def _ephemeral_names(pod: Mapping[str, Any]) -> frozenset[str]:
 
 
 KEYS = frozenset(PREFIX + name for name in ANNOTATIONS)
-METADATA = ("metadata",)
+METADATA_PATH = ("metadata",)
 
 
 def ignored_labels(labels: Mapping[str, str]) -> Iterator[str]:
@@ -120,13 +120,13 @@ def ignored_annotations(request: Mapping[str, Any]) -> tuple[str, ...]:
     if workload is None or new is None or request.get("subResource"):
         return ()
     template, kind = workload[0], str(new.get("kind") or "workload")
-    in_template = _annotations(new, (*template, *METADATA))
+    in_template = _annotations(new, (*template, *METADATA_PATH))
     warnings = []
-    for place, owner in ((METADATA, kind), (("spec", "jobTemplate", *METADATA), "jobTemplate")):
+    for place, owner in ((METADATA_PATH, kind), (("spec", "jobTemplate", *METADATA_PATH), "jobTemplate")):
         before = _annotations(old or {}, place)
         for key, value in sorted(_annotations(new, place).items()):
             if key in KEYS and key not in in_template and before.get(key) != value:
-                where = ".".join((*template, *METADATA, "annotations"))
+                where = ".".join((*template, *METADATA_PATH, "annotations"))
                 warnings.append(f"{key} on the {owner} itself has no effect; put it in {where}")
     return tuple(warnings)
 

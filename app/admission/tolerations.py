@@ -34,7 +34,7 @@ def missing_tolerations(review: ReviewedPod) -> list[Toleration]:
         if not taints and key in own_keys:
             needed.append({"key": key, "operator": "Exists", "effect": "NoSchedule"})
         needed.extend(_tolerations_for(key, taints))
-    return [toleration for toleration in needed if not any(tolerates(own, toleration) for own in present)]
+    return [toleration for toleration in needed if not any(toleration_covers(own, toleration) for own in present)]
 
 
 def tolerated_keys(review: ReviewedPod) -> tuple[str, ...]:
@@ -88,7 +88,9 @@ def taint_tolerated(review: ReviewedPod, taint: Taint) -> bool:
         return True
     node_taint = {"key": key, "value": value, "effect": effect}
     addable = review.rules.tolerate and review.rules.from_node_taints and key in _allowed_keys(review)
-    return addable or any(tolerates(toleration, node_taint) for toleration in _present_tolerations(review.document))
+    return addable or any(
+        toleration_covers(toleration, node_taint) for toleration in _present_tolerations(review.document)
+    )
 
 
 def _present_tolerations(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -96,7 +98,7 @@ def _present_tolerations(document: Mapping[str, Any]) -> list[Mapping[str, Any]]
     return [toleration for toleration in spec.get("tolerations") or () if isinstance(toleration, dict)]
 
 
-def tolerates(toleration: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def toleration_covers(toleration: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Tell whether a toleration tolerates a taint, or all that another toleration does (core/v1 ToleratesTaint)."""
     if toleration.get("effect") and toleration.get("effect") != other.get("effect"):
         return False

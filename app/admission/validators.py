@@ -12,7 +12,7 @@ from app.admission.fleet_facts import fitting_groups
 from app.admission.reviewed_pod import PodForm, ReviewedPod
 from app.knowledge.gpu_resources import is_refused, similar_resources
 from app.kube.pods import Container
-from app.nodes.model import REPLICAS
+from app.nodes.model import SHARED_UNITS
 from app.policy.schema_admission import Idle
 from app.values.quantity import is_whole, parse_seconds
 from app.values.reasons import Code, Reason, join_with_or, reason
@@ -192,7 +192,7 @@ def replicas_not_gpus(review: ReviewedPod) -> Iterator[Reason]:
         for resource in review.gpu_resources_of(container):
             amount = container.requested(resource)
             shared = [
-                node_class.unit(resource) in REPLICAS for node_class in classes if node_class.allocatable(resource)
+                node_class.unit(resource) in SHARED_UNITS for node_class in classes if node_class.allocatable(resource)
             ]
             if amount > 1 and (resource.endswith(".shared") or (shared and all(shared))):
                 problem = f"asks for {amount} replicas of shared GPUs{review.rules.by('shared_replicas')}"

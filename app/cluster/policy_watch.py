@@ -23,8 +23,8 @@ from watchfiles import awatch
 from app.cluster.files import NO_FILE, is_policy_file, policy_files, shipped_default
 from app.knowledge.tables import Knowledge
 from app.policy.compiled import PolicySet, expired_exceptions, in_force
-from app.policy.document import LARGEST_BYTES, most_values_in
-from app.policy.load import LAST_GOOD, MOUNTED, Read, Source, load_steps
+from app.policy.document import LARGEST_YAML_BYTES, most_values_in
+from app.policy.load import LAST_GOOD, MOUNTED, ReadSource, Source, load_steps
 from app.values.computations import finish
 from app.values.errors import PolicyError
 
@@ -81,7 +81,7 @@ class PolicyBook:
         self._fallback = shipped_default(knowledge)
         self._texts, self._unreadable = policy_files(directory)
         self._sources: dict[str, Mapping[str, Any]] = {}
-        self._parsed: dict[str, tuple[Source, Read]] = {}
+        self._parsed: dict[str, tuple[Source, ReadSource]] = {}
         self._last_good: Texts = {}
         self._sources_changed = False
         self._has_good_set, self._all_listed, self._config_maps_listed = not live, not live, False
@@ -130,7 +130,7 @@ class PolicyBook:
         content = self._sources.get(source, {})
         return iter([source] if _is_object(source) else [f"{source}: {key}" for key in content])
 
-    def _read_all(self, parsed: dict[str, tuple[Source, Read]]) -> Generator[None, None, PolicySet]:
+    def _read_all(self, parsed: dict[str, tuple[Source, ReadSource]]) -> Generator[None, None, PolicySet]:
         """Load the directory as last read and all sources. Raises PolicyError, also for a file that cannot be read."""
         problems = self._unreadable
         try:
@@ -141,7 +141,7 @@ class PolicyBook:
             raise PolicyError(problems)
         return loaded
 
-    def _read_around(self, parsed: dict[str, tuple[Source, Read]]) -> Generator[None, None, PolicySet]:
+    def _read_around(self, parsed: dict[str, tuple[Source, ReadSource]]) -> Generator[None, None, PolicySet]:
         """Load what can be served of a set with errors, if the process has just started: the last good set.
 
         Without one, each file and each source that brings an error is left out, so that it costs only its own policies;
@@ -164,7 +164,7 @@ class PolicyBook:
         return (yield from self._read(texts, sources, parsed))
 
     def _read(
-        self, directory: Texts, sources: Sources, parsed: dict[str, tuple[Source, Read]]
+        self, directory: Texts, sources: Sources, parsed: dict[str, tuple[Source, ReadSource]]
     ) -> Generator[None, None, PolicySet]:
         """Load the texts of the directory, then ConfigMaps and GPUPolicies, sorted by name.
 
@@ -218,7 +218,7 @@ class PolicyBook:
         return str(PolicyError(caused)) if caused else None
 
     def _problems(
-        self, texts: Texts, sources: Sources, parsed: dict[str, tuple[Source, Read]]
+        self, texts: Texts, sources: Sources, parsed: dict[str, tuple[Source, ReadSource]]
     ) -> Generator[None, None, tuple[str, ...]]:
         try:
             yield from self._read(texts, sources, parsed)
@@ -337,8 +337,8 @@ def _oversized(source: str, content: Mapping[str, Any]) -> str | None:
     if len(content) > MOST_TEXTS:
         return f"{source}: {len(content)} keys, wants at most {MOST_TEXTS}: use several ConfigMaps"
     size = sum(map(len, content.values()))
-    if size > LARGEST_BYTES:
-        return f"{source}: {size} characters, wants at most {LARGEST_BYTES}: use several ConfigMaps"
+    if size > LARGEST_YAML_BYTES:
+        return f"{source}: {size} characters, wants at most {LARGEST_YAML_BYTES}: use several ConfigMaps"
     if sum(map(most_values_in, content.values())) > MOST_MARKS:
         return f"{source}: more than {MOST_MARKS} lines, commas, colons and brackets: use several ConfigMaps"
     return None

@@ -44,7 +44,7 @@ class SlippedReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class ExaminedCluster:
     """The cluster that is examined.
 
     `objects` are listed by kind; a kind that the cluster does not serve is absent.

@@ -80,7 +80,7 @@ STOPS_PODS = frozenset(
 )
 """The checks whose problems refuse GPU pods, or keep them from being scheduled or started, all over the cluster."""
 UNKNOWN_VENDOR = Family("", frozenset(), (), "gpu", (), cuda=True)
-Check = Callable[[ExaminedFleet], Iterator[Finding]]
+FleetCheck = Callable[[ExaminedFleet], Iterator[Finding]]
 REPELLING_EFFECTS = ("NoSchedule", "NoExecute")
 
 
@@ -142,7 +142,7 @@ def counts_differ(fleet: ExaminedFleet) -> Iterator[Finding]:
             yield Finding("GPUCountsDiffer", FindingLevel.Problem, *differing_counts(node, doubt), (node.name,))
 
 
-def mig_without_strategy(fleet: ExaminedFleet) -> Iterator[Finding]:
+def sliced_gpus_offered_whole(fleet: ExaminedFleet) -> Iterator[Finding]:
     """Report nodes that offer GPUs with MIG enabled as whole GPUs."""
     what = (
         "all GPUs have MIG enabled, and nvidia.com/gpu offers them as whole: CUDA sees one slice of such a GPU or none"
@@ -252,13 +252,13 @@ def _finding(check: str, level: FindingLevel, what: str, remedy: str, nodes: Ite
         yield Finding(check, level, what, remedy, names)
 
 
-CHECKS: tuple[Check, ...] = (
+CHECKS: tuple[FleetCheck, ...] = (
     ghost_gpus,
     withdrawn_devices,
     unhealthy_gpus,
     node_conditions,
     counts_differ,
-    mig_without_strategy,
+    sliced_gpus_offered_whole,
     mig_layout_failed,
     upgrade_failed,
     memory_overrun,

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.doctor.cluster_objects import Cluster, Object, advice, containers, object_name, problem
+from app.doctor.cluster_objects import ExaminedCluster, Object, advice, containers, object_name, problem
 from app.doctor.fleet_checks import Finding, FindingLevel
 from app.doctor.replica_checks import SCHEDULER
 from app.knowledge.container_toolkit import Runtimes
 from app.knowledge.tables import Knowledge
-from app.nodes.conditions import DOMAIN, PRODUCT
+from app.nodes.conditions import NVIDIA_DOMAIN, PRODUCT
 from app.nodes.model import Node
 from app.nodes.reading import RuntimeClass, lacks_handler, read_runtime_class
 from app.policy.schema_admission import AUTO
@@ -135,7 +135,7 @@ JOB_KINDS = ("JobSet", "LeaderWorkerSet", "PyTorchJob", "RayCluster", "WorkflowT
 _MINOR = re.compile(r"v?1\.(\d+)", re.ASCII)
 
 
-def runtime_class(cluster: Cluster) -> Iterator[Finding]:
+def runtime_class(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report RuntimeClasses that are missing, or that do not suit the nodes (doctor/operand_checks.py)."""
     if cluster.could_read("RuntimeClass"):
         classes = {item["metadata"]["name"]: read_runtime_class(item) for item in cluster.objects_of("RuntimeClass")}
@@ -143,12 +143,12 @@ def runtime_class(cluster: Cluster) -> Iterator[Finding]:
         yield from examine_runtime_classes(cluster.nodes, classes, wanted, cluster.knowledge)
 
 
-def device_plugin(cluster: Cluster) -> Iterator[Finding]:
+def device_plugin(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report a missing device plugin, without which no node offers GPUs; DRA drivers need none."""
     yield from _daemon_set_finding(cluster, PLUGIN, "DevicePlugin", "no GPU is offered, or changes of health are not")
 
 
-def discovery(cluster: Cluster) -> Iterator[Finding]:
+def discovery(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report a missing GPU Feature Discovery, without which its labels go stale (F73); a cloud may keep its own."""
     consequence = "labels of GPUs are not kept fresh"
     clouds = cluster.knowledge.clouds
@@ -156,11 +156,11 @@ def discovery(cluster: Cluster) -> Iterator[Finding]:
         yield from _daemon_set_finding(cluster, DISCOVERY, "GPUFeatureDiscovery", consequence)
 
 
-def _nvidia_nodes(cluster: Cluster) -> list[Node]:
+def _nvidia_nodes(cluster: ExaminedCluster) -> list[Node]:
     return [node for node in cluster.gpu_nodes() if _is_nvidia(node.labels) and not node.node_class.claims_only]
 
 
-def _daemon_set_finding(cluster: Cluster, program: str, check: str, consequence: str) -> Iterator[Finding]:
+def _daemon_set_finding(cluster: ExaminedCluster, program: str, check: str, consequence: str) -> Iterator[Finding]:
     nodes = _nvidia_nodes(cluster)
     if not cluster.could_read("DaemonSet") or not nodes:
         return
@@ -190,7 +190,7 @@ def _runs(item: Object, program: str) -> bool:
     return program in text and ("nvidia" in text or "gpu" in text)
 
 
-def scheduler_version(cluster: Cluster) -> Iterator[Finding]:
+def scheduler_version(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report a kube-scheduler whose minor version differs from the API server's (version skew policy: one older)."""
     server_minor = _minor(cluster.version)
     for item in cluster.objects_of("Deployment"):
@@ -213,7 +213,7 @@ def _minor(version: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def provisioner_templates(cluster: Cluster) -> Iterator[Finding]:
+def provisioner_templates(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report Karpenter NodePools for GPUs without a taint, so that CPU pods fill them (P39), or without a label for the
     product, so that they add no node for a pod that names a product.
     """
@@ -240,7 +240,7 @@ def provisioner_templates(cluster: Cluster) -> Iterator[Finding]:
             yield advice("NodePoolUnlabelled", text, remedy, object_name("NodePool", item))
 
 
-def _makes_gpu_nodes(cluster: Cluster, spec: Mapping[str, Any], keys: set[str], taints: set[Any]) -> bool:
+def _makes_gpu_nodes(cluster: ExaminedCluster, spec: Mapping[str, Any], keys: set[str], taints: set[Any]) -> bool:
     """Tell whether a NodePool makes GPU nodes, by its labels, requirements and taints, or by its machine types."""
     values = {
         str(value)
@@ -254,13 +254,13 @@ def _makes_gpu_nodes(cluster: Cluster, spec: Mapping[str, Any], keys: set[str], 
     return any("gpu" in str(key) for key in (keys - absent) | taints) or _has_gpu_machines(cluster, values)
 
 
-def _has_gpu_machines(cluster: Cluster, values: Iterable[str]) -> bool:
+def _has_gpu_machines(cluster: ExaminedCluster, values: Iterable[str]) -> bool:
     """Tell whether any value names a machine type with GPUs, or a family of such (EC2's, before the dot)."""
     instances = cluster.knowledge.clouds.instances
     return any(instances.find(value) or instances.find(f"{value}.") for value in values)
 
 
-def requests_only(cluster: Cluster) -> Iterator[Finding]:
+def requests_only(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report templates with GPUs in requests alone, which the API server refuses without our webhook (P36)."""
     family_of = cluster.knowledge.families.of
     for kind in JOB_KINDS:
@@ -279,4 +279,4 @@ def requests_only(cluster: Cluster) -> Iterator[Finding]:
 
 def _is_nvidia(keys: Iterable[str]) -> bool:
     """Tell whether any of a node's labels or resources is NVIDIA's."""
-    return any(key.startswith(DOMAIN) for key in keys)
+    return any(key.startswith(NVIDIA_DOMAIN) for key in keys)

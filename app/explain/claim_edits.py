@@ -157,7 +157,7 @@ def retyped(text: str, comparison: Comparison, devices: Sequence[Device]) -> Ite
     value = next((value for value in values if value is not None), None)
     literal = typed_literal(value, comparison.wanted)
     if literal is not None and comparison.operator in ORDERED:
-        new = f"{path_of(comparison.fact)}.compareTo({literal}) {comparison.operator} 0"
+        new = f"{attribute_path_of(comparison.fact)}.compareTo({literal}) {comparison.operator} 0"
         if new != text:
             yield text, new, f"compare {name_of(comparison.fact)} as {new}"
 
@@ -178,7 +178,7 @@ GIBIBYTES, BYTES = "Gi", 1 << 20
 """A bare number this small is meant as gibibytes: no device has less than a megabyte."""
 
 
-def path_of(read: Read) -> str:
+def attribute_path_of(read: Read) -> str:
     """Write a fact as CEL."""
     domain, _, name = read.name.partition("/")
     return f"device.{read.group}['{domain}'].{name}"
@@ -192,9 +192,9 @@ def _renamed(part: Part, devices: Sequence[Device]) -> Iterator[Rewriting]:
     for other in dict.fromkeys(_similar(missing, devices)):
         new = part.text
         for written in _path_pattern(missing).findall(part.text):
-            new = new.replace(written, path_of(other))
+            new = new.replace(written, attribute_path_of(other))
         if new != part.text:
-            yield part.text, new, f"read {path_of(other)} instead of {missing.name}"
+            yield part.text, new, f"read {attribute_path_of(other)} instead of {missing.name}"
 
 
 def _similar(missing: Read, devices: Sequence[Device]) -> Iterator[Read]:
@@ -217,7 +217,7 @@ def _guarded(part: Part) -> Iterator[Rewriting]:
     """Ask whether a device has what a condition reads, before it is read."""
     missing = _missing(part)
     if missing:
-        guard = " && ".join(f"has({path_of(read)})" for read in missing)
+        guard = " && ".join(f"has({attribute_path_of(read)})" for read in missing)
         names = " and ".join(map(name_of, missing))
         yield part.text, f"{guard} && ({part.text})", f"test {guard} before {names} {_is(missing)} read"
 
@@ -227,7 +227,7 @@ def _all_guarded(expression: str, parts: Iterable[Part]) -> Iterator[Rewriting]:
     missing = sorted({read for part in parts for read in _missing(part)})
     whole = " ".join(expression.split())
     if missing:
-        guard = " && ".join(f"has({path_of(read)})" for read in missing)
+        guard = " && ".join(f"has({attribute_path_of(read)})" for read in missing)
         names = " and ".join(map(name_of, missing))
         yield whole, f"{guard} && ({whole})", f"test {guard} before {names} {_is(missing)} read"
 

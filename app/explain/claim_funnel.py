@@ -22,8 +22,8 @@ from app.intree.checks import InTreeCause, InTreeRefusal
 from app.nodes.model import Node
 from app.values.reasons import FunnelStage
 
-NODES_AT_ONCE = 32
-MOST_NAMED = 3
+NODES_COUNTED_AT_ONCE = 32
+MOST_HOLDERS_NAMED = 3
 """Claims, or taints, that a stage names; others are counted."""
 
 
@@ -47,7 +47,7 @@ class RequestFunnel:
     steps: tuple[DeviceStep, ...]
 
 
-class _Tally:
+class _RequestTally:
     """What one request makes of the devices of the nodes seen so far."""
 
     def __init__(self, claim: str, request: DeviceRequest) -> None:
@@ -91,7 +91,7 @@ class _Tally:
             return f"nearest is {device.name} of {self.stops[device][1]}: {facts}"
         if stage.kind is StageKind.TAINT:
             taints = Counter(str(untolerated_taint(judge, self.request, device)) for device in cut)
-            return ", ".join(f"{taint} on {count}" for taint, count in taints.most_common(MOST_NAMED))
+            return ", ".join(f"{taint} on {count}" for taint, count in taints.most_common(MOST_HOLDERS_NAMED))
         if stage.kind in (StageKind.ALLOCATED, StageKind.CAPACITY):
             return holders_text(judge, cut)
         return ""
@@ -122,7 +122,7 @@ def holder_names(cluster: ClusterDevices, device: Device) -> tuple[str, ...]:
 def holders_text(judge: ClaimJudge, devices: Sequence[Device]) -> str:
     """Name the pods that have devices, those with most of them first; a claim that no pod uses by its own name."""
     holders = Counter(holder for device in devices for holder in holder_names(judge.cluster, device))
-    named = [f"{count} of {holder}" for holder, count in holders.most_common(MOST_NAMED)]
+    named = [f"{count} of {holder}" for holder, count in holders.most_common(MOST_HOLDERS_NAMED)]
     more = len(holders) - len(named)
     return ", ".join(named) + (f" and {more} more" if more else "")
 
@@ -137,7 +137,7 @@ def stage_text(request: DeviceRequest, stage: Stage) -> str:
 def funnels(judge: ClaimJudge, nodes: Mapping[str, Node]) -> Generator[None, None, tuple[RequestFunnel, ...]]:
     """Count the devices of the fleet for each request of the claims that have none yet; empty if that fails."""
     tallies = [
-        _Tally(claim.key, request)
+        _RequestTally(claim.key, request)
         for claim in judge.pod_claims.to_allocate
         for choices in claim.spec.requests
         for request in choices
@@ -154,7 +154,7 @@ def funnels(judge: ClaimJudge, nodes: Mapping[str, Node]) -> Generator[None, Non
                 tally.add(name, list(zip(devices.devices, known[key], strict=True)), new_kind)
         except (ClaimError, NotJudged):
             return ()
-        if index % NODES_AT_ONCE == 0:
+        if index % NODES_COUNTED_AT_ONCE == 0:
             yield
     return tuple(tally.funnel(judge) for tally in tallies)
 

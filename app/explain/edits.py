@@ -18,7 +18,7 @@ from app.nodes.model import Node
 from app.policy.compiled import PolicySet
 from app.values.reasons import Code
 
-Document = dict[str, Any]
+EditedDocument = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Edit:
     kind: str
     text: str
     weight: float
-    pod: Callable[[Document], None] | None = None
+    pod: Callable[[EditedDocument], None] | None = None
     node: Callable[[Node], Node] | None = None
     on: str = ""
     policies: Callable[[PolicySet], PolicySet] | None = None
@@ -70,9 +70,9 @@ EditProposer = Callable[[NearMiss], Iterator[Edit]]
 """A function that proposes edits for a near miss; none if its objection is not one that the function is for."""
 
 
-def edited(document: Mapping[str, Any], edits: tuple[Edit, ...]) -> Document:
+def edited(document: Mapping[str, Any], edits: tuple[Edit, ...]) -> EditedDocument:
     """Return the edited Pod; its spec and the lists in it exist then, empty or not, so that an edit can extend them."""
-    changed: Document = copy.deepcopy(dict(document))
+    changed: EditedDocument = copy.deepcopy(dict(document))
     spec = changed["spec"] = changed.get("spec") or {}
     spec |= {name: spec.get(name) or [] for name in ("containers", "initContainers", "tolerations")}
     for edit in edits:
@@ -81,15 +81,15 @@ def edited(document: Mapping[str, Any], edits: tuple[Edit, ...]) -> Document:
     return changed
 
 
-def containers_of(pod: Document) -> Iterator[Document]:
+def containers_of(pod: EditedDocument) -> Iterator[EditedDocument]:
     """Iterate over the init containers and the containers of a Pod."""
     yield from (*pod["spec"]["initContainers"], *pod["spec"]["containers"])
 
 
-def set_annotation(key: str, value: str | None) -> Callable[[Document], None]:
+def set_annotation(key: str, value: str | None) -> Callable[[EditedDocument], None]:
     """Return an edit of the Pod that sets an annotation, or removes it (None)."""
 
-    def annotate(pod: Document) -> None:
+    def annotate(pod: EditedDocument) -> None:
         metadata = pod["metadata"] = pod.get("metadata") or {}
         others = {name: text for name, text in (metadata.get("annotations") or {}).items() if name != key}
         metadata["annotations"] = others if value is None else {**others, key: value}

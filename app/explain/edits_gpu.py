@@ -14,7 +14,7 @@ from app.explain.container_requests import (
     set_requests,
     total_after,
 )
-from app.explain.edits import Document, Edit, NearMiss, containers_of, distance, set_annotation
+from app.explain.edits import Edit, EditedDocument, NearMiss, containers_of, distance, set_annotation
 from app.intree.checks import InTreeCause
 from app.knowledge.gpu_resources import is_refused, similar_resources
 from app.knowledge.mig_profiles import profile_of
@@ -100,7 +100,7 @@ def _names_in_question(near_miss: NearMiss) -> Iterator[str]:
         yield from (resource for resource, _ in near_miss.scheduled_pod.demand.resources)
 
 
-def free_gpus(near_miss: NearMiss) -> Iterator[Edit]:
+def evict_to_free_gpus(near_miss: NearMiss) -> Iterator[Edit]:
     """Evict pods from the node to free GPUs: idle holders first, then the lowest priority, and as few as possible."""
     if near_miss.code is not Code.InsufficientGPUs:
         return
@@ -302,8 +302,8 @@ def older_image(near_miss: NearMiss) -> Iterator[Edit]:
             yield Edit("older-image", text, 40 + exact, _with_images(changes))
 
 
-def _with_images(changes: Mapping[str, str]) -> Callable[[Document], None]:
-    def change(pod: Document) -> None:
+def _with_images(changes: Mapping[str, str]) -> Callable[[EditedDocument], None]:
+    def change(pod: EditedDocument) -> None:
         for container in containers_of(pod):
             image = str(container.get("image") or "")
             container["image"] = changes.get(image, image)
@@ -325,7 +325,7 @@ OLD_IMAGE = "nvcr.io/nvidia/cuda:{}.0-base-ubuntu22.04"
 IMAGE_CODES = (Code.DriverTooOld, Code.ImageRequirementUnmet, Code.ComputeCapabilityUnsupported,
                Code.ComputeCapabilityTooLow)  # fmt: skip
 
-GPU = (
+GPU_EDITS = (
     correct_resource,
     correct_product,
     allow_product,
@@ -335,5 +335,5 @@ GPU = (
     request_other_resource,
     older_image,
     drop_runtime_class,
-    free_gpus,
+    evict_to_free_gpus,
 )

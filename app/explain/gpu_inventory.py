@@ -31,7 +31,7 @@ from app.values.versions import show_driver
 NO_PRODUCT = "unknown"
 
 
-class DeviceState(Enum):
+class DeviceAvailability(Enum):
     """What becomes of a device."""
 
     Free = "free"
@@ -89,7 +89,7 @@ def _of_pool(pool: Pool, cluster: ClusterDevices) -> Iterator[DeviceStatus]:
     if pool.incomplete or pool.invalid:
         because = pool.invalid or "slices of its pool are missing"
         slices = (one for one in cluster.pools.slices() if (one.driver, one.pool) == pool.id)
-        yield from (_status(device, DeviceState.NotUsable, because) for one in slices for device in one.devices)
+        yield from (_status(device, DeviceAvailability.NotUsable, because) for one in slices for device in one.devices)
         return
     counters = PoolCounters(pool, cluster.allocated)
     for device in pool.devices:
@@ -101,17 +101,17 @@ def _of_device(device: Device, counters: PoolCounters, cluster: ClusterDevices) 
     used = cluster.allocated.used(device.id)
     namespaces = tuple(sorted({key.partition("/")[0] for key in holders}))
     if holders and not (device.allow_multiple_allocations and lacking(device, None, used) is None):
-        return _status(device, DeviceState.Held, ", ".join(holder_names(cluster, device)), namespaces)
+        return _status(device, DeviceAvailability.Held, ", ".join(holder_names(cluster, device)), namespaces)
     taint = untolerated(device, cluster.taint_rules, ())
     if taint is not None:
-        return _status(device, DeviceState.Tainted, show_taint(taint))
+        return _status(device, DeviceAvailability.Tainted, show_taint(taint))
     missing = counters.lacking(device) if device.counters else None
     if missing is not None and not holders:
-        return _status(device, DeviceState.Blocked, f"too little is left of {missing[1]} of {missing[0]}")
-    return _status(device, DeviceState.Free, "", namespaces)
+        return _status(device, DeviceAvailability.Blocked, f"too little is left of {missing[1]} of {missing[0]}")
+    return _status(device, DeviceAvailability.Free, "", namespaces)
 
 
-def _status(device: Device, state: DeviceState, because: str, namespaces: tuple[str, ...] = ()) -> DeviceStatus:
+def _status(device: Device, state: DeviceAvailability, because: str, namespaces: tuple[str, ...] = ()) -> DeviceStatus:
     product, kind = _product_and_kind(device)
     part = kind == "vfio" or bool(
         device.counters and "profile" in {name.rpartition("/")[2] for name in device.attributes}
@@ -147,12 +147,12 @@ def _row(key: tuple[str, str, str], group: Iterable[DeviceStatus]) -> DeviceRow:
     states = Counter(status.state for status in statuses)
     namespaces = Counter(name for status in statuses for name in status.namespaces)
     holders = tuple(sorted(namespaces.items(), key=lambda entry: (-entry[1], entry[0])))
-    free, held, blocked, tainted, unusable = (states[state.value] for state in DeviceState)
+    free, held, blocked, tainted, unusable = (states[state.value] for state in DeviceAvailability)
     return DeviceRow(*key, len(statuses), free, held, blocked, tainted, unusable, holders)
 
 
-UNKNOWN = "unknown"
-SHARED = "a shared GPU"
+UNKNOWN_HOLDER = "unknown"
+SHARED_GPU = "a shared GPU"
 """The unit where claims share every whole GPU of a node (KEP-5075)."""
 NO_DEVICES = ClusterDevices()
 
@@ -263,8 +263,8 @@ class _Counts:
         """Add the devices of a node of which no device plugin offers any: whole GPUs, and slices that exist."""
         tainted = 0
         for device in devices:
-            free = device.state == DeviceState.Free.value
-            tainted += device.state == DeviceState.Tainted.value
+            free = device.state == DeviceAvailability.Free.value
+            tainted += device.state == DeviceAvailability.Tainted.value
             if device.kind == "gpu":
                 self.gpus, self.units, self.free = self.gpus + 1, self.units + 1, self.free + free
             else:
@@ -299,13 +299,13 @@ def take_inventory(
             devices = _own_devices(node, cluster)
             product, driver, unit = inventory_key(node, products)
             whole = [device.shared for device in devices if device.kind == "gpu"]
-            key = (product, driver, SHARED if whole and all(whole) else unit)
+            key = (product, driver, SHARED_GPU if whole and all(whole) else unit)
             for counts in (counts_by_key.setdefault(key, _Counts()), total):
                 counts.add(node, usages.get(name, ()), devices)
         elsewhere = _elsewhere(node, families)
         for resource, (units, row) in elsewhere.items():
             used = (requested or {}).get(name, {}).get(resource, 0)
-            counts = counts_by_key.setdefault((resource, UNKNOWN, row.unit), _Counts())
+            counts = counts_by_key.setdefault((resource, UNKNOWN_HOLDER, row.unit), _Counts())
             counts.nodes += 1
             for one in (counts, total):
                 one.add_elsewhere(units, used, row.per_gpu)
@@ -349,7 +349,9 @@ def inventory_key(node: Node, products: Products) -> tuple[str, str, str]:
     if forms:
         product = " and ".join(sorted(_label(form, products, node) for form in forms))
     else:
-        product = " or ".join(sorted(_label(form, products, node) for form in node_class.possible_products)) or UNKNOWN
+        product = (
+            " or ".join(sorted(_label(form, products, node) for form in node_class.possible_products)) or UNKNOWN_HOLDER
+        )
     return product, *_driver_and_unit(node_class)
 
 
@@ -358,7 +360,7 @@ def _driver_and_unit(node_class: NodeClass) -> tuple[str, str]:
     plain = [name for name, _ in node_class.offered if profile_of(name) is None]
     renamed = bool(plain) and all(name.endswith(".shared") for name in plain)
     unit = node_class.renamed_sharing if renamed else node_class.sharing
-    return show_driver(node_class.driver) if node_class.driver else UNKNOWN, unit.value
+    return show_driver(node_class.driver) if node_class.driver else UNKNOWN_HOLDER, unit.value
 
 
 def _label(form: str, products: Products, node: Node) -> str:

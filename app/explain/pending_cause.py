@@ -125,7 +125,7 @@ def _count(nodes: int) -> str:
     return f"{nodes} node{'' if nodes == 1 else 's'}"
 
 
-MOST_VALUES = 3
+MOST_NODE_VALUES = 3
 """Values that are named, those of most nodes first, so that a sentence stays one."""
 Tell = Callable[[NodeClass], str | None]
 
@@ -165,7 +165,7 @@ def values_of(code: str, nodes: Iterable[NodeClass]) -> tuple[str, ...]:
     """List the values that nodes have of what a code is about, those of most nodes first; none where it is unknown."""
     tell = VALUES.get(code)
     counts = Counter(value for node in nodes if (value := tell(node))) if tell else Counter[str]()
-    return tuple(sorted(counts, key=lambda value: (-counts[value], value))[:MOST_VALUES])
+    return tuple(sorted(counts, key=lambda value: (-counts[value], value))[:MOST_NODE_VALUES])
 
 
 OTHER_PRODUCTS = {Code.ProductNotAllowed.name, Code.GPUFactsMissing.name, Code.ResourceNotOffered.name}

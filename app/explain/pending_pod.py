@@ -14,7 +14,7 @@ from app.explain.claim_changes import claim_fixes
 from app.explain.claim_edits import CLAIM_KINDS
 from app.explain.claim_funnel import RequestFunnel, funnels, is_of_claims, with_claim_errors
 from app.explain.container_requests import asked_by, needs
-from app.explain.counterfactual import NODES_AT_ONCE, FixSearch
+from app.explain.counterfactual import NODES_JUDGED_AT_ONCE, FixSearch
 from app.explain.edits import KINDS
 from app.explain.explanation import AdmissionOutcome, Explanation, FittingNode, NodeVerdict, Refused, dra_equivalent
 from app.explain.funnel import Objection, funnel, objection_name, objection_text
@@ -158,7 +158,7 @@ def _by_objections(nodes: Mapping[str, Node], judge: NodeJudge) -> Generator[Non
     groups: dict[tuple[Objection, ...], list[str]] = {}
     for index, (name, node) in enumerate(nodes.items()):
         groups.setdefault(judge.objections(node), []).append(name)
-        if index % NODES_AT_ONCE == 0:
+        if index % NODES_JUDGED_AT_ONCE == 0:
             yield
     return groups
 
@@ -265,8 +265,8 @@ def _best(demand: Demand, fitting: list[Node], promised: bool) -> Generator[None
         return ()
     totals: list[float] = []
     best: list[int] = []
-    for start in range(0, len(fitting), NODES_AT_ONCE):
-        totals.extend(total(demand, node) for node in fitting[start : start + NODES_AT_ONCE])
+    for start in range(0, len(fitting), NODES_JUDGED_AT_ONCE):
+        totals.extend(total(demand, node) for node in fitting[start : start + NODES_JUDGED_AT_ONCE])
         positions = range(start, len(totals))
         best = nsmallest(
             BEST_SHOWN, [*best, *positions], key=lambda position: ranking_key(totals[position], fitting[position].name)

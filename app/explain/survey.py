@@ -22,11 +22,11 @@ from app.intree.checks import (
     InTreeRefusal,
     NodeSelectorTerm,
     PodConstraints,
+    in_tree_refusals,
     read_pod_constraints,
-    refusals,
     scheduling_gate_refusal,
 )
-from app.intree.existing_pods import REQUIRED, ExistingPods, PodAmongOthers, read_pod_among_others
+from app.intree.existing_pods import REQUIRED_TERMS, ExistingPods, PodAmongOthers, read_pod_among_others
 from app.intree.inter_pod_constraints import InterPodConstraints, inter_pod_constraints_of
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pods import Pod, read_pod
@@ -217,7 +217,7 @@ def _without(term: Mapping[str, Any], ours: list[list[Any]]) -> Mapping[str, Any
 
 def _required(document: Mapping[str, Any]) -> Mapping[str, Any]:
     value: Any = document
-    for key in (*NODE_AFFINITY, REQUIRED):
+    for key in (*NODE_AFFINITY, REQUIRED_TERMS):
         value = value.get(key) if isinstance(value, dict) else None
     return value if isinstance(value, dict) else {}
 
@@ -226,9 +226,9 @@ def _with_required(document: Mapping[str, Any], required: Mapping[str, Any] | No
     changed: Any = copy.deepcopy(document)
     affinity = changed["spec"]["affinity"]["nodeAffinity"]
     if required is None:
-        del affinity[REQUIRED]
+        del affinity[REQUIRED_TERMS]
     else:
-        affinity[REQUIRED] = required
+        affinity[REQUIRED_TERMS] = required
     return changed  # type: ignore[no-any-return]
 
 
@@ -258,7 +258,7 @@ class NodeJudge:
         scheduled_pod, used = self.scheduled_pod, self._used.get(node.name, NO_REQUESTS)
         constraint_refusals = self._constraints.refusals(node) if self._constraints else ()
         reasons = self._filter_reasons(node)
-        in_tree = refusals(scheduled_pod.own, node, used)
+        in_tree = in_tree_refusals(scheduled_pod.own, node, used)
         if any(reason.code.kind is ReasonKind.CLASS and not is_transient(reason) for reason in reasons):
             in_tree = tuple(refusal for refusal in in_tree if not self._passes_with_node(refusal))
         objections: list[Objection] = [
@@ -268,7 +268,7 @@ class NodeJudge:
             *self._claim_refusals(node),
             *reasons,
         ]
-        return tuple(objections) or refusals(scheduled_pod.pod_constraints, node, used)
+        return tuple(objections) or in_tree_refusals(scheduled_pod.pod_constraints, node, used)
 
     def _passes_with_node(self, refusal: InTreeRefusal) -> bool:
         """Tell whether a taint is one that admission tolerates for the pods that the node suits."""
@@ -280,7 +280,7 @@ class NodeJudge:
         return not (
             scheduled_pod.pod_objections()
             or self._filter_reasons(node)
-            or refusals(scheduled_pod.pod_constraints, node, self._used.get(node.name, NO_REQUESTS))
+            or in_tree_refusals(scheduled_pod.pod_constraints, node, self._used.get(node.name, NO_REQUESTS))
             or (self._constraints and any(self._constraints.refusals(node)))
             or self._claim_refusals(node)
         )
@@ -318,5 +318,5 @@ class NodeJudge:
         """Give the reasons of the class filters, on the same class and by the same key as the verb filter."""
         key = engine.class_key(node, self._demand.label_keys)
         if key not in self._classes:
-            self._classes[key] = engine.refusals(self._demand, engine.class_for_demand(self._demand, node))
+            self._classes[key] = engine.class_refusals(self._demand, engine.class_for_demand(self._demand, node))
         return self._classes[key]

@@ -14,8 +14,8 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any
 
-from app.admission.tolerations import tolerates
-from app.intree.existing_pods import REQUIRED, PodAmongOthers
+from app.admission.tolerations import toleration_covers
+from app.intree.existing_pods import REQUIRED_TERMS, PodAmongOthers
 from app.kube.pod_limits import MOST_CONSTRAINTS, check_constraints
 from app.kube.pod_requests import PODS, Amounts, read_amounts, sum_pod_requests
 from app.nodes.model import Node
@@ -156,7 +156,7 @@ def read_pod_constraints(
     Raises MalformedPod, OversizedPod.
     """
     spec = document.get("spec") or {}
-    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED)
+    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED_TERMS)
     namespace = (document.get("metadata") or {}).get("namespace") or "default"
     volume_terms = (volumes or {}).get
     selector = strings(spec, "nodeSelector", "spec.")
@@ -212,7 +212,7 @@ def _requirement(expression: Mapping[str, Any]) -> Requirement | None:
         return None
 
 
-Check = Callable[[PodConstraints, Node, Mapping[str, int]], Iterator[InTreeRefusal]]
+InTreeCheck = Callable[[PodConstraints, Node, Mapping[str, int]], Iterator[InTreeRefusal]]
 
 
 def requested_node(pod: PodConstraints, node: Node, _used: Mapping[str, int]) -> Iterator[InTreeRefusal]:
@@ -223,7 +223,9 @@ def requested_node(pod: PodConstraints, node: Node, _used: Mapping[str, int]) ->
 
 def schedulable(pod: PodConstraints, node: Node, _used: Mapping[str, int]) -> Iterator[InTreeRefusal]:
     """Check the plugin NodeUnschedulable."""
-    if node.unschedulable and not any(tolerates(toleration, UNSCHEDULABLE_TAINT) for toleration in pod.tolerations):
+    if node.unschedulable and not any(
+        toleration_covers(toleration, UNSCHEDULABLE_TAINT) for toleration in pod.tolerations
+    ):
         yield CORDONED
 
 
@@ -233,7 +235,7 @@ def taints_tolerated(pod: PodConstraints, node: Node, _used: Mapping[str, int]) 
         if effect == "PreferNoSchedule" or key == UNSCHEDULABLE_TAINT["key"]:
             continue
         taint = {"key": key, "value": value, "effect": effect}
-        if not any(tolerates(toleration, taint) for toleration in pod.tolerations):
+        if not any(toleration_covers(toleration, taint) for toleration in pod.tolerations):
             yield InTreeRefusal(InTreeCause.UntoleratedTaint, TAINTED, (key, value, effect))
 
 
@@ -267,7 +269,7 @@ def resources_left(pod: PodConstraints, node: Node, used: Mapping[str, int]) -> 
 def volumes_reachable(pod: PodConstraints, node: Node, _used: Mapping[str, int]) -> Iterator[InTreeRefusal]:
     """Check the plugin VolumeBinding: the node affinity of the volumes that the pod's claims are bound to."""
     if any(not any(term.selects(node) for term in terms) for terms in pod.volumes):
-        yield UNREACHABLE
+        yield NODE_UNREACHABLE
 
 
 TAINTED = "node(s) had untolerated taint(s)"
@@ -275,11 +277,11 @@ UNSELECTED = "node(s) didn't match Pod's node affinity/selector"
 WRONG_NAME = InTreeRefusal(InTreeCause.NodeNameMismatch, "node(s) didn't match the requested node name")
 CORDONED = InTreeRefusal(InTreeCause.NodeUnschedulable, "node(s) were unschedulable")
 FULL = InTreeRefusal(InTreeCause.TooManyPods, "Too many pods")
-UNREACHABLE = InTreeRefusal(
+NODE_UNREACHABLE = InTreeRefusal(
     InTreeCause.VolumeNodeAffinityConflict, "node(s) didn't match PersistentVolume's node affinity"
 )
 
-CHECKS: tuple[Check, ...] = (
+CHECKS: tuple[InTreeCheck, ...] = (
     schedulable,
     requested_node,
     taints_tolerated,
@@ -290,7 +292,7 @@ CHECKS: tuple[Check, ...] = (
 """In the order of kube-scheduler's Filter plugins, as far as they are mirrored (apis/config/v1/default_plugins.go)."""
 
 
-def refusals(pod: PodConstraints, node: Node, used: Mapping[str, int]) -> tuple[InTreeRefusal, ...]:
+def in_tree_refusals(pod: PodConstraints, node: Node, used: Mapping[str, int]) -> tuple[InTreeRefusal, ...]:
     """List all causes for which kube-scheduler would refuse the node. `used` are the requests of pods on the node."""
     return tuple(refusal for check in CHECKS for refusal in check(pod, node, used))
 

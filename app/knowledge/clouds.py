@@ -60,7 +60,7 @@ def type_pattern(types: Iterable[str]) -> re.Pattern[str]:
 
 
 MIB = 1 << 20
-MOST_DIGITS = 18
+MOST_MEMORY_DIGITS = 18
 """Digits of a memory label that is read: 18 are enough for an exabyte in bytes."""
 
 
@@ -157,7 +157,7 @@ class VendorLabels:
         """Read the memory of one GPU in MiB; None without such a label. `gpus` is the number of GPUs of the node."""
         text = _value(labels, self.memory_keys) or ""
         if self.bytes_in_all:
-            return int(text) // MIB // gpus if gpus and text.isdecimal() and len(text) <= MOST_DIGITS else None
+            return int(text) // MIB // gpus if gpus and text.isdecimal() and len(text) <= MOST_MEMORY_DIGITS else None
         try:
             return parse_mib(text)
         except QuantityError:
@@ -231,7 +231,9 @@ class Clouds:
     def memory_mib(self, labels: Mapping[str, str], gpus: int) -> int | None:
         """Give the least memory of one GPU, in MiB, of labels and machine type; None if neither has it."""
         texts = [labels.get(dialect.memory_key) for dialect in self.dialects if dialect.memory_key]
-        sizes = [int(text) for text in texts if text and text.isdecimal() and len(text) <= MOST_DIGITS and int(text)]
+        sizes = [
+            int(text) for text in texts if text and text.isdecimal() and len(text) <= MOST_MEMORY_DIGITS and int(text)
+        ]
         machine = self.instances.of(labels)
         if machine and machine.memory_mib:
             sizes.append(machine.memory_mib)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from app.knowledge.products import normal_form
 
-STATES_KEPT = 1 << 12
+LAYOUTS_KEPT = 1 << 12
 """Pairs of a GPU's state and requested profiles in each cache of placements; one takes about 300 bytes. A guess."""
 
 
@@ -115,7 +115,7 @@ class SliceOccupancy(NamedTuple):
         return slot.max_instances - dict(self.counts).get(slot.profile, 0)
 
 
-@lru_cache(STATES_KEPT)
+@lru_cache(LAYOUTS_KEPT)
 def _find_free_starts(slots: tuple[ProfileSlots, ...], taken: int) -> tuple[int, ...] | None:
     """Try each start of the first slot, and place the others beside it; `taken` is a bit mask of memory slices."""
     if not slots:
@@ -185,7 +185,7 @@ def place_instances(layouts: Sequence[GPULayout], requested: Sequence[str]) -> t
     occupied = [layout.geometry.occupancy(layout.taken) for layout in layouts]
     order = sorted(range(len(layouts)), key=lambda index: (occupied[index].free_compute, occupied[index]))
     gpus = tuple(_GPU(layouts[index].geometry, occupied[index], _slots(layouts[index], profiles)) for index in order)
-    shares = _Search(gpus).shares(tuple(requested.count(profile) for profile in profiles))
+    shares = _InstanceSearch(gpus).shares(tuple(requested.count(profile) for profile in profiles))
     if shares is None:
         return None
     placements: dict[str, list[InstancePlacement]] = {profile: [] for profile in profiles}
@@ -223,7 +223,7 @@ def _limit_counts(gpu: _GPU, requested: Counts) -> tuple[tuple[ProfileSlots | No
     return gpu.slots, tuple(limits)
 
 
-@lru_cache(STATES_KEPT)
+@lru_cache(LAYOUTS_KEPT)
 def _maximal_fillings(
     taken_memory: int, free_compute: int, slots: tuple[ProfileSlots | None, ...], most: Counts
 ) -> tuple[Counts, ...]:
@@ -264,7 +264,7 @@ def _volume(counts: Counts, slots: tuple[ProfileSlots | None, ...]) -> int:
     return sum(count * slot.length for count, slot in zip(counts, slots, strict=True) if slot)
 
 
-class _Search:
+class _InstanceSearch:
     """One search: it distributes the requested instances over the GPUs in their order, and remembers dead ends."""
 
     def __init__(self, gpus: tuple[_GPU, ...]) -> None:

@@ -103,7 +103,7 @@ def _identity(row: Mapping[str, Any]) -> tuple[str, Any] | None:
     return next(((key, row[key]) for key in IDENTITIES if key in row), None)
 
 
-FILES = (
+TABLE_FILES = (
     "gpu_products.yaml",
     "mig_profiles.yaml",
     "cuda_driver.yaml",
@@ -155,10 +155,10 @@ def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = Non
 
     Raises KnowledgeError, whose message names the file.
     """
-    documents = {name: _read(name, texts) for name in FILES}
+    documents = {name: _read(name, texts) for name in TABLE_FILES}
     for name in own or {}:
         if name not in documents:
-            raise KnowledgeError(f"{name}: no such table, wants one of {', '.join(FILES)}")
+            raise KnowledgeError(f"{name}: no such table, wants one of {', '.join(TABLE_FILES)}")
         documents[name] = overlay(name, documents[name], _read(name, own or {}))
     try:
         cuda = load_cuda(documents["cuda_driver.yaml"])

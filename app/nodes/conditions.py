@@ -18,7 +18,7 @@ from app.values.json_members import objects_if_any
 
 MOST_CONDITIONS = 16
 """Conditions that are kept of one node, in the order of their types. A guess; publishers report a few at a time."""
-LONGEST_TEXT = 256
+LONGEST_CONDITION_TEXT = 256
 """Characters that are kept of a reason and of a message, which whoever may patch the node's status chooses."""
 
 
@@ -79,10 +79,12 @@ def read_bad_conditions(status: Mapping[str, Any], knowledge: Knowledge) -> tupl
 
 def _printable(text: str) -> str:
     """Cut a text, and replace what a terminal would interpret."""
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in text[:LONGEST_TEXT]).split())
+    return " ".join(
+        "".join(letter if letter.isprintable() else " " for letter in text[:LONGEST_CONDITION_TEXT]).split()
+    )
 
 
-DOMAIN = "nvidia.com/"
+NVIDIA_DOMAIN = "nvidia.com/"
 """The domain of NVIDIA's labels and resources."""
 ARCHITECTURE = "kubernetes.io/arch"
 """The label of the CPU architecture, such as amd64, which every kubelet writes."""
@@ -98,7 +100,7 @@ MIG_CONFIG = "nvidia.com/mig.config"
 MIG_STATE = "nvidia.com/mig.config.state"
 MIG_CAPABLE = "nvidia.com/mig.capable"
 MIG_MANAGER = "nvidia.com/gpu.deploy.mig-manager"
-SLICES = "nvidia.com/mig-"
+SLICE_LABELS = "nvidia.com/mig-"
 """The start of the keys about MIG slices: GFD puts a suffix such as `.count` or `.memory` to the slice's resource."""
 UPGRADE_STATE = "nvidia.com/gpu-driver-upgrade-state"
 PLUGIN = "nvidia.com/gpu.deploy.device-plugin"

@@ -16,11 +16,11 @@ from app.knowledge.mig_profiles import nominal_size, profile_in_layout, profile_
 from app.knowledge.tables import Knowledge
 from app.kube.finished_pods import FAILED, FinishedPod, failure_of
 from app.nodes.conditions import (
-    DOMAIN,
     MIG_CAPABLE,
     MIG_CONFIG,
     MIG_MANAGER,
     MIG_STATE,
+    NVIDIA_DOMAIN,
     PAUSED_FOR_MIG,
     PLUGIN,
     PRODUCT,
@@ -65,7 +65,7 @@ def may_offer_later(node: Node, resource: str, amount: int) -> bool:
     """
     profile = profile_of(resource)
     if profile is None:
-        return resource.startswith(DOMAIN) and amount <= (node.node_class.labelled_gpus or amount)
+        return resource.startswith(NVIDIA_DOMAIN) and amount <= (node.node_class.labelled_gpus or amount)
     wished, asked = nominal_size(profile_in_layout(node.labels.get(MIG_CONFIG, "")) or ""), nominal_size(profile)
     if wished is None or asked is None:
         most = node.node_class.memory_mib

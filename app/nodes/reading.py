@@ -16,8 +16,8 @@ from app.knowledge.mig_profiles import profile_of
 from app.knowledge.products import normal_form
 from app.knowledge.tables import Knowledge
 from app.kube.resource_slices import NVIDIA_DRIVER, Device, DeviceClass, distinct_devices, shared_facts
-from app.nodes.conditions import ARCHITECTURE, DOMAIN, read_bad_conditions
-from app.nodes.labels import read_class
+from app.nodes.conditions import ARCHITECTURE, NVIDIA_DOMAIN, read_bad_conditions
+from app.nodes.labels import read_node_class
 from app.nodes.model import UNSHARED, WHOLE_MILLI, FreeResources, Node, NodeClass, Sharing
 from app.nodes.sharing import NOT_REGISTERED, count_registered_gpus
 from app.values.errors import MalformedPod, QuantityError
@@ -81,7 +81,7 @@ def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[s
     for_machines = not offered and _gives_gpus_to_machines(allocatable, knowledge)
     labels_read = _with_architecture(labels, status)
     node_class = replace(
-        read_class(labels_read, offered, knowledge, in_all, _registered(metadata, knowledge), for_machines),
+        read_node_class(labels_read, offered, knowledge, in_all, _registered(metadata, knowledge), for_machines),
         runtime_handlers=read_runtime_handlers(status),
         runtime_class_unneeded=knowledge.runtimes.why_unneeded(labels),
     )
@@ -192,7 +192,7 @@ def with_devices(node: Node, devices: Iterable[Device], serving: Iterable[Device
         ),
         withdrawn=len(tainted_gpus),
         dra_resources=served if usable else frozenset(),
-        claims_only=DOMAIN,
+        claims_only=NVIDIA_DOMAIN,
     )
     node_class = _with_all_device_facts(node_class, distinct_devices(all_devices), knowledge)
     return replace(node, node_class=node_class, free=replace(node.free, uncounted=served))

@@ -17,9 +17,9 @@ from functools import lru_cache
 from app.knowledge.mig_profiles import nominal_size, profile_of
 from app.knowledge.products import normal_form
 from app.knowledge.tables import Knowledge
-from app.nodes.conditions import PRODUCT, SHARING, SLICES
+from app.nodes.conditions import PRODUCT, SHARING, SLICE_LABELS
 from app.nodes.conditions import REPLICAS as REPLICAS_LABEL
-from app.nodes.model import REPLICAS, SHARES, CountDoubt, NodeClass, Sharing
+from app.nodes.model import SHARED_UNITS, SHARES, CountDoubt, NodeClass, Sharing
 
 LONGEST_REGISTRATION = 1 << 15
 """Characters of HAMi's annotation that are read; one GPU takes about 300."""
@@ -79,7 +79,7 @@ def shared_slices(labels: Mapping[str, str], offered: Amounts) -> Iterator[str]:
     """List the MIG profiles whose plain resource is a share, by time-slicing of MIG slices without renaming."""
     for resource, _ in offered:
         profile = profile_of(resource)
-        strategy = labels.get(f"{SLICES}{profile}.sharing-strategy")
+        strategy = labels.get(f"{SLICE_LABELS}{profile}.sharing-strategy")
         if profile and strategy in ("time-slicing", "mps") and f"{resource}.shared" not in dict(offered):
             yield profile
 
@@ -90,9 +90,9 @@ def replicas_by_resource(
     """List for each resource whose units are shares the number of units for one GPU, or for one MIG slice."""
     for resource, units in resources:
         unit = node_class.unit(resource)
-        if unit in REPLICAS:
+        if unit in SHARED_UNITS:
             profile = profile_of(resource)
-            replicas = parse_count(labels.get(f"{SLICES}{profile}.replicas")) if profile else node_class.replicas
+            replicas = parse_count(labels.get(f"{SLICE_LABELS}{profile}.replicas")) if profile else node_class.replicas
             if replicas and replicas > 1:
                 yield resource, replicas
         elif unit is Sharing.HAMi:
@@ -104,8 +104,8 @@ def replicas_by_resource(
 def slice_memory(labels: Mapping[str, str]) -> Iterator[tuple[str, int]]:
     """List the labelled memory of MIG slices, in MiB, by profile."""
     for key, text in labels.items():
-        if key.startswith(SLICES) and key.endswith(".memory") and (mib := parse_count(text)):
-            yield key.removeprefix(SLICES).removesuffix(".memory"), mib
+        if key.startswith(SLICE_LABELS) and key.endswith(".memory") and (mib := parse_count(text)):
+            yield key.removeprefix(SLICE_LABELS).removesuffix(".memory"), mib
 
 
 def memory_budgets(node_class: NodeClass, label: str, knowledge: Knowledge) -> Iterator[tuple[str, int]]:
@@ -116,7 +116,7 @@ def memory_budgets(node_class: NodeClass, label: str, knowledge: Knowledge) -> I
     HAMi's GPUs are left out, since HAMi counts their memory itself, by resources of its own.
     """
     for resource, amount in node_class.offered:
-        if node_class.unit(resource) not in REPLICAS:
+        if node_class.unit(resource) not in SHARED_UNITS:
             continue
         memory = node_class.memory_mib
         if profile := profile_of(resource):
@@ -236,7 +236,7 @@ def slices_differ(labels: Mapping[str, str], units: Mapping[str, int]) -> bool:
 
 def labelled_slices(labels: Mapping[str, str]) -> list[str]:
     """List the MIG resources that the labels count."""
-    return [key.removesuffix(".count") for key in labels if key.startswith(SLICES) and key.endswith(".count")]
+    return [key.removesuffix(".count") for key in labels if key.startswith(SLICE_LABELS) and key.endswith(".count")]
 
 
 def _size(resource: str) -> tuple[int, int]:

@@ -8,7 +8,7 @@ Class filters for the state of a node: its MIG configuration, its driver upgrade
 
 from app.knowledge.cuda_compatibility import AcceptedCompatibility, Compatibility, CUDANeed, judge_driver
 from app.knowledge.mig_profiles import SliceSize, nominal_size, profile_of
-from app.nodes.model import REPLICAS, SHARES, UNSHARED, NodeClass, Sharing
+from app.nodes.model import SHARED_UNITS, SHARES, UNSHARED, NodeClass, Sharing
 from app.policy.demand import Demand
 from app.policy.schema_placement import HealthAction, SharingWish
 from app.values.reasons import Code, Reason, join_with_or, reason
@@ -82,7 +82,7 @@ def several_units_allowed(demand: Demand, node: NodeClass) -> Reason | None:
     """
     for resource, amount in demand.max_per_container:
         unit = node.unit(resource)
-        if amount < 2 or unit not in REPLICAS:
+        if amount < 2 or unit not in SHARED_UNITS:
             continue
         if node.refuses_several:
             return reason(Code.SharedReplicasAskedAsGPUs, "the device plugin refuses several units", ONE_UNIT)

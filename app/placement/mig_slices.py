@@ -16,7 +16,7 @@ from itertools import combinations
 from operator import or_
 
 from app.knowledge.mig_geometry import (
-    STATES_KEPT,
+    LAYOUTS_KEPT,
     Geometry,
     GPULayout,
     Instance,
@@ -38,7 +38,7 @@ EXACT_DIGITS = 12
 """Decimal digits to which a loss is rounded, so that mirrored places have equal losses."""
 
 
-@lru_cache(STATES_KEPT)
+@lru_cache(LAYOUTS_KEPT)
 def distinct_profiles(geometry: Geometry) -> tuple[ProfileSlots, ...]:
     """List the profiles of a product that differ in size or positions; one with a media engine counts as its equal."""
     profiles: dict[tuple[int, int, tuple[int, ...]], ProfileSlots] = {}
@@ -60,7 +60,7 @@ def usable_memory(slot: ProfileSlots, taken_memory: int, free_compute: int) -> i
     return slot.length * min(count, max(0, free_compute) // slot.compute)
 
 
-@lru_cache(STATES_KEPT)
+@lru_cache(LAYOUTS_KEPT)
 def _usable_by_all_profiles(geometry: Geometry, memory: int, compute: int) -> int:
     """Sum up the usable memory slices over the distinct profiles."""
     return sum(usable_memory(slot, memory, compute) for slot in distinct_profiles(geometry))
@@ -75,7 +75,7 @@ def headroom(geometry: Geometry, taken: Iterable[Instance] = ()) -> float:
     return _headroom(geometry, tuple(sorted(taken)))
 
 
-@lru_cache(STATES_KEPT)
+@lru_cache(LAYOUTS_KEPT)
 def _headroom(geometry: Geometry, taken: tuple[Instance, ...]) -> float:
     slots = [(geometry.slots[profile], start) for profile, start in taken]
     parts = [(slot.interval(start), slot.compute) for slot, start in slots]
@@ -89,7 +89,7 @@ def _headroom(geometry: Geometry, taken: tuple[Instance, ...]) -> float:
     return expected / _usable_by_all_profiles(geometry, 0, geometry.compute_total)
 
 
-@lru_cache(STATES_KEPT)
+@lru_cache(LAYOUTS_KEPT)
 def placement_losses(geometry: Geometry, taken: tuple[Instance, ...], profile: str) -> tuple[tuple[float, int], ...]:
     """List (loss of headroom, start) for each legal start of an instance; empty for an unknown profile."""
     slot = geometry.slots.get(profile)

@@ -25,7 +25,7 @@ NO_GPUS_NEEDED = 7
 """The highest score of a node with GPUs for a pod without. With weight 10 the 3 points to HIGHEST are 300, what
 kube-scheduler gives for a node without a taint PreferNoSchedule (plugin TaintToleration, weight 3): more than its
 spreading or its balance alone."""
-NAMES_KEPT = 1 << 14
+TIE_BREAKS_KEPT = 1 << 14
 """Node names in the cache of tie breaks, three times the largest cluster of the budgets; about 2 MB."""
 LONGEST_KEPT = 253
 """Characters of a cached name; node names are not longer (DNS subdomain), but names in requests may be."""
@@ -45,7 +45,7 @@ def ranking_key(value: float, name: str) -> tuple[float, tuple[int, str]]:
     return (-value, tie_break(name))
 
 
-@lru_cache(NAMES_KEPT)
+@lru_cache(TIE_BREAKS_KEPT)
 def tie_break(name: str) -> tuple[int, str]:
     """Give the part of the sort key that decides between nodes of equal totals; cached by name."""
     return (zlib.crc32(name.encode()), name)

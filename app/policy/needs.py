@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 
 from app.knowledge.cuda_compatibility import CUDANeed, Toolkit
 from app.knowledge.images import Branches, ImageCUDA, ImagePlatform
-from app.knowledge.nvidia_require import Expression, lowest_cuda, parse_require
+from app.knowledge.nvidia_require import RequireExpression, lowest_cuda, parse_require
 from app.knowledge.products import ProductPattern, Products
 from app.knowledge.tables import Knowledge
 from app.kube.pods import Container
@@ -109,12 +109,12 @@ def image_platforms(containers: tuple[Container, ...], knowledge: Knowledge) -> 
     yield from dict.fromkeys(sorted(shown, key=lambda platform: not platform.required))
 
 
-def _environment(container: Container) -> Expression:
+def _environment(container: Container) -> RequireExpression:
     names = {name for name, _ in container.env if name.startswith(_REQUIRE) and not name.startswith(_JETPACK)}
     return parse_require(container.variable(name) or "" for name in sorted(names))
 
 
-def _environment_need(container: Container, expression: Expression, knowledge: Knowledge) -> CUDANeed:
+def _environment_need(container: Container, expression: RequireExpression, knowledge: Knowledge) -> CUDANeed:
     """Compile the requirement in the environment; without a `cuda` clause any driver is native for it."""
     cuda = lowest_cuda(expression)
     evidence = f"container {container.name}: environment NVIDIA_REQUIRE_*"

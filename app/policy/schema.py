@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 
 from app.kube.api_kinds import API_KINDS
-from app.policy.fields import Day, LabelSelector, Merge, Part, described
+from app.policy.fields import Day, LabelSelector, Merge, StrictMapping, described
 from app.policy.schema_admission import Admission
 from app.policy.schema_placement import Placement
 
@@ -81,7 +81,7 @@ class WorkloadClass(Enum):
     Notebook = "notebook"
 
 
-class Match(Part):
+class Match(StrictMapping):
     """Which pods a policy applies to. All parts that are set must match; without any it applies to every GPU pod."""
 
     namespace_selector: LabelSelector | None = described(
@@ -100,7 +100,7 @@ class Match(Part):
     )
 
 
-class ExceptionMatch(Part):
+class ExceptionMatch(StrictMapping):
     """Which pods an exception applies to; one without selectors would apply to all pods, and is an error."""
 
     namespace_selector: LabelSelector | None = Field(default=None, description="labels of the pod's namespace")
@@ -111,7 +111,7 @@ MOST_EXCEPTIONS = 64
 """Exceptions of a policy. A guess; each selector is compared with each pod."""
 
 
-class PolicyException(Part):
+class PolicyException(StrictMapping):
     """Rules that are off for some pods until a day, with an owner and a reason.
 
     From the day after, the exception has no effect, and a metric counts it.
@@ -126,7 +126,7 @@ class PolicyException(Part):
     expires: Day = Field(description="the last day on which it applies, UTC, as 2027-01-31")
 
 
-class Spec(Part):
+class Spec(StrictMapping):
     """A policy's content: which pods it applies to, what admission does to them, and where they may run.
 
     All policies that match a pod apply together, in the order of their priority. For some fields the highest priority
@@ -172,19 +172,19 @@ class Spec(Part):
     placement: Placement = Field(default=Placement(), description="where the pod may run, and which nodes are best")
 
 
-class Metadata(Part):
+class PolicyMetadata(StrictMapping):
     """Kubernetes metadata; other keys of it are ignored, since kubectl adds some."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
     name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")]
 
 
-class GPUPolicy(Part):
+class GPUPolicy(StrictMapping):
     """One policy document."""
 
     api_version: Literal["gpu-usher.io/v1alpha1"]
     kind: Literal["GPUPolicy"]
-    metadata: Metadata
+    metadata: PolicyMetadata
     spec: Spec = Spec()
 
 
@@ -200,7 +200,7 @@ _LABELS = {"app.kubernetes.io/name": "gpu-usher", "app.kubernetes.io/component":
 """By the component an uninstallation leaves the definition out, with which all GPUPolicy objects would go."""
 """The API group of GPUPolicy, its plural in API paths and RBAC rules, and its only version."""
 
-Schema = dict[str, Any]
+CRDSchema = dict[str, Any]
 
 _COPIED_KEYWORDS = (
     "type",
@@ -225,7 +225,7 @@ _COLUMNS = (
 """The columns of `kubectl get gpol`: name, type, path."""
 
 
-def custom_resource_definition() -> Schema:
+def custom_resource_definition() -> CRDSchema:
     """Make the CustomResourceDefinition, ready for kubectl apply."""
     version = {
         "name": VERSION,
@@ -254,9 +254,9 @@ def custom_resource_definition() -> Schema:
     }
 
 
-def _with_status(schema: Schema) -> Schema:
+def _with_status(schema: CRDSchema) -> CRDSchema:
     """Add the status that app/events/policy_reports.py writes; a policy file has none."""
-    text: Schema = {"type": "string"}
+    text: CRDSchema = {"type": "string"}
     condition = {name: dict(text) for name in ("type", "status", "reason", "message")}
     condition |= {
         "observedGeneration": {"type": "integer", "format": "int64"},
@@ -280,7 +280,7 @@ def _with_status(schema: Schema) -> Schema:
     return {**schema, "properties": {**schema["properties"], "status": status}}
 
 
-def structural_schema(schema: Schema) -> Schema:
+def structural_schema(schema: CRDSchema) -> CRDSchema:
     """Turn the JSON Schema of the document into a structural one; the API server itself validates the metadata."""
     structural = _structural(schema, schema["$defs"])
     structural["properties"] |= {
@@ -292,7 +292,7 @@ def structural_schema(schema: Schema) -> Schema:
     return structural
 
 
-def _structural(schema: Mapping[str, Any], defs: Mapping[str, Any]) -> Schema:
+def _structural(schema: Mapping[str, Any], defs: Mapping[str, Any]) -> CRDSchema:
     node = _resolve(schema, defs)
     structural = {key: _copy_list(node[key]) for key in _COPIED_KEYWORDS if key in node}
     if "const" in node:
@@ -310,7 +310,7 @@ def _structural(schema: Mapping[str, Any], defs: Mapping[str, Any]) -> Schema:
     return structural
 
 
-def _map_schema(node: Mapping[str, Any], defs: Mapping[str, Any]) -> Schema:
+def _map_schema(node: Mapping[str, Any], defs: Mapping[str, Any]) -> CRDSchema:
     """Write the schema of a map.
 
     A structural schema has no propertyNames, so that a map whose keys are an enum gets a field for each key.
@@ -321,7 +321,7 @@ def _map_schema(node: Mapping[str, Any], defs: Mapping[str, Any]) -> Schema:
     return {"properties": {name: _structural(node["additionalProperties"], defs) for name in names}}
 
 
-def _resolve(schema: Mapping[str, Any], defs: Mapping[str, Any]) -> Schema:
+def _resolve(schema: Mapping[str, Any], defs: Mapping[str, Any]) -> CRDSchema:
     """Follow $ref, and take the one branch of `anyOf` that is not null, since an absent field means the same as null.
 
     Keywords beside the reference, such as the field's own description, replace those of its target.

@@ -9,9 +9,9 @@ import pytest
 from app.explain.funnel import first_objection, funnel, objection_name, objection_text
 from app.intree.checks import (
     InTreeCause,
+    in_tree_refusals,
     read_pod_constraints,
     read_terms,
-    refusals,
     scheduling_gate_refusal,
     unjudged_constraints,
 )
@@ -42,7 +42,7 @@ def causes(document: dict[str, Any], used: dict[str, int] | None = None, **node:
     pod_constraints = read_pod_constraints(document, NEVER.__contains__, node.get("volumes"))
     return [
         (refusal.cause, refusal.message)
-        for refusal in refusals(pod_constraints, read_node(made, knowledge()), used or {})
+        for refusal in in_tree_refusals(pod_constraints, read_node(made, knowledge()), used or {})
     ]
 
 
