@@ -14,7 +14,7 @@ import msgspec
 
 from app.admission.exemptions import is_exempt
 from app.admission.json_patch import Operation, apply, put
-from app.admission.mutators import CHANGING_AMOUNTS, REPAIRS, Mutator, mutators_of
+from app.admission.mutators import CHANGING_AMOUNTS, REPAIRS, Mutator, mutators_of, mutators_under
 from app.admission.review_targets import ignored_labels
 from app.admission.reviewed_pod import (
     TEMPLATES,
@@ -25,7 +25,7 @@ from app.admission.reviewed_pod import (
     ReviewedPod,
     one_line,
 )
-from app.admission.validators import validators_of
+from app.admission.validators import validators_of, validators_under
 from app.knowledge.tables import Knowledge
 from app.kube.pod_limits import ANNOTATIONS_BYTES
 from app.kube.pods import DECISION, PREFIX, Pod, read_pod
@@ -157,8 +157,9 @@ class ReviewResult:
 
     `concerned` is true where the object asks for a GPU and was judged. `operations` is empty where nothing changes,
     `reasons` where the object is allowed. `record` lists the changes in words, in order. `policies` are the names of
-    the policies that matched, and `policy_hash` is that of the policy set. `admitted` is a pod after the operations,
-    with the ruling on it; None where nothing is recorded of it, where it is refused, and for a template.
+    the policies that matched, and `policy_hash` is that of the policy set. `mutated` is a pod after the mutators, with
+    the ruling on it; None where nothing is recorded of it, where it is refused, and for a template. `decision` are the
+    last operations, which write the decision annotation.
     """
 
     concerned: bool
@@ -168,12 +169,20 @@ class ReviewResult:
     record: tuple[str, ...] = ()
     policies: tuple[str, ...] = ()
     policy_hash: str = ""
-    admitted: ReviewedPod | None = field(default=None, compare=False, repr=False)
+    mutated: ReviewedPod | None = field(default=None, compare=False, repr=False)
+    decision: tuple[Operation, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def allowed(self) -> bool:
         """True where the object is admitted."""
         return not self.reasons
+
+    @property
+    def admitted(self) -> ReviewedPod | None:
+        """The pod after all operations, with the ruling on it; None where `mutated` is."""
+        if self.mutated is None or not self.decision:
+            return self.mutated
+        return replace(self.mutated, document=apply(self.mutated.document, self.decision))
 
 
 UNCONCERNED = ReviewResult(concerned=False)
@@ -243,13 +252,15 @@ def _mutated(review: ReviewedPod) -> ReviewResult:
         return UNCONCERNED
     # Of a template's changes some are left out, so that the others are applied once more, by themselves.
     is_template = review.context.form in TEMPLATES
-    changed = apply(document, operations) if is_template else apply(review.document, decision)
+    if is_template:
+        apply(document, operations)
     return _result(
         review,
         operations=tuple(operations),
         warnings=limited_warnings(warnings),
         record=record,
-        admitted=None if is_template else replace(review, document=changed),
+        mutated=None if is_template else review,
+        decision=tuple(decision),
     )
 
 
@@ -374,13 +385,15 @@ def _changes_under(
 ) -> list[PodChange]:
     """List what would change besides the changes made if these rules, of milder actions too, were enforced.
 
-    `demand` is the demand under those rules; None keeps that of the ruling. Nothing of it is applied.
+    `demand` is the demand under those rules; None keeps that of the ruling. Nothing of it is applied. Mutators run
+    again only where they read a rule that differs, and all of them where the demand does.
     """
     if rules == review.rules and demand is None:
         return []
+    mutators = mutators_under(review, rules) if demand is None else mutators_of(review)
     milder = replace(review, rules=rules, ruling=replace(review.ruling, demand=demand or review.ruling.demand))
     seen = {change.record for change in made}
-    return [change for mutator in mutators_of(review) for change in mutator(milder) if change.record not in seen]
+    return [change for mutator in mutators for change in mutator(milder) if change.record not in seen]
 
 
 def _run_validators(review: ReviewedPod) -> tuple[tuple[Reason, ...], list[str]]:
@@ -389,7 +402,8 @@ def _run_validators(review: ReviewedPod) -> tuple[tuple[Reason, ...], list[str]]
     if review.ruling.warned == review.rules:
         return reasons, []
     milder = replace(review, rules=review.ruling.warned)
-    warned = (problem for validator in validators_of(review) for problem in validator(milder))
+    again = validators_under(review, milder.rules)
+    warned = (problem for validator in again for problem in validator(milder))
     return reasons, [f"{problem.advice} (warning only)" for problem in warned if problem not in reasons]
 
 
