@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """One admission review: mutate the object, validate the result, and record what was done and why.
 
-The decision annotation: what was changed in a pod and why. It is for people; no decision rests on it (F15, F25).
+A review reads the pod, and rules on it once and after each change of what it requests. The mutators run in order on
+what the earlier ones left, then the validators. What policies that only warn or audit would change or refuse is learnt
+by running again what reads a rule in which they differ. What was changed in a pod is written into its decision
+annotation. That is for people; no decision rests on it (F15, F25).
 """
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,12 +21,11 @@ from app.admission.mutators import CHANGING_AMOUNTS, REPAIRS, Mutator, mutators_
 from app.admission.review_targets import ignored_labels
 from app.admission.reviewed_pod import (
     TEMPLATES,
-    WARNING_LIMIT,
     PodChange,
     PodForm,
     ReviewContext,
     ReviewedPod,
-    one_line,
+    limited_warnings,
 )
 from app.admission.validators import validators_of, validators_under
 from app.knowledge.tables import Knowledge
@@ -139,14 +141,8 @@ def _fingerprint(review: ReviewedPod) -> str:
     return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode()).hexdigest()[:32]
 
 
-MOST_WARNINGS = 5
-"""Warnings of one answer; the API server truncates all of them beyond about 4,096 characters in sum (ADM-29)."""
-DENIAL_LIMIT = 900
-"""Characters of a denial (ADM-28). A controller reports it in an Event on the workload, behind some 80 characters of
-its own, and an Event has at most 1,024."""
 NOT_DONE = "not done, "
 """The beginning of the record of a change that a policy keeps from being made."""
-MORE = " and {} more reasons"
 OUR_SCHEDULERS = frozenset({"default-scheduler", "gpu-usher-scheduler"})
 """Schedulers whose pods gpu-usher completes, besides those that policies name; other pods are left alone (S14)."""
 
@@ -186,23 +182,6 @@ class ReviewResult:
 
 
 UNCONCERNED = ReviewResult(concerned=False)
-
-
-def denial_message(result: ReviewResult) -> str:
-    """Write the denial's message on one line, a numbered sentence for each reason with its remedy.
-
-    Reasons for which there is no room are counted, so that none is cut short.
-    """
-    sentences = [refusal.advice for refusal in result.reasons]
-    if len(sentences) > 1:
-        sentences = [f"({number}) {sentence}" for number, sentence in enumerate(sentences, 1)]
-    text = f"gpu-usher: {sentences[0]}"
-    for count, sentence in enumerate(sentences[1:], 1):
-        if len(text) + len(sentence) > DENIAL_LIMIT - len(MORE):
-            text += MORE.format(len(sentences) - count)
-            break
-        text += f" {sentence}"
-    return one_line(text, DENIAL_LIMIT)
 
 
 def mutate(
@@ -405,11 +384,3 @@ def _run_validators(review: ReviewedPod) -> tuple[tuple[Reason, ...], list[str]]
     again = validators_under(review, milder.rules)
     warned = (problem for validator in again for problem in validator(milder))
     return reasons, [f"{problem.advice} (warning only)" for problem in warned if problem not in reasons]
-
-
-def limited_warnings(warnings: Iterable[str]) -> tuple[str, ...]:
-    """Write each warning on one line, and count those beyond MOST_WARNINGS."""
-    lines = [one_line(text, WARNING_LIMIT) for text in dict.fromkeys(warnings)]
-    if len(lines) <= MOST_WARNINGS:
-        return tuple(lines)
-    return (*lines[: MOST_WARNINGS - 1], f"and {len(lines) - MOST_WARNINGS + 1} more")

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Validators: why a GPU pod is refused. They judge the object alone. The table of all validators stands at the end.
+"""Validators: why a GPU pod is refused. The table of all validators is near the end.
 
-The validator of idle GPUs: who holds some, and asks for more, is told.
+They judge the object alone, but for `no_idle_gpus`, which asks how many GPUs of the namespace are idle for certain and
+refuses more GPUs to a namespace that holds idle ones.
 """
 
 from collections.abc import Callable, Iterator

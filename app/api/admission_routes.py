@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from app.admission.review import UNCONCERNED, ReviewResult, denial_message, limited_warnings, mutate, validate
+from app.admission.review import UNCONCERNED, ReviewResult, mutate, validate
 from app.admission.review_targets import ignored_annotations, review_target_of
-from app.admission.reviewed_pod import ReviewContext
+from app.admission.reviewed_pod import ReviewContext, denial_message, limited_warnings
 from app.api.backend import Backend
 from app.api.policy_reviews import is_policy, judge_policy
 from app.api.wire import DECODE_ERRORS, decode_json, encode
@@ -189,7 +189,7 @@ def _answer(uid: str, result: ReviewResult) -> dict[str, Any]:
     if result.warnings:
         response["warnings"] = list(result.warnings)
     if result.reasons:
-        response["status"] = {"code": 403, "reason": "Forbidden", "message": denial_message(result)}
+        response["status"] = {"code": 403, "reason": "Forbidden", "message": denial_message(result.reasons)}
     if result.concerned or result.reasons:
         response["auditAnnotations"] = _audit(result)
     return {"apiVersion": V1, "kind": "AdmissionReview", "response": response}

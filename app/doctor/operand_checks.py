@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of what GPU pods depend on: RuntimeClass, device plugin, discovery, second scheduler, node provisioner.
 
-Checks of RuntimeClasses against the runtime handlers of nodes, on a snapshot and on a live cluster.
-
-Users get no warning of a class that is missing when their pods are admitted, since they can change neither it nor a
-policy. A GPU Operator with CDI, and a cloud's own device plugin, need no class at all.
+RuntimeClasses are compared with the runtime handlers of nodes, on a snapshot and on a live cluster. Users get no
+warning of a class that is missing when their pods are admitted, since they can change neither it nor a policy. A GPU
+Operator with CDI, and a cloud's own device plugin, need no class at all.
 """
 
 import re

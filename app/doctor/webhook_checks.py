@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of webhook configurations: whether ours exist, are called and for which namespaces, and which others are.
 
-Checks of exempt namespaces: whether the exemption policy is in force, and which namespaces are exempt (F21).
+Exempt namespaces are part of that: whether the exemption policy is in force, and which namespaces are exempt (F21).
 """
 
 from collections.abc import Iterator, Mapping

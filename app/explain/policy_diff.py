@@ -12,8 +12,8 @@ import msgspec
 from app.admission.json_patch import apply
 from app.admission.match_conditions import CONTAINER_LISTS
 from app.admission.redaction import redact_pod
-from app.admission.review import ReviewResult, denial_message, mutate
-from app.admission.reviewed_pod import PodForm, ReviewContext
+from app.admission.review import ReviewResult, mutate
+from app.admission.reviewed_pod import PodForm, ReviewContext, denial_message
 from app.intree.existing_pods import REQUIRED_TERMS
 from app.kube.pods import DECISION, read_pod
 from app.kube.token_volumes import without_token_volumes
@@ -266,7 +266,7 @@ def _best_nodes(pod: ComparedPod, judged: _Judged, placements: Placements) -> tu
 
 
 def _outcome_text(result: ReviewResult) -> str:
-    return "allowed" if result.allowed else denial_message(result).removeprefix("gpu-usher: ")
+    return "allowed" if result.allowed else denial_message(result.reasons).removeprefix("gpu-usher: ")
 
 
 def _otherwise(old: ReviewResult, new: ReviewResult) -> tuple[str, str]:

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pod against every node: all objections of kube-scheduler and of the filters to each node."""
+"""A pod against every node: all objections of kube-scheduler and of the filters to each node.
+
+A pod is read and ruled on once (`review_as_is`); admission runs once on that. `ScheduledPod` is then what
+kube-scheduler would see of it, and a `NodeJudge` asks kube-scheduler's checks, the constraints of existing pods, the claims
+and the filters about each node.
+"""
 
 import copy
 from collections.abc import Callable, Hashable, Mapping

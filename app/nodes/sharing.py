@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPU sharing: what one unit of a GPU resource is on a node, and into how many units each GPU is divided.
 
-Comparison of the GPU counts in a node's labels, its capacity and its allocatable.
-
-A difference has several causes. The number of GPUs of the machine, where its provisioner or its type tells it, rules
-some of them out. What is left is named by CountDoubt; nothing is taken for certain that the objects do not show.
+The GPU counts in a node's labels, its capacity and its allocatable are compared. A difference has several causes. The
+number of GPUs of the machine, where its provisioner or its type tells it, rules some of them out. What is left is named
+by CountDoubt; nothing is taken for certain that the objects do not show.
 """
 
 import json

@@ -2,9 +2,7 @@
 """Loading of policy files and GPUPolicy objects into a PolicySet: parse, validate, compile, and check the whole set.
 
 Sources come in as texts by file name and as objects by name. Their order does not matter. If any source has a problem,
-none is used.
-
-Problems between policies of a set: two of one name, or two of one priority that set a field differently.
+none is used. Problems of the set are two policies of one name, and two of one priority that set a field differently.
 """
 
 import re
