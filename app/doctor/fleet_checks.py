@@ -66,7 +66,6 @@ class ExaminedFleet:
 
 STOPS_PODS = frozenset(
     {
-        "APIServerUnreachable",
         "NoReadyEndpoint",
         "CABundleAbsent",
         "Certificate",
