@@ -23,11 +23,10 @@ from app.cluster.snapshot import SNAPSHOT_KINDS, fill
 from app.cluster.state import State
 from app.doctor.cluster_objects import asks_for_gpus
 from app.doctor.device_checks import ExaminedDevices, examine_devices
-from app.doctor.examined_pods import with_pods
 from app.doctor.fleet_checks import ExaminedFleet, Finding, FindingLevel, by_urgency, examine
-from app.doctor.held_gpus import examine_held, read_held_gpus
-from app.doctor.runtime_class_checks import examine_runtime_classes
-from app.knowledge.families import Families
+from app.doctor.held_gpus import examine_held, read_held_gpus, with_pods
+from app.doctor.operand_checks import examine_runtime_classes
+from app.knowledge.gpu_resources import Families
 from app.nodes.model import Node
 from app.settings import Settings
 from app.telemetry.clock import now

@@ -17,7 +17,7 @@ from app.cluster.slipped_pods import PolicyView, slip_of
 from app.cluster.snapshot_policies import policies_or_last_good
 from app.cluster.state import State
 from app.doctor.cluster_checks import examine_cluster
-from app.doctor.cluster_objects import Certificate, Cluster, SlippedReport
+from app.doctor.cluster_objects import Certificate, ExaminedCluster, SlippedReport
 from app.doctor.fleet_checks import Finding, FindingLevel
 from app.doctor.webhook_checks import GUARD, MUTATING, VALIDATING, Webhook, webhooks
 from app.knowledge.tables import Knowledge
@@ -48,7 +48,7 @@ def examine_live(
     hosts = tuple(
         host for _, text in _configurations(survey.objects.get("ConfigMap", ()), config) for host in _HOST.findall(text)
     )
-    cluster = Cluster(
+    cluster = ExaminedCluster(
         knowledge=state.knowledge,
         objects={kind: tuple(items) for kind, items in survey.objects.items()},
         nodes=tuple(state.nodes.values()),
@@ -83,7 +83,7 @@ def runtime_class_names(policies: PolicySet) -> tuple[str, ...]:
     return tuple(sorted({name for policy in policies.policies if (name := policy.spec.admission.runtime_class_name)}))
 
 
-def _certificates(cluster: Cluster, survey: ClusterObjects, now: dt.datetime) -> Iterator[Certificate]:
+def _certificates(cluster: ExaminedCluster, survey: ClusterObjects, now: dt.datetime) -> Iterator[Certificate]:
     """Yield the certificate of each of our webhooks, checked as the API server would: names, dates, CA."""
     for webhook in webhooks(cluster):
         client = webhook.spec.get("clientConfig") or {}

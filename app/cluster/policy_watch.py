@@ -23,12 +23,11 @@ from watchfiles import awatch
 
 from app.cluster.files import NO_FILE, is_policy_file, policy_files, shipped_default
 from app.knowledge.tables import Knowledge
-from app.policy.calendar import expired_exceptions, in_force
-from app.policy.compiled import CompiledPolicy, PolicySet
-from app.policy.document import LARGEST_BYTES, most_values_in
-from app.policy.load import LAST_GOOD, MOUNTED, Read, Source, load_steps
+from app.policy.compiled import CompiledPolicy, PolicySet, expired_exceptions, in_force
+from app.policy.document import LARGEST_YAML_BYTES, most_values_in
+from app.policy.load import LAST_GOOD, MOUNTED, ReadSource, Source, load_steps
+from app.values.computations import finish
 from app.values.errors import PolicyError
-from app.values.steps import finish
 
 CONFIGMAP = "configmap"
 GPUPOLICY = "gpupolicy"
@@ -46,7 +45,7 @@ started with an error and found no last good set, the sources without errors and
 
 Texts = Mapping[str, str]
 Sources = Mapping[str, Mapping[str, Any]]
-Parsed = dict[str, tuple[Source, Read]]
+Parsed = dict[str, tuple[Source, ReadSource]]
 ReadSteps = Callable[[Texts, Sources, Parsed], Generator[None, None, PolicySet]]
 
 
@@ -344,8 +343,8 @@ def _oversized(source: str, content: Mapping[str, Any]) -> str | None:
     if len(content) > MOST_TEXTS:
         return f"{source}: {len(content)} keys, wants at most {MOST_TEXTS}: use several ConfigMaps"
     size = sum(map(len, content.values()))
-    if size > LARGEST_BYTES:
-        return f"{source}: {size} characters, wants at most {LARGEST_BYTES}: use several ConfigMaps"
+    if size > LARGEST_YAML_BYTES:
+        return f"{source}: {size} characters, wants at most {LARGEST_YAML_BYTES}: use several ConfigMaps"
     if sum(map(most_values_in, content.values())) > MOST_MARKS:
         return f"{source}: more than {MOST_MARKS} lines, commas, colons and brackets: use several ConfigMaps"
     return None

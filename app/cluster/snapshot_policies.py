@@ -15,11 +15,10 @@ from app.cluster.policy_watch import AS_WRITTEN, CONFIGMAP, GPUPOLICY, read_arou
 from app.cluster.watched_kinds import policy_of
 from app.knowledge.tables import Knowledge
 from app.kube.api_kinds import NAMESPACE
-from app.policy.calendar import in_force
-from app.policy.compiled import PolicySet
+from app.policy.compiled import PolicySet, in_force
 from app.policy.load import LAST_GOOD, MOUNTED, POLICY_LABEL, POLICY_LABEL_VALUE
+from app.values.computations import finish
 from app.values.errors import PolicyError
-from app.values.steps import finish
 
 Object = Mapping[str, Any]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.doctor.fleet_checks import Finding, FindingLevel
-from app.knowledge.families import Families
+from app.knowledge.gpu_resources import Families
 from app.knowledge.tables import Knowledge
 from app.nodes.model import Node
 from app.policy.schema_admission import AUTO
@@ -44,7 +44,7 @@ class SlippedReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class ExaminedCluster:
     """The cluster that is examined.
 
     `objects` are listed by kind; a kind that the cluster does not serve is absent.
