@@ -116,7 +116,7 @@ class _Judged:
     best_nodes: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
 
 
-def as_created(pod: Mapping[str, Any]) -> dict[str, Any]:
+def without_cluster_fields(pod: Mapping[str, Any]) -> dict[str, Any]:
     """Return a pod of a cluster as it was created: without what the cluster and gpu-usher wrote into it since.
 
     So pods of one template become equal again. What is removed is the node, the matchFields by which a DaemonSet's pod
