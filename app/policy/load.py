@@ -120,8 +120,6 @@ Source = str | Mapping[str, Any]
 """A YAML text, or an object as the API server sends it."""
 ReadSource = tuple[CompiledPolicy, ...] | PolicyError
 """The policies of a source, or what is wrong with it."""
-ReadSources = Mapping[str, tuple[Source, ReadSource]]
-"""The sources that were read, by name, each with its result."""
 
 
 def load_policies(
