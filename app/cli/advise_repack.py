@@ -11,7 +11,7 @@ from rich.markup import escape
 from app.cli.names import MOST_SHOWN, names_of
 from app.cli.output import in_words
 from app.cli.source import POLICY_KINDS, Objects
-from app.cluster.ruling_cache import RulingCache
+from app.cluster.core import RulingCache
 from app.cluster.state import State
 from app.cluster.view import bound_volumes, view
 from app.explain.fleet_with_moves import FleetWithMoves

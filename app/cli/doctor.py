@@ -29,7 +29,7 @@ from app.doctor.operand_checks import examine_runtime_classes
 from app.knowledge.gpu_resources import Families
 from app.nodes.model import Node
 from app.settings import Settings
-from app.telemetry.clock import now
+from app.telemetry.logs import now
 from app.values.errors import ApiError, BadInput
 
 NAMES_SHOWN = 4

@@ -19,7 +19,7 @@ from app.knowledge.tables import Knowledge
 from app.kube.pods import read_pod
 from app.policy.compiled import PolicySet
 from app.policy.match import ruling_for
-from app.telemetry.clock import today
+from app.telemetry.logs import today
 
 export = verb_group("Export configuration that lets other components do part of the work.")
 ANY_POD = {"metadata": {"name": "any"}, "spec": {"containers": [{"name": "any"}]}}

@@ -18,7 +18,7 @@ from app.cli.progress import show_count, show_progress
 from app.cli.records import command
 from app.cli.source import Fleet, Namespace, Objects, Policies, policies_in, state_of
 from app.cli.whatif_dra import moving_pods, show_move
-from app.cluster.ruling_cache import RulingCache
+from app.cluster.core import RulingCache
 from app.cluster.state import State
 from app.kube.gpu_usage import FINISHED
 from app.kube.pods import read_pod

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from app.explain.pending_cause import PendingCause
 from app.intree.checks import InTreeCause
-from app.kube.object_references import ObjectReference
+from app.kube.pods import ObjectReference
 
 RENEW_SECONDS = 1800.0
 """client-go's refreshTime of a series: half of the hour for which kube-apiserver keeps an Event (--event-ttl)."""

@@ -21,9 +21,9 @@ from app.events.limited_client import LimitedClient
 from app.events.planning import EventWrite, Statement, WaitingPod, WrittenEvent, after, statements_of, writes
 from app.events.workloads import workload_of
 from app.explain.pending_cause import UNSEEN_SECONDS, told_of_scheduler
-from app.kube.object_references import ObjectReference
-from app.telemetry.clock import now as wall_clock
+from app.kube.pods import ObjectReference
 from app.telemetry.logs import event
+from app.telemetry.logs import now as wall_clock
 from app.telemetry.metrics import Metrics
 from app.tls.kube_objects import CONFLICT, KubeClient, Object
 from app.tls.lease import Lease

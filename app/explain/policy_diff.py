@@ -15,8 +15,7 @@ from app.admission.redaction import redact_pod
 from app.admission.review import ReviewResult, denial_message, mutate
 from app.admission.reviewed_pod import PodForm, ReviewContext
 from app.intree.existing_pods import REQUIRED_TERMS
-from app.kube.pods import DECISION, read_pod
-from app.kube.token_volumes import without_token_volumes
+from app.kube.pods import DECISION, read_pod, without_token_volumes
 from app.policy.compiled import PodSelection, PolicySet
 from app.policy.demand import Demand
 

@@ -14,8 +14,8 @@ from app.cluster.state import State
 from app.events.limited_client import BURST, RATE
 from app.events.writer import PENDING_SECONDS, TURN_SECONDS, EventWriter
 from app.explain.pending_cause import UNSEEN_SECONDS, PendingCause
-from app.kube.object_references import ObjectReference
 from app.kube.pending_pods import PendingPod
+from app.kube.pods import ObjectReference
 from app.telemetry.metrics import Metrics
 from app.values.errors import ApiError
 from tests.builders import knowledge

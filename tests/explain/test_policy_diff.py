@@ -17,7 +17,7 @@ from app.admission.reviewed_pod import ReviewContext
 from app.cli.source import Fleet
 from app.cli.verbs import app
 from app.cluster.best_nodes import ANYWHERE, BestNodes
-from app.cluster.ruling_cache import RulingCache
+from app.cluster.core import RulingCache
 from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.explain.policy_diff import ComparedPod, PodDifference, PolicySide, as_created, compare_policies

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.server.watchdog import watch_event_loop
+from app.server.process import watch_event_loop
 from tests.builders import make_service
 from tests.controlplane.processes import wait_until
 from tests.running import running
