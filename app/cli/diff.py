@@ -85,8 +85,8 @@ def _side(source: Path, state: State) -> PolicySide:
         _policies(source, state),
         state.fleet(),
         state.knowledge,
-        claimed=state.claimed,
-        has_template=state.has_template,
+        claimed=state.devices.claimed,
+        has_template=state.devices.has_template,
         rule=RulingCache().of,
     )
     return PolicySide(context, state.namespaces.labels)

@@ -72,7 +72,7 @@ def doctor(
         guard = survey is not None and has_cpu_guard(survey)
         examined = ExaminedFleet(nodes, health, frozenset(state.overrun), cpu_guard=guard)
         findings = examine(with_pods(examined, pods, state.knowledge))
-        findings = (*findings, *examine_devices(ExaminedDevices(state.nodes, state.dra.copy())))
+        findings = (*findings, *examine_devices(ExaminedDevices(state.nodes, state.devices.dra.copy())))
         findings = (*findings, *examine_held(read_held_gpus(pods, state.knowledge, idle)))
         if survey is not None:
             findings = (*examine_live(survey, state, namespace, scheduler_config, now()), *findings)

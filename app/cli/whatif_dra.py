@@ -27,7 +27,9 @@ def moving_pods(objects: Objects, state: State, policies: PolicySet) -> Iterator
 
     Raises MalformedPod, QuantityError.
     """
-    context = ReviewContext(policies, state.fleet(), state.knowledge, claimed=state.claimed, rule=RulingCache().of)
+    context = ReviewContext(
+        policies, state.fleet(), state.knowledge, claimed=state.devices.claimed, rule=RulingCache().of
+    )
     for document in objects:
         if document.get("kind") != "Pod" or (document.get("status") or {}).get("phase") in FINISHED:
             continue

@@ -4,11 +4,15 @@
 It knows nothing of HTTP and of certificates. `app/server/service.py` adds what a process that serves has besides.
 """
 
+import asyncio
+import re
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from app import __version__
 from app.admission.reviewed_pod import ReviewContext
@@ -18,10 +22,10 @@ from app.cluster.gpu_health_polling import HealthPoller
 from app.cluster.live import NOT_SYNCED, LiveCluster
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.slipped_pods import SlippedPods
+from app.cluster.snapshot import view
 from app.cluster.state import State
 from app.cluster.usage_polling import NOBODY_ASKED, UsagePoller, UseReading
 from app.cluster.verdict_cache import VerdictCache, VerdictTable
-from app.cluster.view import get_pod, view
 from app.explain.survey import ClusterSnapshot
 from app.knowledge.tables import Knowledge
 from app.kube.gpu_usage import GPUUsage
@@ -35,7 +39,7 @@ from app.policy.match import Ruling, compile_demand, ruling_for
 from app.schedulerconfig.write import managed_resources
 from app.settings import FilterAnswer, Settings
 from app.telemetry.metrics import Metrics
-from app.values.errors import WireError
+from app.values.errors import ApiError, WireError
 
 PODS_KEPT = 1024
 """Pods whose lists are kept; a scheduler retries within minutes. At 16 names of 100 bytes they are 2 MB."""
@@ -142,6 +146,12 @@ LAST_GOOD_SECONDS = 10.0
 the list of a few ConfigMaps takes milliseconds, and a process that cannot read it must serve all the same."""
 
 
+FETCH_SECONDS = 5.0
+"""For a GET of one pod, which takes some 10 ms as a rule (a guess)."""
+NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+"""A DNS-1123 subdomain; nothing else may become part of a request's path."""
+
+
 class Core:
     """State, policies, verdicts and rulings, and the tasks that keep them current.
 
@@ -228,9 +238,9 @@ class Core:
             self.policies,
             state.fleet(),
             state.knowledge,
-            claimed=state.claimed,
-            has_template=state.has_template,
-            claim_warnings=state.claim_warnings,
+            claimed=state.devices.claimed,
+            has_template=state.devices.has_template,
+            claim_warnings=state.devices.claim_warnings,
             idle_gpus=self.usage.count if self.usage else lambda *_: 0,
             rule=self._rulings.of,
         )
@@ -242,12 +252,12 @@ class Core:
     def ruling(self, pod: Pod) -> Ruling:
         """Return the ruling of the policies on a Pod; pods of one template share a cached ruling."""
         labels = self.state.namespaces.labels(pod.namespace)
-        return self._rulings.of(pod, labels, self.policies, self.state.knowledge, self.state.claimed(pod))
+        return self._rulings.of(pod, labels, self.policies, self.state.knowledge, self.state.devices.claimed(pod))
 
     def demand(self, pod: Pod) -> Demand:
         """Return the demand of a Pod that the scheduler asks about."""
         state, labels, policies = self.state, self.state.namespaces.labels(pod.namespace), self.policies
-        demand = self._demands.of(pod, labels, policies, state.knowledge, state.claimed(pod))
+        demand = self._demands.of(pod, labels, policies, state.knowledge, state.devices.claimed(pod))
         demand = with_runtime_handler(demand, pod, state.runtime_classes)
         return self._learning.expecting(pod, with_cliques(demand, state.group_cliques(pod)), policies)
 
@@ -369,3 +379,22 @@ class Core:
                 "expired_exceptions": [list(exception) for exception in self.book.expired_exceptions()],
             },
         }
+
+
+async def get_pod(server: ApiServer, namespace: str, name: str) -> Mapping[str, Any]:
+    """Read one whole Pod.
+
+    Raises WireError: 404 if there is none, 400 for an invalid name, 502 without an answer.
+    """
+    if not (NAME.fullmatch(namespace) and NAME.fullmatch(name)):
+        raise WireError(400, "namespace, name: want names as Kubernetes has them")
+    try:
+        async with asyncio.timeout(FETCH_SECONDS):
+            pod = msgspec.json.decode(await server.get(f"/api/v1/namespaces/{namespace}/pods/{name}", {}))
+    except ApiError as error:
+        raise WireError(404 if error.status == 404 else 502, f"pod {namespace}/{name}: {error}") from error
+    except (TimeoutError, msgspec.DecodeError) as error:
+        raise WireError(502, f"pod {namespace}/{name}: no answer of the API server") from error
+    if not isinstance(pod, dict):
+        raise WireError(502, f"pod {namespace}/{name}: no object")
+    return pod

@@ -59,7 +59,7 @@ class Namespaces:
         return self.by_name.get(name) or {"kubernetes.io/metadata.name": name}
 
 
-class State(DeviceState):
+class State:
     """Nodes, GPU usage, claims, namespaces and runtime classes as last seen.
 
     `put_…` methods read a Kubernetes object, `take_…` methods take one that was read; both add or change. `changes` is
@@ -69,7 +69,7 @@ class State(DeviceState):
     """
 
     def __init__(self, knowledge: Knowledge) -> None:
-        super().__init__(knowledge)
+        self.devices = DeviceState(knowledge, self._rebuild, self._update_free)
         self.knowledge = knowledge
         self.nodes: dict[str, Node] = {}
         self._nodes_as_read: dict[str, Node] = {}
@@ -79,8 +79,8 @@ class State(DeviceState):
         self.changes = ChangeLog()
         self._classes: dict[NodeClass, NodeClass] = {}
         self._allocations = GPUAllocations()
-        twice = NodesServedTwice(self.dra, self._device_classes, self._allocations, knowledge.families)
-        self._free = FreeResourcesOfNodes(self._devices, self._kinds, self._allocations, twice)
+        twice = NodesServedTwice(self.devices.dra, self.devices.classes, self._allocations, knowledge.families)
+        self._free = FreeResourcesOfNodes(self.devices.index, self.devices.kinds, self._allocations, twice)
         self._health: dict[str, Health] = {}
         self.overrun: set[str] = set()
         self.served_twice: set[str] = set()
@@ -103,16 +103,16 @@ class State(DeviceState):
         """Add or change a node as read; the very same object, as after a heartbeat, changes nothing."""
         if self._nodes_as_read.get(node.name) is not node:
             self._nodes_as_read[node.name] = node
-            self._kinds.drop(node.name)
+            self.devices.kinds.drop(node.name)
             self._rebuild([node.name])
 
     def add_known_facts(self, node: Node) -> Node:
         """Add to a node as read its DRA devices, the health of its GPUs, and what pods and claims have allocated."""
-        kinds = self._kinds.of(node)
-        serving = self._serving_on(kinds)
-        node = with_devices(node, self._devices.devices(node.name), serving, self.knowledge)
-        if drivers := self._devices.other_drivers(node.name):
-            others = self._devices.devices(node.name, others=True)
+        kinds = self.devices.kinds.of(node)
+        serving = self.devices.serving_on(kinds)
+        node = with_devices(node, self.devices.index.devices(node.name), serving, self.knowledge)
+        if drivers := self.devices.index.other_drivers(node.name):
+            others = self.devices.index.devices(node.name, others=True)
             node = with_other_devices(node, drivers, others, serving, self.knowledge)
         if (health := self._health.get(node.name)) is not None:
             node = replace(node, node_class=replace(node.node_class, ill=health.ill, ailing=health.ailing))
@@ -128,7 +128,7 @@ class State(DeviceState):
         if (node := self.nodes.pop(name, None)) is not None:
             self._node_groups.replace(node, None)
             self.free_gpus.drop(name)
-            self._kinds.drop(name)
+            self.devices.kinds.drop(name)
             self.overrun.discard(name)
             self.served_twice.discard(name)
             self.changes.note(name)
@@ -177,7 +177,7 @@ class State(DeviceState):
 
     def waiting_pods(self) -> list[PendingPod]:
         """List the pending pods that ask for GPUs, by resource or by claim."""
-        return [pod for pod in self.pending_pods.values() if pod.gpu_requests or self.may_claim_gpus(pod)]
+        return [pod for pod in self.pending_pods.values() if pod.gpu_requests or self.devices.may_claim_gpus(pod)]
 
     def promise(self, usage: GPUUsage, now: float) -> None:
         """Promise a node to a pod. `now` is of a monotonic clock."""

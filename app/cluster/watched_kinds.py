@@ -72,24 +72,26 @@ def dra_kinds(state: State, version: str) -> tuple[WatchedKind[Any], ...]:
 
     Claims and templates of all namespaces are watched, because an admitted pod only names its claims.
     """
+    devices = state.devices
     return (
         WatchedKind(*_name_and_path("DeviceClass", version=version), PartialObject, read_class_facts,
-             _by_fact(state.take_device_class), lambda key, _uid: state.drop_device_class(key), needed=False),
+             _by_fact(devices.take_device_class), lambda key, _uid: devices.drop_device_class(key), needed=False),
         WatchedKind(*_name_and_path("ResourceSlice", version=version), PartialObject, read_slice_facts,
-             _by_fact(state.take_slice), lambda key, _uid: state.drop_slice(key), needed=False),
+             _by_fact(devices.take_slice), lambda key, _uid: devices.drop_slice(key), needed=False),
         WatchedKind(*_name_and_path("ResourceClaim", version=version), PartialResourceClaim, read_claim_facts,
-             _by_fact(state.take_claim), lambda key, _uid: state.drop_claim(key), needed=False),
+             _by_fact(devices.take_claim), lambda key, _uid: devices.drop_claim(key), needed=False),
         WatchedKind(*_name_and_path("ResourceClaimTemplate", version=version), PartialObject,
-             read_template_facts, _by_fact(state.take_claim_template),
-             lambda key, _uid: state.drop_claim_template(key), needed=False),
+             read_template_facts, _by_fact(devices.take_claim_template),
+             lambda key, _uid: devices.drop_claim_template(key), needed=False),
     )  # fmt: skip
 
 
 def taint_rule_kinds(state: State, version: str) -> tuple[WatchedKind[Any], ...]:
     """Return the kind by which an administrator taints devices, which few clusters serve (F135)."""
+    devices = state.devices
     return (
         WatchedKind(*_name_and_path("DeviceTaintRule", version=version), PartialObject, read_taint_rule,
-             _by_fact(state.take_taint_rule), lambda key, _uid: state.drop_taint_rule(key), needed=False),
+             _by_fact(devices.take_taint_rule), lambda key, _uid: devices.drop_taint_rule(key), needed=False),
     )  # fmt: skip
 
 

@@ -70,7 +70,9 @@ def asked_of(objects: list[dict[str, Any]]) -> Iterator[ComparedPod]:
 
 
 def side(policy_set: PolicySet, state: State) -> PolicySide:
-    context = ReviewContext(policy_set, state.fleet(), knowledge(), claimed=state.claimed, rule=RulingCache().of)
+    context = ReviewContext(
+        policy_set, state.fleet(), knowledge(), claimed=state.devices.claimed, rule=RulingCache().of
+    )
     return PolicySide(context, state.namespaces.labels)
 
 
