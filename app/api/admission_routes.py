@@ -128,7 +128,10 @@ REVIEWS: Mapping[str, Review] = {"mutate": mutate, "validate": validate}
 
 @dataclass(frozen=True, slots=True)
 class Reviewed:
-    """An answer, and what the log and the metrics need. `handled` is whether this kind and operation is reviewed."""
+    """An answer, and what the log and the metrics need. `handled` is whether this kind and operation is reviewed.
+
+    `request` is the AdmissionRequest; None for one with too many values, which is not read.
+    """
 
     body: bytes
     result: ReviewResult
@@ -137,6 +140,7 @@ class Reviewed:
     namespace: str
     name: str
     dry_run: bool
+    request: Mapping[str, Any] | None = None
 
 
 def review(body: bytes, verb: str, core: Core) -> Reviewed:
@@ -172,6 +176,7 @@ def review_steps(body: bytes, verb: str, core: Core) -> Generator[None, None, Re
         namespace=namespace,
         name=_text(request, "name") or _generate_name(request),
         dry_run=request.get("dryRun") is True,
+        request=request,
     )
 
 

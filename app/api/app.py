@@ -9,9 +9,10 @@ middlewares and routing, unless FastAPI makes spans of it (docs/benchmarks.md#ht
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
+from typing import Any
 
 from fastapi import FastAPI
 from starlette.datastructures import QueryParams
@@ -54,7 +55,9 @@ def seconds_to_answer(timeout: str | None) -> float | None:
 
 Verb = Callable[..., Generator[None, None, ExtenderAnswer]]
 """Takes the body and the core, and `other_pods`."""
-Steps = Generator[None, None, tuple[bytes, Decision]]
+Request = Mapping[str, Any]
+Steps = Generator[None, None, tuple[bytes, Decision, Request | None]]
+"""The steps of an answer; they return its body, its decision, and the AdmissionRequest that a review has read."""
 Answering = Callable[[bytes], Steps]
 EXTENDER_VERBS: tuple[tuple[str, Verb], ...] = (
     ("filter", filter_steps),
@@ -119,7 +122,7 @@ class WebhookRoutes:
             reviewed = yield from review_steps(body, verb, self._core)
             decision = decision_of_review(reviewed, self._core)
             self._metrics.policies_matched(decision.policies, decision.result)
-            return reviewed.body, decision
+            return reviewed.body, decision, reviewed.request
 
         return Endpoint(self, verb, lambda: ADMISSION_LIMIT, answer)
 
@@ -131,7 +134,7 @@ class WebhookRoutes:
             self._metrics.view_behind.inc(extender_answer.behind)
             if verb == "preempt":
                 self._metrics.evictions_prevented.inc(extender_answer.asked - extender_answer.kept)
-            return extender_answer.body, decision_of_answer(extender_answer, self._core)
+            return extender_answer.body, decision_of_answer(extender_answer, self._core), None
 
         return Endpoint(self, verb, lambda: extender_limit(len(self._core.nodes)), answer)
 
@@ -160,10 +163,10 @@ class WebhookRoutes:
 
     async def _decide(self, verb: str, answer: Answering, body: bytes) -> tuple[bytes, str]:
         """Decide, then count, log and record the decision; return the answer and the outcome for the metric."""
-        content, decision, spent = await self._run_steps(verb, answer(body))
+        content, decision, request, spent = await self._run_steps(verb, answer(body))
         if verb == "filter" and may_have_ended(decision):
             async for _ in self._retries.changes(decision):
-                content, decision, more = await self._run_steps(verb, answer(body))
+                content, decision, request, more = await self._run_steps(verb, answer(body))
                 spent += more
                 if not may_have_ended(decision):
                     break
@@ -172,13 +175,15 @@ class WebhookRoutes:
         if self._recent is not None and decision.made_here:
             self._recent.note(verb, decision, spent)
         if self._recorder is not None and decision.made_here:
-            self._recorder.note(verb, body, content, decision, self._core.generation)
+            self._recorder.note(verb, request or body, content, decision, self._core.generation)
         if self._tracing is not None:
             self._tracing.note(verb, decision)
         return content, decision.outcome
 
-    async def _run_steps(self, verb: str, steps: Steps) -> tuple[bytes, Decision, int]:
-        """Run the steps of an answer; return it and the CPU time in ns. Only one long answer of a verb runs at a time.
+    async def _run_steps(self, verb: str, steps: Steps) -> tuple[bytes, Decision, Request | None, int]:
+        """Run the steps of an answer; return its results and the CPU time in ns.
+
+        Only one long answer of a verb runs at a time.
 
         Raises TooManyJobs and JobTimeout.
         """

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from app.cli.cluster import Cluster
-from app.cli.live_doctor import examine_live, examine_scheduler, has_cpu_guard, policies_or_shipped, runtime_class_names
+from app.cli.live_doctor import examine_live, examine_scheduler, examined_policies, has_cpu_guard, runtime_class_names
 from app.cli.output import Output, show
 from app.cli.progress import show_progress
 from app.cli.source import Fleet, state_of
@@ -77,7 +77,7 @@ def doctor(
         if survey is not None:
             findings = (*examine_live(survey, state, namespace, scheduler_config, now()), *findings)
         else:
-            policies, unreadable = policies_or_shipped(objects, state.knowledge, namespace, now())
+            policies, unreadable = examined_policies(objects, state.knowledge, namespace, now())
             wanted = frozenset(runtime_class_names(policies))
             classes = examine_runtime_classes(nodes, state.runtime_classes, wanted, state.knowledge)
             config_maps = [document for document in objects if document.get("kind") == "ConfigMap"]

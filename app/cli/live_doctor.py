@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from app.cluster.core import RulingCache
 from app.cluster.doctor_survey import SECRET, ClusterObjects
 from app.cluster.slipped_pods import PolicyView, slip_of
-from app.cluster.snapshot_policies import policies_of
+from app.cluster.snapshot_policies import policies_or_last_good
 from app.cluster.state import State
 from app.doctor.cluster_checks import examine_cluster
 from app.doctor.cluster_objects import Certificate, ExaminedCluster, SlippedReport
@@ -58,12 +58,11 @@ def examine_live(
         rules=None if survey.rules is None else tuple(survey.rules),
         namespace=namespace,
         extender_hosts=hosts,
-        reached=survey.reached,
     )
     documents = [
         {"kind": kind, **document} for kind in ("ConfigMap", "GPUPolicy") for document in survey.objects.get(kind, ())
     ]
-    policies, unreadable = policies_or_shipped(documents, state.knowledge, namespace, now)
+    policies, unreadable = examined_policies(documents, state.knowledge, namespace, now)
     certificates = tuple(_certificates(cluster, survey, now))
     slipped = tuple(_slipped(survey, state, policies))
     findings = examine_cluster(
@@ -139,20 +138,18 @@ def _check_certificate(
     return Certificate(f"{webhook.shown} ({where})", spent_share, f"{ends:%Y-%m-%d %H:%M}Z", found_problems)
 
 
-def policies_or_shipped(
+def examined_policies(
     documents: Sequence[Mapping[str, Any]], knowledge: Knowledge, namespace: str, now: dt.datetime
 ) -> tuple[PolicySet, list[Finding]]:
-    """Load the policies among the objects; the shipped ones if there are none, or invalid ones."""
-    today = now.date().isoformat()
-    try:
-        return policies_of(documents, None, knowledge, today, namespace), []
-    except PolicyError as error:
-        remedy = "correct them: gpu-usher serves the last good set until then"
-        place = (f"Namespace {namespace}",)
-        findings = [
-            Finding("PolicyUnreadable", FindingLevel.Problem, problem, remedy, (), place) for problem in error.problems
-        ]
-        return policies_of((), None, knowledge, today), findings
+    """Load the policies among the objects, else the shipped ones; of an invalid set what a replica would serve."""
+    policies, serving, policy_problems = policies_or_last_good(
+        documents, None, knowledge, now.date().isoformat(), namespace
+    )
+    remedy = f"correct them: replicas that start serve the {serving} until then"
+    place = (f"Namespace {namespace}",)
+    return policies, [
+        Finding("PolicyUnreadable", FindingLevel.Problem, problem, remedy, (), place) for problem in policy_problems
+    ]
 
 
 def _slipped(survey: ClusterObjects, state: State, policies: PolicySet) -> Iterator[SlippedReport]:

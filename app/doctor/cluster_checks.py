@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from app.doctor import operand_checks, replica_checks, webhook_checks
 from app.doctor.cluster_objects import APPLY, ExaminedCluster, advice, containers, problem
 from app.doctor.fleet_checks import Finding, joined
-from app.kube.api_kinds import API_KINDS, DRA
+from app.kube.api_kinds import API_KINDS, DRA, EXPLAIN_GROUP
 from app.policy.load import MOUNTED
 
 ClusterCheck = Callable[[ExaminedCluster], Iterator[Finding]]
@@ -29,20 +29,13 @@ ABOUT_ONESELF = "selfsubject"
 """Prefix of the self-subject reviews, which every user may create (system:basic-user)."""
 EVENTS = "GPU_USHER_EVENTS"
 """The variable that has a process write Events (docs/reference/events.md#rights)."""
+MESSAGE_SHOWN = 200
+"""Characters of another server's message that a finding shows. A guess."""
 _MINOR = re.compile(r"v1\.(\d+)", re.ASCII)
-
-
-def api_server_unreachable(cluster: ExaminedCluster) -> Iterator[Finding]:
-    """Report an API server that does not answer; nothing else can then be examined."""
-    if not cluster.reached:
-        remedy = "check the address, the CA and the user in the kubeconfig"
-        yield problem("APIServerUnreachable", "; ".join(cluster.refused.values()), remedy, "API server")
 
 
 def unreadable_kinds(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report what could not be read, so that missing findings are not taken for health."""
-    if not cluster.reached:
-        return
     for kind, message in cluster.refused.items():
         yield advice("NotLookedAt", f"could not be read: {message}", "run doctor as a user who may read it", kind)
 
@@ -62,6 +55,28 @@ def api_version(cluster: ExaminedCluster) -> Iterator[Finding]:
     elif minor > NEWEST_TESTED:
         text = f"Kubernetes {cluster.version} is newer than what gpu-usher is tested with, {tested}"
         yield advice("KubernetesVersion", text, "look for a newer gpu-usher", "API server")
+
+
+def api_services(cluster: ExaminedCluster) -> Iterator[Finding]:
+    """Report aggregated APIs that are not available: without their lists no namespace can be deleted.
+
+    The namespace controller deletes the objects of every registered API, and discovery fails for one whose server does
+    not answer (kubernetes pkg/controller/namespace/deletion/namespaced_resources_deleter.go).
+    """
+    for item in cluster.objects_of("APIService"):
+        spec, name = item.get("spec") or {}, item["metadata"]["name"]
+        conditions = (item.get("status") or {}).get("conditions") or ()
+        available = next((condition for condition in conditions if condition.get("type") == "Available"), None)
+        if not spec.get("service") or available is None or available.get("status") == "True":
+            continue
+        cause = " ".join(str(available.get("message") or available.get("reason") or "no reason stated").split())
+        text = f"is not available, so that no namespace of the cluster can be deleted: {cause[:MESSAGE_SHOWN]}"
+        if spec.get("group") == EXPLAIN_GROUP:
+            remedy = f"let the control plane reach port 8445 of the replicas, or: kubectl delete apiservice {name}"
+            yield problem("APIServiceUnavailable", text, remedy, f"APIService {name}")
+        else:
+            remedy = "repair the Service that it names, or delete the APIService if its operator was uninstalled"
+            yield advice("APIServiceUnavailable", text, remedy, f"APIService {name}")
 
 
 def clock_skew(cluster: ExaminedCluster) -> Iterator[Finding]:
@@ -169,7 +184,6 @@ def unadmitted_and_misplaced_pods(cluster: ExaminedCluster) -> Iterator[Finding]
 
 
 CHECKS: tuple[ClusterCheck, ...] = (
-    api_server_unreachable,
     replica_checks.no_ready_endpoint,
     api_version,
     clock_skew,
@@ -177,6 +191,7 @@ CHECKS: tuple[ClusterCheck, ...] = (
     webhook_checks.ca_bundle_absent,
     certificates,
     replica_checks.deployments,
+    api_services,
     webhook_checks.exempts_too_little,
     webhook_checks.exempts_too_much,
     webhook_checks.resource_not_matched,

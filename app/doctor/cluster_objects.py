@@ -55,7 +55,6 @@ class ExaminedCluster:
     `namespace` is where gpu-usher runs.
     `runtime_classes` are the values of runtimeClassName of the policies.
     `extender_hosts` are the hosts of the URLs at which the scheduler's configuration calls the extender.
-    `reached` is true where the API server answered; else `refused` holds the error.
     """
 
     knowledge: Knowledge
@@ -70,7 +69,6 @@ class ExaminedCluster:
     namespace: str = "gpu-usher"
     runtime_classes: tuple[str, ...] = (AUTO,)
     extender_hosts: tuple[str, ...] = ()
-    reached: bool = True
 
     def objects_of(self, kind: str) -> tuple[Object, ...]:
         """Return the objects of a kind; none where it is not served, or could not be read."""

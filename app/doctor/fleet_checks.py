@@ -65,7 +65,6 @@ class ExaminedFleet:
 
 STOPS_PODS = frozenset(
     {
-        "APIServerUnreachable",
         "NoReadyEndpoint",
         "CABundleAbsent",
         "Certificate",
