@@ -44,8 +44,16 @@ class HeldFlow(FlowControl):
             super().resume_reading()
 
 
-class ReadingProtocol(WaitingProtocol):
-    """A connection that parses one request and then waits for its answer."""
+PROBES = (b"/livez", b"/readyz")
+"""Paths answered also when too many requests are in progress, so that the kubelet does not restart a busy replica."""
+FOLLOWS = "gpu-usher.follows"
+"""Key of the ASGI scope that holds whether the connection has sent a request before."""
+TLS_BUFFER = 64 * KIB
+"""Bytes per direction of a TLS connection. The event loop's own buffers are 512 and 256 KiB, 480 MiB in all."""
+
+
+class GuardedProtocol(WaitingProtocol):
+    """One connection of a listener: it parses one request, and then waits for its answer."""
 
     flow: HeldFlow
 
@@ -62,6 +70,85 @@ class ReadingProtocol(WaitingProtocol):
         self._framing = Framing()
         self._held, self._held_from = b"", 0
         self._header_bytes = 0
+        self._served = self.app
+        self._client_scope: Mapping[str, Any] = {}
+
+    # Called by the transport.
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.flow = HeldFlow(transport)
+        self._client_scope = {**client_scope(transport), ABORT: partial(abort, transport)}
+        if self.scheme == "https":
+            transport.set_write_buffer_limits(TLS_BUFFER)
+            transport.set_read_buffer_limits(TLS_BUFFER)  # type: ignore[attr-defined]
+        self._shared.connections.add(self)
+        self._shared.awaiting_header[self] = None
+        self._enter(SILENT, self._limits.silent_seconds)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._deadline.stop()
+        self._held = b""
+        self._shared.remove(self)
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._shared.output_blocked(self)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._shared.output_flows(self)
+        if self._phase is IDLE:
+            self._parse_held()
+
+    # Called by the parser.
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope.update(self._client_scope)  # type: ignore[typeddict-item]
+        self.scope[FOLLOWS] = self.cycle is not None  # type: ignore[literal-required]
+
+    def on_headers_complete(self) -> None:
+        size = len(self.url)
+        for name, value in self.headers:
+            size += len(name) + len(value) + 4
+            if name == b"content-length":
+                self._framing.expect_body(int(value))
+        self._header_bytes = size
+        if size > self._limits.header_bytes:
+            raise WireError(431, "header: too large")  # stops the parser; send_400_response then answers
+        self._header_bytes = 0
+        self.app = self._served if self._may_start() else self._shared.busy_app
+        super().on_headers_complete()
+        self.scope[WRITE_ANSWER] = partial(self._write_answer, self.cycle)  # type: ignore[literal-required]
+        self._begin_request()
+        if self._shared.draining():
+            self.cycle.keep_alive = False
+
+    def on_body(self, body: bytes) -> None:
+        """Do as uvicorn without its check for upgrades; bytes between two pieces of a body count as header bytes."""
+        self._header_bytes = 0
+        cycle = self.cycle
+        if not cycle.response_complete:
+            cycle.body += body
+            if len(cycle.body) > HIGH_WATER_LIMIT:
+                self.flow.pause_reading()
+            cycle.message_event.set()
+
+    def on_message_complete(self) -> None:
+        """Do as uvicorn, and wait for our answer; the deadline that is set already covers that wait."""
+        cycle = self.cycle
+        if not cycle.response_complete:
+            cycle.more_body = False
+            cycle.message_event.set()
+        self._header_bytes = 0
+        self._framing.begin_request()
+        if self._timed:
+            self._shared.bodies.pop(self, None)
+        self._phase = ANSWER
+
+    # Reading.
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing() or self._phase is Phase.Refused:
@@ -149,106 +236,6 @@ class ReadingProtocol(WaitingProtocol):
             self._shared.add_idle(self)
         elif not self.flow.write_paused:
             self._parse_held()
-
-
-PROBES = (b"/livez", b"/readyz")
-"""Paths answered also when too many requests are in progress, so that the kubelet does not restart a busy replica."""
-FOLLOWS = "gpu-usher.follows"
-"""Key of the ASGI scope that holds whether the connection has sent a request before."""
-TLS_BUFFER = 64 * KIB
-"""Bytes per direction of a TLS connection. The event loop's own buffers are 512 and 256 KiB, 480 MiB in all."""
-
-
-class GuardedProtocol(ReadingProtocol):
-    """One connection of a listener."""
-
-    def __init__(
-        self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-        *,
-        shared: Connections,
-    ) -> None:
-        super().__init__(config, server_state, app_state, _loop, shared=shared)
-        self._served = self.app
-        self._client_scope: Mapping[str, Any] = {}
-
-    # Called by the transport.
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.flow = HeldFlow(transport)
-        self._client_scope = {**client_scope(transport), ABORT: partial(abort, transport)}
-        if self.scheme == "https":
-            transport.set_write_buffer_limits(TLS_BUFFER)
-            transport.set_read_buffer_limits(TLS_BUFFER)  # type: ignore[attr-defined]
-        self._shared.connections.add(self)
-        self._shared.awaiting_header[self] = None
-        self._enter(SILENT, self._limits.silent_seconds)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._deadline.stop()
-        self._held = b""
-        self._shared.remove(self)
-        super().connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._shared.output_blocked(self)
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._shared.output_flows(self)
-        if self._phase is IDLE:
-            self._parse_held()
-
-    # Called by the parser.
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self.scope.update(self._client_scope)  # type: ignore[typeddict-item]
-        self.scope[FOLLOWS] = self.cycle is not None  # type: ignore[literal-required]
-
-    def on_headers_complete(self) -> None:
-        size = len(self.url)
-        for name, value in self.headers:
-            size += len(name) + len(value) + 4
-            if name == b"content-length":
-                self._framing.expect_body(int(value))
-        self._header_bytes = size
-        if size > self._limits.header_bytes:
-            raise WireError(431, "header: too large")  # stops the parser; send_400_response then answers
-        self._header_bytes = 0
-        self.app = self._served if self._may_start() else self._shared.busy_app
-        super().on_headers_complete()
-        self.scope[WRITE_ANSWER] = partial(self._write_answer, self.cycle)  # type: ignore[literal-required]
-        self._begin_request()
-        if self._shared.draining():
-            self.cycle.keep_alive = False
-
-    def on_body(self, body: bytes) -> None:
-        """Do as uvicorn without its check for upgrades; bytes between two pieces of a body count as header bytes."""
-        self._header_bytes = 0
-        cycle = self.cycle
-        if not cycle.response_complete:
-            cycle.body += body
-            if len(cycle.body) > HIGH_WATER_LIMIT:
-                self.flow.pause_reading()
-            cycle.message_event.set()
-
-    def on_message_complete(self) -> None:
-        """Do as uvicorn, and wait for our answer; the deadline that is set already covers that wait."""
-        cycle = self.cycle
-        if not cycle.response_complete:
-            cycle.more_body = False
-            cycle.message_event.set()
-        self._header_bytes = 0
-        self._framing.begin_request()
-        if self._timed:
-            self._shared.bodies.pop(self, None)
-        self._phase = ANSWER
 
     # Called by uvicorn.
 
