@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exempt namespaces: which ones are not reviewed, by their labels or names, and who may exempt one (F21).
+"""Exempt namespaces: which ones are not reviewed, by their labels or names, and who may exempt one.
 
 The API server leaves them out first, by the namespaceSelector in deploy/base/webhooks.yaml; `is_exempt` decides for a
 request that comes nevertheless.
@@ -20,7 +20,7 @@ from app.knowledge.tables import Knowledge
 from app.kube.pods import PREFIX
 
 EXEMPT_LABELS = (PREFIX + "infrastructure", PREFIX + "ignore")
-"""Namespace labels that exempt a namespace with the value "true". The same label on a pod never exempts (F21)."""
+"""Namespace labels that exempt a namespace with the value "true". The same label on a pod never exempts."""
 
 
 def is_exempt(namespace: str, labels: Mapping[str, str], knowledge: Knowledge) -> bool:

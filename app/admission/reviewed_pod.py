@@ -25,10 +25,10 @@ WARNING_LIMIT = 256
 """Characters of one admission warning: longer ones may be cut (k8s.io/api admission/v1 AdmissionResponse.Warnings,
 which asks for 120 if possible)."""
 MOST_WARNINGS = 5
-"""Warnings of one answer; the API server truncates all of them beyond about 4,096 characters in sum (ADM-29)."""
+"""Warnings of one answer; the API server truncates all of them beyond about 4,096 characters in sum."""
 MORE = " and {} more reasons"
 DENIAL_LIMIT = 900
-"""Characters of a denial (ADM-28). A controller reports it in an Event on the workload, behind some 80 characters of
+"""Characters of a denial. A controller reports it in an Event on the workload, behind some 80 characters of
 its own, and an Event has at most 1,024."""
 
 

@@ -188,7 +188,7 @@ class Core:
 
     @property
     def shadow(self) -> bool:
-        """Whether shadow mode is on: answers change nothing, and the real result is logged (F137)."""
+        """Whether shadow mode is on: answers change nothing, and the real result is logged."""
         return self.settings.shadow
 
     @property

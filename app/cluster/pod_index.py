@@ -77,7 +77,7 @@ def read_pod_record(
 
 
 def _still_holds(document: Mapping[str, Any], before: GPUUsage) -> bool:
-    """Tell whether a pod holds what it held: of a running pod only CPU and memory can be resized (KEP-1287)."""
+    """Tell whether a pod holds what it held: of a running pod only CPU and memory can be resized."""
     running = (document.get("status") or {}).get("phase") not in FINISHED
     return running and (document.get("spec") or {}).get("nodeName") == before.node
 

@@ -122,7 +122,7 @@ class DemoPod(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DemoDeviceClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A DeviceClass of NVIDIA's devices of a type; `serves` is its extendedResourceName (KEP-5004)."""
+    """A DeviceClass of NVIDIA's devices of a type; `serves` is its extendedResourceName."""
 
     type: Literal["gpu", "mig"]
     serves: str | None = None

@@ -17,7 +17,7 @@ ADMISSION, SCHEDULER = "gpu-usher", "gpu-usher-scheduler"
 CERTIFICATES, CONTROLLER = "gpu-usher-certificates", "gpu-usher-controller"
 """Names of our Deployments in deploy/; the first is also that of the Service."""
 SERVICE_LABEL = "kubernetes.io/service-name"
-"""The label by which an EndpointSlice names its Service (KEP-752)."""
+"""The label by which an EndpointSlice names its Service."""
 SHIPPED_REPLICAS = {ADMISSION: 3, SCHEDULER: 2}
 """The Deployments without which GPU pods are refused or not scheduled; all others have one replica."""
 WITHOUT = {
@@ -30,7 +30,7 @@ _SERVICE_HOST = re.compile(r"([a-z0-9-]+)\.([a-z0-9-]+)\.svc(?:\..*)?", re.ASCII
 
 
 def no_ready_endpoint(cluster: ExaminedCluster) -> Iterator[Finding]:
-    """Report Services of our webhooks and of the extender at which nobody is ready to answer, and the cause."""
+    """Report Services of our webhooks and of the extender without a ready endpoint, and the cause."""
     for namespace, name in sorted(_called_services(cluster)):
         place = f"Service {namespace}/{name}"
         if namespace != cluster.namespace:

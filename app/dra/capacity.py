@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consumable capacity: how much of a device an allocation takes, and whether that much is left (KEP-5075).
+"""Consumable capacity: how much of a device an allocation takes, and whether that much is left.
 
 The rules are those of dynamic-resource-allocation/structured/internal/incubating/consumable_capacity.go. They hold for
 devices that have only one allocation at a time as well: there a requested amount is the least that the device has.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DeviceClasses with their selectors, and DeviceTaintRules, which taint devices from outside of their slices (F135)."""
+"""DeviceClasses with their selectors, and DeviceTaintRules, which taint devices from outside of their slices."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from app.dra.claims import DeviceToleration
 from app.dra.devices import Device, DeviceTaint
 
 BLOCKING_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
-"""Effects that keep devices from being allocated; others, None among them, are for information (KEP-5055)."""
+"""Effects that keep devices from being allocated; others, None among them, are for information."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The DRA devices of a node by kind, for filters and scorers: which kinds a claim's selectors can take (F135, S13).
+"""The DRA devices of a node by kind, for filters and scorers: which kinds a claim's selectors can take.
 
-Devices are of one kind if they are equal in all that products, drivers and sizes are told by; they may differ in what
+Devices are of one kind if they are equal in all attributes that tell product, driver and size; they may differ in what
 identifies them, such as the UUID. The nodes of a fleet have few combinations of kinds, so that each request is selected
 for once on each combination, and not on each of thousands of nodes. What cannot be judged for a kind counts as
 selected: then filters refuse less.
@@ -76,7 +76,7 @@ def _is_of_kind(capacity: str) -> bool:
 
 
 def blocking_taints(device: Device, rules: Iterable[DeviceTaintRule]) -> tuple[DeviceTaint, ...]:
-    """List the taints of a device, its own and of rules, that keep claims without a toleration off it (KEP-5055)."""
+    """List the taints of a device, its own and of rules, that keep claims without a toleration off it."""
     taints = (*device.taints, *(rule.taint for rule in rules if rule.applies(device)))
     return tuple(taint for taint in taints if taint.effect in BLOCKING_EFFECTS)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The devices of ResourceSlices with everything that kube-scheduler's allocator reads of them (F135).
+"""The devices of ResourceSlices with everything that kube-scheduler's allocator reads of them.
 
 The rules are those of kubernetes v1.36: staging/src/k8s.io/api/resource/v1/types.go for the objects, and
 staging/src/k8s.io/dynamic-resource-allocation/structured/internal/incubating for what the allocator makes of them
@@ -19,7 +19,7 @@ NOTHING: Mapping[str, Fraction] = {}
 
 @dataclass(frozen=True, slots=True)
 class DeviceTaint:
-    """A taint of one device; kube-scheduler heeds the effects NoSchedule and NoExecute, and no others (KEP-5055)."""
+    """A taint of one device; kube-scheduler heeds the effects NoSchedule and NoExecute, and no others."""
 
     key: str
     value: str
@@ -28,7 +28,7 @@ class DeviceTaint:
 
 @dataclass(frozen=True, slots=True)
 class CapacityPolicy:
-    """How a capacity is consumed by one of several allocations of its device (KEP-5075).
+    """How a capacity is consumed by one of several allocations of its device.
 
     `default` is consumed where a claim names no amount; None for the whole capacity. An amount is rounded up to the
     next of `values`, or to `minimum` plus a multiple of `step`; `maximum` bounds it. All are None, or empty, where the
@@ -44,7 +44,7 @@ class CapacityPolicy:
 
 @dataclass(frozen=True, slots=True)
 class CounterUse:
-    """What one device consumes of a set of counters of its pool (KEP-4815)."""
+    """What one device consumes of a set of counters of its pool."""
 
     counter_set: str
     amounts: Mapping[str, Fraction]

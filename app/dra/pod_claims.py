@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The claims of a pod: those it names, those made of templates that it names, and what is in the way of all (S13)."""
+"""The claims of a pod: those it names, those made of templates that it names, and what is in the way of all."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -63,7 +63,7 @@ EXTENDED = "<extended-resources>"
 
 
 def extended_requests(pod: Pod, cluster: ClusterDevices) -> tuple[tuple[str, DeviceRequest], ...]:
-    """List what kube-scheduler requests for the extended resources that a DeviceClass serves, by resource (KEP-5004).
+    """List what kube-scheduler requests for the extended resources that a DeviceClass serves, by resource.
 
     Each container that runs beside others has a request of its own; the name says whose it is. An init container uses
     the devices of the containers after it, and the largest number that such a container lacks is one more request

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of a pod's claims, or of what is allocated, as an explanation tries them (F84, S13).
+"""Changes of a pod's claims, or of what is allocated, as an explanation tries them.
 
 Some mend what is wrong with a claim: a class or a name that is not there, and a selector that fails, which would have
 to be written with another name, another type, or `has()` before what some devices lack. Each rewriting is a guess from

@@ -2,7 +2,7 @@
 """The GPU inventory: which GPUs exist, which namespaces use them, and what is free; one row per kind of node.
 
 The devices of ResourceSlices are listed by themselves, with what becomes of each, and summed by driver, product and
-kind (F135). A device is free where a claim can get it now. Devices that are parts of one GPU count each by itself, as
+kind. A device is free where a claim can get it now. Devices that are parts of one GPU count each by itself, as
 the driver publishes them.
 """
 
@@ -44,7 +44,8 @@ class DeviceAvailability(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DeviceStatus:
-    """One device: its product and kind (a MIG profile, or the type that the driver writes), and who or what has it.
+    """One device: its product and kind (a MIG profile, or the type that the driver writes), and which pod or claim has
+    it.
 
     `because` names the pods or claims that hold it, its taint, or what is wrong with its pool; "" for a free one.
     A device that claims share, which is `shared`, is held when no claim can get a share any more. `part` says that it
@@ -152,7 +153,7 @@ def _row(key: tuple[str, str, str], group: Iterable[DeviceStatus]) -> DeviceRow:
 
 UNKNOWN_HOLDER = "unknown"
 SHARED_GPU = "a shared GPU"
-"""The unit where claims share every whole GPU of a node (KEP-5075)."""
+"""The unit where claims share every whole GPU of a node."""
 NO_DEVICES = ClusterDevices()
 
 

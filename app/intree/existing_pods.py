@@ -191,7 +191,7 @@ def _constraints(spec: Mapping[str, Any], labels: PodLabels) -> Iterator[SpreadC
 
 
 def _own_labels(parent: Mapping[str, Any], field: str, operator: str, labels: PodLabels) -> Iterator[Mapping[str, Any]]:
-    """Write requirements for keys from the pod's own labels, as the API server does (KEP-3633, KEP-3243)."""
+    """Write requirements for keys from the pod's own labels, as the API server does."""
     for key in parent.get(field) or ():
         if key in labels:
             yield {"key": key, "operator": operator, "values": [labels[key]]}

@@ -24,7 +24,7 @@ CORE_MILLI = 1000
 LARGEST_KEPT = 1024
 """Characters of a container's amounts that are cached, so that the cache takes 8 MB at most; few have more than 100."""
 MOST_SHARED = 16
-"""Resources of a pod whose sum is shared with others; nobody has more, and the shared sums stay below 16 MB."""
+"""Resources of a pod whose sum is shared with others; real pods have fewer, and the shared sums stay below 16 MB."""
 
 
 class PodRequests(msgspec.Struct, frozen=True, gc=False):
@@ -134,7 +134,7 @@ def sum_pod_requests(spec: Mapping[str, Any]) -> Amounts:
     """Sum the requests of a pod: the running containers or the peak of the init containers, and the overhead.
 
     The rule is PodRequests in k8s.io/component-helpers resource/helpers.go. A limit counts where the request is missing
-    (API defaulting). Pod-level requests replace those of the containers (KEP-2837).
+    (API defaulting). Pod-level requests replace those of the containers.
     """
     running: dict[str, int] = {}
     peak: dict[str, int] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ResourceClaims of DRA: which DeviceClasses a claim or template requests, and which GPUs a pod so claims (S13).
+"""ResourceClaims of DRA: which DeviceClasses a claim or template requests, and which GPUs a pod so claims.
 
 A pod only names its ResourceClaims and ResourceClaimTemplates; their requests are in those objects. The API versions
 resource.k8s.io/v1 and v1beta2 write a request under `exactly`, and v1beta1 writes it directly. All of them write
@@ -200,7 +200,7 @@ def claimed_devices(
 ) -> ClaimedDevices:
     """Work out the GPUs that a pod claims by ResourceClaims, by templates, and by extended resources that DRA serves.
 
-    For an extended resource that a DeviceClass serves, kube-scheduler creates a claim itself (KEP-5004).
+    For an extended resource that a DeviceClass serves, kube-scheduler creates a claim itself.
     """
     resources = {name for container in pod.containers for name in (*container.requests, *container.limits)}
     served = {name: class_name for name in sorted(resources) if (class_name := class_of(name))}

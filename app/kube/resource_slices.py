@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DRA objects of the resource.k8s.io group: the ResourceSlices of a node with their devices, and DeviceClasses (F135).
+"""DRA objects of the resource.k8s.io group: the ResourceSlices of a node with their devices, and DeviceClasses.
 
 Where a DeviceClass has `extendedResourceName` (KEP-5004), DRA serves a pod that requests nvidia.com/gpu. The node's
 allocatable then does not count these GPUs, and only kube-scheduler does. Attribute names are those of NVIDIA's driver
@@ -22,7 +22,7 @@ NVIDIA_DRIVER = "gpu.nvidia.com"
 GPU_DRIVER = "gpu."
 """A driver of GPUs is named after its vendor's domain with this before it: gpu.amd.com, gpu.intel.com."""
 BLOCKING_TAINT_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
-"""Effects of a device taint that keep new pods off the device (KEP-5055). NVIDIA's driver sets such a taint after an
+"""Effects of a device taint that keep new pods off the device. NVIDIA's driver sets such a taint after an
 XID error or the loss of a GPU, and a taint with the effect None for mere information (device_health.go)."""
 MEMORY_SLICE = "memory-slice-"
 """The prefix of the counters for the memory slices of a GPU. A MIG device that is created on demand consumes the

@@ -2,7 +2,7 @@
 """Scorers: functions that score how well a node that fits would serve a demand, in [0, 1]; higher is better.
 
 Packing and Spreading score the share of a node's GPUs in use (F49, F50). Fragmentation scores how much GPU capacity a
-placement wastes for expected pods (F51, F52, F61): it adds three losses in thousandths of a GPU, which are waste
+placement wastes for expected pods: it adds three losses in thousandths of a GPU, which are waste
 (unusable_capacity.py), share prices and scarcity (capacity_prices.py).
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fragmentation measure F, and waste: the free GPU capacity of a node that expected pods cannot use (F52, F61).
+"""The fragmentation measure F, and waste: the free GPU capacity of a node that expected pods cannot use.
 
 F counts what no expected pod's GPU need fits, and is from Weng et al., "Beware of Fragmentation", USENIX ATC '23,
 section 3. Waste also counts what is free without enough CPU; the Fragmentation scorer takes it.
