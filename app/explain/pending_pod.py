@@ -2,7 +2,7 @@
 """Why a pod is Pending, or where it would run: its needs with their evidence, the funnel, and fixes."""
 
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import nsmallest
 from typing import Any
@@ -19,7 +19,14 @@ from app.explain.edits import KINDS
 from app.explain.explanation import AdmissionOutcome, Explanation, FittingNode, NodeVerdict, Refused, dra_equivalent
 from app.explain.funnel import Objection, funnel, objection_name, objection_text
 from app.explain.pending_cause import primary_reason, refused_by
-from app.explain.placed_by import asks_for_none, not_looked_at, what_it_got, who_decides
+from app.explain.placed_by import (
+    answer_of_scheduler,
+    asks_for_none,
+    claims_to_come,
+    not_looked_at,
+    what_it_got,
+    who_decides,
+)
 from app.explain.survey import (
     ClusterSnapshot,
     Groups,
@@ -130,13 +137,24 @@ def explain(
             *(scheduled_pod.claims.pod_claims.notes if scheduled_pod.claims else ()),
             *_refused_by(ending, fitting),
             *_reported_by(snapshot.nodes.get(bound_node or "")),
-            *(not_looked_at(document, events) if live and bound_node is None and ending is None else ()),
+            *(_of_scheduler(scheduled_pod, events, snapshot, fitting) if live and not (bound_node or ending) else ()),
             *(who_decides(scheduled_pod, snapshot, bool(refused), bool(fitting)) if bound_node is None else ()),
             *asks_for_none(scheduled_pod, snapshot),
             *what_it_got(scheduled_pod, snapshot.nodes.get(bound_node or ""), snapshot.context.knowledge.products),
         ),
         asked_by=asked_by(scheduled_pod.pod, dict(scheduled_pod.demand.resources)),
     )
+
+
+def _of_scheduler(
+    scheduled_pod: ScheduledPod, events: Sequence[Mapping[str, Any]], snapshot: ClusterSnapshot, fitting: list[Node]
+) -> Iterator[str]:
+    """Tell what the scheduler of a waiting pod has said, or why it has said nothing."""
+    document = scheduled_pod.document
+    yield from claims_to_come(scheduled_pod.pod, document, snapshot.devices)
+    yield from not_looked_at(document, events)
+    if fitting:
+        yield from answer_of_scheduler(document)
 
 
 def _refused_by(ending: Ending | None, fitting: list[Node]) -> tuple[str, ...]:
