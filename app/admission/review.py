@@ -107,7 +107,7 @@ def mutate(
         *ignored_labels(review.pod.labels),
         *(change.warning for change in applied if change.warning),
         *warned,
-        *(review.ruling.warnings if _is_recorded(review) else ()),
+        *(_ruling_warnings(review) if _is_recorded(review) else ()),
         *(
             f"{claim} is not known yet: whether it claims GPUs cannot be told"
             for claim in review.ruling.claimed.unknown
@@ -118,6 +118,18 @@ def mutate(
     if not (_is_recorded(review) or operations or warnings or record):
         return UNCONCERNED
     return _result(review, operations=tuple(operations), warnings=limited_warnings(warnings), record=record)
+
+
+def _ruling_warnings(review: ReviewedPod) -> tuple[str, ...]:
+    """Return the warnings of the ruling; a product that a node of the fleet carries is not unknown."""
+    ruling = review.ruling
+    if not ruling.unknown_products:
+        return ruling.warnings
+    carried = {group.node_class.product or "" for group in review.context.fleet.node_groups}
+    unknown = (
+        text for pattern, text in ruling.unknown_products if not any(pattern.matches(product) for product in carried)
+    )
+    return (*unknown, *ruling.warnings)
 
 
 def validate(
