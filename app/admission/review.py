@@ -231,7 +231,7 @@ def _mutated(review: ReviewedPod) -> ReviewResult:
         *ignored_labels(review.pod.labels),
         *(change.warning for change in applied if change.warning),
         *warned,
-        *(review.ruling.warnings if _is_recorded(review) else ()),
+        *(_ruling_warnings(review) if _is_recorded(review) else ()),
         *(
             f"{claim} is not known yet: whether it claims GPUs cannot be told"
             for claim in review.ruling.claimed.unknown
@@ -251,6 +251,18 @@ def _mutated(review: ReviewedPod) -> ReviewResult:
         record=record,
         admitted=None if is_template else replace(review, document=changed),
     )
+
+
+def _ruling_warnings(review: ReviewedPod) -> tuple[str, ...]:
+    """Return the warnings of the ruling; a product that a node of the fleet carries is not unknown."""
+    ruling = review.ruling
+    if not ruling.unknown_products:
+        return ruling.warnings
+    carried = {group.node_class.product or "" for group in review.context.fleet.node_groups}
+    unknown = (
+        text for pattern, text in ruling.unknown_products if not any(pattern.matches(product) for product in carried)
+    )
+    return (*unknown, *ruling.warnings)
 
 
 def validate(
