@@ -50,8 +50,8 @@ MUTATORS: tuple[Mutator, ...] = (
 """The order of execution: each mutator sees the object as the earlier ones left it."""
 
 REPAIRS: frozenset[Mutator] = frozenset({repair_resources})
-"""Repairs of what the API server would refuse; pods of other schedulers get them too (S14). All mutators run on a
-template, of which review.py applies only these and warnings (F18)."""
+"""Repairs of what the API server would refuse; pods of other schedulers get them too. All mutators run on a
+template, of which review.py applies only these and warnings."""
 
 CHANGING_AMOUNTS: frozenset[Mutator] = REPAIRS | {apply_mig_fallback, choose_smallest_slice, convert_to_claims}
 """Mutators that change which container asks for what; after them the pod gets a new ruling."""

@@ -41,9 +41,9 @@ def unhealthy_devices(document: Mapping[str, Any]) -> tuple[str, ...]:
 def start_problems(
     review: ReviewedPod, events: Iterable[Mapping[str, Any]], snapshot: ClusterSnapshot
 ) -> tuple[str, ...]:
-    """Say why a pod that has a node, or devices, does not start, with the remedy; empty where nothing tells.
+    """Say why a pod that has a node, or devices, does not start, with the remedy; empty where nothing shows why.
 
-    That is told by the waiting reasons of its containers, by Events of the kubelet and the runtime, and by the binding
+    The sources are the waiting reasons of its containers, by Events of the kubelet and the runtime, and by the binding
     conditions of the devices that its claims have (KEP-5007).
     """
     status = review.document.get("status") or {}
@@ -73,7 +73,7 @@ def _unmet_conditions(review: ReviewedPod, snapshot: ClusterSnapshot) -> Iterato
                 conditions = ", ".join(result.waits_for)
                 yield (
                     f"{device} is not ready: kube-scheduler waits until its driver sets {conditions}, and gives the"
-                    " device back after ten minutes; look at the log of the driver"
+                    " device back after ten minutes; read the log of the driver"
                 )
 
 

@@ -5,6 +5,7 @@
 """
 
 import contextlib
+import os
 import re
 import subprocess
 from collections.abc import Callable
@@ -91,8 +92,9 @@ def _section(question: Question, output: str) -> str:
 def run_here(words: str, text: str) -> str:
     """Run a command of the running cluster."""
     program, *rest = words.split()
+    env = {**os.environ, "PATH": f"{FOLDER}:{os.environ['PATH']}", "COLUMNS": "200"}
     done = subprocess.run(
-        [str(FOLDER / program), *rest], input=text, capture_output=True, text=True, timeout=60, check=False
+        [str(FOLDER / program), *rest], input=text, capture_output=True, text=True, timeout=60, check=False, env=env
     )
     return done.stdout + done.stderr
 
