@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of the mutators: which of them run on an object, in which order, and which of their changes are applied.
 
-Each mutator stands beside its subject: what containers request (requested_resources.py), what a pod leaves open
+The module of its subject has each mutator: what containers request (requested_resources.py), what a pod leaves open
 (pod_defaults.py), devices that nobody requested (device_guard.py), the runtime class, claims, tolerations, node
 affinity, and warnings of what the fleet cannot serve (fleet_warnings.py).
 """
