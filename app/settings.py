@@ -115,7 +115,7 @@ class Settings:
 
     @property
     def draining_seconds(self) -> float:
-        """Seconds to answer after SIGTERM, by default 5 with a live cluster, whose endpoints lag (HA-03), else 0."""
+        """Seconds to answer after SIGTERM, by default 5 with a live cluster, whose endpoints lag, else 0."""
         return (5.0 if self.live else 0.0) if self.drain_seconds is None else self.drain_seconds
 
     @property

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU pods are kept off GPU nodes, in namespaces that opt in by a label (component cpu-guard, F47)."""
+"""CPU pods are kept off GPU nodes, in namespaces that opt in by a label (component cpu-guard)."""
 
 from collections.abc import Iterator
 

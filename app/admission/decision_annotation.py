@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decision annotation: what was changed in a pod and why. It is for people; no decision rests on it (F15, F25)."""
+"""The decision annotation: what was changed in a pod and why. It is for people; no decision rests on it."""
 
 import hashlib
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The right to exempt a namespace: a ValidatingAdmissionPolicy guards the opt-out labels and exempt names (F21).
+"""The right to exempt a namespace: a ValidatingAdmissionPolicy guards the opt-out labels and exempt names.
 
 Without it a tenant who may create or label namespaces could bypass every check. The API server evaluates the policy
 itself, so that no webhook on namespaces can block the cluster and nothing is open while gpu-usher is down. The policy

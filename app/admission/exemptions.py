@@ -11,7 +11,7 @@ from app.knowledge.tables import Knowledge
 from app.kube.pods import PREFIX
 
 EXEMPT_LABELS = (PREFIX + "infrastructure", PREFIX + "ignore")
-"""Namespace labels that exempt a namespace with the value "true". The same label on a pod never exempts (F21)."""
+"""Namespace labels that exempt a namespace with the value "true". The same label on a pod never exempts."""
 
 
 def is_exempt(namespace: str, labels: Mapping[str, str], knowledge: Knowledge) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The validator of idle GPUs: who holds some, and asks for more, is told."""
+"""The validator of idle GPUs: it warns or refuses pods of namespaces that hold idle GPUs."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from app.admission.reviewed_pod import ReviewedPod
 from app.policy.schema_admission import Idle
 from app.values.durations import parse_seconds
-from app.values.reasons import Code, Reason, reason
+from app.values.reasons import Code, Reason, counted, reason
 
 DEFAULT_AFTER, DEFAULT_BELOW, DEFAULT_GPUS = "4h", 1.0, 1
 
@@ -30,13 +30,14 @@ def idle_limit(idle: Idle) -> IdleLimit:
 
 
 def no_idle_gpus(review: ReviewedPod) -> Iterator[Reason]:
-    """Refuse a pod whose namespace holds too many idle GPUs (F145)."""
+    """Refuse a pod whose namespace holds too many idle GPUs."""
     if review.rules.idle is None:
         return
     limit = idle_limit(review.rules.idle)
     idle = review.context.idle_gpus(review.pod.namespace, limit.seconds, limit.below)
     if idle >= limit.gpus:
-        held = f"the namespace holds {idle} GPU{'' if idle == 1 else 's'} that nobody has used for {limit.after}"
+        have = "has" if idle == 1 else "have"
+        held = f"the namespace holds {counted(idle, 'GPU')} that {have} been idle for {limit.after}"
         allowed = f"fewer than {limit.gpus} may be{review.rules.by('idle')}" if limit.gpus > 1 else "none may be"
         by = "" if limit.gpus > 1 else review.rules.by("idle")
         yield reason(Code.IdleGPUsHeld, f"{held}; {allowed}{by}")

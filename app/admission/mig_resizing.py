@@ -49,12 +49,14 @@ def apply_mig_fallback(review: ReviewedPod) -> Iterator[PodChange]:
         yield PodChange((), f"{requested} could be {best}", f"{requested} could be {best}: {why}")
         return
     yield PodChange(
-        tuple(_replace_resource(review, requested, best)), f"{requested} made {best}", f"{requested} made {best}: {why}"
+        tuple(_replace_resource(review, requested, best)),
+        f"{requested} replaced by {best}",
+        f"{requested} replaced by {best}: {why}",
     )
 
 
 def right_size(review: ReviewedPod) -> Iterator[PodChange]:
-    """Give a pod that asks for one GPU and states its memory the smallest slice or product that holds it (F130)."""
+    """Give a pod that asks for one GPU and states its memory the smallest slice or product that holds it."""
     demand, whole = review.ruling.demand, review.context.knowledge.families.mig_gpu
     if not review.rules.right_sizing or not demand.memory_mib or demand.resources != ((whole, 1),):
         return
@@ -63,9 +65,11 @@ def right_size(review: ReviewedPod) -> Iterator[PodChange]:
     offers = _offers(review)
     if offers:
         best = offers[0].resource
-        why = f"{demand.memory_mib} MiB is all that gpu-memory asks"
+        why = f"{demand.memory_mib} MiB is all that gpu-memory asks for"
         yield PodChange(
-            tuple(_replace_resource(review, whole, best)), f"{whole} made {best}", f"{whole} made {best}: {why}"
+            tuple(_replace_resource(review, whole, best)),
+            f"{whole} replaced by {best}",
+            f"{whole} replaced by {best}: {why}",
         )
         return
     products = _smallest_products(review)
@@ -74,7 +78,7 @@ def right_size(review: ReviewedPod) -> Iterator[PodChange]:
         operations = prefer_terms(review.document, [(NEED_WEIGHT, term)])
         if operations:
             names = " and ".join(products)
-            yield PodChange(operations, f"{names} preferred, the smallest that holds what gpu-memory asks")
+            yield PodChange(operations, f"{names} preferred, the smallest that gpu-memory fits in")
 
 
 def _requested_slice(review: ReviewedPod) -> str | None:

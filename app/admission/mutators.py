@@ -25,7 +25,7 @@ Mutator = Callable[[ReviewedPod], Iterator[PodChange]]
 
 
 def repair_resources(review: ReviewedPod) -> Iterator[PodChange]:
-    """Copy requests without limits to limits, and align requests that differ from limits (F7).
+    """Copy requests without limits to limits, and align requests that differ from limits.
 
     The API server refuses both for extended resources (kubernetes pkg/apis/core/validation/validation.go).
     """
@@ -50,7 +50,7 @@ def _repair(review: ReviewedPod, document: Any, container: Container, resource: 
 
 
 def _only_requests_edited(review: ReviewedPod, container: Container, resource: str) -> bool:
-    """Tell whether an edit of a template changed requests only; the limits may be those that we added (F18)."""
+    """Tell whether an edit of a template changed requests only; the limits may be those that we added."""
     former = review.former_containers.get(container.name)
     if former is None:
         return False
@@ -68,7 +68,7 @@ def _copy(document: Any, container: Container, resource: str, source: str, targe
 
 
 def set_scheduler(review: ReviewedPod) -> Iterator[PodChange]:
-    """Set the schedulerName of the policy, unless the pod chose a scheduler itself (F13, S14)."""
+    """Set the schedulerName of the policy, unless the pod chose a scheduler itself."""
     name, present = review.rules.scheduler_name, review.pod.scheduler_name
     replaceable = present == "default-scheduler" or "scheduler_name" in review.rules.override
     if name is not None and present != name and replaceable:
@@ -92,7 +92,7 @@ def set_priority_class(review: ReviewedPod) -> Iterator[PodChange]:
 
 
 def add_tolerations(review: ReviewedPod) -> Iterator[PodChange]:
-    """Add tolerations for the GPU taints of the nodes that could serve the pod (F2, F3, F4).
+    """Add tolerations for the GPU taints of the nodes that could serve the pod.
 
     A pod template gets none (review.py drops it, in _is_applied): its pods get them. For a DaemonSet's template that is
     too late, since the controller chooses nodes by the template; the user is warned instead.
@@ -128,7 +128,7 @@ def warn_of_names(review: ReviewedPod) -> Iterator[PodChange]:
 
 
 def warn_of_claims(review: ReviewedPod) -> Iterator[PodChange]:
-    """Warn of claims that no device of the cluster can serve, and of tolerations that belong into the claim (S13)."""
+    """Warn of claims that no device of the cluster can serve, and of tolerations that belong into the claim."""
     claimed = review.ruling.claimed
     if claimed.requests:
         for warning in review.context.claim_warnings(claimed.requests, tolerated_keys(review)):
@@ -136,7 +136,7 @@ def warn_of_claims(review: ReviewedPod) -> Iterator[PodChange]:
 
 
 def add_affinity(review: ReviewedPod) -> Iterator[PodChange]:
-    """Write the pod's needs and preferences as node affinity, as far as labels can express them (F10, F136)."""
+    """Write the pod's needs and preferences as node affinity, as far as labels can express them."""
     mode, demand = review.rules.affinity_mode, review.ruling.demand
     if mode == "Off" or not demand.requests_gpus:
         return
@@ -164,16 +164,18 @@ def _zero_groups_warning(terms: Terms) -> str | None:
     """Warn of the labels without which no node of a node group at zero is added for the pod."""
     if not terms.scale_up_labels:
         return None
-    return f"node groups at zero stay there unless their templates have: {', '.join(terms.scale_up_labels)}"
+    return f"a node group at zero nodes grows only if its node template has: {', '.join(terms.scale_up_labels)}"
 
 
 def _keys(terms: Iterable[Term]) -> str:
     return ", ".join(dict.fromkeys(expression["key"] for term in terms for expression in term))
 
 
-TOO_MANY_TERMS = f"node affinity left out: more than {MOST_TERMS} terms with the pod's own; the extender still judges"
-UNSURE = "a need is only preferred by node affinity: no node has the labels, and one to come may not carry them"
-ONLY_PREFERRED = "a need is only preferred by node affinity: some nodes that fit carry no label that tells"
+TOO_MANY_TERMS = (
+    f"node affinity not added: it would have more than {MOST_TERMS} terms; the extender still checks every node"
+)
+UNSURE = "node affinity only prefers what the pod needs: no node has the labels, and a new one may lack them"
+ONLY_PREFERRED = "node affinity only prefers what the pod needs: some nodes that fit lack the labels"
 
 MUTATORS: tuple[Mutator, ...] = (
     warn_of_names,
@@ -199,8 +201,8 @@ MUTATORS: tuple[Mutator, ...] = (
 """The order of execution: each mutator sees the object as the earlier ones left it."""
 
 REPAIRS: frozenset[Mutator] = frozenset({repair_resources})
-"""Repairs of what the API server would refuse; pods of other schedulers get them too (S14). All mutators run on a
-template, of which review.py applies only these and warnings (F18)."""
+"""Repairs of what the API server would refuse; pods of other schedulers get them too. All mutators run on a
+template, of which review.py applies only these and warnings."""
 
 CHANGING_AMOUNTS: frozenset[Mutator] = REPAIRS | {apply_mig_fallback, right_size, convert_to_claims}
 """Mutators that change which container asks for what; after them the pod gets a new ruling."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tolerations for the taints that nodes really have; only allow-listed keys, never another team's taint (F3).
+"""Tolerations for the taints that nodes really have; only allow-listed keys, never another team's taint.
 
 A template of a workload gets none, because its pods get them (review.py, _is_applied).
 """

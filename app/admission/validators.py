@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Validators: why a GPU pod is refused. They judge the object alone. The table of all validators stands at the end."""
+"""Validators: why a GPU pod is refused. They judge the object, and for idle GPUs the use of its namespace. All are
+listed at the end."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -19,7 +20,7 @@ Validator = Callable[[ReviewedPod], Iterator[Reason]]
 
 
 def names_valid(review: ReviewedPod) -> Iterator[Reason]:
-    """Refuse resource names that the API server refuses after us, in words that say what is meant (F8)."""
+    """Refuse resource names that the API server refuses after us, in words that say what is meant."""
     families = review.context.knowledge.families
     for container in review.pod.containers:
         for name in filter(is_refused, container.resources()):
@@ -33,7 +34,7 @@ def names_valid(review: ReviewedPod) -> Iterator[Reason]:
 
 
 def amounts_whole(review: ReviewedPod) -> Iterator[Reason]:
-    """Refuse fractions and negative amounts, with the alternative in the message (F8)."""
+    """Refuse fractions and negative amounts, with the alternative in the message."""
     for container in review.pod.containers:
         for resource in review.gpu_resources_of(container):
             for amounts in (container.requests, container.limits):
@@ -50,7 +51,7 @@ def amounts_whole(review: ReviewedPod) -> Iterator[Reason]:
 
 
 def limits_present(review: ReviewedPod) -> Iterator[Reason]:
-    """Refuse requests without limits, where the policy denies them (F7)."""
+    """Refuse requests without limits, where the policy denies them."""
     if review.rules.requests_only != "Deny":
         return
     for container in review.pod.containers:
@@ -61,7 +62,7 @@ def limits_present(review: ReviewedPod) -> Iterator[Reason]:
 
 
 def limits_equal_requests(review: ReviewedPod) -> Iterator[Reason]:
-    """Refuse requests that differ from limits, where the policy denies them (F7)."""
+    """Refuse requests that differ from limits, where the policy denies them."""
     if review.rules.mismatch != "Deny":
         return
     for container in review.pod.containers:
@@ -73,7 +74,7 @@ def limits_equal_requests(review: ReviewedPod) -> Iterator[Reason]:
 
 
 def not_too_many(review: ReviewedPod) -> Iterator[Reason]:
-    """Refuse a pod that asks for more GPUs than the policy allows (F26)."""
+    """Refuse a pod that asks for more GPUs than the policy allows."""
     allowed, claims = review.rules.max_gpus_per_pod, review.ruling.claimed.classes
     if allowed is None:
         return
@@ -108,7 +109,7 @@ def policies_agree(review: ReviewedPod) -> Iterator[Reason]:
 
 
 def devices_asked_for(review: ReviewedPod) -> Iterator[Reason]:
-    """Refuse GPUs that are taken through the environment or a mount instead of being requested (F12)."""
+    """Refuse GPUs that are taken through the environment or a mount instead of being requested."""
     if review.rules.visible_devices != "Deny":
         return
     for access in device_accesses(review):
@@ -116,7 +117,7 @@ def devices_asked_for(review: ReviewedPod) -> Iterator[Reason]:
 
 
 def unprivileged(review: ReviewedPod) -> Iterator[Reason]:
-    """Refuse privileged containers in GPU pods, which see every GPU of the node (F14)."""
+    """Refuse privileged containers in GPU pods, which see every GPU of the node."""
     if review.rules.privileged != "Deny":
         return
     for container in review.pod.containers:
@@ -140,7 +141,7 @@ def scheduled_by_us(review: ReviewedPod) -> Iterator[Reason]:
 
 
 def replicas_not_gpus(review: ReviewedPod) -> Iterator[Reason]:
-    """Refuse several replicas of shared GPUs: replicas may be of one GPU, so that more of them are not more GPU (F68).
+    """Refuse several replicas of shared GPUs: replicas may be of one GPU, so that more of them are not more GPU.
 
     A `.shared` resource is always shared; a plain one counts as shared where every GPU that fits is.
     """

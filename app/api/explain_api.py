@@ -109,12 +109,14 @@ class ExplainAPI:
             )
         user = self._user_of(scope)
         if not user:
-            return _status(401, "gpu-usher: no user: wants a request that kube-apiserver has authenticated")
+            return _status(401, "gpu-usher: no user: wants a request authenticated by kube-apiserver")
         return await self._explain(user, match["namespace"], match["name"], _header(scope, b"accept"))
 
     async def _explain(self, user: str, namespace: str, name: str, accept: bytes) -> Response:
         if self._in_hand[user] >= MOST_OF_A_USER:
-            return _status(429, f"gpu-usher: {MOST_OF_A_USER} explanations of this user wait already: ask again")
+            return _status(
+                429, f"gpu-usher: {MOST_OF_A_USER} explanations of this user are waiting already: try again later"
+            )
         self._in_hand[user] += 1
         code = 200
         try:
@@ -133,7 +135,7 @@ class ExplainAPI:
             event("explained", user=user[:200], namespace=namespace, pod=name, code=code)
 
     def _user_of(self, scope: Scope) -> str:
-        """Return the user whom the front proxy names; empty where it names none."""
+        """Return the user that the front proxy names; empty where it names none."""
         names = (_header(scope, header.encode("latin-1")) for header in self._user_headers())
         return next((name.decode("latin-1") for name in names if name), "")
 

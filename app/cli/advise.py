@@ -116,11 +116,11 @@ def _show(console: Console, result: Advice) -> None:
     """Print the configuration, and everything else as comments."""
     for layout in result.layouts:
         console.print(f"# kubectl label node {escape(layout.node)} --overwrite nvidia.com/mig.config={layout.config}")
-        console.print(f"#   {escape(layout.product)}, seats {escape(names_of(layout.pods))}")
+        console.print(f"#   {escape(layout.product)}, for {escape(names_of(layout.pods))}")
     if result.fitting:
-        console.print(f"# slices there already would do for: {escape(names_of(result.fitting))}")
+        console.print(f"# existing slices are enough for: {escape(names_of(result.fitting))}")
     if result.unplaced:
-        console.print(f"# [yellow]no idle GPU takes: {escape(names_of(result.unplaced))}[/]")
+        console.print(f"# [yellow]no idle GPU fits: {escape(names_of(result.unplaced))}[/]")
     if result.configuration:
         print(yaml.safe_dump(result.configuration, sort_keys=False), end="")
     else:

@@ -38,7 +38,8 @@ claims = verb_group("Keep the templates by which pods claim GPUs.")
 class TemplateKeeper:
     """Makes the templates that admission looks for and does not find. It changes and deletes none.
 
-    Several may run at once: a template has the name of its content, and who comes second is told that it exists.
+    Several may run at once: a template has the name of its content, and the second to create it gets 409 AlreadyExists,
+    which is fine.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class TemplateKeeper:
         self._policies = policies
         self._turn_seconds = turn_seconds
         self._turn_ended = time.monotonic()
-        self._problem = "no turn yet"
+        self._problem = "no run has completed yet"
 
     def run(self, stop: threading.Event) -> None:
         """Run turns until `stop` is set."""
@@ -77,7 +78,8 @@ class TemplateKeeper:
         return sum(self._create(in_version(template, version), version) for template in missing[:MOST_CREATED])
 
     def _create(self, template: dict[str, Any], version: str) -> bool:
-        """Make one template; one that exists with other content, or in a namespace that does not let us, is told."""
+        """Make one template; one that exists with other content, or in a namespace where we have no right, is
+        logged."""
         where, name = template["metadata"]["namespace"], template["metadata"]["name"]
         path = f"{TEMPLATES.group_path}/{version}/namespaces/{where}/{TEMPLATES.plural}"
         try:
@@ -93,7 +95,7 @@ class TemplateKeeper:
     def alive(self) -> tuple[bool, str]:
         """Tell whether turns end, even with errors."""
         silent = time.monotonic() - self._turn_ended
-        return silent < STUCK_SECONDS, "" if silent < STUCK_SECONDS else f"no turn has ended for {silent:.0f} s"
+        return silent < STUCK_SECONDS, "" if silent < STUCK_SECONDS else f"no run has completed for {silent:.0f} s"
 
     def ready(self) -> tuple[bool, str]:
         """Tell whether the last turn succeeded, and the problem if not."""

@@ -81,7 +81,7 @@ def schema_text() -> str:
 
 
 def conditions_text(also: Collection[str] = ()) -> str:
-    """Return the matchConditions of the webhooks in deploy/, generated from the resource families (F22).
+    """Return the matchConditions of the webhooks in deploy/, generated from the resource families.
 
     `also` are names of more resources. Raises BadInput for one that is not an extended resource.
     """
@@ -98,7 +98,7 @@ def conditions_text(also: Collection[str] = ()) -> str:
 
 
 def exemptions_text() -> str:
-    """Return the policy on who may exempt namespaces, as deploy/base/exemptions.yaml stores it (F21)."""
+    """Return the policy on who may exempt namespaces, as deploy/base/exemptions.yaml stores it."""
     documents = exemption_policy(read_knowledge().families)
     return EXEMPTIONS_HEADER + yaml.safe_dump_all(documents, sort_keys=False, width=120)
 

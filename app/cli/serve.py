@@ -23,6 +23,7 @@ from app.server.service import Service
 from app.settings import SHORTLIST, FilterAnswer, Recount, Role, Settings
 from app.telemetry.logs import start_logging
 from app.values.errors import BadInput
+from app.values.reasons import counted
 
 POD_TO_TRY = {
     "metadata": {"annotations": {"gpu-usher.io/products": "A10"}},
@@ -206,7 +207,7 @@ async def _serve(service: Service) -> None:
 
 
 def _announce(service: Service, addresses: Addresses) -> None:
-    """Announce in a thread, because a blocked stdout must not keep us from serving (fault 49)."""
+    """Announce in a thread, because a blocked stdout must not keep us from serving."""
     with contextlib.suppress(OSError):
         announce(service, addresses)
 
@@ -221,7 +222,7 @@ def announce(service: Service, addresses: Addresses) -> None:
         console.print("[bold]gpu-usher[/] is following a live cluster; /readyz says when it is in view")
     else:
         gpu_nodes = sum(node.has_gpus for node in nodes)
-        console.print(f"[bold]gpu-usher[/] is serving {len(nodes)} nodes, {gpu_nodes} with GPUs")
+        console.print(f"[bold]gpu-usher[/] is serving {counted(len(nodes), 'node')}, {gpu_nodes} with GPUs")
     console.print(f"  policies                  {policies}")
     if service.absent:
         console.print(f"  [yellow]not in the snapshot       {', '.join(service.absent)}[/]")

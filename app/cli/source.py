@@ -27,6 +27,7 @@ from app.kube.api_kinds import DRA, FLEET
 from app.policy.compiled import PolicySet
 from app.telemetry.clock import today
 from app.values.errors import BadInput, SnapshotError
+from app.values.reasons import counted
 
 Snapshots = Annotated[
     list[Path] | None,
@@ -180,6 +181,6 @@ def state_of(objects: Objects) -> State:
     Raises MalformedPod, QuantityError.
     """
     state = State(read_knowledge())
-    with show_progress(f"taking in {len(objects)} objects"):
+    with show_progress(f"reading {counted(len(objects), 'object')}"):
         fill(state, objects)
     return state

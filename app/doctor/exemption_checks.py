@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of exempt namespaces: whether the exemption policy is in force, and which namespaces are exempt (F21)."""
+"""Checks of exempt namespaces: whether the exemption policy is in force, and which namespaces are exempt."""
 
 from collections.abc import Iterator
 
@@ -22,7 +22,7 @@ def exemptions_unguarded(cluster: Cluster) -> Iterator[Finding]:
     existing = {_metadata(namespace).get("name") for namespace in cluster.objects_of("Namespace")}
     free = [name for name in cluster.knowledge.families.infrastructure_namespaces if name not in existing]
     squat = f", or by creating {' or '.join(free)}" if free else ""
-    text = f"whoever may label a namespace can exempt it by {' or '.join(EXEMPT_LABELS)}{squat}"
+    text = f"anyone who may label a namespace can exempt it with {' or '.join(EXEMPT_LABELS)}{squat}"
     yield problem("ExemptionsUnguarded", text, APPLY, f"{POLICY} {NAME}")
 
 
@@ -58,7 +58,7 @@ def namespaces_exempt_by_label(cluster: Cluster) -> Iterator[Finding]:
         labels = _metadata(namespace).get("labels") or {}
         for key in EXEMPT_LABELS:
             if labels.get(key) == "true":
-                text = f"is exempt by its label {key}, which was written by {_manager(namespace, key)}"
+                text = f"is exempt by its label {key}, written by {_manager(namespace, key)}"
                 remedy = "if that is not intended, remove the label"
                 yield advice("ExemptByLabel", text, remedy, f"Namespace {_metadata(namespace).get('name')}")
 
@@ -68,12 +68,12 @@ def _manager(item: Object, key: str) -> str:
     for entry in _metadata(item).get("managedFields") or ():
         fields = ((entry.get("fieldsV1") or {}).get("f:metadata") or {}).get("f:labels") or {}
         if f"f:{key}" in fields:
-            return f"{entry.get('manager') or 'nobody on record'} ({entry.get('time') or 'no time on record'})"
-    return "nobody on record"
+            return f"{entry.get('manager') or 'an unknown client'} ({entry.get('time') or 'at an unknown time'})"
+    return "an unknown client"
 
 
 def namespaces_exempt_by_name(cluster: Cluster) -> Iterator[Finding]:
-    """Report namespaces that are exempt by a vendor's name but run no DaemonSet: they may be somebody else's."""
+    """Report namespaces that are exempt by a vendor's name but run no DaemonSet: a tenant may have created them."""
     if not cluster.could_read("DaemonSet"):
         return
     running = {_metadata(daemon_set).get("namespace") for daemon_set in cluster.objects_of("DaemonSet")}

@@ -35,7 +35,8 @@ class ExaminedRuntimes:
 
 
 def class_absent(examined: ExaminedRuntimes) -> Iterator[Finding]:
-    """Report a class that the policies name and that does not exist, or that pods may need and nobody made (P34)."""
+    """Report a class that the policies name and that does not exist, or that pods may need and that was never
+    created."""
     for name in sorted(examined.wanted - {AUTO} - set(examined.classes)):
         other = f"; RuntimeClass {examined.of_toolkit()[0]} has the toolkit's handler" if examined.of_toolkit() else ""
         remedy = (

@@ -93,7 +93,7 @@ def _ours(cluster: Cluster) -> Iterator[Webhook]:
 
 
 def webhook_absent(cluster: Cluster) -> Iterator[Finding]:
-    """Report our webhooks that are missing, or that have no rule for pods and so are never called (F22)."""
+    """Report our webhooks that are missing, or that have no rule for pods and so are never called."""
     for kind, name in ((MUTATING, MUTATE), (VALIDATING, VALIDATE)):
         if not cluster.could_read(kind):
             continue
@@ -107,7 +107,7 @@ def webhook_absent(cluster: Cluster) -> Iterator[Finding]:
 
 
 def ca_bundle_absent(cluster: Cluster) -> Iterator[Finding]:
-    """Report webhooks of a Service without caBundle: calls fail, as no system CA signed our certificate (fault 45)."""
+    """Report webhooks of a Service without caBundle: calls fail, as no system CA signed our certificate."""
     for webhook in _ours(cluster):
         client = webhook.spec.get("clientConfig") or {}
         if client.get("service") and not client.get("caBundle"):
@@ -118,7 +118,7 @@ def ca_bundle_absent(cluster: Cluster) -> Iterator[Finding]:
 
 
 def timeouts(cluster: Cluster) -> Iterator[Finding]:
-    """Report timeouts out of range: while gpu-usher is down, each GPU pod's creation waits for the timeout (P43)."""
+    """Report timeouts out of range: while gpu-usher is down, each GPU pod's creation waits for the timeout."""
     for webhook in _ours(cluster):
         seconds = webhook.spec.get("timeoutSeconds", 10)
         if not SHORTEST_SECONDS <= seconds <= LONGEST_SECONDS:
@@ -141,7 +141,7 @@ def failure_policies(cluster: Cluster) -> Iterator[Finding]:
 
 
 def exempts_too_little(cluster: Cluster) -> Iterator[Finding]:
-    """Report webhooks for namespaces that they depend on: one that fails closed there can never recover (P43)."""
+    """Report webhooks for namespaces that they depend on: one that fails closed there can never recover."""
     for webhook in _ours(cluster):
         if webhook.name not in (MUTATE, VALIDATE):
             continue
@@ -190,7 +190,7 @@ def _matched(resource: str, families: Families, conditions: str) -> bool:
 
 
 def exempts_too_much(cluster: Cluster) -> Iterator[Finding]:
-    """Report webhooks that a pod's own labels bypass (F21), and namespaces with GPU pods that are exempt."""
+    """Report webhooks that a pod's own labels bypass, and namespaces with GPU pods that are exempt."""
     for webhook in _ours(cluster):
         if webhook.name not in (MUTATE, VALIDATE):
             continue
@@ -206,7 +206,7 @@ def exempts_too_much(cluster: Cluster) -> Iterator[Finding]:
 
 
 def reinvocation_never(cluster: Cluster) -> Iterator[Finding]:
-    """Report our mutating webhook where it is not called again after later webhooks changed the pod (F23)."""
+    """Report our mutating webhook where it is not called again after later webhooks changed the pod."""
     mutating = [webhook for webhook in _ours(cluster) if webhook.name == MUTATE]
     for webhook in mutating:
         if webhook.spec.get("reinvocationPolicy", "Never") != "IfNeeded":

@@ -29,7 +29,7 @@ LEAD_SECONDS = RENEW_SECONDS
 NOTE_BYTES = 1024
 """The longest note that kube-apiserver takes (k8s.io/api events/v1, Event.note)."""
 UNTOLD = frozenset({"", InTreeCause.SchedulingGated.name})
-"""Causes without an Event: the pod fits and is only to be bound, or somebody holds it back on purpose."""
+"""Causes without an Event: the pod fits and is only to be bound, or a scheduling gate holds it back on purpose."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ class EventWriter:
             self._kube.close()
 
     def _hold_lease(self) -> bool:
-        """Acquire or renew the Lease; who has just lost it forgets what it wrote, for somebody else writes now."""
+        """Acquire or renew the Lease. A replica that loses it clears its records, because another replica writes."""
         try:
             leading = self._lease.hold(wall_clock())
         except ApiError as error:

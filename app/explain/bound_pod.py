@@ -81,7 +81,7 @@ def _unmet_conditions(document: Mapping[str, Any], snapshot: ClusterSnapshot) ->
                 conditions = ", ".join(result.waits_for)
                 yield (
                     f"{device} is not ready: kube-scheduler waits until its driver sets {conditions}, and gives the"
-                    " device back after ten minutes; look at the log of the driver"
+                    " device back after ten minutes; read the log of the driver"
                 )
 
 

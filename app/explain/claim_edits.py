@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One change of a pod's claims, or of what is allocated, as an explanation tries it (F84, S13)."""
+"""One change of a pod's claims, or of what is allocated, as an explanation tries it."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The funnel of a pod's device requests over the fleet: how many devices are left after each stage, and why (S13)."""
+"""The funnel of a pod's device requests over the fleet: how many devices are left after each stage, and why."""
 
 from collections import Counter
 from collections.abc import Generator, Hashable, Mapping, Sequence

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objections to a node that come from the pod's ResourceClaims (S13)."""
+"""Objections to a node that come from the pod's ResourceClaims."""
 
 from app.explain.funnel import Objection
 from app.explain.survey import Groups

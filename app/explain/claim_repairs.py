@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes that mend what is wrong with a claim: what a selector reads and compares, classes, names (S13)."""
+"""Changes that fix what is wrong with a claim: what a selector reads and compares, classes, names."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The devices of ResourceSlices: what becomes of each, and sums by driver, product and kind (F135).
+"""The devices of ResourceSlices: what becomes of each, and sums by driver, product and kind.
 
 A device is free where a claim can get it now. Devices that are parts of one GPU count each by itself, as the driver
 publishes them.

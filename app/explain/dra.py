@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The DRA equivalent of a device-plugin demand, as an explanation shows it: the template, and the pod's part (S13)."""
+"""The DRA equivalent of a device-plugin demand, as an explanation shows it: the template, and the pod's part."""
 
 from collections.abc import Iterator
 from typing import Any

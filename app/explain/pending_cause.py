@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one cause for which a pod is pending, and the sentence that tells it: on the web page and in Events."""
+"""The one cause for which a pod is pending, and its sentence on the web page and in Events."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from app.explain.counterfactual import Fix, FixStep
 from app.explain.explanation import Explanation
 from app.explain.placed_by import silence_of
+from app.values.reasons import counted
 
 HOLDERS = ", held by "
 """What stands between a change of the fleet and the pods in its way (edits_gpu.py)."""
@@ -17,9 +18,9 @@ class PendingCause:
     """Why a pod is pending. `reason` is a code, empty if the pod fits; `fix` is the smallest change that helps.
 
     `nodes` is the number of nodes with that reason, `all_nodes` that of all nodes. `remedy` is what helps against the
-    reason in general. `change` is the fix as everybody who may read the pod's Events may read it: pods of other
-    namespaces are not named. `opens` says which nodes the fix opens. `sentence` is
-    the message with what the nodes have, empty where nothing is to be added.
+    reason in general. `change` is the fix for readers of the pod's Events: pods of other namespaces are not named.
+    `opens` says which nodes the fix opens. `sentence` is the message with what the nodes have, empty where nothing is
+    to be added.
     """
 
     reason: str
@@ -68,7 +69,7 @@ def cause_of(explanation: Explanation) -> PendingCause:
 NOT_LOOKED_AT = "SchedulerSilent"
 """The reason of a pod that fits and that its scheduler has not looked at."""
 UNSEEN_SECONDS = 120.0
-"""Seconds after which a pod that no scheduler has looked at is told of; a guess: kube-scheduler restarts in less."""
+"""Seconds after which a pod that no scheduler has tried is reported; a guess: kube-scheduler restarts in less."""
 
 
 def told_of_scheduler(cause: PendingCause, unseen_by: str) -> PendingCause:
@@ -84,7 +85,7 @@ def _change(edits: Iterable[FixStep], namespace: str) -> str:
 
 
 def text_for_namespace(edit: FixStep, namespace: str) -> str:
-    """Write an edit for who may read one namespace: pods in its way are named only if all are of that namespace."""
+    """Write an edit for readers of one namespace: pods in its way are named only if all are of that namespace."""
     if all(evicted.pod.partition("/")[0] == namespace for evicted in edit.evicts):
         return edit.text
     return f"{edit.text.partition(HOLDERS)[0]}, held by pods of other namespaces"
@@ -95,4 +96,4 @@ def _opens(fix: Fix) -> str:
 
 
 def _count(nodes: int) -> str:
-    return f"{nodes} node{'' if nodes == 1 else 's'}"
+    return counted(nodes, "node")

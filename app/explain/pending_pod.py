@@ -139,7 +139,7 @@ def _refused_by(ending: Ending | None, fitting: list[Node]) -> tuple[str, ...]:
     """Say that a node which fits has just refused this very pod, since no score shows that."""
     if ending is None or not ending.refused or all(node.name != ending.node for node in fitting):
         return ()
-    return (f"{ending.node} fits, but its kubelet has just refused this pod; mend that before it is created again",)
+    return (f"{ending.node} fits, but its kubelet has just refused this pod; fix that before you create it again",)
 
 
 def _equivalent_claim(demand: Demand, snapshot: ClusterSnapshot) -> dict[str, Any] | None:
@@ -273,7 +273,7 @@ def _best(demand: Demand, fitting: list[Node], promised: bool) -> Generator[None
 
 
 def _fitting_node(demand: Demand, node: Node, value: float, score: int) -> FittingNode:
-    """Break a node's total down: each scorer's score and weight, and the penalties (F56)."""
+    """Break a node's total down: each scorer's score and weight, and the penalties."""
     parts = breakdown(demand, node)
     return FittingNode(
         node=node.name,

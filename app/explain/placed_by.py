@@ -69,7 +69,7 @@ def not_looked_at(document: Mapping[str, Any], events: Iterable[Mapping[str, Any
 def silence_of(name: str, since: str = "") -> str:
     """Write that a scheduler has not looked at a pod, and what to do."""
     return (
-        f"the pod names scheduler {name}, which has not looked at it{since}: it has no condition PodScheduled; "
+        f"the pod names scheduler {name}, which has not tried to schedule it{since}: it has no condition PodScheduled; "
         f"check that {name} runs, or correct schedulerName"
     )
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a selector that fails would have to be written: another name, another type, `has()` before what some lack (S13).
+"""How a selector that fails would have to be written: another name, another type, `has()` before what some lack.
 
 Each rewriting is a guess from what the devices have; the allocator proves it before a person sees it.
 """

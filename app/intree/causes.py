@@ -12,7 +12,7 @@ class InTreeCause(Enum):
 
     NodeUnschedulable = Stage.Selectors, True, "uncordon the node, or add nodes"
     UntoleratedTaint = Stage.Selectors, False, "add the toleration, if the node is meant for this pod"
-    NodeAffinityMismatch = Stage.Selectors, False, "change nodeSelector or node affinity, or label nodes so"
+    NodeAffinityMismatch = Stage.Selectors, False, "change nodeSelector or node affinity, or label nodes to match"
     NodeNameMismatch = Stage.Selectors, False, "remove spec.nodeName: it bypasses scheduling"
     InsufficientResource = Stage.Resources, True, "request less, or wait for pods to end, or add nodes"
     TooManyPods = Stage.Resources, True, "wait for pods to end, or add nodes"
@@ -29,7 +29,7 @@ class InTreeCause(Enum):
     PodAffinityMismatch = (
         Stage.OtherPods,
         False,
-        "start first the pods that it wants to be near, or change its pod affinity",
+        "start the pods that its pod affinity selects first, or change its pod affinity",
     )
     PodAntiAffinityConflict = (
         Stage.OtherPods,
@@ -39,7 +39,7 @@ class InTreeCause(Enum):
     ExistingPodAntiAffinity = (
         Stage.OtherPods,
         True,
-        "running pods keep it away by their anti-affinity: change that, or its labels",
+        "the anti-affinity of running pods excludes it: change that, or its labels",
     )
     TopologySpreadConflict = (
         Stage.OtherPods,
@@ -48,8 +48,16 @@ class InTreeCause(Enum):
     )
     DevicesNotSuitable = Stage.Claims, False, "change the claim's requests, or add nodes with such devices"
     DevicesInUse = Stage.Claims, True, "wait for pods to end, or ask for fewer devices, or add nodes"
-    ClaimNotUsable = Stage.Claims, False, "mend the claim or its DeviceClass: kube-scheduler gives up on the pod"
-    SchedulingGated = Stage.Admission, False, "whoever set the gate must remove it: see spec.schedulingGates"
+    ClaimNotUsable = (
+        Stage.Claims,
+        False,
+        "correct the claim or its DeviceClass: until then kube-scheduler cannot place the pod",
+    )
+    SchedulingGated = (
+        Stage.Admission,
+        False,
+        "the controller that set the gate must remove it: see spec.schedulingGates",
+    )
 
     @property
     def stage(self) -> Stage:

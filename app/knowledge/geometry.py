@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MIG geometry: which MIG instances fit together on one GPU, and at which positions (P13).
+"""MIG geometry: which MIG instances fit together on one GPU, and at which positions.
 
 A set of instances fits if and only if each gets a legal start, their memory intervals do not overlap, the compute
 slices suffice, and no profile exceeds its maximum (mig_profiles.yaml `rules`, from the MIG user guide and the output of

@@ -38,7 +38,7 @@ class Promise:
 
     @property
     def words(self) -> str:
-        """What is promised and by whom."""
+        """What is promised, and by which label."""
         gpus = f"{self.count} GPU{'s' * (self.count > 1)}" if self.count else "GPUs"
         return f"label {self.label} ({self.by}) promises {gpus}"
 
@@ -126,7 +126,7 @@ class GPUEvidence:
         return tuple(found.values())
 
     def machine_count(self, labels: Mapping[str, str]) -> int | None:
-        """Give the number of GPUs of the machine, by who made it or by its type; None if it is not known."""
+        """Give the number of GPUs of the machine, by its maker's label or by its type; None if it is not known."""
         return next((promise.count for promise in self._all(labels) if promise.machine and promise.count), None)
 
     def _all(self, labels: Mapping[str, str]) -> Iterator[Promise]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Placement of MIG instances on a node: whether they fit beside existing ones, and where (F60, P13).
+"""Placement of MIG instances on a node: whether they fit beside existing ones, and where.
 
 The search is exact. A set that fits on a GPU also fits with one instance less. So if a solution exists, there is one in
 which each GPU in turn gets a maximal filling, that is, one to which no requested instance can be added. Only such

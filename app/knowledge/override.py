@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Overriding of the shipped fact tables by an operator's own files, which contain only what differs (F81).
+"""Overriding of the shipped fact tables by an operator's own files, which contain only what differs.
 
 They have the file names and the structure of the shipped tables.
 """

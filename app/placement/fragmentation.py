@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Fragmentation scorer: how much GPU capacity a placement wastes for expected pods (F51, F52, F61).
+"""The Fragmentation scorer: how much GPU capacity a placement wastes for expected pods.
 
 It adds three losses in thousandths of a GPU: waste (waste_score.py), share prices (share_prices.py), and scarcity
 (scarcity.py).

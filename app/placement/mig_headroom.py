@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Headroom for future MIG slices, and how much of it a new instance takes, where slices are created on demand (F61).
+"""Headroom for future MIG slices, and how much of it a new instance takes, where slices are created on demand.
 
 The measure is the number of memory slices that instances of a profile could still take, as the mean over the profiles
 of the product. It does not depend on the expected demand, since weights learnt from the workload gained nothing in the

@@ -54,7 +54,7 @@ def driver_settled(_demand: Demand, node: NodeClass) -> Reason | None:
 def gpus_healthy(demand: Demand, node: NodeClass) -> Reason | None:
     """Refuse a node with unhealthy GPUs if the policy says so, because a pod might get any GPU of the node.
 
-    GPUs that are ill do not count if the device plugin has withdrawn as many, since pods cannot get those.
+    Unhealthy GPUs do not count if the device plugin has withdrawn as many, since pods cannot get those.
     """
     if demand.health.ill is HealthAction.Refuse and node.ill > node.withdrawn:
         return reason(Code.GPUUnhealthy, "GPUs of the node must be drained", "healthy GPUs")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Packing and Spreading scorers, by the share of a node's GPUs in use (F49, F50)."""
+"""The Packing and Spreading scorers, by the share of a node's GPUs in use."""
 
 from app.nodes.model import WHOLE_MILLI, Node
 from app.policy.demand import Demand

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scarcity: the price of the GPUs of each product, by the demand of pods that can use only some products (F51)."""
+"""Scarcity: the price of the GPUs of each product, by the demand of pods that can use only some products."""
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -13,7 +13,7 @@ reserve for constraints that have not occurred yet. On the published trace with 
 96.1 % of the GPUs are given out with 0.1, and 88.8 % with 0; values from 0 to 0.2 are alike elsewhere."""
 UNSEEN_MILLI = 8_000
 """The GPU capacity in thousandths of the pod that counts as having requested each product alone before any pod was
-seen: a node of eight GPUs. Without it nobody seems to need a product until the first pod has asked for it, and it is
+seen: a node of eight GPUs. Without it no pod seems to need a product until the first pod has asked for it, and it is
 filled first: on one seed of the published trace with constraints 92.99 % of the GPUs were given out instead of 95.28 %
 (docs/placement.md#what-is-learnt)."""
 EXPECTED_DEMANDS_KEPT = 16

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prices of shares of a GPU by size, where shares of the requested sizes are cut from whole GPUs (F52).
+"""Prices of shares of a GPU by size, where shares of the requested sizes are cut from whole GPUs.
 
 They are the dual of the cutting-stock linear program (Gilmore and Gomory, Operations Research 9, 1961): the highest
 prices at which no way to fill one GPU costs more than 1. A share that fills a GPU well pays for the capacity it takes,

@@ -84,7 +84,7 @@ def several_units_allowed(demand: Demand, node: NodeClass) -> Reason | None:
         if unit is Sharing.MPS and node.refuses_several is None and not demand.several_units:
             return reason(
                 Code.SharedReplicasAskedAsGPUs,
-                "only one share of an MPS GPU can be asked",
+                "only one share of an MPS GPU can be requested",
                 "1 a container, or policy sharedReplicas: Leave",
             )
     return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fragmentation measure F: the free GPU capacity of a node that expected pods cannot use (F52, F61).
+"""The fragmentation measure F: the free GPU capacity of a node that expected pods cannot use.
 
 The Fragmentation scorer does not take F alone: waste_score.py adds what is free without enough CPU. The measure is from
 Weng et al., "Beware of Fragmentation", USENIX ATC '23, section 3.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waste: the free GPU capacity of a node that expected pods cannot use, for lack of a fitting GPU or of CPU (F52)."""
+"""Waste: the free GPU capacity of a node that expected pods cannot use, for lack of a fitting GPU or of CPU."""
 
 from bisect import bisect_right
 from functools import lru_cache, partial

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CustomResourceDefinition of GPUPolicy, made from the same models that read policy files (F131).
+"""The CustomResourceDefinition of GPUPolicy, made from the same models that read policy files.
 
 The API server requires a structural schema: each value has a type, and there is no $ref, no null beside a type, and no
 `additionalProperties: false`, since it prunes unknown fields and strict field validation reports them.

@@ -155,7 +155,7 @@ def _limit_problems(document: Document, problems: Iterable[str]) -> tuple[str, .
     listed = tuple(islice(_distinct(problems), MOST_PROBLEMS + 1))
     if len(listed) <= MOST_PROBLEMS:
         return listed
-    return (*listed[:MOST_PROBLEMS], f"{document.locate(())}: and more, which are not looked for: mend these first")
+    return (*listed[:MOST_PROBLEMS], f"{document.locate(())}: there may be more: fix these first")
 
 
 def _distinct(texts: Iterable[str]) -> Iterator[str]:

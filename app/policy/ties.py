@@ -34,7 +34,7 @@ def policy_set_problems(policies: list[CompiledPolicy], problems: list[str]) -> 
                 problems.extend(_contradictions(other, other_values, policy, values))
             if len(problems) > limit:
                 del problems[limit:]
-                problems.append(f"{policy.origin}: more policies contradict each other: mend these first")
+                problems.append(f"{policy.origin}: more policies contradict each other: fix these first")
                 return
             before.append((policy, values))
             yield

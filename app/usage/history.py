@@ -92,8 +92,8 @@ Pace = Callable[[Iterable[Any]], Iterable[Any]]
 def with_sharing(history: History, shared_nodes: frozenset[str] = frozenset(), pace: Pace = iter) -> History:
     """Mark the GPUs that several pods held at once, and all whole GPUs of `shared_nodes`, as shared.
 
-    Where time-slicing is not told to the exporter, it names one of the pods that share a GPU, and nobody can tell from
-    the metrics (NVIDIA/dcgm-exporter internal/pkg/transformation/kubernetes.go, toDeviceToPod): that is what
+    Where time-slicing is not told to the exporter, it names one of the pods that share a GPU, and the metrics cannot
+    tell which (NVIDIA/dcgm-exporter internal/pkg/transformation/kubernetes.go, toDeviceToPod): that is what
     `shared_nodes` is for.
     """
     crowded = set(_crowded(history, pace))

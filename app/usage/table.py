@@ -144,8 +144,8 @@ def key_of(by: By, owners: Mapping[str, str]) -> Callable[[Hold], str]:
 def idle_by_hold(history: History, below: float = IDLE_BELOW, pace: Pace = iter) -> Mapping[int, float]:
     """Give for each hold, by its position, how many seconds its unit has been idle for certain until the end.
 
-    A shared GPU without activity is idle for all pods that share it; one with activity is so for none, since nobody can
-    say whose it is.
+    A shared GPU without activity is idle for all pods that share it; one with activity is so for none, since the
+    metrics cannot say whose it is.
     """
     sharers: dict[tuple[str, str], list[Hold]] = {}
     for hold in history.holds:
@@ -160,7 +160,7 @@ def idle_by_hold(history: History, below: float = IDLE_BELOW, pace: Pace = iter)
 
 
 def idle_of(hold: Hold, history: History, below: float) -> float:
-    """Give for how long a sharer does not contradict idleness: for ever, if it holds the GPU no more."""
+    """Give for how long a sharer does not contradict idleness: infinity if it has released the GPU."""
     return idle_seconds([hold], history, below) if held_now(hold, history) else float("inf")
 
 

@@ -196,7 +196,7 @@ class Repacking:
     def _seats(
         self, unit: Unit, extra: int, empty: frozenset[str], greedy: bool = False, below: Loss | None = None
     ) -> Seats | None:
-        """Find seats for the pods of a unit."""
+        """Find places for the pods of a unit."""
         names = [pod.name for pod in unit.pods]
         closed = empty | frozenset(unit.nodes)
         for name in names:

@@ -76,8 +76,8 @@ REFUSALS: dict[str, tuple[str, dict[str, Any], str]] = {
     "a device file": (
         GUARDS,
         pod(gpus(1), volumes=[{"name": "v", "hostPath": {"path": "/dev/nvidia0"}}], **OURS),
-        "a volume has hostPath /dev/nvidia0, where GPUs are that the pod did not request (policy mine); remove it, and"
-        " request GPUs in resources.limits",
+        "a volume has hostPath /dev/nvidia0, which reaches GPUs that the pod did not request (policy mine); "
+        "remove it, and request GPUs in resources.limits",
     ),
     "all device files": (
         GUARDS,

@@ -51,7 +51,7 @@ def test_pod_for_a_scheduler_that_has_not_looked_at_it_is_told_so() -> None:
     told = notes(stored(pod()), live=True)
 
     assert (
-        "the pod names scheduler volcano, which has not looked at it since it was created at"
+        "the pod names scheduler volcano, which has not tried to schedule it since it was created at"
         " 2026-11-25T21:03:11Z: it has"
         " no condition PodScheduled; check that volcano runs, or correct schedulerName"
     ) in told

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Node affinity written into a pod: it is ANDed into what the user wrote, and replaces none of it (F10, F136)."""
+"""Node affinity written into a pod: it is ANDed into what the user wrote, and replaces none of it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

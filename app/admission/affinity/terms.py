@@ -291,7 +291,7 @@ def group_fulfils(group: NodeGroup, term: Iterable[Expression] | None) -> bool:
 
 
 def _preferences(context: NeedContext, dialects: tuple[str, ...]) -> Iterator[tuple[int, Term]]:
-    """Write the preferences, best first, in the labels of GFD and of the provisioner (F136)."""
+    """Write the preferences, best first, in the labels of GFD and of the provisioner."""
     patterns = context.demand.preferred_products[:MOST_PREFERENCES]
     step = (FIRST_PRODUCT_WEIGHT - LAST_PRODUCT_WEIGHT) // max(1, len(patterns) - 1)
     for index, pattern in enumerate(patterns):

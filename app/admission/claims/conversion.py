@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pod that requests GPUs as resources, as a pod that claims them: what it becomes, or why it cannot (S13).
+"""A pod that requests GPUs as resources, as a pod that claims them: what it becomes, or why it cannot.
 
 A device plugin gives each container its own devices, and containers those of the init containers before them. Here the
-devices of a resource lie on a line: containers have theirs one after the other, init containers the first ones, and
-sidecars, which keep theirs, some at the end. Each part of the line that the same containers use is one request.
+devices of a resource are numbered: containers have theirs one after the other, init containers the first ones, and
+sidecars, which keep theirs, some at the end. Each range of numbers that the same containers use is one request.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -149,7 +149,7 @@ def _other_makes(_pod: Pod, demand: Demand, devices: Sequence[RequestedDevices])
 
 def _shares(_pod: Pod, demand: Demand, devices: Sequence[RequestedDevices]) -> Iterator[str]:
     if demand.sharing is SharingWish.Shared or any(one.resource.endswith(".shared") for one in devices):
-        yield "a share of a GPU: a claim of its own takes a whole device"
+        yield "a share of a GPU: a claim of one pod takes a whole device"
 
 
 def _other_resources(pod: Pod, demand: Demand, _devices: Sequence[RequestedDevices]) -> Iterator[str]:
@@ -162,7 +162,7 @@ def _other_resources(pod: Pod, demand: Demand, _devices: Sequence[RequestedDevic
     for container in pod.containers:
         for name in container.resources():
             if name not in converted and name.partition("/")[0] in vendors and container.has_nonzero(name):
-                yield f"{name}: a claim says nothing of it"
+                yield f"{name}: a claim cannot request it"
 
 
 def _larger_slices(_pod: Pod, demand: Demand, devices: Sequence[RequestedDevices]) -> Iterator[str]:
@@ -174,14 +174,14 @@ def _fractions(pod: Pod, demand: Demand, _devices: Sequence[RequestedDevices]) -
     for container in pod.containers:
         for resource, _ in demand.resources:
             if container.requested(resource).denominator != 1:
-                yield f"{container.name}: a fraction of {resource} is no number of devices"
+                yield f"{container.name}: a fraction of {resource} is not a number of devices"
 
 
 def _too_many(_pod: Pod, _demand: Demand, devices: Sequence[RequestedDevices]) -> Iterator[str]:
     if (count := sum(one.count for one in devices)) > MOST_DEVICES:
-        yield f"{count} devices: a claim is given {MOST_DEVICES} at most"
+        yield f"{count} devices: a claim gets at most {MOST_DEVICES}"
     if len(devices) > MOST_REQUESTS:
-        yield f"{len(devices)} requests: a claim has {MOST_REQUESTS} at most"
+        yield f"{len(devices)} requests: a claim has at most {MOST_REQUESTS}"
 
 
 def _sidecars_after_init_containers(_pod: Pod, demand: Demand, devices: Sequence[RequestedDevices]) -> Iterator[str]:
@@ -199,7 +199,7 @@ def _bound_already(pod: Pod, _demand: Demand, _devices: Sequence[RequestedDevice
 
 def _name_taken(pod: Pod, _demand: Demand, _devices: Sequence[RequestedDevices]) -> Iterator[str]:
     if any(name == CLAIM for name, _, _ in pod.claims):
-        yield f"resourceClaims has an entry {CLAIM} already"
+        yield f"resourceClaims already has an entry {CLAIM}"
 
 
 OBSTACLES: tuple[Obstacle, ...] = (

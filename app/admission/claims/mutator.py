@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mutator by which a pod claims its GPUs through DRA instead of requesting them as resources (S13).
+"""The mutator by which a pod claims its GPUs through DRA instead of requesting them as resources.
 
 Admission creates no objects. A pod is only changed where the ResourceClaimTemplate that it needs is known to exist in
 its namespace, with the content that it would have, since a pod with a missing template stays Pending.
@@ -13,9 +13,9 @@ from app.admission.json_patch import Operation, append, apply
 from app.admission.reviewed_pod import PodChange, ReviewedPod
 from app.kube.pods import Container
 
-NOT_CONVERTED = "not made a claim: "
+NOT_CONVERTED = "not converted to a claim: "
 """What begins the record of a pod that has no equivalent."""
-REMEDY = "gpu-usher export claim-templates writes it"
+REMEDY = "create it with gpu-usher export claim-templates"
 
 
 def convert_to_claims(review: ReviewedPod) -> Iterator[PodChange]:
@@ -28,11 +28,11 @@ def convert_to_claims(review: ReviewedPod) -> Iterator[PodChange]:
         problem = f"{NOT_CONVERTED}{outcome.reasons[0]}"
         yield PodChange((), problem, problem)
     elif not review.context.has_template(outcome.template):
-        problem = f"not done: no ResourceClaimTemplate {outcome.name} here"
+        problem = f"not converted to a claim: namespace has no ResourceClaimTemplate {outcome.name}"
         yield PodChange((), problem, f"{problem}: {REMEDY}")
     else:
         names = " and ".join(outcome.resources)
-        yield PodChange(tuple(_operations(review, outcome)), f"{names} made a claim by {outcome.name}")
+        yield PodChange(tuple(_operations(review, outcome)), f"{names} converted to a claim of template {outcome.name}")
 
 
 def _operations(review: ReviewedPod, conversion: Conversion) -> Iterator[Operation]:

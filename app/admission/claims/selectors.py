@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The needs of a pod as CEL over the devices of NVIDIA's DRA driver (S13).
+"""The needs of a pod as CEL over the devices of NVIDIA's DRA driver.
 
 Attributes and capacities are those of NVIDIA's driver (NVIDIA/k8s-dra-driver-gpu cmd/gpu-kubelet-plugin/deviceinfo.go,
 partitions.go). Its versions are semantic ones without leading zeros: driver 570.124.06 is published as 570.124.6.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ResourceClaimTemplate for devices that are requested as resources of a device plugin (S13)."""
+"""The ResourceClaimTemplate for devices that are requested as resources of a device plugin."""
 
 import json
 import re
@@ -131,7 +131,7 @@ def content_name(devices: Sequence[RequestedDevices], demand: Demand, knowledge:
 def not_expressible(demand: Demand, devices: Sequence[RequestedDevices]) -> Iterator[str]:
     """List the parts of a demand that the claim does not express."""
     if (count := sum(one.count for one in devices)) > MOST_DEVICES:
-        yield f"{count} devices: a claim is given {MOST_DEVICES} at most"
+        yield f"{count} devices: a claim gets at most {MOST_DEVICES}"
     if demand.nvlink:
         yield "NVLink: the driver publishes no attribute for it; name the products instead"
     if demand.sharing is SharingWish.Shared or any(one.resource.endswith(".shared") for one in devices):
@@ -140,7 +140,7 @@ def not_expressible(demand: Demand, devices: Sequence[RequestedDevices]) -> Iter
         yield "a whole GPU in place of a larger slice: that would be a second choice under firstAvailable"
     yield from _not_expressible_cuda(demand)
     if demand.preferred_products or demand.preferred_cuda or demand.warned:
-        yield "preferences: a claim takes or refuses, it does not rank"
+        yield "preferences: a claim selects devices, it does not rank them"
     for one in devices:
         if not one.is_known:
             yield f"needs of {one.resource}: attributes of this driver are not known"

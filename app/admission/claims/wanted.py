@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ResourceClaimTemplate that admission would look for if a policy had it convert a pod to claims (S13)."""
+"""The ResourceClaimTemplate that admission would look for if a policy had it convert a pod to claims."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

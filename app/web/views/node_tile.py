@@ -74,7 +74,7 @@ class Tile:
     """The tile of one node.
 
     `units` and `free` are counted as in the inventory; `whole` is whether they are whole GPUs. `stranded` counts free
-    GPUs that no pod can have now. `holders` are the pods here and the GPUs of each. `words` describes the tile.
+    GPUs that no pod can use now. `holders` are the pods here and the GPUs of each. `words` describes the tile.
     """
 
     node: str
