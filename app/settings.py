@@ -88,7 +88,7 @@ class Settings:
     shortlist: int = SHORTLIST
     """The most nodes of a shortlist."""
     shadow: bool = False
-    """Answer allow, no patch, all nodes; log the real verdict."""
+    """Answer allow, no patch, all nodes; log the real answer."""
     events: bool = False
     """Write Events on GPU pods that stay Pending, and on their workloads, by one process of all. It needs a live
     cluster and the rights of deploy/components/events, whose controller has it; with `shadow` none are written."""

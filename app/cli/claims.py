@@ -32,7 +32,7 @@ MOST_CREATED = 100
 """Templates that one turn makes, so that a mistake in a policy does not fill etcd at once. A guess."""
 FORBIDDEN = 403
 
-claims = verb_group("Keep the templates by which pods claim GPUs.")
+claims = verb_group("Maintain the ResourceClaimTemplates by which pods claim GPUs.")
 
 
 class TemplateKeeper:
@@ -60,7 +60,7 @@ class TemplateKeeper:
                 self._problem = ""
             except UsherError as error:
                 self._problem = str(error)
-                event("templates not kept", logging.WARNING, error=self._problem)
+                event("templates not maintained", logging.WARNING, error=self._problem)
             self._turn_ended = time.monotonic()
             stop.wait(self._turn_seconds)
 
@@ -87,9 +87,9 @@ class TemplateKeeper:
         except ApiError as error:
             if error.status not in (CONFLICT, FORBIDDEN):
                 raise
-            event("template not made", logging.WARNING, namespace=where, template=name, error=str(error))
+            event("template not created", logging.WARNING, namespace=where, template=name, error=str(error))
             return False
-        event("template made", namespace=where, template=name)
+        event("template created", namespace=where, template=name)
         return True
 
     def alive(self) -> tuple[bool, str]:
@@ -107,7 +107,7 @@ def controller(
     *,
     cluster: Cluster,
     policies: Policies = None,
-    turn_seconds: Annotated[float, typer.Option(help="Seconds between two looks at the cluster.")] = TURN_SECONDS,
+    turn_seconds: Annotated[float, typer.Option(help="Seconds between two readings of the cluster.")] = TURN_SECONDS,
     probe_port: Annotated[int | None, typer.Option(help="Port for /livez and /readyz; none by default.")] = None,
 ) -> None:
     """Make the ResourceClaimTemplates that pods need where a policy has admission.convertToClaims.

@@ -79,7 +79,7 @@ def _needs(console: Console, explanation: Explanation) -> None:
     if explanation.policies:
         console.print(f"  [dim]policies: {escape(', '.join(explanation.policies))}[/]")
     for name in explanation.unjudged:
-        console.print(f"  [yellow]{name} is not judged here: only kube-scheduler can tell[/]")
+        console.print(f"  [yellow]{name} is not checked here: only kube-scheduler can decide[/]")
     if explanation.admission.actions or explanation.admission.message or explanation.admission.warnings:
         console.print("\n[bold]admission[/]")
     if not explanation.admission.allowed:
@@ -155,7 +155,7 @@ def _best(console: Console, explanation: Explanation) -> None:
 def _nodes(console: Console, explanation: Explanation) -> None:
     table = Table(title="\n[bold]node by node[/]", title_justify="left", header_style="dim", box=None, padding=(0, 1))
     table.add_column("node", overflow="fold")
-    table.add_column("what stands against it", overflow="fold")
+    table.add_column("why not", overflow="fold")
     for verdict in explanation.verdicts or ():
         against = "; ".join(dict.fromkeys(verdict.messages))
         table.add_row(escape(verdict.node), "[green]fits[/]" if verdict.fits else escape(against))

@@ -80,11 +80,11 @@ def serve(
     explain_address: Annotated[
         str,
         _flag(
-            "Address for kube-apiserver's aggregation layer, which asks for tenants' explanations, or off.",
+            "Address for kube-apiserver's aggregation layer, for explanations that tenants ask for, or off.",
             "explain-address",
         ),
     ] = "off",
-    certs: Annotated[Path, _flag("Directory to make certificates in.", "certs")] = Path("certs"),
+    certs: Annotated[Path, _flag("Directory for generated certificates.", "certs")] = Path("certs"),
     cert: Annotated[Path | None, _flag("Your own certificate.", "cert")] = None,
     key: Annotated[Path | None, _flag("Your own key.", "key")] = None,
     client_ca: Annotated[
@@ -107,7 +107,7 @@ def serve(
         _flag("URL of DCGM exporters, instead of a Prometheus; a headless Service gives all.", "dcgm-exporters"),
     ] = None,
     recount: Annotated[str, _flag("Repeat the scheduler's counts: auto, true or false.", "recount")] = "auto",
-    shadow: Annotated[bool, _flag("Answer allow, no patch, all nodes; log the real verdict.", "shadow")] = False,
+    shadow: Annotated[bool, _flag("Answer allow, no patch, all nodes; log the real answer.", "shadow")] = False,
     events: Annotated[
         bool,
         typer.Option(
@@ -126,7 +126,7 @@ def serve(
     shortlist: Annotated[int, _flag("Most nodes of a shortlist.", "shortlist")] = SHORTLIST,
     drain_seconds: Annotated[
         float | None,
-        _flag("Seconds to answer on after SIGTERM; 5 with a live cluster, else 0.", "drain-seconds"),
+        _flag("Seconds to go on answering after SIGTERM; 5 with a live cluster, else 0.", "drain-seconds"),
     ] = None,
 ) -> None:
     """Serve admission and scheduling: for the live cluster, the demo fleet or a snapshot."""
@@ -180,7 +180,7 @@ def serve(
     if client_ca and scheduler_address != "off":
         raise BadInput("--scheduler-address: got --client-ca too, wants one: plain HTTP has no client certificates")
     if explain_address != "off" and not settings.live:
-        raise BadInput("--explain-address: wants a live cluster, whose API server checks who asks")
+        raise BadInput("--explain-address: wants a live cluster, whose API server authenticates the callers")
     run(settings)
 
 

@@ -133,7 +133,7 @@ def read_live(cluster: Cluster, kinds: Iterable[str], optional: Iterable[str]) -
             read_objects(load, *kinds, optional=tuple(optional), report=report, report_forbidden=hidden.append)
         )
     if hidden:
-        note(f"not shown to this user, or not there, and left out: {', '.join(hidden)}")
+        note(f"left out, because this user may not read them or the cluster has none:  {', '.join(hidden)}")
     return objects
 
 

@@ -197,7 +197,9 @@ def _show(console: Console, rollout: Rollout) -> None:
         if effect.loses:
             console.print(f"  lost: {escape(effect.why)}")
         if effect.bound_there:
-            console.print(f"  run there now and will not come back: {escape(names_of(effect.bound_there))}")
+            console.print(
+                f"  run there now and would not be placed there again: {escape(names_of(effect.bound_there))}"
+            )
     if not rollout.effects:
         console.print("no pod gains or loses a node")
     console.print("[bold]order[/] (others cordoned meanwhile)")

@@ -126,7 +126,9 @@ def test_name_is_the_same_in_each_version_of_the_api() -> None:
         pytest.param(pod(gpus(1), gpus(1, "amd.com/gpu")), "amd.com/gpu: only the devices", id="two makes"),
         pytest.param(pod(gpus(1, "nvidia.com/gpu.shared")), "a share of a GPU", id="a share by its name"),
         pytest.param(
-            pod(container({GPU: "1", "nvidia.com/gpumem": "3000"})), "nvidia.com/gpumem: a claim cannot request", id="HAMi"
+            pod(container({GPU: "1", "nvidia.com/gpumem": "3000"})),
+            "nvidia.com/gpumem: a claim cannot request",
+            id="HAMi",
         ),
         pytest.param(pod(annotations={"sharing": "Shared"}), "a share of a GPU", id="a share by annotation"),
         pytest.param(pod(annotations={"mig-profile": ">=1g.10gb"}), "mig-profile with >=", id="slice or more"),

@@ -42,10 +42,10 @@ class Cell(Enum):
 class NodeState(Enum):
     """The state of a node, the worst first."""
 
-    Ghost = "ghost GPUs"
+    Ghost = "missing GPUs"
     Upgrading = "driver upgrading"
     Changing = "MIG changing"
-    Ill = "ill GPUs"
+    Ill = "unhealthy GPUs"
     Cordoned = "cordoned"
     Full = "full"
     Partly = "partly used"
