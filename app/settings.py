@@ -60,7 +60,7 @@ class Settings:
     pod; `off` makes none (docs/reference/listeners.md#scheduler)."""
     explain_address: str = "off"
     """Address and port of the listener that kube-apiserver's aggregation layer asks for explanations, which it gives to
-    whoever may `get` them in a namespace; `off` makes none (docs/reference/listeners.md#explanations)."""
+    users with the right to `get` them in a namespace; `off` makes none (docs/reference/listeners.md#explanations)."""
     certs: Path = Path("certs")
     """Directory in which a CA and a certificate are issued if there are no valid ones and `cert` is None."""
     cert: Path | None = None

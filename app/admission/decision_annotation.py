@@ -71,7 +71,7 @@ def _present_record(review: ReviewedPod) -> dict[str, Any]:
 
 
 def forged(review: ReviewedPod) -> bool:
-    """Tell whether the pod has a decision annotation that somebody else wrote."""
+    """Tell whether the pod has a decision annotation that another client wrote."""
     return DECISION in review.pod.annotations and not _written_by_us(review.document)
 
 

@@ -16,7 +16,7 @@ from app.values.reasons import Duration, Reason, counted
 def warn_of_unsuitable_fleet(review: ReviewedPod) -> Iterator[PodChange]:
     """Warn that the pod, or every pod of the template, can never run on the nodes that there are.
 
-    Nothing is said of the pods of a controller, whose warnings nobody sees: their template was warned of. Nor is it
+    Nothing is said of the pods of a controller, whose warnings no user sees: their template was warned of. Nor is it
     where an autoscaler may bring other nodes, or of pods that only claim devices, of which `warn_of_claims` speaks.
     """
     fleet, demand = review.context.fleet, review.ruling.demand

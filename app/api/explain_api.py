@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The aggregated API explain.gpu-usher.io: why a pod is Pending, for whoever may `get` explanations in its namespace.
+"""The aggregated API explain.gpu-usher.io: why a pod is Pending, for users with the right to `get` explanations in its
+namespace.
 
 kube-apiserver authenticates the user, asks RBAC for `get explanations` in the pod's namespace, and passes the request
-on with the client certificate of its front proxy; nobody else is answered. An answer names nothing of other namespaces
+on with the client certificate of its front proxy; other callers get 401. An answer names nothing of other namespaces
 (app/explain/tenant_view.py). See docs/decisions/0049-explain-to-tenants-by-an-aggregated-api.md.
 """
 

@@ -49,7 +49,7 @@ def lease_path(namespace: str) -> str:
 class EventWriter:
     """Writes the Events. `reasons` computes the causes of the pods, while we hold the Lease.
 
-    `of_policies` returns what is to be told of the ConfigMaps that hold policies.
+    `of_policies` returns the Events to write on the ConfigMaps that hold policies.
     """
 
     def __init__(

@@ -40,9 +40,9 @@ def unhealthy_devices(document: Mapping[str, Any]) -> tuple[str, ...]:
 def start_problems(
     document: Mapping[str, Any], events: Iterable[Mapping[str, Any]], snapshot: ClusterSnapshot
 ) -> tuple[str, ...]:
-    """Say why a pod that has a node, or devices, does not start, with the remedy; empty where nothing tells.
+    """Say why a pod that has a node, or devices, does not start, with the remedy; empty where nothing shows why.
 
-    That is told by the waiting reasons of its containers, by Events of the kubelet and the runtime, and by the binding
+    The sources are the waiting reasons of its containers, by Events of the kubelet and the runtime, and by the binding
     conditions of the devices that its claims have (KEP-5007).
     """
     status = document.get("status") or {}

@@ -36,7 +36,8 @@ class DeviceState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DeviceStatus:
-    """One device: its product and kind (a MIG profile, or the type that the driver writes), and who or what has it.
+    """One device: its product and kind (a MIG profile, or the type that the driver writes), and which pod or claim has
+    it.
 
     `because` names the pods or claims that hold it, its taint, or what is wrong with its pool; "" for a free one.
     A device that claims share, which is `shared`, is held when no claim can get a share any more. `part` says that it

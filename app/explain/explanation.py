@@ -16,8 +16,8 @@ from app.values.reasons import join_with_or
 class Refused:
     """One reason, its remedy, and the number of nodes that it is a reason against.
 
-    `have` are the values of those nodes in place of what the pod wants, the most frequent first, as far as they are
-    told: of the primary reason alone.
+    `have` are the values of those nodes in place of what the pod wants, the most frequent first; only the primary
+    reason has them.
     """
 
     reason: str

@@ -54,7 +54,7 @@ class FleetWithMoves:
         return all(units.get(resource, 0) >= amount for resource, amount in self._pod(pod).demand.resources)
 
     def seat(self, pod: str, node: str) -> None:
-        """Seat a pod on a node."""
+        """Place a pod on a node."""
         self._seats[pod] = node
         self._move(pod, node, 1)
 

@@ -24,10 +24,10 @@ def template_hash(document: Mapping[str, Any], label_keys: Collection[str]) -> s
     """Return a hash of the part of a pod on which its cause depends; pods of one template share it.
 
     `label_keys` are the labels that policies match on (`policy_diff.label_keys`). Other labels need not be compared:
-    those by which pods are spread or kept apart are in the spec as selectors, and the pods that a running service
-    would hold against them are not known to it. Controllers write an index, a name or a UID of their own into many.
-    Of annotations only ours decide. What is left of the spec is compared whole, so that a field that nobody thought of
-    makes two templates of one, rather than one cause of two.
+    those by which pods are spread or kept apart are in the spec as selectors, and the pods that a running service would
+    hold against them are not known to it. Controllers write an index, a name or a UID of their own into many. Of
+    annotations only ours decide. What is left of the spec is compared whole, so that an unforeseen field makes two
+    templates of one, rather than one cause of two.
     """
     metadata, spec = document.get("metadata") or {}, document.get("spec") or {}
     labels = {key: value for key, value in (metadata.get("labels") or {}).items() if key in label_keys}

@@ -21,8 +21,8 @@ class Promise:
     """What a label says about the GPUs of one family on a node.
 
     `family` is the name of the family and `resource` its resource for whole GPUs. `label` is the key of the label and
-    `by` who writes it. `count` is the number of GPUs, None where the label tells none. `machine` says that the number
-    is that of the machine, by who made it.
+    `by` the component that writes it. `count` is the number of GPUs, None where the label tells none. `machine` says
+    that the number is that of the machine, by its maker.
     """
 
     family: str

@@ -40,8 +40,8 @@ class Ending:
 class FinishedPod:
     """A pod that has ended. `name` is namespace/name, `scheduler` is its spec.schedulerName.
 
-    `chosen` is true where the node was promised more than it had, and the pod itself does not tell by whom: a better
-    cause may be known of the node.
+    `chosen` is true where the node was promised more than it had, and the pod does not say by which component: the node
+    may show a better cause.
     """
 
     name: str

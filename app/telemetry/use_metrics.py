@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The metrics of use: what namespaces hold, and what of it is idle. Without a source of use they stay empty.
 
-They are the only ones with names that users choose: whom an idle GPU belongs to is what the reader asks, and
-a metric that says so per namespace is what alerts can be sent by. The number of names is bounded.
+They are the only ones with names that users choose: the reader asks which namespace an idle GPU belongs to, and alerts
+are routed by it. The number of names is bounded.
 """
 
 from collections.abc import Iterable, Mapping

@@ -34,12 +34,12 @@ class UsageRow:
     """The use of one kind of unit by one namespace, workload, product, node or pod.
 
     `held_hours` are hours of units. `known_share` is the part of them in which activity was known, and `active_share`
-    the mean activity in that part; it is None where nothing was known, and for shared GPUs, where no one can say whose
-    activity it is. `memory_peak_mib` is the most memory that one unit had in use, None as above. `held_now` are the
-    units held at the end, and `idle_now` those of them that are idle for certain, the longest for `idle_hours`.
+    the mean activity in that part; it is None where nothing was known, and for shared GPUs, whose activity cannot be
+    attributed to one pod. `memory_peak_mib` is the most memory that one unit had in use, None as above. `held_now` are
+    the units held at the end, and `idle_now` those of them that are idle for certain, the longest for `idle_hours`.
     `unseen_hours` are hours between two sightings of a pod on its GPU in which neither was seen. `cost` is the price of
     the hours held, and `idle_cost` that of the hours without activity; None where the price or the activity is unknown,
-    and for shared GPUs, whose price nobody can divide among their pods.
+    and for shared GPUs, whose price cannot be divided among their pods.
     """
 
     of: str

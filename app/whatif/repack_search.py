@@ -2,11 +2,11 @@
 """The search for the fewest moves that place displaced pods, each move proven when its turn comes.
 
 A pod without a place takes a node that has room, or one that has it once other pods are moved away, which then need
-seats themselves. Plans of fewer moves are tried first, and no pod is moved twice. In a plan of the fewest moves every
+places themselves. Plans of fewer moves are tried first, and no pod is moved twice. In a plan of the fewest moves every
 moved pod either had to go, or makes room for a pod that takes its place: the search visits all such plans, so that the
 first one is of the fewest moves, as long as a pod that leaves a node refuses nothing to others. Of those it then looks
 for the one that loses least (`Loss`), and passes over what loses as much already. Bounds make it give up (`exhausted`);
-then `greedy` takes the first seat for each pod that there is.
+then `greedy` takes the first place that there is for each pod.
 """
 
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
@@ -76,7 +76,7 @@ class MovableFleet(Protocol):
         ...
 
     def seat(self, pod: str, node: str) -> None:
-        """Seat a pod."""
+        """Place a pod."""
         ...
 
     def lift(self, pod: str) -> None:
@@ -141,9 +141,9 @@ class RepackSearch:
     ) -> Seats | None:
         """Find places for removed pods with exactly `extra` moves of others; the fleet is as before afterwards.
 
-        `homeless` are lifted, or wait. No pod is seated on the nodes in `closed`, and no other is moved whose priority
-        is above `highest`. The result is in the order in which the moves can be made, and loses least of what was
-        tried; None if there is none, or none that loses less than `below`.
+        `homeless` are pods without a node, removed or pending. No pod is placed on the nodes in `closed`, and no other
+        is moved whose priority is above `highest`. The result is in the order in which the moves can be made, and loses
+        least of what was tried; None if there is none, or none that loses less than `below`.
         """
         self._search = Search.Greedy if greedy else Search.Better if below else Search.Exact
         self._below, self._closed, self._highest = below, closed, highest

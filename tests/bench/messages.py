@@ -2,14 +2,14 @@
 """List every text of app/ that a person can see, and hold the list of words that none of them may use.
 
 `python -m tests.bench.messages` prints the list to be read aloud: file, line and text, with `{…}` for what is filled
-in. A text is a string of two words or more that is not a docstring, and what a page template shows. With
-`--docstrings` it prints those instead.
+in. A text is a string of two words or more that is not a docstring, what a page template shows, and what a fact table
+says. With `--docstrings` it prints the docstrings instead.
 """
 
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +19,15 @@ SENTENCE = re.compile(r"[A-Za-z{…}'’,;:]+ +\S*[A-Za-z{…}]")
 MARKUP = re.compile(r"{#.*?#}|{%.*?%}|<(?:script|style)\b.*?</(?:script|style)>", re.DOTALL)
 TAG = re.compile(r"<[^>]*>")
 SHOWN_ATTRIBUTE = re.compile(r'(?:title|aria-label|placeholder|alt)="([^"]*)"')
+TABLE_TEXT = re.compile(r"\b(?:says|meaning|why|remedy): *('(?:[^']|'')*'|[^,}]*)")
+IDIOM = re.compile(
+    r"\b(?:seat(?:s|ed)?|lift(?:s|ed)?|homeless|ill|ailing|ghosts?|slipped|kin|the door|told|amounts? to"
+    r"|mend(?:s|ed|ing)?|whoever|whom|nobody|somebody|(?:for|by|of|to|from|and|,) who)\b",
+    re.IGNORECASE,
+)
+"""Words of this project alone, and pronouns without a noun: Kubernetes' own documentation uses none of them so."""
+CODE = re.compile(r"`[^`]*`|#[\w-]+")
+"""A name in code may have such a word, as the policy field `health.ill` has, and so may a heading that is linked to."""
 FILLED_IN = re.compile(r"{{.*?}}", re.DOTALL)
 
 
@@ -40,6 +49,10 @@ def messages() -> Iterator[Text]:
                 words = _words(node)
                 if SENTENCE.search(words):
                     yield Text(path, node.lineno, words)
+    for table in sorted((APP / "knowledge").glob("*.yaml")):
+        for number, line in enumerate(table.read_text("utf-8").splitlines(), 1):
+            for text in TABLE_TEXT.findall(line):
+                yield Text(str(table.relative_to(APP.parent)), number, text.strip("'"))
     for template in sorted((APP / "web" / "templates").rglob("*.html")):
         yield from _shown(str(template.relative_to(APP.parent)), template.read_text("utf-8"))
 
@@ -49,6 +62,11 @@ def docstrings() -> Iterator[Text]:
     for path, tree in _modules():
         for node in _docstrings(tree):
             yield Text(path, node.lineno, " ".join(_words(node).split()))
+
+
+def idioms(texts: Iterable[Text]) -> list[str]:
+    """List the texts that use a word of IDIOM outside of code, with their place."""
+    return [f"{text.path}:{text.line}: {text.words}" for text in texts if IDIOM.search(CODE.sub("", text.words))]
 
 
 def _modules() -> Iterator[tuple[str, ast.Module]]:

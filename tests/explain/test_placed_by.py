@@ -79,7 +79,7 @@ def test_event_tells_of_the_scheduler_where_nothing_else_keeps_the_pod() -> None
 
     assert (fits.reason, told.reason) == ("", NOT_LOOKED_AT)
     assert told.note == (
-        "the pod names scheduler volcano, which has not looked at it: it has no condition"
+        "the pod names scheduler volcano, which has not tried to schedule it: it has no condition"
         " PodScheduled; check that volcano"
         " runs, or correct schedulerName. It fits on 1 node now."
     )

@@ -80,7 +80,7 @@ def rows(
 ) -> tuple[PendingPodRow, ...]:
     """Return the rows, the longest pending first; pods of unknown age by name.
 
-    A scheduler that has not looked at a pod which was created before the timestamp `before` is told of as the cause.
+    A scheduler that has not looked at a pod which was created before the timestamp `before` is given as the cause.
     """
     pods = sorted(pending, key=lambda pod: (pod.created or "~", pod.key))
     return tuple(
