@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.admission.claims.conversion import Conversion, convert
+from app.admission.claim_conversion import Conversion, convert
 from app.dra.allocator import Outcome
 from app.dra.claim_reading import read_resource_claim_template
 from app.kube.pods import read_pod
@@ -133,7 +133,9 @@ def test_name_is_the_same_in_each_version_of_the_api() -> None:
         pytest.param(pod(annotations={"sharing": "Shared"}), "a share of a GPU", id="a share by annotation"),
         pytest.param(pod(annotations={"mig-profile": ">=1g.10gb"}), "mig-profile with >=", id="slice or more"),
         pytest.param(pod(gpus(33)), "33 devices: a claim gets at most 32", id="33 GPUs"),
-        pytest.param(pod(*(named(f"c{n}", 1) for n in range(33))), "33 requests: a claim has at most 32", id="33 containers"),
+        pytest.param(
+            pod(*(named(f"c{n}", 1) for n in range(33))), "33 requests: a claim has at most 32", id="33 containers"
+        ),
         pytest.param(pod(gpus("1500m")), "main: a fraction of nvidia.com/gpu", id="a fraction"),
         pytest.param(pod(nodeName="n"), "nodeName is set", id="bound"),
         pytest.param(
