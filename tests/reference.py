@@ -4,13 +4,10 @@
 `python -m tests.reference` writes them.
 """
 
-from collections.abc import Iterator, Mapping
-
 from app.cluster.files import read_knowledge
 from app.values.reasons import MESSAGE_LIMIT, Code, ReasonKind
-from tests.chaos.faults import FAULTS, Fault
-from tests.chaos.proofs import proofs
-from tests.docstrings import ROOT, shown
+from tests.chaos.faults import FAULTS
+from tests.docstrings import ROOT
 
 FOLDER = ROOT / "docs" / "reference"
 REASONS, FAULTS_PAGE = FOLDER / "reasons.md", FOLDER / "faults.md"
@@ -48,7 +45,7 @@ of the node (no value, count, age or name), because kube-scheduler groups equal 
 """
     ]
     for kind, (title, what) in KINDS.items():
-        rows = [f'| <a id="{code.name}"></a>{code.name} | {code.remedy} |' for code in Code if code.kind is kind]
+        rows = [f"| {code.name} | {code.remedy} |" for code in Code if code.kind is kind]
         parts.append(f"## {title}\n\n{what}\n\n| code | remedy |\n|---|---|\n" + "\n".join(rows) + "\n")
     return "\n".join([*parts, _pod_failures()])
 
@@ -73,33 +70,22 @@ means, what probably led there, and what to do; `doctor` counts the GPU pods tha
 
 
 def faults_page() -> str:
-    """Write the page of faults: each fault, its visible effect, and the tests that prove it."""
-    head = f"""\
+    """Write the page of faults: each fault and its visible effect."""
+    rows = [
+        f"| {fault.number} | {fault.what} | {fault.expected}{' (*)' if fault.cluster else ''} |" for fault in FAULTS
+    ]
+    return f"""\
 # Faults
 
-{MADE}, from `tests/chaos/faults.py` and the docstrings of the tests.
+{MADE}, from `tests/chaos/faults.py`.
 
-What can go wrong around gpu-usher, and what it does then. A test that proves a row names it ("fault 24"). `make chaos`
-runs those tests; [its results](../../tests/results/chaos.md) say what was seen. What loopback cannot show is a row of
-[deploy/README.md](../../deploy/README.md#faults-to-try-on-a-real-cluster).
+What can go wrong around gpu-usher, and what it does then. Docstrings of tests name the faults that they prove ("fault
+24"); [`make chaos`](../../tests/results/chaos.md) runs them. (*): also to be tried
+[on a real cluster](../../deploy/README.md#faults-to-try-on-a-real-cluster).
 
-| fault | what goes wrong | what gpu-usher does | tests |
-|---|---|---|---|
-"""
-    proven = proofs()
-    return head + "\n".join(_row(fault, proven) for fault in FAULTS) + "\n"
-
-
-def _row(fault: Fault, proven: Mapping[str, frozenset[int]]) -> str:
-    tests = "<br>".join(_tests(fault, proven))
-    cells = (f'<a id="fault-{fault.number}"></a>{fault.number}', fault.what, fault.expected, tests)
-    return f"| {' | '.join(cells)} |"
-
-
-def _tests(fault: Fault, proven: Mapping[str, frozenset[int]]) -> Iterator[str]:
-    yield from (shown(name) for name, numbers in proven.items() if fault.number in numbers)
-    if fault.cluster:
-        yield "on a real cluster"
+| fault | what goes wrong | what gpu-usher does |
+|---|---|---|
+""" + "\n".join([*rows, ""])
 
 
 def main() -> None:

@@ -120,8 +120,7 @@ def page() -> str:
 `python -m tests.reports` wrote this, from the folders of `tests/reports`.
 
 {len(reported)} situations from the issues and sources of {len(projects(reported))} projects, rebuilt with neutral
-names. Each is a test: its files are in the folder of `tests/reports` that the last column names, with the right answer
-and its reason, and what gpu-usher answered before it was looked at.
+names. Each is a test whose folder has the files, the right answer and its reason.
 """,
             *_tables(reported),
         ]
@@ -132,9 +131,10 @@ def _tables(reported: tuple[Situation, ...]) -> Iterator[str]:
     for kind, heading in KINDS.items():
         rows = [each for each in reported if each.kind == kind]
         if rows:
-            yield f"## {heading}\n\n| situation | reported in | gpu-usher says | folder |\n|---|---|---|---|"
+            yield f"## {heading}\n\n| situation | reported in |\n|---|---|"
             yield from (
-                f"| {each.title} | {', '.join(each.sources)} | {_cell(each.says)} | {each.name} |" for each in rows
+                f"| [{_cell(each.title)}](../../tests/reports/{each.name}) | {', '.join(each.sources)} |"
+                for each in rows
             )
             yield ""
 
