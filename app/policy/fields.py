@@ -112,16 +112,14 @@ class LabelExpression(Part):
 
 
 class LabelSelector(Part):
-    """A Kubernetes label selector; all parts must hold, an empty one selects everything."""
+    """A Kubernetes label selector. An empty one selects everything."""
 
-    match_labels: dict[str, str] = Field(
-        default={}, max_length=MOST_LABELS, description="labels that must be there with these values"
-    )
+    match_labels: dict[str, str] = Field(default={}, max_length=MOST_LABELS, description="labels with these values")
     match_expressions: tuple[LabelExpression, ...] = Field(
         default=(),
         strict=False,
         max_length=MOST_LABELS,
-        description="lines that must hold, each a key, an operator and values",
+        description="expressions that must all hold",
     )
 
 
