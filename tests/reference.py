@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages of docs/reference that are made from code: reason codes and faults.
+"""The page of docs/reference that is made from code: the reason codes.
 
-`python -m tests.reference` writes them.
+`python -m tests.reference` writes it.
 """
 
-from app.cluster.files import read_knowledge
 from app.values.reasons import MESSAGE_LIMIT, Code, ReasonKind
-from tests.chaos.faults import FAULTS
 from tests.docstrings import ROOT
 
 FOLDER = ROOT / "docs" / "reference"
-REASONS, FAULTS_PAGE = FOLDER / "reasons.md", FOLDER / "faults.md"
+REASONS = FOLDER / "reasons.md"
 MADE = "`python -m tests.reference` wrote this"
 
 KINDS = {
@@ -31,6 +29,15 @@ KINDS = {
 }
 
 
+KUBELETS = """\
+## Reasons of kubelets
+
+`status.reason` and `status.message` of a Failed pod are the kubelet's. `app/knowledge/pod_failures.yaml` has what each
+means and its remedy, which `explain` of such a pod prints; `doctor` counts GPU pods that were never started
+(`RefusedByKubelet`). `serve --knowledge` adds rows.
+"""
+
+
 def reasons_page() -> str:
     """Write the page of reason codes: one table for each kind, with the remedies."""
     parts = [
@@ -47,51 +54,12 @@ of the node (no value, count, age or name), because kube-scheduler groups equal 
     for kind, (title, what) in KINDS.items():
         rows = [f"| {code.name} | {code.remedy} |" for code in Code if code.kind is kind]
         parts.append(f"## {title}\n\n{what}\n\n| code | remedy |\n|---|---|\n" + "\n".join(rows) + "\n")
-    return "\n".join([*parts, _pod_failures()])
-
-
-def _pod_failures() -> str:
-    """Write the table of a kubelet's reasons, which are no codes of ours."""
-    rows = [
-        f"| {failure.reason or '(none)'} | {failure.message} | {'no' if failure.refused else 'yes'} | {failure.why} |"
-        f" {failure.remedy} |"
-        for failure in read_knowledge().pod_failures
-    ]
-    return """\
-## Reasons of kubelets
-
-Not ours: `status.reason` and a part of `status.message` of a pod that is Failed. `explain` of such a pod says what it
-means, what probably led there, and what to do; `doctor` counts the GPU pods that were never started
-(`RefusedByKubelet`). They are from `app/knowledge/pod_failures.yaml`, and yours to change with `serve --knowledge`.
-
-| reason begins with | message has | was started | what it means | remedy |
-|---|---|---|---|---|
-""" + "\n".join([*rows, ""])
-
-
-def faults_page() -> str:
-    """Write the page of faults: each fault and its visible effect."""
-    rows = [
-        f"| {fault.number} | {fault.what} | {fault.expected}{' (*)' if fault.cluster else ''} |" for fault in FAULTS
-    ]
-    return f"""\
-# Faults
-
-{MADE}, from `tests/chaos/faults.py`.
-
-What can go wrong around gpu-usher, and what it does then. Docstrings of tests name the faults that they prove ("fault
-24"); [`make chaos`](../../tests/results/chaos.md) runs them. (*): also to be tried
-[on a real cluster](../../deploy/README.md#faults-to-try-on-a-real-cluster).
-
-| fault | what goes wrong | what gpu-usher does |
-|---|---|---|
-""" + "\n".join([*rows, ""])
+    return "\n".join([*parts, KUBELETS])
 
 
 def main() -> None:
-    """Write both pages."""
+    """Write the page."""
     REASONS.write_text(reasons_page(), "utf-8")
-    FAULTS_PAGE.write_text(faults_page(), "utf-8")
 
 
 if __name__ == "__main__":

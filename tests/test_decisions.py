@@ -12,7 +12,7 @@ REPOSITORY = Path(__file__).parent.parent
 FOLDER = REPOSITORY / "docs" / "decisions"
 INDEX = FOLDER / "README.md"
 RECORDS = tuple(sorted(path for path in FOLDER.glob("*.md") if path != INDEX))
-HEADINGS = ["Status", "Context", "Decision", "Consequences"]
+HEADINGS = ["Context", "Decision", "Consequences"]
 REPLACED = {5, 7}
 """Records that were merged into those that replace them."""
 MOST_WORDS = 230
@@ -44,7 +44,7 @@ def test_records_are_numbered_without_a_gap_but_those_that_were_replaced() -> No
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda path: path.stem[:4])
-def test_record_has_a_number_a_title_a_date_and_the_four_headings(record: Path) -> None:
+def test_record_has_a_number_a_title_a_date_and_the_three_headings(record: Path) -> None:
     text = record.read_text("utf-8")
     number, title = _title(text)
 
