@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Validators: why a GPU pod is refused. They judge the object alone. The table of all validators stands at the end."""
+"""Validators: why a GPU pod is refused. They judge the object, and `no_idle_gpus` the use of its namespace.
+
+The table of all validators is at the end.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace

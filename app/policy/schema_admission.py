@@ -33,7 +33,11 @@ class Tolerations(Part):
     """
 
     from_node_taints: bool | None = described(
-        Merge.Single, "tolerate GPU taints of nodes that could serve the pod: of requested resources, of clouds, and of keys", True, False, default=None
+        Merge.Single,
+        "tolerate GPU taints of nodes that could serve the pod: of requested resources, of clouds, and of keys",
+        True,
+        False,
+        default=None,
     )
     keys: tuple[str, ...] = described(
         Merge.Union,
