@@ -6,14 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app import __version__
-from app.admission.claims.template import in_version
-from app.admission.claims.wanted import wanted_template
-from app.admission.preview import target_of_new_object
+from app.admission.claim_template import in_version
+from app.admission.preview import target_of_new_object, wanted_template
 from app.admission.reviewed_pod import ReviewContext
 from app.cli.mutate import namespace_of
 from app.cli.names import names_of
 from app.cluster.state import State
-from app.explain.dra import templates_as_yaml
+from app.explain.explanation import templates_as_yaml
 from app.kube.gpu_usage import FINISHED
 from app.policy.compiled import PolicySet
 from app.values.json_members import member

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.admission.claims.template import TEMPLATES, in_version
+from app.admission.claim_template import TEMPLATE_KIND, in_version
 from app.cli.claim_templates import templates_for
 from app.cli.cluster import Cluster
 from app.cli.help import verb_group
@@ -79,7 +79,7 @@ class TemplateKeeper:
     def _create(self, template: dict[str, Any], version: str) -> bool:
         """Make one template; one that exists with other content, or in a namespace that does not let us, is told."""
         where, name = template["metadata"]["namespace"], template["metadata"]["name"]
-        path = f"{TEMPLATES.group_path}/{version}/namespaces/{where}/{TEMPLATES.plural}"
+        path = f"{TEMPLATE_KIND.group_path}/{version}/namespaces/{where}/{TEMPLATE_KIND.plural}"
         try:
             self._kube.create(path, template)
         except ApiError as error:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from app.cli.cluster import Cluster
-from app.cli.live_doctor import examine_live, examine_scheduler, has_cpu_guard, policies_or_shipped, runtime_class_names
+from app.cli.live_doctor import examine_live, examine_scheduler, examined_policies, has_cpu_guard, runtime_class_names
 from app.cli.output import Output, show
 from app.cli.progress import show_progress
 from app.cli.source import Fleet, state_of
@@ -23,11 +23,10 @@ from app.cluster.snapshot import SNAPSHOT_KINDS, fill
 from app.cluster.state import State
 from app.doctor.cluster_objects import asks_for_gpus
 from app.doctor.device_checks import ExaminedDevices, examine_devices
-from app.doctor.examined_pods import with_pods
 from app.doctor.fleet_checks import ExaminedFleet, Finding, FindingLevel, by_urgency, examine
-from app.doctor.held_gpus import examine_held, read_held_gpus
-from app.doctor.runtime_class_checks import examine_runtime_classes
-from app.knowledge.families import Families
+from app.doctor.held_gpus import examine_held, read_held_gpus, with_pods
+from app.doctor.operand_checks import examine_runtime_classes
+from app.knowledge.gpu_resources import Families
 from app.nodes.model import Node
 from app.settings import Settings
 from app.telemetry.clock import now
@@ -78,7 +77,7 @@ def doctor(
         if survey is not None:
             findings = (*examine_live(survey, state, namespace, scheduler_config, now()), *findings)
         else:
-            policies, unreadable = policies_or_shipped(objects, state.knowledge, namespace, now())
+            policies, unreadable = examined_policies(objects, state.knowledge, namespace, now())
             wanted = frozenset(runtime_class_names(policies))
             classes = examine_runtime_classes(nodes, state.runtime_classes, wanted, state.knowledge)
             config_maps = [document for document in objects if document.get("kind") == "ConfigMap"]

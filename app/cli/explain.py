@@ -43,8 +43,8 @@ from app.explain.survey import ClusterSnapshot
 from app.intree.existing_pods import existing_pods_of
 from app.kube.api_kinds import DRA, FLEET
 from app.schedulerconfig.verify import managed_by_scheduler
+from app.values.computations import finish
 from app.values.errors import ApiError, BadInput
-from app.values.steps import finish
 
 Object = Mapping[str, Any]
 OPTIONAL = ("PersistentVolume", "PersistentVolumeClaim", *DRA, *POLICY_KINDS)

@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 from app.cluster.doctor_survey import SECRET, ClusterObjects
 from app.cluster.ruling_cache import RulingCache
 from app.cluster.slipped_pods import PolicyView, slip_of
-from app.cluster.snapshot_policies import policies_of
+from app.cluster.snapshot_policies import policies_or_last_good
 from app.cluster.state import State
 from app.doctor.cluster_checks import examine_cluster
-from app.doctor.cluster_objects import Certificate, Cluster, SlippedReport
+from app.doctor.cluster_objects import Certificate, ExaminedCluster, SlippedReport
 from app.doctor.fleet_checks import Finding, FindingLevel
 from app.doctor.webhook_checks import GUARD, MUTATING, VALIDATING, Webhook, webhooks
 from app.knowledge.tables import Knowledge
@@ -48,7 +48,7 @@ def examine_live(
     hosts = tuple(
         host for _, text in _configurations(survey.objects.get("ConfigMap", ()), config) for host in _HOST.findall(text)
     )
-    cluster = Cluster(
+    cluster = ExaminedCluster(
         knowledge=state.knowledge,
         objects={kind: tuple(items) for kind, items in survey.objects.items()},
         nodes=tuple(state.nodes.values()),
@@ -58,12 +58,11 @@ def examine_live(
         rules=None if survey.rules is None else tuple(survey.rules),
         namespace=namespace,
         extender_hosts=hosts,
-        reached=survey.reached,
     )
     documents = [
         {"kind": kind, **document} for kind in ("ConfigMap", "GPUPolicy") for document in survey.objects.get(kind, ())
     ]
-    policies, unreadable = policies_or_shipped(documents, state.knowledge, namespace, now)
+    policies, unreadable = examined_policies(documents, state.knowledge, namespace, now)
     certificates = tuple(_certificates(cluster, survey, now))
     slipped = tuple(_slipped(survey, state, policies))
     findings = examine_cluster(
@@ -84,7 +83,7 @@ def runtime_class_names(policies: PolicySet) -> tuple[str, ...]:
     return tuple(sorted({name for policy in policies.policies if (name := policy.spec.admission.runtime_class_name)}))
 
 
-def _certificates(cluster: Cluster, survey: ClusterObjects, now: dt.datetime) -> Iterator[Certificate]:
+def _certificates(cluster: ExaminedCluster, survey: ClusterObjects, now: dt.datetime) -> Iterator[Certificate]:
     """Yield the certificate of each of our webhooks, checked as the API server would: names, dates, CA."""
     for webhook in webhooks(cluster):
         client = webhook.spec.get("clientConfig") or {}
@@ -139,20 +138,18 @@ def _check_certificate(
     return Certificate(f"{webhook.shown} ({where})", spent_share, f"{ends:%Y-%m-%d %H:%M}Z", found_problems)
 
 
-def policies_or_shipped(
+def examined_policies(
     documents: Sequence[Mapping[str, Any]], knowledge: Knowledge, namespace: str, now: dt.datetime
 ) -> tuple[PolicySet, list[Finding]]:
-    """Load the policies among the objects; the shipped ones if there are none, or invalid ones."""
-    today = now.date().isoformat()
-    try:
-        return policies_of(documents, None, knowledge, today, namespace), []
-    except PolicyError as error:
-        remedy = "correct them: gpu-usher serves the last good set until then"
-        place = (f"Namespace {namespace}",)
-        findings = [
-            Finding("PolicyUnreadable", FindingLevel.Problem, problem, remedy, (), place) for problem in error.problems
-        ]
-        return policies_of((), None, knowledge, today), findings
+    """Load the policies among the objects, else the shipped ones; of an invalid set what a replica would serve."""
+    policies, serving, policy_problems = policies_or_last_good(
+        documents, None, knowledge, now.date().isoformat(), namespace
+    )
+    remedy = f"correct them: replicas that start serve the {serving} until then"
+    place = (f"Namespace {namespace}",)
+    return policies, [
+        Finding("PolicyUnreadable", FindingLevel.Problem, problem, remedy, (), place) for problem in policy_problems
+    ]
 
 
 def _slipped(survey: ClusterObjects, state: State, policies: PolicySet) -> Iterator[SlippedReport]:

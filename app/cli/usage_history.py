@@ -18,8 +18,8 @@ from app.demo.usage import demo_history
 from app.telemetry.clock import now
 from app.usage.history import History, with_sharing
 from app.usage.table import idle_pods
-from app.values.durations import parse_seconds
 from app.values.errors import BadInput
+from app.values.quantity import parse_seconds
 
 SINCE = re.compile(r"(\d{1,3})([dw])", re.ASCII)
 UNITS = {"d": 86_400, "w": 7 * 86_400}

@@ -7,8 +7,8 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from app.admission.claims.conversion import Conversion, NoEquivalent, convert
-from app.admission.claims.wanted import unbound, wanted_template
+from app.admission.claim_conversion import Conversion, NoEquivalent, convert
+from app.admission.preview import unbound, wanted_template
 from app.admission.reviewed_pod import ReviewContext
 from app.cli.names import MOST_SHOWN, names_of
 from app.cli.source import Objects

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from app.cluster.pausing import pausing
-from app.knowledge.dcgm import DCGM
-from app.knowledge.usage_metrics import UsageMetrics
+from app.knowledge.dcgm import DCGM, UsageMetrics
 from app.telemetry.clock import now
 from app.telemetry.logs import event
 from app.usage.history import MINUTE, History, Hold

@@ -15,8 +15,7 @@ from prometheus_client.samples import Sample
 
 from app.cluster.exporter_history import ExporterHistory
 from app.cluster.scrape import PollResult, ScrapeClient, read_url
-from app.knowledge.dcgm import DCGM
-from app.knowledge.usage_metrics import UsageMetrics
+from app.knowledge.dcgm import DCGM, UsageMetrics
 from app.nodes.gpu_health import MetricSample, read_sample
 from app.telemetry.clock import now
 from app.usage.looks import UseSample

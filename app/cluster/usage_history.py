@@ -10,8 +10,7 @@ import msgspec
 
 from app.cluster.prometheus import QueryAnswer, SeriesValue, read_credentials
 from app.cluster.scrape import ScrapeClient, read_url
-from app.knowledge.dcgm import DCGM
-from app.knowledge.usage_metrics import UsageMetrics
+from app.knowledge.dcgm import DCGM, UsageMetrics
 from app.usage.history import MINUTE, History
 from app.usage.queries import HALF_MINUTE, RangeQuery, count_query, range_queries, spans, window_seconds
 from app.usage.reading import HistoryBuilder

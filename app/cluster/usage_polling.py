@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from app.admission.idle_guard import IdleLimit, idle_limit
+from app.admission.validators import IdleLimit, idle_limit
 from app.cluster.pausing import pausing
 from app.cluster.reflector import Clock
 from app.cluster.state import State

@@ -5,10 +5,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from app.policy.fields import HistoryText, Merge, Part, QuantityText, described
+from app.policy.fields import HistoryText, Merge, QuantityText, StrictMapping, described
 
 
-class ExtendedResources(Part):
+class ExtendedResources(StrictMapping):
     """Repair or refusal of GPU amounts that the API server would refuse, in pods and in templates of workloads."""
 
     requests_only: Literal["CopyToLimits", "Deny", "Leave"] | None = described(
@@ -26,7 +26,7 @@ MOST_KEYS = 64
 """Taint keys that a policy adds. A guess; each is compared with each taint of the cluster."""
 
 
-class Tolerations(Part):
+class Tolerations(StrictMapping):
     """The taints that a GPU pod tolerates: only those whose key is listed, so that dedicated pools stay dedicated.
 
     Listed are the names of the requested resources, the GPU taints of clouds, and `keys`.
@@ -50,7 +50,7 @@ class Tolerations(Part):
     )
 
 
-class Affinity(Part):
+class Affinity(StrictMapping):
     """Node affinity for the needs that node labels can express."""
 
     mode: Literal["Required", "Preferred", "Off"] | None = described(
@@ -66,7 +66,7 @@ class Affinity(Part):
     )
 
 
-class Defaults(Part):
+class Defaults(StrictMapping):
     """Values for GPU containers that do not set them themselves."""
 
     cpu_per_gpu: QuantityText | None = described(
@@ -87,7 +87,7 @@ class Defaults(Part):
     )
 
 
-class Idle(Part):
+class Idle(StrictMapping):
     """Refusal of new GPU pods of a namespace that holds idle GPUs, by the last poll. Unknown use is never idle."""
 
     after: HistoryText | None = described(
@@ -105,7 +105,7 @@ AUTO = "Auto"
 """The value of runtimeClassName that leaves the choice to us; no RuntimeClass can have a name with a capital letter."""
 
 
-class Admission(Part):
+class Admission(StrictMapping):
     """What admission changes in a GPU pod, and what it refuses.
 
     For pods of other schedulers (Volcano, KAI) only the repair of amounts and the guards (visibleDevices, privileged,

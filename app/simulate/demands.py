@@ -8,11 +8,10 @@ from app.demo.gfd import WHOLE_GPU
 from app.knowledge.tables import Knowledge
 from app.kube.pods import read_pod
 from app.nodes.model import WHOLE_MILLI
+from app.placement.expected_demand import demand_class
 from app.placement.scorers import uses_expected_demand
-from app.placement.workload import demand_class
 from app.policy.compiled import PolicySet
-from app.policy.demand import Demand
-from app.policy.expected_demand import DemandClass, ExpectedDemand
+from app.policy.demand import Demand, DemandClass, ExpectedDemand
 from app.policy.match import compile_demand
 from app.simulate.policies import BenchmarkPolicy
 from app.simulate.trace import Task

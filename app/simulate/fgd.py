@@ -6,8 +6,7 @@ from math import exp
 
 from app.nodes.model import Node
 from app.placement.unusable_capacity import STATES_KEPT, GPUs, free_gpus, placements, unusable_milli
-from app.policy.demand import Demand
-from app.policy.expected_demand import ExpectedDemand
+from app.policy.demand import Demand, ExpectedDemand
 
 COVERED = 0.95
 """Share of the arrivals whose classes count, the most popular first; the FGD paper includes pods without GPU."""

@@ -11,10 +11,10 @@ from heapq import heappop, heappush
 
 from app.knowledge.tables import Knowledge
 from app.nodes.model import WHOLE_MILLI, Node
+from app.placement.expected_demand import expected_from_classes
 from app.placement.unusable_capacity import unusable_milli
-from app.placement.workload import expected_from_classes
 from app.policy.compiled import PolicySet
-from app.policy.expected_demand import ExpectedDemand
+from app.policy.demand import ExpectedDemand
 from app.simulate.fgd import popular
 from app.simulate.over_time_figures import DIGITS, PARTS, OverTimeRun, TimeAverages, mean_by_kind, wait_figures
 from app.simulate.over_time_pods import OverTime, PlayedPod, draw_pods, right_sized

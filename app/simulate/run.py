@@ -11,12 +11,11 @@ from app.cluster.verdict_cache import VerdictCache, VerdictTable
 from app.cluster.workload_index import Workload
 from app.knowledge.tables import Knowledge
 from app.nodes.model import WHOLE_MILLI, Node
-from app.placement.ranking import demand_scores, wire_scores
-from app.placement.shortlist import best_in_turn
+from app.placement.expected_demand import expected_from_classes
+from app.placement.ranking import best_in_turn, demand_scores, wire_scores
 from app.placement.unusable_capacity import unusable_milli
-from app.placement.workload import expected_from_classes
 from app.policy.compiled import PolicySet
-from app.policy.expected_demand import DemandClass, ExpectedDemand
+from app.policy.demand import DemandClass, ExpectedDemand
 from app.simulate.arrivals import draw_arrivals, shift_arrivals
 from app.simulate.demands import Demands
 from app.simulate.fgd import popular

@@ -11,7 +11,7 @@ from app.demo.gfd import WHOLE_GPU
 from app.knowledge.tables import Knowledge
 from app.nodes.model import WHOLE_MILLI, FreeResources, Node, NodeClass
 from app.nodes.reading import read_node
-from app.placement.workload import free_by_product
+from app.placement.expected_demand import free_by_product
 from app.simulate.scheduler import DEFAULT_CPU_MILLI, DEFAULT_MEMORY_MIB, balanced_allocation, least_allocated
 from app.simulate.trace import Machine, Task
 

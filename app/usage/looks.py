@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.knowledge.dcgm import DCGM
-from app.knowledge.usage_metrics import Measure, UsageMetrics
+from app.knowledge.dcgm import DCGM, Measure, UsageMetrics
 from app.kube.pod_limits import LONGEST_NAME
 from app.usage.history import MINUTE, Window
 from app.usage.queries import Figure

@@ -4,7 +4,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from app.knowledge.geometry import Geometry
+from app.knowledge.mig_geometry import Geometry
 from app.usage.history import KNOWN_SHARE, History, Hold
 from app.usage.prices import product_form
 

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from app.knowledge.dcgm import DCGM
-from app.knowledge.usage_metrics import Measure, UsageMetric, UsageMetrics
+from app.knowledge.dcgm import DCGM, Measure, UsageMetric, UsageMetrics
 from app.usage.history import MINUTE
 from app.values.errors import SourceError
 

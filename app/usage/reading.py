@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from app.knowledge.dcgm import DCGM
-from app.knowledge.usage_metrics import Measure, UsageMetric, UsageMetrics
+from app.knowledge.dcgm import DCGM, Measure, UsageMetric, UsageMetrics
 from app.usage.history import KNOWN_SHARE, History, Hold, Pace, Window
 from app.usage.queries import Figure, RangeQuery, first_label
 

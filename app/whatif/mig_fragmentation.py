@@ -7,11 +7,11 @@ Capacity is in memory slices, and the next pod follows the mix of demands: F of 
 
 from collections.abc import Iterable, Mapping
 
-from app.knowledge.geometry import Geometry
+from app.knowledge.mig_geometry import Geometry
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.tables import Knowledge
 from app.nodes.model import Node, NodeClass, Sharing
-from app.placement.mig_headroom import distinct_profiles, usable_memory
+from app.placement.mig_slices import distinct_profiles, usable_memory
 
 
 def fragmented_share(nodes: Iterable[Node], mix: Mapping[str, int], knowledge: Knowledge) -> float:

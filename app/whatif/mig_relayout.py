@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from app.knowledge.geometry import Geometry
+from app.knowledge.mig_geometry import Geometry
 from app.knowledge.mig_profiles import parse_profile
 from app.knowledge.tables import Knowledge
 from app.nodes.model import Node, NodeClass, Sharing

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
-from app.knowledge.families import load_families
+from app.knowledge.gpu_resources import load_families
 from tests.builders import knowledge
 from tests.docstrings import ROOT
 
 FAMILIES = knowledge().families
-NAMES_RESOURCES = ("app/cli/serve.py", "app/demo/", "app/nodes/label_keys.py", "app/simulate/")
+NAMES_RESOURCES = ("app/cli/serve.py", "app/demo/", "app/nodes/conditions.py", "app/simulate/")
 """Modules and rooms that may name a vendor's resource: an example pod of --help, fleets of NVIDIA GPUs, and the keys of
 node labels, which GPU Feature Discovery makes of resource names."""
 
