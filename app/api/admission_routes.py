@@ -196,7 +196,7 @@ def _answer(uid: str, result: ReviewResult) -> dict[str, Any]:
 
 
 def _audit(result: ReviewResult) -> dict[str, str]:
-    """Return the annotations for the API server's audit log, of at most 256 bytes per value (ADM-30)."""
+    """Return the annotations for the API server's audit log, of at most 256 bytes per value."""
     codes = ",".join(reason.code.name for reason in result.reasons)
     decision = codes or ("patched" if result.operations else "unchanged")
     return {

@@ -43,7 +43,7 @@ class Backend(Protocol):
 
     @property
     def shadow(self) -> bool:
-        """Whether shadow mode is on: answers change nothing, and the real verdict is logged."""
+        """Whether shadow mode is on: answers change nothing, and the real answer is logged."""
         ...
 
     @property

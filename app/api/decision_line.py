@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log line and the counts of a decision; a line always has the same members (LOG-01).
+"""The log line and the counts of a decision; a line always has the same members.
 
 It holds names, codes and counts, but no environment values, no annotations and no whole objects.
 """
@@ -22,7 +22,7 @@ class Decision:
     """One decision of a verb.
 
     `reasons` is the number of refused objects (nodes, or the one pod) by reason code. `level` is DEBUG if nothing was
-    changed or refused (LOG-02). `nominated` is whether preemption has nominated a node for the pod. `made_here` is
+    changed or refused. `nominated` is whether preemption has nominated a node for the pod. `made_here` is
     false for an answer that leaves the decision to another one; it is neither shown nor recorded.
     """
 

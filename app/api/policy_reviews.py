@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reviews edits of policies: refuses a ConfigMap or GPUPolicy that would make the policy set invalid (F131).
+"""Reviews edits of policies: refuses a ConfigMap or GPUPolicy that would make the policy set invalid.
 
 The ConfigMap that is mounted as the directory of policies is known by its name, others by their label. An unchanged
 policy passes even if it is invalid, because its finalizer must come off. While gpu-usher is down edits
@@ -24,7 +24,7 @@ POLICY_HOLDERS = {(API_KINDS["ConfigMap"].group, API_KINDS["ConfigMap"].plural),
 VERSION = "gpu-usher.io/version"
 """The annotation by which the mounted ConfigMap of deploy/ names the version of gpu-usher that its policies are for."""
 DELETED = f"{MOUNTED} is deleted: the last good policies stay in force; apply deploy/ again to bring it back"
-"""Warnings have at most 120 characters (F19)."""
+"""Warnings have at most 120 characters."""
 
 
 class PolicySource(Protocol):

@@ -10,7 +10,7 @@ from app.admission.review import MOST_ACTIONS
 from app.api.decision_line import Decision
 
 MOST_DECISIONS = 500
-"""Decisions in the ring; one is under 1 kB. Nobody reads more of a live list."""
+"""Decisions in the ring; one is under 1 kB. More of a live list cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)

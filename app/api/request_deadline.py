@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The API server's timeout, as in `POST /mutate?timeout=2s`; it drops answers that come later (ADM-27)."""
+"""The API server's timeout, as in `POST /mutate?timeout=2s`; it drops answers that come later."""
 
 from app.values.quantity import parse_seconds
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learns the workload from the GPU pods that exist, as the expected demand for scorers (F52).
+"""Learns the workload from the GPU pods that exist, as the expected demand for scorers.
 
 The expected demand is a function of the state and of the policies alone, so that replicas that have seen the same
 cluster agree, whichever of them was asked or started anew (decision 34). Counts and free GPUs are rounded, because a

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The free GPU capacity by product, updated node by node (F51). A part of State."""
+"""The free GPU capacity by product, updated node by node. A part of State."""
 
 from collections.abc import Mapping
 

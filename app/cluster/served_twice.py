@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes whose GPUs a device plugin and a DRA driver both give away: who holds some of them now. A part of State (F135).
+"""Nodes whose GPUs a device plugin and a DRA driver both give away: who holds some of them now. A part of State.
 
 Neither knows of the other. The kubelet picks any device that is free in the plugin's own view, kube-scheduler any that
 no claim has, and no object says which devices the plugin's pods got. So as soon as one side holds a GPU, whatever the

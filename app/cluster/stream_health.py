@@ -13,7 +13,7 @@ SILENT_SECONDS = 150.0
 READ_SECONDS = 120.0
 """A stream silent for this long is closed and opened again, because a half-open connection stays silent."""
 SETTLED_SECONDS = 60.0
-"""After a stream that lasted this long, the back-off starts afresh (CACHE-03)."""
+"""After a stream that lasted this long, the back-off starts afresh."""
 FIRST_DELAY_SECONDS = 0.8
 LONGEST_DELAY_SECONDS = 30.0
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The workload: how many pods there are of each shape, rounded, without shapes that are rare (F52).
+"""The workload: how many pods there are of each shape, rounded, without shapes that are rare.
 
 What it shows depends on the pods that exist and on nothing else, in particular not on the order in which they came.
 """
@@ -94,7 +94,8 @@ class Workload(Generic[Shape]):
         self._limits = WorkloadIndex[Shape](LIMIT_RARE_BITS, LIMIT_COUNT_BITS)
 
     def add(self, shape: Shape, limit: Shape, pods: int, milli: int) -> None:
-        """Add pods of a shape and a limit that request `milli` thousandths of a GPU each; a negative number goes."""
+        """Add pods of a shape and a limit that request `milli` thousandths of a GPU each; a negative number removes
+        pods."""
         if milli:
             self._shapes.add(shape, pods, milli)
             self._limits.add(limit, pods * milli, 1)

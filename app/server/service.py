@@ -88,7 +88,7 @@ class Service:
 
     @property
     def shadow(self) -> bool:
-        """Whether shadow mode is on: answers change nothing, and the real verdict is logged (F137)."""
+        """Whether shadow mode is on: answers change nothing, and the real answer is logged."""
         return self.settings.shadow
 
     @property
@@ -216,7 +216,9 @@ class Service:
         """
         if self.server is None:
             if (known := self.state.pending_pods.by_name(namespace, name)) is None or known.document is None:
-                raise WireError(404, "no live cluster is followed here, and no such pod waits: post the Pod itself")
+                raise WireError(
+                    404, "this service follows no live cluster and knows no such pending pod: post the Pod itself"
+                )
             return known.document
         return await get_pod(self.server, namespace, name)
 

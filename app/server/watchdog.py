@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The watchdog: a thread that logs the stack of the event loop when the loop is blocked (fault 41)."""
+"""The watchdog: a thread that logs the stack of the event loop when the loop is blocked."""
 
 import asyncio
 import contextlib

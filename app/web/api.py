@@ -24,7 +24,7 @@ JSON = "application/json"
 
 
 def create_web_app(backend: Backend, page: WebPages | None = None) -> FastAPI:
-    """Build the application. `page` needs its `run` called by somebody; without one there are no live updates."""
+    """Build the application. `page` needs its `run` called; without one there are no live updates."""
     app = BareApp()
     app.add_middleware(RequireSameOrigin)
     bodies = BodyReader()
