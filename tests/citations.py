@@ -2,7 +2,7 @@
 """The citations in the tree: rows by id, documents by path and heading, fact tables by key; and whether each exists."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
 
 import yaml
@@ -10,17 +10,14 @@ import yaml
 from tests.chaos.faults import FAULTS
 from tests.chaos.proofs import numbers
 from tests.docstrings import ROOT
-from tests.features import ROWS
-from tests.markdown_links import ID, broken_links, leads_somewhere
-from tests.pains import PAINS
+from tests.markdown_links import broken_links, leads_somewhere
 
 TREES = ("app", "tests", "deploy", "policies", "docs", ".ci")
 TEXTS = {".md", ".py", ".yaml", ".yml", ".sh", ""}
-RECORDED = ("tests/contract/", "tests/corpus/", "tests/reports/", "docs/reference/reports.md")
+RECORDED = ("tests/contract/", "tests/corpus/", "tests/reports/", "tests/results/reports.md")
 """Folders of generated files, and of files of other projects."""
 READERS = {
-    "tests/citations.py", "tests/test_citations.py", "tests/feature_rows.py", "tests/test_features.py",
-    "tests/test_pains.py", "tests/chaos/test_table.py", "tests/test_decisions.py",
+    "tests/citations.py", "tests/test_citations.py", "tests/chaos/test_table.py", "tests/test_decisions.py",
 }  # fmt: skip
 """Files with ids and links that lead nowhere, which test their reading."""
 TEMPLATE = "app/cli/policy_page.md"
@@ -28,7 +25,9 @@ TEMPLATE = "app/cli/policy_page.md"
 KNOWLEDGE = "app/knowledge/"
 """Folder of the fact tables, whose sources are documents of other projects, so that only our reference is checked."""
 
-REQUIREMENTS = "docs/reference/requirements.md"
+TABLES = ("docs/features.md", "docs/reference/requirements.md", "tests/results/pains.md")
+"""Pages with a row for each feature, requirement and complaint."""
+FIRST_CELL = re.compile(r"^\| ([A-Z]+-?\d+) \|", re.MULTILINE)
 ROW = re.compile(r"(?<![\w.#/-])[FSP][1-9]\d{0,2}(?![\w-])")
 NO_ROWS = {"P100", "P256"}
 """Names of a GPU and of an elliptic curve, which look like rows."""
@@ -59,17 +58,16 @@ def places(pattern: re.Pattern[str], name: str, text: str) -> Iterator[tuple[str
         yield f"{name}:{text.count(chr(10), 0, match.start()) + 1}: {match[0]}", match
 
 
-def known() -> Mapping[re.Pattern[str], frozenset[str]]:
-    """Map the pattern of each kind of id to the ids that have a row."""
-    requirements = ID.findall((ROOT / REQUIREMENTS).read_text("utf-8"))
-    rows = {*ROWS, *(f"P{pain.number}" for pain in PAINS), *NO_ROWS}
-    return {ROW: frozenset(rows), REQUIREMENT: frozenset(requirements)}
+@cache
+def known() -> frozenset[str]:
+    """List the ids that have a row."""
+    return frozenset(row for page in TABLES for row in FIRST_CELL.findall((ROOT / page).read_text("utf-8"))) | NO_ROWS
 
 
 def lost(name: str, text: str) -> Iterator[str]:
     """List the citations of a text that lead nowhere."""
-    for pattern, ids in known().items():
-        yield from (place for place, match in places(pattern, name, text) if match[0] not in ids)
+    for pattern in (ROW, REQUIREMENT):
+        yield from (place for place, match in places(pattern, name, text) if match[0] not in known())
     faults = {fault.number for fault in FAULTS}
     yield from (f"{name}: fault {number}" for number in sorted(numbers(text) - faults))
     for place, match in places(DOCUMENT, name, text):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.controlplane.module_files import CHOICE, default_minor, kubernetes_version, minors
-from tests.longtable import Seen, read
+from tests.junit_report import Seen, read
 from tests.tiers import SHARED, selection
 
 ROOT = Path(__file__).parent.parent

@@ -1,19 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages of docs/reference that are made from code: reason codes and faults.
+"""The page of docs/reference that is made from code: the reason codes.
 
-`python -m tests.reference` writes them.
+`python -m tests.reference` writes it.
 """
 
-from collections.abc import Iterator, Mapping
-
-from app.cluster.files import read_knowledge
 from app.values.reasons import MESSAGE_LIMIT, Code, ReasonKind
-from tests.chaos.faults import FAULTS, Fault
-from tests.chaos.proofs import proofs
-from tests.docstrings import ROOT, shown
+from tests.docstrings import ROOT
 
 FOLDER = ROOT / "docs" / "reference"
-REASONS, FAULTS_PAGE = FOLDER / "reasons.md", FOLDER / "faults.md"
+REASONS = FOLDER / "reasons.md"
 MADE = "`python -m tests.reference` wrote this"
 
 KINDS = {
@@ -34,6 +29,15 @@ KINDS = {
 }
 
 
+KUBELETS = """\
+## Reasons of kubelets
+
+`status.reason` and `status.message` of a Failed pod are the kubelet's. `app/knowledge/pod_failures.yaml` has what each
+means and its remedy, which `explain` of such a pod prints; `doctor` counts GPU pods that were never started
+(`RefusedByKubelet`). `serve --knowledge` adds rows.
+"""
+
+
 def reasons_page() -> str:
     """Write the page of reason codes: one table for each kind, with the remedies."""
     parts = [
@@ -48,64 +52,14 @@ of the node (no value, count, age or name), because kube-scheduler groups equal 
 """
     ]
     for kind, (title, what) in KINDS.items():
-        rows = [f'| <a id="{code.name}"></a>{code.name} | {code.remedy} |' for code in Code if code.kind is kind]
+        rows = [f"| {code.name} | {code.remedy} |" for code in Code if code.kind is kind]
         parts.append(f"## {title}\n\n{what}\n\n| code | remedy |\n|---|---|\n" + "\n".join(rows) + "\n")
-    return "\n".join([*parts, _pod_failures()])
-
-
-def _pod_failures() -> str:
-    """Write the table of a kubelet's reasons, which are no codes of ours."""
-    rows = [
-        f"| {failure.reason or '(none)'} | {failure.message} | {'no' if failure.refused else 'yes'} | {failure.why} |"
-        f" {failure.remedy} |"
-        for failure in read_knowledge().pod_failures
-    ]
-    return """\
-## Reasons of kubelets
-
-Not ours: `status.reason` and a part of `status.message` of a pod that is Failed. `explain` of such a pod says what it
-means, what probably led there, and what to do; `doctor` counts the GPU pods that were never started
-(`RefusedByKubelet`). They are from `app/knowledge/pod_failures.yaml`, and yours to change with `serve --knowledge`.
-
-| reason begins with | message has | was started | what it means | remedy |
-|---|---|---|---|---|
-""" + "\n".join([*rows, ""])
-
-
-def faults_page() -> str:
-    """Write the page of faults: each fault, its visible effect, and the tests that prove it."""
-    head = f"""\
-# Faults
-
-{MADE}, from `tests/chaos/faults.py` and the docstrings of the tests.
-
-What can go wrong around gpu-usher, and what it does then. A test that proves a row names it ("fault 24"). `make chaos`
-runs those tests; [its results](../../tests/results/chaos.md) say what was seen. What loopback cannot show is a row of
-[deploy/README.md](../../deploy/README.md#faults-to-try-on-a-real-cluster).
-
-| fault | what goes wrong | what gpu-usher does | tests |
-|---|---|---|---|
-"""
-    proven = proofs()
-    return head + "\n".join(_row(fault, proven) for fault in FAULTS) + "\n"
-
-
-def _row(fault: Fault, proven: Mapping[str, frozenset[int]]) -> str:
-    tests = "<br>".join(_tests(fault, proven))
-    cells = (f'<a id="fault-{fault.number}"></a>{fault.number}', fault.what, fault.expected, tests)
-    return f"| {' | '.join(cells)} |"
-
-
-def _tests(fault: Fault, proven: Mapping[str, frozenset[int]]) -> Iterator[str]:
-    yield from (shown(name) for name, numbers in proven.items() if fault.number in numbers)
-    if fault.cluster:
-        yield "on a real cluster"
+    return "\n".join([*parts, KUBELETS])
 
 
 def main() -> None:
-    """Write both pages."""
+    """Write the page."""
     REASONS.write_text(reasons_page(), "utf-8")
-    FAULTS_PAGE.write_text(faults_page(), "utf-8")
 
 
 if __name__ == "__main__":

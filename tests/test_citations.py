@@ -3,13 +3,27 @@
 
 import pytest
 
-from tests.citations import OUTSIDE, lost, places, texts
+from tests.citations import FIRST_CELL, OUTSIDE, TABLES, lost, places, texts
+from tests.docstrings import ROOT
 
 FILES = dict(texts())
 
 
 def test_every_citation_leads_somewhere() -> None:
     assert [place for name, text in FILES.items() for place in lost(name, text)] == []
+
+
+def test_every_id_has_one_row() -> None:
+    ids = [row for page in TABLES for row in FIRST_CELL.findall((ROOT / page).read_text("utf-8"))]
+
+    assert len(ids) > 200
+    assert len(ids) == len(set(ids))
+
+
+def test_every_feature_names_a_test_or_how_it_is_tried() -> None:
+    rows = [line for line in (ROOT / TABLES[0]).read_text("utf-8").splitlines() if FIRST_CELL.match(line)]
+
+    assert [row for row in rows if "](../tests/" not in row and "by hand: " not in row] == []
 
 
 def test_no_paper_outside_the_repository_is_named() -> None:
@@ -45,7 +59,7 @@ def test_paper_outside_the_repository_is_found(text: str) -> None:
     [
         "F12, HA-04, P7 and fault 24",
         "docs/reference/policy.md#merge",
-        "docs/features.md#F12",
+        "docs/features.md#admission",
         "CONTRIBUTING.md#style",
         "app/knowledge/cuda_driver.yaml, decision_procedure",
         "[listeners](reference/listeners.md#routes)",

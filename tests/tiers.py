@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
-from tests.longtable import read
+from tests.junit_report import read
 from tests.realnodes.sandbox import missing
 
 KUBERNETES = (

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Validators: why a GPU pod is refused. The table of all validators is near the end.
+"""Validators: why a GPU pod is refused. They judge the object, and `no_idle_gpus` the use of its namespace.
 
-They judge the object alone, but for `no_idle_gpus`, which asks how many GPUs of the namespace are idle for certain and
-refuses more GPUs to a namespace that holds idle ones.
+The table of all validators is at the end.
 """
 
 from collections.abc import Callable, Iterator

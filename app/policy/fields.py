@@ -111,16 +111,16 @@ class LabelExpression(StrictMapping):
 
 
 class LabelSelector(StrictMapping):
-    """A Kubernetes label selector; all parts must hold, an empty one selects everything."""
+    """A Kubernetes label selector. An empty one selects everything."""
 
     match_labels: dict[str, str] = Field(
-        default={}, max_length=MOST_LABEL_REQUIREMENTS, description="labels that must be there with these values"
+        default={}, max_length=MOST_LABEL_REQUIREMENTS, description="labels with these values"
     )
     match_expressions: tuple[LabelExpression, ...] = Field(
         default=(),
         strict=False,
         max_length=MOST_LABEL_REQUIREMENTS,
-        description="lines that must hold, each a key, an operator and values",
+        description="expressions that must all hold",
     )
 
 

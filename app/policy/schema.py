@@ -25,8 +25,8 @@ from app.policy.schema_placement import Placement
 class Action(Enum):
     """What a policy does about a pod; the order is from mild to strict.
 
-    Enforce patches and refuses. Warn does neither: it returns a warning, and lowers the scores of nodes that it would
-    have refused. Audit only logs and counts. "Off" (in quotes, since YAML readers disagree on it) does nothing.
+    Enforce patches and refuses. Warn returns a warning instead, and lowers the scores of nodes that Enforce would
+    refuse. Audit only logs and counts. "Off" (in quotes, since YAML readers disagree on it) does nothing.
     """
 
     Off = "Off"
@@ -81,7 +81,7 @@ class WorkloadClass(Enum):
 
 
 class Match(StrictMapping):
-    """Which pods a policy applies to. All parts that are set must match; without any it applies to every GPU pod."""
+    """The pods to which a policy applies: all given parts must match. Without any, it applies to every GPU pod."""
 
     namespace_selector: LabelSelector | None = described(
         Merge.Own, "labels of the pod's namespace", {"matchLabels": {"team": "ml"}}, default=None
@@ -91,8 +91,7 @@ class Match(StrictMapping):
     )
     workload_class: tuple[Annotated[WorkloadClass, Field(strict=False)], ...] | None = described(
         Merge.Own,
-        "annotation gpu-usher.io/workload-class of the pod; needs priority < 1000, and can only add restrictions: the "
-        "policies that match by selectors stay in force",
+        "the pod's annotation gpu-usher.io/workload-class; needs priority < 1000, and can only add restrictions",
         ["training"],
         default=None,
         strict=False,
@@ -111,43 +110,38 @@ MOST_EXCEPTIONS = 64
 
 
 class PolicyException(StrictMapping):
-    """Rules that are off for some pods until a day, with an owner and a reason.
-
-    From the day after, the exception has no effect, and a metric counts it.
-    """
+    """Rules that are off for some pods until a day. An expired exception has no effect, and a metric counts it."""
 
     match: ExceptionMatch = Field(description="the pods to which it applies")
     rules: tuple[Annotated[Rule, Field(strict=False)], ...] = Field(
         default=(), strict=False, description="the rules that are off; all rules if none is listed"
     )
-    owner: Annotated[str, Field(min_length=1)] = Field(description="the person or team that needs it")
+    owner: Annotated[str, Field(min_length=1)] = Field(description="the responsible person or team")
     reason: Annotated[str, Field(min_length=1)] = Field(description="why it is needed")
     expires: Day = Field(description="the last day on which it applies, UTC, as 2027-01-31")
 
 
 class Spec(StrictMapping):
-    """A policy's content: which pods it applies to, what admission does to them, and where they may run.
+    """The content of a policy.
 
-    All policies that match a pod apply together, in the order of their priority. For some fields the highest priority
-    wins. Two policies of one priority that set such a field differently are an error, unless no pod can match both.
+    All policies that match a pod apply together. Two policies of one priority that set a field differently, of which
+    only one value can apply, are an error, unless no pod can match both.
     """
 
-    description: str = described(
-        Merge.Own, "a text for people, which kubectl get gpol shows", "Training gets whole GPUs.", default=""
-    )
+    description: str = described(Merge.Own, "shown by kubectl get gpol", "Training gets whole GPUs.", default="")
     priority: Annotated[int, Field(ge=0, le=1_000_000)] = described(
-        Merge.Own, "where only one value can apply, that of the policy with the highest number does", 100, default=0
+        Merge.Own, "the highest wins where only one value can apply", 100, default=0
     )
     match: Match = Field(default=Match(), description="the pods to which it applies; absent: every GPU pod")
     action: Annotated[Action, Field(strict=False)] = described(
-        Merge.Own, "the action of all rules of the policy", "Warn", default=Action.Enforce
+        Merge.Own, "of all rules of the policy", "Warn", default=Action.Enforce
     )
     actions: dict[Annotated[Rule, Field(strict=False)], Annotated[Action, Field(strict=False)]] = described(
-        Merge.Own, "another action for single rules, by the field's name", {"tolerations": "Audit"}, default={}
+        Merge.Own, "another action for single rules, by field", {"tolerations": "Audit"}, default={}
     )
     enforce_from: Day | None = described(
         Merge.Own,
-        "before this day (UTC) the action Enforce counts as Warn, so that a policy can be announced first",
+        "before this day (UTC) Enforce counts as Warn",
         "2027-01-31",
         default=None,
     )

@@ -9,10 +9,7 @@ from app.policy.fields import HistoryText, Merge, QuantityText, StrictMapping, d
 
 
 class ExtendedResources(StrictMapping):
-    """Repair or refusal of GPU amounts that the API server itself would refuse with an unhelpful message.
-
-    It also applies to the templates of Deployments, StatefulSets, DaemonSets, ReplicaSets, Jobs and CronJobs.
-    """
+    """Repair or refusal of GPU amounts that the API server would refuse, in pods and in templates of workloads."""
 
     requests_only: Literal["CopyToLimits", "Deny", "Leave"] | None = described(
         Merge.Strictest, "GPUs in requests without limits", "CopyToLimits", "Deny", default=None
@@ -21,7 +18,7 @@ class ExtendedResources(StrictMapping):
         Merge.Strictest, "GPUs in requests other than in limits", "UseLimits", "Deny", default=None
     )
     fractional: Literal["Deny", "Leave"] | None = described(
-        Merge.Strictest, "0.5 or 500m of a GPU; the refusal names alternatives", "Deny", "Leave", default=None
+        Merge.Strictest, "fractions of a GPU, such as 0.5", "Deny", "Leave", default=None
     )
 
 
@@ -30,17 +27,21 @@ MOST_KEYS = 64
 
 
 class Tolerations(StrictMapping):
-    """Which taints a GPU pod tolerates; only those whose key is on a list, so that dedicated pools stay dedicated.
+    """The taints that a GPU pod tolerates: only those whose key is listed, so that dedicated pools stay dedicated.
 
-    The list has the names of the requested resources, the GPU taints of the clouds, and `keys`.
+    Listed are the names of the requested resources, the GPU taints of clouds, and `keys`.
     """
 
     from_node_taints: bool | None = described(
-        Merge.Single, "the taints on the list that GPU nodes which could serve the pod carry", True, False, default=None
+        Merge.Single,
+        "tolerate GPU taints of nodes that could serve the pod: of requested resources, of clouds, and of keys",
+        True,
+        False,
+        default=None,
     )
     keys: tuple[str, ...] = described(
         Merge.Union,
-        "more keys for the list",
+        "more taint keys",
         ["example.com/gpu-pool"],
         ["example.com/lab"],
         default=(),
@@ -50,15 +51,14 @@ class Tolerations(StrictMapping):
 
 
 class Affinity(StrictMapping):
-    """Node affinity from needs that node labels can express; the scheduler extender filters by all other needs."""
+    """Node affinity for the needs that node labels can express."""
 
     mode: Literal["Required", "Preferred", "Off"] | None = described(
-        Merge.Single, "required, only preferred, or no affinity", "Required", "Preferred", default=None
+        Merge.Single, "required, preferred or no affinity", "Required", "Preferred", default=None
     )
     keys: tuple[Literal["GFD", "Karpenter", "GKE", "AKS"], ...] | None = described(
         Merge.Single,
-        "whose labels to use, each in a node selector term of its own; absent: GFD, and those that nodes of the "
-        "cluster have",
+        "label dialects, each in a node selector term of its own; absent: GFD, and those of the cluster's nodes",
         ["GFD", "Karpenter"],
         ["GFD"],
         default=None,
@@ -77,7 +77,7 @@ class Defaults(StrictMapping):
     )
     shared_memory: QuantityText | None = described(
         Merge.Single,
-        "size of /dev/shm in pods of two GPUs or more; it counts as the container's memory",
+        "size of /dev/shm in pods of several GPUs",
         "16Gi",
         "64Gi",
         default=None,
@@ -88,19 +88,16 @@ class Defaults(StrictMapping):
 
 
 class Idle(StrictMapping):
-    """Idle GPUs that a namespace may hold while it asks for more. Without a Prometheus nothing is known to be idle.
-
-    Only what is known counts, by the last poll: a review never waits for Prometheus, and unknown use is never idle.
-    """
+    """Refusal of new GPU pods of a namespace that holds idle GPUs, by the last poll. Unknown use is never idle."""
 
     after: HistoryText | None = described(
-        Merge.Single, "a GPU counts that has been idle for so long; absent: 4h", "4h", "24h", default=None
+        Merge.Single, "how long a GPU must be idle to count; absent: 4h", "4h", "24h", default=None
     )
     below: Annotated[float, Field(ge=0, le=100)] | None = described(
-        Merge.Single, "percent of activity that were never exceeded meanwhile; absent: 1", 1.0, 5.0, default=None
+        Merge.Single, "percent of activity that an idle GPU never exceeds; absent: 1", 1.0, 5.0, default=None
     )
     gpus: Annotated[int, Field(ge=1)] | None = described(
-        Merge.Single, "so many idle GPUs or slices of the namespace are too many; absent: 1", 1, 4, default=None
+        Merge.Single, "refuse new pods from this number of idle GPUs or slices on; absent: 1", 1, 4, default=None
     )
 
 
@@ -111,15 +108,14 @@ AUTO = "Auto"
 class Admission(StrictMapping):
     """What admission changes in a GPU pod, and what it refuses.
 
-    For pods of other schedulers (Volcano, KAI and so on) only the repair of amounts and the guards (visibleDevices,
-    privileged, bypass, sharedReplicas) apply, unless a policy names their scheduler. In the shipped policies the
-    guards have the action Warn.
+    For pods of other schedulers (Volcano, KAI) only the repair of amounts and the guards (visibleDevices, privileged,
+    bypass, sharedReplicas) apply, unless a policy names their scheduler. The shipped guards have the action Warn.
     """
 
     runtime_class_name: str | None = described(
         Merge.Single,
-        "set if the pod names none; Auto takes the class of the vendor's toolkit where every node that could serve the "
-        "pod has its runtime handler, and nothing shows that they need none",
+        "set if the pod names none; Auto: the class of the vendor's toolkit, if every node that could serve the pod "
+        "has its handler and nothing shows that none is needed",
         "Auto",
         "nvidia-cdi",
         default=None,
@@ -132,7 +128,7 @@ class Admission(StrictMapping):
     )
     override: bool = described(
         Merge.Own,
-        "the three names above, and defaults, also replace values that the pod sets",
+        "these three names, and defaults, also replace values of the pod",
         True,
         default=False,
     )
@@ -147,25 +143,24 @@ class Admission(StrictMapping):
     defaults: Defaults | None = Field(default=None, description="values for GPU containers that do not set them")
     right_sizing: bool | None = described(
         Merge.Single,
-        "a pod of one GPU with the annotation gpu-memory gets the smallest sufficient MIG slice of the cluster, or "
-        "else prefers the smallest sufficient product; with actions: {rightSizing: Warn} it gets a warning",
+        "a pod of one GPU with the annotation gpu-memory gets the smallest sufficient MIG slice, or else prefers the "
+        "smallest sufficient product",
         True,
         False,
         default=None,
     )
     mig_fallback: Literal["Enforce", "Warn", "Off"] | None = described(
         Merge.Single,
-        "annotation mig-profile '>=P' beside a MIG resource: the request is changed to the smallest sufficient profile "
-        "that a node offers; absent: only if no node has the requested profile; Warn only warns; Off does nothing",
+        "a MIG request with the annotation mig-profile '>=P' becomes the smallest sufficient profile that a node "
+        "offers; absent: only if no node has the requested one",
         "Enforce",
         "Warn",
         default=None,
     )
     convert_to_claims: bool | None = described(
         Merge.Single,
-        "a pod that requests nvidia.com/gpu or nvidia.com/mig-* claims the same devices through DRA instead, where the "
-        "ResourceClaimTemplate for it is in its namespace (gpu-usher export claim-templates); other pods stay as they "
-        "are, with a warning",
+        "a pod that requests nvidia.com/gpu or nvidia.com/mig-* claims the devices through DRA, if its namespace has "
+        "the ResourceClaimTemplate; else it gets a warning",
         True,
         False,
         default=None,
@@ -175,30 +170,30 @@ class Admission(StrictMapping):
     )
     visible_devices: Literal["Deny", "Void", "Strip", "Leave"] | None = described(
         Merge.Strictest,
-        "use of GPUs by NVIDIA_VISIBLE_DEVICES and similar variables without a request; Strip removes the variable, "
-        "Void also sets it to void in containers that request no GPU",
+        "NVIDIA_VISIBLE_DEVICES and similar variables; Strip removes them, Void also sets void in containers without "
+        "GPUs",
         "Deny",
         "Strip",
         default=None,
     )
     privileged: Literal["Deny", "Leave"] | None = described(
         Merge.Strictest,
-        "privileged containers of GPU pods, which can use every GPU of the node",
+        "privileged containers of GPU pods, which can use all GPUs of the node",
         "Deny",
         "Leave",
         default=None,
     )
     bypass: Literal["Deny", "Leave"] | None = described(
         Merge.Strictest,
-        "nodeName set by the pod, or another schedulerName than the policy's",
+        "a pod with nodeName, or another schedulerName than the policy's",
         "Deny",
         "Leave",
         default=None,
     )
     shared_replicas: Literal["Deny", "Leave"] | None = described(
         Merge.Strictest,
-        "a request for several replicas of shared GPUs, which may all be of one GPU; filter follows Deny with action "
-        "Enforce, and Leave says that the device plugin gives several, as MPS with failRequestsGreaterThanOne: false",
+        "a request for several replicas of shared GPUs, which may all be of one GPU; filter refuses it too; Leave: the "
+        "device plugin gives several, as MPS with failRequestsGreaterThanOne: false",
         "Deny",
         "Leave",
         default=None,

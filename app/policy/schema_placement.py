@@ -37,7 +37,7 @@ DEFAULT_SCORES: tuple[tuple[ScorerName, int], ...] = (
     (ScorerName.DriverHeadroom, 1),
     (ScorerName.MIGLayout, 5),
 )
-"""Scorers and weights where no policy sets scores. Fragmentation gives out the most GPUs (tests/results/placement.md).
+"""Scorers and weights where no policy sets scores. Fragmentation allocates the most GPUs (tests/results/placement.md).
 The other scorers give all nodes the same score unless the pod has a preference. Their weights are a guess: a preferred
 product outweighs about two GPUs of waste, and a driver that runs the image natively half a GPU."""
 
@@ -66,15 +66,15 @@ MOST_IMAGES = 256
 
 
 class ProductsWish(StrictMapping):
-    """Which GPU products are allowed, denied and preferred. Names match whole tokens, so that A10 is never an A100.
+    """GPU products that are allowed, denied and preferred. Names match whole tokens: A10 is never an A100.
 
-    A single word is the family (H100: every H100), a name with NVIDIA- or Tesla- is that one label, and * stands for
-    one or more whole tokens (NVIDIA-A100-SXM4-*); a star inside a token (A10*) is an error.
+    A single word is the family (H100: every H100), a name with NVIDIA- or Tesla- is that one label, and * is one or
+    more whole tokens (NVIDIA-A100-SXM4-*).
     """
 
     allow: tuple[str, ...] | None = described(
         Merge.Intersection,
-        "any of these; absent is all",
+        "any of these; absent: all",
         ["H200", "H100"],
         ["H100", "A100"],
         default=None,
@@ -106,27 +106,26 @@ class ImageTableRow(StrictMapping):
 
 
 class CUDAWish(StrictMapping):
-    """Which CUDA version must run on a node's driver, and which kind of compatibility is sufficient.
+    """The CUDA version that a node's driver must run, and the kind of compatibility that is sufficient.
 
-    Native: the driver is as new as the toolkit. MinorVersion: a driver of the same CUDA major version is sufficient.
-    ForwardCompatible: an older driver is sufficient too, on data centre GPUs, for an image that is known to contain the
-    cuda-compat package.
+    Native: the driver is as new as the toolkit. MinorVersion: it is of the same CUDA major version. ForwardCompatible:
+    an older one, on data centre GPUs, for an image that is known to contain cuda-compat.
     """
 
     minimum: VersionText | None = described(Merge.Highest, "at least this CUDA, quoted", "12.4", "12.6", default=None)
     from_image: bool | None = described(
         Merge.Single,
-        "infer the need from the image's tag, if the fact tables have the image",
+        "infer the need from the image's tag",
         True,
         False,
         default=None,
     )
     accept: Literal["Native", "MinorVersion", "ForwardCompatible"] | None = described(
-        Merge.Strictest, "absent everywhere: ForwardCompatible", "Native", "ForwardCompatible", default=None
+        Merge.Strictest, "absent: ForwardCompatible", "Native", "ForwardCompatible", default=None
     )
     images: tuple[ImageTableRow, ...] = described(
         Merge.InOrder,
-        "the CUDA versions of your own images; they replace what their tags say",
+        "CUDA versions of your own images; they take precedence over tags",
         [{"image": "registry.example/ml/*", "cuda": "12.4"}],
         [{"image": "registry.example/*", "cuda": "11.8"}],
         default=(),
@@ -143,11 +142,11 @@ class CUDAWish(StrictMapping):
 class Score(StrictMapping):
     """One scorer and its weight. The total of a node is the weighted mean of its scores.
 
-    Fragmentation: the node where the pod leaves the most GPU capacity usable for expected pods. MIGLayout: the node
-    where most MIG slices still fit afterwards. Packing: the fullest node. Spreading: the emptiest node.
-    ProductPreference: the order of products.prefer. DriverHeadroom: native CUDA before minor-version before forward
-    compatibility. Interconnect: GPUs that NVLink joins all-to-all for pods of several GPUs, other GPUs for pods of one.
-    NVLinkDomain: the gpu.clique in which pods of the same Job, JobSet or LeaderWorkerSet run.
+    Fragmentation: leave the most GPU capacity usable for expected pods. MIGLayout: leave room for most MIG slices.
+    Packing: the fullest node. Spreading: the emptiest. ProductPreference: the order of products.prefer. DriverHeadroom:
+    native CUDA before minor-version before forward compatibility. Interconnect: all-to-all NVLink for pods of several
+    GPUs, other GPUs for pods of one. NVLinkDomain: the gpu.clique of the other pods of the Job, JobSet or
+    LeaderWorkerSet.
     """
 
     name: Annotated[ScorerName, Field(strict=False)] = Field(description="the scorer")
@@ -155,37 +154,33 @@ class Score(StrictMapping):
 
 
 class HealthWish(StrictMapping):
-    """What happens to a node with unhealthy GPUs: Refuse it, ScoreDown or Ignore.
-
-    It has an effect only where GPU health is reported: by DCGM, by the device plugin, which withdraws devices, or by
-    conditions of the node.
-    """
+    """What happens to a node whose GPUs are reported as unhealthy: Refuse, ScoreDown or Ignore."""
 
     ill: Annotated[HealthAction, Field(strict=False)] | None = described(
         Merge.Strictest,
-        "GPUs that must be drained now by DCGM's metrics (XID, ECC, row remapping); absent: Refuse",
+        "unhealthy by DCGM (XID, ECC, row remapping): must be drained; absent: Refuse",
         "Refuse",
         "Ignore",
         default=None,
     )
     ailing: Annotated[HealthAction, Field(strict=False)] | None = described(
         Merge.Strictest,
-        "GPUs that are throttled, have NVLink errors, or need a reset when idle; absent: ScoreDown",
+        "degraded by DCGM: throttled, NVLink errors, or a reset when idle; absent: ScoreDown",
         "ScoreDown",
         "Refuse",
         default=None,
     )
     unhealthy_devices: Annotated[HealthAction, Field(strict=False)] | None = described(
         Merge.Strictest,
-        "devices that the device plugin has withdrawn; absent: ScoreDown",
+        "devices withdrawn by the device plugin; absent: ScoreDown",
         "ScoreDown",
         "Refuse",
         default=None,
     )
     conditions: Annotated[HealthAction, Field(strict=False)] | None = described(
         Merge.Strictest,
-        "conditions of the node that report a fault of its GPUs (node_conditions.yaml): Refuse excludes the node, "
-        "ScoreDown lowers its score; absent: ScoreDown, as some conditions outlive the fault",
+        "conditions of the node (node_conditions.yaml); Refuse applies to those that report faulty GPUs, others lower "
+        "the score; absent: ScoreDown",
         "ScoreDown",
         "Refuse",
         default=None,
@@ -193,9 +188,9 @@ class HealthWish(StrictMapping):
 
 
 class Placement(StrictMapping):
-    """Where a GPU pod may run, and which nodes are best. Each policy can only add restrictions to those of others.
+    """Where a GPU pod may run, and which nodes are best. Each policy can only add restrictions.
 
-    A contradiction between policies (no product is left, Exclusive against Shared) refuses the pod and names them.
+    A contradiction (no product is left, Exclusive against Shared) refuses the pod and names the policies.
     """
 
     products: ProductsWish | None = Field(default=None, description="GPU products")
@@ -204,8 +199,7 @@ class Placement(StrictMapping):
     compute_capability: VersionText | None = described(Merge.Highest, "at least, quoted", "8.0", "9.0", default=None)
     sharing: Annotated[SharingWish, Field(strict=False)] | None = described(
         Merge.Strictest,
-        "Exclusive: whole GPUs or MIG slices; Shared: replicas of a shared GPU; Any. Exclusive with Shared is a "
-        "contradiction",
+        "Exclusive: whole GPUs or MIG slices; Shared: replicas of a shared GPU; Any",
         "Exclusive",
         "Any",
         default=None,
@@ -215,7 +209,7 @@ class Placement(StrictMapping):
     )
     form_factor: tuple[Annotated[FormFactor, Field(strict=False)], ...] | None = described(
         Merge.Intersection,
-        "form factors of the GPU, any of these; absent: all",
+        "any of these; absent: all",
         ["SXM", "superchip"],
         ["SXM", "PCIe"],
         default=None,
@@ -223,7 +217,7 @@ class Placement(StrictMapping):
     )
     node_selector: LabelSelector | None = described(
         Merge.Union,
-        "a selector of nodes by your own labels, such as a pool, or no spot nodes",
+        "nodes by your own labels, such as a pool",
         {"matchLabels": {"pool": "training"}},
         {"matchExpressions": [{"key": "spot", "operator": "DoesNotExist"}]},
         default=None,
@@ -231,15 +225,15 @@ class Placement(StrictMapping):
     health: HealthWish | None = Field(default=None, description="what happens to nodes with unhealthy GPUs")
     unknown_facts: Literal["Accept", "Refuse"] | None = described(
         Merge.Strictest,
-        "a node whose labels do not have the facts that a need depends on; a node of unknown product never serves a "
-        "pod that needs certain products",
+        "a node without the labels that a need depends on; a node of unknown product never serves a pod that names "
+        "products",
         "Refuse",
         "Accept",
         default=None,
     )
     scores: tuple[Score, ...] | None = described(
         Merge.Single,
-        "which of the nodes that fit is best; absent everywhere: "
+        "how nodes that fit are ranked; absent: "
         + ", ".join(f"{name.value} {weight}" for name, weight in DEFAULT_SCORES),
         [{"name": "Packing", "weight": 5}, {"name": "NVLinkDomain", "weight": 4}],
         [{"name": "Spreading"}],
@@ -248,8 +242,8 @@ class Placement(StrictMapping):
     )
     score_spread: Literal["Ranked", "Proportional"] | None = described(
         Merge.Single,
-        "Ranked: the best node gets 10, and the others 0 to 9, so that it surely leads; Proportional: 0 to 10 in "
-        "proportion to the totals, so that other scores of the scheduler weigh more",
+        "Ranked: only the best node gets 10; Proportional: 0 to 10 by the totals, so that other scores of the "
+        "scheduler weigh more",
         "Proportional",
         "Ranked",
         default=None,

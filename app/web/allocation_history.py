@@ -2,7 +2,7 @@
 """The history of the allocated share of each product, over some hours.
 
 It is kept also while no page is open, so it reads only changed nodes, and of each only what the share needs; tiles and
-their HTML are made when a page is read (docs/benchmarks.md#the-web-page-that-nobody-looks-at).
+their HTML are made when a page is read (docs/benchmarks.md#http).
 """
 
 import datetime as dt

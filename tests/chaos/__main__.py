@@ -83,7 +83,7 @@ def main(words: list[str]) -> int:
         print(line.rpartition(" | ")[0] + " |")
     tests = sum(run.outcomes.total() for run in watcher.seen.values())
     text = (
-        "# Faults\n\n"
+        "# Faults\n\nWhat can go wrong around gpu-usher, by number, and what it does then.\n\n"
         f"`make chaos` wrote this: {tests} tests in {time.monotonic() - began:.0f} s, {platform.machine()}, Python"
         f" {platform.python_version()}. A test may prove several faults."
         " Seconds are of all runs of a fault's tests.\n\n"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The faults that can happen around gpu-usher, by number, and what gpu-usher does then.
 
-Tests name the number in their docstrings ("fault 24"); `python -m tests.reference` writes docs/reference/faults.md.
+Tests name the number in their docstrings ("fault 24"); `python -m tests.chaos` writes tests/results/chaos.md.
 """
 
 from dataclasses import dataclass

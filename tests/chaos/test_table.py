@@ -11,7 +11,7 @@ CELLS = 3
 
 
 def test_every_fault_of_the_catalogue_is_in_the_table_once() -> None:
-    """docs/reference/faults.md shows it."""
+    """tests/results/chaos.md shows it."""
     assert [fault.number for fault in FAULTS] == list(range(1, 65))
 
 

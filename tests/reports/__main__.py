@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tests.reports`: write docs/reference/reports.md."""
+"""`python -m tests.reports`: write tests/results/reports.md."""
 
 from tests.reports.situations import PAGE, page
 

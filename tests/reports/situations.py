@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading of the reported situations, and the page of docs/reference that lists them.
+"""Reading of the reported situations, and the page of tests/results that lists them.
 
 A situation is a folder beside this file: `case.yaml`, and the files that its commands read (`pod.yaml`, `nodes.yaml`).
 Names of clusters, nodes and people are neutral; what decides is as in the report. `python -m tests.reports` writes the
@@ -18,7 +18,7 @@ import yaml
 from tests.docstrings import ROOT
 
 FOLDER = Path(__file__).parent
-PAGE = ROOT / "docs" / "reference" / "reports.md"
+PAGE = ROOT / "tests" / "results" / "reports.md"
 
 KINDS = {
     "absent": "GPU nodes that offer no GPU",
@@ -120,8 +120,7 @@ def page() -> str:
 `python -m tests.reports` wrote this, from the folders of `tests/reports`.
 
 {len(reported)} situations from the issues and sources of {len(projects(reported))} projects, rebuilt with neutral
-names. Each is a test: its files are in the folder of `tests/reports` that the last column names, with the right answer
-and its reason, and what gpu-usher answered before it was looked at.
+names. Each is a test whose folder has the files, the right answer and its reason.
 """,
             *_tables(reported),
         ]
@@ -132,9 +131,10 @@ def _tables(reported: tuple[Situation, ...]) -> Iterator[str]:
     for kind, heading in KINDS.items():
         rows = [each for each in reported if each.kind == kind]
         if rows:
-            yield f"## {heading}\n\n| situation | reported in | gpu-usher says | folder |\n|---|---|---|---|"
+            yield f"## {heading}\n\n| situation | reported in | gpu-usher says |\n|---|---|---|"
             yield from (
-                f"| {each.title} | {', '.join(each.sources)} | {_cell(each.says)} | {each.name} |" for each in rows
+                f"| [{_cell(each.title)}](../reports/{each.name}) | {', '.join(each.sources)} | {_cell(each.says)} |"
+                for each in rows
             )
             yield ""
 

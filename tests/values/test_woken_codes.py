@@ -20,9 +20,9 @@ def test_every_code_that_refuses_nodes_is_staged_or_named_with_how_it_ends() -> 
     assert POLICIES.keys() <= set(staged)
 
 
-def test_page_has_a_row_for_every_refusal_and_names_the_rest() -> None:
-    """F140."""
-    page = PAGE.read_text("utf-8")
+def test_page_names_every_refusal() -> None:
+    """F140: the codes that are staged stand in the table, the rest in the list below it."""
+    table, _, rest = PAGE.read_text("utf-8").partition("## By code")[2].partition("The codes without a row:")
 
-    assert [row.code for row in REFUSALS if f"\n| {row.code} | {row.change} |" not in page] == []
-    assert [code for code, end in NOT_STAGED.items() if f"- {code}: {end}" not in page] == []
+    assert [row.code for row in REFUSALS if row.code not in table] == []
+    assert [code for code in NOT_STAGED if code not in rest] == []
