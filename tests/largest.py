@@ -18,7 +18,7 @@ from app.kube.pod_limits import (
     MOST_RESOURCES,
     MOST_VARIABLES,
 )
-from app.policy.document import LARGEST_YAML_BYTES, MOST_DOCUMENTS
+from app.policy.document import LARGEST_POLICY_BYTES, MOST_DOCUMENTS
 from app.policy.document import MOST_YAML_VALUES as MOST_VALUES_OF_TEXT
 from app.policy.load import MOST_POLICY_VALUES as MOST_VALUES_OF_POLICY
 from tests.builders import container, gpus, node_document, pod, policy
@@ -77,7 +77,7 @@ def products(count: int) -> dict[str, Any]:
     return {"placement": {"products": {"allow": [f"H1O0-{index}" for index in range(count)]}}}
 
 
-def repeated(line: str, characters: int = LARGEST_YAML_BYTES) -> str:
+def repeated(line: str, characters: int = LARGEST_POLICY_BYTES) -> str:
     """Repeat a line of YAML up to a number of characters."""
     return line * (characters // len(line))
 
@@ -102,11 +102,11 @@ def policy_inputs() -> list[Input]:
         ("selectors", gpu_policy({"match": {"podSelector": {"matchExpressions": selector}}}), ""),
         ("1 MiB of ---", config_map(a=repeated("---\n")), "lines"),
         ("1 MiB of lines", config_map(a=repeated("- a\n")), "lines"),
-        ("1 MiB of [],", config_map(a="[" + repeated("[],", LARGEST_YAML_BYTES - 2) + "]"), "values"),
+        ("1 MiB of [],", config_map(a="[" + repeated("[],", LARGEST_POLICY_BYTES - 2) + "]"), "values"),
         ("1 MiB of [", config_map(a=repeated("[")), "values"),
         ("1 MiB of comments", config_map(a=repeated("#\n")), ""),
         ("1 MiB of one word", config_map(a=repeated("x")), "characters"),
-        ("1 MiB of one number", config_map(a="a: 1" + repeated(":1", LARGEST_YAML_BYTES - 8)), "lines"),
+        ("1 MiB of one number", config_map(a="a: 1" + repeated(":1", LARGEST_POLICY_BYTES - 8)), "lines"),
         ("most values of a text", config_map(a=repeated("--- [" + "a," * 900 + "]\n", MOST_VALUES_OF_TEXT * 2 - 200)),
          "no mapping"),
         ("most documents", config_map(a=documents), ""),

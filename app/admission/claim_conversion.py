@@ -17,8 +17,8 @@ from itertools import pairwise
 from typing import Any
 
 from app.admission.claim_template import (
-    MOST_DEVICES,
-    MOST_REQUESTS,
+    MOST_CLAIM_REQUESTS,
+    MOST_CLAIMED_DEVICES,
     NEWEST_VERSION,
     NVIDIA_CLASSES,
     RequestedDevices,
@@ -189,10 +189,10 @@ def _fractions(pod: Pod, demand: Demand, _devices: Sequence[RequestedDevices]) -
 
 
 def _too_many(_pod: Pod, _demand: Demand, devices: Sequence[RequestedDevices]) -> Iterator[str]:
-    if (count := sum(one.count for one in devices)) > MOST_DEVICES:
-        yield f"{count} devices: a claim gets at most {MOST_DEVICES}"
-    if len(devices) > MOST_REQUESTS:
-        yield f"{len(devices)} requests: a claim has at most {MOST_REQUESTS}"
+    if (count := sum(one.count for one in devices)) > MOST_CLAIMED_DEVICES:
+        yield f"{count} devices: a claim gets at most {MOST_CLAIMED_DEVICES}"
+    if len(devices) > MOST_CLAIM_REQUESTS:
+        yield f"{len(devices)} requests: a claim has at most {MOST_CLAIM_REQUESTS}"
 
 
 def _sidecars_after_init_containers(_pod: Pod, demand: Demand, devices: Sequence[RequestedDevices]) -> Iterator[str]:

@@ -158,8 +158,8 @@ NEWEST_VERSION = TEMPLATE_KIND.versions[0]
 FLAT_VERSION = "v1beta1"
 """The version of resource.k8s.io in which a request has its fields beside its name; later ones have them in
 `exactly` (k8s.io/api resource/v1beta1, v1beta2, v1 types.go DeviceRequest)."""
-MOST_REQUESTS = 32
-MOST_DEVICES = 32
+MOST_CLAIM_REQUESTS = 32
+MOST_CLAIMED_DEVICES = 32
 """Requests of one claim; devices of one request, and of one claim when it is allocated (k8s.io/api resource/v1 types.go
 DeviceRequestsMaxSize, AllocationResultsMaxSize). The API server accepts a claim for more devices, but it fits no
 node."""
@@ -266,8 +266,8 @@ def content_name(devices: Sequence[RequestedDevices], demand: Demand, knowledge:
 
 def not_expressible(demand: Demand, devices: Sequence[RequestedDevices]) -> Iterator[str]:
     """List the parts of a demand that the claim does not express."""
-    if (count := sum(one.count for one in devices)) > MOST_DEVICES:
-        yield f"{count} devices: a claim gets at most {MOST_DEVICES}"
+    if (count := sum(one.count for one in devices)) > MOST_CLAIMED_DEVICES:
+        yield f"{count} devices: a claim gets at most {MOST_CLAIMED_DEVICES}"
     if demand.nvlink:
         yield "NVLink: the driver publishes no attribute for it; name the products instead"
     if demand.sharing is SharingWish.Shared or any(one.resource.endswith(".shared") for one in devices):

@@ -204,16 +204,19 @@ def mutate_reviewed(review: ReviewedPod) -> ReviewResult:
 
 
 def _mutated(review: ReviewedPod) -> ReviewResult:
+    # 1. What is changed, and why the result is refused.
     document = review.document
     review, changes = _run_mutators(review)
     reasons, warned_reasons = _run_validators(review)
     if reasons:
         return _result(review, warnings=limited_warnings(warned_reasons), reasons=reasons)
+    # 2. The record: the changes, those that milder policies withhold, and the annotation about them.
     applied = [change for mutator, change in changes if _is_applied(review, mutator, change)]
     warned, audited = _withheld(review, [change for _, change in changes])
     record = (*(change.record for change in applied), *warned, *audited)
     operations = [operation for change in applied for operation in change.operations]
     decision, decision_warnings = _decision(review, record, changed=bool(operations))
+    # 3. The answer.
     warnings = [
         *warned_reasons,
         *ignored_labels(review.pod.labels),

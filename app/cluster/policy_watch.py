@@ -24,7 +24,7 @@ from watchfiles import awatch
 from app.cluster.files import NO_FILE, is_policy_file, policy_files, shipped_default
 from app.knowledge.tables import Knowledge
 from app.policy.compiled import CompiledPolicy, PolicySet, expired_exceptions, in_force
-from app.policy.document import LARGEST_YAML_BYTES, most_values_in
+from app.policy.document import LARGEST_POLICY_BYTES, most_values_in
 from app.policy.load import LAST_GOOD, MOUNTED, ReadSource, Source, load_steps
 from app.values.computations import finish
 from app.values.errors import PolicyError
@@ -343,8 +343,8 @@ def _oversized(source: str, content: Mapping[str, Any]) -> str | None:
     if len(content) > MOST_TEXTS:
         return f"{source}: {len(content)} keys, wants at most {MOST_TEXTS}: use several ConfigMaps"
     size = sum(map(len, content.values()))
-    if size > LARGEST_YAML_BYTES:
-        return f"{source}: {size} characters, wants at most {LARGEST_YAML_BYTES}: use several ConfigMaps"
+    if size > LARGEST_POLICY_BYTES:
+        return f"{source}: {size} characters, wants at most {LARGEST_POLICY_BYTES}: use several ConfigMaps"
     if sum(map(most_values_in, content.values())) > MOST_MARKS:
         return f"{source}: more than {MOST_MARKS} lines, commas, colons and brackets: use several ConfigMaps"
     return None

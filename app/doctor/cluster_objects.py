@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from app.admission.match_conditions import AMOUNTS
 from app.doctor.fleet_checks import Finding, FindingLevel
 from app.knowledge.gpu_resources import Families
 from app.knowledge.tables import Knowledge
@@ -14,7 +15,6 @@ from app.values.json_members import JSONObject
 
 APPLY = "kubectl apply --server-side --force-conflicts -f gpu-usher.yaml (README.md, Install), or helm upgrade"
 """How an installation is repaired. A single file of deploy/base would take away what the overlay's components add."""
-AMOUNTS = ("limits", "requests")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ ADMIN_ACCESS = ("resource.kubernetes.io/admin-access", "resource.k8s.io/admin-ac
 """Labels of a namespace in which claims can have admin access: since Kubernetes v1.34, and in v1.33 (KEP-5018;
 pkg/registry/resource/utils.go AuthorizedForAdmin). The value is "true"."""
 CLOSE_NAMES = 2
+"""Names like a misspelt one that are tried."""
 
 
 @dataclass(frozen=True, slots=True)

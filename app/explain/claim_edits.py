@@ -22,7 +22,7 @@ from app.dra.classes import DeviceClass
 from app.dra.cluster_devices import ClusterDevices
 from app.dra.devices import Device
 from app.dra.error_words import ORDERED
-from app.dra.obstacles import Repair
+from app.dra.obstacles import CLOSE_NAMES, Repair
 from app.dra.pod_claims import PodClaims
 from app.dra.selectors import Part, written_conditions
 from app.dra.words import failing_parts, name_of, number_of
@@ -128,8 +128,6 @@ CLAIM_KINDS: Mapping[str, str] = {
 """Each kind of change, and what an explanation calls it where none of its kind helps."""
 
 
-CLOSE_NAMES = 2
-"""Names like a misspelt one that are tried."""
 Rewriting = tuple[str, str, str]
 """A condition as it is written, the condition in its place, and in words what to do."""
 

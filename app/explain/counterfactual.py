@@ -106,11 +106,13 @@ class FixSearch:
 
     def run(self, node_groups: Groups, live: bool) -> Generator[None, None, tuple[Fix, ...]]:
         """Search for fixes. `live` is true where the pod is in the cluster already."""
+        # 1. The nodes nearest to the pod.
         refusing = ((objections, names) for objections, names in node_groups.items() if objections)
         groups = sorted(refusing, key=lambda group: (len(group[0]), -len(group[1])))
         nearest = []
         for group, names in groups[:GROUPS_TRIED]:
             nearest.append((group, (yield from self._nearest(group, names))))
+        # 2. Proofs: creating the pod again, one edit, several edits.
         if live:
             self.tried[RECREATE.kind] = None
             yield from self._try((((RECREATE,), names) for _, names in nearest), MOST_POD_PROOFS)
@@ -118,6 +120,7 @@ class FixSearch:
             yield from self._try(self._single_edits(nearest), MOST_POD_PROOFS)
         if not any(_edits_pod_only(edits) for edits in self._proven):
             yield from self._try(self._combined_edits(nearest), MOST_POD_PROOFS)
+        # 3. The fixes, the smallest first.
         return (yield from self._fixes(sorted(self._proven, key=_rank)))
 
     def _nearest(self, group: tuple[Objection, ...], names: Sequence[str]) -> Generator[None, None, list[str]]:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from app.nodes.model import WHOLE_MILLI
 from app.placement.filters import allows_product
+from app.placement.unusable_capacity import EXPECTED_DEMANDS_KEPT
 from app.policy.demand import DemandClass, ExpectedDemand
 
 CELL_MILLI = 10
@@ -160,8 +161,6 @@ UNSEEN_MILLI = 8_000
 seen: a node of eight GPUs. Without it no pod seems to need a product until the first pod has asked for it, and it is
 filled first: on one seed of the published trace with constraints 92.99 % of the GPUs were given out instead of 95.28 %
 (docs/placement.md#what-is-learnt)."""
-EXPECTED_DEMANDS_KEPT = 16
-"""Expected demands in the cache; few exist at a time."""
 
 
 @lru_cache(EXPECTED_DEMANDS_KEPT)

@@ -16,7 +16,7 @@ import yaml
 from app.values.computations import finish
 from app.values.errors import PolicyError
 
-LARGEST_YAML_BYTES = 1 << 20
+LARGEST_POLICY_BYTES = 1 << 20
 """Bytes of one text, as many as a ConfigMap can hold (Kubernetes' limit of 1 MiB)."""
 DEEPEST_YAML = 64
 """Levels of nesting. A guess: a policy that sets every field has 8."""
@@ -40,7 +40,7 @@ _AMBIGUOUS = re.compile(
 _NULLS = {"", "~", "null"}
 _INDENTING_TAB = re.compile(r"[ -]*\t")
 
-Path = tuple[str | int, ...]
+YAMLPath = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,10 @@ class Document:
 
     file: str
     value: Any
-    positions: dict[Path, tuple[int, int]]
-    literals: dict[Path, str]
+    positions: dict[YAMLPath, tuple[int, int]]
+    literals: dict[YAMLPath, str]
 
-    def locate(self, path: Path) -> str:
+    def locate(self, path: YAMLPath) -> str:
         """Write `file:line:column` of a value, or of the nearest value around it; only the file without positions."""
         if not self.positions:
             return self.file
@@ -119,9 +119,9 @@ def _check_length(file: str, text: str) -> None:
     Raises PolicyError.
     """
     size = len(text.encode("utf-8", "surrogatepass"))
-    if size > LARGEST_YAML_BYTES:
+    if size > LARGEST_POLICY_BYTES:
         raise PolicyError(
-            (f"{file}:1:1: {size} bytes, wants at most {LARGEST_YAML_BYTES}: split it into several files",)
+            (f"{file}:1:1: {size} bytes, wants at most {LARGEST_POLICY_BYTES}: split it into several files",)
         )
     documents = text.count("\n---") + text.startswith("---")
     if documents > MOST_DOCUMENTS:
@@ -208,11 +208,11 @@ class _Reader:
 
     def __init__(self, file: str) -> None:
         self._file = file
-        self.positions: dict[Path, tuple[int, int]] = {}
-        self.literals: dict[Path, str] = {}
+        self.positions: dict[YAMLPath, tuple[int, int]] = {}
+        self.literals: dict[YAMLPath, str] = {}
         self.problems: list[str] = []
 
-    def value(self, node: Any, path: Path) -> Any:
+    def value(self, node: Any, path: YAMLPath) -> Any:
         """Read a node and all below it."""
         self.positions.setdefault(path, (node.start_mark.line + 1, node.start_mark.column + 1))
         if isinstance(node, yaml.MappingNode):
@@ -224,7 +224,7 @@ class _Reader:
             self.literals[path] = node.value
         return scalar
 
-    def _mapping(self, node: Any, path: Path) -> dict[str, Any]:
+    def _mapping(self, node: Any, path: YAMLPath) -> dict[str, Any]:
         mapping: dict[str, Any] = {}
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from app.knowledge.tables import Knowledge
 from app.policy.compiled import CompiledPolicy, PodSelection, PolicySet, policy_set_hash
-from app.policy.document import Document, Path, check_object_values, document_steps
+from app.policy.document import Document, YAMLPath, check_object_values, document_steps
 from app.policy.fields import LabelSelector, Merge, merge_rules, model_in
 from app.policy.schema import GROUP, GPUPolicy, Rule, Spec
 from app.values.computations import finish
@@ -240,7 +240,7 @@ def _selector(selector: LabelSelector | None) -> tuple[Requirement, ...] | None:
     return None if selector is None else selector_requirements(selector.model_dump(by_alias=True))
 
 
-def _policy_problems(policy: GPUPolicy, knowledge: Knowledge) -> Iterable[tuple[Path, str]]:
+def _policy_problems(policy: GPUPolicy, knowledge: Knowledge) -> Iterable[tuple[YAMLPath, str]]:
     """List the problems that the schema cannot express: in selectors, product names and workload classes."""
     match, spec = policy.spec.match, policy.spec
     yield from _selector_problems(("spec", "match"), match.namespace_selector, match.pod_selector)
@@ -263,8 +263,8 @@ def _policy_problems(policy: GPUPolicy, knowledge: Knowledge) -> Iterable[tuple[
 
 
 def _selector_problems(
-    path: Path, namespace: LabelSelector | None, pod: LabelSelector | None
-) -> Iterable[tuple[Path, str]]:
+    path: YAMLPath, namespace: LabelSelector | None, pod: LabelSelector | None
+) -> Iterable[tuple[YAMLPath, str]]:
     for name, selector in (("namespaceSelector", namespace), ("podSelector", pod)):
         try:
             _selector(selector)
@@ -272,7 +272,7 @@ def _selector_problems(
             yield (*path, name), f"{_dotted((*path, name))}: {error}"
 
 
-def _product_problems(policy: Mapping[str, Any], knowledge: Knowledge) -> Iterable[tuple[Path, str]]:
+def _product_problems(policy: Mapping[str, Any], knowledge: Knowledge) -> Iterable[tuple[YAMLPath, str]]:
     """List unknown products of a document, whether or not it has the right form elsewhere."""
     products: Any = policy
     for name in ("spec", "placement", "products"):
@@ -296,7 +296,7 @@ def _product_problems(policy: Mapping[str, Any], knowledge: Knowledge) -> Iterab
 
 def _describe_error(document: Document, error: Any) -> str:
     """Turn a pydantic error into one line with its position and, for an unknown field, a similar name."""
-    path: Path = tuple(error["loc"])
+    path: YAMLPath = tuple(error["loc"])
     dotted = _dotted(path)
     if error["type"] == "extra_forbidden":
         name = str(path[-1])
@@ -324,14 +324,14 @@ def _choice_meant(error: Any) -> str:
     return f", did you mean {choices[similar[0]]}?" if similar else ""
 
 
-def _dotted(path: Path) -> str:
+def _dotted(path: YAMLPath) -> str:
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part[:LONGEST_KEY]}"
     return text.removeprefix(".")
 
 
-def _fields_at(path: Path) -> list[str]:
+def _fields_at(path: YAMLPath) -> list[str]:
     """List the names of the fields that the schema has at a path."""
     model: Any = GPUPolicy
     for part in path:

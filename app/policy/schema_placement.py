@@ -59,7 +59,7 @@ class FormFactor(Enum):
     SoC = "SoC"
 
 
-MOST_PRODUCTS = 128
+MOST_LISTED_PRODUCTS = 128
 """Items of a list of products, more than twice the rows of gpu_products.yaml; each is compared for each pod."""
 MOST_IMAGES = 256
 """Rows of a policy's image table. A guess; each is compared with each container."""
@@ -79,10 +79,16 @@ class ProductsWish(StrictMapping):
         ["H100", "A100"],
         default=None,
         strict=False,
-        max_length=MOST_PRODUCTS,
+        max_length=MOST_LISTED_PRODUCTS,
     )
     deny: tuple[str, ...] = described(
-        Merge.Union, "none of these", ["NVIDIA-H100-PCIe"], ["L4"], default=(), strict=False, max_length=MOST_PRODUCTS
+        Merge.Union,
+        "none of these",
+        ["NVIDIA-H100-PCIe"],
+        ["L4"],
+        default=(),
+        strict=False,
+        max_length=MOST_LISTED_PRODUCTS,
     )
     prefer: tuple[str, ...] | None = described(
         Merge.Single,
@@ -91,7 +97,7 @@ class ProductsWish(StrictMapping):
         ["H100", "H200"],
         default=None,
         strict=False,
-        max_length=MOST_PRODUCTS,
+        max_length=MOST_LISTED_PRODUCTS,
     )
 
 

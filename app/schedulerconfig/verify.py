@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from app.kube.api_kinds import NAMESPACE
-from app.policy.document import Document, Path, read_documents
+from app.policy.document import Document, YAMLPath, read_documents
 from app.schedulerconfig.write import EXTENDER_WEIGHT, OTHER_PODS, OWN_NAME, TIMEOUT_SECONDS
 from app.values.errors import PolicyError
 from app.values.quantity import parse_seconds
@@ -82,11 +82,11 @@ class ExtenderEntry:
         """Report a field of our entry that costs speed or quality."""
         return ConfigurationFinding("warning", self.document.locate(self.path_of(field)), f"{field}: {message}", remedy)
 
-    def danger_at(self, path: Path, message: str, remedy: str) -> ConfigurationFinding:
+    def danger_at(self, path: YAMLPath, message: str, remedy: str) -> ConfigurationFinding:
         """Report a place in the file by which pods are lost or misplaced."""
         return _danger(self.document, path, message, remedy)
 
-    def path_of(self, *path: str | int) -> Path:
+    def path_of(self, *path: str | int) -> YAMLPath:
         """Return the path of a field of our entry."""
         return ("extenders", self.index, *path)
 
@@ -142,11 +142,11 @@ def managed_by_scheduler(text: str) -> dict[str, frozenset[str] | None]:
     return dict.fromkeys(names, asked) if rows else {}
 
 
-def _danger(document: Document, path: Path, message: str, remedy: str) -> ConfigurationFinding:
+def _danger(document: Document, path: YAMLPath, message: str, remedy: str) -> ConfigurationFinding:
     return ConfigurationFinding("danger", document.locate(path), message, remedy)
 
 
-def _malformed(document: Document, value: Mapping[str, Any], path: Path = ()) -> Iterator[ConfigurationFinding]:
+def _malformed(document: Document, value: Mapping[str, Any], path: YAMLPath = ()) -> Iterator[ConfigurationFinding]:
     """Report fields of a wrong type, which neither the checks below nor kube-scheduler can read."""
     for field, field_value in value.items():
         shape = _TYPES.get(field)
@@ -311,7 +311,7 @@ def node_sampling(entry: ExtenderEntry) -> Iterator[ConfigurationFinding]:
     own = max(SMALLEST_SHARE_PERCENT, 50 - entry.nodes // 125) if entry.nodes else SMALLEST_SHARE_PERCENT
     field = "percentageOfNodesToScore"
     profiles = enumerate(entry.value.get("profiles") or ())
-    sections: list[tuple[Path, Any]] = [
+    sections: list[tuple[YAMLPath, Any]] = [
         ((), entry.value),
         *((("profiles", index), profile) for index, profile in profiles),
     ]

@@ -12,7 +12,7 @@ MESSAGE_LIMIT = 100
 """Characters of a message. kube-scheduler joins the distinct messages of all nodes in one event and cuts it at 1,024
 (docs/reference/control-plane.md#calls-of-the-scheduler), so that ten messages have room. A guess: few pods are refused
 for more causes at once."""
-ADMISSION_LIMIT = 300
+ADMISSION_MESSAGE_LIMIT = 300
 """Characters of a message of admission, which a user reads alone: it quotes up to three names of 63 characters. A
 guess."""
 
@@ -249,7 +249,7 @@ def reason(code: Code, wrong: str, wants: str = "") -> Reason:
     That is ADMISSION_LIMIT characters for a reason of admission, and MESSAGE_LIMIT for one against a node.
     """
     message = f"{wrong}: wants {wants}" if wants else wrong
-    limit = ADMISSION_LIMIT if code.kind is ReasonKind.ADMISSION else MESSAGE_LIMIT
+    limit = ADMISSION_MESSAGE_LIMIT if code.kind is ReasonKind.ADMISSION else MESSAGE_LIMIT
     return Reason(code, message if len(message) <= limit else message[: limit - 1] + "…")
 
 

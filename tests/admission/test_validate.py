@@ -9,7 +9,7 @@ from app.admission.json_patch import apply
 from app.admission.review import ReviewResult, mutate, validate
 from app.nodes.model import Node
 from app.policy.compiled import PolicySet
-from app.values.reasons import ADMISSION_LIMIT, Code
+from app.values.reasons import ADMISSION_MESSAGE_LIMIT, Code
 from tests.builders import container, fleet, gpus, node, pod, policies, policy, setting
 
 GPU = "nvidia.com/gpu"
@@ -63,7 +63,7 @@ def test_refusal_of_a_fraction_names_container_resource_and_alternatives(list_na
 
     assert all(word in refusal.message for word in ("worker", GPU, "whole number"))
     assert all(word in refusal.remedy for word in ("MIG profile", "nvidia.com/gpu.shared"))
-    assert len(refusal.message) < ADMISSION_LIMIT
+    assert len(refusal.message) < ADMISSION_MESSAGE_LIMIT
 
 
 @pytest.mark.parametrize(

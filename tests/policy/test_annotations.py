@@ -9,7 +9,7 @@ import pytest
 from app.policy.annotations import PodAnnotations, read_annotations
 from app.policy.needs import ALLOWED_PRODUCTS, DENIED_PRODUCTS, SHARING
 from app.policy.schema_placement import SharingWish
-from app.values.reasons import ADMISSION_LIMIT, Code
+from app.values.reasons import ADMISSION_MESSAGE_LIMIT, Code
 from tests.builders import container, gpus, knowledge, pod, ruling
 
 LABELS = (
@@ -168,7 +168,7 @@ def test_bad_syntax_is_an_invalid_annotation_that_names_its_key(key: str, value:
 
     assert [Code.InvalidAnnotation] == [problem.code for problem in annotated.invalid]
     assert FIRST + key in annotated.invalid[0].message
-    assert len(annotated.invalid[0].message) < ADMISSION_LIMIT
+    assert len(annotated.invalid[0].message) < ADMISSION_MESSAGE_LIMIT
 
 
 @pytest.mark.parametrize(
