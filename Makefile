@@ -197,13 +197,16 @@ chart: ## write the Helm chart as one file without symbolic links: build/gpu-ush
 		--numeric-owner --transform 's,^chart,gpu-usher,' -C deploy chart | gzip -n > $(BUILD)/gpu-usher-$$version.tgz \
 		&& echo "$(BUILD)/gpu-usher-$$version.tgz"
 
-krew: ## write build/gpu-usher-krew.tar.gz and its krew manifest, for VERSION (v1.2.3) published at URI
+krew: WHEEL = $(lastword $(sort $(wildcard dist/gpu_usher-*.whl)))
+krew: ## write build/gpu-usher-krew.tar.gz, with the wheel of make wheel, and its manifest, for VERSION (v1.2.3) published at URI
+	@test -n "$(WHEEL)" || { echo "make krew: found no dist/gpu_usher-*.whl, which make wheel writes"; exit 2; }
 	@test -n "$(VERSION)" && test -n "$(URI)" || { echo "make krew: wants VERSION=v1.2.3 and URI=https://…"; exit 2; }
 	@mkdir -p build
 	@tar -c --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -C deploy/krew kubectl-gpu_usher -C ../.. LICENSE \
+		-C dist $(notdir $(WHEEL)) \
 		| gzip -n > build/gpu-usher-krew.tar.gz
 	@sum=$$(sha256sum build/gpu-usher-krew.tar.gz | cut -d' ' -f1) && sed -e '/^# /d' -e "s|@VERSION@|$(VERSION)|; \
-		s|@URI@|$(URI)|; s|@SHA256@|$$sum|" deploy/krew/gpu-usher.yaml > build/gpu-usher.yaml
+		s|@URI@|$(URI)|; s|@SHA256@|$$sum|; s|@WHEEL@|$(notdir $(WHEEL))|" deploy/krew/gpu-usher.yaml > build/gpu-usher.yaml
 	@echo "build/gpu-usher-krew.tar.gz build/gpu-usher.yaml"
 
 audit: $(STAMP) ## ask OSV what is known against the packages of LOCK; exit 1: something, 2: nobody could be asked

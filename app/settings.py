@@ -60,7 +60,7 @@ class Settings:
     pod; `off` makes none (docs/reference/listeners.md#scheduler)."""
     explain_address: str = "off"
     """Address and port of the listener that kube-apiserver's aggregation layer asks for explanations, which it gives to
-    whoever may `get` them in a namespace; `off` makes none (docs/reference/listeners.md#explanations)."""
+    users with the right to `get` them in a namespace; `off` makes none (docs/reference/listeners.md#explanations)."""
     certs: Path = Path("certs")
     """Directory in which a CA and a certificate are issued if there are no valid ones and `cert` is None."""
     cert: Path | None = None
@@ -88,7 +88,7 @@ class Settings:
     shortlist: int = SHORTLIST
     """The most nodes of a shortlist."""
     shadow: bool = False
-    """Answer allow, no patch, all nodes; log the real verdict."""
+    """Answer allow, no patch, all nodes; log the real answer."""
     events: bool = False
     """Write Events on GPU pods that stay Pending, and on their workloads, by one process of all. It needs a live
     cluster and the rights of deploy/components/events, whose controller has it; with `shadow` none are written."""
@@ -115,7 +115,7 @@ class Settings:
 
     @property
     def draining_seconds(self) -> float:
-        """Seconds to answer after SIGTERM, by default 5 with a live cluster, whose endpoints lag (HA-03), else 0."""
+        """Seconds to answer after SIGTERM, by default 5 with a live cluster, whose endpoints lag, else 0."""
         return (5.0 if self.live else 0.0) if self.drain_seconds is None else self.drain_seconds
 
     @property

@@ -125,7 +125,7 @@ def _architecture_preference(demand: Demand, fleet: FleetFacts) -> Iterator[tupl
 
 
 def _may_scale_from_zero(fleet: FleetFacts) -> bool:
-    """Tell whether node groups without a node may exist whose labels nobody sees.
+    """Tell whether node groups without a node may exist whose labels cannot be seen.
 
     That is so where node pools are seen whose labels no autoscaler knows before a node exists, and where there is
     neither a GPU node nor a provisioner.
@@ -198,8 +198,8 @@ def _dialects(fleet: FleetFacts, keys: tuple[str, ...] | None) -> tuple[str, ...
 def _known_by_slices_alone(fleet: FleetFacts) -> bool:
     """Tell whether no GPU node has a label about GPUs, while ResourceSlices say which products they are.
 
-    Nobody sets the labels in such a cluster, as one whose GPU Operator leaves GPUs to DRA; terms on them would keep a
-    pod from every node to come as well.
+    No component sets the labels in such a cluster, as one whose GPU Operator leaves GPUs to DRA; terms on them would
+    keep a pod from every node to come as well.
     """
     groups = fleet.node_groups
     return not any(group.labels for group in groups) and any(group.node_class.product for group in groups)
@@ -291,7 +291,7 @@ def group_fulfils(group: NodeGroup, term: Iterable[MatchExpression] | None) -> b
 
 
 def _preferences(context: NeedContext, dialects: tuple[str, ...]) -> Iterator[tuple[int, Term]]:
-    """Write the preferences, best first, in the labels of GFD and of the provisioner (F136)."""
+    """Write the preferences, best first, in the labels of GFD and of the provisioner."""
     patterns = context.demand.preferred_products[:MOST_PREFERRED_PRODUCTS]
     step = (FIRST_PRODUCT_WEIGHT - LAST_PRODUCT_WEIGHT) // max(1, len(patterns) - 1)
     for index, pattern in enumerate(patterns):

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pod that requests GPUs as resources, as a pod that claims them: what it becomes, or why it cannot (S13).
+"""A pod that requests GPUs as resources, as a pod that claims them: what it becomes, or why it cannot.
 
 `template_for` works that out, for the mutator at the end and for the export of the templates that pods would need.
 
 A device plugin gives each container its own devices, and containers those of the init containers before them. Here the
-devices of a resource lie on a line: containers have theirs one after the other, init containers the first ones, and
-sidecars, which keep theirs, some at the end. Each part of the line that the same containers use is one request.
+devices of a resource are numbered: containers have theirs one after the other, init containers the first ones, and
+sidecars, which keep theirs, some at the end. Each range of numbers that the same containers use is one request.
 
 Admission creates no objects. A pod is only changed where the ResourceClaimTemplate that it needs is known to exist in
 its namespace, with the content that it would have, since a pod with a missing template stays Pending.
@@ -160,7 +160,7 @@ def _other_makes(_pod: Pod, demand: Demand, devices: Sequence[RequestedDevices])
 
 def _shares(_pod: Pod, demand: Demand, devices: Sequence[RequestedDevices]) -> Iterator[str]:
     if demand.sharing is SharingWish.Shared or any(one.resource.endswith(".shared") for one in devices):
-        yield "a share of a GPU: a claim of its own takes a whole device"
+        yield "a share of a GPU: a claim of one pod takes a whole device"
 
 
 def _other_resources(pod: Pod, demand: Demand, _devices: Sequence[RequestedDevices]) -> Iterator[str]:
@@ -173,7 +173,7 @@ def _other_resources(pod: Pod, demand: Demand, _devices: Sequence[RequestedDevic
     for container in pod.containers:
         for name in container.resources():
             if name not in converted and name.partition("/")[0] in vendors and container.has_nonzero(name):
-                yield f"{name}: a claim says nothing of it"
+                yield f"{name}: a claim cannot request it"
 
 
 def _larger_slices(_pod: Pod, demand: Demand, devices: Sequence[RequestedDevices]) -> Iterator[str]:
@@ -185,14 +185,14 @@ def _fractions(pod: Pod, demand: Demand, _devices: Sequence[RequestedDevices]) -
     for container in pod.containers:
         for resource, _ in demand.resources:
             if container.requested(resource).denominator != 1:
-                yield f"{container.name}: a fraction of {resource} is no number of devices"
+                yield f"{container.name}: a fraction of {resource} is not a number of devices"
 
 
 def _too_many(_pod: Pod, _demand: Demand, devices: Sequence[RequestedDevices]) -> Iterator[str]:
     if (count := sum(one.count for one in devices)) > MOST_DEVICES:
-        yield f"{count} devices: a claim is given {MOST_DEVICES} at most"
+        yield f"{count} devices: a claim gets at most {MOST_DEVICES}"
     if len(devices) > MOST_REQUESTS:
-        yield f"{len(devices)} requests: a claim has {MOST_REQUESTS} at most"
+        yield f"{len(devices)} requests: a claim has at most {MOST_REQUESTS}"
 
 
 def _sidecars_after_init_containers(_pod: Pod, demand: Demand, devices: Sequence[RequestedDevices]) -> Iterator[str]:
@@ -210,7 +210,7 @@ def _bound_already(pod: Pod, _demand: Demand, _devices: Sequence[RequestedDevice
 
 def _name_taken(pod: Pod, _demand: Demand, _devices: Sequence[RequestedDevices]) -> Iterator[str]:
     if any(name == CLAIM for name, _, _ in pod.claims):
-        yield f"resourceClaims has an entry {CLAIM} already"
+        yield f"resourceClaims already has an entry {CLAIM}"
 
 
 OBSTACLES: tuple[Obstacle, ...] = (
@@ -228,9 +228,9 @@ OBSTACLES: tuple[Obstacle, ...] = (
 """Each finds in what a pod would lose by claims; a pod with any is left as it is."""
 
 
-NOT_CONVERTED = "not made a claim: "
+NOT_CONVERTED = "not converted to a claim: "
 """What begins the record of a pod that has no equivalent."""
-MISSING_TEMPLATE_REMEDY = "gpu-usher export claim-templates writes it"
+MISSING_TEMPLATE_REMEDY = "create it with gpu-usher export claim-templates"
 
 
 def convert_to_claims(review: ReviewedPod) -> Iterator[PodChange]:
@@ -246,11 +246,11 @@ def convert_to_claims(review: ReviewedPod) -> Iterator[PodChange]:
         problem = f"{NOT_CONVERTED}{outcome.reasons[0]}"
         yield PodChange((), problem, problem)
     elif not review.context.has_template(outcome.template):
-        problem = f"not done: no ResourceClaimTemplate {outcome.name} here"
+        problem = f"not converted to a claim: namespace has no ResourceClaimTemplate {outcome.name}"
         yield PodChange((), problem, f"{problem}: {MISSING_TEMPLATE_REMEDY}")
     else:
         names = " and ".join(outcome.resources)
-        yield PodChange(tuple(_operations(review, outcome)), f"{names} made a claim by {outcome.name}")
+        yield PodChange(tuple(_operations(review, outcome)), f"{names} converted to a claim of template {outcome.name}")
 
 
 def _operations(review: ReviewedPod, conversion: Conversion) -> Iterator[Operation]:

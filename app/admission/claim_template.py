@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ResourceClaimTemplate for devices that are requested as resources of a device plugin (S13).
+"""The ResourceClaimTemplate for devices that are requested as resources of a device plugin.
 
-The needs of a pod as CEL over the devices of NVIDIA's DRA driver (S13).
+The needs of a pod as CEL over the devices of NVIDIA's DRA driver.
 
 Attributes and capacities are those of NVIDIA's driver (NVIDIA/k8s-dra-driver-gpu cmd/gpu-kubelet-plugin/deviceinfo.go,
 partitions.go). Its versions are semantic ones without leading zeros: driver 570.124.06 is published as 570.124.6.
@@ -269,7 +269,7 @@ def content_name(devices: Sequence[RequestedDevices], demand: Demand, knowledge:
 def not_expressible(demand: Demand, devices: Sequence[RequestedDevices]) -> Iterator[str]:
     """List the parts of a demand that the claim does not express."""
     if (count := sum(one.count for one in devices)) > MOST_DEVICES:
-        yield f"{count} devices: a claim is given {MOST_DEVICES} at most"
+        yield f"{count} devices: a claim gets at most {MOST_DEVICES}"
     if demand.nvlink:
         yield "NVLink: the driver publishes no attribute for it; name the products instead"
     if demand.sharing is SharingWish.Shared or any(one.resource.endswith(".shared") for one in devices):
@@ -278,7 +278,7 @@ def not_expressible(demand: Demand, devices: Sequence[RequestedDevices]) -> Iter
         yield "a whole GPU in place of a larger slice: that would be a second choice under firstAvailable"
     yield from _not_expressible_cuda(demand)
     if demand.preferred_products or demand.preferred_cuda or demand.warned:
-        yield "preferences: a claim takes or refuses, it does not rank"
+        yield "preferences: a claim selects devices, it does not rank them"
     for one in devices:
         if not one.is_known:
             yield f"needs of {one.resource}: attributes of this driver are not known"

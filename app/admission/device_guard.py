@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device guard: GPUs taken by a variable, a mount or a CDI annotation instead of being requested (F12).
+"""The device guard: GPUs taken by a variable, a mount or a CDI annotation instead of being requested.
 
 A container runtime with NVIDIA's hook gives a container every GPU that NVIDIA_VISIBLE_DEVICES names, whatever the
 scheduler decided, and the pod's own value counts before the device plugin's. Other variables give GPUs, IMEX channels
 or control as well (app/knowledge/toolkit_env.yaml). NVIDIA's operands need that; they run in exempt namespaces. The
 guard cannot see what `envFrom` and an image's own environment bring, since that is not in the pod.
 
-The node's devices: privileged containers and hostPath volumes reach every GPU without a request (F12, F14).
+The node's devices: privileged containers and hostPath volumes reach every GPU without a request.
 
 A volume cannot be removed without its mounts, so that nothing here is repaired: the pod is refused, or the user is
 warned. The matchConditions and the fallback policy match paths with the same regular expressions (RE2).
@@ -208,18 +208,18 @@ LONGEST_PATH = 4096
 
 
 def devices_not_mounted(review: ReviewedPod) -> Iterator[Reason]:
-    """Refuse hostPath volumes of GPU device files, whether or not the pod requests a GPU (F12)."""
+    """Refuse hostPath volumes of GPU device files, whether or not the pod requests a GPU."""
     if review.rules.visible_devices == "Leave":
         return
     for path in _host_paths(review):
         if re.match(GPU_FILES, path):
             by = review.rules.by("visible_devices")
-            problem = f"a volume has hostPath {path[:63]}, where GPUs are that the pod did not request{by}"
+            problem = f"a volume has hostPath {path[:63]}, which reaches GPUs that the pod did not request{by}"
             yield reason(Code.VisibleDevicesForbidden, problem)
 
 
 def node_not_reached(review: ReviewedPod) -> Iterator[Reason]:
-    """Refuse privileged pods without a GPU request, and pods that mount all devices: they see every GPU (F14)."""
+    """Refuse privileged pods without a GPU request, and pods that mount all devices: they see every GPU."""
     if review.rules.privileged != "Deny":
         return
     if not (review.asks_for_gpu or review.passthrough_amounts) or review.context.form is PodForm.Ephemeral:
@@ -231,7 +231,7 @@ def node_not_reached(review: ReviewedPod) -> Iterator[Reason]:
     for path in _host_paths(review):
         if re.match(ALL_FILES, path):
             by = review.rules.by("privileged")
-            problem = f"a volume has hostPath {path[:63]}, where every GPU of the node is{by}"
+            problem = f"a volume has hostPath {path[:63]}, which reaches every GPU of the node{by}"
             yield reason(Code.NodeDevicesReached, problem)
 
 

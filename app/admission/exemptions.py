@@ -4,7 +4,7 @@
 The API server leaves them out first, by the namespaceSelector in deploy/base/webhooks.yaml; `is_exempt` decides for a
 request that comes nevertheless. Who may exempt a namespace is decided below.
 
-The right to exempt a namespace: a ValidatingAdmissionPolicy guards the opt-out labels and exempt names (F21).
+The right to exempt a namespace: a ValidatingAdmissionPolicy guards the opt-out labels and exempt names.
 
 Without it a tenant who may create or label namespaces could bypass every check. The API server evaluates the policy
 itself, so that no webhook on namespaces can block the cluster and nothing is open while gpu-usher is down. The policy
@@ -21,7 +21,7 @@ from app.knowledge.tables import Knowledge
 from app.kube.pods import PREFIX
 
 EXEMPT_LABELS = (PREFIX + "infrastructure", PREFIX + "ignore")
-"""Namespace labels that exempt a namespace with the value "true". The same label on a pod never exempts (F21)."""
+"""Namespace labels that exempt a namespace with the value "true". The same label on a pod never exempts."""
 
 
 def is_exempt(namespace: str, labels: Mapping[str, str], knowledge: Knowledge) -> bool:

@@ -63,12 +63,12 @@ def container_asks_for_gpu(families: Families) -> str:
 
 FALLBACK_NAME = "gpu-usher-fallback"
 LIMITATIONS = (
-    "repair anything: limits, runtimeClassName, tolerations, node affinity are missing while we are down",
-    "tell pods apart by namespace or label: the rules are those for a pod that no selector is for, without exceptions",
-    "read the annotations gpu-usher.io/*, or tell that policies contradict each other",
-    "know the fleet: whether any node has the GPU, whether what is asked is a share of one",
+    "repair anything: limits, runtimeClassName, tolerations and node affinity are missing while gpu-usher is down",
+    "select pods by namespace or label: its rules are those for a pod that no selector matches, without exceptions",
+    "read the annotations gpu-usher.io/*, or report that policies contradict each other",
+    "know the fleet: whether any node has the GPU, and whether a requested unit is a share of one",
     "count GPUs of init containers, sidecars and ResourceClaims against maxGPUsPerPod",
-    "know DeviceClasses of the cluster's own making, and the extended resources that they serve",
+    "know the DeviceClasses that the cluster's administrators created, and the extended resources that these serve",
     "judge the templates of workloads: their pods are refused one by one",
 )
 _GUARDED = (
@@ -96,7 +96,7 @@ ValidationBuilder = Callable[[AdmissionRules, Knowledge], Iterator[Validation]]
 
 
 def not_too_many(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Validation]:
-    """F26: count the GPUs of containers that run together; init containers are not counted."""
+    """Count the GPUs of containers that run together; init containers are not counted."""
     if rules.max_gpus_per_pod is None:
         return
     limits = "(has(c.resources) && has(c.resources.limits) ? c.resources.limits : {})"
@@ -108,7 +108,7 @@ def not_too_many(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Valida
 
 
 def devices_asked_for(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Validation]:
-    """F12: refuse what the policy would otherwise strip, since nothing strips it while gpu-usher is down."""
+    """Refuse what the policy would otherwise strip, since nothing strips it while gpu-usher is down."""
     if rules.visible_devices == "Leave":
         return
     table, has_gpu = knowledge.toolkit_env.values(), container_asks_for_gpu(knowledge.families)
@@ -150,7 +150,7 @@ def devices_asked_for(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[V
 
 
 def unprivileged(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Validation]:
-    """F14: no container of a pod that names a GPU may be privileged."""
+    """Refuse a privileged container in a pod that names a GPU."""
     if rules.privileged != "Deny":
         return
     asks = f"variables.guarded.exists(c, {_amounts()}.exists(m, m.exists(k, {is_gpu_resource(knowledge.families)})))"
@@ -161,7 +161,7 @@ def unprivileged(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Valida
 
 
 def scheduled_by_us(rules: AdmissionRules, _knowledge: Knowledge) -> Iterator[Validation]:
-    """F13: refuse a pod with spec.nodeName, or with another scheduler than the policy's."""
+    """Refuse a pod with spec.nodeName, or with another scheduler than the policy's."""
     if rules.bypass != "Deny":
         return
     yield Validation(
@@ -183,13 +183,13 @@ def _amounts() -> str:
 
 
 def devices_not_mounted(rules: AdmissionRules, _knowledge: Knowledge) -> Iterator[Validation]:
-    """F12: refuse GPU device files as a hostPath volume."""
+    """Refuse GPU device files as a hostPath volume."""
     if rules.visible_devices != "Leave":
         yield Validation(_no_volume(GPU_FILES), f"has a hostPath of GPUs, which the pod did not request; {REMOVE}")
 
 
 def node_not_reached(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Validation]:
-    """F14: a privileged pod without a GPU request reaches every GPU of the node; `unprivileged` judges the others."""
+    """A privileged pod without a GPU request reaches every GPU of the node; `unprivileged` judges the others."""
     if rules.privileged != "Deny":
         return
     asks = f"variables.guarded.exists(c, {_amounts()}.exists(m, m.exists(k, {is_gpu_resource(knowledge.families)})))"
@@ -197,7 +197,7 @@ def node_not_reached(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Va
         f"({asks}) || variables.guarded.all(c, !({_PRIVILEGED}))",
         "is privileged, which lets it use every GPU of its node; set privileged: false",
     )
-    yield Validation(_no_volume(ALL_FILES), "has a hostPath where every GPU of the node is; remove it")
+    yield Validation(_no_volume(ALL_FILES), "has a hostPath that reaches every GPU of the node; remove it")
 
 
 def _no_volume(pattern: str) -> str:

@@ -15,7 +15,7 @@ from app.kube.pods import controller_of
 from app.nodes.model import NodeClass
 from app.placement.engine import class_refusals
 from app.policy.demand import Demand
-from app.values.reasons import Duration, Reason, join_with_or
+from app.values.reasons import Duration, Reason, counted, join_with_or
 
 
 def warn_of_names(review: ReviewedPod) -> Iterator[PodChange]:
@@ -33,7 +33,7 @@ def warn_of_names(review: ReviewedPod) -> Iterator[PodChange]:
 
 
 def warn_of_claims(review: ReviewedPod) -> Iterator[PodChange]:
-    """Warn of claims that no device of the cluster can serve, and of tolerations that belong into the claim (S13)."""
+    """Warn of claims that no device of the cluster can serve, and of tolerations that belong into the claim."""
     claimed = review.ruling.claimed
     if claimed.requests:
         for warning in review.context.claim_warnings(claimed.requests, tolerated_keys(review)):
@@ -41,9 +41,9 @@ def warn_of_claims(review: ReviewedPod) -> Iterator[PodChange]:
 
 
 def warn_of_unsuitable_fleet(review: ReviewedPod) -> Iterator[PodChange]:
-    """Warn that the pod, or every pod of the template, can never run on the nodes that there are (F139).
+    """Warn that the pod, or every pod of the template, can never run on the nodes that there are.
 
-    Nothing is said of the pods of a controller, whose warnings nobody sees: their template was warned of. Nor is it
+    Nothing is said of the pods of a controller, whose warnings no user sees: their template was warned of. Nor is it
     where an autoscaler may bring other nodes, or of pods that only claim devices, of which `warn_of_claims` speaks.
     """
     fleet, demand = review.context.fleet, review.ruling.demand
@@ -73,9 +73,9 @@ def unsuitable_fleet(demand: Demand, fleet: FleetFacts) -> str | None:
         if len(refused) == fewest:
             counts[refused[0]] += nodes
     reason, nodes = counts.most_common(1)[0]
-    number = f"{nodes} node{'' if nodes == 1 else 's'}"
     total = sum(count for _, count in reasons)
-    return f"fits on none of {total} GPU nodes: {reason.message} ({reason.code.name}, {number}); {reason.remedy}"
+    why = f"{reason.message} ({reason.code.name}, {counted(nodes, 'node')})"
+    return f"fits on none of {counted(total, 'GPU node')}: {why}; {reason.remedy}"
 
 
 def _lasting(demand: Demand, node_class: NodeClass) -> tuple[Reason, ...]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The matchConditions of the webhooks, generated from the resource families (F22).
+"""The matchConditions of the webhooks, generated from the resource families.
 
 See docs/reference/admission.md#reviewed-objects.
 The API server evaluates them itself, so that a pod or template that does not concern GPUs costs no call. Every
@@ -27,7 +27,7 @@ LOOKS_LIKE_GPU = "(?i)gpu|^nvidia[.]com/mig"
 NVIDIA = "NVIDIA_"
 """Prefix of most variables that NVIDIA's container toolkit reads."""
 MIRROR = "kubernetes.io/config.mirror"
-"""Annotation of a static pod's mirror pod; the static pod runs already, whatever admission answers (ADM-07)."""
+"""Annotation of a static pod's mirror pod; the static pod runs already, whatever admission answers."""
 
 
 def match_conditions(knowledge: Knowledge, also: Iterable[str] = ()) -> list[dict[str, str]]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of the mutators: which of them run on an object, in which order, and which of their changes are applied.
 
-Each mutator stands beside its subject: what containers request (requested_resources.py), what a pod leaves open
+The module of its subject has each mutator: what containers request (requested_resources.py), what a pod leaves open
 (pod_defaults.py), devices that nobody requested (device_guard.py), the runtime class, claims, tolerations, node
 affinity, and warnings of what the fleet cannot serve (fleet_warnings.py).
 """
@@ -50,8 +50,8 @@ MUTATORS: tuple[Mutator, ...] = (
 """The order of execution: each mutator sees the object as the earlier ones left it."""
 
 REPAIRS: frozenset[Mutator] = frozenset({repair_resources})
-"""Repairs of what the API server would refuse; pods of other schedulers get them too (S14). All mutators run on a
-template, of which review.py applies only these and warnings (F18)."""
+"""Repairs of what the API server would refuse; pods of other schedulers get them too. All mutators run on a
+template, of which review.py applies only these and warnings."""
 
 CHANGING_AMOUNTS: frozenset[Mutator] = REPAIRS | {apply_mig_fallback, choose_smallest_slice, convert_to_claims}
 """Mutators that change which container asks for what; after them the pod gets a new ruling."""

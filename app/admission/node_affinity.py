@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mutators of node affinity: it is ANDed into what the user wrote, and replaces none of it (F10, F136).
+"""The mutators of node affinity: it is ANDed into what the user wrote, and replaces none of it.
 
-CPU pods are kept off GPU nodes, in namespaces that opt in by a label (component cpu-guard, F47).
+CPU pods are kept off GPU nodes, in namespaces that opt in by a label (component cpu-guard).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -82,13 +82,15 @@ def member_at(document: Any, path: tuple[str, ...]) -> Any:
     return document
 
 
-TOO_MANY_TERMS = f"node affinity left out: more than {MOST_TERMS} terms with the pod's own; the extender still judges"
-UNSURE = "a need is only preferred by node affinity: no node has the labels, and one to come may not carry them"
-ONLY_PREFERRED = "a need is only preferred by node affinity: some nodes that fit carry no label that tells"
+TOO_MANY_TERMS = (
+    f"node affinity not added: it would have more than {MOST_TERMS} terms; the extender still checks every node"
+)
+UNSURE = "node affinity only prefers what the pod needs: no node has the labels, and a new one may lack them"
+ONLY_PREFERRED = "node affinity only prefers what the pod needs: some nodes that fit lack the labels"
 
 
 def add_affinity(review: ReviewedPod) -> Iterator[PodChange]:
-    """Write the pod's needs and preferences as node affinity, as far as labels can express them (F10, F136)."""
+    """Write the pod's needs and preferences as node affinity, as far as labels can express them."""
     mode, terms = review.rules.affinity_mode, _terms_of_needs(review)
     preferred = list(terms.preferred)
     if mode == "Required" and terms.required:
@@ -120,7 +122,7 @@ def _zero_groups_warning(terms: Terms) -> str | None:
     """Warn of the labels without which no node of a node group at zero is added for the pod."""
     if not terms.scale_up_labels:
         return None
-    return f"node groups at zero stay there unless their templates have: {', '.join(terms.scale_up_labels)}"
+    return f"a node group at zero nodes grows only if its node template has: {', '.join(terms.scale_up_labels)}"
 
 
 def _keys(terms: Iterable[Term]) -> str:

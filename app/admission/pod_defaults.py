@@ -20,7 +20,7 @@ CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
 
 
 def set_scheduler(review: ReviewedPod) -> Iterator[PodChange]:
-    """Set the schedulerName of the policy, unless the pod chose a scheduler itself (F13, S14)."""
+    """Set the schedulerName of the policy, unless the pod chose a scheduler itself."""
     name, present = review.rules.scheduler_name, review.pod.scheduler_name
     replaceable = present == "default-scheduler" or "scheduler_name" in review.rules.override
     if name is not None and present != name and replaceable:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What admission would do to an object: the object as it would be admitted, and all warnings and reasons (F85)."""
+"""What admission would do to an object: the object as it would be admitted, and all warnings and reasons."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ class Preview:
     object: Mapping[str, Any]
 
     def messages(self) -> Iterator[tuple[str, str]]:
-        """List everything once: (done, not done or warning; text). What a warning says of a change is told with it."""
+        """List everything once: (done, not done or warning; text). The text of a change has its warning, too."""
         told: set[str] = set()
         for action in self.actions:
             longer = next((warning for warning in self.warnings if warning.startswith(action)), None)

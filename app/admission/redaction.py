@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Redaction of a Pod to the members that some decision reads; the recorder's test shows that they suffice.
 
-The lists name what is kept, not what is left out, so that a member nobody thought of is never written to a log.
+The lists name what is kept, not what is left out, so that an unforeseen member is never written to a log.
 """
 
 from collections.abc import Mapping

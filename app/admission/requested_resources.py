@@ -25,7 +25,7 @@ from app.values.label_requirements import Requirement, label_requirement
 
 
 def repair_resources(review: ReviewedPod) -> Iterator[PodChange]:
-    """Copy requests without limits to limits, and align requests that differ from limits (F7).
+    """Copy requests without limits to limits, and align requests that differ from limits.
 
     The API server refuses both for extended resources (kubernetes pkg/apis/core/validation/validation.go).
     """
@@ -50,7 +50,7 @@ def _repair(review: ReviewedPod, document: Any, container: Container, resource: 
 
 
 def _only_requests_edited(review: ReviewedPod, container: Container, resource: str) -> bool:
-    """Tell whether an edit of a template changed requests only; the limits may be those that we added (F18)."""
+    """Tell whether an edit of a template changed requests only; the limits may be those that we added."""
     former = review.former_containers.get(container.name)
     if former is None:
         return False
@@ -97,12 +97,14 @@ def apply_mig_fallback(review: ReviewedPod) -> Iterator[PodChange]:
         yield PodChange((), f"{requested} could be {best}", f"{requested} could be {best}: {why}")
         return
     yield PodChange(
-        tuple(_replace_resource(review, requested, best)), f"{requested} made {best}", f"{requested} made {best}: {why}"
+        tuple(_replace_resource(review, requested, best)),
+        f"{requested} replaced by {best}",
+        f"{requested} replaced by {best}: {why}",
     )
 
 
 def choose_smallest_slice(review: ReviewedPod) -> Iterator[PodChange]:
-    """Give a pod that asks for one GPU and states its memory the smallest slice or product that holds it (F130)."""
+    """Give a pod that asks for one GPU and states its memory the smallest slice or product that holds it."""
     demand, whole = review.ruling.demand, review.context.knowledge.families.mig_gpu
     if not review.rules.right_sizing or not demand.memory_mib or demand.resources != ((whole, 1),):
         return
@@ -111,9 +113,11 @@ def choose_smallest_slice(review: ReviewedPod) -> Iterator[PodChange]:
     offers = _offers(review)
     if offers:
         best = offers[0].resource
-        why = f"{demand.memory_mib} MiB is all that gpu-memory asks"
+        why = f"{demand.memory_mib} MiB is all that gpu-memory asks for"
         yield PodChange(
-            tuple(_replace_resource(review, whole, best)), f"{whole} made {best}", f"{whole} made {best}: {why}"
+            tuple(_replace_resource(review, whole, best)),
+            f"{whole} replaced by {best}",
+            f"{whole} replaced by {best}: {why}",
         )
         return
     products = _smallest_products(review)
@@ -122,7 +126,7 @@ def choose_smallest_slice(review: ReviewedPod) -> Iterator[PodChange]:
         operations = prefer_terms(review.document, [(NEED_WEIGHT, term)])
         if operations:
             names = " and ".join(products)
-            yield PodChange(operations, f"{names} preferred, the smallest that holds what gpu-memory asks")
+            yield PodChange(operations, f"{names} preferred, the smallest that gpu-memory fits in")
 
 
 def _requested_slice(review: ReviewedPod) -> str | None:

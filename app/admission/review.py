@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One admission review: mutate the object, validate the result, and record what was done and why.
 
-The decision annotation: what was changed in a pod and why. It is for people; no decision rests on it (F15, F25).
+The decision annotation: what was changed in a pod and why. It is for people; no decision rests on it.
 """
 
 import hashlib
@@ -93,7 +93,7 @@ def _present_record(review: ReviewedPod) -> dict[str, Any]:
 
 
 def forged(review: ReviewedPod) -> bool:
-    """Tell whether the pod has a decision annotation that somebody else wrote."""
+    """Tell whether the pod has a decision annotation that another client wrote."""
     return DECISION in review.pod.annotations and not _written_by_us(review.document)
 
 
@@ -140,15 +140,15 @@ def _fingerprint(review: ReviewedPod) -> str:
 
 
 MOST_WARNINGS = 5
-"""Warnings of one answer; the API server truncates all of them beyond about 4,096 characters in sum (ADM-29)."""
+"""Warnings of one answer; the API server truncates all of them beyond about 4,096 characters in sum."""
 DENIAL_LIMIT = 900
-"""Characters of a denial (ADM-28). A controller reports it in an Event on the workload, behind some 80 characters of
+"""Characters of a denial. A controller reports it in an Event on the workload, behind some 80 characters of
 its own, and an Event has at most 1,024."""
 NOT_DONE = "not done, "
 """The beginning of the record of a change that a policy keeps from being made."""
 MORE = " and {} more reasons"
 OUR_SCHEDULERS = frozenset({"default-scheduler", "gpu-usher-scheduler"})
-"""Schedulers whose pods gpu-usher completes, besides those that policies name; other pods are left alone (S14)."""
+"""Schedulers whose pods gpu-usher completes, besides those that policies name; other pods are left alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,9 +231,9 @@ def _mutated(review: ReviewedPod) -> ReviewResult:
         *ignored_labels(review.pod.labels),
         *(change.warning for change in applied if change.warning),
         *warned,
-        *(review.ruling.warnings if _is_recorded(review) else ()),
+        *(_ruling_warnings(review) if _is_recorded(review) else ()),
         *(
-            f"{claim} is not known yet: whether it claims GPUs cannot be told"
+            f"{claim} is not known yet, so gpu-usher cannot tell whether the pod claims GPUs"
             for claim in review.ruling.claimed.unknown
         ),
         *decision_warnings,
@@ -251,6 +251,18 @@ def _mutated(review: ReviewedPod) -> ReviewResult:
         record=record,
         admitted=None if is_template else replace(review, document=changed),
     )
+
+
+def _ruling_warnings(review: ReviewedPod) -> tuple[str, ...]:
+    """Return the warnings of the ruling; a product that a node of the fleet carries is not unknown."""
+    ruling = review.ruling
+    if not ruling.unknown_products:
+        return ruling.warnings
+    carried = {group.node_class.product or "" for group in review.context.fleet.node_groups}
+    unknown = (
+        text for pattern, text in ruling.unknown_products if not any(pattern.matches(product) for product in carried)
+    )
+    return (*unknown, *ruling.warnings)
 
 
 def validate(
@@ -283,7 +295,7 @@ def _result(review: ReviewedPod, **fields: Any) -> ReviewResult:
 def _read_review(
     document: Mapping[str, Any], namespace: str, labels: Mapping[str, str], context: ReviewContext
 ) -> ReviewedPod | None:
-    """Read the Pod; None if its namespace is exempt. A pod that asks for zero GPUs is no GPU pod (F9)."""
+    """Read the Pod; None if its namespace is exempt. A pod that asks for zero GPUs is no GPU pod."""
     pod = read_pod(document, namespace)
     return None if is_exempt(pod.namespace, labels, context.knowledge) else begin_review(document, pod, labels, context)
 
@@ -309,7 +321,7 @@ def begin_review(
 
 
 def has_our_scheduler(pod: Pod, ruling: Ruling, policies: PolicySet) -> bool:
-    """Tell whether a pod's scheduler calls gpu-usher or is the default one; other pods are left alone (S14)."""
+    """Tell whether a pod's scheduler calls gpu-usher or is the default one; other pods are left alone."""
     ours = pod.scheduler_name in OUR_SCHEDULERS | _named_schedulers(policies)
     return ours or "scheduler_name" in ruling.enforced.override
 
@@ -340,7 +352,7 @@ def _run_mutators(review: ReviewedPod) -> tuple[ReviewedPod, list[tuple[Mutator,
 
 
 def _is_applied(review: ReviewedPod, mutator: Mutator, change: PodChange) -> bool:
-    """Tell whether a change is applied. A template gets repairs only, and warnings of what its pods will lack (F18)."""
+    """Tell whether a change is applied. A template gets repairs only, and warnings of what its pods will lack."""
     return review.context.form not in TEMPLATES or mutator in REPAIRS or not change.operations
 
 
@@ -362,7 +374,7 @@ def _decision(review: ReviewedPod, record: tuple[str, ...], changed: bool) -> tu
         operations = record_decision(review, record, changed)
         if operations and forged(review):
             done = "removed" if operations[0].op == "remove" else "rewritten"
-            return operations, [f"{DECISION} did not fit the pod and was {done}"]
+            return operations, [f"{DECISION} did not match the pod and was {done}"]
         return operations, []
     if review.context.form in TEMPLATES and DECISION in review.pod.annotations:
         return [], [reason(Code.ReservedAnnotation, f"{DECISION} is reserved: gpu-usher writes it").message]

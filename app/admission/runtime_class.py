@@ -19,7 +19,7 @@ NOT_SET = "runtimeClassName not set"
 
 
 def set_runtime_class(review: ReviewedPod) -> Iterator[PodChange]:
-    """Set runtimeClassName where the pod names none, and where that breaks no pod (F5, F6).
+    """Set runtimeClassName where the pod names none, and where that breaks no pod.
 
     A pod that claims devices gets none: NVIDIA's DRA driver hands them over by CDI, which the container runtime applies
     under any class (NVIDIA/k8s-dra-driver-gpu cmd/gpu-kubelet-plugin/cdi.go); beside that, the class would add what the
@@ -57,7 +57,8 @@ def set_runtime_class(review: ReviewedPod) -> Iterator[PodChange]:
 
 
 def _warn_of_own_class(review: ReviewedPod, name: str) -> Iterator[PodChange]:
-    """Warn of a class that does not exist, where nobody else does, and of one whose pods no node that fits starts."""
+    """Warn of a class that does not exist, where no other check does, and of one whose pods no node that fits
+    starts."""
     classes = review.context.fleet.runtime_classes
     if classes is None:
         return

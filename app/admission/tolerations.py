@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mutator of tolerations: for the taints that nodes really have, of allow-listed keys, never another team's (F3).
+"""The mutator of tolerations: for the taints that nodes really have, of allow-listed keys, never another team's.
 
 A template of a workload gets none, because its pods get them (review.py, _is_applied).
 """
@@ -111,7 +111,7 @@ def toleration_covers(toleration: Mapping[str, Any], other: Mapping[str, Any]) -
 
 
 def add_tolerations(review: ReviewedPod) -> Iterator[PodChange]:
-    """Add tolerations for the GPU taints of the nodes that could serve the pod (F2, F3, F4).
+    """Add tolerations for the GPU taints of the nodes that could serve the pod.
 
     A pod template gets none (review.py drops it, in _is_applied): its pods get them. For a DaemonSet's template that is
     too late, since the controller chooses nodes by the template; the user is warned instead.

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Validators: why a GPU pod is refused. They judge the object alone. The table of all validators stands at the end.
+"""Validators: why a GPU pod is refused. They judge the object, and for idle GPUs the use of its namespace. All are
+listed at the end.
 
-The validator of idle GPUs: who holds some, and asks for more, is told.
+The validator of idle GPUs: it warns or refuses pods of namespaces that hold idle GPUs.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from app.kube.pods import Container
 from app.nodes.model import SHARED_UNITS
 from app.policy.schema_admission import Idle
 from app.values.quantity import is_whole, parse_seconds
-from app.values.reasons import Code, Reason, join_with_or, reason
+from app.values.reasons import Code, Reason, counted, join_with_or, reason
 
 DEFAULT_AFTER, DEFAULT_BELOW, DEFAULT_GPUS = "4h", 1.0, 1
 
@@ -38,13 +39,14 @@ def idle_limit(idle: Idle) -> IdleLimit:
 
 
 def no_idle_gpus(review: ReviewedPod) -> Iterator[Reason]:
-    """Refuse a pod whose namespace holds too many idle GPUs (F145)."""
+    """Refuse a pod whose namespace holds too many idle GPUs."""
     if review.rules.idle is None:
         return
     limit = idle_limit(review.rules.idle)
     idle = review.context.idle_gpus(review.pod.namespace, limit.seconds, limit.below)
     if idle >= limit.gpus:
-        held = f"the namespace holds {idle} GPU{'' if idle == 1 else 's'} that nobody has used for {limit.after}"
+        have = "has" if idle == 1 else "have"
+        held = f"the namespace holds {counted(idle, 'GPU')} that {have} been idle for {limit.after}"
         allowed = f"fewer than {limit.gpus} may be{review.rules.by('idle')}" if limit.gpus > 1 else "none may be"
         by = "" if limit.gpus > 1 else review.rules.by("idle")
         yield reason(Code.IdleGPUsHeld, f"{held}; {allowed}{by}")
@@ -54,7 +56,7 @@ Validator = Callable[[ReviewedPod], Iterator[Reason]]
 
 
 def names_valid(review: ReviewedPod) -> Iterator[Reason]:
-    """Refuse resource names that the API server refuses after us, in words that say what is meant (F8)."""
+    """Refuse resource names that the API server refuses after us, in words that say what is meant."""
     families = review.context.knowledge.families
     for container in review.pod.containers:
         for name in filter(is_refused, container.resources()):
@@ -68,7 +70,7 @@ def names_valid(review: ReviewedPod) -> Iterator[Reason]:
 
 
 def amounts_whole(review: ReviewedPod) -> Iterator[Reason]:
-    """Refuse fractions and negative amounts, with the alternative in the message (F8)."""
+    """Refuse fractions and negative amounts, with the alternative in the message."""
     for container in review.pod.containers:
         for resource in review.gpu_resources_of(container):
             for amounts in (container.requests, container.limits):
@@ -85,7 +87,7 @@ def amounts_whole(review: ReviewedPod) -> Iterator[Reason]:
 
 
 def limits_present(review: ReviewedPod) -> Iterator[Reason]:
-    """Refuse requests without limits, where the policy denies them (F7)."""
+    """Refuse requests without limits, where the policy denies them."""
     if review.rules.requests_only != "Deny":
         return
     for container in review.pod.containers:
@@ -96,7 +98,7 @@ def limits_present(review: ReviewedPod) -> Iterator[Reason]:
 
 
 def limits_equal_requests(review: ReviewedPod) -> Iterator[Reason]:
-    """Refuse requests that differ from limits, where the policy denies them (F7)."""
+    """Refuse requests that differ from limits, where the policy denies them."""
     if review.rules.mismatch != "Deny":
         return
     for container in review.pod.containers:
@@ -108,7 +110,7 @@ def limits_equal_requests(review: ReviewedPod) -> Iterator[Reason]:
 
 
 def not_too_many(review: ReviewedPod) -> Iterator[Reason]:
-    """Refuse a pod that asks for more GPUs than the policy allows (F26)."""
+    """Refuse a pod that asks for more GPUs than the policy allows."""
     allowed, claims = review.rules.max_gpus_per_pod, review.ruling.claimed.classes
     if allowed is None:
         return
@@ -143,7 +145,7 @@ def policies_agree(review: ReviewedPod) -> Iterator[Reason]:
 
 
 def devices_asked_for(review: ReviewedPod) -> Iterator[Reason]:
-    """Refuse GPUs that are taken through the environment or a mount instead of being requested (F12)."""
+    """Refuse GPUs that are taken through the environment or a mount instead of being requested."""
     if review.rules.visible_devices != "Deny":
         return
     for access in device_accesses(review):
@@ -151,7 +153,7 @@ def devices_asked_for(review: ReviewedPod) -> Iterator[Reason]:
 
 
 def unprivileged(review: ReviewedPod) -> Iterator[Reason]:
-    """Refuse privileged containers in GPU pods, which see every GPU of the node (F14)."""
+    """Refuse privileged containers in GPU pods, which see every GPU of the node."""
     if review.rules.privileged != "Deny":
         return
     for container in review.pod.containers:
@@ -175,7 +177,7 @@ def scheduled_by_us(review: ReviewedPod) -> Iterator[Reason]:
 
 
 def replicas_not_gpus(review: ReviewedPod) -> Iterator[Reason]:
-    """Refuse several replicas of shared GPUs: replicas may be of one GPU, so that more of them are not more GPU (F68).
+    """Refuse several replicas of shared GPUs: replicas may be of one GPU, so that more of them are not more GPU.
 
     A `.shared` resource is always shared; a plain one counts as shared where every GPU that fits is.
     """

@@ -33,7 +33,7 @@ POLICY_HOLDERS = {(API_KINDS["ConfigMap"].group, API_KINDS["ConfigMap"].plural),
 VERSION = "gpu-usher.io/version"
 """The annotation by which the mounted ConfigMap of deploy/ names the version of gpu-usher that its policies are for."""
 DELETED = f"{MOUNTED} is deleted: the last good policies stay in force; apply deploy/ again to bring it back"
-"""Warnings have at most 120 characters (F19)."""
+"""Warnings have at most 120 characters."""
 
 
 def is_policy(request: Mapping[str, Any]) -> bool:
@@ -293,7 +293,7 @@ def _answer(uid: str, result: ReviewResult) -> dict[str, Any]:
 
 
 def _audit(result: ReviewResult) -> dict[str, str]:
-    """Return the annotations for the API server's audit log, of at most 256 bytes per value (ADM-30)."""
+    """Return the annotations for the API server's audit log, of at most 256 bytes per value."""
     codes = ",".join(reason.code.name for reason in result.reasons)
     decision = codes or ("patched" if result.operations else "unchanged")
     return {

@@ -211,10 +211,12 @@ class WebhookRoutes:
         return Answer(status_body(error.status, str(error)), error.status, too_large), f"http_{error.status}"
 
     def _too_late(self, verb: str) -> tuple[Answer, str]:
-        """Answer after the caller's timeout: the API server has given up or will; failurePolicy decides (ADM-27)."""
+        """Answer after the caller's timeout: the API server has given up or will; failurePolicy decides."""
         self._metrics.internal_errors.labels("deadline").inc()
         event(f"{verb} not answered in time", logging.ERROR)
-        return Answer(status_body(503, f"gpu-usher: {verb} was too late"), 503), "http_503"
+        return Answer(
+            status_body(503, f"gpu-usher: {verb} did not finish before the caller's timeout"), 503
+        ), "http_503"
 
     def _fail(self, verb: str) -> tuple[Answer, str]:
         self._metrics.internal_errors.labels(verb).inc()

@@ -141,7 +141,7 @@ async def _next_part(receive: Receive) -> tuple[bytes, bool]:
     """Return the next part of a body, and whether more follows. Raises WireError 400 if the caller has gone."""
     message = await receive()
     if message["type"] == "http.disconnect":
-        raise WireError(400, "body: the caller went away")
+        raise WireError(400, "body: the client disconnected")
     return message.get("body", b""), message.get("more_body", False)
 
 

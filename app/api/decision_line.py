@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The log line and the counts of a decision, and the ring of recent decisions that the web page shows.
 
-A line always has the same members (LOG-01). It holds names, codes and counts, but no environment values, no
+A line always has the same members. It holds names, codes and counts, but no environment values, no
 annotations and no whole objects.
 """
 
@@ -27,7 +27,7 @@ class Decision:
     """One decision of a verb.
 
     `reasons` is the number of refused objects (nodes, or the one pod) by reason code. `level` is DEBUG if nothing was
-    changed or refused (LOG-02). `nominated` is whether preemption has nominated a node for the pod. `made_here` is
+    changed or refused. `nominated` is whether preemption has nominated a node for the pod. `made_here` is
     false for an answer that leaves the decision to another one; it is neither shown nor recorded.
     """
 
@@ -132,7 +132,7 @@ def log_decision(verb: str, decision: Decision, generation: int, cpu_ns: int) ->
 
 
 MOST_DECISIONS = 500
-"""Decisions in the ring; one is under 1 kB. Nobody reads more of a live list."""
+"""Decisions in the ring; one is under 1 kB. More of a live list cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decision log: optionally records for each decision all that is needed to repeat it (F94). Off by default.
+"""The decision log: optionally records for each decision all that is needed to repeat it. Off by default.
 
 A line holds the Pod of the request, reduced to what decides: of its environment the variables that are read, of its
 annotations ours, no commands, and only memory-backed volumes. The file is readable by its owner alone and bounded in

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replays a decision log: each recorded request is decided again by the code that answers requests (F94)."""
+"""Replays a decision log: each recorded request is decided again by the code that answers requests."""
 
 import hashlib
 from collections import Counter

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The aggregated API explain.gpu-usher.io: why a pod is Pending, for whoever may `get` explanations in its namespace.
+"""The aggregated API explain.gpu-usher.io: why a pod is Pending, for users with the right to `get` explanations in its
+namespace.
 
 kube-apiserver authenticates the user, asks RBAC for `get explanations` in the pod's namespace, and passes the request
-on with the client certificate of its front proxy; nobody else is answered. An answer names nothing of other namespaces
+on with the client certificate of its front proxy; other callers get 401. An answer names nothing of other namespaces
 (app/explain/tenant_view.py). See docs/decisions/0049-explain-to-tenants-by-an-aggregated-api.md.
 """
 
@@ -146,12 +147,14 @@ class ExplainAPI:
             )
         user = self._user_of(scope)
         if not user:
-            return _status(401, "gpu-usher: no user: wants a request that kube-apiserver has authenticated")
+            return _status(401, "gpu-usher: no user: wants a request authenticated by kube-apiserver")
         return await self._explain(user, match["namespace"], match["name"], _header(scope, b"accept"))
 
     async def _explain(self, user: str, namespace: str, name: str, accept: bytes) -> Response:
         if self._in_hand[user] >= MOST_OF_A_USER:
-            return _status(429, f"gpu-usher: {MOST_OF_A_USER} explanations of this user wait already: ask again")
+            return _status(
+                429, f"gpu-usher: {MOST_OF_A_USER} explanations of this user are waiting already: try again later"
+            )
         self._in_hand[user] += 1
         code = 200
         try:
@@ -170,7 +173,7 @@ class ExplainAPI:
             event("explained", user=user[:200], namespace=namespace, pod=name, code=code)
 
     def _user_of(self, scope: Scope) -> str:
-        """Return the user whom the front proxy names; empty where it names none."""
+        """Return the user that the front proxy names; empty where it names none."""
         names = (_header(scope, header.encode("latin-1")) for header in self._user_headers())
         return next((name.decode("latin-1") for name in names if name), "")
 

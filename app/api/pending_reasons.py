@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reasons of pending pods, found in the background by `explain`, once for all pods of equal shape.
 
-No request waits for it. It runs only while somebody has the web page open or Events are written (app/events), so that
-what nobody reads costs nothing.
+No request waits for it. It runs only while the web page is open or Events are written (app/events).
 """
 
 import asyncio
@@ -29,10 +28,10 @@ a second. A guess, not measured."""
 REST_SECONDS = 0.05
 """Rest after each pod: at most 20 GETs a second, and other explanations get their turn (a guess)."""
 UNWATCHED_STALE_SECONDS = 60.0
-"""The same while nobody looks at a page: an Event that is a minute late is still in time (a guess)."""
+"""The same while no page is open: an Event that is a minute late is still in time (a guess)."""
 UNWATCHED_REST_SHARE = 9.0
-"""Seconds of rest for each CPU second of the event loop during an explanation while nobody looks at a page: a tenth of
-one core at most."""
+"""Seconds of rest for each CPU second of the event loop during an explanation while no page is open: a tenth of one
+core at most."""
 MOST_PODS, MOST_SHAPES = 5_000, 200
 """Pods that are read, the longest pending first, and distinct shapes explained at a time; other pods have their own
 page (a guess)."""
@@ -64,7 +63,7 @@ class ExplainedPod:
 class PendingReasons:
     """The reasons by pending pod.
 
-    With `kept_current` they are computed also while nobody asks for them, with longer rests.
+    With `kept_current` they are computed also while no page is open, with longer rests.
     """
 
     def __init__(self, core: Core, explainer: Explainer) -> None:
@@ -80,7 +79,7 @@ class PendingReasons:
         self.generation = 0
 
     def request(self) -> None:
-        """Note that somebody has asked for the reasons."""
+        """Note that the reasons were asked for."""
         self._requested_at = time.monotonic()
         self._reading = self._reading or any(pod not in self._read_pods for pod in self._pending())
 
@@ -137,7 +136,7 @@ class PendingReasons:
                 await asyncio.sleep(REST_SECONDS if self._watched() else REST_SECONDS + UNWATCHED_REST_SHARE * spent)
 
     def _watched(self) -> bool:
-        """Tell whether somebody has asked for the reasons lately."""
+        """Tell whether the reasons were asked for lately."""
         return time.monotonic() - self._requested_at < LOOKED_SECONDS
 
     def _pending(self) -> list[PendingPod]:

@@ -26,15 +26,15 @@ class TooManyJobs(WireError):
     """Too many jobs wait already: 429, with Retry-After."""
 
     def __init__(self, jobs: str) -> None:
-        super().__init__(429, f"{MOST_WAITING} {jobs} are waited for already, ask again in {RETRY_SECONDS} s")
+        super().__init__(429, f"{MOST_WAITING} {jobs} are waiting already, try again in {RETRY_SECONDS} s")
 
 
 class JobTimeout(WireError):
     """A job did not end in time: 503, which says whether it had started."""
 
     def __init__(self, jobs: str, seconds: float, started: bool) -> None:
-        where = "it was being worked on" if started else "it waited for its turn behind others"
-        super().__init__(503, f"{jobs}: none within {seconds:g} s, {where}; ask again, or where less is asked for")
+        where = "it was still running" if started else "others were ahead of it"
+        super().__init__(503, f"{jobs}: none within {seconds:g} s, {where}; try again, or ask for less")
 
 
 class JobQueue:

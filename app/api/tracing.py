@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tracing: optionally one OpenTelemetry span per request of the five verbs (F97). Off by default.
+"""Tracing: optionally one OpenTelemetry span per request of the five verbs. Off by default.
 
 FastAPI makes the span, with the parent that `traceparent` names; this module sets the exporter and the attributes of a
 decision. The SDK is imported only when `Tracing` is made. A thread of the SDK exports spans in batches; spans that find

@@ -37,7 +37,7 @@ def mig(
     """Find a MIG layout of idle nodes for the pods that wait for slices (nvidia.com/mig-*).
 
     Stdout has the configuration for mig-parted (the mig-parted-config of MIG Manager), with the nodes it is for and the
-    pods that it gives a place to as comments. Only GPU nodes without GPU pods are changed, so that nobody is evicted;
+    pods that it gives a place to as comments. Only GPU nodes without GPU pods are changed, so that no pod is evicted;
     those with less memory come first, and no more GPUs than needed, so that others keep their layout. What those pods
     leave of a GPU becomes slices in the mix that all pods request, running ones included. Nodes must use MIG strategy
     mixed. Exit 1 if pods stay without a slice.
@@ -69,7 +69,7 @@ def repack(
     proven by the checks of kube-scheduler and by our filters, in order, with the moves before it made. Nothing is
     moved: the steps are for you, one at a time, each when the pod before runs again. Of plans with as many restarts the
     one is preferred that loses the fewest GPU-hours: those that the pods have run since their start (status.startTime),
-    as nobody knows their checkpoints; an unknown start counts as the longest. With few moves the search is exact; else
+    as their checkpoints are unknown; an unknown start counts as the longest. With few moves the search is exact; else
     it is greedy, and says so. Exit 1 if there is no such plan.
     """
     objects = fleet.read(optional=OPTIONAL)
@@ -116,11 +116,11 @@ def _show(console: Console, result: Advice) -> None:
     """Print the configuration, and everything else as comments."""
     for layout in result.layouts:
         console.print(f"# kubectl label node {escape(layout.node)} --overwrite nvidia.com/mig.config={layout.config}")
-        console.print(f"#   {escape(layout.product)}, seats {escape(names_of(layout.pods))}")
+        console.print(f"#   {escape(layout.product)}, for {escape(names_of(layout.pods))}")
     if result.fitting:
-        console.print(f"# slices there already would do for: {escape(names_of(result.fitting))}")
+        console.print(f"# existing slices are enough for: {escape(names_of(result.fitting))}")
     if result.unplaced:
-        console.print(f"# [yellow]no idle GPU takes: {escape(names_of(result.unplaced))}[/]")
+        console.print(f"# [yellow]no idle GPU fits: {escape(names_of(result.unplaced))}[/]")
     if result.configuration:
         print(yaml.safe_dump(result.configuration, sort_keys=False), end="")
     else:

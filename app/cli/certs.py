@@ -31,7 +31,7 @@ from app.tls.pem import read_bundle, read_certificate, read_file
 from app.tls.serving_certificates import issue_if_needed
 from app.values.errors import ApiError, BadInput
 
-certs = verb_group("Make, rotate and look at serving certificates; keep those of a cluster.")
+certs = verb_group("Issue, rotate and show serving certificates; maintain those of a cluster.")
 ADDRESS_SECONDS = 10
 """Limit of one TLS handshake."""
 
@@ -81,7 +81,7 @@ def rotate(
     with cluster.telling():
         kube.patch(path, {"metadata": {"annotations": {ROTATE: now().isoformat(timespec="seconds")}}}, MERGE)
     kube.close()
-    print("requested: the controller makes a new CA within seconds; see `certs show --secret gpu-usher-tls`")
+    print("requested: the controller creates a new CA within seconds; see `certs show --secret gpu-usher-tls`")
 
 
 @command(certs, "show")

@@ -32,13 +32,14 @@ MOST_CREATED = 100
 """Templates that one turn makes, so that a mistake in a policy does not fill etcd at once. A guess."""
 FORBIDDEN = 403
 
-claims = verb_group("Keep the templates by which pods claim GPUs.")
+claims = verb_group("Maintain the ResourceClaimTemplates by which pods claim GPUs.")
 
 
 class TemplateKeeper:
     """Makes the templates that admission looks for and does not find. It changes and deletes none.
 
-    Several may run at once: a template has the name of its content, and who comes second is told that it exists.
+    Several may run at once: a template has the name of its content, and the second to create it gets 409 AlreadyExists,
+    which is fine.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class TemplateKeeper:
         self._policies = policies
         self._turn_seconds = turn_seconds
         self._turn_ended = time.monotonic()
-        self._problem = "no turn yet"
+        self._problem = "no run has completed yet"
 
     def run(self, stop: threading.Event) -> None:
         """Run turns until `stop` is set."""
@@ -59,7 +60,7 @@ class TemplateKeeper:
                 self._problem = ""
             except UsherError as error:
                 self._problem = str(error)
-                event("templates not kept", logging.WARNING, error=self._problem)
+                event("templates not maintained", logging.WARNING, error=self._problem)
             self._turn_ended = time.monotonic()
             stop.wait(self._turn_seconds)
 
@@ -77,7 +78,8 @@ class TemplateKeeper:
         return sum(self._create(in_version(template, version), version) for template in missing[:MOST_CREATED])
 
     def _create(self, template: dict[str, Any], version: str) -> bool:
-        """Make one template; one that exists with other content, or in a namespace that does not let us, is told."""
+        """Make one template; one that exists with other content, or in a namespace where we have no right, is
+        logged."""
         where, name = template["metadata"]["namespace"], template["metadata"]["name"]
         path = f"{TEMPLATE_KIND.group_path}/{version}/namespaces/{where}/{TEMPLATE_KIND.plural}"
         try:
@@ -85,15 +87,15 @@ class TemplateKeeper:
         except ApiError as error:
             if error.status not in (CONFLICT, FORBIDDEN):
                 raise
-            event("template not made", logging.WARNING, namespace=where, template=name, error=str(error))
+            event("template not created", logging.WARNING, namespace=where, template=name, error=str(error))
             return False
-        event("template made", namespace=where, template=name)
+        event("template created", namespace=where, template=name)
         return True
 
     def alive(self) -> tuple[bool, str]:
         """Tell whether turns end, even with errors."""
         silent = time.monotonic() - self._turn_ended
-        return silent < STUCK_SECONDS, "" if silent < STUCK_SECONDS else f"no turn has ended for {silent:.0f} s"
+        return silent < STUCK_SECONDS, "" if silent < STUCK_SECONDS else f"no run has completed for {silent:.0f} s"
 
     def ready(self) -> tuple[bool, str]:
         """Tell whether the last turn succeeded, and the problem if not."""
@@ -105,7 +107,7 @@ def controller(
     *,
     cluster: Cluster,
     policies: Policies = None,
-    turn_seconds: Annotated[float, typer.Option(help="Seconds between two looks at the cluster.")] = TURN_SECONDS,
+    turn_seconds: Annotated[float, typer.Option(help="Seconds between two readings of the cluster.")] = TURN_SECONDS,
     probe_port: Annotated[int | None, typer.Option(help="Port for /livez and /readyz; none by default.")] = None,
 ) -> None:
     """Make the ResourceClaimTemplates that pods need where a policy has admission.convertToClaims.

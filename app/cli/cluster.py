@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cluster that a verb reads, and what a person is told when it does not answer or refuses."""
+"""The cluster that a verb reads, and the error message when it does not answer or refuses."""
 
 import re
 from collections.abc import Iterator

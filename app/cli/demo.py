@@ -61,7 +61,7 @@ def _show(console: Console, send: Any, payloads: Path) -> None:
 
 def _admission_table(rows: Iterator[AdmittedPod]) -> Table:
     table = Table(title="Admission: POST /mutate", title_justify="left", header_style="bold", show_lines=True)
-    for name in ("pod", "decision", "what was done", "what the user is told"):
+    for name in ("pod", "decision", "changes", "what the user sees"):
         table.add_column(name, overflow="fold")
     for row in rows:
         colour = COLOURS[row.decision]

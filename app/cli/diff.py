@@ -39,6 +39,7 @@ from app.policy.compiled import PolicySet
 from app.policy.load import MOUNTED
 from app.telemetry.logs import today
 from app.values.errors import BadInput, MalformedPod
+from app.values.reasons import counted
 
 HURTING = {change.value for change in HARMFUL}
 
@@ -140,13 +141,14 @@ def _compared_pod(pod: Mapping[str, Any], more: Mapping[str, Any], node: str = "
 def _show(console: Console, differences: Differences, limit: int) -> None:
     for change, pods in groupby(differences.differences, key=lambda difference: difference.change):
         colour, count = "red" if change in HURTING else "yellow", differences.counts[change]
-        console.print(f"[bold {colour}]{change}[/]: {count} {'pod' if count == 1 else 'pods'}")
+        console.print(f"[bold {colour}]{change}[/]: {counted(count, 'pod')}")
         group = list(pods)
         for difference in group[:limit]:
             console.print(f"  {escape(_line(difference))}")
         if len(group) > limit:
             console.print(f"  [dim]and {len(group) - limit} more; -o json has all of them[/]")
-    console.print(f"{differences.pods} pods of {differences.templates} kinds: {differences.unchanged} unchanged")
+    kinds = counted(differences.templates, "kind")
+    console.print(f"{counted(differences.pods, 'pod')} of {kinds}: {differences.unchanged} unchanged")
 
 
 def _line(difference: Difference) -> str:

@@ -31,6 +31,7 @@ from app.nodes.model import Node
 from app.settings import Settings
 from app.telemetry.logs import now
 from app.values.errors import ApiError, BadInput
+from app.values.reasons import counted
 
 NAMES_SHOWN = 4
 COLOUR = {FindingLevel.Problem: "red", FindingLevel.Advice: "yellow"}
@@ -67,7 +68,7 @@ def doctor(
         Settings(prometheus=prometheus, dcgm_exporters=tuple(dcgm_exporters or ())), state.knowledge.dcgm
     )
     idle = idle_of_fleet(prometheus, None, state)
-    with show_progress(f"examining {len(nodes)} nodes"):
+    with show_progress(f"examining {counted(len(nodes), 'node')}"):
         health = asyncio.run(poll_once(source, state.knowledge)) if source else {}
         guard = survey is not None and has_cpu_guard(survey)
         examined = ExaminedFleet(nodes, health, frozenset(state.overrun), cpu_guard=guard)
@@ -105,7 +106,7 @@ def summary_of(nodes: Sequence[Node], families: Families) -> str:
     with_gpus = sum(node.has_gpus for node in nodes)
     machines = sum(any(families.passthrough_family(name) for name in node.allocatable) for node in nodes)
     passed = f", {machines} that pass GPUs through to virtual machines" if machines else ""
-    return f"{len(nodes)} node{'s' * (len(nodes) != 1)}, {with_gpus} with GPUs{passed}"
+    return f"{counted(len(nodes), 'node')}, {with_gpus} with GPUs{passed}"
 
 
 def _show(console: Console, findings: tuple[Finding, ...], nodes: str) -> None:
@@ -116,7 +117,7 @@ def _show(console: Console, findings: tuple[Finding, ...], nodes: str) -> None:
         console.print(f"         on {_names(finding.nodes + finding.objects)}", markup=False)
         console.print(f"         [green]→[/] {escape(finding.remedy)}")
     problems = sum(finding.level is FindingLevel.Problem for finding in findings)
-    problem_count = f"{problems or 'no'} problem{'s' * (problems != 1)}"
+    problem_count = counted(problems, "problem") if problems else "no problems"
     console.print(f"{nodes}: {problem_count}, {len(findings) - problems or 'no'} advice")
 
 

@@ -45,6 +45,7 @@ from app.kube.api_kinds import DRA, FLEET
 from app.schedulerconfig.verify import managed_by_scheduler
 from app.values.computations import finish
 from app.values.errors import ApiError, BadInput
+from app.values.reasons import counted
 
 Object = Mapping[str, Any]
 OPTIONAL = ("PersistentVolume", "PersistentVolumeClaim", *DRA, *POLICY_KINDS)
@@ -97,7 +98,7 @@ def explain_pod(
                 objects = read_fleet(fleet, wanted)
                 pods = [_named(fleet, wanted, objects)] if wanted else pods
                 cluster = snapshot_of(objects, policies, partial(idle_of_fleet, prometheus, prometheus_token_file))
-                with show_progress(f"explaining on {len(cluster.nodes)} nodes"):
+                with show_progress(f"explaining on {counted(len(cluster.nodes), 'node')}"):
                     explanations = [
                         finish(explain(each.pod, cluster, each.live, by_node, events=_events_of(each.pod, objects)))
                         for each in pods

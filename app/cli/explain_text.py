@@ -7,6 +7,7 @@ from rich.table import Table
 
 from app.explain.explanation import Explanation
 from app.kube.finished_pods import SUCCEEDED, Ending
+from app.values.reasons import counted
 
 BAR = 20
 """Characters of a full bar."""
@@ -54,15 +55,14 @@ def _headline(console: Console, explanation: Explanation) -> None:
     for problem in explanation.not_started:
         console.print(f"  [red]does not start: {escape(problem)}[/]")
     if explanation.fits:
-        console.print(
-            f"[bold green]{escape(explanation.pod)} fits on {explanation.fits} of {explanation.nodes} nodes[/]"
-        )
+        nodes = counted(explanation.nodes, "node")
+        console.print(f"[bold green]{escape(explanation.pod)} fits on {explanation.fits} of {nodes}[/]")
     elif not explanation.nodes:
         console.print(f"[bold red]{escape(explanation.pod)} fits nowhere: there are no nodes[/]")
     else:
-        console.print(f"[bold red]{escape(explanation.pod)} fits on none of {explanation.nodes} nodes[/]")
+        console.print(f"[bold red]{escape(explanation.pod)} fits on none of {counted(explanation.nodes, 'node')}[/]")
     if explanation.primary is not None:
-        nodes = f"{explanation.primary.nodes} node{'s' if explanation.primary.nodes > 1 else ''}"
+        nodes = counted(explanation.primary.nodes, "node")
         console.print(f"  {escape(explanation.primary.sentence)} [dim]({explanation.primary.reason}, {nodes})[/]")
     for note in explanation.notes:
         console.print(f"  [yellow]{escape(note)}[/]")
@@ -79,7 +79,7 @@ def _needs(console: Console, explanation: Explanation) -> None:
     if explanation.policies:
         console.print(f"  [dim]policies: {escape(', '.join(explanation.policies))}[/]")
     for name in explanation.unjudged:
-        console.print(f"  [yellow]{name} is not judged here: only kube-scheduler can tell[/]")
+        console.print(f"  [yellow]{name} is not checked here: only kube-scheduler can decide[/]")
     if explanation.admission.actions or explanation.admission.message or explanation.admission.warnings:
         console.print("\n[bold]admission[/]")
     if not explanation.admission.allowed:
@@ -155,7 +155,7 @@ def _best(console: Console, explanation: Explanation) -> None:
 def _nodes(console: Console, explanation: Explanation) -> None:
     table = Table(title="\n[bold]node by node[/]", title_justify="left", header_style="dim", box=None, padding=(0, 1))
     table.add_column("node", overflow="fold")
-    table.add_column("what stands against it", overflow="fold")
+    table.add_column("why not", overflow="fold")
     for verdict in explanation.verdicts or ():
         against = "; ".join(dict.fromkeys(verdict.messages))
         table.add_row(escape(verdict.node), "[green]fits[/]" if verdict.fits else escape(against))

@@ -46,7 +46,7 @@ ALWAYS_SHOWN = 6
 WRAPPED = 9
 """Columns before this one are not wrapped, because a wrapped version or number is unreadable."""
 REDRAW_SECONDS = 1.0
-"""Interval of checks for changes; nobody reads faster."""
+"""Interval of checks for changes; faster changes cannot be read."""
 
 
 def inventory(

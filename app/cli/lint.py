@@ -14,6 +14,7 @@ from app.cluster.files import case_texts, policy_texts, read_knowledge, shipped_
 from app.explain.policy_cases import read_case
 from app.policy.load import load_policies
 from app.values.errors import PolicyError
+from app.values.reasons import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,8 @@ def _show(console: Console, result: LintResult) -> None:
     for line in result.findings:
         console.print(line, markup=False)
     count = len(result.findings)
-    findings = f"{count or 'no'} finding{'s' * (count != 1)}"
-    console.print(f"{result.policies} policy files, {result.cases} cases: {findings}")
+    findings = counted(count, "finding") if count else "no findings"
+    console.print(f"{counted(result.policies, 'policy file')}, {counted(result.cases, 'case')}: {findings}")
 
 
 def _findings(directory: Path) -> Iterator[str]:

@@ -153,7 +153,7 @@ def examined_policies(
 
 
 def _slipped(survey: ClusterObjects, state: State, policies: PolicySet) -> Iterator[SlippedReport]:
-    """Yield the running GPU pods that have slipped, judged as the service does."""
+    """Yield the running GPU pods that are unadmitted or misplaced, judged as the service does."""
     rulings = RulingCache()
     policy_view = PolicyView(
         lambda pod: rulings.of(pod, state.namespaces.labels(pod.namespace), policies, state.knowledge),

@@ -44,7 +44,7 @@ MANUAL: Mapping[str, ManualPage] = {
         environment={"OTEL_EXPORTER_OTLP_ENDPOINT": "where --tracing sends to"},
     ),
     "demo": ManualPage(
-        "Recorded requests of a real API server and scheduler; a server at --url, or one of its own for as long.",
+        "Recorded requests of a real API server and scheduler; a server at --url, else one that the command starts.",
         ("gpu-usher demo", "gpu-usher demo --url https://127.0.0.1:9443 --ca certs/ca.crt"),
         see=("serve", "explain"),
     ),
@@ -150,7 +150,7 @@ MANUAL: Mapping[str, ManualPage] = {
         ("lint", "diff"),
     ),
     "schema": ManualPage(
-        "Nothing: what is printed is made from the models that read policies and write answers.",
+        "Nothing: it prints what the models that read policies and write answers define.",
         (
             "gpu-usher schema > policies/schema/gpupolicy.json",
             "gpu-usher schema --crd | kubectl apply -f -",
@@ -171,7 +171,8 @@ MANUAL: Mapping[str, ManualPage] = {
         ("doctor", "serve"),
     ),
     "certs issue": ManualPage(
-        "The directory --certs. Writes ca.crt, tls.crt and tls.key there, unless those there are young and right.",
+        "The directory --certs. Writes ca.crt, tls.crt and tls.key there, unless it has valid ones that are not due "
+        "for renewal.",
         ("gpu-usher certs issue", "gpu-usher certs issue --certs certs --name gpu-usher.example.com -o json"),
         see=("certs show", "certs rotate"),
     ),

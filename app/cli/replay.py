@@ -20,6 +20,7 @@ from app.server.composition import build
 from app.server.service import Service
 from app.settings import FilterAnswer, Settings
 from app.values.errors import BadInput
+from app.values.reasons import counted
 
 LINES_SHOWN = 20
 Logs = Annotated[list[Path], typer.Argument(help="Files of serve --decision-log, the oldest first.")]
@@ -113,8 +114,8 @@ def _show(console: Console, result: ReplayResult) -> None:
     if len(result.differing) > LINES_SHOWN:
         console.print(f"and {len(result.differing) - LINES_SHOWN} more; -o json has all of them")
     if result.other_policies:
-        console.print(f"[dim]{result.other_policies} lines were recorded under other policies[/]")
-    console.print(f"{result.lines} lines: {len(result.differing) or 'none'} decide otherwise")
+        console.print(f"[dim]{counted(result.other_policies, 'decision')} recorded under other policies[/]")
+    console.print(f"{counted(result.lines, 'decision')}: {len(result.differing) or 'none'} different now")
 
 
 def _change(difference: DifferingDecision) -> str:

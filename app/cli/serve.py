@@ -22,6 +22,7 @@ from app.server.service import Service
 from app.settings import SHORTLIST, FilterAnswer, Recount, Role, Settings
 from app.telemetry.logs import start_logging
 from app.values.errors import BadInput
+from app.values.reasons import counted
 
 POD_TO_TRY = {
     "metadata": {"annotations": {"gpu-usher.io/products": "A10"}},
@@ -78,11 +79,11 @@ def serve(
     explain_address: Annotated[
         str,
         _flag(
-            "Address for kube-apiserver's aggregation layer, which asks for tenants' explanations, or off.",
+            "Address for kube-apiserver's aggregation layer, for explanations that tenants ask for, or off.",
             "explain-address",
         ),
     ] = "off",
-    certs: Annotated[Path, _flag("Directory to make certificates in.", "certs")] = Path("certs"),
+    certs: Annotated[Path, _flag("Directory for generated certificates.", "certs")] = Path("certs"),
     cert: Annotated[Path | None, _flag("Your own certificate.", "cert")] = None,
     key: Annotated[Path | None, _flag("Your own key.", "key")] = None,
     client_ca: Annotated[
@@ -105,7 +106,7 @@ def serve(
         _flag("URL of DCGM exporters, instead of a Prometheus; a headless Service gives all.", "dcgm-exporters"),
     ] = None,
     recount: Annotated[str, _flag("Repeat the scheduler's counts: auto, true or false.", "recount")] = "auto",
-    shadow: Annotated[bool, _flag("Answer allow, no patch, all nodes; log the real verdict.", "shadow")] = False,
+    shadow: Annotated[bool, _flag("Answer allow, no patch, all nodes; log the real answer.", "shadow")] = False,
     events: Annotated[
         bool,
         typer.Option(
@@ -124,7 +125,7 @@ def serve(
     shortlist: Annotated[int, _flag("Most nodes of a shortlist.", "shortlist")] = SHORTLIST,
     drain_seconds: Annotated[
         float | None,
-        _flag("Seconds to answer on after SIGTERM; 5 with a live cluster, else 0.", "drain-seconds"),
+        _flag("Seconds to go on answering after SIGTERM; 5 with a live cluster, else 0.", "drain-seconds"),
     ] = None,
 ) -> None:
     """Serve admission and scheduling: for the live cluster, the demo fleet or a snapshot."""
@@ -178,7 +179,7 @@ def serve(
     if client_ca and scheduler_address != "off":
         raise BadInput("--scheduler-address: got --client-ca too, wants one: plain HTTP has no client certificates")
     if explain_address != "off" and not settings.live:
-        raise BadInput("--explain-address: wants a live cluster, whose API server checks who asks")
+        raise BadInput("--explain-address: wants a live cluster, whose API server authenticates the callers")
     run(settings)
 
 
@@ -205,7 +206,7 @@ async def _serve(service: Service) -> None:
 
 
 def _announce(service: Service, addresses: Addresses) -> None:
-    """Announce in a thread, because a blocked stdout must not keep us from serving (fault 49)."""
+    """Announce in a thread, because a blocked stdout must not keep us from serving."""
     with contextlib.suppress(OSError):
         announce(service, addresses)
 
@@ -220,7 +221,7 @@ def announce(service: Service, addresses: Addresses) -> None:
         console.print("[bold]gpu-usher[/] is following a live cluster; /readyz says when it is in view")
     else:
         gpu_nodes = sum(node.has_gpus for node in nodes)
-        console.print(f"[bold]gpu-usher[/] is serving {len(nodes)} nodes, {gpu_nodes} with GPUs")
+        console.print(f"[bold]gpu-usher[/] is serving {counted(len(nodes), 'node')}, {gpu_nodes} with GPUs")
     console.print(f"  policies                  {policies}")
     if service.absent:
         console.print(f"  [yellow]not in the snapshot       {', '.join(service.absent)}[/]")

@@ -78,13 +78,15 @@ def simulate(
         typer.Option(help="shipped, packing, spread, fgd, bestfit, kubernetes, random, or Packing=5+Fragmentation=1."),
     ] = "shipped,bestfit,fgd,spread,random",
     seeds: Annotated[str, typer.Option(help="Seeds, such as 42-51 or 42,45.")] = "42",
-    arrivals: Annotated[Path | None, typer.Option(help="A fixed order: a row of the pods file a line, from 0.")] = None,
+    arrivals: Annotated[
+        Path | None, typer.Option(help="A fixed order: on each line one row number of the pods file, from 0.")
+    ] = None,
     history: Annotated[History, typer.Option(help="What is known of the workload.")] = History.Trace,
     asked: Annotated[str, typer.Option(help="all pods, or gpu: those that managedResources sends us.")] = "all",
     sampled: Annotated[int, typer.Option(min=0, max=100, help="percentageOfNodesToScore; 0 is the default.")] = 0,
     nodes: Annotated[int, typer.Option(help="Size of a synthetic cluster.")] = NODES,
-    processes: Annotated[int, typer.Option(min=0, help="Runs at a time; 0 is one a core.")] = 1,
-    keep: Annotated[Path | None, typer.Option(help="Keep runs in this file, and do not make them again.")] = None,
+    processes: Annotated[int, typer.Option(min=0, help="Runs at a time; 0 is one for each core.")] = 1,
+    keep: Annotated[Path | None, typer.Option(help="Keep finished runs in this file and do not repeat them.")] = None,
     load_range: Annotated[
         str,
         typer.Option("--load", help="Play over time: GPU time asked for, as a share of the GPUs, such as 0.8-1.1."),

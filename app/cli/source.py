@@ -26,6 +26,7 @@ from app.kube.api_kinds import DRA, FLEET
 from app.policy.compiled import PolicySet
 from app.telemetry.logs import today
 from app.values.errors import BadInput, SnapshotError
+from app.values.reasons import counted
 
 Snapshots = Annotated[
     list[Path] | None,
@@ -131,7 +132,7 @@ def read_live(cluster: Cluster, kinds: Iterable[str], optional: Iterable[str]) -
             read_objects(load, *kinds, optional=tuple(optional), report=report, report_forbidden=hidden.append)
         )
     if hidden:
-        note(f"not shown to this user, or not there, and left out: {', '.join(hidden)}")
+        note(f"left out, because this user may not read them or the cluster has none:  {', '.join(hidden)}")
     return objects
 
 
@@ -184,6 +185,6 @@ def state_of(objects: Objects) -> State:
     Raises MalformedPod, QuantityError.
     """
     state = State(read_knowledge())
-    with show_progress(f"taking in {len(objects)} objects"):
+    with show_progress(f"reading {counted(len(objects), 'object')}"):
         fill(state, objects)
     return state

@@ -17,7 +17,7 @@ FORBIDDEN = 403
 def explained_by_api_server(load: Load, namespace: str, name: str, refused: ApiError) -> Explanation:
     """Return the explanation of a pod, after the API server has refused to show the cluster (`refused`).
 
-    Raises ApiError: `refused` unless it is a 403, and where nobody answers, what to do.
+    Raises ApiError: `refused` unless it is a 403, and where no explanation is served, what to do.
     """
     if refused.status != FORBIDDEN:
         raise refused

@@ -80,7 +80,7 @@ def _show(console: Console, report: UsageReport) -> None:
     for problem in report.problems:
         console.print(f"[yellow]{escape(problem)}[/]")
     if not report.rows:
-        console.print("no pod was seen on a GPU: are DCGM's metrics there, with the labels of pods?")
+        console.print("no pod was seen on a GPU: check that Prometheus has DCGM's metrics with the labels of pods")
         return
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), header_style="bold")
     money = report.currency is not None

@@ -25,6 +25,7 @@ from app.kube.pods import read_pod
 from app.policy.compiled import PolicySet
 from app.values.errors import BadInput
 from app.values.label_requirements import all_allow
+from app.values.reasons import counted
 from app.values.versions import parse_version
 from app.whatif.dra import plan_move
 from app.whatif.driver import Rollout, plan_rollout
@@ -184,7 +185,9 @@ def gpu_pods(objects: Objects, state: State, policies: PolicySet) -> Iterator[GP
 
 
 def _show(console: Console, rollout: Rollout) -> None:
-    console.print(f"[bold]driver {rollout.to}[/] on {rollout.nodes} nodes, of which {rollout.already} have it")
+    console.print(
+        f"[bold]driver {rollout.to}[/] on {counted(rollout.nodes, 'node')}, {rollout.already} of them at it already"
+    )
     for effect in rollout.effects[:MOST_SHOWN]:
         gains, loses = [f"{effect.gains} more"] * bool(effect.gains), [f"{effect.loses} fewer"] * bool(effect.loses)
         plural = "s" * (max(effect.gains, effect.loses) > 1)
@@ -194,16 +197,18 @@ def _show(console: Console, rollout: Rollout) -> None:
         if effect.loses:
             console.print(f"  lost: {escape(effect.why)}")
         if effect.bound_there:
-            console.print(f"  run there now and will not come back: {escape(names_of(effect.bound_there))}")
+            console.print(
+                f"  run there now and would not be placed there again: {escape(names_of(effect.bound_there))}"
+            )
     if not rollout.effects:
         console.print("no pod gains or loses a node")
     console.print("[bold]order[/] (others cordoned meanwhile)")
     for number, step in enumerate(rollout.order, 1):
-        evicts = f"evicts {len(step.evicts)}: {names_of(step.evicts)}" if step.evicts else "evicts nobody"
+        evicts = f"evicts {len(step.evicts)}: {names_of(step.evicts)}" if step.evicts else "evicts no pod"
         console.print(f"{number:4} {escape(step.node)} ({step.driver}) {escape(evicts)}")
         if step.waiting:
             console.print(f"     [yellow]no place until later: {escape(names_of(step.waiting))}[/]")
-    console.print(f"{sum(len(step.evicts) for step in rollout.order)} evictions in all")
+    console.print(f"{counted(sum(len(step.evicts) for step in rollout.order), 'eviction')} in all")
 
 
 def _show_mig(console: Console, relayout: MIGRelayout) -> None:

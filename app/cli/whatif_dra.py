@@ -18,6 +18,7 @@ from app.kube.gpu_usage import FINISHED
 from app.kube.pods import read_pod
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
+from app.values.reasons import counted
 from app.whatif.dra import DRAMove, MovingPod, Workload
 from app.whatif.placing_in_turn import GPUPod
 
@@ -53,7 +54,7 @@ def _outcome(
 
 def show_move(console: Console, move: DRAMove) -> None:
     """Print what pods become, which nodes cannot move, and the order of the others."""
-    console.print(f"[bold]to DRA[/]: {move.nodes} nodes, of which {move.already} are there")
+    console.print(f"[bold]to DRA[/]: {counted(move.nodes, 'node')}, {move.already} of them there already")
     for workload in move.workloads[:MOST_SHOWN]:
         _show_workload(console, workload)
     if (more := len(move.workloads) - MOST_SHOWN) > 0:
@@ -63,11 +64,11 @@ def show_move(console: Console, move: DRAMove) -> None:
         console.print(f"  {escape('; '.join(node.reasons))}")
     console.print("[bold]order[/] (others cordoned meanwhile)")
     for number, turn in enumerate(move.order, 1):
-        evicts = f"evicts {len(turn.evicts)}: {names_of(turn.evicts)}" if turn.evicts else "evicts nobody"
+        evicts = f"evicts {len(turn.evicts)}: {names_of(turn.evicts)}" if turn.evicts else "evicts no pod"
         console.print(f"{number:4} {escape(turn.node)} {escape(evicts)}")
         if turn.waiting:
             console.print(f"     [yellow]no place until later: {escape(names_of(turn.waiting))}[/]")
-    console.print(f"{sum(len(turn.evicts) for turn in move.order)} evictions in all")
+    console.print(f"{counted(sum(len(turn.evicts) for turn in move.order), 'eviction')} in all")
 
 
 def _show_workload(console: Console, workload: Workload) -> None:

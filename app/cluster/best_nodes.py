@@ -12,6 +12,7 @@ from app.nodes.model import Node
 from app.placement.engine import judge, total
 from app.placement.ranking import ranking_key
 from app.policy.demand import Demand
+from app.values.reasons import counted
 from app.whatif.claims_on_nodes import unserved_claim
 
 ANYWHERE = "any node"
@@ -52,7 +53,7 @@ class BestNodes:
             counts = Counter([*verdicts.failed.values(), *verdicts.unresolvable.values()])
             unserved = (unserved_claim(demand, self._state.nodes[name]) for name in verdicts.feasible)
             counts.update(filter(None, unserved))
-            parts = [f"{message} ({count} nodes)" for message, count in counts.most_common(2)]
+            parts = [f"{message} ({counted(count, 'node')})" for message, count in counts.most_common(2)]
             self._refusals[demand] = "no node: " + ("; ".join(parts) or "the fleet has none")
         return self._refusals[demand]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The requests of claims, by the claim's key. A part of State; nothing else of a claim is kept (S13)."""
+"""The requests of claims, by the claim's key. A part of State; nothing else of a claim is kept."""
 
 from app.kube.api_kinds import API_KINDS
 from app.kube.resource_claims import Claim, Requests

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learns the workload from the GPU pods that exist, as the expected demand for scorers (F52).
+"""Learns the workload from the GPU pods that exist, as the expected demand for scorers.
 
 `PodCounts` (cluster/pod_index.py) counts pods by shape with each event, `Workload` keeps the common shapes, and
 `DemandLearning` compiles them with the policies into the expected demand. That is a function of the state and of the
@@ -111,7 +111,10 @@ class Workload(Generic[Shape]):
         self._limits = WorkloadIndex[Shape](LIMIT_RARE_BITS, LIMIT_COUNT_BITS)
 
     def add(self, shape: Shape, limit: Shape, pods: int, milli: int) -> None:
-        """Add pods of a shape and a limit that request `milli` thousandths of a GPU each; a negative number goes."""
+        """Add pods of a shape and a limit that request `milli` thousandths of a GPU each.
+
+        A negative number removes pods.
+        """
         if milli:
             self._shapes.add(shape, pods, milli)
             self._limits.add(limit, pods * milli, 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts devices, what is allocated of them, and pools, by driver; kept with every change, for the metrics (F135)."""
+"""Counts devices, what is allocated of them, and pools, by driver; kept with every change, for the metrics."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ResourceSlices of nodes and the devices allocated to claims. A part of State (F60, F135)."""
+"""The ResourceSlices of nodes and the devices allocated to claims. A part of State."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kinds of the DRA devices of nodes, shared by nodes that have the same. A part of State (F135)."""
+"""The kinds of the DRA devices of nodes, shared by nodes that have the same. A part of State."""
 
 from collections.abc import Container, Iterable
 from itertools import count

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part of State about DRA: slices, DeviceClasses, claims, templates and taint rules, read in two ways (F135, S13).
+"""The part of State about DRA: slices, DeviceClasses, claims, templates and taint rules, read in two ways.
 
 What nodes offer and which GPUs a pod claims is read of every object at once, since filters and admission need it. What
 the allocator needs, when a pod with claims is explained, is in `dra`.
@@ -227,6 +227,6 @@ class DeviceState:
         return Counter(claim.partition("/")[0] for claim in claims)
 
     def claimed(self, pod: Pod) -> ClaimedDevices:
-        """Return the GPUs that a pod claims through DRA (S13)."""
+        """Return the GPUs that a pod claims through DRA."""
         classes = self.classes
         return claimed_devices(pod, self.claims.get, self.claim_templates.get, classes.family, classes.serving)

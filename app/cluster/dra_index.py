@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the allocator of DRA needs, as last seen. A part of State, from which explanations take copies (F135)."""
+"""What the allocator of DRA needs, as last seen. A part of State, from which explanations take copies."""
 
 from collections.abc import Mapping
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps the history of the use of GPUs that scrapes of DCGM exporters amount to, in memory and within bounds.
+"""Keeps the history of the use of GPUs from scrapes of DCGM exporters, in memory and within bounds.
 
 It begins with the process, and what was not seen stays unknown (docs/reference/usage.md#without-a-prometheus).
 """
@@ -97,7 +97,7 @@ class ExporterHistory:
 
     def _begin(self, minute: int) -> None:
         if self._minute is not None:
-            event("history of use begins anew: the clock was set back", 30, minutes=self._minute - minute)
+            event("usage history starts again: the clock was set back", 30, minutes=self._minute - minute)
         self._records.clear()
         self._slots, self._since, self._minute = 0, minute, minute
         self._first_slot = minute // SLOT_MINUTES
@@ -171,12 +171,12 @@ class ExporterHistory:
         since = MINUTE * max(self._since, self._first_slot * SLOT_MINUTES)
         if start < since:
             when = dt.datetime.fromtimestamp(since, dt.UTC)
-            yield f"recorded since {when:%Y-%m-%d %H:%M} UTC by one replica of gpu-usher: what was before is unknown"
+            yield f"recorded since {when:%Y-%m-%d %H:%M} UTC by one replica of gpu-usher: earlier use is unknown"
         if self._unrecorded:
             yield f"{self._unrecorded} pods' GPUs are not recorded: there is room for {MOST_SERIES}"
 
     async def close(self) -> None:
-        """Do nothing: whoever scrapes the exporters has the connections."""
+        """Do nothing: the poller of the exporters owns the connections."""
 
 
 def _size_before(slots: bytearray, first_slot: int) -> int:

@@ -144,7 +144,7 @@ def read_exposition(body: bytes, dcgm: DCGM, usage: UsageMetrics | None = None) 
             not_finite += 1
         elif (health := read_sample(name, labels, value, dcgm)) is not None:
             samples.append(health)
-    return PollResult(samples, f"{not_finite} values that are no number" if not_finite else None, tuple(use))
+    return PollResult(samples, f"{not_finite} values that are not numbers" if not_finite else None, tuple(use))
 
 
 def _samples(body: bytes, names: tuple[str, ...]) -> Iterator[Sample]:

@@ -7,7 +7,7 @@ the last one. kube-scheduler counts the GPUs of that pod itself, but not the mem
 the pod is seen bound or deleted, is asked about again, or after PROMISE_SECONDS. The promise of the node for which the
 API server shows a nomination lasts as long as the nomination, because the victims may take longer to end.
 
-A node may be served twice, by a device plugin and a DRA driver (F135). Neither knows of the other: the kubelet picks
+A node may be served twice, by a device plugin and a DRA driver. Neither knows of the other: the kubelet picks
 any device that is free in the plugin's own view, kube-scheduler any that no claim has, and no object says which devices
 the plugin's pods got. As soon as one side holds a GPU, whatever the other gives next may be the same GPU. Counts prove
 nothing; only kinds do: where the plugin tells whole GPUs and MIG slices apart (MIG strategies single and mixed), and

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Polls the health of GPUs and passes it to the state. Optional: unknown health never blocks a pod (F72)."""
+"""Polls the health of GPUs and passes it to the state. Optional: unknown health never blocks a pod."""
 
 import asyncio
 from typing import Any, Protocol

@@ -285,7 +285,7 @@ def _ssl_context(configuration: Configuration) -> ssl.SSLContext:
 def credentials(configuration: Configuration) -> Headers:
     """Return the headers that authenticate us, and those by which we act as another (`as` of the kubeconfig).
 
-    A service account's token file is read again each minute (CACHE-09). This may run an exec plugin, so it must not run
+    A service account's token file is read again each minute. This may run an exec plugin, so it must not run
     on the event loop. Raises BadInput.
     """
     try:

@@ -19,7 +19,7 @@ from app.telemetry.metrics import Metrics
 from app.values.errors import ApiError
 
 COMPARE_SECONDS = 600.0
-"""CACHE-10: what a watch has lost is found within ten minutes, and listed again."""
+"""Seconds between checks of the index: what a watch has lost is found within ten minutes, and listed again."""
 SYNC_CHECK_SECONDS = 0.05
 DISCOVERY_SECONDS = 30.0
 """Between two checks whether GPUPolicy is installed; an answer is some 200 bytes."""
@@ -67,7 +67,7 @@ class LiveCluster:
             await self._server.close()
 
     async def _discover(self, tasks: asyncio.TaskGroup) -> None:
-        """Follow the kinds that not every cluster serves; GPUPolicy may be installed at any time (F131).
+        """Follow the kinds that not every cluster serves; GPUPolicy may be installed at any time.
 
         Only kinds that exist at the start must be listed: a later one must not make a ready service unready.
         """

@@ -122,7 +122,7 @@ def read_answer(body: bytes, dcgm: DCGM) -> PollResult:
         if sample is not None:
             samples.append(sample)
     problems = [
-        *(f"{not_finite} values that are no number" for _ in range(bool(not_finite))),
+        *(f"{not_finite} values that are not numbers" for _ in range(bool(not_finite))),
         *(warning[:200] for warning in answer.warnings[:1]),
     ]
     return PollResult(samples, "; ".join(problems) or None)

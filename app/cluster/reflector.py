@@ -2,7 +2,7 @@
 """A reflector: lists the objects of one kind, then watches them, and recovers from every failure.
 
 A lost watch resumes from the last resourceVersion after a back-off. After a 410 the kind is listed again; the index
-stays in use meanwhile, and only the differences are then applied (CACHE-01 to 10).
+stays in use meanwhile, and only the differences are then applied.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ SILENT_SECONDS = 150.0
 READ_SECONDS = 120.0
 """A stream silent for this long is closed and opened again, because a half-open connection stays silent."""
 SETTLED_SECONDS = 60.0
-"""After a stream that lasted this long, the back-off starts afresh (CACHE-03)."""
+"""After a stream that lasted this long, the back-off starts afresh."""
 FIRST_DELAY_SECONDS = 0.8
 LONGEST_DELAY_SECONDS = 30.0
 
@@ -92,8 +92,7 @@ blocked."""
 SLICE_OBJECTS = 50
 """Objects read or put between two turns of the event loop; they take some 2 ms."""
 WATCH_SECONDS = (240, 300)
-"""The API server ends a watch after a random time in this range, so that replicas do not reconnect together
-(CACHE-01)."""
+"""The API server ends a watch after a random time in this range, so that replicas do not reconnect together."""
 METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 NAMES = KindDecoders(PartialNamedObject)
@@ -312,7 +311,7 @@ class Reflector:
     async def compare(self) -> int:
         """Count the differences between the API server's list and the index, and list again if there are any.
 
-        Objects that changed while the list was read do not count, nor unreadable ones (CACHE-10).
+        Objects that changed while the list was read do not count, nor unreadable ones.
 
         Raises ApiError, Unreadable.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds slipped pods: GPU pods that run without our admission, or on a node that we would refuse (F98).
+"""Finds misplaced pods: GPU pods that run without our admission, or on a node that we would refuse.
 
 The watch keeps only the GPU usage of a pod, so running pods are read again: one node at a time, four per second, from
 the API server's cache. No request waits for it, and the pods of a node are judged in slices of some 2 ms.
@@ -62,14 +62,15 @@ class PolicyView:
 
 @dataclass(frozen=True, slots=True)
 class SlippedPod:
-    """How a pod slipped. `kind` is unadmitted or misplaced; `reason` is the refusal's code, empty for unadmitted."""
+    """Why a running pod is reported. `kind` is unadmitted or misplaced; `reason` is the refusal's code, empty for
+    unadmitted."""
 
     kind: str
     reason: str = ""
 
 
 def slip_of(pod: Pod, node: Node, state: State, policy_view: PolicyView) -> SlippedPod | None:
-    """Return how a running GPU pod slipped; None if it did not. One that slipped both ways is unadmitted, the cause."""
+    """Return why a running GPU pod is reported; None if it is right. One that is both is unadmitted, the cause."""
     labels = state.namespaces.labels(pod.namespace)
     if is_exempt(pod.namespace, labels, state.knowledge):
         return None
@@ -145,7 +146,8 @@ class SlippedPods:
             return None  # the watch has counted it as unreadable
 
     def _note(self, name: str, slipped: Mapping[str, SlippedPod]) -> None:
-        """Note the slipped pods of a node by UID; the counts change by the difference, in a fleet of any size."""
+        """Note the unadmitted and misplaced pods of a node by UID; the counts change by the difference, in a fleet of
+        any size."""
         before = self._slipped_by_node.pop(name, {})
         if slipped:
             self._slipped_by_node[name] = slipped
@@ -175,4 +177,10 @@ def _pods(body: bytes, uids: set[str]) -> Iterator[tuple[str, Mapping[str, Any]]
 def _log(document: Mapping[str, Any], slipped_pod: SlippedPod) -> None:
     metadata = document["metadata"]
     name = f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
-    event("pod slipped", logging.WARNING, slipped=name, kind=slipped_pod.kind, reason=slipped_pod.reason)
+    event(
+        "GPU pod unadmitted or misplaced",
+        logging.WARNING,
+        slipped=name,
+        kind=slipped_pod.kind,
+        reason=slipped_pod.reason,
+    )

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Polls how the GPUs that pods hold are used, for policies, the web page and metrics. Optional: unknown use denies no
-pod (F145).
+pod.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from app.usage.summary import UseSummary, poll_window, summary_of
 from app.values.errors import SourceError
 
 POLL_SECONDS = 300.0
-"""Idleness is told in quarters of an hour, and a poll asks nine range queries (docs/reference/usage.md#polls)."""
+"""Idleness is measured in quarters of an hour, and a poll asks nine range queries (docs/reference/usage.md#polls)."""
 FORGET_SECONDS = 900.0
 """After this time without a successful poll nothing is known of use any more: two failed polls change nothing."""
 DAY = 86_400.0

@@ -68,7 +68,7 @@ def core_kinds(state: State, book: PolicyBook, namespace: str) -> tuple[WatchedK
 
 
 def dra_kinds(state: State, version: str) -> tuple[WatchedKind[Any], ...]:
-    """Return the kinds of dynamic resource allocation, in the version that the API server prefers (F135, S13).
+    """Return the kinds of dynamic resource allocation, in the version that the API server prefers.
 
     Claims and templates of all namespaces are watched, because an admitted pod only names its claims.
     """
@@ -87,7 +87,7 @@ def dra_kinds(state: State, version: str) -> tuple[WatchedKind[Any], ...]:
 
 
 def taint_rule_kinds(state: State, version: str) -> tuple[WatchedKind[Any], ...]:
-    """Return the kind by which an administrator taints devices, which few clusters serve (F135)."""
+    """Return the kind by which an administrator taints devices, which few clusters serve."""
     devices = state.devices
     return (
         WatchedKind(*_name_and_path("DeviceTaintRule", version=version), PartialObject, read_taint_rule,
@@ -96,7 +96,7 @@ def taint_rule_kinds(state: State, version: str) -> tuple[WatchedKind[Any], ...]
 
 
 def policy_kinds(book: PolicyBook) -> tuple[WatchedKind[Any], ...]:
-    """Return the kinds of our own API group: policies as objects (F131)."""
+    """Return the kinds of our own API group: policies as objects."""
     return (
         WatchedKind(*_name_and_path("GPUPolicy"), PartialObject, policy_of,
              lambda key, _uid, fact: book.put_source(f"{GPUPOLICY} {key}", fact),

@@ -16,7 +16,7 @@ ADMITTED = {
     "runtimeClassName": "nvidia",
     "tolerations": [{"key": WHOLE_GPU, "operator": "Exists", "effect": "NoSchedule"}],
 }
-"""What admission adds to every GPU pod (F3, F5)."""
+"""What admission adds to every GPU pod."""
 
 Object = dict[str, Any]
 

@@ -54,7 +54,7 @@ def api_version(cluster: ExaminedCluster) -> Iterator[Finding]:
         yield advice("KubernetesVersion", text, f"upgrade to 1.{OLDEST_TESTED} or later", "API server")
     elif minor > NEWEST_TESTED:
         text = f"Kubernetes {cluster.version} is newer than what gpu-usher is tested with, {tested}"
-        yield advice("KubernetesVersion", text, "look for a newer gpu-usher", "API server")
+        yield advice("KubernetesVersion", text, "check for a newer gpu-usher", "API server")
 
 
 def api_services(cluster: ExaminedCluster) -> Iterator[Finding]:
@@ -80,7 +80,7 @@ def api_services(cluster: ExaminedCluster) -> Iterator[Finding]:
 
 
 def clock_skew(cluster: ExaminedCluster) -> Iterator[Finding]:
-    """Report clocks that differ, since certificates then end early and leases late (fault 46)."""
+    """Report clocks that differ, since certificates then end early and leases late."""
     seconds = cluster.ahead_seconds
     if seconds is None or abs(seconds) <= CLOCK_ADVICE_SECONDS:
         return
@@ -90,7 +90,7 @@ def clock_skew(cluster: ExaminedCluster) -> Iterator[Finding]:
 
 
 def certificates(cluster: ExaminedCluster) -> Iterator[Finding]:
-    """Report certificates that callers do not accept, which stops admission, or that were not renewed in time (P44)."""
+    """Report certificates that callers do not accept, which stops admission, or that were not renewed in time."""
     for certificate in cluster.certificates:
         for reason in certificate.wrong:
             remedy = "read the log of gpu-usher-certificates or of cert-manager; `gpu-usher certs show` says more"
@@ -103,7 +103,7 @@ def certificates(cluster: ExaminedCluster) -> Iterator[Finding]:
 
 
 def service_account_rights(cluster: ExaminedCluster) -> Iterator[Finding]:
-    """Report rights that the serving replicas lack to watch, or have to write, which they never do (F104)."""
+    """Report rights that the serving replicas lack to watch, or have to write, which they never do."""
     if cluster.rules is None:
         return
     account = f"ServiceAccount {cluster.namespace}/gpu-usher"
@@ -141,7 +141,7 @@ def _replicas_write_events(cluster: ExaminedCluster) -> bool:
 
 
 def policies_out_of_reach(cluster: ExaminedCluster) -> Iterator[Finding]:
-    """Report that the mounted ConfigMap of policies is absent, or that the replicas may not read GPUPolicies (F131)."""
+    """Report that the mounted ConfigMap of policies is absent, or that the replicas may not read GPUPolicies."""
     deployed = any(item["metadata"].get("name") == "gpu-usher" for item in cluster.objects_of("Deployment"))
     names = {item["metadata"].get("name") for item in cluster.objects_of("ConfigMap")}
     if deployed and cluster.could_read("ConfigMap") and MOUNTED not in names:
@@ -172,14 +172,14 @@ def _covers(value: str, allowed: list[str] | None) -> bool:
 
 
 def unadmitted_and_misplaced_pods(cluster: ExaminedCluster) -> Iterator[Finding]:
-    """Report pods that run without admission's changes, or on nodes that refuse them (F98, P11)."""
+    """Report pods that run without admission's changes, or on nodes that refuse them."""
     unadmitted = tuple(f"Pod {report.pod}" for report in cluster.slipped if report.kind == "unadmitted")
     if unadmitted:
         remedy = "recreate them: they were created while no webhook answered, or before it was installed"
         yield advice("Unadmitted", "are running without having been reviewed by admission", remedy, *unadmitted)
     for reason in sorted({report.why for report in cluster.slipped if report.kind == "misplaced"}):
         pods = tuple(f"Pod {report.pod}" for report in cluster.slipped if report.why == reason)
-        remedy = "delete them so that they are scheduled again; find out who sets nodeName or another schedulerName"
+        remedy = "delete them so that they are scheduled again; find out what sets nodeName or another schedulerName"
         yield problem("Misplaced", f"run on nodes that would refuse them now: {reason}", remedy, *pods)
 
 
@@ -213,7 +213,7 @@ CHECKS: tuple[ClusterCheck, ...] = (
     operand_checks.provisioner_templates,
     unreadable_kinds,
 )
-"""First what stops admission, then whom it serves, then what pods depend on, then what could not be examined."""
+"""First what stops admission, then which pods it reviews, then what pods depend on, then what could not be examined."""
 
 
 def examine_cluster(cluster: ExaminedCluster) -> tuple[Finding, ...]:

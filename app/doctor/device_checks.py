@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The doctor's checks of devices: pools, taints, DeviceClasses, and nodes that are served twice (F135).
+"""The doctor's checks of devices: pools, taints, DeviceClasses, and nodes that are served twice.
 
 One function per check; the table of checks stands at the end. A healthy fleet has no finding.
 """
@@ -93,7 +93,7 @@ def stale_slices(examined: ExaminedDevices) -> Iterator[Finding]:
     gone = [one for one in examined.devices.pools.slices() if one.nodes and _is_gone(one.nodes.name, examined)]
     if gone:
         text = "ResourceSlices of nodes that are gone"
-        yield _advice("StaleSlices", text, "delete them: claims that are allocated from them wait for no node", gone)
+        yield _advice("StaleSlices", text, "delete them: no node can serve claims that are allocated from them", gone)
 
 
 def _is_gone(node: str, examined: ExaminedDevices) -> bool:
@@ -101,7 +101,8 @@ def _is_gone(node: str, examined: ExaminedDevices) -> bool:
 
 
 def tainted_devices(examined: ExaminedDevices) -> Iterator[Finding]:
-    """Report taints that no known claim or template tolerates: their devices serve nobody until somebody acts."""
+    """Report taints that no known claim or template tolerates: their devices serve no pod until the taint is tolerated
+    or removed."""
     tolerations = set(_tolerations(examined.devices))
     for device in examined.all_devices():
         for taint, source in _taints(device, examined.devices):
@@ -142,7 +143,7 @@ def device_classes(examined: ExaminedDevices) -> Iterator[Finding]:
         try:
             matches = _matches(device_class, devices, examined.selection)
         except ClaimError as error:
-            remedy = "correct its selectors: kube-scheduler places no pod that claims of this class on any node"
+            remedy = "correct its selectors: kube-scheduler places no pod that claims a device of this class"
             yield Finding("DeviceClassFails", FindingLevel.Problem, plain_error(error), remedy, (), objects)
             continue
         except NotJudged:

@@ -13,7 +13,7 @@ from app.kube.finished_pods import FinishedPod
 from app.nodes.gpu_health import Health
 from app.nodes.mig_state import TO_COME, explained_by_node
 from app.nodes.model import Node, Sharing
-from app.values.reasons import Code
+from app.values.reasons import Code, counted
 
 NO_FAMILIES = Families((), ())
 
@@ -84,7 +84,7 @@ REPELLING_EFFECTS = ("NoSchedule", "NoExecute")
 
 
 def untainted_gpu_nodes(fleet: ExaminedFleet) -> Iterator[Finding]:
-    """Report GPU nodes without a taint that keeps CPU pods off (F47)."""
+    """Report GPU nodes without a taint that keeps CPU pods off."""
     for family, nodes in _by_family(fleet):
         remedy = f"taint them {family.whole}=present:NoSchedule (GPU pods get the toleration)"
         guard = ", or add the component cpu-guard" if family.cuda and not fleet.cpu_guard else ""
@@ -94,7 +94,7 @@ def untainted_gpu_nodes(fleet: ExaminedFleet) -> Iterator[Finding]:
 
 
 def ghost_gpus(fleet: ExaminedFleet) -> Iterator[Finding]:
-    """Report nodes of which labels promise GPUs that no pod can get, and what is missing there (F46)."""
+    """Report nodes of which labels promise GPUs that no pod can get, and what is missing there."""
     for node in fleet.nodes:
         for what, remedy, comes_up in absent_gpus(node, fleet.evidence):
             level = FindingLevel.Advice if comes_up else FindingLevel.Problem
@@ -102,9 +102,9 @@ def ghost_gpus(fleet: ExaminedFleet) -> Iterator[Finding]:
 
 
 def withdrawn_devices(fleet: ExaminedFleet) -> Iterator[Finding]:
-    """Report nodes of which the device plugin offers fewer devices than there are (F70)."""
+    """Report nodes of which the device plugin offers fewer devices than there are."""
     for family, nodes in _by_family(fleet):
-        remedy = f"look at the device plugin's log and {family.health_source}"
+        remedy = f"read the device plugin's log and {family.health_source}"
         for node in nodes:
             for resource, units in node.node_class.unhealthy_units:
                 capacity = node.node_class.capacity(resource)
@@ -113,19 +113,19 @@ def withdrawn_devices(fleet: ExaminedFleet) -> Iterator[Finding]:
 
 
 def unhealthy_gpus(fleet: ExaminedFleet) -> Iterator[Finding]:
-    """Report nodes whose GPUs DCGM reports as unhealthy or as degraded (F72)."""
+    """Report nodes whose GPUs DCGM reports as unhealthy or as degraded."""
     for name, health in sorted(fleet.health.items()):
         ill = health.ill > 0
         count = health.ill if ill else health.ailing
         state = "unhealthy" if ill else "degraded"
-        text = f"{count} GPU{'s' * (count != 1)} {state}: {'; '.join(health.causes)}"
+        text = f"{counted(count, 'GPU')} {state}: {'; '.join(health.causes)}"
         remedy = "drain the node and reset its GPUs" if ill else "reset the GPUs when the node is idle"
         level = FindingLevel.Problem if ill else FindingLevel.Advice
         yield Finding(Code.GPUUnhealthy.name, level, text, remedy, (name,))
 
 
 def node_conditions(fleet: ExaminedFleet) -> Iterator[Finding]:
-    """Report GPU nodes of which a condition reports a fault of the GPUs, or of what joins them (F72)."""
+    """Report GPU nodes of which a condition reports a fault of the GPUs, or of what joins them."""
     for node in _gpu(fleet):
         for condition in node.conditions:
             ill = condition.severity is GPUCondition.Ill
@@ -135,7 +135,7 @@ def node_conditions(fleet: ExaminedFleet) -> Iterator[Finding]:
 
 
 def counts_differ(fleet: ExaminedFleet) -> Iterator[Finding]:
-    """Report nodes whose capacity differs from what their labels count (F73)."""
+    """Report nodes whose capacity differs from what their labels count."""
     for node in fleet.nodes:
         if doubt := node.node_class.count_doubt:
             yield Finding("GPUCountsDiffer", FindingLevel.Problem, *differing_counts(node, doubt), (node.name,))
@@ -154,7 +154,7 @@ def sliced_gpus_offered_whole(fleet: ExaminedFleet) -> Iterator[Finding]:
 
 
 def mig_layout_failed(fleet: ExaminedFleet) -> Iterator[Finding]:
-    """Report nodes whose MIG layout is invalid, is not made yet, or could not be changed (F62)."""
+    """Report nodes whose MIG layout is invalid, is not made yet, or could not be changed."""
     invalid = (node for node in fleet.nodes if node.node_class.mig_invalid)
     yield from _by_code(Code.MIGInvalid, "have a MIG layout that strategy single does not allow", invalid)
     failed = (node for node in fleet.nodes if node.node_class.mig_state == "failed")
@@ -165,7 +165,7 @@ def mig_layout_failed(fleet: ExaminedFleet) -> Iterator[Finding]:
 
 
 def upgrade_failed(fleet: ExaminedFleet) -> Iterator[Finding]:
-    """Report nodes on which a driver upgrade failed (F44)."""
+    """Report nodes on which a driver upgrade failed."""
     failed = (node for node in fleet.nodes if node.node_class.upgrade_state == "upgrade-failed")
     yield from _finding(
         Code.DriverUpgrading.name,
@@ -177,13 +177,13 @@ def upgrade_failed(fleet: ExaminedFleet) -> Iterator[Finding]:
 
 
 def memory_overrun(fleet: ExaminedFleet) -> Iterator[Finding]:
-    """Report nodes on which pods declare more memory of shared GPUs than these have (F65)."""
+    """Report nodes on which pods declare more memory of shared GPUs than these have."""
     nodes = (node for node in fleet.nodes if node.name in fleet.overrun)
     yield from _by_code(Code.GPUMemoryBudgetExceeded, "pods declare more gpu-memory than the shared GPUs have", nodes)
 
 
 def refused_by_kubelets(fleet: ExaminedFleet) -> Iterator[Finding]:
-    """Report pods that a kubelet refused to start: they are Failed until somebody deletes them (F87)."""
+    """Report pods that a kubelet refused to start: they stay Failed until they are deleted."""
     refused: dict[tuple[str, str, str], list[FinishedPod]] = {}
     nodes = {node.name: node for node in fleet.nodes}
     for pod in fleet.finished:

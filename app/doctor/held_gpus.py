@@ -16,6 +16,7 @@ from app.kube.gpu_usage import GPUUsage, read_gpu_usage
 from app.kube.pending_pods import PendingPod, read_pending_pod
 from app.kube.pods import workload_group
 from app.values.errors import BadInput, MalformedPod
+from app.values.reasons import counted
 
 SHOWN = 4
 """Names in one sentence."""
@@ -55,14 +56,15 @@ def read_held_gpus(
 
 
 def partly_placed_groups(held: HeldGPUs) -> Iterator[Finding]:
-    """Report groups of pods that work together of which some hold GPUs while others wait: nobody works."""
+    """Report groups of pods that work together of which some hold GPUs while others wait: the group makes no
+    progress."""
     for group, waiting in sorted(held.waiting.items()):
         holders = held.holders.get(group, ())
         if not group or not holders:
             continue
         units = sum(amount for usage in holders for _, amount in usage.units)
         pods = len(holders) + len(waiting)
-        text = f"{len(holders)} of {pods} pods hold {units} GPU units, and {len(waiting)} wait"
+        text = f"of {pods} pods {len(holders)} already hold {counted(units, 'GPU unit')}, and {len(waiting)} still wait"
         remedy = (
             "let a queue admit the group as a whole (Kueue, or a scheduler with gang scheduling), or delete it until "
             "all of it fits; gpu-usher explain says what each waiting pod lacks"

@@ -45,22 +45,22 @@ def _explained(node: Node, doubt: CountDoubt) -> tuple[str, str]:
             "by their name" if any(name.endswith(".shared") for name, _ in facts.offered) else "the machine has no more"
         )
         return (
-            f"the units are shares of GPUs ({why}), which no label tells",
+            f"the units are shares of GPUs ({why}), which no label shows",
             "give GPU Feature Discovery the device plugin's config, so that it labels the sharing",
         )
     if doubt is CountDoubt.MoreThanLabelled:
         return (
             "the machine has more GPUs than labelled, so that GPU Feature Discovery ran before it saw them all",
-            "restart GPU Feature Discovery there; if the labels stay, compare nvidia-smi -L on the node",
+            "restart GPU Feature Discovery there; if the labels stay the same, run nvidia-smi -L on the node",
         )
     if doubt is CountDoubt.SeveralCauses:
         shares = "; or the device plugin shares GPUs by a config that GPU Feature Discovery does not have"
         return (
             "either GPUs of several models, of which GPU Feature Discovery labels one; or GPUs were added after it ran"
             + shares * (facts.sharing is not Sharing.Exclusive),
-            "compare nvidia-smi -L on the node: as many GPUs as labelled are shared, so give GPU Feature Discovery the "
-            "device plugin's config; more of one model want it restarted; several models want nodes of one model each, "
-            "or the DRA driver, where a claim selects by productName",
+            "run nvidia-smi -L on the node: if it shows as many GPUs as labelled, they are shared, so give GPU Feature "
+            "Discovery the device plugin's config; if more of one model, restart it; if several models, use nodes of "
+            "one model each, or the DRA driver, where a claim selects by productName",
         )
     if doubt is CountDoubt.Slices:
         renamed = sorted(
@@ -71,14 +71,14 @@ def _explained(node: Node, doubt: CountDoubt) -> tuple[str, str]:
             "slices by a config that GPU Feature Discovery does not have"
             + f"; or it offers them by another name ({', '.join(renamed)})"
             * bool(renamed),
-            "compare nvidia-smi mig -lgi on the node: slices as labelled want one config for both; other slices want "
-            "GPU Feature Discovery restarted",
+            "run nvidia-smi mig -lgi on the node: if it shows the slices as labelled, give both components one config; "
+            "if others, restart GPU Feature Discovery",
         )
     return (
         "either GPUs are gone from the driver's view; or the device plugin offers only some, or shares them less, by a "
         "config that GPU Feature Discovery does not have",
-        "compare nvidia-smi -L on the node: as many GPUs as labelled want one config for both; fewer want a look at "
-        "the node's XID errors, and GPU Feature Discovery restarted",
+        "run nvidia-smi -L on the node: if it shows as many GPUs as labelled, give both components one config; if "
+        "fewer, check the node's XID errors and restart GPU Feature Discovery",
     )
 
 
@@ -104,11 +104,11 @@ def _labelled(node: Node) -> str:
 def layout_to_come(node: Node) -> tuple[str, str]:
     """Say which MIG layout is not made yet."""
     state = node.labels.get(MIG_STATE)
-    seen = f"the state {state} is of another layout" if state else f"no {MIG_STATE} says that it is made"
+    seen = f"the state {state} is of another layout" if state else f"no {MIG_STATE} says that it is applied"
     return (
-        f"{MIG_CONFIG}={node.labels.get(MIG_CONFIG, '')} is not made yet: {seen}",
-        "look whether MIG Manager has a pod on the node, and at its log: it cannot change GPUs that pods hold; where "
-        f"none is to run, remove the label {MIG_CONFIG}",
+        f"{MIG_CONFIG}={node.labels.get(MIG_CONFIG, '')} is not applied yet: {seen}",
+        "check that MIG Manager has a pod on the node, and read its log: it cannot change GPUs that pods hold; if it "
+        f"is not meant to run there, remove the label {MIG_CONFIG}",
     )
 
 
@@ -121,5 +121,5 @@ def strategy_remedy(node: Node) -> str:
         else "set the device plugin's MIG strategy to single or mixed"
     )
     if node.labels.get(MIG_CONFIG) == "all-disabled":
-        return f"{strategy}, or look at MIG Manager's log: {MIG_CONFIG}=all-disabled is set, and MIG is still enabled"
+        return f"{strategy}, or read MIG Manager's log: {MIG_CONFIG}=all-disabled is set, and MIG is still enabled"
     return f"{strategy}, or disable MIG ({MIG_CONFIG}=all-disabled)"

@@ -42,7 +42,8 @@ class ExaminedRuntimes:
 
 
 def class_absent(examined: ExaminedRuntimes) -> Iterator[Finding]:
-    """Report a class that the policies name and that does not exist, or that pods may need and nobody made (P34)."""
+    """Report a class that the policies name and that does not exist, or that pods may need and that was never
+    created."""
     for name in sorted(examined.wanted - {AUTO} - set(examined.classes)):
         other = f"; RuntimeClass {examined.of_toolkit()[0]} has the toolkit's handler" if examined.of_toolkit() else ""
         remedy = (
@@ -145,12 +146,14 @@ def runtime_class(cluster: ExaminedCluster) -> Iterator[Finding]:
 
 def device_plugin(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report a missing device plugin, without which no node offers GPUs; DRA drivers need none."""
-    yield from _daemon_set_finding(cluster, PLUGIN, "DevicePlugin", "no GPU is offered, or changes of health are not")
+    yield from _daemon_set_finding(
+        cluster, PLUGIN, "DevicePlugin", "nodes offer no GPUs, or their health is not updated"
+    )
 
 
 def discovery(cluster: ExaminedCluster) -> Iterator[Finding]:
-    """Report a missing GPU Feature Discovery, without which its labels go stale (F73); a cloud may keep its own."""
-    consequence = "labels of GPUs are not kept fresh"
+    """Report a missing GPU Feature Discovery, without which its labels go stale; a cloud may keep its own."""
+    consequence = "GPU labels are not updated"
     clouds = cluster.knowledge.clouds
     if any(not clouds.labels_sharing(node.labels) for node in _nvidia_nodes(cluster)):
         yield from _daemon_set_finding(cluster, DISCOVERY, "GPUFeatureDiscovery", consequence)
@@ -166,14 +169,14 @@ def _daemon_set_finding(cluster: ExaminedCluster, program: str, check: str, cons
         return
     daemon_sets = [item for item in cluster.objects_of("DaemonSet") if _runs(item, program)]
     if not daemon_sets:
-        remedy = "install the GPU Operator or its Helm chart; nothing to do where nodes run it outside the cluster"
+        remedy = "install the GPU Operator or its Helm chart, unless the nodes run it outside the cluster"
         yield advice(check, f"no DaemonSet of {program}: {consequence}", remedy, "DaemonSet")
     for item in daemon_sets:
         status = item.get("status") or {}
         desired, ready = status.get("desiredNumberScheduled", 0), status.get("numberReady", 0)
         if ready < desired:
             text = f"{ready} of {desired} pods ready: {consequence}"
-            yield problem(check, text, "look at the pods that are not ready", object_name("DaemonSet", item))
+            yield problem(check, text, "kubectl describe the pods that are not ready", object_name("DaemonSet", item))
 
 
 def _runs(item: Object, program: str) -> bool:
@@ -214,7 +217,7 @@ def _minor(version: str) -> int | None:
 
 
 def provisioner_templates(cluster: ExaminedCluster) -> Iterator[Finding]:
-    """Report Karpenter NodePools for GPUs without a taint, so that CPU pods fill them (P39), or without a label for the
+    """Report Karpenter NodePools for GPUs without a taint, so that CPU pods fill them, or without a label for the
     product, so that they add no node for a pod that names a product.
     """
     for item in cluster.objects_of("NodePool"):
@@ -230,12 +233,12 @@ def provisioner_templates(cluster: ExaminedCluster) -> Iterator[Finding]:
             remedy = "spec.template.spec.taints: [{key: nvidia.com/gpu, value: present, effect: NoSchedule}]"
             yield advice(
                 "NodePoolUntainted",
-                "makes GPU nodes without a taint that keeps CPU pods off",
+                "creates GPU nodes without a taint that keeps CPU pods off",
                 remedy,
                 object_name("NodePool", item),
             )
         if not keys & {PRODUCT, *(dialect.key for dialect in cluster.knowledge.clouds.dialects)}:
-            text = "no label names the GPU product of its nodes: a pod that names one does not make it grow"
+            text = "no label names the GPU product of its nodes: a pod that names one does not scale it up"
             remedy = "add the requirement karpenter.k8s.aws/instance-gpu-name, or the label nvidia.com/gpu.product"
             yield advice("NodePoolUnlabelled", text, remedy, object_name("NodePool", item))
 
@@ -261,7 +264,7 @@ def _has_gpu_machines(cluster: ExaminedCluster, values: Iterable[str]) -> bool:
 
 
 def requests_only(cluster: ExaminedCluster) -> Iterator[Finding]:
-    """Report templates with GPUs in requests alone, which the API server refuses without our webhook (P36)."""
+    """Report templates with GPUs in requests alone, which the API server refuses without our webhook."""
     family_of = cluster.knowledge.families.of
     for kind in JOB_KINDS:
         for item in cluster.objects_of(kind):

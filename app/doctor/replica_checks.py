@@ -29,7 +29,7 @@ _SERVICE_HOST = re.compile(r"([a-z0-9-]+)\.([a-z0-9-]+)\.svc(?:\..*)?", re.ASCII
 
 
 def no_ready_endpoint(cluster: ExaminedCluster) -> Iterator[Finding]:
-    """Report Services of our webhooks and of the extender at which nobody is ready to answer, and the cause."""
+    """Report Services of our webhooks and of the extender without a ready endpoint, and the cause."""
     for namespace, name in sorted(_called_services(cluster)):
         place = f"Service {namespace}/{name}"
         if namespace != cluster.namespace:

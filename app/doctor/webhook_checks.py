@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of webhook configurations: whether ours exist, are called and for which namespaces, and which others are.
 
-Checks of exempt namespaces: whether the exemption policy is in force, and which namespaces are exempt (F21).
+Checks of exempt namespaces: whether the exemption policy is in force, and which namespaces are exempt.
 """
 
 from collections.abc import Iterator, Mapping
@@ -96,7 +96,7 @@ def _ours(cluster: ExaminedCluster) -> Iterator[Webhook]:
 
 
 def webhook_absent(cluster: ExaminedCluster) -> Iterator[Finding]:
-    """Report our webhooks that are missing, or that have no rule for pods and so are never called (F22)."""
+    """Report our webhooks that are missing, or that have no rule for pods and so are never called."""
     for kind, name in ((MUTATING, MUTATE), (VALIDATING, VALIDATE)):
         if not cluster.could_read(kind):
             continue
@@ -110,7 +110,7 @@ def webhook_absent(cluster: ExaminedCluster) -> Iterator[Finding]:
 
 
 def ca_bundle_absent(cluster: ExaminedCluster) -> Iterator[Finding]:
-    """Report webhooks of a Service without caBundle: calls fail, as no system CA signed our certificate (fault 45)."""
+    """Report webhooks of a Service without caBundle: calls fail, as no system CA signed our certificate."""
     for webhook in _ours(cluster):
         client = webhook.spec.get("clientConfig") or {}
         if client.get("service") and not client.get("caBundle"):
@@ -121,7 +121,7 @@ def ca_bundle_absent(cluster: ExaminedCluster) -> Iterator[Finding]:
 
 
 def timeouts(cluster: ExaminedCluster) -> Iterator[Finding]:
-    """Report timeouts out of range: while gpu-usher is down, each GPU pod's creation waits for the timeout (P43)."""
+    """Report timeouts out of range: while gpu-usher is down, each GPU pod's creation waits for the timeout."""
     for webhook in _ours(cluster):
         seconds = webhook.spec.get("timeoutSeconds", 10)
         if not SHORTEST_SECONDS <= seconds <= LONGEST_SECONDS:
@@ -144,7 +144,7 @@ def failure_policies(cluster: ExaminedCluster) -> Iterator[Finding]:
 
 
 def exempts_too_little(cluster: ExaminedCluster) -> Iterator[Finding]:
-    """Report webhooks for namespaces that they depend on: one that fails closed there can never recover (P43)."""
+    """Report webhooks for namespaces that they depend on: one that fails closed there can never recover."""
     for webhook in _ours(cluster):
         if webhook.name not in (MUTATE, VALIDATE):
             continue
@@ -193,7 +193,7 @@ def _matched(resource: str, families: Families, conditions: str) -> bool:
 
 
 def exempts_too_much(cluster: ExaminedCluster) -> Iterator[Finding]:
-    """Report webhooks that a pod's own labels bypass (F21), and namespaces with GPU pods that are exempt."""
+    """Report webhooks that a pod's own labels bypass, and namespaces with GPU pods that are exempt."""
     for webhook in _ours(cluster):
         if webhook.name not in (MUTATE, VALIDATE):
             continue
@@ -209,7 +209,7 @@ def exempts_too_much(cluster: ExaminedCluster) -> Iterator[Finding]:
 
 
 def reinvocation_never(cluster: ExaminedCluster) -> Iterator[Finding]:
-    """Report our mutating webhook where it is not called again after later webhooks changed the pod (F23)."""
+    """Report our mutating webhook where it is not called again after later webhooks changed the pod."""
     mutating = [webhook for webhook in _ours(cluster) if webhook.name == MUTATE]
     for webhook in mutating:
         if webhook.spec.get("reinvocationPolicy", "Never") != "IfNeeded":
@@ -276,7 +276,7 @@ def exemptions_unguarded(cluster: ExaminedCluster) -> Iterator[Finding]:
     existing = {_metadata(namespace).get("name") for namespace in cluster.objects_of("Namespace")}
     free = [name for name in cluster.knowledge.families.infrastructure_namespaces if name not in existing]
     squat = f", or by creating {' or '.join(free)}" if free else ""
-    text = f"whoever may label a namespace can exempt it by {' or '.join(EXEMPT_LABELS)}{squat}"
+    text = f"anyone who may label a namespace can exempt it with {' or '.join(EXEMPT_LABELS)}{squat}"
     yield problem("ExemptionsUnguarded", text, APPLY, f"{POLICY} {EXEMPTIONS_NAME}")
 
 
@@ -316,7 +316,7 @@ def namespaces_exempt_by_label(cluster: ExaminedCluster) -> Iterator[Finding]:
         labels = _metadata(namespace).get("labels") or {}
         for key in EXEMPT_LABELS:
             if labels.get(key) == "true":
-                text = f"is exempt by its label {key}, which was written by {_manager(namespace, key)}"
+                text = f"is exempt by its label {key}, written by {_manager(namespace, key)}"
                 remedy = "if that is not intended, remove the label"
                 yield advice("ExemptByLabel", text, remedy, f"Namespace {_metadata(namespace).get('name')}")
 
@@ -326,12 +326,12 @@ def _manager(item: Object, key: str) -> str:
     for entry in _metadata(item).get("managedFields") or ():
         fields = ((entry.get("fieldsV1") or {}).get("f:metadata") or {}).get("f:labels") or {}
         if f"f:{key}" in fields:
-            return f"{entry.get('manager') or 'nobody on record'} ({entry.get('time') or 'no time on record'})"
-    return "nobody on record"
+            return f"{entry.get('manager') or 'an unknown client'} ({entry.get('time') or 'at an unknown time'})"
+    return "an unknown client"
 
 
 def namespaces_exempt_by_name(cluster: ExaminedCluster) -> Iterator[Finding]:
-    """Report namespaces that are exempt by a vendor's name but run no DaemonSet: they may be somebody else's."""
+    """Report namespaces that are exempt by a vendor's name but run no DaemonSet: a tenant may have created them."""
     if not cluster.could_read("DaemonSet"):
         return
     running = {_metadata(daemon_set).get("namespace") for daemon_set in cluster.objects_of("DaemonSet")}

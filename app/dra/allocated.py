@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What claims have of the cluster's devices, as kube-scheduler counts it (allocateddevices.go, F135)."""
+"""What claims have of the cluster's devices, as kube-scheduler counts it (allocateddevices.go)."""
 
 from collections.abc import Iterable, Mapping
 from fractions import Fraction

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides which devices of one node the claims of a pod would get, as kube-scheduler's allocator does (F135).
+"""Decides which devices of one node the claims of a pod would get, as kube-scheduler's allocator does.
 
 The search is that of dynamic-resource-allocation/structured/internal/incubating/allocator_incubating.go, kubernetes
 v1.36: depth-first over claims, requests and devices, each in its order, and the first full solution counts. A later
@@ -23,8 +23,8 @@ from app.dra.selection import ClaimError, NotJudged, Selection
 from app.nodes.model import Node
 
 MOST_STEPS = 20_000
-"""Devices that are looked at on one node, about 2 µs each. kube-scheduler looks for ten seconds (KubeSchedulerConfig,
-DynamicResourcesArgs filterTimeout); whoever has so many combinations is told that they are not judged."""
+"""Devices that are tried on one node, about 2 µs each. kube-scheduler looks for ten seconds (KubeSchedulerConfig,
+DynamicResourcesArgs filterTimeout); a claim with more combinations is reported as not judged."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values of device attributes: booleans, integers, strings, and semantic versions (F135)."""
+"""The values of device attributes: booleans, integers, strings, and semantic versions."""
 
 import re
 from dataclasses import dataclass

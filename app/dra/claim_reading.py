@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads ResourceClaims, ResourceClaimTemplates, DeviceClasses and DeviceTaintRules (F135, S13)."""
+"""Reads ResourceClaims, ResourceClaimTemplates, DeviceClasses and DeviceTaintRules."""
 
 from collections.abc import Iterator, Mapping
 from fractions import Fraction

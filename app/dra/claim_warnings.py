@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warnings about claims at admission: devices that no node has, and taints that a claim lacks a toleration for (S13).
+"""Warnings about claims at admission: devices that no node has, and taints that a claim lacks a toleration for.
 
 A claim is warned of only where every selector is judged for every kind of device (app/dra/device_kinds.py). It is never
 refused: a node that an autoscaler adds may bring the device.
@@ -11,6 +11,7 @@ from app.dra.device_kinds import DeviceKind, DeviceKinds, may_select
 from app.dra.words import unmet
 from app.kube.resource_claims import DeviceChoice, DeviceRequest
 from app.kube.resource_slices import NVIDIA_DRIVER
+from app.values.reasons import counted
 
 MOST_SHOWN = 3
 """Taint keys that one warning names."""
@@ -79,4 +80,5 @@ def _too_many(fleet: Collection[DeviceKinds], choice: DeviceChoice) -> str:
     )
     if choice.count is None or choice.count <= most:
         return ""
-    return f"claim: wants {choice.count} devices of DeviceClass {choice.device_class}, and no node has more than {most}"
+    devices = counted(choice.count, "device")
+    return f"claim: wants {devices} of DeviceClass {choice.device_class}, and no node has more than {most}"

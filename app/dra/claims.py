@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ResourceClaims as kube-scheduler's allocator reads them: requests, constraints, and what is allocated (F135, S13).
+"""ResourceClaims as kube-scheduler's allocator reads them: requests, constraints, and what is allocated.
 
 The API versions resource.k8s.io/v1 and v1beta2 write a request under `exactly`, v1beta1 writes it directly, and all of
 them write alternatives under `firstAvailable` (k8s.io/api resource/v1 types.go DeviceRequest; KEP-4816).

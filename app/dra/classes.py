@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DeviceClasses with their selectors, and DeviceTaintRules, which taint devices from outside of their slices (F135)."""
+"""DeviceClasses with their selectors, and DeviceTaintRules, which taint devices from outside of their slices."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cluster as the allocator sees it: slices, classes, taint rules, claims, and what is allocated (F135)."""
+"""The cluster as the allocator sees it: slices, classes, taint rules, claims, and what is allocated."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Containers that would run without the devices that their pod claims, of which Kubernetes says nothing (S13).
+"""Containers that would run without the devices that their pod claims, of which Kubernetes says nothing.
 
 The kubelet gives a container the devices of the claims and requests that it names, an alternative by its request's name
 (kubernetes pkg/kubelet/cm/dra/claiminfo.go cdiDevicesAsList).

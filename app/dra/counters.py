@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The counters that the devices of a pool share, while devices of it are being allocated (KEP-4815, F135).
+"""The counters that the devices of a pool share, while devices of it are being allocated (KEP-4815).
 
 The rules are those of checkAvailableCounters in dynamic-resource-allocation/structured/internal/incubating
 (allocator_incubating.go), which keeps them by the pool's name alone: pools of two drivers that have the same name and

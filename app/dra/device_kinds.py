@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The DRA devices of a node by kind, for filters and scorers: which kinds a claim's selectors can take (F135, S13).
+"""The DRA devices of a node by kind, for filters and scorers: which kinds a claim's selectors can take.
 
-Devices are of one kind if they are equal in all that products, drivers and sizes are told by; they may differ in what
+Devices are of one kind if they are equal in all attributes that tell product, driver and size; they may differ in what
 identifies them, such as the UUID. The nodes of a fleet have few combinations of kinds, so that each request is selected
 for once on each combination, and not on each of thousands of nodes. What cannot be judged for a kind counts as
 selected: then filters refuse less.

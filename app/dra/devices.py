@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The devices of ResourceSlices with everything that kube-scheduler's allocator reads of them (F135).
+"""The devices of ResourceSlices with everything that kube-scheduler's allocator reads of them.
 
 The rules are those of kubernetes v1.36: staging/src/k8s.io/api/resource/v1/types.go for the objects, and
 staging/src/k8s.io/dynamic-resource-allocation/structured/internal/incubating for what the allocator makes of them

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with a selector, in words that need no knowledge of CEL (S13)."""
+"""What is wrong with a selector, in words that need no knowledge of CEL."""
 
 from fractions import Fraction
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What keeps a pod with claims from every node, whichever devices there are, and what would remove it (S13)."""
+"""What keeps a pod with claims from every node, whichever devices there are, and what would remove it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -52,7 +52,8 @@ def obstacles_of(entries: ClaimEntries) -> tuple[Obstacle, ...]:
 
 
 def unknown_names(entries: ClaimEntries) -> tuple[str, ...]:
-    """Name the claims and templates that are not known, where none of their kind is: perhaps nobody may read them."""
+    """Name the claims and templates that are not known, where none of their kind is: perhaps gpu-usher may not read
+    them."""
     return tuple(name for name, claim in entries.claims if claim is None and not _of_kind(name, entries.cluster))
 
 

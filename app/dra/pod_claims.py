@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The claims of a pod: those it names, those made of templates that it names, and what is in the way of all (S13)."""
+"""The claims of a pod: those it names, those made of templates that it names, and what is in the way of all."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

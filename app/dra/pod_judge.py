@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why the claims of a pod get no devices on a node: one cause for each node, in words that name no node (F135, S13)."""
+"""Why the claims of a pod get no devices on a node: one cause for each node, in words that name no node."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +16,7 @@ from app.dra.selection import ClaimError, NotJudged, Selection
 from app.dra.stages import NodeDevices, Stage, StageKind, bottleneck, stages_of
 from app.dra.words import unmet
 from app.nodes.model import Node
+from app.values.reasons import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,9 @@ def _refusal_at(request: DeviceRequest, index: int, devices: NodeDevices) -> Cla
 
 def lack(request: DeviceRequest, stage: Stage, stopped: Sequence[Device]) -> str:
     """Say in words what too few devices are, for one request at one stage that stopped some devices."""
-    wanted = "all devices" if request.mode == ALL else "a device" if request.count == 1 else f"{request.count} devices"
+    wanted = (
+        "all devices" if request.mode == ALL else "a device" if request.count == 1 else counted(request.count, "device")
+    )
     too_few = "which the node does not have" if request.count == 1 else "more than the node has"
     words = {
         StageKind.CLASS: f"wants {wanted} of DeviceClass {request.device_class}, {too_few}",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pools of devices that can be reached from one node, in the order in which kube-scheduler tries them (F135).
+"""The pools of devices that can be reached from one node, in the order in which kube-scheduler tries them.
 
 The rules are those of GatherPools and buildPool in dynamic-resource-allocation/structured/internal/incubating
 (pools_incubating.go, v1.36): pools by driver and name, slices by name, devices as published, and pools with devices

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CEL selectors of devices, evaluated as kube-scheduler does (F135).
+"""CEL selectors of devices, evaluated as kube-scheduler does.
 
 Selectors are those of a DeviceClass and of the requests of a ResourceClaim. The rules are those of kubernetes
 staging/src/k8s.io/dynamic-resource-allocation/cel/compile.go and of google/cel-go 0.26, for Kubernetes 1.36. That the

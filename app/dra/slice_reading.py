@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads ResourceSlices of resource.k8s.io/v1, v1beta2 and v1beta1 (F135).
+"""Reads ResourceSlices of resource.k8s.io/v1, v1beta2 and v1beta1.
 
 Only v1beta1 wraps the fields of a device in `basic` (k8s.io/api resource/v1beta1 types.go BasicDevice).
 """

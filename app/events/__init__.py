@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events: why GPU pods wait, told on the pods and on the workloads that they belong to."""
+"""Events: why GPU pods wait, on the pods and on the workloads that they belong to."""

@@ -40,7 +40,7 @@ LEAD_SECONDS = RENEW_SECONDS
 NOTE_BYTES = 1024
 """The longest note that kube-apiserver takes (k8s.io/api events/v1, Event.note)."""
 UNTOLD = frozenset({"", InTreeCause.SchedulingGated.name})
-"""Causes without an Event: the pod fits and is only to be bound, or somebody holds it back on purpose."""
+"""Causes without an Event: the pod fits and is only to be bound, or a scheduling gate holds it back on purpose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +131,10 @@ def cut(text: str, most_bytes: int) -> str:
 def writes(statements: Mapping[ObjectReference, Statement], written: Written, now: float) -> list[EventWrite]:
     """List the Events to write now, in the order of the seconds by which they should be, so that each has its turn.
 
-    An object of which nothing was told should be told of since it waits, one with a new cause since its last Event, and
-    an Event that goes on should be renewed before the API server forgets it. All of these stay as they are until the
-    Event is written, while what becomes due later comes later: nothing is put off for ever where the limit of rate
-    allows few.
+    An object without an Event should have had one since it waits, one with a new cause since its last Event, and an
+    Event that goes on should be renewed before the API server forgets it. All of these stay as they are until the Event
+    is written, while what becomes due later comes later: nothing is put off for ever where the limit of rate allows
+    few.
     """
     due = [
         write for regarding, statement in statements.items() if (write := _write(regarding, statement, written, now))

@@ -28,9 +28,9 @@ TOPS = frozenset(
         ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"),
     }
 )
-"""Kinds that are workloads, whoever made them."""
+"""Kinds that are workloads, whatever created them."""
 MOST_STEPS = 4
-"""Pod, StatefulSet, leader Pod, StatefulSet, LeaderWorkerSet is the longest chain; a longer one is somebody's loop."""
+"""Pod, StatefulSet, leader Pod, StatefulSet, LeaderWorkerSet is the longest chain; a longer one is a loop."""
 
 Read = Callable[[str], Mapping[str, Any] | None]
 

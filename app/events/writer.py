@@ -52,7 +52,7 @@ def lease_path(namespace: str) -> str:
 class EventWriter:
     """Writes the Events. `reasons` computes the causes of the pods, while we hold the Lease.
 
-    `of_policies` returns what is to be told of the ConfigMaps that hold policies.
+    `of_policies` returns the Events to write on the ConfigMaps that hold policies.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class EventWriter:
             self._kube.close()
 
     def _hold_lease(self) -> bool:
-        """Acquire or renew the Lease; who has just lost it forgets what it wrote, for somebody else writes now."""
+        """Acquire or renew the Lease. A replica that loses it clears its records, because another replica writes."""
         try:
             leading = self._lease.hold(wall_clock())
         except ApiError as error:

@@ -7,10 +7,11 @@ from typing import Any
 
 from app.admission.reviewed_pod import ReviewedPod
 from app.dra.pod_claims import claims_of_pod
+from app.explain.placed_by import shortened
 from app.explain.survey import ClusterSnapshot
 from app.knowledge.reported_faults import PodFailure
 from app.kube.finished_pods import Ending, read_finished_pod
-from app.kube.gpu_usage import GPUUsage, read_bound_requests, read_gpu_usage
+from app.kube.gpu_usage import FINISHED, GPUUsage, read_bound_requests, read_gpu_usage
 from app.kube.pod_requests import PODS, PodRequests
 from app.nodes.mig_state import explained_by_node
 from app.nodes.model import FreeResources
@@ -40,14 +41,15 @@ def unhealthy_devices(document: Mapping[str, Any]) -> tuple[str, ...]:
 def start_problems(
     review: ReviewedPod, events: Iterable[Mapping[str, Any]], snapshot: ClusterSnapshot
 ) -> tuple[str, ...]:
-    """Say why a pod that has a node, or devices, does not start, with the remedy; empty where nothing tells.
+    """Say why a pod that has a node, or devices, does not start, with the remedy; empty where nothing shows why.
 
-    That is told by the waiting reasons of its containers, by Events of the kubelet and the runtime, and by the binding
+    The sources are the waiting reasons of its containers, by Events of the kubelet and the runtime, and by the binding
     conditions of the devices that its claims have (KEP-5007).
     """
     status = review.document.get("status") or {}
-    if status.get("phase") not in (None, "Pending"):
+    if status.get("phase") in FINISHED:
         return ()
+    events = events if status.get("phase") in (None, "Pending") else ()  # those of a pod that runs are of its past
     containers = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
     waiting = [(container.get("state") or {}).get("waiting") or {} for container in containers]
     said = [(str(one.get("reason") or ""), str(one.get("message") or "")) for one in (*waiting, *events)]
@@ -57,17 +59,8 @@ def start_problems(
         for row in rows:
             if row.explains(reason, message) or (not row.reason and row.message in message):
                 first.setdefault(message, row)
-    texts = [f"{row.why} ({_shortened(message)}); {row.remedy}" for message, row in first.items()]
+    texts = [f"{row.why} ({shortened(message)}); {row.remedy}" for message, row in first.items()]
     return (*dict.fromkeys(texts), *_unmet_conditions(review, snapshot))
-
-
-def _shortened(message: str) -> str:
-    text = " ".join(message.split())
-    return text if len(text) <= LONGEST_MESSAGE else f"{text[: LONGEST_MESSAGE - 1]}…"
-
-
-LONGEST_MESSAGE = 160
-"""Characters of a message that are shown. A guess at what is read."""
 
 
 def _unmet_conditions(review: ReviewedPod, snapshot: ClusterSnapshot) -> Iterator[str]:
@@ -80,7 +73,7 @@ def _unmet_conditions(review: ReviewedPod, snapshot: ClusterSnapshot) -> Iterato
                 conditions = ", ".join(result.waits_for)
                 yield (
                     f"{device} is not ready: kube-scheduler waits until its driver sets {conditions}, and gives the"
-                    " device back after ten minutes; look at the log of the driver"
+                    " device back after ten minutes; read the log of the driver"
                 )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The smallest changes of a claim, or of what is allocated, with which a pod's claims get devices (F84, S13).
+"""The smallest changes of a claim, or of what is allocated, with which a pod's claims get devices.
 
 Each change is proven by the allocator on a node that has nothing else against the pod.
 """
@@ -48,7 +48,7 @@ NODES_TRIED = 8
 MOST_CLAIM_PROOFS = 200
 """Proofs, about 0.1 ms each on a node with eight devices."""
 REWRITES = frozenset({"rewrite-selector", OTHER_CLASS})
-"""Kinds of changes that mend what kube-scheduler gives up at, whichever node it meets it on."""
+"""Kinds of changes that fix what kube-scheduler gives up at, whichever node it meets it on."""
 OTHER_VALUES = 3
 """Values of an attribute that are proposed in place of one that no device has."""
 
@@ -328,7 +328,7 @@ def _tolerating(
     taints = dict.fromkeys(devices.taint(request, device) for device in stopped)
     for taint in (taint for taint in taints if taint is not None):
         toleration = DeviceToleration(taint.key, "Equal", taint.value, taint.effect)
-        kind = ChangeKind("tolerate-device-taint", f"tolerate {show_taint(taint)}, if the device will do", 40)
+        kind = ChangeKind("tolerate-device-taint", f"tolerate {show_taint(taint)}, if such a device is acceptable", 40)
         yield from of_request(claims, claim, request, kind, partial(_with_toleration, toleration), taint.key)
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One change of a pod's claims, or of what is allocated, as an explanation tries it (F84, S13).
+"""One change of a pod's claims, or of what is allocated, as an explanation tries it.
 
-Changes that mend what is wrong with a claim: what a selector reads and compares, classes, names (S13).
+Changes that fix what is wrong with a claim: what a selector reads and compares, classes, names.
 
-How a selector that fails would have to be written: another name, another type, `has()` before what some lack (S13).
+How a selector that fails would have to be written: another name, another type, `has()` before what some lack.
 
 Each rewriting is a guess from what the devices have; the allocator proves it before a person sees it.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counterfactuals: the smallest edits that would give a pod a node, each proven by the placement engine (F84).
+"""Counterfactuals: the smallest edits that would give a pod a node, each proven by the placement engine.
 
 Nodes are grouped by their objections to the pod, and groups with the fewest objections are tried first. One edit is
 tried before two, and an edit of the pod before one of the fleet. The search is bounded. It is a generator that yields

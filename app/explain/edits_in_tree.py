@@ -6,6 +6,7 @@ Edits for kube-scheduler's objections because of other pods: each drops one inte
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from difflib import SequenceMatcher
 
 from app.explain.container_requests import (
     amount_text,
@@ -51,8 +52,19 @@ def drop_selector(near_miss: NearMiss) -> Iterator[Edit]:
             pod["spec"]["nodeSelector"][key] = present
 
         if present is not None:
-            yield Edit("change-selector", f"set nodeSelector {key}: {present} instead of {value}", 21, change)
+            weight = 21 + (0 if key == HOSTNAME else _distance(value, present))
+            yield Edit("change-selector", f"set nodeSelector {key}: {present} instead of {value}", weight, change)
         yield Edit("drop-selector", f"drop {key}: {value} from nodeSelector", 22, drop)
+
+
+HOSTNAME = "kubernetes.io/hostname"
+"""The label that names a node: names of nodes are not near each other by their letters."""
+
+
+def _distance(asked: str, present: str) -> float:
+    """Return how far the text of a label is from what is asked, from 0 to below 1: a part of it is nearest."""
+    one, other = asked.lower(), present.lower()
+    return 0 if one in other or other in one else 0.99 * (1 - SequenceMatcher(None, one, other).ratio())
 
 
 def drop_affinity(near_miss: NearMiss) -> Iterator[Edit]:

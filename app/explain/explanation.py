@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The answer of explain: everything about one pod, as the commands and the API return it.
 
-The DRA equivalent of a device-plugin demand, as an explanation shows it: the template, and the pod's part (S13).
+The DRA equivalent of a device-plugin demand, as an explanation shows it: the template, and the pod's part.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,8 +31,8 @@ from app.values.reasons import join_with_or
 class Refused:
     """One reason, its remedy, and the number of nodes that it is a reason against.
 
-    `have` are the values of those nodes in place of what the pod wants, the most frequent first, as far as they are
-    told: of the primary reason alone.
+    `have` are the values of those nodes in place of what the pod wants, the most frequent first; only the primary
+    reason has them.
     """
 
     reason: str

@@ -20,7 +20,7 @@ from app.placement.ranking import ranking_key
 
 
 class FleetWithMoves:
-    """The fleet of a snapshot. `documents` are the GPU pods that may be lifted and seated, by namespace/name."""
+    """The fleet of a snapshot. `documents` are the GPU pods that may be moved, by namespace/name."""
 
     def __init__(self, snapshot: ClusterSnapshot, documents: Mapping[str, Mapping[str, Any]]) -> None:
         self._snapshot = snapshot
@@ -42,7 +42,7 @@ class FleetWithMoves:
         return self._gpu_nodes
 
     def fits(self, pod: str, node: str) -> bool:
-        """Tell whether a pod that has no seat could be bound to a node, with the others where they are now."""
+        """Tell whether a pod without a node could be bound to a node, with the others where they are now."""
         return self._judge(pod).fits(self._nodes[node])
 
     def could_fit(self, pod: str, node: str, without: Sequence[str]) -> bool:
@@ -54,7 +54,7 @@ class FleetWithMoves:
         return all(units.get(resource, 0) >= amount for resource, amount in self._pod(pod).demand.resources)
 
     def seat(self, pod: str, node: str) -> None:
-        """Seat a pod on a node."""
+        """Place a pod on a node."""
         self._seats[pod] = node
         self._move(pod, node, 1)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The GPU inventory: which GPUs exist, which namespaces use them, and what is free; one row per kind of node.
 
-The devices of ResourceSlices: what becomes of each, and sums by driver, product and kind (F135).
+The devices of ResourceSlices: what becomes of each, and sums by driver, product and kind.
 
 A device is free where a claim can get it now. Devices that are parts of one GPU count each by itself, as the driver
 publishes them.
@@ -45,7 +45,8 @@ class DeviceAvailability(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DeviceStatus:
-    """One device: its product and kind (a MIG profile, or the type that the driver writes), and who or what has it.
+    """One device: its product and kind (a MIG profile, or the type that the driver writes), and which pod or claim has
+    it.
 
     `because` names the pods or claims that hold it, its taint, or what is wrong with its pool; "" for a free one.
     A device that claims share, which is `shared`, is held when no claim can get a share any more. `part` says that it

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one cause for which a pod is pending, and the sentence that tells it: on the web page and in Events.
+"""The one cause for which a pod is pending, and its sentence on the web page and in Events.
 
 The reason to look at first of all those for which a pod is pending (docs/decisions/0021).
 
@@ -31,7 +31,7 @@ from app.explain.survey import Groups
 from app.knowledge.dcgm import GPUCondition
 from app.kube.pods import DECISION, PREFIX, VARIABLES, without_token_volumes
 from app.nodes.model import Node, NodeClass
-from app.values.reasons import Code
+from app.values.reasons import Code, counted
 from app.values.versions import show_driver, show_version
 
 HOLDERS = ", held by "
@@ -43,9 +43,9 @@ class PendingCause:
     """Why a pod is pending. `reason` is a code, empty if the pod fits; `fix` is the smallest change that helps.
 
     `nodes` is the number of nodes with that reason, `all_nodes` that of all nodes. `remedy` is what helps against the
-    reason in general. `change` is the fix as everybody who may read the pod's Events may read it: pods of other
-    namespaces are not named. `opens` says which nodes the fix opens. `sentence` is
-    the message with what the nodes have, empty where nothing is to be added.
+    reason in general. `change` is the fix for readers of the pod's Events: pods of other namespaces are not named.
+    `opens` says which nodes the fix opens. `sentence` is the message with what the nodes have, empty where nothing is
+    to be added.
     """
 
     reason: str
@@ -94,7 +94,7 @@ def cause_of(explanation: Explanation) -> PendingCause:
 NOT_LOOKED_AT = "SchedulerSilent"
 """The reason of a pod that fits and that its scheduler has not looked at."""
 UNSEEN_SECONDS = 120.0
-"""Seconds after which a pod that no scheduler has looked at is told of; a guess: kube-scheduler restarts in less."""
+"""Seconds after which a pod that no scheduler has tried is reported; a guess: kube-scheduler restarts in less."""
 
 
 def told_of_scheduler(cause: PendingCause, unseen_by: str) -> PendingCause:
@@ -110,7 +110,7 @@ def _change(edits: Iterable[FixStep], namespace: str) -> str:
 
 
 def text_for_namespace(edit: FixStep, namespace: str) -> str:
-    """Write an edit for who may read one namespace: pods in its way are named only if all are of that namespace."""
+    """Write an edit for readers of one namespace: pods in its way are named only if all are of that namespace."""
     if all(evicted.pod.partition("/")[0] == namespace for evicted in edit.evicts):
         return edit.text
     return f"{edit.text.partition(HOLDERS)[0]}, held by pods of other namespaces"
@@ -121,7 +121,7 @@ def _opens(fix: Fix) -> str:
 
 
 def _count(nodes: int) -> str:
-    return f"{nodes} node{'' if nodes == 1 else 's'}"
+    return counted(nodes, "node")
 
 
 MOST_NODE_VALUES = 3
@@ -230,10 +230,10 @@ def template_hash(document: Mapping[str, Any], label_keys: Collection[str]) -> s
     """Return a hash of the part of a pod on which its cause depends; pods of one template share it.
 
     `label_keys` are the labels that policies match on (`policy_diff.label_keys`). Other labels need not be compared:
-    those by which pods are spread or kept apart are in the spec as selectors, and the pods that a running service
-    would hold against them are not known to it. Controllers write an index, a name or a UID of their own into many.
-    Of annotations only ours decide. What is left of the spec is compared whole, so that a field that nobody thought of
-    makes two templates of one, rather than one cause of two.
+    those by which pods are spread or kept apart are in the spec as selectors, and the pods that a running service would
+    hold against them are not known to it. Controllers write an index, a name or a UID of their own into many. Of
+    annotations only ours decide. What is left of the spec is compared whole, so that an unforeseen field makes two
+    templates of one, rather than one cause of two.
     """
     metadata, spec = document.get("metadata") or {}, document.get("spec") or {}
     labels = {key: value for key, value in (metadata.get("labels") or {}).items() if key in label_keys}

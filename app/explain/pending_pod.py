@@ -2,7 +2,7 @@
 """Why a pod is Pending, or where it would run: its needs with their evidence, the funnel, and fixes."""
 
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import nsmallest
 from typing import Any
@@ -14,12 +14,19 @@ from app.explain.claim_changes import claim_fixes
 from app.explain.claim_edits import CLAIM_KINDS
 from app.explain.claim_funnel import RequestFunnel, funnels, is_of_claims, with_claim_errors
 from app.explain.container_requests import asked_by, needs
-from app.explain.counterfactual import NODES_JUDGED_AT_ONCE, FixSearch
+from app.explain.counterfactual import NODES_JUDGED_AT_ONCE, Fix, FixSearch
 from app.explain.edits import KINDS
 from app.explain.explanation import AdmissionOutcome, Explanation, FittingNode, NodeVerdict, Refused, dra_equivalent
 from app.explain.funnel import Objection, funnel, objection_name, objection_text
 from app.explain.pending_cause import primary_reason, refused_by
-from app.explain.placed_by import asks_for_none, not_looked_at, what_it_got, who_decides
+from app.explain.placed_by import (
+    answer_of_scheduler,
+    asks_for_none,
+    claims_to_come,
+    not_looked_at,
+    what_it_got,
+    who_decides,
+)
 from app.explain.survey import (
     ClusterSnapshot,
     Groups,
@@ -87,12 +94,8 @@ def explain(
     groups = with_claim_errors(groups)
     fitting = [snapshot.nodes[name] for name in groups.get((), ())]
     search = FixSearch(scheduled_pod, base, snapshot, constraints)
-    fixes = (yield from search.run(groups, live)) if find_fixes and not fitting else ()
-    tried = tuple(KINDS.get(kind, kind) for kind in search.tried)
-    if scheduled_pod.claims is not None and not fitting and find_fixes:
-        is_fault = snapshot.context.knowledge.families.is_fault
-        of_claims, kinds = yield from claim_fixes(scheduled_pod.claims, groups, snapshot.nodes, is_fault)
-        fixes, tried = (*fixes, *of_claims), (*tried, *(CLAIM_KINDS.get(kind, kind) for kind in kinds))
+    searched = find_fixes and not fitting
+    fixes, tried = (yield from _fixes(search, scheduled_pod, snapshot, groups, live)) if searched else ((), ())
     # 3. The answer.
     devices = yield from _device_funnels(scheduled_pod, groups, snapshot)
     promised = place_is_promised(scheduled_pod.pod, scheduled_pod.demand)
@@ -129,21 +132,54 @@ def explain(
         notes=(
             *(scheduled_pod.claims.pod_claims.notes if scheduled_pod.claims else ()),
             *_refused_by(ending, fitting),
-            *_reported_by(snapshot.nodes.get(bound_node or "")),
-            *(not_looked_at(document, events) if live and bound_node is None and ending is None else ()),
-            *(who_decides(scheduled_pod, snapshot, bool(refused), bool(fitting)) if bound_node is None else ()),
-            *asks_for_none(scheduled_pod, snapshot),
-            *what_it_got(scheduled_pod, snapshot.nodes.get(bound_node or ""), snapshot.context.knowledge.products),
+            *(_of_scheduler(scheduled_pod, events, snapshot, fitting) if live and not (bound_node or ending) else ()),
+            *_placement_notes(scheduled_pod, snapshot, bound_node, bool(refused), bool(fitting)),
         ),
         asked_by=asked_by(scheduled_pod.pod, dict(scheduled_pod.demand.resources)),
     )
+
+
+def _of_scheduler(
+    scheduled_pod: ScheduledPod, events: Sequence[Mapping[str, Any]], snapshot: ClusterSnapshot, fitting: list[Node]
+) -> Iterator[str]:
+    """Tell what the scheduler of a waiting pod has said, or why it has said nothing."""
+    document = scheduled_pod.document
+    yield from claims_to_come(scheduled_pod.pod, document, snapshot.devices)
+    yield from not_looked_at(document, events)
+    if fitting:
+        yield from answer_of_scheduler(document)
+
+
+def _fixes(
+    search: FixSearch, scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot, groups: Groups, live: bool
+) -> Generator[None, None, tuple[tuple[Fix, ...], tuple[str, ...]]]:
+    """Search for changes of the pod, and of the claims that it has; return them, and the kinds that were tried."""
+    fixes = yield from search.run(groups, live)
+    tried = tuple(KINDS.get(kind, kind) for kind in search.tried)
+    if scheduled_pod.claims is not None:
+        is_fault = snapshot.context.knowledge.families.is_fault
+        of_claims, kinds = yield from claim_fixes(scheduled_pod.claims, groups, snapshot.nodes, is_fault)
+        fixes, tried = (*fixes, *of_claims), (*tried, *(CLAIM_KINDS.get(kind, kind) for kind in kinds))
+    return fixes, tried
+
+
+def _placement_notes(
+    scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot, bound_node: str | None, refused: bool, fits: bool
+) -> Iterator[str]:
+    """Say who places a pod, what its node reports, and what it has there."""
+    node = snapshot.nodes.get(bound_node or "")
+    yield from _reported_by(node)
+    if bound_node is None:
+        yield from who_decides(scheduled_pod, snapshot, refused, fits)
+    yield from asks_for_none(scheduled_pod, snapshot)
+    yield from what_it_got(scheduled_pod, node, snapshot.context.knowledge.products)
 
 
 def _refused_by(ending: Ending | None, fitting: list[Node]) -> tuple[str, ...]:
     """Say that a node which fits has just refused this very pod, since no score shows that."""
     if ending is None or not ending.refused or all(node.name != ending.node for node in fitting):
         return ()
-    return (f"{ending.node} fits, but its kubelet has just refused this pod; mend that before it is created again",)
+    return (f"{ending.node} fits, but its kubelet has just refused this pod; fix that before you create it again",)
 
 
 def _equivalent_claim(demand: Demand, snapshot: ClusterSnapshot) -> dict[str, Any] | None:
@@ -277,7 +313,7 @@ def _best(demand: Demand, fitting: list[Node], promised: bool) -> Generator[None
 
 
 def _fitting_node(demand: Demand, node: Node, value: float, score: int) -> FittingNode:
-    """Break a node's total down: each scorer's score and weight, and the penalties (F56)."""
+    """Break a node's total down: each scorer's score and weight, and the penalties."""
     parts = breakdown(demand, node)
     return FittingNode(
         node=node.name,

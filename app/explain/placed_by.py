@@ -5,13 +5,26 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from app.admission.review import OUR_SCHEDULERS
+from app.dra.cluster_devices import ClusterDevices
+from app.dra.pod_claims import generated_claims
 from app.explain.survey import ClusterSnapshot, ScheduledPod
 from app.knowledge.gpu_resources import similar_resources
 from app.knowledge.products import Products
 from app.kube.pending_pods import unseen_by
+from app.kube.pods import Pod
 from app.nodes.model import SHARED_UNITS, Node
 from app.policy.schema_placement import SharingWish
 from app.values.reasons import join_with_or
+
+LONGEST_MESSAGE = 160
+"""Characters of a message of a kubelet or a scheduler that are shown. A guess at what is read."""
+
+
+def shortened(message: str) -> str:
+    """Write a message in one line, and cut it."""
+    text = " ".join(message.split())
+    return text if len(text) <= LONGEST_MESSAGE else f"{text[: LONGEST_MESSAGE - 1]}…"
+
 
 ANY_PROFILE = frozenset({"default-scheduler"})
 """Of OUR_SCHEDULERS, the one of which it is not known whether its extender is gpu-usher."""
@@ -66,10 +79,42 @@ def not_looked_at(document: Mapping[str, Any], events: Iterable[Mapping[str, Any
     yield silence_of(name, since)
 
 
+def claims_to_come(pod: Pod, document: Mapping[str, Any], devices: ClusterDevices) -> Iterator[str]:
+    """Say which claims of a pod are not there: kube-scheduler does not try the pod before, and writes nothing of it.
+
+    Source: pkg/scheduler/framework/plugins/dynamicresources/dynamicresources.go PreEnqueue.
+    """
+    generated = generated_claims(document)
+    for entry, claim, template in pod.claims:
+        if claim and f"{pod.namespace}/{claim}" not in devices.claims:
+            yield (
+                f"kube-scheduler does not try the pod before ResourceClaim {pod.namespace}/{claim} exists, which is "
+                "not known here; create it, or correct resourceClaimName"
+            )
+        elif template and entry not in generated:
+            known = f"{pod.namespace}/{template}" in devices.templates
+            remedy = "read the log of kube-controller-manager" if known else "create it, or correct its name"
+            yield (
+                f"kube-scheduler does not try the pod before a claim is made of ResourceClaimTemplate "
+                f"{pod.namespace}/{template}{'' if known else ', which is not known here'}; {remedy}"
+            )
+
+
+def answer_of_scheduler(document: Mapping[str, Any]) -> Iterator[str]:
+    """Repeat what the scheduler last said of a pod that fits here: it judges more, such as volumes."""
+    conditions = (document.get("status") or {}).get("conditions") or ()
+    said: Mapping[str, Any] = next(
+        (one for one in conditions if one.get("type") == "PodScheduled" and one.get("status") == "False"), {}
+    )
+    name = (document.get("spec") or {}).get("schedulerName") or "default-scheduler"
+    if said.get("message"):
+        yield f"the last answer of {name} was: {shortened(str(said['message']))}"
+
+
 def silence_of(name: str, since: str = "") -> str:
     """Write that a scheduler has not looked at a pod, and what to do."""
     return (
-        f"the pod names scheduler {name}, which has not looked at it{since}: it has no condition PodScheduled; "
+        f"the pod names scheduler {name}, which has not tried to schedule it{since}: it has no condition PodScheduled; "
         f"check that {name} runs, or correct schedulerName"
     )
 

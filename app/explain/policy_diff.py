@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The effect of a policy edit on pods: which are refused, admitted, left without a node, or moved (F78, F123)."""
+"""The effect of a policy edit on pods: which are refused, admitted, left without a node, or moved."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -30,7 +30,7 @@ class InTreeCause(Enum):
 
     NodeUnschedulable = FunnelStage.Selectors, True, "uncordon the node, or add nodes"
     UntoleratedTaint = FunnelStage.Selectors, False, "add the toleration, if the node is meant for this pod"
-    NodeAffinityMismatch = FunnelStage.Selectors, False, "change nodeSelector or node affinity, or label nodes so"
+    NodeAffinityMismatch = FunnelStage.Selectors, False, "change nodeSelector or node affinity, or label nodes to match"
     NodeNameMismatch = FunnelStage.Selectors, False, "remove spec.nodeName: it bypasses scheduling"
     InsufficientResource = FunnelStage.Resources, True, "request less, or wait for pods to end, or add nodes"
     TooManyPods = FunnelStage.Resources, True, "wait for pods to end, or add nodes"
@@ -47,7 +47,7 @@ class InTreeCause(Enum):
     PodAffinityMismatch = (
         FunnelStage.OtherPods,
         False,
-        "start first the pods that it wants to be near, or change its pod affinity",
+        "start the pods that its pod affinity selects first, or change its pod affinity",
     )
     PodAntiAffinityConflict = (
         FunnelStage.OtherPods,
@@ -57,7 +57,7 @@ class InTreeCause(Enum):
     ExistingPodAntiAffinity = (
         FunnelStage.OtherPods,
         True,
-        "running pods keep it away by their anti-affinity: change that, or its labels",
+        "the anti-affinity of running pods excludes it: change that, or its labels",
     )
     TopologySpreadConflict = (
         FunnelStage.OtherPods,
@@ -66,8 +66,16 @@ class InTreeCause(Enum):
     )
     DevicesNotSuitable = FunnelStage.Claims, False, "change the claim's requests, or add nodes with such devices"
     DevicesInUse = FunnelStage.Claims, True, "wait for pods to end, or ask for fewer devices, or add nodes"
-    ClaimNotUsable = FunnelStage.Claims, False, "mend the claim or its DeviceClass: kube-scheduler gives up on the pod"
-    SchedulingGated = FunnelStage.Admission, False, "whoever set the gate must remove it: see spec.schedulingGates"
+    ClaimNotUsable = (
+        FunnelStage.Claims,
+        False,
+        "correct the claim or its DeviceClass: until then kube-scheduler cannot place the pod",
+    )
+    SchedulingGated = (
+        FunnelStage.Admission,
+        False,
+        "the controller that set the gate must remove it: see spec.schedulingGates",
+    )
 
     @property
     def stage(self) -> FunnelStage:

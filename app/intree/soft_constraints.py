@@ -3,7 +3,7 @@
 
 They are preferred node affinity, preferred pod affinity and anti-affinity, topology spread with `ScheduleAnyway`, and
 the taints `PreferNoSchedule` (kube-scheduler v1.36: plugins nodeaffinity, interpodaffinity, podtopologyspread,
-tainttoleration). No score is computed here: only nodes are told apart that such a score can tell apart.
+tainttoleration). No score is computed here: nodes are distinguished only if such a score could.
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence

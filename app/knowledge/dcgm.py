@@ -53,7 +53,8 @@ class MetricRule(Enum):
 
 
 class GPUCondition(Enum):
-    """The state of a GPU with a fault: ill means to be drained now, ailing to be avoided while others are free."""
+    """The state of a GPU with a fault: an unhealthy one (`ill`) is to be drained now, a degraded one (`ailing`) is
+    avoided while others are free."""
 
     Ill = "ill"
     Ailing = "ailing"

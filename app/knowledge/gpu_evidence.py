@@ -20,8 +20,8 @@ class GPUPromise:
     """What a label says about the GPUs of one family on a node.
 
     `family` is the name of the family and `resource` its resource for whole GPUs. `label` is the key of the label and
-    `by` who writes it. `count` is the number of GPUs, None where the label tells none. `machine` says that the number
-    is that of the machine, by who made it.
+    `by` the component that writes it. `count` is the number of GPUs, None where the label tells none. `machine` says
+    that the number is that of the machine, by its maker.
     """
 
     family: str
@@ -37,7 +37,7 @@ class GPUPromise:
 
     @property
     def words(self) -> str:
-        """What is promised and by whom."""
+        """What is promised, and by which label."""
         gpus = f"{self.count} GPU{'s' * (self.count > 1)}" if self.count else "GPUs"
         return f"label {self.label} ({self.by}) promises {gpus}"
 
@@ -125,7 +125,7 @@ class GPUEvidence:
         return tuple(found.values())
 
     def machine_count(self, labels: Mapping[str, str]) -> int | None:
-        """Give the number of GPUs of the machine, by who made it or by its type; None if it is not known."""
+        """Give the number of GPUs of the machine, by its maker's label or by its type; None if it is not known."""
         return next((promise.count for promise in self._all(labels) if promise.machine and promise.count), None)
 
     def _all(self, labels: Mapping[str, str]) -> Iterator[GPUPromise]:

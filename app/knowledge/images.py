@@ -50,7 +50,7 @@ class ImagePlatform:
 
     `architecture` is that of the CPU in Kubernetes' words, such as amd64. `products` matches the GPU products, in
     normal form, on which alone it runs, as on Jetson modules; None for any. `required` says that filters enforce it,
-    because a publisher's own build is the source; otherwise it is inferred from words of the reference, told and
+    because a publisher's own build is the source; otherwise it is inferred from words of the reference, reported and
     scored. `evidence` says in words where it comes from.
     """
 

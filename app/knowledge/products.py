@@ -2,7 +2,7 @@
 """GPU products: the table of products by label, and the patterns of policies and annotations that match products.
 
 Patterns match whole tokens between hyphens and never substrings: A10 is not A100, L4 is not L40 or L40S, and H20 is not
-H200 (P1, P2). A family also means variants that no row has, such as H100-96GB-HBM3, and vGPU types with all memory of
+H200. A family also means variants that no row has, such as H100-96GB-HBM3, and vGPU types with all memory of
 their board, such as A10-24Q; it never means a vGPU type with a part of it, such as A10-8Q
 (docs/decisions/0043-read-names-of-products-by-a-grammar.md).
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The conditions of nodes by which somebody reports a fault of their GPUs: what each says, and what to do.
+"""The conditions of nodes that report a fault of their GPUs: what each says, and what to do.
 
 Why a pod is Failed: the meaning of a kubelet's reason and message.
 """
@@ -61,8 +61,8 @@ def guessed_meaning(kind: str, guesses: tuple[ConditionGuess, ...]) -> Condition
     guess = next((one for one in guesses if re.fullmatch(one.names, kind.lower())), None)
     if guess is None:
         return None
-    meaning = "probably a fault of the GPUs, judging by its name alone"
-    remedy = "ask whoever set it, and add it to an own node_conditions.yaml with what it means"
+    meaning = "probably a GPU fault, to judge by its name"
+    remedy = "find out what sets it, and add it with its meaning to your own node_conditions.yaml"
     return ConditionMeaning(kind, "", guess.bad, GPUCondition.Ailing, meaning, remedy, ())
 
 

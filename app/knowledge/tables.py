@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """All fact tables as one value, which is made from the texts of the YAML files; callers read the files.
 
-Overriding of the shipped fact tables by an operator's own files, which contain only what differs (F81).
+Overriding of the shipped fact tables by an operator's own files, which contain only what differs.
 
 They have the file names and the structure of the shipped tables.
 """

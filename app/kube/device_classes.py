@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An index of the cluster's DeviceClasses: the GPU family of each, and the extended resource that it serves.
 
-The cluster state and the doctor each keep one (S13, F135).
+The cluster state and the doctor each keep one.
 """
 
 from collections.abc import Iterable
@@ -53,7 +53,7 @@ class DeviceClassIndex:
         return {*family.device_classes, *(name for name in self._by_name if self.family(name) is family)}
 
     def may_give_gpus(self, name: str) -> bool:
-        """Tell whether a DeviceClass gives GPUs, or whether that cannot be told; False if it names another driver."""
+        """Tell whether a DeviceClass gives GPUs, or may do so; False if it names another driver."""
         device_class = self._by_name.get(name)
         return device_class is None or device_class.driver is None or self.family(name) is not None
 

@@ -40,8 +40,8 @@ class Ending:
 class FinishedPod:
     """A pod that has ended. `name` is namespace/name, `scheduler` is its spec.schedulerName.
 
-    `chosen` is true where the node was promised more than it had, and the pod itself does not tell by whom: a better
-    cause may be known of the node.
+    `chosen` is true where the node was promised more than it had, and the pod does not say by which component: the node
+    may show a better cause.
     """
 
     name: str
@@ -105,8 +105,10 @@ def _reason_and_message(status: Mapping[str, Any]) -> tuple[str, str]:
 def _what_comes_again(metadata: Mapping[str, Any]) -> str:
     """Say whether a controller replaces the pod, since a Failed pod is never started again."""
     owners = [owner for _, owner in objects(metadata, "ownerReferences", "metadata.") if owner.get("controller")]
-    replaced = f"its {owners[0].get('kind')} makes another" if owners else "nothing makes another: create it again"
-    return f"delete it, since it never starts again and holds nothing on the node; {replaced}"
+    replaced = (
+        f"its {owners[0].get('kind')} creates another" if owners else "no controller creates another: create it again"
+    )
+    return f"delete it, since it never starts again and uses nothing on the node; {replaced}"
 
 
 def _writer_of_node_name(metadata: Mapping[str, Any]) -> str:

@@ -87,10 +87,14 @@ def unseen_by(document: Mapping[str, Any]) -> str:
 
     kube-scheduler writes the condition PodScheduled of a pod that it has looked at, as Volcano and KAI-Scheduler do,
     and the API server that of one with scheduling gates. A pod without status.qosClass was not stored by an API server.
+    kube-scheduler writes nothing of a pod whose ResourceClaims are not all there (dynamicresources.go PreEnqueue), so
+    that such a pod tells nothing either.
     """
     spec, status = document.get("spec") or {}, document.get("status") or {}
     conditions = status.get("conditions") or ()
     looked = any(isinstance(one, dict) and one.get("type") == "PodScheduled" for one in conditions)
     if looked or spec.get("nodeName") or status.get("phase") != "Pending" or not status.get("qosClass"):
+        return ""
+    if len(spec.get("resourceClaims") or ()) > len(status.get("resourceClaimStatuses") or ()):
         return ""
     return str(spec.get("schedulerName") or "default-scheduler")

@@ -24,7 +24,7 @@ CORE_MILLI = 1000
 LARGEST_KEPT = 1024
 """Characters of a container's amounts that are cached, so that the cache takes 8 MB at most; few have more than 100."""
 MOST_SHARED = 16
-"""Resources of a pod whose sum is shared with others; nobody has more, and the shared sums stay below 16 MB."""
+"""Resources of a pod whose sum is shared with others; real pods have fewer, and the shared sums stay below 16 MB."""
 
 
 class PodRequests(msgspec.Struct, frozen=True, gc=False):

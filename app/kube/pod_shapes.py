@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pod shapes: what of a GPU pod decides its demand class, so that the pods of a cluster can be counted by it (F52)."""
+"""Pod shapes: what of a GPU pod decides its demand class, so that the pods of a cluster can be counted by it."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple

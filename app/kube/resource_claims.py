@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ResourceClaims of DRA: which DeviceClasses a claim or template requests, and which GPUs a pod so claims (S13).
+"""ResourceClaims of DRA: which DeviceClasses a claim or template requests, and which GPUs a pod so claims.
 
 A pod only names its ResourceClaims and ResourceClaimTemplates; their requests are in those objects. The API versions
 resource.k8s.io/v1 and v1beta2 write a request under `exactly`, and v1beta1 writes it directly. All of them write

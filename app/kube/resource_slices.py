@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DRA objects of the resource.k8s.io group: the ResourceSlices of a node with their devices, and DeviceClasses (F135).
+"""DRA objects of the resource.k8s.io group: the ResourceSlices of a node with their devices, and DeviceClasses.
 
 Where a DeviceClass has `extendedResourceName` (KEP-5004), DRA serves a pod that requests nvidia.com/gpu. The node's
 allocatable then does not count these GPUs, and only kube-scheduler does. Attribute names are those of NVIDIA's driver

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading of the conditions by which somebody reports a fault of a node's GPUs (knowledge/node_conditions.yaml).
+"""Reading of the conditions that report a fault of a node's GPUs (knowledge/node_conditions.yaml).
 
 Label keys of nodes that GPU Feature Discovery (GFD), MIG Manager and the GPU Operator write.
 
@@ -19,7 +19,7 @@ from app.values.json_members import objects_if_any
 MOST_CONDITIONS = 16
 """Conditions that are kept of one node, in the order of their types. A guess; publishers report a few at a time."""
 LONGEST_CONDITION_TEXT = 256
-"""Characters that are kept of a reason and of a message, which whoever may patch the node's status chooses."""
+"""Characters that are kept of a reason and of a message, which every writer of the node's status chooses."""
 
 
 LONGEST_TYPE = 316

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The single GPUs of a node that DRA manages: how much of each is free, and which MIG slices exist on it (F60, F135).
+"""The single GPUs of a node that DRA manages: how much of each is free, and which MIG slices exist on it.
 
 Where NVIDIA's driver creates MIG devices on demand, it publishes a GPU as one device for the whole GPU and one device
 for each legal placement of each profile. All of them consume the counters of the GPU, one for each memory slice

@@ -153,7 +153,7 @@ def _taints(spec: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:
 
 
 def with_devices(node: Node, devices: Iterable[Device], serving: Iterable[DeviceClass], knowledge: Knowledge) -> Node:
-    """Replace facts about a node by those of its DRA devices; facts that these lack stay as labelled (F135).
+    """Replace facts about a node by those of its DRA devices; facts that these lack stay as labelled.
 
     `serving` are the DeviceClasses that serve an extended resource. Those of them count that serve a resource of the
     vendor and select a device of this node. A resource of which the node has units in allocatable is the device

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prices of shares of a GPU by size, where shares of the requested sizes are cut from whole GPUs (F52).
+"""Prices of shares of a GPU by size, where shares of the requested sizes are cut from whole GPUs.
 
 They are the dual of the cutting-stock linear program (Gilmore and Gomory, Operations Research 9, 1961): the highest
 prices at which no way to fill one GPU costs more than 1. A share that fills a GPU well pays for the capacity it takes,
@@ -7,7 +7,7 @@ and one that leaves an unusable rest does not; the difference is its loss. The w
 so that the program is solved by column generation: each round adds the most valuable filling, which a knapsack over 100
 cells finds.
 
-Scarcity: the price of the GPUs of each product, by the demand of pods that can use only some products (F51).
+Scarcity: the price of the GPUs of each product, by the demand of pods that can use only some products.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -157,7 +157,7 @@ reserve for constraints that have not occurred yet. On the published trace with 
 96.1 % of the GPUs are given out with 0.1, and 88.8 % with 0; values from 0 to 0.2 are alike elsewhere."""
 UNSEEN_MILLI = 8_000
 """The GPU capacity in thousandths of the pod that counts as having requested each product alone before any pod was
-seen: a node of eight GPUs. Without it nobody seems to need a product until the first pod has asked for it, and it is
+seen: a node of eight GPUs. Without it no pod seems to need a product until the first pod has asked for it, and it is
 filled first: on one seed of the published trace with constraints 92.99 % of the GPUs were given out instead of 95.28 %
 (docs/placement.md#what-is-learnt)."""
 EXPECTED_DEMANDS_KEPT = 16

@@ -91,7 +91,7 @@ def several_units_allowed(demand: Demand, node: NodeClass) -> Reason | None:
         if unit is Sharing.MPS and node.refuses_several is None and not demand.several_units:
             return reason(
                 Code.SharedReplicasAskedAsGPUs,
-                "only one share of an MPS GPU can be asked",
+                "only one share of an MPS GPU can be requested",
                 "1 a container, or policy sharedReplicas: Leave",
             )
     return None
@@ -301,7 +301,7 @@ def driver_settled(_demand: Demand, node: NodeClass) -> Reason | None:
 def gpus_healthy(demand: Demand, node: NodeClass) -> Reason | None:
     """Refuse a node with unhealthy GPUs if the policy says so, because a pod might get any GPU of the node.
 
-    GPUs that are ill do not count if the device plugin has withdrawn as many, since pods cannot get those.
+    Unhealthy GPUs do not count if the device plugin has withdrawn as many, since pods cannot get those.
     """
     if demand.health.ill is HealthAction.Refuse and node.ill > node.withdrawn:
         return reason(Code.GPUUnhealthy, "GPUs of the node must be drained", "healthy GPUs")

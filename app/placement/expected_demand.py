@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The expected demand of a workload: the frequencies of its demand classes, and the free GPUs by product (F52)."""
+"""The expected demand of a workload: the frequencies of its demand classes, and the free GPUs by product."""
 
 from collections.abc import Iterable, Mapping
 from math import inf

@@ -60,7 +60,7 @@ def resources_offered(demand: Demand, node: NodeClass) -> Reason | None:
         if 0 < amount <= node.capacity(resource):
             return _devices_withdrawn(resource)
         if node.claims_only and resource.startswith(node.claims_only):
-            return reason(Code.OfferedByClaimOnly, "a DRA driver has the node's GPUs, for claims alone", resource)
+            return reason(Code.OfferedByClaimOnly, "a DRA driver serves the node's GPUs, to claims only", resource)
         if any(promise.concerns(resource) for promise in node.absent):
             return reason(Code.GhostGPUs, "labels promise GPUs that the node does not offer", resource)
         if profile_of(resource):
@@ -74,7 +74,7 @@ def request_within_node(demand: Demand, node: NodeClass) -> Reason | None:
     for resource, amount in demand.resources:
         if node.unit(resource) is Sharing.HAMi and _most_in_one_container(demand, resource) > node.hami_gpus > 0:
             return reason(
-                Code.RequestExceedsNode, "a container asks more GPUs than HAMi shares out", f"{amount} {resource}"
+                Code.RequestExceedsNode, "a container asks for more GPUs than HAMi shares", f"{amount} {resource}"
             )
         if amount > node.allocatable(resource) and resource not in node.dra_resources:
             if amount <= node.capacity(resource):

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The filter and the scorer for MIG slices: whether they fit, and on which node they take the least headroom.
+"""The filter and the scorer for MIG slices: whether they fit, and on which node they take the least headroom
 
-Rows F60, F61, P13 and P14 of the feature list.
-
-Headroom for future MIG slices, and how much of it a new instance takes, where slices are created on demand (F61).
+Headroom for future MIG slices, and how much of it a new instance takes, where slices are created on demand.
 
 The measure is the number of memory slices that instances of a profile could still take, as the mean over the profiles
 of the product. It does not depend on the expected demand, since weights learnt from the workload gained nothing in the
@@ -158,7 +156,7 @@ NEUTRAL = 0.5
 
 
 def layout_fits(demand: Demand, free: FreeResources) -> Reason | None:
-    """Refuse a node whose GPUs have no place for the requested MIG slices beside the existing ones (F60).
+    """Refuse a node whose GPUs have no place for the requested MIG slices beside the existing ones.
 
     It applies only where MIG slices are created on demand, since those of a device plugin are fixed and counted
     exactly. The filter repeats what kube-scheduler's DynamicResources plugin checks by the shared counters of the same
@@ -171,7 +169,7 @@ def layout_fits(demand: Demand, free: FreeResources) -> Reason | None:
     if not slices:
         return None
     wants = " and ".join(f"{amount} {name}" for name, amount in slices)
-    refusal = reason(Code.LayoutDoesNotFit, "no place for the MIG slices beside others", wants)
+    refusal = reason(Code.LayoutDoesNotFit, "no room for the MIG slices beside others", wants)
     if _exceeds_all_gpus(slices, free.layouts):
         return refusal
     return None if place_instances(free.layouts, _profiles(slices)) is not None else refusal
@@ -195,7 +193,7 @@ def _profiles(slices: list[tuple[str, int]]) -> list[str]:
 
 
 def mig_layout(demand: Demand, node: Node) -> float:
-    """Prefer the node whose GPUs keep the most headroom for future MIG slices (F61).
+    """Prefer the node whose GPUs keep the most headroom for future MIG slices.
 
     Where DRA creates slices on demand, the score is 1 less the mean headroom that a slice takes. Where a device plugin
     offers fixed slices, the choice of the node does not change how many slices of a profile are left. It can only keep

@@ -29,12 +29,12 @@ def driver_replaced_soon(_demand: Demand, node: NodeClass) -> bool:
 
 
 def gpus_ill(demand: Demand, node: NodeClass) -> bool:
-    """Tell whether GPUs are ill by DCGM's metrics, unless the policy ignores that."""
+    """Tell whether GPUs are unhealthy by DCGM's metrics, unless the policy ignores that."""
     return node.ill > 0 and demand.health.ill is not HealthAction.Ignore
 
 
 def gpus_ailing(demand: Demand, node: NodeClass) -> bool:
-    """Tell whether GPUs are ailing by DCGM's metrics, unless the policy ignores that."""
+    """Tell whether GPUs are degraded by DCGM's metrics, unless the policy ignores that."""
     return node.ailing > 0 and demand.health.ailing is not HealthAction.Ignore
 
 
@@ -44,19 +44,19 @@ def devices_withdrawn(demand: Demand, node: NodeClass) -> bool:
 
 
 def node_condition(demand: Demand, node: NodeClass) -> int:
-    """Count for conditions by which somebody reports a fault of the node's GPUs, unless the policy ignores that."""
+    """Count for conditions that report a fault of the node's GPUs, unless the policy ignores that."""
     if not node.bad_conditions or demand.health.conditions is HealthAction.Ignore:
         return 0
     return FAULTY_HALVINGS if node.faulty else 1
 
 
 def labels_stale(_demand: Demand, node: NodeClass) -> bool:
-    """Tell whether the node's labels contradict its capacity, so that its other labels may be wrong too (F73)."""
+    """Tell whether the node's labels contradict its capacity, so that its other labels may be wrong too."""
     return node.stale
 
 
 def replicas_as_gpus(demand: Demand, node: NodeClass) -> bool:
-    """Tell whether the pod requests several replicas of shared GPUs, which may all be of one GPU (F68)."""
+    """Tell whether the pod requests several replicas of shared GPUs, which may all be of one GPU."""
     return any(amount > 1 and node.unit(resource) in SHARED_UNITS for resource, amount in demand.resources)
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fragmentation measure F: the free GPU capacity of a node that expected pods cannot use (F52, F61).
+"""The fragmentation measure F: the free GPU capacity of a node that expected pods cannot use.
 
 The Fragmentation scorer does not take F alone: the waste below adds what is free without enough CPU. The measure is
 from Weng et al., "Beware of Fragmentation", USENIX ATC '23, section 3.
 
-Waste: the free GPU capacity of a node that expected pods cannot use, for lack of a fitting GPU or of CPU (F52).
+Waste: the free GPU capacity of a node that expected pods cannot use, for lack of a fitting GPU or of CPU.
 """
 
 from bisect import bisect_right

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reading of the pod annotations `gpu-usher.io/…` into needs (docs/reference/policy.md#annotations)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from itertools import islice
@@ -48,12 +48,15 @@ class PodAnnotations:
     """The content of a pod's annotations: its needs, its workload class, and problems.
 
     `invalid` are the reasons for annotations that do not parse, and `warnings` are texts about unknown names.
+    `unknown_products` are the patterns that match no product of the table, each with its warning, which holds where no
+    node carries such a product either. They remain in force, as a new product may match.
     """
 
     needs: Needs = field(default_factory=dict)
     workload_class: str | None = None
     invalid: tuple[Reason, ...] = ()
     warnings: tuple[str, ...] = field(default=())
+    unknown_products: tuple[tuple[ProductPattern, str], ...] = ()
 
 
 def read_annotations(annotations: Mapping[str, str], products: Products) -> PodAnnotations:
@@ -99,9 +102,10 @@ def _read_ours(ours: Mapping[str, str], products: Products, warnings: list[str])
             needs.update(ANNOTATIONS[key].read(value, products))
         except BadInput as error:
             invalid.append(reason(Code.InvalidAnnotation, f"{PREFIX}{key} does not parse: {error}"))
-    warnings.extend((*_unknown_products(needs, products), *_implausible_memory(needs, products, ours)))
+    warnings.extend(_implausible_memory(needs, products, ours))
+    unknown = tuple(_unknown_products(needs, products))
     workload_class = needs.pop(WORKLOAD_CLASS_NAME, None)
-    return PodAnnotations(needs, workload_class, tuple(invalid), tuple(warnings))
+    return PodAnnotations(needs, workload_class, tuple(invalid), tuple(warnings), unknown)
 
 
 def read_products(
@@ -211,12 +215,9 @@ def _implausible_memory(needs: Needs, products: Products, ours: Mapping[str, str
     return [f"{PREFIX}{stated} is less than a CUDA context needs; did you mean {mib}Gi?"]
 
 
-def _unknown_products(needs: Needs, products: Products) -> list[str]:
-    """List warnings for patterns that match no known product; they remain in force, as a new product may match."""
-    warnings = []
+def _unknown_products(needs: Needs, products: Products) -> Iterator[tuple[ProductPattern, str]]:
     for pattern in (*(ALLOWED_PRODUCTS.of(needs) or ()), *(DENIED_PRODUCTS.of(needs) or ())):
         if not products.names_any(pattern):
             similar = products.suggest(pattern.text)
             hint = f", did you mean {similar}?" if similar else ""
-            warnings.append(f"unknown GPU product {pattern.text}{hint}")
-    return warnings
+            yield pattern, f"unknown GPU product {pattern.text}{hint}"

@@ -61,8 +61,8 @@ def policy_set_hash(policies: Iterable[CompiledPolicy]) -> str:
 def in_force(policy_set: PolicySet, today: str) -> PolicySet:
     """Give the policies as they apply on a day.
 
-    Before `enforceFrom` the action Enforce counts as Warn (F138). An exception has no effect from the day after
-    `expires` (F80).
+    Before `enforceFrom` the action Enforce counts as Warn. An exception has no effect from the day after
+    `expires`.
     """
     policies = tuple(_policy_on(policy, today) for policy in policy_set.policies)
     return replace(policy_set, policies=policies, hash=policy_set_hash(policies))

@@ -70,7 +70,8 @@ class ExpectedDemand:
 
 @dataclass(frozen=True, slots=True)
 class HealthRules:
-    """The consequences of unhealthy GPUs for their node: ill GPUs, ailing GPUs, withdrawn devices, bad conditions.
+    """The consequences of unhealthy GPUs for their node: unhealthy GPUs (`ill`), degraded GPUs (`ailing`), withdrawn
+    devices, bad conditions.
 
     The defaults apply without a policy. They have an effect only where GPU health is reported.
     """

@@ -48,7 +48,7 @@ def policy_set_problems(policies: list[CompiledPolicy], problems: list[str]) -> 
                 problems.extend(_contradictions(other, other_values, policy, values))
             if len(problems) > limit:
                 del problems[limit:]
-                problems.append(f"{policy.origin}: more policies contradict each other: mend these first")
+                problems.append(f"{policy.origin}: more policies contradict each other: fix these first")
                 return
             before.append((policy, values))
             yield
@@ -224,7 +224,7 @@ def _limit_problems(document: Document, problems: Iterable[str]) -> tuple[str, .
     listed = tuple(islice(_distinct(problems), MOST_PROBLEMS + 1))
     if len(listed) <= MOST_PROBLEMS:
         return listed
-    return (*listed[:MOST_PROBLEMS], f"{document.locate(())}: and more, which are not looked for: mend these first")
+    return (*listed[:MOST_PROBLEMS], f"{document.locate(())}: there may be more: fix these first")
 
 
 def _distinct(texts: Iterable[str]) -> Iterator[str]:

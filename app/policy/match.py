@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from app.knowledge.mig_profiles import profile_of
+from app.knowledge.products import ProductPattern
 from app.knowledge.tables import Knowledge
 from app.kube.pods import Pod, gpu_amounts
 from app.kube.resource_claims import NO_CLAIMED_DEVICES, ClaimedDevices
@@ -38,8 +39,9 @@ class Ruling:
     whole set. `demand` are the needs of the pod. `enforced` is what admission does to the pod; `warned` and `audited`
     are what it would do if rules with action Warn, or Warn and Audit, were enforced too. `conflicts` are
     contradictions between sources, for which the pod is denied, and `invalid` are reasons for annotations that do not
-    parse. `warnings` are texts for the user. `origins` are pairs of a policy's field and the source that set it, for
-    display. `claimed` are the GPUs that the pod claims through DRA.
+    parse. `warnings` are texts for the user; `unknown_products` are those that hold where no node of the fleet carries
+    a product of the pattern (app/policy/annotations.py#PodAnnotations). `origins` are pairs of a policy's field and the
+    source that set it, for display. `claimed` are the GPUs that the pod claims through DRA.
     """
 
     policies: tuple[str, ...]
@@ -51,6 +53,7 @@ class Ruling:
     conflicts: tuple[Reason, ...]
     invalid: tuple[Reason, ...]
     warnings: tuple[str, ...]
+    unknown_products: tuple[tuple[ProductPattern, str], ...]
     origins: tuple[tuple[str, str], ...]
     claimed: ClaimedDevices
 
@@ -117,6 +120,7 @@ def ruling_for(
         conflicts=tuple(_conflicts(enforced, knowledge)),
         invalid=sources.invalid(),
         warnings=sources.annotated.warnings,
+        unknown_products=sources.annotated.unknown_products,
         origins=tuple(_origins(enforced, applied)),
         claimed=claimed,
     )

@@ -144,7 +144,7 @@ def _image_need(inferred: ImageCUDA, container: Container, knowledge: Knowledge,
         unsupported=knowledge.cuda.unsupported(inferred.cuda),
         targets=knowledge.cuda.targets(inferred.cuda),
         requirement=(),
-        evidence=f"{evidence}, lifted by NVIDIA_DISABLE_REQUIRE" if lifted else evidence,
+        evidence=f"{evidence}, disabled by NVIDIA_DISABLE_REQUIRE" if lifted else evidence,
     )
 
 

@@ -184,8 +184,8 @@ class HealthWish(StrictMapping):
     )
     conditions: Annotated[HealthAction, Field(strict=False)] | None = described(
         Merge.Strictest,
-        "conditions of the node that report a fault of its GPUs (node_conditions.yaml); Refuse is for those that are "
-        "ill, and the others lower the score; absent: ScoreDown, as some outlive the fault",
+        "conditions of the node that report a fault of its GPUs (node_conditions.yaml): Refuse excludes the node, "
+        "ScoreDown lowers its score; absent: ScoreDown, as some conditions outlive the fault",
         "ScoreDown",
         "Refuse",
         default=None,

@@ -224,7 +224,9 @@ def fails_closed(entry: ExtenderEntry) -> Iterator[ConfigurationFinding]:
     if entry.other_pods and not entry.extender.get("ignorable"):
         yield entry.danger("ignorable", f"not true: {STOPS_EVERYTHING}", "ignorable: true")
     elif entry.extender.get("ignorable") and not entry.other_pods:
-        yield entry.danger("ignorable", "true: while we are down any node with a free GPU will do", "ignorable: false")
+        yield entry.danger(
+            "ignorable", "true: while gpu-usher is down pods go to any node with a free GPU", "ignorable: false"
+        )
 
 
 def http_timeout(entry: ExtenderEntry) -> Iterator[ConfigurationFinding]:

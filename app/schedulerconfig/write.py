@@ -146,7 +146,7 @@ def _head(plan: ConfigurationPlan) -> list[str]:
         "kind: KubeSchedulerConfiguration",
         *([] if second else ["clientConnection:", "  kubeconfig: /etc/kubernetes/scheduler.conf # kubeadm's own"]),
         "leaderElection:",
-        "  leaderElect: true # with two replicas one schedules and one stands by",
+        "  leaderElect: true # with two replicas one schedules and one is on standby",
         "  resourceLock: leases",
         *(
             ["  # Our own lease: with the default one it would take turns with the cluster's scheduler."]
@@ -195,24 +195,24 @@ def _extender(plan: ConfigurationPlan) -> list[str]:
         ),
         "  filterVerb: filter # names go out, those that fit come back, each of the others with a reason",
         *(_SCORING if plan.filter_answer == "all" else alone),
-        "  # Without it pods are evicted for nothing: preemption never asks filter whether the place would do.",
+        "  # Without it pods are evicted for nothing: preemption never asks filter whether the pod would fit then.",
         "  preemptVerb: preempt",
         *_transport(plan),
-        f"  httpTimeout: {TIMEOUT_SECONDS}s # scheduling is one loop: while we are waited for, every pod waits",
+        f"  httpTimeout: {TIMEOUT_SECONDS}s # scheduling is one loop: while it waits for gpu-usher, every pod waits",
         "  nodeCacheCapable: true # names, not whole nodes: with false 140 ms a pod, and in-tree scores go wrong",
-        "  ignorable: false # fail closed: a GPU pod waits for us rather than be placed by count alone",
+        "  ignorable: false # fail closed: a GPU pod waits for gpu-usher rather than be placed by count alone",
     ]
 
 
 def _transport(plan: ConfigurationPlan) -> list[str]:
     if plan.url.startswith("http://"):
-        return ["  enableHTTPS: false # nobody else is on this pod's loopback, and TLS would cost as much as filter"]
+        return ["  enableHTTPS: false # only this pod reaches its loopback, and TLS would cost as much as filter"]
     if isinstance(plan.ca, str):
         ca = f"caFile: {plan.ca}"
     else:
         ca = f"caData: {base64.b64encode(plan.ca).decode()}"
     return [
-        "  enableHTTPS: true # pods go over this line",
+        "  enableHTTPS: true # whole pods are sent over this connection",
         "  tlsConfig:",
         "    # Without a CA the scheduler verifies nothing. It reads it once: after a new CA, restart the scheduler.",
         f"    {ca}",
@@ -247,7 +247,7 @@ def _other_pods(plan: ConfigurationPlan) -> list[str]:
         *(keep_off if scored else []),
         "  preemptVerb: preempt # for claims",
         *_transport(plan),
-        f"  httpTimeout: {OTHER_PODS_TIMEOUT_SECONDS}s # every pod of the cluster waits so long if we hang",
+        f"  httpTimeout: {OTHER_PODS_TIMEOUT_SECONDS}s # every pod of the cluster waits so long if gpu-usher hangs",
         "  nodeCacheCapable: true # as above",
         "  # While no replica answers, pods are scheduled as without us: kube-system's, our own, and those that claim",
         "  # GPUs by ResourceClaims alone too. With false nothing would be scheduled then, our own pods neither.",

@@ -121,7 +121,8 @@ class Acceptor:
         self._place_free()
 
     async def _connect(self, accepted: socket.socket, started: float) -> None:
-        """Give the connection its protocol once its TLS handshake is done. A failed handshake affects nothing else."""
+        """Give the connection its protocol once its TLS handshake is done. A failed handshake only closes its own
+        connection."""
         try:
             await self._loop.connect_accepted_socket(self._protocol, accepted, **self._tls_arguments)
         except (OSError, ValueError):  # a TLS error of the peer, or the peer has closed already

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keeps the served certificate valid: checks its files every few seconds by wall clock, and serves what they hold.
 
-In a cluster somebody else writes the files: cert-manager, or `gpu-usher certs controller` (tls/controller.py). Only
+In a cluster another component writes the files: cert-manager, or `gpu-usher certs controller` (tls/controller.py). Only
 without --cert and --key does the process issue a certificate itself.
 """
 
@@ -14,10 +14,10 @@ from app.tls.serving_certificates import issue_if_needed
 from app.values.errors import CertificateError
 
 CHECK_SECONDS = 5.0
-"""Interval of the checks. It bounds how soon a bad pair is tried again (fault 43) and how soon a machine that slept
-has a valid certificate (TLS-03). A check reads two small files."""
+"""Interval of the checks. It bounds how soon a bad pair is tried again and how soon a machine that slept
+has a valid certificate. A check reads two small files."""
 REPEAT = dt.timedelta(minutes=1)
-"""Interval at which a problem that lasts is logged again (fault 42)."""
+"""Interval at which a problem that lasts is logged again."""
 
 
 class CertificateRenewal:

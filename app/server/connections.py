@@ -195,7 +195,8 @@ class Connections:
         return self.drop_slow_body(now, self.limits.newcomer_seconds)
 
     def _evict_handshake(self, now: float) -> bool:
-        """Cancel one of the oldest handshakes, if its peer is slow; where bytes of the peer wait to be read, we are."""
+        """Cancel one of the oldest handshakes, unless its bytes are waiting in our buffer: then we are the slow
+        side."""
         for task, (started, sock) in islice(self.handshakes.items(), OLDEST_CHECKED):
             if started >= now - self.limits.settling_seconds:
                 return False

@@ -9,7 +9,7 @@ KIB, MIB = 1 << 10, 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Times in seconds and sizes in bytes that callers may use. The times end what slow callers hold (fault 24)."""
+    """Times in seconds and sizes in bytes that callers may use. The times end what slow callers hold."""
 
     silent_seconds: float = 5.0
     """From the end of the TLS handshake to the first byte."""
@@ -30,11 +30,11 @@ class Limits:
     """For a TLS handshake, which takes 0.01 s on a local network. A guess: longer than a lossy network needs, and less
     than the event loop's default of 60 s. When no connection is free, `settling_seconds` applies instead."""
     goodbye_seconds: float = 2.0
-    """For the peer's close_notify; a guess. The event loop's default of 30 s would delay our exit (HA-04)."""
+    """For the peer's close_notify; a guess. The event loop's default of 30 s would delay our exit."""
     header_bytes: int = 64 * KIB
-    """A larger header is fault 25."""
+    """A request with a larger header gets the answer 431."""
     requests: int = 512
-    """Requests in progress at once (HA-08); probes are not counted."""
+    """Requests in progress at once; probes are not counted."""
     connections: int = 640
     """Connections of one listener, handshakes included: one for each request, and some for probes and idle callers."""
     idle: int = 256
@@ -53,7 +53,7 @@ class Limits:
     """Bytes of answers not taken by peers, over all connections; a single answer may be larger
     (docs/reference/measurements.md#serving)."""
     keep_alive_seconds: int = 90
-    """Longer than callers keep idle connections, so that they close them and not we (HA-04)."""
+    """Longer than callers keep idle connections, so that they close them and not we."""
 
 
 class Phase(Enum):

@@ -19,7 +19,7 @@ from app.server.protocol import GuardedProtocol
 from app.server.status_answers import NO_SNIFFING
 
 GRACE_SECONDS = 10
-"""For requests in progress at shutdown; without it one silent TLS client delays the exit by 30 s (HA-04)."""
+"""For requests in progress at shutdown; without it one silent TLS client delays the exit by 30 s."""
 
 
 class BoundedServer(uvicorn.Server):

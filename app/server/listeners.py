@@ -33,7 +33,7 @@ from app.values.errors import BadInput
 from app.web.api import create_web_app
 from app.web.routes import WebPages, run_for_ever
 
-OPEN_PAGE = "the web page has no authentication: whoever reaches this address sees all GPU pods and nodes"
+OPEN_PAGE = "the web page has no authentication: anyone who reaches this address sees all GPU pods and nodes"
 """The warning at start where --ui-address is not on loopback."""
 HUNG_SECONDS = 5
 """After drain and grace periods, the process is ended even if its event loop hangs; a guess."""
@@ -204,7 +204,7 @@ class Listeners:
             if self._service.usage is not None:
                 self._service.usage.measure()
             if self._service.book.apply_new_day():
-                event("policies of a new day", hash=self._service.policies.hash[:12])
+                event("policies changed with the date", hash=self._service.policies.hash[:12])
             self._metrics.policy_error.set(1 if self._service.policy_error else 0)
             self._metrics.expired_exceptions.set(len(self._service.book.expired_exceptions()))
             await asyncio.sleep(1.0)

@@ -139,7 +139,7 @@ def read_arrivals(text: str, where: str, tasks: int) -> tuple[int, ...]:
             raise BadInput(f"{where}:{line}: got {index[:20]!r}, wants the row of a pod, 0 to {tasks - 1}")
         indexes.append(int(index))
     if not indexes:
-        raise BadInput(f"{where}: nobody arrives")
+        raise BadInput(f"{where}: no pod arrives")
     return tuple(indexes)
 
 

@@ -29,12 +29,12 @@ def today() -> str:
 
 
 MOST_QUEUED_LINES = 10_000
-"""Lines that wait for the writing thread; further ones are dropped and counted (LOG-03)."""
+"""Lines that wait for the writing thread; further ones are dropped and counted."""
 FINISH_SECONDS = 2.0
 """For writing the last lines at exit; a guess."""
 
 REPEAT_SECONDS = 1.0
-"""Of equal warnings one is written in this time (LOG-02)."""
+"""Of equal warnings one is written in this time."""
 WARNINGS_REMEMBERED = 1_000
 """Distinct warnings that are remembered, to recognise equal ones. A guess, not measured."""
 VARYING = frozenset({"uid", "namespace", "pod", "duration_ms", "generation"})

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Prometheus metrics. Label values come from closed sets (verbs, outcomes, reason codes), never object names.
 
-The only exception are the namespaces of UseMetrics, whose number is bounded (MET-01).
+The only exception are the namespaces of UseMetrics, whose number is bounded.
 """
 
 import platform
@@ -15,7 +15,7 @@ from app.policy.compiled import PolicySet
 from app.telemetry.use_metrics import UseMetrics
 
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-"""Seconds. The API server's own buckets start at 5 ms, too coarse for us (MET-03)."""
+"""Seconds. The API server's own buckets start at 5 ms, too coarse for us."""
 
 VERBS = ("mutate", "validate", "filter", "prioritize", "preempt")
 """The values of the label `verb`: the last part of the path of each route of the TLS listener. The counters that alerts
@@ -54,7 +54,7 @@ class Metrics:
             "gpu_usher_evictions_prevented_total", "Nodes dropped by preempt", registry=self.registry
         )
         self.internal_errors = Counter(
-            "gpu_usher_internal_errors_total", "Our own failures", ("where",), registry=self.registry
+            "gpu_usher_internal_errors_total", "Internal errors", ("where",), registry=self.registry
         )
         self.oversized = Counter(
             "gpu_usher_oversized_bodies_total", "Bodies answered with 413", ("verb",), registry=self.registry
@@ -110,7 +110,7 @@ class Metrics:
         )
         self.certificate_start = Gauge(
             "gpu_usher_serving_certificate_start_timestamp_seconds",
-            "From when on the served certificate is valid",
+            "When the served certificate becomes valid",
             registry=self.registry,
         )
         self.authority_expiry = Gauge(
@@ -135,7 +135,7 @@ class Metrics:
             "gpu_usher_policy_error", "1 while the policies in force are not those written", registry=self.registry
         )
         self.expired_exceptions = Gauge(
-            "gpu_usher_policy_expired_exceptions", "Exceptions that are over", registry=self.registry
+            "gpu_usher_policy_expired_exceptions", "Policy exceptions that have expired", registry=self.registry
         )
         self.policy_results = Counter(
             "gpu_usher_policy_results_total",
@@ -146,7 +146,7 @@ class Metrics:
         self._policy_names: set[str] = set()
 
     def _add_process(self, role: str) -> None:
-        """Make the metrics of the process: version, role, lost log lines, Events, slipped pods."""
+        """Make the metrics of the process: version, role, lost log lines, Events, misplaced pods."""
         build = Gauge(
             "gpu_usher_build_info",
             "Version of gpu-usher, and what this process serves (admission, extender, all)",
@@ -157,14 +157,14 @@ class Metrics:
         self._lost: dict[str, int] = {}
         self.lost_lines = Counter(
             "gpu_usher_log_lines_lost_total",
-            "Lines not written: dropped (no room), suppressed (said a moment ago), unrecorded (decision log)",
+            "Lines not written: dropped (no room), suppressed (repeated), unrecorded (decision log)",
             ("why",),
             registry=self.registry,
         )
         for cause in ("dropped", "suppressed", "unrecorded"):
             self.lost_lines.labels(cause)
         self.generation = Gauge(
-            "gpu_usher_index_generation", "Changes of nodes taken in since the start", registry=self.registry
+            "gpu_usher_index_generation", "Changes of nodes processed since the start", registry=self.registry
         )
         self.events = Counter(
             "gpu_usher_events_total",
@@ -184,7 +184,7 @@ class Metrics:
         )
         self.slipped = Gauge(
             "gpu_usher_slipped_pods",
-            "Running GPU pods without our decision (unadmitted), or on a node that is refused to them (misplaced)",
+            "Running GPU pods that gpu-usher did not admit (unadmitted), or on a node that it refuses (misplaced)",
             ("kind",),
             registry=self.registry,
         )
@@ -194,23 +194,25 @@ class Metrics:
     def _add_serving(self) -> None:
         """Make the metrics of overload: shed requests, closed connections, a blocked event loop."""
         self.shed_requests = Counter(
-            "gpu_usher_shed_requests_total", "Requests answered with 503, too many in hand", registry=self.registry
+            "gpu_usher_shed_requests_total",
+            "Requests answered with 503 because too many were in progress",
+            registry=self.registry,
         )
         self.closed_connections = Counter(
             "gpu_usher_closed_connections_total",
-            "Connections closed for what they did not send in time, or sent too much of",
+            "Connections closed because they sent too little in time, or too much",
             ("waiting_for",),
             registry=self.registry,
         )
         self.loop_blocked = Counter(
             "gpu_usher_event_loop_blocked_total",
-            "Times that the event loop stood still for over 250 ms",
+            "Times that the event loop was blocked for over 250 ms",
             registry=self.registry,
         )
 
     def _add_cache(self) -> None:
         """Make the metrics of the watches."""
-        self.cache_age = self._by_kind(Gauge, "gpu_usher_cache_age_seconds", "Since the last event or bookmark")
+        self.cache_age = self._by_kind(Gauge, "gpu_usher_cache_age_seconds", "Time since the last event or bookmark")
         self.cache_objects = self._by_kind(Gauge, "gpu_usher_cache_objects", "Objects known")
         self.cache_drift = self._by_kind(Gauge, "gpu_usher_cache_drift_objects", "Differing from the last check's list")
         self.relists = self._by_kind(Counter, "gpu_usher_relists_total", "Whole lists read")
@@ -220,7 +222,7 @@ class Metrics:
         )
         self.view_behind = Counter(
             "gpu_usher_view_behind_total",
-            "Nodes that the scheduler counts as free and our view does not yet",
+            "Nodes that are free for the scheduler and not yet in gpu-usher's view",
             registry=self.registry,
         )
 
@@ -234,18 +236,18 @@ class Metrics:
         )
         self.health_age = Gauge(
             "gpu_usher_health_age_seconds",
-            "Since a poll succeeded; +Inf: none did, NaN: nobody is asked",
+            "Time since a poll succeeded; +Inf: none has, NaN: no source is set",
             registry=self.registry,
         )
         self.health_age.set(float("nan"))
         self.unrecorded_use = Counter(
             "gpu_usher_unrecorded_use_total",
-            "Pods' GPUs of a look at the DCGM exporters whose use was not recorded for want of room",
+            "Pods' GPUs of a poll of the DCGM exporters whose use was not recorded, as there is no room",
             registry=self.registry,
         )
         self.health_nodes = Gauge(
             "gpu_usher_health_nodes",
-            "Nodes with GPUs that are ill or ailing, or of which a condition reports a fault",
+            "Nodes with unhealthy or degraded GPUs, or with a condition that reports a fault of them",
             ("state",),
             registry=self.registry,
         )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The metrics of use: what namespaces hold, and what of it is idle. Without a source of use they stay empty.
 
-They are the only ones with names that users choose (MET-01): whom an idle GPU belongs to is what the reader asks, and
-a metric that says so per namespace is what alerts can be sent by. The number of names is bounded.
+They are the only ones with names that users choose: the reader asks which namespace an idle GPU belongs to, and alerts
+are routed by it. The number of names is bounded.
 """
 
 from collections.abc import Iterable, Mapping
@@ -45,7 +45,7 @@ class UseMetrics:
         )
         self.age = Gauge(
             "gpu_usher_use_age_seconds",
-            "Since the use of GPUs was read; +Inf: never, NaN: nobody is asked",
+            "Time since the use of GPUs was read; +Inf: never, NaN: no source is set",
             registry=registry,
         )
         self.age.set(float("nan"))

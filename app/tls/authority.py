@@ -15,17 +15,18 @@ from app.tls.pem import read_certificate
 
 CA_LIFE = dt.timedelta(days=365)
 LEAF_LIFE = dt.timedelta(days=7)
-"""TLS-02; cert-manager's own authority uses the same (cert-manager pkg/server/tls/authority)."""
+"""Certificates of 365 days are usual here: cert-manager's own authority uses the same (cert-manager
+pkg/server/tls/authority)."""
 BACKDATED = dt.timedelta(hours=1)
-"""Certificates are valid from an hour ago, since clocks differ (TLS-02, as open-policy-agent/cert-controller does)."""
+"""Certificates are valid from an hour ago, since clocks differ (as open-policy-agent/cert-controller does)."""
 RENEW_AT = 2 / 3
-"""Share of its lifetime after which a certificate is replaced (TLS-02, cert-manager's rule)."""
+"""Share of its lifetime after which a certificate is replaced (cert-manager's rule)."""
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 def service_names(service: str = "gpu-usher", namespace: str = "gpu-usher") -> tuple[str, ...]:
-    """Return the names of a Service (TLS-04); the API server uses `service.namespace.svc`."""
+    """Return the names of a Service; the API server uses `service.namespace.svc`."""
     short = f"{service}.{namespace}"
     return service, short, f"{short}.svc", f"{short}.svc.cluster.local"
 

@@ -2,7 +2,7 @@
 """CA rotation: which CAs and which certificate to write next, so that clients can verify the server at every instant.
 
 A new CA is published beside the old one. Once every place has shown it for a while, the leaf is issued by it. The old
-CA stays trusted until all its leaves have expired (TLS-06). The functions are pure: state and time in, state out. The
+CA stays trusted until all its leaves have expired. The functions are pure: state and time in, state out. The
 state is the bundle, newest CA first, and the newest CA's key. The date of the newest CA tells when older ones may go;
 the key of an older CA is dropped when there is a newer one.
 """
@@ -15,7 +15,7 @@ from app.tls.authority import BACKDATED, LEAF_LIFE, KeyPair, can_sign, is_fresh,
 from app.tls.pem import is_named, key_matches, names_of, read_bundle, read_certificate, signed_by
 
 WAIT_SECONDS = 60.0
-"""TLS-06: the time that API servers and mounted files need to show a new bundle; a kubelet's mount takes about it."""
+"""The time that API servers and mounted files need to show a new bundle; a kubelet's mount takes about it."""
 MARGIN = BACKDATED
 """Added to the lifetime of the last old leaf: clocks differ, and a request may be about to write one."""
 

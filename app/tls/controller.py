@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpu-usher certs controller`: keeps two Secrets and the caBundle of our webhooks and API up to date (TLS-06).
+"""`gpu-usher certs controller`: keeps two Secrets and the caBundle of our webhooks and API up to date.
 
-A turn runs every few seconds by wall clock, so that a machine that slept is up to date at once (TLS-03). Every write is
+A turn runs every few seconds by wall clock, so that a machine that slept is up to date at once. Every write is
 guarded by the resourceVersion that was read. Webhooks are read before the CA, so that a controller with an outdated CA
 cannot overwrite a newer one.
 
@@ -32,7 +32,7 @@ from app.tls.pem import read_bundle, read_certificate
 from app.values.errors import ApiError
 
 TURN_SECONDS = 5.0
-"""Interval of turns. Half of the 10 s within which a deleted caBundle is written again (fault 45)."""
+"""Interval of turns. Half of the 10 s within which a deleted caBundle is written again."""
 STUCK_SECONDS = 180.0
 """Without a finished turn for so long the loop counts as stuck. The longest turn takes less: 16 requests that each take
 just under ANSWER_SECONDS of tls/kube_objects.py take 160 s."""
@@ -102,7 +102,7 @@ class Controller:
         self._seen: tuple[bytes, float] | None = None
         self._leading = False
         self._turn_ended = clock()
-        self._problem = "no turn yet"
+        self._problem = "no run has completed yet"
 
     def run(self, stop: threading.Event) -> None:
         """Run turns until `stop` is set, then release the Lease."""
@@ -117,7 +117,7 @@ class Controller:
     def alive(self) -> tuple[bool, str]:
         """Tell whether turns end, even with errors: a restart does not help against an API server that fails."""
         silent = self._clock() - self._turn_ended
-        return silent < STUCK_SECONDS, "" if silent < STUCK_SECONDS else f"no turn has ended for {silent:.0f} s"
+        return silent < STUCK_SECONDS, "" if silent < STUCK_SECONDS else f"no run has completed for {silent:.0f} s"
 
     def ready(self) -> tuple[bool, str]:
         """Tell whether the last turn succeeded; waiting for the Lease counts as success."""
@@ -131,11 +131,11 @@ class Controller:
             self._problem = ""
         except ApiError as error:
             if error.status == CONFLICT:
-                event("somebody was faster, reading again", logging.DEBUG, error=str(error))
+                event("another client wrote first, reading again", logging.DEBUG, error=str(error))
                 wait_seconds = CONFLICT_SECONDS
             else:
                 self._seen, self._problem = None, str(error)
-                event("certificates not looked after", logging.ERROR, error=str(error))
+                event("certificates not maintained", logging.ERROR, error=str(error))
         self._turn_ended = self._clock()
         return wait_seconds
 

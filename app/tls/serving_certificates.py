@@ -169,7 +169,7 @@ def _resume_no_session(context: ssl.SSLContext) -> None:
 
 
 def _check_leaf(leaf: x509.Certificate, now: dt.datetime) -> None:
-    """Check what OpenSSL accepts but clients refuse (TLS-05).
+    """Check what OpenSSL accepts but clients refuse.
 
     Raises ValueError.
     """

@@ -86,14 +86,14 @@ class History:
 
 
 Pace = Callable[[Iterable[Any]], Iterable[Any]]
-"""Goes through holds or rows at the pace of the caller, who may rest between two of them (cluster/pausing.py)."""
+"""Goes through holds or rows at the pace of the caller, which may rest between two of them (cluster/pausing.py)."""
 
 
 def with_sharing(history: History, shared_nodes: frozenset[str] = frozenset(), pace: Pace = iter) -> History:
     """Mark the GPUs that several pods held at once, and all whole GPUs of `shared_nodes`, as shared.
 
-    Where time-slicing is not told to the exporter, it names one of the pods that share a GPU, and nobody can tell from
-    the metrics (NVIDIA/dcgm-exporter internal/pkg/transformation/kubernetes.go, toDeviceToPod): that is what
+    Where the exporter does not know of time-slicing, it names one of the pods that share a GPU, and the metrics cannot
+    tell which (NVIDIA/dcgm-exporter internal/pkg/transformation/kubernetes.go, toDeviceToPod): that is what
     `shared_nodes` is for.
     """
     crowded = set(_crowded(history, pace))

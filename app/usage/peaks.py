@@ -55,7 +55,7 @@ def _peak(workload: str, holds: list[Hold], geometry: Mapping[str, Geometry]) ->
     parts = [_part(hold, geometry) for hold in holds]
     memory = [window.memory_mib for window in windows if window.memory_mib is not None]
     if any(hold.shared for hold in holds):
-        return Unsized(workload, "it shares a GPU, and nobody can say whose use that is")
+        return Unsized(workload, "it shares a GPU, whose use cannot be attributed to one pod")
     if known < LEAST_HOURS:
         return Unsized(workload, f"its use is known for {known:.1f} h, wants {LEAST_HOURS:.0f} h")
     if known < KNOWN_SHARE * held or len(memory) < KNOWN_SHARE * len(windows):

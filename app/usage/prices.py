@@ -20,9 +20,9 @@ FIELDS = {"currency", "products"}
 class Prices:
     """Prices of an hour. `gpus` are by product in normal form, `slices` by product and MIG profile.
 
-    `speeds` compare products: how fast one is beside another, in any unit. Nobody but the operator can say that.
-    A slice without a price of its own costs its part of the GPU: the larger of its parts of the memory slices and of
-    the compute slices (`geometry`). None is unknown, and never guessed.
+    `speeds` compare products: how fast one is beside another, in any unit. Only the operator can say that. A slice
+    without a price of its own costs its part of the GPU: the larger of its parts of the memory slices and of the
+    compute slices (`geometry`). None is unknown, and never guessed.
     """
 
     currency: str | None = None

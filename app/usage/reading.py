@@ -137,7 +137,7 @@ def window_of(number: int, held: float, figure: FigureOf, usage: UsageMetrics, s
 
 
 def activity_row(held: float, figure: FigureOf, usage: UsageMetrics, sliced: bool) -> UsageMetric | None:
-    """Choose the metric by which the activity in a window is told: the preferred one; None where none is known.
+    """Choose the metric that measures the activity in a window: the preferred one; None where none is known.
 
     Another metric counts where the preferred one is known for a smaller part of the time in which the GPU was held.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Right size: the smallest unit that would have carried a workload's peak, as a patch that the engine has tried (F143).
+"""Right size: the smallest unit that would have carried a workload's peak, as a patch that the engine has tried.
 
 A unit is proposed only where every pod of the workload, created anew with the patch, has a node: after admission, by
 the filters and by kube-scheduler's own checks, with the units that the pods hold now given back. CPU use says nothing
@@ -91,7 +91,7 @@ def right_sizes(
     right: list[str] = []
     undecided: list[Unsized] = []
     for workload in workloads:
-        peak = peaks.get(workload.name) or Unsized(workload.name, "nothing is known of its use")
+        peak = peaks.get(workload.name) or Unsized(workload.name, "its use is unknown")
         own = _own_unit(workload, snapshot) if isinstance(peak, Peak) else peak
         if isinstance(own, Unsized) or isinstance(peak, Unsized):
             undecided.append(own if isinstance(own, Unsized) else Unsized(workload.name, ""))
@@ -109,7 +109,7 @@ def _own_unit(workload: Workload, snapshot: ClusterSnapshot) -> OfferedUnit | Un
     """Describe the unit that every pod of a workload holds one of."""
     asked = {pod.demand.resources for pod in workload.pods}
     if len(asked) != 1 or [amount for _, amount in next(iter(asked))] != [1]:
-        return Unsized(workload.name, "a pod of it asks for several GPUs, which no smaller unit stands for")
+        return Unsized(workload.name, "a pod of it asks for several GPUs, which no smaller unit can replace")
     resource = next(iter(asked))[0][0]
     classes = {snapshot.nodes[pod.node].node_class for pod in workload.pods if pod.node in snapshot.nodes}
     own = {unit_on(node_class, resource, snapshot.context.knowledge) for node_class in classes}

@@ -34,12 +34,12 @@ class UsageRow:
     """The use of one kind of unit by one namespace, workload, product, node or pod.
 
     `held_hours` are hours of units. `known_share` is the part of them in which activity was known, and `active_share`
-    the mean activity in that part; it is None where nothing was known, and for shared GPUs, where no one can say whose
-    activity it is. `memory_peak_mib` is the most memory that one unit had in use, None as above. `held_now` are the
-    units held at the end, and `idle_now` those of them that are idle for certain, the longest for `idle_hours`.
+    the mean activity in that part; it is None where nothing was known, and for shared GPUs, whose activity cannot be
+    attributed to one pod. `memory_peak_mib` is the most memory that one unit had in use, None as above. `held_now` are
+    the units held at the end, and `idle_now` those of them that are idle for certain, the longest for `idle_hours`.
     `unseen_hours` are hours between two sightings of a pod on its GPU in which neither was seen. `cost` is the price of
     the hours held, and `idle_cost` that of the hours without activity; None where the price or the activity is unknown,
-    and for shared GPUs, whose price nobody can divide among their pods.
+    and for shared GPUs, whose price cannot be divided among their pods.
     """
 
     of: str
@@ -144,8 +144,8 @@ def key_of(by: By, owners: Mapping[str, str]) -> Callable[[Hold], str]:
 def idle_by_hold(history: History, below: float = IDLE_BELOW, pace: Pace = iter) -> Mapping[int, float]:
     """Give for each hold, by its position, how many seconds its unit has been idle for certain until the end.
 
-    A shared GPU without activity is idle for all pods that share it; one with activity is so for none, since nobody can
-    say whose it is.
+    A shared GPU without activity is idle for all pods that share it; one with activity is so for none, since the
+    metrics cannot say whose it is.
     """
     sharers: dict[tuple[str, str], list[Hold]] = {}
     for hold in history.holds:
@@ -160,7 +160,7 @@ def idle_by_hold(history: History, below: float = IDLE_BELOW, pace: Pace = iter)
 
 
 def idle_of(hold: Hold, history: History, below: float) -> float:
-    """Give for how long a sharer does not contradict idleness: for ever, if it holds the GPU no more."""
+    """Give for how long a sharer does not contradict idleness: infinity if it has released the GPU."""
     return idle_seconds([hold], history, below) if held_now(hold, history) else float("inf")
 
 

@@ -86,7 +86,7 @@ def smaller_units(
 ) -> tuple[OfferedUnit, ...]:
     """List the units that carry a peak and are smaller than the workload's own, the smallest first.
 
-    Smaller is cheaper, where all of them have a price; else it is less memory. Of equal ones those that nobody shares
+    Smaller is cheaper, where all of them have a price; else it is less memory. Of equal ones those that are not shared
     come first.
     """
     carrying = [unit for unit in units if carries(unit, peak, own, prices)]

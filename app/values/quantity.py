@@ -18,7 +18,7 @@ _GRAMMAR = re.compile(
     r"([+-]?)(\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:([eE])([+-]?\d{1,3})|([KMGTPE]i|[numkMGTPE]))?", re.ASCII
 )
 _VARIABLE = re.compile(r"\$\w|\$\{|\$\(|\{\{|<\w+>", re.ASCII)
-"""Placeholders of shells, envsubst, Kustomize and Helm, and `<amount>` as in examples, which nobody replaced."""
+"""Placeholders of shells, envsubst, Kustomize and Helm, and `<amount>` as in examples, left unreplaced."""
 _SUFFIXES = {
     "n": Fraction(1, 10**9),
     "u": Fraction(1, 10**6),

@@ -46,7 +46,7 @@ class FunnelStage(Enum):
 
 
 class Duration(Enum):
-    """How long a refusal stands.
+    """How long a refusal lasts.
 
     A lasting one stays until the node or the policy is changed on purpose: a pod that runs on such a node is misplaced
     (cluster/slipped_pods.py). A reported one follows from what the node reports, such as its labels, and may be gone in
@@ -96,7 +96,7 @@ class Code(Enum):
     ImageRequirementUnmet = _node(
         FunnelStage.Driver,
         Duration.LASTING,
-        "use a driver branch the image names, or set NVIDIA_DISABLE_REQUIRE=1 if you know better",
+        "use a driver branch that the image names, or set NVIDIA_DISABLE_REQUIRE=1 if the image works without",
     )
     ImageForOtherMachine = _node(
         FunnelStage.Product,
@@ -126,7 +126,7 @@ class Code(Enum):
     MIGReconfiguring = _node(
         FunnelStage.Health,
         Duration.TRANSIENT,
-        "wait for MIG Manager to reach success, or look at its log; remove nvidia.com/mig.config if none is to come",
+        "wait until mig.config.state is success, or read MIG Manager's log; remove nvidia.com/mig.config if unused",
     )
     DriverUpgrading = _node(FunnelStage.Health, Duration.TRANSIENT, "wait for the driver upgrade to finish")
     InterconnectAbsent = _node(
@@ -144,19 +144,19 @@ class Code(Enum):
     GhostGPUs = _node(
         FunnelStage.Health,
         Duration.REPORTED,
-        "gpu-usher doctor names the label that promises GPUs, and what is missing: driver, toolkit, device plugin",
+        "run gpu-usher doctor: it names the label that promises GPUs, and the missing driver, toolkit or device plugin",
     )
     GPUFactsMissing = _node(
         FunnelStage.Product,
         Duration.REPORTED,
-        "have the vendor's labeller say what the nodes have; gpu-usher doctor names it, and the nodes",
+        "install or repair the vendor's node labeller; gpu-usher doctor names it and the nodes",
     )
     GPUUnhealthy = _node(
         FunnelStage.Health,
         Duration.TRANSIENT,
-        "look at the device plugin and at what reports the GPUs' errors; gpu-usher doctor names both",
+        "check the device plugin and the source of the GPUs' errors; gpu-usher doctor names both",
     )
-    NodeNotKnown = _node(FunnelStage.Selectors, Duration.REPORTED, "wait a moment: the node is newer than our view")
+    NodeNotKnown = _node(FunnelStage.Selectors, Duration.REPORTED, "wait a moment: gpu-usher has not seen the node yet")
     ResourceNotOffered = _node(
         FunnelStage.Product, Duration.REPORTED, "ask for a resource that some node offers, or start the device plugin"
     )
@@ -180,7 +180,7 @@ class Code(Enum):
     QuantityFractional = _admission("ask for a whole number, a MIG profile, or nvidia.com/gpu.shared")
     QuantityNegative = _admission("ask for zero or more")
     TooManyGPUs = _admission("ask for fewer GPUs, or have the policy's maxGPUsPerPod raised")
-    SharedReplicasAskedAsGPUs = _admission("ask for one replica; several may be of one GPU", FunnelStage.Sharing)
+    SharedReplicasAskedAsGPUs = _admission("ask for one replica; several may be on the same GPU", FunnelStage.Sharing)
     IdleGPUsHeld = _admission("stop pods whose GPUs are idle; gpu-usher usage lists them")
     VisibleDevicesForbidden = _admission("remove it, and request GPUs in resources.limits")
     PrivilegedGPUPod = _admission("set privileged: false")
@@ -258,3 +258,8 @@ def join_with_or(choices: tuple[str, ...] | list[str]) -> str:
     if len(choices) < 2:
         return "".join(choices)
     return f"{', '.join(choices[:-1])} or {choices[-1]}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Write a number with its noun in the form that agrees with it: `1 node`, `2 nodes`, `0 nodes`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The history of the allocated share of each product, over some hours.
 
-It is kept also while nobody looks at the page, so it reads only changed nodes, and of each only what the share needs;
-tiles and their HTML are made when somebody looks (docs/benchmarks.md#the-web-page-that-nobody-looks-at).
+It is kept also while no page is open, so it reads only changed nodes, and of each only what the share needs; tiles and
+their HTML are made when a page is read (docs/benchmarks.md#the-web-page-that-nobody-looks-at).
 """
 
 import datetime as dt

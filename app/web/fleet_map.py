@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The fleet map: a tile and its HTML for each node, and the totals.
 
-Only tiles of changed nodes are made again, and only when somebody looks. Readers bring the map up to date in steps, so
-that a fleet of 5,000 nodes never blocks the event loop.
+Only tiles of changed nodes are made again, and only when the page is read. Readers bring the map up to date in steps,
+so that a fleet of 5,000 nodes never blocks the event loop.
 """
 
 import time

@@ -17,15 +17,15 @@ from app.web.views.decision_rows import rows_of, select
 from app.web.views.tile_colours import Colouring
 
 TICK_SECONDS = 0.1
-"""Interval of the checks: a change is on the page within 200 ms, and nobody sees more than some changes a second."""
+"""Interval of the checks: a change is on the page within 200 ms, and more than some changes a second cannot be seen."""
 TICKS_PER_TOTALS = 20
 """Totals are sent every two seconds."""
 SAMPLE_SECONDS = 60.0
-"""Interval of the samples for the charts, which are taken also while nobody looks."""
+"""Interval of the samples for the charts, which are taken also while no page is open."""
 MOST_TILES = 500
-"""Tiles sent one by one; after more changes at once the page is told to reload."""
+"""Tiles sent one by one; after more changes at once the page reloads."""
 MOST_DECISIONS = 50
-"""Rows of decisions sent at once; a busy service makes more, and nobody reads them all."""
+"""Rows of decisions sent at once; a busy service makes more than can be read."""
 
 
 class LiveUpdates:

@@ -268,7 +268,7 @@ async def run_for_ever(run: Callable[[], Awaitable[None]], pause_seconds: float 
         try:
             await run()
         except Exception:  # noqa: BLE001  # see above
-            LOGGER.exception("a task of the page failed, and begins again")
+            LOGGER.exception("a task of the page failed, and is started again")
         await asyncio.sleep(pause_seconds)
 
 

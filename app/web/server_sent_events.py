@@ -40,8 +40,8 @@ HEADERS = [
 class EventListener:
     """One open page.
 
-    `view` names what it shows, and `since` the generation that it has, or was told of. `colouring` is what its map is
-    coloured by, and `colours` the stamp of these colours. `queue` holds its messages, with None as the last.
+    `view` names what it shows, and `since` the generation that it has, or was notified of. `colouring` is what its map
+    is coloured by, and `colours` the stamp of these colours. `queue` holds its messages, with None as the last.
     """
 
     view: str

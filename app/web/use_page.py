@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page Use: who holds GPUs, and who uses them. `/use?as=json` has its figures for programs."""
+"""The page Use: which namespaces and workloads hold GPUs, and how much they use them. `/use?as=json` has its figures
+for programs."""
 
 import datetime as dt
 from dataclasses import dataclass

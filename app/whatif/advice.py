@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Advice on MIG: a layout of idle GPUs for the pods that wait for slices, as mig-parted configurations (F64).
+"""Advice on MIG: a layout of idle GPUs for the pods that wait for slices, as mig-parted configurations.
 
 Only nodes without pods get a new layout, so that no pod is evicted, and of them only as many GPUs as are needed:
 mig-parted leaves GPUs alone that no `devices` field names (NVIDIA/mig-parted, WalkSelectedMigConfigForEachGPU). The

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the devices of an imagined node can serve the claims of a pod, and its devices with another driver (S13).
+"""Whether the devices of an imagined node can serve the claims of a pod, and its devices with another driver.
 
 A filter refuses no node on which claims select nothing, since kube-scheduler says so itself. It is not there to ask
 about a node that is only imagined, so that it is said here.
@@ -16,6 +16,7 @@ from app.kube.resource_claims import DeviceChoice
 from app.kube.resource_slices import NVIDIA_DRIVER
 from app.nodes.model import DevicesOnNode, Node
 from app.policy.demand import Demand
+from app.values.reasons import counted
 from app.values.versions import Version
 
 DRIVER_VERSION, CUDA_VERSION = f"{NVIDIA_DRIVER}/driverVersion", f"{NVIDIA_DRIVER}/cudaDriverVersion"
@@ -39,14 +40,16 @@ def unserved_claim(demand: Demand, node: Node) -> str:
 def _shortage(kinds: DeviceKinds, choice: DeviceChoice) -> str:
     """Say why too few devices are selected by a choice; "" if enough are."""
     number = sum(kinds.kinds[kind].number for kind in kinds.select(choice, tolerate_all=True))
-    if number >= (1 if choice.count is None else choice.count):
+    least = 1 if choice.count is None else choice.count
+    if number >= least:
         return ""
     left = kinds.kinds
     for selector in (*(kinds.class_selectors(choice.device_class) or ()), *choice.selectors):
         before, left = left, tuple(kind for kind in left if may_select(selector, kind.device))
         if before and not left:
             return f"no device of the node has {unmet(selector, [kind.device for kind in before])}"
-    return f"its claim wants {choice.count} devices of DeviceClass {choice.device_class}, and the node has {number}"
+    wanted = f"{counted(least, 'device')} of DeviceClass {choice.device_class}"
+    return f"its claim wants {wanted}, and the node has {number}"
 
 
 def shares_counters(node: Node) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A move of nodes from the device plugin to DRA: what pods become, what they lose, and the order of nodes (S13).
+"""A move of nodes from the device plugin to DRA: what pods become, what they lose, and the order of nodes.
 
 A node can move when every pod on it has an equivalent claim. A pod of which one unit is a share of a GPU, or a slice
 under the name of a whole GPU, has none there.

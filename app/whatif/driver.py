@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A driver rollout before it is made: which pods could run on the nodes after it, and the order of nodes (F122).
+"""A driver rollout before it is made: which pods could run on the nodes after it, and the order of nodes.
 
 Eligibility is what nodes can ever serve (class filters): CUDA and driver with minor-version and forward compatibility,
 the images' requirements, products, memory; and of DRA devices, what selectors of claims take. What is free now only

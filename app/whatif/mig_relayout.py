@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Another MIG layout before it is made: what nodes would offer, which pods it evicts, where they would fit (F64)."""
+"""Another MIG layout before it is made: what nodes would offer, which pods it evicts, where they would fit."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ SINGLE, MIXED = "single", "mixed"
 BALANCED, OFF = "all-balanced", "all-disabled"
 """mig-parted's names of a mixed layout, and of none (deployments/systemd/config-default.yaml)."""
 
-CARVED = "DRA carves its GPUs on demand"
+CARVED = "DRA partitions its GPUs on demand"
 PUBLISHED = "its layout is the devices that its ResourceSlices publish, and DRA does not change it"
 """Why a node with DRA gets no other layout: its GPUs have shared counters (KEP-4815), or they have none."""
 

@@ -83,7 +83,7 @@ def why_kept(pod: Document, budgets: Sequence[DisruptionBudget]) -> str:
 def _not_made_again(pod: Document, _budgets: Sequence[DisruptionBudget]) -> Iterator[str]:
     kind, _ = controller_of(pod)
     if not kind:
-        yield "no controller makes it again"
+        yield "no controller creates it again"
     elif kind in NODE_BOUND or MIRROR in _annotations(pod):
         yield f"it belongs to its node ({kind})"
 
@@ -113,7 +113,7 @@ def _protected(pod: Document, _budgets: Sequence[DisruptionBudget]) -> Iterator[
 
 def _claims(pod: Document, _budgets: Sequence[DisruptionBudget]) -> Iterator[str]:
     if (pod.get("spec") or _NONE).get("resourceClaims"):
-        yield "it has ResourceClaims, and no move of one is proven here"
+        yield "it has ResourceClaims, and moving claims is not simulated"
 
 
 def _budgeted(pod: Document, budgets: Sequence[DisruptionBudget]) -> Iterator[str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The new node that a pod would need, as Karpenter and the Cluster Autoscaler describe nodes (F124, S8).
+"""The new node that a pod would need, as Karpenter and the Cluster Autoscaler describe nodes.
 
 A product is suitable where a hypothetical node of it passes the engine's own filters. Karpenter creates what instance
 types promise and its NodePool allows; the Cluster Autoscaler reads the node-template tags of a group without nodes.
@@ -203,7 +203,7 @@ def _tags(
 def _notes(demand: Demand, fitting: Sequence[Product], driver: str, spec: Mapping[str, Any]) -> Iterator[str]:
     """List what a provisioner cannot express, and what is not considered here."""
     if not fitting:
-        yield "no product of the fact tables will do: see gpu-usher explain"
+        yield "no known GPU product fits: see gpu-usher explain"
     if driver:
         yield f"the machine image must bring driver {driver} or newer: labels and tags claim the least branch"
     if _sliced(demand):

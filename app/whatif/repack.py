@@ -4,7 +4,7 @@
 A move is the restart of a pod on another node. It is advice: nothing is moved. Pods move one at a time, each when the
 one before it runs again. A node is not freed by filling an empty one, nor an NVLink domain by filling an empty domain.
 Of equally many moves those are preferred that lose the fewest GPU-hours: what the pods have run since their start, as
-nobody knows their checkpoints. A pod whose start is unknown is taken for older than any other.
+their checkpoints are unknown. A pod whose start is unknown is taken for older than any other.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -196,7 +196,7 @@ class Repacking:
     def _seats(
         self, unit: Unit, extra: int, empty: frozenset[str], greedy: bool = False, below: Loss | None = None
     ) -> Seats | None:
-        """Find seats for the pods of a unit."""
+        """Find places for the pods of a unit."""
         names = [pod.name for pod in unit.pods]
         closed = empty | frozenset(unit.nodes)
         for name in names:
@@ -207,7 +207,7 @@ class Repacking:
         return seats
 
     def _place(self, pod: RepackPod) -> WaitingSeat:
-        """Seat a pod that waits, with as few moves as it takes."""
+        """Place a pod that waits, with as few moves as it takes."""
         for greedy in (False, True):
             for extra in range(min(MOST_EXTRA, self._most_moves - len(self._moves)) + 1):
                 exact = not self._search.exhausted

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The search for the fewest moves that seat homeless pods, each move proven when its turn comes.
+"""The search for the fewest moves that place displaced pods, each move proven when its turn comes.
 
-A pod without a seat takes a node that has room, or one that has it once other pods are moved away, which then need
-seats themselves. Plans of fewer moves are tried first, and no pod is moved twice. In a plan of the fewest moves every
+A pod without a place takes a node that has room, or one that has it once other pods are moved away, which then need
+places themselves. Plans of fewer moves are tried first, and no pod is moved twice. In a plan of the fewest moves every
 moved pod either had to go, or makes room for a pod that takes its place: the search visits all such plans, so that the
 first one is of the fewest moves, as long as a pod that leaves a node refuses nothing to others. Of those it then looks
 for the one that loses least (`Loss`), and passes over what loses as much already. Bounds make it give up (`exhausted`);
-then `greedy` takes the first seat for each pod that there is.
+then `greedy` takes the first place that there is for each pod.
 """
 
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
@@ -65,10 +65,10 @@ def total_loss(pods: Iterable[RepackPod]) -> Loss:
 
 
 class MovableFleet(Protocol):
-    """A fleet of which pods are lifted and seated; it judges with the pods where they are at the moment."""
+    """A fleet whose pods can be removed and placed; it judges with the pods where they are at the moment."""
 
     def fits(self, pod: str, node: str) -> bool:
-        """Tell whether a pod that has no seat could be bound to a node."""
+        """Tell whether a pod without a place could be bound to a node."""
         ...
 
     def could_fit(self, pod: str, node: str, without: Sequence[str]) -> bool:
@@ -76,11 +76,11 @@ class MovableFleet(Protocol):
         ...
 
     def seat(self, pod: str, node: str) -> None:
-        """Seat a pod."""
+        """Place a pod."""
         ...
 
     def lift(self, pod: str) -> None:
-        """Take a pod from its seat."""
+        """Take a pod from its place."""
         ...
 
     def rank(self, pod: str, node: str) -> Any:
@@ -139,11 +139,11 @@ class RepackSearch:
         greedy: bool = False,
         below: Loss | None = None,
     ) -> Seats | None:
-        """Find seats for lifted pods with exactly `extra` moves of others; the fleet is as before afterwards.
+        """Find places for removed pods with exactly `extra` moves of others; the fleet is as before afterwards.
 
-        `homeless` are lifted, or wait. No pod is seated on the nodes in `closed`, and no other is moved whose priority
-        is above `highest`. The result is in the order in which the moves can be made, and loses least of what was
-        tried; None if there is none, or none that loses less than `below`.
+        `homeless` are pods without a node, removed or pending. No pod is placed on the nodes in `closed`, and no other
+        is moved whose priority is above `highest`. The result is in the order in which the moves can be made, and loses
+        least of what was tried; None if there is none, or none that loses less than `below`.
         """
         self._search = Search.Greedy if greedy else Search.Better if below else Search.Exact
         self._below, self._closed, self._highest = below, closed, highest
@@ -161,7 +161,7 @@ class RepackSearch:
         return best
 
     def loss(self, seats: Seats, homeless: Iterable[str] = ()) -> Loss:
-        """Give what the moves of a plan lose, and those of pods that are still without a seat."""
+        """Give what the moves of a plan lose, and those of pods that are still without a place."""
         return total_loss(self._pods[name] for name in (*homeless, *(name for name, _ in seats)))
 
     def _seat(self, homeless: tuple[str, ...], seated: Seats, extra: int) -> Generator[Seats, None, None]:
@@ -190,7 +190,7 @@ class RepackSearch:
     def _places(self, pod: str, moving: Collection[str], extra: int) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Yield the places that a pod can take, each with the pods that leave it; fewer of them, and less loss, first.
 
-        Pods that are `moving` already do not leave another seat.
+        Pods that are `moving` already do not leave another place.
         """
         open_nodes = [name for name in self._fleet.nodes() if name not in self._closed and name != self._pods[pod].node]
         for count in range(extra + 1):

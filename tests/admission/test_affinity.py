@@ -156,7 +156,7 @@ def test_need_is_only_preferred_where_a_node_that_fits_has_no_label_at_all() -> 
     affinity, verdict = admit(wishing(gpu_memory="20Gi"), H100, UNLABELLED)
 
     assert list(affinity) == ["preferredDuringSchedulingIgnoredDuringExecution"]
-    assert any("only preferred by node affinity" in warning for warning in verdict.warnings)
+    assert any("node affinity only prefers" in warning for warning in verdict.warnings)
 
 
 def test_one_need_that_a_node_cannot_tell_leaves_the_others_required() -> None:

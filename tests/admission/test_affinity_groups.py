@@ -97,7 +97,7 @@ def test_declared_need_that_no_node_meets_excludes_them_and_asks_nothing_of_grou
     assert terms(document, *nodes) == excluded
     assert all(eligible(after, labels, "template") for labels in TEMPLATES.values())
     assert not eligible(after, nodes[1].labels, "t4")
-    assert any("only preferred by node affinity" in warning for warning in verdict.warnings)
+    assert any("node affinity only prefers" in warning for warning in verdict.warnings)
 
 
 def test_declared_need_that_a_node_meets_is_required_and_told_where_groups_may_be_at_zero() -> None:
@@ -107,7 +107,7 @@ def test_declared_need_that_a_node_meets_is_required_and_told_where_groups_may_b
     _, verdict = admitted(document, CPU_NODE, node("t4", driver="550.54.15", **T4))
 
     assert terms(document, CPU_NODE, node("t4", driver="550.54.15", **T4)) == [[f"{GFD}gpu.memory Gt 9522"]]
-    assert f"node groups at zero stay there unless their templates have: {GFD}gpu.memory" in verdict.warnings
+    assert f"a node group at zero nodes grows only if its node template has: {GFD}gpu.memory" in verdict.warnings
 
 
 def test_declared_need_is_required_without_a_word_where_no_cloud_shows() -> None:
@@ -140,7 +140,7 @@ def test_declared_need_is_required_and_told_where_no_node_is_known() -> None:
     assert [[expression.split()[:2] for expression in term] for term in terms(document)] == [
         [[f"{GFD}gpu.product", "In"]]
     ]
-    assert f"node groups at zero stay there unless their templates have: {GFD}gpu.product" in verdict.warnings
+    assert f"a node group at zero nodes grows only if its node template has: {GFD}gpu.product" in verdict.warnings
 
 
 STATES = {"mig.config.state": "success", "gpu-driver-upgrade-state": "upgrade-done", "gpu.deploy.device-plugin": "true"}
@@ -190,4 +190,4 @@ def test_labels_that_the_clouds_autoscaler_does_not_know_before_a_node_exists_ar
 
     assert eligible(document, COREWEAVE, "template")
     assert not eligible(document, (h100 if gfd else by_cloud).labels, "h100")
-    assert any("only preferred by node affinity" in warning for warning in verdict.warnings)
+    assert any("node affinity only prefers" in warning for warning in verdict.warnings)

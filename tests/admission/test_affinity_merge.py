@@ -41,7 +41,7 @@ def test_more_terms_than_a_person_would_read_are_left_to_the_extender() -> None:
     affinity, verdict = admit(document, H100, L4_BY_GKE)
 
     assert len(affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]) == MOST_TERMS // 2 + 1
-    assert any("node affinity left out" in warning for warning in verdict.warnings)
+    assert any("node affinity not added" in warning for warning in verdict.warnings)
 
 
 def test_preferred_products_become_preferred_affinity_best_first() -> None:

@@ -126,11 +126,13 @@ def test_name_is_the_same_in_each_version_of_the_api() -> None:
         pytest.param(pod(gpus(1), gpus(1, "amd.com/gpu")), "amd.com/gpu: only the devices", id="two makes"),
         pytest.param(pod(gpus(1, "nvidia.com/gpu.shared")), "a share of a GPU", id="a share by its name"),
         pytest.param(
-            pod(container({GPU: "1", "nvidia.com/gpumem": "3000"})), "nvidia.com/gpumem: a claim says", id="HAMi"
+            pod(container({GPU: "1", "nvidia.com/gpumem": "3000"})),
+            "nvidia.com/gpumem: a claim cannot request",
+            id="HAMi",
         ),
         pytest.param(pod(annotations={"sharing": "Shared"}), "a share of a GPU", id="a share by annotation"),
         pytest.param(pod(annotations={"mig-profile": ">=1g.10gb"}), "mig-profile with >=", id="slice or more"),
-        pytest.param(pod(gpus(33)), "33 devices: a claim is given 32 at most", id="33 GPUs"),
+        pytest.param(pod(gpus(33)), "33 devices: a claim gets at most 32", id="33 GPUs"),
         pytest.param(pod(*(named(f"c{n}", 1) for n in range(33))), "33 requests: a claim has 32", id="33 containers"),
         pytest.param(pod(gpus("1500m")), "main: a fraction of nvidia.com/gpu", id="a fraction"),
         pytest.param(pod(nodeName="n"), "nodeName is set", id="bound"),

@@ -116,9 +116,9 @@ def test_pod_without_its_template_stays_as_it_is_and_is_told_the_remedy(state: S
     result = review(document, state, rules())
 
     assert apply(document, result.operations)["spec"] == document["spec"]
-    (warning,) = (words for words in result.warnings if words.startswith("not done"))
-    assert warning.startswith("not done: no ResourceClaimTemplate gpu-usher-2-gpu-")
-    assert warning.endswith("gpu-usher export claim-templates writes it")
+    (warning,) = (words for words in result.warnings if words.startswith("not converted"))
+    assert warning.startswith("not converted to a claim: namespace has no ResourceClaimTemplate gpu-usher-2-gpu-")
+    assert warning.endswith("create it with gpu-usher export claim-templates")
     assert len(warning) <= WARNING_LIMIT
 
 
@@ -146,7 +146,9 @@ def test_policy_that_warns_says_what_it_would_convert() -> None:
     result = review(document, with_template(document), rules(f"action: Warn, {CONVERT}"))
 
     assert apply(document, result.operations)["spec"] == document["spec"]
-    assert [words for words in result.warnings if "not done, policy only warns" in words and "made a claim" in words]
+    assert [
+        words for words in result.warnings if "not done, policy only warns" in words and "converted to a claim" in words
+    ]
 
 
 def test_template_of_a_workload_is_left_to_its_pods_and_warned_of_what_is_missing() -> None:
@@ -164,7 +166,7 @@ def test_template_of_a_workload_is_left_to_its_pods_and_warned_of_what_is_missin
 def test_pod_that_has_no_equivalent_is_told_why() -> None:
     result = review(pod(annotations={"sharing": "Shared"}), cluster(), rules())
 
-    assert [words for words in result.warnings if words.startswith("not made a claim: a share of a GPU")]
+    assert [words for words in result.warnings if words.startswith("not converted to a claim: a share of a GPU")]
 
 
 @pytest.mark.parametrize("resource", ["amd.com/gpu", "example.com/fpga"])

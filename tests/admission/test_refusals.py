@@ -76,13 +76,13 @@ REFUSALS: dict[str, tuple[str, dict[str, Any], str]] = {
     "a device file": (
         GUARDS,
         pod(gpus(1), volumes=[{"name": "v", "hostPath": {"path": "/dev/nvidia0"}}], **OURS),
-        "a volume has hostPath /dev/nvidia0, where GPUs are that the pod did not request (policy mine); remove it, and"
-        " request GPUs in resources.limits",
+        "a volume has hostPath /dev/nvidia0, which reaches GPUs that the pod did not request (policy mine); "
+        "remove it, and request GPUs in resources.limits",
     ),
     "all device files": (
         GUARDS,
         pod(gpus(1), volumes=[{"name": "v", "hostPath": {"path": "/dev"}}], **OURS),
-        "a volume has hostPath /dev, where every GPU of the node is (policy mine); remove it, or ask"
+        "a volume has hostPath /dev, which reaches every GPU of the node (policy mine); remove it, or ask"
         " for an exception in"
         " the policy",
     ),
@@ -115,7 +115,7 @@ REFUSALS: dict[str, tuple[str, dict[str, Any], str]] = {
         GUARDS,
         pod(gpus(2), **OURS),
         "container main asks for 2 replicas of shared GPUs (policy mine); ask for one replica;"
-        " several may be of one GPU",
+        " several may be on the same GPU",
     ),
     "a class that is none": (
         MOST,

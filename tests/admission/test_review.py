@@ -54,6 +54,26 @@ def test_decision_annotation_holds_what_was_done_and_by_which_policies() -> None
     assert any("runtimeClassName set to nvidia" in action for action in annotation["actions"])
 
 
+@pytest.mark.parametrize(
+    ("products", "warned"),
+    [
+        pytest.param("QQQQ-7777", [], id="a product newer than our table"),
+        pytest.param("!QQQQ-7777", [], id="excluded"),
+        pytest.param("QQQQ-*", [], id="by a glob"),
+        pytest.param("QQQQ-7778", ["unknown GPU product QQQQ-7778"], id="another"),
+    ],
+)
+def test_product_that_a_node_carries_is_not_called_unknown(products: str, warned: list[str]) -> None:
+    """F25, P3: the reviewing replica knows the labels of the nodes."""
+    document = pod(gpus(1), annotations={"products": products})
+    known = fleet(*NODES, node(product="NVIDIA-QQQQ-7777-SHARED"), classes=["nvidia"])
+
+    result = mutate(document, "team-a", {}, setting(None, known))
+
+    assert warned == [warning for warning in result.warnings if warning.startswith("unknown GPU product")]
+    assert any(warning.startswith("unknown GPU product") for warning in admit(document).warnings)
+
+
 def test_decision_is_made_of_the_pod_alone() -> None:
     one, same, others = record(pod(gpus(1))), record(pod(gpus(1))), (pod(gpus(2)), pod(gpus(1, SLICE)))
 

@@ -115,7 +115,7 @@ def test_answer_that_is_late_is_503_with_a_status_and_counted(service: Service, 
 
     assert answer.status_code == 503
     assert {"kind": "Status", "code": 503, "reason": "ServiceUnavailable"}.items() <= answer.json().items()
-    assert f"{verb} was too late" in answer.json()["message"]
+    assert f"{verb} did not finish before the caller's timeout" in answer.json()["message"]
     assert late_answers(metrics) == 1.0
     outcome = {"verb": verb, "outcome": "http_503"}
     assert metrics.registry.get_sample_value("gpu_usher_requests_total", outcome) == 1.0

@@ -145,7 +145,7 @@ def test_explanation_that_is_not_done_in_time_says_what_it_waited_for(service: S
     first, second = asyncio.run(crowd())
 
     assert live.asked == [("default", "first")]
-    for error, where in ((first, "it was being worked on"), (second, "it waited for its turn behind others")):
+    for error, where in ((first, "it was still running"), (second, "others were ahead of it")):
         assert isinstance(error, WireError)
         assert error.status == 503
         assert where in str(error)

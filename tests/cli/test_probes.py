@@ -55,7 +55,7 @@ def probed(turning: bool = True) -> Iterator[ProbedController]:
 def test_controller_is_ready_after_a_turn_that_succeeded() -> None:
     """F110: before its first turn the Secrets are empty, and a rollout must not go on."""
     with probed(turning=False) as probed_controller:
-        assert probed_controller.get("/readyz") == (503, "no turn yet")
+        assert probed_controller.get("/readyz") == (503, "no run has completed yet")
         assert probed_controller.get("/livez") == (200, "")
     with probed() as probed_controller:
         wait_until("it is ready", lambda: probed_controller.get("/readyz") == (200, ""), SECONDS)
@@ -84,7 +84,7 @@ def test_controller_whose_turn_does_not_end_is_dead() -> None:
         assert probed_controller.get("/livez")[0] == 200
         probed_controller.seconds = 181.0
 
-        assert probed_controller.get("/livez") == (503, "no turn has ended for 181 s")
+        assert probed_controller.get("/livez") == (503, "no run has completed for 181 s")
 
 
 def test_callers_that_say_nothing_keep_no_probe_from_its_answer() -> None:

@@ -27,7 +27,7 @@ def test_values_that_are_no_number_are_a_problem_and_the_others_count() -> None:
     polled = read_answer(vector(*series), DCGM)
 
     assert polled.samples == [MetricSample(XID, "a", "5", "", 79.0)]
-    assert polled.problem == "5 values that are no number"
+    assert polled.problem == "5 values that are not numbers"
 
 
 def test_warning_of_a_prometheus_is_a_problem_and_its_series_count() -> None:

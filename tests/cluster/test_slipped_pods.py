@@ -195,7 +195,11 @@ def test_each_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
 
     scene.look(lambda: None, lambda: None)
 
-    logged = [record.__dict__["fields"] for record in caplog.records if record.getMessage() == "pod slipped"]
+    logged = [
+        record.__dict__["fields"]
+        for record in caplog.records
+        if record.getMessage() == "GPU pod unadmitted or misplaced"
+    ]
     assert logged == [
         {"slipped": "team-a/old", "kind": "unadmitted", "reason": ""},
         {"slipped": "team-a/pinned", "kind": "misplaced", "reason": "ProductNotAllowed"},

@@ -239,7 +239,7 @@ def test_decision_that_a_user_wrote_is_replaced_with_a_warning(plane: ControlPla
 
     answer = plane.kubectl.create(pod)
 
-    assert answer.warnings == [f"{DECISION} did not fit the pod and was rewritten"]
+    assert answer.warnings == [f"{DECISION} did not match the pod and was rewritten"]
     assert decision(honest) == decision(read_pod(plane, pod))
 
 

@@ -255,7 +255,7 @@ def test_keeper_makes_the_template_in_the_namespace_that_lets_it_and_the_next_po
 
     assert not any(map(is_converted, first.values()))
     assert plane.api.items(path.format("closed")) == []
-    assert "template not made" in (plane.folder / "keeper.log").read_text("utf-8")
+    assert "template not created" in (plane.folder / "keeper.log").read_text("utf-8")
 
 
 def create_wishing(plane: ControlPlane, namespace: str, name: str) -> Object:

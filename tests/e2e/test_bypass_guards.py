@@ -156,5 +156,5 @@ def test_forged_decision_is_taken_off_a_pod_without_gpus(plane: ControlPlane, na
 
     answer = plane.kubectl.create(pod)
 
-    assert answer.warnings == [f"{DECISION} did not fit the pod and was removed"]
+    assert answer.warnings == [f"{DECISION} did not match the pod and was removed"]
     assert read_pod(plane, pod)["metadata"]["annotations"] == {"gpu-usher.io/cuda": "12.4"}

@@ -29,7 +29,7 @@ from tests.e2e.stage import (
 NODES = 50
 GPU = "nvidia.com/gpu"
 GHOST = "labels promise GPUs that the node does not offer: wants nvidia.com/gpu"
-FOR_CLAIMS = "a DRA driver has the node's GPUs, for claims alone: wants nvidia.com/gpu"
+FOR_CLAIMS = "a DRA driver serves the node's GPUs, to claims only: wants nvidia.com/gpu"
 RUNTIME_CLASS = {"metadata": {"name": "nvidia"}, "handler": "nvidia"}
 ADMITTED, BARE = "admitted", "bare"
 """Namespaces for which the webhooks are called, and for which not: there the extender alone decides."""

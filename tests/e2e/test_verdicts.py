@@ -86,7 +86,7 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "two shares": (
         "t4-mps-0-0",
         {"limits": {"nvidia.com/gpu": 2}},
-        "only one share of an MPS GPU can be asked: wants 1 a container, or policy sharedReplicas: Leave",
+        "only one share of an MPS GPU can be requested: wants 1 a container, or policy sharedReplicas: Leave",
     ),
     "driver 470": ("a100-old-0-0", {"image": NO_COMPAT}, "CUDA driver too old: wants >= 525.60.13"),
     "slices pending": ("h100-mig-pending-0", {"limits": SLICE}, CHANGING),

@@ -29,7 +29,7 @@ class Question:
     ask: str
     command: str
     answer: tuple[str, ...]
-    limits: Mapping[str, Any] = field(default_factory=lambda: {GPU: 1})
+    limits: Mapping[str, Any] | None = field(default_factory=lambda: {GPU: 1})
     annotations: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     container: Mapping[str, Any] = field(default_factory=dict)
@@ -38,12 +38,24 @@ class Question:
     kind: str = "Pod"
     policy: Mapping[str, Any] = field(default_factory=dict)
     cluster: Mapping[str, str] = field(default_factory=dict)
+    name: str = "mine"
+    real: bool = False
+
+    @property
+    def is_about_a_pod(self) -> bool:
+        """Whether there is something to create: `limits` is null where there is not."""
+        return self.limits is not None
 
     def manifest(self) -> dict[str, Any]:
         """Write the Pod or the Deployment that the command reads."""
-        container = {"name": "main", "image": self.image, "resources": {"limits": dict(self.limits)}, **self.container}
+        container = {
+            "name": "main",
+            "image": self.image,
+            "resources": {"limits": dict(self.limits or {})},
+            **self.container,
+        }
         metadata = {
-            "name": "mine",
+            "name": self.name,
             "namespace": "team",
             "annotations": dict(self.annotations),
             "labels": dict(self.labels),
@@ -67,8 +79,13 @@ class Question:
 
 
 def questions() -> list[Question]:
-    """Read the questions."""
-    rows = yaml.safe_load(QUESTIONS.read_text("utf-8"))
+    """Read the questions to the sample fleet."""
+    return read_questions(QUESTIONS)
+
+
+def read_questions(file: Path) -> list[Question]:
+    """Read the questions of a file."""
+    rows = yaml.safe_load(file.read_text("utf-8"))
     return [Question(**{**row, "answer": tuple(row["answer"])}) for row in rows]
 
 

@@ -90,7 +90,7 @@ def test_a_taint_is_named_and_its_toleration_proposed() -> None:
         == "cannot allocate all claims: request gpu: wants a device, and those selected are tainted"
     )
     assert explanation.devices[0].steps[-1].detail == "team=a:NoSchedule on 1"
-    assert texts(explanation) == ["request gpu: tolerate team=a:NoSchedule, if the device will do"]
+    assert texts(explanation) == ["request gpu: tolerate team=a:NoSchedule, if such a device is acceptable"]
 
 
 def test_the_pod_that_has_the_device_is_named_and_would_have_to_end() -> None:

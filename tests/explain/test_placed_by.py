@@ -51,7 +51,7 @@ def test_pod_for_a_scheduler_that_has_not_looked_at_it_is_told_so() -> None:
     told = notes(stored(pod()), live=True)
 
     assert (
-        "the pod names scheduler volcano, which has not looked at it since it was created at"
+        "the pod names scheduler volcano, which has not tried to schedule it since it was created at"
         " 2026-11-25T21:03:11Z: it has"
         " no condition PodScheduled; check that volcano runs, or correct schedulerName"
     ) in told
@@ -79,7 +79,7 @@ def test_event_tells_of_the_scheduler_where_nothing_else_keeps_the_pod() -> None
 
     assert (fits.reason, told.reason) == ("", NOT_LOOKED_AT)
     assert told.note == (
-        "the pod names scheduler volcano, which has not looked at it: it has no condition"
+        "the pod names scheduler volcano, which has not tried to schedule it: it has no condition"
         " PodScheduled; check that volcano"
         " runs, or correct schedulerName. It fits on 1 node now."
     )
@@ -159,3 +159,81 @@ def test_pod_without_a_gpu_is_told_how_to_ask_for_one(document: dict[str, Any], 
     """F83."""
     words = "it asks for no GPU; if it needs one, add resources.limits nvidia.com/gpu: 1 to a container"
     assert (words in notes(document)) is told
+
+
+def claiming(entry: dict[str, str], made: bool = False) -> dict[str, Any]:
+    """Write a stored pod with one entry of resourceClaims, and the claim that was made for it."""
+    document = stored(pod(), "default-scheduler")
+    document["spec"]["resourceClaims"] = [{"name": "gpu", **entry}]
+    statuses = [{"name": "gpu", "resourceClaimName": "a-gpu-x"}] if made else []
+    return {**document, "status": {**document["status"], "resourceClaimStatuses": statuses}}
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"resourceClaimName": "mine"}, "before ResourceClaim team-a/mine exists, which is not known here; create it"),
+        ({"resourceClaimTemplateName": "of"}, "of ResourceClaimTemplate team-a/of, which is not known here; create it"),
+    ],
+)
+def test_pod_whose_claim_is_not_there_waits_for_it_and_not_for_a_scheduler(entry: dict[str, str], words: str) -> None:
+    """F83: kube-scheduler writes no condition of such a pod."""
+    document = claiming(entry)
+    told = notes(document, live=True)
+
+    assert words in told
+    assert "has not looked at it" not in told
+    assert unseen_by(document) == ""
+
+
+def test_pod_whose_claim_was_made_waits_for_its_scheduler() -> None:
+    """F83."""
+    assert unseen_by(claiming({"resourceClaimTemplateName": "of"}, made=True)) == "default-scheduler"
+
+
+@pytest.mark.parametrize("message", ['persistentvolumeclaim "data" not found', "node(s) had volume node affinity"])
+def test_what_a_scheduler_said_of_a_pod_that_fits_here_is_repeated(message: str) -> None:
+    """F83: kube-scheduler judges more than is judged here, such as volumes."""
+    said = {**SCHEDULED, "message": f"0/1 nodes are available: {message}."}
+
+    assert f"the last answer of volcano was: 0/1 nodes are available: {message}." in notes(
+        stored(pod(), conditions=[said]), live=True
+    )
+
+
+def test_what_a_scheduler_said_of_a_pod_that_fits_nowhere_is_not_repeated() -> None:
+    """F83: the causes are told in full then."""
+    said = {**SCHEDULED, "message": "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."}
+
+    assert "the last answer" not in notes(stored(pod(gpus(9)), conditions=[said]), live=True)
+
+
+@pytest.mark.parametrize(
+    ("phase", "reason", "why"),
+    [
+        ("Pending", "ImagePullBackOff", "the image of a container cannot be pulled"),
+        ("Pending", "ErrImageNeverPull", "its imagePullPolicy is Never"),
+        ("Pending", "CreateContainerConfigError", "a ConfigMap, a Secret or a key of one"),
+        ("Running", "CrashLoopBackOff", "a container ends soon after each start"),
+    ],
+)
+def test_bound_pod_whose_container_waits_says_why(phase: str, reason: str, why: str) -> None:
+    """F83."""
+    document = stored(pod())
+    document["spec"]["nodeName"] = "h100"
+    state = {"waiting": {"reason": reason, "message": "as the kubelet says"}}
+    document["status"] |= {"phase": phase, "containerStatuses": [{"name": "main", "state": state}]}
+
+    assert f"{why}" in " ".join(explanation(document, live=True).not_started)
+
+
+def test_value_of_a_selector_that_is_nearest_to_what_was_written_comes_first() -> None:
+    """F83."""
+    products = ("NVIDIA-A10", "NVIDIA-H100-80GB-HBM3", "Tesla-T4")
+    nodes = [node_document(name.lower(), product=name) for name in products]
+    document = pod()
+    document["spec"]["nodeSelector"] = {"nvidia.com/gpu.product": "H100"}
+
+    first = explanation(document, cluster(*nodes)).fixes[0]
+
+    assert first.edits[0].text == "set nodeSelector nvidia.com/gpu.product: NVIDIA-H100-80GB-HBM3 instead of H100"

@@ -88,9 +88,9 @@ def test_whoever_wrote_the_node_is_named(fields: Any, cause: str) -> None:
 @pytest.mark.parametrize(
     ("owners", "words"),
     [
-        ([{"kind": "ReplicaSet", "controller": True}], "its ReplicaSet makes another"),
-        ([{"kind": "Pool"}], "nothing makes another: create it again"),
-        (None, "nothing makes another: create it again"),
+        ([{"kind": "ReplicaSet", "controller": True}], "its ReplicaSet creates another"),
+        ([{"kind": "Pool"}], "no controller creates another: create it again"),
+        (None, "no controller creates another: create it again"),
     ],
 )
 def test_controller_that_makes_another_is_named(owners: Any, words: str) -> None:

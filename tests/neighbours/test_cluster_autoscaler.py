@@ -120,7 +120,7 @@ def test_where_no_template_names_the_product_any_group_may_be_scaled_up_and_a_wa
     said = refusals(program, [document], [group.template() for group in groups])
 
     assert not any(said["products"].values())
-    assert any("only preferred by node affinity" in warning for warning in warnings)
+    assert any("node affinity only prefers" in warning for warning in warnings)
 
 
 def test_group_with_too_few_gpus_is_not_scaled_up(program: Path) -> None:

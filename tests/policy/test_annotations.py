@@ -181,21 +181,21 @@ def test_bad_syntax_is_an_invalid_annotation_that_names_its_key(key: str, value:
 )
 def test_misspelt_product_is_kept_and_warned_of_with_the_name_meant(text: str, meant: str) -> None:
     """P3."""
-    expected = (f"unknown GPU product {text.removeprefix('!')}, did you mean {meant}?",)
+    expected = [f"unknown GPU product {text.removeprefix('!')}, did you mean {meant}?"]
 
     annotated = read("products", text)
 
-    assert expected == annotated.warnings
+    assert expected == [warning for _, warning in annotated.unknown_products]
     assert not annotated.invalid
     assert [text.removeprefix("!")] == [pattern.text for patterns in annotated.needs.values() for pattern in patterns]
 
 
 def test_unknown_product_without_a_neighbour_is_warned_of_and_kept() -> None:
-    expected = ("unknown GPU product QQQQ-7777",)
+    expected = ["unknown GPU product QQQQ-7777"]
 
     annotated = read("products", "QQQQ-7777")
 
-    assert expected == annotated.warnings
+    assert expected == [warning for _, warning in annotated.unknown_products]
     assert ALLOWED_PRODUCTS in annotated.needs
 
 

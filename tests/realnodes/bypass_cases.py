@@ -94,7 +94,9 @@ BYPASSES: Mapping[str, Bypass] = {
         annotations={"cdi.k8s.io/gpus": "runtime.nvidia.com/gpu=all"},
     ),
     "privileged": Bypass(8, "privileged: true, by which", runtime="runc", security=PRIVILEGED),
-    "hostPath /dev": Bypass(0, "hostPath /dev, where every GPU of the node is", 8, "runc", host="/dev", env=(FOLDER,)),
+    "hostPath /dev": Bypass(
+        0, "hostPath /dev, which reaches every GPU of the node", 8, "runc", host="/dev", env=(FOLDER,)
+    ),
     "hostPath /dev/nvidia0": Bypass(
         0, "hostPath /dev/nvidia0", 1, "runc", host="/dev/nvidia0", mounted="/host/nvidia0", env=(FOLDER,)
     ),

@@ -16,7 +16,9 @@ import pytest
 
 from tests.controlplane.binaries import find_binaries
 from tests.controlplane.processes import Process, free_port, wait_until
+from tests.explain.questions import answer_lines
 from tests.realnodes import components, images, nvidia, sandbox
+from tests.realnodes.cluster_questions import ask_all
 
 START_SECONDS = 240
 """Bound on the start, which takes 31 s to 42 s on two cores with other work beside it."""
@@ -87,8 +89,23 @@ def wait_for_words(words: str, read: Callable[[], str]) -> None:
     wait_until(words, lambda: words in read(), SOON_SECONDS)
 
 
+def _printed(playground: Playground, words: str, text: str) -> str:
+    """Run a command of the cluster with an input; return all that it prints, whatever its exit code."""
+    program, *rest = words.split()
+    done = subprocess.run(
+        [str(playground.folder / program), *rest],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=SOON_SECONDS,
+        check=False,
+        env={"PATH": f"{playground.folder}:{os.environ['PATH']}", "HOME": str(playground.folder.parent)},
+    )
+    return done.stdout + done.stderr
+
+
 def test_newcomer_runs_a_gpu_pod_and_ctrl_c_leaves_nothing(playground: Playground) -> None:
-    """F7, F83, F84: by the commands that `make cluster` prints; the page is open, a pod that waits is explained."""
+    """F7, F83, F84: by the commands that `make cluster` prints; the page is open, questions are answered."""
     assert playground.run("kubectl", "get", "nodes", "--no-headers").count(" Ready") == 25
 
     playground.run("kubectl", "apply", "-f", str(EXAMPLES))
@@ -101,6 +118,9 @@ def test_newcomer_runs_a_gpu_pod_and_ctrl_c_leaves_nothing(playground: Playgroun
     assert "allow NVIDIA-H100" in playground.run("gpu-usher", "explain", "default/too-many", code=1)
     found = {finding["check"] for finding in json.loads(playground.run("gpu-usher", "doctor", "-o", "json", code=1))}
     assert not found & OF_AN_INSTALLATION
+    answers = ask_all(lambda words, text: _printed(playground, words, text))
+    wrong = {name: output for name, (question, output) in answers.items() if not all(answer_lines(question, output))}
+    assert not wrong, wrong
     page = httpx.get(f"http://127.0.0.1:{playground.page}/", trust_env=False, timeout=SOON_SECONDS)
     assert (page.status_code, "node-1" in page.text) == (200, True)
 

@@ -85,7 +85,7 @@ def test_what_is_wrong_of_machines_is_said(text: str, message: str) -> None:
 def test_order_of_arrival_is_read_line_by_line() -> None:
     """F52: this is the option --arrivals."""
     assert read_arrivals("2\n0\n0\n", "a.txt", 3) == (2, 0, 0)
-    for text, message in (("0\n3\n", r"a\.txt:2: got '3'"), ("0\nx\n", r"a\.txt:2: got 'x'"), ("\n", "nobody arrives")):
+    for text, message in (("0\n3\n", r"a\.txt:2: got '3'"), ("0\nx\n", r"a\.txt:2: got 'x'"), ("\n", "no pod arrives")):
         with pytest.raises(BadInput, match=message):
             read_arrivals(text, "a.txt", 3)
 

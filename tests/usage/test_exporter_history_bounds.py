@@ -71,7 +71,7 @@ def test_slots_are_bounded_by_giving_up_the_oldest(monkeypatch: pytest.MonkeyPat
     history = recording.read(20 * 900)
     assert sum(window.held for window in history.holds[0].windows) == 12
     assert history.problems == (
-        "recorded since 2027-01-15 10:00 UTC by one replica of gpu-usher: what was before is unknown",
+        "recorded since 2027-01-15 10:00 UTC by one replica of gpu-usher: earlier use is unknown",
     )
 
 

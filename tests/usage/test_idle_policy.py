@@ -31,7 +31,7 @@ def test_who_holds_so_many_idle_gpus_and_asks_for_more_is_refused() -> None:
 
     (refusal,) = verdict.reasons
     assert refusal.code is Code.IdleGPUsHeld
-    assert refusal.message == "the namespace holds 2 GPUs that nobody has used for 4h; fewer than 2 may be (policy p)"
+    assert refusal.message == "the namespace holds 2 GPUs that have been idle for 4h; fewer than 2 may be (policy p)"
     for known in (
         {},
         {("team-a", FOUR_HOURS, 0.01): 1},
@@ -50,7 +50,7 @@ def test_rule_can_warn_or_audit_instead(action: str, warned: bool) -> None:
     verdict = judged({("team-a", FOUR_HOURS, 0.01): 1}, rule)
 
     assert verdict.allowed
-    assert any("nobody has used for 4h" in warning for warning in verdict.warnings) is warned
+    assert any("been idle for 4h" in warning for warning in verdict.warnings) is warned
 
 
 def test_defaults_are_four_hours_one_percent_and_one_gpu() -> None:

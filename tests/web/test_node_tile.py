@@ -146,7 +146,8 @@ def test_text_says_what_the_colours_do() -> None:
     """F132: for people who cannot see the colours."""
     assert tile(state_of("mixed"), "h100-1").words == "h100-1: partly used, 2 of 8 used; team-b 2"
     assert tile(state_of("mixed"), "h100-ghost-0").words == (
-        "h100-ghost-0: ghost GPUs, label nvidia.com/gpu.count (GPU Feature Discovery) promises 8 GPUs, none is offered"
+        "h100-ghost-0: missing GPUs, label nvidia.com/gpu.count (GPU Feature Discovery) promises 8 GPUs, none is "
+        "offered"
     )
 
 

@@ -235,7 +235,7 @@ def test_lists_say_when_there_is_nothing_to_list(tmp_path: Path, ask: Ask) -> No
     assert "No node with GPUs is known" in shown["/"]
     assert "No GPU pod is pending." in shown["/pending"]
     assert "No policy is loaded." in shown["/policies"]
-    assert "No decision was made yet." in shown["/decisions"]
+    assert "No decision yet." in shown["/decisions"]
 
 
 def test_each_policy_shows_what_it_says(service: Service, ask: Ask) -> None:

@@ -93,7 +93,7 @@ def test_pods_of_the_first_node_wait_where_no_node_has_moved() -> None:
             {},
             {"nvidia.com/gpu": 8},
             running("a", "n", annotations={"sharing": "Shared"}),
-            "a share of a GPU: a claim of its own takes a whole device",
+            "a share of a GPU: a claim of one pod takes a whole device",
             id="of itself",
         ),
         pytest.param(
@@ -159,7 +159,7 @@ def run(*words: str) -> Result:
 def test_command_exits_with_1_where_a_node_cannot_move() -> None:
     assert run("--demo-fleet", "weekday").exit_code == 1
     done = run("--demo-fleet", "weekday", "--nodes", "nvidia.com/gpu.product=Tesla-T4")
-    assert (done.exit_code, "evictions in all" in done.stdout) == (0, True)
+    assert (done.exit_code, " in all" in done.stdout) == (0, True)
 
 
 def test_fleet_of_dra_is_there_already() -> None:

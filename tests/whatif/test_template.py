@@ -134,7 +134,7 @@ def test_pod_that_no_product_suits_fails(tmp_path: Path) -> None:
     result = run(tmp_path / "p.yaml", pod(annotations={"gpu-memory": "900Gi"}))
 
     assert result.exit_code == 1
-    assert "no product of the fact tables" in result.output
+    assert "no known GPU product fits" in result.output
 
 
 @pytest.mark.parametrize("document", [{"kind": "Service"}, pod({"name": "c", "image": "x"})], ids=["service", "no GPU"])

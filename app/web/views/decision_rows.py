@@ -17,7 +17,7 @@ OUTCOMES: Mapping[str, str] = {
     "unconcerned": "no GPU pod",
     "unhandled": "not reviewed",
 }
-"""Outcomes in words, where the name in the log (LOG-01) is none."""
+"""Outcomes in words, where the name in the log is none."""
 
 
 @dataclass(frozen=True, slots=True)

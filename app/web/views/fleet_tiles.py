@@ -54,7 +54,7 @@ class FleetTotal:
     """The totals of one product in one unit.
 
     `fragmented` is the number of free GPUs that a pod like the present ones could not use, on average; None if the
-    units are not whole GPUs. `stranded` counts free GPUs that no pod can have.
+    units are not whole GPUs. `stranded` counts free GPUs that no pod can use.
     """
 
     product: str

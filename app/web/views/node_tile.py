@@ -41,10 +41,10 @@ class Cell(Enum):
 class NodeState(Enum):
     """The state of a node, the worst first."""
 
-    Ghost = "ghost GPUs"
+    Ghost = "missing GPUs"
     Upgrading = "driver upgrading"
     Changing = "MIG changing"
-    Ill = "ill GPUs"
+    Ill = "unhealthy GPUs"
     Cordoned = "cordoned"
     Full = "full"
     Partly = "partly used"
@@ -73,7 +73,7 @@ class Tile:
     """The tile of one node.
 
     `units` and `free` are counted as in the inventory; `whole` is whether they are whole GPUs. `stranded` counts free
-    GPUs that no pod can have now. `holders` are the pods here and the GPUs of each. `words` describes the tile.
+    GPUs that no pod can use now. `holders` are the pods here and the GPUs of each. `words` describes the tile.
     """
 
     node: str

@@ -14,8 +14,8 @@ MOST_ROWS = 250
 FITS, UNKNOWN, NO_NODES = "fits now", "being worked out", "no nodes"
 """Causes that have no reason code."""
 FITS_HELP = (
-    "Nothing rules these nodes out now, so its scheduler places the pod at its next attempt. If it stays Pending, look "
-    "whether the scheduler in spec.schedulerName is running; its Events are in kubectl describe pod"
+    "Nothing rules these nodes out now, so its scheduler places the pod at its next attempt. If it stays Pending, "
+    "check that the scheduler in spec.schedulerName is running; its Events are in kubectl describe pod"
 )
 
 
@@ -80,7 +80,7 @@ def rows(
 ) -> tuple[PendingPodRow, ...]:
     """Return the rows, the longest pending first; pods of unknown age by name.
 
-    A scheduler that has not looked at a pod which was created before the timestamp `before` is told of as the cause.
+    A scheduler that has not looked at a pod which was created before the timestamp `before` is given as the cause.
     """
     pods = sorted(pending, key=lambda pod: (pod.created or "~", pod.key))
     return tuple(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The colours of held cells on the fleet map: by the namespace that holds them, or by how active they are.
 
-A mark is a colour with a text, so that no colour has to be told from another. Only a map that is asked for colours has
-marks; the plain map knows nothing of them.
+A mark is a colour with a text, so that no colour must be distinguished from another. Only a map that is asked for
+colours has marks; the plain map knows nothing of them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -73,7 +73,7 @@ class HeldMarks:
 class TileColours:
     """The colouring of a map. `slots` are the colours of namespaces, `units` what is known of use by node.
 
-    `poll` is the number of the poll that told it.
+    `poll` is the number of the poll that it comes from.
     """
 
     by: Colouring

@@ -107,7 +107,7 @@ def _figure(row: UsageRow, sort: str) -> float:
 
 
 def use_row(row: UsageRow, nodes: tuple[str, ...] = ()) -> UseRow:
-    """Write the figures of a row as text; what nobody knows is `unknown`, and never a figure."""
+    """Write the figures of a row as text; what is not known is `unknown`, and never a figure."""
     unknown = "not divisible" if row.unit == Unit.Share.value else "unknown"
     return UseRow(
         of=row.of,
