@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prints a command's answer as text, JSON or YAML."""
 
+import re
+import sys
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO, cast
 
 import msgspec
 import typer
@@ -14,6 +16,18 @@ from app.values.errors import BadInput
 FORMATS = ("text", "json", "yaml")
 FILE_COLUMNS = 120
 """Width of tables without a terminal."""
+PADDING = re.compile(r" +$", re.MULTILINE)
+
+
+class UnpaddedOutput:
+    """Standard output without the spaces with which rich pads the last column of a table."""
+
+    def write(self, text: str) -> int:
+        """Write a text without the spaces at the ends of its lines."""
+        return sys.stdout.write(PADDING.sub("", text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stdout, name)
 
 
 def one_of(*choices: str, names: tuple[str, ...], prefix: str = "", **more: Any) -> Any:
@@ -50,7 +64,7 @@ def show(answer: Any, output: str, text: Callable[[Console], None]) -> None:
     elif output == "yaml":
         print(yaml.safe_dump(msgspec.to_builtins(answer), sort_keys=False, width=120), end="")
     else:
-        console = Console(highlight=False, soft_wrap=True)
+        console = Console(file=cast(TextIO, UnpaddedOutput()), highlight=False, soft_wrap=True)
         if not console.is_terminal:
             console.width = max(console.width, FILE_COLUMNS)
         text(console)

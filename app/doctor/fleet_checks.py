@@ -192,7 +192,7 @@ def refused_by_kubelets(fleet: ExaminedFleet) -> Iterator[Finding]:
             refused.setdefault((pod.ending.reason, pod.ending.why, pod.ending.cause), []).append(pod)
     for (reason, why, cause), pods in refused.items():
         likely = f"; likely cause: {cause}" if cause else ""
-        text = f"{len(pods)} GPU pod{'s' * (len(pods) > 1)} refused by the kubelet ({reason}): {why}{likely}"
+        text = f"{counted(len(pods), 'GPU pod')} refused by the kubelet ({reason}): {why}{likely}"
         remedy = "delete them, since they never start again; gpu-usher explain says what to do about each"
         names = tuple(sorted({pod.ending.node for pod in pods}))
         yield Finding(

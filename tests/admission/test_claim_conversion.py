@@ -133,7 +133,9 @@ def test_name_is_the_same_in_each_version_of_the_api() -> None:
         pytest.param(pod(annotations={"sharing": "Shared"}), "a share of a GPU", id="a share by annotation"),
         pytest.param(pod(annotations={"mig-profile": ">=1g.10gb"}), "mig-profile with >=", id="slice or more"),
         pytest.param(pod(gpus(33)), "33 devices: a claim gets at most 32", id="33 GPUs"),
-        pytest.param(pod(*(named(f"c{n}", 1) for n in range(33))), "33 requests: a claim has 32", id="33 containers"),
+        pytest.param(
+            pod(*(named(f"c{n}", 1) for n in range(33))), "33 requests: a claim has at most 32", id="33 containers"
+        ),
         pytest.param(pod(gpus("1500m")), "main: a fraction of nvidia.com/gpu", id="a fraction"),
         pytest.param(pod(nodeName="n"), "nodeName is set", id="bound"),
         pytest.param(

@@ -68,7 +68,10 @@ def test_pod_that_fits_shows_the_best_nodes_and_exits_with_0(tmp_path: Path) -> 
 @pytest.mark.parametrize("words", [["--nodes"], ["-o", "wide"]])
 def test_nodes_shows_what_stands_against_each(file: str, words: list[str]) -> None:
     """F83."""
-    assert "node by node" in explained("-f", file, "--demo", *words).output
+    output = explained("-f", file, "--demo", *words).output
+
+    assert "node by node" in output
+    assert [line for line in output.splitlines() if line.endswith(" ")] == []
 
 
 def test_json_and_yaml_say_the_same(file: str) -> None:
