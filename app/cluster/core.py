@@ -316,7 +316,9 @@ class Core:
         """
         if self.server is None:
             if (known := self.state.pending_pods.by_name(namespace, name)) is None or known.document is None:
-                raise WireError(404, "no live cluster is followed here, and no such pod waits: post the Pod itself")
+                raise WireError(
+                    404, "this service follows no live cluster and knows no such pending pod: post the Pod itself"
+                )
             return known.document
         return await get_pod(self.server, namespace, name)
 

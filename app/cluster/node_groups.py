@@ -2,7 +2,7 @@
 """The parts of State about the fleet: the log of changed nodes, free GPUs by product, and groups of equal nodes.
 
 Counts are updated node by node, so that a change costs the same in a fleet of any size. Caches of verdicts catch up by
-the log (`ChangeLog`); the expected demand reads free capacity (`FreeGPUs`, F51); admission reads the groups of equal
+the log (`ChangeLog`); the expected demand reads free capacity (`FreeGPUs`); admission reads the groups of equal
 GPU nodes, their number, their free resources and the label dialects in use (`NodeGroups`).
 """
 

@@ -13,9 +13,8 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from app.server.connections import Connections, abort, acknowledged_bytes, unacknowledged_bytes
+from app.server.connections import Connections, abort, acknowledged_bytes, error_response, unacknowledged_bytes
 from app.server.limits import Phase
-from app.server.status_answers import error_response
 
 TICK_SECONDS = 0.002
 """Tolerance: uvloop's clock and timers have a resolution of 1 ms."""

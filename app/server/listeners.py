@@ -23,8 +23,14 @@ from app.cluster.policy_watch import LoadOutcome
 from app.server.certificate_renewal import CHECK_SECONDS, CertificateRenewal
 from app.server.connections import Connections
 from app.server.limits import Limits
-from app.server.listener import GRACE_SECONDS, BoundedServer, make_server
-from app.server.listener_thread import call_on_loop, serve_in_thread, yield_to_main_loop
+from app.server.listener import (
+    GRACE_SECONDS,
+    BoundedServer,
+    call_on_loop,
+    make_server,
+    serve_in_thread,
+    yield_to_main_loop,
+)
 from app.server.process import stop_on_signals, watch_event_loop
 from app.server.service import Service
 from app.settings import Role

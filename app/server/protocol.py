@@ -19,11 +19,53 @@ from uvicorn.server import ServerState
 from app.api.client_certificates import ABORT, client_scope
 from app.api.direct_routes import WRITE_ANSWER, Answer
 from app.server.connection_waits import WaitingProtocol
-from app.server.connections import Connections, abort, input_waits
-from app.server.framing import Framing
+from app.server.connections import LENGTH_AND_CLOSE, LENGTH_AND_END, Connections, abort, input_waits
 from app.server.limits import KIB, Phase
-from app.server.status_answers import LENGTH_AND_CLOSE, LENGTH_AND_END
 from app.values.errors import WireError
+
+LINE_FEED, CARRIAGE_RETURN = 10, 13
+MOST_BYTES = 64 << 10
+"""Largest piece of a header or of chunks, so that their size is checked before the next piece is parsed."""
+
+
+class Framing:
+    """Finds the end of the next piece, from the announced length of a request's body and from empty lines."""
+
+    __slots__ = ("_body", "_open_line")
+
+    def __init__(self) -> None:
+        self._body = 0
+        self._open_line = False
+
+    def expect_body(self, length: int) -> None:
+        """Treat the next `length` bytes after the header as one body."""
+        self._body = length
+
+    def begin_request(self) -> None:
+        """Expect the header of a new request."""
+        self._body = 0
+        self._open_line = False
+
+    def piece_end(self, data: bytes, start: int) -> int:
+        """Return the end of the piece of `data` that begins at `start`."""
+        if self._body:
+            end = min(start + self._body, len(data))
+            self._body -= end - start
+            return end
+        most = min(start + MOST_BYTES, len(data))
+        end = self._empty_line(data, start, most)
+        self._open_line = data[end - 1] in (LINE_FEED, CARRIAGE_RETURN)
+        return end
+
+    def _empty_line(self, data: bytes, start: int, most: int) -> int:
+        """Return the end of the first empty line, also of one begun in the previous piece; `most` if there is none."""
+        if self._open_line:
+            index = data.find(b"\n", start, min(start + 2, most))
+            if index >= 0:
+                return index + 1
+        index = data.find(b"\n\r\n", start, most)
+        return index + 3 if index >= 0 else most
+
 
 PIECES_PER_TURN = 256
 """Pieces parsed in one turn of the loop; they take 1 ms if they are chunks of a few bytes (measured)."""

@@ -191,7 +191,7 @@ def bound(amount: int, node: str = "h-0", name: str = "p") -> dict[str, Any]:
         ("placement: {products: {allow: [A10]}}", "left without any node: 1 pod", 1),
         ("placement: {products: {deny: [T4]}}", "moved: 1 pod\n  team-a/p on h-0: t-0 → h-0", 0),
         ("admission: {runtimeClassName: other}", "changed otherwise: 1 pod", 0),
-        ("description: other", "1 pods of 1 kinds: 1 unchanged", 0),
+        ("description: other", "1 pod of 1 kind: 1 unchanged", 0),
     ],
 )
 def test_each_change_is_named_and_what_hurts_fails(tmp_path: Path, spec: str, words: str, code: int) -> None:

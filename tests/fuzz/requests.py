@@ -9,7 +9,7 @@ from typing import Any
 import httptools
 from hypothesis import strategies as st
 
-from app.server.framing import Framing
+from app.server.protocol import Framing
 
 HEADS = (
     b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",

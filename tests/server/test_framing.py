@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.server.framing import MOST_BYTES, Framing
+from app.server.protocol import MOST_BYTES, Framing
 from tests.fuzz.requests import Seen, cut, oracle, streams
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"

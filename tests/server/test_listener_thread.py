@@ -10,7 +10,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from app.server.listener_thread import yield_to_main_loop
+from app.server.listener import yield_to_main_loop
 from tests.api.sockets import TIMEOUT_SECONDS, connect
 from tests.builders import make_service
 from tests.running import running
@@ -21,8 +21,8 @@ def test_thread_of_operations_sleeps_between_requests_of_new_connections(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The test asserts a least time, which a busy machine cannot fail; without the sleep the main loop starves."""
-    monkeypatch.setattr("app.server.listener_thread.PAUSE_SECONDS", 0.02)
-    monkeypatch.setattr("app.server.listener_thread.WORK_SECONDS", 0.0)
+    monkeypatch.setattr("app.server.listener.PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr("app.server.listener.WORK_SECONDS", 0.0)
     with running(make_service(tmp_path)) as clients:
         began = time.monotonic()
         statuses = {served(clients.ops.base_url.port, None, LIVEZ) for _ in range(25)}
@@ -33,7 +33,7 @@ def test_thread_of_operations_sleeps_between_requests_of_new_connections(
 
 def test_pipelined_requests_have_a_turn_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test asserts a least time: requests of all connections wait for their turns one after the other."""
-    monkeypatch.setattr("app.server.listener_thread.LATER_REQUEST_SECONDS", 0.01)
+    monkeypatch.setattr("app.server.listener.LATER_REQUEST_SECONDS", 0.01)
     with running(make_service(tmp_path)) as clients, contextlib.ExitStack() as stack:
         socks = [stack.enter_context(connect(clients.ops.base_url.port)) for _ in range(5)]
         began = time.monotonic()
@@ -47,7 +47,7 @@ def test_pipelined_requests_have_a_turn_each(tmp_path: Path, monkeypatch: pytest
 
 def test_probe_on_a_connection_of_its_own_waits_for_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kubelet opens a connection for each probe."""
-    monkeypatch.setattr("app.server.listener_thread.LATER_REQUEST_SECONDS", 3600.0)
+    monkeypatch.setattr("app.server.listener.LATER_REQUEST_SECONDS", 3600.0)
     served_paths: list[str] = []
 
     async def note(scope: Scope, receive: Receive, send: Send) -> None:
