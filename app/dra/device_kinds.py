@@ -65,9 +65,13 @@ def kind_key(device: Device, facts: DeviceFacts | None, taints: tuple[DeviceTain
     if device.driver != NVIDIA_DRIVER:
         return device.driver, taints
     attributes = tuple(map(device.attributes.get, KIND_ATTRIBUTES))
-    amounts = tuple(sorted(entry for entry in device.capacity.items() if _is_of_kind(entry[0])))
+    amounts = tuple(sorted(entry for entry in device.amounts.items() if _is_of_kind(_with_domain(entry[0]))))
     known = facts and tuple(getattr(facts, name) for name in DEVICE_FACTS)
     return device.driver, attributes, amounts, device.allow_multiple_allocations, known, taints
+
+
+def _with_domain(name: str) -> str:
+    return name if "/" in name else NVIDIA_DOMAIN + name
 
 
 def _is_of_kind(capacity: str) -> bool:

@@ -23,10 +23,10 @@ from app.dra.cel_syntax import Call, Fold, Node
 
 __all__ = [
     "Comparison",
-    "SelectableDevice",
     "Judgement",
     "Part",
     "Read",
+    "SelectableDevice",
     "Selector",
     "SelectorError",
     "compile_selector",

@@ -42,7 +42,7 @@ class DeviceClass:
 
     @property
     def type(self) -> str | None:
-        """The type of device that a selector names, gpu or mig; None unless it has the form that NVIDIA's chart writes."""
+        """The type that a selector names, gpu or mig; None unless it has the form that NVIDIA's chart writes."""
         return _match(_TYPE, self.selectors)
 
     @property

@@ -9,7 +9,7 @@ staging/src/k8s.io/dynamic-resource-allocation/structured/internal/incubating fo
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import lru_cache
+from typing import Any
 
 from app.kube.node_selectors import LabelledNode, NodeSelectorTerm
 
@@ -33,12 +33,17 @@ class Attributes(Mapping[str, Attribute]):
 
     __slots__ = ("_positions", "_values")
 
-    def __init__(self, attributes: Mapping[str, Attribute]) -> None:
-        self._positions = _positions_of(tuple(attributes))
-        self._values = tuple(attributes.values())
+    def __init__(self, positions: Mapping[str, int], values: tuple[Attribute, ...]) -> None:
+        """Take the values, and the position of each name among them; values that no name has are not read."""
+        self._positions, self._values = positions, values
 
     def __getitem__(self, name: str) -> Attribute:
         return self._values[self._positions[name]]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the value of an attribute; `default` for one that is not there."""
+        position = self._positions.get(name)
+        return default if position is None else self._values[position]
 
     def __contains__(self, name: object) -> bool:
         return name in self._positions
@@ -47,12 +52,7 @@ class Attributes(Mapping[str, Attribute]):
         return iter(self._positions)
 
     def __len__(self) -> int:
-        return len(self._values)
-
-
-@lru_cache(1024)
-def _positions_of(names: tuple[str, ...]) -> Mapping[str, int]:
-    return {name: position for position, name in enumerate(names)}
+        return len(self._positions)
 
 
 def same(one: Attribute, other: Attribute) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from functools import lru_cache
 from sys import intern
-from typing import Any
+from typing import Any, cast
 
 from app.kube.devices import (
     NOTHING,
@@ -109,35 +109,43 @@ def _counters(body: Mapping[str, Any], where: str) -> Iterator[CounterUse]:
         yield CounterUse(intern(member(item, "counterSet", str, inside) or ""), _amounts(item, "counters", inside))
 
 
-@lru_cache(4096)
-def _qualified(name: str, driver: str) -> str:
-    """Write a name with its domain, which is the driver where the name has none (types.go QualifiedName)."""
-    return intern(name if "/" in name else f"{driver}/{name}")
-
-
 def _entries(parent: Mapping[str, Any], key: str, where: str) -> Iterator[tuple[str, Any]]:
     """Read a map, names with a domain last, so that they win over the same name without it, as in the allocator."""
     entries = member(parent, key, dict, where) or {}
     if len(entries) > MOST_ENTRIES:
         raise OversizedPod(f"{where}{key}: got {len(entries)} entries, wants at most {MOST_ENTRIES}")
+    if not any("/" in name for name in entries):
+        return iter(entries.items())
     return iter(sorted(entries.items(), key=lambda entry: "/" in entry[0]))
 
 
 def _attributes(body: Mapping[str, Any], driver: str, where: str) -> Mapping[str, Attribute]:
-    values = ((name, _attribute(item)) for name, item in _entries(body, "attributes", where))
-    return Attributes({_qualified(name, driver): value for name, value in values if value is not None})
+    entries = [
+        (name, value) for name, item in _entries(body, "attributes", where) if (value := _attribute(item)) is not None
+    ]
+    return Attributes(_positions(driver, tuple(name for name, _ in entries)), tuple(value for _, value in entries))
+
+
+@lru_cache(1024)
+def _positions(driver: str, names: tuple[str, ...]) -> Mapping[str, int]:
+    """Number names with their domain, which is the driver where a name has none (types.go QualifiedName)."""
+    return {intern(name if "/" in name else f"{driver}/{name}"): position for position, name in enumerate(names)}
+
+
+_TYPES: Mapping[str, type] = {"string": str, "version": str, "bool": bool, "int": int}
+"""The fields of an attribute; the API server accepts one of them, which most often is a string."""
 
 
 def _attribute(item: object) -> Attribute | None:
     """Read the value of an attribute; None for a type that is not known, which no constraint can match."""
     if not isinstance(item, dict):
         return None
-    for name, kind in (("bool", bool), ("int", int), ("string", str), ("version", str)):
+    for name, kind in _TYPES.items():
         value = item.get(name)
-        if isinstance(value, kind) and isinstance(value, bool) is (kind is bool):
-            if not isinstance(value, str):
-                return value
-            return _version(value) if name == "version" else intern(value)
+        if type(value) is kind:
+            if isinstance(value, str):
+                return _version(value) if name == "version" else intern(value)
+            return cast("bool | int", value)
     lists = (item.get(name) for name in ("bools", "ints", "strings", "versions"))
     return next((tuple(values) for values in lists if isinstance(values, list) and values), None)
 
