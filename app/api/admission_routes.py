@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from app import __version__
-from app.admission.review import UNCONCERNED, ReviewResult, denial_message, limited_warnings, mutate, validate
+from app.admission.review import UNCONCERNED, ReviewResult, mutate, validate
 from app.admission.review_targets import ignored_annotations, review_target_of
-from app.admission.reviewed_pod import ReviewContext
+from app.admission.reviewed_pod import ReviewContext, denial_message, limited_warnings
 from app.api.wire import DECODE_ERRORS, decode_json, encode
 from app.cluster.core import Core
 from app.cluster.files import is_policy_file
@@ -286,7 +286,7 @@ def _answer(uid: str, result: ReviewResult) -> dict[str, Any]:
     if result.warnings:
         response["warnings"] = list(result.warnings)
     if result.reasons:
-        response["status"] = {"code": 403, "reason": "Forbidden", "message": denial_message(result)}
+        response["status"] = {"code": 403, "reason": "Forbidden", "message": denial_message(result.reasons)}
     if result.concerned or result.reasons:
         response["auditAnnotations"] = _audit(result)
     return {"apiVersion": V1, "kind": "AdmissionReview", "response": response}

@@ -30,8 +30,8 @@ from app.explain.policy_diff import (
     Differences,
     PodDifference,
     PolicySide,
-    as_created,
     compare_policies,
+    without_cluster_fields,
 )
 from app.kube.api_kinds import DRA
 from app.kube.gpu_usage import FINISHED
@@ -132,7 +132,9 @@ def _compared_pod(pod: Mapping[str, Any], more: Mapping[str, Any], node: str = "
         metadata = pod.get("metadata") or {}
         namespace = metadata.get("namespace") or "default"
         name = f"{namespace}/{metadata.get('name') or metadata.get('generateName') or 'without a name'}"
-        return ComparedPod(name, namespace, as_created(pod), uid=metadata.get("uid") or "", node=node, **more)
+        return ComparedPod(
+            name, namespace, without_cluster_fields(pod), uid=metadata.get("uid") or "", node=node, **more
+        )
     except (AttributeError, TypeError) as error:
         raise MalformedPod(f"metadata: wants a Pod as kubectl get pods -o json writes it: {error}") from error
 
