@@ -22,7 +22,7 @@ from app.knowledge.mig_profiles import nominal_size, profile_of
 from app.knowledge.products import ProductPattern
 from app.knowledge.tables import Knowledge
 from app.kube.api_kinds import API_KINDS
-from app.kube.resource_slices import NVIDIA_DRIVER
+from app.kube.device_facts import NVIDIA_DRIVER
 from app.placement.class_filters import MEMORY_TOLERANCE
 from app.policy.demand import Demand
 from app.policy.needs import show_need

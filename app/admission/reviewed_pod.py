@@ -14,8 +14,8 @@ from app.admission.fleet_facts import FleetFacts
 from app.admission.json_patch import Operation, apply
 from app.knowledge.gpu_resources import Family
 from app.knowledge.tables import Knowledge
+from app.kube.claimed_devices import NO_CLAIMED_DEVICES, ClaimedDevices, DeviceChoices
 from app.kube.pods import Container, Pod, gpu_amounts, read_pod
-from app.kube.resource_claims import NO_CLAIMED_DEVICES, ClaimedDevices, DeviceRequest
 from app.policy.compiled import PolicySet
 from app.policy.match import Ruling, ruling_for
 from app.policy.merge_admission import AdmissionRules
@@ -65,7 +65,7 @@ class ReviewContext:
     old_template: Mapping[str, Any] | None = None
     claimed: Callable[[Pod], ClaimedDevices] = lambda _pod: NO_CLAIMED_DEVICES
     has_template: Callable[[Mapping[str, Any]], bool] = lambda _template: False
-    claim_warnings: Callable[[tuple[DeviceRequest, ...], Collection[str]], tuple[str, ...]] = lambda *_: ()
+    claim_warnings: Callable[[tuple[DeviceChoices, ...], Collection[str]], tuple[str, ...]] = lambda *_: ()
     idle_gpus: Callable[[str, float, float], int] = lambda *_: 0
     rule: Callable[[Pod, Mapping[str, str], PolicySet, Knowledge, ClaimedDevices], Ruling] = ruling_for
 

@@ -72,4 +72,4 @@ def claim_templates(
     state = state_of(objects)
     asking = [document for file in files or () for document in read_file(file)] if files else objects
     templates = templates_for(asking, where, state, policies_in(objects, policies, state))
-    print(templates.text(state.devices.claim_templates.served_version), end="")
+    print(templates.text(state.devices.dra.served_version), end="")

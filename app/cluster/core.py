@@ -28,9 +28,9 @@ from app.cluster.usage_polling import NOBODY_ASKED, UsagePoller, UseReading
 from app.cluster.verdict_cache import VerdictCache, VerdictTable
 from app.explain.survey import ClusterSnapshot
 from app.knowledge.tables import Knowledge
+from app.kube.claimed_devices import NO_CLAIMED_DEVICES, ClaimedDevices
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pods import PREFIX, Pod, workload_group
-from app.kube.resource_claims import NO_CLAIMED_DEVICES, ClaimedDevices
 from app.nodes.model import Node
 from app.placement.scheduler_demand import place_is_promised, with_cliques, with_runtime_handler
 from app.policy.compiled import PolicySet

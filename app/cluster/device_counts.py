@@ -4,10 +4,9 @@
 from collections import Counter
 from collections.abc import Collection, Iterable
 
-from app.dra.claims import ResourceClaim
-from app.dra.classes import BLOCKING_EFFECTS
-from app.dra.devices import PoolSlice
 from app.dra.pools import PoolID
+from app.kube.devices import BLOCKING_EFFECTS, ResourceSlice
+from app.kube.resource_claims import ResourceClaim
 
 DRIVERS = ("gpu.nvidia.com", "compute-domain.nvidia.com", "gpu.amd.com", "gpu.intel.com", "other")
 """The values of the label `driver`: drivers of GPUs that publish ResourceSlices, and all others together."""
@@ -31,7 +30,7 @@ class DeviceCounts:
         self._of_pool: dict[PoolID, tuple[Counter[Count], Count]] = {}
         self._of_claim: dict[str, Counter[Count]] = {}
 
-    def put_pool(self, pool: PoolID, slices: Iterable[PoolSlice]) -> None:
+    def put_pool(self, pool: PoolID, slices: Iterable[ResourceSlice]) -> None:
         """Count a pool anew, from all slices that it has now; it is gone where there are none."""
         devices, state = self._of_pool.pop(pool, (None, None))
         if devices is not None and state is not None:
@@ -64,12 +63,12 @@ def label_of(driver: str) -> str:
     return driver if driver in DRIVERS else "other"
 
 
-def _newest(slices: Collection[PoolSlice]) -> list[PoolSlice]:
+def _newest(slices: Collection[ResourceSlice]) -> list[ResourceSlice]:
     generation = max(one.generation for one in slices)
     return [one for one in slices if one.generation == generation]
 
 
-def _count(driver: str, slices: Iterable[PoolSlice]) -> Counter[Count]:
+def _count(driver: str, slices: Iterable[ResourceSlice]) -> Counter[Count]:
     devices = [device for one in slices for device in one.devices]
     tainted = sum(any(taint.effect in BLOCKING_EFFECTS for taint in device.taints) for device in devices)
     return Counter({(driver, "published"): len(devices), (driver, "tainted"): tainted})

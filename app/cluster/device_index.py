@@ -1,110 +1,165 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ResourceSlices of nodes and the devices allocated to claims. A part of State."""
+"""What filters know of the DRA devices of each node: their GPUs, and their kinds. A part of State.
 
-from collections.abc import Iterable
-from typing import Any
+Both are made of the slices of `DRAIndex` when they are first asked for after a change.
+"""
 
+from collections.abc import Container, Iterable
+from itertools import count
+
+from app.cluster.dra_index import DRAIndex
+from app.dra.device_kinds import DeviceKind, DeviceKinds, KindKey, KindsOfNode, blocking_taints, kind_key
 from app.knowledge.tables import Knowledge
-from app.kube.resource_claims import AllocatedDevice
-from app.kube.resource_slices import NVIDIA_DRIVER, Device, ResourceSlice
+from app.kube.device_facts import NVIDIA_DRIVER, DeviceFacts, facts_of
+from app.kube.devices import DeviceID, ResourceSlice
 from app.nodes.dra_devices import NodeGPUs, group_by_gpu
+from app.nodes.model import Node
+
+KINDS_KEPT = 1 << 12
+"""Combinations of kinds that are shared; a fleet has dozens. Above it, sharing starts again. A guess."""
 
 
 class DeviceIndex:
-    """The slices by node, and the allocated devices by pool.
+    """The GPUs of nodes with slices, and those that claims have."""
 
-    Every change returns the names of the nodes that it affects, and costs what those have of slices and claims. An
-    allocation may arrive before the slices of its pool.
-    """
-
-    def __init__(self, knowledge: Knowledge) -> None:
-        self._knowledge = knowledge
-        self._slices: dict[str, ResourceSlice] = {}
-        self._by_node: dict[str, dict[str, ResourceSlice]] = {}
-        self._by_pool: dict[str, dict[str, str]] = {}
+    def __init__(self, dra: DRAIndex, knowledge: Knowledge) -> None:
+        self._dra, self._knowledge = dra, knowledge
         self._gpus: dict[str, NodeGPUs] = {}
-        self._allocated: dict[str, tuple[AllocatedDevice, ...]] = {}
-        self._allocated_by_pool: dict[str, dict[str, tuple[str, ...]]] = {}
 
-    def put(self, resource_slice: ResourceSlice) -> set[str]:
-        """Add or change a ResourceSlice; return the affected nodes."""
-        affected = self.drop(resource_slice.name)
-        if resource_slice.node is not None:
-            self._slices[resource_slice.name] = resource_slice
-            self._by_node.setdefault(resource_slice.node, {})[resource_slice.name] = resource_slice
-            self._by_pool.setdefault(resource_slice.pool, {})[resource_slice.name] = resource_slice.node
-            self._gpus.pop(resource_slice.node, None)
-            affected.add(resource_slice.node)
-        return affected
-
-    def drop(self, name: str) -> set[str]:
-        """Remove a ResourceSlice; return the affected nodes."""
-        resource_slice = self._slices.pop(name, None)
-        if resource_slice is None or resource_slice.node is None:
-            return set()
-        _delete(self._by_node, resource_slice.node, name)
-        _delete(self._by_pool, resource_slice.pool, name)
-        self._gpus.pop(resource_slice.node, None)
-        return {resource_slice.node}
-
-    def allocate(self, claim: str, devices: Iterable[AllocatedDevice] = ()) -> set[str]:
-        """Set the devices allocated to a claim (namespace/name), none by default; return the affected nodes."""
-        nvidia_devices = tuple(device for device in devices if device.driver == NVIDIA_DRIVER)
-        before = self._allocated.pop(claim, ())
-        if nvidia_devices:
-            self._allocated[claim] = nvidia_devices
-        if nvidia_devices == before:
-            return set()
-        for pool in {device.pool for device in before}:
-            _delete(self._allocated_by_pool, pool, claim)
-        for pool in {device.pool for device in nvidia_devices}:
-            names = tuple(device.device for device in nvidia_devices if device.pool == pool)
-            self._allocated_by_pool.setdefault(pool, {})[claim] = names
-        pools = {device.pool for device in (*before, *nvidia_devices)}
-        return {node for pool in pools for node in self._by_pool.get(pool, {}).values()}
-
-    def nodes(self) -> tuple[str, ...]:
-        """Return the names of the nodes that have slices."""
-        return tuple(self._by_node)
-
-    def nodes_of_pool(self, pool: str) -> tuple[str, ...]:
-        """Return the names of the nodes that have slices of a pool."""
-        return tuple(dict.fromkeys(self._by_pool.get(pool, {}).values()))
-
-    def devices(self, node: str, others: bool = False) -> tuple[Device, ...]:
-        """Return a node's devices of NVIDIA's driver, or `others`: those of the newest generation of each pool."""
-        if node not in self._by_node:
-            return ()
-        slices = [each for each in self._by_node[node].values() if (each.driver != NVIDIA_DRIVER) is others]
-        newest: dict[str, int] = {}
-        for resource_slice in slices:
-            newest[resource_slice.pool] = max(resource_slice.generation, newest.get(resource_slice.pool, 0))
-        return tuple(
-            device
-            for resource_slice in slices
-            if resource_slice.generation == newest[resource_slice.pool]
-            for device in resource_slice.devices
-        )
-
-    def other_drivers(self, node: str) -> tuple[str, ...]:
-        """Name the other vendors' drivers that publish GPUs of a node."""
-        slices = self._by_node.get(node, {}).values()
-        return tuple(sorted({each.driver for each in slices if each.devices and each.driver != NVIDIA_DRIVER}))
+    def drop(self, node: str) -> None:
+        """Forget the GPUs of a node, as its slices have changed."""
+        self._gpus.pop(node, None)
 
     def gpus(self, node: str) -> NodeGPUs:
-        """Return a node's devices by GPU."""
+        """Return a node's devices of NVIDIA's driver, by GPU."""
         if node not in self._gpus:
-            self._gpus[node] = group_by_gpu(self.devices(node), self._knowledge)
+            slices = [one for one in self._dra.pools.slices_on(node) if one.driver == NVIDIA_DRIVER]
+            self._gpus[node] = group_by_gpu(_newest(slices), self._knowledge)
         return self._gpus[node]
+
+    def devices(self, node: str) -> tuple[DeviceFacts, ...]:
+        """Return a node's devices of NVIDIA's driver, those of one GPU together."""
+        return tuple(device for gpu in self.gpus(node).all for device in gpu.devices)
+
+    def of_other_vendors(self, node: str) -> dict[str, list[DeviceFacts]]:
+        """Return a node's GPUs of other vendors' drivers, by driver."""
+        by_driver: dict[str, list[ResourceSlice]] = {}
+        for one in self._dra.pools.slices_on(node):
+            if one.driver != NVIDIA_DRIVER:
+                by_driver.setdefault(one.driver, []).append(one)
+        found = {driver: _newest(slices) for driver, slices in sorted(by_driver.items())}
+        return {driver: devices for driver, devices in found.items() if devices}
 
     def allocated(self, node: str) -> set[str]:
         """Return the names of a node's devices that are allocated to claims."""
-        pools = {resource_slice.pool for resource_slice in self._by_node.get(node, {}).values()}
-        return {name for pool in pools for names in self._allocated_by_pool.get(pool, {}).values() for name in names}
+        slices = (one for one in self._dra.pools.slices_on(node) if one.driver == NVIDIA_DRIVER)
+        return {device.name for one in slices for device in one.devices if self._dra.holders(device.id)}
 
 
-def _delete(groups: dict[str, dict[str, Any]], group: str, key: str) -> None:
-    """Delete a key, and its group with the last key, so that names of removed nodes do not pile up."""
-    del groups[group][key]
-    if not groups[group]:
-        del groups[group]
+def _newest(slices: Iterable[ResourceSlice]) -> list[DeviceFacts]:
+    """Read the devices of the newest generation of each pool."""
+    slices = list(slices)
+    newest: dict[str, int] = {}
+    for one in slices:
+        newest[one.pool] = max(one.generation, newest.get(one.pool, 0))
+    current = (device for one in slices if one.generation == newest[one.pool] for device in one.devices)
+    return [facts for facts in map(facts_of, current) if facts is not None]
+
+
+class DeviceKindIndex:
+    """What filters know of the devices of each node, made when it is first asked for after a change.
+
+    Nodes with devices of the same kinds share one object, by whose serial number verdicts are cached.
+    """
+
+    def __init__(self, devices: DeviceIndex, dra: DRAIndex, knowledge: Knowledge) -> None:
+        self._devices, self._dra, self._knowledge = devices, dra, knowledge
+        self._by_node: dict[str, KindsOfNode | None] = {}
+        self._shared: dict[tuple[tuple[KindKey, int], ...], DeviceKinds] = {}
+        self._serials = count(1)
+        self._fleet: tuple[DeviceKinds, ...] | None = None
+
+    def of(self, node: Node) -> DeviceKinds | None:
+        """Return the kinds of a node's devices; None for a node without devices of its own."""
+        of_node = self._of(node)
+        return of_node.kinds if of_node is not None else None
+
+    def _of(self, node: Node) -> KindsOfNode | None:
+        if node.name not in self._by_node:
+            self._by_node[node.name] = self._read(node)
+            self._fleet = None
+        return self._by_node[node.name]
+
+    def fleet(self) -> tuple[DeviceKinds, ...]:
+        """List the kinds of all nodes, one object for nodes that are alike."""
+        if self._fleet is None:
+            self._fleet = tuple({of_node.kinds: None for of_node in self._by_node.values() if of_node is not None})
+        return self._fleet
+
+    def devices_of(self, node: Node) -> Iterable[DeviceID]:
+        """List the devices of a node, in the order of the allocator."""
+        of_node = self._of(node)
+        return () if of_node is None else (device for device, _ in of_node.by_device)
+
+    def drop(self, name: str) -> None:
+        """Forget a node, as its slices have changed or it is gone."""
+        self._by_node.pop(name, None)
+        self._fleet = None
+
+    def drop_all(self) -> None:
+        """Forget all nodes, as a rule that taints devices has changed."""
+        self._by_node.clear()
+        self._fleet = None
+
+    def start_anew(self) -> None:
+        """Forget all nodes and what they share, as a DeviceClass has changed."""
+        self.drop_all()
+        self._shared.clear()
+
+    def free_order(self, node: Node, allocated: Container[str]) -> tuple[int, ...] | None:
+        """List the kinds that are free on a node, by their first free device; None for a node with one kind or none.
+
+        `allocated` are the names of devices that claims have. A whole GPU is not free while a slice of it is allocated,
+        nor is a slice while its GPU is; whether two slices overlap is left to kube-scheduler.
+        """
+        of_node = self._of(node)
+        if of_node is None or len(of_node.kinds.kinds) < 2:
+            return None
+        shown = self._devices.gpus(node.name).devices
+        taken = [device for key, device in shown.items() if key in allocated]
+        touched = {device.gpu for device in taken}
+        whole = {device.gpu for device in taken if not device.mig_profile}
+
+        def is_free(device: DeviceID) -> bool:
+            facts = shown.get(device[2]) if device[0] == NVIDIA_DRIVER else None
+            if facts is None or facts.name in allocated:
+                return facts is None
+            return facts.gpu not in (whole if facts.mig_profile else touched)
+
+        return tuple(dict.fromkeys(kind for device, kind in of_node.by_device if is_free(device)))
+
+    def _read(self, node: Node) -> KindsOfNode | None:
+        """Sort the devices of a node by kind, in the order of the allocator."""
+        shown = self._devices.gpus(node.name).devices
+        if not shown:
+            return None
+        positions: dict[KindKey, int] = {}
+        kinds: list[DeviceKind] = []
+        by_device: list[tuple[DeviceID, int]] = []
+        rules = self._dra.taint_rules()
+        for device in (device for pool in self._dra.pools.pools(node) for device in pool.devices):
+            facts = shown.get(device.name) if device.driver == NVIDIA_DRIVER else None
+            taints = blocking_taints(device, rules)
+            key = kind_key(device, facts, taints)
+            position = positions.setdefault(key, len(kinds))
+            number = kinds[position].number if position < len(kinds) else 0
+            kinds[position : position + 1] = [DeviceKind(device, facts, taints, number + 1)]
+            by_device.append((device.id, position))
+        content = tuple((key, kinds[position].number) for key, position in positions.items())
+        shared = self._shared.get(content)
+        if shared is None:
+            if len(self._shared) >= KINDS_KEPT:
+                self._shared.clear()
+            shared = DeviceKinds(next(self._serials), tuple(kinds), self._dra.classes, self._knowledge)
+            self._shared[content] = shared
+        return KindsOfNode(shared, tuple(by_device))

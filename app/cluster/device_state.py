@@ -1,69 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part of State about DRA: slices, DeviceClasses, claims, templates and taint rules, read in two ways.
+"""The part of State about DRA: slices, DeviceClasses, claims, templates and taint rules, each read once.
 
-What nodes offer and which GPUs a pod claims is read of every object at once, since filters and admission need it. What
-the allocator needs, when a pod with claims is explained, is in `dra`.
+Filters and admission ask what nodes offer and which GPUs a pod claims; the allocator, when a pod with claims is
+explained, reads the same records whole.
 """
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from app.cluster.claim_index import ClaimIndex
-from app.cluster.device_index import DeviceIndex
-from app.cluster.device_kind_index import DeviceKindIndex
+from app.cluster.device_index import DeviceIndex, DeviceKindIndex
 from app.cluster.dra_index import DRAIndex
-from app.dra.claim_reading import read_class, read_resource_claim, read_resource_claim_template, read_taint_rule
 from app.dra.claim_warnings import claim_warnings
-from app.dra.claims import ResourceClaim
-from app.dra.classes import DeviceClass as WholeClass
-from app.dra.classes import DeviceTaintRule
 from app.dra.device_kinds import DeviceKinds
-from app.dra.devices import PoolSlice
-from app.dra.slice_reading import read_pool_slice
 from app.knowledge.tables import Knowledge
-from app.kube.device_classes import DeviceClassIndex
+from app.kube.claimed_devices import ClaimedDevices, DeviceChoice, DeviceChoices, claimed_devices
+from app.kube.device_classes import DeviceClass, DeviceTaintRule, read_class, read_taint_rule
+from app.kube.device_facts import NVIDIA_DRIVER
+from app.kube.devices import ResourceSlice
 from app.kube.pending_pods import PendingPod
 from app.kube.pods import Pod
-from app.kube.resource_claims import (
-    Claim,
-    ClaimedDevices,
-    DeviceChoice,
-    DeviceRequest,
-    claimed_devices,
-    read_claim,
-    read_claim_template,
-)
-from app.kube.resource_slices import NVIDIA_DRIVER, DeviceClass, ResourceSlice, read_device_class, read_slice
+from app.kube.resource_claims import ResourceClaim, read_resource_claim, read_resource_claim_template
+from app.kube.slice_reading import read_slice
 from app.nodes.model import Node
-
-SliceFacts = tuple[ResourceSlice, PoolSlice]
-ClassFacts = tuple[DeviceClass, WholeClass]
-ClaimFacts = tuple[Claim, ResourceClaim]
-"""An object as filters and admission read it, and as the allocator does."""
 
 NodesChanged = Callable[[Iterable[str]], None]
 """Called with the names of nodes."""
-
-
-def read_slice_facts(document: Mapping[str, Any]) -> SliceFacts:
-    """Read a ResourceSlice. Raises MalformedPod, QuantityError."""
-    return read_slice(document), read_pool_slice(document)
-
-
-def read_class_facts(document: Mapping[str, Any]) -> ClassFacts:
-    """Read a DeviceClass. Raises MalformedPod."""
-    return read_device_class(document), read_class(document)
-
-
-def read_claim_facts(document: Mapping[str, Any]) -> ClaimFacts:
-    """Read a ResourceClaim. Raises MalformedPod, QuantityError."""
-    return read_claim(document), read_resource_claim(document)
-
-
-def read_template_facts(document: Mapping[str, Any]) -> ClaimFacts:
-    """Read a ResourceClaimTemplate. Raises MalformedPod, QuantityError."""
-    return read_claim_template(document), read_resource_claim_template(document)
 
 
 class DeviceState:
@@ -75,44 +37,41 @@ class DeviceState:
 
     def __init__(self, knowledge: Knowledge, rebuild: NodesChanged, update_free: NodesChanged) -> None:
         """Begin without devices. `rebuild` builds nodes anew of what was read, `update_free` counts what is free."""
-        self.index = DeviceIndex(knowledge)
-        self.classes = DeviceClassIndex(knowledge.families)
-        self.claims = ClaimIndex()
-        self.claim_templates = ClaimIndex()
-        self.dra = DRAIndex()
+        self.dra = DRAIndex(knowledge.families)
+        self.classes = self.dra.class_index
+        self.index = DeviceIndex(self.dra, knowledge)
         self.kinds = DeviceKindIndex(self.index, self.dra, knowledge)
         self._rebuild, self._update_free = rebuild, update_free
 
     def put_slice(self, document: Mapping[str, Any]) -> None:
         """Add or change a ResourceSlice. Raises MalformedPod, QuantityError."""
-        self.take_slice(read_slice_facts(document))
+        self.take_slice(read_slice(document))
 
-    def take_slice(self, facts: SliceFacts) -> None:
+    def take_slice(self, resource_slice: ResourceSlice) -> None:
         """Add or change a ResourceSlice as read."""
-        self.dra.put_slice(facts[1])
-        if facts[0].node is None and facts[1].driver == NVIDIA_DRIVER:  # it may reach every node
+        before = self.dra.pools.get(resource_slice.name)
+        self.dra.put_slice(resource_slice)
+        if not resource_slice.node and resource_slice.driver == NVIDIA_DRIVER:  # it may reach every node
             self._devices_changed()
-        self._rebuild_devices(self.index.put(facts[0]))
+        self._rebuild_devices({one.node for one in (before, resource_slice) if one is not None and one.node})
 
     def drop_slice(self, name: str) -> None:
         """Remove a ResourceSlice."""
+        before = self.dra.pools.get(name)
         self.dra.drop_slice(name)
-        self._rebuild_devices(self.index.drop(name))
+        self._rebuild_devices({before.node} if before is not None and before.node else set())
 
     def put_device_class(self, document: Mapping[str, Any]) -> None:
         """Add or change a DeviceClass, which affects every node with slices. Raises MalformedPod."""
-        self.take_device_class(read_class_facts(document))
+        self.take_device_class(read_class(document))
 
-    def take_device_class(self, facts: ClassFacts) -> None:
+    def take_device_class(self, device_class: DeviceClass) -> None:
         """Add or change a DeviceClass as read."""
-        changed = self.dra.classes.get(facts[1].name) != facts[1]
-        self.dra.put_class(facts[1])
-        if self.classes.put(facts[0]) or changed:
+        if self.classes.put(device_class):
             self._classes_changed()
 
     def drop_device_class(self, name: str) -> None:
         """Remove a DeviceClass."""
-        self.dra.drop_class(name)
         if self.classes.drop(name):
             self._classes_changed()
 
@@ -121,7 +80,7 @@ class DeviceState:
 
         Where no kind is known, as while the driver is still publishing the node's devices, all of them may.
         """
-        serving = [device_class for device_class in self.classes.all() if device_class.resource]
+        serving = [device_class for device_class in self.classes.all() if device_class.extended_resource]
         if kinds is None or not kinds.kinds:
             return serving
         return [one for one in serving if kinds.select(DeviceChoice(one.name, 1), tolerate_all=True)]
@@ -129,52 +88,47 @@ class DeviceState:
     def _classes_changed(self) -> None:
         """Select devices anew on every node that has some."""
         self.kinds.start_anew()
-        self._rebuild(self.index.nodes())
+        self._rebuild(self.dra.pools.nodes())
 
     def _rebuild_devices(self, names: set[str]) -> None:
         """Rebuild nodes whose devices have changed."""
         for name in names:
+            self.index.drop(name)
             self.kinds.drop(name)
         self._rebuild(names)
 
     def put_claim(self, document: Mapping[str, Any]) -> None:
         """Add or change a ResourceClaim. Raises MalformedPod, QuantityError."""
-        self.take_claim(read_claim_facts(document))
+        self.take_claim(read_resource_claim(document))
 
-    def take_claim(self, facts: ClaimFacts) -> None:
+    def take_claim(self, claim: ResourceClaim) -> None:
         """Add or change a ResourceClaim as read; it affects the nodes of its devices."""
-        claim = facts[0]
         before = self._nodes_of_claim(claim.key)
-        self.dra.put_claim(facts[1])
-        self.claims.put(claim)
-        nodes = before | self._nodes_of_claim(claim.key)
-        self._update_free(nodes | self.index.allocate(claim.key, claim.devices))
+        self.dra.put_claim(claim)
+        self._update_free(before | self._nodes_of_claim(claim.key))
 
     def drop_claim(self, key: str) -> None:
         """Remove a ResourceClaim, by namespace/name."""
         nodes = self._nodes_of_claim(key)
         self.dra.drop_claim(key)
-        self.claims.drop(key)
-        self._update_free(nodes | self.index.allocate(key))
+        self._update_free(nodes)
 
     def _nodes_of_claim(self, key: str) -> set[str]:
         """Name the nodes of the devices that a claim has."""
         slices = (one for pool in self.dra.pools_of_claim(key) for one in self.dra.pools.slices_of(pool))
-        return {one.nodes.name for one in slices if one.nodes is not None and one.nodes.name}
+        return {one.node for one in slices if one.node}
 
     def put_claim_template(self, document: Mapping[str, Any]) -> None:
         """Add or change a ResourceClaimTemplate. Raises MalformedPod, QuantityError."""
-        self.take_claim_template(read_template_facts(document))
+        self.take_claim_template(read_resource_claim_template(document))
 
-    def take_claim_template(self, facts: ClaimFacts) -> None:
+    def take_claim_template(self, template: ResourceClaim) -> None:
         """Add or change a ResourceClaimTemplate as read."""
-        self.dra.put_template(facts[1])
-        self.claim_templates.put(facts[0])
+        self.dra.put_template(template)
 
     def drop_claim_template(self, key: str) -> None:
         """Remove a ResourceClaimTemplate, by namespace/name."""
         self.dra.drop_template(key)
-        self.claim_templates.drop(key)
 
     def has_template(self, document: Mapping[str, Any]) -> bool:
         """Tell whether a ResourceClaimTemplate is there as it is written, with the DeviceClasses that it names."""
@@ -201,23 +155,23 @@ class DeviceState:
         if None in pools:
             self._devices_changed()
         else:
-            self._rebuild_devices({node for pool in pools if pool for node in self.index.nodes_of_pool(pool)})
+            self._rebuild_devices({one.node for one in self.dra.pools.slices() if one.pool in pools and one.node})
 
     def _devices_changed(self) -> None:
         """Sort the devices of every node by kind anew."""
         self.kinds.drop_all()
-        self._rebuild(self.index.nodes())
+        self._rebuild(self.dra.pools.nodes())
 
     def may_claim_gpus(self, pod: PendingPod) -> bool:
         """Tell whether claims of a pod may be for GPUs; False where all are known and of other vendors' drivers."""
         keys = ((f"{pod.namespace}/{claim}", f"{pod.namespace}/{template}") for claim, template in pod.claims)
-        all_requests = [self.claims.get(claim) or self.claim_templates.get(template) for claim, template in keys]
+        specs = [self.dra.claim_spec(claim) or self.dra.template_spec(template) for claim, template in keys]
         classes = {
-            choice.device_class for requests in all_requests for request in requests or () for choice in request.choices
+            choice.device_class for spec in specs if spec is not None for choices in spec.requests for choice in choices
         }
-        return None in all_requests or any(map(self.classes.may_give_gpus, classes))
+        return None in specs or any(map(self.classes.may_give_gpus, classes))
 
-    def claim_warnings(self, requests: tuple[DeviceRequest, ...], tolerated_keys: Collection[str]) -> tuple[str, ...]:
+    def claim_warnings(self, requests: tuple[DeviceChoices, ...], tolerated_keys: Collection[str]) -> tuple[str, ...]:
         """Say what keeps device requests from every device of the cluster (app/dra/claim_warnings.py)."""
         return claim_warnings(self.kinds.fleet(), requests, tolerated_keys)
 
@@ -229,4 +183,4 @@ class DeviceState:
     def claimed(self, pod: Pod) -> ClaimedDevices:
         """Return the GPUs that a pod claims through DRA."""
         classes = self.classes
-        return claimed_devices(pod, self.claims.get, self.claim_templates.get, classes.family, classes.serving)
+        return claimed_devices(pod, self.dra.claim_spec, self.dra.template_spec, classes.family, classes.serving)

@@ -1,25 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the allocator of DRA needs, as last seen. A part of State, from which explanations take copies."""
+"""The objects of DRA as last seen, each read once. A part of State, from which explanations take copies."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from app.cluster.device_counts import DeviceCounts
 from app.dra.allocated import AllocatedDevices
-from app.dra.claims import ResourceClaim
-from app.dra.classes import DeviceClass, DeviceTaintRule
 from app.dra.cluster_devices import ClusterDevices
-from app.dra.devices import DeviceID, PoolSlice
 from app.dra.pools import PoolID, PoolIndex
+from app.knowledge.gpu_resources import Families
+from app.kube.api_kinds import API_KINDS
+from app.kube.device_classes import DeviceClass, DeviceClassIndex, DeviceTaintRule
+from app.kube.devices import DeviceID, ResourceSlice
+from app.kube.resource_claims import ClaimSpec, ResourceClaim
+
+SPECS_SHARED = 1_000
+"""Distinct specs of claims that share one object; above it, sharing starts over. A guess, not measured."""
 
 
 class DRAIndex:
-    """Slices by pool, DeviceClasses, claims, templates, DeviceTaintRules, and what is allocated."""
+    """Slices by pool, DeviceClasses, claims, templates, DeviceTaintRules, and what is allocated.
 
-    def __init__(self) -> None:
+    Claims without GPUs are kept too: such a claim differs from one that was not seen yet, and a DeviceClass may be
+    created, or begin to serve nvidia.com/gpu, after the claims that name it. `served_version` is the version of
+    resource.k8s.io in which the API server serves these objects.
+    """
+
+    def __init__(self, families: Families) -> None:
         self.pools = PoolIndex()
         self.counts = DeviceCounts()
+        self.class_index = DeviceClassIndex(families)
+        self.served_version = API_KINDS["ResourceClaimTemplate"].versions[0]
         self._allocated = AllocatedDevices()
-        self._classes: dict[str, DeviceClass] = {}
+        self._specs: dict[ClaimSpec, ClaimSpec] = {}
         self._rules: dict[str, DeviceTaintRule] = {}
         self._claims: dict[str, ResourceClaim] = {}
         self._templates: dict[str, ResourceClaim] = {}
@@ -28,7 +41,7 @@ class DRAIndex:
         """Copy everything; the copy is shallow, because what is in it is replaced and never changed."""
         return ClusterDevices(
             self.pools.copy(),
-            dict(self._classes),
+            dict(self.class_index.by_name),
             self.taint_rules(),
             self._allocated.copy(),
             dict(self._claims),
@@ -38,13 +51,13 @@ class DRAIndex:
     @property
     def classes(self) -> Mapping[str, DeviceClass]:
         """The DeviceClasses by name; a live view."""
-        return self._classes
+        return self.class_index.by_name
 
     def taint_rules(self) -> tuple[DeviceTaintRule, ...]:
         """List the DeviceTaintRules by name."""
         return tuple(rule for _, rule in sorted(self._rules.items()))
 
-    def put_slice(self, pool_slice: PoolSlice) -> None:
+    def put_slice(self, pool_slice: ResourceSlice) -> None:
         """Add or change a ResourceSlice."""
         self.drop_slice(pool_slice.name)
         self.pools.put(pool_slice)
@@ -57,22 +70,14 @@ class DRAIndex:
             self.pools.drop(name)
             self._count(pool_slice)
 
-    def _count(self, pool_slice: PoolSlice) -> None:
+    def _count(self, pool_slice: ResourceSlice) -> None:
         """Count the pool of a slice anew."""
         pool = pool_slice.driver, pool_slice.pool
         self.counts.put_pool(pool, self.pools.slices_of(pool))
 
-    def put_class(self, device_class: DeviceClass) -> None:
-        """Add or change a DeviceClass."""
-        self._classes[device_class.name] = device_class
-
-    def drop_class(self, name: str) -> None:
-        """Remove a DeviceClass."""
-        self._classes.pop(name, None)
-
     def put_claim(self, claim: ResourceClaim) -> None:
         """Add or change a claim, with what is allocated to it."""
-        self._claims[claim.key] = claim
+        claim = self._claims[claim.key] = self._shared(claim)
         self._allocated.put(claim)
         self.counts.put_claim(claim)
 
@@ -81,6 +86,25 @@ class DRAIndex:
         self._claims.pop(key, None)
         self._allocated.drop(key)
         self.counts.drop_claim(key)
+
+    def _shared(self, claim: ResourceClaim) -> ResourceClaim:
+        """Let claims that ask the same share one object, so that a template's thousand claims cost a thousand keys."""
+        if any(choice.capacity is not None for choices in claim.spec.requests for choice in choices):
+            return claim  # such a request has no hash
+        if len(self._specs) >= SPECS_SHARED:
+            self._specs.clear()
+        shared = self._specs.setdefault(claim.spec, claim.spec)
+        return claim if shared is claim.spec else replace(claim, spec=shared)
+
+    def claim_spec(self, key: str) -> ClaimSpec | None:
+        """Return what a claim asks, by namespace/name; None if it is not known."""
+        claim = self._claims.get(key)
+        return claim.spec if claim is not None else None
+
+    def template_spec(self, key: str) -> ClaimSpec | None:
+        """Return what a template asks, by namespace/name; None if it is not known."""
+        template = self._templates.get(key)
+        return template.spec if template is not None else None
 
     def holders(self, device: DeviceID) -> tuple[str, ...]:
         """Name the claims that have a device, or a share of it, as namespace/name."""
@@ -94,7 +118,7 @@ class DRAIndex:
 
     def put_template(self, template: ResourceClaim) -> None:
         """Add or change a template."""
-        self._templates[template.key] = template
+        self._templates[template.key] = self._shared(template)
 
     def drop_template(self, key: str) -> None:
         """Remove a template, by namespace/name."""
@@ -103,7 +127,7 @@ class DRAIndex:
     def has_template(self, template: ResourceClaim) -> bool:
         """Tell whether a template is there with these requests, and the DeviceClasses that it names."""
         classes = {choice.device_class for choices in template.spec.requests for choice in choices}
-        return self._templates.get(template.key) == template and classes <= self._classes.keys()
+        return self._templates.get(template.key) == template and classes <= self.classes.keys()
 
     def put_taint_rule(self, rule: DeviceTaintRule) -> None:
         """Add or change a DeviceTaintRule."""

@@ -20,13 +20,12 @@ so that a reader that meets it again, such as the cache of verdicts, need not co
 from collections.abc import Container, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
-from app.cluster.device_index import DeviceIndex
-from app.cluster.device_kind_index import DeviceKindIndex
+from app.cluster.device_index import DeviceIndex, DeviceKindIndex
 from app.cluster.dra_index import DRAIndex
-from app.dra.devices import Device
 from app.knowledge.gpu_resources import Families
 from app.knowledge.mig_profiles import profile_of
 from app.kube.device_classes import DeviceClassIndex
+from app.kube.devices import Device
 from app.kube.gpu_usage import GPUUsage
 from app.nodes.dra_devices import remaining_capacity
 from app.nodes.model import FreeResources, Node, NodeClass, ServedTwice

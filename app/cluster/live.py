@@ -75,7 +75,7 @@ class LiveCluster:
             self._served_version(API_KINDS["ResourceSlice"]), self._served_version(API_KINDS["GPUPolicy"])
         )
         if dra_version:
-            self._state.devices.claim_templates.served_version = dra_version
+            self._state.devices.dra.served_version = dra_version
             self._follow(tasks, dra_kinds(self._state, dra_version))
             rule_version = await self._served_kind(API_KINDS["DeviceTaintRule"])
             self._follow(tasks, taint_rule_kinds(self._state, rule_version) if rule_version else ())

@@ -16,9 +16,9 @@ import yaml
 from app.admission.reviewed_pod import ReviewContext
 from app.cluster.state import State
 from app.explain.survey import ClusterSnapshot
-from app.intree.checks import NodeSelectorTerm, read_terms
 from app.intree.existing_pods import ExistingPods
 from app.kube.api_kinds import API_KINDS, DRA, FLEET
+from app.kube.node_selectors import NodeSelectorTerm, read_terms
 from app.kube.partial_types import PartialExistingPod, PartialNode
 from app.nodes.reading import read_runtime_class
 from app.policy.compiled import PolicySet
@@ -100,7 +100,7 @@ def fill(state: State, objects: list[dict[str, Any]]) -> dict[str, int]:
     for rule in by_kind["DeviceTaintRule"]:
         devices.put_taint_rule(rule)
     for document in (item for kind in DRA if kind != "DeviceTaintRule" for item in by_kind[kind]):
-        devices.claim_templates.served_version = _version(document) or devices.claim_templates.served_version
+        devices.dra.served_version = _version(document) or devices.dra.served_version
     for resource_slice in by_kind["ResourceSlice"]:
         devices.put_slice(resource_slice)
     for claim in by_kind["ResourceClaim"]:
@@ -203,7 +203,7 @@ def view(
         expected=expected,
         group_cliques=state.group_cliques,
         unpromised=state.unpromised,
-        dra_version=state.devices.claim_templates.served_version,
+        dra_version=state.devices.dra.served_version,
         devices=state.devices.dra.copy(),
     )
 

@@ -111,9 +111,8 @@ class State:
         kinds = self.devices.kinds.of(node)
         serving = self.devices.serving_on(kinds)
         node = with_devices(node, self.devices.index.devices(node.name), serving, self.knowledge)
-        if drivers := self.devices.index.other_drivers(node.name):
-            others = self.devices.index.devices(node.name, others=True)
-            node = with_other_devices(node, drivers, others, serving, self.knowledge)
+        if others := self.devices.index.of_other_vendors(node.name):
+            node = with_other_devices(node, others, serving, self.knowledge)
         if (health := self._health.get(node.name)) is not None:
             node = replace(node, node_class=replace(node.node_class, ill=health.ill, ailing=health.ailing))
         if self._refusals and node.name in self._refusals.values():

@@ -5,12 +5,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from app.cluster.device_state import read_claim_facts, read_class_facts, read_slice_facts, read_template_facts
 from app.cluster.pod_index import PodRecord, read_pod_record
 from app.cluster.policy_watch import CONFIGMAP, GPUPOLICY, PolicyBook
 from app.cluster.state import State
-from app.dra.claim_reading import read_taint_rule
 from app.kube.api_kinds import API_KINDS, NAMESPACE
+from app.kube.device_classes import read_class, read_taint_rule
 from app.kube.partial_types import (
     PartialConfigMap,
     PartialNamespace,
@@ -20,6 +19,8 @@ from app.kube.partial_types import (
     PartialResourceClaim,
     PartialRuntimeClass,
 )
+from app.kube.resource_claims import read_resource_claim, read_resource_claim_template
+from app.kube.slice_reading import read_slice
 from app.nodes.conditions import read_bad_conditions
 from app.nodes.model import Node
 from app.nodes.reading import read_node, read_runtime_class
@@ -74,14 +75,14 @@ def dra_kinds(state: State, version: str) -> tuple[WatchedKind[Any], ...]:
     """
     devices = state.devices
     return (
-        WatchedKind(*_name_and_path("DeviceClass", version=version), PartialObject, read_class_facts,
+        WatchedKind(*_name_and_path("DeviceClass", version=version), PartialObject, read_class,
              _by_fact(devices.take_device_class), lambda key, _uid: devices.drop_device_class(key), needed=False),
-        WatchedKind(*_name_and_path("ResourceSlice", version=version), PartialObject, read_slice_facts,
+        WatchedKind(*_name_and_path("ResourceSlice", version=version), PartialObject, read_slice,
              _by_fact(devices.take_slice), lambda key, _uid: devices.drop_slice(key), needed=False),
-        WatchedKind(*_name_and_path("ResourceClaim", version=version), PartialResourceClaim, read_claim_facts,
+        WatchedKind(*_name_and_path("ResourceClaim", version=version), PartialResourceClaim, read_resource_claim,
              _by_fact(devices.take_claim), lambda key, _uid: devices.drop_claim(key), needed=False),
         WatchedKind(*_name_and_path("ResourceClaimTemplate", version=version), PartialObject,
-             read_template_facts, _by_fact(devices.take_claim_template),
+             read_resource_claim_template, _by_fact(devices.take_claim_template),
              lambda key, _uid: devices.drop_claim_template(key), needed=False),
     )  # fmt: skip
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from app.demo.notation import DemoDeviceClass, DemoGPU, NodePool, Slice
-from app.kube.resource_slices import NVIDIA_DRIVER
+from app.kube.device_facts import NVIDIA_DRIVER
 
 API_VERSION = "resource.k8s.io/v1"
 ARCHITECTURES = {"8": "Ampere", "8.9": "Ada Lovelace", "9": "Hopper", "10": "Blackwell"}

@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from app.doctor.fleet_checks import Finding, FindingLevel, merged
-from app.dra.claims import DeviceToleration
-from app.dra.classes import BLOCKING_EFFECTS, DeviceClass, tolerates
 from app.dra.cluster_devices import ClusterDevices
-from app.dra.devices import Device, DeviceTaint, PoolSlice
 from app.dra.error_words import plain_error
 from app.dra.pools import PoolID
 from app.dra.selection import ClaimError, NotJudged, Selection
+from app.kube.device_classes import DeviceClass, tolerates
+from app.kube.device_facts import NVIDIA_DRIVER
+from app.kube.devices import BLOCKING_EFFECTS, Device, DeviceTaint, ResourceSlice
 from app.kube.pod_requests import read_amounts
-from app.kube.resource_slices import NVIDIA_DRIVER
+from app.kube.resource_claims import DeviceToleration
 from app.nodes.model import Node
 from app.values.errors import VersionError
 from app.values.versions import Version, parse_version, show_version
@@ -34,9 +34,9 @@ class ExaminedDevices:
     devices: ClusterDevices
     selection: Selection = field(default_factory=Selection)
 
-    def newest(self) -> Iterator[tuple[PoolID, tuple[PoolSlice, ...], tuple[PoolSlice, ...]]]:
+    def newest(self) -> Iterator[tuple[PoolID, tuple[ResourceSlice, ...], tuple[ResourceSlice, ...]]]:
         """List each pool with the slices of its newest generation, and those of older ones."""
-        pools: dict[PoolID, list[PoolSlice]] = {}
+        pools: dict[PoolID, list[ResourceSlice]] = {}
         for one in self.devices.pools.slices():
             pools.setdefault((one.driver, one.pool), []).append(one)
         for pool, slices in sorted(pools.items()):
@@ -233,15 +233,15 @@ def _name(device: Device) -> str:
     return f"Device {device.pool}/{device.name}"
 
 
-def _problem(check: str, text: str, remedy: str, slices: Iterable[PoolSlice]) -> Finding:
+def _problem(check: str, text: str, remedy: str, slices: Iterable[ResourceSlice]) -> Finding:
     return Finding(check, FindingLevel.Problem, text, remedy, (), _slice_names(slices))
 
 
-def _advice(check: str, text: str, remedy: str, slices: Iterable[PoolSlice]) -> Finding:
+def _advice(check: str, text: str, remedy: str, slices: Iterable[ResourceSlice]) -> Finding:
     return Finding(check, FindingLevel.Advice, text, remedy, (), _slice_names(slices))
 
 
-def _slice_names(slices: Iterable[PoolSlice]) -> tuple[str, ...]:
+def _slice_names(slices: Iterable[ResourceSlice]) -> tuple[str, ...]:
     return tuple(f"ResourceSlice {one.name}" for one in slices)
 
 

@@ -12,8 +12,7 @@ from app.admission.exemptions import EXEMPT_LABELS, EXEMPTIONS_NAME, exemption_p
 from app.doctor.cluster_objects import APPLY, ExaminedCluster, advice, asks_for_gpus, problem
 from app.doctor.fleet_checks import Finding
 from app.knowledge.gpu_resources import Families
-from app.kube.device_classes import DeviceClassIndex
-from app.kube.resource_slices import read_device_class
+from app.kube.device_classes import DeviceClassIndex, read_class
 from app.values.errors import BadInput
 from app.values.json_members import JSONObject
 from app.values.label_requirements import all_allow, selector_requirements
@@ -168,7 +167,7 @@ def resource_not_matched(cluster: ExaminedCluster) -> Iterator[Finding]:
     families = cluster.knowledge.families
     index = DeviceClassIndex(families)
     for item in cluster.objects_of("DeviceClass"):
-        index.put(read_device_class(item))
+        index.put(read_class(item))
     for webhook in _ours(cluster):
         if webhook.name not in (MUTATE, VALIDATE) or not webhook.spec.get("matchConditions"):
             continue
@@ -176,12 +175,12 @@ def resource_not_matched(cluster: ExaminedCluster) -> Iterator[Finding]:
         missed = [
             device_class
             for device_class in index.all()
-            if device_class.resource
+            if device_class.extended_resource
             and index.family(device_class.name)
-            and not _matched(device_class.resource, families, conditions)
+            and not _matched(device_class.extended_resource, families, conditions)
         ]
         if missed:
-            resources = [str(device_class.resource) for device_class in missed]
+            resources = [str(device_class.extended_resource) for device_class in missed]
             text = f"is not called for pods that request {', '.join(sorted(resources))}"
             flags = " ".join(f"--resource {resource}" for resource in resources)
             remedy = f"put what `gpu-usher schema --match-conditions {flags}` prints into matchConditions"

@@ -10,10 +10,10 @@ from fractions import Fraction
 
 from app.dra.cel_errors import SelectorError
 from app.dra.cel_facts import Read, read_fact
-from app.dra.claims import ResourceClaim
 from app.dra.cluster_devices import ClusterDevices
-from app.dra.devices import Device, DeviceTaint
 from app.dra.selectors import compile_selector
+from app.kube.devices import Device, DeviceTaint
+from app.kube.resource_claims import ResourceClaim
 from app.nodes.model import Node
 
 

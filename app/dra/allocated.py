@@ -4,8 +4,8 @@
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
-from app.dra.claims import ResourceClaim
-from app.dra.devices import NOTHING, DeviceID
+from app.kube.devices import NOTHING, DeviceID
+from app.kube.resource_claims import ResourceClaim
 
 
 class AllocatedDevices:

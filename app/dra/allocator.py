@@ -12,14 +12,14 @@ from enum import Enum
 from fractions import Fraction
 
 from app.dra.capacity import consumption, lacking
-from app.dra.claims import ALL, EXACT_COUNT, MOST_RESULTS, DeviceRequest, ResourceClaim
-from app.dra.classes import untolerated
 from app.dra.cluster_devices import ClusterDevices
 from app.dra.constraints import ConstraintState
 from app.dra.counters import PoolCounters, consumed_by_kind
-from app.dra.devices import NOTHING, Device, DeviceID
 from app.dra.pools import PoolID
 from app.dra.selection import ClaimError, NotJudged, Selection
+from app.kube.device_classes import untolerated
+from app.kube.devices import NOTHING, Device, DeviceID
+from app.kube.resource_claims import ALL, EXACT_COUNT, MOST_RESULTS, DeviceRequest, ResourceClaim
 from app.nodes.model import Node
 
 MOST_STEPS = 20_000

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from math import ceil
 
-from app.dra.devices import NOTHING, CapacityPolicy, Device
+from app.kube.devices import NOTHING, CapacityPolicy, Device
 
 NO_POLICY = CapacityPolicy()
 

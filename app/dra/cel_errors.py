@@ -17,7 +17,10 @@ class Aborted(EvaluationError):
 
 
 class NotJudged(Exception):
-    """An expression wants something that is not evaluated here. `false && …` and `true || …` need no answer of it."""
+    """An expression, or the search for devices, is beyond what is judged here; the text says why.
+
+    `false && …` and `true || …` need no answer of an operand that is not judged.
+    """
 
 
 class OverBudget(NotJudged):

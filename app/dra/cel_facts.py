@@ -22,7 +22,7 @@ AttributeValue = bool | int | str | VersionText | tuple[bool | int | str | Versi
 """A tuple is a list (feature gate DRAListTypeAttributes)."""
 
 
-class DeviceFacts(Protocol):
+class SelectableDevice(Protocol):
     """What a selector can ask about a device.
 
     The keys of `attributes` and `capacity` are qualified names, domain/name; the domain of a bare name is the driver
@@ -67,7 +67,7 @@ types.go, CELSelectorExpressionMaxCost), which no evaluation within ours reaches
 METER = "#meter"
 Names = dict[str, Any]
 """The variables of macros by their names, and under METER what the evaluation may still cost."""
-Evaluate = Callable[[DeviceFacts, Names], Any]
+Evaluate = Callable[[SelectableDevice, Names], Any]
 
 
 def spend(names: Names, cost: int) -> None:
@@ -93,7 +93,7 @@ def read_value(group: str, value: Any) -> Any:
     return value if isinstance(value, (bool, int, str)) else parse_semver(value.text)
 
 
-def read_fact(device: DeviceFacts, read: Read) -> Any:
+def read_fact(device: SelectableDevice, read: Read) -> Any:
     """Return a fact as it is in `device`, or None if the device does not have it."""
     if read.group in ("attributes", "capacity"):
         entries: Mapping[str, Any] = device.attributes if read.group == "attributes" else device.capacity
@@ -101,11 +101,11 @@ def read_fact(device: DeviceFacts, read: Read) -> Any:
     return device.driver if read.group == "driver" else device.allow_multiple_allocations
 
 
-def group_view(path: tuple[str, ...]) -> Callable[[DeviceFacts], Any]:
+def group_view(path: tuple[str, ...]) -> Callable[[SelectableDevice], Any]:
     """Make what gives the attributes or capacities of a device as a map, those of one domain if `path` names it."""
     group = path[0]
 
-    def entries(device: DeviceFacts) -> Mapping[str, Any]:
+    def entries(device: SelectableDevice) -> Mapping[str, Any]:
         return device.attributes if group == "attributes" else device.capacity
 
     def convert(value: Any) -> Any:

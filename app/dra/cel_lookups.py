@@ -4,7 +4,7 @@
 from typing import Any
 
 from app.dra.cel_errors import EvaluationError
-from app.dra.cel_facts import DeviceFacts, Evaluate, Names, qualified, read_value
+from app.dra.cel_facts import Evaluate, Names, SelectableDevice, qualified, read_value
 from app.dra.cel_operators import index
 from app.dra.cel_paths import Path
 from app.dra.cel_values import NONE, Optional, find
@@ -15,13 +15,13 @@ def fact_reader(path: Path, optional: bool) -> Evaluate:
     group, key, name = path[0], qualified(path[1], path[2]), path[2]
     is_attribute = group == "attributes"
 
-    def look_up(device: DeviceFacts, _: Names) -> Any:
+    def look_up(device: SelectableDevice, _: Names) -> Any:
         value = (device.attributes if is_attribute else device.capacity).get(key)
         if value is None:
             raise EvaluationError(f"no such key: {name}")
         return value if type(value) in _PLAIN and is_attribute else read_value(group, value)
 
-    def look_up_optional(device: DeviceFacts, names: Names) -> Any:
+    def look_up_optional(device: SelectableDevice, names: Names) -> Any:
         entries = device.attributes if is_attribute else device.capacity
         return Optional(look_up(device, names)) if key in entries else NONE
 

@@ -22,7 +22,7 @@ from app.dra.cel_control import (
     settle,
 )
 from app.dra.cel_errors import EvaluationError, NotJudged
-from app.dra.cel_facts import DeviceFacts, Evaluate, Names, Read, group_view, qualified, spend
+from app.dra.cel_facts import Evaluate, Names, Read, SelectableDevice, group_view, qualified, spend
 from app.dra.cel_functions import Overload
 from app.dra.cel_lookups import fact_reader, lookup, optional_lookup
 from app.dra.cel_paths import Path, Scope, is_let, path_of
@@ -132,7 +132,7 @@ class Planner:
     def _list(self, node: ListOf, scope: Scope) -> Evaluate:
         items, optional = tuple(self.plan(item, scope) for item in node.items), node.optional
 
-        def make(device: DeviceFacts, names: Names) -> Any:
+        def make(device: SelectableDevice, names: Names) -> Any:
             values = []
             for position, item in enumerate(items):
                 value = item(device, names)
@@ -150,7 +150,7 @@ class Planner:
             (self.plan(key, scope), self.plan(value, scope), optional) for key, value, optional in node.entries
         )
 
-        def make(device: DeviceFacts, names: Names) -> Any:
+        def make(device: SelectableDevice, names: Names) -> Any:
             made: dict[str, Any] = {}
             for key, value, optional in entries:
                 name, item = key(device, names), value(device, names)
@@ -198,7 +198,7 @@ def _constant(value: Any) -> Evaluate:
 
 
 def _raising(problem: Exception) -> Evaluate:
-    def fail(_: DeviceFacts, __: Names) -> Any:
+    def fail(_: SelectableDevice, __: Names) -> Any:
         raise problem
 
     return fail
@@ -245,7 +245,7 @@ def _function(name: str, overloads: tuple[Overload, ...], arguments: tuple[Evalu
         compute = overloads[0].compute
         return lambda device, names: compute(*_evaluated(arguments, device, names))
 
-    def call(device: DeviceFacts, names: Names) -> Any:
+    def call(device: SelectableDevice, names: Names) -> Any:
         values = _evaluated(arguments, device, names)
         for overload in overloads:
             if len(values) == len(overload.arguments) and all(map(_fits, overload.arguments, values)):
@@ -262,7 +262,7 @@ def _fits(wanted: Any, value: Any) -> bool:
     return wanted.kind in _ANYTHING or wanted.kind == kind(value)
 
 
-def _evaluated(arguments: tuple[Evaluate, ...], device: DeviceFacts, names: Names) -> list[Any]:
+def _evaluated(arguments: tuple[Evaluate, ...], device: SelectableDevice, names: Names) -> list[Any]:
     """Compute arguments, and charge for those that are long."""
     values = [argument(device, names) for argument in arguments]
     size = 1

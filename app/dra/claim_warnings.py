@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterator
 
 from app.dra.device_kinds import DeviceKind, DeviceKinds, may_select
 from app.dra.words import unmet
-from app.kube.resource_claims import DeviceChoice, DeviceRequest
-from app.kube.resource_slices import NVIDIA_DRIVER
+from app.kube.claimed_devices import DeviceChoice, DeviceChoices
+from app.kube.device_facts import NVIDIA_DRIVER
 from app.values.reasons import counted
 
 MOST_SHOWN = 3
@@ -18,7 +18,7 @@ MOST_SHOWN = 3
 
 
 def claim_warnings(
-    fleet: Collection[DeviceKinds], requests: tuple[DeviceRequest, ...], tolerated_keys: Collection[str]
+    fleet: Collection[DeviceKinds], requests: tuple[DeviceChoices, ...], tolerated_keys: Collection[str]
 ) -> tuple[str, ...]:
     """Say what keeps requests from every device of the fleet, or from devices whose taints the policies tolerate.
 
@@ -32,7 +32,7 @@ def claim_warnings(
     )
 
 
-def _of_request(fleet: Collection[DeviceKinds], request: DeviceRequest, keys: Collection[str]) -> Iterator[str]:
+def _of_request(fleet: Collection[DeviceKinds], request: DeviceChoices, keys: Collection[str]) -> Iterator[str]:
     problems = [_impossible(fleet, choice) for choice in request]
     if request and all(problems):
         yield problems[0]

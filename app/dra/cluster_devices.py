@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from app.dra.allocated import AllocatedDevices
-from app.dra.claims import ResourceClaim
-from app.dra.classes import DeviceClass, DeviceTaintRule
 from app.dra.pools import PoolIndex
+from app.kube.device_classes import DeviceClass, DeviceTaintRule
+from app.kube.resource_claims import ResourceClaim
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,8 @@ dynamic-resource-allocation/structured/internal/incubating (allocator_incubating
 values as types of their own that never match, since kube-scheduler v1.36 does not enable them in its allocator.
 """
 
-from app.dra.attributes import Attribute, same
-from app.dra.claims import Constraint, DeviceRequest
-from app.dra.devices import Device
+from app.kube.devices import Attribute, Device, same
+from app.kube.resource_claims import Constraint, DeviceRequest
 
 
 class ConstraintState:

@@ -7,8 +7,8 @@ The kubelet gives a container the devices of the claims and requests that it nam
 
 from collections.abc import Iterator, Mapping
 
-from app.dra.claims import ResourceClaim
 from app.kube.pods import Pod
+from app.kube.resource_claims import ResourceClaim
 
 
 def container_notes(pod: Pod, claims: Mapping[str, ResourceClaim | None]) -> Iterator[str]:

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
 from app.dra.allocated import AllocatedDevices
-from app.dra.devices import Device
 from app.dra.pools import Pool
+from app.kube.devices import Device
 
 
 def consumed_by_kind(device: Device) -> Mapping[str, Fraction]:

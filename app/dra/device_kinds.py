@@ -10,14 +10,13 @@ selected: then filters refuse less.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from app.dra.claims import DeviceToleration
-from app.dra.classes import BLOCKING_EFFECTS, DeviceClass, DeviceTaintRule, tolerates
-from app.dra.devices import Device, DeviceID, DeviceTaint
 from app.dra.selectors import SelectorError, compile_selector
 from app.knowledge.tables import Knowledge
-from app.kube.resource_claims import DeviceChoice, DeviceRequest
-from app.kube.resource_slices import DEVICE_FACTS, MEMORY_SLICE, NVIDIA_DRIVER
-from app.kube.resource_slices import Device as DeviceFacts
+from app.kube.claimed_devices import DeviceChoice, DeviceChoices
+from app.kube.device_classes import DeviceClass, DeviceTaintRule, tolerates
+from app.kube.device_facts import DEVICE_FACTS, MEMORY_SLICE, NVIDIA_DRIVER, DeviceFacts
+from app.kube.devices import BLOCKING_EFFECTS, Device, DeviceID, DeviceTaint
+from app.kube.resource_claims import DeviceToleration
 from app.nodes.model import ClaimableDevices, NodeClass
 from app.nodes.reading import class_of_device
 
@@ -66,9 +65,13 @@ def kind_key(device: Device, facts: DeviceFacts | None, taints: tuple[DeviceTain
     if device.driver != NVIDIA_DRIVER:
         return device.driver, taints
     attributes = tuple(map(device.attributes.get, KIND_ATTRIBUTES))
-    amounts = tuple(sorted(entry for entry in device.capacity.items() if _is_of_kind(entry[0])))
+    amounts = tuple(sorted(entry for entry in device.amounts.items() if _is_of_kind(_with_domain(entry[0]))))
     known = facts and tuple(getattr(facts, name) for name in DEVICE_FACTS)
     return device.driver, attributes, amounts, device.allow_multiple_allocations, known, taints
+
+
+def _with_domain(name: str) -> str:
+    return name if "/" in name else NVIDIA_DOMAIN + name
 
 
 def _is_of_kind(capacity: str) -> bool:
@@ -101,7 +104,7 @@ class DeviceKinds:
         return DeviceKinds(-self.serial, kinds, self._classes, self._knowledge)
 
     def claimable(
-        self, node_class: NodeClass, requests: tuple[DeviceRequest, ...]
+        self, node_class: NodeClass, requests: tuple[DeviceChoices, ...]
     ) -> tuple[tuple[ClaimableDevices, ...], ...]:
         """Select devices for each request; a request is left out where what it can get is not known, or nothing."""
         selected = (tuple(self._claimable(node_class, choice) for choice in request) for request in requests)
@@ -115,7 +118,7 @@ class DeviceKinds:
         return ClaimableDevices(choice.count, makes)
 
     def next_make(
-        self, node_class: NodeClass, requests: tuple[DeviceRequest, ...], order: tuple[int, ...] | None
+        self, node_class: NodeClass, requests: tuple[DeviceChoices, ...], order: tuple[int, ...] | None
     ) -> NodeClass | None:
         """Give the class of the node with devices alone of the kind that the first request gets now; None if unknown.
 

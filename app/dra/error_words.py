@@ -3,13 +3,14 @@
 
 from fractions import Fraction
 
-from app.dra.attributes import SemanticVersion
 from app.dra.cel_comparisons import Comparison
+from app.dra.cel_errors import EvaluationError
 from app.dra.cel_facts import Read
-from app.dra.devices import Device
+from app.dra.cel_values import parse_semver
 from app.dra.selection import ClaimError, shortened
 from app.dra.selectors import Part, written_conditions
 from app.dra.words import failing_parts, name_of
+from app.kube.devices import Device, SemanticVersion
 
 ORDERED = ("==", "!=", "<", "<=", ">", ">=")
 
@@ -57,9 +58,17 @@ def _mismatch(comparison: Comparison, value: object) -> str:
     name, wanted = name_of(comparison.fact), comparison.wanted
     written = f"the text '{wanted}'" if isinstance(wanted, str) else f"the number {wanted}"
     if isinstance(value, SemanticVersion):
-        if isinstance(wanted, str) and not SemanticVersion(wanted).valid:
+        if isinstance(wanted, str) and not _is_version(wanted):
             return f"'{wanted}' is no semantic version, which is three numbers without leading zeros"
         return f"{name} is a version and is compared with {written}"
     if isinstance(value, Fraction):
         return f"{name} is a quantity and is compared with {written}"
     return ""
+
+
+def _is_version(text: str) -> bool:
+    try:
+        parse_semver(text)
+    except EvaluationError:
+        return False
+    return True

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from app.dra.claims import ResourceClaim
 from app.dra.cluster_devices import ClusterDevices
 from app.kube.pods import Pod
+from app.kube.resource_claims import ResourceClaim
 
 ADMIN_ACCESS = ("resource.kubernetes.io/admin-access", "resource.k8s.io/admin-access")
 """Labels of a namespace in which claims can have admin access: since Kubernetes v1.34, and in v1.33 (KEP-5018;

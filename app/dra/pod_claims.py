@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
-from app.dra.claims import ClaimSpec, DeviceRequest, ResourceClaim
 from app.dra.cluster_devices import ClusterDevices
 from app.dra.container_notes import container_notes
 from app.dra.obstacles import ClaimEntries, Obstacle, obstacles_of, unknown_names
 from app.kube.pod_requests import read_amounts
 from app.kube.pods import Pod
+from app.kube.resource_claims import ClaimSpec, DeviceRequest, ResourceClaim
 from app.nodes.model import Node
 from app.values.json_members import object_if_any, objects_if_any
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeVar
 
-from app.dra.devices import Device, PoolSlice
+from app.kube.devices import Device, ResourceSlice
 from app.nodes.model import Node
 
 Key = TypeVar("Key")
@@ -43,14 +43,14 @@ class PoolIndex:
     The inner maps are replaced and never changed, so that a copy is shallow and costs little.
     """
 
-    def __init__(self, slices: Iterable[PoolSlice] = ()) -> None:
-        self._slices: dict[str, PoolSlice] = {}
-        self._by_pool: dict[PoolID, Mapping[str, PoolSlice]] = {}
+    def __init__(self, slices: Iterable[ResourceSlice] = ()) -> None:
+        self._slices: dict[str, ResourceSlice] = {}
+        self._by_pool: dict[PoolID, Mapping[str, ResourceSlice]] = {}
         self._by_node: dict[str, Mapping[str, PoolID]] = {}
         for pool_slice in slices:
             self.put(pool_slice)
 
-    def put(self, pool_slice: PoolSlice) -> None:
+    def put(self, pool_slice: ResourceSlice) -> None:
         """Add or change a slice."""
         self.drop(pool_slice.name)
         pool, node = (pool_slice.driver, pool_slice.pool), _node_of(pool_slice)
@@ -74,15 +74,23 @@ class PoolIndex:
         twin._slices, twin._by_pool, twin._by_node = dict(self._slices), dict(self._by_pool), dict(self._by_node)
         return twin
 
-    def slices(self) -> Iterable[PoolSlice]:
+    def slices(self) -> Iterable[ResourceSlice]:
         """List all slices."""
         return self._slices.values()
 
-    def get(self, name: str) -> PoolSlice | None:
+    def get(self, name: str) -> ResourceSlice | None:
         """Return a slice by name; None if there is none."""
         return self._slices.get(name)
 
-    def slices_of(self, pool: PoolID) -> Iterable[PoolSlice]:
+    def slices_on(self, node: str) -> Iterable[ResourceSlice]:
+        """List the slices that name a node."""
+        return [self._slices[name] for name in self._by_node.get(node, ())] if node else ()
+
+    def nodes(self) -> tuple[str, ...]:
+        """Return the names of the nodes that slices name."""
+        return tuple(name for name in self._by_node if name != SHARED)
+
+    def slices_of(self, pool: PoolID) -> Iterable[ResourceSlice]:
         """List the slices of a pool, of all generations."""
         return self._by_pool.get(pool, {}).values()
 
@@ -98,8 +106,8 @@ SHARED = ""
 """Under this name, which no node has, are the slices that do not name one node."""
 
 
-def _node_of(pool_slice: PoolSlice) -> str:
-    return SHARED if pool_slice.nodes is None else pool_slice.nodes.name or SHARED
+def _node_of(pool_slice: ResourceSlice) -> str:
+    return pool_slice.node or SHARED
 
 
 def _drop(groups: dict[Key, Mapping[str, Entry]], group: Key, name: str) -> None:
@@ -111,7 +119,7 @@ def _drop(groups: dict[Key, Mapping[str, Entry]], group: Key, name: str) -> None
         del groups[group]
 
 
-def _gather(pool: PoolID, slices: Sequence[PoolSlice], node: Node) -> Pool | None:
+def _gather(pool: PoolID, slices: Sequence[ResourceSlice], node: Node) -> Pool | None:
     """Build a pool of the slices that concern a node; None if none does, or if a newer generation has none."""
     relevant = [one for one in slices if one.counter_sets or _reaches(one, node)]
     if not relevant:
@@ -129,7 +137,7 @@ def _gather(pool: PoolID, slices: Sequence[PoolSlice], node: Node) -> Pool | Non
     return _build(pool, relevant, [one for one in current if one not in relevant], node)
 
 
-def _reaches(pool_slice: PoolSlice, node: Node) -> bool:
+def _reaches(pool_slice: ResourceSlice, node: Node) -> bool:
     if pool_slice.nodes is not None:
         return pool_slice.nodes.selects(node)
     return pool_slice.per_device_nodes and any(
@@ -137,7 +145,7 @@ def _reaches(pool_slice: PoolSlice, node: Node) -> bool:
     )
 
 
-def _build(pool: PoolID, slices: Sequence[PoolSlice], others: Sequence[PoolSlice], node: Node) -> Pool:
+def _build(pool: PoolID, slices: Sequence[ResourceSlice], others: Sequence[ResourceSlice], node: Node) -> Pool:
     ordered = sorted(slices, key=lambda one: one.name)
     reached = [device for one in ordered if _reaches(one, node) for device in one.devices]
     elsewhere = [device for one in ordered if not _reaches(one, node) for device in one.devices]

@@ -3,9 +3,10 @@
 
 from collections.abc import Callable, Iterable
 
+from app.dra.cel_errors import NotJudged as NotJudged
 from app.dra.cel_errors import SelectorError
-from app.dra.devices import Device
 from app.dra.selectors import compile_selector
+from app.kube.devices import Device
 
 
 class ClaimError(Exception):
@@ -18,10 +19,6 @@ class ClaimError(Exception):
     def __init__(self, text: str, expression: str = "", device: Device | None = None) -> None:
         super().__init__(text)
         self.expression, self.device = expression, device
-
-
-class NotJudged(Exception):
-    """An expression, or the search for devices, is beyond what is judged here; the text says which and why."""
 
 
 DeviceTest = Callable[[Device], bool]

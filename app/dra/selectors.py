@@ -15,7 +15,7 @@ from typing import Any
 from app.dra.cel_checker import Checker
 from app.dra.cel_comparisons import Comparison, read_comparison
 from app.dra.cel_errors import EvaluationError, NotJudged, SelectorError
-from app.dra.cel_facts import BUDGET, METER, DeviceFacts, Evaluate, Read, read_fact
+from app.dra.cel_facts import BUDGET, METER, Evaluate, Read, SelectableDevice, read_fact
 from app.dra.cel_parser import parse
 from app.dra.cel_paths import is_let
 from app.dra.cel_program import Planner
@@ -23,10 +23,10 @@ from app.dra.cel_syntax import Call, Fold, Node
 
 __all__ = [
     "Comparison",
-    "DeviceFacts",
     "Judgement",
     "Part",
     "Read",
+    "SelectableDevice",
     "Selector",
     "SelectorError",
     "compile_selector",
@@ -81,7 +81,7 @@ class _Condition:
         self._order = tuple(reads) if reads is not None else ()
         self._judgements: dict[Any, Judgement] = {}
 
-    def judge(self, device: DeviceFacts) -> Judgement:
+    def judge(self, device: SelectableDevice) -> Judgement:
         """Judge a device, or return what was said of one with the same facts."""
         if self.reads is None:
             return self._judge(device)
@@ -93,7 +93,7 @@ class _Condition:
             known = self._judgements[facts] = self._judge(device)
         return known
 
-    def _judge(self, device: DeviceFacts) -> Judgement:
+    def _judge(self, device: SelectableDevice) -> Judgement:
         try:
             result = self._evaluate(device, {METER: [BUDGET]})
         except EvaluationError as problem:
@@ -131,17 +131,17 @@ class Selector:
         """The facts that the selector asks about: devices with the same of them are judged alike."""
         return self._condition.reads
 
-    def judge(self, device: DeviceFacts) -> Judgement:
+    def judge(self, device: SelectableDevice) -> Judgement:
         """Judge a device."""
         return self._condition.judge(device)
 
-    def failing_parts(self, device: DeviceFacts) -> tuple[Part, ...]:
+    def failing_parts(self, device: SelectableDevice) -> tuple[Part, ...]:
         """Return the conditions that a device does not meet, or that fail, or are not judged for it."""
         parts = [self._part(text, condition, comparison, device) for text, condition, comparison in self._parts]
         return tuple(part for part in parts if part.judgement is not _MATCHES)
 
     @staticmethod
-    def _part(text: str, condition: _Condition, comparison: Comparison | None, device: DeviceFacts) -> Part:
+    def _part(text: str, condition: _Condition, comparison: Comparison | None, device: SelectableDevice) -> Part:
         reads = sorted(condition.reads or ())
         facts = tuple((read, read_fact(device, read)) for read in reads)
         return Part(text, condition.judge(device), facts, comparison)
@@ -178,7 +178,7 @@ def written_conditions(expression: str) -> tuple[tuple[str, Comparison | None], 
 
 
 def _unjudged(expression: str, why: str) -> tuple[_Condition, tuple[tuple[str, _Condition, None], ...]]:
-    def fail(_: DeviceFacts, __: Any) -> Any:
+    def fail(_: SelectableDevice, __: Any) -> Any:
         raise NotJudged(why)
 
     condition = _Condition(fail, frozenset())

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from enum import Enum
 
 from app.dra.capacity import lacking
-from app.dra.claims import ALL, DeviceRequest
-from app.dra.classes import untolerated
 from app.dra.cluster_devices import ClusterDevices
 from app.dra.counters import PoolCounters
-from app.dra.devices import Device, DeviceTaint
 from app.dra.pools import Pool
 from app.dra.selection import Selection
+from app.kube.device_classes import untolerated
+from app.kube.devices import Device, DeviceTaint
+from app.kube.resource_claims import ALL, DeviceRequest
 from app.nodes.model import Node
 
 

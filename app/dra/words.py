@@ -4,12 +4,11 @@
 from collections.abc import Sequence
 from fractions import Fraction
 
-from app.dra.attributes import SemanticVersion, show
 from app.dra.cel_errors import SelectorError
 from app.dra.cel_facts import Read
-from app.dra.devices import Device
 from app.dra.selection import shortened
 from app.dra.selectors import Part, compile_selector
+from app.kube.devices import Device, SemanticVersion, show
 from app.values.errors import QuantityError
 from app.values.quantity import parse_quantity
 

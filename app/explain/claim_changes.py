@@ -13,11 +13,8 @@ from itertools import islice
 
 from app.dra.alike_nodes import reads_of, requests_of
 from app.dra.allocator import Outcome, allocate
-from app.dra.attributes import SemanticVersion
 from app.dra.cel_comparisons import Comparison
-from app.dra.claims import ALL, EXACT_COUNT, Constraint, DeviceRequest, DeviceToleration, ResourceClaim
 from app.dra.cluster_devices import ClusterDevices
-from app.dra.devices import Device
 from app.dra.error_words import ORDERED
 from app.dra.pod_judge import ClaimJudge
 from app.dra.selection import ClaimError, NotJudged
@@ -41,6 +38,8 @@ from app.explain.claim_edits import (
 from app.explain.claim_funnel import holder_names, is_of_claims, show_taint
 from app.explain.counterfactual import MOST_FIXES, MOST_FIXES_OF_A_KIND, NODES_JUDGED_AT_ONCE, Fix, FixStep
 from app.explain.survey import Groups
+from app.kube.devices import Device, SemanticVersion
+from app.kube.resource_claims import ALL, EXACT_COUNT, Constraint, DeviceRequest, DeviceToleration, ResourceClaim
 from app.nodes.model import Node
 
 NODES_TRIED = 8

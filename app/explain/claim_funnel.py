@@ -8,10 +8,7 @@ from collections import Counter
 from collections.abc import Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from app.dra.claims import ALL, DeviceRequest
-from app.dra.classes import untolerated
 from app.dra.cluster_devices import ClusterDevices
-from app.dra.devices import Device, DeviceTaint
 from app.dra.pod_judge import ClaimJudge
 from app.dra.selection import ClaimError, NotJudged, shortened
 from app.dra.stages import NodeDevices, Stage, StageKind, stages_of
@@ -19,6 +16,9 @@ from app.dra.words import condition, failing_parts, has_instead, nearest
 from app.explain.funnel import Objection
 from app.explain.survey import Groups
 from app.intree.checks import InTreeCause, InTreeRefusal
+from app.kube.device_classes import untolerated
+from app.kube.devices import Device, DeviceTaint
+from app.kube.resource_claims import ALL, DeviceRequest
 from app.nodes.model import Node
 from app.values.reasons import FunnelStage
 

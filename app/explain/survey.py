@@ -25,7 +25,6 @@ from app.explain.funnel import Objection, is_transient
 from app.intree.checks import (
     InTreeCause,
     InTreeRefusal,
-    NodeSelectorTerm,
     PodConstraints,
     in_tree_refusals,
     read_pod_constraints,
@@ -34,6 +33,7 @@ from app.intree.checks import (
 from app.intree.existing_pods import REQUIRED_TERMS, ExistingPods, PodAmongOthers, read_pod_among_others
 from app.intree.inter_pod_constraints import InterPodConstraints, inter_pod_constraints_of
 from app.kube.gpu_usage import GPUUsage
+from app.kube.node_selectors import NodeSelectorTerm
 from app.kube.pods import Pod, read_pod
 from app.nodes.mig_state import may_offer_later
 from app.nodes.model import Node

@@ -15,12 +15,11 @@ from typing import Any
 
 from app.admission.tolerations import toleration_covers
 from app.intree.existing_pods import REQUIRED_TERMS, PodAmongOthers
+from app.kube.node_selectors import NodeSelectorTerm, read_terms
 from app.kube.pod_limits import MOST_CONSTRAINTS, check_constraints
 from app.kube.pod_requests import PODS, Amounts, read_amounts, sum_pod_requests
 from app.nodes.model import Node
-from app.values.errors import BadInput
 from app.values.json_members import member, objects_if_any, strings
-from app.values.label_requirements import Requirement, label_requirement
 from app.values.reasons import FunnelStage
 
 
@@ -111,26 +110,6 @@ UNSCHEDULABLE_TAINT = {"key": "node.kubernetes.io/unschedulable", "effect": "NoS
 
 
 @dataclass(frozen=True, slots=True)
-class NodeSelectorTerm:
-    """One term of a node selector.
-
-    `expressions` are (label key, requirement); the requirement is None for an invalid expression, which never holds.
-    `names` are the matchFields of metadata.name: (True for In and False for NotIn, node name).
-    """
-
-    expressions: tuple[tuple[str, Requirement | None], ...]
-    names: tuple[tuple[bool, str], ...]
-
-    def selects(self, node: Node) -> bool:
-        """Tell whether the term selects the node; an empty term selects none (nodeaffinity.go)."""
-        if not self.expressions and not self.names:
-            return False
-        labels = node.labels
-        expressions_hold = all(rule is not None and rule.allows(labels.get(key)) for key, rule in self.expressions)
-        return expressions_hold and all((name == node.name) is within for within, name in self.names)
-
-
-@dataclass(frozen=True, slots=True)
 class PodConstraints:
     """What kube-scheduler reads of a pod to judge one node.
 
@@ -181,42 +160,12 @@ def read_pod_constraints(
     )
 
 
-def read_terms(selector: object) -> tuple[NodeSelectorTerm, ...]:
-    """Read the terms of a NodeSelector: of a pod's node affinity, or of a PersistentVolume."""
-    return tuple(map(_term, objects_if_any(selector, "nodeSelectorTerms"))) if isinstance(selector, dict) else ()
-
-
 def claims_of(spec: Mapping[str, Any]) -> Iterator[str]:
     """List the names of the PersistentVolumeClaims that a pod mounts."""
     for volume in objects_if_any(spec, "volumes"):
         claim = volume.get("persistentVolumeClaim")
         if isinstance(claim, dict) and isinstance(claim.get("claimName"), str):
             yield claim["claimName"]
-
-
-def _term(term: Mapping[str, Any]) -> NodeSelectorTerm:
-    expressions = tuple(
-        (str(expression.get("key")), _requirement(expression))
-        for expression in objects_if_any(term, "matchExpressions")
-    )
-    return NodeSelectorTerm(expressions, tuple(map(_name, objects_if_any(term, "matchFields"))))
-
-
-def _name(field: Mapping[str, Any]) -> tuple[bool, str]:
-    """Read a matchFields expression, which the API server allows only as metadata.name In or NotIn one name."""
-    return field.get("operator") == "In", next(iter(_values(field)), "")
-
-
-def _values(expression: Mapping[str, Any]) -> tuple[str, ...]:
-    values = expression.get("values")
-    return tuple(map(str, values)) if isinstance(values, list) else ()
-
-
-def _requirement(expression: Mapping[str, Any]) -> Requirement | None:
-    try:
-        return label_requirement(str(expression.get("key")), str(expression.get("operator")), _values(expression))
-    except BadInput:
-        return None
 
 
 InTreeCheck = Callable[[PodConstraints, Node, Mapping[str, int]], Iterator[InTreeRefusal]]

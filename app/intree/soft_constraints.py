@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from app.admission.tolerations import toleration_covers
-from app.intree.checks import NodeSelectorTerm, read_terms
+from app.kube.node_selectors import NodeSelectorTerm, read_terms
 from app.kube.pod_limits import MOST_CONSTRAINTS
 from app.nodes.model import Node
 from app.values.json_members import object_if_any, objects_if_any

@@ -1,13 +1,125 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An index of the cluster's DeviceClasses: the GPU family of each, and the extended resource that it serves.
+"""DeviceClasses, DeviceTaintRules, and an index of the classes: the GPU family and the resource of each.
 
-The cluster state and the doctor each keep one.
+The cluster state and the doctor each keep such an index.
 """
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 from app.knowledge.gpu_resources import Families, Family
-from app.kube.resource_slices import DeviceClass
+from app.kube.device_facts import DeviceFacts
+from app.kube.devices import BLOCKING_EFFECTS, Device, DeviceTaint
+from app.kube.resource_claims import DeviceToleration, read_selectors
+from app.kube.slice_reading import read_taint
+from app.values.json_members import member
+
+_TYPE = re.compile(r"""\.type\s*==\s*['"](gpu|mig)['"]""")
+"""The device type in a CEL selector, as in `device.attributes['gpu.nvidia.com'].type == 'mig'`
+(NVIDIA/k8s-dra-driver-gpu deployments/helm, deviceclass-*.yaml). Only kube-scheduler evaluates other expressions."""
+_DRIVER = re.compile(r"""device\.driver\s*==\s*['"]([a-z0-9.-]+)['"]""")
+
+
+@lru_cache(1024)
+def _match(pattern: re.Pattern[str], selectors: tuple[str, ...]) -> str | None:
+    return next((match[1] for match in map(pattern.search, selectors) if match), None)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceClass:
+    """A DeviceClass: CEL expressions that all hold for its devices, and the extended resource that it serves, or "".
+
+    `created` is its creationTimestamp, which decides between classes that serve one resource; "" where it has none.
+    """
+
+    name: str
+    selectors: tuple[str, ...] = ()
+    extended_resource: str = ""
+    created: str = ""
+
+    @property
+    def type(self) -> str | None:
+        """The type that a selector names, gpu or mig; None unless it has the form that NVIDIA's chart writes."""
+        return _match(_TYPE, self.selectors)
+
+    @property
+    def driver(self) -> str | None:
+        """The DRA driver that a selector names; None unless it has that form."""
+        return _match(_DRIVER, self.selectors)
+
+    def selects(self, facts: DeviceFacts) -> bool:
+        """Tell whether the class selects a device, as far as its type says; other selectors are not evaluated."""
+        return self.type is None or self.type == ("mig" if facts.mig_profile else "gpu")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTaintRule:
+    """A taint for the devices of a driver, a pool, a name; None of the three restricts nothing (tracker.go).
+
+    `partly_read` says that it selects devices by more than that, as the alpha versions can by class and by CEL.
+    """
+
+    name: str
+    taint: DeviceTaint
+    driver: str | None = None
+    pool: str | None = None
+    device: str | None = None
+    partly_read: bool = False
+
+    def applies(self, device: Device) -> bool:
+        """Tell whether the rule taints a device; a rule that is read in part taints none."""
+        wanted = ((self.driver, device.driver), (self.pool, device.pool), (self.device, device.name))
+        return not self.partly_read and all(want is None or want == value for want, value in wanted)
+
+
+def tolerates(toleration: DeviceToleration, taint: DeviceTaint) -> bool:
+    """Tell whether a toleration covers a taint (resourceclaim/devicetoleration.go ToleratesTaint)."""
+    if toleration.effect not in ("", taint.effect) or toleration.key not in ("", taint.key):
+        return False
+    return toleration.operator == "Exists" or (toleration.operator == "Equal" and toleration.value == taint.value)
+
+
+def untolerated(
+    device: Device, rules: Iterable[DeviceTaintRule], tolerations: Iterable[DeviceToleration]
+) -> DeviceTaint | None:
+    """Return the first taint, its own or of a rule, that keeps a device from being allocated; None if none does."""
+    by_rules = (rule.taint for rule in rules if rule.applies(device))
+    blocking = (taint for taint in (*device.taints, *by_rules) if taint.effect in BLOCKING_EFFECTS)
+    accepted = tuple(tolerations)
+    return next((taint for taint in blocking if not any(tolerates(toleration, taint) for toleration in accepted)), None)
+
+
+def read_class(document: Mapping[str, Any]) -> DeviceClass:
+    """Read a DeviceClass.
+
+    Raises MalformedPod, OversizedPod.
+    """
+    metadata, spec = (member(document, name, dict, "") or {} for name in ("metadata", "spec"))
+    return DeviceClass(
+        name=member(metadata, "name", str, "metadata.") or "",
+        selectors=tuple(read_selectors(spec, "spec.")),
+        extended_resource=member(spec, "extendedResourceName", str, "spec.") or "",
+        created=member(metadata, "creationTimestamp", str, "metadata.") or "",
+    )
+
+
+def read_taint_rule(document: Mapping[str, Any]) -> DeviceTaintRule:
+    """Read a DeviceTaintRule.
+
+    Raises MalformedPod.
+    """
+    spec = member(document, "spec", dict, "") or {}
+    selector = member(spec, "deviceSelector", dict, "spec.") or {}
+    driver, pool, device = (
+        member(selector, name, str, "spec.deviceSelector.") for name in ("driver", "pool", "device")
+    )
+    taint = read_taint(member(spec, "taint", dict, "spec.") or {})
+    name = member(member(document, "metadata", dict, "") or {}, "name", str, "metadata.") or ""
+    unknown = bool(selector.keys() - {"driver", "pool", "device"})
+    return DeviceTaintRule(name, taint, driver, pool, device, unknown)
 
 
 class DeviceClassIndex:
@@ -15,46 +127,46 @@ class DeviceClassIndex:
 
     def __init__(self, families: Families) -> None:
         self._families = families
-        self._by_name: dict[str, DeviceClass] = {}
+        self.by_name: dict[str, DeviceClass] = {}
         self._serving: dict[str, str] = {}
 
     def put(self, device_class: DeviceClass) -> bool:
         """Store a DeviceClass; the result is True if it is new or has changed."""
-        if self._by_name.get(device_class.name) == device_class:
+        if self.by_name.get(device_class.name) == device_class:
             return False
-        self._by_name[device_class.name] = device_class
+        self.by_name[device_class.name] = device_class
         self._index()
         return True
 
     def drop(self, name: str) -> bool:
         """Remove a DeviceClass; the result is True if it was in the index."""
-        if self._by_name.pop(name, None) is None:
+        if self.by_name.pop(name, None) is None:
             return False
         self._index()
         return True
 
     def all(self) -> Iterable[DeviceClass]:
         """List the DeviceClasses of the index."""
-        return self._by_name.values()
+        return self.by_name.values()
 
     def family(self, name: str) -> Family | None:
         """Find the GPU family of a DeviceClass by its name, its driver, or the extended resource that it serves.
 
         None for a DeviceClass that gives no GPUs, or of which none of the three is known.
         """
-        device_class, families = self._by_name.get(name), self._families
+        device_class, families = self.by_name.get(name), self._families
         if device_class is None:
             return families.of_device_class(name)
         by_name = families.of_device_class(name) or families.of_device_class(device_class.driver or "")
-        return by_name or families.of(device_class.resource or "")
+        return by_name or families.of(device_class.extended_resource)
 
     def of_family(self, family: Family) -> set[str]:
         """Name the DeviceClasses that give GPUs of a family, and those that its driver's chart installs."""
-        return {*family.device_classes, *(name for name in self._by_name if self.family(name) is family)}
+        return {*family.device_classes, *(name for name in self.by_name if self.family(name) is family)}
 
     def may_give_gpus(self, name: str) -> bool:
-        """Tell whether a DeviceClass gives GPUs, or may do so; False if it names another driver."""
-        device_class = self._by_name.get(name)
+        """Tell whether a DeviceClass gives GPUs, or whether that cannot be told; False if it names another driver."""
+        device_class = self.by_name.get(name)
         return device_class is None or device_class.driver is None or self.family(name) is not None
 
     def serving(self, resource: str) -> str | None:
@@ -72,6 +184,10 @@ class DeviceClassIndex:
 
         Later entries of a dict replace earlier ones, so that the preferred DeviceClass is sorted last.
         """
-        classes = sorted(self._by_name.values(), key=lambda device_class: device_class.name, reverse=True)
+        classes = sorted(self.by_name.values(), key=lambda device_class: device_class.name, reverse=True)
         classes.sort(key=lambda device_class: self.family(device_class.name) is not None)
-        self._serving = {device_class.resource: device_class.name for device_class in classes if device_class.resource}
+        self._serving = {
+            device_class.extended_resource: device_class.name
+            for device_class in classes
+            if device_class.extended_resource
+        }

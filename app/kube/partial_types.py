@@ -214,16 +214,16 @@ class PartialAllocatedDevice(TypedDict, total=False):
     consumedCapacity: dict[str, Any] | None
 
 
-class AllocatedDevices(TypedDict, total=False):
+class PartialAllocatedDevices(TypedDict, total=False):
     """The devices that are allocated to a claim."""
 
     results: list[PartialAllocatedDevice] | None
 
 
-class Allocation(TypedDict, total=False):
+class PartialAllocation(TypedDict, total=False):
     """The fields of an allocation that are read."""
 
-    devices: AllocatedDevices | None
+    devices: PartialAllocatedDevices | None
     nodeSelector: dict[str, Any] | None
 
 
@@ -237,7 +237,7 @@ class ClaimConsumer(TypedDict, total=False):
 class ClaimStatus(TypedDict, total=False):
     """The fields of a ResourceClaim's status that are read."""
 
-    allocation: Allocation | None
+    allocation: PartialAllocation | None
     reservedFor: list[ClaimConsumer] | None
 
 

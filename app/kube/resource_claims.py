@@ -1,133 +1,165 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ResourceClaims of DRA: which DeviceClasses a claim or template requests, and which GPUs a pod so claims.
+"""ResourceClaims as kube-scheduler's allocator reads them: requests, constraints, and what is allocated.
 
-A pod only names its ResourceClaims and ResourceClaimTemplates; their requests are in those objects. The API versions
-resource.k8s.io/v1 and v1beta2 write a request under `exactly`, and v1beta1 writes it directly. All of them write
-alternatives under `firstAvailable` (k8s.io/api resource/v1 types.go DeviceRequest; KEP-4816).
+The API versions resource.k8s.io/v1 and v1beta2 write a request under `exactly`, v1beta1 writes it directly, and all of
+them write alternatives under `firstAvailable` (k8s.io/api resource/v1 types.go DeviceRequest; KEP-4816).
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from sys import intern
 from typing import Any
 
-from app.knowledge.gpu_resources import Family
-from app.kube.pods import Pod
+from app.kube.devices import DeviceID, NodeSelection
+from app.kube.node_selectors import read_terms
+from app.kube.slice_reading import MOST_ENTRIES, quantity
+from app.values.errors import OversizedPod
 from app.values.json_members import member, objects
 
+ALL = "All"
+EXACT_COUNT = "ExactCount"
+MOST_RESULTS = 32
+"""Devices that can be allocated to one claim (k8s.io/api resource/v1 types.go AllocationResultsMaxSize)."""
+
 
 @dataclass(frozen=True, slots=True)
-class DeviceChoice:
-    """A number of devices of one DeviceClass; `count` is None for all devices of a node (allocationMode All).
+class DeviceToleration:
+    """A toleration of device taints; empty fields match everything, and so does the operator Exists any value."""
 
-    `selectors` are CEL expressions that must all hold, without those of the class; they are left out, which selects
-    more, where they have more than LONGEST_SELECTORS characters. `tolerations` of device taints are (key, operator,
-    value, effect).
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRequest:
+    """A request for devices of one DeviceClass: a whole request, or one alternative of `firstAvailable`.
+
+    `name` is that of the request, or request/alternative. `selectors` are CEL expressions that must all hold. `mode` is
+    ALL or EXACT_COUNT, of which only the latter has a `count`. `capacity` is what it requests of each device, by the
+    name as written.
     """
-
-    device_class: str
-    count: int | None
-    selectors: tuple[str, ...] = ()
-    tolerations: tuple[tuple[str, str, str, str], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimRequest:
-    """One request of a claim: one choice, or alternatives of which kube-scheduler takes the first that it can."""
 
     name: str
-    choices: tuple[DeviceChoice, ...]
-
-
-Requests = tuple[ClaimRequest, ...]
-DeviceRequest = tuple[DeviceChoice, ...]
-"""The choices of one request."""
-LONGEST_SELECTORS = 4096
-"""Characters of the selectors of one choice that are kept for filters; those of published examples have 600 at most.
-They are part of the key by which demands are cached. The allocator reads them whole (app/dra/claim_reading.py)."""
-
-
-@dataclass(frozen=True, slots=True)
-class AllocatedDevice:
-    """A device that is allocated to a claim; devices with adminAccess are left out, as others can still have them."""
-
-    driver: str
-    pool: str
-    device: str
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A ResourceClaim or ResourceClaimTemplate; `key` is namespace/name, and `devices` are those allocated to it."""
-
-    key: str
-    requests: Requests
-    devices: tuple[AllocatedDevice, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimedDevices:
-    """The GPUs that a pod claims through DRA.
-
-    `classes` are pairs of DeviceClass and number of devices (None for all devices of a node), sorted; every alternative
-    counts as if it were taken. `families` are the GPU families of these classes, by name. `container_families` are
-    pairs of container and family for the containers that may use the devices, in the order of the spec. `unknown` are
-    the claims and templates that the pod names and that are not in the cluster state yet. `requests` are the requests
-    that give GPUs, and one for each extended resource that DRA serves.
-    """
-
-    classes: tuple[tuple[str, int | None], ...] = ()
-    families: tuple[Family, ...] = ()
-    container_families: tuple[tuple[str, str], ...] = ()
-    unknown: tuple[str, ...] = ()
-    requests: tuple[DeviceRequest, ...] = ()
+    device_class: str
+    selectors: tuple[str, ...] = ()
+    mode: str = EXACT_COUNT
+    count: int = 1
+    tolerations: tuple[DeviceToleration, ...] = ()
+    capacity: Mapping[str, Fraction] | None = None
+    admin_access: bool = False
 
     @property
-    def containers(self) -> tuple[str, ...]:
-        """Name the containers that may use the devices, in the order of the spec."""
-        return tuple(dict.fromkeys(name for name, _ in self.container_families))
+    def parent(self) -> str:
+        """The name of the request that an alternative belongs to, and of any other request its own."""
+        return self.name.partition("/")[0]
 
 
-NO_CLAIMED_DEVICES = ClaimedDevices()
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A constraint on the devices of some requests, or of all if it names none.
+
+    The value of `attribute` is the same for all these devices, or with `distinct` another for each request.
+    """
+
+    attribute: str
+    requests: tuple[str, ...] = ()
+    distinct: bool = False
+
+    def covers(self, request: DeviceRequest) -> bool:
+        """Tell whether devices of the request are constrained."""
+        return not self.requests or request.name in self.requests or request.parent in self.requests
 
 
-ClaimLookup = Callable[[str], Requests | None]
-"""A function from namespace/name of a claim or template to its requests; None if it is not known."""
-FamilyOf = Callable[[str], Family | None]
-"""A function from the name of a DeviceClass to the family of the GPUs that it gives; None if it gives no GPUs."""
+@dataclass(frozen=True, slots=True)
+class ClaimSpec:
+    """What a claim asks: alternatives for each request, most often one, and constraints over all of them."""
 
-ClassOf = Callable[[str], str | None]
-"""A function from an extended resource to the DeviceClass that serves it; None if no DeviceClass serves it."""
+    requests: tuple[tuple[DeviceRequest, ...], ...]
+    constraints: tuple[Constraint, ...] = ()
+
+    def with_request(self, old: DeviceRequest, new: DeviceRequest) -> "ClaimSpec":
+        """Return the claim with one request in place of another."""
+        swapped = (tuple(new if choice is old else choice for choice in choices) for choices in self.requests)
+        return replace(self, requests=tuple(swapped))
 
 
-def read_claim(document: Mapping[str, Any]) -> Claim:
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One device that is allocated to a claim.
+
+    `consumed` is the capacity that this share of the device consumes; None where the claim has the device alone. With
+    `admin_access` others can still have it. `waits_for` are its binding conditions that are not true, until which
+    kube-scheduler does not bind the pod, and `failed` its binding failure conditions that are.
+    """
+
+    request: str
+    device: DeviceID
+    admin_access: bool = False
+    consumed: Mapping[str, Fraction] | None = None
+    waits_for: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """The devices allocated to a claim, and the nodes from which all of them can be reached; None for all nodes."""
+
+    results: tuple[Result, ...]
+    nodes: NodeSelection | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceClaim:
+    """A ResourceClaim, or a ResourceClaimTemplate without state; `key` is namespace/name.
+
+    `allocation` is None while it has no devices. `reserved_for` are the UIDs and names of the pods that use it. A claim
+    that is `deleted` goes when they end, and no other pod can use it.
+    """
+
+    key: str
+    spec: ClaimSpec
+    allocation: Allocation | None = None
+    reserved_for: tuple[tuple[str, str], ...] = ()
+    deleted: bool = False
+
+
+MOST_REQUESTS = 32
+"""Requests of a claim, constraints of a claim, selectors of a request or class (k8s.io/api resource/v1 types.go
+DeviceRequestsMaxSize, DeviceConstraintsMaxSize, DeviceSelectorsMaxSize)."""
+MOST_ALTERNATIVES = 8
+MOST_TOLERATIONS = 16
+LONGEST_EXPRESSION = 10 << 10
+"""The same file: FirstAvailableDeviceRequestMaxSize, DeviceTolerationsMaxLength, CELSelectorExpressionMaxLength."""
+MOST_RESERVED = 256
+
+
+def read_resource_claim(document: Mapping[str, Any]) -> ResourceClaim:
     """Read a ResourceClaim.
 
-    Raises MalformedPod.
+    Raises MalformedPod, OversizedPod, QuantityError.
     """
-    spec = member(document, "spec", dict, "") or {}
+    metadata = member(document, "metadata", dict, "") or {}
     status = member(document, "status", dict, "") or {}
-    allocation = member(status, "allocation", dict, "status.") or {}
-    return Claim(_key(document), _requests(spec, "spec."), tuple(_allocated(allocation)))
+    consumers = (item for _, item in objects(status, "reservedFor", "status.", MOST_RESERVED))
+    return ResourceClaim(
+        key=_key(document),
+        spec=_spec(member(document, "spec", dict, "") or {}, "spec."),
+        allocation=_allocation(member(status, "allocation", dict, "status."), status),
+        reserved_for=tuple((str(item.get("uid") or ""), str(item.get("name") or "")) for item in consumers),
+        deleted=metadata.get("deletionTimestamp") is not None,
+    )
 
 
-def read_claim_template(document: Mapping[str, Any]) -> Claim:
+def read_resource_claim_template(document: Mapping[str, Any]) -> ResourceClaim:
     """Read a ResourceClaimTemplate, which has the spec of the claim inside its own spec.
 
-    Raises MalformedPod.
+    Raises MalformedPod, OversizedPod, QuantityError.
     """
     spec = member(document, "spec", dict, "") or {}
-    return Claim(_key(document), _requests(member(spec, "spec", dict, "spec.") or {}, "spec.spec."))
-
-
-def _allocated(allocation: Mapping[str, Any]) -> Iterator[AllocatedDevice]:
-    where = "status.allocation."
-    devices = member(allocation, "devices", dict, where) or {}
-    for index, item in objects(devices, "results", f"{where}devices."):
-        inside = f"{where}devices.results[{index}]."
-        names = (member(item, field, str, inside) or "" for field in ("driver", "pool", "device"))
-        if not member(item, "adminAccess", bool, inside):
-            yield AllocatedDevice(*names)
+    return ResourceClaim(_key(document), _spec(member(spec, "spec", dict, "spec.") or {}, "spec.spec."))
 
 
 def _key(document: Mapping[str, Any]) -> str:
@@ -136,145 +168,118 @@ def _key(document: Mapping[str, Any]) -> str:
     return f"{member(metadata, 'namespace', str, 'metadata.') or 'default'}/{name}"
 
 
-def _requests(spec: Mapping[str, Any], where: str) -> Requests:
+def _spec(spec: Mapping[str, Any], where: str) -> ClaimSpec:
     devices = member(spec, "devices", dict, where) or {}
     where += "devices."
-    return tuple(_request(item, f"{where}requests[{index}].") for index, item in objects(devices, "requests", where))
-
-
-def _request(item: Mapping[str, Any], where: str) -> ClaimRequest:
-    alternatives = objects(item, "firstAvailable", where)
-    choices = [_choice(choice, f"{where}firstAvailable[{index}].") for index, choice in alternatives]
-    exactly = member(item, "exactly", dict, where)
-    if exactly is not None:
-        choices.append(_choice(exactly, f"{where}exactly."))
-    if not choices:
-        choices.append(_choice(item, where))
-    return ClaimRequest(member(item, "name", str, where) or "", tuple(choices))
-
-
-def _choice(item: Mapping[str, Any], where: str) -> DeviceChoice:
-    """Read one choice; the API server writes the defaults ExactCount and 1 where they are left out."""
-    everything = member(item, "allocationMode", str, where) == "All"
-    count = member(item, "count", int, where)
-    name = member(item, "deviceClassName", str, where) or ""
-    number = None if everything else 1 if count is None else count
-    return DeviceChoice(name, number, tuple(_selectors(item, where)), tuple(_tolerations(item, where)))
-
-
-def _selectors(item: Mapping[str, Any], where: str) -> list[str]:
-    expressions = []
-    for index, selector in objects(item, "selectors", where):
-        inside = f"{where}selectors[{index}]."
-        cel = member(selector, "cel", dict, inside) or {}
-        expressions.append(member(cel, "expression", str, f"{inside}cel.") or "")
-    return expressions if sum(map(len, expressions)) <= LONGEST_SELECTORS else []
-
-
-def _tolerations(item: Mapping[str, Any], where: str) -> Iterator[tuple[str, str, str, str]]:
-    for index, toleration in objects(item, "tolerations", where):
-        inside = f"{where}tolerations[{index}]."
-        key, value, effect = (member(toleration, name, str, inside) or "" for name in ("key", "value", "effect"))
-        yield key, member(toleration, "operator", str, inside) or "Equal", value, effect
-
-
-@dataclass(frozen=True, slots=True)
-class _ClaimReference:
-    """One entry of a pod's `resourceClaims`.
-
-    `name` is the name of the entry, `key` is the kind and namespace/name of the claim or template, and `requests` are
-    its requests, None if the object is not known.
-    """
-
-    name: str
-    key: str
-    requests: Requests | None
-
-
-def claimed_devices(
-    pod: Pod,
-    claims: ClaimLookup,
-    templates: ClaimLookup,
-    family_of: FamilyOf,
-    class_of: ClassOf = lambda _resource: None,
-) -> ClaimedDevices:
-    """Work out the GPUs that a pod claims by ResourceClaims, by templates, and by extended resources that DRA serves.
-
-    For an extended resource that a DeviceClass serves, kube-scheduler creates a claim itself.
-    """
-    resources = {name for container in pod.containers for name in (*container.requests, *container.limits)}
-    served = {name: class_name for name in sorted(resources) if (class_name := class_of(name))}
-    if not (pod.claims or served):
-        return NO_CLAIMED_DEVICES
-    family_of = cache(family_of)
-    references = tuple(_claim_references(pod, claims, templates))
-    amounts: dict[str, int | None] = {}
-    device_requests = [request.choices for request in _requests_of(references) if _gives_gpus(request, family_of)]
-    for resource, device_class in served.items():
-        count = -int(-pod.amount(resource) // 1)
-        if count > 0 and family_of(device_class) is not None:
-            amounts[device_class] = _add_counts(amounts.get(device_class, 0), count)
-            device_requests.append((DeviceChoice(device_class, count),))
-    for choice in (choice for request in _requests_of(references) for choice in request.choices):
-        if family_of(choice.device_class) is not None:
-            amounts[choice.device_class] = _add_counts(amounts.get(choice.device_class, 0), choice.count)
-    families = {family.name: family for name in amounts if (family := family_of(name)) is not None}
-    return ClaimedDevices(
-        classes=tuple(sorted(amounts.items(), key=lambda item: item[0])),
-        families=tuple(families[name] for name in sorted(families)),
-        container_families=tuple(_container_families(pod, references, family_of, served)),
-        unknown=tuple(dict.fromkeys(reference.key for reference in references if reference.requests is None)),
-        requests=tuple(device_requests),
+    requests = objects(devices, "requests", where, MOST_REQUESTS)
+    constraints = objects(devices, "constraints", where, MOST_REQUESTS)
+    return ClaimSpec(
+        tuple(tuple(_choices(item, f"{where}requests[{index}].")) for index, item in requests),
+        tuple(_constraint(item, f"{where}constraints[{index}].") for index, item in constraints),
     )
 
 
-def _add_counts(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else one + other
+def _choices(item: Mapping[str, Any], where: str) -> Iterator[DeviceRequest]:
+    """Read the alternatives of a request in their order, or the one request that it is."""
+    name = member(item, "name", str, where) or ""
+    alternatives = list(objects(item, "firstAvailable", where, MOST_ALTERNATIVES))
+    for index, choice in alternatives:
+        inside = f"{where}firstAvailable[{index}]."
+        yield _request(choice, f"{name}/{member(choice, 'name', str, inside) or ''}", inside)
+    if not alternatives:
+        exactly = member(item, "exactly", dict, where)
+        yield _request(item, name, where) if exactly is None else _request(exactly, name, f"{where}exactly.")
 
 
-def _claim_references(pod: Pod, claims: ClaimLookup, templates: ClaimLookup) -> Iterator[_ClaimReference]:
-    for name, claim, template in pod.claims:
-        if claim:
-            key = f"{pod.namespace}/{claim}"
-            yield _ClaimReference(name, f"ResourceClaim {key}", claims(key))
-        elif template:
-            key = f"{pod.namespace}/{template}"
-            yield _ClaimReference(name, f"ResourceClaimTemplate {key}", templates(key))
+def _request(item: Mapping[str, Any], name: str, where: str) -> DeviceRequest:
+    """Read one request; the API server writes the defaults ExactCount and 1 where they are left out."""
+    count = member(item, "count", int, where)
+    capacity = member(item, "capacity", dict, where)
+    tolerations = objects(item, "tolerations", where, MOST_TOLERATIONS)
+    return DeviceRequest(
+        name=name,
+        device_class=intern(member(item, "deviceClassName", str, where) or ""),
+        selectors=tuple(read_selectors(item, where)),
+        mode=member(item, "allocationMode", str, where) or EXACT_COUNT,
+        count=1 if count is None else count,
+        tolerations=tuple(_toleration(toleration) for _, toleration in tolerations),
+        capacity=None if capacity is None else _requested_capacity(capacity, f"{where}capacity."),
+        admin_access=member(item, "adminAccess", bool, where) or False,
+    )
 
 
-def _requests_of(references: tuple[_ClaimReference, ...]) -> Iterator[ClaimRequest]:
-    return (request for reference in references for request in reference.requests or ())
+def _requested_capacity(capacity: Mapping[str, Any], where: str) -> Mapping[str, Fraction]:
+    requests = member(capacity, "requests", dict, where) or {}
+    if len(requests) > MOST_ENTRIES:
+        raise OversizedPod(f"{where}requests: got {len(requests)} entries, wants at most {MOST_ENTRIES}")
+    return {name: quantity(amount, f"{where}requests[{name[:80]}]") for name, amount in requests.items()}
 
 
-def _gives_gpus(request: ClaimRequest, family_of: FamilyOf) -> bool:
-    """Tell whether a request gives GPUs, whatever alternative is taken."""
-    return all(family_of(choice.device_class) is not None for choice in request.choices)
+def read_selectors(parent: Mapping[str, Any], where: str) -> Iterator[str]:
+    """Read the CEL expressions of a request or a class. Raises MalformedPod, OversizedPod."""
+    for index, selector in objects(parent, "selectors", where, MOST_REQUESTS):
+        inside = f"{where}selectors[{index}]."
+        cel = member(selector, "cel", dict, inside) or {}
+        expression = member(cel, "expression", str, f"{inside}cel.") or ""
+        if len(expression) > LONGEST_EXPRESSION:
+            raise OversizedPod(f"{inside}cel: got {len(expression)} characters, wants at most {LONGEST_EXPRESSION}")
+        yield intern(expression)
 
 
-def _container_families(
-    pod: Pod, references: tuple[_ClaimReference, ...], family_of: FamilyOf, served: Mapping[str, str]
-) -> Iterator[tuple[str, str]]:
-    """Give (container, family) for each GPU family that a container uses, by claim or by extended resource."""
-    gpus: dict[tuple[str, str], set[str]] = {}
-    for granted, family in _gpu_requests(references, family_of):
-        gpus.setdefault(granted, set()).add(family.name)
-    for container in pod.containers:
-        families = {name for granted in container.claims for name in gpus.get(granted, ())}
-        resources = (name for name in container.resources() if name in served and container.has_nonzero(name))
-        families.update(owner.name for name in resources if (owner := family_of(served[name])) is not None)
-        yield from ((container.name, name) for name in sorted(families))
+def _toleration(item: Mapping[str, Any]) -> DeviceToleration:
+    key, operator, value, effect = (
+        member(item, name, str, "tolerations.") or "" for name in ("key", "operator", "value", "effect")
+    )
+    return DeviceToleration(key, operator or "Equal", value, effect)
 
 
-def _gpu_requests(
-    references: tuple[_ClaimReference, ...], family_of: FamilyOf
-) -> Iterator[tuple[tuple[str, str], Family]]:
-    """List the references by which a container may use GPUs, as (claim, request) with their family.
+def _constraint(item: Mapping[str, Any], where: str) -> Constraint:
+    names = tuple(map(str, member(item, "requests", list, where) or ()))
+    distinct = member(item, "distinctAttribute", str, where)
+    return Constraint(distinct or member(item, "matchAttribute", str, where) or "", names, distinct is not None)
 
-    The request is empty in a reference to the whole claim.
-    """
-    for reference in references:
-        for request in reference.requests or ():
-            for choice in request.choices:
-                if (family := family_of(choice.device_class)) is not None:
-                    yield (reference.name, ""), family
-                    yield (reference.name, request.name), family
+
+def _allocation(allocation: Mapping[str, Any] | None, status: Mapping[str, Any]) -> Allocation | None:
+    if allocation is None:
+        return None
+    conditions = _device_conditions(status)
+    where = "status.allocation."
+    devices = member(allocation, "devices", dict, where) or {}
+    selector = member(allocation, "nodeSelector", dict, where)
+    results = objects(devices, "results", f"{where}devices.")
+    return Allocation(
+        tuple(_result(item, f"{where}devices.results[{index}].", conditions) for index, item in results),
+        None if selector is None else NodeSelection(terms=read_terms(selector)),
+    )
+
+
+def _device_conditions(status: Mapping[str, Any]) -> Mapping[DeviceID, frozenset[str]]:
+    """Read the conditions that drivers report as true, by device."""
+    found = {}
+    for index, item in objects(status, "devices", "status."):
+        where = f"status.devices[{index}]."
+        driver, pool, device = (member(item, name, str, where) or "" for name in ("driver", "pool", "device"))
+        conditions = [one for _, one in objects(item, "conditions", where) if one.get("status") == "True"]
+        found[driver, pool, device] = frozenset(str(one.get("type")) for one in conditions)
+    return found
+
+
+def _result(item: Mapping[str, Any], where: str, conditions: Mapping[DeviceID, frozenset[str]]) -> Result:
+    """Read one device; it is shared if it has a share ID, whether or not it consumes capacity."""
+    request, driver, pool, device = (
+        intern(member(item, name, str, where) or "") for name in ("request", "driver", "pool", "device")
+    )
+    consumed = member(item, "consumedCapacity", dict, where) or {}
+    amounts = {name: quantity(amount, f"{where}consumedCapacity") for name, amount in consumed.items()}
+    admin_access = member(item, "adminAccess", bool, where) or False
+    true = conditions.get((driver, pool, device), frozenset())
+    names = ("bindingConditions", "bindingFailureConditions")
+    waits_for, failed = (tuple(map(str, member(item, name, list, where) or ())) for name in names)
+    return Result(
+        request,
+        (driver, pool, device),
+        admin_access,
+        amounts if item.get("shareID") else None,
+        tuple(name for name in waits_for if name not in true),
+        tuple(name for name in failed if name in true),
+    )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from app.knowledge.mig_geometry import Geometry, GPULayout, Instance
 from app.knowledge.products import normal_form
 from app.knowledge.tables import Knowledge
-from app.kube.resource_slices import Device
+from app.kube.device_facts import DeviceFacts
 from app.nodes.model import WHOLE_MILLI
 
 
@@ -26,7 +26,7 @@ class DRAGPU:
     """
 
     name: str
-    devices: tuple[Device, ...]
+    devices: tuple[DeviceFacts, ...]
     geometry: Geometry | None
     tainted: bool
     can_create_mig: bool
@@ -40,13 +40,13 @@ class NodeGPUs:
     """
 
     all: tuple[DRAGPU, ...]
-    devices: Mapping[str, Device]
+    devices: Mapping[str, DeviceFacts]
     dynamic_mig: bool
 
 
-def group_by_gpu(devices: Iterable[Device], knowledge: Knowledge) -> NodeGPUs:
+def group_by_gpu(devices: Iterable[DeviceFacts], knowledge: Knowledge) -> NodeGPUs:
     """Group the devices of a node by GPU."""
-    groups: dict[str, list[Device]] = {}
+    groups: dict[str, list[DeviceFacts]] = {}
     for device in devices:
         groups.setdefault(device.gpu, []).append(device)
     gpus = tuple(_gpu(name, tuple(group), knowledge) for name, group in groups.items())
@@ -55,13 +55,13 @@ def group_by_gpu(devices: Iterable[Device], knowledge: Knowledge) -> NodeGPUs:
     return NodeGPUs(gpus, {device.name: device for gpu in gpus for device in gpu.devices}, dynamic_mig)
 
 
-def _gpu(name: str, devices: tuple[Device, ...], knowledge: Knowledge) -> DRAGPU:
+def _gpu(name: str, devices: tuple[DeviceFacts, ...], knowledge: Knowledge) -> DRAGPU:
     geometry = _geometry(devices, knowledge)
     usable = [device for device in devices if not device.tainted]
     return DRAGPU(name, devices, geometry, not usable, any(device.mig_profile for device in usable))
 
 
-def _geometry(devices: tuple[Device, ...], knowledge: Knowledge) -> Geometry | None:
+def _geometry(devices: tuple[DeviceFacts, ...], knowledge: Knowledge) -> Geometry | None:
     """Find the geometry of a GPU with MIG devices on demand; None unless the tables have each of its placements."""
     slices = [device for device in devices if device.mig_profile]
     geometry = knowledge.geometry.get(normal_form(devices[0].label or ""))
@@ -77,7 +77,7 @@ def remaining_capacity(gpus: NodeGPUs, held: Collection[str]) -> tuple[tuple[int
     The result is the free capacity of each GPU in thousandths, largest first, and the layout of each GPU on which MIG
     devices can still be created (None if the node is not `dynamic_mig`). Names that no ResourceSlice shows are ignored.
     """
-    taken: dict[str, list[Device]] = {}
+    taken: dict[str, list[DeviceFacts]] = {}
     for name in sorted(held):
         if (device := gpus.devices.get(name)) is not None:
             taken.setdefault(device.gpu, []).append(device)
@@ -88,18 +88,18 @@ def remaining_capacity(gpus: NodeGPUs, held: Collection[str]) -> tuple[tuple[int
     return tuple(milli), tuple(layout for layout in layouts if layout)
 
 
-def _layout(gpu: DRAGPU, taken: list[Device]) -> GPULayout | None:
+def _layout(gpu: DRAGPU, taken: list[DeviceFacts]) -> GPULayout | None:
     """Give the layout of a GPU; None if no MIG device can be created, as it is allocated whole or tainted."""
     if gpu.geometry is None or not gpu.can_create_mig or not all(device.mig_profile for device in taken):
         return None
     return GPULayout(gpu.name, gpu.geometry, _instances(taken))
 
 
-def _instances(taken: list[Device]) -> tuple[Instance, ...]:
+def _instances(taken: list[DeviceFacts]) -> tuple[Instance, ...]:
     return tuple(Instance(device.mig_profile or "", device.start or 0) for device in taken)
 
 
-def _free_milli(gpu: DRAGPU, taken: list[Device]) -> int:
+def _free_milli(gpu: DRAGPU, taken: list[DeviceFacts]) -> int:
     """Give the free share of a GPU in thousandths.
 
     It is the lesser of the free compute slices and the free memory slices where MIG devices are created on demand, and
@@ -120,7 +120,7 @@ def _free_milli(gpu: DRAGPU, taken: list[Device]) -> int:
     return _share(sum(device.memory_mib or 0 for device in gpu.devices), unavailable)
 
 
-def _share(size_mib: int, taken: list[Device]) -> int:
+def _share(size_mib: int, taken: list[DeviceFacts]) -> int:
     """Give the share of a GPU's memory that is not taken, in thousandths; all or nothing if its memory is unknown."""
     taken_mib = sum(device.memory_mib or size_mib for device in taken)
     return WHOLE_MILLI * max(0, size_mib - taken_mib) // size_mib if size_mib else 0 if taken else WHOLE_MILLI

@@ -12,7 +12,7 @@ from app.knowledge.mig_geometry import GPULayout
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.nvidia_require import HostFacts
 from app.knowledge.products import WHOLE_MILLI as WHOLE_MILLI
-from app.kube.resource_claims import DeviceRequest
+from app.kube.claimed_devices import DeviceChoices
 from app.nodes.conditions import CLIQUE, BadCondition
 from app.values.computations import HashedOnce
 from app.values.versions import Version
@@ -267,13 +267,13 @@ class DevicesOnNode(Protocol):
     serial: int
 
     def claimable(
-        self, node_class: NodeClass, requests: tuple[DeviceRequest, ...]
+        self, node_class: NodeClass, requests: tuple[DeviceChoices, ...]
     ) -> tuple[tuple[ClaimableDevices, ...], ...]:
         """Select devices for each request; a request is left out where what it can get is not known, or nothing."""
         ...
 
     def next_make(
-        self, node_class: NodeClass, requests: tuple[DeviceRequest, ...], order: tuple[int, ...] | None
+        self, node_class: NodeClass, requests: tuple[DeviceChoices, ...], order: tuple[int, ...] | None
     ) -> NodeClass | None:
         """Give the class of the node with devices alone of the kind that the first request gets now; None if unknown.
 

@@ -6,14 +6,15 @@ the class. The kubelet publishes the handlers of its container runtime from Kube
 NodeStatus.runtimeHandlers); where the list is absent, as with containerd 1.x, nothing is known about them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.products import normal_form
 from app.knowledge.tables import Knowledge
-from app.kube.resource_slices import NVIDIA_DRIVER, Device, DeviceClass, distinct_devices, shared_facts
+from app.kube.device_classes import DeviceClass
+from app.kube.device_facts import NVIDIA_DRIVER, DeviceFacts, distinct_devices, shared_facts
 from app.nodes.conditions import ARCHITECTURE, NVIDIA_DOMAIN, read_bad_conditions
 from app.nodes.labels import read_node_class
 from app.nodes.model import UNSHARED, WHOLE_MILLI, FreeResources, Node, NodeClass, Sharing
@@ -150,7 +151,9 @@ def _taints(spec: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:
     )
 
 
-def with_devices(node: Node, devices: Iterable[Device], serving: Iterable[DeviceClass], knowledge: Knowledge) -> Node:
+def with_devices(
+    node: Node, devices: Iterable[DeviceFacts], serving: Iterable[DeviceClass], knowledge: Knowledge
+) -> Node:
     """Replace facts about a node by those of its DRA devices; facts that these lack stay as labelled.
 
     `serving` are the DeviceClasses that serve an extended resource. Those of them count that serve a resource of the
@@ -164,11 +167,11 @@ def with_devices(node: Node, devices: Iterable[Device], serving: Iterable[Device
         return node
     of_plugin = {resource for resource, amount in node.node_class.offered if amount > 0}
     served = frozenset(
-        device_class.resource
+        device_class.extended_resource
         for device_class in serving
-        if device_class.resource
-        and device_class.resource not in of_plugin
-        and _is_nvidia_resource(device_class.resource, knowledge)
+        if device_class.extended_resource
+        and device_class.extended_resource not in of_plugin
+        and _is_nvidia_resource(device_class.extended_resource, knowledge)
         and any(map(device_class.selects, all_devices))
     )
     if of_plugin:
@@ -198,8 +201,7 @@ def with_devices(node: Node, devices: Iterable[Device], serving: Iterable[Device
 
 def with_other_devices(
     node: Node,
-    drivers: Iterable[str],
-    devices: tuple[Device, ...],
+    by_driver: Mapping[str, Sequence[DeviceFacts]],
     serving: Iterable[DeviceClass],
     knowledge: Knowledge,
 ) -> Node:
@@ -207,11 +209,12 @@ def with_other_devices(
 
     `serving` are the DeviceClasses that serve an extended resource and may take a device of the node.
     """
-    family = next(filter(None, map(knowledge.families.of_device_class, drivers)), None)
+    family = next(filter(None, map(knowledge.families.of_device_class, by_driver)), None)
+    devices = [device for of_driver in by_driver.values() for device in of_driver]
     facts = node.node_class
     if family is None or facts.uses_device_plugin or facts.dra_resources:
         return node
-    resources = (device_class.resource for device_class in serving)
+    resources = (device_class.extended_resource for device_class in serving)
     served = frozenset(name for name in resources if name and knowledge.families.of(name) is family)
     products = {normal_form(device.label) for device in devices if device.label}
     partitions = {device.partition for device in devices if device.partition}
@@ -239,7 +242,7 @@ def _same(facts: Iterable[Fact | None]) -> Fact | None:
     return different.pop() if len(different) == 1 else None
 
 
-def _with_all_device_facts(node_class: NodeClass, devices: tuple[Device, ...], knowledge: Knowledge) -> NodeClass:
+def _with_all_device_facts(node_class: NodeClass, devices: tuple[DeviceFacts, ...], knowledge: Knowledge) -> NodeClass:
     """Replace facts by those of distinct devices; of several devices by those that they share."""
     variants = tuple(_with_device_facts(node_class, device, knowledge) for device in devices)
     if len(variants) == 1:
@@ -250,7 +253,7 @@ def _with_all_device_facts(node_class: NodeClass, devices: tuple[Device, ...], k
     return replace(shared, product=product, device_variants=variants)
 
 
-def class_of_device(node_class: NodeClass, device: Device, knowledge: Knowledge) -> NodeClass:
+def class_of_device(node_class: NodeClass, device: DeviceFacts, knowledge: Knowledge) -> NodeClass:
     """Give the class as it would be with devices of one kind alone, for a claim that gets such devices."""
     alone = replace(
         node_class,
@@ -269,7 +272,7 @@ def _is_nvidia_resource(resource: str, knowledge: Knowledge) -> bool:
     return family is not None and NVIDIA_DRIVER in family.device_classes
 
 
-def _with_device_facts(node_class: NodeClass, device: Device, knowledge: Knowledge) -> NodeClass:
+def _with_device_facts(node_class: NodeClass, device: DeviceFacts, knowledge: Knowledge) -> NodeClass:
     """Replace facts by those of a device; a fact that it lacks is that of its driver or product, or else the node's."""
     row = knowledge.products.find(device.label) if device.label else None
     reported_cuda = device.cuda or (knowledge.cuda.highest_cuda(device.driver) if device.driver else None)

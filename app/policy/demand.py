@@ -12,7 +12,7 @@ from math import inf
 from app.knowledge.cuda_compatibility import AcceptedCompatibility, CUDANeed
 from app.knowledge.images import ImagePlatform
 from app.knowledge.products import ProductPattern
-from app.kube.resource_claims import DeviceRequest
+from app.kube.claimed_devices import DeviceChoices
 from app.policy.schema_placement import FormFactor, HealthAction, ScorerName, SharingWish
 from app.values.computations import HashedOnce
 from app.values.label_requirements import Requirement
@@ -138,7 +138,7 @@ class Demand(HashedOnce):
     scores: tuple[tuple[ScorerName, int], ...] = ()
     ranked: bool = True
     claims: tuple[tuple[str, int | None], ...] = ()
-    device_requests: tuple[DeviceRequest, ...] = ()
+    device_requests: tuple[DeviceChoices, ...] = ()
     invalid: Reason | None = None
     share_milli: int = 0
     cpu_milli: int = 0

@@ -8,8 +8,8 @@ from itertools import combinations
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.products import ProductPattern
 from app.knowledge.tables import Knowledge
+from app.kube.claimed_devices import NO_CLAIMED_DEVICES, ClaimedDevices
 from app.kube.pods import Pod, gpu_amounts
-from app.kube.resource_claims import NO_CLAIMED_DEVICES, ClaimedDevices
 from app.policy.annotations import PodAnnotations, read_annotations
 from app.policy.compiled import CompiledPolicy, PodSelection, PolicySet
 from app.policy.demand import Demand

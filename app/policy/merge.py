@@ -14,8 +14,8 @@ from typing import Any
 from app.knowledge.cuda_compatibility import AcceptedCompatibility, CUDANeed
 from app.knowledge.products import ProductPattern
 from app.knowledge.tables import Knowledge
+from app.kube.claimed_devices import ClaimedDevices
 from app.kube.pods import Container, Pod
-from app.kube.resource_claims import ClaimedDevices
 from app.policy.demand import DEFAULT_ACCEPT, HEALTH, Demand, HealthRules
 from app.policy.needs import (
     ALLOWED_PRODUCTS,

@@ -8,12 +8,12 @@ about a node that is only imagined, so that it is said here.
 from collections.abc import Mapping
 from dataclasses import replace
 
-from app.dra.attributes import Attribute, SemanticVersion
 from app.dra.device_kinds import DeviceKind, DeviceKinds, may_select
 from app.dra.words import unmet
 from app.knowledge.cuda_compatibility import CUDATables
-from app.kube.resource_claims import DeviceChoice
-from app.kube.resource_slices import NVIDIA_DRIVER
+from app.kube.claimed_devices import DeviceChoice
+from app.kube.device_facts import NVIDIA_DRIVER
+from app.kube.devices import Attribute, SemanticVersion
 from app.nodes.model import DevicesOnNode, Node
 from app.policy.demand import Demand
 from app.values.reasons import counted

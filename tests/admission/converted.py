@@ -8,9 +8,9 @@ from app.admission.claim_conversion import Conversion, convert
 from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.dra.allocator import Verdict, allocate
-from app.dra.claim_reading import read_resource_claim_template
 from app.dra.selection import Selection
 from app.kube.pods import read_pod
+from app.kube.resource_claims import read_resource_claim_template
 from tests.builders import demand, knowledge
 from tests.dra.makes import device, device_class, slice_of
 

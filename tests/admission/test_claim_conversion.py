@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from app.admission.claim_conversion import Conversion, convert
 from app.dra.allocator import Outcome
-from app.dra.claim_reading import read_resource_claim_template
 from app.kube.pods import read_pod
+from app.kube.resource_claims import read_resource_claim_template
 from app.placement.engine import judge
 from tests.admission.converted import CLASSES, allocated, cluster, conversion_of, reasons_of
 from tests.builders import container, demand, gpus, knowledge, pod

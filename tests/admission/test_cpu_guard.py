@@ -11,8 +11,8 @@ import pytest
 from app.admission.review import ReviewResult, mutate, validate
 from app.admission.reviewed_pod import PodForm, ReviewContext
 from app.knowledge.gpu_resources import Family
+from app.kube.claimed_devices import ClaimedDevices
 from app.kube.pods import DECISION
-from app.kube.resource_claims import ClaimedDevices
 from app.values.errors import BadInput
 from tests.builders import container, gpus, knowledge, pod, setting
 from tests.oracles.node_affinity import REQUIRED, eligible

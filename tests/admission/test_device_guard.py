@@ -8,7 +8,7 @@ import pytest
 
 from app.admission.json_patch import apply
 from app.admission.review import ReviewResult, mutate, validate
-from app.kube.resource_claims import ClaimedDevices
+from app.kube.claimed_devices import ClaimedDevices
 from app.policy.compiled import PolicySet
 from app.values.reasons import Code
 from tests.builders import container, gpus, pod, policies, policy, setting, shipped

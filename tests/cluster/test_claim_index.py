@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.cluster.claim_index import REQUESTS_SHARED
+from app.cluster.dra_index import SPECS_SHARED
 from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.cluster.watched_kinds import WatchedKind, dra_kinds
+from app.kube.claimed_devices import ClaimedDevices
 from app.kube.pods import read_pod
-from app.kube.resource_claims import ClaimedDevices
 from tests.builders import knowledge
 
 TEMPLATED = {"resourceClaims": [{"name": "g", "resourceClaimTemplateName": "one"}]}
@@ -56,8 +56,8 @@ def test_claim_that_goes_is_unknown_again() -> None:
     """S13."""
     state = filled(claim(), template())
 
-    state.devices.claims.drop("team-a/one")
-    state.devices.claims.drop("team-a/never-there")
+    state.devices.drop_claim("team-a/one")
+    state.devices.drop_claim("team-a/never-there")
 
     assert claimed(state, DIRECT).unknown == ("ResourceClaim team-a/one",)
     assert claimed(state, TEMPLATED).unknown == ()
@@ -87,16 +87,17 @@ def test_equal_requests_share_one_object() -> None:
     """A template's thousand claims cost memory for a thousand keys only."""
     state = filled(claim(), claim(name="two"))
 
-    assert state.devices.claims.get("team-a/one") is state.devices.claims.get("team-a/two")
+    assert state.devices.dra.claim_spec("team-a/one") is state.devices.dra.claim_spec("team-a/two")
 
 
 def test_more_different_requests_than_are_shared_are_all_known() -> None:
-    names = [f"c{number}" for number in range(REQUESTS_SHARED + 10)]
+    names = [f"c{number}" for number in range(SPECS_SHARED + 10)]
 
     state = filled(*(claim(name=name, request=name) for name in names))
 
     assert all(
-        (claimed_request := state.devices.claims.get(f"team-a/{name}")) and claimed_request[0].name == name
+        (claimed_request := state.devices.dra.claim_spec(f"team-a/{name}"))
+        and claimed_request.requests[0][0].name == name
         for name in names
     )
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from app.admission.review import validate
 from app.api.extender_routes import filter_nodes, preempt
 from app.explain.pending_pod import explain
+from app.kube.claimed_devices import NO_CLAIMED_DEVICES
 from app.kube.pods import gpu_amounts, read_pod
-from app.kube.resource_claims import NO_CLAIMED_DEVICES
 from app.policy.compiled import PolicySet
 from app.policy.merge import PodGPURequest
 from app.server.service import Service

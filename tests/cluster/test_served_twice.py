@@ -14,10 +14,10 @@ import pytest
 
 from app.cluster.state import State
 from app.dra.allocator import Outcome, allocate
-from app.dra.claim_reading import read_resource_claim
 from app.dra.selection import Selection
+from app.kube.claimed_devices import DeviceChoice
 from app.kube.gpu_usage import GPUUsage
-from app.kube.resource_claims import DeviceChoice
+from app.kube.resource_claims import read_resource_claim
 from app.placement.engine import judge
 from app.policy.demand import Demand
 from tests.dra.recorded_worlds import state_of

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from app.cli.verbs import app
 from app.doctor.device_checks import ExaminedDevices, examine_devices
 from app.doctor.fleet_checks import Finding
-from app.dra.claim_reading import read_resource_claim
-from app.kube.resource_slices import NVIDIA_DRIVER
+from app.kube.device_facts import NVIDIA_DRIVER
+from app.kube.resource_claims import read_resource_claim
 from tests.builders import node
 from tests.dra.worlds import (
     DRIVER,

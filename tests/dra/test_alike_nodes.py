@@ -7,13 +7,14 @@ import pytest
 
 from app.dra.alike_nodes import AlikeNodes, reads_of
 from app.dra.allocated import AllocatedDevices
-from app.dra.claim_reading import read_class, read_resource_claim, read_taint_rule
 from app.dra.cluster_devices import ClusterDevices
 from app.dra.pod_claims import PodClaims
 from app.dra.pod_judge import ClaimJudge
 from app.dra.pools import PoolIndex
 from app.dra.selection import Selection
-from app.dra.slice_reading import read_pool_slice
+from app.kube.device_classes import read_class, read_taint_rule
+from app.kube.resource_claims import read_resource_claim
+from app.kube.slice_reading import read_slice
 from tests.builders import node
 from tests.dra.worlds import (
     DRIVER,
@@ -47,7 +48,7 @@ def drawn_cluster(chance: random.Random) -> ClusterDevices:
                 held = allocated_document(f"{name}-{number}", f"d{number}")
                 held["status"]["allocation"]["devices"]["results"][0]["pool"] = name
                 claims.append(read_resource_claim(held))
-        slices.append(read_pool_slice(slice_document(name, devices, nodeName=name, pool={"name": name})))
+        slices.append(read_slice(slice_document(name, devices, nodeName=name, pool={"name": name})))
     rule = {"metadata": {"name": "r"}, "spec": {"deviceSelector": {"pool": chance.choice(NAMES)}, "taint": TAINT}}
     classes = {"any": read_class(class_document("any", f"device.driver == '{DRIVER}'"))}
     return ClusterDevices(PoolIndex(slices), classes, (read_taint_rule(rule),), AllocatedDevices(claims))
@@ -87,7 +88,7 @@ def test_devices_that_share_counters_or_capacity_are_not_alike_to_any() -> None:
         slice_document("s", sharedCounters=counters),
     ]
     for document in shared:
-        facts = ClusterDevices(PoolIndex([read_pool_slice(document)]))
+        facts = ClusterDevices(PoolIndex([read_slice(document)]))
         assert AlikeNodes(facts, frozenset()).key(node("n")) is None
 
 

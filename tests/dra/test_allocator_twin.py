@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from app.dra.allocator import Outcome, allocate
-from app.dra.claim_reading import read_resource_claim
 from app.dra.selection import Selection
+from app.kube.resource_claims import read_resource_claim
 from tests.builders import node
 from tests.dra.twin import slow_allocate
 from tests.dra.worlds import (

@@ -8,8 +8,8 @@ import pytest
 
 from app.cluster.state import State
 from app.dra.allocator import Outcome, Verdict, allocate
-from app.dra.claim_reading import read_resource_claim
 from app.dra.selection import Selection
+from app.kube.resource_claims import read_resource_claim
 from tests.dra.recorded_worlds import objects_of, state_of
 
 PROFILE = "device.attributes['gpu.nvidia.com'].profile == '{}'"

@@ -9,9 +9,9 @@ from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.demo.sample_fleets import demo_fleet
 from app.dra.device_kinds import DeviceKinds, may_select
-from app.dra.devices import Device
 from app.dra.selectors import SelectorError, compile_selector
-from app.kube.resource_claims import DeviceChoice
+from app.kube.claimed_devices import DeviceChoice
+from app.kube.devices import Device
 from tests.builders import knowledge
 from tests.dra.questions import published
 

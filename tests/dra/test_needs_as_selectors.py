@@ -8,11 +8,10 @@ import pytest
 
 from app.admission.claim_template import selectors_of
 from app.demo.sample_fleets import demo_fleet
-from app.dra.devices import Device
 from app.dra.selectors import compile_selector
-from app.dra.slice_reading import read_pool_slice
-from app.kube.resource_slices import NVIDIA_DRIVER, read_slice
-from app.kube.resource_slices import Device as DeviceFacts
+from app.kube.device_facts import NVIDIA_DRIVER, DeviceFacts, facts_of
+from app.kube.devices import Device
+from app.kube.slice_reading import read_slice
 from app.nodes.model import Node
 from app.nodes.reading import with_devices
 from app.placement.engine import judge_class
@@ -91,7 +90,9 @@ def test_cel_selects_the_devices_that_the_filters_accept(name: str, driver: str)
             if document["kind"] != "ResourceSlice":
                 continue
             published = document if driver == "as published" else older(document)
-            for device, facts in zip(read_pool_slice(published).devices, read_slice(published).devices, strict=True):
+            for device in read_slice(published).devices:
+                facts = facts_of(device)
+                assert facts is not None
                 if pod_demand.mig_profile and not facts.mig_profile:
                     continue  # a claim for slices is of their DeviceClass, whose devices have a profile
                 accepted = judge_class(pod_demand, with_one_device(facts).node_class) is None

@@ -7,9 +7,9 @@ from fractions import Fraction
 from itertools import combinations, product
 
 from app.dra.allocator import GrantedDevice
-from app.dra.claims import DeviceRequest, ResourceClaim
 from app.dra.cluster_devices import ClusterDevices
-from app.dra.devices import Device
+from app.kube.devices import Device
+from app.kube.resource_claims import DeviceRequest, ResourceClaim
 from app.nodes.model import Node
 from tests.dra.worlds import tiny_selector
 

@@ -7,13 +7,13 @@ from typing import Any
 
 from app.dra.allocated import AllocatedDevices
 from app.dra.allocator import Verdict, allocate
-from app.dra.attributes import Attribute
-from app.dra.claim_reading import read_class, read_resource_claim, read_taint_rule
 from app.dra.cluster_devices import ClusterDevices
-from app.dra.devices import Device
 from app.dra.pools import PoolIndex
 from app.dra.selection import ClaimError, DeviceTest, NotJudged, Selection
-from app.dra.slice_reading import read_pool_slice
+from app.kube.device_classes import read_class, read_taint_rule
+from app.kube.devices import Attribute, Device
+from app.kube.resource_claims import read_resource_claim
+from app.kube.slice_reading import read_slice
 from tests.builders import node
 
 Document = dict[str, Any]
@@ -82,7 +82,7 @@ def cluster(
     """Read the facts of a cluster from documents."""
     device_classes = map(read_class, classes)
     return ClusterDevices(
-        PoolIndex(map(read_pool_slice, slices)),
+        PoolIndex(map(read_slice, slices)),
         {device_class.name: device_class for device_class in device_classes},
         tuple(map(read_taint_rule, rules)),
         AllocatedDevices(map(read_resource_claim, claims)),

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 import pytest
 
 from app.dra.allocator import Outcome, Verdict, allocate
-from app.dra.claim_reading import read_class, read_resource_claim
-from app.dra.claims import ResourceClaim
 from app.dra.cluster_devices import ClusterDevices
 from app.dra.pools import PoolIndex
 from app.dra.selection import Selection
-from app.dra.slice_reading import read_pool_slice
+from app.kube.device_classes import read_class
+from app.kube.resource_claims import ResourceClaim, read_resource_claim
+from app.kube.slice_reading import read_slice
 from app.nodes.model import Node
 from app.nodes.reading import read_node
 from tests.builders import knowledge
@@ -75,7 +75,7 @@ def stage(plane: ControlPlane, request: pytest.FixtureRequest) -> Stage:
     plane.api.create_all(f"{dra_path(plane)}/deviceclasses", map(device_class, CLASSES))
     header = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
     plane.start_scheduler({**header, **QUICK, "profiles": [{"schedulerName": PLAIN}]}, PLAIN)
-    slices = PoolIndex(map(read_pool_slice, plane.api.items(f"{dra_path(plane)}/resourceslices")))
+    slices = PoolIndex(map(read_slice, plane.api.items(f"{dra_path(plane)}/resourceslices")))
     classes = {name: read_class(device_class(name)) for name in CLASSES}
     nodes = {name: read_node(document, knowledge()) for name, document in zip(names, documents, strict=True)}
     return Stage(plane, create_namespace(plane, "drawn"), dra_version(plane), nodes, ClusterDevices(slices, classes))

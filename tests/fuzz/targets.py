@@ -33,9 +33,10 @@ from app.cluster.watched_kinds import core_kinds, dra_kinds
 from app.demo.sample_fleets import demo_fleet
 from app.explain.pending_pod import explain
 from app.explain.policy_cases import read_case, run_case
+from app.kube.device_classes import read_class
 from app.kube.gpu_usage import read_gpu_usage
-from app.kube.resource_claims import read_claim, read_claim_template
-from app.kube.resource_slices import read_device_class, read_slice
+from app.kube.resource_claims import read_resource_claim, read_resource_claim_template
+from app.kube.slice_reading import read_slice
 from app.nodes.reading import read_node
 from app.placement.engine import judge, total
 from app.policy.load import load_policies
@@ -268,9 +269,9 @@ TARGETS = (
     Target("node", "node", 6, _object(lambda document: read_node(document, knowledge()))),
     Target("pod that holds", "holding", 5, _object(lambda document: read_gpu_usage(document, knowledge()))),
     Target("ResourceSlice", "slice", 4, _object(read_slice)),
-    Target("DeviceClass", "device class", 3, _object(read_device_class)),
-    Target("ResourceClaim", "claim", 3, _object(read_claim)),
-    Target("ResourceClaimTemplate", "claim template", 2, _object(read_claim_template)),
+    Target("DeviceClass", "device class", 3, _object(read_class)),
+    Target("ResourceClaim", "claim", 3, _object(read_resource_claim)),
+    Target("ResourceClaimTemplate", "claim template", 2, _object(read_resource_claim_template)),
     Target("line of a watch", "event", 5, _event),
     Target("snapshot", "snapshot", 2, _snapshot),
     Target("policy", "policy", 1, _policy),

@@ -11,11 +11,11 @@ from app.intree.checks import (
     InTreeCause,
     in_tree_refusals,
     read_pod_constraints,
-    read_terms,
     scheduling_gate_refusal,
     unjudged_constraints,
 )
 from app.intree.existing_pods import read_pod_among_others
+from app.kube.node_selectors import read_terms
 from app.nodes.reading import read_node
 from app.values.reasons import Code, FunnelStage, reason
 from tests.builders import gpus, knowledge, node_document, pod

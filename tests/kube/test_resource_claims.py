@@ -7,18 +7,10 @@ from typing import Any
 import pytest
 
 from app.knowledge.gpu_resources import Family
+from app.kube.claimed_devices import ClaimedDevices, DeviceChoice, choice_of, claimed_devices
 from app.kube.pod_limits import MOST_CLAIMS, MOST_CONTAINERS
 from app.kube.pods import read_pod
-from app.kube.resource_claims import (
-    Claim,
-    ClaimedDevices,
-    ClaimRequest,
-    DeviceChoice,
-    Requests,
-    claimed_devices,
-    read_claim,
-    read_claim_template,
-)
+from app.kube.resource_claims import ClaimSpec, ResourceClaim, read_resource_claim, read_resource_claim_template
 from app.values.errors import MalformedPod
 from tests.builders import container, knowledge, pod
 
@@ -63,7 +55,11 @@ def first_available(*choices: dict[str, Any]) -> dict[str, Any]:
 )
 def test_request_is_read_in_every_version(request_: dict[str, Any], expected: tuple[DeviceChoice, ...]) -> None:
     """S13."""
-    assert read_claim(claim(request_)) == Claim("team-a/c", (ClaimRequest("r", expected),))
+    read = read_resource_claim(claim(request_))
+
+    (choices,) = read.spec.requests
+    assert (read.key, tuple(map(choice_of, choices))) == ("team-a/c", expected)
+    assert {choice.parent for choice in choices} == {"r"}
 
 
 def test_template_has_the_claim_inside() -> None:
@@ -72,14 +68,14 @@ def test_template_has_the_claim_inside() -> None:
 
     template = {"metadata": inner["metadata"], "spec": {"metadata": {"labels": {}}, "spec": inner["spec"]}}
 
-    assert read_claim_template(template) == read_claim(inner)
+    assert read_resource_claim_template(template) == read_resource_claim(inner)
 
 
 @pytest.mark.parametrize("document", [{}, {"spec": None}, {"spec": {"devices": {}}}, {"spec": {"devices": None}}])
 def test_claim_for_nothing_is_known_to_ask_nothing(document: dict[str, Any]) -> None:
-    empty = read_claim({"metadata": {"name": "c", "namespace": "team-a"}, **document})
+    empty = read_resource_claim({"metadata": {"name": "c", "namespace": "team-a"}, **document})
 
-    assert empty == Claim("team-a/c", ())
+    assert empty == ResourceClaim("team-a/c", ClaimSpec(()))
 
 
 WRONG = {
@@ -98,21 +94,23 @@ WRONG = {
 @pytest.mark.parametrize(("words", "document"), WRONG.items(), ids=WRONG.keys())
 def test_claim_of_wrong_shape_is_refused_with_its_path(words: str, document: dict[str, Any]) -> None:
     with pytest.raises(MalformedPod) as caught:
-        read_claim(document)
+        read_resource_claim(document)
 
     assert words in str(caught.value)
 
 
-CLAIMS: Mapping[str, Requests] = {
-    read.key: read.requests
+CLAIMS: Mapping[str, ClaimSpec] = {
+    read.key: read.spec
     for read in (
-        read_claim(claim(exactly(GPU, count=2), name="two")),
-        read_claim(claim(exactly(GPU, allocationMode="All"), name="all")),
-        read_claim(claim(exactly("mig.nvidia.com", "slice"), exactly("nic.example.com", "nic"), name="mixed")),
-        read_claim(claim(exactly("nic.example.com", "nic"), name="nic")),
-        read_claim(claim(exactly("big-gpus"), name="own")),
-        read_claim(claim(first_available({"deviceClassName": GPU}, {"deviceClassName": "gpu.amd.com"}), name="either")),
-        read_claim(claim(name="empty")),
+        read_resource_claim(claim(exactly(GPU, count=2), name="two")),
+        read_resource_claim(claim(exactly(GPU, allocationMode="All"), name="all")),
+        read_resource_claim(claim(exactly("mig.nvidia.com", "slice"), exactly("nic.example.com", "nic"), name="mixed")),
+        read_resource_claim(claim(exactly("nic.example.com", "nic"), name="nic")),
+        read_resource_claim(claim(exactly("big-gpus"), name="own")),
+        read_resource_claim(
+            claim(first_available({"deviceClassName": GPU}, {"deviceClassName": "gpu.amd.com"}), name="either")
+        ),
+        read_resource_claim(claim(name="empty")),
     )
 }
 

@@ -6,8 +6,8 @@ from functools import lru_cache
 from typing import Any
 
 from app.cluster.state import State
+from app.kube.device_facts import NVIDIA_DRIVER
 from app.kube.pods import read_pod
-from app.kube.resource_slices import NVIDIA_DRIVER
 from app.nodes.gpu_health import Health
 from app.nodes.model import Node
 from app.placement.engine import judge

@@ -8,12 +8,22 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from functools import lru_cache
 from sys import intern
-from typing import Any
+from typing import Any, cast
 
-from app.dra.attributes import Attribute, SemanticVersion
-from app.dra.devices import NOTHING, CapacityPolicy, CounterUse, Device, DeviceTaint, NodeSelection, PoolSlice
-from app.intree.checks import read_terms
-from app.values.errors import MalformedPod, OversizedPod
+from app.kube.devices import (
+    NOTHING,
+    Attribute,
+    Attributes,
+    CapacityPolicy,
+    CounterUse,
+    Device,
+    DeviceTaint,
+    NodeSelection,
+    ResourceSlice,
+    SemanticVersion,
+)
+from app.kube.node_selectors import read_terms
+from app.values.errors import MalformedPod, OversizedPod, QuantityError
 from app.values.json_members import json_type, member, objects
 from app.values.quantity import parse_quantity
 
@@ -27,7 +37,7 @@ MOST_COUNTER_SETS = 256
 """Counter sets of a slice. Kubernetes allows 8 in v1.36 and 32 counters in all before; a guess above both."""
 
 
-def read_pool_slice(document: Mapping[str, Any]) -> PoolSlice:
+def read_slice(document: Mapping[str, Any]) -> ResourceSlice:
     """Read a ResourceSlice of any driver.
 
     Raises MalformedPod, OversizedPod, QuantityError.
@@ -39,7 +49,7 @@ def read_pool_slice(document: Mapping[str, Any]) -> PoolSlice:
     name = intern(member(pool, "name", str, "spec.pool.") or "")
     per_device = member(spec, "perDeviceNodeSelection", bool, "spec.") or False
     items = objects(spec, "devices", "spec.", MOST_DEVICES)
-    return PoolSlice(
+    return ResourceSlice(
         name=member(metadata, "name", str, "metadata.") or "",
         driver=driver,
         pool=name,
@@ -96,12 +106,7 @@ def read_taint(item: Mapping[str, Any]) -> DeviceTaint:
 def _counters(body: Mapping[str, Any], where: str) -> Iterator[CounterUse]:
     for index, item in objects(body, "consumesCounters", where, MOST_ENTRIES):
         inside = f"{where}consumesCounters[{index}]."
-        yield CounterUse(member(item, "counterSet", str, inside) or "", _amounts(item, "counters", inside))
-
-
-def qualified(name: str, driver: str) -> str:
-    """Write a name with its domain, which is the driver where the name has none (types.go QualifiedName)."""
-    return intern(name if "/" in name else f"{driver}/{name}")
+        yield CounterUse(intern(member(item, "counterSet", str, inside) or ""), _amounts(item, "counters", inside))
 
 
 def _entries(parent: Mapping[str, Any], key: str, where: str) -> Iterator[tuple[str, Any]]:
@@ -109,32 +114,66 @@ def _entries(parent: Mapping[str, Any], key: str, where: str) -> Iterator[tuple[
     entries = member(parent, key, dict, where) or {}
     if len(entries) > MOST_ENTRIES:
         raise OversizedPod(f"{where}{key}: got {len(entries)} entries, wants at most {MOST_ENTRIES}")
+    if not any("/" in name for name in entries):
+        return iter(entries.items())
     return iter(sorted(entries.items(), key=lambda entry: "/" in entry[0]))
 
 
 def _attributes(body: Mapping[str, Any], driver: str, where: str) -> Mapping[str, Attribute]:
-    values = ((name, _attribute(item)) for name, item in _entries(body, "attributes", where))
-    return {qualified(name, driver): value for name, value in values if value is not None}
+    entries = [
+        (name, value) for name, item in _entries(body, "attributes", where) if (value := _attribute(item)) is not None
+    ]
+    return Attributes(_positions(driver, tuple(name for name, _ in entries)), tuple(value for _, value in entries))
+
+
+@lru_cache(1024)
+def _positions(driver: str, names: tuple[str, ...]) -> Mapping[str, int]:
+    """Number names with their domain, which is the driver where a name has none (types.go QualifiedName)."""
+    return {intern(name if "/" in name else f"{driver}/{name}"): position for position, name in enumerate(names)}
+
+
+_TYPES: Mapping[str, type] = {"string": str, "version": str, "bool": bool, "int": int}
+"""The fields of an attribute; the API server accepts one of them, which most often is a string."""
 
 
 def _attribute(item: object) -> Attribute | None:
     """Read the value of an attribute; None for a type that is not known, which no constraint can match."""
     if not isinstance(item, dict):
         return None
-    for name, kind in (("bool", bool), ("int", int), ("string", str), ("version", str)):
+    for name, kind in _TYPES.items():
         value = item.get(name)
-        if isinstance(value, kind) and isinstance(value, bool) is (kind is bool):
-            text = intern(value) if isinstance(value, str) else value
-            return SemanticVersion(text) if name == "version" and isinstance(text, str) else text
+        if type(value) is kind:
+            if isinstance(value, str):
+                return _version(value) if name == "version" else intern(value)
+            return cast("bool | int", value)
     lists = (item.get(name) for name in ("bools", "ints", "strings", "versions"))
     return next((tuple(values) for values in lists if isinstance(values, list) and values), None)
 
 
+_version = lru_cache(4096)(SemanticVersion)
+
+
 def _amounts(parent: Mapping[str, Any], key: str, where: str) -> Mapping[str, Fraction]:
-    """Read quantities by name: as `{value: ...}`, or as plain quantities."""
-    entries = _entries(parent, key, where)
-    amounts = {intern(name): quantity(item, f"{where}{key}[{name[:80]}]") for name, item in entries}
-    return amounts or NOTHING
+    """Read quantities by name: as `{value: ...}`, or as plain quantities.
+
+    Devices of one product have the same amounts, and share one object.
+    """
+    if not parent.get(key):
+        return NOTHING
+    entries = [
+        (name, item.get("value") if isinstance(item, dict) else item) for name, item in _entries(parent, key, where)
+    ]
+    if all(isinstance(value, str) for _, value in entries):
+        try:
+            return _shared_amounts(tuple(entries))
+        except QuantityError:
+            pass  # the loop below names the entry
+    return {intern(name): quantity(value, f"{where}{key}[{name[:80]}]") for name, value in entries}
+
+
+@lru_cache(4096)
+def _shared_amounts(entries: tuple[tuple[str, str], ...]) -> Mapping[str, Fraction]:
+    return {intern(name): _parsed(value) for name, value in entries}
 
 
 def quantity(item: object, where: str) -> Fraction:
@@ -149,7 +188,6 @@ def quantity(item: object, where: str) -> Fraction:
 
 
 _parsed = lru_cache(4096)(parse_quantity)
-"""Devices of one product share their amounts, which saves time and 0.1 kB for each."""
 
 
 def _policies(body: Mapping[str, Any], where: str) -> dict[str, CapacityPolicy]:

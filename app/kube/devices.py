@@ -6,14 +6,69 @@ staging/src/k8s.io/dynamic-resource-allocation/structured/internal/incubating fo
 (docs/reference/dra.md).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Any
 
-from app.dra.attributes import Attribute
-from app.intree.checks import NodeSelectorTerm
-from app.nodes.model import Node
+from app.kube.node_selectors import LabelledNode, NodeSelectorTerm
 
+
+@dataclass(frozen=True, slots=True)
+class SemanticVersion:
+    """A version as semver 2.0.0 writes it; constraints compare its text, selectors its precedence."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+Attribute = bool | int | str | SemanticVersion | tuple[object, ...]
+"""The value of an attribute; a tuple is a list of values (feature gate DRAListTypeAttributes, alpha)."""
+
+
+class Attributes(Mapping[str, Attribute]):
+    """The attributes of one device; devices with the same names share them, which takes a third of what a dict does."""
+
+    __slots__ = ("_positions", "_values")
+
+    def __init__(self, positions: Mapping[str, int], values: tuple[Attribute, ...]) -> None:
+        """Take the values, and the position of each name among them; values that no name has are not read."""
+        self._positions, self._values = positions, values
+
+    def __getitem__(self, name: str) -> Attribute:
+        return self._values[self._positions[name]]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the value of an attribute; `default` for one that is not there."""
+        position = self._positions.get(name)
+        return default if position is None else self._values[position]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._positions
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._positions)
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+
+def same(one: Attribute, other: Attribute) -> bool:
+    """Tell whether two values are equal in type and value, as constraints compare them; a list equals nothing."""
+    return type(one) is type(other) and not isinstance(one, tuple) and one == other
+
+
+def show(value: object) -> str:
+    """Write a value for a person: text in quotes, versions and numbers as they are."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"'{value}'" if isinstance(value, str) else str(value)
+
+
+BLOCKING_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
+"""Effects that keep devices from being allocated; others, None among them, are for information."""
 NOTHING: Mapping[str, Fraction] = {}
 
 
@@ -58,7 +113,7 @@ class NodeSelection:
     everywhere: bool = False
     terms: tuple[NodeSelectorTerm, ...] | None = None
 
-    def selects(self, node: Node) -> bool:
+    def selects(self, node: LabelledNode) -> bool:
         """Tell whether the devices can be reached from the node (pools_incubating.go NodeMatches)."""
         if self.name:
             return node.name == self.name
@@ -103,7 +158,7 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PoolSlice:
+class ResourceSlice:
     """One ResourceSlice: a part of a pool of devices, or the counters that the pool's devices share.
 
     `nodes` is None where each device says it for itself, or nothing known says it. `counter_sets` are the amounts by
@@ -119,3 +174,8 @@ class PoolSlice:
     per_device_nodes: bool = False
     devices: tuple[Device, ...] = ()
     counter_sets: tuple[tuple[str, Mapping[str, Fraction]], ...] = ()
+
+    @property
+    def node(self) -> str:
+        """The node that the slice names; "" where it does not belong to a single node."""
+        return self.nodes.name if self.nodes is not None else ""
