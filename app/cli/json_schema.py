@@ -9,11 +9,8 @@ from typing import Annotated
 import typer
 import yaml
 
-from app.admission.exemption_guard import exemption_policy
 from app.admission.match_conditions import cpu_guard_conditions, device_conditions, match_conditions
-from app.cli.answers import ANSWERS, answer_text
-from app.cli.policy_page import page_text
-from app.cluster.files import read_knowledge
+from app.cluster.files import PACKAGE, read_knowledge
 from app.policy.crd import custom_resource_definition
 from app.policy.schema import json_schema
 from app.values.errors import BadInput
@@ -24,15 +21,13 @@ CRD_HEADER = """\
 # SPDX-License-Identifier: Apache-2.0
 # Made by `gpu-usher schema --crd > deploy/components/crd/gpupolicies.yaml`.
 """
+ANSWERS = PACKAGE / "cli" / "schemas"
+"""The JSON Schemas of answers, by the words of the command joined with `-`, or by route."""
 
 
-EXEMPTIONS_HEADER = """\
-# SPDX-License-Identifier: Apache-2.0
-# Made by `gpu-usher schema --exemptions > deploy/base/exemptions.yaml`.
-# Only who may create exemptions.gpu-usher.io exempts a namespace, by our labels or by an exempt name. cluster-admin
-# may; to others it is given by a ClusterRole and a ClusterRoleBinding with the rule
-#   {apiGroups: [gpu-usher.io], resources: [exemptions], verbs: [create]}
-"""
+def answers() -> list[str]:
+    """Return the names of the answers that have a schema."""
+    return sorted(path.stem for path in ANSWERS.glob("*.json"))
 
 
 def schema(
@@ -40,10 +35,6 @@ def schema(
     conditions: bool = typer.Option(
         False, "--match-conditions", help="Print the matchConditions of the webhooks, as YAML, instead."
     ),
-    exemptions: bool = typer.Option(
-        False, "--exemptions", help="Print the policy on who may exempt namespaces, as YAML, instead."
-    ),
-    markdown: bool = typer.Option(False, "--markdown", help="Print the page about policies, in Markdown, instead."),
     resource: Annotated[
         list[str] | None,
         typer.Option(help="With --match-conditions: an extendedResourceName of a DeviceClass here; may be repeated."),
@@ -51,8 +42,8 @@ def schema(
     answer: Annotated[
         str | None,
         typer.Option(
-            help=f"Print the JSON Schema of what a command or route answers instead: {', '.join(ANSWERS)}.",
-            autocompletion=lambda: list(ANSWERS),
+            help=f"Print the JSON Schema of what a command or route answers instead: {', '.join(answers())}.",
+            autocompletion=lambda: answers(),
         ),
     ] = None,
 ) -> None:
@@ -62,17 +53,25 @@ def schema(
         for requested, text in (
             (crd, crd_text),
             (conditions, lambda: conditions_text(resource or ())),
-            (exemptions, exemptions_text),
-            (markdown, page_text),
             (answer is not None, lambda: answer_text(answer or "")),
         )
         if requested
     ]
     if len(chosen) > 1:
-        raise BadInput("schema: wants one of --crd, --match-conditions, --exemptions, --markdown, --answer")
+        raise BadInput("schema: wants one of --crd, --match-conditions, --answer")
     if resource and not conditions:
         raise BadInput("schema: --resource wants --match-conditions")
     print((chosen or [schema_text])[0](), end="")
+
+
+def answer_text(name: str) -> str:
+    """Return the JSON Schema of an answer.
+
+    Raises BadInput for an unknown name.
+    """
+    if name not in answers():
+        raise BadInput(f"--answer: got {name[:40]!r}, wants one of {', '.join(answers())}")
+    return (ANSWERS / f"{name}.json").read_text("utf-8")
 
 
 def schema_text() -> str:
@@ -95,12 +94,6 @@ def conditions_text(also: Collection[str] = ()) -> str:
         "cpu-guard": cpu_guard_conditions(knowledge.families),
     }
     return yaml.safe_dump(conditions_by_webhook, sort_keys=False, width=120)
-
-
-def exemptions_text() -> str:
-    """Return the policy on who may exempt namespaces, as deploy/base/exemptions.yaml stores it (F21)."""
-    documents = exemption_policy(read_knowledge().families)
-    return EXEMPTIONS_HEADER + yaml.safe_dump_all(documents, sort_keys=False, width=120)
 
 
 def crd_text() -> str:

@@ -40,13 +40,8 @@ MANUAL: Mapping[str, ManualPage] = {
             "gpu-usher serve --snapshot now.json --policies policies/ --port 9443",
             "gpu-usher serve --kubeconfig ~/.kube/config --role admission --shadow",
         ),
-        see=("demo", "explain", "scheduler-config"),
+        see=("explain", "scheduler-config"),
         environment={"OTEL_EXPORTER_OTLP_ENDPOINT": "where --tracing sends to"},
-    ),
-    "demo": ManualPage(
-        "Recorded requests of a real API server and scheduler; a server at --url, or one of its own for as long.",
-        ("gpu-usher demo", "gpu-usher demo --url https://127.0.0.1:9443 --ca certs/ca.crt"),
-        see=("serve", "explain"),
     ),
     "explain": ManualPage(
         "A pod or a workload: of the fleet by name, or those of the file -f. The fleet: of a live cluster "
@@ -73,17 +68,6 @@ MANUAL: Mapping[str, ManualPage] = {
         ),
         "something hurts pods now; with --strict, also where there is advice",
         ("explain", "inventory", "scheduler-config", "certs show"),
-    ),
-    "simulate": ManualPage(
-        "A trace of pods and nodes as CSV (--trace, of the shape of openb); without one a synthetic cluster of that "
-        "shape. Policies: the shipped ones. Writes only the file of --keep.",
-        (
-            "gpu-usher simulate --trace traces/ --workload default,gpuspec33 --seeds 42-51 --processes 0",
-            "gpu-usher simulate --nodes 40 --policies shipped,spread --seeds 1-3",
-            "gpu-usher simulate --nodes 40 --policies Fragmentation=5+Packing=1,fgd --history online -o json",
-            "gpu-usher simulate --nodes 40 --load 0.9,1 --pods 500 --policies shortlist,bestfit --history online",
-        ),
-        see=("whatif driver", "inventory"),
     ),
     "inventory": ManualPage(
         FLEET + OR_KUBECTLS,
@@ -154,7 +138,6 @@ MANUAL: Mapping[str, ManualPage] = {
         (
             "gpu-usher schema > policies/schema/gpupolicy.json",
             "gpu-usher schema --crd | kubectl apply -f -",
-            "gpu-usher schema --markdown > policies/README.md",
             "gpu-usher schema --answer whatif-driver",
         ),
         see=("lint", "export vap"),

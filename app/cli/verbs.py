@@ -14,14 +14,12 @@ from app.cli.records import command
 
 VERBS = {
     "serve": "serve:serve",
-    "demo": "demo:demo",
     "explain": "explain:explain_pod",
     "doctor": "doctor:doctor",
     "inventory": "inventory:inventory",
     "mutate": "mutate:mutate",
     "diff": "diff:diff",
     "replay": "replay:replay",
-    "simulate": "simulate:simulate",
     "usage": "usage:usage",
     "lint": "lint:lint",
     "test": "policy_tests:run_cases",

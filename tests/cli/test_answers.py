@@ -12,8 +12,7 @@ import yaml
 from jsonschema import Draft202012Validator
 from typer.testing import CliRunner
 
-import app.cli.answers
-from app.cli.answers import ANSWERS, answer_schema, answer_text
+from app.cli import json_schema
 from app.cli.verbs import app as usher_app
 from app.cluster.files import shipped_policies
 from app.demo.notation import fleet_names
@@ -24,10 +23,10 @@ from app.web.api import create_web_app
 from tests.api.conftest import Ask, ask, service
 from tests.api.test_decision_recorder import posted, questions, shared_gpu_service
 from tests.builders import gpus, pod, policy
+from tests.cli.answers import ANSWERS, PUBLISHED, answer_schema, answer_text
 from tests.cli.commands import output_of, verbs
 
 __all__ = ["ask", "service"]
-PUBLISHED = Path(app.cli.answers.__file__).with_name("schemas")
 ROUTES = {"dry-run"}
 """Answers of the web UI listener alone."""
 RUN = CliRunner()
@@ -77,8 +76,8 @@ def test_every_verb_that_answers_json_has_a_schema_and_every_schema_a_verb() -> 
 
 def test_unknown_answer_is_refused_with_the_names_that_there_are() -> None:
     """F75."""
-    with pytest.raises(BadInput, match="got 'x', wants one of explain, dry-run"):
-        answer_schema("x")
+    with pytest.raises(BadInput, match="got 'x', wants one of advise-mig, "):
+        json_schema.answer_text("x")
 
 
 Make = Callable[[Path], list[list[str]]]
@@ -146,10 +145,6 @@ COMMANDS: dict[str, Make] = {
     "mutate": _mutate,
     "diff": _diff,
     "replay": _replay,
-    "simulate": lambda _: [
-        ["simulate", "--nodes", "20", "--seeds", "1,2", "--policies", "shipped,fgd,random"],
-        ["simulate", "--nodes", "20", "--load", "0.9", "--pods", "30", "--policies", "fgd"],
-    ],
     "lint": lambda folder: [["lint"], ["lint", _edited(folder)]],
     "test": lambda folder: [["test"], ["test", _edited(folder)]],
     "scheduler-config": _scheduler,

@@ -34,15 +34,13 @@ ELSEWHERE = (
     "--kubeconfig",
     "--url",
     "--prometheus",
-    "--trace",
     "gpu-usher serve",
-    "gpu-usher demo",
     "certs controller",
     "explain pod",
     "explain deployment",
     "explain team-a",
 )
-"""Examples that need a cluster, another process or a trace. The other examples are run as they stand."""
+"""Examples that need a cluster, or another process. The other examples are run as they stand."""
 SCRIPT = Path(sys.executable).with_name("gpu-usher")
 
 

@@ -12,8 +12,8 @@ from app.knowledge.tables import Knowledge
 from app.nodes.model import WHOLE_MILLI, FreeResources, Node, NodeClass
 from app.nodes.reading import read_node
 from app.placement.workload import free_by_product
-from app.simulate.scheduler import DEFAULT_CPU_MILLI, DEFAULT_MEMORY_MIB, balanced_allocation, least_allocated
-from app.simulate.trace import Machine, Task
+from tests.bench.simulate.scheduler import DEFAULT_CPU_MILLI, DEFAULT_MEMORY_MIB, balanced_allocation, least_allocated
+from tests.bench.simulate.trace import Machine, Task
 
 
 def node_document(machine: Machine) -> dict[str, Any]:

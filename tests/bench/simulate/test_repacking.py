@@ -7,13 +7,12 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.simulate.over_time import OverTimeSimulation
-from app.simulate.over_time_pods import OverTime, PlayedPod, draw_pods, right_sized
-from app.simulate.policies import read_policy
-from app.simulate.repacking import HOUR, RunningPod, repack
-from app.simulate.run import Options, Simulation
-from app.simulate.synthetic import synthetic
-from app.simulate.trace import Machine, Task, Trace
+from tests.bench.simulate.over_time import OverTimeSimulation
+from tests.bench.simulate.over_time_figures import OverTime, PlayedPod, draw_pods, right_sized
+from tests.bench.simulate.policies import read_policy
+from tests.bench.simulate.repacking import HOUR, RunningPod, repack
+from tests.bench.simulate.run import Options, Simulation
+from tests.bench.simulate.trace import Machine, Task, Trace, synthetic
 from tests.builders import knowledge, shipped
 
 RULES = (shipped(), knowledge())

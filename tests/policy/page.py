@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generates policies/README.md: the text of policy_page.md, with tables and examples made from the models.
+"""Generates policies/README.md: the text of page.md, with tables and examples made from the models.
 
 The meaning of a field, its merging and its values are written once, in the models. The JSON Schema, the
-CustomResourceDefinition and this page all take them from there.
+CustomResourceDefinition and this page all take them from there. `python -m tests.policy.page > policies/README.md`
 """
 
 import re
@@ -178,3 +178,6 @@ MAKERS = {
     "annotations": _annotations,
     "rules": _rules,
 }
+
+if __name__ == "__main__":
+    print(page_text(), end="")

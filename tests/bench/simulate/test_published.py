@@ -7,8 +7,8 @@ from statistics import mean
 
 import pytest
 
-from app.simulate.batch import SimulationJob, run_batch
-from app.simulate.run import Options, SimulationRun
+from tests.bench.simulate.batch import SimulationJob, run_batch
+from tests.bench.simulate.run import Options, SimulationRun
 
 TRACE = os.environ.get("GPU_USHER_TRACE")
 SEEDS = (42, 43, 44)

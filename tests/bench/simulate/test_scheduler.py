@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from app.placement.ranking import HIGHEST
 from app.schedulerconfig.write import WEIGHT
-from app.simulate.scheduler import POINT, balanced_allocation, find_feasible, least_allocated, nodes_to_find, select
+from tests.bench.simulate.scheduler import (
+    POINT,
+    balanced_allocation,
+    find_feasible,
+    least_allocated,
+    nodes_to_find,
+    select,
+)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpu-usher demo`: sends recorded requests to a server, and shows the results as tables."""
+"""`python -m tests.demo`: sends recorded requests to a server, and shows the results as tables."""
 
 import asyncio
 import contextlib
@@ -17,14 +17,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from app.cluster.files import PACKAGE
-from app.demo.play import QUESTIONS, AdmittedPod, NodeOutcome, admit, place, preempt_candidates
 from app.server.composition import build
 from app.server.listeners import Listeners
 from app.settings import Settings
 from app.telemetry.logs import LOGGER
 from app.values.errors import BadInput
+from tests.demo.play import QUESTIONS, AdmittedPod, NodeOutcome, admit, place, preempt_candidates
 
+PAYLOADS = Path(__file__).parents[1] / "contract"
 START_SECONDS = 30
 COLOURS = {"denied": "red", "patched": "green", "unchanged": "dim"}
 
@@ -45,7 +45,7 @@ def demo(
         def send(path: str, body: bytes) -> Any:
             return client.post(path, content=body).raise_for_status().json()
 
-        _show(console, send, payload_folder())
+        _show(console, send, PAYLOADS)
 
 
 def _show(console: Console, send: Any, payloads: Path) -> None:
@@ -83,17 +83,6 @@ def _placement_table(title: str, outcomes: list[NodeOutcome]) -> Table:
             where = "FailedNodes" if outcome.preemptible else "FailedAndUnresolvableNodes"
             table.add_row("", nodes, outcome.message, where)
     return table
-
-
-def payload_folder() -> Path:
-    """Return the directory of the recorded requests: in the installed package, or among the tests of a checkout.
-
-    Raises BadInput.
-    """
-    for folder in (PACKAGE / "demo" / "payloads", PACKAGE.parent / "tests" / "contract"):
-        if folder.is_dir():
-            return folder
-    raise BadInput("demo: no recorded payloads found, wants a checkout or the released package")
 
 
 def _is_running(url: str, ca: Path) -> bool:
@@ -136,3 +125,7 @@ def _run_demo_server() -> Iterator[tuple[str, Path]]:
             loop.call_soon_threadsafe(served[0].stop)
             thread.join(START_SECONDS)
             loop.close()
+
+
+if __name__ == "__main__":
+    typer.run(demo)

@@ -13,11 +13,11 @@ from app.demo.gfd import WHOLE_GPU
 from app.nodes.model import WHOLE_MILLI
 from app.placement.engine import total
 from app.placement.ranking import ranking_key
-from app.simulate.over_time_pods import PlayedPod
-from app.simulate.run import Simulation
-from app.simulate.simulated_cluster import Binding
 from app.whatif.repack import Repacking
 from app.whatif.repack_search import RepackPod
+from tests.bench.simulate.over_time_figures import PlayedPod
+from tests.bench.simulate.run import Simulation
+from tests.bench.simulate.simulated_cluster import Binding
 
 HOUR = 3600.0
 """Seconds."""

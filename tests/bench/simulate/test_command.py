@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from app.cli.simulate import read_seeds
-from app.cli.simulate_over_time import read_loads
-from app.cli.verbs import app
 from app.values.errors import BadInput
+from tests.bench.simulate.__main__ import app
+from tests.bench.simulate.command import read_seeds
+from tests.bench.simulate.over_time_figures import read_loads
 
 RUN = CliRunner()
 SYNTHETIC = ("--nodes", "60")
@@ -32,7 +32,7 @@ def trace(tmp_path: Path) -> Path:
 
 
 def run(*words: str | Path) -> Result:
-    return RUN.invoke(app, ["simulate", *map(str, words)], env={"COLUMNS": "100"})
+    return RUN.invoke(app, [*map(str, words)], env={"COLUMNS": "100"})
 
 
 def test_answer_has_a_run_for_each_workload_policy_and_seed_in_that_order() -> None:

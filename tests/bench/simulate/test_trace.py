@@ -8,10 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.simulate.arrivals import draw_arrivals, shift_arrivals
-from app.simulate.synthetic import SHAPES, synthetic
-from app.simulate.trace import Machine, Task, read_arrivals, read_durations, read_machines, read_tasks
 from app.values.errors import BadInput
+from tests.bench.simulate.trace import (
+    SHAPES,
+    Machine,
+    Task,
+    draw_arrivals,
+    read_arrivals,
+    read_durations,
+    read_machines,
+    read_tasks,
+    shift_arrivals,
+    synthetic,
+)
 
 NODES = "node,cpu_milli,memory_mib,gpu,model\n0000,64000,262144,2,P100\n0001,96000,393216,8,G2\n"
 PODS = """pod,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,creation_time

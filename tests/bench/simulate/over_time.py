@@ -15,14 +15,23 @@ from app.placement.unusable_capacity import unusable_milli
 from app.placement.workload import expected_from_classes
 from app.policy.compiled import PolicySet
 from app.policy.expected_demand import ExpectedDemand
-from app.simulate.fgd import popular
-from app.simulate.over_time_figures import DIGITS, PARTS, OverTimeRun, TimeAverages, mean_by_kind, wait_figures
-from app.simulate.over_time_pods import OverTime, PlayedPod, draw_pods, right_sized
-from app.simulate.policies import BenchmarkPolicy
-from app.simulate.repacking import HOUR, RunningPod, repack
-from app.simulate.run import LESSON, History, Learning, Options, Simulation, kind_of
-from app.simulate.scheduling_queue import SchedulingQueue
-from app.simulate.trace import Trace
+from tests.bench.simulate.over_time_figures import (
+    DIGITS,
+    PARTS,
+    OverTime,
+    OverTimeRun,
+    PlayedPod,
+    TimeAverages,
+    draw_pods,
+    mean_by_kind,
+    right_sized,
+    wait_figures,
+)
+from tests.bench.simulate.policies import BenchmarkPolicy, popular
+from tests.bench.simulate.repacking import HOUR, RunningPod, repack
+from tests.bench.simulate.run import LESSON, History, Learning, Options, Simulation, kind_of
+from tests.bench.simulate.scheduler import SchedulingQueue
+from tests.bench.simulate.trace import Trace
 
 WARM_UP = 3
 """The first of so many parts of the arrivals is not measured."""

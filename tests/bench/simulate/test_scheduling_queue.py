@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.simulate.over_time_pods import PlayedPod
-from app.simulate.scheduling_queue import SchedulingQueue, backoff_seconds
-from app.simulate.trace import Task
+from tests.bench.simulate.over_time_figures import PlayedPod
+from tests.bench.simulate.scheduler import SchedulingQueue, backoff_seconds
+from tests.bench.simulate.trace import Task
 
 SIZES = (1, 2, 3, 5)
 

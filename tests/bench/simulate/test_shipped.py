@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from app.simulate.batch import SimulationJob, run_job
-from app.simulate.run import Options, SimulationRun
+from tests.bench.simulate.batch import SimulationJob, run_job
+from tests.bench.simulate.run import Options, SimulationRun
 
 TRACE = os.environ.get("GPU_USHER_TRACE")
 

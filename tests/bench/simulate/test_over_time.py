@@ -16,19 +16,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.placement.unusable_capacity import unusable_milli
-from app.simulate.batch import SimulationJob, run_batch
-from app.simulate.fgd import popular
-from app.simulate.over_time import WARM_UP, expected_of, run_over_time
-from app.simulate.over_time_figures import OverTimeRun, TimeAverages, percentile
-from app.simulate.over_time_pods import OverTime, PlayedPod, draw_pods
-from app.simulate.over_time_table import over_time_rows
-from app.simulate.policies import POLICIES, BenchmarkPolicy, read_policy
-from app.simulate.run import History, Learning, Options, Simulation
-from app.simulate.scheduling_queue import backoff_seconds
-from app.simulate.simulated_cluster import Binding, SimulatedCluster
-from app.simulate.synthetic import synthetic
-from app.simulate.trace import Machine, Task, Trace
 from app.values.errors import BadInput
+from tests.bench.simulate.batch import SimulationJob, run_batch
+from tests.bench.simulate.over_time import WARM_UP, expected_of, run_over_time
+from tests.bench.simulate.over_time_figures import (
+    OverTime,
+    OverTimeRun,
+    PlayedPod,
+    TimeAverages,
+    draw_pods,
+    over_time_rows,
+    percentile,
+)
+from tests.bench.simulate.policies import POLICIES, BenchmarkPolicy, popular, read_policy
+from tests.bench.simulate.run import History, Learning, Options, Simulation
+from tests.bench.simulate.scheduler import backoff_seconds
+from tests.bench.simulate.simulated_cluster import Binding, SimulatedCluster
+from tests.bench.simulate.trace import Machine, Task, Trace, synthetic
 from tests.builders import knowledge, shipped
 
 RULES = (shipped(), knowledge())

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpu-usher simulate`: plays a cluster's trace against our engine, and shows how many of its GPUs it allocates."""
+"""`python -m tests.bench.simulate`: plays a trace against our engine, and shows how many GPUs it allocates.
+
+The table of runs: mean and standard deviation over the seeds, by workload and policy.
+"""
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Annotated
 
 import typer
@@ -14,22 +18,65 @@ from rich.progress import Progress
 from rich.table import Table
 
 from app.cli.output import Output, show
-from app.cli.simulate_over_time import (
+from app.values.errors import BadInput
+from tests.bench.simulate.batch import AnyRun, SimulationJob, job_key, load, run_batch, run_key
+from tests.bench.simulate.over_time_figures import (
     LEAST_PODS,
     MOST_PODS,
     PODS,
     QUEUE_MODEL,
+    OverTimeRun,
     read_loads,
     show_over_time,
 )
-from app.simulate.batch import AnyRun, SimulationJob, job_key, load, run_batch, run_key
-from app.simulate.over_time_figures import OverTimeRun
-from app.simulate.policies import read_policy
-from app.simulate.run import MARKS, History, Options, SimulationRun
-from app.simulate.synthetic import NODES
-from app.simulate.table import rows
-from app.simulate.trace import read_arrivals
-from app.values.errors import BadInput
+from tests.bench.simulate.policies import read_policy
+from tests.bench.simulate.run import MARKS, History, Options, SimulationRun
+from tests.bench.simulate.trace import NODES, read_arrivals
+
+
+@dataclass(frozen=True, slots=True)
+class ResultRow:
+    """The figures of one policy on one workload.
+
+    `seeds` is the number of runs. `allocated` has for each mark the mean percentage of all GPUs that pods hold, and its
+    standard deviation, which is None for a single run. `fragmented` is the mean of F in percent of all GPUs at the mark
+    100, None if no run reached it. `failed` is the mean number of pods that found no node.
+    """
+
+    workload: str
+    policy: str
+    seeds: int
+    allocated: dict[str, tuple[float, float | None]]
+    fragmented: float | None
+    failed: float
+
+
+def rows(runs: Iterable[SimulationRun]) -> list[ResultRow]:
+    """Return the rows of runs, in the order in which workloads and policies first appear."""
+    groups: dict[tuple[str, str], list[SimulationRun]] = {}
+    for simulation_run in runs:
+        groups.setdefault((simulation_run.workload, simulation_run.policy), []).append(simulation_run)
+    return [_row(*key, group) for key, group in groups.items()]
+
+
+def _row(workload: str, policy: str, runs: list[SimulationRun]) -> ResultRow:
+    allocated = {}
+    for mark in map(str, MARKS):
+        values = [
+            simulation_run.allocated_percent[mark]
+            for simulation_run in runs
+            if mark in simulation_run.allocated_percent
+        ]
+        if values:
+            allocated[mark] = (mean(values), stdev(values) if len(values) > 1 else None)
+    fragmented = [
+        simulation_run.fragmented_percent["100"]
+        for simulation_run in runs
+        if "100" in simulation_run.fragmented_percent
+    ]
+    failed = mean(sum(simulation_run.failed.values()) for simulation_run in runs)
+    return ResultRow(workload, policy, len(runs), allocated, mean(fragmented) if fragmented else None, failed)
+
 
 GPU_VIEW = "per GPU, as DRA shows them; a share goes to the fullest GPU that has room"
 """The field `gpus` of a result: what the engine knows of the GPUs of a node, and which of them a share gets."""

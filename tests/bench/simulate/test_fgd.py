@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.policy.expected_demand import DemandClass, ExpectedDemand
-from app.simulate.fgd import fgd, popular
+from tests.bench.simulate.policies import fgd, popular
 from tests.placement.expected_demands import (
     CPU,
     EXPECTED_DEMANDS,

@@ -17,14 +17,11 @@ from app.placement.unusable_capacity import unusable_milli
 from app.placement.workload import expected_from_classes
 from app.policy.compiled import PolicySet
 from app.policy.expected_demand import DemandClass, ExpectedDemand
-from app.simulate.arrivals import draw_arrivals, shift_arrivals
-from app.simulate.demands import Demands
-from app.simulate.fgd import popular
-from app.simulate.over_time_pods import OverTime
-from app.simulate.policies import BenchmarkPolicy
-from app.simulate.scheduler import find_feasible, nodes_to_find, select
-from app.simulate.simulated_cluster import Binding, SimulatedCluster
-from app.simulate.trace import Task, Trace
+from tests.bench.simulate.over_time_figures import OverTime
+from tests.bench.simulate.policies import BenchmarkPolicy, Demands, popular
+from tests.bench.simulate.scheduler import find_feasible, nodes_to_find, select
+from tests.bench.simulate.simulated_cluster import Binding, SimulatedCluster
+from tests.bench.simulate.trace import Task, Trace, draw_arrivals, shift_arrivals
 
 MARKS = (90, 95, 100, 130)
 """Arrived load in percent of all GPUs at which the published experiment takes its figures."""

@@ -14,13 +14,12 @@ import msgspec
 from app.cluster.files import PACKAGE, read_knowledge, read_policies, shipped_policies
 from app.knowledge.tables import Knowledge
 from app.policy.compiled import PolicySet
-from app.simulate.over_time import run_over_time
-from app.simulate.over_time_figures import DIGITS, OverTimeRun
-from app.simulate.policies import read_policy
-from app.simulate.run import Options, SimulationRun, run
-from app.simulate.synthetic import synthetic
-from app.simulate.trace import Trace, read_durations, read_machines, read_tasks
 from app.values.errors import BadInput
+from tests.bench.simulate.over_time import run_over_time
+from tests.bench.simulate.over_time_figures import DIGITS, OverTimeRun
+from tests.bench.simulate.policies import read_policy
+from tests.bench.simulate.run import Options, SimulationRun, run
+from tests.bench.simulate.trace import Trace, read_durations, read_machines, read_tasks, synthetic
 
 NODES_FILE, PODS_FILE = "openb_nodes_gpu.csv", "openb_pods_{}.csv"
 DECIDING = ("cluster", "placement", "simulate", "policy", "knowledge")

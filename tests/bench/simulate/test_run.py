@@ -19,18 +19,14 @@ from app.placement.unusable_capacity import unusable_milli
 from app.placement.workload import expected_from_classes
 from app.policy.compiled import PolicySet
 from app.policy.schema_placement import ScorerName
-from app.simulate.arrivals import draw_arrivals
-from app.simulate.batch import SimulationJob, run_batch
-from app.simulate.demands import pod_document
-from app.simulate.fgd import popular
-from app.simulate.policies import POLICIES, BenchmarkPolicy, read_policy
-from app.simulate.run import History, Options, Simulation, SimulationRun, run
-from app.simulate.simulated_cluster import node_document
-from app.simulate.synthetic import synthetic
-from app.simulate.table import rows
-from app.simulate.trace import Machine, Task, Trace
 from app.values.errors import BadInput
 from tests.api.client import post
+from tests.bench.simulate.batch import SimulationJob, run_batch
+from tests.bench.simulate.command import rows
+from tests.bench.simulate.policies import POLICIES, BenchmarkPolicy, pod_document, popular, read_policy
+from tests.bench.simulate.run import History, Options, Simulation, SimulationRun, run
+from tests.bench.simulate.simulated_cluster import node_document
+from tests.bench.simulate.trace import Machine, Task, Trace, draw_arrivals, synthetic
 from tests.builders import knowledge, make_service, policies, policy, shipped
 
 RULES: tuple[PolicySet, Knowledge] = (shipped(), knowledge())

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The JSON answers of commands and of the web UI listener: the type of each, and the JSON Schema made from it.
 
-The schemas are also stored in `app/cli/schemas/`, so that a changed answer is noticed
+`python -m tests.cli.answers` writes the schemas into `app/cli/schemas/`, which `schema --answer` prints
 (docs/reference/requirements.md#promises: the JSON of the command line is stable; fields may be added, but not removed
 or changed in meaning within a minor version).
 """
@@ -9,6 +9,7 @@ or changed in meaning within a minor version).
 import json
 from collections.abc import Mapping
 from inspect import cleandoc
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,7 +19,6 @@ from app.cli.lint import LintResult
 from app.cli.mutate import MutatedFile
 from app.cli.policy_tests import PolicyTestResult
 from app.cli.replay import ReplayResult
-from app.cli.simulate import SimulationResult
 from app.doctor.fleet_checks import Finding
 from app.explain.explanation import Explanation
 from app.explain.gpu_inventory import Inventory
@@ -26,7 +26,6 @@ from app.explain.policy_diff import Differences
 from app.schedulerconfig.verify import ConfigurationFinding as ConfigFinding
 from app.usage.right_size import RightSizes
 from app.usage.table import UsageReport
-from app.values.errors import BadInput
 from app.web.api import DryRun
 from app.whatif.advice import Advice
 from app.whatif.dra import DRAMove
@@ -35,6 +34,7 @@ from app.whatif.mig_relayout import MIGRelayout
 from app.whatif.node_template import NodeTemplate
 from app.whatif.repack import Repack
 
+PUBLISHED = Path(__file__).parents[2] / "app/cli/schemas"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any]
 
@@ -59,7 +59,6 @@ ANSWERS: Mapping[str, tuple[Any, str]] = {
     "advise-mig": (Advice, "gpu-usher advise mig -o json"),
     "advise-repack": (Repack, "gpu-usher advise repack -o json"),
     "advise-right-size": (RightSizes, "gpu-usher advise right-size -o json"),
-    "simulate": (SimulationResult, "gpu-usher simulate -o json"),
     "usage": (UsageReport, "gpu-usher usage -o json"),
     "certs-issue": (CertificateCheck, "gpu-usher certs issue -o json"),
     "certs-show": (CertificateCheck, "gpu-usher certs show -o json"),
@@ -68,17 +67,12 @@ ANSWERS: Mapping[str, tuple[Any, str]] = {
 
 
 def answer_text(name: str) -> str:
-    """Return the schema of an answer as app/cli/schemas/ stores it.
-
-    Raises BadInput for an unknown name.
-    """
+    """Return the schema of an answer as app/cli/schemas/ stores it."""
     return json.dumps(answer_schema(name), indent=2) + "\n"
 
 
 def answer_schema(name: str) -> Schema:
     """Return the schema of an answer; all fields are required, because the encoder writes all of them."""
-    if name not in ANSWERS:
-        raise BadInput(f"--answer: got {name[:40]!r}, wants one of {', '.join(ANSWERS)}")
     type_, where = ANSWERS[name]
     body = _plain(msgspec.json.schema(type_))
     return {"$schema": DIALECT, "$id": f"urn:gpu-usher:answer:{name}", "$comment": where, **body}
@@ -97,3 +91,8 @@ def _plain(schema: Any) -> Any:
         plain["properties"] = {name: _plain(item) for name, item in schema["properties"].items()}
         plain["required"] = list(schema["properties"])
     return plain
+
+
+if __name__ == "__main__":
+    for name in ANSWERS:
+        (PUBLISHED / f"{name}.json").write_text(answer_text(name), "utf-8")
