@@ -194,7 +194,7 @@ USE = {
     "F147": "The service reads the last day of use every five minutes, once for all who ask.",
     "F148": "The web page shows who uses what he holds: a page Use, and a map coloured by holder or by activity.",
     "F149": "Held and idle GPUs of each namespace are metrics, with an alert where they idle while pods wait.",
-    "F150": "Without a Prometheus, `serve --dcgm-exporters` records a bounded history of the use of GPUs in memory.",
+    "F150": "Without a Prometheus, a policy on idle GPUs is not judged; log, `/statusz` and page say so.",
 }
 GROUPS: Mapping[str, Mapping[str, str]] = {
     "Admission": ADMISSION,

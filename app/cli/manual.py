@@ -112,8 +112,7 @@ MANUAL: Mapping[str, ManualPage] = {
     "usage": ManualPage(
         "A Prometheus (--prometheus) with the metrics of DCGM exporters, by range queries of limited size; with "
         "--snapshot or --kubeconfig also a fleet, for the owners of pods and the nodes that share GPUs; --prices, a "
-        "file. Or a sample fleet with a made-up history (--demo). Exporters alone tell only the present: what `serve "
-        "--dcgm-exporters` records of them is for policies, and begins anew with each process. Writes nothing.",
+        "file. Or a sample fleet with a made-up history (--demo). Writes nothing.",
         (
             "gpu-usher usage --demo --by product",
             "gpu-usher usage --prometheus http://127.0.0.1:9090 --by owner --since 4w",

@@ -64,20 +64,17 @@ class UseReading:
     asked: bool = True
 
 
-NOBODY_ASKED = UseReading(asked=False)
-"""The reading of a service without a source."""
-
-
 class UsagePoller:
     """Polls a source of histories every five minutes, and keeps the summary of the last one.
 
+    Without a source nothing is known of use, and a problem names the policies whose `admission.idle` is not judged.
     `state` has the nodes of the cluster, of which some share GPUs, and the pods that wait. `wall` gives the seconds
     since the epoch.
     """
 
     def __init__(
         self,
-        source: IdleSource,
+        source: IdleSource | None,
         policies: Callable[[], PolicySet],
         state: State,
         metrics: UseMetrics | None = None,
@@ -99,7 +96,9 @@ class UsagePoller:
         """Return what is known of use now."""
         age = None if self._succeeded_at is None else self._clock.now() - self._succeeded_at
         fresh = age is not None and age < FORGET_SECONDS
-        return UseReading(self._summary if fresh else None, age, self._problem, self._generation)
+        return UseReading(
+            self._summary if fresh else None, age, self._problem, self._generation, asked=self._source is not None
+        )
 
     def count(self, namespace: str, seconds: float, below: float) -> int:
         """Count the units of a namespace that were idle for certain at the last poll; 0 where nothing is known."""
@@ -113,11 +112,15 @@ class UsagePoller:
                 await self.poll()
                 await self._clock.sleep(POLL_SECONDS * (1 + self._clock.chance() / 10))
         except asyncio.CancelledError:  # after any other error it is run again, with the same connections
-            await self._source.close()
+            if self._source is not None:
+                await self._source.close()
             raise
 
     async def poll(self) -> None:
         """Poll once."""
+        if self._source is None:
+            self._note(_not_judged(self._policies()))
+            return
         limits = _limits(self._policies())
         seconds = max((DAY, *(limit.seconds for limit in limits)))
         belows = sorted({limit.below for limit in limits})[:MOST_BELOWS]
@@ -138,17 +141,21 @@ class UsagePoller:
 
     def measure(self) -> None:
         """Set the metrics of use."""
-        if self._metrics is not None:
+        if self._metrics is not None and self._source is not None:
             reading = self.reading()
             self._metrics.use_read(reading.summary, reading.age_seconds)
 
     def _note(self, problem: str | None) -> None:
         """Log a problem, or its end, once."""
         if problem != self._problem and problem is not None:
-            event("use of GPUs: error", 30, source=self._source.origin, error=problem)
+            event("use of GPUs: error", 30, source=self._origin, error=problem)
         elif problem != self._problem:
-            event("use of GPUs is read", source=self._source.origin)
+            event("use of GPUs is read", source=self._origin)
         self._problem = problem
+
+    @property
+    def _origin(self) -> str:
+        return self._source.origin if self._source is not None else "none"
 
     def status(self) -> dict[str, Any]:
         """Return the part of /statusz about the use of GPUs."""
@@ -156,7 +163,7 @@ class UsagePoller:
         age = None if reading.age_seconds is None else int(reading.age_seconds)
         window = summary.window_seconds if summary else None
         return {
-            "source": self._source.origin,
+            "source": self._origin,
             "age_seconds": age,
             "error": self._problem,
             "window_seconds": window,
@@ -167,6 +174,14 @@ class UsagePoller:
 def _limits(policies: PolicySet) -> tuple[IdleLimit, ...]:
     """List what the policies in force ask about idle GPUs; a pod's policies may each set one of the two figures."""
     return tuple(idle_limit(idle) for policy in policies.policies if (idle := policy.spec.admission.idle))
+
+
+def _not_judged(policies: PolicySet) -> str | None:
+    """Return a sentence with the policies whose rule on idle GPUs cannot be judged without a source; None without."""
+    names = [policy.name for policy in policies.policies if policy.spec.admission.idle]
+    if not names:
+        return None
+    return f"admission.idle of {', '.join(names)} is not judged and refuses no pod: start serve with --prometheus URL"
 
 
 def _held_units(nodes: Mapping[str, Node]) -> int:

@@ -18,7 +18,7 @@ from app.cluster.policy_watch import PolicyBook
 from app.cluster.ruling_cache import DemandCache, RulingCache
 from app.cluster.slipped_pods import SlippedPods
 from app.cluster.state import State
-from app.cluster.usage_polling import NOBODY_ASKED, UsagePoller, UseReading
+from app.cluster.usage_polling import UsagePoller, UseReading
 from app.cluster.verdict_cache import VerdictCache, VerdictTable
 from app.cluster.view import get_pod, view
 from app.explain.survey import ClusterSnapshot
@@ -70,7 +70,7 @@ class Service:
         self.policy_reporter: PolicyReporter | None = None
         self.front_proxy: FrontProxyTrust | None = None
         self.gpu_health: HealthPoller | None = None
-        self.usage: UsagePoller | None = None
+        self.usage = UsagePoller(None, lambda: self.policies, state)
         self.tracing: Tracing | None = None
         self.absent: tuple[str, ...] = ()
         self.beat = self.filled = time.monotonic()
@@ -141,7 +141,7 @@ class Service:
             claimed=state.claimed,
             has_template=state.has_template,
             claim_warnings=state.claim_warnings,
-            idle_gpus=self.usage.count if self.usage else lambda *_: 0,
+            idle_gpus=self.usage.count,
             rule=self._rulings.of,
         )
 
@@ -198,7 +198,7 @@ class Service:
 
     def use(self) -> UseReading:
         """Return what is known of how GPUs are used."""
-        return self.usage.reading() if self.usage else NOBODY_ASKED
+        return self.usage.reading()
 
     def pods_matched_by_policy(self) -> Mapping[str, Mapping[str, int]]:
         """Return the number of pods that each policy matched since the start, by result."""
@@ -275,7 +275,7 @@ class Service:
             **self.health(),
             "shadow": self.shadow,
             "gpu_health": self.gpu_health.status() if self.gpu_health else None,
-            "use": self.usage.status() if self.usage else None,
+            "use": self.usage.status(),
             "policies": {
                 "hash": self.policies.hash,
                 "loaded": loaded,

@@ -238,11 +238,6 @@ class Metrics:
             registry=self.registry,
         )
         self.health_age.set(float("nan"))
-        self.unrecorded_use = Counter(
-            "gpu_usher_unrecorded_use_total",
-            "Pods' GPUs of a look at the DCGM exporters whose use was not recorded for want of room",
-            registry=self.registry,
-        )
         self.health_nodes = Gauge(
             "gpu_usher_health_nodes",
             "Nodes with GPUs that are ill or ailing, or of which a condition reports a fault",

@@ -105,7 +105,7 @@ def _state(reading: UseReading) -> str:
     """Say in a sentence what is known of use, where that is not everything; empty where it is."""
     why = f": {reading.problem}" if reading.problem else ""
     if not reading.asked:
-        return "No GPU usage data."
+        return f"No GPU usage data{why}."
     if reading.age_seconds is None:
         return f"No GPU usage data yet{why}."
     minutes = int(reading.age_seconds // 60)
