@@ -15,12 +15,10 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from app.cli.cluster import Cluster
-from app.cli.help import verb_group
+from app.cli.help import command, verb_group
 from app.cli.output import Output, show
 from app.cli.probes import serve_probes
-from app.cli.records import command
-from app.cli.source import refuse_several
+from app.cli.source import ClusterOptions, refuse_several
 from app.telemetry.clock import now
 from app.telemetry.logs import start_logging
 from app.tls.authority import LOCAL_NAMES, service_names
@@ -68,7 +66,7 @@ def issue(
 def rotate(
     *,
     folder: Annotated[Path | None, typer.Option("--certs", help="Rotate in a directory, not in a cluster.")] = None,
-    cluster: Cluster,
+    cluster: ClusterOptions,
     namespace: Namespace = "gpu-usher",
 ) -> None:
     """Make a new CA now: both are trusted, after a minute the new one signs, after a week the old one is dropped."""
@@ -94,7 +92,7 @@ def show_(
     secret: Annotated[str | None, typer.Option(help="A Secret of the namespace, such as gpu-usher-tls.")] = None,
     url: Annotated[str | None, typer.Option(help="An https address; --ca names the trusted CAs.")] = None,
     ca: Annotated[Path | None, typer.Option(help="CAs that clients trust; else the ca.crt beside it.")] = None,
-    cluster: Cluster,
+    cluster: ClusterOptions,
     namespace: Namespace = "gpu-usher",
     output: Output = "text",
 ) -> None:
@@ -117,7 +115,7 @@ def show_(
 @command(certs)
 def controller(
     *,
-    cluster: Cluster,
+    cluster: ClusterOptions,
     namespace: Namespace = "gpu-usher",
     service: Annotated[str, typer.Option(help="Name of the Service that the webhooks call.")] = "gpu-usher",
     name: Annotated[
@@ -150,7 +148,7 @@ def _files(folder: Path) -> CertificateTexts:
     return CertificateTexts(_read(folder / "tls.crt"), _read(folder / "tls.key"), _read(ca) if ca.exists() else None)
 
 
-def _secret(cluster: Cluster, namespace: str, name: str) -> CertificateTexts:
+def _secret(cluster: ClusterOptions, namespace: str, name: str) -> CertificateTexts:
     path = f"/api/v1/namespaces/{namespace}/secrets/{name}"
     kube = KubeClient(cluster.load())
     with cluster.telling():

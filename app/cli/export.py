@@ -8,10 +8,9 @@ import yaml
 
 from app import __version__
 from app.admission.fallback_policy import LIMITATIONS, fallback_policies
-from app.cli.claim_templates import templates_for
-from app.cli.help import verb_group
+from app.cli.claims import templates_for
+from app.cli.help import command, verb_group
 from app.cli.mutate import read_file
-from app.cli.records import command
 from app.cli.source import Fleet, Namespace, Policies, policies_in, state_of
 from app.cluster.files import read_knowledge, shipped_policies
 from app.cluster.policy_watch import PolicyBook

@@ -2,14 +2,17 @@
 """`--help` as a manual page: below what a verb does and its options, the sections of app/cli/manual.py.
 
 Typer's own tables cut names of options and variables where a terminal is narrow, so that pages are written here.
+
+Options that several verbs share, as one parameter: a frozen dataclass whose fields are Typer options.
 """
 
 import inspect
 import re
 import signal
 import textwrap
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -167,3 +170,48 @@ def _continued(example: str, width: int) -> str:
             lines.append("     ")
         lines[-1] += f"{' ' * bool(lines[-1].strip())}{word}"
     return " \\\n".join(lines) + "\n"
+
+
+Function = Callable[..., Any]
+
+
+def with_records(verb: Function) -> Function:
+    """Return a verb that Typer can read: each parameter that is a record is replaced by one option for each field.
+
+    The record is made of their values before the verb runs, and may refuse them (BadInput).
+    """
+    hints = get_type_hints(verb, include_extras=True)
+    records: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    parameters = []
+    for name, parameter in inspect.signature(verb).parameters.items():
+        if record := records.get(name):
+            options = get_type_hints(record, include_extras=True)
+            parameters += [_parameter(field.name, field.default, options[field.name]) for field in fields(record)]
+        else:
+            parameters.append(_parameter(name, parameter.default, hints[name]))
+
+    def run(**values: Any) -> Any:
+        made = {
+            name: record(**{field.name: values.pop(field.name) for field in fields(record)})
+            for name, record in records.items()
+        }
+        return verb(**values, **made)
+
+    run.__doc__, run.__name__ = verb.__doc__, verb.__name__
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    vars(run)["__signature__"] = inspect.Signature(parameters)
+    return run
+
+
+def _parameter(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def command(group: typer.Typer, name: str | None = None) -> Callable[[Function], Function]:
+    """Add a verb to a group; its help ends with its manual page."""
+
+    def add(verb: Function) -> Function:
+        group.command(name, cls=Verb)(with_records(verb))
+        return verb
+
+    return add

@@ -9,8 +9,7 @@ import typer
 import typer.main
 
 from app import __version__
-from app.cli.help import SETTINGS, VerbGroup
-from app.cli.records import command
+from app.cli.help import SETTINGS, VerbGroup, command
 
 VERBS = {
     "serve": "serve:serve",

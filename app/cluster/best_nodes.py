@@ -12,7 +12,7 @@ from app.nodes.model import Node
 from app.placement.engine import judge, total
 from app.placement.ranking import ranking_key
 from app.policy.demand import Demand
-from app.whatif.claims_on_nodes import unserved_claim
+from app.whatif.placing_in_turn import unserved_claim
 
 ANYWHERE = "any node"
 """The answer for a pod that asks for no GPU, which is not judged."""

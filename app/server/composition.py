@@ -18,8 +18,7 @@ from app.cluster.policy_watch import PolicyBook
 from app.cluster.slipped_pods import PolicyView, SlippedPods
 from app.cluster.snapshot import fill, read_snapshot
 from app.cluster.state import State
-from app.cluster.usage_history import UsageHistory
-from app.cluster.usage_polling import IdleSource, UsagePoller
+from app.cluster.usage_polling import PrometheusUse, UsagePoller, UseSource
 from app.demo.sample_fleets import demo_fleet
 from app.demo.usage import DemoUsage
 from app.server.service import Service
@@ -65,7 +64,7 @@ def build(settings: Settings) -> Service:
     return service
 
 
-def usage_source(service: Service) -> IdleSource | None:
+def usage_source(service: Service) -> UseSource | None:
     """Return where the service reads the use of GPUs: a Prometheus, or the made-up history of a sample fleet.
 
     Raises BadInput.
@@ -73,7 +72,7 @@ def usage_source(service: Service) -> IdleSource | None:
     settings, state = service.settings, service.state
     if settings.prometheus:
         knowledge = state.knowledge
-        return UsageHistory(
+        return PrometheusUse(
             settings.prometheus, knowledge.dcgm, knowledge.usage_metrics, settings.prometheus_token_file, pausing
         )
     return DemoUsage(lambda: state.nodes, state.usage_on) if settings.demo else None

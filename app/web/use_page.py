@@ -12,7 +12,7 @@ from app.api.wire import encode
 from app.cluster.usage_polling import FORGET_SECONDS, UseReading
 from app.usage.summary import UseSummary, WorkloadUse
 from app.usage.table import UsageRow
-from app.web.responses import HEADERS, html_page
+from app.web.rendering import HEADERS, html_page
 from app.web.views.use_rows import (
     COLUMNS,
     DEFAULT_SORT,

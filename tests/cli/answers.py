@@ -15,10 +15,9 @@ from typing import Any
 import msgspec
 
 from app.cli.certs import CertificateCheck
-from app.cli.lint import LintResult
 from app.cli.mutate import MutatedFile
-from app.cli.policy_tests import PolicyTestResult
-from app.cli.replay import ReplayResult
+from app.cli.policies import LintResult, PolicyTestResult
+from app.cli.policy_changes import ReplayResult
 from app.doctor.fleet_checks import Finding
 from app.explain.explanation import Explanation
 from app.explain.gpu_inventory import Inventory

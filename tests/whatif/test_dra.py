@@ -13,8 +13,8 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from app.admission.claims.conversion import NoEquivalent
+from app.cli.plan_nodes import moving_pods
 from app.cli.verbs import app
-from app.cli.whatif_dra import moving_pods
 from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.demo.notation import fleet_names

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from app.cli.plan_nodes import gpu_pods, parse_selector
 from app.cli.verbs import app
-from app.cli.whatif import gpu_pods
 from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.placement.engine import class_for_demand, judge_class
@@ -18,7 +18,6 @@ from app.values.errors import BadInput
 from app.values.label_requirements import all_allow
 from app.values.versions import parse_version
 from app.whatif.driver import plan_rollout
-from app.whatif.selector import parse_selector
 from tests.builders import gpus, knowledge, node_document, pod, shipped
 
 RUN = CliRunner()

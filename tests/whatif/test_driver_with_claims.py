@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from app.cli.plan_nodes import gpu_pods
 from app.cli.verbs import app
-from app.cli.whatif import gpu_pods
 from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.demo.sample_fleets import demo_fleet
 from app.values.versions import parse_version
-from app.whatif.claims_on_nodes import unserved_claim
 from app.whatif.driver import plan_rollout
+from app.whatif.placing_in_turn import unserved_claim
 from tests.builders import knowledge, shipped
 
 ATTRIBUTES = "device.attributes['gpu.nvidia.com']"

@@ -19,8 +19,7 @@ from app.knowledge.mig_placements import GPULayout
 from app.nodes.model import FreeResources
 from app.values.errors import BadInput
 from app.whatif.advice import advise_layout, fill_gpu
-from app.whatif.mig_fragmentation import fragmented_share
-from app.whatif.mig_relayout import most_of, node_class_with_layout, parse_layout
+from app.whatif.mig_relayout import fragmented_share, most_of, node_class_with_layout, parse_layout
 from app.whatif.placing_in_turn import GPUPod
 from tests.builders import demand, gpus, knowledge, node, node_document, pod
 

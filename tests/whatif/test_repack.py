@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-from app.cli.advise_repack import repacked
+from app.cli.plan_pods import repacked
 from app.cli.verbs import app
 from app.cluster.snapshot import fill
 from app.cluster.state import State

@@ -12,7 +12,7 @@ from functools import lru_cache
 from math import exp
 from typing import Any
 
-from app.demo.gfd import WHOLE_GPU
+from app.demo.sample_fleets import WHOLE_GPU
 from app.knowledge.tables import Knowledge
 from app.kube.pods import read_pod
 from app.nodes.model import WHOLE_MILLI, Node

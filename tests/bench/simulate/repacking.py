@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.demo.gfd import WHOLE_GPU
+from app.demo.sample_fleets import WHOLE_GPU
 from app.nodes.model import WHOLE_MILLI
 from app.placement.engine import total
 from app.placement.ranking import ranking_key

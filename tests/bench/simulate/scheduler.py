@@ -105,7 +105,7 @@ NOT_BACKING_OFF = -1
 
 
 @dataclass(slots=True)
-class WaitingPod:
+class QueuedPod:
     """A pod without a node. `last` is the second of its last attempt, `rank` orders pods whose backoff is the same."""
 
     pod: PlayedPod
@@ -127,9 +127,9 @@ class SchedulingQueue:
     """
 
     def __init__(self) -> None:
-        self._ahead: list[WaitingPod] = []
-        self._settled: dict[Task, deque[WaitingPod]] = {}
-        self._behind: list[WaitingPod] = []
+        self._ahead: list[QueuedPod] = []
+        self._settled: dict[Task, deque[QueuedPod]] = {}
+        self._behind: list[QueuedPod] = []
         self._first = self._next = 0
         self._woken = 0.0
 
@@ -140,7 +140,7 @@ class SchedulingQueue:
 
     def add(self, pod: PlayedPod, now: float) -> None:
         """Add a pod whose first attempt has failed."""
-        self._behind.append(WaitingPod(pod, 1, now))
+        self._behind.append(QueuedPod(pod, 1, now))
 
     def remove(self, numbers: Collection[int]) -> None:
         """Remove pods by their numbers."""
@@ -155,7 +155,7 @@ class SchedulingQueue:
     def wake(self, now: float, fits: Callable[[Task], bool], place: Callable[[PlayedPod], None]) -> None:
         """Try all pods. `fits` tells whether a task fits the node that a pod has left, `place` places a pod."""
 
-        def tried(pods: list[WaitingPod]) -> list[WaitingPod]:
+        def tried(pods: list[QueuedPod]) -> list[QueuedPod]:
             return [waiting for waiting in pods if not self._try(waiting, now, fits, place)]
 
         ahead, behind = self._in_order(now)
@@ -165,7 +165,7 @@ class SchedulingQueue:
         self._settle()
         self._woken = now
 
-    def _in_order(self, now: float) -> tuple[list[WaitingPod], list[WaitingPod]]:
+    def _in_order(self, now: float) -> tuple[list[QueuedPod], list[QueuedPod]]:
         """Return the pods that are tried before those that have settled, and those that are tried after them."""
         settled = (_backing_off_until(self._woken + MOST_BACKOFF, now), 1)
         keyed = [
@@ -177,7 +177,7 @@ class SchedulingQueue:
         return [waiting for key, waiting in keyed if key < settled], [item for key, item in keyed if key > settled]
 
     def _try(
-        self, waiting: WaitingPod, now: float, fits: Callable[[Task], bool], place: Callable[[PlayedPod], None]
+        self, waiting: QueuedPod, now: float, fits: Callable[[Task], bool], place: Callable[[PlayedPod], None]
     ) -> bool:
         if fits(waiting.pod.task):
             place(waiting.pod)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from app.cluster.change_log import ChangeLog
 from app.cluster.free_gpus import FreeGPUs
-from app.demo.gfd import WHOLE_GPU
+from app.demo.sample_fleets import WHOLE_GPU
 from app.knowledge.tables import Knowledge
 from app.nodes.model import WHOLE_MILLI, FreeResources, Node, NodeClass
 from app.nodes.reading import read_node

@@ -1,37 +1,141 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpu-usher whatif`: shows the fleet with another driver, MIG layout or node, or with DRA, and the effects on pods."""
+"""`gpu-usher whatif`: shows the fleet with another driver, MIG layout or node, or with DRA, and the effects on pods.
 
+`gpu-usher whatif dra`: what a move of nodes from the device plugin to DRA means for the pods of a fleet.
+
+Label selectors in the syntax of kubectl's -l (k8s.io/apimachinery pkg/labels selector.go Parse).
+"""
+
+import re
 from collections.abc import Iterator, Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
+from app.admission.claims.conversion import Conversion, NoEquivalent, convert
+from app.admission.claims.wanted import unbound, wanted_template
 from app.admission.preview import admitted_pod, target_of_new_object
 from app.admission.reviewed_pod import ReviewContext
-from app.cli.help import verb_group
+from app.cli.help import command, verb_group
 from app.cli.mutate import namespace_of, read_file
-from app.cli.names import MOST_SHOWN, names_of
-from app.cli.output import Output, output_of, show
-from app.cli.progress import show_count, show_progress
-from app.cli.records import command
+from app.cli.output import MOST_SHOWN, Output, names_of, output_of, show, show_count, show_progress
 from app.cli.source import Fleet, Namespace, Objects, Policies, policies_in, state_of
-from app.cli.whatif_dra import moving_pods, show_move
 from app.cluster.ruling_cache import RulingCache
 from app.cluster.state import State
 from app.kube.gpu_usage import FINISHED
 from app.kube.pods import read_pod
 from app.policy.compiled import PolicySet
+from app.policy.demand import Demand
 from app.values.errors import BadInput
-from app.values.label_requirements import all_allow
+from app.values.label_requirements import Requirement, all_allow, label_requirement
 from app.values.versions import parse_version
-from app.whatif.dra import plan_move
+from app.whatif.dra import DRAMove, MovingPod, MovingWorkload, plan_move
 from app.whatif.driver import Rollout, plan_rollout
 from app.whatif.mig_relayout import MIGRelayout, parse_layout, relayout
 from app.whatif.node_template import node_template
 from app.whatif.placing_in_turn import GPUPod
-from app.whatif.selector import parse_selector
+
+
+def moving_pods(objects: Objects, state: State, policies: PolicySet) -> Iterator[MovingPod]:
+    """Yield the unfinished pods that request or claim GPUs, with what they become.
+
+    Raises MalformedPod, QuantityError.
+    """
+    context = ReviewContext(policies, state.fleet(), state.knowledge, claimed=state.claimed, rule=RulingCache().of)
+    for document in objects:
+        if document.get("kind") != "Pod" or (document.get("status") or {}).get("phase") in FINISHED:
+            continue
+        pod = read_pod(document)
+        labels = state.namespaces.labels(pod.namespace)
+        demand = context.ruling(pod, labels).demand
+        if demand.requests_gpus:
+            gpu_pod = GPUPod(f"{pod.namespace}/{pod.name}", pod.uid, pod.node_name or "", demand)
+            yield MovingPod(gpu_pod, _outcome(document, demand, labels, context) if demand.resources else None)
+
+
+def _outcome(
+    document: Mapping[str, Any], demand: Demand, labels: Mapping[str, str], context: ReviewContext
+) -> Conversion | NoEquivalent | None:
+    """Convert a pod as it was created; None for one that admission would leave alone."""
+    pod = read_pod(unbound(document))
+    outcome = convert(pod, demand, context.knowledge)
+    wanted = wanted_template(document, pod.namespace, labels, context)
+    return None if isinstance(outcome, Conversion) and wanted.template is None else outcome
+
+
+def show_move(console: Console, move: DRAMove) -> None:
+    """Print what pods become, which nodes cannot move, and the order of the others."""
+    console.print(f"[bold]to DRA[/]: {move.nodes} nodes, of which {move.already} are there")
+    for workload in move.workloads[:MOST_SHOWN]:
+        _show_workload(console, workload)
+    if (more := len(move.workloads) - MOST_SHOWN) > 0:
+        console.print(f"and {more} more kinds of pods; -o json has all")
+    for node in move.held:
+        console.print(f"[red]{escape(node.node)} cannot move[/]: {escape(names_of(node.pods))}")
+        console.print(f"  {escape('; '.join(node.reasons))}")
+    console.print("[bold]order[/] (others cordoned meanwhile)")
+    for number, turn in enumerate(move.order, 1):
+        evicts = f"evicts {len(turn.evicts)}: {names_of(turn.evicts)}" if turn.evicts else "evicts nobody"
+        console.print(f"{number:4} {escape(turn.node)} {escape(evicts)}")
+        if turn.waiting:
+            console.print(f"     [yellow]no place until later: {escape(names_of(turn.waiting))}[/]")
+    console.print(f"{sum(len(turn.evicts) for turn in move.order)} evictions in all")
+
+
+def _show_workload(console: Console, workload: MovingWorkload) -> None:
+    if workload.stays:
+        console.print(f"[red]no equivalent[/]: {escape(names_of(workload.pods))}")
+    else:
+        colour, by = ("yellow" if workload.loses else "green"), f" by {workload.template}" * bool(workload.template)
+        what = escape(", ".join(workload.requests) + by)
+        console.print(f"[{colour}]{what}[/]: {escape(names_of(workload.pods))}")
+    for line in workload.stays:
+        console.print(f"  {escape(line)}")
+    for line in workload.loses:
+        console.print(f"  only filter says: {escape(line)}")
+
+
+_PART = re.compile(r"\s*(?:([^\s,()=!]+)\s+(in|notin)\s*\(([^)]*)\)|([^,()]+))\s*(?:,|$)")
+
+
+def parse_selector(text: str) -> tuple[Requirement, ...]:
+    """Read a selector such as `pool=gpu,zone in (a,b),!spot`; an empty one selects everything.
+
+    Raises BadInput.
+    """
+    requirements, position = [], 0
+    while position < len(text):
+        match = _PART.match(text, position)
+        if match is None:
+            raise BadInput(f"selector: got {text[:80]!r}, wants such as pool=gpu,zone in (a,b),!spot")
+        key, operator, values, simple = match.groups()
+        if key:
+            listed = [value.strip() for value in values.split(",")]
+            requirements.append(label_requirement(key, "In" if operator == "in" else "NotIn", listed))
+        else:
+            requirements.append(_simple(simple.strip()))
+        position = match.end()
+    return tuple(requirements)
+
+
+def _simple(text: str) -> Requirement:
+    for sign, operator in (("!=", "NotIn"), ("==", "In"), ("=", "In")):
+        key, present, value = text.partition(sign)
+        if present:
+            return label_requirement(_key(key), operator, (value.strip(),))
+    if text.startswith("!"):
+        return label_requirement(_key(text[1:]), "DoesNotExist")
+    return label_requirement(_key(text), "Exists")
+
+
+def _key(text: str) -> str:
+    key = text.strip()
+    if not re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_./]*[A-Za-z0-9])?", key):
+        raise BadInput(f"selector: got key {key[:60]!r}, wants a label's key such as nvidia.com/gpu.product")
+    return key
+
 
 whatif = verb_group("Show a fleet with a change, and the effects on its pods.")
 Nodes = Annotated[str, typer.Option("--nodes", help="Label selector, as of kubectl -l; empty is all GPU nodes.")]
@@ -59,7 +163,7 @@ def driver(
     pods = list(gpu_pods(objects, state, rules))
     with show_progress("judging pods with both drivers"):
         rollout = plan_rollout(state.nodes, selected(state, nodes), pods, parse_version(to), state.knowledge.cuda)
-    show(rollout, output, lambda console: _show(console, rollout))
+    show(rollout, output, lambda console: _show_rollout(console, rollout))
     raise typer.Exit(1 if rollout.leaves_pods_without_nodes else 0)
 
 
@@ -183,7 +287,7 @@ def gpu_pods(objects: Objects, state: State, policies: PolicySet) -> Iterator[GP
                 yield GPUPod(f"{pod.namespace}/{pod.name}", pod.uid, pod.node_name or "", demand)
 
 
-def _show(console: Console, rollout: Rollout) -> None:
+def _show_rollout(console: Console, rollout: Rollout) -> None:
     console.print(f"[bold]driver {rollout.to}[/] on {rollout.nodes} nodes, of which {rollout.already} have it")
     for effect in rollout.effects[:MOST_SHOWN]:
         gains, loses = [f"{effect.gains} more"] * bool(effect.gains), [f"{effect.loses} fewer"] * bool(effect.loses)

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpu-usher test`: runs the test cases beside the policies, with a result as text or as JUnit XML for CI."""
+"""`gpu-usher lint`: checks policies and their test cases without running them.
 
+`gpu-usher test`: runs the test cases beside the policies, with a result as text or as JUnit XML for CI.
+"""
+
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -9,11 +13,55 @@ from xml.etree import ElementTree
 import typer
 from rich.console import Console
 
-from app.cli.output import output_of, show
-from app.cluster.files import case_texts, read_knowledge, read_policies, shipped_policies
+from app.cli.output import Output, output_of, show
+from app.cluster.files import case_texts, policy_texts, read_knowledge, read_policies, shipped_policies
 from app.explain.policy_cases import rules_of, rules_touched, run_case
 from app.policy.case_document import read_case
+from app.policy.load import load_policies
 from app.values.errors import PolicyError
+
+
+@dataclass(frozen=True, slots=True)
+class LintResult:
+    """The number of policy files and cases, and the findings in them, each as file:line:column: what, remedy."""
+
+    policies: int
+    cases: int
+    findings: tuple[str, ...]
+
+
+def lint(
+    directory: Annotated[
+        Path | None, typer.Argument(help="Directory of policies; the shipped ones by default.")
+    ] = None,
+    output: Output = "text",
+) -> None:
+    """Check every policy and case of a directory; each finding is one line: file:line:column: what, remedy."""
+    directory = directory or shipped_policies()
+    result = LintResult(len(policy_texts(directory)), len(case_texts(directory)), tuple(_findings(directory)))
+    show(result, output, lambda console: _show_findings(console, result))
+    raise typer.Exit(1 if result.findings else 0)
+
+
+def _show_findings(console: Console, result: LintResult) -> None:
+    for line in result.findings:
+        console.print(line, markup=False)
+    count = len(result.findings)
+    findings = f"{count or 'no'} finding{'s' * (count != 1)}"
+    console.print(f"{result.policies} policy files, {result.cases} cases: {findings}")
+
+
+def _findings(directory: Path) -> Iterator[str]:
+    try:
+        load_policies(policy_texts(directory), read_knowledge())
+    except PolicyError as error:
+        yield from error.problems
+    for file, text in case_texts(directory).items():
+        try:
+            read_case(file, text)
+        except PolicyError as error:
+            yield from error.problems
+
 
 FORMATS = ("text", "json", "yaml", "junit")
 Outcomes = dict[str, list[str]]
@@ -48,11 +96,11 @@ def run_cases(
     if output == "junit":
         print(_junit(outcomes))
     else:
-        show(result, output, lambda console: _print(console, result))
+        show(result, output, lambda console: _show_cases(console, result))
     raise typer.Exit(1 if any(outcomes.values()) else 0)
 
 
-def _print(console: Console, result: PolicyTestResult) -> None:
+def _show_cases(console: Console, result: PolicyTestResult) -> None:
     for file, differences in result.cases.items():
         mark = "[red]fails[/]" if differences else "[green]holds[/]"
         console.print(f"{mark}  {_sentence(file)}")
