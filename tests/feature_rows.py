@@ -76,7 +76,7 @@ MIG = {
     "F61": "Of the nodes that fit, the one is preferred on which the slice leaves the most room for slices to come.",
     "F62": "A node whose MIG layout is invalid or half made is refused.",
     "F63": "The MIG strategies none, single and mixed are understood.",
-    "F64": "`advise mig` proposes layouts for the pods that wait, in the words of mig-parted.",
+    "F64": "`plan mig` proposes layouts for the pods that wait, in the words of mig-parted.",
 }
 SHARING = {
     "F65": "Pods that declare their memory on shared GPUs are placed only where all declared memory fits.",
@@ -160,9 +160,9 @@ SCALE = {
     "F119": "Benchmarks are in the tree.",
     "F120": "Figures are published with the way they were measured.",
     "F121": "A load generator makes fleets and pods on a real control plane.",
-    "F122": "`whatif driver` says whom another driver would help or harm.",
+    "F122": "`plan driver` says whom another driver would help or harm.",
     "F123": "`diff` compares two sets of policies over a snapshot.",
-    "F124": "`whatif node-template` says what a node must be for a pod, without an autoscaler.",
+    "F124": "`plan node-template` says what a node must be for a pod, without an autoscaler.",
     "F125": "The wire is tested with generated and damaged input.",
 }
 STACK = {
@@ -185,12 +185,12 @@ STACK = {
 
 USE = {
     "F141": "`usage` shows how the GPUs that pods hold were used over time, and what is unknown stays unknown.",
-    "F142": "With the operator's prices, `usage` and `advise right-size` show money.",
-    "F143": "`advise right-size` proposes the smallest slice, share or product that would have carried a workload's "
+    "F142": "With the operator's prices, `usage` and `plan right-size` show money.",
+    "F143": "`plan right-size` proposes the smallest slice, share or product that would have carried a workload's "
     "peak, proven on the engine.",
     "F144": "Who holds an idle GPU is told where a pod waits for it: by `explain` and `doctor`.",
     "F145": "A policy can warn of, or refuse, pods of a namespace that holds idle GPUs; unknown use never denies.",
-    "F146": "`advise repack` finds the fewest restarts that free a node, an NVLink domain or places, and lose least.",
+    "F146": "`plan repack` finds the fewest restarts that free a node, an NVLink domain or places, and lose least.",
     "F147": "The service reads the last day of use every five minutes, once for all who ask.",
     "F148": "The web page shows who uses what he holds: a page Use, and a map coloured by holder or by activity.",
     "F149": "Held and idle GPUs of each namespace are metrics, with an alert where they idle while pods wait.",

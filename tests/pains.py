@@ -73,7 +73,7 @@ PAINS = (
     Pain(
         16,
         "the autoscaler does not know what the pod needs",
-        "needs are affinity in the provisioner's own labels; whatif node-template says what a node must be; "
+        "needs are affinity in the provisioner's own labels; plan node-template says what a node must be; "
         "doctor looks at NodePools",
         "HAMi#1099, autoscaler#5708",
     ),
@@ -124,7 +124,7 @@ PAINS = (
     Pain(
         42,
         "a driver upgrade hangs, or takes pods down",
-        "nodes under upgrade are refused, those that wait score lower; whatif driver says whom it would cost what",
+        "nodes under upgrade are refused, those that wait score lower; plan driver says whom it would cost what",
         "gpu-operator#416",
     ),
     Pain(

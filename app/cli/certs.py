@@ -15,7 +15,6 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from app.cli.help import command, verb_group
 from app.cli.output import Output, show
 from app.cli.probes import serve_probes
 from app.cli.source import ClusterOptions, refuse_several
@@ -30,7 +29,6 @@ from app.tls.pem import read_bundle, read_certificate, read_file
 from app.tls.serving_certificates import issue_if_needed
 from app.values.errors import ApiError, BadInput
 
-certs = verb_group("Make, rotate and look at serving certificates; keep those of a cluster.")
 ADDRESS_SECONDS = 10
 """Limit of one TLS handshake."""
 
@@ -47,7 +45,6 @@ class CertificateCheck:
     problems: tuple[str, ...]
 
 
-@command(certs)
 def issue(
     *,
     folder: Folder = Path("certs"),
@@ -62,7 +59,6 @@ def issue(
     _show(_files(folder), None, output)
 
 
-@command(certs)
 def rotate(
     *,
     folder: Annotated[Path | None, typer.Option("--certs", help="Rotate in a directory, not in a cluster.")] = None,
@@ -83,7 +79,6 @@ def rotate(
     print("requested: the controller makes a new CA within seconds; see `certs show --secret gpu-usher-tls`")
 
 
-@command(certs, "show")
 def show_(
     *,
     folder: Annotated[
@@ -112,7 +107,6 @@ def show_(
     raise typer.Exit(1 if _show(texts, server_name, output) else 0)
 
 
-@command(certs)
 def controller(
     *,
     cluster: ClusterOptions,

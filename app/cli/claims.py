@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpu-usher claims controller`: makes the ResourceClaimTemplates that pods need, in the namespaces that let it.
+"""`gpu-usher plan claim-templates` prints the ResourceClaimTemplates that pods need; `claims-controller` makes them.
 
-The text of `gpu-usher export claim-templates`: templates as YAML, with the pods that they are for as comments.
+The controller creates the templates in the namespaces that let it.
 """
 
 import logging
@@ -21,11 +21,20 @@ from app.admission.claims.template import TEMPLATES, in_version
 from app.admission.claims.wanted import wanted_template
 from app.admission.preview import target_of_new_object
 from app.admission.reviewed_pod import ReviewContext
-from app.cli.help import command, verb_group
-from app.cli.mutate import namespace_of
+from app.cli.mutate import namespace_of, read_file
 from app.cli.output import names_of
 from app.cli.probes import serve_probes
-from app.cli.source import POLICY_KINDS, ClusterOptions, Objects, Policies, policies_in, read_live, state_of
+from app.cli.source import (
+    POLICY_KINDS,
+    ClusterOptions,
+    Fleet,
+    Namespace,
+    Objects,
+    Policies,
+    policies_in,
+    read_live,
+    state_of,
+)
 from app.cluster.state import State
 from app.explain.dra import templates_as_yaml
 from app.kube.api_kinds import DRA, FLEET
@@ -52,7 +61,7 @@ class Templates:
         return "\n".join(self._head()) + "\n" + "".join(self._documents(version))
 
     def _head(self) -> Iterator[str]:
-        yield f"# Made by `gpu-usher export claim-templates` of gpu-usher {__version__}; templates: {len(self.by_key)}."
+        yield f"# Made by `gpu-usher plan claim-templates` of gpu-usher {__version__}; templates: {len(self.by_key)}."
         if self.without:
             yield "# These stay as they are:"
         for reason, names in sorted(self.without.items()):
@@ -97,8 +106,6 @@ STUCK_SECONDS = 600.0
 MOST_CREATED = 100
 """Templates that one turn makes, so that a mistake in a policy does not fill etcd at once. A guess."""
 FORBIDDEN = 403
-
-claims = verb_group("Keep the templates by which pods claim GPUs.")
 
 
 class TemplateKeeper:
@@ -166,7 +173,6 @@ class TemplateKeeper:
         return not self._problem, self._problem
 
 
-@command(claims)
 def controller(
     *,
     cluster: ClusterOptions,
@@ -195,3 +201,27 @@ def controller(
     finally:
         kube.close()
         writer.finish()
+
+
+def claim_templates(
+    *,
+    files: Annotated[
+        list[str] | None,
+        typer.Option("--filename", "-f", help="YAML or JSON of Pods and workloads; - is stdin."),
+    ] = None,
+    fleet: Fleet,
+    policies: Policies = None,
+    namespace: Namespace = None,
+) -> None:
+    """Write the ResourceClaimTemplates with which GPU pods claim their GPUs through DRA, for kubectl apply.
+
+    They are for the Pods and workloads of the files, or without files for those of the fleet. The policy field
+    admission.convertToClaims has admission use them. Their names depend on their content alone: pods of one namespace
+    with equal needs share one, and writing them again changes nothing. Pods that have no equivalent are comments.
+    """
+    where = fleet.namespace(namespace, default=not files)
+    objects = fleet.read(needs_nodes=False) if fleet.given or not files else []
+    state = state_of(objects)
+    asking = [document for file in files or () for document in read_file(file)] if files else objects
+    templates = templates_for(asking, where, state, policies_in(objects, policies, state))
+    print(templates.text(state.claim_templates.served_version), end="")

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpu-usher doctor`: shows what is wrong with a fleet, and what to do about it.
-
-Runs the doctor's checks on a live cluster: converts what was read, and requests certificates of webhooks.
-"""
+"""`gpu-usher doctor`: shows what is wrong with a fleet or a live cluster, and what to do about it."""
 
 import asyncio
 import base64

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`gpu-usher explain`: shows why a pod is Pending, and the smallest change that would help.
 
-Asks the aggregated API for an explanation, where the user may not read nodes (app/api/explain_api.py).
+It reads a fleet, asks a running service, or the aggregated API where the user may not read nodes.
 """
 
 import asyncio

@@ -2,8 +2,7 @@
 """`--help` as a manual page: below what a verb does and its options, the sections of app/cli/manual.py.
 
 Typer's own tables cut names of options and variables where a terminal is narrow, so that pages are written here.
-
-Options that several verbs share, as one parameter: a frozen dataclass whose fields are Typer options.
+Options that several verbs share are one parameter: a frozen dataclass whose fields are Typer options.
 """
 
 import inspect
@@ -12,9 +11,10 @@ import signal
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
+import typer.main
 from typer.core import TyperCommand, TyperGroup
 
 from app.cli.manual import MANUAL, ManualPage
@@ -69,13 +69,6 @@ class VerbGroup(TyperGroup):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help, the commands with the first sentences of theirs, and the examples."""
         _write_page(self, ctx, formatter, group_sections(command_words(ctx)))
-
-
-def verb_group(text: str) -> typer.Typer:
-    """Make a group of verbs; `text` is its help."""
-    group = typer.Typer(help=text, cls=VerbGroup, add_completion=False, rich_markup_mode=None)
-    group.callback()(lambda: None)  # a group of one verb stays a group
-    return group
 
 
 Sections = Iterator[tuple[str, list[str]]]
@@ -175,25 +168,33 @@ def _continued(example: str, width: int) -> str:
 Function = Callable[..., Any]
 
 
+def command_of(verb: Function, name: str) -> Any:
+    """Return the command of a verb; its help ends with its manual page."""
+    target = typer.Typer(add_completion=False, rich_markup_mode=None)
+    target.command(name, cls=Verb)(with_records(verb))
+    made = typer.main.get_command(target)
+    made.name = name
+    return made
+
+
 def with_records(verb: Function) -> Function:
     """Return a verb that Typer can read: each parameter that is a record is replaced by one option for each field.
 
-    The record is made of their values before the verb runs, and may refuse them (BadInput).
+    Fields without an option keep their defaults, and a tuple is a repeatable option. The record is made of the values
+    before the verb runs, and may refuse them (BadInput).
     """
     hints = get_type_hints(verb, include_extras=True)
-    records: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    options = {name: dict(_options_of(hint)) for name, hint in hints.items() if is_dataclass(hint)}
     parameters = []
     for name, parameter in inspect.signature(verb).parameters.items():
-        if record := records.get(name):
-            options = get_type_hints(record, include_extras=True)
-            parameters += [_parameter(field.name, field.default, options[field.name]) for field in fields(record)]
-        else:
-            parameters.append(_parameter(name, parameter.default, hints[name]))
+        parameters += (
+            list(options[name].values()) if name in options else [_parameter(name, parameter.default, hints[name])]
+        )
 
     def run(**values: Any) -> Any:
         made = {
-            name: record(**{field.name: values.pop(field.name) for field in fields(record)})
-            for name, record in records.items()
+            name: hints[name](**{field: _made(hints[name], field, values.pop(field)) for field in of_record})
+            for name, of_record in options.items()
         }
         return verb(**values, **made)
 
@@ -203,15 +204,24 @@ def with_records(verb: Function) -> Function:
     return run
 
 
+def _options_of(record: Any) -> Iterator[tuple[str, inspect.Parameter]]:
+    hints = get_type_hints(record, include_extras=True)
+    for field in fields(record):
+        if hasattr(hint := hints[field.name], "__metadata__"):
+            many = _item(hint)
+            annotation = Annotated[list[many] | None, *hint.__metadata__] if many else hint  # type: ignore[valid-type]
+            yield field.name, _parameter(field.name, None if many else field.default, annotation)
+
+
+def _item(hint: Any) -> Any:
+    """Return the type of the items of an annotated tuple; None for another type."""
+    inner = get_args(hint)[0]
+    return get_args(inner)[0] if get_origin(inner) is tuple else None
+
+
+def _made(record: Any, field: str, value: Any) -> Any:
+    return tuple(value or ()) if _item(get_type_hints(record, include_extras=True)[field]) else value
+
+
 def _parameter(name: str, default: Any, annotation: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
-def command(group: typer.Typer, name: str | None = None) -> Callable[[Function], Function]:
-    """Add a verb to a group; its help ends with its manual page."""
-
-    def add(verb: Function) -> Function:
-        group.command(name, cls=Verb)(with_records(verb))
-        return verb
-
-    return add

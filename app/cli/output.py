@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints a command's answer as text, JSON or YAML.
-
-Names of pods in the text of answers, which has room for some of them.
-
-Shows what a command is doing, as one line on stderr if that is a terminal; it disappears at the end.
-"""
+"""What every verb prints: an answer as text, JSON or YAML, names of pods, and its progress on a terminal."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator

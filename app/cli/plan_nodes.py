@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpu-usher whatif`: shows the fleet with another driver, MIG layout or node, or with DRA, and the effects on pods.
-
-`gpu-usher whatif dra`: what a move of nodes from the device plugin to DRA means for the pods of a fleet.
-
-Label selectors in the syntax of kubectl's -l (k8s.io/apimachinery pkg/labels selector.go Parse).
-"""
+"""`gpu-usher plan driver`, `relayout`, `claims`, `node-template`: nodes as they would be, and the effects on pods."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -18,7 +13,6 @@ from app.admission.claims.conversion import Conversion, NoEquivalent, convert
 from app.admission.claims.wanted import unbound, wanted_template
 from app.admission.preview import admitted_pod, target_of_new_object
 from app.admission.reviewed_pod import ReviewContext
-from app.cli.help import command, verb_group
 from app.cli.mutate import namespace_of, read_file
 from app.cli.output import MOST_SHOWN, Output, names_of, output_of, show, show_count, show_progress
 from app.cli.source import Fleet, Namespace, Objects, Policies, policies_in, state_of
@@ -137,11 +131,9 @@ def _key(text: str) -> str:
     return key
 
 
-whatif = verb_group("Show a fleet with a change, and the effects on its pods.")
 Nodes = Annotated[str, typer.Option("--nodes", help="Label selector, as of kubectl -l; empty is all GPU nodes.")]
 
 
-@command(whatif)
 def driver(
     *,
     to: Annotated[str, typer.Option("--to", help="The driver's version, such as 580.65.06.")],
@@ -167,8 +159,7 @@ def driver(
     raise typer.Exit(1 if rollout.leaves_pods_without_nodes else 0)
 
 
-@command(whatif)
-def mig(
+def change_layout(
     *,
     layout: Annotated[
         str, typer.Option("--layout", help="all-1g.10gb, all-balanced, all-disabled, or 1g.10gb:2,3g.40gb:1.")
@@ -196,8 +187,7 @@ def mig(
     raise typer.Exit(1 if any(node.problem for node in result.nodes) else 0)
 
 
-@command(whatif)
-def dra(
+def move_to_claims(
     *,
     nodes: Nodes = "",
     fleet: Fleet,
@@ -222,8 +212,7 @@ def dra(
     raise typer.Exit(1 if move.held else 0)
 
 
-@command(whatif, "node-template")
-def node_template_(
+def find_node_template(
     *,
     file: Annotated[str, typer.Option("--filename", "-f", help="YAML or JSON of one Pod or workload; - is stdin.")],
     fleet: Fleet,

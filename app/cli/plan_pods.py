@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpu-usher advise`: finds MIG layouts for pods that wait, the fewest moves that free a node, and right sizes.
-
-What `gpu-usher advise repack` reads of a fleet, and how it prints a plan.
-
-`gpu-usher advise right-size`: finds the smallest unit that would have carried the peak of each workload.
-"""
+"""`gpu-usher plan mig`, `repack` and `right-size`: slices for waiting pods, the fewest moves, smaller units."""
 
 import datetime as dt
 from collections.abc import Iterator, Mapping
@@ -15,7 +10,6 @@ import yaml
 from rich.console import Console
 from rich.markup import escape
 
-from app.cli.help import command, verb_group
 from app.cli.output import MOST_SHOWN, Output, in_words, names_of, one_of, show, show_progress
 from app.cli.plan_nodes import Nodes, gpu_pods, selected
 from app.cli.source import POLICY_KINDS, Fleet, Objects, Policies, policies_in, state_of
@@ -251,10 +245,6 @@ def _show_proposal(console: Console, proposal: RightSize, currency: str | None) 
     print("\n".join(f"    {line}" for line in yaml.safe_dump(proposal.patch, sort_keys=False).splitlines()))
 
 
-advice = verb_group("Advise on what to change.")
-
-
-@command(advice)
 def mig(
     *,
     nodes: Nodes = "",
@@ -280,7 +270,6 @@ def mig(
     raise typer.Exit(1 if result.unplaced else 0)
 
 
-@command(advice)
 def repack(
     *,
     free: Annotated[str, one_of(*FREED, names=("--free",), prefix="What to free: ", callback=freed_of)] = "node",
@@ -310,7 +299,6 @@ def repack(
     raise typer.Exit(0 if result.possible else 1)
 
 
-@command(advice, "right-size")
 def right_size(
     *,
     prometheus: PrometheusURL = None,

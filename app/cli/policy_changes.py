@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpu-usher diff`: shows what an edit of policies would change for the pods of a cluster, or of a decision log.
-
-`gpu-usher replay`: decides every line of a decision log again, and shows the decisions that differ.
-"""
+"""`gpu-usher policy diff` and `replay`: what other policies change for pods and for recorded requests."""
 
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -179,7 +176,7 @@ def diff(
 
     Instead of a directory, a file of manifests may be given, of which ConfigMap gpu-usher-policies and GPUPolicy
     objects count. To see what an overlay would deny in a cluster before it is applied: kubectl kustomize
-    deploy/overlays/production | gpu-usher diff policies - --kubeconfig FILE
+    deploy/overlays/production | gpu-usher policy diff policies - --kubeconfig FILE
 
     With --decisions the recorded requests are tried instead; best nodes are compared only if a fleet is given too.
     """

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options that select a fleet, and its objects as they were read.
-
-The cluster that a verb reads, and what a person is told when it does not answer or refuses.
-"""
+"""The options that select a cluster or a fleet, its objects, and errors of the API server in words."""
 
 import asyncio
 import gc

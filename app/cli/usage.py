@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`gpu-usher usage`: shows how the GPUs that pods hold were used over time, and what that cost.
 
-The options that name a history of use, and the history as it was read.
+Its options that name a history of use are shared with `explain`, `doctor` and `plan right-size`.
 """
 
 import asyncio

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Polls how the GPUs that pods hold are used, for policies, the web page and metrics. Optional: unknown use denies no
-pod (F145).
+"""Reads from a Prometheus how the GPUs that pods hold are used, for policies, the web page, metrics and commands.
 
-Reads from a Prometheus how the GPUs that pods hold were used, with range queries of limited size.
+It is optional: unknown use denies no pod (F145).
 """
 
 import asyncio

@@ -1,15 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sample fleets as Kubernetes objects, which are read like a real snapshot.
 
-The default fleet, `mixed`, contains the node names of the recorded requests (a100-0, h100-1, t4-0 …).
-
-Makes node labels as GPU Feature Discovery and mig-manager write them (NVIDIA/k8s-device-plugin internal/lm).
-
-The label that changes at every run, nvidia.com/gfd.timestamp, is left out, as with `--no-timestamp`.
-
-Makes ResourceSlices and DeviceClasses (resource.k8s.io/v1) as NVIDIA's DRA driver and its chart write them.
-
-NVIDIA/k8s-dra-driver-gpu cmd/gpu-kubelet-plugin/deviceinfo.go, deployments/helm templates.
+The default fleet, `mixed`, contains the node names of the recorded requests (a100-0, h100-1, t4-0 …). Labels are as
+GPU Feature Discovery and mig-manager write them (NVIDIA/k8s-device-plugin internal/lm), as with
+`--no-timestamp`. ResourceSlices and DeviceClasses are as NVIDIA's DRA driver and its chart write them
+(NVIDIA/k8s-dra-driver-gpu cmd/gpu-kubelet-plugin/deviceinfo.go, deployments/helm templates).
 """
 
 import uuid

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Policy cases: a pod, some nodes, and the expected result; the file's name is the sentence that the case proves.
 
-`gpu-usher test` and pytest run the same files, pytest both through the core and over HTTP.
+`gpu-usher policy test` and pytest run the same files, pytest both through the core and over HTTP.
 """
 
 import re

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The document of a policy case, which `gpu-usher test` runs: a pod, some nodes, and the expected result."""
+"""The document of a policy case, which `gpu-usher policy test` runs: a pod, some nodes, and the expected result."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -164,7 +164,7 @@ class Admission(Part):
     convert_to_claims: bool | None = described(
         Merge.Single,
         "a pod that requests nvidia.com/gpu or nvidia.com/mig-* claims the same devices through DRA instead, where the "
-        "ResourceClaimTemplate for it is in its namespace (gpu-usher export claim-templates); other pods stay as they "
+        "ResourceClaimTemplate for it is in its namespace (gpu-usher plan claim-templates); other pods stay as they "
         "are, with a warning",
         True,
         False,

@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fleet map: a tile and its HTML for each node, and the totals.
+"""The fleet map: a tile and its HTML for each node, the totals, and the allocated share of each product over hours.
 
 Only tiles of changed nodes are made again, and only when somebody looks. Readers bring the map up to date in steps, so
-that a fleet of 5,000 nodes never blocks the event loop.
-
-The history of the allocated share of each product, over some hours.
-
-It is kept also while nobody looks at the page, so it reads only changed nodes, and of each only what the share needs;
-tiles and their HTML are made when somebody looks (docs/benchmarks.md#the-web-page-that-nobody-looks-at).
+that a fleet of 5,000 nodes never blocks the event loop. The history of shares is kept also while nobody looks: it
+reads only changed nodes, and of each only what the share needs (docs/benchmarks.md#the-web-page-that-nobody-looks-at).
 """
 
 import datetime as dt

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Live updates: one task that finds changes, sends them to the open pages, and samples the allocated shares.
+"""Live updates: one task finds changes, samples the allocated shares, and sends both to the open pages.
 
-GET /events: changes as server-sent events (WHATWG HTML §9.2), to a bounded number of open pages.
-
-One task checks ten times a second and sends to all of them at once; a page that does not keep up is dropped.
+GET /events answers with server-sent events (WHATWG HTML §9.2), for a bounded number of pages. The task checks ten times
+a second and sends to all pages at once; a page that does not keep up is dropped.
 """
 
 import asyncio

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Another MIG layout before it is made: what nodes would offer, which pods it evicts, where they would fit (F64).
 
-Fragmentation of MIG nodes as one number: the expected share of free capacity that the next pod cannot use.
-
-Capacity is in memory slices, and the next pod follows the mix of demands: F of Weng et al., "Beware of Fragmentation"
-(USENIX ATC '23, section 3), with slices instead of GPU shares.
+Fragmentation of MIG nodes is one number: the expected share of free capacity that the next pod cannot use. Capacity is
+in memory slices, and the next pod follows the mix of demands: F of Weng et al., "Beware of Fragmentation" (USENIX ATC
+'23, section 3), with slices instead of GPU shares.
 """
 
 from collections import Counter

@@ -113,7 +113,7 @@ def test_pod_without_its_template_stays_as_it_is_and_is_told_the_remedy(state: S
     assert apply(document, result.operations)["spec"] == document["spec"]
     (warning,) = (words for words in result.warnings if words.startswith("not done"))
     assert warning.startswith("not done: no ResourceClaimTemplate gpu-usher-2-gpu-")
-    assert warning.endswith("gpu-usher export claim-templates writes it")
+    assert warning.endswith("gpu-usher plan claim-templates writes it")
     assert len(warning) <= WARNING_LIMIT
 
 

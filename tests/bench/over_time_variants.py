@@ -24,7 +24,7 @@ LOADS = {"default": (0.95, 1.0), "gpuspec33": (0.95, 1.0)}
 VARIANTS = {
     "shortlist": "**as it ships**",
     "shipped": "no shortlist: filter names all that fit, prioritize is asked",
-    "repack": "`advise repack` each hour, of at most 8 moves",
+    "repack": "`plan repack` each hour, of at most 8 moves",
     "right-sized": "half of the pods with one GPU ask for half (an assumption)",
 }
 """The words of the table, by policy."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fleets for `advise repack` as objects, and the brute force with which plans are compared."""
+"""Fleets for `plan repack` as objects, and the brute force with which plans are compared."""
 
 import datetime as dt
 from collections import deque

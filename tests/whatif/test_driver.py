@@ -92,7 +92,7 @@ def test_gains_and_losses_are_those_of_nodes_that_carry_the_other_drivers_labels
 
 def run(folder: Path, objects: list[dict[str, Any]], *words: str) -> Result:
     (folder / "now.json").write_text(json.dumps({"kind": "List", "items": objects}), "utf-8")
-    return RUN.invoke(app, ["whatif", "driver", "--snapshot", str(folder / "now.json"), *words])
+    return RUN.invoke(app, ["plan", "driver", "--snapshot", str(folder / "now.json"), *words])
 
 
 def test_nodes_with_the_fewest_pods_come_first_and_pods_without_a_place_are_named(tmp_path: Path) -> None:

@@ -97,9 +97,7 @@ def test_rollback_that_claims_exclude_fails_and_names_the_condition(tmp_path: Pa
     objects = [*demo_fleet("gpucluster"), *claiming_pod("p", SELECTORS[0])]
     (tmp_path / "now.json").write_text(json.dumps({"kind": "List", "items": objects}), "utf-8")
 
-    result = CliRunner().invoke(
-        app, ["whatif", "driver", "--snapshot", str(tmp_path / "now.json"), "--to", "535.104.05"]
-    )
+    result = CliRunner().invoke(app, ["plan", "driver", "--snapshot", str(tmp_path / "now.json"), "--to", "535.104.05"])
 
     assert result.exit_code == 1, result.output
     assert "5 fewer nodes, none in all: team-a/p" in result.output

@@ -15,7 +15,7 @@ from app.kube.pods import Container
 
 NOT_CONVERTED = "not made a claim: "
 """What begins the record of a pod that has no equivalent."""
-REMEDY = "gpu-usher export claim-templates writes it"
+REMEDY = "gpu-usher plan claim-templates writes it"
 
 
 def convert_to_claims(review: ReviewedPod) -> Iterator[PodChange]:

@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fleet map's filter, and its totals by product.
-
-Small charts: a share over some hours, as the path of an SVG.
-
-The search for a node or a pod by a part of its name.
-"""
+"""What the fleet map shows beside tiles: its filter, totals by product, charts of a share, and the search."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

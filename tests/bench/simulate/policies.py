@@ -82,7 +82,7 @@ class BenchmarkPolicy:
     `scores` are the engine's scorers, empty for those of the shipped policy; `baseline` is a formula instead of them.
     `prioritize` is whether our prioritize verb is configured, `in_tree` whether kube-scheduler's own scores count.
     `shortlist` is whether filter names the best nodes alone. Only where pods come and go: with `repack_hours` the pods
-    that wait get room by `advise repack` so often, and with `right_sized` half of the pods with one GPU ask for half.
+    that wait get room by `plan repack` so often, and with `right_sized` half of the pods with one GPU ask for half.
     """
 
     name: str

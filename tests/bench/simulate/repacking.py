@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Repacking in a simulation over time: the plans of `advise repack` on the simulated cluster (whatif/repack.py).
+"""Repacking in a simulation over time: the plans of `plan repack` on the simulated cluster (whatif/repack.py).
 
 A pod that is moved starts again on another node, so that the work that it has done is lost. Plans are carried out at
 once, and the pods for which they make room get it, as where nodes are cordoned until the moves are made.
@@ -110,7 +110,7 @@ class Repacked:
 
 
 def repack(simulation: Simulation, running: Sequence[RunningPod], waiting: Sequence[PlayedPod]) -> Repacked:
-    """Move as few pods as make room for the pods that wait, as `advise repack` plans it; the cluster is changed."""
+    """Move as few pods as make room for the pods that wait, as `plan repack` plans it; the cluster is changed."""
     running_by_name = {str(pod.pod.number): pod for pod in running if pod.pod.task.gpus}
     waiting_by_name = {str(pod.number): pod for pod in waiting if pod.task.gpus}
     fleet = RepackedFleet(simulation, running_by_name, waiting_by_name)
