@@ -19,9 +19,9 @@ from app.kube.pod_limits import (
     MOST_RESOURCES,
     MOST_VARIABLES,
 )
-from app.policy.document import LARGEST_BYTES, MOST_DOCUMENTS
-from app.policy.document import MOST_VALUES as MOST_VALUES_OF_TEXT
-from app.policy.load import MOST_VALUES as MOST_VALUES_OF_POLICY
+from app.policy.document import LARGEST_YAML_BYTES, MOST_DOCUMENTS
+from app.policy.document import MOST_YAML_VALUES as MOST_VALUES_OF_TEXT
+from app.policy.load import MOST_POLICY_VALUES as MOST_VALUES_OF_POLICY
 from tests.builders import container, gpus, node_document, pod, policy
 
 SLICES = ("nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "nvidia.com/mig-2g.10gb", "nvidia.com/mig-3g.20gb")
@@ -34,13 +34,19 @@ FILLER = 7 << 20
 class Input:
     """One input.
 
-    `route` is the last part of the path that it is posted to. `refusal` holds words of its refusal, or "".
+    `route` is the last part of the path that it is posted to. `sent` is its JSON, as text or as a document, which is
+    written only when asked for: all bodies together take seconds. `refusal` holds words of its refusal, or "".
     """
 
     name: str
     route: str
-    body: bytes
+    sent: bytes | Mapping[str, Any]
     refusal: str = ""
+
+    @property
+    def body(self) -> bytes:
+        """The bytes that are posted."""
+        return self.sent if isinstance(self.sent, bytes) else as_json(self.sent)
 
 
 def as_json(document: Any) -> bytes:
@@ -48,21 +54,21 @@ def as_json(document: Any) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def review_of(resource: str, document: Mapping[str, Any], group: str = "", namespace: str = "team-a") -> bytes:
-    """Write the AdmissionReview of an object's creation."""
+def review_of(resource: str, document: Mapping[str, Any], group: str = "", namespace: str = "team-a") -> dict[str, Any]:
+    """Make the AdmissionReview of an object's creation."""
     kind = {"group": group, "version": "v1", "resource": resource}
     request = {"uid": "u", "operation": "CREATE", "namespace": namespace, "resource": kind, "object": document}
-    return as_json({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
 
 
-def gpu_policy(spec: Mapping[str, Any]) -> bytes:
-    """Write the review of a GPUPolicy."""
+def gpu_policy(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Make the review of a GPUPolicy."""
     head = {"apiVersion": "gpu-usher.io/v1alpha1", "kind": "GPUPolicy", "metadata": {"name": "a"}}
     return review_of("gpupolicies", {**head, "spec": spec}, "gpu-usher.io")
 
 
-def config_map(**texts: str) -> bytes:
-    """Write the review of a ConfigMap with policies."""
+def config_map(**texts: str) -> dict[str, Any]:
+    """Make the review of a ConfigMap with policies."""
     metadata = {"name": "a", "namespace": "gpu-usher", "labels": {"gpu-usher.io/policy": "true"}}
     return review_of("configmaps", {"metadata": metadata, "data": texts}, namespace="gpu-usher")
 
@@ -72,7 +78,7 @@ def products(count: int) -> dict[str, Any]:
     return {"placement": {"products": {"allow": [f"H1O0-{index}" for index in range(count)]}}}
 
 
-def repeated(line: str, characters: int = LARGEST_BYTES) -> str:
+def repeated(line: str, characters: int = LARGEST_YAML_BYTES) -> str:
     """Repeat a line of YAML up to a number of characters."""
     return line * (characters // len(line))
 
@@ -97,11 +103,11 @@ def policy_inputs() -> list[Input]:
         ("selectors", gpu_policy({"match": {"podSelector": {"matchExpressions": selector}}}), ""),
         ("1 MiB of ---", config_map(a=repeated("---\n")), "lines"),
         ("1 MiB of lines", config_map(a=repeated("- a\n")), "lines"),
-        ("1 MiB of [],", config_map(a="[" + repeated("[],", LARGEST_BYTES - 2) + "]"), "values"),
+        ("1 MiB of [],", config_map(a="[" + repeated("[],", LARGEST_YAML_BYTES - 2) + "]"), "values"),
         ("1 MiB of [", config_map(a=repeated("[")), "values"),
         ("1 MiB of comments", config_map(a=repeated("#\n")), ""),
         ("1 MiB of one word", config_map(a=repeated("x")), "characters"),
-        ("1 MiB of one number", config_map(a="a: 1" + repeated(":1", LARGEST_BYTES - 8)), "lines"),
+        ("1 MiB of one number", config_map(a="a: 1" + repeated(":1", LARGEST_YAML_BYTES - 8)), "lines"),
         ("most values of a text", config_map(a=repeated("--- [" + "a," * 900 + "]\n", MOST_VALUES_OF_TEXT * 2 - 200)),
          "no mapping"),
         ("most documents", config_map(a=documents), ""),
@@ -193,21 +199,21 @@ def pod_inputs() -> list[Input]:
     for name, (document, refusal) in pod_documents().items():
         for verb in ("mutate", "validate"):
             inputs.append(Input(f"pod: {name}", verb, review_of("pods", document), refusal))
-        inputs.append(Input(f"pod: {name}", "filter", as_json({"Pod": document, "NodeNames": ["n"]}), refusal))
-        inputs.append(Input(f"pod: {name}", "dry-run", as_json(document), refusal))
-        inputs.append(Input(f"pod: {name}", "explain", as_json(document), refusal or UNEXPLAINED.get(name, "")))
+        inputs.append(Input(f"pod: {name}", "filter", {"Pod": document, "NodeNames": ["n"]}, refusal))
+        inputs.append(Input(f"pod: {name}", "dry-run", document, refusal))
+        inputs.append(Input(f"pod: {name}", "explain", document, refusal or UNEXPLAINED.get(name, "")))
     return inputs
 
 
 def question_inputs() -> list[Input]:
     """List arguments of the extender; whole nodes are read in steps, and as many as there are known nodes."""
 
-    def names(count: int, length: int = 1) -> bytes:
-        return as_json({"Pod": pod(), "NodeNames": [f"{index}".rjust(length, "n") for index in range(count)]})
+    def names(count: int, length: int = 1) -> dict[str, Any]:
+        return {"Pod": pod(), "NodeNames": [f"{index}".rjust(length, "n") for index in range(count)]}
 
-    def victims(nodes: int, pods: int) -> bytes:
+    def victims(nodes: int, pods: int) -> dict[str, Any]:
         meta = {f"n{index}": {"Pods": [{"UID": "u"}] * pods, "NumPDBViolations": 0} for index in range(nodes)}
-        return as_json({"Pod": pod(), "NodeNameToMetaVictims": meta})
+        return {"Pod": pod(), "NodeNameToMetaVictims": meta}
 
     whole = [{**node_document(f"n{index}"), "spec": {"podCIDR": "x" * 20_000}} for index in range(150)]
     large = node_document("n", labels={f"k{index}": "x" for index in range(80_000)})
@@ -218,8 +224,8 @@ def question_inputs() -> list[Input]:
             ("names too many", names(MOST_NAMES + 1), "at most"),
             ("long names", names(7, 1 << 20), ""),
             ("a million names", names(1_000_000), "at most"),
-            ("150 whole nodes", as_json({"Pod": pod(), "Nodes": {"items": whole}}), ""),
-            ("a node of 80,000 labels", as_json({"Pod": pod(), "Nodes": {"items": [large]}}), ""),
+            ("150 whole nodes", {"Pod": pod(), "Nodes": {"items": whole}}, ""),
+            ("a node of 80,000 labels", {"Pod": pod(), "Nodes": {"items": [large]}}, ""),
             ("nodes of nothing", b'{"Pod":{},"Nodes":{"items":[' + b"1," * 3_000_000 + b"1]}}", "at most"),
         )
         inputs += [Input(f"question: {name}", verb, body, refusal) for name, body, refusal in made]
@@ -249,7 +255,7 @@ def json_inputs() -> list[Input]:
     for name, text, refusal in inputs:
         values = "[" + text * ((ADMISSION_LIMIT - 400) // len(text)) + "1]"
         made.append(Input(f"JSON: {name}", "dry-run", f'{{"x":{values}}}'.encode(), refusal))
-        wrapped = review_of("pods", {"x": "VALUES"}).replace(b'"VALUES"', values.encode())
+        wrapped = as_json(review_of("pods", {"x": "VALUES"})).replace(b'"VALUES"', values.encode())
         made.append(Input(f"JSON: {name}", "validate", wrapped, refusal))
     return made
 

@@ -68,8 +68,10 @@ TIERS: Mapping[str, str] = {
 }
 """Tier → the mark of its tests; `test` are those without any."""
 SANDBOX = (sys.executable, "-m", "tests.realnodes.sandbox")
-SHARED = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
-"""Options for two processes that share the tests file by file, in the order of tests/conftest.py."""
+SHARED = ("--dist", "loadfile", "--no-loadscope-reorder", "-n")
+"""Options for processes that share the tests file by file, in the order of tests/conftest.py; their number follows."""
+PROCESSES: Mapping[str, str] = {"test": "3"}
+"""Tier → how many processes share it, or else 2: the tests of `test` wait for a fifth of their time."""
 BESIDE = "nodes"
 """The tier that runs beside the others: one process in a sandbox of its own, which waits for kubelets half of its
 time."""
@@ -92,16 +94,21 @@ def run(tier: str, reports: Path, output: IO[bytes] | None = None) -> int:
     command = (
         (*SANDBOX, *pytest, *selection(tier))
         if tier == "nodes" and not missing()
-        else (*pytest, *SHARED, *selection(tier))
+        else (*pytest, *SHARED, PROCESSES.get(tier, "2"), *selection(tier))
     )
     began = time.monotonic()
-    process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT if output else None)
+    process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT if output else None, env=environment())
     _, status, spent = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     figures = f"{tier}: {time.monotonic() - began:.0f} s, {spent.ru_utime + spent.ru_stime:.0f} s of CPU\n"
     (output or sys.stdout.buffer).write(figures.encode())
     sys.stdout.flush()
     return process.returncode
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of the tests, in which compiled modules are kept: hundreds of them start Python anew."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def main(tiers: list[str]) -> int:

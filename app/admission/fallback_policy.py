@@ -6,23 +6,62 @@ has nothing to refuse. It knows neither nodes nor annotations and cannot repair;
 does not check fractions, negative amounts, or GPU requests that lack limits or differ from them: the API server
 refuses those before any validating admission (pkg/apis/core/validation ValidateResourceRequirements;
 tests/e2e/test_fallback.py).
+
+The device guard's checks of variables in CEL, for a container `c` and an entry `e` of its env (device_guard.py).
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from app.admission.device_guard import CDI, DEVICE_FOLDER, VISIBLE
+from app.admission.device_guard import ALL_FILES, CDI, DEVICE_FOLDER, GPU_FILES, VISIBLE
 from app.admission.exemptions import EXEMPT_LABELS
-from app.admission.fallback_env import container_asks_for_gpu, entry_gives_devices, made_harmless
 from app.admission.match_conditions import device_conditions, is_gpu_resource, match_conditions, quoted
-from app.admission.node_devices import ALL_FILES, GPU_FILES
-from app.knowledge.families import Families
+from app.knowledge.container_toolkit import EXPANDED, ToolkitEnv, ToolkitVariable
+from app.knowledge.gpu_resources import Families
 from app.knowledge.tables import Knowledge
 from app.policy.merge_admission import AdmissionRules
 from app.values.reasons import Code
 
-NAME = "gpu-usher-fallback"
+
+def entry_gives_devices(row: ToolkitVariable, entry: str = "e") -> str:
+    """Write CEL that is true where an entry is the variable with an effective value (ToolkitVariable.is_effective)."""
+    return f"({entry}.name == {quoted(row.name)} && {_value_gives_devices(row, entry)})"
+
+
+def _value_gives_devices(row: ToolkitVariable, entry: str) -> str:
+    value = f"{entry}.value"
+    listed = f"{value} in [{', '.join(map(quoted, row.effective or row.harmless))}]"
+    gives = f"({listed} || {value}.contains({quoted(EXPANDED)}))" if row.effective else f"!({listed})"
+    return f"(has({entry}.valueFrom) || (has({value}) && {gives}))"
+
+
+def made_harmless(row: ToolkitVariable, table: ToolkitEnv) -> str:
+    """Write CEL that is true where other variables of the container make this one harmless (_made_harmless there).
+
+    Of a hiding variable that is given twice every value must be harmless: CEL cannot pick the last one.
+    """
+    other = table[row.hidden_by]
+    voided = _all_named(other.name, f"!{_value_gives_devices(other, 'h')}")
+    required = f"has(h.value) && h.value != '' && !h.value.contains({quoted(EXPANDED)})"
+    return f"({voided} || {_all_named(row.required_by, required)})" if row.required_by else voided
+
+
+def _all_named(name: str, condition: str) -> str:
+    """Write CEL that is true where the env has entries of this name and the condition holds for all of them."""
+    named = f"h.name == {quoted(name)}"
+    return f"(c.env.exists(h, {named}) && c.env.all(h, !({named}) || ({condition})))"
+
+
+def container_asks_for_gpu(families: Families) -> str:
+    """Write CEL that is true where a container requests a GPU, by resource or by any claim (asks_for_gpu there)."""
+    amount = "quantity(string(c.resources.limits[k])).isGreaterThan(quantity('0'))"
+    gpu = is_gpu_resource(families, passthrough=False)
+    limits = f"(has(c.resources.limits) && c.resources.limits.exists(k, ({gpu}) && {amount}))"
+    return f"(has(c.resources) && ({limits} || (has(c.resources.claims) && size(c.resources.claims) > 0)))"
+
+
+FALLBACK_NAME = "gpu-usher-fallback"
 LIMITATIONS = (
     "repair anything: limits, runtimeClassName, tolerations, node affinity are missing while we are down",
     "tell pods apart by namespace or label: the rules are those for a pod that no selector is for, without exceptions",
@@ -185,8 +224,8 @@ def fallback_policies(enforced: AdmissionRules, warned: AdmissionRules, knowledg
     """Write the policies and their bindings: enforced rules deny, rules of policies in mode Warn only warn."""
     objects = []
     for name, builders, conditions, failure_policy in (
-        (NAME, CHECKS, match_conditions(knowledge), "Fail"),
-        (f"{NAME}-devices", DEVICE_CHECKS, device_conditions(knowledge), "Ignore"),
+        (FALLBACK_NAME, CHECKS, match_conditions(knowledge), "Fail"),
+        (f"{FALLBACK_NAME}-devices", DEVICE_CHECKS, device_conditions(knowledge), "Ignore"),
     ):
         not_exempt = {"name": "not-exempt", "expression": _not_exempt(knowledge.families)}
         denying = list(_checks(builders, enforced, knowledge))

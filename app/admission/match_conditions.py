@@ -10,9 +10,8 @@ workload, and `c` a container.
 
 from collections.abc import Iterable, Iterator
 
-from app.admission.device_guard import CDI, DEVICE_FOLDER
-from app.admission.node_devices import ALL_FILES, GPU_FILES
-from app.knowledge.families import Families
+from app.admission.device_guard import ALL_FILES, CDI, DEVICE_FOLDER, GPU_FILES
+from app.knowledge.gpu_resources import Families
 from app.knowledge.tables import Knowledge
 from app.kube.pods import PREFIX
 

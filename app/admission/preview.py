@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.admission.ignored_metadata import ignored_annotations
+from app.admission.claim_conversion import Conversion, NoEquivalent, template_for
 from app.admission.json_patch import apply
 from app.admission.review import NOT_DONE, denial_message, limited_warnings, mutate
-from app.admission.review_targets import WORKLOADS, ReviewTarget, review_target_of
-from app.admission.reviewed_pod import ReviewContext
+from app.admission.review_targets import WORKLOADS, ReviewTarget, ignored_annotations, review_target_of
+from app.admission.reviewed_pod import PodForm, ReviewContext
 from app.values.errors import BadInput
 from app.values.json_members import member
 
@@ -90,8 +90,48 @@ def admitted_pod(
         raise BadInput(f"kind: got {_kind(document)[:60] or 'none'}, wants a Pod or {', '.join(_KINDS)}")
     # The template is reviewed in the form Pod, since the pods that the workload creates are.
     result = mutate(target.document, namespace, labels_of(namespace), context)
-    pod: Mapping[str, Any] = apply(target.document, result.operations)
-    return pod
+    return target.document if result.admitted is None else result.admitted.document
+
+
+@dataclass(frozen=True, slots=True)
+class WantedTemplate:
+    """What one pod needs to claim its GPUs: a template, or the reason why it has no equivalent.
+
+    Both are empty for a pod that admission would not convert: without GPUs of NVIDIA, of an exempt namespace, of
+    another scheduler, or denied.
+    """
+
+    template: Mapping[str, Any] | None = None
+    reason: str = ""
+
+
+def wanted_template(
+    document: Mapping[str, Any], namespace: str, labels: Mapping[str, str], context: ReviewContext, always: bool = True
+) -> WantedTemplate:
+    """Find the template for a pod, or a pod template; with `always` also where no policy says that pods are converted.
+
+    A policy that only warns counts, so that templates are there when it is enforced. A pod that is bound is taken as
+    it would be created again. Raises MalformedPod, QuantityError.
+    """
+    context = replace(context, form=PodForm.Pod, has_template=lambda _template: False)
+    review = mutate(unbound(document), namespace, labels, context).admitted
+    if review is None or not (review.asks_for_gpu and review.has_our_scheduler):
+        return WantedTemplate()
+    ruling, demand = review.ruling, review.ruling.demand
+    rules = ((ruling.enforced, demand), (ruling.warned, demand.warned or demand), (ruling.audited, demand))
+    demands = [demand] if always else [one for rule, one in rules if rule.convert_to_claims]
+    outcomes = [template_for(review.pod, one, context.knowledge) for one in demands]
+    template = next((outcome.template for outcome in outcomes if isinstance(outcome, Conversion)), None)
+    refused = next((outcome for outcome in outcomes if isinstance(outcome, NoEquivalent)), None)
+    return WantedTemplate(template, refused.reasons[0] if refused and template is None else "")
+
+
+def unbound(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a pod without its node, as it was created."""
+    spec = document.get("spec")
+    if not isinstance(spec, dict) or "nodeName" not in spec:
+        return document
+    return {**document, "spec": {key: value for key, value in spec.items() if key != "nodeName"}}
 
 
 _KINDS = tuple(sorted(name.removesuffix("s") for _, name in WORKLOADS))

@@ -10,7 +10,7 @@ from typing import Any
 from app.admission.device_guard import CDI
 from app.kube.pods import PREFIX, VARIABLES
 
-METADATA = ("name", "generateName", "namespace", "uid", "labels")
+METADATA_KEPT = ("name", "generateName", "namespace", "uid", "labels")
 SPEC = (
     "affinity", "hostIPC", "nodeName", "nodeSelector", "overhead", "preemptionPolicy", "priority", "priorityClassName",
     "resourceClaims", "resources", "runtimeClassName", "schedulerName", "tolerations",
@@ -22,7 +22,7 @@ CONTAINERS = ("initContainers", "containers", "ephemeralContainers")
 def redact_pod(pod: Mapping[str, Any]) -> dict[str, Any]:
     """Redact a Pod, or a pod template, that was read without an error."""
     metadata, spec, status = (pod.get(key) or {} for key in ("metadata", "spec", "status"))
-    kept_metadata = {key: metadata[key] for key in METADATA if key in metadata}
+    kept_metadata = {key: metadata[key] for key in METADATA_KEPT if key in metadata}
     annotations = metadata.get("annotations") or {}
     ours = {key: annotations[key] for key in annotations if key.startswith((PREFIX, CDI))}
     reduced = {key: spec[key] for key in SPEC if key in spec}

@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One admission review: mutate the object, validate the result, and record what was done and why."""
+"""One admission review: mutate the object, validate the result, and record what was done and why.
 
+The decision annotation: what was changed in a pod and why. It is for people; no decision rests on it (F15, F25).
+"""
+
+import hashlib
+import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from app.admission.decision_annotation import forged, record_decision
+import msgspec
+
 from app.admission.exemptions import is_exempt
-from app.admission.ignored_metadata import ignored_labels
-from app.admission.json_patch import Operation
+from app.admission.json_patch import Operation, apply, put
 from app.admission.mutators import CHANGING_AMOUNTS, REPAIRS, Mutator, mutators_of
+from app.admission.review_targets import ignored_labels
 from app.admission.reviewed_pod import (
     TEMPLATES,
     WARNING_LIMIT,
@@ -21,12 +27,117 @@ from app.admission.reviewed_pod import (
 )
 from app.admission.validators import validators_of
 from app.knowledge.tables import Knowledge
-from app.kube.pods import DECISION, Pod, read_pod
+from app.kube.pod_limits import ANNOTATIONS_BYTES
+from app.kube.pods import DECISION, PREFIX, Pod, read_pod
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
 from app.policy.match import Ruling
 from app.policy.merge_admission import AdmissionRules
 from app.values.reasons import Code, Reason, reason
+
+DECISION_VERSION = 1
+MOST_ACTIONS = 32
+"""Actions in one annotation; a pod with so many containers that it needs more is summed up in the last line."""
+
+
+def record_decision(review: ReviewedPod, record: tuple[str, ...], changed: bool) -> list[Operation]:
+    """Write the decision annotation, unless nothing changed and the present one fits the pod.
+
+    The annotation holds neither a time nor a random value, so that a second call writes the same bytes. Where the API
+    server calls again because another webhook changed the pod, the actions of the earlier call are kept.
+    """
+    fingerprint = _fingerprint(review)
+    earlier = _present_record(review)
+    if not changed and earlier.get("of") == fingerprint:
+        return []
+    if not changed and not (review.asks_for_gpu and review.has_our_scheduler):
+        present = DECISION in review.pod.annotations
+        return [Operation("remove", ("metadata", "annotations", DECISION))] if present else []
+    earlier_actions = map(_as_text, earlier["actions"]) if earlier and _written_by_us(review.document) else ()
+    actions = dict.fromkeys([*earlier_actions, *record])
+    value = {
+        "v": DECISION_VERSION,
+        "policies": list(review.ruling.policies),
+        "hash": review.ruling.policy_hash[:12],
+        "actions": _shortened(list(actions)),
+        "of": fingerprint,
+    }
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    others = ((key, value) for key, value in review.pod.annotations.items() if key != DECISION)
+    if sum(len(part.encode()) for pair in (*others, (DECISION, text)) for part in pair) > ANNOTATIONS_BYTES:
+        return []  # the pod's own leave no room for a record
+    return [put(review.document, ("metadata", "annotations", DECISION), text)]
+
+
+def _as_text(action: Any) -> str:
+    """Read an action of an earlier annotation; whatever its JSON type is, it becomes text that can be sent."""
+    return str(action).encode("utf-8", "ignore").decode()
+
+
+def _shortened(actions: list[str]) -> list[str]:
+    if len(actions) <= MOST_ACTIONS:
+        return actions
+    return [*actions[: MOST_ACTIONS - 1], f"and {len(actions) - MOST_ACTIONS + 1} more"]
+
+
+def _present_record(review: ReviewedPod) -> dict[str, Any]:
+    """Read the decision annotation that the pod has; empty if it has none of our form."""
+    try:
+        record = json.loads(review.pod.annotations.get(DECISION) or "null")
+    except (ValueError, RecursionError):
+        return {}
+    readable = (
+        isinstance(record, dict) and record.get("v") == DECISION_VERSION and isinstance(record.get("actions"), list)
+    )
+    return record if readable else {}
+
+
+def forged(review: ReviewedPod) -> bool:
+    """Tell whether the pod has a decision annotation that somebody else wrote."""
+    return DECISION in review.pod.annotations and not _written_by_us(review.document)
+
+
+def _written_by_us(document: Mapping[str, Any]) -> bool:
+    """Tell whether the annotation is from an earlier call of the same request, after which another webhook changed it.
+
+    managedFields name what the requester wrote; on a second call they do not yet name what a webhook's patch added
+    (seen on kube-apiserver 1.36). Without managedFields anybody may have written the annotation.
+    """
+    managers = (document.get("metadata") or {}).get("managedFields")
+    if not isinstance(managers, list) or not managers:
+        return False
+    try:
+        return f'"f:{DECISION}"'.encode() not in msgspec.json.encode(managers)  # ten times as fast as json
+    except RecursionError:
+        return False  # nothing that Kubernetes writes nests so deep
+
+
+def _fingerprint(review: ReviewedPod) -> str:
+    """Hash the parts of the Pod that decisions rest on: 32 hexadecimal digits.
+
+    The rest of the spec is left out: in-tree admission plugins change it after us
+    (docs/reference/control-plane.md#after-the-webhook), and an annotation that no longer fits would be rewritten for
+    nothing.
+    """
+    pod = review.pod
+    gpu_requests = [
+        [
+            container.list_name,
+            container.name,
+            container.image,
+            container.env,
+            resource,
+            *([str(side.get(resource, "")) for side in (container.requests, container.limits)]),
+        ]
+        for container in pod.containers
+        for resource in review.gpu_resources_of(container)
+    ]
+    annotations = sorted(
+        (key, value) for key, value in pod.annotations.items() if key.startswith(PREFIX) and key != DECISION
+    )
+    parts = [gpu_requests, annotations, pod.runtime_class_name, pod.scheduler_name]
+    return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode()).hexdigest()[:32]
+
 
 MOST_WARNINGS = 5
 """Warnings of one answer; the API server truncates all of them beyond about 4,096 characters in sum (ADM-29)."""
@@ -46,7 +157,8 @@ class ReviewResult:
 
     `concerned` is true where the object asks for a GPU and was judged. `operations` is empty where nothing changes,
     `reasons` where the object is allowed. `record` lists the changes in words, in order. `policies` are the names of
-    the policies that matched, and `policy_hash` is that of the policy set.
+    the policies that matched, and `policy_hash` is that of the policy set. `admitted` is a pod after the operations,
+    with the ruling on it; None where nothing is recorded of it, where it is refused, and for a template.
     """
 
     concerned: bool
@@ -56,6 +168,7 @@ class ReviewResult:
     record: tuple[str, ...] = ()
     policies: tuple[str, ...] = ()
     policy_hash: str = ""
+    admitted: ReviewedPod | None = field(default=None, compare=False, repr=False)
 
     @property
     def allowed(self) -> bool:
@@ -88,11 +201,22 @@ def mutate(
 ) -> ReviewResult:
     """Mutate a Pod, a template or new ephemeral containers, and judge the result. `labels` are the namespace's.
 
-    Raises MalformedPod, and QuantityError for amounts that Kubernetes would refuse too.
+    Raises MalformedPod, QuantityError for amounts that Kubernetes would refuse too, and PatchError for a bug of ours: a
+    patch that does not apply would make the API server reject the object even under failurePolicy Ignore
+    (docs/reference/control-plane.md#answers-to-the-api-server).
     """
     review = _read_review(document, namespace, labels, context)
-    if review is None:
-        return UNCONCERNED
+    return UNCONCERNED if review is None else _mutated(review)
+
+
+def mutate_reviewed(review: ReviewedPod) -> ReviewResult:
+    """Mutate and judge as `mutate` does, for a pod that is read already, with the ruling on it."""
+    exempt = is_exempt(review.pod.namespace, review.namespace_labels, review.context.knowledge)
+    return UNCONCERNED if exempt else _mutated(review)
+
+
+def _mutated(review: ReviewedPod) -> ReviewResult:
+    document = review.document
     review, changes = _run_mutators(review)
     reasons, warned_reasons = _run_validators(review)
     if reasons:
@@ -117,7 +241,16 @@ def mutate(
     operations += decision
     if not (_is_recorded(review) or operations or warnings or record):
         return UNCONCERNED
-    return _result(review, operations=tuple(operations), warnings=limited_warnings(warnings), record=record)
+    # Of a template's changes some are left out, so that the others are applied once more, by themselves.
+    is_template = review.context.form in TEMPLATES
+    changed = apply(document, operations) if is_template else apply(review.document, decision)
+    return _result(
+        review,
+        operations=tuple(operations),
+        warnings=limited_warnings(warnings),
+        record=record,
+        admitted=None if is_template else replace(review, document=changed),
+    )
 
 
 def validate(
@@ -152,15 +285,16 @@ def _read_review(
 ) -> ReviewedPod | None:
     """Read the Pod; None if its namespace is exempt. A pod that asks for zero GPUs is no GPU pod (F9)."""
     pod = read_pod(document, namespace)
-    return (
-        None if is_exempt(pod.namespace, labels, context.knowledge) else _begin_review(document, pod, labels, context)
-    )
+    return None if is_exempt(pod.namespace, labels, context.knowledge) else begin_review(document, pod, labels, context)
 
 
-def _begin_review(
+def begin_review(
     document: Mapping[str, Any], pod: Pod, labels: Mapping[str, str], context: ReviewContext
 ) -> ReviewedPod:
-    """Begin the review of a Pod under the ruling that the policies give on what it asks for."""
+    """Begin the review of a Pod under the ruling that the policies give on what it asks for.
+
+    `labels` are the namespace's.
+    """
     ruling = context.ruling(pod, labels)
     return ReviewedPod(
         document=document,
@@ -200,7 +334,7 @@ def _run_mutators(review: ReviewedPod) -> tuple[ReviewedPod, list[tuple[Mutator,
         operations = [operation for change in done for operation in change.operations]
         review = review.with_operations(operations)
         if operations and mutator in CHANGING_AMOUNTS:
-            review = _begin_review(review.document, review.pod, review.namespace_labels, review.context)
+            review = begin_review(review.document, review.pod, review.namespace_labels, review.context)
         changes += [(mutator, change) for change in done]
     return review, changes
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from app.admission.fleet_facts import FleetFacts
 from app.admission.json_patch import Operation, apply
-from app.knowledge.families import Family
+from app.knowledge.gpu_resources import Family
 from app.knowledge.tables import Knowledge
 from app.kube.pods import Container, Pod, gpu_amounts, read_pod
 from app.kube.resource_claims import NO_CLAIMED_DEVICES, ClaimedDevices, DeviceRequest

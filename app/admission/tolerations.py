@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tolerations for the taints that nodes really have; only allow-listed keys, never another team's taint (F3).
+"""The mutator of tolerations: for the taints that nodes really have, of allow-listed keys, never another team's (F3).
 
 A template of a workload gets none, because its pods get them (review.py, _is_applied).
 """
@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from app.admission.fleet_facts import Taint, fitting_groups
-from app.admission.reviewed_pod import ReviewedPod
-from app.knowledge.families import Families, Family
+from app.admission.json_patch import Operation, append, apply
+from app.admission.reviewed_pod import PodChange, PodForm, ReviewedPod
+from app.knowledge.gpu_resources import Families, Family
 from app.policy.match import Ruling
 from app.policy.merge_admission import AdmissionRules
 
@@ -33,7 +34,7 @@ def missing_tolerations(review: ReviewedPod) -> list[Toleration]:
         if not taints and key in own_keys:
             needed.append({"key": key, "operator": "Exists", "effect": "NoSchedule"})
         needed.extend(_tolerations_for(key, taints))
-    return [toleration for toleration in needed if not any(tolerates(own, toleration) for own in present)]
+    return [toleration for toleration in needed if not any(toleration_covers(own, toleration) for own in present)]
 
 
 def tolerated_keys(review: ReviewedPod) -> tuple[str, ...]:
@@ -87,7 +88,9 @@ def taint_tolerated(review: ReviewedPod, taint: Taint) -> bool:
         return True
     node_taint = {"key": key, "value": value, "effect": effect}
     addable = review.rules.tolerate and review.rules.from_node_taints and key in _allowed_keys(review)
-    return addable or any(tolerates(toleration, node_taint) for toleration in _present_tolerations(review.document))
+    return addable or any(
+        toleration_covers(toleration, node_taint) for toleration in _present_tolerations(review.document)
+    )
 
 
 def _present_tolerations(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -95,7 +98,7 @@ def _present_tolerations(document: Mapping[str, Any]) -> list[Mapping[str, Any]]
     return [toleration for toleration in spec.get("tolerations") or () if isinstance(toleration, dict)]
 
 
-def tolerates(toleration: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def toleration_covers(toleration: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Tell whether a toleration tolerates a taint, or all that another toleration does (core/v1 ToleratesTaint)."""
     if toleration.get("effect") and toleration.get("effect") != other.get("effect"):
         return False
@@ -105,3 +108,25 @@ def tolerates(toleration: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
         return True
     same_value = (toleration.get("value") or "") == (other.get("value") or "")
     return bool(toleration.get("key")) and (other.get("operator") or "Equal") == "Equal" and same_value
+
+
+def add_tolerations(review: ReviewedPod) -> Iterator[PodChange]:
+    """Add tolerations for the GPU taints of the nodes that could serve the pod (F2, F3, F4).
+
+    A pod template gets none (review.py drops it, in _is_applied): its pods get them. For a DaemonSet's template that is
+    too late, since the controller chooses nodes by the template; the user is warned instead.
+    """
+    missing = missing_tolerations(review)
+    operations: list[Operation] = []
+    document: Any = review.document
+    for toleration in missing:
+        operations.append(append(document, ("spec", "tolerations"), toleration))
+        document = apply(document, operations[-1:])
+    if operations:
+        keys = dict.fromkeys(toleration["key"] for toleration in missing)
+        listed = ", ".join(keys)
+        is_daemon_set = review.context.form is PodForm.DaemonSet
+        if is_daemon_set and any(key in keys for key, *_ in taints_of_fitting_nodes(review)):
+            problem = f"the template does not tolerate {listed}"
+            yield PodChange((), problem, f"{problem}: its pods stay off tainted nodes")
+        yield PodChange(tuple(operations), f"toleration added for {listed}")

@@ -1,19 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Validators: why a GPU pod is refused. They judge the object alone. The table of all validators stands at the end."""
+"""Validators: why a GPU pod is refused. They judge the object alone. The table of all validators stands at the end.
+
+The validator of idle GPUs: who holds some, and asks for more, is told.
+"""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from app.admission.device_guard import device_accesses
+from app.admission.device_guard import device_accesses, devices_not_mounted, is_privileged, node_not_reached
 from app.admission.fleet_facts import fitting_groups
-from app.admission.idle_guard import no_idle_gpus
-from app.admission.node_devices import devices_not_mounted, is_privileged, node_not_reached
 from app.admission.reviewed_pod import PodForm, ReviewedPod
-from app.knowledge.resource_names import is_refused, similar_resources
+from app.knowledge.gpu_resources import is_refused, similar_resources
 from app.kube.pods import Container
-from app.nodes.model import REPLICAS
-from app.values.quantity import is_whole
+from app.nodes.model import SHARED_UNITS
+from app.policy.schema_admission import Idle
+from app.values.quantity import is_whole, parse_seconds
 from app.values.reasons import Code, Reason, join_with_or, reason
+
+DEFAULT_AFTER, DEFAULT_BELOW, DEFAULT_GPUS = "4h", 1.0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class IdleLimit:
+    """The rule with its defaults: `gpus` that were idle for `seconds`, with an activity of at most `below` (of one)."""
+
+    after: str
+    seconds: float
+    below: float
+    gpus: int
+
+
+def idle_limit(idle: Idle) -> IdleLimit:
+    """Fill in what a policy leaves out."""
+    after = idle.after or DEFAULT_AFTER
+    below = DEFAULT_BELOW if idle.below is None else idle.below
+    return IdleLimit(after, parse_seconds(after) or 0.0, below / 100, idle.gpus or DEFAULT_GPUS)
+
+
+def no_idle_gpus(review: ReviewedPod) -> Iterator[Reason]:
+    """Refuse a pod whose namespace holds too many idle GPUs (F145)."""
+    if review.rules.idle is None:
+        return
+    limit = idle_limit(review.rules.idle)
+    idle = review.context.idle_gpus(review.pod.namespace, limit.seconds, limit.below)
+    if idle >= limit.gpus:
+        held = f"the namespace holds {idle} GPU{'' if idle == 1 else 's'} that nobody has used for {limit.after}"
+        allowed = f"fewer than {limit.gpus} may be{review.rules.by('idle')}" if limit.gpus > 1 else "none may be"
+        by = "" if limit.gpus > 1 else review.rules.by("idle")
+        yield reason(Code.IdleGPUsHeld, f"{held}; {allowed}{by}")
+
 
 Validator = Callable[[ReviewedPod], Iterator[Reason]]
 
@@ -157,7 +192,7 @@ def replicas_not_gpus(review: ReviewedPod) -> Iterator[Reason]:
         for resource in review.gpu_resources_of(container):
             amount = container.requested(resource)
             shared = [
-                node_class.unit(resource) in REPLICAS for node_class in classes if node_class.allocatable(resource)
+                node_class.unit(resource) in SHARED_UNITS for node_class in classes if node_class.allocatable(resource)
             ]
             if amount > 1 and (resource.endswith(".shared") or (shared and all(shared))):
                 problem = f"asks for {amount} replicas of shared GPUs{review.rules.by('shared_replicas')}"

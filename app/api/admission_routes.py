@@ -12,19 +12,17 @@ from typing import Any
 
 import msgspec
 
-from app.admission.ignored_metadata import ignored_annotations
-from app.admission.json_patch import apply
 from app.admission.review import UNCONCERNED, ReviewResult, denial_message, limited_warnings, mutate, validate
-from app.admission.review_targets import review_target_of
+from app.admission.review_targets import ignored_annotations, review_target_of
 from app.admission.reviewed_pod import ReviewContext
 from app.api.backend import Backend
 from app.api.policy_reviews import is_policy, judge_policy
 from app.api.wire import DECODE_ERRORS, decode_json, encode
 from app.kube.pod_limits import LONGEST_NAME
+from app.values.computations import finish
 from app.values.errors import MalformedPod, OversizedPod, QuantityError, WireError
 from app.values.json_members import member
 from app.values.reasons import Code, reason
-from app.values.steps import finish
 
 Review = Callable[[Mapping[str, Any], str, Mapping[str, str], ReviewContext], ReviewResult]
 V1 = "admission.k8s.io/v1"
@@ -33,7 +31,10 @@ REVIEWS: Mapping[str, Review] = {"mutate": mutate, "validate": validate}
 
 @dataclass(frozen=True, slots=True)
 class Reviewed:
-    """An answer, and what the log and the metrics need. `handled` is whether this kind and operation is reviewed."""
+    """An answer, and what the log and the metrics need. `handled` is whether this kind and operation is reviewed.
+
+    `request` is the AdmissionRequest; None for one with too many values, which is not read.
+    """
 
     body: bytes
     result: ReviewResult
@@ -42,6 +43,7 @@ class Reviewed:
     namespace: str
     name: str
     dry_run: bool
+    request: Mapping[str, Any] | None = None
 
 
 def review(body: bytes, verb: str, backend: Backend) -> Reviewed:
@@ -77,6 +79,7 @@ def review_steps(body: bytes, verb: str, backend: Backend) -> Generator[None, No
         namespace=namespace,
         name=_text(request, "name") or _generate_name(request),
         dry_run=request.get("dryRun") is True,
+        request=request,
     )
 
 
@@ -136,9 +139,6 @@ def _review_object(
 ) -> Generator[None, None, ReviewResult | None]:
     """Review the object of a request; None for kinds and operations that are not reviewed.
 
-    The patch is applied here first: one that does not apply would make the API server reject the object even under
-    failurePolicy Ignore (docs/reference/control-plane.md#answers-to-the-api-server).
-
     Raises MalformedPod, QuantityError, and PatchError for a bug of ours.
     """
     if is_policy(request):
@@ -158,7 +158,6 @@ def _review_object(
     except OversizedPod as error:
         return ReviewResult(True, reasons=(reason(Code.ObjectTooLarge, str(error)),))
     operations = tuple(map(subject.operation_on_object, result.operations))
-    apply(request["object"], operations)
     warnings = limited_warnings((*ignored, *result.warnings)) if ignored else result.warnings
     return replace(result, concerned=result.concerned or bool(ignored), operations=operations, warnings=warnings)
 

@@ -9,9 +9,10 @@ middlewares and routing, unless FastAPI makes spans of it (docs/benchmarks.md#ht
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
+from typing import Any
 
 from fastapi import FastAPI
 from starlette.datastructures import QueryParams
@@ -39,7 +40,9 @@ from app.values.errors import WireError
 
 Verb = Callable[..., Generator[None, None, ExtenderAnswer]]
 """Takes the body and the backend, and `other_pods`."""
-Steps = Generator[None, None, tuple[bytes, Decision]]
+Request = Mapping[str, Any]
+Steps = Generator[None, None, tuple[bytes, Decision, Request | None]]
+"""The steps of an answer; they return its body, its decision, and the AdmissionRequest that a review has read."""
 Answering = Callable[[bytes], Steps]
 EXTENDER_VERBS: tuple[tuple[str, Verb], ...] = (
     ("filter", filter_steps),
@@ -104,7 +107,7 @@ class WebhookRoutes:
             reviewed = yield from review_steps(body, verb, self._backend)
             decision = decision_of_review(reviewed, self._backend)
             self._metrics.policies_matched(decision.policies, decision.result)
-            return reviewed.body, decision
+            return reviewed.body, decision, reviewed.request
 
         return Endpoint(self, verb, lambda: ADMISSION_LIMIT, answer)
 
@@ -116,7 +119,7 @@ class WebhookRoutes:
             self._metrics.view_behind.inc(extender_answer.behind)
             if verb == "preempt":
                 self._metrics.evictions_prevented.inc(extender_answer.asked - extender_answer.kept)
-            return extender_answer.body, decision_of_answer(extender_answer, self._backend)
+            return extender_answer.body, decision_of_answer(extender_answer, self._backend), None
 
         return Endpoint(self, verb, lambda: extender_limit(len(self._backend.nodes)), answer)
 
@@ -145,10 +148,10 @@ class WebhookRoutes:
 
     async def _decide(self, verb: str, answer: Answering, body: bytes) -> tuple[bytes, str]:
         """Decide, then count, log and record the decision; return the answer and the outcome for the metric."""
-        content, decision, spent = await self._run_steps(verb, answer(body))
+        content, decision, request, spent = await self._run_steps(verb, answer(body))
         if verb == "filter" and may_have_ended(decision):
             async for _ in self._retries.changes(decision):
-                content, decision, more = await self._run_steps(verb, answer(body))
+                content, decision, request, more = await self._run_steps(verb, answer(body))
                 spent += more
                 if not may_have_ended(decision):
                     break
@@ -157,13 +160,15 @@ class WebhookRoutes:
         if self._recent is not None and decision.made_here:
             self._recent.note(verb, decision, spent)
         if self._recorder is not None and decision.made_here:
-            self._recorder.note(verb, body, content, decision, self._backend.generation)
+            self._recorder.note(verb, request or body, content, decision, self._backend.generation)
         if self._tracing is not None:
             self._tracing.note(verb, decision)
         return content, decision.outcome
 
-    async def _run_steps(self, verb: str, steps: Steps) -> tuple[bytes, Decision, int]:
-        """Run the steps of an answer; return it and the CPU time in ns. Only one long answer of a verb runs at a time.
+    async def _run_steps(self, verb: str, steps: Steps) -> tuple[bytes, Decision, Request | None, int]:
+        """Run the steps of an answer; return its results and the CPU time in ns.
+
+        Only one long answer of a verb runs at a time.
 
         Raises TooManyJobs and JobTimeout.
         """

@@ -56,9 +56,17 @@ class Recorder:
         """The number of lines that were dropped."""
         return self._queue.dropped + self._handler.failed
 
-    def note(self, verb: str, body: bytes, answer: bytes, decision: Decision, generation: int) -> None:
-        """Record a decision, unless its object is not reviewed. `body` has been read without error before."""
-        request = _reduced_review(body) if verb in ("mutate", "validate") else _reduced_extender_args(verb, body)
+    def note(
+        self, verb: str, asked: bytes | Mapping[str, Any], answer: bytes, decision: Decision, generation: int
+    ) -> None:
+        """Record a decision, unless its object is not reviewed, or was too large to be read.
+
+        `asked` is the AdmissionRequest, or the body of an extender's call, which has been read without error before.
+        """
+        if isinstance(asked, Mapping):
+            request = _reduced_review(asked)
+        else:
+            request = None if verb in ("mutate", "validate") else _reduced_extender_args(verb, asked)
         if request is None:
             return
         line = {
@@ -119,9 +127,8 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _reduced_review(body: bytes) -> dict[str, Any] | None:
+def _reduced_review(request: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the recorded members of an AdmissionReview; None for kinds and operations that are not reviewed."""
-    request: Mapping[str, Any] = decode_json(body)["request"]
     subject = review_target_of(request)
     if subject is None:
         return None

@@ -36,9 +36,9 @@ from app.placement.engine import judge, total
 from app.placement.preempt import helpful_candidates
 from app.placement.ranking import HIGHEST, demand_scores
 from app.policy.demand import Demand
+from app.values.computations import finish
 from app.values.errors import BadInput, WireError
 from app.values.reasons import Code, reason
-from app.values.steps import finish
 
 MOST_NAMES = 20_000
 """Most names of a request; twice the known nodes where that is more. Kubernetes supports 5,000 nodes, and prioritize

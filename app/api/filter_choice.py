@@ -10,8 +10,7 @@ from app.api.backend import Backend
 from app.intree.soft_constraints import SoftConstraints
 from app.kube.pods import Pod
 from app.nodes.model import Node
-from app.placement.ranking import best_position
-from app.placement.shortlist import best_in_turn, best_of_each
+from app.placement.ranking import best_in_turn, best_of_each, best_position
 from app.policy.demand import Demand
 
 

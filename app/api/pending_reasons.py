@@ -13,8 +13,7 @@ from typing import Any
 
 from app.api.backend import Backend
 from app.api.explain_route import Explainer
-from app.explain.pending_cause import PendingCause, cause_of
-from app.explain.pod_templates import template_hash
+from app.explain.pending_cause import PendingCause, cause_of, template_hash
 from app.explain.policy_diff import label_keys
 from app.kube.object_references import ObjectReference, controller_of
 from app.kube.pending_pods import PendingPod

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from app.admission.decision_annotation import MOST_ACTIONS
+from app.admission.review import MOST_ACTIONS
 from app.api.decision_line import Decision
 
 MOST_DECISIONS = 500

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The API server's timeout, as in `POST /mutate?timeout=2s`; it drops answers that come later (ADM-27)."""
 
-from app.values.durations import parse_seconds
+from app.values.quantity import parse_seconds
 
 RESERVE_SECONDS = 0.2
 """Reserved for the way of the answer (docs/reference/listeners.md#failures)."""

@@ -17,9 +17,8 @@ from typing import Annotated, Any
 import typer
 
 from app import __version__
-from app.admission.claims.template import TEMPLATES, in_version
-from app.admission.claims.wanted import wanted_template
-from app.admission.preview import target_of_new_object
+from app.admission.claim_template import TEMPLATE_KIND, in_version
+from app.admission.preview import target_of_new_object, wanted_template
 from app.admission.reviewed_pod import ReviewContext
 from app.cli.mutate import namespace_of, read_file
 from app.cli.output import names_of
@@ -36,7 +35,7 @@ from app.cli.source import (
     state_of,
 )
 from app.cluster.state import State
-from app.explain.dra import templates_as_yaml
+from app.explain.explanation import templates_as_yaml
 from app.kube.api_kinds import DRA, FLEET
 from app.kube.gpu_usage import FINISHED
 from app.policy.compiled import PolicySet
@@ -152,7 +151,7 @@ class TemplateKeeper:
     def _create(self, template: dict[str, Any], version: str) -> bool:
         """Make one template; one that exists with other content, or in a namespace that does not let us, is told."""
         where, name = template["metadata"]["namespace"], template["metadata"]["name"]
-        path = f"{TEMPLATES.group_path}/{version}/namespaces/{where}/{TEMPLATES.plural}"
+        path = f"{TEMPLATE_KIND.group_path}/{version}/namespaces/{where}/{TEMPLATE_KIND.plural}"
         try:
             self._kube.create(path, template)
         except ApiError as error:

@@ -25,17 +25,16 @@ from app.cluster.gpu_health_polling import find_source, poll_once
 from app.cluster.ruling_cache import RulingCache
 from app.cluster.slipped_pods import PolicyView, slip_of
 from app.cluster.snapshot import SNAPSHOT_KINDS, fill
-from app.cluster.snapshot_policies import policies_of
+from app.cluster.snapshot_policies import policies_or_last_good
 from app.cluster.state import State
 from app.doctor.cluster_checks import examine_cluster
-from app.doctor.cluster_objects import Certificate, Cluster, SlippedReport, asks_for_gpus
+from app.doctor.cluster_objects import Certificate, ExaminedCluster, SlippedReport, asks_for_gpus
 from app.doctor.device_checks import ExaminedDevices, examine_devices
-from app.doctor.examined_pods import with_pods
 from app.doctor.fleet_checks import ExaminedFleet, Finding, FindingLevel, by_urgency, examine
-from app.doctor.held_gpus import examine_held, read_held_gpus
-from app.doctor.runtime_class_checks import examine_runtime_classes
-from app.doctor.webhook_checks import GUARD, MUTATING, VALIDATING, Webhook, webhooks
-from app.knowledge.families import Families
+from app.doctor.held_gpus import examine_held, read_held_gpus, with_pods
+from app.doctor.operand_checks import examine_runtime_classes
+from app.doctor.webhook_checks import Webhook, webhooks
+from app.knowledge.gpu_resources import Families
 from app.knowledge.tables import Knowledge
 from app.kube.pods import read_pod
 from app.nodes.model import Node
@@ -47,6 +46,8 @@ from app.telemetry.clock import now
 from app.tls.certificate_report import CertificateTexts, problems
 from app.tls.pem import read_certificate
 from app.values.errors import ApiError, BadInput, PolicyError
+from tests.e2e.certificate_stage import MUTATING, VALIDATING
+from tests.realnodes.test_bypass import GUARD
 
 ADDRESS_SECONDS = 10.0
 """Limit of one TLS handshake with a webhook that has a URL."""
@@ -67,7 +68,7 @@ def examine_live(
     hosts = tuple(
         host for _, text in _configurations(survey.objects.get("ConfigMap", ()), config) for host in _HOST.findall(text)
     )
-    cluster = Cluster(
+    cluster = ExaminedCluster(
         knowledge=state.knowledge,
         objects={kind: tuple(items) for kind, items in survey.objects.items()},
         nodes=tuple(state.nodes.values()),
@@ -77,12 +78,11 @@ def examine_live(
         rules=None if survey.rules is None else tuple(survey.rules),
         namespace=namespace,
         extender_hosts=hosts,
-        reached=survey.reached,
     )
     documents = [
         {"kind": kind, **document} for kind in ("ConfigMap", "GPUPolicy") for document in survey.objects.get(kind, ())
     ]
-    policies, unreadable = policies_or_shipped(documents, state.knowledge, namespace, now)
+    policies, unreadable = examined_policies(documents, state.knowledge, namespace, now)
     certificates = tuple(_certificates(cluster, survey, now))
     slipped = tuple(_slipped(survey, state, policies))
     findings = examine_cluster(
@@ -103,7 +103,7 @@ def runtime_class_names(policies: PolicySet) -> tuple[str, ...]:
     return tuple(sorted({name for policy in policies.policies if (name := policy.spec.admission.runtime_class_name)}))
 
 
-def _certificates(cluster: Cluster, survey: ClusterObjects, now: dt.datetime) -> Iterator[Certificate]:
+def _certificates(cluster: ExaminedCluster, survey: ClusterObjects, now: dt.datetime) -> Iterator[Certificate]:
     """Yield the certificate of each of our webhooks, checked as the API server would: names, dates, CA."""
     for webhook in webhooks(cluster):
         client = webhook.spec.get("clientConfig") or {}
@@ -158,20 +158,18 @@ def _check_certificate(
     return Certificate(f"{webhook.shown} ({where})", spent_share, f"{ends:%Y-%m-%d %H:%M}Z", found_problems)
 
 
-def policies_or_shipped(
+def examined_policies(
     documents: Sequence[Mapping[str, Any]], knowledge: Knowledge, namespace: str, now: dt.datetime
 ) -> tuple[PolicySet, list[Finding]]:
-    """Load the policies among the objects; the shipped ones if there are none, or invalid ones."""
-    today = now.date().isoformat()
-    try:
-        return policies_of(documents, None, knowledge, today, namespace), []
-    except PolicyError as error:
-        remedy = "correct them: gpu-usher serves the last good set until then"
-        place = (f"Namespace {namespace}",)
-        findings = [
-            Finding("PolicyUnreadable", FindingLevel.Problem, problem, remedy, (), place) for problem in error.problems
-        ]
-        return policies_of((), None, knowledge, today), findings
+    """Load the policies among the objects, else the shipped ones; of an invalid set what a replica would serve."""
+    policies, serving, policy_problems = policies_or_last_good(
+        documents, None, knowledge, now.date().isoformat(), namespace
+    )
+    remedy = f"correct them: replicas that start serve the {serving} until then"
+    place = (f"Namespace {namespace}",)
+    return policies, [
+        Finding("PolicyUnreadable", FindingLevel.Problem, problem, remedy, (), place) for problem in policy_problems
+    ]
 
 
 def _slipped(survey: ClusterObjects, state: State, policies: PolicySet) -> Iterator[SlippedReport]:
@@ -277,7 +275,7 @@ def doctor(
         if survey is not None:
             findings = (*examine_live(survey, state, namespace, scheduler_config, now()), *findings)
         else:
-            policies, unreadable = policies_or_shipped(objects, state.knowledge, namespace, now())
+            policies, unreadable = examined_policies(objects, state.knowledge, namespace, now())
             wanted = frozenset(runtime_class_names(policies))
             classes = examine_runtime_classes(nodes, state.runtime_classes, wanted, state.knowledge)
             config_maps = [document for document in objects if document.get("kind") == "ConfigMap"]

@@ -17,12 +17,12 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from app.cli.claims import FORBIDDEN
 from app.cli.explain_text import print_explanation
 from app.cli.explained_objects import POD, ExplainedPod, ObjectName, of_file, of_fleet, read_name
 from app.cli.mutate import read_file
 from app.cli.output import output_of, show, show_progress
 from app.cli.source import (
-    FORBIDDEN,
     NOT_FOUND,
     POLICY_KINDS,
     Fleet,
@@ -47,8 +47,8 @@ from app.intree.existing_pods import existing_pods_of
 from app.kube.api_kinds import DRA, EXPLAIN_GROUP, EXPLAIN_VERSION, EXPLANATIONS, FLEET
 from app.schedulerconfig.verify import managed_by_scheduler
 from app.tls.kube_objects import KubeClient
+from app.values.computations import finish
 from app.values.errors import ApiError, BadInput
-from app.values.steps import finish
 
 
 def explained_by_api_server(load: Load, namespace: str, name: str, refused: ApiError) -> Explanation:

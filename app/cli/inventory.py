@@ -23,8 +23,15 @@ from app.cluster.files import read_knowledge, shipped_policies
 from app.cluster.live import LiveCluster
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.state import State
-from app.explain.device_inventory import DeviceRow, device_rows
-from app.explain.gpu_inventory import Inventory, InventoryRow, InventoryTotal, NamespaceUsage, take_inventory
+from app.explain.gpu_inventory import (
+    DeviceRow,
+    Inventory,
+    InventoryRow,
+    InventoryTotal,
+    NamespaceUsage,
+    device_rows,
+    take_inventory,
+)
 from app.kube.api_kinds import DRA, NAMESPACE
 from app.telemetry.clock import today
 from app.telemetry.logs import LOGGER

@@ -11,8 +11,7 @@ import yaml
 
 from app.admission.match_conditions import cpu_guard_conditions, device_conditions, match_conditions
 from app.cluster.files import PACKAGE, read_knowledge
-from app.policy.crd import custom_resource_definition
-from app.policy.schema import json_schema
+from app.policy.schema import custom_resource_definition, json_schema
 from app.values.errors import BadInput
 
 EXTENDED = re.compile(r"[a-z0-9.-]{1,253}/[A-Za-z0-9._-]{1,63}")

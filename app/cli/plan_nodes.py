@@ -9,9 +9,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from app.admission.claims.conversion import Conversion, NoEquivalent, convert
-from app.admission.claims.wanted import unbound, wanted_template
-from app.admission.preview import admitted_pod, target_of_new_object
+from app.admission.claim_conversion import Conversion, NoEquivalent, convert
+from app.admission.preview import admitted_pod, target_of_new_object, unbound, wanted_template
 from app.admission.reviewed_pod import ReviewContext
 from app.cli.mutate import namespace_of, read_file
 from app.cli.output import MOST_SHOWN, Output, names_of, output_of, show, show_count, show_progress

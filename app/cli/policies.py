@@ -17,10 +17,9 @@ from app.cli.output import Output, output_of, show
 from app.cli.source import Policies
 from app.cluster.files import case_texts, policy_texts, read_knowledge, read_policies, shipped_policies
 from app.cluster.policy_watch import PolicyBook
-from app.explain.policy_cases import rules_of, rules_touched, run_case
+from app.explain.policy_cases import read_case, rules_of, rules_touched, run_case
 from app.knowledge.tables import Knowledge
 from app.kube.pods import read_pod
-from app.policy.case_document import read_case
 from app.policy.compiled import PolicySet
 from app.policy.load import load_policies
 from app.policy.match import ruling_for

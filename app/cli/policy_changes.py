@@ -30,7 +30,7 @@ from app.explain.policy_diff import (
     PodDifference,
     PolicySide,
     as_created,
-    compare,
+    compare_policies,
 )
 from app.kube.api_kinds import DRA
 from app.kube.gpu_usage import FINISHED
@@ -186,7 +186,9 @@ def diff(
     pods = map(_pod_of_line, lines) if lines is not None else _pods_of_cluster(objects)
     total = len(lines) if lines is not None else sum(document.get("kind") == "Pod" for document in objects)
     with show_count(pods, "trying pods under both policies", total) as counted_pods:
-        differences = compare(counted_pods, _side(old, state), _side(new, state), BestNodes(state) if objects else None)
+        differences = compare_policies(
+            counted_pods, _side(old, state), _side(new, state), BestNodes(state) if objects else None
+        )
     show(differences, output, lambda console: _show_differences(console, differences, limit))
     raise typer.Exit(1 if differences.hurts else 0)
 

@@ -22,7 +22,7 @@ from app.schedulerconfig.write import (
     managed_resources,
     offers_claims,
     read_ca,
-    read_url,
+    read_extender_url,
     write,
 )
 from app.settings import FilterAnswer
@@ -69,7 +69,7 @@ def scheduler_config(
         _check(check, state, output)
     chosen: Target = "second" if target == "second" else "default"
     resources = managed_resources(state.nodes.values(), state.knowledge)
-    place = read_url(url or URLS[chosen])
+    place = read_extender_url(url or URLS[chosen])
     own = _read_ca(ca or Path("certs/ca.crt")) if ca or not (ca_file or place.startswith("http://")) else b""
     trusted = str(ca_file) if ca_file else b"" if place.startswith("http://") else own
     claims = offers_claims(state.nodes.values())

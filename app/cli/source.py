@@ -21,7 +21,7 @@ from app.cluster.files import read_knowledge, read_snapshot_file
 from app.cluster.kubeconfig import ChosenContext, choose_context
 from app.cluster.list_once import read_objects
 from app.cluster.snapshot import fill, read_snapshot
-from app.cluster.snapshot_policies import policies_of
+from app.cluster.snapshot_policies import policies_or_last_good
 from app.cluster.state import State
 from app.demo.notation import DEFAULT, fleet_names
 from app.demo.sample_fleets import demo_fleet
@@ -241,9 +241,14 @@ def note(message: str) -> None:
 def policies_in(objects: Objects, directory: Path | None, state: State) -> PolicySet:
     """Load the policies of a fleet. `directory` is that of --policies.
 
-    Raises PolicyError.
+    Where those of the cluster are invalid, what a replica would serve of them is loaded, and stderr says so in a line.
+    Raises PolicyError for an invalid directory.
     """
-    return policies_of(objects, directory, state.knowledge, today())
+    policies, serving, problems = policies_or_last_good(objects, directory, state.knowledge, today())
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        note(f"the policies of the cluster are invalid, answering by the {serving}: {problems[0]}{more}")
+    return policies
 
 
 def state_of(objects: Objects) -> State:

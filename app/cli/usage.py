@@ -28,8 +28,8 @@ from app.usage.history import UseHistory, with_sharing
 from app.usage.prices import NO_PRICES, Prices, read_prices
 from app.usage.table import By, UsageReport, UsageRow, UseUnit, idle_pods, usage_report
 from app.usage.workloads import owners_of
-from app.values.durations import parse_seconds
 from app.values.errors import BadInput
+from app.values.quantity import parse_seconds
 
 SINCE = re.compile(r"(\d{1,3})([dw])", re.ASCII)
 UNITS = {"d": 86_400, "w": 7 * 86_400}

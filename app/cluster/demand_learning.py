@@ -15,12 +15,11 @@ from app.cluster.workload_index import Workload
 from app.kube.pod_shapes import PodShape
 from app.kube.pods import PRODUCTS, WORKLOAD_CLASS, Container, Pod
 from app.nodes.model import WHOLE_MILLI
+from app.placement.expected_demand import demand_class, expected_from_weights
 from app.placement.scheduler_demand import expecting, whole_cores
 from app.placement.scorers import uses_expected_demand
-from app.placement.workload import demand_class, expected_from_weights
 from app.policy.compiled import PolicySet
-from app.policy.demand import Demand
-from app.policy.expected_demand import DemandClass, ExpectedDemand
+from app.policy.demand import Demand, DemandClass, ExpectedDemand
 from app.policy.match import compile_demand, selections_by_namespace
 
 EXPECTED_DEMANDS_KEPT = 16

@@ -24,6 +24,7 @@ EXAMINED = (
     "ValidatingWebhookConfiguration",
     "ValidatingAdmissionPolicy",
     "ValidatingAdmissionPolicyBinding",
+    "APIService",
     *DRA,
     "GPUPolicy",
     "NodePool",

@@ -3,7 +3,7 @@
 
 from pathlib import Path
 
-from app.knowledge.tables import FILES, Knowledge, load_knowledge
+from app.knowledge.tables import TABLE_FILES, Knowledge, load_knowledge
 from app.policy.compiled import CompiledPolicy, PolicySet
 from app.policy.load import load_policies
 from app.values.errors import KnowledgeError, PolicyError, SnapshotError
@@ -18,7 +18,7 @@ def read_knowledge(own: Path | None = None) -> Knowledge:
 
     Raises KnowledgeError.
     """
-    shipped = {name: (PACKAGE / "knowledge" / name).read_text("utf-8") for name in FILES}
+    shipped = {name: (PACKAGE / "knowledge" / name).read_text("utf-8") for name in TABLE_FILES}
     if own is None:
         return load_knowledge(shipped)
     try:

@@ -4,8 +4,8 @@
 from collections.abc import Mapping
 
 from app.nodes.model import Node, NodeClass
+from app.placement.expected_demand import free_floor, free_step
 from app.placement.unusable_capacity import free_gpus, whole_milli
-from app.placement.workload import free_floor, free_step
 
 Capacity = tuple[str | None, int, int]
 """A product, and the free and the whole GPU capacity of a node in thousandths of a GPU."""

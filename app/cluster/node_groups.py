@@ -10,7 +10,7 @@ from typing import Any
 from app.admission.fleet_facts import FleetFacts, NodeGroup, NodeGroupKey, label_dialects_of, node_group_key
 from app.knowledge.tables import Knowledge
 from app.nodes.model import Node
-from app.nodes.runtime_handlers import RuntimeClass
+from app.nodes.reading import RuntimeClass
 
 Dialects = tuple[tuple[str, ...], tuple[str, ...]]
 """What the labels of one node show: names of label dialects, and its node pool labels if none is on templates."""

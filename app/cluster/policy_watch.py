@@ -15,6 +15,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,11 @@ from watchfiles import awatch
 
 from app.cluster.files import NO_FILE, is_policy_file, policy_files, shipped_default
 from app.knowledge.tables import Knowledge
-from app.policy.calendar import expired_exceptions, in_force
-from app.policy.compiled import PolicySet
-from app.policy.document import LARGEST_BYTES, most_values_in
-from app.policy.load import LAST_GOOD, MOUNTED, Read, Source, load_steps
+from app.policy.compiled import CompiledPolicy, PolicySet, expired_exceptions, in_force
+from app.policy.document import LARGEST_YAML_BYTES, most_values_in
+from app.policy.load import LAST_GOOD, MOUNTED, ReadSource, Source, load_steps
+from app.values.computations import finish
 from app.values.errors import PolicyError
-from app.values.steps import finish
 
 CONFIGMAP = "configmap"
 GPUPOLICY = "gpupolicy"
@@ -45,6 +45,8 @@ started with an error and found no last good set, the sources without errors and
 
 Texts = Mapping[str, str]
 Sources = Mapping[str, Mapping[str, Any]]
+Parsed = dict[str, tuple[Source, ReadSource]]
+ReadSteps = Callable[[Texts, Sources, Parsed], Generator[None, None, PolicySet]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +79,12 @@ class PolicyBook:
 
     def __init__(self, directory: Path, knowledge: Knowledge, today: Callable[[], str], live: bool = False) -> None:
         self._directory = directory
-        self._knowledge = knowledge
         self._today = today
-        self._fallback = shipped_default(knowledge)
+        self._read: ReadSteps = partial(read_sources, knowledge, shipped_default(knowledge))
+        self._problems = partial(_problems, self._read)
         self._texts, self._unreadable = policy_files(directory)
         self._sources: dict[str, Mapping[str, Any]] = {}
-        self._parsed: dict[str, tuple[Source, Read]] = {}
+        self._parsed: Parsed = {}
         self._last_good: Texts = {}
         self._sources_changed = False
         self._has_good_set, self._all_listed, self._config_maps_listed = not live, not live, False
@@ -96,7 +98,7 @@ class PolicyBook:
             if not live or not directory.is_dir():
                 raise
             self.error, self.awaiting_last_good = str(error), True
-            self.loaded = finish(self._read_around(self._parsed))
+            self.loaded, self.serving = finish(read_around(self._read, self._texts, {}, {}, self._parsed))
         self._day = today()
         self.current = in_force(self.loaded, self._day)
 
@@ -116,7 +118,9 @@ class PolicyBook:
             if self._has_good_set:
                 self.serving = LAST_GOOD_SET
             else:
-                self._set_current((yield from self._read_around(parsed)))
+                steps = read_around(self._read, self._texts, self._sources, self._last_good, parsed)
+                loaded, self.serving = yield from steps
+                self._set_current(loaded)
         else:
             self.error, self.serving = None, AS_WRITTEN
             self._has_good_set = self._has_good_set or self._all_listed
@@ -131,7 +135,7 @@ class PolicyBook:
         content = self._sources.get(source, {})
         return iter([source] if _is_object(source) else [f"{source}: {key}" for key in content])
 
-    def _read_all(self, parsed: dict[str, tuple[Source, Read]]) -> Generator[None, None, PolicySet]:
+    def _read_all(self, parsed: Parsed) -> Generator[None, None, PolicySet]:
         """Load the directory as last read and all sources. Raises PolicyError, also for a file that cannot be read."""
         problems = self._unreadable
         try:
@@ -140,52 +144,6 @@ class PolicyBook:
             raise PolicyError((*problems, *error.problems)) from error
         if problems:
             raise PolicyError(problems)
-        return loaded
-
-    def _read_around(self, parsed: dict[str, tuple[Source, Read]]) -> Generator[None, None, PolicySet]:
-        """Load what can be served of a set with errors, if the process has just started: the last good set.
-
-        Without one, each file and each source that brings an error is left out, so that it costs only its own policies;
-        pods that none of the others matches have the shipped default.
-        """
-        self.serving = LAST_GOOD_SET
-        if self._last_good and not (yield from self._problems(self._last_good, {}, {})):
-            return (yield from self._read(self._last_good, {}, {}))
-        self.serving = VALID_ONES
-        parts: list[tuple[Texts, Sources]] = [({name: text}, {}) for name, text in self._texts.items()]
-        parts += [({}, {source: content}) for source, content in sorted(self._sources.items())]
-        texts: Texts = {}
-        sources: Sources = {}
-        for own_texts, own_sources in parts:
-            more = {**texts, **own_texts}, {**sources, **own_sources}
-            if not (yield from self._problems(own_texts, own_sources, parsed)) and not (
-                yield from self._problems(*more, parsed)
-            ):
-                texts, sources = more
-        return (yield from self._read(texts, sources, parsed))
-
-    def _read(
-        self, directory: Texts, sources: Sources, parsed: dict[str, tuple[Source, Read]]
-    ) -> Generator[None, None, PolicySet]:
-        """Load the texts of the directory, then ConfigMaps and GPUPolicies, sorted by name.
-
-        Raises PolicyError.
-        """
-        texts, objects = dict(directory), {}
-        problems: list[str] = []
-        for source, content in sorted(sources.items()):
-            if _is_object(source):
-                objects[source] = content
-            elif problem := _oversized(source, content):
-                problems.append(problem)
-            else:
-                texts |= {f"{source}: {key}": text for key, text in sorted(content.items())}
-        try:
-            loaded = yield from load_steps(texts, objects, self._knowledge, self._fallback, parsed)
-        except PolicyError as error:
-            raise PolicyError((*problems, *error.problems)) from error
-        if problems:
-            raise PolicyError(tuple(problems))
         return loaded
 
     def check(self, source: str, content: Mapping[str, Any]) -> str | None:
@@ -217,15 +175,6 @@ class PolicyBook:
             if problem not in without
         )
         return str(PolicyError(caused)) if caused else None
-
-    def _problems(
-        self, texts: Texts, sources: Sources, parsed: dict[str, tuple[Source, Read]]
-    ) -> Generator[None, None, tuple[str, ...]]:
-        try:
-            yield from self._read(texts, sources, parsed)
-        except PolicyError as error:
-            return error.problems
-        return ()
 
     def whole_set(self) -> dict[str, str] | None:
         """Return the texts of all sources by name, GPUPolicies as JSON; None unless all are listed and in force."""
@@ -325,6 +274,62 @@ class PolicyBook:
                 on_load(await _finish_with_rests(self.load_steps()))
 
 
+def read_sources(
+    knowledge: Knowledge, fallback: CompiledPolicy | None, directory: Texts, sources: Sources, parsed: Parsed
+) -> Generator[None, None, PolicySet]:
+    """Load the texts of the directory, then ConfigMaps and GPUPolicies, sorted by name.
+
+    Raises PolicyError.
+    """
+    texts, objects = dict(directory), {}
+    problems: list[str] = []
+    for source, content in sorted(sources.items()):
+        if _is_object(source):
+            objects[source] = content
+        elif problem := _oversized(source, content):
+            problems.append(problem)
+        else:
+            texts |= {f"{source}: {key}": text for key, text in sorted(content.items())}
+    try:
+        loaded = yield from load_steps(texts, objects, knowledge, fallback, parsed)
+    except PolicyError as error:
+        raise PolicyError((*problems, *error.problems)) from error
+    if problems:
+        raise PolicyError(tuple(problems))
+    return loaded
+
+
+def read_around(
+    read: ReadSteps, texts: Texts, sources: Sources, last_good: Texts, parsed: Parsed
+) -> Generator[None, None, tuple[PolicySet, str]]:
+    """Load what can be served of a set with errors, and say in words what that is: the last good set, if there is one.
+
+    Without one, each file and source that brings an error is left out; pods that no other matches get the default.
+    """
+    if last_good and not (yield from _problems(read, last_good, {}, {})):
+        return (yield from read(last_good, {}, {})), LAST_GOOD_SET
+    parts: list[tuple[Texts, Sources]] = [({name: text}, {}) for name, text in texts.items()]
+    parts += [({}, {source: content}) for source, content in sorted(sources.items())]
+    valid: tuple[Texts, Sources] = {}, {}
+    for own_texts, own_sources in parts:
+        more = {**valid[0], **own_texts}, {**valid[1], **own_sources}
+        if not (yield from _problems(read, own_texts, own_sources, parsed)) and not (
+            yield from _problems(read, *more, parsed)
+        ):
+            valid = more
+    return (yield from read(*valid, parsed)), VALID_ONES
+
+
+def _problems(
+    read: ReadSteps, texts: Texts, sources: Sources, parsed: Parsed
+) -> Generator[None, None, tuple[str, ...]]:
+    try:
+        yield from read(texts, sources, parsed)
+    except PolicyError as error:
+        return error.problems
+    return ()
+
+
 def _is_object(source: str) -> bool:
     return source.split(" ")[0] == GPUPOLICY
 
@@ -338,8 +343,8 @@ def _oversized(source: str, content: Mapping[str, Any]) -> str | None:
     if len(content) > MOST_TEXTS:
         return f"{source}: {len(content)} keys, wants at most {MOST_TEXTS}: use several ConfigMaps"
     size = sum(map(len, content.values()))
-    if size > LARGEST_BYTES:
-        return f"{source}: {size} characters, wants at most {LARGEST_BYTES}: use several ConfigMaps"
+    if size > LARGEST_YAML_BYTES:
+        return f"{source}: {size} characters, wants at most {LARGEST_YAML_BYTES}: use several ConfigMaps"
     if sum(map(most_values_in, content.values())) > MOST_MARKS:
         return f"{source}: more than {MOST_MARKS} lines, commas, colons and brackets: use several ConfigMaps"
     return None

@@ -13,7 +13,7 @@ from collections.abc import Container
 from app.cluster.dra_index import DRAIndex
 from app.cluster.gpu_allocations import GPUAllocations
 from app.dra.devices import Device
-from app.knowledge.families import Families
+from app.knowledge.gpu_resources import Families
 from app.knowledge.mig_profiles import profile_of
 from app.kube.device_classes import DeviceClassIndex
 from app.nodes.model import Node, NodeClass, ServedTwice

@@ -10,7 +10,7 @@ import yaml
 
 from app.cluster.state import State
 from app.kube.api_kinds import API_KINDS, DRA, FLEET
-from app.nodes.runtime_handlers import read_runtime_class
+from app.nodes.reading import read_runtime_class
 from app.policy.document import yaml_problem
 from app.values.errors import SnapshotError
 from app.values.json_members import member, strings

@@ -5,19 +5,53 @@ They are the ConfigMap that is mounted as directory (gpu-usher-policies), Config
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from app.cluster.files import policy_texts, shipped_default, shipped_policies
+from app.cluster.policy_watch import AS_WRITTEN, CONFIGMAP, GPUPOLICY, read_around, read_sources
 from app.cluster.watched_kinds import policy_of
 from app.knowledge.tables import Knowledge
 from app.kube.api_kinds import NAMESPACE
-from app.policy.calendar import in_force
-from app.policy.compiled import PolicySet
-from app.policy.load import MOUNTED, POLICY_LABEL, POLICY_LABEL_VALUE, load_policies
+from app.policy.compiled import PolicySet, in_force
+from app.policy.load import LAST_GOOD, MOUNTED, POLICY_LABEL, POLICY_LABEL_VALUE
+from app.values.computations import finish
 from app.values.errors import PolicyError
 
 Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPolicies:
+    """The policies that a cluster or a snapshot stores, as `policies_of` and `policies_or_last_good` read them.
+
+    `texts` are those of the directory or of the ConfigMap that is mounted there, `sources` the labelled ConfigMaps and
+    the GPUPolicies, and `last_good` the texts of the ConfigMap that keeps the last good set.
+    """
+
+    texts: Mapping[str, str]
+    sources: Mapping[str, Mapping[str, Any]]
+    last_good: Mapping[str, str]
+
+
+def _stored(objects: Iterable[Object], directory: Path | None, namespace: str) -> StoredPolicies:
+    documents = [document for document in objects if document.get("kind") in ("GPUPolicy", "ConfigMap")]
+    config_maps = [document for document in documents if document["kind"] == "ConfigMap"]
+    sources: dict[str, Mapping[str, Any]] = {}
+    for config_map in config_maps:
+        metadata = _metadata(config_map)
+        if _is_labelled(metadata):
+            source = f"{CONFIGMAP} {metadata.get('namespace') or 'default'}/{metadata.get('name')}"
+            sources[source] = config_map.get("data") or {}
+    for document in documents:
+        if document["kind"] == "GPUPolicy":
+            sources[f"{GPUPOLICY} {_metadata(document).get('name')}"] = policy_of(document)
+    mounted = _data_of(config_maps, namespace, MOUNTED)
+    texts = policy_texts(directory) if directory else mounted or policy_texts(shipped_policies())
+    # What keeps the last good set also keeps the policies of the mounted ConfigMap, which a directory replaces.
+    return StoredPolicies(texts, sources, {} if directory else _data_of(config_maps, namespace, LAST_GOOD))
 
 
 def policies_of(
@@ -29,26 +63,28 @@ def policies_of(
     `directory` is None, the mounted ConfigMap of the namespace replaces it, or else the shipped policies. Raises
     PolicyError with all problems of all sources.
     """
-    sources = [document for document in objects if document.get("kind") in ("GPUPolicy", "ConfigMap")]
-    config_maps = [source for source in sources if source["kind"] == "ConfigMap"]
-    texts = (
-        policy_texts(directory) if directory else _mounted(config_maps, namespace) or policy_texts(shipped_policies())
-    )
-    for config_map in config_maps:
-        metadata = _metadata(config_map)
-        if _is_labelled(metadata):
-            texts |= _texts(f"configmap {metadata.get('namespace') or 'default'}/{metadata.get('name')}: ", config_map)
-    parsed = {
-        f"gpupolicy {_metadata(source).get('name')}": policy_of(source)
-        for source in sources
-        if source["kind"] == "GPUPolicy"
-    }
+    stored = _stored(objects, directory, namespace)
+    read = partial(read_sources, knowledge, shipped_default(knowledge))
+    return in_force(finish(read(stored.texts, stored.sources, {})), today)
+
+
+def policies_or_last_good(
+    objects: Iterable[Object], directory: Path | None, knowledge: Knowledge, today: str, namespace: str = NAMESPACE
+) -> tuple[PolicySet, str, tuple[str, ...]]:
+    """Load the policies as `policies_of`, or, of an invalid set, what a replica that starts with it would serve.
+
+    The second value says in words what was loaded, and the third lists the problems of an invalid set. Raises
+    PolicyError where the directory itself is invalid, because its user can correct it.
+    """
+    stored = _stored(objects, directory, namespace)
+    read = partial(read_sources, knowledge, shipped_default(knowledge))
     try:
-        return in_force(load_policies(texts, knowledge, shipped_default(knowledge), parsed), today)
+        return in_force(finish(read(stored.texts, stored.sources, {})), today), AS_WRITTEN, ()
     except PolicyError as error:
-        if not sources:
-            raise
-        raise PolicyError(("policies of the cluster: " + error.problems[0], *error.problems[1:])) from error
+        if directory:
+            finish(read(stored.texts, {}, {}))
+        loaded, serving = finish(read_around(read, stored.texts, stored.sources, stored.last_good, {}))
+        return in_force(loaded, today), serving, error.problems
 
 
 def holds_policies(document: Object) -> bool:
@@ -59,15 +95,11 @@ def holds_policies(document: Object) -> bool:
     return document.get("kind") == "GPUPolicy"
 
 
-def _mounted(config_maps: list[Object], namespace: str) -> dict[str, str]:
+def _data_of(config_maps: list[Object], namespace: str, name: str) -> dict[str, str]:
     for config_map in config_maps:
-        if (_metadata(config_map).get("namespace"), _metadata(config_map).get("name")) == (namespace, MOUNTED):
-            return _texts("", config_map)
+        if (_metadata(config_map).get("namespace"), _metadata(config_map).get("name")) == (namespace, name):
+            return dict(sorted((config_map.get("data") or {}).items()))
     return {}
-
-
-def _texts(prefix: str, document: Object) -> dict[str, str]:
-    return {f"{prefix}{key}": text for key, text in sorted((document.get("data") or {}).items())}
 
 
 def _is_labelled(metadata: Object) -> bool:

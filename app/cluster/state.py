@@ -29,10 +29,9 @@ from app.kube.pod_requests import PodRequests
 from app.kube.pod_shapes import PodShape, read_pod_shape
 from app.kube.pods import Pod, workload_group
 from app.nodes.gpu_health import HEALTHY, Health
+from app.nodes.mig_state import node_that_gives_one_unit
 from app.nodes.model import FreeResources, Node, NodeClass
-from app.nodes.reading import read_node, with_devices, with_other_devices
-from app.nodes.refused_pods import node_that_gives_one_unit
-from app.nodes.runtime_handlers import RuntimeClass
+from app.nodes.reading import RuntimeClass, read_node, with_devices, with_other_devices
 from app.values.json_members import member
 
 CLASSES_SPARE = 1024

@@ -12,15 +12,15 @@ from typing import Any, Protocol
 
 import msgspec
 
-from app.admission.idle_guard import IdleLimit, idle_limit
+from app.admission.validators import IdleLimit, idle_limit
 from app.cluster.pausing import pausing
 from app.cluster.prometheus import QueryAnswer, SeriesValue, read_credentials
 from app.cluster.reflector import Clock
 from app.cluster.scrape import ScrapeClient, read_url
 from app.cluster.state import State
-from app.knowledge.dcgm import DCGM
-from app.knowledge.usage_metrics import UsageMetrics
-from app.nodes.model import SHARES, WHOLE_MILLI, Node
+from app.knowledge.dcgm import DCGM, UsageMetrics
+from app.knowledge.products import WHOLE_MILLI
+from app.nodes.model import SHARES, Node
 from app.policy.compiled import PolicySet
 from app.telemetry.clock import now
 from app.telemetry.logs import event

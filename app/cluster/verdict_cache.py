@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from app.cluster.verdicts import VERDICTS_SPARE, KnownFleet, Verdicts, alike_key
-from app.nodes.label_keys import CLIQUE
+from app.nodes.conditions import CLIQUE
 from app.nodes.model import Node
 from app.placement.engine import class_key, class_share, scoring_plan, total_by_cpu
-from app.placement.fragmentation import ScoreByCPU
+from app.placement.scorers import ScoreByCPU
 from app.policy.demand import Demand
 
 DEMANDS_KEPT = 64

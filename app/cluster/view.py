@@ -16,7 +16,7 @@ from app.explain.survey import ClusterSnapshot
 from app.intree.checks import NodeSelectorTerm, read_terms
 from app.intree.existing_pods import ExistingPods
 from app.policy.compiled import PolicySet
-from app.policy.expected_demand import ExpectedDemand
+from app.policy.demand import ExpectedDemand
 from app.policy.match import ruling_for
 from app.values.errors import ApiError, WireError
 

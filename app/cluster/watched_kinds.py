@@ -25,12 +25,11 @@ from app.kube.pending_pods import PendingPod, read_pending_pod
 from app.kube.pod_requests import PodRequests
 from app.kube.pod_shapes import PodShape, read_pod_shape
 from app.nodes.conditions import read_bad_conditions
+from app.nodes.mig_state import node_that_gives_one_unit
 from app.nodes.model import Node
-from app.nodes.reading import read_node
-from app.nodes.refused_pods import node_that_gives_one_unit
-from app.nodes.runtime_handlers import read_runtime_class
-from app.policy.crd import GROUP, VERSION
+from app.nodes.reading import read_node, read_runtime_class
 from app.policy.load import LAST_GOOD, LAST_GOOD_LABEL_VALUE, POLICY_LABEL, POLICY_LABEL_VALUE
+from app.policy.schema import GROUP, VERSION
 
 Fact = TypeVar("Fact")
 

@@ -6,7 +6,7 @@ from zlib import crc32
 
 from app.knowledge.mig_profiles import profile_of
 from app.kube.gpu_usage import GPUUsage
-from app.nodes.label_keys import PRODUCT
+from app.nodes.conditions import PRODUCT
 from app.nodes.model import SHARES, Node
 from app.usage.history import MINUTE, Hold, UseHistory, Window
 

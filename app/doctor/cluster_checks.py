@@ -4,13 +4,13 @@
 import re
 from collections.abc import Callable, Iterator
 
-from app.doctor import exemption_checks, operand_checks, replica_checks, webhook_checks
-from app.doctor.cluster_objects import APPLY, Cluster, advice, containers, problem
+from app.doctor import operand_checks, replica_checks, webhook_checks
+from app.doctor.cluster_objects import APPLY, ExaminedCluster, advice, containers, problem
 from app.doctor.fleet_checks import Finding, joined
-from app.kube.api_kinds import API_KINDS, DRA
+from app.kube.api_kinds import API_KINDS, DRA, EXPLAIN_GROUP
 from app.policy.load import MOUNTED
 
-Check = Callable[[Cluster], Iterator[Finding]]
+ClusterCheck = Callable[[ExaminedCluster], Iterator[Finding]]
 OLDEST_MINOR = 30
 """The minor version of Kubernetes that made the matchConditions of webhooks generally available."""
 OLDEST_TESTED, NEWEST_TESTED = 33, 37
@@ -29,25 +29,18 @@ ABOUT_ONESELF = "selfsubject"
 """Prefix of the self-subject reviews, which every user may create (system:basic-user)."""
 EVENTS = "GPU_USHER_EVENTS"
 """The variable that has a process write Events (docs/reference/events.md#rights)."""
+MESSAGE_SHOWN = 200
+"""Characters of another server's message that a finding shows. A guess."""
 _MINOR = re.compile(r"v1\.(\d+)", re.ASCII)
 
 
-def api_server_unreachable(cluster: Cluster) -> Iterator[Finding]:
-    """Report an API server that does not answer; nothing else can then be examined."""
-    if not cluster.reached:
-        remedy = "check the address, the CA and the user in the kubeconfig"
-        yield problem("APIServerUnreachable", "; ".join(cluster.refused.values()), remedy, "API server")
-
-
-def unreadable_kinds(cluster: Cluster) -> Iterator[Finding]:
+def unreadable_kinds(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report what could not be read, so that missing findings are not taken for health."""
-    if not cluster.reached:
-        return
     for kind, message in cluster.refused.items():
         yield advice("NotLookedAt", f"could not be read: {message}", "run doctor as a user who may read it", kind)
 
 
-def api_version(cluster: Cluster) -> Iterator[Finding]:
+def api_version(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report a version that is too old or not tested: before matchConditions every pod calls the webhook."""
     version = _MINOR.match(cluster.version)
     if version is None:
@@ -64,7 +57,29 @@ def api_version(cluster: Cluster) -> Iterator[Finding]:
         yield advice("KubernetesVersion", text, "look for a newer gpu-usher", "API server")
 
 
-def clock_skew(cluster: Cluster) -> Iterator[Finding]:
+def api_services(cluster: ExaminedCluster) -> Iterator[Finding]:
+    """Report aggregated APIs that are not available: without their lists no namespace can be deleted.
+
+    The namespace controller deletes the objects of every registered API, and discovery fails for one whose server does
+    not answer (kubernetes pkg/controller/namespace/deletion/namespaced_resources_deleter.go).
+    """
+    for item in cluster.objects_of("APIService"):
+        spec, name = item.get("spec") or {}, item["metadata"]["name"]
+        conditions = (item.get("status") or {}).get("conditions") or ()
+        available = next((condition for condition in conditions if condition.get("type") == "Available"), None)
+        if not spec.get("service") or available is None or available.get("status") == "True":
+            continue
+        cause = " ".join(str(available.get("message") or available.get("reason") or "no reason stated").split())
+        text = f"is not available, so that no namespace of the cluster can be deleted: {cause[:MESSAGE_SHOWN]}"
+        if spec.get("group") == EXPLAIN_GROUP:
+            remedy = f"let the control plane reach port 8445 of the replicas, or: kubectl delete apiservice {name}"
+            yield problem("APIServiceUnavailable", text, remedy, f"APIService {name}")
+        else:
+            remedy = "repair the Service that it names, or delete the APIService if its operator was uninstalled"
+            yield advice("APIServiceUnavailable", text, remedy, f"APIService {name}")
+
+
+def clock_skew(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report clocks that differ, since certificates then end early and leases late (fault 46)."""
     seconds = cluster.ahead_seconds
     if seconds is None or abs(seconds) <= CLOCK_ADVICE_SECONDS:
@@ -74,7 +89,7 @@ def clock_skew(cluster: Cluster) -> Iterator[Finding]:
     yield finding("ClockSkew", text, "synchronise both machines by NTP", "API server")
 
 
-def certificates(cluster: Cluster) -> Iterator[Finding]:
+def certificates(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report certificates that callers do not accept, which stops admission, or that were not renewed in time (P44)."""
     for certificate in cluster.certificates:
         for reason in certificate.wrong:
@@ -87,7 +102,7 @@ def certificates(cluster: Cluster) -> Iterator[Finding]:
             yield finding("CertificateExpires", text, remedy, certificate.where)
 
 
-def service_account_rights(cluster: Cluster) -> Iterator[Finding]:
+def service_account_rights(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report rights that the serving replicas lack to watch, or have to write, which they never do (F104)."""
     if cluster.rules is None:
         return
@@ -115,7 +130,7 @@ def service_account_rights(cluster: Cluster) -> Iterator[Finding]:
         yield advice("RightsTooWide", text, remedy, account)
 
 
-def _replicas_write_events(cluster: Cluster) -> bool:
+def _replicas_write_events(cluster: ExaminedCluster) -> bool:
     """Tell whether a Deployment whose pods have the serving account writes Events."""
     return any(
         {"name": EVENTS, "value": "true"} in (container.get("env") or ())
@@ -125,7 +140,7 @@ def _replicas_write_events(cluster: Cluster) -> bool:
     )
 
 
-def policies_out_of_reach(cluster: Cluster) -> Iterator[Finding]:
+def policies_out_of_reach(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report that the mounted ConfigMap of policies is absent, or that the replicas may not read GPUPolicies (F131)."""
     deployed = any(item["metadata"].get("name") == "gpu-usher" for item in cluster.objects_of("Deployment"))
     names = {item["metadata"].get("name") for item in cluster.objects_of("ConfigMap")}
@@ -142,7 +157,7 @@ def policies_out_of_reach(cluster: Cluster) -> Iterator[Finding]:
         yield problem("PoliciesUnreadable", text, "apply deploy/components/crd/rbac.yaml", account)
 
 
-def _granted(cluster: Cluster, group: str, resource: str, verb: str) -> bool:
+def _granted(cluster: ExaminedCluster, group: str, resource: str, verb: str) -> bool:
     return any(
         _covers(group, rule.get("apiGroups"))
         and _covers(resource, rule.get("resources"))
@@ -156,7 +171,7 @@ def _covers(value: str, allowed: list[str] | None) -> bool:
     return value in (allowed or ()) or "*" in (allowed or ())
 
 
-def unadmitted_and_misplaced_pods(cluster: Cluster) -> Iterator[Finding]:
+def unadmitted_and_misplaced_pods(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report pods that run without admission's changes, or on nodes that refuse them (F98, P11)."""
     unadmitted = tuple(f"Pod {report.pod}" for report in cluster.slipped if report.kind == "unadmitted")
     if unadmitted:
@@ -168,8 +183,7 @@ def unadmitted_and_misplaced_pods(cluster: Cluster) -> Iterator[Finding]:
         yield problem("Misplaced", f"run on nodes that would refuse them now: {reason}", remedy, *pods)
 
 
-CHECKS: tuple[Check, ...] = (
-    api_server_unreachable,
+CHECKS: tuple[ClusterCheck, ...] = (
     replica_checks.no_ready_endpoint,
     api_version,
     clock_skew,
@@ -177,12 +191,13 @@ CHECKS: tuple[Check, ...] = (
     webhook_checks.ca_bundle_absent,
     certificates,
     replica_checks.deployments,
+    api_services,
     webhook_checks.exempts_too_little,
     webhook_checks.exempts_too_much,
     webhook_checks.resource_not_matched,
-    exemption_checks.exemptions_unguarded,
-    exemption_checks.namespaces_exempt_by_label,
-    exemption_checks.namespaces_exempt_by_name,
+    webhook_checks.exemptions_unguarded,
+    webhook_checks.namespaces_exempt_by_label,
+    webhook_checks.namespaces_exempt_by_name,
     webhook_checks.reinvocation_never,
     webhook_checks.failure_policies,
     webhook_checks.timeouts,
@@ -201,7 +216,7 @@ CHECKS: tuple[Check, ...] = (
 """First what stops admission, then whom it serves, then what pods depend on, then what could not be examined."""
 
 
-def examine_cluster(cluster: Cluster) -> tuple[Finding, ...]:
+def examine_cluster(cluster: ExaminedCluster) -> tuple[Finding, ...]:
     """Run every check; findings that differ only in their objects or nodes are merged."""
     merged: dict[tuple[object, ...], Finding] = {}
     for check in CHECKS:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.doctor.fleet_checks import Finding, FindingLevel
-from app.knowledge.families import Families
+from app.knowledge.gpu_resources import Families
 from app.knowledge.tables import Knowledge
 from app.nodes.model import Node
 from app.policy.schema_admission import AUTO
@@ -44,7 +44,7 @@ class SlippedReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class ExaminedCluster:
     """The cluster that is examined.
 
     `objects` are listed by kind; a kind that the cluster does not serve is absent.
@@ -55,7 +55,6 @@ class Cluster:
     `namespace` is where gpu-usher runs.
     `runtime_classes` are the values of runtimeClassName of the policies.
     `extender_hosts` are the hosts of the URLs at which the scheduler's configuration calls the extender.
-    `reached` is true where the API server answered; else `refused` holds the error.
     """
 
     knowledge: Knowledge
@@ -70,7 +69,6 @@ class Cluster:
     namespace: str = "gpu-usher"
     runtime_classes: tuple[str, ...] = (AUTO,)
     extender_hosts: tuple[str, ...] = ()
-    reached: bool = True
 
     def objects_of(self, kind: str) -> tuple[Object, ...]:
         """Return the objects of a kind; none where it is not served, or could not be read."""

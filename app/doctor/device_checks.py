@@ -49,7 +49,7 @@ class ExaminedDevices:
         return (device for _, slices, _ in self.newest() for one in slices for device in one.devices)
 
 
-Check = Callable[[ExaminedDevices], Iterator[Finding]]
+DeviceCheck = Callable[[ExaminedDevices], Iterator[Finding]]
 ONE_SIDE = {
     NVIDIA_DRIVER: "let one of them serve a node: label it nvidia.com/gpu.deploy.device-plugin=false (GPU Operator), or"
     " set resources.gpus.enabled=false in the values of the DRA driver's chart"
@@ -244,7 +244,7 @@ def _slice_names(slices: Iterable[PoolSlice]) -> tuple[str, ...]:
     return tuple(f"ResourceSlice {one.name}" for one in slices)
 
 
-DEVICE_CHECKS: tuple[Check, ...] = (
+DEVICE_CHECKS: tuple[DeviceCheck, ...] = (
     served_twice,
     runtimes_without_cdi,
     incomplete_pools,

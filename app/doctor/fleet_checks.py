@@ -7,13 +7,12 @@ from enum import Enum
 
 from app.doctor.label_checks import absent_gpus, differing_counts, layout_to_come, strategy_remedy
 from app.knowledge.dcgm import GPUCondition
-from app.knowledge.families import Families, Family
 from app.knowledge.gpu_evidence import GPUEvidence
+from app.knowledge.gpu_resources import Families, Family
 from app.kube.finished_pods import FinishedPod
 from app.nodes.gpu_health import Health
-from app.nodes.mig_state import TO_COME
+from app.nodes.mig_state import TO_COME, explained_by_node
 from app.nodes.model import Node, Sharing
-from app.nodes.refused_pods import explained_by_node
 from app.values.reasons import Code
 
 NO_FAMILIES = Families((), ())
@@ -66,7 +65,6 @@ class ExaminedFleet:
 
 STOPS_PODS = frozenset(
     {
-        "APIServerUnreachable",
         "NoReadyEndpoint",
         "CABundleAbsent",
         "Certificate",
@@ -81,7 +79,7 @@ STOPS_PODS = frozenset(
 )
 """The checks whose problems refuse GPU pods, or keep them from being scheduled or started, all over the cluster."""
 UNKNOWN_VENDOR = Family("", frozenset(), (), "gpu", (), cuda=True)
-Check = Callable[[ExaminedFleet], Iterator[Finding]]
+FleetCheck = Callable[[ExaminedFleet], Iterator[Finding]]
 REPELLING_EFFECTS = ("NoSchedule", "NoExecute")
 
 
@@ -143,7 +141,7 @@ def counts_differ(fleet: ExaminedFleet) -> Iterator[Finding]:
             yield Finding("GPUCountsDiffer", FindingLevel.Problem, *differing_counts(node, doubt), (node.name,))
 
 
-def mig_without_strategy(fleet: ExaminedFleet) -> Iterator[Finding]:
+def sliced_gpus_offered_whole(fleet: ExaminedFleet) -> Iterator[Finding]:
     """Report nodes that offer GPUs with MIG enabled as whole GPUs."""
     what = (
         "all GPUs have MIG enabled, and nvidia.com/gpu offers them as whole: CUDA sees one slice of such a GPU or none"
@@ -253,13 +251,13 @@ def _finding(check: str, level: FindingLevel, what: str, remedy: str, nodes: Ite
         yield Finding(check, level, what, remedy, names)
 
 
-CHECKS: tuple[Check, ...] = (
+CHECKS: tuple[FleetCheck, ...] = (
     ghost_gpus,
     withdrawn_devices,
     unhealthy_gpus,
     node_conditions,
     counts_differ,
-    mig_without_strategy,
+    sliced_gpus_offered_whole,
     mig_layout_failed,
     upgrade_failed,
     memory_overrun,

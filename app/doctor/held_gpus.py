@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The doctor's checks of GPUs held to no use: by groups that are placed in part, and by namespaces that wait."""
+"""The doctor's checks of GPUs held to no use: by groups that are placed in part, and by namespaces that wait.
+
+What the doctor reads of a fleet's GPU pods, beside what they hold.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from app.doctor.fleet_checks import Finding, FindingLevel
+from app.doctor.cluster_objects import asks_for_gpus
+from app.doctor.fleet_checks import ExaminedFleet, Finding, FindingLevel
 from app.knowledge.tables import Knowledge
+from app.kube.finished_pods import DEFAULT_SCHEDULER, FinishedPod, read_finished_pod
 from app.kube.gpu_usage import GPUUsage, read_gpu_usage
 from app.kube.pending_pods import PendingPod, read_pending_pod
 from app.kube.pods import workload_group
-from app.values.errors import BadInput
+from app.values.errors import BadInput, MalformedPod
 
 SHOWN = 4
 """Names in one sentence."""
@@ -92,3 +97,37 @@ HELD_CHECKS: tuple[Callable[[HeldGPUs], Iterator[Finding]], ...] = (partly_place
 def examine_held(held: HeldGPUs) -> tuple[Finding, ...]:
     """Run every check of what is held."""
     return tuple(finding for check in HELD_CHECKS for finding in check(held))
+
+
+def with_pods(fleet: ExaminedFleet, pods: Iterable[Mapping[str, Any]], knowledge: Knowledge) -> ExaminedFleet:
+    """Return the fleet with its GPU pods that have ended, the schedulers of each node's GPU pods, and the fact table.
+
+    A pod that today's API would refuse is left out.
+    """
+    finished: list[FinishedPod] = []
+    schedulers: dict[str, set[str]] = {}
+    for document in pods:
+        if not asks_for_gpus(document, knowledge.families):
+            continue
+        spec = document.get("spec") or {}
+        if node := spec.get("nodeName"):
+            schedulers.setdefault(node, set()).add(spec.get("schedulerName") or DEFAULT_SCHEDULER)
+        try:
+            pod = read_finished_pod(document, knowledge)
+        except MalformedPod:
+            continue
+        if pod is not None:
+            finished.append(pod)
+    return replace(
+        fleet,
+        families=knowledge.families,
+        labelled_by_cloud=frozenset(
+            node.name
+            for node in fleet.nodes
+            if knowledge.clouds.labels_sharing(node.labels)
+            and (node.node_class.product or node.node_class.possible_products)
+        ),
+        evidence=knowledge.evidence,
+        finished=tuple(finished),
+        schedulers={node: frozenset(names) for node, names in schedulers.items()},
+    )

@@ -8,9 +8,9 @@ gives pairs of what is seen and the remedy.
 from collections.abc import Iterator
 
 from app.knowledge.gpu_evidence import GPUEvidence
-from app.nodes.gpu_counts import labelled_slices
-from app.nodes.label_keys import DOMAIN, MIG_CONFIG, MIG_STATE, PRODUCT, REPLICAS
+from app.nodes.conditions import MIG_CONFIG, MIG_STATE, NVIDIA_DOMAIN, PRODUCT, REPLICAS
 from app.nodes.model import CountDoubt, Node, Sharing
+from app.nodes.sharing import labelled_slices
 from app.values.reasons import Code
 
 
@@ -63,7 +63,9 @@ def _explained(node: Node, doubt: CountDoubt) -> tuple[str, str]:
             "or the DRA driver, where a claim selects by productName",
         )
     if doubt is CountDoubt.Slices:
-        renamed = sorted(name for name in node.allocatable if name.startswith(DOMAIN) and not _is_counted(node, name))
+        renamed = sorted(
+            name for name in node.allocatable if name.startswith(NVIDIA_DOMAIN) and not _is_counted(node, name)
+        )
         return (
             "either the layout was changed after GPU Feature Discovery ran; or the device plugin shares or selects "
             "slices by a config that GPU Feature Discovery does not have"

@@ -1,17 +1,132 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of what GPU pods depend on: RuntimeClass, device plugin, discovery, second scheduler, node provisioner."""
+"""Checks of what GPU pods depend on: RuntimeClass, device plugin, discovery, second scheduler, node provisioner.
+
+Checks of RuntimeClasses against the runtime handlers of nodes, on a snapshot and on a live cluster.
+
+Users get no warning of a class that is missing when their pods are admitted, since they can change neither it nor a
+policy. A GPU Operator with CDI, and a cloud's own device plugin, need no class at all.
+"""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from app.doctor.cluster_objects import Cluster, Object, advice, containers, object_name, problem
-from app.doctor.fleet_checks import Finding
+from app.doctor.cluster_objects import ExaminedCluster, Object, advice, containers, object_name, problem
+from app.doctor.fleet_checks import Finding, FindingLevel
 from app.doctor.replica_checks import SCHEDULER
-from app.doctor.runtime_class_checks import examine_runtime_classes
-from app.nodes.label_keys import DOMAIN, PRODUCT
+from app.knowledge.container_toolkit import Runtimes
+from app.knowledge.tables import Knowledge
+from app.nodes.conditions import NVIDIA_DOMAIN, PRODUCT
 from app.nodes.model import Node
-from app.nodes.runtime_handlers import read_runtime_class
+from app.nodes.reading import RuntimeClass, lacks_handler, read_runtime_class
+from app.policy.schema_admission import AUTO
+
+
+@dataclass(frozen=True, slots=True)
+class ExaminedRuntimes:
+    """What is examined: the GPU nodes of vendors whose toolkit has a runtime handler, and the RuntimeClasses by name.
+
+    `wanted` are the values of runtimeClassName of the policies, which may be Auto.
+    """
+
+    nodes: tuple[Node, ...]
+    classes: Mapping[str, RuntimeClass]
+    wanted: frozenset[str]
+    runtimes: Runtimes
+
+    def of_toolkit(self) -> tuple[str, ...]:
+        """Name the classes that name the handler of a vendor's toolkit."""
+        handlers = self.runtimes.handlers.values()
+        return tuple(sorted(name for name, found in self.classes.items() if found.handler in handlers))
+
+
+def class_absent(examined: ExaminedRuntimes) -> Iterator[Finding]:
+    """Report a class that the policies name and that does not exist, or that pods may need and nobody made (P34)."""
+    for name in sorted(examined.wanted - {AUTO} - set(examined.classes)):
+        other = f"; RuntimeClass {examined.of_toolkit()[0]} has the toolkit's handler" if examined.of_toolkit() else ""
+        remedy = (
+            "create it (the GPU Operator does), or write runtimeClassName: Auto in the policies, which sets a class "
+            "only where one is needed and its handler is there"
+        )
+        yield _advice("RuntimeClassAbsent", f"no RuntimeClass {name}: pods get none{other}", remedy, name)
+    if AUTO not in examined.wanted or examined.of_toolkit():
+        return
+    for handler in examined.runtimes.handlers.values():
+        may_need = [node.name for node in examined.nodes if _may_need(node, handler)]
+        if may_need and handler not in examined.wanted:
+            remedy = (
+                f"create one for handler {handler} (the GPU Operator does) if containers see no GPU; nothing to do "
+                "where the nodes' default runtime or CDI gives it to them"
+            )
+            what = f"no RuntimeClass {handler}: pods get none"
+            yield _advice("RuntimeClassAbsent", what, remedy, handler)
+
+
+def _may_need(node: Node, handler: str) -> bool:
+    """Tell whether pods on a node may need the class of a handler, by all that the node shows."""
+    facts = node.node_class
+    return not (lacks_handler(facts, handler) or facts.runtime_class_unneeded or facts.dra_resources)
+
+
+def handler_absent(examined: ExaminedRuntimes) -> Iterator[Finding]:
+    """Report a class with whose handler some GPU nodes start no pod."""
+    named = examined.wanted & set(examined.classes)
+    for name in sorted(named | set(examined.of_toolkit())):
+        handler = examined.classes[name].handler
+        lacking = tuple(node.name for node in examined.nodes if lacks_handler(node.node_class, handler))
+        if lacking:
+            which = "no GPU node has" if len(lacking) == len(examined.nodes) else "these nodes do not have"
+            what = (
+                f"RuntimeClass {name} names runtime handler {handler}, which {which}: a pod of the class does not start"
+            )
+            remedy = (
+                "delete the class if CDI or the default runtime gives containers their GPUs; else configure the "
+                "handler (nvidia-ctk runtime configure; restart k3s and RKE2 after the toolkit is installed)"
+            )
+            yield _advice("RuntimeHandlerAbsent", what, remedy, name, lacking)
+
+
+def selects_other_nodes(examined: ExaminedRuntimes) -> Iterator[Finding]:
+    """Report a class whose node selector keeps its pods off GPU nodes."""
+    named = set(examined.of_toolkit()) if AUTO in examined.wanted else set()
+    for name in sorted((named | examined.wanted) & set(examined.classes)):
+        selector = examined.classes[name].node_selector
+        missed = tuple(sorted(node.name for node in examined.nodes if not selector.items() <= node.labels.items()))
+        if missed:
+            pairs = ", ".join(f"{key}={value}" for key, value in sorted(selector.items()))
+            what = f"RuntimeClass {name} keeps pods off: its nodeSelector is {pairs}"
+            remedy = "label the nodes accordingly, or correct scheduling.nodeSelector of the class"
+            yield Finding("RuntimeClassSelector", FindingLevel.Problem, what, remedy, nodes=missed)
+
+
+CHECKS = (class_absent, handler_absent, selects_other_nodes)
+
+
+def examine_runtime_classes(
+    nodes: Iterable[Node], classes: Mapping[str, RuntimeClass] | None, wanted: frozenset[str], knowledge: Knowledge
+) -> tuple[Finding, ...]:
+    """Run every check; nothing is found where the RuntimeClasses are not known."""
+    with_toolkit = tuple(node for node in nodes if node.has_gpus and _has_toolkit(node, knowledge))
+    if classes is None or not with_toolkit:
+        return ()
+    examined = ExaminedRuntimes(with_toolkit, classes, wanted, knowledge.runtimes)
+    return tuple(finding for check in CHECKS for finding in check(examined))
+
+
+def _has_toolkit(node: Node, knowledge: Knowledge) -> bool:
+    """Tell whether any of a node's labels or resources is of a vendor whose toolkit has a runtime handler."""
+    domains = tuple(
+        family.whole.partition("/")[0] + "/"
+        for family in knowledge.families.all
+        if family.name in knowledge.runtimes.handlers
+    )
+    return any(key.startswith(domains) for key in (*node.labels, *node.allocatable))
+
+
+def _advice(check: str, what: str, remedy: str, name: str, nodes: tuple[str, ...] = ()) -> Finding:
+    return Finding(check, FindingLevel.Advice, what, remedy, nodes, (f"RuntimeClass {name}",))
+
 
 PLUGIN, DISCOVERY = "device-plugin", "gpu-feature-discovery"
 """Parts of the names, images or commands in the manifests of NVIDIA, GKE and the GPU Operator."""
@@ -20,20 +135,20 @@ JOB_KINDS = ("JobSet", "LeaderWorkerSet", "PyTorchJob", "RayCluster", "WorkflowT
 _MINOR = re.compile(r"v?1\.(\d+)", re.ASCII)
 
 
-def runtime_class(cluster: Cluster) -> Iterator[Finding]:
-    """Report RuntimeClasses that are missing, or that do not suit the nodes (doctor/runtime_class_checks.py)."""
+def runtime_class(cluster: ExaminedCluster) -> Iterator[Finding]:
+    """Report RuntimeClasses that are missing, or that do not suit the nodes (doctor/operand_checks.py)."""
     if cluster.could_read("RuntimeClass"):
         classes = {item["metadata"]["name"]: read_runtime_class(item) for item in cluster.objects_of("RuntimeClass")}
         wanted = frozenset(cluster.runtime_classes)
         yield from examine_runtime_classes(cluster.nodes, classes, wanted, cluster.knowledge)
 
 
-def device_plugin(cluster: Cluster) -> Iterator[Finding]:
+def device_plugin(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report a missing device plugin, without which no node offers GPUs; DRA drivers need none."""
     yield from _daemon_set_finding(cluster, PLUGIN, "DevicePlugin", "no GPU is offered, or changes of health are not")
 
 
-def discovery(cluster: Cluster) -> Iterator[Finding]:
+def discovery(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report a missing GPU Feature Discovery, without which its labels go stale (F73); a cloud may keep its own."""
     consequence = "labels of GPUs are not kept fresh"
     clouds = cluster.knowledge.clouds
@@ -41,11 +156,11 @@ def discovery(cluster: Cluster) -> Iterator[Finding]:
         yield from _daemon_set_finding(cluster, DISCOVERY, "GPUFeatureDiscovery", consequence)
 
 
-def _nvidia_nodes(cluster: Cluster) -> list[Node]:
+def _nvidia_nodes(cluster: ExaminedCluster) -> list[Node]:
     return [node for node in cluster.gpu_nodes() if _is_nvidia(node.labels) and not node.node_class.claims_only]
 
 
-def _daemon_set_finding(cluster: Cluster, program: str, check: str, consequence: str) -> Iterator[Finding]:
+def _daemon_set_finding(cluster: ExaminedCluster, program: str, check: str, consequence: str) -> Iterator[Finding]:
     nodes = _nvidia_nodes(cluster)
     if not cluster.could_read("DaemonSet") or not nodes:
         return
@@ -75,7 +190,7 @@ def _runs(item: Object, program: str) -> bool:
     return program in text and ("nvidia" in text or "gpu" in text)
 
 
-def scheduler_version(cluster: Cluster) -> Iterator[Finding]:
+def scheduler_version(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report a kube-scheduler whose minor version differs from the API server's (version skew policy: one older)."""
     server_minor = _minor(cluster.version)
     for item in cluster.objects_of("Deployment"):
@@ -98,7 +213,7 @@ def _minor(version: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def provisioner_templates(cluster: Cluster) -> Iterator[Finding]:
+def provisioner_templates(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report Karpenter NodePools for GPUs without a taint, so that CPU pods fill them (P39), or without a label for the
     product, so that they add no node for a pod that names a product.
     """
@@ -125,7 +240,7 @@ def provisioner_templates(cluster: Cluster) -> Iterator[Finding]:
             yield advice("NodePoolUnlabelled", text, remedy, object_name("NodePool", item))
 
 
-def _makes_gpu_nodes(cluster: Cluster, spec: Mapping[str, Any], keys: set[str], taints: set[Any]) -> bool:
+def _makes_gpu_nodes(cluster: ExaminedCluster, spec: Mapping[str, Any], keys: set[str], taints: set[Any]) -> bool:
     """Tell whether a NodePool makes GPU nodes, by its labels, requirements and taints, or by its machine types."""
     values = {
         str(value)
@@ -139,13 +254,13 @@ def _makes_gpu_nodes(cluster: Cluster, spec: Mapping[str, Any], keys: set[str], 
     return any("gpu" in str(key) for key in (keys - absent) | taints) or _has_gpu_machines(cluster, values)
 
 
-def _has_gpu_machines(cluster: Cluster, values: Iterable[str]) -> bool:
+def _has_gpu_machines(cluster: ExaminedCluster, values: Iterable[str]) -> bool:
     """Tell whether any value names a machine type with GPUs, or a family of such (EC2's, before the dot)."""
     instances = cluster.knowledge.clouds.instances
     return any(instances.find(value) or instances.find(f"{value}.") for value in values)
 
 
-def requests_only(cluster: Cluster) -> Iterator[Finding]:
+def requests_only(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report templates with GPUs in requests alone, which the API server refuses without our webhook (P36)."""
     family_of = cluster.knowledge.families.of
     for kind in JOB_KINDS:
@@ -164,4 +279,4 @@ def requests_only(cluster: Cluster) -> Iterator[Finding]:
 
 def _is_nvidia(keys: Iterable[str]) -> bool:
     """Tell whether any of a node's labels or resources is NVIDIA's."""
-    return any(key.startswith(DOMAIN) for key in keys)
+    return any(key.startswith(NVIDIA_DOMAIN) for key in keys)

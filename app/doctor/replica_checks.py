@@ -8,7 +8,7 @@ the cause, and the webhook's failurePolicy decides about the pod.
 import re
 from collections.abc import Iterator
 
-from app.doctor.cluster_objects import APPLY, Cluster, Object, advice, object_name, problem
+from app.doctor.cluster_objects import APPLY, ExaminedCluster, Object, advice, object_name, problem
 from app.doctor.fleet_checks import Finding
 from app.doctor.webhook_checks import MUTATE, VALIDATE, webhooks
 
@@ -28,7 +28,7 @@ WITHOUT = {
 _SERVICE_HOST = re.compile(r"([a-z0-9-]+)\.([a-z0-9-]+)\.svc(?:\..*)?", re.ASCII)
 
 
-def no_ready_endpoint(cluster: Cluster) -> Iterator[Finding]:
+def no_ready_endpoint(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report Services of our webhooks and of the extender at which nobody is ready to answer, and the cause."""
     for namespace, name in sorted(_called_services(cluster)):
         place = f"Service {namespace}/{name}"
@@ -41,7 +41,7 @@ def no_ready_endpoint(cluster: Cluster) -> Iterator[Finding]:
             yield problem("NoReadyEndpoint", text, remedy, place)
 
 
-def _called_services(cluster: Cluster) -> set[tuple[str, str]]:
+def _called_services(cluster: ExaminedCluster) -> set[tuple[str, str]]:
     """List the namespace and name of each Service that our webhooks or the scheduler's configuration name."""
     services = {
         (str(service.get("namespace")), str(service.get("name")))
@@ -59,7 +59,7 @@ def _called_services(cluster: Cluster) -> set[tuple[str, str]]:
     return services
 
 
-def _endpoints(cluster: Cluster, service: str) -> list[tuple[Object, Object]]:
+def _endpoints(cluster: ExaminedCluster, service: str) -> list[tuple[Object, Object]]:
     """List the endpoints of a Service, each with its EndpointSlice."""
     return [
         (item, endpoint)
@@ -74,11 +74,11 @@ def _is_ready(endpoint: Object) -> bool:
     return (endpoint.get("conditions") or {}).get("ready") is not False
 
 
-def _has_ready_endpoint(cluster: Cluster, service: str) -> bool:
+def _has_ready_endpoint(cluster: ExaminedCluster, service: str) -> bool:
     return any(_is_ready(endpoint) and item.get("ports") for item, endpoint in _endpoints(cluster, service))
 
 
-def _consequence(cluster: Cluster, service: str) -> str:
+def _consequence(cluster: ExaminedCluster, service: str) -> str:
     """Say what becomes of GPU pods, by the failure policies of the webhooks that call the Service."""
     policies = {
         webhook.spec.get("failurePolicy", "Fail")
@@ -91,7 +91,7 @@ def _consequence(cluster: Cluster, service: str) -> str:
     return "GPU pods are refused" if "Fail" in policies else "GPU pods are admitted without being reviewed"
 
 
-def _cause(cluster: Cluster, name: str) -> tuple[str, str]:
+def _cause(cluster: ExaminedCluster, name: str) -> tuple[str, str]:
     """Say why a Service has no ready endpoint, and the remedy."""
     service = next((item for item in cluster.objects_of("Service") if item["metadata"]["name"] == name), None)
     if service is None and cluster.could_read("Service"):
@@ -123,12 +123,12 @@ def _desired(deployment: Object) -> int:
     return int((deployment.get("spec") or {}).get("replicas", 1))
 
 
-def _scale(cluster: Cluster, name: str) -> str:
+def _scale(cluster: ExaminedCluster, name: str) -> str:
     replicas = SHIPPED_REPLICAS.get(name, 1)
     return f"kubectl -n {cluster.namespace} scale deployment {name} --replicas={replicas}"
 
 
-def deployments(cluster: Cluster) -> Iterator[Finding]:
+def deployments(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report our Deployments that are scaled to 0 or lack replicas, but for what no_ready_endpoint has said."""
     told = {finding.check for finding in no_ready_endpoint(cluster)}
     for item in sorted(cluster.objects_of("Deployment"), key=lambda item: str(item["metadata"]["name"])):

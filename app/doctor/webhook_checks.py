@@ -1,29 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of webhook configurations: whether ours exist, are called and for which namespaces, and which others are."""
+"""Checks of webhook configurations: whether ours exist, are called and for which namespaces, and which others are.
+
+Checks of exempt namespaces: whether the exemption policy is in force, and which namespaces are exempt (F21).
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.admission.exemptions import EXEMPT_LABELS
-from app.doctor.cluster_objects import APPLY, Cluster, Object, advice, asks_for_gpus, problem
+from app.admission.exemptions import EXEMPT_LABELS, EXEMPTIONS_NAME, exemption_policy
+from app.doctor.cluster_objects import APPLY, ExaminedCluster, Object, advice, asks_for_gpus, problem
 from app.doctor.fleet_checks import Finding
-from app.knowledge.families import Families
+from app.knowledge.gpu_resources import Families
 from app.kube.device_classes import DeviceClassIndex
 from app.kube.resource_slices import read_device_class
 from app.values.errors import BadInput
 from app.values.label_requirements import all_allow, selector_requirements
 
 MUTATING, VALIDATING = "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"
-DOMAIN = ".gpu-usher.io"
-MUTATE, VALIDATE, GUARD = "mutate" + DOMAIN, "validate" + DOMAIN, "cpu-guard" + DOMAIN
+WEBHOOK_DOMAIN = ".gpu-usher.io"
+MUTATE, VALIDATE, GUARD = "mutate" + WEBHOOK_DOMAIN, "validate" + WEBHOOK_DOMAIN, "cpu-guard" + WEBHOOK_DOMAIN
 SHORTEST_SECONDS, LONGEST_SECONDS = 2, 5
 """timeoutSeconds; deploy/ sets 2 and 3. An answer takes about 0.2 ms; unset means 10 s."""
 SHIPPED_POLICY = {
     MUTATE: "Ignore",
     VALIDATE: "Fail",
-    "policies" + DOMAIN: "Ignore",
-    "devices" + DOMAIN: "Ignore",
+    "policies" + WEBHOOK_DOMAIN: "Ignore",
+    "devices" + WEBHOOK_DOMAIN: "Ignore",
     GUARD: "Ignore",
 }
 """failurePolicy by webhook; deploy/base/webhooks.yaml gives the reasons."""
@@ -48,7 +51,7 @@ class Webhook:
     @property
     def ours(self) -> bool:
         """True where the webhook is gpu-usher's."""
-        return self.name.endswith(DOMAIN)
+        return self.name.endswith(WEBHOOK_DOMAIN)
 
     @property
     def shown(self) -> str:
@@ -77,7 +80,7 @@ def _rule_covers(rule: Mapping[str, Any], field: str, value: str) -> bool:
     return value in values or "*" in values or (field == "resources" and "*/*" in values)
 
 
-def webhooks(cluster: Cluster) -> tuple[Webhook, ...]:
+def webhooks(cluster: ExaminedCluster) -> tuple[Webhook, ...]:
     """List all webhooks of the cluster in the order in which they are called."""
     listed = (
         Webhook(kind, (str((item.get("metadata") or {}).get("name")), index), webhook)
@@ -88,11 +91,11 @@ def webhooks(cluster: Cluster) -> tuple[Webhook, ...]:
     return tuple(sorted(listed, key=lambda webhook: (webhook.kind, webhook.order)))
 
 
-def _ours(cluster: Cluster) -> Iterator[Webhook]:
+def _ours(cluster: ExaminedCluster) -> Iterator[Webhook]:
     return (webhook for webhook in webhooks(cluster) if webhook.ours)
 
 
-def webhook_absent(cluster: Cluster) -> Iterator[Finding]:
+def webhook_absent(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report our webhooks that are missing, or that have no rule for pods and so are never called (F22)."""
     for kind, name in ((MUTATING, MUTATE), (VALIDATING, VALIDATE)):
         if not cluster.could_read(kind):
@@ -106,7 +109,7 @@ def webhook_absent(cluster: Cluster) -> Iterator[Finding]:
                 yield problem("WebhookNeverCalled", "has no rule for the creation of pods", APPLY, webhook.shown)
 
 
-def ca_bundle_absent(cluster: Cluster) -> Iterator[Finding]:
+def ca_bundle_absent(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report webhooks of a Service without caBundle: calls fail, as no system CA signed our certificate (fault 45)."""
     for webhook in _ours(cluster):
         client = webhook.spec.get("clientConfig") or {}
@@ -117,7 +120,7 @@ def ca_bundle_absent(cluster: Cluster) -> Iterator[Finding]:
             yield problem("CABundleAbsent", "has no caBundle, so that every call fails", remedy, webhook.shown)
 
 
-def timeouts(cluster: Cluster) -> Iterator[Finding]:
+def timeouts(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report timeouts out of range: while gpu-usher is down, each GPU pod's creation waits for the timeout (P43)."""
     for webhook in _ours(cluster):
         seconds = webhook.spec.get("timeoutSeconds", 10)
@@ -126,7 +129,7 @@ def timeouts(cluster: Cluster) -> Iterator[Finding]:
             yield advice("WebhookTimeout", text, "set timeoutSeconds: 2 or 3", webhook.shown)
 
 
-def failure_policies(cluster: Cluster) -> Iterator[Finding]:
+def failure_policies(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report failure policies that differ from the shipped ones; overlays/dev, with one replica, ships Ignore."""
     single = any(
         item["metadata"]["name"] == "gpu-usher" and (item.get("spec") or {}).get("replicas") == 1
@@ -140,7 +143,7 @@ def failure_policies(cluster: Cluster) -> Iterator[Finding]:
             yield advice("FailurePolicy", text, f"set failurePolicy: {shipped}, unless this is intended", webhook.shown)
 
 
-def exempts_too_little(cluster: Cluster) -> Iterator[Finding]:
+def exempts_too_little(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report webhooks for namespaces that they depend on: one that fails closed there can never recover (P43)."""
     for webhook in _ours(cluster):
         if webhook.name not in (MUTATE, VALIDATE):
@@ -149,7 +152,7 @@ def exempts_too_little(cluster: Cluster) -> Iterator[Finding]:
             yield problem("NoMatchConditions", "is called for every pod, not only for GPU pods", APPLY, webhook.shown)
         caught = tuple(
             name
-            for name, labels in namespaces_of(cluster)
+            for name, labels in namespaces_with_labels(cluster)
             if cluster.knowledge.families.is_infrastructure(name) and webhook.selects(labels)
         )
         if caught:
@@ -159,7 +162,7 @@ def exempts_too_little(cluster: Cluster) -> Iterator[Finding]:
             yield finding("ExemptsTooLittle", text, remedy, webhook.shown)
 
 
-def resource_not_matched(cluster: Cluster) -> Iterator[Finding]:
+def resource_not_matched(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report DeviceClasses with an extended resource of their own that the matchConditions do not name."""
     families = cluster.knowledge.families
     index = DeviceClassIndex(families)
@@ -189,7 +192,7 @@ def _matched(resource: str, families: Families, conditions: str) -> bool:
     return bool(families.of(resource) or families.passthrough_family(resource) or f"'{resource}'" in conditions)
 
 
-def exempts_too_much(cluster: Cluster) -> Iterator[Finding]:
+def exempts_too_much(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report webhooks that a pod's own labels bypass (F21), and namespaces with GPU pods that are exempt."""
     for webhook in _ours(cluster):
         if webhook.name not in (MUTATE, VALIDATE):
@@ -205,7 +208,7 @@ def exempts_too_much(cluster: Cluster) -> Iterator[Finding]:
             yield advice("ExemptsTooMuch", text, remedy, webhook.shown)
 
 
-def reinvocation_never(cluster: Cluster) -> Iterator[Finding]:
+def reinvocation_never(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report our mutating webhook where it is not called again after later webhooks changed the pod (F23)."""
     mutating = [webhook for webhook in _ours(cluster) if webhook.name == MUTATE]
     for webhook in mutating:
@@ -214,7 +217,7 @@ def reinvocation_never(cluster: Cluster) -> Iterator[Finding]:
             yield problem("NotCalledAgain", text, "set reinvocationPolicy: IfNeeded", webhook.shown)
 
 
-def other_allocators(cluster: Cluster) -> Iterator[Finding]:
+def other_allocators(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report other webhooks that change GPU pods, since two allocators undo each other's changes."""
     first = min((webhook.order for webhook in _ours(cluster) if webhook.name == MUTATE), default=None)
     for webhook in webhooks(cluster):
@@ -237,7 +240,7 @@ def _is_allocator(webhook: Webhook) -> bool:
     return any(part in words for part in ALLOCATORS)
 
 
-def namespaces_of(cluster: Cluster) -> Iterator[tuple[str, Mapping[str, str]]]:
+def namespaces_with_labels(cluster: ExaminedCluster) -> Iterator[tuple[str, Mapping[str, str]]]:
     """List the namespaces: (name, labels)."""
     for item in cluster.objects_of("Namespace"):
         metadata = item.get("metadata") or {}
@@ -245,7 +248,7 @@ def namespaces_of(cluster: Cluster) -> Iterator[tuple[str, Mapping[str, str]]]:
         yield name, {NAMESPACE_NAME: name, **(metadata.get("labels") or {})}
 
 
-def _with_gpu_pods(cluster: Cluster) -> Iterator[tuple[str, Mapping[str, str]]]:
+def _with_gpu_pods(cluster: ExaminedCluster) -> Iterator[tuple[str, Mapping[str, str]]]:
     families = cluster.knowledge.families
     using = {
         (pod.get("metadata") or {}).get("namespace")
@@ -254,6 +257,92 @@ def _with_gpu_pods(cluster: Cluster) -> Iterator[tuple[str, Mapping[str, str]]]:
     }
     return (
         (name, labels)
-        for name, labels in namespaces_of(cluster)
+        for name, labels in namespaces_with_labels(cluster)
         if name in using and not families.is_infrastructure(name)
     )
+
+
+POLICY, BINDING = "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"
+ALWAYS_THERE = ("kube-system", "kube-public", "kube-node-lease")
+"""Namespaces that the API server creates itself, before any tenant can."""
+
+
+def exemptions_unguarded(cluster: ExaminedCluster) -> Iterator[Finding]:
+    """Report that the exemption policy is missing, so that tenants who may label namespaces can exempt them."""
+    if not (cluster.could_read(POLICY) and cluster.could_read(BINDING) and cluster.could_read("Namespace")):
+        return
+    if _in_force(cluster):
+        return
+    existing = {_metadata(namespace).get("name") for namespace in cluster.objects_of("Namespace")}
+    free = [name for name in cluster.knowledge.families.infrastructure_namespaces if name not in existing]
+    squat = f", or by creating {' or '.join(free)}" if free else ""
+    text = f"whoever may label a namespace can exempt it by {' or '.join(EXEMPT_LABELS)}{squat}"
+    yield problem("ExemptionsUnguarded", text, APPLY, f"{POLICY} {EXEMPTIONS_NAME}")
+
+
+def _in_force(cluster: ExaminedCluster) -> bool:
+    """Tell whether the cluster's policy has our conditions, and a binding without a namespace selector denies."""
+    expected = exemption_policy(cluster.knowledge.families)[0]["spec"]
+    specs = (
+        policy.get("spec") or {}
+        for policy in cluster.objects_of(POLICY)
+        if _metadata(policy).get("name") == EXEMPTIONS_NAME
+    )
+    bindings = (binding.get("spec") or {} for binding in cluster.objects_of(BINDING))
+    same_conditions = any(
+        all(_fold_blanks(spec.get(key)) == expected[key] for key in ("matchConditions", "validations"))
+        for spec in specs
+    )
+    return same_conditions and any(
+        binding.get("policyName") == EXEMPTIONS_NAME
+        and "Deny" in (binding.get("validationActions") or ())
+        and not (binding.get("matchResources") or {}).get("namespaceSelector")
+        for binding in bindings
+    )
+
+
+def _fold_blanks(value: object) -> object:
+    """Fold blanks in expressions, since YAML may break their lines differently."""
+    if isinstance(value, list):
+        return [_fold_blanks(item) for item in value]
+    if isinstance(value, dict):
+        return {key: " ".join(str(text).split()) for key, text in value.items()}
+    return value
+
+
+def namespaces_exempt_by_label(cluster: ExaminedCluster) -> Iterator[Finding]:
+    """Report namespaces with a label that exempts, and the client that wrote it (metadata.managedFields)."""
+    for namespace in cluster.objects_of("Namespace"):
+        labels = _metadata(namespace).get("labels") or {}
+        for key in EXEMPT_LABELS:
+            if labels.get(key) == "true":
+                text = f"is exempt by its label {key}, which was written by {_manager(namespace, key)}"
+                remedy = "if that is not intended, remove the label"
+                yield advice("ExemptByLabel", text, remedy, f"Namespace {_metadata(namespace).get('name')}")
+
+
+def _manager(item: Object, key: str) -> str:
+    """Return which client owns a label (metadata.managedFields), and when it wrote last."""
+    for entry in _metadata(item).get("managedFields") or ():
+        fields = ((entry.get("fieldsV1") or {}).get("f:metadata") or {}).get("f:labels") or {}
+        if f"f:{key}" in fields:
+            return f"{entry.get('manager') or 'nobody on record'} ({entry.get('time') or 'no time on record'})"
+    return "nobody on record"
+
+
+def namespaces_exempt_by_name(cluster: ExaminedCluster) -> Iterator[Finding]:
+    """Report namespaces that are exempt by a vendor's name but run no DaemonSet: they may be somebody else's."""
+    if not cluster.could_read("DaemonSet"):
+        return
+    running = {_metadata(daemon_set).get("namespace") for daemon_set in cluster.objects_of("DaemonSet")}
+    names = set(cluster.knowledge.families.infrastructure_namespaces) - {*ALWAYS_THERE, cluster.namespace} - running
+    for namespace in cluster.objects_of("Namespace"):
+        if _metadata(namespace).get("name") in names:
+            text = "is exempt by its name, and runs no DaemonSet of a GPU vendor"
+            remedy = "find out whose it is; delete it if no GPU operands are to run there"
+            yield advice("ExemptWithoutOperands", text, remedy, f"Namespace {_metadata(namespace).get('name')}")
+
+
+def _metadata(item: Object) -> Object:
+    metadata: Object = item.get("metadata") or {}
+    return metadata

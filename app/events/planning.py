@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from app.explain.pending_cause import PendingCause
-from app.intree.causes import InTreeCause
+from app.intree.checks import InTreeCause
 from app.kube.object_references import ObjectReference
 
 RENEW_SECONDS = 1800.0

@@ -5,15 +5,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from app.admission.reviewed_pod import ReviewedPod
 from app.dra.pod_claims import claims_of_pod
 from app.explain.survey import ClusterSnapshot
-from app.knowledge.pod_failures import PodFailure
+from app.knowledge.reported_faults import PodFailure
 from app.kube.finished_pods import Ending, read_finished_pod
 from app.kube.gpu_usage import GPUUsage, read_bound_requests, read_gpu_usage
 from app.kube.pod_requests import PODS, PodRequests
-from app.kube.pods import read_pod
+from app.nodes.mig_state import explained_by_node
 from app.nodes.model import FreeResources
-from app.nodes.refused_pods import explained_by_node
 
 
 def node_of_bound_pod(document: Mapping[str, Any]) -> str | None:
@@ -38,14 +38,14 @@ def unhealthy_devices(document: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def start_problems(
-    document: Mapping[str, Any], events: Iterable[Mapping[str, Any]], snapshot: ClusterSnapshot
+    review: ReviewedPod, events: Iterable[Mapping[str, Any]], snapshot: ClusterSnapshot
 ) -> tuple[str, ...]:
     """Say why a pod that has a node, or devices, does not start, with the remedy; empty where nothing tells.
 
     That is told by the waiting reasons of its containers, by Events of the kubelet and the runtime, and by the binding
     conditions of the devices that its claims have (KEP-5007).
     """
-    status = document.get("status") or {}
+    status = review.document.get("status") or {}
     if status.get("phase") not in (None, "Pending"):
         return ()
     containers = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
@@ -58,7 +58,7 @@ def start_problems(
             if row.explains(reason, message) or (not row.reason and row.message in message):
                 first.setdefault(message, row)
     texts = [f"{row.why} ({_shortened(message)}); {row.remedy}" for message, row in first.items()]
-    return (*dict.fromkeys(texts), *_unmet_conditions(document, snapshot))
+    return (*dict.fromkeys(texts), *_unmet_conditions(review, snapshot))
 
 
 def _shortened(message: str) -> str:
@@ -70,9 +70,8 @@ LONGEST_MESSAGE = 160
 """Characters of a message that are shown. A guess at what is read."""
 
 
-def _unmet_conditions(document: Mapping[str, Any], snapshot: ClusterSnapshot) -> Iterator[str]:
-    pod = read_pod(document)
-    for claim in claims_of_pod(pod, document, snapshot.devices).allocated:
+def _unmet_conditions(review: ReviewedPod, snapshot: ClusterSnapshot) -> Iterator[str]:
+    for claim in claims_of_pod(review.pod, review.document, snapshot.devices).allocated:
         for result in claim.allocation.results if claim.allocation else ():
             device = f"device {result.device[2]} of driver {result.device[0]} for claim {claim.key}"
             if result.failed:

@@ -24,18 +24,28 @@ from app.dra.selection import ClaimError, NotJudged
 from app.dra.selectors import Part
 from app.dra.stages import NodeDevices, Stage, StageKind, bottleneck, stages_of
 from app.dra.words import condition, failing_parts, gap, name_of, show_value, value_of
-from app.explain.claim_edits import Apply, ChangeKind, ClaimChange, Claims, of_request, reworded
-from app.explain.claim_funnel import holder_names, show_taint
-from app.explain.claim_objections import is_of_claims
-from app.explain.claim_repairs import OTHER_CLASS, of_other_classes, repairs_of_pod, repairs_of_request
-from app.explain.counterfactual import MOST_FIXES, MOST_FIXES_OF_A_KIND, NODES_AT_ONCE, Fix, FixStep
-from app.explain.selector_rewrites import path_of, typed_literal
+from app.explain.claim_edits import (
+    OTHER_CLASS,
+    Apply,
+    ChangeKind,
+    ClaimChange,
+    Claims,
+    attribute_path_of,
+    of_other_classes,
+    of_request,
+    repairs_of_pod,
+    repairs_of_request,
+    reworded,
+    typed_literal,
+)
+from app.explain.claim_funnel import holder_names, is_of_claims, show_taint
+from app.explain.counterfactual import MOST_FIXES, MOST_FIXES_OF_A_KIND, NODES_JUDGED_AT_ONCE, Fix, FixStep
 from app.explain.survey import Groups
 from app.nodes.model import Node
 
 NODES_TRIED = 8
 """Nodes for which changes are thought of, of each group of nodes with the same cause."""
-MOST_PROOFS = 200
+MOST_CLAIM_PROOFS = 200
 """Proofs, about 0.1 ms each on a node with eight devices."""
 REWRITES = frozenset({"rewrite-selector", OTHER_CLASS})
 """Kinds of changes that mend what kube-scheduler gives up at, whichever node it meets it on."""
@@ -57,7 +67,7 @@ def claim_fixes(
     tried = [node for names in near for node in _of_each_kind(judge, [nodes[name] for name in names])]
     kinds: dict[str, None] = {}
     proposals = ((node, change) for node in tried for change in _proposals(judge, node) if not is_fault(change.about))
-    for node, change in islice(proposals, MOST_PROOFS):
+    for node, change in islice(proposals, MOST_CLAIM_PROOFS):
         kinds[change.kind] = None
         key = (change.kind, change.text)
         if key not in proven and key not in refuted:
@@ -114,7 +124,7 @@ def _outcomes(
         if key not in known:
             known[key] = _outcome(judge, change, node)
         outcomes[known[key]] += 1
-        if index % NODES_AT_ONCE == 0:
+        if index % NODES_JUDGED_AT_ONCE == 0:
             yield
     return outcomes
 
@@ -248,7 +258,7 @@ def _with_value(part: Part, value: object) -> tuple[str, str] | None:
     shown = show_value(value)
     wanted = comparison.wanted
     if isinstance(value, Fraction) and comparison.operator == "==":  # amounts of equal products are rarely round
-        return f"{path_of(comparison.fact)}.compareTo(quantity('{shown}')) >= 0", f">= {shown}"
+        return f"{attribute_path_of(comparison.fact)}.compareTo(quantity('{shown}')) >= 0", f">= {shown}"
     if isinstance(wanted, tuple) and "[" in part.text:
         start, _, rest = part.text.partition("[")
         return f"{start}[{shown}]{rest.partition(']')[2]}", f"in [{shown.strip(chr(39))}]"
@@ -264,7 +274,7 @@ def _compared(comparison: Comparison, value: object, shown: str) -> tuple[str, s
     """Write an ordered comparison from its fact, so that equality is enough."""
     operator = f"{comparison.operator[0]}="
     literal = typed_literal(value, shown)
-    path = path_of(comparison.fact)
+    path = attribute_path_of(comparison.fact)
     if literal is not None:
         return f"{path}.compareTo({literal}) {operator} 0", f"{operator} {shown}"
     return (f"{path} {operator} {value}", f"{operator} {shown}") if isinstance(value, int) else None

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The funnel of a pod's device requests over the fleet: how many devices are left after each stage, and why (S13)."""
+"""The funnel of a pod's device requests over the fleet: how many devices are left after each stage, and why (S13).
+
+Objections to a node that come from the pod's ResourceClaims (S13).
+"""
 
 from collections import Counter
 from collections.abc import Generator, Hashable, Mapping, Sequence
@@ -13,10 +16,14 @@ from app.dra.pod_judge import ClaimJudge
 from app.dra.selection import ClaimError, NotJudged, shortened
 from app.dra.stages import NodeDevices, Stage, StageKind, stages_of
 from app.dra.words import condition, failing_parts, has_instead, nearest
+from app.explain.funnel import Objection
+from app.explain.survey import Groups
+from app.intree.checks import InTreeCause, InTreeRefusal
 from app.nodes.model import Node
+from app.values.reasons import FunnelStage
 
-NODES_AT_ONCE = 32
-MOST_NAMED = 3
+NODES_COUNTED_AT_ONCE = 32
+MOST_HOLDERS_NAMED = 3
 """Claims, or taints, that a stage names; others are counted."""
 
 
@@ -40,7 +47,7 @@ class RequestFunnel:
     steps: tuple[DeviceStep, ...]
 
 
-class _Tally:
+class _RequestTally:
     """What one request makes of the devices of the nodes seen so far."""
 
     def __init__(self, claim: str, request: DeviceRequest) -> None:
@@ -84,7 +91,7 @@ class _Tally:
             return f"nearest is {device.name} of {self.stops[device][1]}: {facts}"
         if stage.kind is StageKind.TAINT:
             taints = Counter(str(untolerated_taint(judge, self.request, device)) for device in cut)
-            return ", ".join(f"{taint} on {count}" for taint, count in taints.most_common(MOST_NAMED))
+            return ", ".join(f"{taint} on {count}" for taint, count in taints.most_common(MOST_HOLDERS_NAMED))
         if stage.kind in (StageKind.ALLOCATED, StageKind.CAPACITY):
             return holders_text(judge, cut)
         return ""
@@ -115,7 +122,7 @@ def holder_names(cluster: ClusterDevices, device: Device) -> tuple[str, ...]:
 def holders_text(judge: ClaimJudge, devices: Sequence[Device]) -> str:
     """Name the pods that have devices, those with most of them first; a claim that no pod uses by its own name."""
     holders = Counter(holder for device in devices for holder in holder_names(judge.cluster, device))
-    named = [f"{count} of {holder}" for holder, count in holders.most_common(MOST_NAMED)]
+    named = [f"{count} of {holder}" for holder, count in holders.most_common(MOST_HOLDERS_NAMED)]
     more = len(holders) - len(named)
     return ", ".join(named) + (f" and {more} more" if more else "")
 
@@ -130,7 +137,7 @@ def stage_text(request: DeviceRequest, stage: Stage) -> str:
 def funnels(judge: ClaimJudge, nodes: Mapping[str, Node]) -> Generator[None, None, tuple[RequestFunnel, ...]]:
     """Count the devices of the fleet for each request of the claims that have none yet; empty if that fails."""
     tallies = [
-        _Tally(claim.key, request)
+        _RequestTally(claim.key, request)
         for claim in judge.pod_claims.to_allocate
         for choices in claim.spec.requests
         for request in choices
@@ -147,6 +154,38 @@ def funnels(judge: ClaimJudge, nodes: Mapping[str, Node]) -> Generator[None, Non
                 tally.add(name, list(zip(devices.devices, known[key], strict=True)), new_kind)
         except (ClaimError, NotJudged):
             return ()
-        if index % NODES_AT_ONCE == 0:
+        if index % NODES_COUNTED_AT_ONCE == 0:
             yield
     return tuple(tally.funnel(judge) for tally in tallies)
+
+
+def is_of_claims(objection: object) -> bool:
+    """Tell whether an objection is one of the claims."""
+    return isinstance(objection, InTreeRefusal) and objection.cause.stage is FunnelStage.Claims
+
+
+def with_claim_errors(groups: Groups) -> Groups:
+    """Let a claim that kube-scheduler cannot handle on a node stand against all nodes that would fit.
+
+    It gives up on a pod whose claim fails on any node that it asks about, as where a selector reads an attribute that a
+    device lacks (plugins/dynamicresources/dynamicresources.go Filter, statusError).
+    """
+    errors = [objections for objections in groups if len(objections) == 1 and is_claim_error(objections[0])]
+    if not errors or () not in groups:
+        return groups
+    others = {objections: names for objections, names in groups.items() if objections}
+    return {**others, errors[0]: [*others[errors[0]], *groups[()]]}
+
+
+def is_claim_error(objection: Objection) -> bool:
+    """Tell whether an objection is a claim that kube-scheduler gives up on."""
+    return isinstance(objection, InTreeRefusal) and objection.cause is InTreeCause.ClaimNotUsable
+
+
+def erring(groups: Groups) -> Groups:
+    """Return the nodes that have nothing but a claim that kube-scheduler gives up on against the pod."""
+    return {
+        objections: names
+        for objections, names in groups.items()
+        if len(objections) == 1 and is_claim_error(objections[0])
+    }

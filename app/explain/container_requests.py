@@ -3,20 +3,26 @@
 
 A pod may have hundreds of containers, and edits are proposed for many nodes: no function compares the containers with
 each other, and no text names more than MOST_NAMED of them.
+
+The needs of a pod as text, one line each, with the evidence and with the containers that ask.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from app.explain.edits import Document, containers_of
+from app.explain.edits import EditedDocument, containers_of
+from app.knowledge.gpu_resources import Families
 from app.kube.pod_requests import CORE_MILLI, CPU
-from app.kube.pods import Container, Pod
+from app.kube.pods import Container, Pod, gpu_amounts
+from app.policy.demand import Demand
+from app.policy.needs import LEAST_CUDA, NEEDS, show_need
 
-Requests = Sequence[tuple[Container, int]]
+ContainerRequests = Sequence[tuple[Container, int]]
 """Containers, each with the units of one resource that it requests after a change."""
 
-MOST_NAMED = 5
+MOST_CONTAINERS_NAMED = 5
 """Containers that a line names; the others are counted."""
 
 
@@ -25,7 +31,7 @@ def units_of(container: Container, resource: str) -> int:
     return -int(-container.requested(resource) * (CORE_MILLI if resource == CPU else 1) // 1)
 
 
-def lowered(pod: Pod, resource: str, left: int) -> Requests:
+def lowered(pod: Pod, resource: str, left: int) -> ContainerRequests:
     """List the containers that request less once the pod requests at most `left` units.
 
     Of an extended resource, the containers with most give first, until each has one unit; then sidecars, and after them
@@ -55,12 +61,12 @@ def lowered(pod: Pod, resource: str, left: int) -> Requests:
     return [(container, new[at]) for at, container in enumerate(pod.containers) if new[at] != asked[at]]
 
 
-def at_most_each(pod: Pod, resource: str, most: int) -> Requests:
+def at_most_each(pod: Pod, resource: str, most: int) -> ContainerRequests:
     """List the containers that request less once each requests at most `most` units."""
     return [(container, most) for container in pod.containers if units_of(container, resource) > most]
 
 
-def total_after(pod: Pod, resource: str, requests: Requests) -> int:
+def total_after(pod: Pod, resource: str, requests: ContainerRequests) -> int:
     """Sum a resource of a pod as Kubernetes does, after a change of some of its containers."""
     new = {(one.list_name, one.index): units for one, units in requests}
     containers = (
@@ -72,13 +78,13 @@ def total_after(pod: Pod, resource: str, requests: Requests) -> int:
     return int(replace(pod, containers=tuple(containers)).amount(resource))
 
 
-def set_requests(resource: str, requests: Requests) -> Callable[[Document], None]:
+def set_requests(resource: str, requests: ContainerRequests) -> Callable[[EditedDocument], None]:
     """Return an edit of the Pod that sets what containers request of a resource.
 
     A limit that stands for the request is set too; of extended resources, whose limit is the request, always.
     """
 
-    def change(pod: Document) -> None:
+    def change(pod: EditedDocument) -> None:
         for container, units in requests:
             resources = pod["spec"][container.list_name][container.index]["resources"]
             requested, limits = (resources.get(kind) or {} for kind in ("requests", "limits"))
@@ -90,7 +96,7 @@ def set_requests(resource: str, requests: Requests) -> Callable[[Document], None
     return change
 
 
-def requests_text(pod: Pod, resource: str, requests: Requests) -> str:
+def requests_text(pod: Pod, resource: str, requests: ContainerRequests) -> str:
     """Write `: AMOUNT in container NAME, ...` for a change; empty where the pod has one container."""
     if len(pod.containers) < 2:
         return ""
@@ -105,8 +111,8 @@ def names_of_requesters(pod: Pod, resource: str) -> str:
 
 def listed(names: Sequence[str]) -> str:
     """Join the first names, and count the others."""
-    more = len(names) - MOST_NAMED
-    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - MOST_CONTAINERS_NAMED
+    return ", ".join(names[:MOST_CONTAINERS_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def names_resource(container: Container, resource: str) -> bool:
@@ -114,27 +120,27 @@ def names_resource(container: Container, resource: str) -> bool:
     return resource in container.requests or resource in container.limits
 
 
-def replace_resource(resource: str, other: str) -> Callable[[Document], None]:
+def replace_resource(resource: str, other: str) -> Callable[[EditedDocument], None]:
     """Return an edit of the Pod that asks for as many units of another resource."""
 
-    def rename(pod: Document) -> None:
+    def rename(pod: EditedDocument) -> None:
         for amounts in _amounts_with(pod, resource):
             amounts[other] = amounts.pop(resource)
 
     return rename
 
 
-def without_resource(resource: str) -> Callable[[Document], None]:
+def without_resource(resource: str) -> Callable[[EditedDocument], None]:
     """Return an edit of the Pod that requests nothing of a resource."""
 
-    def drop(pod: Document) -> None:
+    def drop(pod: EditedDocument) -> None:
         for amounts in _amounts_with(pod, resource):
             del amounts[resource]
 
     return drop
 
 
-def _amounts_with(pod: Document, resource: str) -> Iterator[Document]:
+def _amounts_with(pod: EditedDocument, resource: str) -> Iterator[EditedDocument]:
     """Iterate over the requests and limits of the containers that have a resource."""
     for container in containers_of(pod):
         for amounts in (container.get("resources") or {}).values():
@@ -154,3 +160,64 @@ def amount_text(resource: str, amount: int) -> str:
     if resource in ("memory", "ephemeral-storage") and amount >= 1 << 30:
         return f"{amount / (1 << 30):.4g}Gi" if amount % (1 << 30) else f"{amount >> 30}Gi"
     return str(amount)
+
+
+LIMIT_RANGER = "kubernetes.io/limit-ranger"
+"""The annotation in which the API server says which amounts a LimitRange has set, as `LimitRanger plugin set: cpu,
+memory request for container main; ...` (k8s.io/kubernetes plugin/pkg/admission/limitranger)."""
+_SET = re.compile(r"([^;:]+) (?:request|limit) for (?:init )?container ([^\s;]+)")
+
+
+def needs(demand: Demand, pod: Pod, families: Families) -> list[str]:
+    """List every need as a line of text, with its evidence where there is one.
+
+    GPUs by resources of others are named too, although only their number is checked (knowledge/families.yaml).
+    """
+    by_limit_range = _set_by_limit_range(pod.annotations)
+    lines = [f"{amount} x {resource}{_shown(pod, resource, by_limit_range)}" for resource, amount in demand.resources]
+    lines += [
+        f"{amount} x {resource}, each {row.unit}: counted, not placed by gpu-usher"
+        for resource, amount in gpu_amounts(pod, families.passthrough_family)
+        if (row := families.elsewhere(resource))
+    ]
+    lines += [f"architecture {platform.architecture} ({platform.evidence})" for platform in demand.platforms]
+    for need in NEEDS:
+        lines += need.show(getattr(demand, need.demand_field))
+        if need is LEAST_CUDA:
+            lines += [f"preferred: {show_need(preference)}" for preference in demand.preferred_cuda]
+    if demand.declared_mib:
+        lines.append(f"declares {demand.declared_mib} MiB of each shared GPU")
+    return lines
+
+
+def asked_by(pod: Pod, resources: Iterable[str]) -> dict[str, dict[str, int]]:
+    """Give the units that each container requests, by resource and by name of the container."""
+    return {
+        resource: {each.name: units for each in pod.containers if (units := units_of(each, resource)) > 0}
+        for resource in resources
+    }
+
+
+def _shown(pod: Pod, resource: str, by_limit_range: Mapping[str, set[str]]) -> str:
+    """Name the containers that ask for a resource, with their amounts; empty for a pod of one container."""
+    shown = [
+        f"{container.name} {units}{_kind(container)}"
+        f"{' by a LimitRange' if resource in by_limit_range.get(container.name, ()) else ''}"
+        for container in pod.containers
+        if (units := units_of(container, resource)) > 0
+    ]
+    return f": {listed(shown)}" if len(pod.containers) > 1 or by_limit_range else ""
+
+
+def _kind(container: Container) -> str:
+    if container.sidecar:
+        return " (sidecar)"
+    return " (init)" if container.list_name == "initContainers" else ""
+
+
+def _set_by_limit_range(annotations: Mapping[str, str]) -> dict[str, set[str]]:
+    """Read the resources whose amounts a LimitRange has set, by the name of the container."""
+    found: dict[str, set[str]] = {}
+    for resources, container in _SET.findall(annotations.get(LIMIT_RANGER, "")):
+        found.setdefault(container, set()).update(name.strip() for name in resources.split(","))
+    return found

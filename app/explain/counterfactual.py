@@ -4,6 +4,8 @@
 Nodes are grouped by their objections to the pod, and groups with the fewest objections are tried first. One edit is
 tried before two, and an edit of the pod before one of the fleet. The search is bounded. It is a generator that yields
 often, so that a service can do other work in between.
+
+All functions that propose small edits by which a pod may get a node; `counterfactual.py` proves which of them do.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -12,12 +14,11 @@ from heapq import nsmallest
 from itertools import combinations, islice, product
 from typing import Any
 
-from app.explain.edit_proposers import EDIT_PROPOSERS
-from app.explain.edits import Edit, NearMiss, edited
-from app.explain.edits_gpu import NEEDS_BY_CODE
-from app.explain.edits_in_tree import node_left
+from app.explain.edits import Edit, EditProposer, NearMiss, difference, edited
+from app.explain.edits_gpu import GPU_EDITS, NEEDS_BY_CODE
+from app.explain.edits_in_tree import EXISTING_PODS, IN_TREE, node_left
+from app.explain.edits_policy import POLICY
 from app.explain.funnel import Objection
-from app.explain.json_difference import difference
 from app.explain.survey import (
     ClusterSnapshot,
     Groups,
@@ -26,16 +27,19 @@ from app.explain.survey import (
     existing_pod_constraints,
     read_scheduled_pod,
 )
-from app.intree.causes import InTreeCause, InTreeRefusal
+from app.intree.checks import InTreeCause, InTreeRefusal
 from app.intree.inter_pod_constraints import InterPodConstraints
 from app.knowledge.mig_profiles import profile_of
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pod_requests import CPU
 from app.nodes.model import Node
 
+EDIT_PROPOSERS: tuple[EditProposer, ...] = (*IN_TREE, *EXISTING_PODS, *GPU_EDITS, *POLICY)
+
+
 GROUPS_TRIED, NODES_TRIED = 12, 3
 """Groups of nodes with equal objections, and nodes of each group: those with the most free units."""
-MOST_PROOFS = 60
+MOST_POD_PROOFS = 60
 """Proofs with one edit, and again with several; each runs admission anew, about 1 ms (measured on the demo fleet)."""
 MOST_EDITS = 4
 """Edits in one fix."""
@@ -111,11 +115,11 @@ class FixSearch:
             nearest.append((group, (yield from self._nearest(group, names))))
         if live:
             self.tried[RECREATE.kind] = None
-            yield from self._try((((RECREATE,), names) for _, names in nearest), MOST_PROOFS)
+            yield from self._try((((RECREATE,), names) for _, names in nearest), MOST_POD_PROOFS)
         if not self._proven:
-            yield from self._try(self._single_edits(nearest), MOST_PROOFS)
+            yield from self._try(self._single_edits(nearest), MOST_POD_PROOFS)
         if not any(_edits_pod_only(edits) for edits in self._proven):
-            yield from self._try(self._combined_edits(nearest), MOST_PROOFS)
+            yield from self._try(self._combined_edits(nearest), MOST_POD_PROOFS)
         return (yield from self._fixes(sorted(self._proven, key=_rank)))
 
     def _nearest(self, group: tuple[Objection, ...], names: Sequence[str]) -> Generator[None, None, list[str]]:
@@ -239,7 +243,7 @@ class FixSearch:
             judge, opens = self._judge(edits), 0
             for index, name in enumerate(self._snapshot.nodes):
                 opens += judge.fits(self._edited_node(name, edits))
-                if index % NODES_AT_ONCE == 0:
+                if index % NODES_JUDGED_AT_ONCE == 0:
                     yield
             steps = tuple(_step(edit, self._snapshot.idle) for edit in edits)
             shown.append(Fix(steps, self._proven[edits], opens, self._patch(edits)))
@@ -249,7 +253,7 @@ class FixSearch:
         return tuple(operation.as_json() for operation in difference(self._base, edited(self._base, edits)))
 
 
-NODES_AT_ONCE = 32
+NODES_JUDGED_AT_ONCE = 32
 """Nodes judged between two yields; one node takes about 20 µs."""
 NAMES_AT_ONCE = 256
 """Nodes compared between two yields where they are not judged; one node takes about 3 µs."""

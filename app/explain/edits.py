@@ -1,20 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Edits: one change of a pod, of a policy or of the fleet; and the near miss for which edits are proposed."""
+"""Edits: one change of a pod, of a policy or of the fleet; and the near miss for which edits are proposed.
+
+The difference of two JSON documents as a JSON Patch.
+"""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from app.admission.json_patch import Operation
 from app.explain.funnel import Objection
 from app.explain.survey import ClusterSnapshot, ScheduledPod
-from app.intree.causes import InTreeCause, InTreeRefusal
+from app.intree.checks import InTreeCause, InTreeRefusal
 from app.kube.gpu_usage import GPUUsage
 from app.nodes.model import Node
 from app.policy.compiled import PolicySet
 from app.values.reasons import Code
 
-Document = dict[str, Any]
+EditedDocument = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,7 @@ class Edit:
     kind: str
     text: str
     weight: float
-    pod: Callable[[Document], None] | None = None
+    pod: Callable[[EditedDocument], None] | None = None
     node: Callable[[Node], Node] | None = None
     on: str = ""
     policies: Callable[[PolicySet], PolicySet] | None = None
@@ -66,9 +70,9 @@ EditProposer = Callable[[NearMiss], Iterator[Edit]]
 """A function that proposes edits for a near miss; none if its objection is not one that the function is for."""
 
 
-def edited(document: Mapping[str, Any], edits: tuple[Edit, ...]) -> Document:
+def edited(document: Mapping[str, Any], edits: tuple[Edit, ...]) -> EditedDocument:
     """Return the edited Pod; its spec and the lists in it exist then, empty or not, so that an edit can extend them."""
-    changed: Document = copy.deepcopy(dict(document))
+    changed: EditedDocument = copy.deepcopy(dict(document))
     spec = changed["spec"] = changed.get("spec") or {}
     spec |= {name: spec.get(name) or [] for name in ("containers", "initContainers", "tolerations")}
     for edit in edits:
@@ -77,15 +81,15 @@ def edited(document: Mapping[str, Any], edits: tuple[Edit, ...]) -> Document:
     return changed
 
 
-def containers_of(pod: Document) -> Iterator[Document]:
+def containers_of(pod: EditedDocument) -> Iterator[EditedDocument]:
     """Iterate over the init containers and the containers of a Pod."""
     yield from (*pod["spec"]["initContainers"], *pod["spec"]["containers"])
 
 
-def set_annotation(key: str, value: str | None) -> Callable[[Document], None]:
+def set_annotation(key: str, value: str | None) -> Callable[[EditedDocument], None]:
     """Return an edit of the Pod that sets an annotation, or removes it (None)."""
 
-    def annotate(pod: Document) -> None:
+    def annotate(pod: EditedDocument) -> None:
         metadata = pod["metadata"] = pod.get("metadata") or {}
         others = {name: text for name, text in (metadata.get("annotations") or {}).items() if name != key}
         metadata["annotations"] = others if value is None else {**others, key: value}
@@ -129,3 +133,23 @@ KINDS: Mapping[str, str] = {
 def distance(wanted: float, offered: float) -> float:
     """Measure how far an offer is from what is wanted, from 0 to just below 1."""
     return min(0.99, abs(wanted - offered) / max(abs(wanted), abs(offered), 1e-9))
+
+
+def difference(before: Any, after: Any, path: tuple[str, ...] = ()) -> Iterator[Operation]:
+    """List the operations that turn one document into another; lists of different length are replaced as a whole.
+
+    Added members that are empty are left out, since `edited` adds such members before an edit.
+    """
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in (*before, *(key for key in after if key not in before)):
+            if key not in after:
+                yield Operation("remove", (*path, key))
+            elif key in before:
+                yield from difference(before[key], after[key], (*path, key))
+            elif after[key] not in ([], {}):
+                yield Operation("add", (*path, key), after[key])
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for index, (one, other) in enumerate(zip(before, after, strict=True)):
+            yield from difference(one, other, (*path, str(index)))
+    elif before != after and (before is not None or after not in ([], {})):
+        yield Operation("replace", path, after)

@@ -14,16 +14,16 @@ from app.explain.container_requests import (
     set_requests,
     total_after,
 )
-from app.explain.edits import Document, Edit, NearMiss, containers_of, distance, set_annotation
-from app.intree.causes import InTreeCause
+from app.explain.edits import Edit, EditedDocument, NearMiss, containers_of, distance, set_annotation
+from app.intree.checks import InTreeCause
+from app.knowledge.gpu_resources import is_refused, similar_resources
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.products import normal_form
-from app.knowledge.resource_names import is_refused, similar_resources
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pods import PREFIX
 from app.nodes.model import Node, Sharing
+from app.placement.class_filters import memory_per_unit
 from app.placement.filters import allows_product
-from app.placement.unit_filters import memory_per_unit
 from app.policy.demand import Demand
 from app.values.errors import BadInput
 from app.values.quantity import parse_mib
@@ -100,7 +100,7 @@ def _names_in_question(near_miss: NearMiss) -> Iterator[str]:
         yield from (resource for resource, _ in near_miss.scheduled_pod.demand.resources)
 
 
-def free_gpus(near_miss: NearMiss) -> Iterator[Edit]:
+def evict_to_free_gpus(near_miss: NearMiss) -> Iterator[Edit]:
     """Evict pods from the node to free GPUs: idle holders first, then the lowest priority, and as few as possible."""
     if near_miss.code is not Code.InsufficientGPUs:
         return
@@ -302,8 +302,8 @@ def older_image(near_miss: NearMiss) -> Iterator[Edit]:
             yield Edit("older-image", text, 40 + exact, _with_images(changes))
 
 
-def _with_images(changes: Mapping[str, str]) -> Callable[[Document], None]:
-    def change(pod: Document) -> None:
+def _with_images(changes: Mapping[str, str]) -> Callable[[EditedDocument], None]:
+    def change(pod: EditedDocument) -> None:
         for container in containers_of(pod):
             image = str(container.get("image") or "")
             container["image"] = changes.get(image, image)
@@ -325,7 +325,7 @@ OLD_IMAGE = "nvcr.io/nvidia/cuda:{}.0-base-ubuntu22.04"
 IMAGE_CODES = (Code.DriverTooOld, Code.ImageRequirementUnmet, Code.ComputeCapabilityUnsupported,
                Code.ComputeCapabilityTooLow)  # fmt: skip
 
-GPU = (
+GPU_EDITS = (
     correct_resource,
     correct_product,
     allow_product,
@@ -335,5 +335,5 @@ GPU = (
     request_other_resource,
     older_image,
     drop_runtime_class,
-    free_gpus,
+    evict_to_free_gpus,
 )

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Edits for kube-scheduler's own objections to a node, one function for each cause."""
+"""Edits for kube-scheduler's own objections to a node, one function for each cause.
+
+Edits for kube-scheduler's objections because of other pods: each drops one inter-pod constraint of the pod.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -13,9 +16,9 @@ from app.explain.container_requests import (
     set_requests,
     without_resource,
 )
-from app.explain.edits import Document, Edit, NearMiss, distance
-from app.intree.causes import InTreeCause
-from app.intree.existing_pods import REQUIRED
+from app.explain.edits import Edit, EditedDocument, NearMiss, containers_of, distance
+from app.intree.checks import InTreeCause
+from app.intree.existing_pods import REQUIRED_TERMS
 from app.kube.pod_requests import read_amounts
 from app.nodes.model import Node
 
@@ -29,7 +32,7 @@ def tolerate(near_miss: NearMiss) -> Iterator[Edit]:
         return  # the taint says that something is wrong with the node
     toleration = {"key": key, "operator": "Equal" if value else "Exists", **({"value": value} if value else {})}
 
-    def add(pod: Document) -> None:
+    def add(pod: EditedDocument) -> None:
         pod["spec"]["tolerations"].append({**toleration, "effect": effect})
 
     yield Edit("tolerate", f"add a toleration for {key}{f'={value}' if value else ''}:{effect}", 20, add)
@@ -41,10 +44,10 @@ def drop_selector(near_miss: NearMiss) -> Iterator[Edit]:
         _, key, value = near_miss.about
         present = near_miss.node.labels.get(key)
 
-        def drop(pod: Document) -> None:
+        def drop(pod: EditedDocument) -> None:
             del pod["spec"]["nodeSelector"][key]
 
-        def change(pod: Document) -> None:
+        def change(pod: EditedDocument) -> None:
             pod["spec"]["nodeSelector"][key] = present
 
         if present is not None:
@@ -62,9 +65,9 @@ def drop_affinity(near_miss: NearMiss) -> Iterator[Edit]:
         keys = ", ".join(term.expressions[position][0] for position in unmet)
         unnamed = any((name == near_miss.node.name) is not within for within, name in term.names)
 
-        def drop(pod: Document, index: int = index, unmet: list[int] = unmet, unnamed: bool = unnamed) -> None:
+        def drop(pod: EditedDocument, index: int = index, unmet: list[int] = unmet, unnamed: bool = unnamed) -> None:
             affinity = pod["spec"]["affinity"]["nodeAffinity"]
-            terms = affinity[REQUIRED]["nodeSelectorTerms"]
+            terms = affinity[REQUIRED_TERMS]["nodeSelectorTerms"]
             expressions = terms[index].get("matchExpressions") or []
             terms[index]["matchExpressions"] = [
                 expression for position, expression in enumerate(expressions) if position not in unmet
@@ -72,7 +75,7 @@ def drop_affinity(near_miss: NearMiss) -> Iterator[Edit]:
             if unnamed:
                 terms[index]["matchFields"] = []
             if not (terms[index]["matchExpressions"] or terms[index].get("matchFields")):
-                del affinity[REQUIRED]
+                del affinity[REQUIRED_TERMS]
 
         what = ", ".join(filter(None, (keys, "metadata.name" if unnamed else "")))
         yield Edit("drop-affinity", f"drop {what} from the required node affinity", 22 + len(unmet), drop)
@@ -127,4 +130,54 @@ IN_TREE = (
     drop_affinity,
     request_less,
     uncordon,
+)
+
+
+def drop_host_port(near_miss: NearMiss) -> Iterator[Edit]:
+    """Drop a host port that another pod on the node uses."""
+    if near_miss.code is not InTreeCause.HostPortTaken:
+        return
+    number, protocol = near_miss.about
+
+    def drop(pod: EditedDocument) -> None:
+        for container in containers_of(pod):
+            for port in container.get("ports") or ():
+                if (str(port.get("hostPort")), port.get("protocol") or "TCP") == (number, protocol):
+                    del port["hostPort"]
+
+    yield Edit("drop-host-port", f"drop hostPort {number}/{protocol}", 22, drop)
+
+
+def drop_pod_affinity(near_miss: NearMiss) -> Iterator[Edit]:
+    """Drop one required term of pod affinity or anti-affinity."""
+    if near_miss.code is InTreeCause.PodAffinityMismatch:
+        kind, words = "podAffinity", "affinity"
+    elif near_miss.code is InTreeCause.PodAntiAffinityConflict:
+        kind, words = "podAntiAffinity", "anti-affinity"
+    else:
+        return
+    key, index = near_miss.about
+
+    def drop(pod: EditedDocument) -> None:
+        del pod["spec"]["affinity"][kind][REQUIRED_TERMS][int(index)]
+
+    yield Edit(f"drop-pod-{words}", f"drop the required pod {words} over {key}", 23, drop)
+
+
+def soften_spread(near_miss: NearMiss) -> Iterator[Edit]:
+    """Make a required topology spread constraint a preferred one."""
+    if near_miss.code is not InTreeCause.TopologySpreadConflict:
+        return
+    key, index = near_miss.about
+
+    def soften(pod: EditedDocument) -> None:
+        pod["spec"]["topologySpreadConstraints"][int(index)]["whenUnsatisfiable"] = "ScheduleAnyway"
+
+    yield Edit("soften-spread", f"set whenUnsatisfiable: ScheduleAnyway for the spread over {key}", 21, soften)
+
+
+EXISTING_PODS = (
+    drop_host_port,
+    drop_pod_affinity,
+    soften_spread,
 )

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from app.explain.edits import Document, Edit, NearMiss, containers_of, set_annotation
+from app.explain.edits import Edit, EditedDocument, NearMiss, containers_of, set_annotation
 from app.kube.pods import PREFIX
 from app.policy.compiled import PolicySet
 from app.policy.merge import ANNOTATION
@@ -83,24 +83,24 @@ def drop_annotations(near_miss: NearMiss) -> Iterator[Edit]:
             yield Edit("drop-annotation", f"drop the annotation {key}: {value}", 15, set_annotation(key, None))
 
 
-def _unprivileged(pod: Document) -> None:
+def _unprivileged(pod: EditedDocument) -> None:
     for container in containers_of(pod):
         if container.get("securityContext"):
             container["securityContext"]["privileged"] = False
 
 
-def _without_visible_devices(pod: Document) -> None:
+def _without_visible_devices(pod: EditedDocument) -> None:
     for container in containers_of(pod):
         if container.get("env"):
             container["env"] = [entry for entry in container["env"] if entry.get("name") != "NVIDIA_VISIBLE_DEVICES"]
 
 
-def _without_node_and_scheduler(pod: Document) -> None:
+def _without_node_and_scheduler(pod: EditedDocument) -> None:
     pod["spec"].pop("nodeName", None)
     pod["spec"].pop("schedulerName", None)
 
 
-def _with_equal_limits(pod: Document) -> None:
+def _with_equal_limits(pod: EditedDocument) -> None:
     """Set requests and limits of extended resources equal; where both exist, the limit counts."""
     for container in containers_of(pod):
         resources = container.get("resources") or {}
@@ -109,7 +109,7 @@ def _with_equal_limits(pod: Document) -> None:
         container["resources"] = {"limits": {**limits, **gpus}, "requests": {**requests, **gpus}}
 
 
-FORBIDDEN: Mapping[Code, tuple[str, Callable[[Document], None]]] = {
+FORBIDDEN: Mapping[Code, tuple[str, Callable[[EditedDocument], None]]] = {
     Code.PrivilegedGPUPod: ("set privileged: false", _unprivileged),
     Code.VisibleDevicesForbidden: ("remove NVIDIA_VISIBLE_DEVICES from the environment", _without_visible_devices),
     Code.BypassesScheduling: ("remove spec.nodeName and spec.schedulerName", _without_node_and_scheduler),

@@ -5,14 +5,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from app.intree.causes import InTreeCause, InTreeRefusal
-from app.values.reasons import Duration, Reason, Stage
+from app.intree.checks import InTreeCause, InTreeRefusal
+from app.values.reasons import Duration, FunnelStage, Reason
 
 Objection = InTreeRefusal | Reason
 """A reason against a node, by kube-scheduler or by a filter of gpu-usher."""
 
 
-def stage_of(objection: Objection) -> Stage:
+def stage_of(objection: Objection) -> FunnelStage:
     """Return the stage at which an objection cuts."""
     return objection.cause.stage if isinstance(objection, InTreeRefusal) else objection.code.stage
 
@@ -24,7 +24,7 @@ def is_transient(objection: Objection) -> bool:
     return objection.code.duration is Duration.TRANSIENT
 
 
-_ORDER = {stage: index for index, stage in enumerate(Stage)}
+_ORDER = {stage: index for index, stage in enumerate(FunnelStage)}
 
 
 def first_objection(objections: Iterable[Objection]) -> Objection:
@@ -58,7 +58,7 @@ def funnel(groups: Mapping[tuple[Objection, ...], int]) -> tuple[Step, ...]:
             cut[first_objection(objections)] += count
     left = sum(groups.values())
     steps = [Step("all nodes", left, 0)]
-    for stage in Stage:
+    for stage in FunnelStage:
         cut_here = [(objection, count) for objection, count in cut.items() if stage_of(objection) is stage]
         if cut_here:
             worst, worst_count = max(cut_here, key=lambda entry: entry[1])
@@ -70,7 +70,9 @@ def funnel(groups: Mapping[tuple[Objection, ...], int]) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-SHOWN_ONLY_IF_IT_CUTS = frozenset({Stage.Admission, Stage.Volumes, Stage.OtherPods, Stage.Claims})
+SHOWN_ONLY_IF_IT_CUTS = frozenset(
+    {FunnelStage.Admission, FunnelStage.Volumes, FunnelStage.OtherPods, FunnelStage.Claims}
+)
 
 
 def objection_name(objection: Objection) -> str:
@@ -89,8 +91,8 @@ def objection_text(objection: Objection) -> str:
             return f"{objection.message}: {key}={value}"
         case InTreeCause.HostPortTaken, (port, protocol):
             return f"{objection.message}: {port}/{protocol}"
-        case cause, (text, *_) if cause.stage is Stage.Claims:
+        case cause, (text, *_) if cause.stage is FunnelStage.Claims:
             return text if text == objection.message else f"{objection.message}: {text}"
-        case cause, (key, *_) if cause.stage is Stage.OtherPods:
+        case cause, (key, *_) if cause.stage is FunnelStage.OtherPods:
             return f"{objection.message}: {key}"
     return objection.message

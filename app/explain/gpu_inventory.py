@@ -1,23 +1,158 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPU inventory: which GPUs exist, which namespaces use them, and what is free; one row per kind of node."""
+"""The GPU inventory: which GPUs exist, which namespaces use them, and what is free; one row per kind of node.
+
+The devices of ResourceSlices: what becomes of each, and sums by driver, product and kind (F135).
+
+A device is free where a claim can get it now. Devices that are parts of one GPU count each by itself, as the driver
+publishes them.
+"""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum
 
+from app.dra.capacity import lacking
+from app.dra.classes import untolerated
 from app.dra.cluster_devices import ClusterDevices
-from app.explain.device_inventory import DeviceRow, DeviceState, DeviceStatus, devices_of_node
-from app.knowledge.families import Families, GPUsElsewhere
+from app.dra.counters import PoolCounters
+from app.dra.devices import Device
+from app.dra.pools import Pool
+from app.explain.claim_funnel import holder_names, show_taint
+from app.knowledge.gpu_resources import Families, GPUsElsewhere
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.products import Products, normal_form
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pod_requests import read_amounts
-from app.nodes.label_keys import PRODUCT
+from app.nodes.conditions import PRODUCT
 from app.nodes.model import Node, NodeClass
 from app.values.versions import show_driver
 
-UNKNOWN = "unknown"
-SHARED = "a shared GPU"
+NO_PRODUCT = "unknown"
+
+
+class DeviceAvailability(Enum):
+    """What becomes of a device."""
+
+    Free = "free"
+    Held = "held"
+    Blocked = "blocked"
+    """What it is a part of is given to others: too little is left of its counters."""
+    Tainted = "tainted"
+    NotUsable = "not usable"
+    """Slices of its pool are missing, or its pool is invalid."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStatus:
+    """One device: its product and kind (a MIG profile, or the type that the driver writes), and who or what has it.
+
+    `because` names the pods or claims that hold it, its taint, or what is wrong with its pool; "" for a free one.
+    A device that claims share, which is `shared`, is held when no claim can get a share any more. `part` says that it
+    is one of several ways to give away the same GPU: a slice that is created on demand, a passed-through GPU.
+    """
+
+    driver: str
+    pool: str
+    name: str
+    product: str
+    kind: str
+    state: str
+    because: str = ""
+    namespaces: tuple[str, ...] = ()
+    shared: bool = False
+    part: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRow:
+    """Devices of one driver, product and kind: how many, by state, and the namespaces that hold some, most first."""
+
+    driver: str
+    product: str
+    kind: str
+    devices: int
+    free: int
+    held: int
+    blocked: int
+    tainted: int
+    unusable: int
+    holders: tuple[tuple[str, int], ...]
+
+
+def devices_of_node(node: Node, cluster: ClusterDevices) -> tuple[DeviceStatus, ...]:
+    """List the devices that can be reached from a node, in the order in which kube-scheduler tries them."""
+    return tuple(status for pool in cluster.pools.pools(node) for status in _of_pool(pool, cluster))
+
+
+def _of_pool(pool: Pool, cluster: ClusterDevices) -> Iterator[DeviceStatus]:
+    if pool.incomplete or pool.invalid:
+        because = pool.invalid or "slices of its pool are missing"
+        slices = (one for one in cluster.pools.slices() if (one.driver, one.pool) == pool.id)
+        yield from (_status(device, DeviceAvailability.NotUsable, because) for one in slices for device in one.devices)
+        return
+    counters = PoolCounters(pool, cluster.allocated)
+    for device in pool.devices:
+        yield _of_device(device, counters, cluster)
+
+
+def _of_device(device: Device, counters: PoolCounters, cluster: ClusterDevices) -> DeviceStatus:
+    holders = cluster.allocated.holders(device.id)
+    used = cluster.allocated.used(device.id)
+    namespaces = tuple(sorted({key.partition("/")[0] for key in holders}))
+    if holders and not (device.allow_multiple_allocations and lacking(device, None, used) is None):
+        return _status(device, DeviceAvailability.Held, ", ".join(holder_names(cluster, device)), namespaces)
+    taint = untolerated(device, cluster.taint_rules, ())
+    if taint is not None:
+        return _status(device, DeviceAvailability.Tainted, show_taint(taint))
+    missing = counters.lacking(device) if device.counters else None
+    if missing is not None and not holders:
+        return _status(device, DeviceAvailability.Blocked, f"too little is left of {missing[1]} of {missing[0]}")
+    return _status(device, DeviceAvailability.Free, "", namespaces)
+
+
+def _status(device: Device, state: DeviceAvailability, because: str, namespaces: tuple[str, ...] = ()) -> DeviceStatus:
+    product, kind = _product_and_kind(device)
+    part = kind == "vfio" or bool(
+        device.counters and "profile" in {name.rpartition("/")[2] for name in device.attributes}
+    )
+    of_device = device.driver, device.pool, device.name, product, kind, state.value, because, namespaces
+    return DeviceStatus(*of_device, device.allow_multiple_allocations, part)
+
+
+def _product_and_kind(device: Device) -> tuple[str, str]:
+    """Read the attributes that drivers of GPUs write, of whatever domain: productName, and profile or type.
+
+    Source: NVIDIA/k8s-dra-driver-gpu cmd/gpu-kubelet-plugin/deviceinfo.go.
+    """
+    bare = {name.rpartition("/")[2]: value for name, value in device.attributes.items()}
+    return str(bare.get("productName", NO_PRODUCT)), str(bare.get("profile", bare.get("type", "device")))
+
+
+def device_rows(nodes: Mapping[str, Node], cluster: ClusterDevices) -> tuple[DeviceRow, ...]:
+    """Sum up the devices of a fleet; a device that several nodes can reach counts once."""
+    if not len(cluster.pools):
+        return ()
+    statuses = {
+        (one.driver, one.pool, one.name): one for node in nodes.values() for one in devices_of_node(node, cluster)
+    }
+    groups: dict[tuple[str, str, str], list[DeviceStatus]] = {}
+    for status in statuses.values():
+        groups.setdefault((status.driver, status.product, status.kind), []).append(status)
+    return tuple(_row(key, group) for key, group in sorted(groups.items()))
+
+
+def _row(key: tuple[str, str, str], group: Iterable[DeviceStatus]) -> DeviceRow:
+    statuses = list(group)
+    states = Counter(status.state for status in statuses)
+    namespaces = Counter(name for status in statuses for name in status.namespaces)
+    holders = tuple(sorted(namespaces.items(), key=lambda entry: (-entry[1], entry[0])))
+    free, held, blocked, tainted, unusable = (states[state.value] for state in DeviceAvailability)
+    return DeviceRow(*key, len(statuses), free, held, blocked, tainted, unusable, holders)
+
+
+UNKNOWN_HOLDER = "unknown"
+SHARED_GPU = "a shared GPU"
 """The unit where claims share every whole GPU of a node (KEP-5075)."""
 NO_DEVICES = ClusterDevices()
 
@@ -128,8 +263,8 @@ class _Counts:
         """Add the devices of a node of which no device plugin offers any: whole GPUs, and slices that exist."""
         tainted = 0
         for device in devices:
-            free = device.state == DeviceState.Free.value
-            tainted += device.state == DeviceState.Tainted.value
+            free = device.state == DeviceAvailability.Free.value
+            tainted += device.state == DeviceAvailability.Tainted.value
             if device.kind == "gpu":
                 self.gpus, self.units, self.free = self.gpus + 1, self.units + 1, self.free + free
             else:
@@ -164,13 +299,13 @@ def take_inventory(
             devices = _own_devices(node, cluster)
             product, driver, unit = inventory_key(node, products)
             whole = [device.shared for device in devices if device.kind == "gpu"]
-            key = (product, driver, SHARED if whole and all(whole) else unit)
+            key = (product, driver, SHARED_GPU if whole and all(whole) else unit)
             for counts in (counts_by_key.setdefault(key, _Counts()), total):
                 counts.add(node, usages.get(name, ()), devices)
         elsewhere = _elsewhere(node, families)
         for resource, (units, row) in elsewhere.items():
             used = (requested or {}).get(name, {}).get(resource, 0)
-            counts = counts_by_key.setdefault((resource, UNKNOWN, row.unit), _Counts())
+            counts = counts_by_key.setdefault((resource, UNKNOWN_HOLDER, row.unit), _Counts())
             counts.nodes += 1
             for one in (counts, total):
                 one.add_elsewhere(units, used, row.per_gpu)
@@ -214,7 +349,9 @@ def inventory_key(node: Node, products: Products) -> tuple[str, str, str]:
     if forms:
         product = " and ".join(sorted(_label(form, products, node) for form in forms))
     else:
-        product = " or ".join(sorted(_label(form, products, node) for form in node_class.possible_products)) or UNKNOWN
+        product = (
+            " or ".join(sorted(_label(form, products, node) for form in node_class.possible_products)) or UNKNOWN_HOLDER
+        )
     return product, *_driver_and_unit(node_class)
 
 
@@ -223,7 +360,7 @@ def _driver_and_unit(node_class: NodeClass) -> tuple[str, str]:
     plain = [name for name, _ in node_class.offered if profile_of(name) is None]
     renamed = bool(plain) and all(name.endswith(".shared") for name in plain)
     unit = node_class.renamed_sharing if renamed else node_class.sharing
-    return show_driver(node_class.driver) if node_class.driver else UNKNOWN, unit.value
+    return show_driver(node_class.driver) if node_class.driver else UNKNOWN_HOLDER, unit.value
 
 
 def _label(form: str, products: Products, node: Node) -> str:

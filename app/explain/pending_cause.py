@@ -1,12 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one cause for which a pod is pending, and the sentence that tells it: on the web page and in Events."""
+"""The one cause for which a pod is pending, and the sentence that tells it: on the web page and in Events.
 
-from collections.abc import Iterable
+The reason to look at first of all those for which a pod is pending (docs/decisions/0021).
+
+What the nodes that refuse a pod have, where the reason says only what the pod wants.
+
+A reason names no value of a node, since kube-scheduler groups nodes by the text of their reasons (values/reasons.py).
+
+The templates of pods that wait: what of a pod decides why it waits, so that pods of one template are explained once.
+
+Its twin for the scheduler's calls is api/asked_pods.py, which compares bytes, and that for edits of policies is
+explain/policy_diff.py, which also sets aside what only kube-scheduler reads.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any
 
+from app.admission.match_conditions import CONTAINER_LISTS
+from app.explain.claim_edits import OTHER_CLASS
+from app.explain.claim_funnel import erring
 from app.explain.counterfactual import Fix, FixStep
-from app.explain.explanation import Explanation
+from app.explain.explanation import Explanation, Refused
+from app.explain.funnel import Objection, first_objection, is_transient, objection_name, objection_text
 from app.explain.placed_by import silence_of
+from app.explain.survey import Groups
+from app.knowledge.dcgm import GPUCondition
+from app.kube.pods import DECISION, PREFIX, VARIABLES
+from app.kube.token_volumes import without_token_volumes
+from app.nodes.model import Node, NodeClass
+from app.values.reasons import Code
+from app.values.versions import show_driver, show_version
 
 HOLDERS = ", held by "
 """What stands between a change of the fleet and the pods in its way (edits_gpu.py)."""
@@ -96,3 +123,142 @@ def _opens(fix: Fix) -> str:
 
 def _count(nodes: int) -> str:
     return f"{nodes} node{'' if nodes == 1 else 's'}"
+
+
+MOST_NODE_VALUES = 3
+"""Values that are named, those of most nodes first, so that a sentence stays one."""
+Tell = Callable[[NodeClass], str | None]
+
+
+def _driver(node: NodeClass) -> str | None:
+    return f"driver {show_driver(node.driver)}" if node.driver else None
+
+
+def _compute_capability(node: NodeClass) -> str | None:
+    return show_version(node.compute_capability) if node.compute_capability else None
+
+
+def _memory(node: NodeClass) -> str | None:
+    return f"{node.memory_mib} MiB" if node.memory_mib else None
+
+
+def _conditions(node: NodeClass) -> str | None:
+    return " and ".join(name for name, severity in node.bad_conditions if severity is GPUCondition.Ill) or None
+
+
+def _promises(node: NodeClass) -> str | None:
+    return "; ".join(promise.words for promise in node.absent) or None
+
+
+VALUES: Mapping[str, Tell] = {
+    Code.DriverTooOld.name: _driver,
+    Code.ImageRequirementUnmet.name: _driver,
+    Code.ComputeCapabilityTooLow.name: _compute_capability,
+    Code.GPUMemoryTooSmall.name: _memory,
+    Code.GPUUnhealthy.name: _conditions,
+    Code.GhostGPUs.name: _promises,
+}
+"""The value of a node by the code of the reason for which it is refused."""
+
+
+def values_of(code: str, nodes: Iterable[NodeClass]) -> tuple[str, ...]:
+    """List the values that nodes have of what a code is about, those of most nodes first; none where it is unknown."""
+    tell = VALUES.get(code)
+    counts = Counter(value for node in nodes if (value := tell(node))) if tell else Counter[str]()
+    return tuple(sorted(counts, key=lambda value: (-counts[value], value))[:MOST_NODE_VALUES])
+
+
+OTHER_PRODUCTS = {Code.ProductNotAllowed.name, Code.GPUFactsMissing.name, Code.ResourceNotOffered.name}
+"""Codes of the nodes whose product is another, or not known, or none."""
+OFFER_NONE = {Code.OfferedByClaimOnly.name: 1, Code.GhostGPUs.name: 1, Code.ResourceNotOffered.name: 2}
+"""Codes of the nodes that offer no GPUs, those that never will last."""
+
+
+def primary_reason(groups: Groups, fixes: tuple[Fix, ...], nodes: Mapping[str, Node]) -> Refused | None:
+    """Choose the reason to look at first: of the nodes with only transient objections, or else of the nearest nodes.
+
+    A claim that kube-scheduler gives up on comes before all.
+
+    The nearest nodes are among those of a product that the pod allows, if there are any. They are those of the smallest
+    fix, or without a fix those with the fewest objections. A node that offers no GPUs is chosen only where all nodes
+    offer none.
+    """
+    transient = {
+        objections: names for objections, names in groups.items() if objections and all(map(is_transient, objections))
+    }
+    candidates = erring(groups) or transient or _of_allowed_products(groups) or groups
+    as_asked = [fix for fix in fixes if fix.edits[0].kind != OTHER_CLASS]  # which is served by another kind of node
+    fixed = (objections for fix in as_asked for objections, names in candidates.items() if fix.node in names)
+    nearest = next(fixed, None) or min(candidates, key=_distance, default=None)
+    if nearest is None:
+        return None
+    objection = first_objection(nearest)
+    refusing = [
+        nodes[name].node_class
+        for objections, names in groups.items()
+        if first_objection(objections) == objection
+        for name in names
+    ]
+    refused = refused_by(objection, len(refusing))
+    return replace(refused, have=values_of(refused.reason, refusing))
+
+
+def _of_allowed_products(groups: Groups) -> Groups:
+    """Return the nodes whose product is known to be allowed; none where the pod allows every product."""
+    codes = {objections: set(map(objection_name, objections)) for objections in groups}
+    if not any(Code.ProductNotAllowed.name in names for names in codes.values()):
+        return {}
+    return {objections: names for objections, names in groups.items() if not codes[objections] & OTHER_PRODUCTS}
+
+
+def _distance(objections: tuple[Objection, ...]) -> tuple[int, int]:
+    names = set(map(objection_name, objections))
+    return max((OFFER_NONE.get(name, 0) for name in names), default=0), len(objections)
+
+
+def refused_by(objection: Objection, count: int) -> Refused:
+    """Count the nodes that one objection refuses."""
+    return Refused(objection_name(objection), objection_text(objection), count, objection.remedy)
+
+
+OWN_NAMES = ("hostname", "subdomain")
+"""Fields of the spec in which a StatefulSet, an Indexed Job or a JobSet name the pod."""
+RUN = ("command", "args")
+"""Fields of a container that say what it runs, as each Job of a sweep does otherwise."""
+
+
+def template_hash(document: Mapping[str, Any], label_keys: Collection[str]) -> str:
+    """Return a hash of the part of a pod on which its cause depends; pods of one template share it.
+
+    `label_keys` are the labels that policies match on (`policy_diff.label_keys`). Other labels need not be compared:
+    those by which pods are spread or kept apart are in the spec as selectors, and the pods that a running service
+    would hold against them are not known to it. Controllers write an index, a name or a UID of their own into many.
+    Of annotations only ours decide. What is left of the spec is compared whole, so that a field that nobody thought of
+    makes two templates of one, rather than one cause of two.
+    """
+    metadata, spec = document.get("metadata") or {}, document.get("spec") or {}
+    labels = {key: value for key, value in (metadata.get("labels") or {}).items() if key in label_keys}
+    annotations = {
+        key: value
+        for key, value in (metadata.get("annotations") or {}).items()
+        if key.startswith(PREFIX) and key != DECISION
+    }
+    parts = (metadata.get("namespace"), labels, annotations, _template_spec(spec))
+    return sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _template_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
+    template = {key: value for key, value in spec.items() if key not in OWN_NAMES}
+    template["volumes"] = without_token_volumes(spec.get("volumes") or ())
+    for name in CONTAINER_LISTS:
+        template[name] = [_template_container(container) for container in spec.get(name) or ()]
+    return template
+
+
+def _template_container(container: Mapping[str, Any]) -> dict[str, Any]:
+    template = {key: value for key, value in container.items() if key not in RUN}
+    template["env"] = [
+        variable for variable in container.get("env") or () if str(variable.get("name", "")).startswith(VARIABLES)
+    ]
+    template["volumeMounts"] = without_token_volumes(container.get("volumeMounts") or ())
+    return template

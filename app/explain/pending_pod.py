@@ -7,36 +7,33 @@ from dataclasses import replace
 from heapq import nsmallest
 from typing import Any
 
-from app.admission.review import ReviewResult
+from app.admission.review import ReviewResult, mutate_reviewed
 from app.dra.pod_claims import released
 from app.explain.bound_pod import as_unbound, ending_of, node_of_bound_pod, start_problems, unhealthy_devices
 from app.explain.claim_changes import claim_fixes
 from app.explain.claim_edits import CLAIM_KINDS
-from app.explain.claim_funnel import RequestFunnel, funnels
-from app.explain.claim_objections import is_of_claims, with_claim_errors
-from app.explain.counterfactual import NODES_AT_ONCE, FixSearch
-from app.explain.dra import dra_equivalent
+from app.explain.claim_funnel import RequestFunnel, funnels, is_of_claims, with_claim_errors
+from app.explain.container_requests import asked_by, needs
+from app.explain.counterfactual import NODES_JUDGED_AT_ONCE, FixSearch
 from app.explain.edits import KINDS
-from app.explain.explanation import AdmissionOutcome, Explanation, FittingNode, NodeVerdict, Refused
+from app.explain.explanation import AdmissionOutcome, Explanation, FittingNode, NodeVerdict, Refused, dra_equivalent
 from app.explain.funnel import Objection, funnel, objection_name, objection_text
+from app.explain.pending_cause import primary_reason, refused_by
 from app.explain.placed_by import asks_for_none, not_looked_at, what_it_got, who_decides
-from app.explain.pod_needs import asked_by, needs
-from app.explain.primary_reason import primary_reason, refused_by
 from app.explain.survey import (
     ClusterSnapshot,
     Groups,
     NodeJudge,
     ScheduledPod,
     existing_pod_constraints,
-    scheduled_pod_steps,
+    review_as_is,
+    scheduled_pod_of,
     without_our_affinity,
     without_promise,
 )
-from app.intree.causes import InTreeRefusal
-from app.intree.checks import unjudged_constraints
+from app.intree.checks import InTreeRefusal, unjudged_constraints
 from app.intree.inter_pod_constraints import InterPodConstraints
 from app.kube.finished_pods import Ending
-from app.kube.pods import read_pod
 from app.nodes.model import Node
 from app.placement.engine import breakdown, class_for_demand, judge_class, total
 from app.placement.penalties import PENALTIES
@@ -67,17 +64,23 @@ def explain(
 
     Raises MalformedPod, QuantityError.
     """
-    uid = read_pod(document).uid  # refuses a malformed pod, so that the code below need not check
+    # 1. The pod: what is read of it now, and what a pod that has a node or has ended gives back.
+    review = review_as_is(document, snapshot)  # refuses a malformed pod, so that the code below need not check
     ending = ending_of(document, snapshot) if live else None
     bound_node = node_of_bound_pod(document) if live else None
-    not_started = start_problems(document, events, snapshot) if live else ()
+    not_started = start_problems(review, events, snapshot) if live else ()
     if bound_node is not None or ending is not None:
         document, snapshot = as_unbound(document, snapshot)
-        snapshot = replace(snapshot, devices=released(read_pod(document), document, snapshot.devices))
-    snapshot = without_promise(uid, snapshot)
-    base = without_our_affinity(document, snapshot)
+        review = replace(review, document=document, pod=replace(review.pod, node_name=None))
+        snapshot = replace(snapshot, devices=released(review.pod, document, snapshot.devices))
+    snapshot = without_promise(review.pod.uid, snapshot)
+    base = without_our_affinity(review)
+    review = review if live else replace(review, document=base)
     yield
-    scheduled_pod = yield from scheduled_pod_steps(document if live else base, snapshot, admit=not live)
+    result = mutate_reviewed(review)
+    yield
+    # 2. The nodes: every objection to each, and where none is left the search for fixes.
+    scheduled_pod = scheduled_pod_of(review, result, snapshot, admit=not live)
     constraints = existing_pod_constraints(scheduled_pod, snapshot)
     yield
     groups = yield from _by_objections(snapshot.nodes, NodeJudge(scheduled_pod, snapshot.used, constraints))
@@ -90,6 +93,7 @@ def explain(
         is_fault = snapshot.context.knowledge.families.is_fault
         of_claims, kinds = yield from claim_fixes(scheduled_pod.claims, groups, snapshot.nodes, is_fault)
         fixes, tried = (*fixes, *of_claims), (*tried, *(CLAIM_KINDS.get(kind, kind) for kind in kinds))
+    # 3. The answer.
     devices = yield from _device_funnels(scheduled_pod, groups, snapshot)
     promised = place_is_promised(scheduled_pod.pod, scheduled_pod.demand)
     best = yield from _best(scheduled_pod.demand, fitting, promised)
@@ -154,7 +158,7 @@ def _by_objections(nodes: Mapping[str, Node], judge: NodeJudge) -> Generator[Non
     groups: dict[tuple[Objection, ...], list[str]] = {}
     for index, (name, node) in enumerate(nodes.items()):
         groups.setdefault(judge.objections(node), []).append(name)
-        if index % NODES_AT_ONCE == 0:
+        if index % NODES_JUDGED_AT_ONCE == 0:
             yield
     return groups
 
@@ -261,8 +265,8 @@ def _best(demand: Demand, fitting: list[Node], promised: bool) -> Generator[None
         return ()
     totals: list[float] = []
     best: list[int] = []
-    for start in range(0, len(fitting), NODES_AT_ONCE):
-        totals.extend(total(demand, node) for node in fitting[start : start + NODES_AT_ONCE])
+    for start in range(0, len(fitting), NODES_JUDGED_AT_ONCE):
+        totals.extend(total(demand, node) for node in fitting[start : start + NODES_JUDGED_AT_ONCE])
         positions = range(start, len(totals))
         best = nsmallest(
             BEST_SHOWN, [*best, *positions], key=lambda position: ranking_key(totals[position], fitting[position].name)

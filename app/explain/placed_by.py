@@ -6,14 +6,14 @@ from typing import Any
 
 from app.admission.review import OUR_SCHEDULERS
 from app.explain.survey import ClusterSnapshot, ScheduledPod
+from app.knowledge.gpu_resources import similar_resources
 from app.knowledge.products import Products
-from app.knowledge.resource_names import similar_resources
 from app.kube.pending_pods import unseen_by
-from app.nodes.model import REPLICAS, Node
+from app.nodes.model import SHARED_UNITS, Node
 from app.policy.schema_placement import SharingWish
 from app.values.reasons import join_with_or
 
-ANY = frozenset({"default-scheduler"})
+ANY_PROFILE = frozenset({"default-scheduler"})
 """Of OUR_SCHEDULERS, the one of which it is not known whether its extender is gpu-usher."""
 
 
@@ -53,7 +53,7 @@ def _asking(snapshot: ClusterSnapshot) -> list[str]:
     """List the schedulers that ask gpu-usher: by their name, by a policy, or because they have done so."""
     policies = snapshot.context.policies.policies
     by_policy = {policy.spec.admission.scheduler_name or "" for policy in policies} - {""}
-    return sorted(by_policy | (OUR_SCHEDULERS - ANY) | snapshot.asking | set(snapshot.managed_resources))
+    return sorted(by_policy | (OUR_SCHEDULERS - ANY_PROFILE) | snapshot.asking | set(snapshot.managed_resources))
 
 
 def not_looked_at(document: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> Iterator[str]:
@@ -109,6 +109,6 @@ def what_it_got(scheduled_pod: ScheduledPod, node: Node | None, products: Produc
         has = f"it has {amount} x {node.node_class.unit_words(resource)} of {product} on {node.name}"
         wanted = [", ".join(pattern.text for pattern in any_of) for any_of in demand.products]
         why = f"products allow {' and '.join(wanted)}" if wanted else "nothing asks for a certain product"
-        if node.node_class.unit(resource) in REPLICAS and demand.sharing is SharingWish.Any:
+        if node.node_class.unit(resource) in SHARED_UNITS and demand.sharing is SharingWish.Any:
             why += ", and nothing for a whole GPU; set gpu-usher.io/sharing: Exclusive to get one"
         yield f"{has}, as {why}"

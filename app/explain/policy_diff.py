@@ -14,7 +14,7 @@ from app.admission.match_conditions import CONTAINER_LISTS
 from app.admission.redaction import redact_pod
 from app.admission.review import ReviewResult, denial_message, mutate
 from app.admission.reviewed_pod import PodForm, ReviewContext
-from app.intree.existing_pods import REQUIRED
+from app.intree.existing_pods import REQUIRED_TERMS
 from app.kube.pods import DECISION, read_pod
 from app.kube.token_volumes import without_token_volumes
 from app.policy.compiled import PodSelection, PolicySet
@@ -141,21 +141,21 @@ def as_created(pod: Mapping[str, Any]) -> dict[str, Any]:
         affinity = spec["affinity"]
         terms = [{key: term[key] for key in term if key != "matchFields"} for term in required["nodeSelectorTerms"]]
         required_terms = {**required, "nodeSelectorTerms": [term for term in terms if term]}
-        node_affinity = {**affinity["nodeAffinity"], REQUIRED: required_terms}
+        node_affinity = {**affinity["nodeAffinity"], REQUIRED_TERMS: required_terms}
         if not required_terms["nodeSelectorTerms"]:
-            del node_affinity[REQUIRED]
+            del node_affinity[REQUIRED_TERMS]
         spec["affinity"] = {**affinity, "nodeAffinity": node_affinity}
     return {"metadata": {**metadata, "annotations": annotations}, "spec": spec}
 
 
 def _required(spec: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the required node affinity if it names nodes by a field; else None."""
-    required: Mapping[str, Any] | None = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED)
+    required: Mapping[str, Any] | None = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED_TERMS)
     names_nodes = required and any(term.get("matchFields") for term in required.get("nodeSelectorTerms") or ())
     return required if names_nodes else None
 
 
-def compare(
+def compare_policies(
     pods: Iterable[ComparedPod], old: PolicySide, new: PolicySide, placements: Placements | None
 ) -> Differences:
     """Judge every pod under the old and the new policies. `placements` is None where no fleet is known.

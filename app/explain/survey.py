@@ -2,24 +2,31 @@
 """A pod against every node: all objections of kube-scheduler and of the filters to each node."""
 
 import copy
-from collections.abc import Callable, Generator, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from app.admission.affinity.mutator import NODE_AFFINITY
-from app.admission.claims.template import NEWEST_VERSION
-from app.admission.json_patch import apply
-from app.admission.review import ReviewResult, mutate
-from app.admission.reviewed_pod import ReviewContext
+from app.admission.claim_template import NEWEST_VERSION
+from app.admission.exemptions import is_exempt
+from app.admission.node_affinity import NODE_AFFINITY, required_terms
+from app.admission.review import ReviewResult, begin_review, mutate_reviewed
+from app.admission.reviewed_pod import ReviewContext, ReviewedPod
 from app.admission.tolerations import keys_added_with_nodes
 from app.dra.cluster_devices import ClusterDevices
 from app.dra.pod_claims import claims_of_pod
 from app.dra.pod_judge import ClaimJudge
 from app.dra.selection import Selection
 from app.explain.funnel import Objection, is_transient
-from app.intree.causes import InTreeCause, InTreeRefusal
-from app.intree.checks import NodeSelectorTerm, PodConstraints, read_pod_constraints, refusals, scheduling_gate_refusal
-from app.intree.existing_pods import REQUIRED, ExistingPods, PodAmongOthers, read_pod_among_others
+from app.intree.checks import (
+    InTreeCause,
+    InTreeRefusal,
+    NodeSelectorTerm,
+    PodConstraints,
+    in_tree_refusals,
+    read_pod_constraints,
+    scheduling_gate_refusal,
+)
+from app.intree.existing_pods import REQUIRED_TERMS, ExistingPods, PodAmongOthers, read_pod_among_others
 from app.intree.inter_pod_constraints import InterPodConstraints, inter_pod_constraints_of
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pods import Pod, read_pod
@@ -28,12 +35,10 @@ from app.nodes.model import Node
 from app.placement import engine
 from app.placement.filters import FREE_FILTERS
 from app.placement.scheduler_demand import scheduler_demand
-from app.policy.demand import Demand
-from app.policy.expected_demand import ExpectedDemand
+from app.policy.demand import Demand, ExpectedDemand
 from app.policy.match import Ruling
 from app.values.json_members import member
 from app.values.reasons import Code, Reason, ReasonKind
-from app.values.steps import finish
 
 NO_REQUESTS: Mapping[str, int] = {}
 LACKING = frozenset(
@@ -122,37 +127,43 @@ class ScheduledPod:
         return (*self.review_result.reasons, *((gate,) if gate else ()))
 
 
-def read_scheduled_pod(document: Mapping[str, Any], snapshot: ClusterSnapshot, admit: bool) -> ScheduledPod:
-    """Read a pod in one step; see `scheduled_pod_steps`."""
-    return finish(scheduled_pod_steps(document, snapshot, admit))
+def review_as_is(document: Mapping[str, Any], snapshot: ClusterSnapshot) -> ReviewedPod:
+    """Read a pod, and rule on it as it is: what admission, the judges and the search for fixes look at.
 
-
-def scheduled_pod_steps(
-    document: Mapping[str, Any], snapshot: ClusterSnapshot, admit: bool
-) -> Generator[None, None, ScheduledPod]:
-    """Read a pod after admission, or as it is in the cluster. `document` is the pod without our node affinity.
-
-    Yields after admission, which takes most of the time. Raises MalformedPod, QuantityError.
+    Raises MalformedPod, OversizedPod, QuantityError.
     """
-    context, namespace = snapshot.context, namespace_of(document)
-    labels = snapshot.namespace_labels(namespace)
-    result = mutate(document, namespace, labels, context)
-    yield
-    admitted = apply(document, result.operations) if admit else document
-    pod = read_pod(admitted)
-    ruling = context.ruling(pod, labels)
+    pod = read_pod(document)
+    return begin_review(document, pod, snapshot.namespace_labels(pod.namespace), snapshot.context)
+
+
+def read_scheduled_pod(document: Mapping[str, Any], snapshot: ClusterSnapshot, admit: bool) -> ScheduledPod:
+    """Read a pod after admission, or as it is in the cluster. Raises MalformedPod, QuantityError."""
+    review = review_as_is(document, snapshot)
+    return scheduled_pod_of(review, mutate_reviewed(review), snapshot, admit)
+
+
+def scheduled_pod_of(review: ReviewedPod, result: ReviewResult, snapshot: ClusterSnapshot, admit: bool) -> ScheduledPod:
+    """Give a pod as kube-scheduler sees it. `result` is that of its admission, which `admit` applies.
+
+    Raises MalformedPod, QuantityError.
+    """
+    own_document = without_our_affinity(review)
+    if admit and result.admitted is not None:
+        review = result.admitted
+    admitted, pod, ruling, families = review.document, review.pod, review.ruling, review.context.knowledge.families
+    labels = review.namespace_labels
     claims = ClaimJudge(claims_of_pod(pod, admitted, snapshot.devices, labels), snapshot.devices, snapshot.selection)
     served = frozenset(resource for resource, _ in claims.pod_claims.extended)
-    read = read_pod_constraints(admitted, context.knowledge.families.of, snapshot.volumes)
-    pod_constraints = replace(read, served=served)
-    own = read_pod_constraints(without_our_affinity(document, snapshot), context.knowledge.families.of)
-    bare = replace(pod_constraints, terms=own.terms)
-    classes = context.fleet.runtime_classes
+    pod_constraints = replace(read_pod_constraints(admitted, families.of, snapshot.volumes), served=served)
+    own = pod_constraints
+    if own_document is not admitted:
+        own = replace(pod_constraints, terms=read_pod_constraints(own_document, families.of).terms)
+    classes = review.context.fleet.runtime_classes
     demand = scheduler_demand(pod, ruling.demand, snapshot.group_cliques(pod), snapshot.expected, classes)
     among_others = read_pod_among_others(admitted)
     judge = claims if claims.pod_claims.to_allocate or claims.pod_claims.obstacles or pod.claims else None
-    tolerable = keys_added_with_nodes(ruling, context.knowledge.families)
-    return ScheduledPod(admitted, pod, result, ruling, demand, pod_constraints, bare, among_others, judge, tolerable)
+    tolerable = keys_added_with_nodes(ruling, families)
+    return ScheduledPod(admitted, pod, result, ruling, demand, pod_constraints, own, among_others, judge, tolerable)
 
 
 def without_promise(uid: str, snapshot: ClusterSnapshot) -> ClusterSnapshot:
@@ -174,24 +185,21 @@ def existing_pod_constraints(scheduled_pod: ScheduledPod, snapshot: ClusterSnaps
     )
 
 
-def without_our_affinity(document: Mapping[str, Any], snapshot: ClusterSnapshot) -> Mapping[str, Any]:
-    """Remove the node affinity that admission has written, or would write, into a pod."""
-    terms = _required(document).get("nodeSelectorTerms")
+def without_our_affinity(review: ReviewedPod) -> Mapping[str, Any]:
+    """Give a pod without the node affinity that admission has written, or would write, into it."""
+    terms = _required(review.document).get("nodeSelectorTerms")
     if not terms or not isinstance(terms, list):
-        return document
-    bare = _with_required(document, None)
-    namespace = namespace_of(document)
-    result = mutate(bare, namespace, snapshot.namespace_labels(namespace), snapshot.context)
-    ours = [term.get("matchExpressions") or [] for term in _required(apply(bare, result.operations)).get(
-        "nodeSelectorTerms", ())]  # fmt: skip
+        return review.document
+    exempt = is_exempt(review.pod.namespace, review.namespace_labels, review.context.knowledge)
+    ours = [] if exempt else [list(term) for term in required_terms(review)]
     remaining: list[Mapping[str, Any]] = []
     for term in terms:
         remaining_term = _without(term, ours)
         if not (remaining_term.get("matchExpressions") or remaining_term.get("matchFields")):
-            return bare
+            return _with_required(review.document, None)
         if remaining_term not in remaining:
             remaining.append(remaining_term)
-    return _with_required(document, {"nodeSelectorTerms": remaining})
+    return _with_required(review.document, {"nodeSelectorTerms": remaining})
 
 
 def _without(term: Mapping[str, Any], ours: list[list[Any]]) -> Mapping[str, Any]:
@@ -209,7 +217,7 @@ def _without(term: Mapping[str, Any], ours: list[list[Any]]) -> Mapping[str, Any
 
 def _required(document: Mapping[str, Any]) -> Mapping[str, Any]:
     value: Any = document
-    for key in (*NODE_AFFINITY, REQUIRED):
+    for key in (*NODE_AFFINITY, REQUIRED_TERMS):
         value = value.get(key) if isinstance(value, dict) else None
     return value if isinstance(value, dict) else {}
 
@@ -218,9 +226,9 @@ def _with_required(document: Mapping[str, Any], required: Mapping[str, Any] | No
     changed: Any = copy.deepcopy(document)
     affinity = changed["spec"]["affinity"]["nodeAffinity"]
     if required is None:
-        del affinity[REQUIRED]
+        del affinity[REQUIRED_TERMS]
     else:
-        affinity[REQUIRED] = required
+        affinity[REQUIRED_TERMS] = required
     return changed  # type: ignore[no-any-return]
 
 
@@ -250,7 +258,7 @@ class NodeJudge:
         scheduled_pod, used = self.scheduled_pod, self._used.get(node.name, NO_REQUESTS)
         constraint_refusals = self._constraints.refusals(node) if self._constraints else ()
         reasons = self._filter_reasons(node)
-        in_tree = refusals(scheduled_pod.own, node, used)
+        in_tree = in_tree_refusals(scheduled_pod.own, node, used)
         if any(reason.code.kind is ReasonKind.CLASS and not is_transient(reason) for reason in reasons):
             in_tree = tuple(refusal for refusal in in_tree if not self._passes_with_node(refusal))
         objections: list[Objection] = [
@@ -260,7 +268,7 @@ class NodeJudge:
             *self._claim_refusals(node),
             *reasons,
         ]
-        return tuple(objections) or refusals(scheduled_pod.pod_constraints, node, used)
+        return tuple(objections) or in_tree_refusals(scheduled_pod.pod_constraints, node, used)
 
     def _passes_with_node(self, refusal: InTreeRefusal) -> bool:
         """Tell whether a taint is one that admission tolerates for the pods that the node suits."""
@@ -272,7 +280,7 @@ class NodeJudge:
         return not (
             scheduled_pod.pod_objections()
             or self._filter_reasons(node)
-            or refusals(scheduled_pod.pod_constraints, node, self._used.get(node.name, NO_REQUESTS))
+            or in_tree_refusals(scheduled_pod.pod_constraints, node, self._used.get(node.name, NO_REQUESTS))
             or (self._constraints and any(self._constraints.refusals(node)))
             or self._claim_refusals(node)
         )
@@ -310,5 +318,5 @@ class NodeJudge:
         """Give the reasons of the class filters, on the same class and by the same key as the verb filter."""
         key = engine.class_key(node, self._demand.label_keys)
         if key not in self._classes:
-            self._classes[key] = engine.refusals(self._demand, engine.class_for_demand(self._demand, node))
+            self._classes[key] = engine.class_refusals(self._demand, engine.class_for_demand(self._demand, node))
         return self._classes[key]

@@ -4,22 +4,100 @@
 The messages and their order are those of kube-scheduler v1.36 (pkg/scheduler/framework/plugins). Each plugin has one
 function; CHECKS, at the end, lists those that look at one node. Constraints between pods are in
 inter_pod_constraints.py; where the other pods are not known, `unjudged_constraints` names these constraints.
+
+The causes for which kube-scheduler itself refuses a node, each with its stage of the funnel and its remedy.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from functools import lru_cache
 from typing import Any
 
-from app.admission.tolerations import tolerates
-from app.intree.causes import InTreeCause, InTreeRefusal
-from app.intree.existing_pods import REQUIRED, PodAmongOthers
+from app.admission.tolerations import toleration_covers
+from app.intree.existing_pods import REQUIRED_TERMS, PodAmongOthers
 from app.kube.pod_limits import MOST_CONSTRAINTS, check_constraints
 from app.kube.pod_requests import PODS, Amounts, read_amounts, sum_pod_requests
 from app.nodes.model import Node
 from app.values.errors import BadInput
 from app.values.json_members import member, objects_if_any, strings
 from app.values.label_requirements import Requirement, label_requirement
+from app.values.reasons import FunnelStage
+
+
+class InTreeCause(Enum):
+    """A cause for which kube-scheduler itself refuses a node; the value is (stage, whether it may pass, remedy)."""
+
+    NodeUnschedulable = FunnelStage.Selectors, True, "uncordon the node, or add nodes"
+    UntoleratedTaint = FunnelStage.Selectors, False, "add the toleration, if the node is meant for this pod"
+    NodeAffinityMismatch = FunnelStage.Selectors, False, "change nodeSelector or node affinity, or label nodes so"
+    NodeNameMismatch = FunnelStage.Selectors, False, "remove spec.nodeName: it bypasses scheduling"
+    InsufficientResource = FunnelStage.Resources, True, "request less, or wait for pods to end, or add nodes"
+    TooManyPods = FunnelStage.Resources, True, "wait for pods to end, or add nodes"
+    VolumeNodeAffinityConflict = (
+        FunnelStage.Volumes,
+        False,
+        "use a volume of another zone, or a StorageClass with WaitForFirstConsumer",
+    )
+    HostPortTaken = (
+        FunnelStage.OtherPods,
+        True,
+        "use another hostPort or none, or wait for the pod that has it to end, or add nodes",
+    )
+    PodAffinityMismatch = (
+        FunnelStage.OtherPods,
+        False,
+        "start first the pods that it wants to be near, or change its pod affinity",
+    )
+    PodAntiAffinityConflict = (
+        FunnelStage.OtherPods,
+        True,
+        "make its pod anti-affinity preferred, or wait for those pods to end, or add nodes",
+    )
+    ExistingPodAntiAffinity = (
+        FunnelStage.OtherPods,
+        True,
+        "running pods keep it away by their anti-affinity: change that, or its labels",
+    )
+    TopologySpreadConflict = (
+        FunnelStage.OtherPods,
+        False,
+        "raise maxSkew, or say whenUnsatisfiable: ScheduleAnyway, or make room in other domains",
+    )
+    DevicesNotSuitable = FunnelStage.Claims, False, "change the claim's requests, or add nodes with such devices"
+    DevicesInUse = FunnelStage.Claims, True, "wait for pods to end, or ask for fewer devices, or add nodes"
+    ClaimNotUsable = FunnelStage.Claims, False, "mend the claim or its DeviceClass: kube-scheduler gives up on the pod"
+    SchedulingGated = FunnelStage.Admission, False, "whoever set the gate must remove it: see spec.schedulingGates"
+
+    @property
+    def stage(self) -> FunnelStage:
+        """The stage of the funnel at which a node falls out."""
+        return self.value[0]
+
+    @property
+    def transient(self) -> bool:
+        """Whether it may pass while the pod and the node stay as they are."""
+        return self.value[1]
+
+    @property
+    def remedy(self) -> str:
+        """The one action that would remove the cause."""
+        return self.value[2]
+
+
+@dataclass(frozen=True, slots=True)
+class InTreeRefusal:
+    """A refusal by kube-scheduler. `message` is its own text; `about` names the taint, label or resource."""
+
+    cause: InTreeCause
+    message: str
+    about: tuple[str, ...] = ()
+
+    @property
+    def remedy(self) -> str:
+        """The one action that would remove the cause."""
+        return self.cause.remedy
+
 
 UNSCHEDULABLE_TAINT = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 """core/v1 TaintNodeUnschedulable: a pod that tolerates this taint may run on cordoned nodes (node_unschedulable.go)."""
@@ -78,7 +156,7 @@ def read_pod_constraints(
     Raises MalformedPod, OversizedPod.
     """
     spec = document.get("spec") or {}
-    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED)
+    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED_TERMS)
     namespace = (document.get("metadata") or {}).get("namespace") or "default"
     volume_terms = (volumes or {}).get
     selector = strings(spec, "nodeSelector", "spec.")
@@ -134,7 +212,7 @@ def _requirement(expression: Mapping[str, Any]) -> Requirement | None:
         return None
 
 
-Check = Callable[[PodConstraints, Node, Mapping[str, int]], Iterator[InTreeRefusal]]
+InTreeCheck = Callable[[PodConstraints, Node, Mapping[str, int]], Iterator[InTreeRefusal]]
 
 
 def requested_node(pod: PodConstraints, node: Node, _used: Mapping[str, int]) -> Iterator[InTreeRefusal]:
@@ -145,7 +223,9 @@ def requested_node(pod: PodConstraints, node: Node, _used: Mapping[str, int]) ->
 
 def schedulable(pod: PodConstraints, node: Node, _used: Mapping[str, int]) -> Iterator[InTreeRefusal]:
     """Check the plugin NodeUnschedulable."""
-    if node.unschedulable and not any(tolerates(toleration, UNSCHEDULABLE_TAINT) for toleration in pod.tolerations):
+    if node.unschedulable and not any(
+        toleration_covers(toleration, UNSCHEDULABLE_TAINT) for toleration in pod.tolerations
+    ):
         yield CORDONED
 
 
@@ -155,7 +235,7 @@ def taints_tolerated(pod: PodConstraints, node: Node, _used: Mapping[str, int]) 
         if effect == "PreferNoSchedule" or key == UNSCHEDULABLE_TAINT["key"]:
             continue
         taint = {"key": key, "value": value, "effect": effect}
-        if not any(tolerates(toleration, taint) for toleration in pod.tolerations):
+        if not any(toleration_covers(toleration, taint) for toleration in pod.tolerations):
             yield InTreeRefusal(InTreeCause.UntoleratedTaint, TAINTED, (key, value, effect))
 
 
@@ -189,7 +269,7 @@ def resources_left(pod: PodConstraints, node: Node, used: Mapping[str, int]) -> 
 def volumes_reachable(pod: PodConstraints, node: Node, _used: Mapping[str, int]) -> Iterator[InTreeRefusal]:
     """Check the plugin VolumeBinding: the node affinity of the volumes that the pod's claims are bound to."""
     if any(not any(term.selects(node) for term in terms) for terms in pod.volumes):
-        yield UNREACHABLE
+        yield NODE_UNREACHABLE
 
 
 TAINTED = "node(s) had untolerated taint(s)"
@@ -197,11 +277,11 @@ UNSELECTED = "node(s) didn't match Pod's node affinity/selector"
 WRONG_NAME = InTreeRefusal(InTreeCause.NodeNameMismatch, "node(s) didn't match the requested node name")
 CORDONED = InTreeRefusal(InTreeCause.NodeUnschedulable, "node(s) were unschedulable")
 FULL = InTreeRefusal(InTreeCause.TooManyPods, "Too many pods")
-UNREACHABLE = InTreeRefusal(
+NODE_UNREACHABLE = InTreeRefusal(
     InTreeCause.VolumeNodeAffinityConflict, "node(s) didn't match PersistentVolume's node affinity"
 )
 
-CHECKS: tuple[Check, ...] = (
+CHECKS: tuple[InTreeCheck, ...] = (
     schedulable,
     requested_node,
     taints_tolerated,
@@ -212,7 +292,7 @@ CHECKS: tuple[Check, ...] = (
 """In the order of kube-scheduler's Filter plugins, as far as they are mirrored (apis/config/v1/default_plugins.go)."""
 
 
-def refusals(pod: PodConstraints, node: Node, used: Mapping[str, int]) -> tuple[InTreeRefusal, ...]:
+def in_tree_refusals(pod: PodConstraints, node: Node, used: Mapping[str, int]) -> tuple[InTreeRefusal, ...]:
     """List all causes for which kube-scheduler would refuse the node. `used` are the requests of pods on the node."""
     return tuple(refusal for check in CHECKS for refusal in check(pod, node, used))
 

@@ -13,9 +13,9 @@ from app.values.errors import BadInput
 from app.values.json_members import objects_if_any
 from app.values.label_requirements import Requirement, label_requirement
 
-REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-Labels = Mapping[str, str]
-NamespaceLabels = Callable[[str], Labels]
+REQUIRED_TERMS = "requiredDuringSchedulingIgnoredDuringExecution"
+PodLabels = Mapping[str, str]
+NamespaceLabels = Callable[[str], PodLabels]
 Port = tuple[str, str, int]
 """(address, protocol, host port number); the address 0.0.0.0 stands for every address of the node."""
 EVERY_ADDRESS = "0.0.0.0"
@@ -28,7 +28,7 @@ class PodLabelSelector:
 
     requirements: tuple[Requirement, ...] | None
 
-    def matches(self, labels: Labels) -> bool:
+    def matches(self, labels: PodLabels) -> bool:
         """Tell whether labels match; an empty selector matches all (apimachinery LabelSelectorAsSelector)."""
         return self.requirements is not None and all(rule.allows(labels.get(rule.key)) for rule in self.requirements)
 
@@ -42,7 +42,7 @@ class AffinityTerm:
     namespaces: frozenset[str]
     namespace_selector: PodLabelSelector
 
-    def matches(self, namespace: str, labels: Labels, namespace_labels: NamespaceLabels) -> bool:
+    def matches(self, namespace: str, labels: PodLabels, namespace_labels: NamespaceLabels) -> bool:
         """Tell whether the term matches a pod (framework/types.go AffinityTerm.Matches)."""
         if not self.selector.matches(labels):
             return False
@@ -71,7 +71,7 @@ class SpreadConstraint:
     honors_affinity: bool
     honors_taints: bool
 
-    def counts(self, labels: Labels) -> bool:
+    def counts(self, labels: PodLabels) -> bool:
         """Tell whether a pod is counted; an empty selector counts none (common.go countPodsMatchSelector)."""
         return bool(self.selector.requirements) and self.selector.matches(labels)
 
@@ -84,7 +84,7 @@ class PodAmongOthers:
     """
 
     namespace: str
-    labels: Labels
+    labels: PodLabels
     ports: tuple[Port, ...] = ()
     affinity: tuple[AffinityTerm, ...] = ()
     anti_affinity: tuple[AffinityTerm, ...] = ()
@@ -156,14 +156,14 @@ def _ports(spec: Mapping[str, Any]) -> tuple[Port, ...]:
     )
 
 
-def _terms(spec: Mapping[str, Any], kind: str, namespace: str, labels: Labels) -> tuple[AffinityTerm, ...]:
+def _terms(spec: Mapping[str, Any], kind: str, namespace: str, labels: PodLabels) -> tuple[AffinityTerm, ...]:
     affinity = spec.get("affinity")
     if not isinstance(affinity, dict) or not isinstance(terms := affinity.get(kind), dict):
         return ()
-    return tuple(_term(term, namespace, labels) for term in objects_if_any(terms, REQUIRED))
+    return tuple(_term(term, namespace, labels) for term in objects_if_any(terms, REQUIRED_TERMS))
 
 
-def _term(term: Mapping[str, Any], namespace: str, labels: Labels) -> AffinityTerm:
+def _term(term: Mapping[str, Any], namespace: str, labels: PodLabels) -> AffinityTerm:
     """Read a term; without namespaces it means the pod's own namespace (framework/types.go)."""
     named, selected = term.get("namespaces") or (), term.get("namespaceSelector")
     own = (namespace,) if not named and selected is None else ()
@@ -175,7 +175,7 @@ def _term(term: Mapping[str, Any], namespace: str, labels: Labels) -> AffinityTe
     return AffinityTerm(str(term.get("topologyKey")), selector, frozenset((*named, *own)), _selector(selected))
 
 
-def _constraints(spec: Mapping[str, Any], labels: Labels) -> Iterator[SpreadConstraint]:
+def _constraints(spec: Mapping[str, Any], labels: PodLabels) -> Iterator[SpreadConstraint]:
     for index, constraint in enumerate(objects_if_any(spec, "topologySpreadConstraints")):
         if constraint.get("whenUnsatisfiable") != "DoNotSchedule":
             continue
@@ -190,7 +190,7 @@ def _constraints(spec: Mapping[str, Any], labels: Labels) -> Iterator[SpreadCons
         )
 
 
-def _own_labels(parent: Mapping[str, Any], field: str, operator: str, labels: Labels) -> Iterator[Mapping[str, Any]]:
+def _own_labels(parent: Mapping[str, Any], field: str, operator: str, labels: PodLabels) -> Iterator[Mapping[str, Any]]:
     """Write requirements for keys from the pod's own labels, as the API server does (KEP-3633, KEP-3243)."""
     for key in parent.get(field) or ():
         if key in labels:

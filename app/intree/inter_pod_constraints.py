@@ -9,9 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from app.admission.tolerations import tolerates
-from app.intree.causes import InTreeCause, InTreeRefusal
-from app.intree.checks import PodConstraints, node_affinity_matches
+from app.admission.tolerations import toleration_covers
+from app.intree.checks import InTreeCause, InTreeRefusal, PodConstraints, node_affinity_matches
 from app.intree.existing_pods import (
     EVERY_ADDRESS,
     AffinityTerm,
@@ -189,7 +188,7 @@ def _node_counts(constraint: SpreadConstraint, pod_constraints: PodConstraints, 
     return not constraint.honors_taints or all(
         effect == "PreferNoSchedule"
         or any(
-            tolerates(toleration, {"key": key, "value": value, "effect": effect})
+            toleration_covers(toleration, {"key": key, "value": value, "effect": effect})
             for toleration in pod_constraints.tolerations
         )
         for key, value, effect in node.taints

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from app.admission.tolerations import tolerates
+from app.admission.tolerations import toleration_covers
 from app.intree.checks import NodeSelectorTerm, read_terms
 from app.kube.pod_limits import MOST_CONSTRAINTS
 from app.nodes.model import Node
 from app.values.json_members import object_if_any, objects_if_any
 
-PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+PREFERRED_TERMS = "preferredDuringSchedulingIgnoredDuringExecution"
 PREFER_NO_SCHEDULE = "PreferNoSchedule"
-MOST_PREFERENCES = 6
+MOST_SOFT_CONSTRAINTS = 6
 """Preferred terms, and topology keys, that are looked at: each is evaluated on every node that fits, and tenants write
 them. The expressions of all terms together are twice as many at most. On 5,000 nodes that holds the event loop for
 less than 50 ms (tests/stepping.py); eight of each took longer. Ordinary pods have one or two."""
@@ -71,7 +71,7 @@ class SoftConstraints:
         for key, value, effect in node.taints:
             if effect == PREFER_NO_SCHEDULE:
                 taint = {"key": key, "value": value, "effect": effect}
-                count += not any(tolerates(toleration, taint) for toleration in self.tolerations)
+                count += not any(toleration_covers(toleration, taint) for toleration in self.tolerations)
         return count
 
 
@@ -91,7 +91,7 @@ def read_soft_constraints(pod: Mapping[str, Any]) -> SoftConstraints:
     keys = dict.fromkeys((*_affinity_keys(affinity), *_spread_keys(spec)))
     return SoftConstraints(
         read_terms({"nodeSelectorTerms": list(_preferred_terms(affinity))}),
-        tuple(keys)[:MOST_PREFERENCES],
+        tuple(keys)[:MOST_SOFT_CONSTRAINTS],
         tuple(objects_if_any(spec, "tolerations"))[:MOST_CONSTRAINTS],
     )
 
@@ -99,17 +99,19 @@ def read_soft_constraints(pod: Mapping[str, Any]) -> SoftConstraints:
 def _preferred_terms(affinity: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """List the first preferred terms, as far as MOST_PREFERENCES allows."""
     expressions = 0
-    for weighted in islice(objects_if_any(object_if_any(affinity, "nodeAffinity"), PREFERRED), MOST_PREFERENCES):
+    for weighted in islice(
+        objects_if_any(object_if_any(affinity, "nodeAffinity"), PREFERRED_TERMS), MOST_SOFT_CONSTRAINTS
+    ):
         term = object_if_any(weighted, "preference")
         expressions += sum(len(list(objects_if_any(term, key))) for key in ("matchExpressions", "matchFields"))
-        if expressions > 2 * MOST_PREFERENCES:
+        if expressions > 2 * MOST_SOFT_CONSTRAINTS:
             return
         yield term
 
 
 def _affinity_keys(affinity: Mapping[str, Any]) -> Iterator[str]:
     for kind in ("podAffinity", "podAntiAffinity"):
-        for weighted in objects_if_any(object_if_any(affinity, kind), PREFERRED):
+        for weighted in objects_if_any(object_if_any(affinity, kind), PREFERRED_TERMS):
             yield str(object_if_any(weighted, "podAffinityTerm").get("topologyKey"))
 
 

@@ -2,18 +2,65 @@
 """Node labels of clouds and provisioners that describe GPUs, for nodes that GPU Feature Discovery has not labelled.
 
 The labels and their meanings are data, in clouds.yaml.
+
+Instance types: the GPUs of a cloud's machine types, by exact name or by a pattern for a family of types.
 """
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.knowledge.instances import InstanceTypes, load_instance_types
 from app.values.errors import QuantityError
 from app.values.quantity import parse_mib
 
+
+@dataclass(frozen=True, slots=True)
+class InstanceType:
+    """Machine types with the same GPUs; `pattern` matches the whole name of a type.
+
+    `products` is the product, or the candidates for it. `memory_mib` is the memory of one GPU of the machine in MiB,
+    where it differs from that of the product; otherwise it is None.
+    """
+
+    pattern: re.Pattern[str]
+    products: tuple[str, ...]
+    memory_mib: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceTypes:
+    """All machine types, of which the first row that matches counts; `key` is the node label with the machine type."""
+
+    key: str
+    rows: tuple[InstanceType, ...]
+
+    def of(self, labels: Mapping[str, str]) -> InstanceType | None:
+        """Find the row for a node; None if its labels have no machine type, or an unknown one."""
+        name = labels.get(self.key)
+        return self.find(name) if name else None
+
+    def find(self, name: str) -> InstanceType | None:
+        """Find the row of a machine type; None if it is unknown."""
+        return next((row for row in self.rows if row.pattern.fullmatch(name)), None)
+
+
+def load_instance_types(document: Mapping[str, Any]) -> InstanceTypes:
+    """Read `instance_types` of clouds.yaml."""
+    return InstanceTypes(document["key"], tuple(map(_row, document["rows"])))
+
+
+def _row(row: Mapping[str, Any]) -> InstanceType:
+    return InstanceType(type_pattern(row["types"]), tuple(row["products"]), row.get("memory_mib"))
+
+
+def type_pattern(types: Iterable[str]) -> re.Pattern[str]:
+    """Compile names of machine types, in which `*` stands for any run of characters, into one pattern."""
+    return re.compile("|".join("[^/]*".join(map(re.escape, text.split("*"))) for text in types))
+
+
 MIB = 1 << 20
-MOST_DIGITS = 18
+MOST_MEMORY_DIGITS = 18
 """Digits of a memory label that is read: 18 are enough for an exabyte in bytes."""
 
 
@@ -110,7 +157,7 @@ class VendorLabels:
         """Read the memory of one GPU in MiB; None without such a label. `gpus` is the number of GPUs of the node."""
         text = _value(labels, self.memory_keys) or ""
         if self.bytes_in_all:
-            return int(text) // MIB // gpus if gpus and text.isdecimal() and len(text) <= MOST_DIGITS else None
+            return int(text) // MIB // gpus if gpus and text.isdecimal() and len(text) <= MOST_MEMORY_DIGITS else None
         try:
             return parse_mib(text)
         except QuantityError:
@@ -184,7 +231,9 @@ class Clouds:
     def memory_mib(self, labels: Mapping[str, str], gpus: int) -> int | None:
         """Give the least memory of one GPU, in MiB, of labels and machine type; None if neither has it."""
         texts = [labels.get(dialect.memory_key) for dialect in self.dialects if dialect.memory_key]
-        sizes = [int(text) for text in texts if text and text.isdecimal() and len(text) <= MOST_DIGITS and int(text)]
+        sizes = [
+            int(text) for text in texts if text and text.isdecimal() and len(text) <= MOST_MEMORY_DIGITS and int(text)
+        ]
         machine = self.instances.of(labels)
         if machine and machine.memory_mib:
             sizes.append(machine.memory_mib)

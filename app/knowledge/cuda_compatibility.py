@@ -11,7 +11,7 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import Any
 
-from app.knowledge.nvidia_require import Expression, HostFacts, requirement_holds
+from app.knowledge.nvidia_require import HostFacts, RequireExpression, requirement_holds
 from app.values.versions import Version, major_minor, parse_version
 
 
@@ -165,7 +165,7 @@ class CUDANeed:
     capability_floor: Version | None
     unsupported: frozenset[Version]
     targets: frozenset[Version] | None
-    requirement: Expression
+    requirement: RequireExpression
     evidence: str = field(compare=False)
     forward_depends: bool = False
 

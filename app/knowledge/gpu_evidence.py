@@ -7,17 +7,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from app.knowledge.clouds import Clouds
-from app.knowledge.families import Families, Family
-from app.knowledge.instances import type_pattern
+from app.knowledge.clouds import Clouds, type_pattern
+from app.knowledge.gpu_resources import Families, Family
 
-MOST_DIGITS = 4
+MOST_COUNT_DIGITS = 4
 """Digits of a number of GPUs that is read."""
 _SAYS_NOTHING = frozenset(("", "0", "false"))
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class GPUPromise:
     """What a label says about the GPUs of one family on a node.
 
     `family` is the name of the family and `resource` its resource for whole GPUs. `label` is the key of the label and
@@ -115,10 +114,10 @@ class GPUEvidence:
         """Tell whether a label, whose key starts with one of the prefixes, is read."""
         return not key.startswith(self.pci_prefix) or bool(self.pci_family(key))
 
-    def promises(self, labels: Mapping[str, str]) -> tuple[Promise, ...]:
+    def promises(self, labels: Mapping[str, str]) -> tuple[GPUPromise, ...]:
         """List what labels say of each family: the first row that tells a number, else the first row."""
         for_machines = {family for key, values, family in self.for_machines if labels.get(key) in values}
-        found: dict[str, Promise] = {}
+        found: dict[str, GPUPromise] = {}
         for promise in self._all(labels):
             known = found.get(promise.family)
             if promise.family not in for_machines and (known is None or (promise.count and not known.count)):
@@ -129,11 +128,11 @@ class GPUEvidence:
         """Give the number of GPUs of the machine, by who made it or by its type; None if it is not known."""
         return next((promise.count for promise in self._all(labels) if promise.machine and promise.count), None)
 
-    def _all(self, labels: Mapping[str, str]) -> Iterator[Promise]:
+    def _all(self, labels: Mapping[str, str]) -> Iterator[GPUPromise]:
         for row in self.rows:
             for key in row.keys(labels):
                 value, family = labels[key], row.family_of(key, labels)
-                count = int(value) if row.counts and value.isdecimal() and len(value) <= MOST_DIGITS else None
+                count = int(value) if row.counts and value.isdecimal() and len(value) <= MOST_COUNT_DIGITS else None
                 if family and value.lower() not in _SAYS_NOTHING and not (row.counts and not count):
                     yield self._promise(family, key, row.by, count, row.machine)
         for key in labels:
@@ -141,7 +140,7 @@ class GPUEvidence:
                 yield self._promise(family, key, self.pci_by)
         yield from self._machine_type(labels)
 
-    def _machine_type(self, labels: Mapping[str, str]) -> Iterator[Promise]:
+    def _machine_type(self, labels: Mapping[str, str]) -> Iterator[GPUPromise]:
         key = self.clouds.instances.key
         machine = self.clouds.instances.of(labels)
         if machine:
@@ -153,14 +152,14 @@ class GPUEvidence:
             family = (*by_name, *with_cuda)[0]
             yield self._promise(family, key, "the machine type", gpus, gpus is not None)
 
-    def _promise(self, family: str, key: str, by: str, count: int | None = None, machine: bool = False) -> Promise:
-        return Promise(family, self.families[family].whole, key, by, count, machine)
+    def _promise(self, family: str, key: str, by: str, count: int | None = None, machine: bool = False) -> GPUPromise:
+        return GPUPromise(family, self.families[family].whole, key, by, count, machine)
 
     def pci_family(self, key: str) -> str:
         """Name the family of the GPU that a PCI label is about; empty for any other device."""
         return _pci_family(self, key)
 
-    def layer(self, promise: Promise, labels: Mapping[str, str], zero: bool) -> Layer:
+    def layer(self, promise: GPUPromise, labels: Mapping[str, str], zero: bool) -> Layer:
         """Find the layer that is missing where a promised GPU is not offered."""
         rows = (row for row in self.layers if row.family == promise.family)
         return next(row for row in rows if row.holds(labels, zero))

@@ -36,7 +36,7 @@ class RequireClause:
     version: Version | None
 
 
-Expression = tuple[tuple[tuple[RequireClause, ...], ...], ...]
+RequireExpression = tuple[tuple[tuple[RequireClause, ...], ...], ...]
 """The requirement of a container: variables, which are alternatives, which are clauses that must all hold."""
 
 
@@ -53,7 +53,7 @@ class HostFacts:
     datacenter: bool | None
 
 
-def parse_require(values: Iterable[str]) -> Expression:
+def parse_require(values: Iterable[str]) -> RequireExpression:
     """Read the values of all NVIDIA_REQUIRE_* variables of a container, without empty ones.
 
     A clause that does not parse never holds: the toolkit refuses to start such a container. Their number is not limited
@@ -75,7 +75,7 @@ def _clause(text: str) -> RequireClause:
     return RequireClause(subject, comparison, value, parse_version(value) if numeric else None)
 
 
-def requirement_holds(expression: Expression, host: HostFacts) -> bool:
+def requirement_holds(expression: RequireExpression, host: HostFacts) -> bool:
     """Tell whether a container with these variables would start on a host."""
     return all(any(all(_holds(clause, host) for clause in group) for group in variable) for variable in expression)
 
@@ -97,7 +97,7 @@ def _holds(clause: RequireClause, host: HostFacts) -> bool:
     return fact is None or _COMPARE[clause.comparison](fact, clause.version)
 
 
-def lowest_cuda(expression: Expression) -> Version | None:
+def lowest_cuda(expression: RequireExpression) -> Version | None:
     """Give the least CUDA version that the container requires; None if it requires none.
 
     It is the highest over all variables of the lowest `cuda>=` in each.

@@ -30,7 +30,7 @@ LONGEST_PATTERN = 63
 """Characters of a pattern, as many as a label value may have (Kubernetes labels syntax)."""
 WHOLE_MILLI = 1000
 """A whole GPU in thousandths."""
-NAMES_KEPT = 1024
+PRODUCTS_KEPT = 1024
 """Names in the cache of `_read_name`; a cluster has dozens of them."""
 Fact = TypeVar("Fact")
 
@@ -177,7 +177,7 @@ def _token_pattern(text: str) -> re.Pattern[str]:
     )
 
 
-@lru_cache(maxsize=NAMES_KEPT)
+@lru_cache(maxsize=PRODUCTS_KEPT)
 def _read_name(products: Products, form: str) -> Product | None:
     """Read a name that no row has: a vGPU type, or a variant of a family; None for any other name."""
     vgpu = _VGPU_TYPE.fullmatch(form)

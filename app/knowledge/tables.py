@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All fact tables as one value, which is made from the texts of the YAML files; callers read the files."""
+"""All fact tables as one value, which is made from the texts of the YAML files; callers read the files.
+
+Overriding of the shipped fact tables by an operator's own files, which contain only what differs (F81).
+
+They have the file names and the structure of the shipped tables.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,29 +13,97 @@ from typing import Any
 import yaml
 
 from app.knowledge.clouds import Clouds, load_clouds
+from app.knowledge.container_toolkit import Runtimes, ToolkitEnv, load_runtimes, load_toolkit_env
 from app.knowledge.cuda_compatibility import CUDATables, load_cuda
-from app.knowledge.dcgm import DCGM, load_dcgm
-from app.knowledge.families import Families, load_families
-from app.knowledge.geometry import Geometry, load_geometry
+from app.knowledge.dcgm import DCGM, XID, UsageMetrics, load_dcgm, load_usage_metrics, load_xids
 from app.knowledge.gpu_evidence import GPUEvidence, load_gpu_evidence
+from app.knowledge.gpu_resources import Families, load_families
 from app.knowledge.images import Images, load_images
+from app.knowledge.mig_geometry import Geometry, load_geometry
 from app.knowledge.mig_profiles import MIGProfiles, load_profiles
-from app.knowledge.node_conditions import (
+from app.knowledge.products import Products, load_products
+from app.knowledge.reported_faults import (
     ConditionGuess,
     ConditionMeaning,
+    PodFailure,
     load_condition_guesses,
     load_node_conditions,
+    load_pod_failures,
 )
-from app.knowledge.override import overlay
-from app.knowledge.pod_failures import PodFailure, load_pod_failures
-from app.knowledge.products import Products, load_products
-from app.knowledge.runtimes import Runtimes, load_runtimes
-from app.knowledge.toolkit_env import ToolkitEnv, load_toolkit_env
-from app.knowledge.usage_metrics import UsageMetrics, load_usage_metrics
-from app.knowledge.xids import XID, load_xids
 from app.values.errors import BadInput, KnowledgeError
 
-FILES = (
+IDENTITIES = (
+    "board",
+    "product",
+    "toolkit",
+    "month",
+    "branch",
+    "cuda_major",
+    "package",
+    "xid",
+    "name",
+    "key",
+    "cc",
+    "cuda",
+    "vendor",
+)
+"""The fields that identify a row of a list; the first of them that a row has counts.
+
+A row replaces the shipped row of the same identity. A family of images is identified by its images and its tags, since
+its field `cuda` says how the tag is read.
+"""
+
+OF_ANY_ROW = frozenset({"remove", "source", "sources", "note"})
+"""Fields that any row may have: `remove` takes the shipped row away, and the others are documentation."""
+
+
+def overlay(file: str, shipped: Any, own: Any) -> Any:
+    """Override the `shipped` document by the operator's `own`.
+
+    Mappings are merged. Rows of a list replace the shipped row of the same identity, or else come first. Any other
+    value replaces the shipped one. A row with `remove: true` takes the shipped row away.
+    Raises KnowledgeError if the structure differs.
+    """
+    if isinstance(shipped, Mapping) and isinstance(own, Mapping):
+        return {**shipped, **{key: overlay(f"{file}: {key}", shipped.get(key), value) for key, value in own.items()}}
+    if isinstance(shipped, list) and isinstance(own, list):
+        return _overlay_rows(file, shipped, own)
+    if shipped is None or not isinstance(shipped, Mapping | list):
+        return own
+    expected = "a mapping" if isinstance(shipped, Mapping) else "a list"
+    raise KnowledgeError(f"{file}: got {type(own).__name__}, wants {expected} as in the shipped table")
+
+
+def _overlay_rows(file: str, shipped: list[Any], own: list[Any]) -> list[Any]:
+    """Put the operator's rows before the shipped ones, so that they come first in tables whose first match counts."""
+    if not all(isinstance(row, Mapping) for row in own):
+        return [*own, *(row for row in shipped if row not in own)]
+    if any(_identity(row) is None and row.get("remove") for row in own):
+        raise KnowledgeError(f"{file}: a row to remove wants one of {', '.join(IDENTITIES)}")
+    shipped_rows = [row for row in shipped if isinstance(row, Mapping)]
+    _check_fields(file, {key for row in own for key in row}, {key for row in shipped_rows for key in row})
+    replaced = {_identity(row) for row in own} - {None}
+    unchanged = [row for row in shipped if not isinstance(row, Mapping) or _identity(row) not in replaced]
+    by_identity = {_identity(row): row for row in shipped_rows}
+    new_rows = [{**by_identity.get(_identity(row), {}), **row} for row in own if not row.get("remove")]
+    return [*new_rows, *unchanged]
+
+
+def _check_fields(file: str, own: set[str], shipped: set[str]) -> None:
+    """Raise KnowledgeError for a field that no shipped row of the list has, since nothing would read it."""
+    unknown = sorted(map(str, own - shipped - OF_ANY_ROW))
+    if unknown and shipped:
+        allowed = ", ".join(sorted(map(str, shipped | OF_ANY_ROW)))
+        raise KnowledgeError(f"{file}: got the field {unknown[0][:40]}, wants one of {allowed}")
+
+
+def _identity(row: Mapping[str, Any]) -> tuple[str, Any] | None:
+    if "tag_regex" in row and "images" in row:
+        return "images", (tuple(row["images"]), row["tag_regex"])
+    return next(((key, row[key]) for key in IDENTITIES if key in row), None)
+
+
+TABLE_FILES = (
     "gpu_products.yaml",
     "mig_profiles.yaml",
     "cuda_driver.yaml",
@@ -82,10 +155,10 @@ def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = Non
 
     Raises KnowledgeError, whose message names the file.
     """
-    documents = {name: _read(name, texts) for name in FILES}
+    documents = {name: _read(name, texts) for name in TABLE_FILES}
     for name in own or {}:
         if name not in documents:
-            raise KnowledgeError(f"{name}: no such table, wants one of {', '.join(FILES)}")
+            raise KnowledgeError(f"{name}: no such table, wants one of {', '.join(TABLE_FILES)}")
         documents[name] = overlay(name, documents[name], _read(name, own or {}))
     try:
         cuda = load_cuda(documents["cuda_driver.yaml"])

@@ -67,6 +67,7 @@ API_KINDS: Mapping[str, APIKind] = {
     "ValidatingWebhookConfiguration": APIKind(_REGISTRATION, _V1, "validatingwebhookconfigurations"),
     "ValidatingAdmissionPolicy": APIKind(_REGISTRATION, _V1, "validatingadmissionpolicies"),
     "ValidatingAdmissionPolicyBinding": APIKind(_REGISTRATION, _V1, "validatingadmissionpolicybindings"),
+    "APIService": APIKind("apiregistration.k8s.io", _V1, "apiservices"),
     "NodePool": APIKind("karpenter.sh", _V1, "nodepools"),
     "JobSet": APIKind("jobset.x-k8s.io", ("v1alpha2",), "jobsets"),
     "LeaderWorkerSet": APIKind("leaderworkerset.x-k8s.io", _V1, "leaderworkersets"),

@@ -6,7 +6,7 @@ The cluster state and the doctor each keep one (S13, F135).
 
 from collections.abc import Iterable
 
-from app.knowledge.families import Families, Family
+from app.knowledge.gpu_resources import Families, Family
 from app.kube.resource_slices import DeviceClass
 
 

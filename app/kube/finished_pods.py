@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.knowledge.pod_failures import PodFailure
+from app.knowledge.reported_faults import PodFailure
 from app.knowledge.tables import Knowledge
 from app.kube.gpu_usage import FINISHED
 from app.values.json_members import member, objects

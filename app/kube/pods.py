@@ -35,7 +35,7 @@ knowledge/image_cuda.yaml. A PyTorchJob gives each pod another RANK, on which no
 PREFIX = "gpu-usher.io/"
 """The prefix of the annotations and labels that gpu-usher defines."""
 DECISION = PREFIX + "decision"
-"""The annotation in which admission records what it changed in a pod (admission/decision_annotation.py)."""
+"""The annotation in which admission records what it changed in a pod (admission/review.py)."""
 GPU_MEMORY = PREFIX + "gpu-memory"
 """The annotation in which a pod declares how much memory of each GPU it uses, such as `20Gi`."""
 PRODUCTS = PREFIX + "products"

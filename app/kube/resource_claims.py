@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from app.knowledge.families import Family
+from app.knowledge.gpu_resources import Family
 from app.kube.pods import Pod
 from app.values.json_members import member, objects
 

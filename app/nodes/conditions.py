@@ -1,18 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading of the conditions by which somebody reports a fault of a node's GPUs (knowledge/node_conditions.yaml)."""
+"""Reading of the conditions by which somebody reports a fault of a node's GPUs (knowledge/node_conditions.yaml).
+
+Label keys of nodes that GPU Feature Discovery (GFD), MIG Manager and the GPU Operator write.
+
+Of two keys for one fact the one named OLD is deprecated, but v0.20.0 still writes it (NVIDIA/k8s-device-plugin
+internal/lm/nvml.go, CHANGELOG.md). A pair holds the start of several keys, and the parts that end them.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from app.knowledge.dcgm import GPUCondition
-from app.knowledge.node_conditions import guessed_meaning
+from app.knowledge.reported_faults import guessed_meaning
 from app.knowledge.tables import Knowledge
 from app.values.json_members import objects_if_any
 
 MOST_CONDITIONS = 16
 """Conditions that are kept of one node, in the order of their types. A guess; publishers report a few at a time."""
-LONGEST_TEXT = 256
+LONGEST_CONDITION_TEXT = 256
 """Characters that are kept of a reason and of a message, which whoever may patch the node's status chooses."""
 
 
@@ -73,4 +79,40 @@ def read_bad_conditions(status: Mapping[str, Any], knowledge: Knowledge) -> tupl
 
 def _printable(text: str) -> str:
     """Cut a text, and replace what a terminal would interpret."""
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in text[:LONGEST_TEXT]).split())
+    return " ".join(
+        "".join(letter if letter.isprintable() else " " for letter in text[:LONGEST_CONDITION_TEXT]).split()
+    )
+
+
+NVIDIA_DOMAIN = "nvidia.com/"
+"""The domain of NVIDIA's labels and resources."""
+ARCHITECTURE = "kubernetes.io/arch"
+"""The label of the CPU architecture, such as amd64, which every kubelet writes."""
+PRODUCT = "nvidia.com/gpu.product"
+MEMORY = "nvidia.com/gpu.memory"
+COUNT = "nvidia.com/gpu.count"
+PRESENT = "nvidia.com/gpu.present"
+REPLICAS = "nvidia.com/gpu.replicas"
+SHARING = "nvidia.com/gpu.sharing-strategy"
+CLIQUE = "nvidia.com/gpu.clique"
+MIG_STRATEGY = "nvidia.com/mig.strategy"
+MIG_CONFIG = "nvidia.com/mig.config"
+MIG_STATE = "nvidia.com/mig.config.state"
+MIG_CAPABLE = "nvidia.com/mig.capable"
+MIG_MANAGER = "nvidia.com/gpu.deploy.mig-manager"
+SLICE_LABELS = "nvidia.com/mig-"
+"""The start of the keys about MIG slices: GFD puts a suffix such as `.count` or `.memory` to the slice's resource."""
+UPGRADE_STATE = "nvidia.com/gpu-driver-upgrade-state"
+PLUGIN = "nvidia.com/gpu.deploy.device-plugin"
+DRIVER = ("nvidia.com/cuda.driver-version", ("major", "minor", "revision"))
+OLD_DRIVER = ("nvidia.com/cuda.driver", ("major", "minor", "rev"))
+RUNTIME = ("nvidia.com/cuda.runtime-version", ("major", "minor"))
+OLD_RUNTIME = ("nvidia.com/cuda.runtime", ("major", "minor"))
+COMPUTE = ("nvidia.com/gpu.compute", ("major", "minor"))
+MIG_KEYS = (MIG_STRATEGY, MIG_CONFIG, MIG_STATE, MIG_CAPABLE, MIG_MANAGER)
+SINGLE_KEYS = (ARCHITECTURE, PRODUCT, MEMORY, COUNT, REPLICAS, SHARING, *MIG_KEYS, UPGRADE_STATE, PLUGIN)
+"""The keys, without those of versions and of slices, on which a node's class depends."""
+VERSIONS = (DRIVER, OLD_DRIVER, RUNTIME, OLD_RUNTIME, COMPUTE)
+PAUSED_FOR_MIG, PAUSED_FOR_DRIVER = "paused-for-mig-change", "paused-for-driver-upgrade"
+"""Values that MIG Manager and the driver manager write to PLUGIN while they work (NVIDIA/gpu-operator
+controllers/state_manager.go)."""

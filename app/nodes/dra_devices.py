@@ -10,8 +10,7 @@ counters, never from its name.
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from app.knowledge.geometry import Geometry, Instance
-from app.knowledge.mig_placements import GPULayout
+from app.knowledge.mig_geometry import Geometry, GPULayout, Instance
 from app.knowledge.products import normal_form
 from app.knowledge.tables import Knowledge
 from app.kube.resource_slices import Device

@@ -8,9 +8,8 @@ is absent is unknown, and an unknown value is not a fault.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from app.knowledge.dcgm import DCGM, GPUCondition, MetricMeaning, MetricRule
+from app.knowledge.dcgm import DCGM, XID, GPUCondition, MetricMeaning, MetricRule
 from app.knowledge.tables import Knowledge
-from app.knowledge.xids import XID
 from app.kube.pod_limits import LONGEST_NAME
 
 XID_SECONDS = 24 * 3600.0
@@ -26,9 +25,9 @@ INT64_BLANK = float(0x7FFFFFFFFFFFFFF0)
 MOST_CAUSES = 4
 """Causes that are reported of one node. A guess: four are enough to make an operator look at the node itself."""
 
-GPU = tuple[str, str]
+GPUKey = tuple[str, str]
 """The key of a GPU: the name of its node, and its own."""
-CounterKey = tuple[MetricMeaning, GPU, str]
+CounterKey = tuple[MetricMeaning, GPUKey, str]
 """The key of a counter: its metric, the GPU, and the part of the GPU."""
 
 
@@ -85,7 +84,7 @@ class CounterState:
 class PollMemory:
     """The state that one poll passes to the next: XIDs by GPU, and counters by metric, GPU and part."""
 
-    xids: Mapping[GPU, ReportedXIDs] = field(default_factory=dict)
+    xids: Mapping[GPUKey, ReportedXIDs] = field(default_factory=dict)
     counts: Mapping[CounterKey, CounterState] = field(default_factory=dict)
 
 
@@ -109,8 +108,8 @@ def evaluate_poll(
     `now` is in seconds of a monotonic clock, which must be the same at every call.
     """
     nodes: set[str] = set()
-    faults: set[tuple[GPU, GPUCondition, str]] = set()
-    codes: dict[GPU, set[int]] = {}
+    faults: set[tuple[GPUKey, GPUCondition, str]] = set()
+    codes: dict[GPUKey, set[int]] = {}
     counters: dict[CounterKey, float] = {}
     for sample in samples:
         nodes.add(sample.node)
@@ -132,8 +131,8 @@ def evaluate_poll(
 
 
 def _update_xids(
-    codes: Mapping[GPU, set[int]], before: Mapping[GPU, ReportedXIDs], now: float
-) -> dict[GPU, ReportedXIDs]:
+    codes: Mapping[GPUKey, set[int]], before: Mapping[GPUKey, ReportedXIDs], now: float
+) -> dict[GPUKey, ReportedXIDs]:
     """Update the time since which each XID counts.
 
     The gauge shows only the last XID, and a serious XID is followed by milder ones (45, 154), so that an XID which
@@ -154,8 +153,8 @@ def _update_xids(
 
 
 def _xid_faults(
-    gpus: Iterable[GPU], xids: Mapping[GPU, ReportedXIDs], knowledge: Knowledge, now: float
-) -> Iterator[tuple[GPU, GPUCondition, str]]:
+    gpus: Iterable[GPUKey], xids: Mapping[GPUKey, ReportedXIDs], knowledge: Knowledge, now: float
+) -> Iterator[tuple[GPUKey, GPUCondition, str]]:
     for gpu in gpus:
         for code, start in xids[gpu].since.items():
             xid: XID | None = knowledge.xids.get(code)
@@ -178,7 +177,7 @@ def _update_counters(
 
 def _counter_faults(
     keys: Iterable[CounterKey], counts: Mapping[CounterKey, CounterState], now: float
-) -> Iterator[tuple[GPU, GPUCondition, str]]:
+) -> Iterator[tuple[GPUKey, GPUCondition, str]]:
     for key in keys:
         row, gpu, _part = key
         rose = counts[key].rose
@@ -186,7 +185,7 @@ def _counter_faults(
             yield gpu, row.condition, row.meaning
 
 
-def _health_by_node(nodes: Iterable[str], faults: Iterable[tuple[GPU, GPUCondition, str]]) -> dict[str, Health]:
+def _health_by_node(nodes: Iterable[str], faults: Iterable[tuple[GPUKey, GPUCondition, str]]) -> dict[str, Health]:
     gpus: dict[str, dict[GPUCondition, set[str]]] = {}
     causes: dict[str, dict[GPUCondition, set[str]]] = {}
     for (node, gpu), condition, cause in faults:

@@ -12,8 +12,7 @@ from typing import TypeVar
 from app.knowledge.nvidia_require import CONSUMER_BRANDS
 from app.knowledge.products import Product, normal_form
 from app.knowledge.tables import Knowledge
-from app.nodes.gpu_counts import unhealthy_units, with_count_doubt
-from app.nodes.label_keys import (
+from app.nodes.conditions import (
     ARCHITECTURE,
     COMPUTE,
     COUNT,
@@ -29,7 +28,7 @@ from app.nodes.label_keys import (
     RUNTIME,
     SHARING,
     SINGLE_KEYS,
-    SLICES,
+    SLICE_LABELS,
     UPGRADE_STATE,
     VERSIONS,
 )
@@ -45,15 +44,17 @@ from app.nodes.sharing import (
     shared_slices,
     sharing_of,
     slice_memory,
+    unhealthy_units,
+    with_count_doubt,
 )
 from app.values.errors import VersionError
 from app.values.versions import Version, parse_version
 
 Fact = TypeVar("Fact")
 
-CLASSES_KEPT = 4096
+NODE_CLASSES_KEPT = 4096
 """Node classes in the cache of `read_class`; clusters have dozens, and one takes about 4 kB."""
-LARGEST_KEPT = 1 << 13
+LARGEST_LABELS_KEPT = 1 << 13
 """Characters of labels and resources of a node that is cached, so that the whole cache takes at most 32 MB, even with
 nodes from the scheduler's requests, which nothing has validated. A guess; real nodes have about 700."""
 KEYS_KEPT = 1 << 14
@@ -62,7 +63,7 @@ UPGRADE_STATE_AT_WORK = "pod-restart-required"
 """The state that a pause of the device plugin implies, because UPGRADE_STATE may not be updated yet."""
 
 
-def read_class(
+def read_node_class(
     labels: Mapping[str, str],
     offered: Amounts,
     knowledge: Knowledge,
@@ -81,7 +82,7 @@ def read_class(
     keys = [key for key in labels if relevant_keys[key]]
     relevant = tuple([(key, labels[key]) for key in sorted(keys)])
     texts = [text for pair in relevant for text in pair] + [name for name, _ in (*offered, *(capacity or ()))]
-    small = sum(map(len, texts)) <= LARGEST_KEPT
+    small = sum(map(len, texts)) <= LARGEST_LABELS_KEPT
     return (_read_class if small else _read_class.__wrapped__)(
         relevant, offered, knowledge, capacity, registered, for_machines
     )
@@ -95,7 +96,7 @@ class _RelevantKeys(dict[str, bool]):
         evidence = knowledge.evidence
         self.exact = frozenset((*SINGLE_KEYS, *of_driver, *knowledge.clouds.gpu_label_keys(), *evidence.keys()))
         of_vendors = (f"{key}." for vendor in knowledge.clouds.vendors for key in vendor.all_keys())
-        self.prefixes = (SLICES, *evidence.prefixes(), *of_vendors)
+        self.prefixes = (SLICE_LABELS, *evidence.prefixes(), *of_vendors)
         self.is_read = evidence.is_read
         super().__init__()
 
@@ -111,7 +112,7 @@ def _relevant_keys(knowledge: Knowledge) -> _RelevantKeys:
     return _RelevantKeys(knowledge)
 
 
-@lru_cache(maxsize=CLASSES_KEPT)
+@lru_cache(maxsize=NODE_CLASSES_KEPT)
 def _read_class(
     relevant: tuple[tuple[str, str], ...],
     offered: Amounts,

@@ -4,23 +4,29 @@
 MIG Manager makes the layout and writes mig.config.state: pending, rebooting, success or failed (NVIDIA/mig-parted
 deployments/container). At a node's birth, and right after an edit, the wish is there and the state is not, or is that
 of the layout before.
+
+What a node tells about a pod that its kubelet refused, and what such a pod tells about its node.
 """
 
+import re
 from collections.abc import Mapping
+from typing import Any
 
 from app.knowledge.mig_profiles import nominal_size, profile_in_layout, profile_of
 from app.knowledge.tables import Knowledge
-from app.nodes.label_keys import (
-    DOMAIN,
+from app.kube.finished_pods import FAILED, FinishedPod, failure_of
+from app.nodes.conditions import (
     MIG_CAPABLE,
     MIG_CONFIG,
     MIG_MANAGER,
     MIG_STATE,
+    NVIDIA_DOMAIN,
     PAUSED_FOR_MIG,
     PLUGIN,
     PRODUCT,
 )
 from app.nodes.model import Node, NodeClass
+from app.values.json_members import member
 
 AT_WORK = "pending"
 """The state that a pause of the device plugin implies, because MIG_STATE may not be updated yet."""
@@ -59,7 +65,7 @@ def may_offer_later(node: Node, resource: str, amount: int) -> bool:
     """
     profile = profile_of(resource)
     if profile is None:
-        return resource.startswith(DOMAIN) and amount <= (node.node_class.labelled_gpus or amount)
+        return resource.startswith(NVIDIA_DOMAIN) and amount <= (node.node_class.labelled_gpus or amount)
     wished, asked = nominal_size(profile_in_layout(node.labels.get(MIG_CONFIG, "")) or ""), nominal_size(profile)
     if wished is None or asked is None:
         most = node.node_class.memory_mib
@@ -105,3 +111,32 @@ def _offers_whole_gpus_instead(node_class: NodeClass, labels: Mapping[str, str],
     named = named or (not discovered and labels.get(DISCOVERY, "false") != "false")
     whole = any(units > 0 for name, units in node_class.offered if name == knowledge.families.mig_gpu)
     return named and whole and not node_class.mig_invalid
+
+
+def explained_by_node(pod: FinishedPod, node: Node | None) -> FinishedPod:
+    """Return the pod with devices that the node's device plugin has withdrawn as the cause, where there are some.
+
+    They are those of the resource that the kubelet names. A kubelet keeps resources that its node no longer has, with
+    all devices withdrawn (seen on kubelet 1.36 after a MIG layout changed).
+    """
+    if node is None or not (pod.chosen and node.node_class.unhealthy_units):
+        return pod
+    withdrawn = ", ".join(
+        f"{units} of {node.node_class.capacity(resource)} {resource}"
+        for resource, units in node.node_class.unhealthy_units
+        if re.search(rf"{re.escape(resource)}(?![\w/-]|\.\w)", f"{pod.ending.reason} {pod.ending.message}")
+    )
+    if not withdrawn:
+        return pod
+    return pod.because(f"the device plugin has withdrawn {withdrawn} on that node")
+
+
+def node_that_gives_one_unit(document: Mapping[str, Any], knowledge: Knowledge) -> str | None:
+    """Name the node whose device plugin refused several units of a shared GPU to a pod; None for any other pod.
+
+    Raises MalformedPod.
+    """
+    status = document.get("status")
+    if not isinstance(status, dict) or status.get("phase") != FAILED or not failure_of(status, knowledge).one_unit:
+        return None
+    return member(member(document, "spec", dict, "") or {}, "nodeName", str, "spec.") or None

@@ -7,15 +7,14 @@ from enum import Enum
 from typing import Any, Protocol
 
 from app.knowledge.dcgm import GPUCondition
-from app.knowledge.gpu_evidence import Promise
-from app.knowledge.mig_placements import GPULayout
+from app.knowledge.gpu_evidence import GPUPromise
+from app.knowledge.mig_geometry import GPULayout
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.nvidia_require import HostFacts
 from app.knowledge.products import WHOLE_MILLI as WHOLE_MILLI
 from app.kube.resource_claims import DeviceRequest
-from app.nodes.conditions import BadCondition
-from app.nodes.label_keys import CLIQUE
-from app.values.hashing import HashedOnce
+from app.nodes.conditions import CLIQUE, BadCondition
+from app.values.computations import HashedOnce
 from app.values.versions import Version
 
 
@@ -38,7 +37,7 @@ class Sharing(Enum):
 
 
 class CountDoubt(Enum):
-    """How a node's capacity differs from what its labels count (nodes/gpu_counts.py)."""
+    """How a node's capacity differs from what its labels count (nodes/sharing.py)."""
 
     UnlabelledShares = "more units than GPUs, and the machine has as many GPUs as labelled: the units are shares"
     MoreThanLabelled = "more units than labelled, and the machine has more GPUs than labelled"
@@ -51,7 +50,7 @@ SHARES = frozenset({Sharing.TimeSlicing, Sharing.MPS, Sharing.HAMi, Sharing.Shar
 """Kinds of units by which several pods use the same GPU, or MIG slice, at once."""
 UNSHARED = frozenset({Sharing.Exclusive, Sharing.Part, Sharing.Unknown})
 """Kinds of units that are devices of the node, which a pod has alone as far as labels tell."""
-REPLICAS = frozenset({Sharing.TimeSlicing, Sharing.MPS, Sharing.Share})
+SHARED_UNITS = frozenset({Sharing.TimeSlicing, Sharing.MPS, Sharing.Share})
 """Shares of NVIDIA's device plugin: several units may be of one GPU, while HAMi gives as many GPUs as units."""
 
 
@@ -64,7 +63,7 @@ class NodeClass(HashedOnce):
     """
 
     vendor: str = ""
-    """The resource family (knowledge/families.py) of the GPUs, by what the node offers, its labels or its devices;
+    """The resource family (knowledge/gpu_resources.py) of the GPUs, by what the node offers, its labels or its devices;
     empty if nothing tells it."""
     runs_cuda: bool = True
     """Whether the GPUs run CUDA, by their vendor; a vendor that nothing tells counts as one whose GPUs do."""
@@ -125,7 +124,7 @@ class NodeClass(HashedOnce):
     """Whether the GPUs are not of a consumer brand (GeForce, TITAN), on which the driver rules of images depend."""
     labelled_gpus: int = 0
     """The number of GPUs by the label nvidia.com/gpu.count; 0 without the label."""
-    promises: tuple[Promise, ...] = ()
+    promises: tuple[GPUPromise, ...] = ()
     """What labels say about the GPUs of each family that the node has, whether or not it offers them."""
     count_doubt: CountDoubt | None = None
     """How the capacity differs from what the labels count; None where they agree."""
@@ -173,7 +172,7 @@ class NodeClass(HashedOnce):
         """Give the class as it would be with devices of each kind alone; only itself if they are of one kind."""
         if not self.device_variants:
             return (self,)
-        facts = ({name: getattr(variant, name) for name in DEVICE_FACTS} for variant in self.device_variants)
+        facts = ({name: getattr(variant, name) for name in DIFFERING_DEVICE_FACTS} for variant in self.device_variants)
         return tuple(replace(self, device_variants=(), **values) for values in facts)
 
     @property
@@ -192,7 +191,7 @@ class NodeClass(HashedOnce):
         return self.count_doubt in (CountDoubt.Fewer, CountDoubt.Slices, CountDoubt.MoreThanLabelled)
 
     @property
-    def absent(self) -> tuple[Promise, ...]:
+    def absent(self) -> tuple[GPUPromise, ...]:
         """The promises of families of which the node offers no unit, withdrawn ones included, and DRA serves none."""
         if self.mig_invalid or not self.promises:
             return ()
@@ -283,7 +282,7 @@ class DevicesOnNode(Protocol):
         ...
 
 
-DEVICE_FACTS = (
+DIFFERING_DEVICE_FACTS = (
     "product", "driver", "cuda", "compute_capability", "memory_mib", "memory_at_most", "mig_profile", "nvlink",
     "form_factor", "datacenter",
 )  # fmt: skip

@@ -1,23 +1,62 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading of a node's JSON into the model: its class, which many nodes share, and its own free resources."""
+"""Reading of a node's JSON into the model: its class, which many nodes share, and its own free resources.
+
+RuntimeClasses and the runtime handlers of nodes, as the objects show them.
+
+A RuntimeClass names a handler, which may have another name than the class. The kubelet publishes the handlers of its
+container runtime from Kubernetes 1.31 on (core/v1 NodeStatus.runtimeHandlers); where the list is absent, as with
+containerd 1.x, nothing is known about them.
+"""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.products import normal_form
 from app.knowledge.tables import Knowledge
 from app.kube.resource_slices import NVIDIA_DRIVER, Device, DeviceClass, distinct_devices, shared_facts
-from app.nodes.conditions import read_bad_conditions
-from app.nodes.label_keys import ARCHITECTURE, DOMAIN
-from app.nodes.labels import read_class
+from app.nodes.conditions import ARCHITECTURE, NVIDIA_DOMAIN, read_bad_conditions
+from app.nodes.labels import read_node_class
 from app.nodes.model import UNSHARED, WHOLE_MILLI, FreeResources, Node, NodeClass, Sharing
-from app.nodes.runtime_handlers import read_runtime_handlers
 from app.nodes.sharing import NOT_REGISTERED, count_registered_gpus
 from app.values.errors import MalformedPod, QuantityError
 from app.values.json_members import member, objects, strings
 from app.values.quantity import parse_quantity
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeClass:
+    """A RuntimeClass: the handler that it names, and the node selector that it adds to its pods."""
+
+    handler: str
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_runtime_class(document: Mapping[str, Any]) -> RuntimeClass:
+    """Read a RuntimeClass (node.k8s.io/v1). The API server wants a handler; without one the class's name stands for it.
+
+    Raises MalformedPod.
+    """
+    name = member(member(document, "metadata", dict, "") or {}, "name", str, "metadata.") or ""
+    selector = strings(member(document, "scheduling", dict, "") or {}, "nodeSelector", "scheduling.")
+    return RuntimeClass(member(document, "handler", str, "") or name, selector)
+
+
+def read_runtime_handlers(status: Mapping[str, Any]) -> frozenset[str] | None:
+    """Read the names of a node's runtime handlers, of which "" is the default; None where the node has no list.
+
+    Raises MalformedPod.
+    """
+    listed = [member(handler, "name", str, "status.runtimeHandlers.") or "" for _, handler in objects(
+        status, "runtimeHandlers", "status.")]  # fmt: skip
+    return frozenset(listed) if listed else None
+
+
+def lacks_handler(node_class: NodeClass, handler: str) -> bool:
+    """Tell whether a node is known to lack a runtime handler."""
+    return node_class.runtime_handlers is not None and handler not in node_class.runtime_handlers
+
 
 Fact = TypeVar("Fact")
 
@@ -42,7 +81,7 @@ def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[s
     for_machines = not offered and _gives_gpus_to_machines(allocatable, knowledge)
     labels_read = _with_architecture(labels, status)
     node_class = replace(
-        read_class(labels_read, offered, knowledge, in_all, _registered(metadata, knowledge), for_machines),
+        read_node_class(labels_read, offered, knowledge, in_all, _registered(metadata, knowledge), for_machines),
         runtime_handlers=read_runtime_handlers(status),
         runtime_class_unneeded=knowledge.runtimes.why_unneeded(labels),
     )
@@ -153,7 +192,7 @@ def with_devices(node: Node, devices: Iterable[Device], serving: Iterable[Device
         ),
         withdrawn=len(tainted_gpus),
         dra_resources=served if usable else frozenset(),
-        claims_only=DOMAIN,
+        claims_only=NVIDIA_DOMAIN,
     )
     node_class = _with_all_device_facts(node_class, distinct_devices(all_devices), knowledge)
     return replace(node, node_class=node_class, free=replace(node.free, uncounted=served))

@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 
 from app.nodes.model import ClaimableDevices, FreeResources, Node, NodeClass
 from app.placement.filters import CLASS_FILTERS, COUNTED_IN_TREE, FREE_FILTERS
-from app.placement.fragmentation import ScoreByCPU
 from app.placement.penalties import PENALTIES
-from app.placement.scorers import BY_CLASS, BY_FREE_CPU, SCORERS, Scorer
+from app.placement.scorers import BY_CLASS, BY_FREE_CPU, SCORERS, ScoreByCPU, Scorer
 from app.policy.demand import Demand
 from app.policy.schema_placement import DEFAULT_SCORES, ScorerName
 from app.values.reasons import Reason
@@ -41,17 +40,17 @@ def judge_class(demand: Demand, node_class: NodeClass) -> Reason | None:
         return next((refusal for refusal in by_request if refusal is not None), None)
     if not demand.resources:
         return _last_refusal(demand, node_class.by_device_variant())
-    refusals = [_judge_variant(demand, variant) for variant in node_class.by_device_variant()]
-    return next((refusal for refusal in refusals if refusal is not None), None)
+    class_refusals = [_judge_variant(demand, variant) for variant in node_class.by_device_variant()]
+    return next((refusal for refusal in class_refusals if refusal is not None), None)
 
 
 def _last_refusal(demand: Demand, variants: tuple[NodeClass, ...]) -> Reason | None:
     """Give the reason that leaves none of the variants; None if all filters accept one of them."""
     for accepts in CLASS_FILTERS:
-        refusals = [accepts(demand, variant) for variant in variants]
-        variants = tuple(variant for variant, refusal in zip(variants, refusals, strict=True) if refusal is None)
+        class_refusals = [accepts(demand, variant) for variant in variants]
+        variants = tuple(variant for variant, refusal in zip(variants, class_refusals, strict=True) if refusal is None)
         if not variants:
-            return refusals[0]
+            return class_refusals[0]
     return None
 
 
@@ -61,17 +60,17 @@ def _judge_request(demand: Demand, alternatives: tuple[ClaimableDevices, ...]) -
     That is so where fewer of the devices that it can take are suitable than it requests. Which of them are held is no
     reason, because kube-scheduler knows that better (docs/reference/dra.md#filters-and-scores).
     """
-    refusals = [_judge_alternative(demand, devices) for devices in alternatives]
-    return None if None in refusals else next(iter(refusals), None)
+    class_refusals = [_judge_alternative(demand, devices) for devices in alternatives]
+    return None if None in class_refusals else next(iter(class_refusals), None)
 
 
 def _judge_alternative(demand: Demand, devices: ClaimableDevices) -> Reason | None:
-    refusals = [(_judge_variant(demand, make), number) for make, number in devices.makes]
-    suitable = sum(number for refusal, number in refusals if refusal is None)
-    all_devices = sum(number for _, number in refusals)
+    class_refusals = [(_judge_variant(demand, make), number) for make, number in devices.makes]
+    suitable = sum(number for refusal, number in class_refusals if refusal is None)
+    all_devices = sum(number for _, number in class_refusals)
     if suitable >= (all_devices if devices.count is None else min(devices.count, all_devices)):
         return None
-    return next(refusal for refusal, _ in refusals if refusal is not None)
+    return next(refusal for refusal, _ in class_refusals if refusal is not None)
 
 
 def _judge_variant(demand: Demand, node_class: NodeClass) -> Reason | None:
@@ -81,7 +80,7 @@ def _judge_variant(demand: Demand, node_class: NodeClass) -> Reason | None:
     return None
 
 
-def refusals(demand: Demand, node_class: NodeClass) -> tuple[Reason, ...]:
+def class_refusals(demand: Demand, node_class: NodeClass) -> tuple[Reason, ...]:
     """Give all reasons why no node of this class can serve the demand, of which judge_class gives the first."""
     if judge_class(demand, node_class) is None:
         return ()

@@ -11,25 +11,25 @@ from enum import Enum
 
 from app.knowledge.mig_profiles import profile_of
 from app.nodes.model import FreeResources, NodeClass, Sharing
-from app.nodes.runtime_handlers import lacks_handler
-from app.placement.cuda_filters import (
+from app.nodes.reading import lacks_handler
+from app.placement.class_filters import (
     compute_capability_high_enough,
     driver_new_enough,
-    image_for_machine,
-    toolkit_targets_gpu,
-)
-from app.placement.mig_layouts import layout_fits
-from app.placement.node_state_filters import driver_settled, gpus_healthy, mig_config_settled, mig_valid
-from app.placement.unit_filters import (
+    driver_settled,
     form_factor_allowed,
+    gpus_healthy,
+    image_for_machine,
     interconnect_present,
     memory_large_enough,
+    mig_config_settled,
     mig_profile_offered,
+    mig_valid,
     several_units_allowed,
     sharing_allowed,
+    toolkit_targets_gpu,
 )
-from app.policy.demand import Demand
-from app.policy.expected_demand import DemandClass
+from app.placement.mig_slices import layout_fits
+from app.policy.demand import Demand, DemandClass
 from app.values.label_requirements import all_allow
 from app.values.reasons import Code, Reason, join_with_or, reason
 
@@ -40,7 +40,7 @@ FreeFilter = Callable[[Demand, FreeResources], Reason | None]
 class DecidedBy(Enum):
     """What decides a class filter: the GPU product alone, whatever else is on the node, or further facts of the node.
 
-    Node affinity excludes the product labels that a filter of the first kind refuses (admission/affinity).
+    Node affinity excludes the product labels that a filter of the first kind refuses (admission/affinity_terms.py).
     """
 
     PRODUCT = "product"

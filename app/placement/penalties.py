@@ -7,7 +7,7 @@ Explain shows the names of these functions.
 from collections.abc import Callable
 
 from app.knowledge.cuda_compatibility import Compatibility, judge_driver
-from app.nodes.model import REPLICAS, NodeClass
+from app.nodes.model import SHARED_UNITS, NodeClass
 from app.policy.demand import Demand
 from app.policy.schema_placement import HealthAction
 
@@ -57,7 +57,7 @@ def labels_stale(_demand: Demand, node: NodeClass) -> bool:
 
 def replicas_as_gpus(demand: Demand, node: NodeClass) -> bool:
     """Tell whether the pod requests several replicas of shared GPUs, which may all be of one GPU (F68)."""
-    return any(amount > 1 and node.unit(resource) in REPLICAS for resource, amount in demand.resources)
+    return any(amount > 1 and node.unit(resource) in SHARED_UNITS for resource, amount in demand.resources)
 
 
 def code_compiled_at_start(demand: Demand, node: NodeClass) -> bool:

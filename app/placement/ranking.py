@@ -2,13 +2,18 @@
 """Ranking: the order of nodes by their totals, and the integer scores for kube-scheduler that keep this order.
 
 See docs/reference/scores.md#scores-on-the-wire.
+
+The shortlist: the best node of each kind, among which kube-scheduler chooses by its own scores.
+
+See docs/reference/scores.md#shortlist.
 """
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from fractions import Fraction
 from functools import lru_cache
 
+from app.placement.engine import LESSER_SHARE
 from app.policy.demand import Demand
 
 HIGHEST = 10
@@ -20,7 +25,7 @@ NO_GPUS_NEEDED = 7
 """The highest score of a node with GPUs for a pod without. With weight 10 the 3 points to HIGHEST are 300, what
 kube-scheduler gives for a node without a taint PreferNoSchedule (plugin TaintToleration, weight 3): more than its
 spreading or its balance alone."""
-NAMES_KEPT = 1 << 14
+TIE_BREAKS_KEPT = 1 << 14
 """Node names in the cache of tie breaks, three times the largest cluster of the budgets; about 2 MB."""
 LONGEST_KEPT = 253
 """Characters of a cached name; node names are not longer (DNS subdomain), but names in requests may be."""
@@ -40,7 +45,7 @@ def ranking_key(value: float, name: str) -> tuple[float, tuple[int, str]]:
     return (-value, tie_break(name))
 
 
-@lru_cache(NAMES_KEPT)
+@lru_cache(TIE_BREAKS_KEPT)
 def tie_break(name: str) -> tuple[int, str]:
     """Give the part of the sort key that decides between nodes of equal totals; cached by name."""
     return (zlib.crc32(name.encode()), name)
@@ -121,3 +126,41 @@ class _Span:
 
 
 _spans = lru_cache(SPANS_KEPT)(_Span)
+
+
+def best_in_turn(totals: Sequence[float], turn: int) -> int:
+    """Return the position of a node with the highest total: the next one from `turn` modulo the number of nodes on."""
+    highest = max(totals)
+    try:
+        return totals.index(highest, turn % len(totals))
+    except ValueError:
+        return totals.index(highest)
+
+
+def best_of_each(
+    totals: Sequence[float], traits: Sequence[Sequence[Hashable]], turn: int, most: int, wide: bool = False
+) -> list[int]:
+    """Return the positions of the best nodes of each combination of traits, at most `most` of them, best first.
+
+    Each trait is a column with a value for each node. Of each combination the best node is named, of equal ones the
+    next from `turn` on. A trait of more than `most` values, such as the host name, tells nearly all nodes apart: it is
+    left out, and the combinations of the others share the whole list, as they do with `wide`. Nodes with at most
+    LESSER_SHARE of the highest total are not named, so that no preference brings a pod to a node that is in doubt.
+    """
+    coarse = [column for column in traits if len(set(column)) <= most]
+    kinds = list(zip(*coarse, strict=True)) or [()] * len(totals)
+    groups: dict[tuple[Hashable, ...], list[int]] = {}
+    for position in _in_order(totals, turn):
+        groups.setdefault(kinds[position], []).append(position)
+    per_group = most // len(groups) if wide or len(coarse) < len(traits) else 1
+    chosen = [position for members in groups.values() for position in members[: max(1, per_group)]]
+    return sorted(chosen[:most], key=totals.__getitem__, reverse=True)
+
+
+def _in_order(totals: Sequence[float], turn: int) -> list[int]:
+    """Return the positions of the nodes that are not in doubt beside the best one: best first, equal ones in turn."""
+    highest, start = max(totals), turn % len(totals)
+    positions = (*range(start, len(totals)), *range(start))
+    least = LESSER_SHARE * highest
+    good = [position for position in positions if totals[position] > least or totals[position] == highest]
+    return sorted(good, key=totals.__getitem__, reverse=True)

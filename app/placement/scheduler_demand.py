@@ -11,10 +11,9 @@ from math import ceil
 
 from app.kube.pod_requests import CORE_MILLI, CPU
 from app.kube.pods import Pod, workload_group
-from app.nodes.runtime_handlers import RuntimeClass
+from app.nodes.reading import RuntimeClass
 from app.placement.scorers import uses_expected_demand
-from app.policy.demand import Demand
-from app.policy.expected_demand import ExpectedDemand
+from app.policy.demand import Demand, ExpectedDemand
 
 
 def scheduler_demand(

@@ -74,7 +74,7 @@ def _misspelt_prefixes(annotations: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _is_nearly_ours(prefix: str) -> bool:
-    return len(prefix) <= LONGEST_GUESSED and bool(
+    return len(prefix) <= LONGEST_GUESSED_NAME and bool(
         get_close_matches(prefix, [PREFIX.removesuffix("/")], 1, ALIKE_PREFIX)
     )
 
@@ -90,7 +90,7 @@ def _read_ours(ours: Mapping[str, str], products: Products, warnings: list[str])
     for key, value in sorted(ours.items()):
         if key not in ANNOTATIONS:
             guesses += 1
-            guess = guesses <= MOST_GUESSES and len(key) <= LONGEST_GUESSED
+            guess = guesses <= MOST_GUESSES and len(key) <= LONGEST_GUESSED_NAME
             similar = get_close_matches(key, ANNOTATIONS, n=1) if guess else []
             hint = f", did you mean {similar[0]}?" if similar else ""
             warnings.append(f"unknown annotation {PREFIX}{key[:40]} is ignored{hint}")
@@ -100,7 +100,7 @@ def _read_ours(ours: Mapping[str, str], products: Products, warnings: list[str])
         except BadInput as error:
             invalid.append(reason(Code.InvalidAnnotation, f"{PREFIX}{key} does not parse: {error}"))
     warnings.extend((*_unknown_products(needs, products), *_implausible_memory(needs, products, ours)))
-    workload_class = needs.pop(WORKLOAD_CLASS, None)
+    workload_class = needs.pop(WORKLOAD_CLASS_NAME, None)
     return PodAnnotations(needs, workload_class, tuple(invalid), tuple(warnings))
 
 
@@ -112,23 +112,23 @@ def read_products(
     Raises BadInput.
     """
     items = [item.strip() for item in text.split(",")]
-    if len(items) > MOST_PRODUCTS:
-        raise BadInput(f"products: got {len(items)} items, wants at most {MOST_PRODUCTS}")
+    if len(items) > MOST_ANNOTATED_PRODUCTS:
+        raise BadInput(f"products: got {len(items)} items, wants at most {MOST_ANNOTATED_PRODUCTS}")
     allow = tuple(products.pattern(item) for item in items if not item.startswith("!"))
     deny = tuple(products.pattern(item[1:]) for item in items if item.startswith("!"))
     return allow or None, deny
 
 
-MOST_GUESSES, LONGEST_GUESSED = 3, 40
+MOST_GUESSES, LONGEST_GUESSED_NAME = 3, 40
 """Unknown keys, and characters of one, for which a similar name is searched, because a pod can have thousands."""
 ALIKE_PREFIX = 0.75
 """The similarity of a prefix to ours, as difflib measures it, from which it is a misspelling: gpu-usher.ai has 0.92,
 gpu-usher 0.86. A guess."""
-MOST_PRODUCTS = 32
+MOST_ANNOTATED_PRODUCTS = 32
 """Items in a list of products. A guess: the product table has 34 families, and no pod lists them all."""
 
 
-WORKLOAD_CLASS = "workload-class"
+WORKLOAD_CLASS_NAME = "workload-class"
 """The annotation that states no need, but selects policies."""
 
 
@@ -142,9 +142,9 @@ def _choice_reader(choices: Mapping[str, Any], key: Any) -> Callable[[str, Produ
     def read(text: str, _products: Products) -> Mapping[Any, Any]:
         value = choices.get(text.strip().lower())
         if value is None:
-            close = get_close_matches(text.strip().lower()[:LONGEST_GUESSED], choices, n=1)
+            close = get_close_matches(text.strip().lower()[:LONGEST_GUESSED_NAME], choices, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
-            raise BadInput(f"got {text[:LONGEST_GUESSED]!r}, wants {join_with_or(list(choices))}{hint}")
+            raise BadInput(f"got {text[:LONGEST_GUESSED_NAME]!r}, wants {join_with_or(list(choices))}{hint}")
         return {key: value}
 
     return read
@@ -187,8 +187,8 @@ ANNOTATIONS: Mapping[str, Annotation] = {
     "interconnect": Annotation(
         _choice_reader({"nvlink": True}, NVLINK), "`NVLink`", ("NVLink",), "GPUs joined all-to-all"
     ),
-    WORKLOAD_CLASS: Annotation(
-        _choice_reader({member.value: member.value for member in WorkloadClass}, WORKLOAD_CLASS),
+    WORKLOAD_CLASS_NAME: Annotation(
+        _choice_reader({member.value: member.value for member in WorkloadClass}, WORKLOAD_CLASS_NAME),
         "`training`, `inference`, `batch-inference` or `notebook`",
         ("training",),
         "picks the policies that name the class in `match.workloadClass`",

@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled policies: the form in which the service holds the GPUPolicy documents."""
+"""Compiled policies: the form in which the service holds the GPUPolicy documents.
+
+Dates in policies: rules that enforce only from a day on, and exceptions that expire.
+
+The caller passes in the day as YYYY-MM-DD in UTC; such days compare as text.
+"""
 
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from app.policy.schema import Rule, Spec
+from app.policy.schema import STRICTNESS, Action, Rule, Spec
 from app.values.label_requirements import Requirement
 
 
@@ -51,3 +56,36 @@ def policy_set_hash(policies: Iterable[CompiledPolicy]) -> str:
     """Hash the content of policies, independent of their order."""
     canonical = {policy.name: policy.spec.model_dump(mode="json", by_alias=True) for policy in policies}
     return hashlib.sha256(json.dumps(canonical, sort_keys=True).encode()).hexdigest()
+
+
+def in_force(policy_set: PolicySet, today: str) -> PolicySet:
+    """Give the policies as they apply on a day.
+
+    Before `enforceFrom` the action Enforce counts as Warn (F138). An exception has no effect from the day after
+    `expires` (F80).
+    """
+    policies = tuple(_policy_on(policy, today) for policy in policy_set.policies)
+    return replace(policy_set, policies=policies, hash=policy_set_hash(policies))
+
+
+def expired_exceptions(policy_set: PolicySet, today: str) -> tuple[tuple[str, str, str], ...]:
+    """List the exceptions that have expired before a day, as (policy, owner, last day)."""
+    return tuple(
+        (policy.name, exception.owner, exception.expires)
+        for policy in policy_set.policies
+        for exception in policy.spec.exceptions
+        if exception.expires < today
+    )
+
+
+def _policy_on(policy: CompiledPolicy, today: str) -> CompiledPolicy:
+    remaining = [index for index, exception in enumerate(policy.spec.exceptions) if exception.expires >= today]
+    spec = policy.spec.model_copy(update={"exceptions": tuple(policy.spec.exceptions[index] for index in remaining)})
+    if spec.enforce_from and today < spec.enforce_from:
+        actions = {rule: _at_most_warn(action) for rule, action in spec.actions.items()}
+        spec = spec.model_copy(update={"action": _at_most_warn(spec.action), "actions": actions})
+    return replace(policy, spec=spec, exceptions=tuple(policy.exceptions[index] for index in remaining))
+
+
+def _at_most_warn(action: Action) -> Action:
+    return min(action, Action.Warn, key=STRICTNESS.__getitem__)

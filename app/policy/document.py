@@ -13,19 +13,19 @@ from typing import Any
 
 import yaml
 
+from app.values.computations import finish
 from app.values.errors import PolicyError
-from app.values.steps import finish
 
-LARGEST_BYTES = 1 << 20
+LARGEST_YAML_BYTES = 1 << 20
 """Bytes of one text, as many as a ConfigMap can hold (Kubernetes' limit of 1 MiB)."""
-DEEPEST = 64
+DEEPEST_YAML = 64
 """Levels of nesting. A guess: a policy that sets every field has 8."""
 MOST_DOCUMENTS = 256
 """Documents in one text. The shipped set has 5; 250,000 empty documents in 1 MiB took 9 s of CPU and 336 MiB."""
-MOST_VALUES = 10_000
+MOST_YAML_VALUES = 10_000
 """Keys, scalars, lists and mappings in one text, each of which takes about 12 µs to read (measured). A policy that sets
 every field has about 200, so that 50 of those fit into one text."""
-LONGEST_VALUE = 1 << 16
+LONGEST_YAML_VALUE = 1 << 16
 """Characters of one scalar, since PyYAML's regular expressions take 100 ns for each. The longest command in a manifest
 of the test corpus has 9,000."""
 STEP_VALUES = 1_000
@@ -66,7 +66,7 @@ class Document:
         return f"{self.file}:{line}:{column}"
 
 
-def read_documents(file: str, text: str, most_values: int = MOST_VALUES) -> tuple[Document, ...]:
+def read_documents(file: str, text: str, most_values: int = MOST_YAML_VALUES) -> tuple[Document, ...]:
     """Read all documents of a YAML text, of which each may have `most_values` values.
 
     Raises PolicyError with all problems, each as `file:line:column: problem, remedy`.
@@ -74,7 +74,9 @@ def read_documents(file: str, text: str, most_values: int = MOST_VALUES) -> tupl
     return finish(document_steps(file, text, most_values))
 
 
-def document_steps(file: str, text: str, most_values: int = MOST_VALUES) -> Generator[None, None, tuple[Document, ...]]:
+def document_steps(
+    file: str, text: str, most_values: int = MOST_YAML_VALUES
+) -> Generator[None, None, tuple[Document, ...]]:
     """Read as read_documents does, in steps: first checks of STEP_VALUES values each, then one document in each step.
 
     Raises PolicyError.
@@ -117,31 +119,33 @@ def _check_length(file: str, text: str) -> None:
     Raises PolicyError.
     """
     size = len(text.encode("utf-8", "surrogatepass"))
-    if size > LARGEST_BYTES:
-        raise PolicyError((f"{file}:1:1: {size} bytes, wants at most {LARGEST_BYTES}: split it into several files",))
+    if size > LARGEST_YAML_BYTES:
+        raise PolicyError(
+            (f"{file}:1:1: {size} bytes, wants at most {LARGEST_YAML_BYTES}: split it into several files",)
+        )
     documents = text.count("\n---") + text.startswith("---")
     if documents > MOST_DOCUMENTS:
         remedy = f"wants at most {MOST_DOCUMENTS}: split it into several files"
         raise PolicyError((f"{file}:1:1: {documents} documents, {remedy}",))
 
 
-def check_values(name: str, value: Any, most_values: int) -> None:
+def check_object_values(name: str, value: Any, most_values: int) -> None:
     """Check an object that was not read from YAML: the number of its values, their length, and the nesting.
 
     Raises PolicyError.
     """
     level, values = [value], 0
-    for _ in range(DEEPEST):
+    for _ in range(DEEPEST_YAML):
         values += len(level)
         if values > most_values:
             problem = f"more than {most_values} values (keys, words, lists): split it into several policies"
             raise PolicyError((f"{name}: {problem}",))
-        if any(isinstance(item, str) and len(item) > LONGEST_VALUE for item in level):
-            raise PolicyError((f"{name}: a value of more than {LONGEST_VALUE} characters: shorten it",))
+        if any(isinstance(item, str) and len(item) > LONGEST_YAML_VALUE for item in level):
+            raise PolicyError((f"{name}: a value of more than {LONGEST_YAML_VALUE} characters: shorten it",))
         level = [child for item in level for child in _children(item)]
         if not level:
             return
-    raise PolicyError((f"{name}: nested deeper than {DEEPEST} levels, wants a flat policy",))
+    raise PolicyError((f"{name}: nested deeper than {DEEPEST_YAML} levels, wants a flat policy",))
 
 
 def _children(value: Any) -> Iterator[Any]:
@@ -182,18 +186,18 @@ def _check_structure(file: str, text: str, most_values: int) -> Generator[None, 
 def _problem(event: Any, depth: int, documents: int) -> str | None:
     if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
         return "anchors and aliases are refused, write the value out"
-    if depth > DEEPEST:
-        return f"nested deeper than {DEEPEST} levels, wants a flat policy"
-    if isinstance(event, yaml.ScalarEvent) and len(event.value) > LONGEST_VALUE:
-        return f"a value of {len(event.value)} characters, wants at most {LONGEST_VALUE}: shorten it"
+    if depth > DEEPEST_YAML:
+        return f"nested deeper than {DEEPEST_YAML} levels, wants a flat policy"
+    if isinstance(event, yaml.ScalarEvent) and len(event.value) > LONGEST_YAML_VALUE:
+        return f"a value of {len(event.value)} characters, wants at most {LONGEST_YAML_VALUE}: shorten it"
     if documents > MOST_DOCUMENTS:
         return f"more than {MOST_DOCUMENTS} documents: split them into several files"
     return None
 
 
 def _too_many(of_text: int, of_document: int, most_of_document: int) -> str | None:
-    if of_text > MOST_VALUES:
-        return f"more than {MOST_VALUES} values (keys, words, lists): split the text into several files"
+    if of_text > MOST_YAML_VALUES:
+        return f"more than {MOST_YAML_VALUES} values (keys, words, lists): split the text into several files"
     if of_document > most_of_document:
         return f"more than {most_of_document} values in one document: split it into several policies"
     return None

@@ -9,9 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from app.values.durations import parse_seconds
 from app.values.errors import BadInput
-from app.values.quantity import check_amount, parse_gpu_memory
+from app.values.quantity import check_amount, parse_gpu_memory, parse_seconds
 from app.values.versions import parse_minimum
 
 
@@ -76,7 +75,7 @@ class Merge(Enum):
     Own = "not merged"
 
 
-MERGE = "x-merge"
+MERGE_KEYWORD = "x-merge"
 """The keyword of the published schema that says how a field is merged."""
 
 
@@ -86,22 +85,22 @@ def described(merge: Merge, description: str, *examples: Any, **more: Any) -> An
     `more` are further arguments of pydantic's Field, such as the default.
     """
     shown = {"examples": list(examples)} if examples else {}
-    return Field(description=description, json_schema_extra={MERGE: merge.value, **shown}, **more)
+    return Field(description=description, json_schema_extra={MERGE_KEYWORD: merge.value, **shown}, **more)
 
 
-class Part(BaseModel):
+class StrictMapping(BaseModel):
     """A mapping in which an unknown field is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, strict=True, use_enum_values=False)
 
 
-MOST_LABELS = 64
+MOST_LABEL_REQUIREMENTS = 64
 """Labels or expressions of a selector. A guess; each is compared with the labels of each pod."""
 MOST_LABEL_VALUES = 256
 """Values of an expression of a selector. A guess."""
 
 
-class LabelExpression(Part):
+class LabelExpression(StrictMapping):
     """One line of a label selector."""
 
     key: str = Field(description="the label")
@@ -111,16 +110,16 @@ class LabelExpression(Part):
     )
 
 
-class LabelSelector(Part):
+class LabelSelector(StrictMapping):
     """A Kubernetes label selector; all parts must hold, an empty one selects everything."""
 
     match_labels: dict[str, str] = Field(
-        default={}, max_length=MOST_LABELS, description="labels that must be there with these values"
+        default={}, max_length=MOST_LABEL_REQUIREMENTS, description="labels that must be there with these values"
     )
     match_expressions: tuple[LabelExpression, ...] = Field(
         default=(),
         strict=False,
-        max_length=MOST_LABELS,
+        max_length=MOST_LABEL_REQUIREMENTS,
         description="lines that must hold, each a key, an operator and values",
     )
 
@@ -130,9 +129,9 @@ def merge_rules(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[
     for name, field in model.model_fields.items():
         here = (*path, field.alias or name)
         extra = field.json_schema_extra
-        if isinstance(extra, dict) and MERGE in extra:
+        if isinstance(extra, dict) and MERGE_KEYWORD in extra:
             examples = extra.get("examples", [])
-            yield ".".join(here), Merge(extra[MERGE]), list(examples) if isinstance(examples, list) else []
+            yield ".".join(here), Merge(extra[MERGE_KEYWORD]), list(examples) if isinstance(examples, list) else []
         elif inner := model_in(field.annotation):
             yield from merge_rules(inner, here)
 

@@ -3,26 +3,95 @@
 
 Sources come in as texts by file name and as objects by name. Their order does not matter. If any source has a problem,
 none is used.
+
+Problems between policies of a set: two of one name, or two of one priority that set a field differently.
 """
 
 import re
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from itertools import chain, islice
+from itertools import chain, groupby, islice
 from typing import Any
 
 from pydantic import ValidationError
 
 from app.knowledge.tables import Knowledge
 from app.policy.compiled import CompiledPolicy, PodSelection, PolicySet, policy_set_hash
-from app.policy.crd import GROUP
-from app.policy.document import Document, Path, check_values, document_steps
-from app.policy.fields import LabelSelector, model_in
-from app.policy.schema import GPUPolicy, Rule
-from app.policy.ties import policy_set_problems
+from app.policy.document import Document, Path, check_object_values, document_steps
+from app.policy.fields import LabelSelector, Merge, merge_rules, model_in
+from app.policy.schema import GROUP, GPUPolicy, Rule, Spec
+from app.values.computations import finish
 from app.values.errors import BadInput, PolicyError
-from app.values.label_requirements import Requirement, selector_requirements
-from app.values.steps import finish
+from app.values.label_requirements import Requirement, disjoint, selector_requirements
+
+MOST_TIES = 100
+"""Problems that are reported of a set. A guess; an administrator fixes fewer at once."""
+
+
+def policy_set_problems(policies: list[CompiledPolicy], problems: list[str]) -> Iterator[None]:
+    """Add the problems of a set to `problems`, at most MOST_TIES of them.
+
+    Each step compares one policy with those of the same priority before it.
+    """
+    seen: dict[str, CompiledPolicy] = {}
+    for policy in policies:
+        if policy.name in seen:
+            problems.append(f"{policy.origin}: metadata.name: {policy.name} is taken by {seen[policy.name].origin}")
+        seen[policy.name] = policy
+    ranked = sorted(seen.values(), key=lambda policy: (policy.spec.priority, policy.name))
+    limit = len(problems) + MOST_TIES
+    for _, group in groupby(ranked, key=lambda policy: policy.spec.priority):
+        before: list[tuple[CompiledPolicy, dict[str, Any]]] = []
+        for policy in group:
+            values = _single_values(policy)
+            for other, other_values in before:
+                problems.extend(_contradictions(other, other_values, policy, values))
+            if len(problems) > limit:
+                del problems[limit:]
+                problems.append(f"{policy.origin}: more policies contradict each other: mend these first")
+                return
+            before.append((policy, values))
+            yield
+
+
+def _contradictions(
+    one: CompiledPolicy, values: Mapping[str, Any], other: CompiledPolicy, other_values: Mapping[str, Any]
+) -> Iterable[str]:
+    differing = [field for field, value in values.items() if other_values.get(field, value) != value]
+    if not differing or _never_together(one, other):
+        return
+    for field in differing:
+        yield (
+            f"{other.origin}: spec.{field}: {other.name} and {one.name} both have priority "
+            f"{one.spec.priority} and set it differently, give one a higher priority"
+        )
+
+
+def _never_together(one: CompiledPolicy, other: CompiledPolicy) -> bool:
+    """Tell whether no pod can be selected by both."""
+    if one.workload_classes and other.workload_classes and not one.workload_classes & other.workload_classes:
+        return True
+    sides = ((one.match.namespace, other.match.namespace), (one.match.pod, other.match.pod))
+    return any(disjoint(left or (), right or ()) for left, right in sides)
+
+
+SINGLE_VALUED = tuple(path for path, merge, _ in merge_rules(Spec) if merge is Merge.Single)
+"""Fields of which the value of the highest priority wins (docs/reference/policy.md#merge), which is undefined at equal
+priority."""
+
+
+def _single_values(policy: CompiledPolicy) -> dict[str, Any]:
+    """Give the values that a policy sets for SINGLE_VALUED fields."""
+    fields: Any = policy.spec.model_dump(by_alias=True)
+    single = {}
+    for field in SINGLE_VALUED:
+        value = fields
+        for part in field.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        if value is not None:
+            single[field] = value
+    return single
+
 
 WORKLOAD_CLASS_BELOW = 1000
 """Only policies below this priority may depend on a pod's own annotation (docs/reference/policy.md#match)."""
@@ -31,12 +100,12 @@ WORKLOAD_CLASS_BELOW = 1000
 MOST_POLICIES = 500
 """Policies of a set, since each pod is matched against each, and those of one priority are compared in pairs. A guess:
 ten times as many as the largest public collections of admission policies have."""
-MOST_VALUES = 2_500
+MOST_POLICY_VALUES = 2_500
 """Keys, scalars, lists and mappings of one policy. One with every list at its limit and no repetition has about 1,500,
 and 2,500 take about 30 ms to read and check (measured)."""
 MOST_PROBLEMS = 20
 """Problems that are reported of one document, since the search for a similar name takes 0.3 ms for each. A guess."""
-LONGEST_GUESSED = 64
+LONGEST_GUESSED_FIELD = 64
 """Characters of an unknown field for which a similar name is searched; the longest field name has 20."""
 
 LONGEST_KEY = 80
@@ -51,9 +120,9 @@ LAST_GOOD, LAST_GOOD_LABEL_VALUE = "gpu-usher-policies-last-good", "last-good"
 
 Source = str | Mapping[str, Any]
 """A YAML text, or an object as the API server sends it."""
-Read = tuple[CompiledPolicy, ...] | PolicyError
+ReadSource = tuple[CompiledPolicy, ...] | PolicyError
 """The policies of a source, or what is wrong with it."""
-ReadSources = Mapping[str, tuple[Source, Read]]
+ReadSources = Mapping[str, tuple[Source, ReadSource]]
 """The sources that were read, by name, each with its result."""
 
 
@@ -76,7 +145,7 @@ def load_steps(
     objects: Mapping[str, Mapping[str, Any]],
     knowledge: Knowledge,
     fallback: CompiledPolicy | None,
-    cache: dict[str, tuple[Source, Read]],
+    cache: dict[str, tuple[Source, ReadSource]],
 ) -> Generator[None, None, PolicySet]:
     """Load as load_policies does, in steps of at most about 30 ms.
 
@@ -103,13 +172,13 @@ def load_steps(
     return PolicySet(tuple(policies), policy_set_hash(policies), fallback)
 
 
-def _read(name: str, source: Source, knowledge: Knowledge) -> Generator[None, None, Read]:
+def _read(name: str, source: Source, knowledge: Knowledge) -> Generator[None, None, ReadSource]:
     """Read the policies of one source; a PolicyError is returned and not raised, so that it can be cached."""
     try:
         if not isinstance(source, str):
-            check_values(name, source, MOST_VALUES)
+            check_object_values(name, source, MOST_POLICY_VALUES)
             return (_policy(Document(name, source, {}, {}), knowledge),)
-        documents = yield from document_steps(name, source, MOST_VALUES)
+        documents = yield from document_steps(name, source, MOST_POLICY_VALUES)
     except PolicyError as error:
         return error
     policies: list[CompiledPolicy] = []
@@ -235,7 +304,7 @@ def _describe_error(document: Document, error: Any) -> str:
     dotted = _dotted(path)
     if error["type"] == "extra_forbidden":
         name = str(path[-1])
-        similar = get_close_matches(name, _fields_at(path[:-1]), n=1) if len(name) <= LONGEST_GUESSED else []
+        similar = get_close_matches(name, _fields_at(path[:-1]), n=1) if len(name) <= LONGEST_GUESSED_FIELD else []
         hint = f", did you mean {similar[0]}?" if similar else ", remove it"
         return f"{document.locate(path)}: {dotted}: unknown field{hint}"
     if error["type"] == "string_type" and path in document.literals:
@@ -248,7 +317,11 @@ def _describe_error(document: Document, error: Any) -> str:
 def _choice_meant(error: Any) -> str:
     """Guess which of the words that a field takes a wrong one means, whatever its case."""
     wrong, expected = error.get("input"), str((error.get("ctx") or {}).get("expected") or "")
-    if error["type"] not in ("enum", "literal_error") or not isinstance(wrong, str) or len(wrong) > LONGEST_GUESSED:
+    if (
+        error["type"] not in ("enum", "literal_error")
+        or not isinstance(wrong, str)
+        or len(wrong) > LONGEST_GUESSED_FIELD
+    ):
         return ""
     choices = {choice.lower(): choice for choice in re.findall(r"'([^']*)'", expected)}
     similar = get_close_matches(wrong.lower(), choices, n=1)

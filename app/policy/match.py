@@ -10,10 +10,9 @@ from app.knowledge.tables import Knowledge
 from app.kube.pods import Pod, gpu_amounts
 from app.kube.resource_claims import NO_CLAIMED_DEVICES, ClaimedDevices
 from app.policy.annotations import PodAnnotations, read_annotations
-from app.policy.applied import AppliedPolicy
 from app.policy.compiled import CompiledPolicy, PodSelection, PolicySet
 from app.policy.demand import Demand
-from app.policy.merge import ANNOTATION, PodGPURequest, SourceNeeds, merge_demand, policy_needs
+from app.policy.merge import ANNOTATION, AppliedPolicy, PodGPURequest, SourceNeeds, merge_demand, policy_needs
 from app.policy.merge_admission import AdmissionRules, merge_admission
 from app.policy.needs import (
     ALLOWED_PRODUCTS,

@@ -2,10 +2,12 @@
 """Merging of the placement blocks of all policies that apply, and of annotations, field by field.
 
 See docs/reference/policy.md#merge.
+
+A policy as it applies to one pod, and the merge of several by which the highest priority wins.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import translate
 from typing import Any
@@ -15,13 +17,48 @@ from app.knowledge.products import ProductPattern
 from app.knowledge.tables import Knowledge
 from app.kube.pods import Container, Pod
 from app.kube.resource_claims import ClaimedDevices
-from app.policy.applied import AppliedPolicy, highest_priority_value
-from app.policy.cuda_needs import ImageRow, container_needs, image_platforms, minimum_need
 from app.policy.demand import DEFAULT_ACCEPT, HEALTH, Demand, HealthRules
-from app.policy.needs import ALLOWED_PRODUCTS, DENIED_PRODUCTS, LEAST_CUDA, LEAST_MEMORY, NEEDS, Needs, merge_needs
-from app.policy.schema import Action, Rule, Spec
+from app.policy.needs import (
+    ALLOWED_PRODUCTS,
+    DENIED_PRODUCTS,
+    LEAST_CUDA,
+    LEAST_MEMORY,
+    NEEDS,
+    ImageRow,
+    Needs,
+    container_needs,
+    image_platforms,
+    merge_needs,
+    minimum_need,
+)
+from app.policy.schema import STRICTNESS, Action, Rule, Spec
 from app.policy.schema_placement import HealthAction
 from app.values.versions import parse_minimum
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedPolicy:
+    """A policy that matches the pod, with the action of each of its rules for this pod."""
+
+    name: str
+    spec: Spec
+    actions: Mapping[Rule, Action]
+
+    def applies(self, rule: Rule, level: Action) -> bool:
+        """Tell whether the action of a rule is `level` or stricter."""
+        return STRICTNESS[self.actions[rule]] >= STRICTNESS[level]
+
+
+def highest_priority_value(
+    applied: Iterable[AppliedPolicy], rule: Rule, level: Action, read: Callable[[Spec], Any]
+) -> Any:
+    """Give the value of the policy of highest priority that sets it with the action `level` or a stricter one.
+
+    `applied` is in order of priority, and `read` gives the value in a spec, None if it does not set one.
+    """
+    values = (read(policy.spec) for policy in applied if policy.applies(rule, level))
+    return next((value for value in values if value is not None), None)
+
 
 ANNOTATION = "annotation"
 """The name of the pod's annotations among the sources."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
 
-from app.policy.applied import AppliedPolicy, highest_priority_value
+from app.policy.merge import AppliedPolicy, highest_priority_value
 from app.policy.schema import Action, Rule
 from app.policy.schema_admission import Admission, Defaults, Idle
 

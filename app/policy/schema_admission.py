@@ -5,10 +5,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from app.policy.fields import HistoryText, Merge, Part, QuantityText, described
+from app.policy.fields import HistoryText, Merge, QuantityText, StrictMapping, described
 
 
-class ExtendedResources(Part):
+class ExtendedResources(StrictMapping):
     """Repair or refusal of GPU amounts that the API server itself would refuse with an unhelpful message.
 
     It also applies to the templates of Deployments, StatefulSets, DaemonSets, ReplicaSets, Jobs and CronJobs.
@@ -29,7 +29,7 @@ MOST_KEYS = 64
 """Taint keys that a policy adds. A guess; each is compared with each taint of the cluster."""
 
 
-class Tolerations(Part):
+class Tolerations(StrictMapping):
     """Which taints a GPU pod tolerates; only those whose key is on a list, so that dedicated pools stay dedicated.
 
     The list has the names of the requested resources, the GPU taints of the clouds, and `keys`.
@@ -49,7 +49,7 @@ class Tolerations(Part):
     )
 
 
-class Affinity(Part):
+class Affinity(StrictMapping):
     """Node affinity from needs that node labels can express; the scheduler extender filters by all other needs."""
 
     mode: Literal["Required", "Preferred", "Off"] | None = described(
@@ -66,7 +66,7 @@ class Affinity(Part):
     )
 
 
-class Defaults(Part):
+class Defaults(StrictMapping):
     """Values for GPU containers that do not set them themselves."""
 
     cpu_per_gpu: QuantityText | None = described(
@@ -87,7 +87,7 @@ class Defaults(Part):
     )
 
 
-class Idle(Part):
+class Idle(StrictMapping):
     """Idle GPUs that a namespace may hold while it asks for more. Without a Prometheus nothing is known to be idle.
 
     Only what is known counts, by the last poll: a review never waits for Prometheus, and unknown use is never idle.
@@ -108,7 +108,7 @@ AUTO = "Auto"
 """The value of runtimeClassName that leaves the choice to us; no RuntimeClass can have a name with a capital letter."""
 
 
-class Admission(Part):
+class Admission(StrictMapping):
     """What admission changes in a GPU pod, and what it refuses.
 
     For pods of other schedulers (Volcano, KAI and so on) only the repair of amounts and the guards (visibleDevices,

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from app.knowledge.cuda_compatibility import AcceptedCompatibility
-from app.policy.fields import LabelSelector, MemoryText, Merge, Part, VersionText, described
+from app.policy.fields import LabelSelector, MemoryText, Merge, StrictMapping, VersionText, described
 
 
 class SharingWish(Enum):
@@ -65,7 +65,7 @@ MOST_IMAGES = 256
 """Rows of a policy's image table. A guess; each is compared with each container."""
 
 
-class ProductsWish(Part):
+class ProductsWish(StrictMapping):
     """Which GPU products are allowed, denied and preferred. Names match whole tokens, so that A10 is never an A100.
 
     A single word is the family (H100: every H100), a name with NVIDIA- or Tesla- is that one label, and * stands for
@@ -95,7 +95,7 @@ class ProductsWish(Part):
     )
 
 
-class ImageTableRow(Part):
+class ImageTableRow(StrictMapping):
     """Images, and the CUDA version that they contain."""
 
     image: Annotated[str, Field(min_length=1, max_length=1024)] = Field(
@@ -105,7 +105,7 @@ class ImageTableRow(Part):
     compat: bool = Field(default=False, description="true: the images contain the cuda-compat package of that CUDA")
 
 
-class CUDAWish(Part):
+class CUDAWish(StrictMapping):
     """Which CUDA version must run on a node's driver, and which kind of compatibility is sufficient.
 
     Native: the driver is as new as the toolkit. MinorVersion: a driver of the same CUDA major version is sufficient.
@@ -140,7 +140,7 @@ class CUDAWish(Part):
         return AcceptedCompatibility[self.accept] if self.accept else None
 
 
-class Score(Part):
+class Score(StrictMapping):
     """One scorer and its weight. The total of a node is the weighted mean of its scores.
 
     Fragmentation: the node where the pod leaves the most GPU capacity usable for expected pods. MIGLayout: the node
@@ -154,7 +154,7 @@ class Score(Part):
     weight: Annotated[int, Field(ge=1, le=100)] = Field(default=1, description="its weight in the mean")
 
 
-class HealthWish(Part):
+class HealthWish(StrictMapping):
     """What happens to a node with unhealthy GPUs: Refuse it, ScoreDown or Ignore.
 
     It has an effect only where GPU health is reported: by DCGM, by the device plugin, which withdraws devices, or by
@@ -192,7 +192,7 @@ class HealthWish(Part):
     )
 
 
-class Placement(Part):
+class Placement(StrictMapping):
     """Where a GPU pod may run, and which nodes are best. Each policy can only add restrictions to those of others.
 
     A contradiction between policies (no product is left, Exclusive against Shared) refuses the pod and names them.

@@ -13,11 +13,11 @@ from typing import Any, Literal
 
 from app.kube.api_kinds import NAMESPACE
 from app.policy.document import Document, Path, read_documents
-from app.schedulerconfig.write import OTHER_PODS, OWN_NAME, TIMEOUT_SECONDS, WEIGHT
-from app.values.durations import parse_seconds
+from app.schedulerconfig.write import EXTENDER_WEIGHT, OTHER_PODS, OWN_NAME, TIMEOUT_SECONDS
 from app.values.errors import PolicyError
+from app.values.quantity import parse_seconds
 
-API_VERSION = "kubescheduler.config.k8s.io/v1"
+CONFIGURATION_VERSION = "kubescheduler.config.k8s.io/v1"
 DEFAULT_NAME, DEFAULT_LEASE = "default-scheduler", ("kube-system", "kube-scheduler")
 """The schedulerName and the Lease of kube-scheduler where its file sets none (pkg/scheduler/apis/config/v1)."""
 VERB_FIELDS = ("filterVerb", "prioritizeVerb", "preemptVerb")
@@ -103,8 +103,8 @@ def verify(
         raise PolicyError((f"{file}:1:1: got {len(documents)} YAML documents, wants one KubeSchedulerConfiguration",))
     document = documents[0]
     value = document.value if isinstance(document.value, dict) else {}
-    if value.get("kind") != "KubeSchedulerConfiguration" or value.get("apiVersion") != API_VERSION:
-        return [_danger(document, (), "no KubeSchedulerConfiguration of v1", f"apiVersion: {API_VERSION}")]
+    if value.get("kind") != "KubeSchedulerConfiguration" or value.get("apiVersion") != CONFIGURATION_VERSION:
+        return [_danger(document, (), "no KubeSchedulerConfiguration of v1", f"apiVersion: {CONFIGURATION_VERSION}")]
     malformed = list(_malformed(document, value))
     if malformed:
         return malformed
@@ -242,9 +242,11 @@ def weight(entry: ExtenderEntry) -> Iterator[ConfigurationFinding]:
     if entry.extender.get("prioritizeVerb") is None:
         return
     if type(score_weight) is not int or score_weight <= 0:
-        yield entry.danger("weight", f"no positive number: {REFUSES_TO_START}", f"weight: {WEIGHT}")
-    elif score_weight < WEIGHT:
-        yield entry.warning("weight", f"got {score_weight}: in-tree scores decide instead", f"weight: {WEIGHT}")
+        yield entry.danger("weight", f"no positive number: {REFUSES_TO_START}", f"weight: {EXTENDER_WEIGHT}")
+    elif score_weight < EXTENDER_WEIGHT:
+        yield entry.warning(
+            "weight", f"got {score_weight}: in-tree scores decide instead", f"weight: {EXTENDER_WEIGHT}"
+        )
 
 
 def asked_about_claims(entry: ExtenderEntry) -> Iterator[ConfigurationFinding]:
@@ -336,9 +338,9 @@ def leader_election(entry: ExtenderEntry) -> Iterator[ConfigurationFinding]:
         yield entry.danger_at(("profiles",), message, f"schedulerName: {OWN_NAME}")
 
 
-Check = Callable[[ExtenderEntry], Iterator[ConfigurationFinding]]
+EntryCheck = Callable[[ExtenderEntry], Iterator[ConfigurationFinding]]
 
-CHECKS: tuple[Check, ...] = (
+CHECKS: tuple[EntryCheck, ...] = (
     encrypted_transport,
     extender_routes,
     filter_verb,
@@ -353,7 +355,7 @@ CHECKS: tuple[Check, ...] = (
 )
 """The checks of our entry. A new check is one function, one line here, and one test."""
 
-FILE_CHECKS: tuple[Check, ...] = (
+FILE_CHECKS: tuple[EntryCheck, ...] = (
     managed_resources_unique,
     single_binder,
     node_sampling,

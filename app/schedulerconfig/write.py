@@ -33,7 +33,7 @@ _URL = re.compile(
     re.ASCII,
 )
 """Plain HTTP is for loopback alone, which only the containers of one pod share."""
-WEIGHT = 10
+EXTENDER_WEIGHT = 10
 """One point of ours then counts 100; an ordinary GPU pod gets about 400 in-tree
 (docs/reference/scores.md#scores-on-the-wire)."""
 TIMEOUT_SECONDS = 2
@@ -97,7 +97,7 @@ def offers_claims(nodes: Iterable[Node]) -> bool:
     return any(node.devices is not None for node in nodes)
 
 
-def read_url(text: str) -> str:
+def read_extender_url(text: str) -> str:
     """Check the URL by which kube-scheduler is to call the extender.
 
     Raises BadInput.
@@ -178,7 +178,7 @@ def _profile(plan: ConfigurationPlan) -> list[str]:
 
 _SCORING = (
     "  prioritizeVerb: prioritize",
-    f"  weight: {WEIGHT} # 0..10 of ours become 0..1000: enough to outweigh the 400 that in-tree plugins give",
+    f"  weight: {EXTENDER_WEIGHT} # 0..10 of ours become 0..1000: enough to outweigh the 400 that in-tree plugins give",
 )
 
 

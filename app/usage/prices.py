@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.knowledge.geometry import Geometry
+from app.knowledge.mig_geometry import Geometry
 from app.knowledge.products import normal_form
 from app.values.errors import BadInput
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from app.knowledge.dcgm import DCGM
-from app.knowledge.usage_metrics import Measure, UsageMetric, UsageMetrics
+from app.knowledge.dcgm import DCGM, Measure, UsageMetric, UsageMetrics
 from app.usage.history import KNOWN_SHARE, MINUTE, Hold, Pace, UseHistory, Window
 from app.values.errors import SourceError
 

@@ -13,8 +13,8 @@ from itertools import islice
 from typing import Any
 
 from app.explain.container_requests import replace_resource
-from app.explain.edits import Document, Edit, edited, set_annotation
-from app.explain.survey import ClusterSnapshot, NodeJudge, read_scheduled_pod, without_our_affinity
+from app.explain.edits import Edit, EditedDocument, edited, set_annotation
+from app.explain.survey import ClusterSnapshot, NodeJudge, read_scheduled_pod, review_as_is, without_our_affinity
 from app.kube.pods import PRODUCTS
 from app.nodes.model import Node
 from app.placement.engine import total
@@ -187,9 +187,9 @@ class _RightSizing:
         )
 
 
-def as_created(document: Mapping[str, Any], snapshot: ClusterSnapshot) -> Document:
+def as_created(document: Mapping[str, Any], snapshot: ClusterSnapshot) -> EditedDocument:
     """Give a running Pod as it would be created again: without its node, its status, and the affinity that we wrote."""
-    bare = dict(without_our_affinity(document, snapshot))
+    bare = dict(without_our_affinity(review_as_is(document, snapshot)))
     bare.pop("status", None)
     spec = bare.get("spec") or {}
     bare["spec"] = {name: value for name, value in spec.items() if name not in OWN_FIELDS}

@@ -8,10 +8,10 @@ the largest part of a GPU, that any pod of a workload had in use.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from app.knowledge.geometry import Geometry
+from app.knowledge.mig_geometry import Geometry
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.tables import Knowledge
-from app.nodes.model import REPLICAS, SHARES, Node, NodeClass, Sharing
+from app.nodes.model import SHARED_UNITS, SHARES, Node, NodeClass, Sharing
 from app.usage.history import KNOWN_SHARE, Hold, UseHistory
 from app.usage.prices import Prices, product_form
 
@@ -143,7 +143,7 @@ def unit_on(node_class: NodeClass, resource: str, knowledge: Knowledge) -> Offer
     if node_class.mig_profile or not node_class.memory_mib:
         return None
     if kind in SHARES:
-        named = kind in REPLICAS and resource.endswith(".shared")
+        named = kind in SHARED_UNITS and resource.endswith(".shared")
         count = node_class.replicas_of(resource)
         memory = node_class.memory_mib // count
         return OfferedUnit(resource, product, memory, 1 / count, shared=True) if named and count > 1 else None

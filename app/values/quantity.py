@@ -3,6 +3,8 @@
 
 The grammar is that of k8s.io/apimachinery pkg/api/resource/quantity.go; its error text names the
 same regular expression (docs/reference/control-plane.md#requests-of-the-api-server).
+
+Durations in Go's syntax (time.ParseDuration), without a sign: `2s`, `1m30s`, `1.5h`.
 """
 
 import re
@@ -125,3 +127,17 @@ def multiply_quantity(text: str, factor: int) -> str:
 def integer_quantity(value: int) -> str:
     """Write an integer as a quantity; one of over 40 digits does not fit the grammar, and is capped there anyway."""
     return str(value) if abs(value) < 10**40 else ("-" if value < 0 else "") + "9" * 40
+
+
+_PART = r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)"
+_DURATION = re.compile(f"(?:{_PART})+", re.ASCII)
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+MOST_CHARACTERS = 40
+"""Characters of a duration that is read; Go's own longest output has 23."""
+
+
+def parse_seconds(text: object) -> float | None:
+    """Read a duration, in seconds; None where the text is not one, or is too long."""
+    if not isinstance(text, str) or len(text) > MOST_CHARACTERS or not _DURATION.fullmatch(text):
+        return None
+    return sum(float(amount) * _SECONDS[unit] for amount, unit in re.findall(_PART, text))

@@ -25,7 +25,7 @@ class ReasonKind(Enum):
     ADMISSION = "admission"
 
 
-class Stage(Enum):
+class FunnelStage(Enum):
     """The steps of the funnel, in order; the value labels the nodes that are left after the step.
 
     At Admission all nodes are cut, since the pod itself is refused.
@@ -59,18 +59,18 @@ class Duration(Enum):
     TRANSIENT = "transient"
 
 
-Traits = tuple[ReasonKind, Stage, Duration, str]
+Traits = tuple[ReasonKind, FunnelStage, Duration, str]
 
 
-def _node(stage: Stage, duration: Duration, remedy: str) -> Traits:
+def _node(stage: FunnelStage, duration: Duration, remedy: str) -> Traits:
     return ReasonKind.CLASS, stage, duration, remedy
 
 
 def _free(remedy: str) -> Traits:
-    return ReasonKind.FREE, Stage.Free, Duration.TRANSIENT, remedy
+    return ReasonKind.FREE, FunnelStage.Free, Duration.TRANSIENT, remedy
 
 
-def _admission(remedy: str, stage: Stage = Stage.Admission) -> Traits:
+def _admission(remedy: str, stage: FunnelStage = FunnelStage.Admission) -> Traits:
     return ReasonKind.ADMISSION, stage, Duration.REPORTED, remedy
 
 
@@ -78,87 +78,93 @@ class Code(Enum):
     """The closed list of causes for a refusal; the value of a code is (kind, stage, duration, remedy)."""
 
     ProductNotAllowed = _node(
-        Stage.Product,
+        FunnelStage.Product,
         Duration.LASTING,
         "allow a product that the cluster has, in gpu-usher.io/products or the policy",
     )
     DriverTooOld = _node(
-        Stage.Driver, Duration.LASTING, "upgrade the node's driver, or use an image built for an older CUDA"
+        FunnelStage.Driver, Duration.LASTING, "upgrade the node's driver, or use an image built for an older CUDA"
     )
     DriverUnknown = _node(
-        Stage.Driver, Duration.REPORTED, "install GPU Feature Discovery, or set unknownFacts: Accept in the policy"
+        FunnelStage.Driver,
+        Duration.REPORTED,
+        "install GPU Feature Discovery, or set unknownFacts: Accept in the policy",
     )
     GPUWithoutCUDA = _node(
-        Stage.Driver, Duration.LASTING, "use an image built for this vendor's GPUs, or ask for GPUs that run CUDA"
+        FunnelStage.Driver, Duration.LASTING, "use an image built for this vendor's GPUs, or ask for GPUs that run CUDA"
     )
     ImageRequirementUnmet = _node(
-        Stage.Driver,
+        FunnelStage.Driver,
         Duration.LASTING,
         "use a driver branch the image names, or set NVIDIA_DISABLE_REQUIRE=1 if you know better",
     )
     ImageForOtherMachine = _node(
-        Stage.Product, Duration.LASTING, "use an image that is built for the nodes' CPU architecture, or add such nodes"
+        FunnelStage.Product,
+        Duration.LASTING,
+        "use an image that is built for the nodes' CPU architecture, or add such nodes",
     )
     ComputeCapabilityTooLow = _node(
-        Stage.Product, Duration.LASTING, "use a newer GPU, or an image that still supports this one"
+        FunnelStage.Product, Duration.LASTING, "use a newer GPU, or an image that still supports this one"
     )
     ComputeCapabilityUnsupported = _node(
-        Stage.Driver, Duration.LASTING, "use an image whose CUDA toolkit can target this GPU"
+        FunnelStage.Driver, Duration.LASTING, "use an image whose CUDA toolkit can target this GPU"
     )
     GPUMemoryTooSmall = _node(
-        Stage.Memory, Duration.LASTING, "ask for less gpu-usher.io/gpu-memory, or add nodes with larger GPUs"
+        FunnelStage.Memory, Duration.LASTING, "ask for less gpu-usher.io/gpu-memory, or add nodes with larger GPUs"
     )
     SharingNotAllowed = _node(
-        Stage.Sharing, Duration.LASTING, "ask for gpu-usher.io/sharing: Any, or add nodes with whole GPUs"
+        FunnelStage.Sharing, Duration.LASTING, "ask for gpu-usher.io/sharing: Any, or add nodes with whole GPUs"
     )
     MIGProfileAbsent = _node(
-        Stage.Sharing, Duration.LASTING, "ask for a profile that a node offers, or have MIG Manager create it"
+        FunnelStage.Sharing, Duration.LASTING, "ask for a profile that a node offers, or have MIG Manager create it"
     )
     MIGInvalid = _node(
-        Stage.Sharing, Duration.REPORTED, "repair the node's MIG layout: one profile on all GPUs, or strategy mixed"
+        FunnelStage.Sharing,
+        Duration.REPORTED,
+        "repair the node's MIG layout: one profile on all GPUs, or strategy mixed",
     )
     MIGReconfiguring = _node(
-        Stage.Health,
+        FunnelStage.Health,
         Duration.TRANSIENT,
         "wait for MIG Manager to reach success, or look at its log; remove nvidia.com/mig.config if none is to come",
     )
-    DriverUpgrading = _node(Stage.Health, Duration.TRANSIENT, "wait for the driver upgrade to finish")
+    DriverUpgrading = _node(FunnelStage.Health, Duration.TRANSIENT, "wait for the driver upgrade to finish")
     InterconnectAbsent = _node(
-        Stage.Product, Duration.LASTING, "drop gpu-usher.io/interconnect, or add SXM or NVL72 nodes"
+        FunnelStage.Product, Duration.LASTING, "drop gpu-usher.io/interconnect, or add SXM or NVL72 nodes"
     )
     FormFactorNotAllowed = _node(
-        Stage.Product, Duration.LASTING, "allow another form factor in the policy, or add such nodes"
+        FunnelStage.Product, Duration.LASTING, "allow another form factor in the policy, or add such nodes"
     )
     RuntimeHandlerAbsent = _node(
-        Stage.Selectors,
+        FunnelStage.Selectors,
         Duration.REPORTED,
         "drop runtimeClassName, which CDI does not need, or have the node's container runtime configured with it",
     )
-    NodeExcluded = _node(Stage.Selectors, Duration.LASTING, "change the policy's node selector")
+    NodeExcluded = _node(FunnelStage.Selectors, Duration.LASTING, "change the policy's node selector")
     GhostGPUs = _node(
-        Stage.Health,
+        FunnelStage.Health,
         Duration.REPORTED,
         "gpu-usher doctor names the label that promises GPUs, and what is missing: driver, toolkit, device plugin",
     )
     GPUFactsMissing = _node(
-        Stage.Product,
+        FunnelStage.Product,
         Duration.REPORTED,
         "have the vendor's labeller say what the nodes have; gpu-usher doctor names it, and the nodes",
     )
     GPUUnhealthy = _node(
-        Stage.Health,
+        FunnelStage.Health,
         Duration.TRANSIENT,
         "look at the device plugin and at what reports the GPUs' errors; gpu-usher doctor names both",
     )
-    NodeNotKnown = _node(Stage.Selectors, Duration.REPORTED, "wait a moment: the node is newer than our view")
+    NodeNotKnown = _node(FunnelStage.Selectors, Duration.REPORTED, "wait a moment: the node is newer than our view")
     ResourceNotOffered = _node(
-        Stage.Product, Duration.REPORTED, "ask for a resource that some node offers, or start the device plugin"
+        FunnelStage.Product, Duration.REPORTED, "ask for a resource that some node offers, or start the device plugin"
     )
-    RequestExceedsNode = _node(Stage.Free, Duration.REPORTED, "ask for fewer GPUs per pod, or add larger nodes")
+    RequestExceedsNode = _node(FunnelStage.Free, Duration.REPORTED, "ask for fewer GPUs per pod, or add larger nodes")
     InsufficientGPUs = _free("wait for GPUs to be freed, or add nodes")
     GPUMemoryBudgetExceeded = _free("declare less gpu-usher.io/gpu-memory, or wait for a share to be freed")
     OfferedByClaimOnly = _node(
-        Stage.Free,
+        FunnelStage.Free,
         Duration.REPORTED,
         "request the GPUs by a ResourceClaim, or set extendedResourceName in the DeviceClass of the driver",
     )
@@ -174,7 +180,7 @@ class Code(Enum):
     QuantityFractional = _admission("ask for a whole number, a MIG profile, or nvidia.com/gpu.shared")
     QuantityNegative = _admission("ask for zero or more")
     TooManyGPUs = _admission("ask for fewer GPUs, or have the policy's maxGPUsPerPod raised")
-    SharedReplicasAskedAsGPUs = _admission("ask for one replica; several may be of one GPU", Stage.Sharing)
+    SharedReplicasAskedAsGPUs = _admission("ask for one replica; several may be of one GPU", FunnelStage.Sharing)
     IdleGPUsHeld = _admission("stop pods whose GPUs are idle; gpu-usher usage lists them")
     VisibleDevicesForbidden = _admission("remove it, and request GPUs in resources.limits")
     PrivilegedGPUPod = _admission("set privileged: false")
@@ -193,7 +199,7 @@ class Code(Enum):
         return self.value[0]
 
     @property
-    def stage(self) -> Stage:
+    def stage(self) -> FunnelStage:
         """The stage of the funnel at which a node falls out."""
         return self.value[1]
 

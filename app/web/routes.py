@@ -19,7 +19,7 @@ from app.api.explain_route import Explainer
 from app.api.pending_reasons import PendingReasons
 from app.api.recent_decisions import RecentDecisions
 from app.api.time_slices import JobQueue, TooManyJobs, in_slices
-from app.explain.device_inventory import devices_of_node
+from app.explain.gpu_inventory import devices_of_node
 from app.explain.pending_cause import UNSEEN_SECONDS
 from app.explain.survey import namespace_of
 from app.telemetry.logs import LOGGER

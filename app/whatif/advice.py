@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.knowledge.geometry import Geometry, Instance
-from app.knowledge.mig_placements import GPULayout, place_instances
+from app.knowledge.mig_geometry import Geometry, GPULayout, Instance, place_instances
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.tables import Knowledge
 from app.nodes.model import Node, NodeClass

@@ -8,7 +8,7 @@ under the name of a whole GPU, has none there.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from app.admission.claims.conversion import Conversion, NoEquivalent
+from app.admission.claim_conversion import Conversion, NoEquivalent
 from app.nodes.model import SHARES, UNSHARED, Node, Sharing
 from app.whatif.placing_in_turn import GPUPod, change_in_turn
 

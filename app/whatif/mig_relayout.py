@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from app.knowledge.geometry import Geometry
+from app.knowledge.mig_geometry import Geometry
 from app.knowledge.mig_profiles import parse_profile, profile_of
 from app.knowledge.tables import Knowledge
 from app.nodes.model import Node, NodeClass, Sharing
-from app.placement.mig_headroom import distinct_profiles, usable_memory
+from app.placement.mig_slices import distinct_profiles, usable_memory
 from app.values.errors import BadInput
 from app.whatif.placing_in_turn import GPUPod, gpu_units_of, place_pod, shares_counters
 

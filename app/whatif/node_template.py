@@ -13,8 +13,8 @@ from app.knowledge.clouds import Dialect
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.products import Product, normal_form
 from app.knowledge.tables import Knowledge
-from app.nodes.label_keys import COMPUTE, COUNT, DRIVER, MEMORY, MIG_STRATEGY, PRODUCT
-from app.nodes.labels import read_class
+from app.nodes.conditions import COMPUTE, COUNT, DRIVER, MEMORY, MIG_STRATEGY, PRODUCT
+from app.nodes.labels import read_node_class
 from app.nodes.model import NodeClass
 from app.placement.engine import judge_class
 from app.policy.demand import Demand
@@ -81,7 +81,7 @@ def node_template(demand: Demand, pod: Mapping[str, Any], knowledge: Knowledge) 
 
 def hypothetical_class(demand: Demand, row: Product, knowledge: Knowledge) -> NodeClass:
     """Return the class of a new node of a product, with the newest driver known and as many units as requested."""
-    return read_class(_labels(demand, row, knowledge), tuple(sorted(_offered(demand).items())), knowledge)
+    return read_node_class(_labels(demand, row, knowledge), tuple(sorted(_offered(demand).items())), knowledge)
 
 
 def _labels(demand: Demand, row: Product, knowledge: Knowledge) -> dict[str, str]:

@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from app.admission.claims.conversion import Conversion, convert
+from app.admission.claim_conversion import Conversion, convert
 from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.dra.allocator import Verdict, allocate

@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from app.admission.affinity.mutator import MOST_TERMS
+from app.admission.node_affinity import MOST_TERMS
 from tests.admission.affinity import GFD, H100, L4_BY_GKE, admit, terms, wishing, written
 from tests.builders import gpus, node, pod, policies, policy
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.admission.claims.conversion import Conversion, convert
+from app.admission.claim_conversion import Conversion, convert
 from app.dra.allocator import Outcome
 from app.dra.claim_reading import read_resource_claim_template
 from app.kube.pods import read_pod

@@ -12,7 +12,7 @@ from app.admission.reviewed_pod import PodForm, ReviewContext
 from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.demo.sample_fleets import demo_fleet
-from app.nodes.runtime_handlers import RuntimeClass
+from app.nodes.reading import RuntimeClass
 from app.policy.compiled import PolicySet
 from tests.builders import container, gpus, knowledge, node_document, pod, policies, policy, shipped
 from tests.placement.test_claimed_devices import A100, H100, MIG, TAINT, exactly, gpu, on_node, template

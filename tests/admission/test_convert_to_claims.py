@@ -13,7 +13,7 @@ from app.admission.review import ReviewResult, mutate, validate
 from app.admission.reviewed_pod import WARNING_LIMIT, PodForm, ReviewContext
 from app.cluster.state import State
 from app.kube.pods import read_pod
-from app.nodes.runtime_handlers import RuntimeClass
+from app.nodes.reading import RuntimeClass
 from app.policy.compiled import PolicySet
 from tests.admission.converted import cluster, conversion_of
 from tests.builders import container, gpus, knowledge, pod, policies, policy

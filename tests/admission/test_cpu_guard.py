@@ -10,7 +10,7 @@ import pytest
 
 from app.admission.review import ReviewResult, mutate, validate
 from app.admission.reviewed_pod import PodForm, ReviewContext
-from app.knowledge.families import Family
+from app.knowledge.gpu_resources import Family
 from app.kube.pods import DECISION
 from app.kube.resource_claims import ClaimedDevices
 from app.values.errors import BadInput

@@ -12,7 +12,7 @@ from app.admission.fleet_facts import FleetFacts, NodeGroup
 from app.admission.json_patch import apply
 from app.admission.review import MOST_WARNINGS, mutate
 from app.admission.reviewed_pod import WARNING_LIMIT
-from app.nodes.runtime_handlers import RuntimeClass
+from app.nodes.reading import RuntimeClass
 from app.policy.compiled import PolicySet
 from tests.admission.test_review import FLEET, GPU, REPAIR, SLICE
 from tests.builders import policies, policy, setting, shipped

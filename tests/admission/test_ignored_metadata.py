@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.admission.ignored_metadata import ignored_annotations
 from app.admission.review import mutate
+from app.admission.review_targets import ignored_annotations
 from tests.builders import gpus, pod, setting
 
 KEY, VALUE = "gpu-usher.io/products", "H100"

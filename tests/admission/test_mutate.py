@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.admission.json_patch import apply
-from app.nodes.label_keys import PRODUCT
+from app.nodes.conditions import PRODUCT
 from app.placement.engine import judge_class
 from app.values.label_requirements import label_requirement
 from tests.admission.mutated import admit, fleet, spec_of

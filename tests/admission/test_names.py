@@ -11,7 +11,7 @@ from app.admission.fleet_facts import FleetFacts
 from app.admission.json_patch import apply
 from app.admission.review import ReviewResult, mutate
 from app.admission.reviewed_pod import PodForm
-from app.nodes.runtime_handlers import RuntimeClass
+from app.nodes.reading import RuntimeClass
 from app.policy.compiled import PolicySet
 from app.values.reasons import Code
 from tests.builders import container, fleet, gpus, node, pod, policies, policy, setting

@@ -14,8 +14,7 @@ from app.admission.reviewed_pod import PodForm
 from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.nodes.model import Node
-from app.nodes.reading import read_node
-from app.nodes.runtime_handlers import RuntimeClass
+from app.nodes.reading import RuntimeClass, read_node
 from app.policy.compiled import PolicySet
 from tests.builders import fleet, gpus, knowledge, node_document, pod, policies, policy, setting
 

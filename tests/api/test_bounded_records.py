@@ -3,7 +3,7 @@
 
 import json
 
-from app.admission.decision_annotation import MOST_ACTIONS
+from app.admission.review import MOST_ACTIONS
 from app.api.decision_line import Decision
 from app.api.recent_decisions import RecentDecisions
 from app.kube.pod_limits import LONGEST_NAME

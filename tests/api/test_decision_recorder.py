@@ -17,6 +17,7 @@ from app.api import decision_recorder as recorder
 from app.api.app import create_tls_app
 from app.api.decision_recorder import Recorder, open_recorder
 from app.api.decision_replay import DECISION_MEMBERS, decide_again
+from app.api.wire import MOST_VALUES
 from app.server.service import Service
 from app.telemetry.metrics import Metrics
 from app.values.errors import BadInput
@@ -168,6 +169,22 @@ def test_the_file_is_its_owners_alone_and_bounded(tmp_path: Path, monkeypatch: p
     assert [file.name for file in files] == ["log", "log.1", "log.2", "log.3"]
     assert all(file.stat().st_size <= 10_000 for file in files)
     assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+
+
+def test_a_review_with_too_many_values_is_denied_with_the_log_on(tmp_path: Path) -> None:
+    """F94: it is not read, and so not recorded; failurePolicy Ignore must not let the pod in."""
+    body = json.dumps(review(pod(annotations={str(number): "" for number in range(MOST_VALUES)}))).encode()
+    record = Recorder(str(tmp_path / "log"))
+    app = create_tls_app(shared_gpu_service(tmp_path), Metrics(), recorder=record)
+
+    async def ask() -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="https://127.0.0.1") as client:
+            return await client.post("/mutate", content=body)
+
+    answer = asyncio.run(ask())
+    record.stop()
+
+    assert (answer.status_code, answer.json()["response"]["allowed"]) == (200, False)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")

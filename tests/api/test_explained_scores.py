@@ -14,7 +14,7 @@ from app.api.extender_routes import filter_nodes, prioritize
 from app.demo.sample_fleets import demo_fleet
 from app.explain.pending_pod import explain
 from app.server.service import Service
-from app.values.steps import finish
+from app.values.computations import finish
 from tests.builders import container, make_service, node_document, pod, policies, policy
 
 GPU = "nvidia.com/gpu"

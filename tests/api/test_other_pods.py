@@ -11,7 +11,7 @@ import pytest
 from app.api.extender_routes import ExtenderAnswer, filter_steps, preempt_steps, prioritize_steps
 from app.api.wire import encode
 from app.server.service import Service
-from app.values.steps import finish
+from app.values.computations import finish
 from tests.builders import gpus, make_service, node_document, pod
 from tests.dra.makes import device, device_class, slice_of
 

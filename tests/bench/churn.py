@@ -12,9 +12,8 @@ from heapq import heappop, heappush
 from random import Random
 from typing import NamedTuple
 
-from app.knowledge.geometry import Geometry, Instance
-from app.knowledge.mig_placements import GPULayout
-from app.placement.mig_headroom import first_fit, headroom_loss, placement_losses
+from app.knowledge.mig_geometry import Geometry, GPULayout, Instance
+from app.placement.mig_slices import first_fit, headroom_loss, placement_losses
 from tests.builders import knowledge
 
 GEOMETRY = knowledge().geometry["h100-80gb-hbm3"]
@@ -222,7 +221,7 @@ def _node_free(layouts: tuple[GPULayout, ...], _profile: str) -> float:
 
 
 def _node_spoilt(layouts: tuple[GPULayout, ...], profile: str) -> float:
-    """Return the score that app.placement.mig_layouts.mig_layout gives a node."""
+    """Return the score that app.placement.mig_slices.mig_layout gives a node."""
     return headroom_loss(layouts, (profile,)) or 0.0
 
 

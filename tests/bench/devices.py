@@ -27,7 +27,7 @@ from app.server.composition import settle
 from app.server.service import Service
 from app.telemetry.logs import LOGGER
 from app.telemetry.metrics import Metrics
-from app.values.steps import finish
+from app.values.computations import finish
 from tests.bench.explaining import filter_body
 from tests.bench.fleet import node_name
 from tests.bench.measure import REFERENCE_MS, ROUNDS, Scaled, cpu, middle, paced, reference, resident_mib

@@ -16,7 +16,7 @@ from app.cli.verbs import app
 from app.cluster.files import shipped_policies
 from app.demo.sample_fleets import demo_fleet
 from app.kube.api_kinds import API_KINDS, DRA
-from app.values.errors import BadInput
+from app.values.errors import BadInput, PolicyError
 from tests.builders import gpus, pod, policy
 from tests.cluster.fake_apiserver import FakeApi, served, status
 
@@ -200,11 +200,72 @@ def test_what_is_not_shown_to_the_user_is_named_on_stderr(tmp_path: Path, file: 
     assert PATHS["ConfigMap"] in result.stderr
 
 
-def test_bad_policy_of_the_cluster_says_where_it_is(tmp_path: Path, file: str) -> None:
-    """F75."""
-    bad = {"kind": "GPUPolicy", "metadata": {"name": "bad"}, "spec": {"placement": {"produts": {}}}}
+BAD: dict[str, Any] = {"kind": "GPUPolicy", "metadata": {"name": "bad"}, "spec": {"placement": {"produts": {}}}}
+FIELD = "gpupolicy bad: spec.placement.produts: unknown field"
+STRICT = policy("strict", "priority: 50, admission: {maxGPUsPerPod: 1}")
+BY_VERB = [
+    ["mutate", "-f", "FILE"],
+    ["explain", "-f", "FILE"],
+    ["plan", "mig"],
+    ["plan", "repack"],
+    ["plan", "driver", "--to", "580.65.06"],
+    ["plan", "node-template", "-f", "FILE"],
+    ["plan", "claim-templates", "-f", "FILE"],
+    ["doctor"],
+]
 
-    with Cluster(tmp_path, [*demo_fleet(), bad]) as cluster:
-        result = cluster.run("mutate", "-f", file)
 
-    assert "policies of the cluster: gpupolicy bad: spec.placement.produts: unknown field" in str(result.exception)
+def kept(texts: dict[str, str]) -> dict[str, Any]:
+    """Build the ConfigMap that keeps the last good set."""
+    return {
+        "kind": "ConfigMap",
+        "metadata": {"name": "gpu-usher-policies-last-good", "namespace": "gpu-usher"},
+        "data": texts,
+    }
+
+
+@pytest.mark.parametrize("last_good", [True, False], ids=["last good set", "valid policies alone"])
+def test_verb_answers_by_what_a_replica_serves_where_the_policies_of_the_cluster_are_invalid(
+    tmp_path: Path, last_good: bool
+) -> None:
+    """F75, F83: the last good set allows one GPU; else the valid policies and the shipped default remain."""
+    file = tmp_path / "two.json"
+    file.write_text(json.dumps(pod(gpus(2))), "utf-8")
+    objects = [*demo_fleet(), BAD, *([kept({"strict.yaml": STRICT})] if last_good else [])]
+
+    with Cluster(tmp_path, objects) as cluster:
+        result = cluster.run("explain", "-f", str(file), "-o", "json")
+
+    serving = "last good set" if last_good else "valid policies alone"
+    assert f"the policies of the cluster are invalid, answering by the {serving}: {FIELD}" in result.stderr
+    assert json.loads(result.stdout)["admission"]["allowed"] is not last_good
+    assert result.exit_code == (1 if last_good else 0)
+
+
+@pytest.mark.parametrize("words", BY_VERB, ids=" ".join)
+def test_no_verb_fails_because_the_policies_of_the_cluster_are_invalid(
+    tmp_path: Path, file: str, words: list[str]
+) -> None:
+    """F75: the exit code is that of the answer, as it is without the bad policy."""
+    objects = demo_fleet()
+
+    with Cluster(tmp_path, objects) as cluster:
+        good = cluster.run(*(file if word == "FILE" else word for word in words))
+    with Cluster(tmp_path, [*objects, BAD]) as cluster:
+        bad = cluster.run(*(file if word == "FILE" else word for word in words))
+
+    assert FIELD in bad.stderr + bad.stdout
+    assert bad.exit_code == (1 if words == ["doctor"] else good.exit_code)
+    assert bad.exit_code in (0, 1), bad.exception
+
+
+def test_invalid_directory_of_policies_is_the_users_to_correct(tmp_path: Path, file: str) -> None:
+    """F75: exit code 2 by --policies, whatever the cluster has kept."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "a.yaml").write_text("kind: GPUPolicy", "utf-8")
+
+    with Cluster(tmp_path, [*demo_fleet(), kept({"strict.yaml": STRICT})]) as cluster:
+        result = cluster.run("mutate", "-f", file, "--policies", str(tmp_path / "mine"))
+
+    assert isinstance(result.exception, PolicyError)
+    assert "a.yaml" in str(result.exception)

@@ -15,7 +15,7 @@ BOUNDS: dict[tuple[str, ...], float] = {("--version",): 0.25, ("policy", "lint")
 """Seconds of CPU for each command on that machine."""
 ROUNDS = 10
 """Rounds at most: beside other work some take half as much again, as what is imported falls out of the cache."""
-LIGHT = ("main", "help", "manual", "records", "verbs")
+LIGHT = ("main", "help", "manual", "verbs")
 HEAVY = ("fastapi", "pydantic", "kubernetes", "yaml", "cryptography", "uvicorn", "httpx")
 
 

@@ -7,7 +7,7 @@ and driver.go: a whole GPU and every placement of every profile consume the coun
 
 from typing import Any
 
-from app.knowledge.geometry import Geometry, ProfileSlots
+from app.knowledge.mig_geometry import Geometry, ProfileSlots
 from app.knowledge.products import normal_form
 from tests.builders import knowledge
 

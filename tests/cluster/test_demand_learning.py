@@ -8,7 +8,7 @@ from app.cluster.demand_learning import DEMANDS_KEPT, EXPECTED_DEMANDS_KEPT, Dem
 from app.cluster.state import State
 from app.cluster.workload_index import LEAST_PODS
 from app.kube.pods import Pod, read_pod
-from app.policy.expected_demand import DemandClass, ExpectedDemand
+from app.policy.demand import DemandClass, ExpectedDemand
 from tests.builders import container, demand, knowledge, node_document, pod, policies, policy
 
 AHEAD = policies(policy("p", "placement: {scores: [{name: Fragmentation}]}"))

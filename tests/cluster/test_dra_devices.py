@@ -9,7 +9,7 @@ import pytest
 from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.cluster.watched_kinds import dra_kinds
-from app.knowledge.geometry import Instance
+from app.knowledge.mig_geometry import Instance
 from app.placement.engine import judge
 from tests.builders import demand, gpus, knowledge, node_document, pod
 from tests.cluster.dynamic import carved, claim, device_class, name_of, resource_slice

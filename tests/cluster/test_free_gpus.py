@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from app.cluster.free_gpus import FreeGPUs
 from app.nodes.model import Node
+from app.placement.expected_demand import free_by_product, free_step
 from app.placement.unusable_capacity import whole_milli
-from app.placement.workload import free_by_product, free_step
 from tests.builders import node
 from tests.placement.expected_demands import GPU
 

@@ -21,7 +21,7 @@ from app.kube.resource_claims import NO_CLAIMED_DEVICES
 from app.policy.compiled import PolicySet
 from app.policy.merge import PodGPURequest
 from app.server.service import Service
-from app.values.steps import finish
+from app.values.computations import finish
 from tests.builders import container, gpus, knowledge, make_service, node_document, pod, policies, policy
 
 REFUSING = policy("strict", "match: {}, placement: {unknownFacts: Refuse, cuda: {fromImage: true}}")

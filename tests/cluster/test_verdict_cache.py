@@ -13,9 +13,8 @@ from app.cluster import verdict_cache, verdicts
 from app.cluster.state import State
 from app.cluster.verdict_cache import DEMANDS_KEPT, VerdictCache, VerdictTable
 from app.placement.engine import judge, total
-from app.placement.workload import expected_from_classes
-from app.policy.demand import Demand
-from app.policy.expected_demand import DemandClass, ExpectedDemand
+from app.placement.expected_demand import expected_from_classes
+from app.policy.demand import Demand, DemandClass, ExpectedDemand
 from app.policy.schema_placement import ScorerName
 from tests.builders import demand, gpus, knowledge, node_document, pod, policies, policy
 

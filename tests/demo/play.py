@@ -11,7 +11,7 @@ from typing import Any
 from app.admission.json_patch import escape
 from app.demo.sample_fleets import demo_fleet
 from app.kube.pods import DECISION
-from app.nodes.label_keys import DRIVER, PRODUCT
+from app.nodes.conditions import DRIVER, PRODUCT
 
 Send = Callable[[str, bytes], Any]
 """Posts a body to a path and returns the decoded answer."""

@@ -13,8 +13,8 @@ from app.explain.pending_pod import explain
 from app.knowledge.products import normal_form
 from app.server.composition import build
 from app.settings import Settings
+from app.values.computations import finish
 from app.values.errors import BadInput
-from app.values.steps import finish
 from app.values.versions import parse_version
 from tests.builders import knowledge, shipped
 from tests.demo.fleets import nodes, state

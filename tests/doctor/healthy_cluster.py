@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from app.doctor.cluster_checks import examine_cluster
-from app.doctor.cluster_objects import Certificate, Cluster
+from app.doctor.cluster_objects import Certificate, ExaminedCluster
 from app.doctor.fleet_checks import FindingLevel
 from tests.builders import knowledge, node, pod
 
@@ -97,10 +97,10 @@ def objects() -> dict[str, list[Object]]:
     }
 
 
-def cluster(broken: Break = lambda _: None, **more: Any) -> Cluster:
+def cluster(broken: Break = lambda _: None, **more: Any) -> ExaminedCluster:
     changed = copy.deepcopy(objects())
     broken(changed)
-    made = Cluster(
+    made = ExaminedCluster(
         knowledge=knowledge(),
         objects={kind: tuple(items) for kind, items in changed.items()},
         nodes=(node("gpu"), node("cpu", product=None, driver=None, offers={})),
@@ -112,7 +112,7 @@ def cluster(broken: Break = lambda _: None, **more: Any) -> Cluster:
     return replace(made, **more)
 
 
-def levels_by_check(examined: Cluster) -> dict[str, FindingLevel]:
+def levels_by_check(examined: ExaminedCluster) -> dict[str, FindingLevel]:
     return {finding.check: finding.level for finding in examine_cluster(examined)}
 
 

@@ -37,6 +37,17 @@ from tests.doctor.healthy_cluster import (
 )
 
 EVERYWHERE: Object = {"namespaceSelector": {}}
+OURS = "explain.gpu-usher.io"
+
+
+def api_service(group: str, available: str = "False") -> Object:
+    condition = {"type": "Available", "status": available, "message": "failing or missing response"}
+    service = {"name": "gpu-usher", "namespace": "gpu-usher", "port": 8445}
+    return {
+        "metadata": {"name": f"v1.{group}"},
+        "spec": {"group": group, "service": service},
+        "status": {"conditions": [condition]},
+    }
 
 
 @pytest.mark.parametrize(
@@ -72,6 +83,13 @@ EVERYWHERE: Object = {"namespaceSelector": {}}
         pytest.param(foreign_webhook("istio-sidecar-injector"), {}, id="another's, not of GPUs"),
         pytest.param(foreign_webhook("hami", kind=VALIDATING), {}, id="another's that only validates"),
         pytest.param(put("Deployment", deployment("gpu-usher", 2)), {"ReplicasUnavailable": A}, id="one short"),
+        pytest.param(put("APIService", api_service(OURS, "True")), {}, id="our API is available"),
+        pytest.param(put("APIService", api_service(OURS)), {"APIServiceUnavailable": P}, id="our API is not"),
+        pytest.param(
+            put("APIService", api_service("metrics.k8s.io")), {"APIServiceUnavailable": A}, id="another's is not"
+        ),
+        pytest.param(put("APIService", {**api_service("apps"), "spec": {}}), {}, id="an API of kube-apiserver's own"),
+        pytest.param(put("APIService", {**api_service(OURS), "status": {}}), {}, id="an API that was just registered"),
         pytest.param(scheduler("v1.36.9"), {}, id="scheduler of the same minor"),
         pytest.param(scheduler("v1.35.1@sha256:00"), {"SchedulerVersion": A}, id="scheduler one behind"),
         pytest.param(scheduler("v1.34.0"), {"SchedulerVersion": P}, id="scheduler two behind"),
@@ -147,11 +165,6 @@ def test_rights_that_replicas_with_events_need_are_not_advised_away() -> None:
             {"slipped": (SlippedReport("a/p", "misplaced", "DriverTooOld"),)}, {"Misplaced": P}, id="F98: misplaced"
         ),
         pytest.param({"refused": {"Secret x": "403: no"}}, {"NotLookedAt": A}, id="refused"),
-        pytest.param(
-            {"reached": False, "refused": {"API server": "no"}, "objects": {}, "nodes": ()},
-            {"APIServerUnreachable": P},
-            id="not there",
-        ),
     ],
 )
 def test_what_was_found_out_is_judged(more: dict[str, Any], expected: dict[str, FindingLevel]) -> None:

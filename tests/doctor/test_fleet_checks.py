@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from app.cli.verbs import app
-from app.doctor.examined_pods import with_pods
 from app.doctor.fleet_checks import CHECKS, ExaminedFleet, Finding, FindingLevel, examine
+from app.doctor.held_gpus import with_pods
 from app.nodes.gpu_health import Health
 from app.values.errors import BadInput
 from tests.builders import knowledge, node, node_document, pod

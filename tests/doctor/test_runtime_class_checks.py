@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from app.doctor.runtime_class_checks import examine_runtime_classes
+from app.doctor.operand_checks import examine_runtime_classes
 from app.nodes.model import Node
-from app.nodes.runtime_handlers import RuntimeClass
+from app.nodes.reading import RuntimeClass
 from tests.builders import knowledge, node
 
 NVIDIA = {"nvidia": RuntimeClass("nvidia")}

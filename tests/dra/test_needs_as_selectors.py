@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.admission.claims.selectors import selectors_of
+from app.admission.claim_template import selectors_of
 from app.demo.sample_fleets import demo_fleet
 from app.dra.devices import Device
 from app.dra.selectors import compile_selector

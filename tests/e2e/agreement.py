@@ -20,11 +20,11 @@ from app.cluster.access import find_cluster
 from app.cluster.list_once import read_objects
 from app.explain.pending_pod import explain
 from app.explain.survey import ClusterSnapshot
-from app.intree.existing_pods import REQUIRED
+from app.intree.existing_pods import REQUIRED_TERMS
 from app.kube.api_kinds import FLEET
 from app.kube.gpu_usage import FINISHED
 from app.kube.pods import DECISION
-from app.values.steps import finish
+from app.values.computations import finish
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import pod_path
 from tests.controlplane.kubectl import Object
@@ -175,7 +175,7 @@ def copy_of(pod: Object, node: str) -> Object:
         spec.pop(key, None)
     if node:
         affinity = spec.setdefault("affinity", {}).setdefault("nodeAffinity", {})
-        terms = affinity.setdefault(REQUIRED, {}).setdefault("nodeSelectorTerms", [{}])
+        terms = affinity.setdefault(REQUIRED_TERMS, {}).setdefault("nodeSelectorTerms", [{}])
         for term in terms:
             term["matchFields"] = [{"key": "metadata.name", "operator": "In", "values": [node]}]
     for constraint in _with_selectors(spec):
@@ -191,5 +191,5 @@ def copy_of(pod: Object, node: str) -> Object:
 def _with_selectors(spec: Object) -> Iterator[Object]:
     affinity = spec.get("affinity") or {}
     for kind in ("podAffinity", "podAntiAffinity"):
-        yield from (affinity.get(kind) or {}).get(REQUIRED) or ()
+        yield from (affinity.get(kind) or {}).get(REQUIRED_TERMS) or ()
     yield from spec.get("topologySpreadConstraints") or ()

@@ -5,16 +5,16 @@ from collections import Counter
 
 from app.explain.explanation import Explanation, NodeVerdict
 from app.explain.survey import ClusterSnapshot
-from app.intree.causes import InTreeCause
 from app.intree.checks import (
     UNSELECTED,
+    InTreeCause,
     PodConstraints,
     node_affinity_matches,
     read_pod_constraints,
     resources_left,
     taints_tolerated,
 )
-from app.intree.existing_pods import REQUIRED
+from app.intree.existing_pods import REQUIRED_TERMS
 from app.values.reasons import Code
 from tests.controlplane.kubectl import Object
 
@@ -142,7 +142,7 @@ def predicted_reasons(verdicts: list[NodeVerdict], names: set[str] | None = None
 
 def named_nodes(pod: Object) -> set[str] | None:
     """List the nodes that required node affinity names, or None where a term names none."""
-    required = ((pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED) or {}
+    required = ((pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED_TERMS) or {}
     node_names: set[str] = set()
     for term in required.get("nodeSelectorTerms") or ():
         fields = [field for field in term.get("matchFields") or () if field["operator"] == "In"]

@@ -13,7 +13,7 @@ from app.admission.review import MOST_WARNINGS
 from app.admission.reviewed_pod import WARNING_LIMIT
 from app.cluster.files import shipped_policies
 from app.kube.pods import DECISION
-from app.nodes.label_keys import PRODUCT, SHARING
+from app.nodes.conditions import PRODUCT, SHARING
 from tests.builders import container, policy
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, node_object

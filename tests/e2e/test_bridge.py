@@ -19,7 +19,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from app.admission.claims.conversion import Conversion, convert
+from app.admission.claim_conversion import Conversion, convert
 from app.cli.verbs import app
 from app.cluster.files import shipped_policies
 from app.kube.pods import read_pod as read_pod_facts

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from app.admission.cpu_guard import CPU_GUARD
-from app.nodes.label_keys import PRESENT
+from app.admission.node_affinity import CPU_GUARD
+from app.nodes.conditions import PRESENT
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, node_object
 from tests.e2e.stage import (

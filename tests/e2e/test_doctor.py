@@ -18,7 +18,7 @@ from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, node_object
 from tests.controlplane.kubectl import Object
 from tests.e2e.certificate_stage import MUTATING, VALIDATING, bundles, published, start_certificate_controller
-from tests.e2e.stage import create_namespace, eventually, plain_pod
+from tests.e2e.stage import DEPLOY, create_namespace, eventually, plain_pod
 from tests.e2e.test_install import OTHERS, apply
 
 OVERLAY = "webhook-only"
@@ -160,6 +160,27 @@ def test_broken_object_is_named_until_it_is_mended(
     with patched_object(cluster, path, operation):
         eventually(f"{check} is said", lambda: failing_checks(cluster) == {check})
 
+    eventually("nothing is said", lambda: failing_checks(cluster) == set())
+
+
+def test_api_of_ours_without_a_server_is_named_with_the_namespaces_that_it_keeps(cluster: ControlPlane) -> None:
+    """F87: its Service has no port 8445 in this overlay; the remedy that is printed lets the namespace go."""
+    namespace = create_namespace(cluster, "kept")
+    file = DEPLOY / "components" / "explain-api" / "apiservice.yaml"
+    assert cluster.kubectl("apply", "-f", str(file)).code == 0
+    eventually("it is not available", lambda: failing_checks(cluster) == {"APIServiceUnavailable"})
+    cluster.api.delete(f"/api/v1/namespaces/{namespace}")
+
+    [finding] = json.loads(doctor(cluster).output)
+    assert finding["objects"] == ["APIService v1alpha1.explain.gpu-usher.io"]
+    assert finding["level"] == "problem"
+    assert "no namespace of the cluster can be deleted" in finding["what"]
+    assert cluster.api.client.get(f"/api/v1/namespaces/{namespace}").is_success
+    remedy = finding["remedy"].partition("kubectl ")[2]
+    assert cluster.kubectl(*remedy.split()).code == 0
+
+    gone = f"/api/v1/namespaces/{namespace}"
+    eventually("the namespace is gone", lambda: cluster.api.client.get(gone).is_error, 60)
     eventually("nothing is said", lambda: failing_checks(cluster) == set())
 
 

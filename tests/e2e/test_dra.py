@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.cluster.state import State
-from app.explain.dra import dra_equivalent
+from app.explain.explanation import dra_equivalent
 from app.knowledge.cuda_compatibility import AcceptedCompatibility
 from app.nodes.model import Node
 from app.placement.engine import judge

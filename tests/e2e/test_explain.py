@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from app.explain.explanation import NodeVerdict
-from app.intree.existing_pods import REQUIRED
+from app.intree.existing_pods import REQUIRED_TERMS
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, kubelets, node_object, pod_path
 from tests.controlplane.kubectl import Object
@@ -76,7 +76,7 @@ def draw_pod(random: Random, index: int) -> Object:
     if random.random() < 0.3:
         spec["nodeSelector"] = random.choice([{"zone": "a"}, {"zone": "b"}, {"zone": "c"}])
     if random.random() < 0.4:
-        spec["affinity"] = {"nodeAffinity": {REQUIRED: {
+        spec["affinity"] = {"nodeAffinity": {REQUIRED_TERMS: {
             "nodeSelectorTerms": [{"matchExpressions": [random.choice(EXPRESSIONS)]} for _ in range(2)]}}}  # fmt: skip
     if random.random() < 0.5:
         spec["tolerations"] = [{"key": "team", "operator": "Exists"}]

@@ -5,7 +5,7 @@ import json
 from collections import Counter
 from random import Random
 
-from app.intree.existing_pods import REQUIRED
+from app.intree.existing_pods import REQUIRED_TERMS
 from app.intree.inter_pod_constraints import (
     EXISTING_ANTI_AFFINITY,
     POD_AFFINITY_MISMATCH,
@@ -36,7 +36,7 @@ def draw_pod(random: Random, index: int) -> Object:
         spec["containers"][0]["ports"] = ports
     for kind, share in (("podAffinity", 0.3), ("podAntiAffinity", 0.5)):
         if random.random() < share:
-            affinity[kind] = {REQUIRED: [term(random, kind) for _ in range(random.choice([1, 1, 2]))]}
+            affinity[kind] = {REQUIRED_TERMS: [term(random, kind) for _ in range(random.choice([1, 1, 2]))]}
     if random.random() < 0.3:
         spec["nodeSelector"] = {"zone": random.choice("ab")}
     if random.random() < 0.5:

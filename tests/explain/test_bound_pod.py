@@ -9,7 +9,7 @@ from app.cluster.view import view
 from app.explain.explanation import Explanation
 from app.explain.pending_pod import explain
 from app.intree.existing_pods import existing_pods_of
-from app.values.steps import finish
+from app.values.computations import finish
 from tests.builders import gpus, knowledge, node_document, pod, policies
 from tests.kube.test_finished_pods import UNAVAILABLE
 

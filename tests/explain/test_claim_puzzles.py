@@ -13,7 +13,7 @@ from app.cluster.view import view
 from app.demo.sample_fleets import demo_fleet
 from app.explain.explanation import Explanation
 from app.explain.pending_pod import explain
-from app.values.steps import finish
+from app.values.computations import finish
 from tests.builders import knowledge, shipped
 
 Document = dict[str, Any]

@@ -8,7 +8,7 @@ from app.cluster.state import State
 from app.cluster.view import view
 from app.explain.explanation import Explanation
 from app.explain.pending_pod import explain
-from app.values.steps import finish
+from app.values.computations import finish
 from tests.builders import knowledge, node_document, pod, shipped
 from tests.dra.worlds import DRIVER, allocated_document, class_document, device, request, slice_document
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.explain.container_requests import MOST_NAMED, lowered, requests_text, set_requests
+from app.explain.container_requests import MOST_CONTAINERS_NAMED, lowered, requests_text, set_requests
 from app.explain.edits import edited
 from app.kube.pods import read_pod
 from tests.builders import container, gpus, pod
@@ -60,6 +60,8 @@ def test_containers_that_give_are_named(
 
 def test_many_containers_are_counted() -> None:
     """F84: a line stays short whatever the pod has."""
-    read = read_pod(pod(*({**gpus(2), "name": f"c{at}"} for at in range(MOST_NAMED + 3))))
+    read = read_pod(pod(*({**gpus(2), "name": f"c{at}"} for at in range(MOST_CONTAINERS_NAMED + 3))))
 
-    assert requests_text(read, GPU, lowered(read, GPU, MOST_NAMED + 3)).endswith("1 in container c4 and 3 more")
+    assert requests_text(read, GPU, lowered(read, GPU, MOST_CONTAINERS_NAMED + 3)).endswith(
+        "1 in container c4 and 3 more"
+    )

@@ -11,7 +11,7 @@ from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.demo.sample_fleets import demo_fleet
 from app.dra.cluster_devices import ClusterDevices
-from app.explain.device_inventory import device_rows, devices_of_node
+from app.explain.gpu_inventory import device_rows, devices_of_node
 from tests.builders import knowledge, node
 from tests.dra.worlds import allocated_document, class_document, cluster, device, slice_document
 

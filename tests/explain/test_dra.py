@@ -13,8 +13,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.admission.claims.selectors import MOST_SELECTORS
-from app.explain.dra import dra_equivalent
+from app.admission.claim_template import MOST_SELECTORS
+from app.explain.explanation import dra_equivalent
 from app.knowledge.cuda_compatibility import AcceptedCompatibility
 from app.policy.demand import Demand
 from app.policy.schema_placement import SharingWish

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from app.explain.edits import KINDS
 from app.explain.explanation import Explanation
 from app.explain.pending_pod import explain
-from app.values.steps import finish
+from app.values.computations import finish
 from tests.explain.test_puzzles import world_of
 
 Document = dict[str, Any]

@@ -3,7 +3,7 @@
 
 import pytest
 
-from app.explain.node_values import values_of
+from app.explain.pending_cause import values_of
 from tests.builders import node
 
 

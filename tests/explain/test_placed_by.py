@@ -13,7 +13,7 @@ from app.explain.pending_cause import NOT_LOOKED_AT, PendingCause, cause_of, tol
 from app.explain.pending_pod import explain
 from app.explain.survey import ClusterSnapshot
 from app.kube.pending_pods import read_pending_pod, unseen_by
-from app.values.steps import finish
+from app.values.computations import finish
 from tests.builders import container, gpus, knowledge, node_document, pod, policies, policy, shipped
 
 GPU = "nvidia.com/gpu"

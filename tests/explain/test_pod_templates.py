@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.explain.pod_templates import template_hash
+from app.explain.pending_cause import template_hash
 from tests.builders import gpus, pod
 
 SHM = {"name": "shm", "emptyDir": {"medium": "Memory"}}

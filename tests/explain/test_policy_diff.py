@@ -20,7 +20,7 @@ from app.cluster.best_nodes import ANYWHERE, BestNodes
 from app.cluster.ruling_cache import RulingCache
 from app.cluster.snapshot import fill
 from app.cluster.state import State
-from app.explain.policy_diff import ComparedPod, PodDifference, PolicySide, as_created, compare
+from app.explain.policy_diff import ComparedPod, PodDifference, PolicySide, as_created, compare_policies
 from app.kube.api_kinds import DRA
 from app.kube.pods import read_pod
 from app.placement.engine import judge, total
@@ -121,7 +121,7 @@ def test_comparison_equals_that_of_every_pod_by_itself(number: int) -> None:
             )
             expected.setdefault(change.value, set()).add(pod_asked.name)
 
-    differences = compare(asked_of(objects), side(before, state), side(after, state), BestNodes(state))
+    differences = compare_policies(asked_of(objects), side(before, state), side(after, state), BestNodes(state))
 
     reported: dict[str, set[str]] = {}
     for difference in differences.differences:
@@ -136,7 +136,7 @@ def test_same_policies_change_nothing() -> None:
     objects = fleet(random.Random(9))
     state = state_of(objects)
 
-    differences = compare(asked_of(objects), side(STRICT, state), side(STRICT, state), BestNodes(state))
+    differences = compare_policies(asked_of(objects), side(STRICT, state), side(STRICT, state), BestNodes(state))
 
     assert (differences.differences, differences.unchanged, differences.hurts) == ((), 60, False)
 
@@ -155,7 +155,7 @@ def test_pods_of_one_template_are_one_kind_whatever_the_cluster_wrote_into_them(
         compared_pods.append(ComparedPod(f"p-{number}", "team-a", as_created(made), uid=f"u-{number}"))
     state = state_of([node_document()])
 
-    differences = compare(compared_pods, side(STRICT, state), side(STRICT, state), BestNodes(state))
+    differences = compare_policies(compared_pods, side(STRICT, state), side(STRICT, state), BestNodes(state))
 
     assert (differences.pods, differences.templates) == (3, 1)
 

@@ -23,8 +23,8 @@ from app.explain.funnel import funnel
 from app.explain.pending_pod import explain
 from app.explain.survey import ClusterSnapshot
 from app.intree.existing_pods import existing_pods_of
+from app.values.computations import finish
 from app.values.reasons import Code, Reason
-from app.values.steps import finish
 from tests.builders import knowledge, policies
 
 PUZZLES = sorted(Path(__file__).parent.joinpath("puzzles").glob("*.yaml"))

@@ -17,7 +17,7 @@ from app.explain.counterfactual import EvictedPod, Fix, FixStep
 from app.explain.explanation import Explanation
 from app.explain.pending_pod import explain
 from app.explain.tenant_view import for_tenant, scrub
-from app.values.steps import finish
+from app.values.computations import finish
 
 NAMESPACES = ("team", "secret-lab", "secret-ops")
 """Everything of namespaces other than `team` has `secret` in its name."""

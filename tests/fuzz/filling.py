@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from app.cluster.ruling_cache import RULINGS_KEPT
 from app.cluster.verdict_cache import DEMANDS_KEPT
 from app.kube.pods import read_pod
-from app.nodes.label_keys import MEMORY
-from app.nodes.labels import CLASSES_KEPT, _read_class
+from app.nodes.conditions import MEMORY
+from app.nodes.labels import NODE_CLASSES_KEPT, _read_class
 from app.nodes.reading import read_node
-from app.placement.ranking import NAMES_KEPT, tie_break
+from app.placement.ranking import TIE_BREAKS_KEPT, tie_break
 from app.server.service import Service
 from app.values.quantity import parse_quantity
 from tests.builders import knowledge
@@ -34,12 +34,12 @@ def fill(services: Iterable[Service]) -> None:
             demand = service.demand(read)
             if number < DEMANDS_KEPT:
                 service.verdicts(demand)
-    for number in range(CLASSES_KEPT):
+    for number in range(NODE_CLASSES_KEPT):
         document = json.loads(nodes[number % len(nodes)])
         document["metadata"]["labels"][MEMORY] = str(number)
         read_node(document, knowledge())
         parse_quantity(f"{number}001m")
-    for number in range(NAMES_KEPT):
+    for number in range(TIE_BREAKS_KEPT):
         tie_break(f"ip-10-0-{number}.eu-central-1.compute.internal")
 
 

@@ -7,11 +7,17 @@ from typing import Any
 import pytest
 
 from app.explain.funnel import first_objection, funnel, objection_name, objection_text
-from app.intree.causes import InTreeCause
-from app.intree.checks import read_pod_constraints, read_terms, refusals, scheduling_gate_refusal, unjudged_constraints
+from app.intree.checks import (
+    InTreeCause,
+    in_tree_refusals,
+    read_pod_constraints,
+    read_terms,
+    scheduling_gate_refusal,
+    unjudged_constraints,
+)
 from app.intree.existing_pods import read_pod_among_others
 from app.nodes.reading import read_node
-from app.values.reasons import Code, Stage, reason
+from app.values.reasons import Code, FunnelStage, reason
 from tests.builders import gpus, knowledge, node_document, pod
 from tests.oracles.node_affinity import eligible
 
@@ -36,7 +42,7 @@ def causes(document: dict[str, Any], used: dict[str, int] | None = None, **node:
     pod_constraints = read_pod_constraints(document, NEVER.__contains__, node.get("volumes"))
     return [
         (refusal.cause, refusal.message)
-        for refusal in refusals(pod_constraints, read_node(made, knowledge()), used or {})
+        for refusal in in_tree_refusals(pod_constraints, read_node(made, knowledge()), used or {})
     ]
 
 
@@ -170,7 +176,7 @@ def test_node_affinity_is_read_as_the_oracle_reads_it() -> None:
 
 def test_every_stage_of_the_funnel_has_a_cause_or_a_code() -> None:
     """F83."""
-    assert {cause.stage for cause in (*InTreeCause, *Code)} == set(Stage)
+    assert {cause.stage for cause in (*InTreeCause, *Code)} == set(FunnelStage)
 
 
 def test_node_falls_out_at_the_first_stage_that_objects() -> None:

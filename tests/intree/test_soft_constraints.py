@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.intree.soft_constraints import MOST_PREFERENCES, SoftConstraints, read_soft_constraints
+from app.intree.soft_constraints import MOST_SOFT_CONSTRAINTS, SoftConstraints, read_soft_constraints
 from app.kube.pod_limits import MOST_CONSTRAINTS
 from app.nodes.model import FreeResources, Node, NodeClass
 
@@ -130,6 +130,6 @@ def test_no_pod_makes_us_evaluate_more_than_a_few_preferences_on_each_node() -> 
 
     soft = read_soft_constraints(many)
 
-    assert len(soft.terms) == len(soft.topology_keys) == MOST_PREFERENCES
+    assert len(soft.terms) == len(soft.topology_keys) == MOST_SOFT_CONSTRAINTS
     assert len(soft.tolerations) == MOST_CONSTRAINTS
     assert read_soft_constraints(one_wide).terms == ()

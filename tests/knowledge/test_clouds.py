@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.knowledge.instances import InstanceTypes
+from app.knowledge.clouds import InstanceTypes
 from app.placement.engine import judge_class
 from tests.builders import demand, gpus, knowledge, node, pod, policies, policy
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.cluster.files import read_knowledge
-from app.knowledge.dcgm import GPUCondition, MetricRule
-from app.knowledge.xids import Severity
+from app.knowledge.dcgm import GPUCondition, MetricRule, Severity
 from app.values.errors import KnowledgeError
 from tests.builders import knowledge
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from app.knowledge.families import load_families
+from app.knowledge.gpu_resources import load_families
 from tests.builders import knowledge
 from tests.docstrings import ROOT
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from app.knowledge.geometry import Geometry
+from app.knowledge.mig_geometry import Geometry
 from app.knowledge.products import normal_form
 from tests.builders import knowledge
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.knowledge.geometry import Geometry, Instance
-from app.knowledge.mig_placements import GPULayout, InstancePlacement, place_instances
+from app.knowledge.mig_geometry import Geometry, GPULayout, Instance, InstancePlacement, place_instances
 from app.knowledge.products import normal_form
 from tests.builders import knowledge
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.cluster.files import read_knowledge
-from app.knowledge.xids import Severity
+from app.knowledge.dcgm import Severity
 from app.nodes.model import Sharing
 from app.values.errors import KnowledgeError
 from app.values.versions import parse_version

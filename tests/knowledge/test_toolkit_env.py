@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from app.cluster.files import read_knowledge
-from app.knowledge.toolkit_env import load_toolkit_env
+from app.knowledge.container_toolkit import load_toolkit_env
 from app.values.errors import KnowledgeError
 from tests.builders import knowledge
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.admission.json_patch import Operation
-from app.admission.review import _begin_review
+from app.admission.review import begin_review
 from app.kube.pods import read_pod
 from tests.builders import gpus, pod, setting
 
@@ -23,7 +23,7 @@ CONTAINERS = st.builds(
 def test_patched_pod_is_read_as_a_new_one(data: st.DataObject) -> None:
     spec = {name: data.draw(st.lists(CONTAINERS, min_size=1, max_size=3)) for name in LISTS}
     document = {**pod(), "spec": spec}
-    review = _begin_review(document, read_pod(document), {}, setting())
+    review = begin_review(document, read_pod(document), {}, setting())
 
     for _ in range(4):
         review = review.with_operations([data.draw(operations(review.document))])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.knowledge.families import Family
+from app.knowledge.gpu_resources import Family
 from app.kube.pod_limits import MOST_CLAIMS, MOST_CONTAINERS
 from app.kube.pods import read_pod
 from app.kube.resource_claims import (

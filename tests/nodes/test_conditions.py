@@ -14,7 +14,7 @@ from app.cluster.state import State
 from app.cluster.watched_kinds import WatchedKind, core_kinds
 from app.knowledge.dcgm import GPUCondition
 from app.kube.partial_types import PartialNode
-from app.nodes.conditions import LONGEST_TEXT, MOST_CONDITIONS, BadCondition, read_bad_conditions
+from app.nodes.conditions import LONGEST_CONDITION_TEXT, MOST_CONDITIONS, BadCondition, read_bad_conditions
 from app.values.errors import KnowledgeError
 from tests.builders import knowledge, node, node_document, policy
 
@@ -66,7 +66,7 @@ def test_words_of_the_publisher_are_shown_cut_and_printable() -> None:
     (condition,) = read({**XID_79, "message": "GPU 0\x1b[31m\nlost" + "!" * 10_000})
 
     assert condition.words.startswith("AcceleratedHardwareReady=False (NvidiaXID79Error: GPU 0 [31m lost!!!")
-    assert len(condition.words) < LONGEST_TEXT + 80
+    assert len(condition.words) < LONGEST_CONDITION_TEXT + 80
 
 
 def test_most_conditions_of_a_node_are_a_bounded_number() -> None:

@@ -4,7 +4,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.nodes.labels import _read_class, _relevant_keys, read_class
+from app.nodes.labels import _read_class, _relevant_keys, read_node_class
 from tests.builders import knowledge
 
 GPU = "nvidia.com/gpu"
@@ -36,5 +36,5 @@ def test_class_is_that_of_all_labels_in_any_order(labels: dict[str, str], order:
 
     twin = _read_class.__wrapped__(tuple(pairs), offered, knowledge(), offered, -1, False)
 
-    assert twin == read_class(labels, offered, knowledge(), offered) is read_class(
+    assert twin == read_node_class(labels, offered, knowledge(), offered) is read_node_class(
         shuffled, offered, knowledge(), offered)  # fmt: skip

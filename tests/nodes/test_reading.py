@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.nodes.labels import LARGEST_KEPT, _read_class
+from app.nodes.labels import LARGEST_LABELS_KEPT, _read_class
 from app.nodes.model import NodeClass, Sharing
 from app.nodes.reading import read_node
 from app.placement.engine import judge_class
@@ -277,7 +277,7 @@ def test_make_with_endless_labels_is_read_and_not_remembered() -> None:
     """F125: the cache of node classes is bounded in bytes."""
     before = _read_class.cache_info()
 
-    large = made(labels={"gpu.memory": "0" * LARGEST_KEPT})
+    large = made(labels={"gpu.memory": "0" * LARGEST_LABELS_KEPT})
     after_large = _read_class.cache_info()
     small = made(labels={"gpu.memory": "0"})
 

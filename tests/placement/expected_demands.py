@@ -9,8 +9,7 @@ from itertools import combinations
 from hypothesis import strategies as st
 
 from app.nodes.model import FreeResources, Node
-from app.policy.demand import Demand
-from app.policy.expected_demand import DemandClass, ExpectedDemand
+from app.policy.demand import Demand, DemandClass, ExpectedDemand
 from tests.builders import demand, gpus, knowledge, node, pod
 
 GPU = "nvidia.com/gpu"

@@ -6,8 +6,8 @@ kube-scheduler and MIG Manager choose the placement on a node; gpu-usher chooses
 
 from collections.abc import Sequence
 
-from app.knowledge.mig_placements import GPULayout, InstancePlacement
-from app.placement.mig_headroom import placement_losses
+from app.knowledge.mig_geometry import GPULayout, InstancePlacement
+from app.placement.mig_slices import placement_losses
 
 
 def least_spoiling(layouts: Sequence[GPULayout], profile: str) -> InstancePlacement | None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.knowledge.mig_placements import GPULayout
+from app.knowledge.mig_geometry import GPULayout
 from tests.bench.churn import BY_NODE, GEOMETRY, MIXES, POLICIES, Arrival, Chosen, Fleet, Policy, arrivals, churn
 from tests.bench.mig import OURS, STRONGEST, Cell, mean_gain, measure, report
 from tests.placement.least_spoiling import least_spoiling

@@ -10,14 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.nodes.model import Node
+from app.placement.capacity_prices import share_prices
 from app.placement.engine import judge, total
-from app.placement.fragmentation import HALF_WAY, fragmentation
-from app.placement.packing import packing, spreading
+from app.placement.expected_demand import expected_from_classes
 from app.placement.ranking import scores_without_gpus, wire_scores
-from app.placement.share_prices import share_prices
+from app.placement.scorers import HALF_WAY, fragmentation, packing, spreading
 from app.placement.unusable_capacity import MOST_UNITS
-from app.placement.workload import expected_from_classes
-from app.policy.expected_demand import DemandClass, ExpectedDemand
+from app.policy.demand import DemandClass, ExpectedDemand
 from app.policy.schema_placement import ScorerName
 from app.values.reasons import Code
 from tests.builders import demand, gpus, node, pod

@@ -15,14 +15,15 @@ from hypothesis import strategies as st
 from app.api.extender_routes import prioritize
 from app.nodes.model import FreeResources, Node
 from app.placement.engine import judge, total
-from app.placement.packing import packing, spreading
 from app.placement.ranking import wire_scores
 from app.placement.scorers import (
     SCORERS,
     driver_headroom,
     interconnect,
     nvlink_domain,
+    packing,
     product_preference,
+    spreading,
 )
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.placement.engine import LESSER_SHARE
-from app.placement.shortlist import best_in_turn, best_of_each
+from app.placement.ranking import best_in_turn, best_of_each
 
 TOTALS = st.lists(st.sampled_from([0.0, 0.2, 0.3, 0.5, 0.8, 0.9]), min_size=1, max_size=60)
 MOST = st.integers(1, 20)

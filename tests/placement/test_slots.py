@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.knowledge.geometry import Geometry, Instance
-from app.knowledge.mig_placements import GPULayout, InstancePlacement
+from app.knowledge.mig_geometry import Geometry, GPULayout, Instance, InstancePlacement
 from app.nodes.model import FreeResources, Node
 from app.placement.engine import judge
-from app.placement.mig_headroom import (
+from app.placement.mig_slices import (
     CHANCE_ENDED,
+    NEUTRAL,
     distinct_profiles,
     first_fit,
     headroom,
     headroom_loss,
+    mig_layout,
     placement_losses,
 )
-from app.placement.mig_layouts import NEUTRAL, mig_layout
 from tests.builders import demand, gpus, knowledge, node, pod
 from tests.placement.least_spoiling import least_spoiling
 

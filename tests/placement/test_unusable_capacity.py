@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.placement.unusable_capacity import placements, unusable_milli
-from app.policy.expected_demand import ExpectedDemand
+from app.policy.demand import ExpectedDemand
 from tests.placement.expected_demands import CPU, EXPECTED_DEMANDS, PRODUCTS, SIZES, exact_stranded, sizes_left
 
 

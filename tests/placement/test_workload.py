@@ -6,7 +6,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.placement.workload import (
+from app.placement.expected_demand import (
     FREE_STEPS,
     demand_class,
     expected_from_weights,
@@ -14,7 +14,7 @@ from app.placement.workload import (
     free_floor,
     free_step,
 )
-from app.policy.expected_demand import DemandClass
+from app.policy.demand import DemandClass
 from tests.builders import demand, gpus, node, pod
 from tests.placement.expected_demands import GPU, PRODUCTS, node_with_gpus
 

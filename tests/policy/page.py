@@ -15,9 +15,9 @@ import yaml
 from pydantic import BaseModel
 
 from app.cluster.files import shipped_policies
+from app.explain.policy_cases import Case, CaseNode, Expectation
 from app.policy.annotations import ANNOTATIONS
-from app.policy.case_document import Case, CaseNode, Expectation
-from app.policy.fields import MERGE, LabelSelector, merge_rules, model_in
+from app.policy.fields import MERGE_KEYWORD, LabelSelector, merge_rules, model_in
 from app.policy.schema import Action, ExceptionMatch, Match, PolicyException, Rule, Spec
 from app.policy.schema_admission import Admission
 from app.policy.schema_placement import Placement
@@ -59,11 +59,11 @@ def _fields(name: str) -> str:
     """Return a table of a model's fields; those of inner mappings have dotted paths, as in errors."""
     schema = MODELS[name].model_json_schema(by_alias=True)
     rows = list(_rows(schema, schema.get("$defs", {})))
-    merged = any(MERGE in node for _, node in rows)
+    merged = any(MERGE_KEYWORD in node for _, node in rows)
     head = ["field", "value", *(["when several policies match"] if merged else []), "what it is"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for path, node in rows:
-        cells = [f"`{path}`", _value(node, schema.get("$defs", {})), *([node.get(MERGE, "")] if merged else [])]
+        cells = [f"`{path}`", _value(node, schema.get("$defs", {})), *([node.get(MERGE_KEYWORD, "")] if merged else [])]
         lines.append(f"| {' | '.join([*cells, _cell(node.get('description', ''))])} |")
     return "\n".join(lines)
 

@@ -4,8 +4,7 @@
 import pytest
 
 from app.admission.review import mutate
-from app.policy.calendar import expired_exceptions, in_force
-from app.policy.compiled import PolicySet
+from app.policy.compiled import PolicySet, expired_exceptions, in_force
 from app.policy.schema import Action
 from app.values.errors import PolicyError
 from tests.builders import gpus, pod, policies, policy, setting

@@ -9,8 +9,7 @@ import pytest
 import yaml
 
 from app.cli.json_schema import crd_text
-from app.policy.crd import custom_resource_definition
-from app.policy.schema import Rule, json_schema
+from app.policy.schema import Rule, custom_resource_definition, json_schema
 
 ROOT = Path(__file__).parents[2]
 STRUCTURAL = {"type", "description", "enum", "pattern", "minimum", "maximum", "minLength", "maxLength", "default"} | {

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.policy.document import DEEPEST, LARGEST_BYTES, read_documents
+from app.policy.document import DEEPEST_YAML, LARGEST_YAML_BYTES, read_documents
 from app.values.errors import PolicyError
 
 ANCHORS = "anchors and aliases are refused, write the value out"
@@ -110,13 +110,13 @@ def test_plain_scalar_reads_as_in_yaml_1_2(text: str, expected: object) -> None:
 
 
 def test_nesting_as_deep_as_allowed_is_read() -> None:
-    documents = values("[" * DEEPEST + "]" * DEEPEST)
+    documents = values("[" * DEEPEST_YAML + "]" * DEEPEST_YAML)
 
     assert len(documents) == 1
 
 
 def test_deeper_nesting_is_refused_where_it_starts() -> None:
-    levels = DEEPEST + 1
+    levels = DEEPEST_YAML + 1
     expected = f"p.yaml:1:{levels}: nested deeper than 64 levels, wants a flat policy"
 
     messages = problems("[" * levels + "]" * levels)
@@ -134,7 +134,7 @@ def test_nesting_bomb_is_refused_without_being_built() -> None:
 
 def test_text_as_large_as_a_configmap_is_read() -> None:
     line = "a: " + "x" * 60 + "\n"
-    documents = values(line + "#" * (LARGEST_BYTES - len(line)))
+    documents = values(line + "#" * (LARGEST_YAML_BYTES - len(line)))
 
     assert len(documents) == 1
 
@@ -142,8 +142,8 @@ def test_text_as_large_as_a_configmap_is_read() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        pytest.param("a: " + "x" * (LARGEST_BYTES - 2), id="ascii"),
-        pytest.param("a: " + "ü" * (LARGEST_BYTES // 2 - 1), id="bytes count, not characters"),
+        pytest.param("a: " + "x" * (LARGEST_YAML_BYTES - 2), id="ascii"),
+        pytest.param("a: " + "ü" * (LARGEST_YAML_BYTES // 2 - 1), id="bytes count, not characters"),
     ],
 )
 def test_larger_text_is_refused(text: str) -> None:

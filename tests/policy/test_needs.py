@@ -7,7 +7,7 @@ from app.policy.demand import Demand
 from app.policy.needs import NEEDS, Need
 from app.policy.schema import Rule, Spec
 from app.policy.schema_admission import Admission
-from app.values.reasons import Code, ReasonKind, Stage
+from app.values.reasons import Code, FunnelStage, ReasonKind
 
 MERGED_APART = {Rule.Health, Rule.UnknownFacts, Rule.Scores, Rule.ScoreSpread}
 """Rules of the placement block that state no need of a pod, but how nodes are judged (policy/merge.py)."""
@@ -45,7 +45,7 @@ def test_every_rule_of_the_placement_block_is_a_need_or_merged_apart() -> None:
 
 def test_every_refusal_for_a_policy_says_which_need_leads_to_it() -> None:
     """A code without a need would get no remedy that changes a policy."""
-    codes = {code for code in Code if code.kind is ReasonKind.CLASS and code.stage is not Stage.Health}
+    codes = {code for code in Code if code.kind is ReasonKind.CLASS and code.stage is not FunnelStage.Health}
 
     assert codes - {code for need in NEEDS for code in need.codes} == NOT_FROM_A_POLICY.keys()
 

@@ -1,63 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gpu-usher on the real nodes by its Helm chart, in the steps of deploy/README."""
+"""gpu-usher on the real nodes by its Helm chart, with the commands that deploy/README prints."""
 
-import os
-import subprocess
+import re
 from pathlib import Path
 
 from tests.e2e.stage import DEPLOY
 from tests.realnodes.cluster import Cluster
-from tests.realnodes.installation import NAMESPACE, Installation
+from tests.realnodes.printed_install import ROOT, PrintedInstallation, commands, image
 
-CHART = DEPLOY / "chart"
-RELEASE = "gpu-usher"
-VALUES = (f"--values={CHART / 'values-production-self-signed.yaml'}",)
-"""The production values for a cluster without cert-manager and the Prometheus operator."""
-HELM_SECONDS = 360
-"""Bound on one command: helm itself waits for pods for five minutes."""
+PAGE = DEPLOY / "README.md"
+VALUES = ("deploy/chart/values-production-self-signed.yaml", "deploy/chart/values-production.yaml")
+"""The values of the printed commands, and the others of which the page speaks."""
 
 
-class ChartInstallation(Installation):
-    """A release of the chart: `install` and `uninstall` may be called again."""
+class ChartInstallation(PrintedInstallation):
+    """A release of the chart, by the block of deploy/README: `install` and `uninstall` may be called again."""
 
-    def __init__(self, cluster: Cluster, folder: Path, helm: Path) -> None:
-        self._helm = helm
-        self._home = folder
-        super().__init__(cluster, folder)
+    def __init__(self, cluster: Cluster, folder: Path, helm: Path, values: str = VALUES[0]) -> None:
+        super().__init__(cluster, folder, values)
+        (folder / "Makefile").symlink_to(ROOT / "Makefile")
+        homes = " ".join(f"HELM_{kind}_HOME={folder / kind.lower()}" for kind in ("CACHE", "CONFIG", "DATA"))
+        self.add_program("helm", f'KUBECONFIG={self.plane.kubeconfig("admin")} {homes} exec {helm} "$@"')
 
     def install(self) -> None:
-        """Install the release as deploy/README says: without webhooks first; an upgrade adds them."""
-        namespace = self.plane.kubectl("apply", "--server-side", "-f", str(DEPLOY / "base" / "namespace.yaml"))
-        assert namespace.code == 0, namespace.err
-        if not self.run("list", "--short").split():
-            self.run("install", RELEASE, str(CHART), *VALUES, "--set=webhooks.enabled=false", "--wait")
-        self.upgrade("--set=webhooks.enabled=true")
+        """Run the block with the values of this form; of a release that is there, its last line, which upgrades it."""
+        block = commands(PAGE, "make chart").replace(VALUES[0], self.form).splitlines()
+        assert self.form in "\n".join(block)
+        self.run("\n".join([f"IMAGE={image()}", *(block[-1:] if self._is_installed() else block)]))
         self.wait_until_admitting()
 
     def upgrade(self, *changes: str) -> None:
         """Upgrade the release with changed values, and wait until helm calls it done."""
-        self.run("upgrade", RELEASE, str(CHART), "--reuse-values", *changes, "--wait")
+        last = commands(PAGE, "make chart").splitlines()[-1]
+        self.run(" ".join([last, *changes, "--wait"]))
 
     def remove_release(self) -> None:
-        """Delete the webhooks and then the release, as deploy/README says."""
-        self.remove_webhooks()
-        self.run("uninstall", RELEASE, "--ignore-not-found", "--wait")
+        """Run the emergency line of deploy/README, and then what it prints for a release."""
+        self.remove_printed_webhooks()
+        (uninstall,) = re.findall(r"`(helm uninstall [^`]+)`", PAGE.read_text("utf-8"))
+        self.run(uninstall)
 
     def uninstall(self) -> None:
         """Remove the release, and what it leaves on purpose: the namespace, and the definition of policies."""
-        self.remove_release()
+        self.remove_webhooks()
+        if self.has_program("helm") and self._is_installed():
+            self.run("helm uninstall gpu-usher -n gpu-usher --wait")
         super().uninstall()
 
-    def run(self, *words: str) -> str:
-        """Run helm in our namespace as the administrator, and return what it prints."""
-        homes = {f"HELM_{kind}_HOME": str(self._home / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")}
-        done = subprocess.run(
-            [str(self._helm), *words, f"--namespace={NAMESPACE}"],
-            env={**os.environ, **homes, "KUBECONFIG": str(self.plane.kubeconfig("admin"))},
-            capture_output=True,
-            text=True,
-            timeout=HELM_SECONDS,
-            check=False,
-        )
-        assert done.returncode == 0, f"helm {' '.join(words)}: {done.stderr}"
-        return done.stdout
+    def _is_installed(self) -> bool:
+        return bool(self.run("helm list -n gpu-usher --all --short").split())

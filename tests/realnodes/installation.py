@@ -10,13 +10,23 @@ from app.kube.pods import DECISION
 from tests.controlplane.binaries import Binaries
 from tests.controlplane.kubectl import Object
 from tests.controlplane.processes import wait_until
-from tests.e2e.stage import DEPLOY, OURS, SOON_SECONDS, gpu_pod, remove_webhooks
+from tests.e2e.stage import (
+    DEPLOY,
+    OURS,
+    SOON_SECONDS,
+    create_pod,
+    decision,
+    gpu_pod,
+    remove_webhooks,
+    wait_for_node,
+)
 from tests.realnodes.cluster import Cluster
 from tests.realnodes.dockerfile import Config
 from tests.realnodes.images import our_image, write_archive
 from tests.realnodes.rootfs import busybox_layer
+from tests.realnodes.seen_devices import container_pod, delete_pod, read_seen, wait_for_phase
 
-NAMESPACE = "gpu-usher"
+NAMESPACE, GPU = "gpu-usher", "nvidia.com/gpu"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 DEPLOYMENTS = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
@@ -54,6 +64,19 @@ def scheduler_image() -> str:
     """Return the image that components/second-scheduler names."""
     document = yaml.safe_load((DEPLOY / "components" / "second-scheduler" / "deployment.yaml").read_text("utf-8"))
     return str(document["spec"]["template"]["spec"]["containers"][0]["image"])
+
+
+def run_gpu_pod(cluster: Cluster, namespace: str) -> None:
+    """Create a pod with GPUs in requests alone; see it admitted, placed and running with its GPUs; delete it."""
+    pod = container_pod("train", namespace, {}, requests={GPU: 2}, schedulerName="default-scheduler")
+    created = create_pod(cluster.plane, pod)
+    assert created["spec"]["schedulerName"] == OURS
+    assert created["spec"]["containers"][0]["resources"]["limits"] == {GPU: "2"}
+    assert decision(created)
+    assert wait_for_node(cluster.plane, pod) == "node-1"
+    wait_for_phase(cluster, pod)
+    assert len(read_seen(cluster, pod).gpus) == 2
+    delete_pod(cluster, pod)
 
 
 class Installation:

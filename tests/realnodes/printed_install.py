@@ -51,7 +51,7 @@ class PrintedInstallation(Installation):
 
     def __init__(self, cluster: Cluster, folder: Path, form: str) -> None:
         self._folder = folder
-        self._form = form
+        self.form = form
         super().__init__(cluster, folder)
         for node in cluster.nodes.values():
             words = ("-a", SOCKET, "-n", "k8s.io", "images", "tag", "--force")
@@ -63,8 +63,17 @@ class PrintedInstallation(Installation):
         }
         (folder / "bin").mkdir()
         for name, line in programs.items():
-            (folder / "bin" / name).write_text(f"#!/bin/sh\n{line}\n", "utf-8")
-            (folder / "bin" / name).chmod(0o755)
+            self.add_program(name, line)
+
+    def add_program(self, name: str, line: str) -> None:
+        """Put a program of one line of shell on the PATH of the commands."""
+        path = self._folder / "bin" / name
+        path.write_text(f"#!/bin/sh\n{line}\n", "utf-8")
+        path.chmod(0o755)
+
+    def has_program(self, name: str) -> bool:
+        """Tell whether a program was put on the PATH; none is while the cluster is being cleared for the first."""
+        return (self._folder / "bin" / name).exists()
 
     def _kubectl(self) -> tuple[str, ...]:
         return self.plane.binaries.command("kubectl")
@@ -72,14 +81,18 @@ class PrintedInstallation(Installation):
     def install(self) -> None:
         """Run README's install block, with the overlay of this form in its first line."""
         first, _, rest = install_commands().partition("\n")
-        self.run(f"{first.replace(forms()[0], self._form, 1)}\n{rest}")
+        self.run(f"{first.replace(forms()[0], self.form, 1)}\n{rest}")
         self.wait_until_admitting()
 
     def remove(self, keep_policies: bool) -> None:
         """Run the emergency line of deploy/README, and the one of its two uninstall blocks that is asked for."""
-        page, rest = DEPLOY / "README.md", " -l" if keep_policies else "\n"
-        self.run(commands(page, "kubectl delete mutatingwebhookconfigurations"))
-        self.run(commands(page, f"kubectl delete --ignore-not-found -f gpu-usher.yaml{rest}"))
+        rest = " -l" if keep_policies else "\n"
+        self.remove_printed_webhooks()
+        self.run(commands(DEPLOY / "README.md", f"kubectl delete --ignore-not-found -f gpu-usher.yaml{rest}"))
+
+    def remove_printed_webhooks(self) -> None:
+        """Run the emergency line of deploy/README."""
+        self.run(commands(DEPLOY / "README.md", "kubectl delete mutatingwebhookconfigurations"))
 
     def run(self, lines: str) -> str:
         """Run commands in one shell, which ends at the first that fails, and return what they print."""

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 import pytest
 
 from tests.deploy.tools import find_tool
-from tests.e2e.stage import OURS, create_namespace, create_pod, decision, eventually, wait_for_node
+from tests.e2e.stage import create_namespace, eventually
 from tests.realnodes.admission_load import LIMITS, admissions
 from tests.realnodes.chart import ChartInstallation
 from tests.realnodes.cluster import Cluster, state_folder
+from tests.realnodes.installation import UNINSTALL_SECONDS, run_gpu_pod
 from tests.realnodes.installed_results import InstalledResults
-from tests.realnodes.seen_devices import container_pod, delete_pod, read_seen, wait_for_phase
 
-GPU = "nvidia.com/gpu"
 LEFT = {
     "CustomResourceDefinition <none> gpupolicies.gpu-usher.io",
     "APIService <none> v1alpha1.gpu-usher.io",
@@ -59,16 +58,7 @@ def namespace(cluster: Cluster) -> str:
 def test_pod_with_gpus_in_requests_only_runs(cluster: Cluster, release: ChartInstallation, namespace: str) -> None:
     """F1, F115, F117: the chart's replicas admit it, its scheduler places it, and its container sees its GPUs."""
     assert release.pods()
-    pod = container_pod("train", namespace, {}, requests={GPU: 2}, schedulerName="default-scheduler")
-
-    created = create_pod(cluster.plane, pod)
-
-    assert created["spec"]["schedulerName"] == OURS
-    assert decision(created)
-    assert wait_for_node(cluster.plane, pod) == "node-1"
-    wait_for_phase(cluster, pod)
-    assert len(read_seen(cluster, pod).gpus) == 2
-    delete_pod(cluster, pod)
+    run_gpu_pod(cluster, namespace)
 
 
 def test_upgrade_that_rolls_every_pod_loses_no_admission(
@@ -102,5 +92,6 @@ def test_removed_release_leaves_only_what_it_says_and_refuses_no_pod(
         stream.go_on()
 
     assert stream.failures().keys() == {"bypassed"}
-    eventually("nothing is being deleted", lambda: not [line for line in release.objects() if line.startswith(OWNED)])
+    left = "nothing is being deleted"
+    eventually(left, lambda: not [each for each in release.objects() if each.startswith(OWNED)], UNINSTALL_SECONDS)
     assert set(release.objects()) == LEFT

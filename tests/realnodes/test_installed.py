@@ -13,22 +13,19 @@ from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.processes import wait_until
 from tests.e2e.certificate_stage import data, published
 from tests.e2e.stage import (
-    OURS,
     SOON_SECONDS,
     create_namespace,
     create_pod,
-    decision,
     eventually,
     read_pod,
-    wait_for_node,
 )
 from tests.realnodes.admission_load import admissions
 from tests.realnodes.cluster import Cluster, state_folder
 from tests.realnodes.container_usage import recorded_usage
 from tests.realnodes.containers import UNLIMITED, Container, containers_of
-from tests.realnodes.installation import Installation
+from tests.realnodes.installation import Installation, run_gpu_pod
 from tests.realnodes.installed_results import InstalledResults
-from tests.realnodes.seen_devices import container_pod, delete_pod, read_seen, wait_for_phase
+from tests.realnodes.seen_devices import container_pod, delete_pod
 
 REPLICAS = {"gpu-usher": 3, "gpu-usher-scheduler": 2, "gpu-usher-certificates": 1, "gpu-usher-controller": 1}
 GPU = "nvidia.com/gpu"
@@ -112,17 +109,7 @@ def test_memory_of_each_container_stays_below_its_limit(installed: Installation)
 def test_pod_with_gpus_in_requests_only_runs(cluster: Cluster, installed: Installation, namespace: str) -> None:
     """F1, F117: through the Service to a replica, which sends it to the second scheduler, and on to a kubelet."""
     assert installed
-    pod = container_pod("train", namespace, {}, requests={GPU: 2}, schedulerName="default-scheduler")
-
-    created = create_pod(cluster.plane, pod)
-
-    assert created["spec"]["schedulerName"] == OURS
-    assert created["spec"]["containers"][0]["resources"]["limits"] == {GPU: "2"}
-    assert decision(created)
-    assert wait_for_node(cluster.plane, pod) == "node-1"
-    wait_for_phase(cluster, pod)
-    assert len(read_seen(cluster, pod).gpus) == 2
-    delete_pod(cluster, pod)
+    run_gpu_pod(cluster, namespace)
 
 
 def rotate(plane: ControlPlane) -> None:

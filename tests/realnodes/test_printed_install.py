@@ -9,15 +9,16 @@ import yaml
 
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.processes import Process
-from tests.e2e.stage import OURS, create_namespace, create_pod, decision, eventually, wait_for_node
+from tests.deploy.tools import find_tool
+from tests.e2e.stage import create_namespace, eventually
 from tests.e2e.test_install import FOREIGN, define
 from tests.neighbours.programs import find
 from tests.neighbours.running import apply
+from tests.realnodes.chart import VALUES, ChartInstallation
 from tests.realnodes.cluster import Cluster, state_folder
+from tests.realnodes.installation import run_gpu_pod
 from tests.realnodes.printed_install import PrintedInstallation, forms, image
-from tests.realnodes.seen_devices import container_pod, delete_pod, read_seen, wait_for_phase
 
-GPU = "nvidia.com/gpu"
 MONITORING = {name: kind for name, kind in FOREIGN.items() if name.endswith("monitoring.coreos.com")}
 POLICY = {
     "apiVersion": "gpu-usher.io/v1alpha1",
@@ -68,18 +69,6 @@ def printed(cluster: Cluster, form: str) -> Iterator[PrintedInstallation]:
         made.close()
 
 
-def run_gpu_pod(cluster: Cluster, namespace: str) -> None:
-    """Create a pod with GPUs in requests alone; see it admitted, placed and running with its GPUs; delete it."""
-    pod = container_pod("train", namespace, {}, requests={GPU: 2}, schedulerName="default-scheduler")
-    created = create_pod(cluster.plane, pod)
-    assert created["spec"]["schedulerName"] == OURS
-    assert decision(created)
-    assert wait_for_node(cluster.plane, pod) == "node-1"
-    wait_for_phase(cluster, pod)
-    assert len(read_seen(cluster, pod).gpus) == 2
-    delete_pod(cluster, pod)
-
-
 def left_behind(made: PrintedInstallation) -> set[str]:
     """List what is left once the garbage collector has followed."""
     eventually("nothing is being deleted", lambda: not [line for line in made.objects() if line.startswith(OWNED)])
@@ -120,3 +109,21 @@ def test_block_installs_beside_both_operators_again_after_an_edit_and_keeps_the_
         kept = cluster.plane.kubectl("get", "gpupolicies", "-o", "name").out.split()
         assert kept == ["gpupolicy.gpu-usher.io/of-a-team"]
         assert left_behind(made) == {DEFINITION}
+
+
+def test_helm_block_of_the_deploy_page_installs_beside_both_operators(cluster: Cluster) -> None:
+    """F1, F115: with the second values of which the page speaks; test_chart_installed.py has the first."""
+    helm, state = find_tool("helm"), state_folder()
+    if isinstance(helm, str):
+        pytest.skip(helm)
+    assert state is not None
+    folder = state / "chart-operators"
+    folder.mkdir()
+    namespace = create_namespace(cluster.plane, "team-chart-operators")
+    with operators(cluster.plane):
+        made = ChartInstallation(cluster, folder, helm, VALUES[1])
+        try:
+            made.install()
+            run_gpu_pod(cluster, namespace)
+        finally:
+            made.close()

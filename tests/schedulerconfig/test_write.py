@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from app.schedulerconfig.verify import verify
-from app.schedulerconfig.write import ConfigurationPlan, Target, managed_resources, read_ca, read_url, write
+from app.schedulerconfig.write import ConfigurationPlan, Target, managed_resources, read_ca, read_extender_url, write
 from app.values.errors import BadInput
 from tests.builders import knowledge, node
 
@@ -55,7 +55,9 @@ def test_extender_is_called_by_names_over_verified_tls_and_asked_before_evicting
 
 def test_plain_http_on_loopback_needs_no_certificate() -> None:
     """Beside the scheduler, in one pod (docs/reference/listeners.md#scheduler)."""
-    [extender] = written(ConfigurationPlan("second", read_url("http://127.0.0.1:8444/scheduler"), b"", ()))["extenders"]
+    [extender] = written(ConfigurationPlan("second", read_extender_url("http://127.0.0.1:8444/scheduler"), b"", ()))[
+        "extenders"
+    ]
 
     assert extender["enableHTTPS"] is False
     assert "tlsConfig" not in extender
@@ -146,7 +148,7 @@ def test_all_nodes_are_scored_where_that_is_cheap(target: Target, nodes: int, ex
 )
 def test_url_stands_in_the_file_as_given(url: str) -> None:
     """F88."""
-    made = ConfigurationPlan("second", read_url(url), CA, ("nvidia.com/gpu",))
+    made = ConfigurationPlan("second", read_extender_url(url), CA, ("nvidia.com/gpu",))
 
     assert url.rstrip("/") == written(made)["extenders"][0]["urlPrefix"]
 
@@ -167,7 +169,7 @@ def test_url_stands_in_the_file_as_given(url: str) -> None:
 def test_url_that_a_scheduler_cannot_call_safely_is_refused(url: str) -> None:
     """F88: neither may a URL write further fields into the file."""
     with pytest.raises(BadInput, match="wants https://HOST:PORT/scheduler"):
-        read_url(url)
+        read_extender_url(url)
 
 
 @pytest.mark.parametrize(

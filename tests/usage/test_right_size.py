@@ -18,11 +18,11 @@ from app.demo.notation import DemoFleet
 from app.demo.sample_fleets import objects_of
 from app.explain.pending_pod import explain
 from app.kube.pods import read_pod
-from app.nodes.label_keys import PRODUCT
+from app.nodes.conditions import PRODUCT
 from app.usage.history import Hold, UseHistory, Window
 from app.usage.prices import NO_PRICES, Prices, read_prices
 from app.usage.right_size import RightSizes
-from app.values.steps import finish
+from app.values.computations import finish
 from tests.builders import knowledge, shipped
 
 Document = dict[str, Any]

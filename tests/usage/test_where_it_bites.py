@@ -13,7 +13,7 @@ from app.explain.explanation import Explanation
 from app.explain.pending_pod import explain
 from app.usage.history import Hold, UseHistory, Window, with_sharing
 from app.usage.table import idle_pods
-from app.values.steps import finish
+from app.values.computations import finish
 from tests.builders import gpus, knowledge, node_document, pod, shipped
 
 NINE_HOURS = 9 * 3600.0

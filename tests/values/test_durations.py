@@ -3,7 +3,7 @@
 
 import pytest
 
-from app.values.durations import parse_seconds
+from app.values.quantity import parse_seconds
 
 
 @pytest.mark.parametrize(

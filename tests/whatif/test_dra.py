@@ -12,7 +12,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from app.admission.claims.conversion import NoEquivalent
+from app.admission.claim_conversion import NoEquivalent
 from app.cli.plan_nodes import moving_pods
 from app.cli.verbs import app
 from app.cluster.snapshot import fill

@@ -14,8 +14,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from app.cli.verbs import app
-from app.knowledge.geometry import Instance
-from app.knowledge.mig_placements import GPULayout
+from app.knowledge.mig_geometry import GPULayout, Instance
 from app.nodes.model import FreeResources
 from app.values.errors import BadInput
 from app.whatif.advice import advise_layout, fill_gpu

@@ -10,15 +10,14 @@ from enum import Enum
 from itertools import groupby
 
 from app.explain.gpu_inventory import inventory_key
-from app.knowledge.geometry import Geometry
-from app.knowledge.mig_placements import GPULayout
+from app.knowledge.mig_geometry import Geometry, GPULayout
 from app.knowledge.mig_profiles import profile_of
-from app.knowledge.products import normal_form
+from app.knowledge.products import WHOLE_MILLI, normal_form
 from app.knowledge.tables import Knowledge
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pod_requests import CPU, PODS, quantity_units
-from app.nodes.model import SHARES, UNSHARED, WHOLE_MILLI, Node
-from app.placement.node_state_filters import MIG_STATES_READY, UPGRADE_STATES_REFUSED
+from app.nodes.model import SHARES, UNSHARED, Node
+from app.placement.class_filters import MIG_STATES_READY, UPGRADE_STATES_REFUSED
 from app.web.views.tile_colours import HeldMarks, TileColours
 
 GPU_WIDTH = 8

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from heapq import heappop, heappush
 
+from app.knowledge.products import WHOLE_MILLI
 from app.knowledge.tables import Knowledge
-from app.nodes.model import WHOLE_MILLI, Node
+from app.nodes.model import Node
+from app.placement.expected_demand import expected_from_classes
 from app.placement.unusable_capacity import unusable_milli
-from app.placement.workload import expected_from_classes
 from app.policy.compiled import PolicySet
-from app.policy.expected_demand import ExpectedDemand
+from app.policy.demand import ExpectedDemand
 from tests.bench.simulate.over_time_figures import (
     DIGITS,
     PARTS,

@@ -19,7 +19,7 @@ from statistics import mean, stdev
 from rich.console import Console
 from rich.table import Table
 
-from app.nodes.model import WHOLE_MILLI
+from app.knowledge.products import WHOLE_MILLI
 from app.values.errors import BadInput
 from tests.bench.simulate.trace import Task, Trace
 

@@ -13,15 +13,15 @@ from math import exp
 from typing import Any
 
 from app.demo.sample_fleets import WHOLE_GPU
+from app.knowledge.products import WHOLE_MILLI
 from app.knowledge.tables import Knowledge
 from app.kube.pods import read_pod
-from app.nodes.model import WHOLE_MILLI, Node
+from app.nodes.model import Node
+from app.placement.expected_demand import demand_class
 from app.placement.scorers import uses_expected_demand
 from app.placement.unusable_capacity import STATES_KEPT, GPUs, free_gpus, placements, unusable_milli
-from app.placement.workload import demand_class
 from app.policy.compiled import PolicySet
-from app.policy.demand import Demand
-from app.policy.expected_demand import DemandClass, ExpectedDemand
+from app.policy.demand import Demand, DemandClass, ExpectedDemand
 from app.policy.match import compile_demand
 from app.policy.schema_placement import ScorerName
 from app.values.errors import BadInput

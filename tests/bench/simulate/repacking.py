@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app.demo.sample_fleets import WHOLE_GPU
-from app.nodes.model import WHOLE_MILLI
+from app.knowledge.products import WHOLE_MILLI
 from app.placement.engine import total
 from app.placement.ranking import ranking_key
 from app.whatif.repack import Repacking

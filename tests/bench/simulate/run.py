@@ -9,14 +9,14 @@ from random import Random
 from app.cluster.demand_learning import ExpectedDemandCache
 from app.cluster.verdict_cache import VerdictCache, VerdictTable
 from app.cluster.workload_index import Workload
+from app.knowledge.products import WHOLE_MILLI
 from app.knowledge.tables import Knowledge
-from app.nodes.model import WHOLE_MILLI, Node
-from app.placement.ranking import demand_scores, wire_scores
-from app.placement.shortlist import best_in_turn
+from app.nodes.model import Node
+from app.placement.expected_demand import expected_from_classes
+from app.placement.ranking import best_in_turn, demand_scores, wire_scores
 from app.placement.unusable_capacity import unusable_milli
-from app.placement.workload import expected_from_classes
 from app.policy.compiled import PolicySet
-from app.policy.expected_demand import DemandClass, ExpectedDemand
+from app.policy.demand import DemandClass, ExpectedDemand
 from tests.bench.simulate.over_time_figures import OverTime
 from tests.bench.simulate.policies import BenchmarkPolicy, Demands, popular
 from tests.bench.simulate.scheduler import find_feasible, nodes_to_find, select

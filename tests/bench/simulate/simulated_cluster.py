@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 from app.cluster.change_log import ChangeLog
 from app.cluster.free_gpus import FreeGPUs
 from app.demo.sample_fleets import WHOLE_GPU
+from app.knowledge.products import WHOLE_MILLI
 from app.knowledge.tables import Knowledge
-from app.nodes.model import WHOLE_MILLI, FreeResources, Node, NodeClass
+from app.nodes.model import FreeResources, Node, NodeClass
 from app.nodes.reading import read_node
-from app.placement.workload import free_by_product
+from app.placement.expected_demand import free_by_product
 from tests.bench.simulate.scheduler import DEFAULT_CPU_MILLI, DEFAULT_MEMORY_MIB, balanced_allocation, least_allocated
 from tests.bench.simulate.trace import Machine, Task
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.policy.expected_demand import DemandClass, ExpectedDemand
+from app.policy.demand import DemandClass, ExpectedDemand
 from tests.bench.simulate.policies import fgd, popular
 from tests.placement.expected_demands import (
     CPU,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.placement.ranking import HIGHEST
-from app.schedulerconfig.write import WEIGHT
+from app.schedulerconfig.write import EXTENDER_WEIGHT
 from tests.bench.simulate.scheduler import (
     POINT,
     balanced_allocation,
@@ -95,7 +95,7 @@ def test_in_tree_scores_are_those_of_kube_scheduler(
 
 def test_one_point_counts_what_the_written_configuration_makes_of_it() -> None:
     """F52: the weight on the wire is score x weight x MaxNodeScore / MaxExtenderPriority."""
-    assert POINT == WEIGHT * 100 // HIGHEST
+    assert POINT == EXTENDER_WEIGHT * 100 // HIGHEST
 
 
 @given(st.lists(st.tuples(st.integers(0, 10), st.integers(0, 200)), min_size=1, max_size=12), st.integers(0, 99))

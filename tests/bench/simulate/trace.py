@@ -17,7 +17,7 @@ from math import log
 from random import Random
 from typing import TypeVar
 
-from app.nodes.model import WHOLE_MILLI
+from app.knowledge.products import WHOLE_MILLI
 from app.values.errors import BadInput
 
 LABELS = {

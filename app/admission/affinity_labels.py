@@ -1,0 +1,422 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Needs as node label expressions: one function per need, which returns the expressions of each label dialect.
+
+A dialect is one vendor's or cloud's set of labels about GPUs. All expressions are necessary conditions: every node
+with the dialect's labels that the filters accept fulfils them. What no label can express is left to the extender.
+
+A declared need may require that a label is present. A need that was only inferred, from an image, never may: a node
+group at zero does not yet have the labels that software writes on running nodes. It only excludes the values that
+nodes have now and that the filters refuse, since a node without the label fulfils NotIn.
+
+The product labels of nodes that a demand may run on, judged by the product table and the label's suffixes.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import floor
+from typing import Any
+
+from app.admission.fleet_facts import STATE_KEYS, FleetFacts, NodeGroup, fitting_groups
+from app.knowledge.clouds import Dialect
+from app.knowledge.cuda_compatibility import AcceptedCompatibility, CUDANeed, judge_driver
+from app.knowledge.gpu_resources import Family
+from app.knowledge.mig_profiles import profile_of
+from app.knowledge.nvidia_require import HostFacts
+from app.knowledge.tables import Knowledge
+from app.nodes.conditions import (
+    COMPUTE,
+    DRIVER,
+    MEMORY,
+    MIG_STATE,
+    OLD_DRIVER,
+    PAUSED_FOR_DRIVER,
+    PAUSED_FOR_MIG,
+    PLUGIN,
+    PRODUCT,
+    SHARING,
+    UPGRADE_STATE,
+)
+from app.nodes.labels import read_node_class
+from app.nodes.model import NodeClass, Sharing
+from app.placement.class_filters import (
+    MEMORY_TOLERANCE,
+    MIG_STATES_AT_CHANGE,
+    UPGRADE_STATES_REFUSED,
+    mig_profile_offered,
+    sharing_allowed,
+)
+from app.placement.filters import PRODUCT_FILTERS
+from app.policy.demand import Demand
+from app.policy.schema_placement import SharingWish
+from app.values.label_requirements import label_requirement
+from app.values.versions import Version
+
+LONGEST_LABEL_VALUE = 63
+"""Characters of a label's value (Kubernetes label syntax); no node can have a longer one, and no pod select it."""
+
+
+def names_only_known_products(demand: Demand) -> bool:
+    """Tell whether the demand names only products and families of the table, so that a cloud's values can be listed."""
+    return bool(demand.products) and all(pattern.labels is not None for any_of in demand.products for pattern in any_of)
+
+
+def names_only_listed_products(demand: Demand) -> bool:
+    """Tell whether the demand names only single products, so that their labels can be listed.
+
+    The labels of a family cannot: a node to come may have a variant that no table has.
+    """
+    return bool(demand.products) and all(pattern.listed for any_of in demand.products for pattern in any_of)
+
+
+def refused_by_label(demand: Demand, label: str, knowledge: Knowledge) -> bool:
+    """Tell whether a GFD product label with its suffixes shows that no node with it can ever serve the demand."""
+    node_class = _class_of(label, knowledge)
+    if any(class_filter(demand, node_class) for class_filter in (*PRODUCT_FILTERS, mig_profile_offered)):
+        return True
+    return demand.sharing is SharingWish.Exclusive and sharing_allowed(demand, node_class) is not None
+
+
+def refused_by_value(demand: Demand, dialect: Dialect, value: str, knowledge: Knowledge) -> bool:
+    """Tell whether all products that a cloud's label value stands for are refused by some filter."""
+    classes = [_class_of(label, knowledge) for label in dialect.values.get(value, ())]
+    return bool(classes) and all(
+        any(class_filter(demand, node_class) for class_filter in PRODUCT_FILTERS) for node_class in classes
+    )
+
+
+@lru_cache(maxsize=1024)
+def _class_of(label: str, knowledge: Knowledge) -> NodeClass:
+    """Build the class of a node of which only the product label is known."""
+    return read_node_class({PRODUCT: label}, (), knowledge)
+
+
+def labels_accepted(demand: Demand, fitting: Iterable[NodeGroup], knowledge: Knowledge) -> list[str]:
+    """List the product labels that a demand for known products may run on.
+
+    They are the table's, in every form that GFD writes, and those that fitting nodes carry now.
+    """
+    known = {label for label in _known_labels(demand, knowledge) if not refused_by_label(demand, label, knowledge)}
+    return sorted(known | label_values(fitting, PRODUCT))
+
+
+def labels_refused(
+    demand: Demand, node_groups: Iterable[NodeGroup], fitting: Iterable[NodeGroup], knowledge: Knowledge
+) -> list[str]:
+    """List the product labels that the demand can never run on, of the fleet and, where it names families, of clouds.
+
+    Without those of clouds an autoscaler could add a machine of another product, which the fleet does not have yet.
+    """
+    others = _products_of_clouds(knowledge) if names_only_known_products(demand) else frozenset[str]()
+    other_labels = (label_values(node_groups, PRODUCT) | others) - label_values(fitting, PRODUCT)
+    return sorted(label for label in other_labels if refused_by_label(demand, label, knowledge))
+
+
+@lru_cache(maxsize=4)
+def _products_of_clouds(knowledge: Knowledge) -> frozenset[str]:
+    """List the products of CUDA that clouds offer, as GFD labels them."""
+    clouds = knowledge.clouds
+    named = {label for dialect in clouds.dialects for labels in dialect.values.values() for label in labels}
+    named |= {label for row in clouds.instances.rows for label in row.products}
+    return frozenset(label for label in named if knowledge.products.find(label))
+
+
+def values_accepted(demand: Demand, dialect: Dialect, fitting: Iterable[NodeGroup], knowledge: Knowledge) -> list[str]:
+    """List a cloud's label values of the products that a demand for known products may run on."""
+    known = {value for value in dialect.values if not refused_by_value(demand, dialect, value, knowledge)}
+    return sorted(known | label_values(fitting, dialect.key))
+
+
+def values_refused(demand: Demand, dialect: Dialect, fitting: Iterable[NodeGroup], knowledge: Knowledge) -> list[str]:
+    """List a cloud's label values of the products that the demand can never run on, in the fleet or not."""
+    other_values = set(dialect.values) - label_values(fitting, dialect.key)
+    return sorted(value for value in other_values if refused_by_value(demand, dialect, value, knowledge))
+
+
+def vendor_exclusions(
+    demand: Demand, families: Iterable[Family], fleet: FleetFacts, knowledge: Knowledge
+) -> Iterator[tuple[dict[str, Any], ...]]:
+    """Exclude the values of a vendor's own labels that nodes have and that show that no node can serve the demand.
+
+    A node to come may lack the labels, and another value may serve. The result is one term, or none.
+    """
+    names = {family.name for family in families}
+    keys = [
+        key for row in knowledge.clouds.vendors if row.family in names for key in (*row.product_keys, *row.memory_keys)
+    ]
+    fitting = fitting_groups(demand, fleet)
+    expressions = []
+    for key in keys:
+        refused = sorted(
+            value
+            for value in label_values(fleet.node_groups, key) - label_values(fitting, key)
+            if any(refuses(demand, read_node_class({key: value}, (), knowledge)) for refuses in PRODUCT_FILTERS)
+        )
+        if refused:
+            expressions.append({"key": key, "operator": "NotIn", "values": refused})
+    if expressions:
+        yield tuple(expressions)
+
+
+def label_values(node_groups: Iterable[NodeGroup], key: str) -> set[str]:
+    """Collect the values of a label in node groups."""
+    return {value for group in node_groups if (value := group.label(key)) is not None}
+
+
+def _known_labels(demand: Demand, knowledge: Knowledge) -> Iterator[str]:
+    """List the labels of the requested products, also as old drivers wrote them.
+
+    Each label comes with the suffix -SHARED too, and where a slice counts as a GPU (MIG strategy single) with
+    -MIG-<profile>.
+    """
+    sliced = not any(profile_of(resource) for resource, _ in demand.resources)
+    for form, product in knowledge.products.by_form.items():
+        if not all(any(pattern.matches(form) for pattern in any_of) for any_of in demand.products):
+            continue
+        for label in (product.label, *product.aliases):
+            slices = knowledge.mig.profiles(form) if sliced else ()
+            for unit in (label, *(f"{label}-MIG-{profile}" for profile in slices)):
+                yield from (value for value in (unit, f"{unit}-SHARED") if len(value) <= LONGEST_LABEL_VALUE)
+
+
+GFD, OLD_GFD = "GFD", "GFD, old names"
+"""The dialects of GPU Feature Discovery; the second has the driver labels that v0.20.0 deprecates but still writes."""
+DRIVER_MAJOR, OLD_DRIVER_MAJOR = f"{DRIVER[0]}.major", f"{OLD_DRIVER[0]}.major"
+CAPABILITY_MAJOR = f"{COMPUTE[0]}.major"
+NEWEST_MINOR = 999
+"""A minor or patch number above that of any driver release."""
+
+MatchExpression = dict[str, Any]
+EXCLUDING = ("NotIn", "DoesNotExist")
+"""Operators that a node without the label fulfils, also in Karpenter (kubernetes-sigs/karpenter
+pkg/scheduling/requirements.go Compatible); so expressions with them from several dialects may stand in one term."""
+ExpressionsByDialect = Mapping[str, tuple[MatchExpression, ...] | None]
+"""Expressions by dialect. A dialect without a label for the need is absent; None means that no node of it will do."""
+
+
+@dataclass(frozen=True, slots=True)
+class NeedContext:
+    """What the needs are written from.
+
+    `cuda` and `compute_capability` are the needs of the demand under consideration: the declared or the inferred ones.
+    `fitting_groups` are the node groups of the fleet that fit the demand. `clouds` are the cloud dialects to use.
+    """
+
+    demand: Demand
+    cuda: tuple[CUDANeed, ...]
+    compute_capability: Version | None
+    fleet: FleetFacts
+    fitting_groups: tuple[NodeGroup, ...]
+    knowledge: Knowledge
+    clouds: tuple[Dialect, ...]
+
+
+def product_expressions(context: NeedContext) -> ExpressionsByDialect:
+    """Require a product by its label: a list of values where the products are known, else all but refused ones."""
+    demand, knowledge = context.demand, context.knowledge
+    expressions: dict[str, tuple[MatchExpression, ...] | None] = {}
+    listed, known = names_only_listed_products(demand), names_only_known_products(demand)
+    by_gfd = (
+        labels_accepted(demand, context.fitting_groups, knowledge)
+        if listed
+        else labels_refused(demand, context.fleet.node_groups, context.fitting_groups, knowledge)
+    )
+    expressions[GFD] = expressions[OLD_GFD] = _product_expressions(demand, PRODUCT, by_gfd, listed)
+    for dialect in context.clouds:
+        values = (values_accepted if known else values_refused)(demand, dialect, context.fitting_groups, knowledge)
+        expressions[dialect.name] = _product_expressions(demand, dialect.key, values, known)
+    return expressions
+
+
+def _product_expressions(
+    demand: Demand, key: str, values: list[str], listed: bool
+) -> tuple[MatchExpression, ...] | None:
+    """Write In for products that can be listed, else NotIn; the label must exist if any are allowed or denied."""
+    if listed:
+        return ({"key": key, "operator": "In", "values": values},) if values else None
+    present = ({"key": key, "operator": "Exists"},) if demand.products or demand.denied_products else ()
+    return (*present, *(({"key": key, "operator": "NotIn", "values": values},) if values else ()))
+
+
+def memory_expressions(context: NeedContext) -> ExpressionsByDialect:
+    """Require GPU memory in MiB; a slice requested by name states its own memory.
+
+    See docs/reference/sharing-and-memory.md#memory.
+    """
+    memory_mib = context.demand.memory_mib
+    if not memory_mib or any(profile_of(resource) for resource, _ in context.demand.resources):
+        return {}
+    least = floor(MEMORY_TOLERANCE * memory_mib)
+    by_cloud = {dialect.name: _at_least(dialect.memory_key, least) for dialect in context.clouds if dialect.memory_key}
+    return {GFD: _at_least(MEMORY, least), OLD_GFD: _at_least(MEMORY, least), **by_cloud}
+
+
+def compute_capability_expressions(context: NeedContext) -> ExpressionsByDialect:
+    """Require the major compute capability; the minor one is decided by the product labels."""
+    minima = [context.compute_capability, *(need.capability_floor for need in context.cuda)]
+    least = max((minimum for minimum in minima if minimum is not None), default=None)
+    if least is None:
+        return {}
+    major = _at_least(CAPABILITY_MAJOR, least[0])
+    return {GFD: major, OLD_GFD: major}
+
+
+def driver_expressions(context: NeedContext) -> ExpressionsByDialect:
+    """Require a lowest driver branch, and exclude branches of the fleet that an image refuses in every release."""
+    accept = context.demand.accept
+    least = max((branch for need in context.cuda if (branch := _lowest_branch(need, accept))), default=None)
+    if least is None:
+        return {}
+    label_majors = {
+        value for key in (DRIVER_MAJOR, OLD_DRIVER_MAJOR) for value in label_values(context.fleet.node_groups, key)
+    }
+    branches = sorted(int(value) for value in label_majors if value.isdecimal() and least <= int(value) <= NEWEST_MINOR)
+    refused = [str(branch) for branch in branches if any(_refuses(need, branch, context) for need in context.cuda)]
+
+    def driver_branches(key: str) -> tuple[MatchExpression, ...]:
+        exclusion = ({"key": key, "operator": "NotIn", "values": refused},) if refused else ()
+        return (*_at_least(key, least), *exclusion)
+
+    return {GFD: driver_branches(DRIVER_MAJOR), OLD_GFD: driver_branches(OLD_DRIVER_MAJOR)}
+
+
+def _lowest_branch(need: CUDANeed, accept: AcceptedCompatibility) -> int | None:
+    """Return the oldest driver branch on which the need could start; None where that is not known."""
+    branches = [need.floor(accept)[0]]
+    if accept is AcceptedCompatibility.ForwardCompatible:
+        if need.requirement:
+            return None  # forward compatibility: the author of the requirement answers for the driver
+        branches += [branch for branch, _ in need.forward]
+    return min(branches)
+
+
+def _refuses(need: CUDANeed, branch: int, context: NeedContext) -> bool:
+    """Tell whether even the last driver of a branch is refused; a requirement of the environment is not judged."""
+    newest: Version = (branch, NEWEST_MINOR, NEWEST_MINOR)
+    best = HostFacts(newest, context.knowledge.cuda.highest_cuda(newest), None, datacenter=True)
+    return not need.requirement and judge_driver(need, best) < context.demand.accept
+
+
+def sharing_expressions(context: NeedContext) -> ExpressionsByDialect:
+    """Require shared or exclusive GPUs, where a unit of the requested resource may be either."""
+    sharing = context.demand.sharing
+    if not any(_is_whole_gpu(name, context.knowledge) for name, _ in context.demand.resources):
+        return {}
+    if sharing is SharingWish.Any:
+        return _no_single_units(context) if _asks_for_several(context) else {}
+    if sharing is SharingWish.Shared:
+        several = _asks_for_several(context) and not context.demand.several_units
+        values = ["time-slicing"] if several else ["mps", "time-slicing"]
+        shared = ({"key": SHARING, "operator": "In", "values": values},)
+        by_cloud = {dialect.name: _sharing_labels(dialect, "Exists") for dialect in context.clouds}
+    else:
+        shared = ({"key": SHARING, "operator": "NotIn", "values": ["mps", "time-slicing"]},)
+        by_cloud = {dialect.name: _sharing_labels(dialect, "DoesNotExist") for dialect in context.clouds}
+    return {
+        GFD: shared,
+        OLD_GFD: shared,
+        **{name: expressions for name, expressions in by_cloud.items() if expressions},
+    }
+
+
+def _asks_for_several(context: NeedContext) -> bool:
+    """Tell whether one container asks for several units, of which device plugins may give only one."""
+    return any(
+        amount > 1 and _is_whole_gpu(name, context.knowledge) for name, amount in context.demand.max_per_container
+    )
+
+
+def _no_single_units(context: NeedContext) -> ExpressionsByDialect:
+    """Exclude nodes with MPS shares, where the fleet has any, unless the policy says that several of them are given.
+
+    A cloud's own device plugin decides for its nodes: only what it refuses on each of them is excluded.
+    """
+    expressions: dict[str, tuple[MatchExpression, ...]] = {}
+    classes = [group.node_class for group in context.fleet.node_groups]
+    if not context.demand.several_units and any(node.sharing is Sharing.MPS for node in classes):
+        not_mps = ({"key": SHARING, "operator": "NotIn", "values": ["mps"]},)
+        expressions = {GFD: not_mps, OLD_GFD: not_mps}
+    if any(node.refuses_several for node in classes):
+        refused = {row.key: row.values_refused() for row in context.knowledge.clouds.sharing}
+        for dialect in context.clouds:
+            if values := refused.get(dialect.sharing_key or ""):
+                expressions[dialect.name] = ({"key": dialect.sharing_key, "operator": "NotIn", "values": values},)
+    return expressions
+
+
+def _is_whole_gpu(resource: str, knowledge: Knowledge) -> bool:
+    family = knowledge.families.of(resource)
+    return family is not None and resource == family.whole
+
+
+def _sharing_labels(dialect: Dialect, operator: str) -> tuple[MatchExpression, ...]:
+    """Require the cloud's label of shared GPUs, or exclude it together with the cloud's label of MIG slices."""
+    keys: Iterable[str | None] = (dialect.sharing_key,)
+    if operator == "DoesNotExist":
+        keys = (dialect.sharing_key, dialect.slice_key)
+    return tuple({"key": key, "operator": operator} for key in keys if key)
+
+
+def _at_least(key: str, number: int) -> tuple[MatchExpression, ...]:
+    """Require a label's number to be at least `number`; below 1 nothing is required, as Gt takes no negative."""
+    return ({"key": key, "operator": "Gt", "values": [str(number - 1)]},) if number > 0 else ()
+
+
+NEED_EXPRESSIONS: tuple[Callable[[NeedContext], ExpressionsByDialect], ...] = (
+    product_expressions,
+    memory_expressions,
+    compute_capability_expressions,
+    driver_expressions,
+    sharing_expressions,
+)
+"""The order in which a person reads the expressions of a term."""
+INFERABLE_NEEDS: tuple[Callable[[NeedContext], ExpressionsByDialect], ...] = (
+    compute_capability_expressions,
+    driver_expressions,
+)
+"""Needs that an image alone can imply; `product_expressions` excludes the products that an image refuses."""
+
+
+def only_excludes(expressions: ExpressionsByDialect) -> bool:
+    """Tell whether nodes without any of the labels fulfil the expressions of every dialect."""
+    lists = expressions.values()
+    return all(items is not None and all(item["operator"] in EXCLUDING for item in items) for items in lists)
+
+
+def exclusions(context: NeedContext, expressions: ExpressionsByDialect) -> Iterator[MatchExpression]:
+    """Rewrite a need as exclusions: the label values that GPU nodes have now and that its expressions refuse.
+
+    No value of a node that fits is excluded. A node's deprecated GFD names count only where it has no others.
+    """
+    for dialect, items in expressions.items():
+        nodes = [group for group in context.fleet.node_groups if dialect != OLD_GFD or not group.label(DRIVER_MAJOR)]
+        for key in dict.fromkeys(item["key"] for item in items or ()):
+            key_items = [item for item in items or () if item["key"] == key]
+            yield from (item for item in key_items if item["operator"] == "DoesNotExist")
+            values = _refused_values(key_items, label_values(nodes, key)) - label_values(context.fitting_groups, key)
+            if values:
+                yield {"key": key, "operator": "NotIn", "values": sorted(values)}
+
+
+def _refused_values(expressions: Sequence[MatchExpression], values: set[str]) -> set[str]:
+    """List the refused values of a label: those that the expressions name, and those of `values` that they exclude."""
+    named = {value for item in expressions if item["operator"] == "NotIn" for value in item["values"]}
+    asking = [item for item in expressions if item["operator"] != "DoesNotExist"]
+    requirements = [label_requirement(item["key"], item["operator"], item.get("values", ())) for item in asking]
+    return named | {value for value in values if not all(item.allows(value) for item in requirements)}
+
+
+def exclude_changing_nodes(fleet: FleetFacts) -> tuple[MatchExpression, ...]:
+    """Exclude nodes whose MIG layout or driver is being changed, where an operator writes labels about that.
+
+    The filters refuse such nodes too. But when the label changes, kube-scheduler certainly retries only those pods
+    that node affinity kept off the node.
+    """
+    if not any(group.label(key) for group in fleet.node_groups for key in STATE_KEYS):
+        return ()
+    refused = {
+        MIG_STATE: MIG_STATES_AT_CHANGE,
+        UPGRADE_STATE: sorted(UPGRADE_STATES_REFUSED),
+        PLUGIN: (PAUSED_FOR_DRIVER, PAUSED_FOR_MIG),
+    }
+    return tuple({"key": key, "operator": "NotIn", "values": list(values)} for key, values in refused.items())

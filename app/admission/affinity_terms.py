@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Node affinity terms of a demand: one term per label dialect; the terms are ORed, and no node that fits is lost.
+
+A term requires labels of one dialect alone, since a provisioner refuses a term with a label that it does not know.
+Expressions that only exclude nodes stand in every term. A need whose terms would exclude a node that fits is only
+preferred; so is a need for labels of which nothing shows that a future node will have them.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from app.admission.affinity_labels import (
+    DRIVER_MAJOR,
+    EXCLUDING,
+    GFD,
+    INFERABLE_NEEDS,
+    NEED_EXPRESSIONS,
+    OLD_DRIVER_MAJOR,
+    OLD_GFD,
+    ExpressionsByDialect,
+    MatchExpression,
+    NeedContext,
+    exclude_changing_nodes,
+    exclusions,
+    only_excludes,
+    vendor_exclusions,
+)
+from app.admission.fleet_facts import FleetFacts, NodeGroup, fitting_groups
+from app.knowledge.gpu_resources import Family
+from app.knowledge.products import ProductPattern
+from app.knowledge.tables import Knowledge
+from app.nodes.conditions import ARCHITECTURE, PRODUCT
+from app.policy.demand import Demand
+from app.values.label_requirements import label_requirement, match_expression
+
+NEED_WEIGHT = 100
+"""Weight of a need that is only preferred: the highest that Kubernetes allows."""
+FIRST_PRODUCT_WEIGHT, LAST_PRODUCT_WEIGHT = 50, 10
+"""Weights of the first and the last preferred product: below that of any need (a guess)."""
+DRIVER_WEIGHT = 5
+"""Weight of a driver that runs the image natively: below that of any product (a guess)."""
+MOST_PREFERRED_PRODUCTS = 8
+"""Preferred products that are written into a pod; the others are left out."""
+
+Term = tuple[MatchExpression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The terms to write: ORed ones that are required, and (weight, term) that are preferred.
+
+    `soft` is true where a declared need is only preferred because nodes that fit lack the label. `unsure` is true
+    where it is only preferred because nothing shows that future nodes will have the label. `scale_up_labels` are the
+    labels of the first required term, in a cluster that may have node groups without a node: cluster-autoscaler adds
+    the first node to such a group only if the group's template has these labels. They are empty in other clusters.
+    """
+
+    required: tuple[Term, ...] = ()
+    preferred: tuple[tuple[int, Term], ...] = ()
+    soft: bool = False
+    unsure: bool = False
+    scale_up_labels: tuple[str, ...] = ()
+
+
+@lru_cache(maxsize=256)
+def affinity_terms_of(demand: Demand, fleet: FleetFacts, keys: tuple[str, ...] | None, knowledge: Knowledge) -> Terms:
+    """Write a demand as node affinity. `keys` are the dialects to use; None means GFD and the fleet's."""
+    demand_by_labels = replace(demand, refuse_unknown=False)  # a label that is absent decides nothing
+    families = _families_of(demand, knowledge)
+    if families and not any(family.cuda for family in families):
+        return Terms(
+            _with_node_selector(demand, tuple(vendor_exclusions(demand_by_labels, families, fleet, knowledge)))
+        )
+    if not families and not demand.claims:
+        return Terms()
+    names = _dialects(fleet, keys)
+    clouds = tuple(dialect for dialect in knowledge.clouds.dialects if dialect.name in names)
+    declared = tuple(need for need in demand_by_labels.cuda if not need.inferred)
+    context = NeedContext(
+        demand_by_labels,
+        declared,
+        demand_by_labels.compute_capability,
+        fleet,
+        fitting_groups(demand, fleet),
+        knowledge,
+        clouds,
+    )
+    image_context = replace(
+        context, cuda=tuple(need for need in demand_by_labels.cuda if need.inferred), compute_capability=None
+    )
+    inferred = [expressions for need in INFERABLE_NEEDS if any((expressions := need(image_context)).values())]
+    needs = [expressions for need in NEED_EXPRESSIONS if any((expressions := need(context)).values())]
+    dialects = (*_deprecated_names(context, needs, names), *names)
+    harmless = _without_harmful(context, needs, dialects)
+    certain = _labels_expected(context, harmless, dialects)
+    required_needs = harmless if certain else [expressions for expressions in harmless if only_excludes(expressions)]
+    preferred_needs = [expressions for expressions in (*needs, *inferred) if expressions not in required_needs]
+    common = _common_expressions(
+        context, [expressions for expressions in (*inferred, *needs) if expressions not in required_needs], dialects
+    )
+    required = tuple(_terms(context, required_needs, dialects, common))
+    preferred = [
+        *_architecture_preference(demand, fleet),
+        *(
+            (NEED_WEIGHT, term)
+            for term in _terms(context, preferred_needs, (GFD,) if GFD in dialects else dialects[-1:])
+        ),
+    ]
+    return Terms(
+        _with_node_selector(demand, required),
+        (*preferred, *_preferences(context, dialects)),
+        soft=len(harmless) < len(needs),
+        unsure=required_needs != harmless,
+        scale_up_labels=_required_labels(required[:1]) if _may_scale_from_zero(fleet) else (),
+    )
+
+
+def _architecture_preference(demand: Demand, fleet: FleetFacts) -> Iterator[tuple[int, Term]]:
+    """Prefer the CPU architecture that the images are built for, in a fleet that has others too."""
+    wanted = {platform.architecture for platform in demand.platforms}
+    present = {group.node_class.architecture for group in fleet.node_groups} - {None}
+    if len(wanted) == 1 and present - wanted:
+        yield NEED_WEIGHT, ({"key": ARCHITECTURE, "operator": "In", "values": sorted(wanted)},)
+
+
+def _may_scale_from_zero(fleet: FleetFacts) -> bool:
+    """Tell whether node groups without a node may exist whose labels nobody sees.
+
+    That is so where node pools are seen whose labels no autoscaler knows before a node exists, and where there is
+    neither a GPU node nor a provisioner.
+    """
+    return bool(fleet.pools) or not (fleet.node_groups or fleet.provisioners)
+
+
+def _labels_expected(context: NeedContext, needs: Sequence[ExpressionsByDialect], dialects: tuple[str, ...]) -> bool:
+    """Tell whether some node has, or will have, the labels that the needs require.
+
+    That is so where fitting nodes exist, where an autoscaler knows a dialect's labels for all the needs before a node
+    exists, or where no node pool of another kind is seen: then new nodes are labelled by the software that labels the
+    present ones.
+    """
+    by_provisioner = any(
+        all(expressions.get(name, ()) is not None for expressions in needs)
+        for name in context.fleet.provisioners
+        if name in dialects and name in context.knowledge.clouds.on_templates()
+    )
+    return bool(context.fitting_groups) or by_provisioner or not context.fleet.pools
+
+
+def _common_expressions(context: NeedContext, needs: Iterable[ExpressionsByDialect], dialects: tuple[str, ...]) -> Term:
+    """List what every term excludes: what the needs refuse without requiring a label, and nodes that are changing."""
+    by_dialect = [
+        {name: items for name, items in expressions.items() if name in (*dialects, OLD_GFD)} for expressions in needs
+    ]
+    candidates = [
+        *(item for expressions in by_dialect for item in exclusions(context, expressions)),
+        *exclude_changing_nodes(context.fleet),
+    ]
+    harmless = (item for item in candidates if all(group_fulfils(group, (item,)) for group in context.fitting_groups))
+    return _distinct(harmless)
+
+
+def _distinct(expressions: Iterable[MatchExpression]) -> Term:
+    return tuple({repr(item): item for item in expressions}.values())
+
+
+def _required_labels(terms: Iterable[Term]) -> tuple[str, ...]:
+    """List the labels that the terms require."""
+    keys = (item["key"] for term in terms for item in term if item["operator"] not in EXCLUDING)
+    return tuple(dict.fromkeys(keys))
+
+
+def _with_node_selector(demand: Demand, terms: tuple[Term, ...]) -> tuple[Term, ...]:
+    """Add the policies' node selectors to every term; their labels are the operator's own, of no dialect."""
+    selector = tuple(map(match_expression, demand.node_selector))
+    return tuple((*term, *selector) for term in terms or ((),)) if selector else terms
+
+
+def _families_of(demand: Demand, knowledge: Knowledge) -> tuple[Family, ...]:
+    """List the families of what a demand asks for; a DeviceClass of the cluster's own tells none."""
+    by_resource = (knowledge.families.of(resource) for resource, _ in demand.resources)
+    by_claim = (knowledge.families.of_device_class(name) for name, _ in demand.claims)
+    return tuple(filter(None, (*by_resource, *by_claim)))
+
+
+def _dialects(fleet: FleetFacts, keys: tuple[str, ...] | None) -> tuple[str, ...]:
+    """Order the dialects, the provisioner's last.
+
+    Karpenter tries the first term together with the heaviest preference, and drops all terms but the last before it
+    drops a preference (kubernetes-sigs/karpenter pkg/controllers/provisioning/scheduling/preferences.go).
+    """
+    provisioners = [name for name in fleet.provisioners if keys is None or name in keys]
+    named = (name for name in (keys or (GFD,)) if name not in provisioners)
+    return (*(name for name in named if name != GFD or not _known_by_slices_alone(fleet)), *provisioners)
+
+
+def _known_by_slices_alone(fleet: FleetFacts) -> bool:
+    """Tell whether no GPU node has a label about GPUs, while ResourceSlices say which products they are.
+
+    Nobody sets the labels in such a cluster, as one whose GPU Operator leaves GPUs to DRA; terms on them would keep a
+    pod from every node to come as well.
+    """
+    groups = fleet.node_groups
+    return not any(group.labels for group in groups) and any(group.node_class.product for group in groups)
+
+
+def _deprecated_names(
+    context: NeedContext, needs: Sequence[ExpressionsByDialect], names: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Add GFD's deprecated names where some fitting node has no others and the needs differ between the two."""
+    deprecated = any(
+        group.label(OLD_DRIVER_MAJOR) and not group.label(DRIVER_MAJOR) for group in context.fitting_groups
+    )
+    differs = any(expressions.get(GFD) != expressions.get(OLD_GFD) for expressions in needs)
+    return (OLD_GFD,) if GFD in names and deprecated and differs else ()
+
+
+def _without_harmful(
+    context: NeedContext, needs: list[ExpressionsByDialect], dialects: tuple[str, ...]
+) -> list[ExpressionsByDialect]:
+    """Drop needs, as few as possible, until every node that fits fulfils some term."""
+    remaining = list(needs)
+    for group in context.fitting_groups:
+        if not _some_term_fits(context, remaining, dialects, group):
+            subsets = [
+                [expressions for expressions in remaining if group_fulfils(group, expressions.get(dialect, ()))]
+                for dialect in dialects
+            ]
+            subsets.append(
+                [
+                    expressions
+                    for expressions in remaining
+                    if all(group_fulfils(group, expressions.get(dialect, ())) for dialect in dialects)
+                ]
+            )
+            fitting = [
+                subset
+                for subset in subsets
+                if len(subset) < len(remaining) and _some_term_fits(context, subset, dialects, group)
+            ]
+            remaining = max(fitting, key=len, default=[])
+    return remaining
+
+
+def _some_term_fits(
+    context: NeedContext, needs: Sequence[ExpressionsByDialect], dialects: tuple[str, ...], group: NodeGroup
+) -> bool:
+    terms = list(_terms(context, needs, dialects))
+    return not terms or any(group_fulfils(group, term) for term in terms)
+
+
+def _terms(
+    context: NeedContext, needs: Iterable[ExpressionsByDialect], dialects: tuple[str, ...], common: Term = ()
+) -> Iterator[Term]:
+    """Write one term for each dialect that can meet all needs, with a label that only the dialect's nodes have.
+
+    Where the needs only exclude nodes, one term stands for all dialects. `common` stands in every term.
+    """
+    needs = list(needs)
+    able_dialects = [
+        dialect for dialect in dialects if all(expressions.get(dialect, ()) is not None for expressions in needs)
+    ]
+    terms = [
+        tuple(items for expressions in needs for items in expressions.get(dialect) or ()) for dialect in able_dialects
+    ]
+    if not any(_requires_label(term) for term in terms):
+        together = _distinct((*(item for term in terms for item in term), *common))
+        yield from (together,) if together else ()
+        return
+    for dialect, term in zip(able_dialects, terms, strict=True):
+        anchor = () if _requires_label(term) else ({"key": _anchor(context.knowledge, dialect), "operator": "Exists"},)
+        yield _distinct((*anchor, *term, *common))
+
+
+def _requires_label(term: Term) -> bool:
+    """Tell whether a term requires a label, so that a node without it does not fulfil the term."""
+    return any(item["operator"] not in EXCLUDING for item in term)
+
+
+def _anchor(knowledge: Knowledge, dialect: str) -> str:
+    return next((cloud.key for cloud in knowledge.clouds.dialects if cloud.name == dialect), PRODUCT)
+
+
+def group_fulfils(group: NodeGroup, term: Iterable[MatchExpression] | None) -> bool:
+    """Tell whether the nodes of a group fulfil all expressions, by kube-scheduler's rules."""
+    return term is not None and all(
+        label_requirement(item["key"], item["operator"], item.get("values", ())).allows(group.label(item["key"]))
+        for item in term
+    )
+
+
+def _preferences(context: NeedContext, dialects: tuple[str, ...]) -> Iterator[tuple[int, Term]]:
+    """Write the preferences, best first, in the labels of GFD and of the provisioner (F136)."""
+    patterns = context.demand.preferred_products[:MOST_PREFERRED_PRODUCTS]
+    step = (FIRST_PRODUCT_WEIGHT - LAST_PRODUCT_WEIGHT) // max(1, len(patterns) - 1)
+    for index, pattern in enumerate(patterns):
+        for dialect in dialects:
+            key, values = _preferred_values(context, dialect, pattern)
+            if values:
+                item = {"key": key, "operator": "In", "values": values}
+                yield FIRST_PRODUCT_WEIGHT - index * step, (item,)
+    natives = [need.native[0] for need in (*context.demand.cuda, *context.demand.preferred_cuda)]
+    if max(natives, default=0) > 0 and GFD in dialects:
+        yield DRIVER_WEIGHT, ({"key": DRIVER_MAJOR, "operator": "Gt", "values": [str(max(natives) - 1)]},)
+
+
+def _preferred_values(context: NeedContext, dialect: str, pattern: ProductPattern) -> tuple[str, list[str]]:
+    """List a pattern's products as label values of a dialect; for GFD also those that the fleet's nodes carry."""
+    products = context.knowledge.products.by_form
+    labels = {product.label for form, product in products.items() if pattern.matches(form)}
+    if dialect == GFD:
+        fleet_labels = {
+            label
+            for group in context.fleet.node_groups
+            if (label := group.label(PRODUCT))
+            and group.node_class.product
+            and pattern.matches(group.node_class.product)
+        }
+        return PRODUCT, sorted(labels | fleet_labels)
+    cloud = next(
+        (dialect_row for dialect_row in context.knowledge.clouds.dialects if dialect_row.name == dialect), None
+    )
+    if cloud is None:
+        return PRODUCT, []
+    return cloud.key, sorted(value for value, product_labels in cloud.values.items() if labels & set(product_labels))

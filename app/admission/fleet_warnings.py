@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The warnings at apply of what the fleet cannot serve: names that no node offers, claims without a device, no node.
+
+A pod that waits for ever is admitted, since a node may be added; its user learns of it here, in the words of explain.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from app.admission.fleet_facts import FleetFacts, fitting_groups
+from app.admission.reviewed_pod import PodChange, PodForm, ReviewedPod
+from app.admission.tolerations import tolerated_keys
+from app.knowledge.gpu_resources import is_refused, similar_resources
+from app.kube.object_references import controller_of
+from app.nodes.model import NodeClass
+from app.placement.engine import class_refusals
+from app.policy.demand import Demand
+from app.values.reasons import Duration, Reason, join_with_or
+
+
+def warn_of_names(review: ReviewedPod) -> Iterator[PodChange]:
+    """Warn of resources that look like a GPU resource and are none: no node offers them, so that the pod waits."""
+    knowledge, groups = review.context.knowledge, review.context.fleet.node_groups
+    if review.ruling.claimed.classes:
+        return  # a DeviceClass of the cluster may serve any name
+    names = dict.fromkeys(name for container in review.pod.containers for name in container.resources())
+    for name in names:
+        offered = (resource for group in groups for resource, _ in group.node_class.offered)
+        meant = similar_resources(name, offered, knowledge.families)[:2]
+        if meant and not is_refused(name):
+            warning = f"no known device plugin offers {name[:40]}, did you mean {join_with_or(meant)}?"
+            yield PodChange((), warning, warning)
+
+
+def warn_of_claims(review: ReviewedPod) -> Iterator[PodChange]:
+    """Warn of claims that no device of the cluster can serve, and of tolerations that belong into the claim (S13)."""
+    claimed = review.ruling.claimed
+    if claimed.requests:
+        for warning in review.context.claim_warnings(claimed.requests, tolerated_keys(review)):
+            yield PodChange((), warning, warning)
+
+
+def warn_of_unsuitable_fleet(review: ReviewedPod) -> Iterator[PodChange]:
+    """Warn that the pod, or every pod of the template, can never run on the nodes that there are (F139).
+
+    Nothing is said of the pods of a controller, whose warnings nobody sees: their template was warned of. Nor is it
+    where an autoscaler may bring other nodes, or of pods that only claim devices, of which `warn_of_claims` speaks.
+    """
+    fleet, demand = review.context.fleet, review.ruling.demand
+    may_grow = fleet.provisioners or fleet.pools or not fleet.node_groups
+    if review.context.form is PodForm.Ephemeral or may_grow or not demand.resources:
+        return
+    if review.context.form is PodForm.Pod and controller_of(review.document) is not None:
+        return
+    warning = unsuitable_fleet(demand, fleet)
+    if warning is not None:
+        yield PodChange((), warning, warning)
+
+
+def unsuitable_fleet(demand: Demand, fleet: FleetFacts) -> str | None:
+    """Say why no GPU node can ever serve a demand: the reason of the nearest nodes; None if some node can.
+
+    A node that is only refused for what will pass, such as a driver upgrade, can serve it later.
+    """
+    if fitting_groups(demand, fleet):
+        return None
+    reasons = [(_lasting(demand, group.node_class), fleet.counts.get(group, 1)) for group in fleet.node_groups]
+    if not all(refused for refused, _ in reasons):
+        return None
+    fewest = min(len(refused) for refused, _ in reasons)
+    counts: Counter[Reason] = Counter()
+    for refused, nodes in reasons:
+        if len(refused) == fewest:
+            counts[refused[0]] += nodes
+    reason, nodes = counts.most_common(1)[0]
+    number = f"{nodes} node{'' if nodes == 1 else 's'}"
+    total = sum(count for _, count in reasons)
+    return f"fits on none of {total} GPU nodes: {reason.message} ({reason.code.name}, {number}); {reason.remedy}"
+
+
+def _lasting(demand: Demand, node_class: NodeClass) -> tuple[Reason, ...]:
+    """List the reasons against nodes of a class that do not pass by themselves."""
+    return tuple(
+        reason for reason in class_refusals(demand, node_class) if reason.code.duration is not Duration.TRANSIENT
+    )

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The mutators of node affinity: it is ANDed into what the user wrote, and replaces none of it (F10, F136).
+
+CPU pods are kept off GPU nodes, in namespaces that opt in by a label (component cpu-guard, F47).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from app.admission.affinity_labels import MatchExpression
+from app.admission.affinity_terms import NEED_WEIGHT, Term, Terms, affinity_terms_of
+from app.admission.json_patch import Operation, append, apply, put
+from app.admission.reviewed_pod import PodChange, ReviewedPod
+from app.kube.pods import PREFIX
+from app.nodes.conditions import PRESENT
+from app.values.json_members import member, objects
+
+NODE_AFFINITY = ("spec", "affinity", "nodeAffinity")
+REQUIRED_TERMS_PATH = (*NODE_AFFINITY, "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
+PREFERRED_TERMS_PATH = (*NODE_AFFINITY, "preferredDuringSchedulingIgnoredDuringExecution")
+MOST_TERMS = 16
+"""Required terms of one pod, after the user's terms are multiplied with ours (docs/reference/admission.md#affinity)."""
+
+
+def require_terms(document: Mapping[str, Any], wanted: Sequence[Term]) -> tuple[Operation, ...] | None:
+    """Build the operations that AND the wanted terms into every required term of the user.
+
+    Terms are ORed, so that each of the user's terms is needed once per wanted term: with the first one in its place,
+    with the others as copies at the end. Returns None where that would be more than MOST_TERMS.
+    """
+    terms = member_at(document, REQUIRED_TERMS_PATH)
+    if not terms:
+        if member_at(document, REQUIRED_TERMS_PATH[:-1]) is not None:
+            return ()  # a selector without terms selects no node, and the API server refuses it; ours would widen it
+        return (put(document, REQUIRED_TERMS_PATH, [{"matchExpressions": list(term)} for term in wanted]),)
+    # An empty term selects no node; an expression added to it would make it select some.
+    open_terms = [index for index, term in enumerate(terms) if _selects(term) and not _covers_one(term, wanted)]
+    if len(terms) + len(open_terms) * (len(wanted) - 1) > MOST_TERMS and open_terms:
+        return None
+    operations: list[Operation] = []
+    for index in open_terms:
+        for expression in _missing(terms[index], wanted[0]):
+            path = (*REQUIRED_TERMS_PATH, str(index), "matchExpressions")
+            operations.append(append(apply(document, operations), path, expression))
+    for term in wanted[1:]:
+        for index in open_terms:
+            present = terms[index].get("matchExpressions") or []
+            copy = {**terms[index], "matchExpressions": [*present, *_missing(terms[index], term)]}
+            operations.append(Operation("add", (*REQUIRED_TERMS_PATH, "-"), copy))
+    return tuple(operations)
+
+
+def prefer_terms(document: Mapping[str, Any], wanted: Sequence[tuple[int, Term]]) -> tuple[Operation, ...]:
+    """Build the operations that add (weight, term) as preferred terms, unless the pod has them."""
+    present = member_at(document, PREFERRED_TERMS_PATH) or ()
+    operations: list[Operation] = []
+    for weight, expressions in wanted:
+        term = {"weight": weight, "preference": {"matchExpressions": list(expressions)}}
+        if term not in present:
+            operations.append(append(apply(document, operations), PREFERRED_TERMS_PATH, term))
+    return tuple(operations)
+
+
+def _selects(term: Mapping[str, Any]) -> bool:
+    return bool(term.get("matchExpressions") or term.get("matchFields"))
+
+
+def _covers_one(term: Mapping[str, Any], wanted: Sequence[Term]) -> bool:
+    """Tell whether a term has all expressions of some wanted one already, by an earlier pass or by the user."""
+    return any(not list(_missing(term, wanted_term)) for wanted_term in wanted)
+
+
+def _missing(term: Mapping[str, Any], wanted: Term) -> Iterator[MatchExpression]:
+    present = term.get("matchExpressions") or ()
+    return (expression for expression in wanted if expression not in present)
+
+
+def member_at(document: Any, path: tuple[str, ...]) -> Any:
+    """Follow members of JSON objects; None where one is missing."""
+    for key in path:
+        document = document.get(key) if isinstance(document, dict) else None
+    return document
+
+
+TOO_MANY_TERMS = f"node affinity left out: more than {MOST_TERMS} terms with the pod's own; the extender still judges"
+UNSURE = "a need is only preferred by node affinity: no node has the labels, and one to come may not carry them"
+ONLY_PREFERRED = "a need is only preferred by node affinity: some nodes that fit carry no label that tells"
+
+
+def add_affinity(review: ReviewedPod) -> Iterator[PodChange]:
+    """Write the pod's needs and preferences as node affinity, as far as labels can express them (F10, F136)."""
+    mode, terms = review.rules.affinity_mode, _terms_of_needs(review)
+    preferred = list(terms.preferred)
+    if mode == "Required" and terms.required:
+        operations = require_terms(review.document, terms.required)
+        if operations is None:
+            yield PodChange((), TOO_MANY_TERMS, TOO_MANY_TERMS)
+        elif operations:
+            yield PodChange(
+                operations, f"required node affinity added on {_keys(terms.required)}", _zero_groups_warning(terms)
+            )
+            review = review.with_operations(operations)
+    elif mode == "Preferred":
+        preferred = [*((NEED_WEIGHT, term) for term in terms.required), *preferred]
+    operations = prefer_terms(review.document, preferred)
+    if operations:
+        required = mode == "Required"
+        warning = UNSURE if required and terms.unsure else ONLY_PREFERRED if required and terms.soft else None
+        yield PodChange(operations, f"preferred node affinity added on {_keys(term for _, term in preferred)}", warning)
+
+
+def _terms_of_needs(review: ReviewedPod) -> Terms:
+    demand, context = review.ruling.demand, review.context
+    if review.rules.affinity_mode == "Off" or not demand.requests_gpus:
+        return Terms()
+    return affinity_terms_of(demand, context.fleet, review.rules.affinity_keys, context.knowledge)
+
+
+def _zero_groups_warning(terms: Terms) -> str | None:
+    """Warn of the labels without which no node of a node group at zero is added for the pod."""
+    if not terms.scale_up_labels:
+        return None
+    return f"node groups at zero stay there unless their templates have: {', '.join(terms.scale_up_labels)}"
+
+
+def _keys(terms: Iterable[Term]) -> str:
+    return ", ".join(dict.fromkeys(expression["key"] for term in terms for expression in term))
+
+
+CPU_GUARD = PREFIX + "cpu-guard"
+"""Namespace label; its value, "preferred" or "required", is the strength of the node affinity."""
+CPU_GUARD_WEIGHT = 100
+"""Weight of the preferred term; 100 is the highest that Kubernetes allows."""
+NO_GPU = ({"key": PRESENT, "operator": "DoesNotExist"},)
+
+
+def keep_off_gpu_nodes(review: ReviewedPod) -> Iterator[PodChange]:
+    """Add node affinity for nodes without GPUs."""
+    strength = _strength_of_cpu_guard(review)
+    if strength is None:
+        return
+    operations = (
+        require_terms(review.document, [NO_GPU])
+        if strength == "required"
+        else prefer_terms(review.document, [(CPU_GUARD_WEIGHT, NO_GPU)])
+    )
+    if operations:
+        yield PodChange(operations, f"{strength} node affinity added: no GPU node")
+
+
+def _strength_of_cpu_guard(review: ReviewedPod) -> str | None:
+    """Give the strength that the namespace's label sets; None for a pod that the guard leaves alone.
+
+    These are the pod of a DaemonSet and a pod with spec.nodeName, whose node is chosen already, and a pod that claims
+    devices of any kind or gets GPUs by passthrough, since it must run where those devices are.
+    """
+    strength = review.namespace_labels.get(CPU_GUARD)
+    if (
+        strength not in ("preferred", "required")
+        or review.pod.node_name
+        or _needs_devices(review)
+        or _belongs_to_daemon_set(review)
+    ):
+        return None
+    return strength
+
+
+def _needs_devices(review: ReviewedPod) -> bool:
+    resources = (resource for container in review.pod.containers for resource in container.resources())
+    return bool(review.pod.claims or review.passthrough_amounts) or any(
+        map(review.context.knowledge.families.implicit_class, resources)
+    )
+
+
+def _belongs_to_daemon_set(review: ReviewedPod) -> bool:
+    metadata = member(review.document, "metadata", dict, "") or {}
+    return any(owner.get("kind") == "DaemonSet" for _, owner in objects(metadata, "ownerReferences", "metadata."))
+
+
+def required_terms(review: ReviewedPod) -> tuple[Term, ...]:
+    """List the ORed terms of required node affinity that the mutators above write into a pod with the ruling on it."""
+    if not review.asks_for_gpu:
+        return (NO_GPU,) if _strength_of_cpu_guard(review) == "required" else ()
+    written = review.has_our_scheduler and review.rules.affinity_mode == "Required"
+    return _terms_of_needs(review).required if written else ()

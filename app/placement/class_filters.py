@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Class filters for the unit of a GPU resource: its memory, sharing, MIG profile, interconnect and form factor.
+
+Class filters for images: whether one starts on the node's CPU and driver, and has code for its GPUs.
+
+Class filters for the state of a node: its MIG configuration, its driver upgrade, and the health of its GPUs.
+"""
+
+from app.knowledge.cuda_compatibility import AcceptedCompatibility, Compatibility, CUDANeed, judge_driver
+from app.knowledge.mig_profiles import SliceSize, nominal_size, profile_of
+from app.nodes.model import SHARED_UNITS, SHARES, UNSHARED, NodeClass, Sharing
+from app.policy.demand import Demand
+from app.policy.schema_placement import HealthAction, SharingWish
+from app.values.reasons import Code, Reason, join_with_or, reason
+from app.values.versions import show_driver, show_version
+
+MEMORY_TOLERANCE = 0.93
+"""The share of the needed memory that a node must report at least: an 80 GB H100 reports 81,559 MiB, and GDDR cards
+with ECC report 0.9375 of the nominal size (docs/reference/sharing-and-memory.md#memory;
+app/knowledge/gpu_products.yaml, conventions)."""
+
+
+def memory_large_enough(demand: Demand, node: NodeClass) -> Reason | None:
+    """Refuse GPUs, MIG slices or shares with less memory than the pod needs."""
+    if not demand.memory_mib:
+        return None
+    wants = f">= {demand.memory_mib} MiB per GPU"
+    unit = memory_per_unit(demand, node)
+    if unit is None and node.memory_at_most is not None and node.memory_at_most < MEMORY_TOLERANCE * demand.memory_mib:
+        return reason(Code.GPUMemoryTooSmall, "GPU memory too small", wants)
+    if unit is None:
+        return reason(Code.GPUFactsMissing, "GPU memory unknown", wants) if demand.refuse_unknown else None
+    if unit >= MEMORY_TOLERANCE * demand.memory_mib:
+        return None
+    return reason(Code.GPUMemoryTooSmall, "GPU memory too small", wants)
+
+
+def memory_per_unit(demand: Demand, node: NodeClass) -> float | None:
+    """Give the memory of one requested unit in MiB: that of a MIG slice, of an MPS share, or else of the GPU."""
+    sizes = [_slice_mib(node, profile) for name, _ in demand.resources if (profile := profile_of(name))]
+    if sizes:
+        return min((size for size in sizes if size is not None), default=None)
+    mps = any(node.unit(name) is Sharing.MPS for name, _ in demand.resources)
+    return node.memory_mib / node.replicas if mps and node.memory_mib is not None else node.memory_mib
+
+
+def _slice_mib(node: NodeClass, profile: str) -> int | None:
+    """Give the memory of a MIG slice in MiB, by GFD's label or else by its name.
+
+    The label is less than the nominal size in the name: 9,856 MiB for a 1g.10gb.
+    """
+    size = nominal_size(profile)
+    return node.slice_mib(profile) or (size.memory_mib if size else None)
+
+
+def sharing_allowed(demand: Demand, node: NodeClass) -> Reason | None:
+    """Refuse shares for a pod that wants whole GPUs, and whole GPUs for one that wants shares.
+
+    A MIG slice that is requested by name counts as exclusive.
+    """
+    if demand.sharing is SharingWish.Any:
+        return None
+    for resource, _ in demand.resources:
+        unit = node.unit(resource)
+        if unit is Sharing.Unknown:
+            if demand.refuse_unknown:
+                wants = "a whole GPU" if demand.sharing is SharingWish.Exclusive else "a share of a GPU"
+                return reason(Code.GPUFactsMissing, "GPU sharing unknown", wants)
+            continue
+        if demand.sharing is SharingWish.Exclusive and unit is not Sharing.Exclusive:
+            return reason(Code.SharingNotAllowed, "GPU is shared or sliced on this node", "a whole GPU")
+        if demand.sharing is SharingWish.Shared and unit not in SHARES:
+            return reason(Code.SharingNotAllowed, "GPU is not shared on this node", "a share of a GPU")
+    return None
+
+
+def several_units_allowed(demand: Demand, node: NodeClass) -> Reason | None:
+    """Refuse a container that requests several units of a shared GPU, where the device plugin or a policy refuses them.
+
+    The kubelet fails a pod that the plugin refuses (docs/reference/sharing-and-memory.md#units). HAMi gives each unit
+    from another GPU, so that request_within_node judges it.
+    """
+    for resource, amount in demand.max_per_container:
+        unit = node.unit(resource)
+        if amount < 2 or unit not in SHARED_UNITS:
+            continue
+        if node.refuses_several:
+            return reason(Code.SharedReplicasAskedAsGPUs, "the device plugin refuses several units", ONE_UNIT)
+        if demand.several_units is False:
+            return reason(Code.SharedReplicasAskedAsGPUs, "the policy denies several units", ONE_UNIT)
+        if unit is Sharing.MPS and node.refuses_several is None and not demand.several_units:
+            return reason(
+                Code.SharedReplicasAskedAsGPUs,
+                "only one share of an MPS GPU can be asked",
+                "1 a container, or policy sharedReplicas: Leave",
+            )
+    return None
+
+
+ONE_UNIT = "1 unit of a shared GPU a container"
+
+
+def mig_profile_offered(demand: Demand, node: NodeClass) -> Reason | None:
+    """Refuse nodes without the MIG profile of the annotation, for a pod that requests no MIG resource by name."""
+    if demand.mig_profile is None or any(profile_of(name) for name, _ in demand.resources):
+        return None
+    profile, at_least = demand.mig_profile
+    size = nominal_size(profile)
+    if not demand.resources and _dra_offers_profile(node, profile, at_least):
+        return None
+    if at_least and size is not None and _unit_covers(demand, node, size):
+        unknown = node.mig_profile is None and (node.memory_mib is None or node.sharing is Sharing.Unknown)
+        if not (unknown and demand.refuse_unknown):
+            return None
+        return reason(Code.GPUFactsMissing, "GPU memory or sharing unknown", f">= {size.memory_mib} MiB per GPU")
+    if not at_least and node.mig_profile == profile:
+        return None
+    return reason(Code.MIGProfileAbsent, "MIG profile not on this node", f"{'>= ' if at_least else ''}{profile}")
+
+
+def _dra_offers_profile(node: NodeClass, profile: str, at_least: bool) -> bool:
+    """Tell whether DRA offers such a slice, for a pod that claims devices and requests no GPU resource."""
+    sizes = map(nominal_size, node.dra_profiles) if at_least else ()
+    size = nominal_size(profile)
+    return profile in node.dra_profiles or any(other.covers(size) for other in sizes if other and size)
+
+
+def _unit_covers(demand: Demand, node: NodeClass, requested: SliceSize) -> bool:
+    """Tell whether one unit is at least as large as a slice: a slice under MIG strategy single, or a whole GPU.
+
+    See docs/reference/sharing-and-memory.md#mig-at-least.
+    """
+    if node.mig_profile:
+        slice_size = nominal_size(node.mig_profile)
+        return slice_size is not None and slice_size.covers(requested)
+    units = {node.unit(resource) for resource, _ in demand.resources} or {node.sharing}
+    whole = units <= UNSHARED and demand.sharing is not SharingWish.Shared
+    most = node.memory_mib if node.memory_mib is not None else node.memory_at_most
+    return whole and (most is None or most >= MEMORY_TOLERANCE * requested.memory_mib)
+
+
+def interconnect_present(demand: Demand, node: NodeClass) -> Reason | None:
+    """Refuse nodes whose GPUs NVLink does not join all-to-all, if the pod needs that; MIG slices have no NVLink."""
+    if not demand.nvlink:
+        return None
+    sliced = node.sharing is Sharing.MIG or node.mig_profile is not None
+    sliced = sliced or any(profile_of(name) for name, _ in demand.resources)
+    if node.nvlink is None and not sliced:
+        return reason(Code.GPUFactsMissing, "GPU interconnect unknown", "NVLink") if demand.refuse_unknown else None
+    if node.nvlink and not sliced:
+        return None
+    return reason(Code.InterconnectAbsent, "GPUs are not joined all-to-all", "NVLink")
+
+
+def form_factor_allowed(demand: Demand, node: NodeClass) -> Reason | None:
+    """Refuse GPUs of a form factor that the pod does not allow."""
+    if demand.form_factors is None:
+        return None
+    wants = join_with_or(sorted(form_factor.value for form_factor in demand.form_factors))
+    if node.form_factor is None:
+        return reason(Code.GPUFactsMissing, "GPU form factor unknown", wants) if demand.refuse_unknown else None
+    if node.form_factor in {form_factor.value for form_factor in demand.form_factors}:
+        return None
+    return reason(Code.FormFactorNotAllowed, "GPU form factor not allowed", wants)
+
+
+def image_for_machine(demand: Demand, node: NodeClass) -> Reason | None:
+    """Refuse a node for which an image is not built, where its publisher says so; what is inferred only scores."""
+    for platform in demand.platforms:
+        if platform.required and not platform.runs_on(node.architecture, node.product):
+            machine = " on a Jetson module" if platform.products else ""
+            return reason(Code.ImageForOtherMachine, "image built for another machine", platform.architecture + machine)
+    return None
+
+
+def driver_new_enough(demand: Demand, node: NodeClass) -> Reason | None:
+    """Refuse a driver on which the CUDA of a container does not start (knowledge/cuda_compatibility.py)."""
+    for need in demand.cuda:
+        if not node.runs_cuda:
+            return reason(Code.GPUWithoutCUDA, "GPU of a vendor without CUDA", f"CUDA {show_version(need.cuda)}")
+        if node.driver is None:
+            if demand.refuse_unknown:
+                return reason(Code.DriverUnknown, "CUDA driver unknown", f">= {_floor(demand, need)}")
+            continue
+        compatibility = judge_driver(need, node.host)
+        if compatibility < demand.accept:
+            new_enough = node.driver >= need.floor(demand.accept)  # then the image itself refuses the driver branch
+            if new_enough or (compatibility is Compatibility.RequirementUnmet and need.requirement):
+                return _requirement_unmet(need, node)
+            return reason(
+                Code.DriverTooOld,
+                "CUDA driver too old",
+                f">= {_floor(demand, need)}{_sufficient_setting(compatibility)}",
+            )
+    return None
+
+
+def _sufficient_setting(compatibility: Compatibility) -> str:
+    """Name the policy setting under which the driver would suffice, for the message; empty if there is none."""
+    if compatibility < Compatibility.Forward:
+        return ""
+    return f", or policy field cuda.accept: {AcceptedCompatibility(int(compatibility)).name}"
+
+
+def _requirement_unmet(need: CUDANeed, node: NodeClass) -> Reason:
+    if need.requirement:
+        wants = f"CUDA >= {show_version(need.cuda)}, or what else it names"
+        return reason(Code.ImageRequirementUnmet, "NVIDIA_REQUIRE_CUDA refuses this driver", wants)
+    return reason(Code.ImageRequirementUnmet, "image refuses this driver branch", _accepted_drivers(need, node))
+
+
+def _accepted_drivers(need: CUDANeed, node: NodeClass) -> str:
+    """Name the drivers on which the image starts, for the brand of the node's GPU."""
+    newer = f"driver >= {show_driver(need.native)}"
+    if need.requires is None:
+        return newer
+    branches = need.requires.consumer_branches if node.datacenter is False else need.requires.branches
+    served = [str(branch) for branch in sorted(branches) if (branch + 1,) > (need.minor_version or need.native)]
+    return f"{newer}, or branch {join_with_or(served)}" if served else newer
+
+
+def _floor(demand: Demand, need: CUDANeed) -> str:
+    return show_driver(need.floor(demand.accept))
+
+
+def compute_capability_high_enough(demand: Demand, node: NodeClass) -> Reason | None:
+    """Refuse a GPU whose compute capability is less than the pod or its image needs."""
+    minimums = [demand.compute_capability, *(need.capability_floor for need in demand.cuda)]
+    floor = max((minimum for minimum in minimums if minimum is not None), default=None)
+    if floor is None:
+        return None
+    if node.compute_capability is None:
+        if demand.refuse_unknown:
+            return reason(Code.GPUFactsMissing, "compute capability unknown", f">= {show_version(floor)}")
+        return None
+    if node.compute_capability >= floor:
+        return None
+    return reason(Code.ComputeCapabilityTooLow, "compute capability too low", f">= {show_version(floor)}")
+
+
+def toolkit_targets_gpu(demand: Demand, node: NodeClass) -> Reason | None:
+    """Refuse a GPU that the CUDA toolkit of the image no longer supports.
+
+    A GPU newer than the toolkit can run PTX. Whether the image contains PTX is unknown, so that penalties.py lowers
+    the score of such a node.
+    """
+    for need in demand.cuda:
+        if node.compute_capability is None and need.unsupported and demand.refuse_unknown:
+            return reason(Code.GPUFactsMissing, "compute capability unknown", "one that the image's toolkit supports")
+        if node.compute_capability in need.unsupported:
+            wants = f"a GPU that CUDA {show_version(need.cuda)} supports"
+            return reason(Code.ComputeCapabilityUnsupported, "GPU outside the image's toolkit", wants)
+    return None
+
+
+MIG_STATES_READY = {None, "success"}
+"""Any other state (nodes/mig_state.py) refuses, for whole GPUs too (docs/reference/compatibility.md#node-states)."""
+
+MIG_STATES_AT_CHANGE = ("failed", "pending", "rebooting")
+"""Values that MIG Manager writes besides success (NVIDIA/mig-parted deployments/container/reconfigure-mig.sh)."""
+
+UPGRADE_STATES_REFUSED = frozenset(
+    {
+        "cordon-required",
+        "wait-for-jobs-required",
+        "pod-deletion-required",
+        "drain-required",
+        "node-maintenance-required",
+        "post-maintenance-required",
+        "pod-restart-required",
+        "validation-required",
+        "uncordon-required",
+        "upgrade-failed",
+    }
+)
+"""NVIDIA/k8s-operator-libs pkg/upgrade/consts.go; upgrade-required alone only scores down
+(docs/reference/compatibility.md#node-states)."""
+
+
+def mig_valid(_demand: Demand, node: NodeClass) -> Reason | None:
+    """Refuse a node whose MIG layout GFD labels as invalid."""
+    if not node.mig_invalid:
+        return None
+    return reason(Code.MIGInvalid, "MIG layout of the node is invalid", "one profile on all GPUs, or strategy mixed")
+
+
+def mig_config_settled(_demand: Demand, node: NodeClass) -> Reason | None:
+    """Refuse a node whose MIG layout MIG Manager is changing, has yet to make, or failed to change."""
+    if node.mig_state in MIG_STATES_READY:
+        return None
+    return reason(Code.MIGReconfiguring, "MIG layout of the node is being changed", "mig.config.state success")
+
+
+def driver_settled(_demand: Demand, node: NodeClass) -> Reason | None:
+    """Refuse a node whose driver is being upgraded."""
+    if node.upgrade_state not in UPGRADE_STATES_REFUSED:
+        return None
+    return reason(Code.DriverUpgrading, "GPU driver of the node is being upgraded", "upgrade-done")
+
+
+def gpus_healthy(demand: Demand, node: NodeClass) -> Reason | None:
+    """Refuse a node with unhealthy GPUs if the policy says so, because a pod might get any GPU of the node.
+
+    GPUs that are ill do not count if the device plugin has withdrawn as many, since pods cannot get those.
+    """
+    if demand.health.ill is HealthAction.Refuse and node.ill > node.withdrawn:
+        return reason(Code.GPUUnhealthy, "GPUs of the node must be drained", "healthy GPUs")
+    if demand.health.ailing is HealthAction.Refuse and node.ailing > 0:
+        return reason(Code.GPUUnhealthy, "GPUs of the node need a reset or are throttled", "healthy GPUs")
+    if demand.health.withdrawn is HealthAction.Refuse and node.withdrawn > 0:
+        return reason(Code.GPUUnhealthy, "the device plugin has withdrawn GPUs of the node", "all devices healthy")
+    if demand.health.conditions is HealthAction.Refuse and node.faulty:
+        return reason(Code.GPUUnhealthy, "a condition of the node reports a fault of its GPUs", "healthy GPUs")
+    return None

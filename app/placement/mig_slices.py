@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The filter and the scorer for MIG slices: whether they fit, and on which node they take the least headroom.
+
+Rows F60, F61, P13 and P14 of the feature list.
+
+Headroom for future MIG slices, and how much of it a new instance takes, where slices are created on demand (F61).
+
+The measure is the number of memory slices that instances of a profile could still take, as the mean over the profiles
+of the product. It does not depend on the expected demand, since weights learnt from the workload gained nothing in the
+churn benchmark (`make bench-mig`, tests/results/mig-churn.md).
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache, reduce
+from itertools import combinations
+from operator import or_
+
+from app.knowledge.mig_geometry import (
+    LAYOUTS_KEPT,
+    Geometry,
+    GPULayout,
+    Instance,
+    InstancePlacement,
+    ProfileSlots,
+    place_instances,
+)
+from app.knowledge.mig_profiles import profile_of
+from app.nodes.model import FreeResources, Node
+from app.policy.demand import Demand
+from app.values.reasons import Code, Reason, reason
+
+CHANCE_ENDED = 0.08
+"""The probability that an existing instance has ended when a future one needs its place. It is from a prototype of the
+churn benchmark (40 other seeds): values from 0.005 to 0.12 are equal within the error; 0 costs 0.2 percentage points of
+accepted slices."""
+
+EXACT_DIGITS = 12
+"""Decimal digits to which a loss is rounded, so that mirrored places have equal losses."""
+
+
+@lru_cache(LAYOUTS_KEPT)
+def distinct_profiles(geometry: Geometry) -> tuple[ProfileSlots, ...]:
+    """List the profiles of a product that differ in size or positions; one with a media engine counts as its equal."""
+    profiles: dict[tuple[int, int, tuple[int, ...]], ProfileSlots] = {}
+    for slot in sorted(geometry.slots.values(), key=lambda slot: -slot.max_instances):
+        profiles.setdefault((slot.compute, slot.length, slot.starts), slot)
+    return tuple(profiles.values())
+
+
+def usable_memory(slot: ProfileSlots, taken_memory: int, free_compute: int) -> int:
+    """Count the memory slices that instances of only this profile could take.
+
+    `taken_memory` is a bit mask of the memory slices that are taken, and `free_compute` the number of free compute
+    slices. Taking each interval as early as possible gives the largest number, because all have one length.
+    """
+    count = end = 0
+    for start in slot.starts:
+        if start >= end and not taken_memory & slot.interval(start):
+            count, end = count + 1, start + slot.length
+    return slot.length * min(count, max(0, free_compute) // slot.compute)
+
+
+@lru_cache(LAYOUTS_KEPT)
+def _usable_by_all_profiles(geometry: Geometry, memory: int, compute: int) -> int:
+    """Sum up the usable memory slices over the distinct profiles."""
+    return sum(usable_memory(slot, memory, compute) for slot in distinct_profiles(geometry))
+
+
+def headroom(geometry: Geometry, taken: Iterable[Instance] = ()) -> float:
+    """Give the share of a GPU that future instances can use, in [0, 1], which is 1 for an empty GPU.
+
+    It is the mean over the distinct profiles, as an expected value: each existing instance has ended with the
+    probability CHANCE_ENDED. Raises KeyError for a profile that the product does not have.
+    """
+    return _headroom(geometry, tuple(sorted(taken)))
+
+
+@lru_cache(LAYOUTS_KEPT)
+def _headroom(geometry: Geometry, taken: tuple[Instance, ...]) -> float:
+    slots = [(geometry.slots[profile], start) for profile, start in taken]
+    parts = [(slot.interval(start), slot.compute) for slot, start in slots]
+    expected = 0.0
+    for staying in range(len(parts) + 1):
+        chance = (1.0 - CHANCE_ENDED) ** staying * CHANCE_ENDED ** (len(parts) - staying)
+        for remaining in combinations(parts, staying):
+            memory = reduce(or_, (bits for bits, _ in remaining), 0)
+            compute = geometry.compute_total - sum(slices for _, slices in remaining)
+            expected += chance * _usable_by_all_profiles(geometry, memory, compute)
+    return expected / _usable_by_all_profiles(geometry, 0, geometry.compute_total)
+
+
+@lru_cache(LAYOUTS_KEPT)
+def placement_losses(geometry: Geometry, taken: tuple[Instance, ...], profile: str) -> tuple[tuple[float, int], ...]:
+    """List (loss of headroom, start) for each legal start of an instance; empty for an unknown profile."""
+    slot = geometry.slots.get(profile)
+    occupancy = geometry.occupancy(taken)
+    if slot is None or occupancy.free_compute < slot.compute or occupancy.remaining_instances(slot) < 1:
+        return ()
+    before = headroom(geometry, taken)
+    free = [start for start in slot.starts if not occupancy.taken_memory & slot.interval(start)]
+    after = (headroom(geometry, (*taken, Instance(profile, start))) for start in free)
+    return tuple(
+        (round(before - afterwards, EXACT_DIGITS), start) for afterwards, start in zip(after, free, strict=True)
+    )
+
+
+def first_fit(layouts: Sequence[GPULayout], profiles: Sequence[str]) -> Sequence[InstancePlacement] | None:
+    """Predict where kube-scheduler puts instances on a node; None if they do not fit.
+
+    It puts each instance at the first free place, in order. Its allocator takes the first suitable device in the order
+    of the ResourceSlices, without preferences (k8s.io/dynamic-resource-allocation, allocateOne). NVIDIA's driver lists
+    devices by GPU, then by name, which has profile and start (generateSplitResourceSlices). If it listed the GPUs in
+    another order, 0.1 to 1.4 of the 1 to 9 percentage points of accepted slices that the choice of the node gains would
+    be lost (a prototype, 20 seeds). If an instance does not fit at the first free places, the allocator tries other
+    ones.
+    """
+    current = list(layouts)
+    chosen = []
+    for profile in profiles:
+        position = next(_free_places(current, profile), None)
+        if position is None:
+            return place_instances(layouts, profiles)
+        chosen.append(position)
+        current[position.gpu] = _with_instance(current[position.gpu], Instance(profile, position.start))
+    return chosen
+
+
+def _free_places(layouts: Sequence[GPULayout], profile: str) -> Iterator[InstancePlacement]:
+    for index, layout in enumerate(layouts):
+        for _, start in placement_losses(layout.geometry, layout.taken, profile):
+            yield InstancePlacement(index, start)
+
+
+def _with_instance(layout: GPULayout, instance: Instance) -> GPULayout:
+    return GPULayout(layout.gpu, layout.geometry, tuple(sorted((*layout.taken, instance))))
+
+
+def headroom_loss(layouts: Sequence[GPULayout], profiles: Sequence[str]) -> float | None:
+    """Give the headroom that instances take from a node's GPUs where kube-scheduler puts them; None if they do not fit.
+
+    It is in GPUs, and at most the number of instances.
+    """
+    positions = first_fit(layouts, profiles)
+    if positions is None:
+        return None
+    added: dict[int, list[Instance]] = {}
+    for profile, position in zip(profiles, positions, strict=True):
+        added.setdefault(position.gpu, []).append(Instance(profile, position.start))
+    return sum(_lost(layouts[index], instances) for index, instances in sorted(added.items()))
+
+
+def _lost(layout: GPULayout, added: list[Instance]) -> float:
+    return headroom(layout.geometry, layout.taken) - headroom(layout.geometry, (*layout.taken, *added))
+
+
+NEUTRAL = 0.5
+"""The score of each node for a demand that requests no MIG slice by name."""
+
+
+def layout_fits(demand: Demand, free: FreeResources) -> Reason | None:
+    """Refuse a node whose GPUs have no place for the requested MIG slices beside the existing ones (F60).
+
+    It applies only where MIG slices are created on demand, since those of a device plugin are fixed and counted
+    exactly. The filter repeats what kube-scheduler's DynamicResources plugin checks by the shared counters of the same
+    ResourceSlices (KEP-4815). Behind a live scheduler it is left out, because our later view would only add false
+    refusals.
+    """
+    if free.layouts is None:
+        return None
+    slices = _requested_slices(demand, free)
+    if not slices:
+        return None
+    wants = " and ".join(f"{amount} {name}" for name, amount in slices)
+    refusal = reason(Code.LayoutDoesNotFit, "no place for the MIG slices beside others", wants)
+    if _exceeds_all_gpus(slices, free.layouts):
+        return refusal
+    return None if place_instances(free.layouts, _profiles(slices)) is not None else refusal
+
+
+def _requested_slices(demand: Demand, free: FreeResources) -> list[tuple[str, int]]:
+    """List the requested slices that are created on demand, as (resource, amount)."""
+    return [(name, amount) for name, amount in demand.resources if profile_of(name) and name in free.uncounted]
+
+
+def _exceeds_all_gpus(slices: list[tuple[str, int]], layouts: tuple[GPULayout, ...]) -> bool:
+    """Tell whether the slices are more than the compute slices of all GPUs together, of which each takes at least one.
+
+    It bounds the length of the list that `_profiles` makes, since a demand may request a billion slices.
+    """
+    return sum(amount for _, amount in slices) > sum(layout.geometry.compute_total for layout in layouts)
+
+
+def _profiles(slices: list[tuple[str, int]]) -> list[str]:
+    return [profile_of(name) or "" for name, amount in slices for _ in range(amount)]
+
+
+def mig_layout(demand: Demand, node: Node) -> float:
+    """Prefer the node whose GPUs keep the most headroom for future MIG slices (F61).
+
+    Where DRA creates slices on demand, the score is 1 less the mean headroom that a slice takes. Where a device plugin
+    offers fixed slices, the choice of the node does not change how many slices of a profile are left. It can only keep
+    nodes idle, on which MIG Manager can change the layout, so that busy nodes come first, the fuller the better.
+    """
+    if not any(profile_of(name) for name, _ in demand.resources):
+        return NEUTRAL
+    if node.free.layouts is None:
+        return _busy_node_score(demand, node)
+    slices = _requested_slices(demand, node.free)
+    if not slices or _exceeds_all_gpus(slices, node.free.layouts):
+        return 0.0
+    loss = headroom_loss(node.free.layouts, _profiles(slices))
+    return 0.0 if loss is None else 1.0 - loss / sum(amount for _, amount in slices)
+
+
+def _busy_node_score(demand: Demand, node: Node) -> float:
+    """Give 0 for an idle node, else 0.5 to 1, by the share of its units that are in use together with the pod.
+
+    Units of all its GPU resources count the same, whatever their size.
+    """
+    total = sum(max(0, amount) for _, amount in node.node_class.offered)
+    free = sum(min(max(0, node.free.units.get(name, 0)), amount) for name, amount in node.node_class.offered)
+    if total <= 0 or free >= total:
+        return 0.0
+    requested = sum(amount for name, amount in demand.resources if node.node_class.allocatable(name))
+    return (1.0 + min(1.0, (total - free + requested) / total)) / 2.0
