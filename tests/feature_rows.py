@@ -93,11 +93,11 @@ HEALTH = {
 }
 POLICY = {
     "F74": "Policies are Kubernetes-style documents, and several policies merge field by field.",
-    "F75": "Policies have a JSON Schema, and `lint` names each mistake with file, line and path.",
+    "F75": "Policies have a JSON Schema, and `policy lint` names each mistake with file, line and path.",
     "F76": "Edits are taken live; of a set with an error the last good one stays in force, also for a replica that "
     "starts.",
     "F77": "Cases are unit tests of policies as files, with JUnit output.",
-    "F78": "`diff` names the pods whose admission or placement an edit of policies would change.",
+    "F78": "`policy diff` names the pods whose admission or placement an edit of policies would change.",
     "F79": "A misspelt name is answered with the one that was meant.",
     "F80": "Exceptions have an owner, a reason and a last day.",
     "F81": "Operators extend the tables of products, images and drivers with files of their own.",
@@ -161,7 +161,7 @@ SCALE = {
     "F120": "Figures are published with the way they were measured.",
     "F121": "A load generator makes fleets and pods on a real control plane.",
     "F122": "`plan driver` says whom another driver would help or harm.",
-    "F123": "`diff` compares two sets of policies over a snapshot.",
+    "F123": "`policy diff` compares two sets of policies over a snapshot.",
     "F124": "`plan node-template` says what a node must be for a pod, without an autoscaler.",
     "F125": "The wire is tested with generated and damaged input.",
 }

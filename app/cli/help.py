@@ -11,7 +11,7 @@ import signal
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 import typer.main
@@ -208,8 +208,12 @@ def _options_of(record: Any) -> Iterator[tuple[str, inspect.Parameter]]:
     hints = get_type_hints(record, include_extras=True)
     for field in fields(record):
         if hasattr(hint := hints[field.name], "__metadata__"):
-            many = _item(hint)
-            annotation = Annotated[list[many] | None, *hint.__metadata__] if many else hint  # type: ignore[valid-type]
+            many, kind = _item(hint), get_args(hint)[0]
+            if many:
+                kind = list[many] | None  # type: ignore[valid-type]
+            elif get_origin(kind) is Literal:
+                kind = str
+            annotation = Annotated[kind, *hint.__metadata__]  # type: ignore[valid-type]
             yield field.name, _parameter(field.name, None if many else field.default, annotation)
 
 
