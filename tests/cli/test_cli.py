@@ -31,18 +31,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "policies"
 
 
-def test_demo_without_a_server_runs_one_and_shows_what_it_did(tmp_path: Path) -> None:
-    result = RUN.invoke(
-        app, ["demo", "--url", "https://127.0.0.1:1", "--ca", str(tmp_path / "none")], env={"COLUMNS": "240"}
-    )
-
-    assert result.exit_code == 0, result.output
-    for words in ("limits set to 2", "a fraction of nvidia.com/gpu", "CUDA driver too old: wants >= 525.60.13"):
-        assert words in result.output
-    assert "GPU product not allowed: wants A10" in result.output
-    assert "keeps h100-0, h100-1" in result.output
-
-
 LINT = [
     ("misspelt product", policy("x", "placement: {products: {allow: [H10O]}}"), "4:39: ", "did you mean H100?"),
     ("unknown field", policy("x", "placement: {produts: {}}"), "4:20: ", "did you mean products?"),
