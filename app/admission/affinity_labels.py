@@ -3,15 +3,14 @@
 
 A dialect is one vendor's or cloud's set of labels about GPUs. All expressions are necessary conditions: every node
 with the dialect's labels that the filters accept fulfils them. What no label can express is left to the extender.
+Which product labels a demand accepts is judged first, by the product table and the label's suffixes.
 
 A declared need may require that a label is present. A need that was only inferred, from an image, never may: a node
 group at zero does not yet have the labels that software writes on running nodes. It only excludes the values that
 nodes have now and that the filters refuse, since a node without the label fulfils NotIn.
-
-The product labels of nodes that a demand may run on, judged by the product table and the label's suffixes.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import floor
@@ -49,7 +48,6 @@ from app.placement.class_filters import (
 from app.placement.filters import PRODUCT_FILTERS
 from app.policy.demand import Demand
 from app.policy.schema_placement import SharingWish
-from app.values.label_requirements import label_requirement
 from app.values.versions import Version
 
 LONGEST_LABEL_VALUE = 63
@@ -375,35 +373,6 @@ INFERABLE_NEEDS: tuple[Callable[[NeedContext], ExpressionsByDialect], ...] = (
     driver_expressions,
 )
 """Needs that an image alone can imply; `product_expressions` excludes the products that an image refuses."""
-
-
-def only_excludes(expressions: ExpressionsByDialect) -> bool:
-    """Tell whether nodes without any of the labels fulfil the expressions of every dialect."""
-    lists = expressions.values()
-    return all(items is not None and all(item["operator"] in EXCLUDING for item in items) for items in lists)
-
-
-def exclusions(context: NeedContext, expressions: ExpressionsByDialect) -> Iterator[MatchExpression]:
-    """Rewrite a need as exclusions: the label values that GPU nodes have now and that its expressions refuse.
-
-    No value of a node that fits is excluded. A node's deprecated GFD names count only where it has no others.
-    """
-    for dialect, items in expressions.items():
-        nodes = [group for group in context.fleet.node_groups if dialect != OLD_GFD or not group.label(DRIVER_MAJOR)]
-        for key in dict.fromkeys(item["key"] for item in items or ()):
-            key_items = [item for item in items or () if item["key"] == key]
-            yield from (item for item in key_items if item["operator"] == "DoesNotExist")
-            values = _refused_values(key_items, label_values(nodes, key)) - label_values(context.fitting_groups, key)
-            if values:
-                yield {"key": key, "operator": "NotIn", "values": sorted(values)}
-
-
-def _refused_values(expressions: Sequence[MatchExpression], values: set[str]) -> set[str]:
-    """List the refused values of a label: those that the expressions name, and those of `values` that they exclude."""
-    named = {value for item in expressions if item["operator"] == "NotIn" for value in item["values"]}
-    asking = [item for item in expressions if item["operator"] != "DoesNotExist"]
-    requirements = [label_requirement(item["key"], item["operator"], item.get("values", ())) for item in asking]
-    return named | {value for value in values if not all(item.allows(value) for item in requirements)}
 
 
 def exclude_changing_nodes(fleet: FleetFacts) -> tuple[MatchExpression, ...]:

@@ -22,8 +22,7 @@ from app.admission.affinity_labels import (
     MatchExpression,
     NeedContext,
     exclude_changing_nodes,
-    exclusions,
-    only_excludes,
+    label_values,
     vendor_exclusions,
 )
 from app.admission.fleet_facts import FleetFacts, NodeGroup, fitting_groups
@@ -324,3 +323,32 @@ def _preferred_values(context: NeedContext, dialect: str, pattern: ProductPatter
     if cloud is None:
         return PRODUCT, []
     return cloud.key, sorted(value for value, product_labels in cloud.values.items() if labels & set(product_labels))
+
+
+def only_excludes(expressions: ExpressionsByDialect) -> bool:
+    """Tell whether nodes without any of the labels fulfil the expressions of every dialect."""
+    lists = expressions.values()
+    return all(items is not None and all(item["operator"] in EXCLUDING for item in items) for items in lists)
+
+
+def exclusions(context: NeedContext, expressions: ExpressionsByDialect) -> Iterator[MatchExpression]:
+    """Rewrite a need as exclusions: the label values that GPU nodes have now and that its expressions refuse.
+
+    No value of a node that fits is excluded. A node's deprecated GFD names count only where it has no others.
+    """
+    for dialect, items in expressions.items():
+        nodes = [group for group in context.fleet.node_groups if dialect != OLD_GFD or not group.label(DRIVER_MAJOR)]
+        for key in dict.fromkeys(item["key"] for item in items or ()):
+            key_items = [item for item in items or () if item["key"] == key]
+            yield from (item for item in key_items if item["operator"] == "DoesNotExist")
+            values = _refused_values(key_items, label_values(nodes, key)) - label_values(context.fitting_groups, key)
+            if values:
+                yield {"key": key, "operator": "NotIn", "values": sorted(values)}
+
+
+def _refused_values(expressions: Sequence[MatchExpression], values: set[str]) -> set[str]:
+    """List the refused values of a label: those that the expressions name, and those of `values` that they exclude."""
+    named = {value for item in expressions if item["operator"] == "NotIn" for value in item["values"]}
+    asking = [item for item in expressions if item["operator"] != "DoesNotExist"]
+    requirements = [label_requirement(item["key"], item["operator"], item.get("values", ())) for item in asking]
+    return named | {value for value in values if not all(item.allows(value) for item in requirements)}

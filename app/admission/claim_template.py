@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ResourceClaimTemplate for devices that are requested as resources of a device plugin (S13).
 
-The needs of a pod as CEL over the devices of NVIDIA's DRA driver (S13).
-
-Attributes and capacities are those of NVIDIA's driver (NVIDIA/k8s-dra-driver-gpu cmd/gpu-kubelet-plugin/deviceinfo.go,
-partitions.go). Its versions are semantic ones without leading zeros: driver 570.124.06 is published as 570.124.6.
-Whole GPUs of GB10 and the like publish no memory. CEL that reads an absent member fails the pod on every node, so that
-members which may be absent are tested with `has` first.
+The needs of a pod become CEL over the attributes and capacities of NVIDIA's driver (NVIDIA/k8s-dra-driver-gpu
+cmd/gpu-kubelet-plugin/deviceinfo.go, partitions.go). Its versions are semantic ones without leading zeros: driver
+570.124.06 is published as 570.124.6. Whole GPUs of GB10 and the like publish no memory. CEL that reads an absent member
+fails the pod on every node, so that members which may be absent are tested with `has` first.
 """
 
 import json

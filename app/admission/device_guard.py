@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device guard: GPUs taken by a variable, a mount or a CDI annotation instead of being requested (F12).
+"""The device guard: GPUs taken by a variable, a mount, a CDI annotation or the node's devices, and not requested (F12).
 
 A container runtime with NVIDIA's hook gives a container every GPU that NVIDIA_VISIBLE_DEVICES names, whatever the
 scheduler decided, and the pod's own value counts before the device plugin's. Other variables give GPUs, IMEX channels
 or control as well (app/knowledge/toolkit_env.yaml). NVIDIA's operands need that; they run in exempt namespaces. The
 guard cannot see what `envFrom` and an image's own environment bring, since that is not in the pod.
 
-The node's devices: privileged containers and hostPath volumes reach every GPU without a request (F12, F14).
-
-A volume cannot be removed without its mounts, so that nothing here is repaired: the pod is refused, or the user is
-warned. The matchConditions and the fallback policy match paths with the same regular expressions (RE2).
+Privileged containers and hostPath volumes reach every GPU of the node (F14). A volume cannot be removed without its
+mounts, so that these are not repaired: the pod is refused, or the user is warned. The matchConditions and the fallback
+policy match paths with the same regular expressions (RE2).
 """
 
 import posixpath

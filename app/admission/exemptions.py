@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which namespaces are exempt from review, by their labels or names.
+"""Exempt namespaces: which ones are not reviewed, by their labels or names, and who may exempt one (F21).
 
 The API server leaves them out first, by the namespaceSelector in deploy/base/webhooks.yaml; `is_exempt` decides for a
-request that comes nevertheless. Who may exempt a namespace is decided below.
+request that comes nevertheless.
 
-The right to exempt a namespace: a ValidatingAdmissionPolicy guards the opt-out labels and exempt names (F21).
-
-Without it a tenant who may create or label namespaces could bypass every check. The API server evaluates the policy
-itself, so that no webhook on namespaces can block the cluster and nothing is open while gpu-usher is down. The policy
-asks RBAC for the verb `create` on the cluster-scoped resource `exemptions.gpu-usher.io`, which no API server serves.
-`cluster-admin` has that right, whichever group a cloud's administrators are in; a Role, even with wildcards, does not.
+A ValidatingAdmissionPolicy guards the opt-out labels and the exempt names. Without it a tenant who may create or label
+namespaces could bypass every check. The API server evaluates the policy itself, so that no webhook on namespaces can
+block the cluster and nothing is open while gpu-usher is down. The policy asks RBAC for the verb `create` on the
+cluster-scoped resource `exemptions.gpu-usher.io`, which no API server serves. `cluster-admin` has that right, whichever
+group a cloud's administrators are in; a Role, even with wildcards, does not.
 """
 
 from collections.abc import Mapping

@@ -5,9 +5,7 @@ The API server evaluates it itself, after all mutating webhooks: while gpu-usher
 has nothing to refuse. It knows neither nodes nor annotations and cannot repair; LIMITATIONS lists what is missing. It
 does not check fractions, negative amounts, or GPU requests that lack limits or differ from them: the API server
 refuses those before any validating admission (pkg/apis/core/validation ValidateResourceRequirements;
-tests/e2e/test_fallback.py).
-
-The device guard's checks of variables in CEL, for a container `c` and an entry `e` of its env (device_guard.py).
+tests/e2e/test_fallback.py). In the checks of variables `c` is a container and `e` an entry of its env.
 """
 
 from collections.abc import Callable, Iterator

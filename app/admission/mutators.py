@@ -23,31 +23,36 @@ from app.admission.requested_resources import apply_mig_fallback, choose_smalles
 from app.admission.reviewed_pod import PodChange, PodForm, ReviewedPod
 from app.admission.runtime_class import set_runtime_class
 from app.admission.tolerations import add_tolerations
+from app.policy.merge_admission import AdmissionRules, rules_that_differ
 
 Mutator = Callable[[ReviewedPod], Iterator[PodChange]]
 
-MUTATORS: tuple[Mutator, ...] = (
-    warn_of_names,
-    repair_resources,
-    apply_mig_fallback,
-    choose_smallest_slice,
-    guard_devices,
-    hide_devices,
-    warn_of_runtime_class,
-    set_scheduler,
-    set_priority_class,
-    provide_cpu_and_memory,
-    provide_shared_memory,
-    provide_driver_capabilities,
-    convert_to_claims,
-    set_runtime_class,
-    add_tolerations,
-    warn_of_claims,
-    warn_of_unsuitable_fleet,
-    add_affinity,
-    keep_off_gpu_nodes,
+_TAINTS = ("tolerate", "from_node_taints", "toleration_keys")
+"""The rules by which nodes with taints are open to the pod."""
+MUTATOR_RULES: tuple[tuple[Mutator, tuple[str, ...]], ...] = (
+    (warn_of_names, ()),
+    (repair_resources, ("requests_only", "mismatch")),
+    (apply_mig_fallback, ("mig_fallback", *_TAINTS)),
+    (choose_smallest_slice, ("right_sizing", *_TAINTS)),
+    (guard_devices, ("visible_devices",)),
+    (hide_devices, ("visible_devices",)),
+    (warn_of_runtime_class, ()),
+    (set_scheduler, ("scheduler_name", "override")),
+    (set_priority_class, ("priority_class_name", "override")),
+    (provide_cpu_and_memory, ("defaults", "override")),
+    (provide_shared_memory, ("defaults",)),
+    (provide_driver_capabilities, ("defaults", "override")),
+    (convert_to_claims, ("convert_to_claims",)),
+    (set_runtime_class, ("runtime_class_name", "override", *_TAINTS)),
+    (add_tolerations, _TAINTS),
+    (warn_of_claims, _TAINTS),
+    (warn_of_unsuitable_fleet, ()),
+    (add_affinity, ("affinity_mode", "affinity_keys")),
+    (keep_off_gpu_nodes, ()),
 )
-"""The order of execution: each mutator sees the object as the earlier ones left it."""
+"""The order of execution: each mutator sees the object as the earlier ones left it. Beside each are the fields of
+AdmissionRules that it reads: under other rules that agree in these, it changes nothing else."""
+MUTATORS = tuple(mutator for mutator, _ in MUTATOR_RULES)
 
 REPAIRS: frozenset[Mutator] = frozenset({repair_resources})
 """Repairs of what the API server would refuse; pods of other schedulers get them too (S14). All mutators run on a
@@ -75,3 +80,9 @@ def mutators_of(review: ReviewedPod) -> tuple[Mutator, ...]:
     else:
         chosen = frozenset(MUTATORS) - FOR_CPU_PODS
     return tuple(mutator for mutator in MUTATORS if mutator in chosen)
+
+
+def mutators_under(review: ReviewedPod, rules: AdmissionRules) -> Iterator[Mutator]:
+    """List the mutators that apply to the object and read a rule in which `rules` differ from those of the review."""
+    chosen, differing = mutators_of(review), rules_that_differ(review.rules, rules)
+    return (mutator for mutator, read in MUTATOR_RULES if mutator in chosen and not differing.isdisjoint(read))

@@ -28,9 +28,9 @@ def require_terms(document: Mapping[str, Any], wanted: Sequence[Term]) -> tuple[
     Terms are ORed, so that each of the user's terms is needed once per wanted term: with the first one in its place,
     with the others as copies at the end. Returns None where that would be more than MOST_TERMS.
     """
-    terms = member_at(document, REQUIRED_TERMS_PATH)
+    terms = value_at(document, REQUIRED_TERMS_PATH)
     if not terms:
-        if member_at(document, REQUIRED_TERMS_PATH[:-1]) is not None:
+        if value_at(document, REQUIRED_TERMS_PATH[:-1]) is not None:
             return ()  # a selector without terms selects no node, and the API server refuses it; ours would widen it
         return (put(document, REQUIRED_TERMS_PATH, [{"matchExpressions": list(term)} for term in wanted]),)
     # An empty term selects no node; an expression added to it would make it select some.
@@ -52,7 +52,7 @@ def require_terms(document: Mapping[str, Any], wanted: Sequence[Term]) -> tuple[
 
 def prefer_terms(document: Mapping[str, Any], wanted: Sequence[tuple[int, Term]]) -> tuple[Operation, ...]:
     """Build the operations that add (weight, term) as preferred terms, unless the pod has them."""
-    present = member_at(document, PREFERRED_TERMS_PATH) or ()
+    present = value_at(document, PREFERRED_TERMS_PATH) or ()
     operations: list[Operation] = []
     for weight, expressions in wanted:
         term = {"weight": weight, "preference": {"matchExpressions": list(expressions)}}
@@ -75,7 +75,7 @@ def _missing(term: Mapping[str, Any], wanted: Term) -> Iterator[MatchExpression]
     return (expression for expression in wanted if expression not in present)
 
 
-def member_at(document: Any, path: tuple[str, ...]) -> Any:
+def value_at(document: Any, path: tuple[str, ...]) -> Any:
     """Follow members of JSON objects; None where one is missing."""
     for key in path:
         document = document.get(key) if isinstance(document, dict) else None

@@ -7,9 +7,9 @@ from typing import Any
 
 from app.admission.claim_conversion import Conversion, NoEquivalent, template_for
 from app.admission.json_patch import apply
-from app.admission.review import NOT_DONE, denial_message, limited_warnings, mutate
+from app.admission.review import NOT_DONE, mutate
 from app.admission.review_targets import WORKLOADS, ReviewTarget, ignored_annotations, review_target_of
-from app.admission.reviewed_pod import PodForm, ReviewContext
+from app.admission.reviewed_pod import PodForm, ReviewContext, denial_message, limited_warnings
 from app.values.errors import BadInput
 from app.values.json_members import member
 
@@ -70,7 +70,7 @@ def preview(
     return Preview(
         what=f"{_kind(document)} {namespace}/{name}",
         allowed=result.allowed,
-        message="" if result.allowed else denial_message(result),
+        message="" if result.allowed else denial_message(result.reasons),
         warnings=limited_warnings((*ignored, *result.warnings)),
         actions=result.record,
         patch=tuple(operation.as_json() for operation in operations),

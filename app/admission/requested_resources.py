@@ -12,7 +12,7 @@ from typing import Any
 from app.admission.affinity_terms import NEED_WEIGHT
 from app.admission.fleet_facts import NodeGroup, affinity_label_keys, fitting_groups
 from app.admission.json_patch import Operation, apply, put
-from app.admission.node_affinity import REQUIRED_TERMS_PATH, member_at, prefer_terms
+from app.admission.node_affinity import REQUIRED_TERMS_PATH, prefer_terms, value_at
 from app.admission.reviewed_pod import PodChange, ReviewedPod
 from app.admission.tolerations import taint_tolerated
 from app.knowledge.mig_profiles import SliceSize, nominal_size, profile_of
@@ -174,7 +174,7 @@ def _pod_may_use(review: ReviewedPod, group: NodeGroup) -> bool:
     known_keys = affinity_label_keys(review.context.knowledge)
     if any(group.label(key) != value for key, value in selector.items()):
         return False
-    terms = member_at(review.document, REQUIRED_TERMS_PATH)
+    terms = value_at(review.document, REQUIRED_TERMS_PATH)
     if terms and not (isinstance(terms, list) and any(_term_selects(group, term, known_keys) for term in terms)):
         return False
     return all(taint_tolerated(review, taint) for taint in group.taints)

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """One admission review: mutate the object, validate the result, and record what was done and why.
 
-The decision annotation: what was changed in a pod and why. It is for people; no decision rests on it (F15, F25).
+A review reads the pod, and rules on it once and after each change of what it requests. The mutators run in order on
+what the earlier ones left, then the validators. What policies that only warn or audit would change or refuse is learnt
+by running again what reads a rule in which they differ. What was changed in a pod is written into its decision
+annotation. That is for people; no decision rests on it (F15, F25).
 """
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,18 +17,17 @@ import msgspec
 
 from app.admission.exemptions import is_exempt
 from app.admission.json_patch import Operation, apply, put
-from app.admission.mutators import CHANGING_AMOUNTS, REPAIRS, Mutator, mutators_of
+from app.admission.mutators import CHANGING_AMOUNTS, REPAIRS, Mutator, mutators_of, mutators_under
 from app.admission.review_targets import ignored_labels
 from app.admission.reviewed_pod import (
     TEMPLATES,
-    WARNING_LIMIT,
     PodChange,
     PodForm,
     ReviewContext,
     ReviewedPod,
-    one_line,
+    limited_warnings,
 )
-from app.admission.validators import validators_of
+from app.admission.validators import validators_of, validators_under
 from app.knowledge.tables import Knowledge
 from app.kube.pod_limits import ANNOTATIONS_BYTES
 from app.kube.pods import DECISION, PREFIX, Pod, read_pod
@@ -139,14 +141,8 @@ def _fingerprint(review: ReviewedPod) -> str:
     return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode()).hexdigest()[:32]
 
 
-MOST_WARNINGS = 5
-"""Warnings of one answer; the API server truncates all of them beyond about 4,096 characters in sum (ADM-29)."""
-DENIAL_LIMIT = 900
-"""Characters of a denial (ADM-28). A controller reports it in an Event on the workload, behind some 80 characters of
-its own, and an Event has at most 1,024."""
 NOT_DONE = "not done, "
 """The beginning of the record of a change that a policy keeps from being made."""
-MORE = " and {} more reasons"
 OUR_SCHEDULERS = frozenset({"default-scheduler", "gpu-usher-scheduler"})
 """Schedulers whose pods gpu-usher completes, besides those that policies name; other pods are left alone (S14)."""
 
@@ -157,8 +153,9 @@ class ReviewResult:
 
     `concerned` is true where the object asks for a GPU and was judged. `operations` is empty where nothing changes,
     `reasons` where the object is allowed. `record` lists the changes in words, in order. `policies` are the names of
-    the policies that matched, and `policy_hash` is that of the policy set. `admitted` is a pod after the operations,
-    with the ruling on it; None where nothing is recorded of it, where it is refused, and for a template.
+    the policies that matched, and `policy_hash` is that of the policy set. `mutated` is a pod after the mutators, with
+    the ruling on it; None where nothing is recorded of it, where it is refused, and for a template. `decision` are the
+    last operations, which write the decision annotation.
     """
 
     concerned: bool
@@ -168,32 +165,23 @@ class ReviewResult:
     record: tuple[str, ...] = ()
     policies: tuple[str, ...] = ()
     policy_hash: str = ""
-    admitted: ReviewedPod | None = field(default=None, compare=False, repr=False)
+    mutated: ReviewedPod | None = field(default=None, compare=False, repr=False)
+    decision: tuple[Operation, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def allowed(self) -> bool:
         """True where the object is admitted."""
         return not self.reasons
 
+    @property
+    def admitted(self) -> ReviewedPod | None:
+        """The pod after all operations, with the ruling on it; None where `mutated` is."""
+        if self.mutated is None or not self.decision:
+            return self.mutated
+        return replace(self.mutated, document=apply(self.mutated.document, self.decision))
+
 
 UNCONCERNED = ReviewResult(concerned=False)
-
-
-def denial_message(result: ReviewResult) -> str:
-    """Write the denial's message on one line, a numbered sentence for each reason with its remedy.
-
-    Reasons for which there is no room are counted, so that none is cut short.
-    """
-    sentences = [refusal.advice for refusal in result.reasons]
-    if len(sentences) > 1:
-        sentences = [f"({number}) {sentence}" for number, sentence in enumerate(sentences, 1)]
-    text = f"gpu-usher: {sentences[0]}"
-    for count, sentence in enumerate(sentences[1:], 1):
-        if len(text) + len(sentence) > DENIAL_LIMIT - len(MORE):
-            text += MORE.format(len(sentences) - count)
-            break
-        text += f" {sentence}"
-    return one_line(text, DENIAL_LIMIT)
 
 
 def mutate(
@@ -243,13 +231,15 @@ def _mutated(review: ReviewedPod) -> ReviewResult:
         return UNCONCERNED
     # Of a template's changes some are left out, so that the others are applied once more, by themselves.
     is_template = review.context.form in TEMPLATES
-    changed = apply(document, operations) if is_template else apply(review.document, decision)
+    if is_template:
+        apply(document, operations)
     return _result(
         review,
         operations=tuple(operations),
         warnings=limited_warnings(warnings),
         record=record,
-        admitted=None if is_template else replace(review, document=changed),
+        mutated=None if is_template else review,
+        decision=tuple(decision),
     )
 
 
@@ -374,13 +364,15 @@ def _changes_under(
 ) -> list[PodChange]:
     """List what would change besides the changes made if these rules, of milder actions too, were enforced.
 
-    `demand` is the demand under those rules; None keeps that of the ruling. Nothing of it is applied.
+    `demand` is the demand under those rules; None keeps that of the ruling. Nothing of it is applied. Mutators run
+    again only where they read a rule that differs, and all of them where the demand does.
     """
     if rules == review.rules and demand is None:
         return []
+    mutators = mutators_under(review, rules) if demand is None else mutators_of(review)
     milder = replace(review, rules=rules, ruling=replace(review.ruling, demand=demand or review.ruling.demand))
     seen = {change.record for change in made}
-    return [change for mutator in mutators_of(review) for change in mutator(milder) if change.record not in seen]
+    return [change for mutator in mutators for change in mutator(milder) if change.record not in seen]
 
 
 def _run_validators(review: ReviewedPod) -> tuple[tuple[Reason, ...], list[str]]:
@@ -389,13 +381,6 @@ def _run_validators(review: ReviewedPod) -> tuple[tuple[Reason, ...], list[str]]
     if review.ruling.warned == review.rules:
         return reasons, []
     milder = replace(review, rules=review.ruling.warned)
-    warned = (problem for validator in validators_of(review) for problem in validator(milder))
+    again = validators_under(review, milder.rules)
+    warned = (problem for validator in again for problem in validator(milder))
     return reasons, [f"{problem.advice} (warning only)" for problem in warned if problem not in reasons]
-
-
-def limited_warnings(warnings: Iterable[str]) -> tuple[str, ...]:
-    """Write each warning on one line, and count those beyond MOST_WARNINGS."""
-    lines = [one_line(text, WARNING_LIMIT) for text in dict.fromkeys(warnings)]
-    if len(lines) <= MOST_WARNINGS:
-        return tuple(lines)
-    return (*lines[: MOST_WARNINGS - 1], f"and {len(lines) - MOST_WARNINGS + 1} more")

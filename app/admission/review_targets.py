@@ -4,10 +4,9 @@
 An UPDATE that leaves the template unchanged is not reviewed: a Deployment must still scale, and a ReplicaSet be
 deleted, after a policy has become stricter (docs/reference/admission.md#reviewed-objects).
 
-Warnings of our annotations where nothing reads them: on a workload instead of its pod template, or among the labels.
-
-A pod gets the annotations of the template alone (k8s.io/kubernetes pkg/controller GetPodFromTemplate), and kubectl
-annotate writes those of the object. What is only kept by an edit is not warned of again.
+Annotations of ours are warned of where nothing reads them: on a workload instead of its pod template, or among the
+labels. A pod gets the annotations of the template alone (k8s.io/kubernetes pkg/controller GetPodFromTemplate), and
+kubectl annotate writes those of the object. What is only kept by an edit is not warned of again.
 """
 
 from collections.abc import Iterator, Mapping

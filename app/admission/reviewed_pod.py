@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The object of one admission review: its pod, the facts read from it, its ruling, and the context of the review."""
+"""The object of one admission review: its pod, the facts read from it, its ruling, and the context of the review.
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+The limits of what a review answers in words are here too, so that every text keeps to them.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
@@ -16,10 +19,17 @@ from app.kube.resource_claims import NO_CLAIMED_DEVICES, ClaimedDevices, DeviceR
 from app.policy.compiled import PolicySet
 from app.policy.match import Ruling, ruling_for
 from app.policy.merge_admission import AdmissionRules
+from app.values.reasons import Reason
 
 WARNING_LIMIT = 256
 """Characters of one admission warning: longer ones may be cut (k8s.io/api admission/v1 AdmissionResponse.Warnings,
 which asks for 120 if possible)."""
+MOST_WARNINGS = 5
+"""Warnings of one answer; the API server truncates all of them beyond about 4,096 characters in sum (ADM-29)."""
+MORE = " and {} more reasons"
+DENIAL_LIMIT = 900
+"""Characters of a denial (ADM-28). A controller reports it in an Event on the workload, behind some 80 characters of
+its own, and an Event has at most 1,024."""
 
 
 class PodForm(Enum):
@@ -178,3 +188,28 @@ def one_line(text: str, limit: int) -> str:
     """
     clean = " ".join("".join(character if character.isprintable() else " " for character in text).split())
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"
+
+
+def limited_warnings(warnings: Iterable[str]) -> tuple[str, ...]:
+    """Write each warning on one line, and count those beyond MOST_WARNINGS."""
+    lines = [one_line(text, WARNING_LIMIT) for text in dict.fromkeys(warnings)]
+    if len(lines) <= MOST_WARNINGS:
+        return tuple(lines)
+    return (*lines[: MOST_WARNINGS - 1], f"and {len(lines) - MOST_WARNINGS + 1} more")
+
+
+def denial_message(reasons: Sequence[Reason]) -> str:
+    """Write the denial's message on one line, a numbered sentence for each reason with its remedy.
+
+    Reasons for which there is no room are counted, so that none is cut short.
+    """
+    sentences = [refusal.advice for refusal in reasons]
+    if len(sentences) > 1:
+        sentences = [f"({number}) {sentence}" for number, sentence in enumerate(sentences, 1)]
+    text = f"gpu-usher: {sentences[0]}"
+    for count, sentence in enumerate(sentences[1:], 1):
+        if len(text) + len(sentence) > DENIAL_LIMIT - len(MORE):
+            text += MORE.format(len(sentences) - count)
+            break
+        text += f" {sentence}"
+    return one_line(text, DENIAL_LIMIT)

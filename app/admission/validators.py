@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Validators: why a GPU pod is refused. They judge the object alone. The table of all validators stands at the end.
+"""Validators: why a GPU pod is refused. The table of all validators is near the end.
 
-The validator of idle GPUs: who holds some, and asks for more, is told.
+They judge the object alone, but for `no_idle_gpus`, which asks how many GPUs of the namespace are idle for certain and
+refuses more GPUs to a namespace that holds idle ones.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from app.admission.reviewed_pod import PodForm, ReviewedPod
 from app.knowledge.gpu_resources import is_refused, similar_resources
 from app.kube.pods import Container
 from app.nodes.model import SHARED_UNITS
+from app.policy.merge_admission import AdmissionRules, rules_that_differ
 from app.policy.schema_admission import Idle
 from app.values.quantity import is_whole, parse_seconds
 from app.values.reasons import Code, Reason, join_with_or, reason
@@ -203,23 +205,25 @@ def _container_reason(container: Container, code: Code, problem: str) -> Reason:
     return reason(code, f"container {container.name[:63]} {problem}")
 
 
-VALIDATORS: tuple[Validator, ...] = (
-    names_valid,
-    amounts_whole,
-    limits_present,
-    limits_equal_requests,
-    not_too_many,
-    annotations_parse,
-    policies_agree,
-    devices_asked_for,
-    devices_not_mounted,
-    node_not_reached,
-    unprivileged,
-    scheduled_by_us,
-    replicas_not_gpus,
-    no_idle_gpus,
+VALIDATOR_RULES: tuple[tuple[Validator, tuple[str, ...]], ...] = (
+    (names_valid, ()),
+    (amounts_whole, ("fractional",)),
+    (limits_present, ("requests_only",)),
+    (limits_equal_requests, ("mismatch",)),
+    (not_too_many, ("max_gpus_per_pod",)),
+    (annotations_parse, ()),
+    (policies_agree, ()),
+    (devices_asked_for, ("visible_devices",)),
+    (devices_not_mounted, ("visible_devices",)),
+    (node_not_reached, ("privileged",)),
+    (unprivileged, ("privileged",)),
+    (scheduled_by_us, ("bypass", "scheduler_name")),
+    (replicas_not_gpus, ("shared_replicas",)),
+    (no_idle_gpus, ("idle",)),
 )
-"""All of them run, so that one answer names every reason."""
+"""All of them run, so that one answer names every reason. Beside each are the fields of AdmissionRules that it
+reads."""
+VALIDATORS = tuple(validator for validator, _ in VALIDATOR_RULES)
 
 GUARDS: frozenset[Validator] = frozenset({names_valid, devices_asked_for, devices_not_mounted, node_not_reached})
 """Validators for every object that reaches the webhook, whether it asks for a GPU or not."""
@@ -230,3 +234,9 @@ def validators_of(review: ReviewedPod) -> tuple[Validator, ...]:
     if (review.asks_for_gpu or review.passthrough_amounts) and review.context.form is not PodForm.Ephemeral:
         return VALIDATORS
     return tuple(validator for validator in VALIDATORS if validator in GUARDS)
+
+
+def validators_under(review: ReviewedPod, rules: AdmissionRules) -> Iterator[Validator]:
+    """List the validators that apply to the object and read a rule in which `rules` differ from those of the review."""
+    chosen, differing = validators_of(review), rules_that_differ(review.rules, rules)
+    return (validator for validator, read in VALIDATOR_RULES if validator in chosen and not differing.isdisjoint(read))

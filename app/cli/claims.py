@@ -80,7 +80,7 @@ def templates_for(
     `namespace` is that of objects that name none. Without `always` only for those that a policy converts.
     Raises MalformedPod, QuantityError.
     """
-    context = ReviewContext(policies, state.fleet(), state.knowledge, claimed=state.claimed)
+    context = ReviewContext(policies, state.fleet(), state.knowledge, claimed=state.devices.claimed)
     templates = Templates()
     for document in objects:
         target = target_of_new_object(document)
@@ -144,8 +144,8 @@ class TemplateKeeper:
         state = state_of(objects)
         rules = policies_in(objects, self._policies, state)
         templates = templates_for(objects, "default", state, rules, always=False).by_key
-        missing = [template for _, template in sorted(templates.items()) if not state.has_template(template)]
-        version = state.claim_templates.served_version
+        missing = [template for _, template in sorted(templates.items()) if not state.devices.has_template(template)]
+        version = state.devices.claim_templates.served_version
         return sum(self._create(in_version(template, version), version) for template in missing[:MOST_CREATED])
 
     def _create(self, template: dict[str, Any], version: str) -> bool:
@@ -223,4 +223,4 @@ def claim_templates(
     state = state_of(objects)
     asking = [document for file in files or () for document in read_file(file)] if files else objects
     templates = templates_for(asking, where, state, policies_in(objects, policies, state))
-    print(templates.text(state.claim_templates.served_version), end="")
+    print(templates.text(state.devices.claim_templates.served_version), end="")

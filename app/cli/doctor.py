@@ -20,9 +20,9 @@ from rich.markup import escape
 from app.cli.output import Output, show, show_progress
 from app.cli.source import ClusterOptions, Fleet, state_of
 from app.cli.usage import idle_of_fleet
+from app.cluster.core import RulingCache
 from app.cluster.doctor_survey import SECRET, ClusterObjects, survey_cluster
 from app.cluster.gpu_health_polling import find_source, poll_once
-from app.cluster.ruling_cache import RulingCache
 from app.cluster.slipped_pods import PolicyView, slip_of
 from app.cluster.snapshot import SNAPSHOT_KINDS, fill
 from app.cluster.snapshot_policies import policies_or_last_good
@@ -42,7 +42,7 @@ from app.policy.compiled import PolicySet
 from app.schedulerconfig.verify import verify
 from app.schedulerconfig.write import offers_claims
 from app.settings import Settings
-from app.telemetry.clock import now
+from app.telemetry.logs import now
 from app.tls.certificate_report import CertificateTexts, problems
 from app.tls.pem import read_certificate
 from app.values.errors import ApiError, BadInput, PolicyError
@@ -270,7 +270,7 @@ def doctor(
         guard = survey is not None and has_cpu_guard(survey)
         examined = ExaminedFleet(nodes, health, frozenset(state.overrun), cpu_guard=guard)
         findings = examine(with_pods(examined, pods, state.knowledge))
-        findings = (*findings, *examine_devices(ExaminedDevices(state.nodes, state.dra.copy())))
+        findings = (*findings, *examine_devices(ExaminedDevices(state.nodes, state.devices.dra.copy())))
         findings = (*findings, *examine_held(read_held_gpus(pods, state.knowledge, idle)))
         if survey is not None:
             findings = (*examine_live(survey, state, namespace, scheduler_config, now()), *findings)

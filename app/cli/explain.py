@@ -36,10 +36,10 @@ from app.cli.source import (
     without_garbage_collection,
 )
 from app.cli.usage import PrometheusURL, TokenFile, idle_of_fleet
-from app.cluster.access import Load
 from app.cluster.apiserver import ApiServer
+from app.cluster.kubeconfig import Load
+from app.cluster.snapshot import bound_volumes, view
 from app.cluster.state import State
-from app.cluster.view import bound_volumes, view
 from app.explain.explanation import Explanation
 from app.explain.pending_pod import explain
 from app.explain.survey import ClusterSnapshot

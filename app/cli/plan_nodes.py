@@ -15,7 +15,7 @@ from app.admission.reviewed_pod import ReviewContext
 from app.cli.mutate import namespace_of, read_file
 from app.cli.output import MOST_SHOWN, Output, names_of, output_of, show, show_count, show_progress
 from app.cli.source import Fleet, Namespace, Objects, Policies, policies_in, state_of
-from app.cluster.ruling_cache import RulingCache
+from app.cluster.core import RulingCache
 from app.cluster.state import State
 from app.kube.gpu_usage import FINISHED
 from app.kube.pods import read_pod
@@ -36,7 +36,9 @@ def moving_pods(objects: Objects, state: State, policies: PolicySet) -> Iterator
 
     Raises MalformedPod, QuantityError.
     """
-    context = ReviewContext(policies, state.fleet(), state.knowledge, claimed=state.claimed, rule=RulingCache().of)
+    context = ReviewContext(
+        policies, state.fleet(), state.knowledge, claimed=state.devices.claimed, rule=RulingCache().of
+    )
     for document in objects:
         if document.get("kind") != "Pod" or (document.get("status") or {}).get("phase") in FINISHED:
             continue
@@ -235,9 +237,9 @@ def find_node_template(
         rules,
         state.fleet(),
         state.knowledge,
-        claimed=state.claimed,
-        has_template=state.has_template,
-        claim_warnings=state.claim_warnings,
+        claimed=state.devices.claimed,
+        has_template=state.devices.has_template,
+        claim_warnings=state.devices.claim_warnings,
     )
     where = namespace_of(documents[0], fleet.namespace(namespace))
     pod = admitted_pod(documents[0], where, state.namespaces.labels, context)
@@ -270,7 +272,7 @@ def gpu_pods(objects: Objects, state: State, policies: PolicySet) -> Iterator[GP
                 continue
             pod = read_pod(document)
             labels = state.namespaces.labels(pod.namespace)
-            demand = rule(pod, labels, policies, state.knowledge, state.claimed(pod)).demand
+            demand = rule(pod, labels, policies, state.knowledge, state.devices.claimed(pod)).demand
             if demand.requests_gpus:
                 yield GPUPod(f"{pod.namespace}/{pod.name}", pod.uid, pod.node_name or "", demand)
 

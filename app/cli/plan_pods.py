@@ -14,9 +14,9 @@ from app.cli.output import MOST_SHOWN, Output, in_words, names_of, one_of, show,
 from app.cli.plan_nodes import Nodes, gpu_pods, selected
 from app.cli.source import POLICY_KINDS, Fleet, Objects, Policies, policies_in, state_of
 from app.cli.usage import PricesFile, PrometheusURL, Since, TokenFile, history_of, read_prices_file, read_since
-from app.cluster.ruling_cache import RulingCache
+from app.cluster.core import RulingCache
+from app.cluster.snapshot import bound_volumes, view
 from app.cluster.state import State
-from app.cluster.view import bound_volumes, view
 from app.explain.fleet_with_moves import FleetWithMoves
 from app.intree.existing_pods import existing_pods_of
 from app.knowledge.mig_profiles import profile_of
@@ -25,7 +25,7 @@ from app.kube.gpu_usage import FINISHED
 from app.kube.pods import read_pod
 from app.nodes.model import Node
 from app.policy.compiled import PolicySet
-from app.telemetry.clock import now
+from app.telemetry.logs import now
 from app.usage.history import UseHistory
 from app.usage.prices import Prices
 from app.usage.right_size import RightSize, RightSizes, right_sizes
@@ -103,7 +103,7 @@ def _gpu_pods(objects: Objects, state: State, policies: PolicySet, now: float) -
     for document in by_turn:
         pod = read_pod(document)
         labels = state.namespaces.labels(pod.namespace)
-        demand = rule(pod, labels, policies, state.knowledge, state.claimed(pod)).demand
+        demand = rule(pod, labels, policies, state.knowledge, state.devices.claimed(pod)).demand
         node = pod.node_name or ""
         if demand.requests_gpus and (not node or node in state.nodes):
             controller = "/".join(filter(None, controller_of(document)))

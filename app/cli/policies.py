@@ -23,7 +23,7 @@ from app.kube.pods import read_pod
 from app.policy.compiled import PolicySet
 from app.policy.load import load_policies
 from app.policy.match import ruling_for
-from app.telemetry.clock import today
+from app.telemetry.logs import today
 from app.values.errors import PolicyError
 
 

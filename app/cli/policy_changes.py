@@ -18,8 +18,8 @@ from app.cli.mutate import read_file
 from app.cli.output import Output, show, show_count
 from app.cli.source import DemoFleet, Fleet, Objects, Policies, Snapshots, state_of
 from app.cluster.best_nodes import BestNodes
+from app.cluster.core import RulingCache
 from app.cluster.policy_watch import PolicyBook
-from app.cluster.ruling_cache import RulingCache
 from app.cluster.snapshot_policies import holds_policies, policies_of
 from app.cluster.state import State
 from app.explain.policy_diff import (
@@ -29,8 +29,8 @@ from app.explain.policy_diff import (
     Differences,
     PodDifference,
     PolicySide,
-    as_created,
     compare_policies,
+    without_cluster_fields,
 )
 from app.kube.api_kinds import DRA
 from app.kube.gpu_usage import FINISHED
@@ -39,7 +39,7 @@ from app.policy.load import MOUNTED
 from app.server.composition import build
 from app.server.service import Service
 from app.settings import FilterAnswer, Settings
-from app.telemetry.clock import today
+from app.telemetry.logs import today
 from app.values.errors import BadInput, MalformedPod
 
 LINES_SHOWN = 20
@@ -198,8 +198,8 @@ def _side(source: Path, state: State) -> PolicySide:
         _policies(source, state),
         state.fleet(),
         state.knowledge,
-        claimed=state.claimed,
-        has_template=state.has_template,
+        claimed=state.devices.claimed,
+        has_template=state.devices.has_template,
         rule=RulingCache().of,
     )
     return PolicySide(context, state.namespaces.labels)
@@ -245,7 +245,9 @@ def _compared_pod(pod: Mapping[str, Any], more: Mapping[str, Any], node: str = "
         metadata = pod.get("metadata") or {}
         namespace = metadata.get("namespace") or "default"
         name = f"{namespace}/{metadata.get('name') or metadata.get('generateName') or 'without a name'}"
-        return ComparedPod(name, namespace, as_created(pod), uid=metadata.get("uid") or "", node=node, **more)
+        return ComparedPod(
+            name, namespace, without_cluster_fields(pod), uid=metadata.get("uid") or "", node=node, **more
+        )
     except (AttributeError, TypeError) as error:
         raise MalformedPod(f"metadata: wants a Pod as kubectl get pods -o json writes it: {error}") from error
 

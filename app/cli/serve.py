@@ -11,10 +11,9 @@ from dataclasses import replace
 import uvloop
 from rich.console import Console
 
-from app.server.allocator import return_large_blocks
 from app.server.composition import build
-from app.server.descriptors import raise_descriptor_limit
 from app.server.listeners import Addresses, Listeners
+from app.server.process import raise_descriptor_limit, return_large_blocks
 from app.server.service import Service
 from app.settings import Settings
 from app.telemetry.logs import start_logging

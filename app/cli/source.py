@@ -15,19 +15,17 @@ from rich.console import Console
 from rich.markup import escape
 
 from app.cli.output import show_progress
-from app.cluster.access import Load, find_cluster
-from app.cluster.fast_snapshot import read_partial_snapshot
 from app.cluster.files import read_knowledge, read_snapshot_file
-from app.cluster.kubeconfig import ChosenContext, choose_context
-from app.cluster.list_once import read_objects
-from app.cluster.snapshot import fill, read_snapshot
+from app.cluster.kubeconfig import ChosenContext, Load, choose_context, find_cluster
+from app.cluster.listing import read_objects
+from app.cluster.snapshot import fill, read_partial_snapshot, read_snapshot
 from app.cluster.snapshot_policies import policies_or_last_good
 from app.cluster.state import State
 from app.demo.notation import DEFAULT, fleet_names
 from app.demo.sample_fleets import demo_fleet
 from app.kube.api_kinds import DRA, FLEET
 from app.policy.compiled import PolicySet
-from app.telemetry.clock import now, today
+from app.telemetry.logs import now, today
 from app.tls.pem import read_certificate
 from app.values.errors import ApiError, BadInput, SnapshotError
 

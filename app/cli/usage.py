@@ -23,7 +23,7 @@ from app.cluster.state import State
 from app.cluster.usage_polling import PrometheusUse, shared_nodes
 from app.demo.usage import demo_history
 from app.knowledge.tables import Knowledge
-from app.telemetry.clock import now
+from app.telemetry.logs import now
 from app.usage.history import UseHistory, with_sharing
 from app.usage.prices import NO_PRICES, Prices, read_prices
 from app.usage.table import By, UsageReport, UsageRow, UseUnit, idle_pods, usage_report

@@ -22,8 +22,7 @@ from app.knowledge.dcgm import DCGM, UsageMetrics
 from app.knowledge.products import WHOLE_MILLI
 from app.nodes.model import SHARES, Node
 from app.policy.compiled import PolicySet
-from app.telemetry.clock import now
-from app.telemetry.logs import event
+from app.telemetry.logs import event, now
 from app.telemetry.use_metrics import UseMetrics
 from app.usage.history import MINUTE, UseHistory, with_sharing
 from app.usage.reading import HALF_MINUTE, HistoryBuilder, RangeQuery, count_query, range_queries, spans, window_seconds

@@ -10,8 +10,8 @@ from app.knowledge.gpu_resources import Families
 from app.knowledge.tables import Knowledge
 from app.nodes.model import Node
 from app.policy.schema_admission import AUTO
+from app.values.json_members import JSONObject
 
-Object = Mapping[str, Any]
 APPLY = "kubectl apply --server-side --force-conflicts -f gpu-usher.yaml (README.md, Install), or helm upgrade"
 """How an installation is repaired. A single file of deploy/base would take away what the overlay's components add."""
 AMOUNTS = ("limits", "requests")
@@ -58,19 +58,19 @@ class ExaminedCluster:
     """
 
     knowledge: Knowledge
-    objects: Mapping[str, tuple[Object, ...]] = field(default_factory=dict)
+    objects: Mapping[str, tuple[JSONObject, ...]] = field(default_factory=dict)
     nodes: tuple[Node, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
     version: str = ""
     ahead_seconds: float | None = None
     certificates: tuple[Certificate, ...] = ()
-    rules: tuple[Object, ...] | None = None
+    rules: tuple[JSONObject, ...] | None = None
     slipped: tuple[SlippedReport, ...] = ()
     namespace: str = "gpu-usher"
     runtime_classes: tuple[str, ...] = (AUTO,)
     extender_hosts: tuple[str, ...] = ()
 
-    def objects_of(self, kind: str) -> tuple[Object, ...]:
+    def objects_of(self, kind: str) -> tuple[JSONObject, ...]:
         """Return the objects of a kind; none where it is not served, or could not be read."""
         return self.objects.get(kind, ())
 
@@ -83,7 +83,7 @@ class ExaminedCluster:
         return tuple(node for node in self.nodes if node.has_gpus)
 
 
-def object_name(kind: str, item: Object) -> str:
+def object_name(kind: str, item: JSONObject) -> str:
     """Write an object's kind and name: "Kind name" or "Kind namespace/name"."""
     metadata = item.get("metadata") or {}
     namespace = metadata.get("namespace")
@@ -100,7 +100,7 @@ def advice(check: str, what: str, remedy: str, *objects: str, nodes: tuple[str, 
     return Finding(check, FindingLevel.Advice, what, remedy, nodes, objects)
 
 
-def containers(template: Any) -> Iterator[Object]:
+def containers(template: Any) -> Iterator[JSONObject]:
     """Yield the containers of every list `containers` or `initContainers` in a document of any structure."""
     if isinstance(template, Mapping):
         for key, value in template.items():
@@ -113,7 +113,7 @@ def containers(template: Any) -> Iterator[Object]:
             yield from containers(value)
 
 
-def asks_for_gpus(pod: Object, families: Families) -> bool:
+def asks_for_gpus(pod: JSONObject, families: Families) -> bool:
     """Tell whether a pod names a GPU resource, or claims devices through DRA, also by an extended resource."""
     spec = pod.get("spec") or {}
     resource_maps = (

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The doctor's checks of GPUs held to no use: by groups that are placed in part, and by namespaces that wait.
 
-What the doctor reads of a fleet's GPU pods, beside what they hold.
+`with_pods` adds to the fleet what these and other checks read of its GPU pods: those that have ended, the schedulers.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

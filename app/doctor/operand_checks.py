@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of what GPU pods depend on: RuntimeClass, device plugin, discovery, second scheduler, node provisioner.
 
-Checks of RuntimeClasses against the runtime handlers of nodes, on a snapshot and on a live cluster.
-
-Users get no warning of a class that is missing when their pods are admitted, since they can change neither it nor a
-policy. A GPU Operator with CDI, and a cloud's own device plugin, need no class at all.
+RuntimeClasses are compared with the runtime handlers of nodes, on a snapshot and on a live cluster. Users get no
+warning of a class that is missing when their pods are admitted, since they can change neither it nor a policy. A GPU
+Operator with CDI, and a cloud's own device plugin, need no class at all.
 """
 
 import re
@@ -12,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.doctor.cluster_objects import ExaminedCluster, Object, advice, containers, object_name, problem
+from app.doctor.cluster_objects import ExaminedCluster, advice, containers, object_name, problem
 from app.doctor.fleet_checks import Finding, FindingLevel
 from app.doctor.replica_checks import SCHEDULER
 from app.knowledge.container_toolkit import Runtimes
@@ -21,6 +20,7 @@ from app.nodes.conditions import NVIDIA_DOMAIN, PRODUCT
 from app.nodes.model import Node
 from app.nodes.reading import RuntimeClass, lacks_handler, read_runtime_class
 from app.policy.schema_admission import AUTO
+from app.values.json_members import JSONObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ def _daemon_set_finding(cluster: ExaminedCluster, program: str, check: str, cons
             yield problem(check, text, "look at the pods that are not ready", object_name("DaemonSet", item))
 
 
-def _runs(item: Object, program: str) -> bool:
+def _runs(item: JSONObject, program: str) -> bool:
     """Tell whether a DaemonSet runs a program for NVIDIA's GPUs, by its name, or its containers' image and command."""
     parts = [item["metadata"]["name"]]
     for container in (((item.get("spec") or {}).get("template") or {}).get("spec") or {}).get("containers") or ():

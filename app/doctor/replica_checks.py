@@ -8,9 +8,10 @@ the cause, and the webhook's failurePolicy decides about the pod.
 import re
 from collections.abc import Iterator
 
-from app.doctor.cluster_objects import APPLY, ExaminedCluster, Object, advice, object_name, problem
+from app.doctor.cluster_objects import APPLY, ExaminedCluster, advice, object_name, problem
 from app.doctor.fleet_checks import Finding
 from app.doctor.webhook_checks import MUTATE, VALIDATE, webhooks
+from app.values.json_members import JSONObject
 
 ADMISSION, SCHEDULER = "gpu-usher", "gpu-usher-scheduler"
 CERTIFICATES, CONTROLLER = "gpu-usher-certificates", "gpu-usher-controller"
@@ -59,7 +60,7 @@ def _called_services(cluster: ExaminedCluster) -> set[tuple[str, str]]:
     return services
 
 
-def _endpoints(cluster: ExaminedCluster, service: str) -> list[tuple[Object, Object]]:
+def _endpoints(cluster: ExaminedCluster, service: str) -> list[tuple[JSONObject, JSONObject]]:
     """List the endpoints of a Service, each with its EndpointSlice."""
     return [
         (item, endpoint)
@@ -69,7 +70,7 @@ def _endpoints(cluster: ExaminedCluster, service: str) -> list[tuple[Object, Obj
     ]
 
 
-def _is_ready(endpoint: Object) -> bool:
+def _is_ready(endpoint: JSONObject) -> bool:
     """Tell whether an endpoint is ready; null counts as yes (discovery.k8s.io/v1 EndpointConditions)."""
     return (endpoint.get("conditions") or {}).get("ready") is not False
 
@@ -114,12 +115,12 @@ def _cause(cluster: ExaminedCluster, name: str) -> tuple[str, str]:
     return f"none of the {sum(map(_desired, serving))} pods of Deployment {first} is ready", pods + flags
 
 
-def _labels(deployment: Object) -> dict[str, str]:
+def _labels(deployment: JSONObject) -> dict[str, str]:
     template = (deployment.get("spec") or {}).get("template") or {}
     return dict((template.get("metadata") or {}).get("labels") or {})
 
 
-def _desired(deployment: Object) -> int:
+def _desired(deployment: JSONObject) -> int:
     return int((deployment.get("spec") or {}).get("replicas", 1))
 
 

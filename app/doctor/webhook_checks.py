@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of webhook configurations: whether ours exist, are called and for which namespaces, and which others are.
 
-Checks of exempt namespaces: whether the exemption policy is in force, and which namespaces are exempt (F21).
+Exempt namespaces are part of that: whether the exemption policy is in force, and which namespaces are exempt (F21).
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.admission.exemptions import EXEMPT_LABELS, EXEMPTIONS_NAME, exemption_policy
-from app.doctor.cluster_objects import APPLY, ExaminedCluster, Object, advice, asks_for_gpus, problem
+from app.doctor.cluster_objects import APPLY, ExaminedCluster, advice, asks_for_gpus, problem
 from app.doctor.fleet_checks import Finding
 from app.knowledge.gpu_resources import Families
 from app.kube.device_classes import DeviceClassIndex
 from app.kube.resource_slices import read_device_class
 from app.values.errors import BadInput
+from app.values.json_members import JSONObject
 from app.values.label_requirements import all_allow, selector_requirements
 
 MUTATING, VALIDATING = "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"
@@ -41,7 +42,7 @@ class Webhook:
 
     kind: str
     order: tuple[str, int]
-    spec: Object
+    spec: JSONObject
 
     @property
     def name(self) -> str:
@@ -321,7 +322,7 @@ def namespaces_exempt_by_label(cluster: ExaminedCluster) -> Iterator[Finding]:
                 yield advice("ExemptByLabel", text, remedy, f"Namespace {_metadata(namespace).get('name')}")
 
 
-def _manager(item: Object, key: str) -> str:
+def _manager(item: JSONObject, key: str) -> str:
     """Return which client owns a label (metadata.managedFields), and when it wrote last."""
     for entry in _metadata(item).get("managedFields") or ():
         fields = ((entry.get("fieldsV1") or {}).get("f:metadata") or {}).get("f:labels") or {}
@@ -343,6 +344,6 @@ def namespaces_exempt_by_name(cluster: ExaminedCluster) -> Iterator[Finding]:
             yield advice("ExemptWithoutOperands", text, remedy, f"Namespace {_metadata(namespace).get('name')}")
 
 
-def _metadata(item: Object) -> Object:
-    metadata: Object = item.get("metadata") or {}
+def _metadata(item: JSONObject) -> JSONObject:
+    metadata: JSONObject = item.get("metadata") or {}
     return metadata

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One change of a pod's claims, or of what is allocated, as an explanation tries it (F84, S13).
+"""Changes of a pod's claims, or of what is allocated, as an explanation tries them (F84, S13).
 
-Changes that mend what is wrong with a claim: what a selector reads and compares, classes, names (S13).
-
-How a selector that fails would have to be written: another name, another type, `has()` before what some lack (S13).
-
-Each rewriting is a guess from what the devices have; the allocator proves it before a person sees it.
+Some mend what is wrong with a claim: a class or a name that is not there, and a selector that fails, which would have
+to be written with another name, another type, or `has()` before what some devices lack. Each rewriting is a guess from
+what the devices have; the allocator proves it before a person sees it (claim_changes.py).
 """
 
 import re

@@ -2,9 +2,8 @@
 """What the containers of a pod request of a resource, and edits by which they request less, or another resource.
 
 A pod may have hundreds of containers, and edits are proposed for many nodes: no function compares the containers with
-each other, and no text names more than MOST_NAMED of them.
-
-The needs of a pod as text, one line each, with the evidence and with the containers that ask.
+each other, and no text names more than MOST_CONTAINERS_NAMED of them. `needs` writes all that the pod needs as text,
+one line each, with the evidence and with the containers that ask.
 """
 
 import re

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counterfactuals: the smallest edits that would give a pod a node, each proven by the placement engine (F84).
 
-Nodes are grouped by their objections to the pod, and groups with the fewest objections are tried first. One edit is
-tried before two, and an edit of the pod before one of the fleet. The search is bounded. It is a generator that yields
-often, so that a service can do other work in between.
-
-All functions that propose small edits by which a pod may get a node; `counterfactual.py` proves which of them do.
+EDIT_PROPOSERS propose edits for the nodes nearest to the pod. Nodes are grouped by their objections to the pod, and
+groups with the fewest objections are tried first. One edit is tried before two, and an edit of the pod before one of
+the fleet. The search is bounded. It is a generator that yields often, so that a service can do other work in between.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence

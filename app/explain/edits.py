@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Edits: one change of a pod, of a policy or of the fleet; and the near miss for which edits are proposed.
 
-The difference of two JSON documents as a JSON Patch.
+`difference` writes an edit of a pod as JSON Patch.
 """
 
 import copy

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Edits for kube-scheduler's own objections to a node, one function for each cause.
 
-Edits for kube-scheduler's objections because of other pods: each drops one inter-pod constraint of the pod.
+Those against constraints between pods drop one inter-pod constraint of the pod.
 """
 
 from collections.abc import Iterator, Mapping

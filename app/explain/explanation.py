@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The answer of explain: everything about one pod, as the commands and the API return it.
 
-The DRA equivalent of a device-plugin demand, as an explanation shows it: the template, and the pod's part (S13).
+A part of it is the DRA equivalent of a device-plugin demand: the ResourceClaimTemplate, and the pod's part (S13).
 """
 
 from collections.abc import Iterator, Mapping

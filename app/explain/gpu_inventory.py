@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The GPU inventory: which GPUs exist, which namespaces use them, and what is free; one row per kind of node.
 
-The devices of ResourceSlices: what becomes of each, and sums by driver, product and kind (F135).
-
-A device is free where a claim can get it now. Devices that are parts of one GPU count each by itself, as the driver
-publishes them.
+The devices of ResourceSlices are listed by themselves, with what becomes of each, and summed by driver, product and
+kind (F135). A device is free where a claim can get it now. Devices that are parts of one GPU count each by itself, as
+the driver publishes them.
 """
 
 from collections import Counter

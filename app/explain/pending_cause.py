@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one cause for which a pod is pending, and the sentence that tells it: on the web page and in Events.
 
-The reason to look at first of all those for which a pod is pending (docs/decisions/0021).
+`primary_reason` chooses the reason to read first of all those that refuse nodes (docs/decisions/0021). A reason names
+no value of a node, since kube-scheduler groups nodes by the text of their reasons (values/reasons.py); what the nodes
+have instead is added here.
 
-What the nodes that refuse a pod have, where the reason says only what the pod wants.
-
-A reason names no value of a node, since kube-scheduler groups nodes by the text of their reasons (values/reasons.py).
-
-The templates of pods that wait: what of a pod decides why it waits, so that pods of one template are explained once.
-
-Its twin for the scheduler's calls is api/asked_pods.py, which compares bytes, and that for edits of policies is
-explain/policy_diff.py, which also sets aside what only kube-scheduler reads.
+Pods of one template wait for the same cause: `template_hash` is over what of a pod decides it, so that such pods are
+explained once. Its twin for the scheduler's calls is api/wire.py, which compares bytes, and that for edits of
+policies is explain/policy_diff.py, which also sets aside what only kube-scheduler reads.
 """
 
 import json
@@ -29,8 +26,7 @@ from app.explain.funnel import Objection, first_objection, is_transient, objecti
 from app.explain.placed_by import silence_of
 from app.explain.survey import Groups
 from app.knowledge.dcgm import GPUCondition
-from app.kube.pods import DECISION, PREFIX, VARIABLES
-from app.kube.token_volumes import without_token_volumes
+from app.kube.pods import DECISION, PREFIX, VARIABLES, without_token_volumes
 from app.nodes.model import Node, NodeClass
 from app.values.reasons import Code
 from app.values.versions import show_driver, show_version

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a pod is Pending, or where it would run: its needs with their evidence, the funnel, and fixes."""
+"""Why a pod is Pending, or where it would run: its needs with their evidence, the funnel, and fixes.
+
+`explain` goes in three phases: what the pod is and holds now, every objection of every node with a search for the
+smallest fix where none is left, and the answer.
+"""
 
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence

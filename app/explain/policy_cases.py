@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Policy cases: a pod, some nodes, and the expected result; the file's name is the sentence that the case proves.
 
-`gpu-usher policy test` and pytest run the same files, pytest both through the core and over HTTP.
-
-The document of a policy case, which `gpu-usher policy test` runs: a pod, some nodes, and the expected result.
+`gpu-usher policy test` and pytest run the same files, pytest both through the core and over HTTP. `Case` is the
+document of one, and unknown fields of it are errors.
 """
 
 import re
@@ -14,8 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from app.admission.fleet_facts import fleet_facts_of
-from app.admission.json_patch import apply
-from app.admission.review import mutate
+from app.admission.review import begin_review, mutate_reviewed
 from app.admission.reviewed_pod import ReviewContext
 from app.knowledge.tables import Knowledge
 from app.kube.pods import read_pod
@@ -24,8 +22,9 @@ from app.nodes.reading import RuntimeClass, read_node
 from app.placement.engine import judge, total
 from app.placement.ranking import best_position
 from app.policy.compiled import CompiledPolicy, PolicySet
+from app.policy.demand import Demand
 from app.policy.document import read_documents
-from app.policy.match import compile_demand, ruling_for
+from app.policy.match import ruling_for
 from app.values.errors import BadInput, PolicyError
 from app.values.reasons import Code
 
@@ -115,14 +114,14 @@ def run_case(case: Case, policies: PolicySet, knowledge: Knowledge) -> Iterator[
     names = case.runtime_classes
     classes = None if names is None else {name: RuntimeClass(name) for name in names}
     context = ReviewContext(policies, fleet_facts_of(nodes, classes, knowledge), knowledge)
-    namespace = read_pod(case.pod).namespace
-    result = mutate(case.pod, namespace, case.namespace_labels, context)
+    review = begin_review(case.pod, read_pod(case.pod), case.namespace_labels, context)
+    result = mutate_reviewed(review)
     codes = [reason.code.name for reason in result.reasons]
     yield from admission_differences(case, result.allowed, codes, list(result.warnings))
     if result.allowed:
-        admitted = apply(case.pod, result.operations)
-        yield from patch_differences(case, admitted, bool(result.operations))
-        yield from _placement_differences(case, admitted, nodes, context)
+        admitted = result.admitted or review
+        yield from patch_differences(case, admitted.document, bool(result.operations))
+        yield from _placement_differences(case, admitted.ruling.demand, nodes)
 
 
 def rules_of(policies: PolicySet) -> set[str]:
@@ -180,11 +179,7 @@ def _at(document: Any, path: str) -> Any:
     return document
 
 
-def _placement_differences(
-    case: Case, admitted: Mapping[str, Any], nodes: list[Node], context: ReviewContext
-) -> Iterator[str]:
-    pod = read_pod(admitted)
-    demand = compile_demand(pod, case.namespace_labels, context.policies, context.knowledge)
+def _placement_differences(case: Case, demand: Demand, nodes: list[Node]) -> Iterator[str]:
     verdicts = {node.name: judge(demand, node, recount=True) for node in nodes}
     fitting = [node for node in nodes if verdicts[node.name] is None]
     fits = [node.name for node in fitting]

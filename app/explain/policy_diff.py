@@ -9,14 +9,12 @@ from typing import Any, Protocol
 
 import msgspec
 
-from app.admission.json_patch import apply
 from app.admission.match_conditions import CONTAINER_LISTS
 from app.admission.redaction import redact_pod
-from app.admission.review import ReviewResult, denial_message, mutate
-from app.admission.reviewed_pod import PodForm, ReviewContext
+from app.admission.review import ReviewResult, begin_review, mutate_reviewed
+from app.admission.reviewed_pod import PodForm, ReviewContext, denial_message
 from app.intree.existing_pods import REQUIRED_TERMS
-from app.kube.pods import DECISION, read_pod
-from app.kube.token_volumes import without_token_volumes
+from app.kube.pods import DECISION, read_pod, without_token_volumes
 from app.policy.compiled import PodSelection, PolicySet
 from app.policy.demand import Demand
 
@@ -116,7 +114,7 @@ class _Judged:
     best_nodes: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
 
 
-def as_created(pod: Mapping[str, Any]) -> dict[str, Any]:
+def without_cluster_fields(pod: Mapping[str, Any]) -> dict[str, Any]:
     """Return a pod of a cluster as it was created: without what the cluster and gpu-usher wrote into it since.
 
     So pods of one template become equal again. What is removed is the node, the matchFields by which a DaemonSet's pod
@@ -205,7 +203,7 @@ def _template(pod: ComparedPod, keys: frozenset[str]) -> Any:
 
 
 def _judge(compared: ComparedPod, side: PolicySide) -> _Outcome:
-    """Compute what admission does with a pod, and the demand of the admitted pod."""
+    """Compute what admission does with a pod, and the demand of the admitted pod; of a template that of its pods."""
     labels = side.labels_of(compared.namespace)
     context = replace(
         side.context,
@@ -213,10 +211,10 @@ def _judge(compared: ComparedPod, side: PolicySide) -> _Outcome:
         existing_ephemeral=compared.existing_ephemeral,
         old_template=compared.old_template,
     )
-    result = mutate(compared.document, compared.namespace, labels, context)
-    admitted = apply(compared.document, result.operations)
-    pod = read_pod(admitted, compared.namespace)
-    return _Outcome(_without_hash(result), context.ruling(pod, labels).demand)
+    pod = read_pod(compared.document, compared.namespace)
+    review = begin_review(compared.document, pod, labels, context)
+    result = mutate_reviewed(review)
+    return _Outcome(_without_hash(result), (result.mutated or review).ruling.demand)
 
 
 def _without_hash(result: ReviewResult) -> ReviewResult:
@@ -226,7 +224,7 @@ def _without_hash(result: ReviewResult) -> ReviewResult:
         for operation in result.operations
         if DECISION not in operation.path and not _is_decision_annotation(operation.value)
     )
-    return replace(result, policy_hash="", policies=(), operations=operations)
+    return replace(result, policy_hash="", policies=(), operations=operations, mutated=None, decision=())
 
 
 def _is_decision_annotation(value: Any) -> bool:
@@ -266,7 +264,7 @@ def _best_nodes(pod: ComparedPod, judged: _Judged, placements: Placements) -> tu
 
 
 def _outcome_text(result: ReviewResult) -> str:
-    return "allowed" if result.allowed else denial_message(result).removeprefix("gpu-usher: ")
+    return "allowed" if result.allowed else denial_message(result.reasons).removeprefix("gpu-usher: ")
 
 
 def _otherwise(old: ReviewResult, new: ReviewResult) -> tuple[str, str]:

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pod against every node: all objections of kube-scheduler and of the filters to each node."""
+"""A pod against every node: all objections of kube-scheduler and of the filters to each node.
+
+A pod is read and ruled on once (`review_as_is`), and admission runs once on that. `ScheduledPod` is what kube-scheduler
+would then see of it. A `NodeJudge` asks about each node the checks of kube-scheduler, the constraints of existing pods,
+the claims, and the filters.
+"""
 
 import copy
 from collections.abc import Callable, Hashable, Mapping

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """kube-scheduler's own reasons to refuse a node, in its own words, so that an explanation is complete.
 
-The messages and their order are those of kube-scheduler v1.36 (pkg/scheduler/framework/plugins). Each plugin has one
-function; CHECKS, at the end, lists those that look at one node. Constraints between pods are in
-inter_pod_constraints.py; where the other pods are not known, `unjudged_constraints` names these constraints.
-
-The causes for which kube-scheduler itself refuses a node, each with its stage of the funnel and its remedy.
+The messages and their order are those of kube-scheduler v1.36 (pkg/scheduler/framework/plugins). An InTreeCause has a
+stage of the funnel and a remedy. Each plugin has one function; CHECKS, at the end, lists those that look at one node.
+Constraints between pods are in inter_pod_constraints.py; where the other pods are not known, `unjudged_constraints`
+names these constraints.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Node labels of clouds and provisioners that describe GPUs, for nodes that GPU Feature Discovery has not labelled.
 
-The labels and their meanings are data, in clouds.yaml.
-
-Instance types: the GPUs of a cloud's machine types, by exact name or by a pattern for a family of types.
+The labels and their meanings are data, in clouds.yaml. So are the GPUs of a cloud's machine types, in instances.yaml,
+by exact name or by a pattern for a family of types.
 """
 
 import re

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The environment variables by which a container gets devices from NVIDIA's container toolkit, and their values.
+"""NVIDIA's container toolkit: the environment variables by which a container gets devices, and runtime handlers.
 
-Facts about runtime handlers: which one a vendor's toolkit installs, and which nodes need no RuntimeClass.
+The variables and their values are in toolkit_env.yaml. runtimes.yaml says which runtime handler the toolkit of a vendor
+installs, and which nodes need no RuntimeClass.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metrics of the DCGM exporter that are read, their meaning for a GPU, and the labels that identify the GPU.
+"""The metrics of the DCGM exporter: those of a GPU's health, those of its use, and the labels that identify a GPU.
 
-XID errors: the codes by which NVIDIA's driver reports faults of a GPU, and their severity.
-
-The metrics of the DCGM exporter that tell how GPUs are used, and the labels that name the pod which holds one.
+XID errors are the codes by which NVIDIA's driver reports faults; their severity is in xids.yaml. The metrics of use
+name the pod that holds a GPU by labels of their own.
 """
 
 import re

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resource families: the extended resources of each GPU vendor, and the keys of the taints on such nodes.
+"""Names of GPU resources: the extended resources of each vendor in families, and the keys of the taints on such nodes.
 
-Names of resources in containers: which of them the API server refuses, and which GPU resource a wrong one means.
+A name that no family has may be misspelt, or one that the API server refuses; `similar_resources` finds the GPU
+resource that is meant.
 """
 
 import re

@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MIG geometry: which MIG instances fit together on one GPU, and at which positions (P13).
+"""MIG geometry: which MIG instances fit together on one GPU, at which positions, and on the GPUs of a node (P13, F60).
 
 A set of instances fits if and only if each gets a legal start, their memory intervals do not overlap, the compute
 slices suffice, and no profile exceeds its maximum (mig_profiles.yaml `rules`, from the MIG user guide and the output of
 `nvidia-smi mig -lgipp`). Counting slices is not enough, since their positions matter.
 
-Placement of MIG instances on a node: whether they fit beside existing ones, and where (F60, P13).
-
-The search is exact. A set that fits on a GPU also fits with one instance less. So if a solution exists, there is one in
-which each GPU in turn gets a maximal filling, that is, one to which no requested instance can be added. Only such
-fillings are tried, and combinations of remaining requests and GPUs that failed are remembered.
+The search over the GPUs of a node is exact. A set that fits on a GPU also fits with one instance less. So if a solution
+exists, there is one in which each GPU in turn gets a maximal filling, that is, one to which no requested instance can
+be added. Only such fillings are tried, and combinations of remaining requests and GPUs that failed are remembered.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The conditions of nodes by which somebody reports a fault of their GPUs: what each says, and what to do.
+"""What others report: the conditions of nodes that tell of a fault of their GPUs, and why a kubelet failed a pod.
 
-Why a pod is Failed: the meaning of a kubelet's reason and message.
+Both tables say what each report means and what to do (node_conditions.yaml, pod_failures.yaml).
 """
 
 import re

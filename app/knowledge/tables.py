@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """All fact tables as one value, which is made from the texts of the YAML files; callers read the files.
 
-Overriding of the shipped fact tables by an operator's own files, which contain only what differs (F81).
-
-They have the file names and the structure of the shipped tables.
+An operator's own files override the shipped ones (F81). They have the same file names and structure, and contain only
+what differs.
 """
 
 from collections.abc import Mapping

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading of the conditions by which somebody reports a fault of a node's GPUs (knowledge/node_conditions.yaml).
+"""What others write on a node: the keys of its GPU labels, and the conditions that report a fault of its GPUs.
 
-Label keys of nodes that GPU Feature Discovery (GFD), MIG Manager and the GPU Operator write.
-
-Of two keys for one fact the one named OLD is deprecated, but v0.20.0 still writes it (NVIDIA/k8s-device-plugin
-internal/lm/nvml.go, CHANGELOG.md). A pair holds the start of several keys, and the parts that end them.
+The labels are those of GPU Feature Discovery (GFD), MIG Manager and the GPU Operator. Of two keys for one fact the one
+named OLD is deprecated, but v0.20.0 still writes it (NVIDIA/k8s-device-plugin internal/lm/nvml.go, CHANGELOG.md). A
+pair holds the start of several keys, and the parts that end them. The conditions are those of
+knowledge/node_conditions.yaml.
 """
 
 from collections.abc import Mapping

@@ -12,6 +12,7 @@ from typing import TypeVar
 from app.knowledge.nvidia_require import CONSUMER_BRANDS
 from app.knowledge.products import Product, normal_form
 from app.knowledge.tables import Knowledge
+from app.kube.pod_requests import Amounts
 from app.nodes.conditions import (
     ARCHITECTURE,
     COMPUTE,
@@ -36,7 +37,6 @@ from app.nodes.mig_state import mig_state
 from app.nodes.model import UNSHARED, WHOLE_MILLI, NodeClass, Sharing
 from app.nodes.sharing import (
     NOT_REGISTERED,
-    Amounts,
     memory_budgets,
     parse_count,
     profile_in_product_label,

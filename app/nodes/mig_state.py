@@ -3,9 +3,7 @@
 
 MIG Manager makes the layout and writes mig.config.state: pending, rebooting, success or failed (NVIDIA/mig-parted
 deployments/container). At a node's birth, and right after an edit, the wish is there and the state is not, or is that
-of the layout before.
-
-What a node tells about a pod that its kubelet refused, and what such a pod tells about its node.
+of the layout before. A kubelet that refuses a pod after a change tells of devices that are no longer there.
 """
 
 import re

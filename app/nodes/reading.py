@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reading of a node's JSON into the model: its class, which many nodes share, and its own free resources.
 
-RuntimeClasses and the runtime handlers of nodes, as the objects show them.
-
-A RuntimeClass names a handler, which may have another name than the class. The kubelet publishes the handlers of its
-container runtime from Kubernetes 1.31 on (core/v1 NodeStatus.runtimeHandlers); where the list is absent, as with
-containerd 1.x, nothing is known about them.
+RuntimeClasses are read here too, since they name a handler that nodes have or lack, which may have another name than
+the class. The kubelet publishes the handlers of its container runtime from Kubernetes 1.31 on (core/v1
+NodeStatus.runtimeHandlers); where the list is absent, as with containerd 1.x, nothing is known about them.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPU sharing: what one unit of a GPU resource is on a node, and into how many units each GPU is divided.
 
-Comparison of the GPU counts in a node's labels, its capacity and its allocatable.
-
-A difference has several causes. The number of GPUs of the machine, where its provisioner or its type tells it, rules
-some of them out. What is left is named by CountDoubt; nothing is taken for certain that the objects do not show.
+The GPU counts in a node's labels, its capacity and its allocatable are compared. A difference has several causes. The
+number of GPUs of the machine, where its provisioner or its type tells it, rules some of them out. What is left is named
+by CountDoubt; nothing is taken for certain that the objects do not show.
 """
 
 import json
@@ -17,6 +16,7 @@ from functools import lru_cache
 from app.knowledge.mig_profiles import nominal_size, profile_of
 from app.knowledge.products import normal_form
 from app.knowledge.tables import Knowledge
+from app.kube.pod_requests import Amounts
 from app.nodes.conditions import PRODUCT, SHARING, SLICE_LABELS
 from app.nodes.conditions import REPLICAS as REPLICAS_LABEL
 from app.nodes.model import SHARED_UNITS, SHARES, CountDoubt, NodeClass, Sharing
@@ -26,8 +26,6 @@ LONGEST_REGISTRATION = 1 << 15
 NOT_REGISTERED, COUNT_UNKNOWN = -1, 0
 """Values of `registered` for a node without HAMi's annotation, and for one whose annotation cannot be read."""
 _SLICE_LABEL = re.compile(r"-MIG-(.+?)(?:-SHARED)?$", re.IGNORECASE)
-Amounts = tuple[tuple[str, int], ...]
-"""Pairs of resource and units."""
 
 
 def parse_count(text: str | None) -> int | None:

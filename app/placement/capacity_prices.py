@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prices of shares of a GPU by size, where shares of the requested sizes are cut from whole GPUs (F52).
+"""Prices of GPU capacity: of shares of a GPU by size, and of the GPUs of a scarce product (F51, F52).
 
-They are the dual of the cutting-stock linear program (Gilmore and Gomory, Operations Research 9, 1961): the highest
-prices at which no way to fill one GPU costs more than 1. A share that fills a GPU well pays for the capacity it takes,
-and one that leaves an unusable rest does not; the difference is its loss. The ways to fill a GPU are too many to list,
-so that the program is solved by column generation: each round adds the most valuable filling, which a knapsack over 100
-cells finds.
+Prices of shares are the dual of the cutting-stock linear program (Gilmore and Gomory, Operations Research 9, 1961): the
+highest prices at which no way to fill one GPU costs more than 1. A share that fills a GPU well pays for the capacity it
+takes, and one that leaves an unusable rest does not; the difference is its loss. The ways to fill a GPU are too many to
+list, so that the program is solved by column generation: each round adds the most valuable filling, which a knapsack
+over 100 cells finds.
 
-Scarcity: the price of the GPUs of each product, by the demand of pods that can use only some products (F51).
+Scarcity is the price of the GPUs of each product, by the demand of pods that can use only some products.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

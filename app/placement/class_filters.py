@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Class filters for the unit of a GPU resource: its memory, sharing, MIG profile, interconnect and form factor.
+"""The class filters about the unit of a GPU resource, about images, and about the state of a node.
 
-Class filters for images: whether one starts on the node's CPU and driver, and has code for its GPUs.
-
-Class filters for the state of a node: its MIG configuration, its driver upgrade, and the health of its GPUs.
+A unit has memory, sharing, a MIG profile, an interconnect and a form factor. An image starts on the node's CPU and
+driver, and has code for its GPUs, or not. A node's MIG configuration or driver may be in change, and its GPUs
+unhealthy. filters.py has the other filters, and the order of all.
 """
 
 from app.knowledge.cuda_compatibility import AcceptedCompatibility, Compatibility, CUDANeed, judge_driver

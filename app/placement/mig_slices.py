@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The filter and the scorer for MIG slices: whether they fit, and on which node they take the least headroom.
 
-Rows F60, F61, P13 and P14 of the feature list.
-
-Headroom for future MIG slices, and how much of it a new instance takes, where slices are created on demand (F61).
-
-The measure is the number of memory slices that instances of a profile could still take, as the mean over the profiles
-of the product. It does not depend on the expected demand, since weights learnt from the workload gained nothing in the
-churn benchmark (`make bench-mig`, tests/results/mig-churn.md).
+Headroom is what future MIG slices could still take, where slices are created on demand (F60, F61). The measure is the
+number of memory slices that instances of a profile could still take, as the mean over the profiles of the product. It
+does not depend on the expected demand, since weights learnt from the workload gained nothing in the churn benchmark
+(`make bench-mig`, tests/results/mig-churn.md).
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranking: the order of nodes by their totals, and the integer scores for kube-scheduler that keep this order.
+"""Ranking: the order of nodes by their totals, the scores from 0 to 10 that keep it, and the shortlist.
 
-See docs/reference/scores.md#scores-on-the-wire.
-
-The shortlist: the best node of each kind, among which kube-scheduler chooses by its own scores.
-
-See docs/reference/scores.md#shortlist.
+The scores are integers, as kube-scheduler wants them (docs/reference/scores.md#scores-on-the-wire). The shortlist is
+the best node of each kind, among which kube-scheduler chooses by its own scores (docs/reference/scores.md#shortlist).
 """
 
 import zlib

@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scorers: functions that score how well a node that fits would serve a demand, in [0, 1]; higher is better.
 
-The Fragmentation scorer: how much GPU capacity a placement wastes for expected pods (F51, F52, F61).
-
-It adds three losses in thousandths of a GPU: waste (unusable_capacity.py), share prices and scarcity
-(capacity_prices.py).
-
-The Packing and Spreading scorers, by the share of a node's GPUs in use (F49, F50).
+Packing and Spreading score the share of a node's GPUs in use (F49, F50). Fragmentation scores how much GPU capacity a
+placement wastes for expected pods (F51, F52, F61): it adds three losses in thousandths of a GPU, which are waste
+(unusable_capacity.py), share prices and scarcity (capacity_prices.py).
 """
 
 from collections.abc import Callable, Mapping

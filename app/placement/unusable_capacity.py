@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fragmentation measure F: the free GPU capacity of a node that expected pods cannot use (F52, F61).
+"""The fragmentation measure F, and waste: the free GPU capacity of a node that expected pods cannot use (F52, F61).
 
-The Fragmentation scorer does not take F alone: the waste below adds what is free without enough CPU. The measure is
-from Weng et al., "Beware of Fragmentation", USENIX ATC '23, section 3.
-
-Waste: the free GPU capacity of a node that expected pods cannot use, for lack of a fitting GPU or of CPU (F52).
+F counts what no expected pod's GPU need fits, and is from Weng et al., "Beware of Fragmentation", USENIX ATC '23,
+section 3. Waste also counts what is free without enough CPU; the Fragmentation scorer takes it.
 """
 
 from bisect import bisect_right

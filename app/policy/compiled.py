@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiled policies: the form in which the service holds the GPUPolicy documents.
 
-Dates in policies: rules that enforce only from a day on, and exceptions that expire.
-
-The caller passes in the day as YYYY-MM-DD in UTC; such days compare as text.
+`in_force` applies their dates: rules that enforce only from a day on, and exceptions that expire. The caller passes in
+the day as YYYY-MM-DD in UTC; such days compare as text.
 """
 
 import hashlib

@@ -2,9 +2,8 @@
 """Demand: all that a pod needs of a node, compiled from its spec, its annotations and the policies.
 
 Filters and scorers get a Demand and never a policy. A Demand is hashable, since kube-scheduler sends many equal pods
-and the verdicts on a Demand are cached.
-
-Expected demand: the probable needs of future pods, for the scorers that leave room for them.
+and the verdicts on a Demand are cached. ExpectedDemand is the probable needs of future pods, for the scorers that leave
+room for them.
 """
 
 from dataclasses import dataclass, field

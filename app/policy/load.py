@@ -2,9 +2,7 @@
 """Loading of policy files and GPUPolicy objects into a PolicySet: parse, validate, compile, and check the whole set.
 
 Sources come in as texts by file name and as objects by name. Their order does not matter. If any source has a problem,
-none is used.
-
-Problems between policies of a set: two of one name, or two of one priority that set a field differently.
+none is used. Problems of the set are two policies of one name, and two of one priority that set a field differently.
 """
 
 import re
@@ -122,8 +120,6 @@ Source = str | Mapping[str, Any]
 """A YAML text, or an object as the API server sends it."""
 ReadSource = tuple[CompiledPolicy, ...] | PolicyError
 """The policies of a source, or what is wrong with it."""
-ReadSources = Mapping[str, tuple[Source, ReadSource]]
-"""The sources that were read, by name, each with its result."""
 
 
 def load_policies(

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Merging of the placement blocks of all policies that apply, and of annotations, field by field.
 
-See docs/reference/policy.md#merge.
-
-A policy as it applies to one pod, and the merge of several by which the highest priority wins.
+An AppliedPolicy is a policy that matches the pod, with the actions of its rules; of a field with one value the highest
+priority wins. See docs/reference/policy.md#merge.
 """
 
 import re

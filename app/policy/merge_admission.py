@@ -2,7 +2,7 @@
 """Merging the admission blocks of all policies that apply, field by field (docs/reference/policy.md#merge)."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import Any
 
@@ -55,6 +55,14 @@ class AdmissionRules:
     def by(self, name: str) -> str:
         """Write ` (policy NAME)` for the policy that sets a field; empty where none is known."""
         return f" (policy {self.set_by[name]})" if name in self.set_by else ""
+
+
+RULES = tuple(rule.name for rule in fields(AdmissionRules) if rule.compare)
+
+
+def rules_that_differ(one: AdmissionRules, other: AdmissionRules) -> frozenset[str]:
+    """Name the fields that differ, but for `set_by`."""
+    return frozenset(name for name in RULES if getattr(one, name) != getattr(other, name))
 
 
 def merge_admission(applied: list[AppliedPolicy], level: Action) -> AdmissionRules:

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The needs that policies and annotations can state: how each is read from a policy, merged, and shown.
+"""The needs that policies, annotations and images can state: how each is read, merged, and shown.
 
 To add a need: a field of the placement block and its rule (policy/schema_placement.py, policy/schema.py), a descriptor
 and its line in NEEDS, a field of Demand, and the filter that judges it. An annotation for it is a row of
 policy/annotations.py.
 
-The CUDA needs of containers and the platforms of their images, with the evidence for each.
-
-The first of these counts for a container: its environment, the image table of a policy, and its image tag. Otherwise
-its need is unknown. If the pod has an annotation for CUDA, that replaces the evidence of its containers.
+The CUDA need of a container has evidence. The first of these counts: its environment, the image table of a policy, and
+its image tag. Otherwise its need is unknown. If the pod has an annotation for CUDA, that replaces the evidence of its
+containers.
 """
 
 import re

@@ -4,10 +4,9 @@
 The published JSON Schema, the CustomResourceDefinition and policies/README.md are made from these models, and take
 their texts from the docstrings and field descriptions.
 
-The CustomResourceDefinition of GPUPolicy, made from the same models that read policy files (F131).
-
-The API server requires a structural schema: each value has a type, and there is no $ref, no null beside a type, and no
-`additionalProperties: false`, since it prunes unknown fields and strict field validation reports them.
+For the CustomResourceDefinition (F131) the API server requires a structural schema: each value has a type, and there is
+no $ref, no null beside a type, and no `additionalProperties: false`, since it prunes unknown fields and strict field
+validation reports them.
 https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#specifying-a-structural-schema
 """
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A base class for frozen dataclasses that are keys of caches, so that each object computes its hash only once.
+"""What makes computations cheap for others: hashes that are computed once, and long work that is done in steps.
 
-Long computations as generators that yield after each step, so that a caller on an event loop can yield control.
+Frozen dataclasses that are keys of caches keep their hash. A long computation is a generator that yields after each
+step, so that a caller on an event loop can do other work in between; `finish` runs one without a pause.
 """
 
 from collections.abc import Generator

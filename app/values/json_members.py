@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 from app.values.errors import MalformedPod, OversizedPod
 
 T = TypeVar("T")
+JSONObject = Mapping[str, Any]
+"""An object of Kubernetes, or a part of one, as it was decoded from JSON."""
 
 
 def member(parent: Mapping[str, Any], key: str, kind: type[T], where: str) -> T | None:

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kubernetes quantities (`2`, `500m`, `40Gi`, `1e3`) as exact numbers.
+"""Kubernetes quantities (`2`, `500m`, `40Gi`, `1e3`) as exact numbers, and durations (`2s`, `1m30s`, `1.5h`).
 
-The grammar is that of k8s.io/apimachinery pkg/api/resource/quantity.go; its error text names the
-same regular expression (docs/reference/control-plane.md#requests-of-the-api-server).
-
-Durations in Go's syntax (time.ParseDuration), without a sign: `2s`, `1m30s`, `1.5h`.
+The grammar of quantities is that of k8s.io/apimachinery pkg/api/resource/quantity.go; its error text names the same
+regular expression (docs/reference/control-plane.md#requests-of-the-api-server). Durations are in Go's syntax
+(time.ParseDuration), without a sign.
 """
 
 import re

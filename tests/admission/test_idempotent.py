@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from app.admission.fleet_facts import FleetFacts, NodeGroup
 from app.admission.json_patch import apply
-from app.admission.review import MOST_WARNINGS, mutate
-from app.admission.reviewed_pod import WARNING_LIMIT
+from app.admission.review import mutate
+from app.admission.reviewed_pod import MOST_WARNINGS, WARNING_LIMIT
 from app.nodes.reading import RuntimeClass
 from app.policy.compiled import PolicySet
 from tests.admission.test_review import FLEET, GPU, REPAIR, SLICE

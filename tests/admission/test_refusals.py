@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.admission.review import DENIAL_LIMIT, ReviewResult, denial_message, mutate
+from app.admission.review import ReviewResult, mutate
+from app.admission.reviewed_pod import DENIAL_LIMIT, denial_message
 from app.policy.compiled import PolicySet
 from app.values.reasons import Code, ReasonKind, reason
 from tests.builders import container, fleet, gpus, node, pod, policies, policy, setting
@@ -162,7 +163,7 @@ def test_refusal_is_whole_and_names_the_policy_and_the_remedy(name: str) -> None
 
     result = admitted(document, policies(policy("mine", spec)))
 
-    assert f"gpu-usher: {expected}" == denial_message(result)
+    assert f"gpu-usher: {expected}" == denial_message(result.reasons)
 
 
 def test_refusals_are_told_of_every_code_of_admission_that_a_pod_alone_can_have() -> None:
@@ -184,12 +185,12 @@ def test_two_reasons_are_numbered_and_what_has_no_room_is_counted() -> None:
         True, reasons=tuple(reason(Code.PrivilegedGPUPod, f"{number} {'x' * 90}") for number in range(40))
     )
 
-    assert denial_message(two) == (
+    assert denial_message(two.reasons) == (
         "gpu-usher: (1) is privileged; set privileged: false (2) 9; ask for fewer GPUs, or have the"
         " policy's maxGPUsPerPod"
         " raised"
     )
-    message = denial_message(many)
+    message = denial_message(many.reasons)
     assert len(message) <= DENIAL_LIMIT
     assert re.search(r"set privileged: false and \d\d more reasons$", message)
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from app.admission.json_patch import apply
-from app.admission.review import MOST_WARNINGS, ReviewResult, mutate, validate
-from app.admission.reviewed_pod import WARNING_LIMIT
+from app.admission.review import ReviewResult, mutate, validate
+from app.admission.reviewed_pod import MOST_WARNINGS, WARNING_LIMIT
 from app.kube.pods import DECISION
 from app.policy.compiled import PolicySet
 from app.values.errors import BadInput

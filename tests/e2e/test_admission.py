@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.admission.review import MOST_WARNINGS
-from app.admission.reviewed_pod import WARNING_LIMIT
+from app.admission.reviewed_pod import MOST_WARNINGS, WARNING_LIMIT
 from app.cluster.files import shipped_policies
 from app.kube.pods import DECISION
 from app.nodes.conditions import PRODUCT, SHARING

@@ -17,10 +17,10 @@ from app.admission.reviewed_pod import ReviewContext
 from app.cli.source import Fleet
 from app.cli.verbs import app
 from app.cluster.best_nodes import ANYWHERE, BestNodes
-from app.cluster.ruling_cache import RulingCache
+from app.cluster.core import RulingCache
 from app.cluster.snapshot import fill
 from app.cluster.state import State
-from app.explain.policy_diff import ComparedPod, PodDifference, PolicySide, as_created, compare_policies
+from app.explain.policy_diff import ComparedPod, PodDifference, PolicySide, compare_policies, without_cluster_fields
 from app.kube.api_kinds import DRA
 from app.kube.pods import read_pod
 from app.placement.engine import judge, total
@@ -66,11 +66,15 @@ def asked_of(objects: list[dict[str, Any]]) -> Iterator[ComparedPod]:
     for document in objects:
         if document["kind"] == "Pod":
             metadata, node = document["metadata"], document["spec"].get("nodeName", "")
-            yield ComparedPod(metadata["name"], "team-a", as_created(document), uid=metadata["uid"], node=node)
+            yield ComparedPod(
+                metadata["name"], "team-a", without_cluster_fields(document), uid=metadata["uid"], node=node
+            )
 
 
 def side(policy_set: PolicySet, state: State) -> PolicySide:
-    context = ReviewContext(policy_set, state.fleet(), knowledge(), claimed=state.claimed, rule=RulingCache().of)
+    context = ReviewContext(
+        policy_set, state.fleet(), knowledge(), claimed=state.devices.claimed, rule=RulingCache().of
+    )
     return PolicySide(context, state.namespaces.labels)
 
 
@@ -152,7 +156,7 @@ def test_pods_of_one_template_are_one_kind_whatever_the_cluster_wrote_into_them(
         made = pod(gpus(1, volumeMounts=[mount]), nodeName=f"n-{number}", affinity=affinity,
                    volumes=[{"name": mount["name"], "projected": {}}])  # fmt: skip
         made["metadata"] |= {"uid": f"u-{number}", "labels": {"pod-index": str(number)}}
-        compared_pods.append(ComparedPod(f"p-{number}", "team-a", as_created(made), uid=f"u-{number}"))
+        compared_pods.append(ComparedPod(f"p-{number}", "team-a", without_cluster_fields(made), uid=f"u-{number}"))
     state = state_of([node_document()])
 
     differences = compare_policies(compared_pods, side(STRICT, state), side(STRICT, state), BestNodes(state))

@@ -89,7 +89,7 @@ def properties() -> Iterator[tuple[str, dict[str, Any]]]:
 
 def test_every_field_says_what_it_is() -> None:
     """F75: the text is in the schema for editors, in the definition and on the page."""
-    plain = {"GPUPolicy.apiVersion", "GPUPolicy.kind", "GPUPolicy.metadata", "GPUPolicy.spec", "Metadata.name"}
+    plain = {"GPUPolicy.apiVersion", "GPUPolicy.kind", "GPUPolicy.metadata", "GPUPolicy.spec", "PolicyMetadata.name"}
     plain |= {"LabelExpression.operator"}
 
     assert {name for name, field in properties() if not field.get("description")} == plain
