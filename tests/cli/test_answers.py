@@ -82,7 +82,7 @@ def test_every_verb_that_answers_json_has_a_schema_and_every_schema_a_verb() -> 
 
 def test_unknown_answer_is_refused_with_the_names_that_there_are() -> None:
     """F75."""
-    with pytest.raises(BadInput, match="got 'x', wants one of plan-mig, "):
+    with pytest.raises(BadInput, match="got 'x', wants one of certs-issue, "):
         json_schema.answer_text("x")
 
 
