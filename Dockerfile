@@ -20,7 +20,6 @@ RUN /opt/build/bin/pip install --no-cache-dir --disable-pip-version-check --requ
 COPY pyproject.toml README.md LICENSE ./
 COPY app app
 COPY policies policies
-COPY tests/contract tests/contract
 RUN /opt/build/bin/pip wheel --no-cache-dir --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir /dist . \
  && /opt/build/bin/pip --python /opt/gpu-usher/bin/python install --no-cache-dir --disable-pip-version-check --no-deps --no-index --find-links /dist gpu-usher
 

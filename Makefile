@@ -40,7 +40,7 @@ run: $(STAMP) ## serve the demo fleet on loopback; Ctrl-C stops it
 	@$(BIN)/gpu-usher serve --demo
 
 demo: $(STAMP) ## play the recorded payloads against `make run`, or against a server of its own
-	@$(BIN)/gpu-usher demo
+	@$(BIN)/python -m tests.demo
 
 test: $(STAMP) ## run the tests that need only Python (minutes)
 	@$(BIN)/python -m tests.tiers test
@@ -139,7 +139,7 @@ bench-largest: $(STAMP) ## measure 65,000 nodes and 500,000 pods, and write test
 	@mv .pytest_cache/largest-fleet.md tests/results/largest-fleet.md && cat tests/results/largest-fleet.md
 
 bench-placement: $(STAMP) ## play the traces in GPU_USHER_TRACE, ten seeds a policy, on all cores; goes on where it was broken off
-	@$(BIN)/gpu-usher simulate --workload $(WORKLOADS) --seeds 42-51 --processes 0 --keep build/placement.jsonl
+	@$(BIN)/python -m tests.bench.simulate --workload $(WORKLOADS) --seeds 42-51 --processes 0 --keep build/placement.jsonl
 
 bench-scheduler: $(STAMP) controlplane ## measure pods a second of a real kube-scheduler (half an hour)
 	@$(BIN)/python -m tests.bench.scheduler
@@ -171,10 +171,9 @@ lock: $(STAMP) ## resolve the dependencies again
 generated: $(STAMP) ## write what is made from code once more: schemas, the CRD, the pages of docs made from docstrings
 	@$(BIN)/gpu-usher schema > policies/schema/gpupolicy.json
 	@$(BIN)/gpu-usher schema --crd > deploy/components/crd/gpupolicies.yaml
-	@$(BIN)/gpu-usher schema --exemptions > deploy/base/exemptions.yaml
-	@$(BIN)/gpu-usher schema --markdown > policies/README.md
-	@for name in $(basename $(notdir $(wildcard app/cli/schemas/*.json))); do \
-		$(BIN)/gpu-usher schema --answer $$name > app/cli/schemas/$$name.json || exit 1; done
+	@$(BIN)/python -m tests.deploy.exemptions > deploy/base/exemptions.yaml
+	@$(BIN)/python -m tests.policy.page > policies/README.md
+	@$(BIN)/python -m tests.cli.answers
 	@$(BIN)/python -m tests.reference
 	@$(BIN)/python -m tests.reports
 	@$(BIN)/python -m tests.deploy.identities

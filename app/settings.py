@@ -1,107 +1,167 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of `gpu-usher serve`; each but `log_json` is a flag and an environment variable GPU_USHER_<FLAG>.
+"""The settings of `gpu-usher serve`: each field is a flag, its help text, and an environment variable GPU_USHER_<FLAG>.
 
-`listen` is the flag --host, and the other flags have the names of their fields, as app/cli/serve.py shows. See
-docs/reference/listeners.md#routes.
+`log_json` alone has no flag. See docs/reference/listeners.md#routes.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal, get_args
+
+import typer
+
+from app.values.errors import BadInput
 
 Role = Literal["all", "admission", "extender", "controller"]
 """Which routes of the TLS listener are served: all, those of the API server, those of kube-scheduler, or none, where
 the process only writes (`events`)."""
 Recount = Literal["auto", "true", "false"]
 FilterAnswer = Literal["all", "shortlist", "best"]
+FLEETS = tuple(sorted(path.stem for path in Path(__file__).parent.glob("demo/fleets/*.yaml")))
 SHORTLIST = 16
 """Most nodes of a shortlist by default: five in each of three zones. A guess; no more are named than a pod's soft
 constraints can tell apart."""
+
+
+def _flag(name: str, help_text: str, *more_names: str, **more: Any) -> Any:
+    """Make an option with its environment variable."""
+    variable = f"GPU_USHER_{name.upper().replace('-', '_')}"
+    return typer.Option(f"--{name}", *more_names, envvar=variable, help=help_text, **more)
+
+
+def _one_of(name: str, choices: tuple[str, ...], help_text: str) -> Any:
+    """Make an option with a few values; others are refused before the verb runs."""
+
+    def check(value: str) -> str:
+        if value not in choices:
+            raise BadInput(f"--{name}: got {value[:40]!r}, wants {' or '.join(choices)}")
+        return value
+
+    return _flag(name, help_text, callback=check, autocompletion=lambda: list(choices))
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The settings of one process. Port 0 stands for any free port."""
 
-    demo: bool = False
-    """Serve a sample fleet instead of a live cluster."""
-    demo_fleet: str = "mixed"
-    """The name of the sample fleet, a file of app/demo/fleets without its suffix."""
-    snapshots: tuple[Path, ...] = ()
-    """Files of `kubectl get nodes,pods,namespaces,runtimeclasses -A -o json` that are served instead of a live
-    cluster. Without snapshots and `demo` a live cluster is followed."""
-    policies: Path | None = None
-    """Directory of policy files; None stands for the shipped ones."""
-    knowledge: Path | None = None
-    """Directory of your own fact tables, which override the shipped ones of app/knowledge."""
-    role: Role = "all"
-    """Which routes of the TLS listener this process serves. With `admission` it is ready before the lists of the
-    cluster have arrived."""
-    kubeconfig: Path | None = None
-    """The kubeconfig of the live cluster. Without it and `context`, the pod's service account is used, or else the
-    user's kubeconfig."""
-    context: str | None = None
-    """The context of the kubeconfig; None stands for its current one."""
-    namespace: str = "gpu-usher"
-    """The namespace of gpu-usher, whose ConfigMaps may hold policies. The default is that of deploy/base."""
-    listen: str | None = None
-    """Address of the TLS and operations listeners; None is loopback, or every address with a live cluster."""
-    ops_listen: str | None = None
-    """Address of the operations listener alone; None is that of `listen`. Beside a scheduler it serves only probes."""
-    port: int = 8443
-    """Port of the TLS listener, which the API server and kube-scheduler call."""
-    ops_port: int = 8080
-    """Port of the operations listener, which serves probes and metrics over plain HTTP."""
-    ui_address: str = "127.0.0.1:8081"
-    """Address and port of the web UI listener; `off` turns it off. The default is loopback, because the page has no
-    login."""
-    scheduler_address: str = "off"
-    """Loopback address and port of a listener that serves /scheduler/* over plain HTTP, for a scheduler in the same
-    pod; `off` makes none (docs/reference/listeners.md#scheduler)."""
-    explain_address: str = "off"
-    """Address and port of the listener that kube-apiserver's aggregation layer asks for explanations, which it gives to
-    users with the right to `get` them in a namespace; `off` makes none (docs/reference/listeners.md#explanations)."""
-    certs: Path = Path("certs")
-    """Directory in which a CA and a certificate are issued if there are no valid ones and `cert` is None."""
-    cert: Path | None = None
-    """The operator's own serving certificate as PEM; None uses the one in `certs`. Either `cert` and `key` are both
-    set, or neither is."""
-    key: Path | None = None
-    """The private key of `cert` as PEM."""
-    client_ca: Path | None = None
-    """CAs of client certificates as PEM, which /scheduler/* then requires; None requests no client certificates."""
-    client_subjects: tuple[str, ...] = ()
-    """Common names of client certificates that may call /scheduler/*. They are set if and only if `client_ca` is."""
-    require_webhook_client_cert: bool = False
-    """Require a client certificate of the API server too, which must be configured for it (AdmissionConfiguration)."""
-    prometheus: str | None = None
-    """URL of a Prometheus with the metrics of DCGM exporter, from which the health of GPUs is read. None uses none."""
-    prometheus_token_file: Path | None = None
-    """File with a bearer token for Prometheus."""
-    dcgm_exporters: tuple[str, ...] = ()
-    """URLs of DCGM exporters that are scraped instead of a Prometheus. Every address of a host name is one exporter."""
-    recount: Recount = "auto"
-    """Whether filter repeats kube-scheduler's own checks of free units; see `recounting` for what `auto` means."""
-    filter_answer: FilterAnswer = "shortlist"
-    """Whether filter answers with all nodes that fit, with a shortlist of the best ones, or with the best one alone
-    (docs/reference/scores.md#shortlist)."""
-    shortlist: int = SHORTLIST
-    """The most nodes of a shortlist."""
-    shadow: bool = False
-    """Answer allow, no patch, all nodes; log the real answer."""
-    events: bool = False
-    """Write Events on GPU pods that stay Pending, and on their workloads, by one process of all. It needs a live
-    cluster and the rights of deploy/components/events, whose controller has it; with `shadow` none are written."""
-    drain_seconds: float | None = None
-    """Seconds for which requests are still answered after SIGTERM, while /readyz is 503. None stands for the value of
-    `draining_seconds`."""
-    decision_log: str = "off"
-    """File or `stdout` for records from which each request can be decided again; `off` writes none."""
-    tracing: bool = False
-    """Send a span of each request to OTEL_EXPORTER_OTLP_ENDPOINT of the environment."""
+    demo: Annotated[bool, _flag("demo", "Serve a sample fleet.")] = False
+    demo_fleet: Annotated[
+        str,
+        _flag("demo-fleet", f"The sample fleet of --demo: {', '.join(FLEETS)}.", autocompletion=lambda: list(FLEETS)),
+    ] = "mixed"
+    snapshots: Annotated[
+        tuple[Path, ...],
+        _flag("snapshot", "Serve a file of `kubectl get nodes,pods,namespaces,runtimeclasses -A -o json`."),
+    ] = ()
+    policies: Annotated[Path | None, _flag("policies", "Directory of policies; the shipped ones by default.")] = None
+    knowledge: Annotated[
+        Path | None, _flag("knowledge", "Directory of your own fact tables, laid over the shipped ones.")
+    ] = None
+    role: Annotated[Role, _one_of("role", get_args(Role), "all, admission, extender or controller.")] = "all"
+    """With `admission` the process is ready before the lists of the cluster have arrived."""
+    kubeconfig: Annotated[
+        Path | None, _flag("kubeconfig", "Follow the cluster of this kubeconfig; in a pod its service account is used.")
+    ] = None
+    context: Annotated[str | None, _flag("context", "Context of the kubeconfig; its current one by default.")] = None
+    namespace: Annotated[str, _flag("namespace", "Our own namespace, for policies in ConfigMaps.")] = "gpu-usher"
+    listen: Annotated[
+        str | None,
+        _flag("host", "Address of the TLS and operations listeners; loopback, or :: with a live cluster."),
+    ] = None
+    port: Annotated[int, _flag("port", "Port of the TLS listener.")] = 8443
+    ops_listen: Annotated[
+        str | None, _flag("ops-host", "Address of the operations listener; that of --host by default.")
+    ] = None
+    ops_port: Annotated[int, _flag("ops-port", "Port of the operations listener.")] = 8080
+    ui_address: Annotated[str, _flag("ui-address", "Address of the web UI listener, or off.")] = "127.0.0.1:8081"
+    """The default is loopback, because the page has no login."""
+    scheduler_address: Annotated[
+        str, _flag("scheduler-address", "Loopback address for a scheduler in the same pod, over plain HTTP, or off.")
+    ] = "off"
+    explain_address: Annotated[
+        str,
+        _flag(
+            "explain-address",
+            "Address for kube-apiserver's aggregation layer, for explanations that tenants ask for, or off.",
+        ),
+    ] = "off"
+    certs: Annotated[Path, _flag("certs", "Directory to make certificates in.")] = Path("certs")
+    cert: Annotated[Path | None, _flag("cert", "Your own certificate.")] = None
+    key: Annotated[Path | None, _flag("key", "Your own key.")] = None
+    client_ca: Annotated[
+        Path | None, _flag("client-ca", "CAs of client certificates, which /scheduler/* then requires.")
+    ] = None
+    client_subjects: Annotated[
+        tuple[str, ...], _flag("client-subject", "Common name that may call, with --client-ca; repeatable.")
+    ] = ()
+    require_webhook_client_cert: Annotated[
+        bool, _flag("require-webhook-client-cert", "Require a client certificate of the API server too.")
+    ] = False
+    prometheus: Annotated[
+        str | None, _flag("prometheus", "URL of a Prometheus that has DCGM's metrics: the health and the use of GPUs.")
+    ] = None
+    prometheus_token_file: Annotated[
+        Path | None, _flag("prometheus-token-file", "File with a bearer token for the Prometheus.")
+    ] = None
+    dcgm_exporters: Annotated[
+        tuple[str, ...],
+        _flag(
+            "dcgm-exporters",
+            "URL of DCGM exporters for the health of GPUs, instead of a Prometheus; a headless Service gives all.",
+        ),
+    ] = ()
+    recount: Annotated[
+        Recount, _one_of("recount", get_args(Recount), "Repeat the scheduler's counts: auto, true or false.")
+    ] = "auto"
+    shadow: Annotated[bool, _flag("shadow", "Answer allow, no patch, all nodes; log the real verdict.")] = False
+    events: Annotated[
+        bool,
+        _flag(
+            "events", "Write Events that say why GPU pods stay Pending, on them and on their workloads.", "--no-events"
+        ),
+    ] = False
+    """It needs a live cluster and the rights of deploy/components/events; with `shadow` none are written."""
+    decision_log: Annotated[
+        str, _flag("decision-log", "Record decisions so that they can be replayed: a file, stdout or off.")
+    ] = "off"
+    tracing: Annotated[bool, _flag("tracing", "Send OpenTelemetry traces to OTEL_EXPORTER_OTLP_ENDPOINT.")] = False
+    filter_answer: Annotated[
+        FilterAnswer,
+        _one_of(
+            "filter-answer",
+            get_args(FilterAnswer),
+            "Answer filter with all nodes that fit, a shortlist of the best, or the best.",
+        ),
+    ] = "shortlist"
+    shortlist: Annotated[int, _flag("shortlist", "Most nodes of a shortlist.")] = SHORTLIST
+    drain_seconds: Annotated[
+        float | None, _flag("drain-seconds", "Seconds to answer on after SIGTERM; 5 with a live cluster, else 0.")
+    ] = None
     log_json: bool = True
-    """Write the log as JSON, one object a line, instead of text for people. It has no flag: `serve` sets it unless
-    stderr is a terminal or a sample fleet is served."""
+    """Write the log as JSON, one object a line, instead of text for people: unless stderr is a terminal or a sample
+    fleet is served."""
+
+    def check(self) -> None:
+        """Refuse settings that contradict each other.
+
+        Raises BadInput.
+        """
+        cluster = "--kubeconfig" if self.kubeconfig else "--context"
+        sources = {"--demo": self.demo, "--snapshot": self.snapshots, cluster: self.kubeconfig or self.context}
+        if len(given := [name for name, value in sources.items() if value]) > 1:
+            raise BadInput(f"got {' and '.join(given)}, wants one of them")
+        if bool(self.cert) != bool(self.key):
+            raise BadInput("--cert, --key: got one of them, wants both or none")
+        if bool(self.client_ca) != bool(self.client_subjects) or (
+            self.require_webhook_client_cert and not self.client_ca
+        ):
+            raise BadInput("--client-ca, --client-subject: got one of them, wants both, or neither and no requirement")
+        if self.shortlist < 1:
+            raise BadInput(f"--shortlist: got {self.shortlist}, wants at least 1")
+        if self.client_ca and self.scheduler_address != "off":
+            raise BadInput("--scheduler-address: got --client-ca too, wants one: plain HTTP has no client certificates")
+        if self.explain_address != "off" and not self.live:
+            raise BadInput("--explain-address: wants a live cluster, whose API server authenticates the callers")
 
     @property
     def live(self) -> bool:

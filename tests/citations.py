@@ -20,7 +20,7 @@ READERS = {
     "tests/citations.py", "tests/test_citations.py", "tests/chaos/test_table.py", "tests/test_decisions.py",
 }  # fmt: skip
 """Files with ids and links that lead nowhere, which test their reading."""
-TEMPLATE = "app/cli/policy_page.md"
+TEMPLATE = "tests/policy/page.md"
 """Part of policies/README.md, from which its links are relative; that page is checked itself."""
 KNOWLEDGE = "app/knowledge/"
 """Folder of the fact tables, whose sources are documents of other projects, so that only our reference is checked."""

@@ -15,12 +15,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from app.cli.cluster import Cluster
-from app.cli.help import verb_group
 from app.cli.output import Output, show
 from app.cli.probes import serve_probes
-from app.cli.records import command
-from app.cli.source import refuse_several
+from app.cli.source import ClusterOptions, refuse_several
 from app.telemetry.logs import now, start_logging
 from app.tls.authority import LOCAL_NAMES, service_names
 from app.tls.ca_rotation import WAIT_SECONDS
@@ -31,7 +28,6 @@ from app.tls.pem import read_bundle, read_certificate, read_file
 from app.tls.serving_certificates import issue_if_needed
 from app.values.errors import ApiError, BadInput
 
-certs = verb_group("Issue, rotate and show serving certificates; maintain those of a cluster.")
 ADDRESS_SECONDS = 10
 """Limit of one TLS handshake."""
 
@@ -48,7 +44,6 @@ class CertificateCheck:
     problems: tuple[str, ...]
 
 
-@command(certs)
 def issue(
     *,
     folder: Folder = Path("certs"),
@@ -63,11 +58,10 @@ def issue(
     _show(_files(folder), None, output)
 
 
-@command(certs)
 def rotate(
     *,
     folder: Annotated[Path | None, typer.Option("--certs", help="Rotate in a directory, not in a cluster.")] = None,
-    cluster: Cluster,
+    cluster: ClusterOptions,
     namespace: Namespace = "gpu-usher",
 ) -> None:
     """Make a new CA now: both are trusted, after a minute the new one signs, after a week the old one is dropped."""
@@ -84,7 +78,6 @@ def rotate(
     print("requested: the controller creates a new CA within seconds; see `certs show --secret gpu-usher-tls`")
 
 
-@command(certs, "show")
 def show_(
     *,
     folder: Annotated[
@@ -93,7 +86,7 @@ def show_(
     secret: Annotated[str | None, typer.Option(help="A Secret of the namespace, such as gpu-usher-tls.")] = None,
     url: Annotated[str | None, typer.Option(help="An https address; --ca names the trusted CAs.")] = None,
     ca: Annotated[Path | None, typer.Option(help="CAs that clients trust; else the ca.crt beside it.")] = None,
-    cluster: Cluster,
+    cluster: ClusterOptions,
     namespace: Namespace = "gpu-usher",
     output: Output = "text",
 ) -> None:
@@ -113,10 +106,9 @@ def show_(
     raise typer.Exit(1 if _show(texts, server_name, output) else 0)
 
 
-@command(certs)
 def controller(
     *,
-    cluster: Cluster,
+    cluster: ClusterOptions,
     namespace: Namespace = "gpu-usher",
     service: Annotated[str, typer.Option(help="Name of the Service that the webhooks call.")] = "gpu-usher",
     name: Annotated[
@@ -149,7 +141,7 @@ def _files(folder: Path) -> CertificateTexts:
     return CertificateTexts(_read(folder / "tls.crt"), _read(folder / "tls.key"), _read(ca) if ca.exists() else None)
 
 
-def _secret(cluster: Cluster, namespace: str, name: str) -> CertificateTexts:
+def _secret(cluster: ClusterOptions, namespace: str, name: str) -> CertificateTexts:
     path = f"/api/v1/namespaces/{namespace}/secrets/{name}"
     kube = KubeClient(cluster.load())
     with cluster.telling():

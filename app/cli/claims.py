@@ -1,28 +1,102 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpu-usher claims controller`: makes the ResourceClaimTemplates that pods need, in the namespaces that let it."""
+"""`gpu-usher plan claim-templates` prints the ResourceClaimTemplates that pods need; `claims-controller` makes them.
+
+The controller creates the templates in the namespaces that let it.
+"""
 
 import logging
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from app import __version__
 from app.admission.claim_template import TEMPLATE_KIND, in_version
-from app.cli.claim_templates import templates_for
-from app.cli.cluster import Cluster
-from app.cli.help import verb_group
+from app.admission.preview import target_of_new_object, wanted_template
+from app.admission.reviewed_pod import ReviewContext
+from app.cli.mutate import namespace_of, read_file
+from app.cli.output import names_of
 from app.cli.probes import serve_probes
-from app.cli.records import command
-from app.cli.source import POLICY_KINDS, Objects, Policies, policies_in, read_live, state_of
+from app.cli.source import (
+    POLICY_KINDS,
+    ClusterOptions,
+    Fleet,
+    Namespace,
+    Objects,
+    Policies,
+    policies_in,
+    read_live,
+    state_of,
+)
+from app.cluster.state import State
+from app.explain.explanation import templates_as_yaml
 from app.kube.api_kinds import DRA, FLEET
+from app.kube.gpu_usage import FINISHED
+from app.policy.compiled import PolicySet
 from app.telemetry.logs import event, start_logging
 from app.tls.kube_objects import CONFLICT, KubeClient
 from app.values.errors import ApiError, UsherError
+from app.values.json_members import member
+
+Object = Mapping[str, Any]
+
+
+@dataclass
+class Templates:
+    """Templates by namespace and name, with the objects that need them; and the objects that have no equivalent."""
+
+    by_key: dict[tuple[str, str], Object] = field(default_factory=dict)
+    needed_by: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    without: dict[str, list[str]] = field(default_factory=dict)
+
+    def text(self, version: str) -> str:
+        """Write the templates as YAML in a version of resource.k8s.io."""
+        return "\n".join(self._head()) + "\n" + "".join(self._documents(version))
+
+    def _head(self) -> Iterator[str]:
+        yield f"# Made by `gpu-usher plan claim-templates` of gpu-usher {__version__}; templates: {len(self.by_key)}."
+        if self.without:
+            yield "# These stay as they are:"
+        for reason, names in sorted(self.without.items()):
+            yield f"# - {names_of(tuple(names))}: {reason}"
+
+    def _documents(self, version: str) -> Iterator[str]:
+        for key, template in sorted(self.by_key.items()):
+            yield f"---\n# for {names_of(tuple(self.needed_by[key]))}\n"
+            yield templates_as_yaml(in_version(template, version))
+
+
+def templates_for(
+    objects: Iterable[Object], namespace: str, state: State, policies: PolicySet, always: bool = True
+) -> Templates:
+    """Collect the templates for the unfinished Pods, and the workloads, among objects.
+
+    `namespace` is that of objects that name none. Without `always` only for those that a policy converts.
+    Raises MalformedPod, QuantityError.
+    """
+    context = ReviewContext(policies, state.fleet(), state.knowledge, claimed=state.devices.claimed)
+    templates = Templates()
+    for document in objects:
+        target = target_of_new_object(document)
+        if target is None or (member(document, "status", dict, "") or {}).get("phase") in FINISHED:
+            continue
+        where = namespace_of(document, namespace)
+        wanted = wanted_template(target.document, where, state.namespaces.labels(where), context, always)
+        name = f"{document.get('kind', 'Pod')} {where}/{(document.get('metadata') or {}).get('name')}"
+        if wanted.template is not None:
+            key = (where, wanted.template["metadata"]["name"])
+            templates.by_key[key] = wanted.template
+            templates.needed_by.setdefault(key, []).append(name)
+        elif wanted.reason:
+            templates.without.setdefault(wanted.reason, []).append(name)
+    return templates
+
 
 TURN_SECONDS = 30.0
 """Between turns: the first pod of a workload waits for no template, and the second seldom comes sooner. A guess."""
@@ -31,8 +105,6 @@ STUCK_SECONDS = 600.0
 MOST_CREATED = 100
 """Templates that one turn makes, so that a mistake in a policy does not fill etcd at once. A guess."""
 FORBIDDEN = 403
-
-claims = verb_group("Maintain the ResourceClaimTemplates by which pods claim GPUs.")
 
 
 class TemplateKeeper:
@@ -102,10 +174,9 @@ class TemplateKeeper:
         return not self._problem, self._problem
 
 
-@command(claims)
 def controller(
     *,
-    cluster: Cluster,
+    cluster: ClusterOptions,
     policies: Policies = None,
     turn_seconds: Annotated[float, typer.Option(help="Seconds between two readings of the cluster.")] = TURN_SECONDS,
     probe_port: Annotated[int | None, typer.Option(help="Port for /livez and /readyz; none by default.")] = None,
@@ -131,3 +202,27 @@ def controller(
     finally:
         kube.close()
         writer.finish()
+
+
+def claim_templates(
+    *,
+    files: Annotated[
+        list[str] | None,
+        typer.Option("--filename", "-f", help="YAML or JSON of Pods and workloads; - is stdin."),
+    ] = None,
+    fleet: Fleet,
+    policies: Policies = None,
+    namespace: Namespace = None,
+) -> None:
+    """Write the ResourceClaimTemplates with which GPU pods claim their GPUs through DRA, for kubectl apply.
+
+    They are for the Pods and workloads of the files, or without files for those of the fleet. The policy field
+    admission.convertToClaims has admission use them. Their names depend on their content alone: pods of one namespace
+    with equal needs share one, and writing them again changes nothing. Pods that have no equivalent are comments.
+    """
+    where = fleet.namespace(namespace, default=not files)
+    objects = fleet.read(needs_nodes=False) if fleet.given or not files else []
+    state = state_of(objects)
+    asking = [document for file in files or () for document in read_file(file)] if files else objects
+    templates = templates_for(asking, where, state, policies_in(objects, policies, state))
+    print(templates.text(state.devices.dra.served_version), end="")

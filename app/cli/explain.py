@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpu-usher explain`: shows why a pod is Pending, and the smallest change that would help."""
+"""`gpu-usher explain`: shows why a pod is Pending, and the smallest change that would help.
+
+It reads a fleet, asks a running service, or the aggregated API where the user may not read nodes.
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -14,25 +17,25 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from app.cli.cluster import FORBIDDEN, NOT_FOUND, forbidden
+from app.cli.claims import FORBIDDEN
 from app.cli.explain_text import print_explanation
 from app.cli.explained_objects import POD, ExplainedPod, ObjectName, of_file, of_fleet, read_name
 from app.cli.mutate import read_file
-from app.cli.output import output_of, show
-from app.cli.progress import show_progress
+from app.cli.output import output_of, show, show_progress
 from app.cli.source import (
+    NOT_FOUND,
     POLICY_KINDS,
     Fleet,
     Namespace,
     Objects,
     Policies,
+    forbidden,
     policies_in,
     refuse_several,
     state_of,
     without_garbage_collection,
 )
-from app.cli.tenant_explain import explained_by_api_server
-from app.cli.usage_history import PrometheusURL, TokenFile, idle_of_fleet
+from app.cli.usage import PrometheusURL, TokenFile, idle_of_fleet
 from app.cluster.apiserver import ApiServer
 from app.cluster.kubeconfig import Load
 from app.cluster.snapshot import bound_volumes, view
@@ -41,11 +44,41 @@ from app.explain.explanation import Explanation
 from app.explain.pending_pod import explain
 from app.explain.survey import ClusterSnapshot
 from app.intree.existing_pods import existing_pods_of
-from app.kube.api_kinds import DRA, FLEET
+from app.kube.api_kinds import DRA, EXPLAIN_GROUP, EXPLAIN_VERSION, EXPLANATIONS, FLEET
 from app.schedulerconfig.verify import managed_by_scheduler
+from app.tls.kube_objects import KubeClient
 from app.values.computations import finish
 from app.values.errors import ApiError, BadInput
 from app.values.reasons import counted
+
+
+def explained_by_api_server(load: Load, namespace: str, name: str, refused: ApiError) -> Explanation:
+    """Return the explanation of a pod, after the API server has refused to show the cluster (`refused`).
+
+    Raises ApiError: `refused` unless it is a 403, and where no explanation is served, what to do.
+    """
+    if refused.status != FORBIDDEN:
+        raise refused
+    kube, path = KubeClient(load), f"/apis/{EXPLAIN_GROUP}/{EXPLAIN_VERSION}"
+    try:
+        document: Any = kube.read(f"{path}/namespaces/{namespace}/{EXPLANATIONS}/{name}")
+        if document is not None:
+            return msgspec.convert(document["explanation"], Explanation)
+        reason = "the cluster does not serve explanations, or there is no such pod"
+    except ApiError as error:
+        if error.status != FORBIDDEN:
+            raise
+        reason = "you may not get explanations either"
+    except (msgspec.ValidationError, KeyError, TypeError) as error:
+        raise ApiError(None, f"explanation of {namespace}/{name}: of another version of gpu-usher: {error}") from error
+    finally:
+        kube.close()
+    raise ApiError(
+        FORBIDDEN,
+        f"you may not read nodes, and {reason}: `kubectl describe pod {name} -n {namespace}` shows gpu-usher's Event; "
+        "ask your platform team for ClusterRole gpu-usher-explain (deploy/components/explain-api)",
+    ) from refused
+
 
 Object = Mapping[str, Any]
 OPTIONAL = ("PersistentVolume", "PersistentVolumeClaim", *DRA, *POLICY_KINDS)

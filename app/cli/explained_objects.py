@@ -10,7 +10,7 @@ from app.admission.preview import target_of_new_object
 from app.admission.review_targets import WORKLOADS
 from app.kube.api_kinds import API_KINDS
 from app.kube.gpu_usage import FINISHED
-from app.usage.owners import owners_of
+from app.usage.workloads import owners_of
 from app.values.errors import BadInput, did_you_mean
 
 Object = Mapping[str, Any]

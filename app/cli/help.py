@@ -2,16 +2,19 @@
 """`--help` as a manual page: below what a verb does and its options, the sections of app/cli/manual.py.
 
 Typer's own tables cut names of options and variables where a terminal is narrow, so that pages are written here.
+Options that several verbs share are one parameter: a frozen dataclass whose fields are Typer options.
 """
 
 import inspect
 import re
 import signal
 import textwrap
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
+import typer.main
 from typer.core import TyperCommand, TyperGroup
 
 from app.cli.manual import MANUAL, ManualPage
@@ -66,13 +69,6 @@ class VerbGroup(TyperGroup):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help, the commands with the first sentences of theirs, and the examples."""
         _write_page(self, ctx, formatter, group_sections(command_words(ctx)))
-
-
-def verb_group(text: str) -> typer.Typer:
-    """Make a group of verbs; `text` is its help."""
-    group = typer.Typer(help=text, cls=VerbGroup, add_completion=False, rich_markup_mode=None)
-    group.callback()(lambda: None)  # a group of one verb stays a group
-    return group
 
 
 Sections = Iterator[tuple[str, list[str]]]
@@ -167,3 +163,69 @@ def _continued(example: str, width: int) -> str:
             lines.append("     ")
         lines[-1] += f"{' ' * bool(lines[-1].strip())}{word}"
     return " \\\n".join(lines) + "\n"
+
+
+Function = Callable[..., Any]
+
+
+def command_of(verb: Function, name: str) -> Any:
+    """Return the command of a verb; its help ends with its manual page."""
+    target = typer.Typer(add_completion=False, rich_markup_mode=None)
+    target.command(name, cls=Verb)(with_records(verb))
+    made = typer.main.get_command(target)
+    made.name = name
+    return made
+
+
+def with_records(verb: Function) -> Function:
+    """Return a verb that Typer can read: each parameter that is a record is replaced by one option for each field.
+
+    Fields without an option keep their defaults, and a tuple is a repeatable option. The record is made of the values
+    before the verb runs, and may refuse them (BadInput).
+    """
+    hints = get_type_hints(verb, include_extras=True)
+    options = {name: dict(_options_of(hint)) for name, hint in hints.items() if is_dataclass(hint)}
+    parameters = []
+    for name, parameter in inspect.signature(verb).parameters.items():
+        parameters += (
+            list(options[name].values()) if name in options else [_parameter(name, parameter.default, hints[name])]
+        )
+
+    def run(**values: Any) -> Any:
+        made = {
+            name: hints[name](**{field: _made(hints[name], field, values.pop(field)) for field in of_record})
+            for name, of_record in options.items()
+        }
+        return verb(**values, **made)
+
+    run.__doc__, run.__name__ = verb.__doc__, verb.__name__
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    vars(run)["__signature__"] = inspect.Signature(parameters)
+    return run
+
+
+def _options_of(record: Any) -> Iterator[tuple[str, inspect.Parameter]]:
+    hints = get_type_hints(record, include_extras=True)
+    for field in fields(record):
+        if hasattr(hint := hints[field.name], "__metadata__"):
+            many, kind = _item(hint), get_args(hint)[0]
+            if many:
+                kind = list[many] | None  # type: ignore[valid-type]
+            elif get_origin(kind) is Literal:
+                kind = str
+            annotation = Annotated[kind, *hint.__metadata__]  # type: ignore[valid-type]
+            yield field.name, _parameter(field.name, None if many else field.default, annotation)
+
+
+def _item(hint: Any) -> Any:
+    """Return the type of the items of an annotated tuple; None for another type."""
+    inner = get_args(hint)[0]
+    return get_args(inner)[0] if get_origin(inner) is tuple else None
+
+
+def _made(record: Any, field: str, value: Any) -> Any:
+    return tuple(value or ()) if _item(get_type_hints(record, include_extras=True)[field]) else value
+
+
+def _parameter(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

@@ -40,13 +40,8 @@ MANUAL: Mapping[str, ManualPage] = {
             "gpu-usher serve --snapshot now.json --policies policies/ --port 9443",
             "gpu-usher serve --kubeconfig ~/.kube/config --role admission --shadow",
         ),
-        see=("demo", "explain", "scheduler-config"),
+        see=("explain", "scheduler-config"),
         environment={"OTEL_EXPORTER_OTLP_ENDPOINT": "where --tracing sends to"},
-    ),
-    "demo": ManualPage(
-        "Recorded requests of a real API server and scheduler; a server at --url, else one that the command starts.",
-        ("gpu-usher demo", "gpu-usher demo --url https://127.0.0.1:9443 --ca certs/ca.crt"),
-        see=("serve", "explain"),
     ),
     "explain": ManualPage(
         "A pod or a workload: of the fleet by name, or those of the file -f. The fleet: of a live cluster "
@@ -60,7 +55,7 @@ MANUAL: Mapping[str, ManualPage] = {
             "gpu-usher explain team-a/train-0 --url http://127.0.0.1:8081",
         ),
         "no node fits now",
-        ("mutate", "doctor", "whatif node-template"),
+        ("mutate", "doctor", "plan node-template"),
     ),
     "doctor": ManualPage(
         "Nodes and their pods; of a live cluster (--kubeconfig, else that of kubectl) also webhook configurations, "
@@ -74,17 +69,6 @@ MANUAL: Mapping[str, ManualPage] = {
         "something hurts pods now; with --strict, also where there is advice",
         ("explain", "inventory", "scheduler-config", "certs show"),
     ),
-    "simulate": ManualPage(
-        "A trace of pods and nodes as CSV (--trace, of the shape of openb); without one a synthetic cluster of that "
-        "shape. Policies: the shipped ones. Writes only the file of --keep.",
-        (
-            "gpu-usher simulate --trace traces/ --workload default,gpuspec33 --seeds 42-51 --processes 0",
-            "gpu-usher simulate --nodes 40 --policies shipped,spread --seeds 1-3",
-            "gpu-usher simulate --nodes 40 --policies Fragmentation=5+Packing=1,fgd --history online -o json",
-            "gpu-usher simulate --nodes 40 --load 0.9,1 --pods 500 --policies shortlist,bestfit --history online",
-        ),
-        see=("whatif driver", "inventory"),
-    ),
     "inventory": ManualPage(
         FLEET + OR_KUBECTLS,
         (
@@ -92,7 +76,7 @@ MANUAL: Mapping[str, ManualPage] = {
             "gpu-usher inventory --snapshot now.json -o yaml",
             "gpu-usher inventory --kubeconfig ~/.kube/config --watch",
         ),
-        see=("doctor", "advise mig"),
+        see=("doctor", "plan mig"),
     ),
     "mutate": ManualPage(
         "The objects of -f. " + FLEET + OR_KUBECTLS + POLICIES,
@@ -102,34 +86,33 @@ MANUAL: Mapping[str, ManualPage] = {
             "gpu-usher mutate -f train.yaml --kubeconfig ~/.kube/config --policies policies/ | kubectl apply -f -",
         ),
         "an object is denied",
-        ("explain", "diff"),
+        ("explain", "policy diff"),
     ),
-    "diff": ManualPage(
+    "policy diff": ManualPage(
         "Two directories of policies, all that is compared; with --decisions a log of `serve --decision-log`, and then "
         "no fleet is needed. " + FLEET + OR_KUBECTLS,
         (
-            "gpu-usher diff policies/ edited/ --snapshot now.json",
-            "gpu-usher diff policies/ edited/ --demo-fleet mixed --limit 3",
-            "gpu-usher diff policies/ edited/ --decisions decisions.log -o json",
+            "gpu-usher policy diff policies/ edited/ --snapshot now.json",
+            "gpu-usher policy diff policies/ edited/ --demo-fleet mixed --limit 3",
+            "gpu-usher policy diff policies/ edited/ --decisions decisions.log -o json",
         ),
         "the edit hurts: a pod is newly refused, or left without any node",
-        ("lint", "test", "replay"),
+        ("policy lint", "policy test", "policy replay"),
     ),
-    "replay": ManualPage(
+    "policy replay": ManualPage(
         "Logs of `serve --decision-log`, the oldest first; the fleet as it was when they began. Writes nothing."
         + SHIPPED,
         (
-            "gpu-usher replay decisions.log --snapshot now.json --policies edited/ -o json",
-            "gpu-usher replay decisions.log --demo-fleet mixed --recount",
+            "gpu-usher policy replay decisions.log --snapshot now.json --policies edited/ -o json",
+            "gpu-usher policy replay decisions.log --demo-fleet mixed --recount",
         ),
         "a decision differs",
-        ("diff", "serve"),
+        ("policy diff", "serve"),
     ),
     "usage": ManualPage(
         "A Prometheus (--prometheus) with the metrics of DCGM exporters, by range queries of limited size; with "
         "--snapshot or --kubeconfig also a fleet, for the owners of pods and the nodes that share GPUs; --prices, a "
-        "file. Or a sample fleet with a made-up history (--demo). Exporters alone tell only the present: what `serve "
-        "--dcgm-exporters` records of them is for policies, and begins anew with each process. Writes nothing.",
+        "file. Or a sample fleet with a made-up history (--demo). Writes nothing.",
         (
             "gpu-usher usage --demo --by product",
             "gpu-usher usage --prometheus http://127.0.0.1:9090 --by owner --since 4w",
@@ -137,27 +120,26 @@ MANUAL: Mapping[str, ManualPage] = {
         ),
         see=("inventory", "doctor"),
     ),
-    "lint": ManualPage(
+    "policy lint": ManualPage(
         "The *.yaml of a directory and of cases/ below it; the shipped ones without one.",
-        ("gpu-usher lint policies/", "gpu-usher lint"),
+        ("gpu-usher policy lint policies/", "gpu-usher policy lint"),
         "there are findings",
-        ("test", "schema", "diff"),
+        ("policy test", "schema", "policy diff"),
     ),
-    "test": ManualPage(
+    "policy test": ManualPage(
         "The policies of a directory, and cases/ below it; no cluster.",
-        ("gpu-usher test policies/", "gpu-usher test policies/ -o junit > cases.xml"),
+        ("gpu-usher policy test policies/", "gpu-usher policy test policies/ -o junit > cases.xml"),
         "a case does not hold",
-        ("lint", "diff"),
+        ("policy lint", "policy diff"),
     ),
     "schema": ManualPage(
         "Nothing: it prints what the models that read policies and write answers define.",
         (
             "gpu-usher schema > policies/schema/gpupolicy.json",
             "gpu-usher schema --crd | kubectl apply -f -",
-            "gpu-usher schema --markdown > policies/README.md",
-            "gpu-usher schema --answer whatif-driver",
+            "gpu-usher schema --answer plan-driver",
         ),
-        see=("lint", "export vap"),
+        see=("policy lint", "policy vap"),
     ),
     "scheduler-config": ManualPage(
         "The CA of our certificate; for the resources a snapshot, a cluster or the demo fleet, else every resource "
@@ -198,94 +180,94 @@ MANUAL: Mapping[str, ManualPage] = {
         ("gpu-usher certs controller", "gpu-usher certs controller --kubeconfig ~/.kube/config --name 127.0.0.1"),
         see=("certs rotate", "certs show"),
     ),
-    "export vap": ManualPage(
+    "policy vap": ManualPage(
         "Nothing but policies." + SHIPPED,
-        ("gpu-usher export vap", "gpu-usher export vap --policies policies/ | kubectl apply -f -"),
+        ("gpu-usher policy vap", "gpu-usher policy vap --policies policies/ | kubectl apply -f -"),
         see=("schema",),
     ),
-    "export claim-templates": ManualPage(
+    "plan claim-templates": ManualPage(
         "The objects of -f, or the fleet without it. " + FLEET + POLICIES,
         (
-            "gpu-usher export claim-templates --snapshot now.json | kubectl apply -f -",
-            "gpu-usher export claim-templates -f pod.yaml -n team-a",
+            "gpu-usher plan claim-templates --snapshot now.json | kubectl apply -f -",
+            "gpu-usher plan claim-templates -f pod.yaml -n team-a",
         ),
-        see=("whatif dra", "mutate"),
+        see=("plan claims", "mutate"),
     ),
-    "claims controller": ManualPage(
+    "claims-controller": ManualPage(
         "A live cluster, by list only, with its DRA objects and the policies. Creates ResourceClaimTemplates where its "
         "account may (deploy/components/claim-templates). Runs until SIGTERM.",
         (
-            "gpu-usher claims controller --kubeconfig ~/.kube/config",
-            "gpu-usher claims controller --kubeconfig ~/.kube/config --turn-seconds 5 --probe-port 8080",
+            "gpu-usher claims-controller --kubeconfig ~/.kube/config",
+            "gpu-usher claims-controller --kubeconfig ~/.kube/config --turn-seconds 5 --probe-port 8080",
         ),
-        see=("export claim-templates", "whatif dra"),
+        see=("plan claim-templates", "plan claims"),
     ),
-    "whatif driver": ManualPage(
+    "plan driver": ManualPage(
         FLEET + OR_KUBECTLS + POLICIES,
         (
-            "gpu-usher whatif driver --nodes nvidia.com/gpu.product=Tesla-T4 --to 580.65.06 --snapshot now.json",
-            "gpu-usher whatif driver --to 535.104.05 --demo-fleet mixed -o json",
+            "gpu-usher plan driver --nodes nvidia.com/gpu.product=Tesla-T4 --to 580.65.06 --snapshot now.json",
+            "gpu-usher plan driver --to 535.104.05 --demo-fleet mixed -o json",
         ),
         "pods are left that no node of the fleet could serve",
-        ("whatif mig", "explain"),
+        ("plan relayout", "explain"),
     ),
-    "whatif mig": ManualPage(
+    "plan relayout": ManualPage(
         FLEET + OR_KUBECTLS + POLICIES,
         (
-            "gpu-usher whatif mig --nodes nvidia.com/mig.capable=true --layout all-1g.10gb --snapshot now.json",
-            "gpu-usher whatif mig --layout 3g.40gb:2 --demo-fleet mixed -o yaml",
+            "gpu-usher plan relayout --nodes nvidia.com/mig.capable=true --layout all-1g.10gb --snapshot now.json",
+            "gpu-usher plan relayout --layout 3g.40gb:2 --demo-fleet mixed -o yaml",
         ),
         "a node cannot have the layout",
-        ("advise mig", "whatif driver"),
+        ("plan mig", "plan driver"),
     ),
-    "whatif dra": ManualPage(
+    "plan claims": ManualPage(
         FLEET + OR_KUBECTLS + POLICIES,
         (
-            "gpu-usher whatif dra --nodes nvidia.com/gpu.product=Tesla-T4 --snapshot now.json",
-            "gpu-usher whatif dra --demo-fleet weekday -o json",
+            "gpu-usher plan claims --nodes nvidia.com/gpu.product=Tesla-T4 --snapshot now.json",
+            "gpu-usher plan claims --demo-fleet weekday -o json",
         ),
         "a node cannot move, as pods on it have no equivalent claim",
-        ("export claim-templates", "explain"),
+        ("plan claim-templates", "explain"),
     ),
-    "whatif node-template": ManualPage(
+    "plan node-template": ManualPage(
         "The one Pod or workload of -f; a fleet is not needed. " + FLEET + POLICIES,
         (
-            "gpu-usher whatif node-template -f pod.yaml",
-            "gpu-usher whatif node-template -f train.yaml --policies policies/ -o json",
+            "gpu-usher plan node-template -f pod.yaml",
+            "gpu-usher plan node-template -f train.yaml --policies policies/ -o json",
         ),
         "no GPU product fits",
         ("explain", "mutate"),
     ),
-    "advise mig": ManualPage(
+    "plan mig": ManualPage(
         FLEET + OR_KUBECTLS + POLICIES,
         (
-            "gpu-usher advise mig --snapshot now.json > mig-parted-config.yaml",
-            "gpu-usher advise mig --demo-fleet mig",
-            "gpu-usher advise mig --nodes pool=mig --kubeconfig ~/.kube/config -o json",
+            "gpu-usher plan mig --snapshot now.json > mig-parted-config.yaml",
+            "gpu-usher plan mig --demo-fleet mig",
+            "gpu-usher plan mig --nodes pool=mig --kubeconfig ~/.kube/config -o json",
         ),
         "pods stay without a slice",
-        ("whatif mig", "inventory"),
+        ("plan relayout", "inventory"),
     ),
-    "advise right-size": ManualPage(
+    "plan right-size": ManualPage(
         "A Prometheus with the metrics of DCGM exporters; --prices, a file. " + FLEET + OR_KUBECTLS + POLICIES,
         (
-            "gpu-usher advise right-size --demo-fleet weekday",
-            "gpu-usher advise right-size --prometheus http://127.0.0.1:9090 --since 4w --prices prices.yaml",
+            "gpu-usher plan right-size --demo-fleet weekday",
+            "gpu-usher plan right-size --prometheus http://127.0.0.1:9090 --since 4w --prices prices.yaml",
         ),
-        see=("usage", "advise mig"),
+        see=("usage", "plan mig"),
     ),
-    "advise repack": ManualPage(
+    "plan repack": ManualPage(
         FLEET
         + " PodDisruptionBudgets and volumes count where they are in it (kubectl get pdb,pv,pvc)."
         + OR_KUBECTLS
         + POLICIES,
         (
-            "gpu-usher advise repack --free places --snapshot now.json",
-            "gpu-usher advise repack --free node --nodes pool=a100 --moves 3 --kubeconfig ~/.kube/config -o json",
-            "gpu-usher advise repack --demo-fleet weekday",
+            "gpu-usher plan repack --free places --snapshot now.json",
+            "gpu-usher plan repack --free node --nodes pool=a100 --moves 3 --kubeconfig ~/.kube/config -o json",
+            "gpu-usher plan repack --demo-fleet weekday",
         ),
         "nothing of the kind can be freed, or a pod that waits finds no place",
-        ("explain", "advise mig"),
+        ("explain", "plan mig"),
     ),
 }
 """Pages by the words of the verb."""

@@ -6,22 +6,17 @@ import json
 import os
 import sys
 import threading
-from pathlib import Path
-from typing import Annotated, Any, get_args
+from dataclasses import replace
 
-import typer
 import uvloop
 from rich.console import Console
 
-from app.cli.source import refuse_several
-from app.demo.notation import fleet_names
 from app.server.composition import build
 from app.server.listeners import Addresses, Listeners
 from app.server.process import raise_descriptor_limit, return_large_blocks
 from app.server.service import Service
-from app.settings import SHORTLIST, FilterAnswer, Recount, Role, Settings
+from app.settings import Settings
 from app.telemetry.logs import start_logging
-from app.values.errors import BadInput
 from app.values.reasons import counted
 
 POD_TO_TRY = {
@@ -38,149 +33,10 @@ POD_TO_TRY = {
 }
 
 
-def _flag(help_text: str, name: str, **more: Any) -> typer.models.OptionInfo:
-    variable = f"GPU_USHER_{name.upper().replace('-', '_')}"
-    option: typer.models.OptionInfo = typer.Option(f"--{name}", envvar=variable, help=help_text, **more)
-    return option
-
-
-def serve(
-    demo: Annotated[bool, _flag("Serve a sample fleet.", "demo")] = False,
-    demo_fleet: Annotated[
-        str,
-        _flag(f"The sample fleet of --demo: {', '.join(fleet_names())}.", "demo-fleet", autocompletion=fleet_names),
-    ] = "mixed",
-    snapshot: Annotated[
-        list[Path] | None,
-        _flag("Serve a file of `kubectl get nodes,pods,namespaces,runtimeclasses -A -o json`.", "snapshot"),
-    ] = None,
-    policies: Annotated[Path | None, _flag("Directory of policies; the shipped ones by default.", "policies")] = None,
-    knowledge: Annotated[
-        Path | None, _flag("Directory of your own fact tables, laid over the shipped ones.", "knowledge")
-    ] = None,
-    role: Annotated[str, _flag("all, admission, extender or controller.", "role")] = "all",
-    kubeconfig: Annotated[
-        Path | None, _flag("Follow the cluster of this kubeconfig; in a pod its service account is used.", "kubeconfig")
-    ] = None,
-    context: Annotated[str | None, _flag("Context of the kubeconfig; its current one by default.", "context")] = None,
-    namespace: Annotated[str, _flag("Our own namespace, for policies in ConfigMaps.", "namespace")] = "gpu-usher",
-    host: Annotated[
-        str | None, _flag("Address of the TLS and operations listeners; loopback, or :: with a live cluster.", "host")
-    ] = None,
-    port: Annotated[int, _flag("Port of the TLS listener.", "port")] = 8443,
-    ops_host: Annotated[
-        str | None, _flag("Address of the operations listener; that of --host by default.", "ops-host")
-    ] = None,
-    ops_port: Annotated[int, _flag("Port of the operations listener.", "ops-port")] = 8080,
-    ui_address: Annotated[str, _flag("Address of the web UI listener, or off.", "ui-address")] = "127.0.0.1:8081",
-    scheduler_address: Annotated[
-        str, _flag("Loopback address for a scheduler in the same pod, over plain HTTP, or off.", "scheduler-address")
-    ] = "off",
-    explain_address: Annotated[
-        str,
-        _flag(
-            "Address for kube-apiserver's aggregation layer, for explanations that tenants ask for, or off.",
-            "explain-address",
-        ),
-    ] = "off",
-    certs: Annotated[Path, _flag("Directory for generated certificates.", "certs")] = Path("certs"),
-    cert: Annotated[Path | None, _flag("Your own certificate.", "cert")] = None,
-    key: Annotated[Path | None, _flag("Your own key.", "key")] = None,
-    client_ca: Annotated[
-        Path | None, _flag("CAs of client certificates, which /scheduler/* then requires.", "client-ca")
-    ] = None,
-    client_subject: Annotated[
-        list[str] | None, _flag("Common name that may call, with --client-ca; repeatable.", "client-subject")
-    ] = None,
-    require_webhook_client_cert: Annotated[
-        bool, _flag("Require a client certificate of the API server too.", "require-webhook-client-cert")
-    ] = False,
-    prometheus: Annotated[
-        str | None, _flag("URL of a Prometheus that has DCGM's metrics: the health and the use of GPUs.", "prometheus")
-    ] = None,
-    prometheus_token_file: Annotated[
-        Path | None, _flag("File with a bearer token for the Prometheus.", "prometheus-token-file")
-    ] = None,
-    dcgm_exporters: Annotated[
-        list[str] | None,
-        _flag("URL of DCGM exporters, instead of a Prometheus; a headless Service gives all.", "dcgm-exporters"),
-    ] = None,
-    recount: Annotated[str, _flag("Repeat the scheduler's counts: auto, true or false.", "recount")] = "auto",
-    shadow: Annotated[bool, _flag("Answer allow, no patch, all nodes; log the real answer.", "shadow")] = False,
-    events: Annotated[
-        bool,
-        typer.Option(
-            "--events/--no-events",
-            envvar="GPU_USHER_EVENTS",
-            help="Write Events that say why GPU pods stay Pending, on them and on their workloads.",
-        ),
-    ] = False,
-    decision_log: Annotated[
-        str, _flag("Record decisions so that they can be replayed: a file, stdout or off.", "decision-log")
-    ] = "off",
-    tracing: Annotated[bool, _flag("Send OpenTelemetry traces to OTEL_EXPORTER_OTLP_ENDPOINT.", "tracing")] = False,
-    filter_answer: Annotated[
-        str, _flag("Answer filter with all nodes that fit, a shortlist of the best, or the best.", "filter-answer")
-    ] = "shortlist",
-    shortlist: Annotated[int, _flag("Most nodes of a shortlist.", "shortlist")] = SHORTLIST,
-    drain_seconds: Annotated[
-        float | None,
-        _flag("Seconds to go on answering after SIGTERM; 5 with a live cluster, else 0.", "drain-seconds"),
-    ] = None,
-) -> None:
+def serve(*, settings: Settings) -> None:
     """Serve admission and scheduling: for the live cluster, the demo fleet or a snapshot."""
-    refuse_several(
-        ("--demo", demo),
-        ("--snapshot", snapshot),
-        ("--kubeconfig" if kubeconfig else "--context", kubeconfig or context),
-    )
-    settings = Settings(
-        demo=demo,
-        demo_fleet=demo_fleet,
-        snapshots=tuple(snapshot or ()),
-        policies=policies,
-        knowledge=knowledge,
-        role=_one_of(role, get_args(Role), "--role"),
-        kubeconfig=kubeconfig,
-        context=context,
-        namespace=namespace,
-        listen=host,
-        port=port,
-        ops_listen=ops_host,
-        ops_port=ops_port,
-        ui_address=ui_address,
-        scheduler_address=scheduler_address,
-        explain_address=explain_address,
-        certs=certs,
-        cert=cert,
-        key=key,
-        client_ca=client_ca,
-        client_subjects=tuple(client_subject or ()),
-        require_webhook_client_cert=require_webhook_client_cert,
-        prometheus=prometheus,
-        prometheus_token_file=prometheus_token_file,
-        dcgm_exporters=tuple(dcgm_exporters or ()),
-        recount=_one_of(recount, get_args(Recount), "--recount"),
-        filter_answer=_one_of(filter_answer, get_args(FilterAnswer), "--filter-answer"),
-        shortlist=shortlist,
-        shadow=shadow,
-        events=events,
-        drain_seconds=drain_seconds,
-        decision_log=decision_log,
-        tracing=tracing,
-        log_json=not sys.stderr.isatty() and not demo,
-    )
-    if bool(cert) != bool(key):
-        raise BadInput("--cert, --key: got one of them, wants both or none")
-    if bool(client_ca) != bool(client_subject) or (require_webhook_client_cert and not client_ca):
-        raise BadInput("--client-ca, --client-subject: got one of them, wants both, or neither and no requirement")
-    if shortlist < 1:
-        raise BadInput(f"--shortlist: got {shortlist}, wants at least 1")
-    if client_ca and scheduler_address != "off":
-        raise BadInput("--scheduler-address: got --client-ca too, wants one: plain HTTP has no client certificates")
-    if explain_address != "off" and not settings.live:
-        raise BadInput("--explain-address: wants a live cluster, whose API server authenticates the callers")
-    run(settings)
+    settings.check()
+    run(replace(settings, log_json=not sys.stderr.isatty() and not settings.demo))
 
 
 def run(settings: Settings) -> None:
@@ -245,9 +101,3 @@ def authority(address: tuple[str, int]) -> str:
     """Write a host and a port as URLs have them: an IPv6 address stands in brackets (RFC 3986, 3.2.2)."""
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _one_of(value: str, choices: tuple[Any, ...], flag: str) -> Any:
-    if value not in choices:
-        raise BadInput(f"{flag}: got {value[:40]!r}, wants {' or '.join(choices)}")
-    return value

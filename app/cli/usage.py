@@ -1,6 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpu-usher usage`: shows how the GPUs that pods hold were used over time, and what that cost."""
+"""`gpu-usher usage`: shows how the GPUs that pods hold were used over time, and what that cost.
 
+Its options that name a history of use are shared with `explain`, `doctor` and `plan right-size`.
+"""
+
+import asyncio
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -11,19 +17,90 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from app.cli.output import Output, in_words, one_of, show
-from app.cli.source import Fleet, state_of
-from app.cli.usage_history import PrometheusURL, Since, TokenFile, history_of, read_since
+from app.cli.output import Output, in_words, one_of, show, show_progress
+from app.cli.source import Fleet, refuse_several, state_of
+from app.cluster.state import State
+from app.cluster.usage_polling import PrometheusUse, shared_nodes
+from app.demo.usage import demo_history
 from app.knowledge.tables import Knowledge
-from app.usage.owners import owners_of
+from app.telemetry.logs import now
+from app.usage.history import UseHistory, with_sharing
 from app.usage.prices import NO_PRICES, Prices, read_prices
-from app.usage.table import By, Unit, UsageReport, UsageRow, usage_report
+from app.usage.table import By, UsageReport, UsageRow, UseUnit, idle_pods, usage_report
+from app.usage.workloads import owners_of
 from app.values.errors import BadInput
+from app.values.quantity import parse_seconds
+
+SINCE = re.compile(r"(\d{1,3})([dw])", re.ASCII)
+UNITS = {"d": 86_400, "w": 7 * 86_400}
+SHORTEST, LONGEST = 3600, 92 * 86_400
+"""Seconds of a history: four windows, and three months, which few keep."""
+IDLE_LOOK_BACK = 86_400
+"""Seconds for which idleness is looked back where a command only says who is idle."""
+
+PrometheusURL = Annotated[str | None, typer.Option("--prometheus", help="A Prometheus with DCGM's metrics of pods.")]
+TokenFile = Annotated[Path | None, typer.Option("--prometheus-token-file", help="A file with a bearer token for it.")]
+Since = Annotated[str, typer.Option("--since", help="How far back to look, such as 12h, 7d or 4w.")]
+
+
+def read_since(text: str) -> int:
+    """Read how far back to look, in seconds.
+
+    Raises BadInput.
+    """
+    match = SINCE.fullmatch(text)
+    seconds = int(match[1]) * UNITS[match[2]] if match else parse_seconds(text)
+    if seconds is None or not SHORTEST <= seconds <= LONGEST:
+        raise BadInput(f"--since {text[:20]!r}: wants 1h to 92d, such as 12h, 7d or 4w")
+    return int(seconds)
+
+
+def history_of(
+    prometheus: str | None, token_file: Path | None, demo: str | None, state: State, seconds: int
+) -> UseHistory:
+    """Read the history of a Prometheus, or make up that of a sample fleet, with the shared GPUs of `state` marked.
+
+    Raises BadInput without either, SourceError.
+    """
+    refuse_several(("--prometheus", prometheus), ("--demo-fleet", demo))
+    if not (prometheus or demo):
+        raise BadInput(
+            "wants --prometheus URL, with DCGM's metrics: a cluster and a snapshot have no history (--demo has one)"
+        )
+    if token_file and not prometheus:
+        raise BadInput("got --prometheus-token-file without --prometheus, wants both")
+    end = now().timestamp()
+    if not prometheus:
+        usages = {name: state.usage_on(name) for name in state.nodes}
+        return demo_history(state.nodes, usages, end, seconds)
+    knowledge = state.knowledge
+    source = PrometheusUse(prometheus, knowledge.dcgm, knowledge.usage_metrics, token_file)
+    with show_progress(f"asking {source.origin}"):
+        history = asyncio.run(_read(source, end, seconds))
+    return with_sharing(history, shared_nodes(state.nodes))
+
+
+def idle_of_fleet(prometheus: str | None, token_file: Path | None, state: State) -> Mapping[str, float]:
+    """Give for how many seconds the pods of a fleet have been idle for certain; nothing without a Prometheus.
+
+    Raises SourceError.
+    """
+    return (
+        idle_pods(history_of(prometheus, token_file, None, state, IDLE_LOOK_BACK)) if prometheus or token_file else {}
+    )
+
+
+async def _read(source: PrometheusUse, end: float, seconds: int) -> UseHistory:
+    try:
+        return await source.read(end, seconds)
+    finally:
+        await source.close()
+
 
 ROWS_SHOWN = 40
 LARGEST_FILE = 1 << 20
 """Bytes of a file of prices."""
-SHARED = Unit.Share.value
+SHARED = UseUnit.Share.value
 BYS = tuple(by.value for by in By)
 
 PricesFile = Annotated[Path | None, typer.Option("--prices", help="YAML: currency, and products with hourly prices.")]
@@ -55,7 +132,7 @@ def usage(
     history = history_of(prometheus, prometheus_token_file, fleet.demo_fleet, state, seconds)
     owners = owners_of(document for document in objects if document.get("kind") == "Pod")
     report = usage_report(history, By(by), owners, costs)
-    show(report, output, lambda console: _show(console, report))
+    show(report, output, lambda console: _show_usage(console, report))
 
 
 def read_prices_file(path: Path | None, knowledge: Knowledge) -> Prices:
@@ -74,7 +151,7 @@ def read_prices_file(path: Path | None, knowledge: Knowledge) -> Prices:
         raise BadInput(f"{path}: {str(error)[:200]}: wants YAML with the prices of products") from error
 
 
-def _show(console: Console, report: UsageReport) -> None:
+def _show_usage(console: Console, report: UsageReport) -> None:
     hours = (report.end - report.start) / 3600
     console.print(f"[bold]{hours:.0f} hours[/], in windows of {report.window_seconds // 60} minutes")
     for problem in report.problems:

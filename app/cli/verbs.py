@@ -6,45 +6,59 @@ from importlib import import_module
 from typing import Any
 
 import typer
-import typer.main
 
 from app import __version__
-from app.cli.help import SETTINGS, VerbGroup
-from app.cli.records import command
+from app.cli.help import SETTINGS, VerbGroup, command_of
 
 VERBS = {
     "serve": "serve:serve",
-    "demo": "demo:demo",
     "explain": "explain:explain_pod",
     "doctor": "doctor:doctor",
     "inventory": "inventory:inventory",
-    "mutate": "mutate:mutate",
-    "diff": "diff:diff",
-    "replay": "replay:replay",
-    "simulate": "simulate:simulate",
     "usage": "usage:usage",
-    "lint": "lint:lint",
-    "test": "policy_tests:run_cases",
+    "mutate": "mutate:mutate",
+    "plan driver": "plan_nodes:driver",
+    "plan relayout": "plan_nodes:change_layout",
+    "plan mig": "plan_pods:mig",
+    "plan repack": "plan_pods:repack",
+    "plan right-size": "plan_pods:right_size",
+    "plan node-template": "plan_nodes:find_node_template",
+    "plan claims": "plan_nodes:move_to_claims",
+    "plan claim-templates": "claims:claim_templates",
+    "policy lint": "policies:lint",
+    "policy test": "policies:run_cases",
+    "policy diff": "policy_changes:diff",
+    "policy replay": "policy_changes:replay",
+    "policy vap": "policies:vap",
     "schema": "json_schema:schema",
     "scheduler-config": "scheduler_config:scheduler_config",
-    "certs": "certs:certs",
-    "export": "export:export",
-    "claims": "claims:claims",
-    "whatif": "whatif:whatif",
-    "advise": "advise:advice",
+    "certs issue": "certs:issue",
+    "certs rotate": "certs:rotate",
+    "certs show": "certs:show_",
+    "certs controller": "certs:controller",
+    "claims-controller": "claims:controller",
 }
-"""The module of app.cli and the function in it, or the group of commands, by verb."""
+"""The module of app.cli and the function in it, by the words of the verb (decision 53)."""
+GROUPS = {
+    "plan": "Plan a change of a fleet, and see its effects on pods before it is made. Nothing is changed.",
+    "policy": "Check, test, compare and export policies.",
+    "certs": "Make, rotate and show serving certificates; keep those of a cluster.",
+}
+"""The help of a group of verbs, by its word."""
 
 
 class Verbs(MutableMapping[str, Any]):
-    """The commands by name, in the order of VERBS; looking one up imports it."""
+    """The commands of a group by name, in the order of VERBS; looking one up imports it. The group "" is all."""
 
-    def __init__(self) -> None:
+    def __init__(self, group: str) -> None:
+        self._prefix = f"{group} " if group else ""
+        inner = (words.removeprefix(self._prefix) for words in VERBS if words.startswith(self._prefix))
+        self._names = list(dict.fromkeys(name.partition(" ")[0] for name in inner))
         self._loaded: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._loaded:
-            self._loaded[name] = load(name)
+            self._loaded[name] = load(self._prefix + name)
         return self._loaded[name]
 
     def __setitem__(self, name: str, command: Any) -> None:
@@ -54,30 +68,26 @@ class Verbs(MutableMapping[str, Any]):
         del self._loaded[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(VERBS)
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return len(VERBS)
-
-
-def load(name: str) -> Any:
-    """Import a verb and return its command. Raises KeyError for an unknown name."""
-    module, _, attribute = VERBS[name].partition(":")
-    target = getattr(import_module(f"app.cli.{module}"), attribute)
-    if not isinstance(target, typer.Typer):
-        verb, target = target, typer.Typer(add_completion=False, rich_markup_mode=None)
-        command(target, name)(verb)
-    loaded = typer.main.get_command(target)
-    loaded.name = name
-    return loaded
+        return len(self._names)
 
 
 class CommandLine(VerbGroup):
-    """The group of all verbs; the module of a verb is imported when the verb is called."""
+    """A group of verbs, of which each is imported when it is called; without `group` the whole command line."""
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, group: str = "", **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.commands = Verbs()
+        self.commands = Verbs(group)
+
+
+def load(words: str) -> Any:
+    """Import a verb and return its command, or return a group. Raises KeyError for unknown words."""
+    if words in GROUPS:
+        return CommandLine(words, name=words, help=GROUPS[words], rich_markup_mode=None)
+    module, _, function = VERBS[words].partition(":")
+    return command_of(getattr(import_module(f"app.cli.{module}"), function), words.rpartition(" ")[2])
 
 
 app = typer.Typer(name="gpu-usher", cls=CommandLine, rich_markup_mode=None, context_settings=SETTINGS)

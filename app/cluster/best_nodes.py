@@ -13,7 +13,7 @@ from app.placement.engine import judge, total
 from app.placement.ranking import ranking_key
 from app.policy.demand import Demand
 from app.values.reasons import counted
-from app.whatif.claims_on_nodes import unserved_claim
+from app.whatif.placing_in_turn import unserved_claim
 
 ANYWHERE = "any node"
 """The answer for a pod that asks for no GPU, which is not judged."""

@@ -24,7 +24,7 @@ from app.cluster.policy_watch import PolicyBook
 from app.cluster.slipped_pods import SlippedPods
 from app.cluster.snapshot import view
 from app.cluster.state import State
-from app.cluster.usage_polling import NOBODY_ASKED, UsagePoller, UseReading
+from app.cluster.usage_polling import UsagePoller, UseReading
 from app.cluster.verdict_cache import VerdictCache, VerdictTable
 from app.explain.survey import ClusterSnapshot
 from app.knowledge.tables import Knowledge
@@ -156,7 +156,7 @@ class Core:
     """State, policies, verdicts and rulings, and the tasks that keep them current.
 
     `cluster` follows a live cluster, `server` reads single objects of it, `slipped` finds pods that passed admission
-    unseen; all are None without a live cluster. `gpu_health` and `usage` are None unless asked for. `draining` is set
+    unseen; all are None without a live cluster. `gpu_health` is None unless asked for. `draining` is set
     before the process ends, `synced` once a fleet that is read once is complete, `absent` names kinds that it lacks.
     `managed_resources` are the resources whose pods the first of two extenders is asked about, whatever nodes offer.
     """
@@ -171,7 +171,7 @@ class Core:
         self.server: ApiServer | None = None
         self.slipped: SlippedPods | None = None
         self.gpu_health: HealthPoller | None = None
-        self.usage: UsagePoller | None = None
+        self.usage = UsagePoller(None, lambda: self.policies, state)
         self.absent: tuple[str, ...] = ()
         self.beat = self.filled = time.monotonic()
         self.offered_nodes = OfferedNodes()
@@ -241,7 +241,7 @@ class Core:
             claimed=state.devices.claimed,
             has_template=state.devices.has_template,
             claim_warnings=state.devices.claim_warnings,
-            idle_gpus=self.usage.count if self.usage else lambda *_: 0,
+            idle_gpus=self.usage.count,
             rule=self._rulings.of,
         )
 
@@ -298,7 +298,7 @@ class Core:
 
     def use(self) -> UseReading:
         """Return what is known of how GPUs are used."""
-        return self.usage.reading() if self.usage else NOBODY_ASKED
+        return self.usage.reading()
 
     def pods_matched_by_policy(self) -> Mapping[str, Mapping[str, int]]:
         """Return the number of pods that each policy matched since the start, by result."""
@@ -372,7 +372,7 @@ class Core:
             **self.health(),
             "shadow": self.shadow,
             "gpu_health": self.gpu_health.status() if self.gpu_health else None,
-            "use": self.usage.status() if self.usage else None,
+            "use": self.usage.status(),
             "policies": {
                 "hash": self.policies.hash,
                 "loaded": loaded,

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads DCGM's metrics from the exporters, at every address of their host names, as a headless Service has them.
-
-One scrape has two readers: the health of GPUs is returned, and their use is recorded (exporter_history.py).
-"""
+"""Reads DCGM's metrics from the exporters, at every address of their host names, as a headless Service has them."""
 
 import asyncio
 import math
@@ -13,12 +10,9 @@ from dataclasses import dataclass
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from app.cluster.exporter_history import ExporterHistory
 from app.cluster.scrape import PollResult, ScrapeClient, read_url
-from app.knowledge.dcgm import DCGM, UsageMetrics
+from app.knowledge.dcgm import DCGM
 from app.nodes.gpu_health import MetricSample, read_sample
-from app.telemetry.logs import now
-from app.usage.looks import UseSample
 from app.values.errors import SourceError
 
 PORT = 9400
@@ -30,8 +24,6 @@ ROUND_SECONDS = 20.0
 """For all scrapes of a poll, less than the time between two polls. Exporters that have not answered are left out."""
 ANSWER_BYTES = 8 << 20
 """Largest answer in bytes; an exporter with 16 GPUs and every counter on sends 1 MB."""
-FRESH_SECONDS = 120
-"""Older samples, by a time that is written with them, say nothing of the use of a GPU now. As for a Prometheus."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +43,12 @@ class ScrapeTarget:
 
 
 class Exporters:
-    """Exporters by URL. Names are resolved at every poll. The path is /metrics unless the URL has one.
+    """Exporters by URL. Names are resolved at every poll. The path is /metrics unless the URL has one."""
 
-    `history` records the use of the GPUs, if it is given.
-    """
-
-    def __init__(self, urls: Iterable[str], dcgm: DCGM, history: ExporterHistory | None = None) -> None:
+    def __init__(self, urls: Iterable[str], dcgm: DCGM) -> None:
         self._urls = [read_url(url, "--dcgm-exporters") for url in urls]
         self.origin = ", ".join(url.geturl() for url in self._urls)
         self._dcgm = dcgm
-        self._history = history
         self._client = ScrapeClient()
 
     async def poll(self) -> PollResult:
@@ -82,11 +70,9 @@ class Exporters:
                 task.cancel()
             results = await asyncio.gather(*scrapes, return_exceptions=True)
         samples: list[MetricSample] = []
-        use: list[UseSample] = []
         for target, result in zip(scrapes.values(), results, strict=True):
             if isinstance(result, PollResult):
                 samples += result.samples
-                use += result.use
                 problems += [f"{target.url}: {result.problem}"] if result.problem else []
             elif isinstance(result, SourceError | asyncio.CancelledError):
                 problems.append(f"{target.url}: {result or 'no answer in time'}")
@@ -94,8 +80,6 @@ class Exporters:
                 raise result
         if not any(isinstance(result, PollResult) for result in results):
             raise SourceError(_summary(problems) or "no address to scrape")
-        if self._history is not None:
-            await asyncio.to_thread(self._history.take, use)
         return PollResult(samples, _summary(problems))
 
     async def _targets(self) -> tuple[set[ScrapeTarget], list[str]]:
@@ -119,32 +103,27 @@ class Exporters:
             headers = {"Host": f"{_bracketed(target.host)}:{target.port}"}
             name = target.host if target.scheme == "https" else None
             body = await self._client.get(target.url, ANSWER_BYTES, SCRAPE_SECONDS, headers=headers, server_name=name)
-            usage = self._history.usage if self._history is not None else None
-            return await asyncio.to_thread(read_exposition, body, self._dcgm, usage)
+            return await asyncio.to_thread(read_exposition, body, self._dcgm)
 
     async def close(self) -> None:
         """Close the connections."""
         await self._client.close()
 
 
-def read_exposition(body: bytes, dcgm: DCGM, usage: UsageMetrics | None = None) -> PollResult:
-    """Read an exporter's answer in Prometheus' text format; with `usage`, also what it says of the use of GPUs.
+def read_exposition(body: bytes, dcgm: DCGM) -> PollResult:
+    """Read an exporter's answer in Prometheus' text format.
 
     Raises SourceError if it is not in that format.
     """
-    used = frozenset(usage.metrics) if usage else frozenset()
     samples: list[MetricSample] = []
-    use: list[UseSample] = []
-    not_finite, oldest = 0, now().timestamp() - FRESH_SECONDS
-    for sample in _samples(body, (*dcgm.readings, *used)):
+    not_finite = 0
+    for sample in _samples(body, tuple(dcgm.readings)):
         name, labels, value = sample.name, sample.labels, float(sample.value)
-        if name in used and (sample.timestamp is None or float(sample.timestamp) >= oldest):
-            use.append((name, labels, value))
         if name in dcgm.readings and not math.isfinite(value):
             not_finite += 1
         elif (health := read_sample(name, labels, value, dcgm)) is not None:
             samples.append(health)
-    return PollResult(samples, f"{not_finite} values that are not numbers" if not_finite else None, tuple(use))
+    return PollResult(samples, f"{not_finite} values that are no number" if not_finite else None)
 
 
 def _samples(body: bytes, names: tuple[str, ...]) -> Iterator[Sample]:

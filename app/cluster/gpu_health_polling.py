@@ -4,7 +4,6 @@
 import asyncio
 from typing import Any, Protocol
 
-from app.cluster.exporter_history import ExporterHistory
 from app.cluster.exporters import Exporters
 from app.cluster.prometheus import Prometheus
 from app.cluster.reflector import SLICE_OBJECTS, Clock
@@ -41,8 +40,8 @@ class HealthSource(Protocol):
         ...
 
 
-def find_source(settings: Settings, dcgm: DCGM, history: ExporterHistory | None = None) -> HealthSource | None:
-    """Return the source that the settings name; None if they name none. `history` records what exporters say of use.
+def find_source(settings: Settings, dcgm: DCGM) -> HealthSource | None:
+    """Return the source that the settings name; None if they name none.
 
     Raises BadInput.
     """
@@ -52,7 +51,7 @@ def find_source(settings: Settings, dcgm: DCGM, history: ExporterHistory | None 
         raise BadInput("--prometheus-token-file: got no --prometheus, wants one to send the token to")
     if settings.prometheus:
         return Prometheus(settings.prometheus, dcgm, settings.prometheus_token_file)
-    return Exporters(settings.dcgm_exporters, dcgm, history) if settings.dcgm_exporters else None
+    return Exporters(settings.dcgm_exporters, dcgm) if settings.dcgm_exporters else None
 
 
 async def poll_once(source: HealthSource, knowledge: Knowledge) -> dict[str, Health]:

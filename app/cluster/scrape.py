@@ -9,7 +9,6 @@ from urllib.parse import SplitResult, urlsplit
 import aiohttp
 
 from app.nodes.gpu_health import MetricSample
-from app.usage.looks import UseSample
 from app.values.errors import BadInput, SourceError
 
 CONNECT_SECONDS = 3.0
@@ -19,14 +18,10 @@ CHUNK_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class PollResult:
-    """The samples of one poll. `problem` tells which part could not be read; None if all could.
-
-    `use` are the samples of the use of GPUs, where they are recorded.
-    """
+    """The samples of one poll. `problem` tells which part could not be read; None if all could."""
 
     samples: list[MetricSample]
     problem: str | None = None
-    use: tuple[UseSample, ...] = ()
 
 
 class ScrapeClient:

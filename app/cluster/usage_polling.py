@@ -1,22 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Polls how the GPUs that pods hold are used, for policies, the web page and metrics. Optional: unknown use denies no
-pod.
+"""Reads from a Prometheus how the GPUs that pods hold are used, for policies, the web page, metrics and commands.
+
+It is optional: unknown use denies no pod.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
+
+import msgspec
 
 from app.admission.validators import IdleLimit, idle_limit
 from app.cluster.pausing import pausing
+from app.cluster.prometheus import QueryAnswer, SeriesValue, read_credentials
 from app.cluster.reflector import Clock
+from app.cluster.scrape import ScrapeClient, read_url
 from app.cluster.state import State
-from app.nodes.model import SHARES, WHOLE_MILLI, Node
+from app.knowledge.dcgm import DCGM, UsageMetrics
+from app.knowledge.products import WHOLE_MILLI
+from app.nodes.model import SHARES, Node
 from app.policy.compiled import PolicySet
 from app.telemetry.logs import event, now
 from app.telemetry.use_metrics import UseMetrics
-from app.usage.history import History, with_sharing
+from app.usage.history import MINUTE, UseHistory, with_sharing
+from app.usage.reading import HALF_MINUTE, HistoryBuilder, RangeQuery, count_query, range_queries, spans, window_seconds
 from app.usage.summary import UseSummary, poll_window, summary_of
 from app.values.errors import SourceError
 
@@ -30,12 +39,12 @@ MOST_BELOWS = 8
 """Activities of policies that are counted by, the lowest of them. A guess; by more nothing is idle, and none denies."""
 
 
-class IdleSource(Protocol):
+class UseSource(Protocol):
     """Where histories come from (UsageHistory, DemoUsage)."""
 
     origin: str
 
-    async def read(self, end: float, seconds: float, window: int | None = None) -> History:
+    async def read(self, end: float, seconds: float, window: int | None = None) -> UseHistory:
         """Read the history before `end`.
 
         Raises SourceError.
@@ -63,20 +72,17 @@ class UseReading:
     asked: bool = True
 
 
-NOBODY_ASKED = UseReading(asked=False)
-"""The reading of a service without a source."""
-
-
 class UsagePoller:
     """Polls a source of histories every five minutes, and keeps the summary of the last one.
 
+    Without a source nothing is known of use, and a problem names the policies whose `admission.idle` is not judged.
     `state` has the nodes of the cluster, of which some share GPUs, and the pods that wait. `wall` gives the seconds
     since the epoch.
     """
 
     def __init__(
         self,
-        source: IdleSource,
+        source: UseSource | None,
         policies: Callable[[], PolicySet],
         state: State,
         metrics: UseMetrics | None = None,
@@ -98,7 +104,9 @@ class UsagePoller:
         """Return what is known of use now."""
         age = None if self._succeeded_at is None else self._clock.now() - self._succeeded_at
         fresh = age is not None and age < FORGET_SECONDS
-        return UseReading(self._summary if fresh else None, age, self._problem, self._generation)
+        return UseReading(
+            self._summary if fresh else None, age, self._problem, self._generation, asked=self._source is not None
+        )
 
     def count(self, namespace: str, seconds: float, below: float) -> int:
         """Count the units of a namespace that were idle for certain at the last poll; 0 where nothing is known."""
@@ -112,11 +120,15 @@ class UsagePoller:
                 await self.poll()
                 await self._clock.sleep(POLL_SECONDS * (1 + self._clock.chance() / 10))
         except asyncio.CancelledError:  # after any other error it is run again, with the same connections
-            await self._source.close()
+            if self._source is not None:
+                await self._source.close()
             raise
 
     async def poll(self) -> None:
         """Poll once."""
+        if self._source is None:
+            self._note(_not_judged(self._policies()))
+            return
         limits = _limits(self._policies())
         seconds = max((DAY, *(limit.seconds for limit in limits)))
         belows = sorted({limit.below for limit in limits})[:MOST_BELOWS]
@@ -137,17 +149,21 @@ class UsagePoller:
 
     def measure(self) -> None:
         """Set the metrics of use."""
-        if self._metrics is not None:
+        if self._metrics is not None and self._source is not None:
             reading = self.reading()
             self._metrics.use_read(reading.summary, reading.age_seconds)
 
     def _note(self, problem: str | None) -> None:
         """Log a problem, or its end, once."""
         if problem != self._problem and problem is not None:
-            event("use of GPUs: error", 30, source=self._source.origin, error=problem)
+            event("use of GPUs: error", 30, source=self._origin, error=problem)
         elif problem != self._problem:
-            event("use of GPUs is read", source=self._source.origin)
+            event("use of GPUs is read", source=self._origin)
         self._problem = problem
+
+    @property
+    def _origin(self) -> str:
+        return self._source.origin if self._source is not None else "none"
 
     def status(self) -> dict[str, Any]:
         """Return the part of /statusz about the use of GPUs."""
@@ -155,7 +171,7 @@ class UsagePoller:
         age = None if reading.age_seconds is None else int(reading.age_seconds)
         window = summary.window_seconds if summary else None
         return {
-            "source": self._source.origin,
+            "source": self._origin,
             "age_seconds": age,
             "error": self._problem,
             "window_seconds": window,
@@ -166,6 +182,14 @@ class UsagePoller:
 def _limits(policies: PolicySet) -> tuple[IdleLimit, ...]:
     """List what the policies in force ask about idle GPUs; a pod's policies may each set one of the two figures."""
     return tuple(idle_limit(idle) for policy in policies.policies if (idle := policy.spec.admission.idle))
+
+
+def _not_judged(policies: PolicySet) -> str | None:
+    """Return a sentence with the policies whose rule on idle GPUs cannot be judged without a source; None without."""
+    names = [policy.name for policy in policies.policies if policy.spec.admission.idle]
+    if not names:
+        return None
+    return f"admission.idle of {', '.join(names)} is not judged and refuses no pod: start serve with --prometheus URL"
 
 
 def _held_units(nodes: Mapping[str, Node]) -> int:
@@ -179,10 +203,113 @@ def _held_units(nodes: Mapping[str, Node]) -> int:
     return offered + sum(milli < WHOLE_MILLI for milli in claimed)
 
 
-def _summarize(history: History, nodes: Mapping[str, Node], belows: list[float]) -> UseSummary:
+def _summarize(history: UseHistory, nodes: Mapping[str, Node], belows: list[float]) -> UseSummary:
     return summary_of(with_sharing(history, shared_nodes(nodes), pausing), belows, pausing)
 
 
 def shared_nodes(nodes: Mapping[str, Node]) -> frozenset[str]:
     """Name the nodes on which pods share whole GPUs."""
     return frozenset(name for name, node in nodes.items() if node.node_class.sharing in SHARES)
+
+
+ANSWER_SECONDS = 120.0
+"""Seconds for one query, which is Prometheus' own limit."""
+ANSWER_BYTES = 64 << 20
+"""Bytes of one answer: 200,000 points of 25 bytes, and 50,000 series with 600 bytes of labels."""
+
+
+class SeriesValues(msgspec.Struct):
+    """One series of a range query: labels, and pairs of time and value."""
+
+    metric: dict[str, str]
+    values: list[tuple[float, str]]
+
+
+class PrometheusUse:
+    """A Prometheus, or a server with its API, that has the metrics of DCGM exporters.
+
+    `pace` goes through series and holds, in a thread: `pausing` beside an event loop that answers requests.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        dcgm: DCGM,
+        usage: UsageMetrics,
+        token_file: Path | None = None,
+        pace: Callable[[Iterable[Any]], Iterable[Any]] = iter,
+    ) -> None:
+        self.origin = read_url(url, "--prometheus").geturl().rstrip("/")
+        self._dcgm = dcgm
+        self._usage = usage
+        self._token_file = token_file
+        self._pace = pace
+        self._client = ScrapeClient()
+        self._warnings: dict[str, None] = {}
+
+    async def read(self, end: float, seconds: float, window: int | None = None) -> UseHistory:
+        """Read the history of the `seconds` before `end`, both rounded to whole windows.
+
+        `window` is their length in seconds; without it, that of `window_seconds` is taken.
+        Raises SourceError.
+        """
+        end = end // MINUTE * MINUTE - HALF_MINUTE
+        series = await self._count(end, int(seconds))
+        length = window_seconds(seconds, series)
+        window = window or length
+        start = end - max(1, round(seconds / window)) * window
+        builder = HistoryBuilder(self._dcgm, self._usage)
+        for query in range_queries(self._dcgm, self._usage, window):
+            for first, last in spans(start, end, window, series):
+                body = await self._range(query, first, last, window)
+                await asyncio.to_thread(self._take, builder, query, body, start, window)
+        return await asyncio.to_thread(builder.history, start, end, window, tuple(self._warnings), self._pace)
+
+    async def _count(self, end: float, seconds: int) -> int:
+        text = count_query(self._dcgm, self._usage, seconds)
+        body = await self._get("/api/v1/query", {"query": text, "time": str(end)})
+        counts = [_COUNT.decode(raw) for raw in self._result(body, "vector")]
+        return int(float(counts[0].value[1])) if counts else 0
+
+    async def _range(self, query: RangeQuery, first: float, last: float, window: int) -> bytes:
+        params = {"query": query.text, "start": str(first), "end": str(last), "step": str(window)}
+        return await self._get("/api/v1/query_range", params)
+
+    async def _get(self, path: str, params: dict[str, str]) -> bytes:
+        headers = await asyncio.to_thread(read_credentials, self._token_file)
+        return await self._client.get(self.origin + path, ANSWER_BYTES, ANSWER_SECONDS, params, headers)
+
+    def _result(self, body: bytes, kind: str) -> list[msgspec.Raw]:
+        try:
+            answer = msgspec.json.decode(body, type=QueryAnswer)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise SourceError(f"no answer of a Prometheus: {str(error)[:200]}") from error
+        if answer.status != "success" or answer.data.resultType != kind:
+            raise SourceError(f"got {answer.status[:40]}, {answer.data.resultType[:40]}, wants success, {kind}")
+        self._warnings |= dict.fromkeys(warning[:200] for warning in answer.warnings[:4])
+        return answer.data.result
+
+    def _take(self, builder: HistoryBuilder, query: RangeQuery, body: bytes, start: float, window: int) -> None:
+        for raw in self._pace(self._result(body, "matrix")):
+            try:
+                series = _MATRIX.decode(raw)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise SourceError(f"no series of a Prometheus: {str(error)[:200]}") from error
+            builder.add(query, series.metric, _points(series.values, start, window))
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.close()
+
+
+def _points(values: list[tuple[float, str]], start: float, window: int) -> Iterator[tuple[int, float]]:
+    """Yield the index of the window and the value of each point; what is no number is passed over."""
+    for time, text in values:
+        try:
+            yield round((time - start) / window) - 1, float(text)
+        except (ValueError, OverflowError):
+            continue
+
+
+_COUNT: Any = msgspec.json.Decoder(SeriesValue)
+_MATRIX: Any = msgspec.json.Decoder(SeriesValues)

@@ -8,7 +8,7 @@ from app.knowledge.mig_profiles import profile_of
 from app.kube.gpu_usage import GPUUsage
 from app.nodes.conditions import PRODUCT
 from app.nodes.model import SHARES, Node
-from app.usage.history import MINUTE, History, Hold, Window
+from app.usage.history import MINUTE, Hold, UseHistory, Window
 
 WINDOW_SECONDS = 1800
 IDLE_HOURS = 9
@@ -29,7 +29,7 @@ class DemoUsage:
         self._nodes = nodes
         self._usage_on = usage_on
 
-    async def read(self, end: float, seconds: float, window: int | None = None) -> History:  # noqa: ARG002  # its own
+    async def read(self, end: float, seconds: float, window: int | None = None) -> UseHistory:  # noqa: ARG002  # its own
         """Make up the history of the `seconds` before `end`."""
         nodes = dict(self._nodes())
         return demo_history(nodes, {name: self._usage_on(name) for name in nodes}, end, seconds)
@@ -40,12 +40,12 @@ class DemoUsage:
 
 def demo_history(
     nodes: Mapping[str, Node], usages: Mapping[str, tuple[GPUUsage, ...]], end: float, seconds: float
-) -> History:
+) -> UseHistory:
     """Make up the history of the bound pods of nodes, which held what they hold for the whole time."""
     count = max(1, round(seconds / WINDOW_SECONDS))
     end = end // MINUTE * MINUTE
     holds = (hold for name, node in nodes.items() for hold in _holds(node, usages[name], count))
-    return History(end - count * WINDOW_SECONDS, end, WINDOW_SECONDS, tuple(holds))
+    return UseHistory(end - count * WINDOW_SECONDS, end, WINDOW_SECONDS, tuple(holds))
 
 
 def _holds(node: Node, usages: tuple[GPUUsage, ...], count: int) -> Iterator[Hold]:

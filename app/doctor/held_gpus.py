@@ -89,7 +89,7 @@ def idle_while_waiting(held: HeldGPUs) -> Iterator[Finding]:
         pods = "1 pod waits" if count == 1 else f"{count} pods wait"
         text = f"{pods} for GPUs in {namespace}, where idle GPUs are held by {names}{more}"
         nodes = tuple(sorted({usages[name].node for name in idle}))
-        remedy = "stop pods that have finished, or give them less (gpu-usher advise right-size); see gpu-usher usage"
+        remedy = "stop pods that have finished, or give them less (gpu-usher plan right-size); see gpu-usher usage"
         yield Finding("IdleWhileWaiting", FindingLevel.Advice, text, remedy, nodes, (f"Namespace {namespace}",))
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Policy cases: a pod, some nodes, and the expected result; the file's name is the sentence that the case proves.
 
-`gpu-usher test` and pytest run the same files, pytest both through the core and over HTTP. `Case` is the document of
-one, and unknown fields of it are errors.
+`gpu-usher policy test` and pytest run the same files, pytest both through the core and over HTTP. `Case` is the
+document of one, and unknown fields of it are errors.
 """
 
 import re

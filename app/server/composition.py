@@ -9,7 +9,6 @@ from app.api.explain_api import Explainer
 from app.api.pending_reasons import PendingReasons
 from app.api.tracing import Tracing
 from app.cluster.apiserver import ApiServer
-from app.cluster.exporter_history import ExporterHistory
 from app.cluster.files import read_knowledge, read_snapshot_file, shipped_policies
 from app.cluster.gpu_health_polling import HealthPoller, find_source
 from app.cluster.kubeconfig import find_cluster
@@ -19,8 +18,7 @@ from app.cluster.policy_watch import PolicyBook
 from app.cluster.slipped_pods import PolicyView, SlippedPods
 from app.cluster.snapshot import fill, read_snapshot
 from app.cluster.state import State
-from app.cluster.usage_history import UsageHistory
-from app.cluster.usage_polling import IdleSource, UsagePoller
+from app.cluster.usage_polling import PrometheusUse, UsagePoller, UseSource
 from app.demo.sample_fleets import demo_fleet
 from app.demo.usage import DemoUsage
 from app.server.service import Service
@@ -45,13 +43,10 @@ def build(settings: Settings) -> Service:
     certificates = Certificates(serving_pair(settings), now(), settings.client_ca)
     service = Service(settings, certificates, State(knowledge), book)
     service.tracing = Tracing() if settings.tracing else None
-    recorded = _recorded_use(service)
-    source = find_source(settings, knowledge.dcgm, recorded)
+    source = find_source(settings, knowledge.dcgm)
     if source is not None:
         service.gpu_health = HealthPoller(source, service.state, knowledge, service.metrics)
-    history = usage_source(service, recorded)
-    if history is not None:
-        service.usage = UsagePoller(history, lambda: service.policies, service.state, service.metrics.use)
+    service.usage = UsagePoller(usage_source(service), lambda: service.policies, service.state, service.metrics.use)
     if settings.live:
         server = service.server = ApiServer(find_cluster(settings.kubeconfig, settings.context))
         judges = PolicyView(
@@ -69,31 +64,18 @@ def build(settings: Settings) -> Service:
     return service
 
 
-def usage_source(service: Service, recorded: ExporterHistory | None) -> IdleSource | None:
-    """Return where the service reads the use of GPUs: a Prometheus, else what it records, else a made-up history.
-
-    The last is that of a sample fleet.
+def usage_source(service: Service) -> UseSource | None:
+    """Return where the service reads the use of GPUs: a Prometheus, or the made-up history of a sample fleet.
 
     Raises BadInput.
     """
     settings, state = service.settings, service.state
     if settings.prometheus:
         knowledge = state.knowledge
-        return UsageHistory(
+        return PrometheusUse(
             settings.prometheus, knowledge.dcgm, knowledge.usage_metrics, settings.prometheus_token_file, pausing
         )
-    if recorded is not None:
-        return recorded
     return DemoUsage(lambda: state.nodes, state.usage_on) if settings.demo else None
-
-
-def _recorded_use(service: Service) -> ExporterHistory | None:
-    """Return what records the use of GPUs from the exporters that are scraped for their health; None without any."""
-    exporters, knowledge = service.settings.dcgm_exporters, service.state.knowledge
-    if not exporters:
-        return None
-    on_unrecorded = service.metrics.unrecorded_use.inc
-    return ExporterHistory(", ".join(exporters), knowledge.dcgm, knowledge.usage_metrics, on_unrecorded)
 
 
 def add_events(service: Service) -> None:

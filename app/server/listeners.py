@@ -114,8 +114,7 @@ class Listeners:
                 coroutines.append(self._service.cluster.run())
             if self._service.gpu_health is not None:
                 coroutines.append(self._service.gpu_health.run())
-            if self._service.usage is not None:
-                coroutines.append(run_for_ever(self._service.usage.run))
+            coroutines.append(run_for_ever(self._service.usage.run))
             if self._pages is not None:
                 coroutines.append(self._pages.run())
             if self._service.front_proxy is not None:
@@ -207,8 +206,7 @@ class Listeners:
                 self._service.cluster.measure()
             if self._service.gpu_health is not None:
                 self._service.gpu_health.measure()
-            if self._service.usage is not None:
-                self._service.usage.measure()
+            self._service.usage.measure()
             if self._service.book.apply_new_day():
                 event("policies changed with the date", hash=self._service.policies.hash[:12])
             self._metrics.policy_error.set(1 if self._service.policy_error else 0)

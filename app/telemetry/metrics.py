@@ -240,11 +240,6 @@ class Metrics:
             registry=self.registry,
         )
         self.health_age.set(float("nan"))
-        self.unrecorded_use = Counter(
-            "gpu_usher_unrecorded_use_total",
-            "Pods' GPUs of a poll of the DCGM exporters whose use was not recorded, as there is no room",
-            registry=self.registry,
-        )
         self.health_nodes = Gauge(
             "gpu_usher_health_nodes",
             "Nodes with unhealthy or degraded GPUs, or with a condition that reports a fault of them",

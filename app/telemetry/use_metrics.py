@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from prometheus_client import CollectorRegistry, Gauge
 
 from app.usage.summary import UseSummary
-from app.usage.table import Unit, UsageRow
+from app.usage.table import UsageRow, UseUnit
 
 MOST_NAMESPACES = 50
 """Namespaces with series of their own, those that hold most; with the others, three units and three metrics, 459 series
@@ -18,7 +18,7 @@ at most. A guess at what one reads in a chart."""
 OTHERS = "_others"
 """The value of the label `namespace` for all further ones together. No namespace has an underscore in its name
 (RFC 1123, which Kubernetes asks of it)."""
-UNITS: Mapping[str, str] = {Unit.GPU.value: "gpu", Unit.Slice.value: "slice", Unit.Share.value: "share"}
+UNITS: Mapping[str, str] = {UseUnit.GPU.value: "gpu", UseUnit.Slice.value: "slice", UseUnit.Share.value: "share"}
 """The values of the label `unit`: GPUs, MIG slices, and GPUs that several pods share."""
 
 

@@ -62,7 +62,7 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class UseHistory:
     """What is known of the GPUs that pods held, from `start` to `end` in seconds since the epoch.
 
     `window_seconds` is the length of a window. `problems` say which part could not be read, or is not to be trusted.
@@ -89,7 +89,7 @@ Pace = Callable[[Iterable[Any]], Iterable[Any]]
 """Goes through holds or rows at the pace of the caller, which may rest between two of them (cluster/pausing.py)."""
 
 
-def with_sharing(history: History, shared_nodes: frozenset[str] = frozenset(), pace: Pace = iter) -> History:
+def with_sharing(history: UseHistory, shared_nodes: frozenset[str] = frozenset(), pace: Pace = iter) -> UseHistory:
     """Mark the GPUs that several pods held at once, and all whole GPUs of `shared_nodes`, as shared.
 
     Where the exporter does not know of time-slicing, it names one of the pods that share a GPU, and the metrics cannot
@@ -106,7 +106,7 @@ def with_sharing(history: History, shared_nodes: frozenset[str] = frozenset(), p
     return replace(history, holds=tuple(holds))
 
 
-def _crowded(history: History, pace: Pace) -> Iterator[tuple[str, str]]:
+def _crowded(history: UseHistory, pace: Pace) -> Iterator[tuple[str, str]]:
     """Yield the devices that two pods held at the same time for certain: each for most of one window."""
     most = 0.75 * history.minutes
     holders: dict[tuple[tuple[str, str], int], str] = {}
@@ -118,12 +118,12 @@ def _crowded(history: History, pace: Pace) -> Iterator[tuple[str, str]]:
                     yield hold.device
 
 
-def held_now(hold: Hold, history: History) -> bool:
+def held_now(hold: Hold, history: UseHistory) -> bool:
     """Tell whether the pod held the GPU in the last window."""
     return bool(hold.windows) and hold.windows[-1].number == history.windows - 1
 
 
-def idle_seconds(holds: Iterable[Hold], history: History, below: float = IDLE_BELOW) -> float:
+def idle_seconds(holds: Iterable[Hold], history: UseHistory, below: float = IDLE_BELOW) -> float:
     """Give for how long a GPU has been idle for certain until the end of the history; 0 where that is not known.
 
     `holds` are those of one pod on one GPU, or of all pods that share it. A window is idle where the activity is known
@@ -142,6 +142,6 @@ def idle_seconds(holds: Iterable[Hold], history: History, below: float = IDLE_BE
     return float(idle * history.window_seconds)
 
 
-def _is_idle(window: Window, history: History, below: float) -> bool:
+def _is_idle(window: Window, history: UseHistory, below: float) -> bool:
     known = min(window.known, window.held) >= KNOWN_SHARE * history.minutes
     return known and window.peak is not None and window.peak <= below

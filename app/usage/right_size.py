@@ -19,28 +19,14 @@ from app.kube.pods import PRODUCTS
 from app.nodes.model import Node
 from app.placement.engine import total
 from app.placement.ranking import ranking_key
-from app.usage.patches import template_patch
-from app.usage.peaks import Peak, Unsized
 from app.usage.prices import Prices
-from app.usage.units import OfferedUnit, offered_units, price_of, product_labels, smaller_units, unit_on
+from app.usage.units import OfferedUnit, Peak, Unsized, offered_units, price_of, product_labels, smaller_units, unit_on
+from app.usage.workloads import SizedWorkload, template_patch
 from app.whatif.placing_in_turn import GPUPod, place_pod, with_units_moved
 
 MOST_TRIED = 8
 """Units tried for one workload, the smallest first; each takes one admission and a look at every node per pod."""
 OWN_FIELDS = ("nodeName", "resourceVersion")
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """A workload with running pods that hold GPUs. `documents` are their Pods, in the order of `pods`.
-
-    `name` is as in the table of use, and `owner` the kind of its controller with a template; empty for bare pods.
-    """
-
-    name: str
-    owner: str
-    pods: tuple[GPUPod, ...]
-    documents: tuple[Mapping[str, Any], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +64,7 @@ class RightSizes:
 
 
 def right_sizes(
-    workloads: Iterable[Workload],
+    workloads: Iterable[SizedWorkload],
     peaks: Mapping[str, Peak | Unsized],
     waiting: Sequence[GPUPod],
     snapshot: ClusterSnapshot,
@@ -105,7 +91,7 @@ def right_sizes(
     return RightSizes(tuple(ordered), tuple(right), tuple(undecided), prices.currency)
 
 
-def _own_unit(workload: Workload, snapshot: ClusterSnapshot) -> OfferedUnit | Unsized:
+def _own_unit(workload: SizedWorkload, snapshot: ClusterSnapshot) -> OfferedUnit | Unsized:
     """Describe the unit that every pod of a workload holds one of."""
     asked = {pod.demand.resources for pod in workload.pods}
     if len(asked) != 1 or [amount for _, amount in next(iter(asked))] != [1]:
@@ -131,7 +117,7 @@ class _RightSizing:
 
     def __init__(
         self,
-        workload: Workload,
+        workload: SizedWorkload,
         peak: Peak,
         own: OfferedUnit,
         units: Sequence[OfferedUnit],

@@ -5,7 +5,7 @@ import heapq
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from app.usage.history import IDLE_BELOW, KNOWN_SHARE, History, Hold, Pace, held_now
+from app.usage.history import IDLE_BELOW, KNOWN_SHARE, Hold, Pace, UseHistory, held_now
 from app.usage.table import By, UsageRow, idle_by_hold, key_of, usage_rows
 
 MOST_WORKLOADS = 500
@@ -74,7 +74,7 @@ def poll_window(units: int, seconds: float) -> int:
     return next(fitting, WINDOWS_OF_A_POLL[-1])
 
 
-def summary_of(history: History, belows: Iterable[float] = (), pace: Pace = iter) -> UseSummary:
+def summary_of(history: UseHistory, belows: Iterable[float] = (), pace: Pace = iter) -> UseSummary:
     """Summarize a history, whose shared GPUs are marked (`with_sharing`).
 
     `belows` are the activities, besides IDLE_BELOW, up to which policies count a unit as idle.
@@ -100,7 +100,7 @@ def _idle_first(row: UsageRow) -> tuple[float, float, str, str]:
     return -row.idle_now * (row.idle_hours or 0.0), -row.held_hours, row.of, row.unit
 
 
-def _with_nodes(rows: list[UsageRow], history: History, idle: Mapping[int, float]) -> tuple[WorkloadUse, ...]:
+def _with_nodes(rows: list[UsageRow], history: UseHistory, idle: Mapping[int, float]) -> tuple[WorkloadUse, ...]:
     owner = key_of(By.Owner, {})
     nodes: dict[str, dict[str, float]] = {row.of: {} for row in rows}
     for position, seconds in idle.items():
@@ -114,7 +114,7 @@ def _first_nodes(idle_by_node: Mapping[str, float]) -> tuple[str, ...]:
     return tuple(heapq.nsmallest(MOST_NODES, idle_by_node, key=lambda node: (-idle_by_node[node], node)))
 
 
-def _units_by_node(history: History, idle: Mapping[int, float]) -> Mapping[str, tuple[HeldUnit, ...]]:
+def _units_by_node(history: UseHistory, idle: Mapping[int, float]) -> Mapping[str, tuple[HeldUnit, ...]]:
     units: dict[str, list[HeldUnit]] = {}
     for position, seconds in idle.items():
         hold = history.holds[position]
@@ -131,7 +131,7 @@ def _units_by_node(history: History, idle: Mapping[int, float]) -> Mapping[str, 
     return {node: tuple(some) for node, some in units.items()}
 
 
-def last_activity(hold: Hold, history: History) -> float | None:
+def last_activity(hold: Hold, history: UseHistory) -> float | None:
     """Give the mean activity in the last window; None where it was known for too small a part of the time."""
     if not held_now(hold, history):
         return None
@@ -140,7 +140,7 @@ def last_activity(hold: Hold, history: History) -> float | None:
     return window.active / window.known if known else None
 
 
-def _by_namespace(history: History, idle: Mapping[int, float]) -> Mapping[str, tuple[float, ...]]:
+def _by_namespace(history: UseHistory, idle: Mapping[int, float]) -> Mapping[str, tuple[float, ...]]:
     seconds: dict[str, list[float]] = {}
     for position, idle_for in idle.items():
         if idle_for > 0:

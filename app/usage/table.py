@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from app.usage.history import IDLE_BELOW, History, Hold, Pace, held_now, idle_seconds
-from app.usage.owners import owner_by_name
+from app.usage.history import IDLE_BELOW, Hold, Pace, UseHistory, held_now, idle_seconds
 from app.usage.prices import NO_PRICES, Prices
+from app.usage.workloads import owner_by_name
 
 
-class Unit(Enum):
+class UseUnit(Enum):
     """What was held. Hours of different units are never added up."""
 
     GPU = "GPU"
@@ -71,7 +71,7 @@ class UsageReport:
 
 
 def usage_report(
-    history: History,
+    history: UseHistory,
     by: By,
     owners: Mapping[str, str] | None = None,
     prices: Prices = NO_PRICES,
@@ -94,7 +94,7 @@ def usage_report(
 
 
 def usage_rows(
-    history: History,
+    history: UseHistory,
     key: Callable[[Hold], str],
     idle: Mapping[int, float],
     prices: Prices = NO_PRICES,
@@ -104,18 +104,18 @@ def usage_rows(
 
     `key` tells the row of a hold, and `idle` is what `idle_by_hold` gives.
     """
-    groups: dict[tuple[Unit, str], list[int]] = {}
+    groups: dict[tuple[UseUnit, str], list[int]] = {}
     for position, hold in enumerate(history.holds):
         groups.setdefault((unit_of(hold), key(hold)), []).append(position)
     rows = (_row(of, unit, positions, history, idle, prices) for (unit, of), positions in pace(groups.items()))
     return tuple(sorted(rows, key=lambda row: (-row.held_hours, row.of, row.unit)))
 
 
-def unit_of(hold: Hold) -> Unit:
+def unit_of(hold: Hold) -> UseUnit:
     """Give what was held."""
     if hold.shared:
-        return Unit.Share
-    return Unit.Slice if hold.instance or hold.profile else Unit.GPU
+        return UseUnit.Share
+    return UseUnit.Slice if hold.instance or hold.profile else UseUnit.GPU
 
 
 def product_of(hold: Hold) -> str:
@@ -141,7 +141,7 @@ def key_of(by: By, owners: Mapping[str, str]) -> Callable[[Hold], str]:
     return keys[by]
 
 
-def idle_by_hold(history: History, below: float = IDLE_BELOW, pace: Pace = iter) -> Mapping[int, float]:
+def idle_by_hold(history: UseHistory, below: float = IDLE_BELOW, pace: Pace = iter) -> Mapping[int, float]:
     """Give for each hold, by its position, how many seconds its unit has been idle for certain until the end.
 
     A shared GPU without activity is idle for all pods that share it; one with activity is so for none, since the
@@ -159,20 +159,20 @@ def idle_by_hold(history: History, below: float = IDLE_BELOW, pace: Pace = iter)
     return idle
 
 
-def idle_of(hold: Hold, history: History, below: float) -> float:
+def idle_of(hold: Hold, history: UseHistory, below: float) -> float:
     """Give for how long a sharer does not contradict idleness: infinity if it has released the GPU."""
     return idle_seconds([hold], history, below) if held_now(hold, history) else float("inf")
 
 
 def _row(
-    of: str, unit: Unit, positions: Sequence[int], history: History, idle: Mapping[int, float], prices: Prices
+    of: str, unit: UseUnit, positions: Sequence[int], history: UseHistory, idle: Mapping[int, float], prices: Prices
 ) -> UsageRow:
     holds = [history.holds[position] for position in positions]
     held = _sum(window.held for hold in holds for window in hold.windows)
     known = _sum(min(window.known, window.held) for hold in holds for window in hold.windows)
     active = _sum(window.active for hold in holds for window in hold.windows)
     measured = _sum(window.known for hold in holds for window in hold.windows)
-    shared = unit is Unit.Share
+    shared = unit is UseUnit.Share
     idle_now = [seconds for position in positions if (seconds := idle.get(position, 0.0)) > 0]
     share = None if shared or not measured else active / measured
     cost, idle_cost = _costs(holds, share is not None, prices)
@@ -198,7 +198,7 @@ def _memory_peak(holds: Iterable[Hold]) -> int | None:
     return round(max(peaks)) if peaks else None
 
 
-def _unseen(hold: Hold, history: History) -> float:
+def _unseen(hold: Hold, history: UseHistory) -> float:
     """Count the minutes between the first and the last sighting in windows in which the hold was not seen at all."""
     if not hold.windows:
         return 0.0
@@ -222,7 +222,7 @@ def _sum(values: Iterable[float]) -> float:
     return float(sum(values))
 
 
-def idle_pods(history: History, below: float = IDLE_BELOW) -> Mapping[str, float]:
+def idle_pods(history: UseHistory, below: float = IDLE_BELOW) -> Mapping[str, float]:
     """Give for each pod, as namespace/name, how many seconds all its GPUs have been idle for certain until the end.
 
     Pods with a GPU that works, or of which that is not known, are left out.

@@ -1,25 +1,89 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The workloads of a fleet that hold GPUs, and which of them a hold of the history belongs to."""
+"""The workloads that hold GPUs: which one a pod or a hold belongs to, and the patch of its template.
 
+A pod belongs to its owner where the pod is known, else the form of its name tells the workload. Patches are strategic
+merge patches, as `kubectl patch` takes them.
+"""
+
+import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from app.kube.pods import workload_group
 from app.usage.history import Hold
-from app.usage.owners import owner_by_name
-from app.usage.right_size import Workload
+from app.values.json_members import member, objects, strings
 from app.whatif.placing_in_turn import GPUPod
+
+_RANDOM = "[bcdfghjklmnpqrstvwxz2456789]"
+"""The characters of generated names (k8s.io/apimachinery pkg/util/rand)."""
+_FORMS = tuple(
+    re.compile(form)
+    for form in (
+        rf"(.+)-{_RANDOM}{{6,10}}-{_RANDOM}{{5}}",  # a Deployment's: hash of the template, and a generated suffix
+        rf"(.+)-\d+-{_RANDOM}{{5}}",  # an indexed Job's
+        rf"(.+)-{_RANDOM}{{5}}",  # any other generated name
+        r"(.+)-\d+",  # a StatefulSet's
+    )
+)
+_TEMPLATE_HASH = "pod-template-hash"
+
+
+@dataclass(frozen=True, slots=True)
+class SizedWorkload:
+    """A workload with running pods that hold GPUs. `documents` are their Pods, in the order of `pods`.
+
+    `name` is as in the table of use, and `owner` the kind of its controller with a template; empty for bare pods.
+    """
+
+    name: str
+    owner: str
+    pods: tuple[GPUPod, ...]
+    documents: tuple[Mapping[str, Any], ...]
+
+
+def owner_by_name(pod: str) -> str:
+    """Guess the name of a pod's workload from the name of the pod; the pod's own name where it has no such form."""
+    return next((match[1] for form in _FORMS if (match := form.fullmatch(pod))), pod)
+
+
+def owners_of(pods: Iterable[Mapping[str, Any]]) -> Mapping[str, str]:
+    """Map the pods of a cluster, as namespace/name, to their workloads as namespace/kind/name.
+
+    Raises MalformedPod.
+    """
+    return dict(_owner(pod) for pod in pods)
+
+
+def _owner(pod: Mapping[str, Any]) -> tuple[str, str]:
+    metadata = member(pod, "metadata", dict, "") or {}
+    namespace = member(metadata, "namespace", str, "metadata.") or "default"
+    name = member(metadata, "name", str, "metadata.") or ""
+    labels = strings(metadata, "labels", "metadata.")
+    key = f"{namespace}/{name}"
+    if group := workload_group(namespace, labels):
+        return key, group
+    for index, owner in objects(metadata, "ownerReferences", "metadata."):
+        if owner.get("controller"):
+            where = f"metadata.ownerReferences[{index}]."
+            kind, owner_name = (member(owner, field, str, where) or "" for field in ("kind", "name"))
+            template = labels.get(_TEMPLATE_HASH, "")
+            if kind == "ReplicaSet" and template and owner_name.endswith(f"-{template}"):
+                kind, owner_name = "Deployment", owner_name.removesuffix(f"-{template}")
+            return key, f"{namespace}/{kind}/{owner_name}"
+    return key, f"{namespace}/{owner_by_name(name)}"
 
 
 def workloads_of(
     pods: Iterable[GPUPod], documents: Mapping[str, Mapping[str, Any]], owners: Mapping[str, str]
-) -> tuple[Workload, ...]:
+) -> tuple[SizedWorkload, ...]:
     """Group the bound pods by workload; `documents` and `owners` are by namespace/name."""
     groups: dict[str, list[GPUPod]] = {}
     for pod in pods:
         if pod.node:
             groups.setdefault(owners[pod.name], []).append(pod)
     return tuple(
-        Workload(name, _kind(name), tuple(some), tuple(documents[pod.name] for pod in some))
+        SizedWorkload(name, _kind(name), tuple(some), tuple(documents[pod.name] for pod in some))
         for name, some in sorted(groups.items())
     )
 
@@ -41,3 +105,46 @@ def workload_of(owners: Mapping[str, str]) -> Callable[[Hold], str | None]:
         return own or alike.get(f"{hold.namespace}/{owner_by_name(hold.pod)}")
 
     return workload
+
+
+TEMPLATED = frozenset({"Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController", "Job"})
+"""Kinds with the template of a Pod in `spec.template` (Kubernetes API reference). Of others the patch is the Pod's."""
+
+
+def template_patch(before: Mapping[str, Any], after: Mapping[str, Any], owner: str) -> dict[str, Any]:
+    """Write the patch that makes the edits of a Pod in the template of its workload of kind `owner`.
+
+    Containers are merged by name, and null removes a member. Only annotations and resources are compared.
+    """
+    patch: dict[str, Any] = {}
+    annotations = _changes(_annotations(before), _annotations(after))
+    if annotations:
+        patch["metadata"] = {"annotations": annotations}
+    lists = {name: _containers(before, after, name) for name in ("initContainers", "containers")}
+    if changed := {name: containers for name, containers in lists.items() if containers}:
+        patch["spec"] = changed
+    return {"spec": {"template": patch}} if owner in TEMPLATED else patch
+
+
+def _annotations(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    return (pod.get("metadata") or {}).get("annotations") or {}
+
+
+def _containers(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    pairs = zip(before["spec"].get(name) or (), after["spec"].get(name) or (), strict=True)
+    changed = []
+    for old, new in pairs:
+        kinds = {kind: _changes(_amounts(old, kind), _amounts(new, kind)) for kind in ("limits", "requests")}
+        if resources := {kind: amounts for kind, amounts in kinds.items() if amounts}:
+            changed.append({"name": old.get("name"), "resources": resources})
+    return changed
+
+
+def _amounts(container: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    return (container.get("resources") or {}).get(kind) or {}
+
+
+def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """Give what a merge has to set, with null for what it has to remove."""
+    removed = {key: None for key in before if key not in after}
+    return removed | {key: value for key, value in after.items() if before.get(key) != value}

@@ -190,7 +190,7 @@ class Code(Enum):
     NoProductLeft = _admission("widen gpu-usher.io/products or one of the policies named")
     PolicyConflict = _admission("change the annotation or one of the policies named")
     RuntimeClassMissing = _admission("create the RuntimeClass, or drop runtimeClassName from the policy")
-    InvalidPolicy = _admission("fix as described; gpu-usher lint finds this before you apply")
+    InvalidPolicy = _admission("fix as described; gpu-usher policy lint finds this before you apply")
     BypassesScheduling = _admission("remove spec.nodeName, and any schedulerName that the policy does not set")
 
     @property

@@ -17,7 +17,7 @@ from app.api.wire import decode_json, encode, status_body
 from app.cluster.core import Core
 from app.values.errors import MalformedPod, QuantityError, WireError
 from app.values.json_members import member
-from app.web.responses import problem_page, show_problems
+from app.web.rendering import problem_page, show_problems
 from app.web.routes import WebPages
 
 JSON = "application/json"

@@ -1,25 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fleet map: a tile and its HTML for each node, and the totals.
+"""The fleet map: a tile and its HTML for each node, the totals, and the allocated share of each product over hours.
 
-Only tiles of changed nodes are made again, and only when the page is read. Readers bring the map up to date in steps,
-so that a fleet of 5,000 nodes never blocks the event loop.
+Only tiles of changed nodes are made again, and only when somebody looks. Readers bring the map up to date in steps, so
+that a fleet of 5,000 nodes never blocks the event loop. The history of shares is kept also while nobody looks: it
+reads only changed nodes, and of each only what the share needs (docs/benchmarks.md#the-web-page-that-nobody-looks-at).
 """
 
+import datetime as dt
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
 from app.cluster.state import State
 from app.cluster.usage_polling import UseReading
+from app.explain.gpu_inventory import inventory_key
 from app.nodes.model import Node
 from app.web.rendering import render_tile
 from app.web.views.fleet_tiles import FilterChoices, FleetSums, FleetTotal, TileFilter
-from app.web.views.node_tile import Tile, tile_of
+from app.web.views.node_tile import Tile, counted_units, tile_of
 from app.web.views.tile_colours import Colouring, TileColours, slots_of
 
-NODES_AT_ONCE = 16
+TILED_AT_ONCE = 16
 """Tiles made between two rests; one takes some 40 µs, its HTML included."""
 TILES_AT_ONCE = 512
 """Tiles filtered between two rests; one takes some 0.5 µs."""
@@ -73,7 +77,7 @@ class FleetMap:
         for index, name in enumerate(names):
             if self._update_tile(name) and not first:
                 self.changed[name] = None
-            if index % NODES_AT_ONCE == NODES_AT_ONCE - 1:
+            if index % TILED_AT_ONCE == TILED_AT_ONCE - 1:
                 yield
         self.generation = max(self.generation, generation)
         if changed is None:
@@ -122,7 +126,7 @@ class FleetMap:
         for index, name in enumerate(list(names), 1):
             tile = self.tiles.get(name)
             tiles[name] = (tile[0].product, self.coloured(name, colours)) if tile else None
-            if colours and index % NODES_AT_ONCE == 0:
+            if colours and index % TILED_AT_ONCE == 0:
                 yield
         return tiles
 
@@ -131,7 +135,7 @@ class FleetMap:
     ) -> Generator[None, None, tuple[TileGroup, ...]]:
         """Return the groups of the tiles that a filter selects."""
         groups: dict[str, list[tuple[str, Markup]]] = {}
-        at_once = NODES_AT_ONCE if colours else TILES_AT_ONCE
+        at_once = TILED_AT_ONCE if colours else TILES_AT_ONCE
         for index, (name, (tile, _)) in enumerate(list(self.tiles.items())):
             if (not tile_filter or tile_filter.selects(tile)) and name in self.tiles:
                 groups.setdefault(tile.product, []).append((name, self.coloured(name, colours)))
@@ -163,3 +167,65 @@ class FleetMap:
     def totals(self) -> tuple[FleetTotal, ...]:
         """Return the totals by product."""
         return self._sums.totals()
+
+
+SAMPLES_KEPT = 360
+"""Six hours of samples, one a minute; one of a fleet with 20 products is some 3 kB."""
+NODES_AT_ONCE = 64
+"""Nodes counted between two rests; one takes some 10 µs."""
+Product = tuple[str, str]
+"""A product and its unit, as in the inventory."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharesSample:
+    """The share of units that pods use, from 0 to 1, by product at a time of the wall clock."""
+
+    at: dt.datetime
+    shares: Mapping[Product, float]
+
+
+class AllocationHistory:
+    """The samples, the oldest first."""
+
+    def __init__(self, state: State) -> None:
+        self.samples: deque[SharesSample] = deque(maxlen=SAMPLES_KEPT)
+        self._state = state
+        self._generation = -1
+        self._counted: dict[str, tuple[Product, int, int]] = {}
+        self._nodes: Counter[Product] = Counter()
+        self._units: Counter[Product] = Counter()
+        self._used: Counter[Product] = Counter()
+
+    def sample(self) -> Generator[None, None, None]:
+        """Count the changed nodes, and add the shares to the history."""
+        state, generation = self._state, self._state.changes.generation
+        changed = state.changes.since(self._generation) if self._generation >= 0 else None
+        names: Iterable[str] = {**state.nodes, **self._counted} if changed is None else dict.fromkeys(changed)
+        for index, name in enumerate(names, 1):
+            self._count(name)
+            if index % NODES_AT_ONCE == 0:
+                yield
+        self._generation = generation
+        shares = {
+            product: self._used[product] / units if (units := self._units[product]) else 0.0
+            for product, nodes in self._nodes.items()
+            if nodes
+        }
+        self.samples.append(SharesSample(dt.datetime.now(dt.UTC), shares))
+
+    def _count(self, name: str) -> None:
+        """Count a node as it is now instead of as it was."""
+        if (before := self._counted.pop(name, None)) is not None:
+            self._add(*before, -1)
+        node = self._state.nodes.get(name)
+        if node is not None and node.has_gpus:
+            product, _, unit = inventory_key(node, self._state.knowledge.products)
+            units, free = counted_units(node)
+            self._counted[name] = now = (product, unit), units, units - free
+            self._add(*now, 1)
+
+    def _add(self, product: Product, units: int, used: int, sign: int) -> None:
+        self._nodes[product] += sign
+        self._units[product] += sign * units
+        self._used[product] += sign * used

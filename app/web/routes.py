@@ -24,19 +24,25 @@ from app.explain.pending_cause import UNSEEN_SECONDS
 from app.explain.survey import namespace_of
 from app.telemetry.logs import LOGGER
 from app.values.errors import BadInput, WireError
-from app.web.allocation_history import AllocationHistory
-from app.web.fleet_map import FleetMap
+from app.web.fleet_map import AllocationHistory, FleetMap
 from app.web.live_updates import LiveUpdates
-from app.web.rendering import MEDIA_TYPES, STATIC, render_parts, timestamp
-from app.web.responses import HEADERS, html_page, problem_page, show_problems, streamed
+from app.web.rendering import (
+    HEADERS,
+    MEDIA_TYPES,
+    STATIC,
+    html_page,
+    problem_page,
+    render_parts,
+    show_problems,
+    streamed,
+    timestamp,
+)
 from app.web.use_page import UsePage
 from app.web.views import pending_rows
-from app.web.views.charts import chart
 from app.web.views.decision_rows import choices_of, read_decision_filter, rows_of, select
-from app.web.views.fleet_tiles import read_tile_filter, sum_of
-from app.web.views.node_tile import Cell
+from app.web.views.fleet_tiles import chart, find, read_tile_filter, sum_of
+from app.web.views.node_tile import GPUCell
 from app.web.views.playground import PASTED_LIMIT, changed_lines, policy_text, read_pasted
-from app.web.views.search import find
 from app.web.views.tile_colours import Colouring, read_colouring
 
 STATIC_HEADERS = {**HEADERS, "Cache-Control": "public, max-age=31536000, immutable"}
@@ -121,7 +127,7 @@ class WebPages:
             lazy=count > LAZY_FROM,
             rows=rows[first : first + ROWS_PER_PAGE], page=page, pages=pages, first=first + 1,
             last=min(first + ROWS_PER_PAGE, count),
-            legend=[(cell.value, cell.name.lower()) for cell in Cell if not (colours and cell is Cell.Used)],
+            legend=[(cell.value, cell.name.lower()) for cell in GPUCell if not (colours and cell is GPUCell.Used)],
             **self.totals(),
         )  # fmt: skip
         return streamed(parts)

@@ -13,7 +13,7 @@ from app.cluster.core import Core
 from app.cluster.usage_polling import FORGET_SECONDS, UseReading
 from app.usage.summary import UseSummary, WorkloadUse
 from app.usage.table import UsageRow
-from app.web.responses import HEADERS, html_page
+from app.web.rendering import HEADERS, html_page
 from app.web.views.use_rows import (
     COLUMNS,
     DEFAULT_SORT,
@@ -106,7 +106,7 @@ def _state(reading: UseReading) -> str:
     """Say in a sentence what is known of use, where that is not everything; empty where it is."""
     why = f": {reading.problem}" if reading.problem else ""
     if not reading.asked:
-        return "No GPU usage data."
+        return f"No GPU usage data{why}."
     if reading.age_seconds is None:
         return f"No GPU usage data yet{why}."
     minutes = int(reading.age_seconds // 60)

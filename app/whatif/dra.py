@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from app.admission.claim_conversion import Conversion, NoEquivalent
 from app.nodes.model import SHARES, UNSHARED, Node, Sharing
-from app.whatif.placing_in_turn import GPUPod, gpu_units_of, place_pod, with_units_moved
+from app.whatif.placing_in_turn import GPUPod, change_in_turn
 
 LEFT_ALONE = "admission does not change it: its namespace is exempt, its scheduler another one, or it is denied"
 ALREADY_CLAIMS = "claims already"
@@ -25,7 +25,7 @@ class MovingPod:
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class MovingWorkload:
     """Pods of one namespace that become the same.
 
     `template` is the ResourceClaimTemplate that they need, and `requests` its requests, as `2 x gpu.nvidia.com`; both
@@ -49,7 +49,7 @@ class NodeMove:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldNode:
+class UnmovableNode:
     """A node that cannot move: `pods` on it have no equivalent, and `reasons` say what they would lose."""
 
     node: str
@@ -63,9 +63,9 @@ class DRAMove:
 
     nodes: int
     already: int
-    workloads: tuple[Workload, ...]
+    workloads: tuple[MovingWorkload, ...]
     order: tuple[NodeMove, ...]
-    held: tuple[HeldNode, ...]
+    held: tuple[UnmovableNode, ...]
 
 
 def plan_move(nodes: Mapping[str, Node], chosen: Iterable[str], pods: Sequence[MovingPod]) -> DRAMove:
@@ -106,14 +106,14 @@ def _lost_there(pod: GPUPod, node: Node) -> Iterator[str]:
             yield f"{resource} is {unit.value} there: its claim takes a whole GPU unless mig-profile names the slice"
 
 
-def _held(on_node: Mapping[str, Sequence[GPUPod]], reasons: Mapping[str, tuple[str, ...]]) -> Iterator[HeldNode]:
+def _held(on_node: Mapping[str, Sequence[GPUPod]], reasons: Mapping[str, tuple[str, ...]]) -> Iterator[UnmovableNode]:
     for name, pods in on_node.items():
         staying = sorted(pod.name for pod in pods if reasons[pod.name])
         if staying:
-            yield HeldNode(name, tuple(staying), tuple(sorted({why for pod in staying for why in reasons[pod]})))
+            yield UnmovableNode(name, tuple(staying), tuple(sorted({why for pod in staying for why in reasons[pod]})))
 
 
-def _workloads(pods: Sequence[MovingPod], reasons: Mapping[str, tuple[str, ...]]) -> Iterator[Workload]:
+def _workloads(pods: Sequence[MovingPod], reasons: Mapping[str, tuple[str, ...]]) -> Iterator[MovingWorkload]:
     """Group the pods that become the same; those that stay come first, then those that lose something."""
     groups: dict[tuple[str, str, tuple[str, ...], tuple[str, ...], tuple[str, ...]], list[str]] = {}
     for moved in pods:
@@ -125,7 +125,7 @@ def _workloads(pods: Sequence[MovingPod], reasons: Mapping[str, tuple[str, ...]]
         groups.setdefault(key, []).append(moved.pod.name)
     order = sorted(groups.items(), key=lambda group: (not group[0][4], not group[0][3], group[0]))
     for (_, template, requests, loses, stays), names in order:
-        yield Workload(tuple(sorted(names)), template, requests, loses, stays)
+        yield MovingWorkload(tuple(sorted(names)), template, requests, loses, stays)
 
 
 def _requests(conversion: Conversion) -> Iterator[str]:
@@ -134,20 +134,13 @@ def _requests(conversion: Conversion) -> Iterator[str]:
 
 
 def _turns(nodes: Mapping[str, Node], moving: Mapping[str, Sequence[GPUPod]]) -> Iterator[NodeMove]:
-    """Order the nodes: the one with the fewest pods is next; nodes still to come are cordoned, so no pod moves twice.
+    """Order the nodes. Evicted pods claim, so that only nodes which have moved take them.
 
-    Evicted pods claim, so that only nodes which have moved take them, the largest pods first. What DRA nodes have free
-    from before is left out, since only kube-scheduler counts it, and so are nodes whose units are no whole devices.
+    What DRA nodes have free from before is left out, since only kube-scheduler counts it, and so are nodes whose units
+    are no whole devices.
     """
-    open_nodes: dict[str, Node] = {}
-    unplaced: list[GPUPod] = []
-    for name in sorted(moving, key=lambda node: (len(moving[node]), gpu_units_of(moving[node]), node)):
-        evicted = sorted(moving[name], key=lambda pod: (-gpu_units_of([pod]), pod.name))
-        waiting = [pod for pod in evicted if not place_pod(pod, open_nodes)]
-        yield NodeMove(name, tuple(sorted(pod.name for pod in evicted)), tuple(sorted(pod.name for pod in waiting)))
-        if _counts_devices(nodes[name]):
-            open_nodes[name] = with_units_moved(nodes[name], evicted, 1)
-        unplaced = [pod for pod in (*unplaced, *waiting) if not place_pod(pod, open_nodes)]
+    for turn in change_in_turn(moving, {}, lambda name: nodes[name] if _counts_devices(nodes[name]) else None):
+        yield NodeMove(*turn)
 
 
 def _counts_devices(node: Node) -> bool:

@@ -14,8 +14,12 @@ from app.nodes.model import Node, NodeClass
 from app.placement.engine import class_for_demand, judge_class
 from app.policy.demand import Demand
 from app.values.versions import Version, show_driver
-from app.whatif.claims_on_nodes import DevicesWithDriver, unserved_claim
-from app.whatif.placing_in_turn import GPUPod, gpu_units_of, place_pod, with_units_moved
+from app.whatif.placing_in_turn import (
+    DevicesWithDriver,
+    GPUPod,
+    change_in_turn,
+    unserved_claim,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,28 +130,12 @@ class _Verdicts:
 
 
 def _turns(nodes: Mapping[str, Node], changed: Mapping[str, Node], pods: Sequence[GPUPod]) -> Iterator[NodeTurn]:
-    """Order the nodes: the one with the fewest pods is next; nodes still to come are cordoned, so no pod moves twice.
-
-    Evicted pods take the best place among nodes that are done or not part of the rollout, the largest pods first.
-    """
-    pods_on: dict[str, list[GPUPod]] = {}
+    """Order the nodes. Evicted pods take places on nodes that are done or not part of the rollout."""
+    pods_on: dict[str, list[GPUPod]] = {name: [] for name in changed}
     for pod in pods:
         if pod.node in changed:
-            pods_on.setdefault(pod.node, []).append(pod)
+            pods_on[pod.node].append(pod)
     open_nodes = {name: node for name, node in nodes.items() if name not in changed and node.has_gpus}
-    unplaced: list[GPUPod] = []
-    for name in sorted(
-        changed, key=lambda node: (len(pods_on.get(node, ())), gpu_units_of(pods_on.get(node, ())), node)
-    ):
-        evicted = sorted(pods_on.get(name, ()), key=lambda pod: (-gpu_units_of([pod]), pod.name))
-        waiting = [pod for pod in evicted if not place_pod(pod, open_nodes)]
+    for name, evicts, waiting in change_in_turn(pods_on, open_nodes, changed.get):
         driver = nodes[name].node_class.driver
-        evicted_names = tuple(sorted(pod.name for pod in evicted))
-        yield NodeTurn(
-            name,
-            show_driver(driver) if driver else "unknown",
-            evicted_names,
-            tuple(sorted(pod.name for pod in waiting)),
-        )
-        open_nodes[name] = with_units_moved(changed[name], evicted, 1)
-        unplaced = [pod for pod in (*unplaced, *waiting) if not place_pod(pod, open_nodes)]
+        yield NodeTurn(name, show_driver(driver) if driver else "unknown", evicts, waiting)

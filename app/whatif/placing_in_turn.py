@@ -1,14 +1,95 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Placing pods one after another on a hypothetical fleet: each takes the best node that has room."""
+"""A fleet as it would be: nodes are changed one after another, and pods take the best node that has room.
 
-from collections.abc import Sequence
+The claims of a pod are judged here too. A filter refuses no node on which claims select nothing, since kube-scheduler
+says so itself, but kube-scheduler cannot be asked about a node that is only imagined.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from app.nodes.model import Node
+from app.dra.device_kinds import DeviceKind, DeviceKinds, may_select
+from app.dra.words import unmet
+from app.knowledge.cuda_compatibility import CUDATables
+from app.kube.claimed_devices import DeviceChoice
+from app.kube.device_facts import NVIDIA_DRIVER
+from app.kube.devices import Attribute, SemanticVersion
+from app.nodes.model import DevicesOnNode, Node
 from app.placement.engine import judge, total
 from app.placement.ranking import ranking_key
 from app.policy.demand import Demand
-from app.whatif.claims_on_nodes import unserved_claim
+from app.values.reasons import counted
+from app.values.versions import Version
+
+DRIVER_VERSION, CUDA_VERSION = f"{NVIDIA_DRIVER}/driverVersion", f"{NVIDIA_DRIVER}/cudaDriverVersion"
+"""Attributes of every GPU and MIG slice (NVIDIA/k8s-dra-driver-gpu cmd/gpu-kubelet-plugin/deviceinfo.go)."""
+
+
+def unserved_claim(demand: Demand, node: Node) -> str:
+    """Say why claims of a pod can never have devices of a node; "" if they can, or if that is not known.
+
+    Taints and allocations are left aside. A pod that also requests GPUs by resource is left to the filters.
+    """
+    if not demand.device_requests or demand.resources:
+        return ""
+    if not isinstance(node.devices, DeviceKinds):
+        return "the node publishes no devices of NVIDIA's driver"
+    kinds = node.devices
+    by_request = ([_shortage(kinds, choice) for choice in request] for request in demand.device_requests)
+    return next((problems[0] for problems in by_request if problems and all(problems)), "")
+
+
+def _shortage(kinds: DeviceKinds, choice: DeviceChoice) -> str:
+    """Say why too few devices are selected by a choice; "" if enough are."""
+    number = sum(kinds.kinds[kind].number for kind in kinds.select(choice, tolerate_all=True))
+    least = 1 if choice.count is None else choice.count
+    if number >= least:
+        return ""
+    left = kinds.kinds
+    for selector in (*(kinds.class_selectors(choice.device_class) or ()), *choice.selectors):
+        before, left = left, tuple(kind for kind in left if may_select(selector, kind.device))
+        if before and not left:
+            return f"no device of the node has {unmet(selector, [kind.device for kind in before])}"
+    wanted = f"{counted(least, 'device')} of DeviceClass {choice.device_class}"
+    return f"its claim wants {wanted}, and the node has {number}"
+
+
+def shares_counters(node: Node) -> bool:
+    """Tell whether devices of a node consume counters, by which MIG slices are created on demand."""
+    return isinstance(node.devices, DeviceKinds) and any(kind.device.counters for kind in node.devices.kinds)
+
+
+class DevicesWithDriver:
+    """The devices of nodes as they would be with another driver; nodes that are alike share one object."""
+
+    def __init__(self, driver: Version, tables: CUDATables) -> None:
+        self.driver, self.cuda = driver, tables.highest_cuda(driver)
+        self._by_serial: dict[int, DeviceKinds] = {}
+
+    def of(self, devices: DevicesOnNode | None) -> DevicesOnNode | None:
+        """Return the devices of a node with the other driver; None for a node without devices."""
+        if not isinstance(devices, DeviceKinds):
+            return None
+        if devices.serial not in self._by_serial:
+            self._by_serial[devices.serial] = devices.with_kinds(tuple(map(self._with_driver, devices.kinds)))
+        return self._by_serial[devices.serial]
+
+    def _with_driver(self, kind: DeviceKind) -> DeviceKind:
+        """Change the versions that a device publishes, as a device of another vendor's driver does not."""
+        changed: dict[str, Attribute] = {
+            name: value for name, value in kind.device.attributes.items() if name not in (DRIVER_VERSION, CUDA_VERSION)
+        }
+        changed |= _published(kind.device.attributes, DRIVER_VERSION, self.driver)
+        changed |= _published(kind.device.attributes, CUDA_VERSION, self.cuda)
+        facts = kind.facts and replace(kind.facts, driver=self.driver, cuda=self.cuda)
+        return replace(kind, device=replace(kind.device, attributes=changed), facts=facts)
+
+
+def _published(before: Mapping[str, Attribute], name: str, version: Version | None) -> dict[str, Attribute]:
+    """Write a version as the driver does, with three numbers; nothing where it was not there, or is not known."""
+    if name not in before or version is None:
+        return {}
+    return {name: SemanticVersion(".".join(map(str, (*version, 0, 0)[:3])))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +131,24 @@ def with_units_moved(node: Node, pods: Sequence[GPUPod], sign: int) -> Node:
             if resource in memory:
                 memory[resource] += sign * amount * pod.demand.declared_mib
     return replace(node, free=replace(node.free, units=units, memory=memory))
+
+
+def change_in_turn(
+    pods_on: Mapping[str, Sequence[GPUPod]], open_nodes: dict[str, Node], changed: Callable[[str], Node | None]
+) -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...]]]:
+    """Drain and change nodes one after another; yield each with the pods that it evicts.
+
+    The third member are those of them that find a place only later.
+
+    The node with the fewest pods is next, and those to come are cordoned: no pod is evicted twice. Evicted pods
+    take the best place among `open_nodes`, the largest pods first; a changed node is added to those, unless `changed`
+    returns None for it.
+    """
+    unplaced: list[GPUPod] = []
+    for name in sorted(pods_on, key=lambda node: (len(pods_on[node]), gpu_units_of(pods_on[node]), node)):
+        evicted = sorted(pods_on[name], key=lambda pod: (-gpu_units_of([pod]), pod.name))
+        waiting = [pod for pod in evicted if not place_pod(pod, open_nodes)]
+        yield name, tuple(sorted(pod.name for pod in evicted)), tuple(sorted(pod.name for pod in waiting))
+        if (node := changed(name)) is not None:
+            open_nodes[name] = with_units_moved(node, evicted, 1)
+        unplaced = [pod for pod in (*unplaced, *waiting) if not place_pod(pod, open_nodes)]

@@ -113,7 +113,7 @@ Plan = tuple[tuple[Seats, ...], Method]
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class RepackUnit:
     """What is freed as a whole: a node, or the nodes of an NVLink domain. `pods` are the GPU pods on it."""
 
     name: str
@@ -153,7 +153,7 @@ class Repacking:
         for pod in self._pods.values():
             on.setdefault(pod.node, []).append(pod)
         made = {
-            name: Unit(name, tuple(nodes), tuple(pod for node in nodes for pod in on.get(node, ())))
+            name: RepackUnit(name, tuple(nodes), tuple(pod for node in nodes for pod in on.get(node, ())))
             for name, nodes in units.items()
         }
         empty = frozenset(node for unit in made.values() if not unit.pods for node in unit.nodes)
@@ -169,12 +169,12 @@ class Repacking:
         seats = tuple(self._place(pod) for pod in waiting)
         return self._answer(Freed.Places, (), "", seats, ())
 
-    def _free_first(self, units: Sequence[Unit], empty: frozenset[str]) -> Unit | None:
+    def _free_first(self, units: Sequence[RepackUnit], empty: frozenset[str]) -> RepackUnit | None:
         """Free the unit that takes the fewest moves, and of those the one that loses least."""
         for moves in range(1, self._most_moves + 1):
             untried = any(moves - 1 - len(unit.pods) > MOST_EXTRA for unit in units)
             exact = not (untried or self._search.exhausted)
-            best: tuple[Unit, Seats] | None = None
+            best: tuple[RepackUnit, Seats] | None = None
             below: Loss | None = None
             for unit in units:
                 extra = moves - len(unit.pods)
@@ -194,7 +194,7 @@ class Repacking:
         return None
 
     def _seats(
-        self, unit: Unit, extra: int, empty: frozenset[str], greedy: bool = False, below: Loss | None = None
+        self, unit: RepackUnit, extra: int, empty: frozenset[str], greedy: bool = False, below: Loss | None = None
     ) -> Seats | None:
         """Find places for the pods of a unit."""
         names = [pod.name for pod in unit.pods]
@@ -273,10 +273,10 @@ class Repacking:
         )
 
 
-def _first_kept(unit: Unit) -> tuple[RepackPod, ...]:
+def _first_kept(unit: RepackUnit) -> tuple[RepackPod, ...]:
     """Return the first pod of a unit that has to stay; empty if there is none."""
     return tuple(pod for pod in unit.pods if pod.kept)[:1]
 
 
-def _cost(unit: Unit) -> tuple[Loss, int, str]:
+def _cost(unit: RepackUnit) -> tuple[Loss, int, str]:
     return total_loss(unit.pods), sum(pod.priority for pod in unit.pods), unit.name

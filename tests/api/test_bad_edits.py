@@ -123,7 +123,7 @@ def test_bad_edit_is_refused_at_the_door(tmp_path: Path, way: str, mistake: str)
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_bad_file_is_found_before_it_is_applied(tmp_path: Path, mistake: str) -> None:
-    """F76: what the service would refuse, `gpu-usher lint` finds."""
+    """F76: what the service would refuse, `gpu-usher policy lint` finds."""
     content, words = MISTAKES[mistake]
     cluster = Cluster(tmp_path, "mounted")
     cluster.write(content)

@@ -19,8 +19,8 @@ from typing import Any
 from app.api.extender_routes import filter_nodes
 from app.cluster.reflector import Reflector
 from app.cluster.watched_kinds import core_kinds, dra_kinds
-from app.demo.devices import device_class, resource_slice
 from app.demo.notation import DemoDeviceClass, DemoGPU, NodePool
+from app.demo.sample_fleets import device_class, resource_slice
 from app.explain.pending_pod import explain
 from app.kube.api_kinds import API_KINDS
 from app.server.composition import settle

@@ -13,15 +13,11 @@ from math import sqrt
 from pathlib import Path
 from statistics import mean, stdev
 
-from app.cli.simulate_over_time import QUEUE_MODEL
-from app.simulate.batch import SimulationJob, job_key, load, run_batch, run_key
-from app.simulate.over_time_figures import OverTimeRun
-from app.simulate.over_time_pods import OverTime
-from app.simulate.over_time_table import Figure, over_time_rows
-from app.simulate.run import History, Options
-from app.simulate.synthetic import NODES
-from app.simulate.trace import Trace
 from tests.bench import over_time_variants
+from tests.bench.simulate.batch import SimulationJob, job_key, load, run_batch, run_key
+from tests.bench.simulate.over_time_figures import QUEUE_MODEL, Figure, OverTime, OverTimeRun, over_time_rows
+from tests.bench.simulate.run import History, Options
+from tests.bench.simulate.trace import NODES, Trace
 
 KEPT = Path("build/churn.jsonl")
 LOADS = {"default": (0.8, 0.9, 0.95, 1.0, 1.1), "gpuspec33": (0.9, 0.95)}

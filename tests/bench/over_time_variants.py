@@ -12,11 +12,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import mean
 
-from app.simulate.batch import SimulationJob, job_key, run_batch, run_key
-from app.simulate.over_time_figures import OverTimeRun
-from app.simulate.over_time_pods import OverTime
-from app.simulate.run import History, Options
-from app.simulate.synthetic import NODES
+from tests.bench.simulate.batch import SimulationJob, job_key, run_batch, run_key
+from tests.bench.simulate.over_time_figures import OverTime, OverTimeRun
+from tests.bench.simulate.run import History, Options
+from tests.bench.simulate.trace import NODES
 
 KEPT = Path("build/churn.jsonl")
 EVERY, PODS = 4, 1_500
@@ -25,7 +24,7 @@ LOADS = {"default": (0.95, 1.0), "gpuspec33": (0.95, 1.0)}
 VARIANTS = {
     "shortlist": "**as it ships**",
     "shipped": "no shortlist: filter names all that fit, prioritize is asked",
-    "repack": "`advise repack` each hour, of at most 8 moves",
+    "repack": "`plan repack` each hour, of at most 8 moves",
     "right-sized": "half of the pods with one GPU ask for half (an assumption)",
 }
 """The words of the table, by policy."""

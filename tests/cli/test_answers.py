@@ -11,8 +11,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-import app.cli.answers
-from app.cli.answers import ANSWERS, answer_schema, answer_text
+from app.cli import json_schema
 from app.cli.verbs import app as usher_app
 from app.cluster.files import shipped_policies
 from app.demo.notation import fleet_names
@@ -23,10 +22,10 @@ from app.web.api import create_web_app
 from tests.api.conftest import Ask, ask, service
 from tests.api.test_decision_recorder import posted, questions, shared_gpu_service
 from tests.builders import gpus, pod, policy
+from tests.cli.answers import ANSWERS, PUBLISHED, answer_schema, answer_text
 from tests.cli.commands import output_of, verbs
 
 __all__ = ["ask", "service"]
-PUBLISHED = Path(app.cli.answers.__file__).with_name("schemas")
 ROUTES = {"dry-run"}
 """Answers of the web UI listener alone."""
 RUN = CliRunner()
@@ -83,8 +82,8 @@ def test_every_verb_that_answers_json_has_a_schema_and_every_schema_a_verb() -> 
 
 def test_unknown_answer_is_refused_with_the_names_that_there_are() -> None:
     """F75."""
-    with pytest.raises(BadInput, match="got 'x', wants one of explain, dry-run"):
-        answer_schema("x")
+    with pytest.raises(BadInput, match="got 'x', wants one of certs-issue, "):
+        json_schema.answer_text("x")
 
 
 Make = Callable[[Path], list[list[str]]]
@@ -122,14 +121,14 @@ def _edited(folder: Path) -> str:
 def _diff(folder: Path) -> list[list[str]]:
     """Return a diff of every pod of the fleets, one of an edit that hurts, and one that changes nothing."""
     old = str(shipped_policies())
-    fleets = [["diff", old, _edited(folder), "--demo-fleet", name] for name in fleet_names()]
-    return [*fleets, ["diff", old, old, "--demo-fleet", "mixed"]]
+    fleets = [["policy", "diff", old, _edited(folder), "--demo-fleet", name] for name in fleet_names()]
+    return [*fleets, ["policy", "diff", old, old, "--demo-fleet", "mixed"]]
 
 
 def _replay(folder: Path) -> list[list[str]]:
     (folder / "fleet.json").write_text(json.dumps({"kind": "List", "items": demo_fleet()}), "utf-8")
     posted(list(questions(40)), shared_gpu_service(folder), str(folder / "log"))
-    words = ["replay", str(folder / "log"), "--snapshot", str(folder / "fleet.json"), "--recount"]
+    words = ["policy", "replay", str(folder / "log"), "--snapshot", str(folder / "fleet.json"), "--recount"]
     return [words, [*words, "--policies", _edited(folder)]]
 
 
@@ -150,22 +149,18 @@ COMMANDS: dict[str, Make] = {
     "doctor": _each_fleet("doctor"),
     "inventory": _each_fleet("inventory"),
     "mutate": _mutate,
-    "diff": _diff,
-    "replay": _replay,
-    "simulate": lambda _: [
-        ["simulate", "--nodes", "20", "--seeds", "1,2", "--policies", "shipped,fgd,random"],
-        ["simulate", "--nodes", "20", "--load", "0.9", "--pods", "30", "--policies", "fgd"],
-    ],
-    "lint": lambda folder: [["lint"], ["lint", _edited(folder)]],
-    "test": lambda folder: [["test"], ["test", _edited(folder)]],
+    "policy-diff": _diff,
+    "policy-replay": _replay,
+    "policy-lint": lambda folder: [["policy", "lint"], ["policy", "lint", _edited(folder)]],
+    "policy-test": lambda folder: [["policy", "test"], ["policy", "test", _edited(folder)]],
     "scheduler-config": _scheduler,
-    "whatif-driver": _each_fleet("whatif", "driver", "--to", "535.104.05"),
-    "whatif-dra": _each_fleet("whatif", "dra"),
-    "whatif-mig": lambda _: [["whatif", "mig", "--layout", layout, "--demo-fleet", "mixed"] for layout in ("all-1g.10gb", "all-disabled")],  # noqa: E501
-    "whatif-node-template": lambda folder: [["whatif", "node-template", "-f", _pod_file(folder)]],
-    "advise-mig": _each_fleet("advise", "mig"),
-    "advise-repack": _each_fleet("advise", "repack", "--free", "places"),
-    "advise-right-size": _each_fleet("advise", "right-size"),
+    "plan-driver": _each_fleet("plan", "driver", "--to", "535.104.05"),
+    "plan-claims": _each_fleet("plan", "claims"),
+    "plan-relayout": lambda _: [["plan", "relayout", "--layout", layout, "--demo-fleet", "mixed"] for layout in ("all-1g.10gb", "all-disabled")],  # noqa: E501
+    "plan-node-template": lambda folder: [["plan", "node-template", "-f", _pod_file(folder)]],
+    "plan-mig": _each_fleet("plan", "mig"),
+    "plan-repack": _each_fleet("plan", "repack", "--free", "places"),
+    "plan-right-size": _each_fleet("plan", "right-size"),
     "usage": _each_fleet("usage", "--by", "owner"),
     "certs-issue": lambda folder: [["certs", "issue", "--certs", str(folder)]],
     "certs-show": lambda folder: [
@@ -185,7 +180,7 @@ def test_real_answers_of_every_verb_hold_their_schema(name: str, tmp_path: Path)
     for words in COMMANDS[name](tmp_path):
         done = RUN.invoke(usher_app, [*words, "-o", "json"])
         if isinstance(done.exception, BadInput):
-            continue  # a fleet without GPU nodes is such bad input for `advise mig`
+            continue  # a fleet without GPU nodes is such bad input for `plan mig`
         answers += 1
         problems += [f"{' '.join(words)}: {complaint}" for complaint in complaints(name, json.loads(done.stdout))]
 

@@ -22,17 +22,17 @@ VERBS = (
     ("inventory",),
     ("explain", "pod/x"),
     ("mutate", "-f", "pod.yaml"),
-    ("diff", "policies", "policies"),
+    ("policy", "diff", "policies", "policies"),
     ("scheduler-config",),
     ("usage", "--prometheus", "http://127.0.0.1:1"),
-    ("export", "claim-templates"),
-    ("whatif", "driver", "--to", "580.65.06"),
-    ("whatif", "dra"),
-    ("advise", "repack"),
-    ("advise", "mig"),
+    ("plan", "claim-templates"),
+    ("plan", "driver", "--to", "580.65.06"),
+    ("plan", "claims"),
+    ("plan", "repack"),
+    ("plan", "mig"),
     ("certs", "rotate"),
     ("certs", "show", "--secret", "x"),
-    ("claims", "controller"),
+    ("claims-controller"),
 )
 """Every verb that reads a cluster and ends by itself, and the controllers, which check the kubeconfig first."""
 
@@ -183,7 +183,10 @@ def test_wrong_snapshot_is_one_line(verb: tuple[str, ...], file: str) -> None:
             "pod default/distill not found, did you mean language/distill?",
         ),
         (["mutate", "-f", "nope.yaml", "--demo"], "nope.yaml: No such file or directory: wants YAML or JSON"),
-        (["diff", "nodir", "policies", "--demo"], "nodir: No such file or directory: wants a directory of policies"),
+        (
+            ["policy", "diff", "nodir", "policies", "--demo"],
+            "nodir: No such file or directory: wants a directory of policies",
+        ),
     ],
     ids=lambda words: " ".join(words) if isinstance(words, list) else None,
 )

@@ -31,18 +31,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "policies"
 
 
-def test_demo_without_a_server_runs_one_and_shows_what_it_did(tmp_path: Path) -> None:
-    result = RUN.invoke(
-        app, ["demo", "--url", "https://127.0.0.1:1", "--ca", str(tmp_path / "none")], env={"COLUMNS": "240"}
-    )
-
-    assert result.exit_code == 0, result.output
-    for words in ("limits set to 2", "a fraction of nvidia.com/gpu", "CUDA driver too old: wants >= 525.60.13"):
-        assert words in result.output
-    assert "GPU product not allowed: wants A10" in result.output
-    assert "keeps h100-0, h100-1" in result.output
-
-
 LINT = [
     ("misspelt product", policy("x", "placement: {products: {allow: [H10O]}}"), "4:39: ", "did you mean H100?"),
     ("unknown field", policy("x", "placement: {produts: {}}"), "4:20: ", "did you mean products?"),
@@ -62,7 +50,7 @@ def test_lint_says_each_mistake_on_one_line_with_its_place_and_a_remedy(
     """F75, F79, P3, fault 13."""
     (folder / "x.yaml").write_text(text, "utf-8")
 
-    result = RUN.invoke(app, ["lint", str(folder)])
+    result = RUN.invoke(app, ["policy", "lint", str(folder)])
 
     finding, summary = result.output.splitlines()
     assert result.exit_code == 1
@@ -72,7 +60,7 @@ def test_lint_says_each_mistake_on_one_line_with_its_place_and_a_remedy(
 
 
 def test_lint_of_the_shipped_policies_finds_nothing() -> None:
-    result = RUN.invoke(app, ["lint"])
+    result = RUN.invoke(app, ["policy", "lint"])
 
     assert (result.exit_code, result.output.splitlines()[-1].endswith("no findings")) == (0, True)
 
@@ -80,7 +68,7 @@ def test_lint_of_the_shipped_policies_finds_nothing() -> None:
 def test_lint_reads_cases_too(folder: Path) -> None:
     (folder / "cases" / "odd.yaml").write_text("pod: {}\nexpect: {refused: {n1: NoSuchCode}}\n", "utf-8")
 
-    result = RUN.invoke(app, ["lint", str(folder)])
+    result = RUN.invoke(app, ["policy", "lint", str(folder)])
 
     assert result.exit_code == 1
     assert "odd.yaml:2:1: NoSuchCode: no such reason code" in result.output
@@ -92,7 +80,7 @@ def test_test_runs_the_cases_and_names_rules_that_none_is_for(folder: Path) -> N
         policy("more", "match: {podSelector: {matchLabels: {a: b}}}, placement: {gpuMemory: 1Gi}"), "utf-8"
     )
 
-    result = RUN.invoke(app, ["test", str(folder)])
+    result = RUN.invoke(app, ["policy", "test", str(folder)])
 
     assert result.exit_code == 0, result.output
     assert "holds  training packs before it opens an idle node" in result.output
@@ -104,7 +92,9 @@ def test_failing_case_says_what_it_got_and_fails_the_run(folder: Path) -> None:
     case = folder / "cases" / "training-packs-before-it-opens-an-idle-node.yaml"
     case.write_text(case.read_text("utf-8").replace("best: half-full", "best: idle"), "utf-8")
 
-    text, junit, plain = (RUN.invoke(app, ["test", str(folder), "-o", kind]) for kind in ("text", "junit", "json"))
+    text, junit, plain = (
+        RUN.invoke(app, ["policy", "test", str(folder), "-o", kind]) for kind in ("text", "junit", "json")
+    )
 
     suite = ElementTree.fromstring(junit.output)
     assert [text.exit_code, junit.exit_code, plain.exit_code] == [1, 1, 1]
@@ -146,7 +136,7 @@ def test_schema_is_also_what_clusters_get() -> None:
         (["serve", "--demo", "--prometheus", "http://p", "--dcgm-exporters", "http://e"], "wants one of them"),
         (["serve", "--snapshot", "/no/such/file"], "wants a file from kubectl get -o json"),
         (["serve", "--demo", "--policies", "/no/such/folder"], "wants a directory of policy files"),
-        (["test", "-o", "xml"], "wants text, json, yaml or junit"),
+        (["policy", "test", "-o", "xml"], "wants text, json, yaml or junit"),
     ],
 )
 def test_bad_input_is_one_line_with_a_remedy_and_exit_2(

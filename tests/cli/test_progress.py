@@ -23,12 +23,15 @@ OLD = str(shipped_policies())
 LINES: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "explain": (["explain", "-f", "pod.yaml"], ("reading now.json", "taking in", "explaining on 23 nodes")),
     "doctor": (["doctor"], ("reading now.json", "examining 23 nodes")),
-    "diff": (["diff", OLD, OLD], ("reading now.json", "trying pods under both")),
-    "whatif-driver": (["whatif", "driver", "--to", "580.65.06"], ("reading what pods need", "with both drivers")),
-    "whatif-mig": (["whatif", "mig", "--layout", "all-disabled"], ("reading what pods need", "in the new layout")),
-    "whatif-dra": (["whatif", "dra"], ("reading now.json", "taking in")),
-    "advise-mig": (["advise", "mig"], ("reading now.json", "waiting pods")),
-    "advise-repack": (["advise", "repack"], ("reading now.json", "taking in")),
+    "diff": (["policy", "diff", OLD, OLD], ("reading now.json", "trying pods under both")),
+    "plan-driver": (["plan", "driver", "--to", "580.65.06"], ("reading what pods need", "with both drivers")),
+    "plan-relayout": (
+        ["plan", "relayout", "--layout", "all-disabled"],
+        ("reading what pods need", "in the new layout"),
+    ),
+    "plan-claims": (["plan", "claims"], ("reading now.json", "taking in")),
+    "plan-mig": (["plan", "mig"], ("reading now.json", "waiting pods")),
+    "plan-repack": (["plan", "repack"], ("reading now.json", "taking in")),
     "inventory": (["inventory"], ("reading now.json", "taking in")),
     "mutate": (["mutate", "-f", "pod.yaml"], ("reading now.json", "taking in")),
 }
@@ -91,8 +94,8 @@ def test_every_verb_that_reads_a_fleet_is_in_the_table() -> None:
         name for name, command in verbs().items() if any("--snapshot" in option.opts for option in command.params)
     }
 
-    others = {"serve", "replay", "scheduler-config", "whatif-node-template", "export-claim-templates"}
-    others |= {"usage", "advise-right-size"}  # they need a Prometheus too
+    others = {"serve", "replay", "scheduler-config", "plan-node-template", "export-claim-templates"}
+    others |= {"usage", "plan-right-size"}  # they need a Prometheus too
     assert reading - set(LINES) == others
 
 
@@ -101,7 +104,7 @@ def test_terminal_has_its_cursor_back_when_the_input_was_bad(routes: Path) -> No
     broken = {"kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": 1}}
     (routes / "broken.json").write_text(json.dumps({"kind": "List", "items": [*demo_fleet(), broken]}), "utf-8")
 
-    _, shown = run(["whatif", "driver", "--to", "580.65.06", "--snapshot", "broken.json"], routes, terminal=True)
+    _, shown = run(["plan", "driver", "--to", "580.65.06", "--snapshot", "broken.json"], routes, terminal=True)
 
     assert "error:" in shown
     assert shown.rfind("\x1b[?25h") > shown.rfind("\x1b[?25l")

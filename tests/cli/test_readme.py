@@ -8,17 +8,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from app.cli.verbs import app
 from app.cluster.files import shipped_policies
+from tests.demo.__main__ import demo
 from tests.markdown_links import broken_links
 
 ROOT = Path(__file__).parents[2]
 TEXT = "\n".join(path.read_text("utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))))
 README_BYTES = 9_000
-MADE = {"make demo": "gpu-usher demo"}
-"""Targets of make that only run a command."""
+DEMO = typer.Typer()
+DEMO.command()(demo)
 EDIT = re.compile(r"sed -i 's/(.*)/(.*)/' (\S+)$")
 
 
@@ -28,8 +30,7 @@ def shown() -> Iterator[tuple[str, list[str], list[str]]]:
         before: list[str] = []
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, *lines = part.rstrip().split("\n")
-            command = MADE.get(command, command)
-            if command.startswith("gpu-usher ") and "demo" in command and " serve " not in command:
+            if command.startswith(("gpu-usher ", "make demo")) and "demo" in command and " serve " not in command:
                 yield command, list(before), lines
             before.append(command)
 
@@ -58,7 +59,9 @@ def test_readme_shows_what_is_printed(
             file = Path(edit[3])
             file.write_text(re.sub(edit[1], edit[2], file.read_text("utf-8")), "utf-8")
 
-    printed = CliRunner().invoke(app, shlex.split(command)[1:], env={"COLUMNS": "120"}).output.splitlines()
+    program, *arguments = shlex.split(command)
+    called = (app, arguments) if program == "gpu-usher" else (DEMO, [])
+    printed = CliRunner().invoke(*called, env={"COLUMNS": "120"}).output.splitlines()
 
     rest = iter(printed)
     for line in lines:

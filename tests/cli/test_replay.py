@@ -103,13 +103,13 @@ def test_pods_with_claims_are_decided_again_by_the_claims_of_the_snapshot(tmp_pa
 def test_line_that_is_none_of_ours_is_bad_input(tmp_path: Path, line: str, words: str) -> None:
     (tmp_path / "log").write_text(line + "\n", "utf-8")
 
-    result = RUN.invoke(app, ["replay", str(tmp_path / "log"), "--demo-fleet", "mixed"])
+    result = RUN.invoke(app, ["policy", "replay", str(tmp_path / "log"), "--demo-fleet", "mixed"])
 
     assert isinstance(result.exception, BadInput)
     assert words in str(result.exception)
 
 
 def test_log_that_is_not_there_is_bad_input(tmp_path: Path) -> None:
-    result = RUN.invoke(app, ["replay", str(tmp_path / "none"), "--demo-fleet", "mixed"])
+    result = RUN.invoke(app, ["policy", "replay", str(tmp_path / "none"), "--demo-fleet", "mixed"])
 
     assert isinstance(result.exception, BadInput)

@@ -143,12 +143,12 @@ def test_command_without_any_fleet_names_the_flags(file: str, tmp_path: Path) ->
 
 def test_whatif_and_advice_judge_pods_by_the_clusters_policies(tmp_path: Path) -> None:
     """F123, F124: a pod whose policy in the cluster requires CUDA 12.4 loses the nodes that get an old driver."""
-    words = ["whatif", "driver", "--to", "450.80.02", "--nodes", "nvidia.com/gpu.product=Tesla-T4", "-o", "json"]
+    words = ["plan", "driver", "--to", "450.80.02", "--nodes", "nvidia.com/gpu.product=Tesla-T4", "-o", "json"]
     needs = {**OBJECT, "spec": {"priority": 7, "placement": {"cuda": {"minimum": "12.4"}}}}
 
     with Cluster(tmp_path, [*demo_fleet(), needs]) as cluster:
         live = json.loads(cluster.run(*words).stdout)
-        advised = cluster.run("advise", "mig", "-o", "json")
+        advised = cluster.run("plan", "mig", "-o", "json")
     demo = json.loads(RUN.invoke(app, [*words, "--demo-fleet", "mixed"]).stdout)
 
     assert demo["effects"] == []
@@ -206,11 +206,11 @@ STRICT = policy("strict", "priority: 50, admission: {maxGPUsPerPod: 1}")
 BY_VERB = [
     ["mutate", "-f", "FILE"],
     ["explain", "-f", "FILE"],
-    ["advise", "mig"],
-    ["advise", "repack"],
-    ["whatif", "driver", "--to", "580.65.06"],
-    ["whatif", "node-template", "-f", "FILE"],
-    ["export", "claim-templates", "-f", "FILE"],
+    ["plan", "mig"],
+    ["plan", "repack"],
+    ["plan", "driver", "--to", "580.65.06"],
+    ["plan", "node-template", "-f", "FILE"],
+    ["plan", "claim-templates", "-f", "FILE"],
     ["doctor"],
 ]
 

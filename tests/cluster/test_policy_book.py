@@ -118,7 +118,7 @@ def test_too_large_source_is_refused_and_leaves_the_good_set_in_force(
 
 
 def test_too_large_file_is_refused(tmp_path: Path) -> None:
-    """F103: `gpu-usher lint` and the mounted directory read files in the same way."""
+    """F103: `gpu-usher policy lint` and the mounted directory read files in the same way."""
     (tmp_path / "default.yaml").write_text("---\n" * 1_000, "utf-8")
 
     with pytest.raises(PolicyError, match=r"default.yaml:1:1: 1000 documents, wants at most 256: split it"):

@@ -7,9 +7,8 @@ import msgspec
 import pytest
 
 from app.cluster.snapshot import view
-from app.demo.gfd import product_label
 from app.demo.notation import DemoFleet, NodePool, fleet_names, read_fleet
-from app.demo.sample_fleets import demo_fleet
+from app.demo.sample_fleets import demo_fleet, product_label
 from app.explain.pending_pod import explain
 from app.knowledge.products import normal_form
 from app.server.composition import build

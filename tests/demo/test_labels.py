@@ -6,8 +6,8 @@ import re
 import msgspec
 import pytest
 
-from app.demo.gfd import node_labels
 from app.demo.notation import DemoFleet, fleet_names
+from app.demo.sample_fleets import node_labels
 from tests.demo.fleets import nodes
 from tests.demo.gpu_keys import KNOWN, TAINTS
 

@@ -123,7 +123,7 @@ def test_every_shipped_policy_is_in_the_config_map() -> None:
 
 @pytest.mark.parametrize(("components", "code"), [(("guards",), 0), ((), 1)], ids=["with guards", "as shipped"])
 def test_guards_deny_where_the_component_is(components: tuple[str, ...], code: int, tmp_path: Path) -> None:
-    """In overlays/production, the set of the ConfigMap as kustomize builds it is run through `gpu-usher test`."""
+    """In overlays/production: the set of the ConfigMap as kustomize builds it passes `gpu-usher policy test`."""
     files = [DEPLOY / "components" / name / f"{name}.yaml" for name in (*components, "second-scheduler")]
     for path in [*POLICIES.glob("*.yaml"), *files]:
         shutil.copy(path, tmp_path)

@@ -12,7 +12,7 @@ from app.admission.exemptions import EXEMPT_LABELS
 from app.admission.match_conditions import cpu_guard_conditions, match_conditions
 from app.admission.review_targets import WORKLOADS
 from app.api.admission_routes import VERSION
-from app.cli.json_schema import conditions_text, exemptions_text
+from app.cli.json_schema import conditions_text
 from app.cluster.files import shipped_policies
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.state import State
@@ -26,6 +26,7 @@ from app.policy.load import LAST_GOOD, LAST_GOOD_LABEL_VALUE, MOUNTED, POLICY_LA
 from app.telemetry.logs import today
 from app.tls.controller import API_SERVICE, Names
 from tests.builders import knowledge
+from tests.deploy.exemptions import exemptions_text
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
 READ = {"get", "list", "watch"}

@@ -231,7 +231,7 @@ def test_component_that_is_installed_is_not_advised() -> None:
 
 
 @pytest.mark.parametrize("content", ["", '{"kind": "List", "items": []}', "kind: Pod\nmetadata: {name: a}\n"])
-@pytest.mark.parametrize("verb", ["doctor", "inventory", "whatif driver --to 580.65.06"])
+@pytest.mark.parametrize("verb", ["doctor", "inventory", "plan driver --to 580.65.06"])
 def test_file_without_a_node_is_bad_input(tmp_path: Path, verb: str, content: str) -> None:
     """F82, F87: a gate of a CI must not pass on the wrong file."""
     file = tmp_path / "train.yaml"

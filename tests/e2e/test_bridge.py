@@ -165,7 +165,7 @@ def apply_templates(plane: ControlPlane, pods: list[Published], folder: Path) ->
     documents = [{**one.pod, "metadata": {**one.pod["metadata"], "name": f"p{n}"}} for n, one in enumerate(pods)]
     (folder / "pods.yaml").write_text(yaml.safe_dump_all(documents), "utf-8")
     words = ["-f", str(folder / "pods.yaml"), "-n", NAMESPACE, "--snapshot", str(folder / "classes.json")]
-    done = CliRunner().invoke(app, ["export", "claim-templates", *words])
+    done = CliRunner().invoke(app, ["plan", "claim-templates", *words])
     assert done.exit_code == 0, done.output
     applied = plane.kubectl("apply", "-f", "-", stdin=done.stdout)
     assert applied.code == 0, applied.err
@@ -244,7 +244,7 @@ def test_keeper_makes_the_template_in_the_namespace_that_lets_it_and_the_next_po
     first = {name: create_wishing(plane, name, "first") for name in (NAMESPACE, "closed")}
     kubeconfig = plane.kubeconfig("claim-templates")
     folder = service.flags["policies"]
-    command = [sys.executable, "-m", "app.cli.main", "claims", "controller", "--kubeconfig", str(kubeconfig)]
+    command = [sys.executable, "-m", "app.cli.main", "claims-controller", "--kubeconfig", str(kubeconfig)]
     keeper = Process("keeper", [*command, "--policies", folder, "--turn-seconds", "1"], plane.folder / "keeper.log")
     try:
         path = f"{dra_path(plane)}/namespaces/{{}}/resourceclaimtemplates"

@@ -30,7 +30,7 @@ def exported(folder: Path, spec: str | None) -> list[Object]:
         folder.mkdir(exist_ok=True)
         (folder / "default.yaml").write_text(policy("default", spec), "utf-8")
         words = ["--policies", str(folder)]
-    result = CliRunner().invoke(app, ["export", "vap", *words])
+    result = CliRunner().invoke(app, ["policy", "vap", *words])
     assert result.exit_code == 0, result.output
     return list(yaml.safe_load_all(result.stdout))
 

@@ -175,7 +175,7 @@ def run(folder: Path, spec: str, objects: list[dict[str, Any]], *more: str) -> R
     """Compare an empty policy with a policy of this spec."""
     (folder / "now.json").write_text(json.dumps({"kind": "List", "items": objects}), "utf-8")
     old, new = written(folder, "old", policy("p", "description: x")), written(folder, "new", policy("p", spec))
-    return RUN.invoke(app, ["diff", old, new, "--snapshot", str(folder / "now.json"), *more])
+    return RUN.invoke(app, ["policy", "diff", old, new, "--snapshot", str(folder / "now.json"), *more])
 
 
 def bound(amount: int, node: str = "h-0", name: str = "p") -> dict[str, Any]:
@@ -222,7 +222,7 @@ def test_recorded_requests_are_tried_too(tmp_path: Path) -> None:
     old = written(tmp_path, "old", policy("p", "description: x"))
     new = written(tmp_path, "new", policy("p", "admission: {maxGPUsPerPod: 1}"))
 
-    result = RUN.invoke(app, ["diff", old, new, "--decisions", str(tmp_path / "log"), "-o", "json"])
+    result = RUN.invoke(app, ["policy", "diff", old, new, "--decisions", str(tmp_path / "log"), "-o", "json"])
 
     answer = json.loads(result.stdout)
     assert result.exit_code == 1
@@ -242,8 +242,8 @@ def test_policies_may_be_those_that_an_overlay_would_bring(tmp_path: Path) -> No
     old = written(tmp_path, "old", policy("p", "description: x"))
     fleet = ["--snapshot", str(tmp_path / "now.json")]
 
-    result = RUN.invoke(app, ["diff", old, "-", *fleet], input=yaml.safe_dump_all(rendered))
-    nothing = RUN.invoke(app, ["diff", old, "-", *fleet], input=yaml.safe_dump_all(rendered[:1]))
+    result = RUN.invoke(app, ["policy", "diff", old, "-", *fleet], input=yaml.safe_dump_all(rendered))
+    nothing = RUN.invoke(app, ["policy", "diff", old, "-", *fleet], input=yaml.safe_dump_all(rendered[:1]))
 
     assert result.exit_code == 1
     assert "newly refused: 1 pod" in result.stdout
@@ -260,7 +260,7 @@ def test_finished_pods_are_nobody(tmp_path: Path) -> None:
 
 
 def test_no_fleet_and_no_log_is_bad_input(tmp_path: Path) -> None:
-    result = RUN.invoke(app, ["diff", str(tmp_path), str(tmp_path)])
+    result = RUN.invoke(app, ["policy", "diff", str(tmp_path), str(tmp_path)])
 
     assert isinstance(result.exception, BadInput)
 
@@ -274,7 +274,8 @@ def test_pods_with_claims_are_compared_by_the_devices_that_they_can_take(tmp_pat
         (tmp_path / name / "p.yaml").write_text(yaml.safe_dump(document | spec), "utf-8")
 
     result = RUN.invoke(
-        app, ["diff", str(tmp_path / "old"), str(tmp_path / "new"), "--demo-fleet", "gpucluster", "-o", "json"]
+        app,
+        ["policy", "diff", str(tmp_path / "old"), str(tmp_path / "new"), "--demo-fleet", "gpucluster", "-o", "json"],
     )
 
     changes = {row["pod"]: (row["change"], row["now"]) for row in json.loads(result.stdout)["differences"]}

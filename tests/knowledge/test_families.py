@@ -14,7 +14,7 @@ from tests.builders import knowledge
 from tests.docstrings import ROOT
 
 FAMILIES = knowledge().families
-NAMES_RESOURCES = ("app/cli/serve.py", "app/demo/", "app/nodes/conditions.py", "app/simulate/")
+NAMES_RESOURCES = ("app/cli/serve.py", "app/demo/", "app/nodes/conditions.py", "tests/bench/simulate/")
 """Modules and rooms that may name a vendor's resource: an example pod of --help, fleets of NVIDIA GPUs, and the keys of
 node labels, which GPU Feature Discovery makes of resource names."""
 

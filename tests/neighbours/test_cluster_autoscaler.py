@@ -135,7 +135,7 @@ def test_group_with_too_few_gpus_is_not_scaled_up(program: Path) -> None:
 
 
 def test_group_with_the_advised_tags_is_scaled_up(program: Path) -> None:
-    """S8, F124: `whatif node-template` names tags; a group whose template has them serves the pod."""
+    """S8, F124: `plan node-template` names tags; a group whose template has them serves the pod."""
     documents = [written(wish) for wish in WISHES]
 
     for document in documents:

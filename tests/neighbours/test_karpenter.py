@@ -126,7 +126,7 @@ def test_pod_with_more_gpus_than_any_instance_has_is_refused(program: Path) -> N
 
 @pytest.mark.parametrize("wish", WISHES)
 def test_advised_node_pool_launches_what_fits(program: Path, wish: str) -> None:
-    """S8, F124: `whatif node-template` writes the part of a NodePool that depends on the pod."""
+    """S8, F124: `plan node-template` writes the part of a NodePool that depends on the pod."""
     document = written(wish)
     advised = node_template(demand(document), document, knowledge()).node_pool["Karpenter"]
     template = advised["spec"]["template"]

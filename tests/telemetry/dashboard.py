@@ -142,7 +142,6 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel("Mean activity of the last day", (used("gpu_usher_gpus_active_ratio"),), "percentunit"),
             Panel("Pods that wait", (gauge("gpu_usher_waiting_pods", "GPU pods"),)),
             Panel("Since use was read", (gauge("gpu_usher_use_age_seconds", "age"),), "s"),
-            Panel("GPUs not recorded", (rate("gpu_usher_unrecorded_use_total", "job", legend="no room"),)),
         ),
     ),
     (

@@ -171,31 +171,6 @@ def openmetrics(week: list[Series]) -> Iterator[str]:
     yield "# EOF\n"
 
 
-def looks(week: list[Series]) -> Iterator[tuple[int, list[tuple[str, dict[str, str], float]]]]:
-    """Give what the exporters themselves say in each scrape: its second, and metrics with labels and values."""
-    at: dict[int, list[tuple[str, dict[str, str], float]]] = {}
-    for series in week:
-        labels = _own_words(series)
-        for metric, samples in series.samples.items():
-            for second, number in samples:
-                at.setdefault(second, []).append((metric, labels, number))
-    yield from sorted(at.items())
-
-
-def _own_words(series: Series) -> dict[str, str]:
-    """Give the labels without those of the target, which Prometheus adds, and by the names that the exporter writes."""
-    targets = {"namespace", "pod", "container"}
-    labels = series.labels
-    if any(key.startswith("exported_") for key in labels) or "pod_name" in labels or not series.real:
-        labels = {key.removeprefix("exported_"): value for key, value in labels.items() if key not in targets}
-    return labels
-
-
-def exposition(samples: list[tuple[str, dict[str, str], float]]) -> str:
-    """Write a scrape in Prometheus' text format."""
-    return "".join(f"{metric}{{{_pairs(labels)}}} {number}\n" for metric, labels, number in samples)
-
-
 def _pairs(labels: dict[str, str]) -> str:
     return ",".join(f'{key}="{value}"' for key, value in labels.items())
 

@@ -13,7 +13,7 @@ from app.demo.usage import DemoUsage
 from app.policy.compiled import PolicySet
 from app.server.service import Service
 from app.telemetry.use_metrics import UseMetrics
-from app.usage.history import History, Hold, Window
+from app.usage.history import Hold, UseHistory, Window
 from app.values.errors import SourceError
 from tests.builders import knowledge, policies, policy
 
@@ -36,11 +36,11 @@ class Source:
         self.holds: tuple[Hold, ...] | None = holds
         self.asked: list[tuple[float, int | None]] = []
 
-    async def read(self, end: float, seconds: float, window: int | None = None) -> History:
+    async def read(self, end: float, seconds: float, window: int | None = None) -> UseHistory:
         self.asked.append((seconds, window))
         if self.holds is None:
             raise SourceError("no answer in time")
-        return History(end - seconds, end, window or WINDOW, self.holds, self.problems)
+        return UseHistory(end - seconds, end, window or WINDOW, self.holds, self.problems)
 
     async def close(self) -> None:
         pass

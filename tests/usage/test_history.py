@@ -10,21 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.cluster.files import read_knowledge
-from app.usage.history import History, Hold, Window, with_sharing
-from app.usage.owners import owner_by_name, owners_of
-from app.usage.queries import (
+from app.usage.history import Hold, UseHistory, Window, with_sharing
+from app.usage.reading import (
     MOST_POINTS,
     MOST_SERIES,
     POINTS_AT_ONCE,
     WINDOWS,
     Figure,
+    HistoryBuilder,
     RangeQuery,
     range_queries,
     spans,
     window_seconds,
 )
-from app.usage.reading import HistoryBuilder
 from app.usage.table import By, UsageReport, usage_report
+from app.usage.workloads import owner_by_name, owners_of
 from app.values.errors import KnowledgeError, SourceError
 from tests.builders import knowledge
 
@@ -42,7 +42,7 @@ def idle(number: int, minutes: float = 15, peak: float | None = 0.0, known: floa
 
 
 def report(*holds: Hold, windows: int = 4) -> UsageReport:
-    return usage_report(with_sharing(History(0, windows * 900, 900, holds)), By.Pod)
+    return usage_report(with_sharing(UseHistory(0, windows * 900, 900, holds)), By.Pod)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_too_many_series_are_refused_with_a_remedy() -> None:
 LABELS = {"UUID": "GPU-1", "namespace": "t", "pod": "p", "modelName": "A100", "Hostname": "n"}
 
 
-def built(*answers: tuple[RangeQuery, dict[str, str], list[tuple[int, float]]]) -> History:
+def built(*answers: tuple[RangeQuery, dict[str, str], list[tuple[int, float]]]) -> UseHistory:
     builder = HistoryBuilder(knowledge().dcgm, knowledge().usage_metrics)
     for query, labels, points in answers:
         builder.add(query, labels, points)
@@ -223,7 +223,7 @@ def test_own_row_that_is_none_is_refused(row: str, tmp_path_factory: pytest.Temp
 
 def cpu_of_report(pods: int) -> float:
     """Return the least CPU time of three reports by pod, in seconds."""
-    history = History(0, 900, 900, tuple(hold(f"p{n}", idle(0), gpu=f"GPU-{n}") for n in range(pods)))
+    history = UseHistory(0, 900, 900, tuple(hold(f"p{n}", idle(0), gpu=f"GPU-{n}") for n in range(pods)))
 
     def once() -> float:
         began = time.process_time()

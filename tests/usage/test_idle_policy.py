@@ -2,15 +2,20 @@
 """The policy rule `idle`: what is known at the last poll decides, and what is unknown denies nothing."""
 
 import asyncio
+import json
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.admission.review import ReviewResult, validate
-from app.cluster.usage_polling import DAY, FORGET_SECONDS
+from app.cluster.usage_polling import DAY, FORGET_SECONDS, UsagePoller
+from app.demo.sample_fleets import demo_fleet
 from app.policy.compiled import PolicySet
+from app.server.composition import build
+from app.settings import Settings
 from app.usage.summary import POINTS_OF_A_POLL, poll_window
 from app.values.reasons import Code
 from tests.builders import gpus, node_document, pod, policies, policy, setting
@@ -134,3 +139,20 @@ def test_failed_polls_change_nothing_for_a_while_and_then_all_is_unknown() -> No
     assert poller.count("team-a", FOUR_HOURS, 0.01) == 0
     assert poller.reading().summary is None
     assert poller.reading().age_seconds == FORGET_SECONDS
+
+
+def test_without_a_source_the_policy_is_not_judged_and_says_so(tmp_path: Path) -> None:
+    """F145, F150: exporters alone have no history; the log, /statusz and the page Use name the policy."""
+    snapshot = tmp_path / "now.json"
+    snapshot.write_text(json.dumps({"kind": "List", "items": demo_fleet()}), "utf-8")
+    built = build(Settings(snapshots=(snapshot,), certs=tmp_path, dcgm_exporters=("http://127.0.0.1:1",)))
+    assert (built.usage.reading().asked, built.usage.reading().problem) == (False, None)
+    poller = UsagePoller(None, lambda: RULE, built.state)
+    asyncio.run(poller.poll())
+
+    problem = "admission.idle of p is not judged and refuses no pod: start serve with --prometheus URL"
+    assert (poller.reading().problem, poller.status()["error"], poller.count("team-a", 1.0, 1.0)) == (
+        problem,
+        problem,
+        0,
+    )

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.usage import read_prices_file
-from app.cli.usage_history import read_since
-from app.usage.history import History, Hold, Window, with_sharing
+from app.cli.usage import read_prices_file, read_since
+from app.usage.history import Hold, UseHistory, Window, with_sharing
 from app.usage.prices import Prices, read_prices
 from app.usage.table import By, UsageRow, usage_report
 from app.values.errors import BadInput
@@ -43,7 +42,7 @@ def test_slice_costs_its_own_price_or_its_part_of_the_gpu(model: str, profile: s
 
 def row(model: str, *windows: Window) -> UsageRow:
     hold = Hold("t", "p", "n", "GPU-1", "", "", model, False, windows)
-    return usage_report(History(0, 7200, 3600, (hold,)), By.Product, prices=prices()).rows[0]
+    return usage_report(UseHistory(0, 7200, 3600, (hold,)), By.Product, prices=prices()).rows[0]
 
 
 def test_table_has_the_money_of_the_hours_held_and_of_those_without_activity() -> None:
@@ -60,7 +59,7 @@ def test_shared_gpu_has_no_price_that_is_one_pods() -> None:
     """F142: two pods of one GPU do not cost two GPUs."""
     windows = (Window(0, 60, 60, 30.0, 1.0),)
     holds = tuple(Hold("t", name, "n", "GPU-1", "", "", "Tesla T4", False, windows) for name in ("a", "b"))
-    (shared,) = usage_report(with_sharing(History(0, 3600, 3600, holds)), By.Namespace, prices=prices()).rows
+    (shared,) = usage_report(with_sharing(UseHistory(0, 3600, 3600, holds)), By.Namespace, prices=prices()).rows
 
     assert (shared.held_hours, shared.cost, shared.idle_cost) == (2.0, None, None)
 

@@ -9,12 +9,11 @@ from collections.abc import Iterator
 import pytest
 from typer.testing import CliRunner
 
-import app.cli.usage_history
+import app.cli.usage
 from app.cli.verbs import app as usher_app
 from app.cluster.state import State
-from app.cluster.usage_history import UsageHistory
-from app.cluster.usage_polling import UsagePoller
-from app.usage.history import History, with_sharing
+from app.cluster.usage_polling import PrometheusUse, UsagePoller
+from app.usage.history import UseHistory, with_sharing
 from app.usage.table import By, UsageRow, usage_report
 from app.values.errors import SourceError
 from tests.builders import knowledge, policies, policy
@@ -40,9 +39,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield running
 
 
-def read(url: str, seconds: float, end: float = END + 60) -> History:
-    async def run() -> History:
-        source = UsageHistory(url, knowledge().dcgm, knowledge().usage_metrics)
+def read(url: str, seconds: float, end: float = END + 60) -> UseHistory:
+    async def run() -> UseHistory:
+        source = PrometheusUse(url, knowledge().dcgm, knowledge().usage_metrics)
         try:
             return await source.read(end, seconds)
         finally:
@@ -52,7 +51,7 @@ def read(url: str, seconds: float, end: float = END + 60) -> History:
 
 
 @pytest.fixture(scope="module")
-def history(server: Running) -> History:
+def history(server: Running) -> UseHistory:
     return read(server.url, HOURS * 3600)
 
 
@@ -61,11 +60,11 @@ def truth() -> list[Truth]:
     return list(truths(made_week()))
 
 
-def rows(history: History, by: By = By.Pod) -> dict[tuple[str, str], UsageRow]:
+def rows(history: UseHistory, by: By = By.Pod) -> dict[tuple[str, str], UsageRow]:
     return {(row.of, row.unit): row for row in usage_report(history, by).rows}
 
 
-def test_figures_of_every_pod_equal_the_slow_calculation(history: History, truth: list[Truth]) -> None:
+def test_figures_of_every_pod_equal_the_slow_calculation(history: UseHistory, truth: list[Truth]) -> None:
     """F141: GPU-hours held, known and active share, memory peak, of whole GPUs, MIG slices and shared GPUs."""
     by_pod = {row.of: row for row in usage_report(history, By.Pod).rows}
     assert (history.window_seconds, len(truth)) == (WINDOW, len(by_pod))
@@ -73,7 +72,7 @@ def test_figures_of_every_pod_equal_the_slow_calculation(history: History, truth
         expect_true(by_pod[one.pod], one)
 
 
-def test_only_what_is_idle_for_certain_is_idle_and_for_as_long_as_it_is(history: History) -> None:
+def test_only_what_is_idle_for_certain_is_idle_and_for_as_long_as_it_is(history: UseHistory) -> None:
     """F141: gaps, values that are none, stale exporters and absent metrics make no GPU idle that may have worked."""
     by_pod = {row.of: row for row in usage_report(history, By.Pod).rows}
     assert {of: row.idle_hours for of, row in by_pod.items() if row.idle_now} == {
@@ -82,7 +81,7 @@ def test_only_what_is_idle_for_certain_is_idle_and_for_as_long_as_it_is(history:
     assert all((row.idle_hours or 0) <= IDLE.get(of, 0) for of, row in by_pod.items())
 
 
-def test_what_cannot_be_known_is_unknown(history: History) -> None:
+def test_what_cannot_be_known_is_unknown(history: UseHistory) -> None:
     """F141: no figure stands for what was not seen, or is of several pods together."""
     by_pod = {row.of: row for row in usage_report(history, By.Pod).rows}
     assert by_pod["nlp/no-activity"].active_share is None
@@ -93,14 +92,14 @@ def test_what_cannot_be_known_is_unknown(history: History) -> None:
     assert by_pod["vision/train-0"].unseen_hours == pytest.approx(1.75, abs=0.26)
 
 
-def test_exporter_and_finished_pods_hold_nothing(history: History) -> None:
+def test_exporter_and_finished_pods_hold_nothing(history: UseHistory) -> None:
     """F141: the exporter's own pod is the label of a target, and never a holder."""
     by_pod = {row.of: row for row in usage_report(history, By.Pod).rows}
     assert not [of for of in by_pod if of.startswith("gpu-operator/")]
     assert (by_pod["web/old"].held_now, by_pod["vision/train-0"].held_now) == (0, 0)
 
 
-def test_rows_add_up_whatever_they_are(history: History) -> None:
+def test_rows_add_up_whatever_they_are(history: UseHistory) -> None:
     """F141: by namespace, owner, product and node."""
     totals = [sum(row.held_hours for row in usage_report(history, by).rows) for by in By]
     assert totals == [pytest.approx(totals[0])] * len(By)
@@ -113,15 +112,15 @@ def test_long_histories_are_read_in_longer_windows_and_several_answers(
     server: Running, truth: list[Truth], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F141: the number of points is bounded, and the hours are the same."""
-    monkeypatch.setattr("app.usage.queries.MOST_POINTS", 1700)
-    monkeypatch.setattr("app.usage.queries.POINTS_AT_ONCE", 200)
+    monkeypatch.setattr("app.usage.reading.MOST_POINTS", 1700)
+    monkeypatch.setattr("app.usage.reading.POINTS_AT_ONCE", 200)
     coarse = read(server.url, HOURS * 3600)
     assert coarse.window_seconds == 7200
     by_pod = {row.of: row for row in usage_report(coarse, By.Pod).rows}
     for one in truth:
         assert by_pod[one.pod].held_hours == pytest.approx(sum(one.held) / 60, abs=0.02), one.pod
         assert (by_pod[one.pod].idle_hours or 0) <= IDLE.get(one.pod, 0)
-    monkeypatch.setattr("app.usage.queries.MOST_SERIES", 10)
+    monkeypatch.setattr("app.usage.reading.MOST_SERIES", 10)
     with pytest.raises(SourceError, match="wants at most 10: ask for less time"):
         read(server.url, HOURS * 3600)
 
@@ -133,7 +132,7 @@ def test_prometheus_without_the_metrics_gives_an_empty_history(server: Running) 
 
 def test_command_prints_the_table(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """F141, F82."""
-    monkeypatch.setattr(app.cli.usage_history, "now", lambda: dt.datetime.fromtimestamp(END + 60, dt.UTC))
+    monkeypatch.setattr(app.cli.usage, "now", lambda: dt.datetime.fromtimestamp(END + 60, dt.UTC))
     words = ["usage", "--prometheus", server.url, "--by", "namespace"]
     text = CliRunner().invoke(usher_app, words).stdout
     answer = json.loads(CliRunner().invoke(usher_app, [*words, "-o", "json"]).stdout)
@@ -146,7 +145,7 @@ def test_service_polls_who_is_idle_for_policies_and_for_the_page(server: Running
     """F145, F147: idle for four hours, as the longer history has it; three hours of the notebook are too few."""
 
     async def run() -> UsagePoller:
-        source = UsageHistory(server.url, knowledge().dcgm, knowledge().usage_metrics)
+        source = PrometheusUse(server.url, knowledge().dcgm, knowledge().usage_metrics)
         rule = policies(policy("p", "admission: {idle: {after: 4h}}"))
         poller = UsagePoller(source, lambda: rule, State(knowledge()), wall=lambda: END + 60.0)
         try:

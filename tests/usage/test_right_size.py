@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import yaml
 
-from app.cli.right_size import find_right_sizes
+from app.cli.plan_pods import find_right_sizes
 from app.cluster.snapshot import fill, view
 from app.cluster.state import State
 from app.demo.notation import DemoFleet
@@ -18,7 +18,7 @@ from app.demo.sample_fleets import objects_of
 from app.explain.pending_pod import explain
 from app.kube.pods import read_pod
 from app.nodes.conditions import PRODUCT
-from app.usage.history import History, Hold, Window
+from app.usage.history import Hold, UseHistory, Window
 from app.usage.prices import NO_PRICES, Prices, read_prices
 from app.usage.right_size import RightSizes
 from app.values.computations import finish
@@ -75,7 +75,7 @@ def workload(pod: Document) -> str:
     return name[:-2] if name[-2:] in ("-0", "-1") else name
 
 
-def history(puzzle: Document, objects: list[Document]) -> History:
+def history(puzzle: Document, objects: list[Document]) -> UseHistory:
     """Make the history of two days in which every pod with a peak has it once."""
     labels = {one["metadata"]["name"]: one["metadata"]["labels"] for one in objects if one["kind"] == "Node"}
     holds = []
@@ -88,7 +88,7 @@ def history(puzzle: Document, objects: list[Document]) -> History:
             rest = tuple(Window(index, 60, 60, 3, 0.5, peak["share"] / 2, 100) for index in range(1, WINDOWS))
             holds.append(Hold("team-b", pod["name"], pod["node"], f"GPU-{number}", "1" if profile else "", profile,
                               labels[pod["node"]][PRODUCT], False, (high, *rest)))  # fmt: skip
-    return History(0, WINDOWS * 3600, 3600, tuple(holds))
+    return UseHistory(0, WINDOWS * 3600, 3600, tuple(holds))
 
 
 def prices(puzzle: Document) -> Prices:

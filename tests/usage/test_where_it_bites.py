@@ -10,7 +10,7 @@ from app.doctor.fleet_checks import Finding
 from app.doctor.held_gpus import examine_held, read_held_gpus
 from app.explain.explanation import Explanation
 from app.explain.pending_pod import explain
-from app.usage.history import History, Hold, Window, with_sharing
+from app.usage.history import Hold, UseHistory, Window, with_sharing
 from app.usage.table import idle_pods
 from app.values.computations import finish
 from tests.builders import gpus, knowledge, node_document, pod, shipped
@@ -58,7 +58,7 @@ def test_pod_is_idle_where_all_its_gpus_are() -> None:
         return Hold("vision", name, "n", gpu, "", "", "A100", False, windows)
 
     holds = (hold("a", "GPU-1", 0), hold("a", "GPU-2", 2), hold("b", "GPU-3", 0), hold("b", "GPU-4", 0, 0.5))
-    assert idle_pods(with_sharing(History(0, 4 * 3600, 3600, holds))) == {"vision/a": 7200.0}
+    assert idle_pods(with_sharing(UseHistory(0, 4 * 3600, 3600, holds))) == {"vision/a": 7200.0}
 
 
 def findings(pods: list[Any], idle: dict[str, float] | None = None) -> dict[str, Finding]:

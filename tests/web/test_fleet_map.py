@@ -10,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.cluster.state import State
-from app.web.allocation_history import SAMPLES_KEPT, AllocationHistory
-from app.web.fleet_map import WHOLE_SECONDS, FleetMap
-from app.web.views.charts import HEIGHT, WIDTH, chart
-from app.web.views.fleet_tiles import TileFilter, fragmented_gpus
+from app.web.fleet_map import SAMPLES_KEPT, WHOLE_SECONDS, AllocationHistory, FleetMap
+from app.web.views.fleet_tiles import HEIGHT, WIDTH, TileFilter, chart, fragmented_gpus
 from tests.builders import container, gpus, knowledge, node_document, pod
 
 COUNTS = st.dictionaries(st.integers(0, 8), st.integers(1, 5), max_size=5)

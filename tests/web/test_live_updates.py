@@ -14,11 +14,9 @@ from app.api.pending_reasons import PendingReasons
 from app.api.time_slices import JobQueue
 from app.kube.pending_pods import read_pending_pod
 from app.server.service import Service
-from app.web.allocation_history import AllocationHistory
-from app.web.fleet_map import FleetMap
-from app.web.live_updates import MOST_TILES, TICKS_PER_TOTALS, LiveUpdates
+from app.web.fleet_map import AllocationHistory, FleetMap
+from app.web.live_updates import MOST_TILES, TICKS_PER_TOTALS, EventListener, EventListeners, LiveUpdates
 from app.web.routes import WebPages, run_for_ever
-from app.web.server_sent_events import EventListener, EventListeners
 from app.web.views.decision_rows import DecisionFilter
 from app.web.views.tile_colours import Colouring
 from tests.bench.fleet import node

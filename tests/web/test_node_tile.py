@@ -10,7 +10,7 @@ from app.cluster.state import State
 from app.demo.notation import fleet_names
 from app.demo.sample_fleets import demo_fleet
 from app.nodes.gpu_health import Health
-from app.web.views.node_tile import GPU_WIDTH, MOST_PER_RUN, Cell, NodeState, Tile, tile_of
+from app.web.views.node_tile import GPU_WIDTH, MOST_PER_RUN, GPUCell, NodeState, Tile, tile_of
 from tests.builders import gpus, knowledge, node_document, pod
 
 
@@ -72,13 +72,13 @@ def test_every_unit_of_every_sample_fleet_is_drawn_once(fleet: str) -> None:
         if not node.has_gpus:
             continue
         node_tile = tile(state, name)
-        cells: Counter[Cell] = Counter()
+        cells: Counter[GPUCell] = Counter()
         for run in node_tile.runs:
             cells[run.cell] += run.count
             assert 1 <= run.count <= MOST_PER_RUN
             assert 1 <= run.width <= GPU_WIDTH
-        if node.node_class.offered and Cell.Shared not in cells:
-            assert (cells[Cell.Free], cells[Cell.Used]) == (node_tile.free, node_tile.units - node_tile.free)
+        if node.node_class.offered and GPUCell.Shared not in cells:
+            assert (cells[GPUCell.Free], cells[GPUCell.Used]) == (node_tile.free, node_tile.units - node_tile.free)
         if node.free.gpus and not node.node_class.offered:
             assert sum(run.count * run.width for run in node_tile.runs) == GPU_WIDTH * len(node.free.gpus)
 

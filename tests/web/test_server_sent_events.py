@@ -13,7 +13,7 @@ import pytest
 from app.api.client_certificates import ABORT
 from app.api.decision_line import MOST_DECISIONS, Decision, RecentDecisions
 from app.values.reasons import Code
-from app.web.server_sent_events import MOST_LISTENERS, MOST_QUEUED, EventListener, EventListeners, Stream
+from app.web.live_updates import MOST_LISTENERS, MOST_QUEUED, EventListener, EventListeners, Stream
 from app.web.views.decision_rows import DecisionFilter, rows_of, select
 from tests.builders import gpus, make_service, pod, review
 from tests.running import Running, running

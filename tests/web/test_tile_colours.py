@@ -12,7 +12,7 @@ from app.demo.sample_fleets import demo_fleet
 from app.usage.summary import HeldUnit
 from app.web.api import create_web_app
 from app.web.fleet_map import FleetMap
-from app.web.views.node_tile import Cell, Tile, tile_of
+from app.web.views.node_tile import GPUCell, Tile, tile_of
 from app.web.views.tile_colours import IDLE, SEVERAL, SLOTS, STEPS, UNKNOWN, Colouring, TileColours, slots_of
 from tests.api.conftest import Ask
 from tests.builders import gpus, make_service, node_document, pod
@@ -46,7 +46,7 @@ def unit(key: str, number: int, activity: float | None, idle: float = 0.0, **mor
 
 def held(shown: Tile) -> list[tuple[str, int, str]]:
     """List colour, number of cells and text of what is held."""
-    return [(run.colour, run.count, run.text) for run in shown.runs if run.cell in (Cell.Used, Cell.Shared)]
+    return [(run.colour, run.count, run.text) for run in shown.runs if run.cell in (GPUCell.Used, GPUCell.Shared)]
 
 
 def test_held_cells_have_the_colour_and_letter_of_their_namespace(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_held_cells_have_the_colour_and_letter_of_their_namespace(tmp_path: Path
     shown = tile(tmp_path, {"red/a": 2, "blue/b": 1, "red/c": 1, "grey/d": 1})
 
     assert held(shown) == [("c3", 1, "D"), ("c8", 1, "+"), ("c0", 3, "A")]
-    assert [(run.colour, run.count) for run in shown.runs if run.cell is Cell.Free] == [("", 3)]
+    assert [(run.colour, run.count) for run in shown.runs if run.cell is GPUCell.Free] == [("", 3)]
     assert "; red 3; blue 1; grey 1" in shown.words
 
 
@@ -125,13 +125,13 @@ def test_colours_change_no_cell_of_the_map(tmp_path: Path, fleet: str, by: Colou
         coloured = plain._tile(service.nodes[name], colours)
 
         assert cells(coloured) == cells(shown), name
-        assert all(run.colour for run in coloured.runs if run.cell is Cell.Used)
+        assert all(run.colour for run in coloured.runs if run.cell is GPUCell.Used)
         assert not any(run.colour for run in shown.runs)
 
 
-def cells(shown: Tile) -> Counter[tuple[Cell, int]]:
+def cells(shown: Tile) -> Counter[tuple[GPUCell, int]]:
     """Count the cells of a tile by kind and width."""
-    counts: Counter[tuple[Cell, int]] = Counter()
+    counts: Counter[tuple[GPUCell, int]] = Counter()
     for run in shown.runs:
         counts[run.cell, run.width] += run.count
     return counts

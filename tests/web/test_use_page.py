@@ -41,7 +41,6 @@ class Polled:
 
     def poll(self) -> None:
         """Poll once."""
-        assert self.service.usage is not None
         asyncio.run(self.service.usage.poll())
 
     def page(self, ask: Ask, path: str = "/use") -> Reader:

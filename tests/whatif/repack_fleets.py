@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fleets for `advise repack` as objects, and the brute force with which plans are compared."""
+"""Fleets for `plan repack` as objects, and the brute force with which plans are compared."""
 
 import datetime as dt
 from collections import deque
@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from app.cli.advise_repack import repacked
+from app.cli.plan_pods import repacked
 from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.whatif.repack import MOST_MOVES, Freed, Repack

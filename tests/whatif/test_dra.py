@@ -13,8 +13,8 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from app.admission.claim_conversion import NoEquivalent
+from app.cli.plan_nodes import moving_pods
 from app.cli.verbs import app
-from app.cli.whatif_dra import moving_pods
 from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.demo.notation import fleet_names
@@ -153,7 +153,7 @@ def test_each_node_of_a_fleet_is_there_or_moves_or_is_held(name: str) -> None:
 
 
 def run(*words: str) -> Result:
-    return RUN.invoke(app, ["whatif", "dra", *words])
+    return RUN.invoke(app, ["plan", "claims", *words])
 
 
 def test_command_exits_with_1_where_a_node_cannot_move() -> None:
@@ -171,7 +171,7 @@ def test_fleet_of_dra_is_there_already() -> None:
 
 
 def exported(*words: str) -> tuple[str, list[dict[str, Any]]]:
-    done = RUN.invoke(app, ["export", "claim-templates", *words])
+    done = RUN.invoke(app, ["plan", "claim-templates", *words])
     assert done.exit_code == 0, done.output
     return done.stdout, [document for document in yaml.safe_load_all(done.stdout) if document]
 

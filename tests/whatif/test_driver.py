@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from app.cli.plan_nodes import gpu_pods, parse_selector
 from app.cli.verbs import app
-from app.cli.whatif import gpu_pods
 from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.placement.engine import class_for_demand, judge_class
@@ -18,7 +18,6 @@ from app.values.errors import BadInput
 from app.values.label_requirements import all_allow
 from app.values.versions import parse_version
 from app.whatif.driver import plan_rollout
-from app.whatif.selector import parse_selector
 from tests.builders import gpus, knowledge, node_document, pod, shipped
 
 RUN = CliRunner()
@@ -93,7 +92,7 @@ def test_gains_and_losses_are_those_of_nodes_that_carry_the_other_drivers_labels
 
 def run(folder: Path, objects: list[dict[str, Any]], *words: str) -> Result:
     (folder / "now.json").write_text(json.dumps({"kind": "List", "items": objects}), "utf-8")
-    return RUN.invoke(app, ["whatif", "driver", "--snapshot", str(folder / "now.json"), *words])
+    return RUN.invoke(app, ["plan", "driver", "--snapshot", str(folder / "now.json"), *words])
 
 
 def test_nodes_with_the_fewest_pods_come_first_and_pods_without_a_place_are_named(tmp_path: Path) -> None:

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from app.cli.plan_nodes import gpu_pods
 from app.cli.verbs import app
-from app.cli.whatif import gpu_pods
 from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.demo.sample_fleets import demo_fleet
 from app.values.versions import parse_version
-from app.whatif.claims_on_nodes import unserved_claim
 from app.whatif.driver import plan_rollout
+from app.whatif.placing_in_turn import unserved_claim
 from tests.builders import knowledge, shipped
 
 ATTRIBUTES = "device.attributes['gpu.nvidia.com']"
@@ -97,9 +97,7 @@ def test_rollback_that_claims_exclude_fails_and_names_the_condition(tmp_path: Pa
     objects = [*demo_fleet("gpucluster"), *claiming_pod("p", SELECTORS[0])]
     (tmp_path / "now.json").write_text(json.dumps({"kind": "List", "items": objects}), "utf-8")
 
-    result = CliRunner().invoke(
-        app, ["whatif", "driver", "--snapshot", str(tmp_path / "now.json"), "--to", "535.104.05"]
-    )
+    result = CliRunner().invoke(app, ["plan", "driver", "--snapshot", str(tmp_path / "now.json"), "--to", "535.104.05"])
 
     assert result.exit_code == 1, result.output
     assert "5 fewer nodes, none in all: team-a/p" in result.output

@@ -18,8 +18,7 @@ from app.knowledge.mig_geometry import GPULayout, Instance
 from app.nodes.model import FreeResources
 from app.values.errors import BadInput
 from app.whatif.advice import advise_layout, fill_gpu
-from app.whatif.mig_fragmentation import fragmented_share
-from app.whatif.mig_relayout import most_of, node_class_with_layout, parse_layout
+from app.whatif.mig_relayout import fragmented_share, most_of, node_class_with_layout, parse_layout
 from app.whatif.placing_in_turn import GPUPod
 from tests.builders import demand, gpus, knowledge, node, node_document, pod
 
@@ -156,7 +155,7 @@ def test_fragmentation_of_gpus_that_are_carved_on_demand_is_by_place() -> None:
 def test_another_layout_shows_its_fragmentation(tmp_path: Path) -> None:
     """F64: whole GPUs serve no pod of slices; in the new layout such pods can use all that is free."""
     queued = pod(gpus(1, slice_("3g.40gb")))
-    words = ("whatif", "mig", "--layout", "3g.40gb:2")
+    words = ("plan", "relayout", "--layout", "3g.40gb:2")
 
     result = run(tmp_path, [node_document("a", A100), queued], *words)
     answer = json.loads(run(tmp_path, [node_document("a", A100), queued], *words, "-o", "json").stdout)
@@ -205,7 +204,7 @@ def test_advice_is_a_configuration_of_mig_parted(tmp_path: Path) -> None:
         document["metadata"] |= {"name": f"p-{number}", "uid": f"q-{number}"}
     nodes = [node_document(name, A100) for name in ("busy", "idle")]
 
-    result = run(tmp_path, [*nodes, busy, *queued], "advise", "mig")
+    result = run(tmp_path, [*nodes, busy, *queued], "plan", "mig")
 
     config = yaml.safe_load(result.stdout)
     assert result.exit_code == 0, result.output
@@ -246,7 +245,7 @@ def test_layout_on_nodes_evicts_and_places_pods(tmp_path: Path) -> None:
     moved, queued = pod(gpus(2), nodeName="a"), pod(gpus(1, slice_("3g.40gb")))
     moved["metadata"] |= {"name": "moved", "uid": "1"}
     queued["metadata"] |= {"name": "queued", "uid": "2"}
-    words = ("whatif", "mig", "--nodes", "pool=a", "--layout", "3g.40gb:2", "-o", "json")
+    words = ("plan", "relayout", "--nodes", "pool=a", "--layout", "3g.40gb:2", "-o", "json")
 
     answer = json.loads(run(tmp_path, [*nodes, moved, queued], *words).stdout)
 
@@ -256,7 +255,7 @@ def test_layout_on_nodes_evicts_and_places_pods(tmp_path: Path) -> None:
 
 
 def test_product_without_mig_is_a_problem_and_fails(tmp_path: Path) -> None:
-    result = run(tmp_path, [node_document("t", "Tesla-T4")], "whatif", "mig", "--layout", "all-1g.10gb")
+    result = run(tmp_path, [node_document("t", "Tesla-T4")], "plan", "relayout", "--layout", "all-1g.10gb")
 
     assert result.exit_code == 1
     assert "t: its product has no MIG" in result.output

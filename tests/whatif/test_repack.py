@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`advise repack`: the fewest moves, against a brute force over all sequences of moves, and what it says about them."""
+"""`plan repack`: the fewest moves, against a brute force over all sequences of moves, and what it says about them."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-from app.cli.advise_repack import repacked
+from app.cli.plan_pods import repacked
 from app.cli.verbs import app
 from app.cluster.snapshot import fill
 from app.cluster.state import State
@@ -232,7 +232,7 @@ def test_nodes_that_the_engine_prefers_at_that_moment_are_to_be_cordoned() -> No
 
 def run(tmp_path: Path, puzzle: Puzzle, *words: str) -> Result:
     (tmp_path / "fleet.json").write_text(json.dumps({"kind": "List", "items": objects_of(puzzle)}), "utf-8")
-    return RUN.invoke(app, ["advise", "repack", "--snapshot", str(tmp_path / "fleet.json"), *words])
+    return RUN.invoke(app, ["plan", "repack", "--snapshot", str(tmp_path / "fleet.json"), *words])
 
 
 def test_text_has_the_steps_their_cost_and_what_stays(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_memory_does_not_shut_out_smaller_gpus_that_will_do() -> None:
 
 def run(file: Path, document: Any, *more: str) -> Any:
     file.write_text(yaml.safe_dump(document), "utf-8")
-    return RUN.invoke(app, ["whatif", "node-template", "-f", str(file), *more])
+    return RUN.invoke(app, ["plan", "node-template", "-f", str(file), *more])
 
 
 def test_node_affinity_that_admission_adds_is_met_by_the_template(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fleet map's filter, and its totals by product."""
+"""What the fleet map shows beside tiles: its filter, totals by product, charts of a share, and the search."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TypeVar
 
@@ -152,3 +152,64 @@ def fragmented_gpus(frees: Mapping[int, int], sizes: Mapping[int, int]) -> float
         count * sum(free * nodes for free, nodes in frees.items() if free < size) for size, count in sizes.items()
     )
     return lost / pods
+
+
+WIDTH, HEIGHT = 240, 40
+"""Units of the viewBox, which page.css scales."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One chart. `path` is the `d` of an SVG path, empty with fewer than two points; `words` describes the chart."""
+
+    path: str
+    words: str
+
+
+def chart(shares: Sequence[float], title: str, span: str) -> Chart:
+    """Draw shares from 0 to 1, the oldest first. `span` is the time from the first to the last, in words."""
+    if len(shares) < 2:
+        return Chart("", f"{title}: no history yet")
+    step = WIDTH / (len(shares) - 1)
+    points = (f"{index * step:.1f} {HEIGHT - HEIGHT * min(max(share, 0), 1):.1f}" for index, share in enumerate(shares))
+    first, last = shares[0], shares[-1]
+    words = f"{title} over {span}: from {first:.0%} to {last:.0%}, least {min(shares):.0%}, most {max(shares):.0%}"
+    return Chart("M" + "L".join(points), words)
+
+
+MOST_FOUND = 50
+"""Nodes, and pods, that are listed; a longer name finds the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The nodes and pods whose names contain the text, those that are equal to it first.
+
+    Pods are pairs of namespace/name and node, which is empty while the pod is pending. `more` is the number of those
+    left out. `only` has the only match, or the only one that has exactly this name, as the path of its page before it
+    is quoted; empty if there is none.
+    """
+
+    nodes: tuple[str, ...]
+    pods: tuple[tuple[str, str], ...]
+    more: int
+    only: str
+
+
+def find(text: str, nodes: Iterable[str], pods: Iterable[tuple[str, str]]) -> Found:
+    """Find a text in the names of nodes, and of pods, which are pairs of namespace/name and node. Case is ignored."""
+    text = text.lower()
+    found_nodes = sorted((name for name in nodes if text in name), key=lambda name: (name != text, name))
+    found_pods = sorted(
+        {pod for pod in pods if text in pod[0]}, key=lambda pod: (not _is_named(pod[0], text), pod)
+    )  # fmt: skip
+    exact = [f"/nodes/{name}" for name in found_nodes if name == text]
+    exact += [f"/pending/{key}" for key, _ in found_pods if _is_named(key, text)]
+    pages = exact or [*(f"/nodes/{name}" for name in found_nodes), *(f"/pending/{key}" for key, _ in found_pods)]
+    more = max(len(found_nodes) - MOST_FOUND, 0) + max(len(found_pods) - MOST_FOUND, 0)
+    only = pages[0] if len(pages) == 1 else ""
+    return Found(tuple(found_nodes[:MOST_FOUND]), tuple(found_pods[:MOST_FOUND]), more, only)
+
+
+def _is_named(key: str, text: str) -> bool:
+    return text in (key, key.partition("/")[2])

@@ -12,11 +12,11 @@ from itertools import groupby
 from app.explain.gpu_inventory import inventory_key
 from app.knowledge.mig_geometry import Geometry, GPULayout
 from app.knowledge.mig_profiles import profile_of
-from app.knowledge.products import normal_form
+from app.knowledge.products import WHOLE_MILLI, normal_form
 from app.knowledge.tables import Knowledge
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pod_requests import CPU, PODS, quantity_units
-from app.nodes.model import SHARES, UNSHARED, WHOLE_MILLI, Node
+from app.nodes.model import SHARES, UNSHARED, Node
 from app.placement.class_filters import MIG_STATES_READY, UPGRADE_STATES_REFUSED
 from app.web.views.tile_colours import HeldMarks, TileColours
 
@@ -28,7 +28,7 @@ LITTLE_CPU_MILLI, LITTLE_MEMORY = 1000, 1 << 30
 """A node with less than this left starts no GPU pod (a guess: such pods ask for a core and a GiB at least)."""
 
 
-class Cell(Enum):
+class GPUCell(Enum):
     """What a cell shows. The value is its class in page.css, the name its text in the legend."""
 
     Used = "u"
@@ -61,7 +61,7 @@ class CellRun:
     `colour` is a class in page.css, and empty on a map without colours.
     """
 
-    cell: Cell
+    cell: GPUCell
     count: int
     width: int = GPU_WIDTH
     text: str = ""
@@ -168,7 +168,7 @@ def _exhausted(node: Node, used: Mapping[str, int]) -> bool:
 def _runs(node: Node, knowledge: Knowledge, state: NodeState, held: HeldMarks | None) -> Iterator[CellRun]:
     node_class = node.node_class
     if state is NodeState.Ghost:
-        yield CellRun(Cell.Ghost, sum(promise.count or 1 for promise in node_class.absent))
+        yield CellRun(GPUCell.Ghost, sum(promise.count or 1 for promise in node_class.absent))
         return
     if not node_class.offered and node.free.gpus:
         yield from _by_gpu(node.free.gpus, node.free.layouts or (), held)
@@ -179,25 +179,27 @@ def _runs(node: Node, knowledge: Knowledge, state: NodeState, held: HeldMarks | 
         profile = profile_of(resource) or node_class.mig_profile
         if unit in SHARES:
             width = _width(node_class.product, profile, knowledge) if profile else GPU_WIDTH
-            shared = CellRun(Cell.Shared, max(node_class.gpus(resource, amount), 1), width, f"{amount - free}/{amount}")
+            shared = CellRun(
+                GPUCell.Shared, max(node_class.gpus(resource, amount), 1), width, f"{amount - free}/{amount}"
+            )
             yield from _shared(shared, resource, held)
             continue
         width = _width(node_class.product, profile, knowledge) if profile else GPU_WIDTH
         sick = min(ill, amount) if profile is None else 0
         from_free = min(sick, free)
         yield from _used(amount - free - (sick - from_free), width, resource, held)
-        yield CellRun(Cell.Free, free - from_free, width)
-        yield CellRun(Cell.Ill, sick, width)
-    yield CellRun(Cell.Ill, node_class.withdrawn)
+        yield CellRun(GPUCell.Free, free - from_free, width)
+        yield CellRun(GPUCell.Ill, sick, width)
+    yield CellRun(GPUCell.Ill, node_class.withdrawn)
 
 
 def _used(count: int, width: int, resource: str, held: HeldMarks | None) -> Iterator[CellRun]:
     """Draw used cells of a resource, in runs of one colour if there are colours."""
     if held is None:
-        yield CellRun(Cell.Used, count, width)
+        yield CellRun(GPUCell.Used, count, width)
         return
     for mark, cells in groupby(held.take(resource, count)):
-        yield CellRun(Cell.Used, len(list(cells)), width, mark.text, mark.colour)
+        yield CellRun(GPUCell.Used, len(list(cells)), width, mark.text, mark.colour)
 
 
 def _shared(run: CellRun, resource: str, held: HeldMarks | None) -> Iterator[CellRun]:
@@ -219,28 +221,28 @@ def _by_gpu(gpus: Iterable[int], layouts: Sequence[GPULayout], held: HeldMarks |
     if layouts:
         whole = whole[: max(len(left) - len(layouts), 0)]
     yield from _used(sum(milli == 0 for milli in whole), GPU_WIDTH, "", held)
-    yield CellRun(Cell.Free, sum(milli == WHOLE_MILLI for milli in whole))
+    yield CellRun(GPUCell.Free, sum(milli == WHOLE_MILLI for milli in whole))
     for milli in () if layouts else (milli_left for milli_left in left if 0 < milli_left < WHOLE_MILLI):
         used = max(1, min(GPU_WIDTH - 1, round(GPU_WIDTH * (WHOLE_MILLI - milli) / WHOLE_MILLI)))
         yield from _used(1, used, "", held)
-        yield CellRun(Cell.Free, 1, GPU_WIDTH - used)
+        yield CellRun(GPUCell.Free, 1, GPU_WIDTH - used)
 
 
 def _mig_layout(layout: GPULayout, held: HeldMarks | None) -> Iterator[CellRun]:
     """Draw one GPU with MIG, from its first memory slice to its last."""
     if not layout.taken:
-        yield CellRun(Cell.Free, 1)
+        yield CellRun(GPUCell.Free, 1)
         return
     scale, position = GPU_WIDTH // layout.geometry.memory_total, 0
     for profile, start in sorted(layout.taken, key=lambda placement: placement.start):
         if start > position:
-            yield CellRun(Cell.Free, 1, (start - position) * scale)
+            yield CellRun(GPUCell.Free, 1, (start - position) * scale)
         slot = layout.geometry.slots.get(profile)
         length = slot.length if slot else 1  # an unknown profile of one GPU must not break the page
         yield from _used(1, length * scale, "", held)
         position = start + length
     yield CellRun(
-        Cell.Free,
+        GPUCell.Free,
         1 if position < layout.geometry.memory_total else 0,
         (layout.geometry.memory_total - position) * scale,
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.usage.summary import UseSummary, WorkloadUse
-from app.usage.table import Unit, UsageRow
+from app.usage.table import UsageRow, UseUnit
 
 MOST_ROWS = 250
 """Rows of one table, as in the other tables of the page."""
@@ -108,7 +108,7 @@ def _figure(row: UsageRow, sort: str) -> float:
 
 def use_row(row: UsageRow, nodes: tuple[str, ...] = ()) -> UseRow:
     """Write the figures of a row as text; what is not known is `unknown`, and never a figure."""
-    unknown = "not divisible" if row.unit == Unit.Share.value else "unknown"
+    unknown = "not divisible" if row.unit == UseUnit.Share.value else "unknown"
     return UseRow(
         of=row.of,
         unit=row.unit,
@@ -127,7 +127,7 @@ def use_row(row: UsageRow, nodes: tuple[str, ...] = ()) -> UseRow:
 def sums(summary: UseSummary) -> tuple[tuple[str, int, int], ...]:
     """Return for each unit that pods hold now its name in the plural, how many are held, and how many are idle."""
     totals = []
-    for unit in Unit:
+    for unit in UseUnit:
         rows = [row for row in summary.namespaces if row.unit == unit.value]
         held, idle = sum(row.held_now for row in rows), sum(row.idle_now for row in rows)
         if held:

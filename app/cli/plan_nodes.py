@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpu-usher plan driver`, `relayout`, `claims`, `node-template`: nodes as they would be, and the effects on pods."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from app.admission.claim_conversion import Conversion, NoEquivalent, convert
+from app.admission.preview import admitted_pod, target_of_new_object, unbound, wanted_template
+from app.admission.reviewed_pod import ReviewContext
+from app.cli.mutate import namespace_of, read_file
+from app.cli.output import MOST_SHOWN, Output, names_of, output_of, show, show_count, show_progress
+from app.cli.source import Fleet, Namespace, Objects, Policies, policies_in, state_of
+from app.cluster.core import RulingCache
+from app.cluster.state import State
+from app.kube.gpu_usage import FINISHED
+from app.kube.pods import read_pod
+from app.policy.compiled import PolicySet
+from app.policy.demand import Demand
+from app.values.errors import BadInput
+from app.values.label_requirements import Requirement, all_allow, label_requirement
+from app.values.reasons import counted
+from app.values.versions import parse_version
+from app.whatif.dra import DRAMove, MovingPod, MovingWorkload, plan_move
+from app.whatif.driver import Rollout, plan_rollout
+from app.whatif.mig_relayout import MIGRelayout, parse_layout, relayout
+from app.whatif.node_template import node_template
+from app.whatif.placing_in_turn import GPUPod
+
+
+def moving_pods(objects: Objects, state: State, policies: PolicySet) -> Iterator[MovingPod]:
+    """Yield the unfinished pods that request or claim GPUs, with what they become.
+
+    Raises MalformedPod, QuantityError.
+    """
+    context = ReviewContext(
+        policies, state.fleet(), state.knowledge, claimed=state.devices.claimed, rule=RulingCache().of
+    )
+    for document in objects:
+        if document.get("kind") != "Pod" or (document.get("status") or {}).get("phase") in FINISHED:
+            continue
+        pod = read_pod(document)
+        labels = state.namespaces.labels(pod.namespace)
+        demand = context.ruling(pod, labels).demand
+        if demand.requests_gpus:
+            gpu_pod = GPUPod(f"{pod.namespace}/{pod.name}", pod.uid, pod.node_name or "", demand)
+            yield MovingPod(gpu_pod, _outcome(document, demand, labels, context) if demand.resources else None)
+
+
+def _outcome(
+    document: Mapping[str, Any], demand: Demand, labels: Mapping[str, str], context: ReviewContext
+) -> Conversion | NoEquivalent | None:
+    """Convert a pod as it was created; None for one that admission would leave alone."""
+    pod = read_pod(unbound(document))
+    outcome = convert(pod, demand, context.knowledge)
+    wanted = wanted_template(document, pod.namespace, labels, context)
+    return None if isinstance(outcome, Conversion) and wanted.template is None else outcome
+
+
+def show_move(console: Console, move: DRAMove) -> None:
+    """Print what pods become, which nodes cannot move, and the order of the others."""
+    console.print(f"[bold]to DRA[/]: {counted(move.nodes, 'node')}, {move.already} of them there already")
+    for workload in move.workloads[:MOST_SHOWN]:
+        _show_workload(console, workload)
+    if (more := len(move.workloads) - MOST_SHOWN) > 0:
+        console.print(f"and {more} more kinds of pods; -o json has all")
+    for node in move.held:
+        console.print(f"[red]{escape(node.node)} cannot move[/]: {escape(names_of(node.pods))}")
+        console.print(f"  {escape('; '.join(node.reasons))}")
+    console.print("[bold]order[/] (others cordoned meanwhile)")
+    for number, turn in enumerate(move.order, 1):
+        evicts = f"evicts {len(turn.evicts)}: {names_of(turn.evicts)}" if turn.evicts else "evicts no pod"
+        console.print(f"{number:4} {escape(turn.node)} {escape(evicts)}")
+        if turn.waiting:
+            console.print(f"     [yellow]no place until later: {escape(names_of(turn.waiting))}[/]")
+    console.print(f"{counted(sum(len(turn.evicts) for turn in move.order), 'eviction')} in all")
+
+
+def _show_workload(console: Console, workload: MovingWorkload) -> None:
+    if workload.stays:
+        console.print(f"[red]no equivalent[/]: {escape(names_of(workload.pods))}")
+    else:
+        colour, by = ("yellow" if workload.loses else "green"), f" by {workload.template}" * bool(workload.template)
+        what = escape(", ".join(workload.requests) + by)
+        console.print(f"[{colour}]{what}[/]: {escape(names_of(workload.pods))}")
+    for line in workload.stays:
+        console.print(f"  {escape(line)}")
+    for line in workload.loses:
+        console.print(f"  only filter says: {escape(line)}")
+
+
+_PART = re.compile(r"\s*(?:([^\s,()=!]+)\s+(in|notin)\s*\(([^)]*)\)|([^,()]+))\s*(?:,|$)")
+
+
+def parse_selector(text: str) -> tuple[Requirement, ...]:
+    """Read a selector such as `pool=gpu,zone in (a,b),!spot`; an empty one selects everything.
+
+    Raises BadInput.
+    """
+    requirements, position = [], 0
+    while position < len(text):
+        match = _PART.match(text, position)
+        if match is None:
+            raise BadInput(f"selector: got {text[:80]!r}, wants such as pool=gpu,zone in (a,b),!spot")
+        key, operator, values, simple = match.groups()
+        if key:
+            listed = [value.strip() for value in values.split(",")]
+            requirements.append(label_requirement(key, "In" if operator == "in" else "NotIn", listed))
+        else:
+            requirements.append(_simple(simple.strip()))
+        position = match.end()
+    return tuple(requirements)
+
+
+def _simple(text: str) -> Requirement:
+    for sign, operator in (("!=", "NotIn"), ("==", "In"), ("=", "In")):
+        key, present, value = text.partition(sign)
+        if present:
+            return label_requirement(_key(key), operator, (value.strip(),))
+    if text.startswith("!"):
+        return label_requirement(_key(text[1:]), "DoesNotExist")
+    return label_requirement(_key(text), "Exists")
+
+
+def _key(text: str) -> str:
+    key = text.strip()
+    if not re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_./]*[A-Za-z0-9])?", key):
+        raise BadInput(f"selector: got key {key[:60]!r}, wants a label's key such as nvidia.com/gpu.product")
+    return key
+
+
+Nodes = Annotated[str, typer.Option("--nodes", help="Label selector, as of kubectl -l; empty is all GPU nodes.")]
+
+
+def driver(
+    *,
+    to: Annotated[str, typer.Option("--to", help="The driver's version, such as 580.65.06.")],
+    nodes: Nodes = "",
+    fleet: Fleet,
+    policies: Policies = None,
+    output: Output = "text",
+) -> None:
+    """Show what another driver on some nodes changes: the pods that gain or lose them, and the order of least eviction.
+
+    Every GPU pod of the fleet, running or pending, is judged on these nodes with the old and the new driver: CUDA with
+    minor-version and forward compatibility, NVIDIA_REQUIRE_*, policies. Nodes with the fewest pods come first. The
+    others are assumed to be cordoned, so that no pod is evicted twice; pods without a place until then are named.
+    Taints, CPU and memory are left to the scheduler. Exit 1 if pods are left that no node of the fleet can serve.
+    """
+    objects = fleet.read()
+    state = state_of(objects)
+    rules = policies_in(objects, policies, state)
+    pods = list(gpu_pods(objects, state, rules))
+    with show_progress("judging pods with both drivers"):
+        rollout = plan_rollout(state.nodes, selected(state, nodes), pods, parse_version(to), state.knowledge.cuda)
+    show(rollout, output, lambda console: _show_rollout(console, rollout))
+    raise typer.Exit(1 if rollout.leaves_pods_without_nodes else 0)
+
+
+def change_layout(
+    *,
+    layout: Annotated[
+        str, typer.Option("--layout", help="all-1g.10gb, all-balanced, all-disabled, or 1g.10gb:2,3g.40gb:1.")
+    ],
+    nodes: Nodes = "",
+    fleet: Fleet,
+    policies: Policies = None,
+    output: Output = "text",
+) -> None:
+    """Show what another MIG layout on some nodes changes: what they offer, which pods it evicts, which have a place.
+
+    Every GPU of the nodes gets the layout; MIG Manager stops all GPU pods of a node to change it. The evicted and the
+    pending pods are then placed one after another, the evicted ones first. Nodes keep their MIG strategy: with single
+    the slices are nvidia.com/gpu, else nvidia.com/mig-*. Fragmentation is the share of the free memory slices that the
+    next pod is expected not to be able to use, by the mix that all pods request. Exit 1 if a node cannot have the
+    layout.
+    """
+    objects = fleet.read()
+    state = state_of(objects)
+    rules = policies_in(objects, policies, state)
+    pods = list(gpu_pods(objects, state, rules))
+    with show_progress("placing pods in the new layout"):
+        result = relayout(state.nodes, selected(state, nodes), pods, parse_layout(layout), state.knowledge)
+    show(result, output, lambda console: _show_mig(console, result))
+    raise typer.Exit(1 if any(node.problem for node in result.nodes) else 0)
+
+
+def move_to_claims(
+    *,
+    nodes: Nodes = "",
+    fleet: Fleet,
+    policies: Policies = None,
+    output: Output = "text",
+) -> None:
+    """Show what a move of nodes from the device plugin to DRA changes: what pods become, and the order of the nodes.
+
+    Each GPU pod of the fleet is converted as admission does it with the policy field convertToClaims. A node can move
+    when all pods on it have an equivalent claim: shares of GPUs, by time-slicing, MPS or HAMi, have none, and neither
+    has a MIG slice that is called nvidia.com/gpu. The nodes with the fewest pods come first, and only nodes that have
+    moved take the evicted pods. The way back is to switch the field off and to create the pods anew; a node is drained
+    for it as well. Exit 1 if a node cannot move.
+    """
+    objects = fleet.read()
+    state = state_of(objects)
+    rules = policies_in(objects, policies, state)
+    chosen = selected(state, nodes)
+    with show_progress("converting pods"):
+        move = plan_move(state.nodes, chosen, list(moving_pods(objects, state, rules)))
+    show(move, output, lambda console: show_move(console, move))
+    raise typer.Exit(1 if move.held else 0)
+
+
+def find_node_template(
+    *,
+    file: Annotated[str, typer.Option("--filename", "-f", help="YAML or JSON of one Pod or workload; - is stdin.")],
+    fleet: Fleet,
+    policies: Policies = None,
+    namespace: Namespace = None,
+    output: Annotated[str, output_of("yaml", "json")] = "yaml",
+) -> None:
+    """Show what a new node would need for a pod: GPU products, driver, labels, tolerated taints, resources.
+
+    It is printed as requirements of a Karpenter NodePool (node_pool) and as node-template tags of the Cluster
+    Autoscaler (tags), so that a group without nodes is known to fit. A fleet is not needed; with one, admission adds
+    tolerations of the taints of its nodes. Exit 1 if no product fits.
+    """
+    documents = [document for document in read_file(file) if target_of_new_object(document) is not None]
+    if len(documents) != 1:
+        raise BadInput(f"{file}: got {len(documents)} Pods and workloads, wants one")
+    objects = fleet.read() if fleet.given else []
+    state = state_of(objects)
+    rules = policies_in(objects, policies, state)
+    context = ReviewContext(
+        rules,
+        state.fleet(),
+        state.knowledge,
+        claimed=state.devices.claimed,
+        has_template=state.devices.has_template,
+        claim_warnings=state.devices.claim_warnings,
+    )
+    where = namespace_of(documents[0], fleet.namespace(namespace))
+    pod = admitted_pod(documents[0], where, state.namespaces.labels, context)
+    ruling = context.ruling(read_pod(pod, where), state.namespaces.labels(where))
+    if not ruling.demand.requests_gpus:
+        raise BadInput(f"{file}: asks for no GPU, wants a pod that does")
+    template = node_template(ruling.demand, pod, state.knowledge)
+    show(template, output, lambda _: None)
+    raise typer.Exit(0 if template.products else 1)
+
+
+def selected(state: State, selector: str) -> list[str]:
+    """Return the names of the GPU nodes that a label selector selects.
+
+    Raises BadInput if there are none.
+    """
+    requirements = parse_selector(selector)
+    names = [name for name, node in state.nodes.items() if node.has_gpus and all_allow(requirements, node.labels)]
+    if not names:
+        raise BadInput(f"--nodes {selector[:80]!r}: chooses none of {len(state.nodes)} nodes, wants GPU nodes")
+    return names
+
+
+def gpu_pods(objects: Objects, state: State, policies: PolicySet) -> Iterator[GPUPod]:
+    """Yield the unfinished pods that request GPUs, with their demands."""
+    rule = RulingCache().of
+    with show_count(objects, "reading what pods need", len(objects)) as documents:
+        for document in documents:
+            if document.get("kind") != "Pod" or (document.get("status") or {}).get("phase") in FINISHED:
+                continue
+            pod = read_pod(document)
+            labels = state.namespaces.labels(pod.namespace)
+            demand = rule(pod, labels, policies, state.knowledge, state.devices.claimed(pod)).demand
+            if demand.requests_gpus:
+                yield GPUPod(f"{pod.namespace}/{pod.name}", pod.uid, pod.node_name or "", demand)
+
+
+def _show_rollout(console: Console, rollout: Rollout) -> None:
+    console.print(f"[bold]driver {rollout.to}[/] on {rollout.nodes} nodes, of which {rollout.already} have it")
+    for effect in rollout.effects[:MOST_SHOWN]:
+        gains, loses = [f"{effect.gains} more"] * bool(effect.gains), [f"{effect.loses} fewer"] * bool(effect.loses)
+        plural = "s" * (max(effect.gains, effect.loses) > 1)
+        change = f"{' and '.join([*gains, *loses])} node{plural}, {effect.eligible_after or 'none'} in all"
+        colour = "red" if effect.loses and not effect.eligible_after else "yellow" if effect.loses else "green"
+        console.print(f"[{colour}]{change}[/]: {escape(names_of(effect.pods))}")
+        if effect.loses:
+            console.print(f"  lost: {escape(effect.why)}")
+        if effect.bound_there:
+            console.print(
+                f"  run there now and would not be placed there again: {escape(names_of(effect.bound_there))}"
+            )
+    if not rollout.effects:
+        console.print("no pod gains or loses a node")
+    console.print("[bold]order[/] (others cordoned meanwhile)")
+    for number, step in enumerate(rollout.order, 1):
+        evicts = f"evicts {len(step.evicts)}: {names_of(step.evicts)}" if step.evicts else "evicts no pod"
+        console.print(f"{number:4} {escape(step.node)} ({step.driver}) {escape(evicts)}")
+        if step.waiting:
+            console.print(f"     [yellow]no place until later: {escape(names_of(step.waiting))}[/]")
+    console.print(f"{counted(sum(len(step.evicts) for step in rollout.order), 'eviction')} in all")
+
+
+def _show_mig(console: Console, relayout: MIGRelayout) -> None:
+    for node in relayout.nodes[:MOST_SHOWN]:
+        if node.problem:
+            console.print(f"{escape(node.node)}: [red]{escape(node.problem)}[/]")
+            continue
+        console.print(f"{escape(node.node)}: {_amounts(node.before)} → [bold]{_amounts(node.after)}[/]")
+        if node.evicts:
+            console.print(f"  [yellow]evicts {len(node.evicts)}: {escape(names_of(node.evicts))}[/]")
+    if len(relayout.nodes) > MOST_SHOWN:
+        console.print(f"and {len(relayout.nodes) - MOST_SHOWN} more nodes; -o json has all")
+    for label, pods in (
+        ("have a place then", relayout.gained),
+        ("have none then", relayout.lost),
+        ("wait on", relayout.waiting),
+    ):
+        if pods:
+            console.print(f"{label}: {escape(names_of(pods))}")
+    if not (relayout.gained or relayout.lost):
+        console.print("no pod gains or loses a place")
+    console.print(f"fragmentation: {relayout.fragmentation_before:.1%} → [bold]{relayout.fragmentation_after:.1%}[/]")
+
+
+def _amounts(units: Mapping[str, int]) -> str:
+    return ", ".join(f"{amount} x {name}" for name, amount in units.items() if amount) or "nothing"

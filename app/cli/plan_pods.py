@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpu-usher plan mig`, `repack` and `right-size`: slices for waiting pods, the fewest moves, smaller units."""
+
+import datetime as dt
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+import typer
+import yaml
+from rich.console import Console
+from rich.markup import escape
+
+from app.cli.output import MOST_SHOWN, Output, in_words, names_of, one_of, show, show_progress
+from app.cli.plan_nodes import Nodes, gpu_pods, selected
+from app.cli.source import POLICY_KINDS, Fleet, Objects, Policies, policies_in, state_of
+from app.cli.usage import PricesFile, PrometheusURL, Since, TokenFile, history_of, read_prices_file, read_since
+from app.cluster.core import RulingCache
+from app.cluster.snapshot import bound_volumes, view
+from app.cluster.state import State
+from app.explain.fleet_with_moves import FleetWithMoves
+from app.intree.existing_pods import existing_pods_of
+from app.knowledge.mig_profiles import profile_of
+from app.kube.api_kinds import DRA
+from app.kube.gpu_usage import FINISHED
+from app.kube.pods import read_pod
+from app.nodes.model import Node
+from app.policy.compiled import PolicySet
+from app.telemetry.logs import now
+from app.usage.history import UseHistory
+from app.usage.prices import Prices
+from app.usage.right_size import RightSize, RightSizes, right_sizes
+from app.usage.units import peaks_of
+from app.usage.workloads import owners_of, workload_of, workloads_of
+from app.values.errors import BadInput
+from app.whatif.advice import Advice, advise_layout
+from app.whatif.movable_pods import controller_of, read_budgets, why_kept
+from app.whatif.repack import MOST_MOVES, Freed, Method, Move, Repack, Repacking, WaitingSeat
+from app.whatif.repack_search import RepackPod
+
+FREED = tuple(freed.value for freed in Freed)
+OPTIONAL = ("PersistentVolume", "PersistentVolumeClaim", "PodDisruptionBudget", *DRA, *POLICY_KINDS)
+"""Kinds that a cluster may not have or may forbid to the user."""
+
+
+def freed_of(free: str) -> str:
+    """Check a value of --free.
+
+    Raises BadInput.
+    """
+    if free not in FREED:
+        raise BadInput(f"--free {free[:20]}: wants {in_words(FREED)}")
+    return free
+
+
+def repacked(
+    objects: Objects, state: State, policies: PolicySet, chosen: list[str], freed: Freed, most_moves: int, now: float
+) -> Repack:
+    """Find the plan for a fleet. `chosen` are the nodes that may be freed, `now` is in seconds since the epoch.
+
+    Raises BadInput where an NVLink domain is asked for, and no chosen node has the label of one.
+    """
+    documents = {_name(pod): pod for pod in _unfinished(objects)}
+    snapshot = view(state, policies, bound_volumes(objects), existing_pods_of(documents.values()))
+    pods = list(_gpu_pods(objects, state, policies, now))
+    fleet = FleetWithMoves(snapshot, {pod.name: documents[pod.name] for pod in pods})
+    budgets_seen = any(document.get("kind") == "PodDisruptionBudget" for document in objects)
+    plan = Repacking(
+        fleet, pods, lambda pod: memory_mib(state.nodes.get(pod.node), pod.units), budgets_seen, most_moves
+    )
+    if freed is Freed.Places:
+        return plan.place_waiting()
+    if freed is Freed.Node:
+        return plan.free_unit(freed, {name: [name] for name in fleet.nodes()}, chosen)
+    domains: dict[str, list[str]] = {}
+    for name in fleet.nodes():
+        if clique := state.nodes[name].clique:
+            domains.setdefault(clique, []).append(name)
+    cliques = list(dict.fromkeys(state.nodes[name].clique for name in chosen if state.nodes[name].clique))
+    if not cliques:
+        raise BadInput(
+            "--free domain: no chosen node has the label nvidia.com/gpu.clique, wants nodes of NVLink domains"
+        )
+    return plan.free_unit(freed, domains, cliques)
+
+
+def _unfinished(objects: Objects) -> Iterator[dict[str, Any]]:
+    return (
+        document
+        for document in objects
+        if document.get("kind") == "Pod" and (document.get("status") or {}).get("phase") not in FINISHED
+    )
+
+
+def _name(document: Mapping[str, Any]) -> str:
+    return f"{document['metadata'].get('namespace') or 'default'}/{document['metadata'].get('name')}"
+
+
+def _gpu_pods(objects: Objects, state: State, policies: PolicySet, now: float) -> Iterator[RepackPod]:
+    """Yield the GPU pods, those that wait in kube-scheduler's order: by priority, then by age."""
+    rule, budgets = RulingCache().of, read_budgets(objects)
+    by_turn = sorted(_unfinished(objects), key=lambda pod: (
+        -_priority(pod), str(pod["metadata"].get("creationTimestamp") or ""), _name(pod)))  # fmt: skip
+    for document in by_turn:
+        pod = read_pod(document)
+        labels = state.namespaces.labels(pod.namespace)
+        demand = rule(pod, labels, policies, state.knowledge, state.devices.claimed(pod)).demand
+        node = pod.node_name or ""
+        if demand.requests_gpus and (not node or node in state.nodes):
+            controller = "/".join(filter(None, controller_of(document)))
+            kept = why_kept(document, budgets) if node else ""
+            hours = _hours_since_start(document, now) if node else None
+            yield RepackPod(_name(document), node, demand.resources, _priority(document), controller, kept, hours)
+
+
+def _hours_since_start(document: Mapping[str, Any], now: float) -> float | None:
+    """Return for how long a pod has run, by status.startTime; None if that is missing, or no time with its zone."""
+    try:
+        start = dt.datetime.fromisoformat((document.get("status") or {})["startTime"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    return None if start.tzinfo is None else round(max(0.0, now - start.timestamp()) / 3600, 2)
+
+
+def _priority(document: Mapping[str, Any]) -> int:
+    priority = (document.get("spec") or {}).get("priority")
+    return priority if isinstance(priority, int) else 0
+
+
+def memory_mib(node: Node | None, units: tuple[tuple[str, int], ...]) -> int | None:
+    """Return the memory of GPU units on a node in MiB; None if a part of it is not known."""
+    if node is None:
+        return None
+    facts, total = node.node_class, 0
+    for resource, amount in units:
+        profile = profile_of(resource)
+        of_unit = facts.slice_mib(profile) if profile else facts.memory_mib
+        if of_unit is None:
+            return None
+        total += of_unit * amount // facts.replicas_of(resource)
+    return total
+
+
+def show_repack(console: Console, result: Repack) -> None:
+    """Print the steps of a plan, what it costs, and what stood in its way."""
+    for number, move in enumerate(result.moves, 1):
+        held = ", ".join(f"{amount} x {resource}" for resource, amount in move.gpus.items())
+        what = f"{move.controller}, {held}, priority {move.priority}, {_age(move)}"
+        console.print(
+            f"{number}. restart [bold]{escape(move.pod)}[/] ({escape(what)}): {escape(move.source)} → "
+            f"[bold]{escape(move.seat)}[/]"
+        )
+        if move.cordon:
+            console.print(f"   [yellow]cordon meanwhile, as the engine prefers: {escape(names_of(move.cordon))}[/]")
+    for seat in result.waiting:
+        console.print(
+            escape(_where(seat, min(result.most_moves, result.most_extra))), style="" if seat.node else "yellow"
+        )
+    _show_result(console, result)
+    for held_node in result.held[:MOST_SHOWN]:
+        console.print(
+            f"[dim]stays: {escape(held_node.name)}, because of {escape(held_node.pod)}: {escape(held_node.why)}[/]"
+        )
+    if not result.budgets_seen:
+        console.print(
+            "[dim]no PodDisruptionBudget was seen: add poddisruptionbudgets to a snapshot if there are any[/]"
+        )
+
+
+def _age(move: Move) -> str:
+    return "age unknown" if move.hours is None else f"has run {move.hours:,.1f} h"
+
+
+def _where(seat: WaitingSeat, most_moves: int) -> str:
+    if not seat.node:
+        return f"{seat.pod}: no place found with at most {most_moves} moves"
+    return f"{seat.pod}: {f'runs on {seat.node} after step {seat.after}' if seat.after else f'has room on {seat.node}'}"
+
+
+def _show_result(console: Console, result: Repack) -> None:
+    if result.nodes:
+        what = f"NVLink domain {result.domain}: " if result.domain else ""
+        console.print(f"[bold]free then[/]: {escape(what + names_of(result.nodes))}; cordon it before the first step")
+    elif result.freed is not Freed.Places:
+        limit = f"{result.most_moves} moves, {result.most_extra} of them to make room for others"
+        console.print(f"[yellow]no {result.freed.value} can be freed with at most {limit}[/]")
+    if result.moves:
+        memory = "" if result.memory_mib is None else f", {result.memory_mib / 1024:.0f} GiB of GPU memory"
+        hours = "" if result.gpu_hours is None else f", {result.gpu_hours:,.1f} GPU-hours done"
+        restarted = (
+            "1 pod restarted, which holds" if result.restarts == 1 else f"{result.restarts} pods restarted, which hold"
+        )
+        console.print(f"costs: {restarted} {result.gpus} GPUs or slices{memory}{hours}")
+    if result.method is Method.Greedy:
+        console.print("[yellow]the search was too large to try everything: there may be a plan with fewer moves[/]")
+    elif result.moves:
+        console.print("[dim]no plan of these rules has fewer moves[/]")
+
+
+def find_right_sizes(
+    objects: Objects, state: State, policies: PolicySet, history: UseHistory, prices: Prices
+) -> RightSizes:
+    """Find the right sizes of the workloads of a fleet."""
+    documents = {_key(document): document for document in objects if document.get("kind") == "Pod"}
+    owners = owners_of(documents.values())
+    pods = list(gpu_pods(objects, state, policies))
+    peaks = peaks_of(history, workload_of(owners), state.knowledge.geometry)
+    workloads = workloads_of(pods, documents, owners)
+    waiting = [pod for pod in pods if not pod.node]
+    return right_sizes(workloads, peaks, waiting, view(state, policies), prices)
+
+
+def _key(document: dict[str, Any]) -> str:
+    metadata = document.get("metadata") or {}
+    return f"{metadata.get('namespace') or 'default'}/{metadata.get('name')}"
+
+
+def show_right_sizes(console: Console, result: RightSizes) -> None:
+    """Print the proposals, with what they free, and what was left undecided."""
+    for proposal in result.proposals[:MOST_SHOWN]:
+        _show_proposal(console, proposal, result.currency)
+    if len(result.proposals) > MOST_SHOWN:
+        console.print(f"and {len(result.proposals) - MOST_SHOWN} more; -o json has all")
+    if not result.proposals:
+        console.print("no workload is known to do with less")
+    if result.right:
+        console.print(f"right as they are: {escape(names_of(result.right))}")
+    for unsized in result.undecided[:MOST_SHOWN]:
+        console.print(f"[dim]not judged: {escape(unsized.workload)}: {escape(unsized.why)}[/]")
+
+
+def _show_proposal(console: Console, proposal: RightSize, currency: str | None) -> None:
+    who = f"{proposal.pods} pods, each" if proposal.pods > 1 else "one pod,"
+    console.print(
+        f"[bold]{escape(proposal.workload)}[/]: {who} {escape(proposal.holds)} → [green]{escape(proposal.to)}[/]"
+    )
+    memory = f"{proposal.peak_memory_mib / 1024:,.1f} GiB"
+    console.print(
+        f"  peak of {proposal.known_hours:,.0f} h: {memory}, {proposal.peak_part:.0%} of the GPU's computation"
+    )
+    frees = ", ".join(f"{amount} x {resource}" for resource, amount in proposal.frees.items())
+    money = "" if proposal.saves_per_hour is None else f", saves {proposal.saves_per_hour:,.2f} {currency} an hour"
+    console.print(f"  frees {escape(frees)}{escape(money)}")
+    if proposal.would_start:
+        console.print(f"  [green]would start then:[/] {escape(names_of(proposal.would_start))}")
+    print("\n".join(f"    {line}" for line in yaml.safe_dump(proposal.patch, sort_keys=False).splitlines()))
+
+
+def mig(
+    *,
+    nodes: Nodes = "",
+    fleet: Fleet,
+    policies: Policies = None,
+    output: Output = "text",
+) -> None:
+    """Find a MIG layout of idle nodes for the pods that wait for slices (nvidia.com/mig-*).
+
+    Stdout has the configuration for mig-parted (the mig-parted-config of MIG Manager), with the nodes it is for and the
+    pods that it gives a place to as comments. Only GPU nodes without GPU pods are changed, so that no pod is evicted;
+    those with less memory come first, and no more GPUs than needed, so that others keep their layout. What those pods
+    leave of a GPU becomes slices in the mix that all pods request, running ones included. Nodes must use MIG strategy
+    mixed. Exit 1 if pods stay without a slice.
+    """
+    objects = fleet.read()
+    state = state_of(objects)
+    pods = list(gpu_pods(objects, state, policies_in(objects, policies, state)))
+    idle = [name for name in selected(state, nodes) if not state.usage_on(name)]
+    with show_progress("finding slices for waiting pods"):
+        result = advise_layout(state.nodes, idle, pods, state.knowledge)
+    show(result, output, lambda console: _show_layout(console, result))
+    raise typer.Exit(1 if result.unplaced else 0)
+
+
+def repack(
+    *,
+    free: Annotated[str, one_of(*FREED, names=("--free",), prefix="What to free: ", callback=freed_of)] = "node",
+    nodes: Nodes = "",
+    most_moves: Annotated[int, typer.Option("--moves", min=1, max=64, help="The most pods to move.")] = MOST_MOVES,
+    fleet: Fleet,
+    policies: Policies = None,
+    output: Output = "text",
+) -> None:
+    """Find the fewest restarts of pods that free a node, an NVLink domain, or places for the pods that wait.
+
+    Only pods move that a controller makes again, that no PodDisruptionBudget and no annotation of cluster-autoscaler,
+    Karpenter or the descheduler protects, and for a pod that waits only those of no higher priority. Each move is
+    proven by the checks of kube-scheduler and by our filters, in order, with the moves before it made. Nothing is
+    moved: the steps are for you, one at a time, each when the pod before runs again. Of plans with as many restarts the
+    one is preferred that loses the fewest GPU-hours: those that the pods have run since their start (status.startTime),
+    as their checkpoints are unknown; an unknown start counts as the longest. With few moves the search is exact; else
+    it is greedy, and says so. Exit 1 if there is no such plan.
+    """
+    objects = fleet.read(optional=OPTIONAL)
+    state = state_of(objects)
+    chosen = selected(state, nodes)
+    with show_progress("searching for moves"):
+        rules, time = policies_in(objects, policies, state), now().timestamp()
+        result = repacked(objects, state, rules, chosen, Freed(free), most_moves, time)
+    show(result, output, lambda console: show_repack(console, result))
+    raise typer.Exit(0 if result.possible else 1)
+
+
+def right_size(
+    *,
+    prometheus: PrometheusURL = None,
+    prometheus_token_file: TokenFile = None,
+    since: Since = "7d",
+    prices: PricesFile = None,
+    fleet: Fleet,
+    policies: Policies = None,
+    output: Output = "text",
+) -> None:
+    """Find the smallest slice, share or product that would have carried each workload's peak, proven on the engine.
+
+    A workload is judged where its use is known for a day and without gaps, and its pods hold one GPU or slice each. The
+    unit must have a fifth more memory and computation than the peak. Computation is the share of multiprocessors in use
+    where DCGM_FI_PROF_SM_ACTIVE is exported; else any moment of full activity counts as the whole GPU. Another product
+    counts only where --prices says the speeds of both. Each patch was tried: admission, the filters and
+    kube-scheduler's checks leave every pod a node. Nothing is written.
+    """
+    seconds = read_since(since)
+    objects = fleet.read()
+    state = state_of(objects)
+    costs = read_prices_file(prices, state.knowledge)
+    history = history_of(prometheus, prometheus_token_file, fleet.demo_fleet, state, seconds)
+    rules = policies_in(objects, policies, state)
+    with show_progress("trying smaller units"):
+        result = find_right_sizes(objects, state, rules, history, costs)
+    show(result, output, lambda console: show_right_sizes(console, result))
+
+
+def _show_layout(console: Console, result: Advice) -> None:
+    """Print the configuration, and everything else as comments."""
+    for layout in result.layouts:
+        console.print(f"# kubectl label node {escape(layout.node)} --overwrite nvidia.com/mig.config={layout.config}")
+        console.print(f"#   {escape(layout.product)}, for {escape(names_of(layout.pods))}")
+    if result.fitting:
+        console.print(f"# existing slices are enough for: {escape(names_of(result.fitting))}")
+    if result.unplaced:
+        console.print(f"# [yellow]no idle GPU fits: {escape(names_of(result.unplaced))}[/]")
+    if result.configuration:
+        print(yaml.safe_dump(result.configuration, sort_keys=False), end="")
+    else:
+        console.print("# nothing to change")

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpu-usher policy lint`, `test` and `vap`: checks policies, runs their cases, writes them for the API server."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+from xml.etree import ElementTree
+
+import typer
+import yaml
+from rich.console import Console
+
+from app import __version__
+from app.admission.fallback_policy import LIMITATIONS, fallback_policies
+from app.cli.output import Output, output_of, show
+from app.cli.source import Policies
+from app.cluster.files import case_texts, policy_texts, read_knowledge, read_policies, shipped_policies
+from app.cluster.policy_watch import PolicyBook
+from app.explain.policy_cases import read_case, rules_of, rules_touched, run_case
+from app.knowledge.tables import Knowledge
+from app.kube.pods import read_pod
+from app.policy.compiled import PolicySet
+from app.policy.load import load_policies
+from app.policy.match import ruling_for
+from app.telemetry.logs import today
+from app.values.errors import PolicyError
+from app.values.reasons import counted
+
+
+@dataclass(frozen=True, slots=True)
+class LintResult:
+    """The number of policy files and cases, and the findings in them, each as file:line:column: what, remedy."""
+
+    policies: int
+    cases: int
+    findings: tuple[str, ...]
+
+
+def lint(
+    directory: Annotated[
+        Path | None, typer.Argument(help="Directory of policies; the shipped ones by default.")
+    ] = None,
+    output: Output = "text",
+) -> None:
+    """Check every policy and case of a directory; each finding is one line: file:line:column: what, remedy."""
+    directory = directory or shipped_policies()
+    result = LintResult(len(policy_texts(directory)), len(case_texts(directory)), tuple(_findings(directory)))
+    show(result, output, lambda console: _show_findings(console, result))
+    raise typer.Exit(1 if result.findings else 0)
+
+
+def _show_findings(console: Console, result: LintResult) -> None:
+    for line in result.findings:
+        console.print(line, markup=False)
+    count = len(result.findings)
+    findings = counted(count, "finding") if count else "no findings"
+    console.print(f"{counted(result.policies, 'policy file')}, {counted(result.cases, 'case')}: {findings}")
+
+
+def _findings(directory: Path) -> Iterator[str]:
+    try:
+        load_policies(policy_texts(directory), read_knowledge())
+    except PolicyError as error:
+        yield from error.problems
+    for file, text in case_texts(directory).items():
+        try:
+            read_case(file, text)
+        except PolicyError as error:
+            yield from error.problems
+
+
+FORMATS = ("text", "json", "yaml", "junit")
+Outcomes = dict[str, list[str]]
+"""The differences of each case by its file; an empty list for a case that holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyTestResult:
+    """The results of the cases: the differences by file, empty if a case holds, and `untouched` rules without case."""
+
+    cases: Outcomes
+    untouched: tuple[str, ...]
+
+
+def run_cases(
+    directory: Annotated[
+        Path | None, typer.Argument(help="Directory of policies, with cases/ below it; the shipped ones by default.")
+    ] = None,
+    output: Annotated[str, output_of(*FORMATS)] = "text",
+) -> None:
+    """Run the policy cases, each a pod, some nodes and the expected result, and name the rules without a case."""
+    directory = directory or shipped_policies()
+    knowledge = read_knowledge()
+    policies = read_policies(directory, knowledge)
+    texts = case_texts(directory)
+    if not texts:
+        raise PolicyError((f"{directory}/cases: no *.yaml in it: wants at least one case",))
+    cases = {file: read_case(file, text) for file, text in texts.items()}
+    outcomes = {file: list(run_case(case, policies, knowledge)) for file, case in cases.items()}
+    touched = {rule for case in cases.values() for rule in rules_touched(case, policies, knowledge)}
+    result = PolicyTestResult(outcomes, tuple(sorted(rules_of(policies) - touched)))
+    if output == "junit":
+        print(_junit(outcomes))
+    else:
+        show(result, output, lambda console: _show_cases(console, result))
+    raise typer.Exit(1 if any(outcomes.values()) else 0)
+
+
+def _show_cases(console: Console, result: PolicyTestResult) -> None:
+    for file, differences in result.cases.items():
+        mark = "[red]fails[/]" if differences else "[green]holds[/]"
+        console.print(f"{mark}  {_sentence(file)}")
+        for difference in differences:
+            console.print(f"       {difference}", markup=False)
+    failed = sum(map(bool, result.cases.values()))
+    console.print(f"{len(result.cases) - failed} of {len(result.cases)} cases hold")
+    if result.untouched:
+        console.print(f"no case is for: {', '.join(result.untouched)}")
+
+
+def _sentence(file: str) -> str:
+    return Path(file).stem.replace("-", " ")
+
+
+def _junit(outcomes: Outcomes) -> str:
+    failed = sum(map(bool, outcomes.values()))
+    suite = ElementTree.Element("testsuite", name="gpu-usher", tests=str(len(outcomes)), failures=str(failed))
+    for file, differences in outcomes.items():
+        case = ElementTree.SubElement(suite, "testcase", classname="policies", name=_sentence(file), file=file)
+        if differences:
+            ElementTree.SubElement(case, "failure", message=differences[0]).text = "\n".join(differences)
+    return ElementTree.tostring(suite, encoding="unicode")
+
+
+ANY_POD = {"metadata": {"name": "any"}, "spec": {"containers": [{"name": "any"}]}}
+
+
+def vap(policies: Policies = None) -> None:
+    """Write a ValidatingAdmissionPolicy that refuses the worst GPU pods while gpu-usher is down.
+
+    It enforces what the policies enforce for a pod that matches no selector; a second policy warns of what they only
+    warn of. While gpu-usher is up it changes nothing, because mutating webhooks come first. Install it beside the
+    webhooks if their failurePolicy is Ignore. What CEL cannot express is listed at the top of the file.
+    """
+    knowledge = read_knowledge()
+    book = PolicyBook(policies or shipped_policies(), knowledge, today)
+    print(vap_text(book.current, knowledge), end="")
+
+
+def vap_text(policies: PolicySet, knowledge: Knowledge) -> str:
+    """Return the policies and bindings as YAML, below a list of what they cannot express."""
+    ruling = ruling_for(read_pod(ANY_POD), {}, policies, knowledge)
+    documents = fallback_policies(ruling.enforced, ruling.warned, knowledge)
+    head = [
+        f"# Made by `gpu-usher policy vap` of gpu-usher {__version__}, policies {policies.hash[:12]}.",
+        "# It cannot:",
+    ]
+    head += [f"# - {limitation};" for limitation in LIMITATIONS]
+    return "\n".join(head) + "\n" + yaml.safe_dump_all(documents, sort_keys=False, width=120)

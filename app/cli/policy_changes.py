@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpu-usher policy diff` and `policy replay`: what other policies change for pods and for recorded requests."""
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain, groupby
+from pathlib import Path
+from typing import Annotated, Any, cast, get_args
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from app.admission.reviewed_pod import PodForm, ReviewContext
+from app.api.decision_replay import DECISION_MEMBERS, DifferingDecision, Line, read_lines, replay_decisions
+from app.cli.mutate import read_file
+from app.cli.output import Output, show, show_count
+from app.cli.source import DemoFleet, Fleet, Objects, Policies, Snapshots, state_of
+from app.cluster.best_nodes import BestNodes
+from app.cluster.core import RulingCache
+from app.cluster.policy_watch import PolicyBook
+from app.cluster.snapshot_policies import holds_policies, policies_of
+from app.cluster.state import State
+from app.explain.policy_diff import (
+    HARMFUL,
+    ComparedPod,
+    Difference,
+    Differences,
+    PodDifference,
+    PolicySide,
+    compare_policies,
+    without_cluster_fields,
+)
+from app.kube.api_kinds import DRA
+from app.kube.gpu_usage import FINISHED
+from app.policy.compiled import PolicySet
+from app.policy.load import MOUNTED
+from app.server.composition import build
+from app.server.service import Service
+from app.settings import FilterAnswer, Settings
+from app.telemetry.logs import today
+from app.values.errors import BadInput, MalformedPod
+from app.values.reasons import counted
+
+LINES_SHOWN = 20
+Logs = Annotated[list[Path], typer.Argument(help="Files of serve --decision-log, the oldest first.")]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    """The result of a replay. `other_policies` counts lines recorded under other policies than those of the replay."""
+
+    lines: int
+    other_policies: int
+    differing: tuple[DifferingDecision, ...]
+
+
+def replay(
+    logs: Logs,
+    snapshot: Snapshots = None,
+    demo_fleet: DemoFleet = None,
+    policies: Policies = None,
+    recount: Annotated[bool, typer.Option(help="As the service that wrote the log: serve --recount.")] = False,
+    filter_answer: Annotated[
+        str, typer.Option(help="As the service that wrote the log: all, shortlist or best.")
+    ] = "shortlist",
+    output: Output = "text",
+) -> None:
+    """Decide every line of a decision log again, and show the decisions that differ; exit 1 if any does.
+
+    The fleet is that of the snapshot: one taken when the log began shows what other policies, or another version of
+    gpu-usher, would have decided. For a log of `serve --demo` or `--snapshot` give --recount. Lines are decided in
+    their order, because memory of shared GPUs is promised from one to the next.
+    """
+    service = offline_service(snapshot, demo_fleet, policies, recount, filter_answer)
+    lines = read_logs(logs)
+    other = sum(line.get("policy_hash", "") not in ("", service.policies.hash) for line in lines)
+    with show_count(replay_decisions(lines, service), "deciding again", len(lines)) as differences:
+        differing = tuple(difference for difference in differences if difference is not None)
+        result = ReplayResult(len(lines), other, differing)
+    show(result, output, lambda console: _show_replay(console, result))
+    raise typer.Exit(1 if result.differing else 0)
+
+
+def offline_service(
+    snapshots: list[Path] | None,
+    demo_fleet: str | None,
+    policies: Path | None,
+    recount: bool = True,
+    filter_answer: str = "shortlist",
+) -> Service:
+    """Build the service with a snapshot or sample fleet, without listeners and without files left behind.
+
+    Raises BadInput.
+    """
+    if not (snapshots or demo_fleet):
+        raise BadInput("got no fleet, wants --snapshot FILE or --demo-fleet NAME")
+    if filter_answer not in get_args(FilterAnswer):
+        raise BadInput(f"--filter-answer: got {filter_answer[:20]!r}, wants {' or '.join(get_args(FilterAnswer))}")
+    with tempfile.TemporaryDirectory() as folder:
+        return build(
+            Settings(
+                demo=bool(demo_fleet),
+                demo_fleet=demo_fleet or "",
+                snapshots=tuple(snapshots or ()),
+                policies=policies,
+                recount="true" if recount else "false",
+                filter_answer=cast(FilterAnswer, filter_answer),
+                certs=Path(folder),
+            )
+        )
+
+
+def read_logs(logs: list[Path]) -> list[Line]:
+    """Read decision logs in order.
+
+    Raises BadInput.
+    """
+    return list(chain.from_iterable(map(_read_log, logs)))
+
+
+def _read_log(path: Path) -> Iterator[Line]:
+    try:
+        with path.open(encoding="utf-8") as file:
+            yield from read_lines(str(path), file)
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path}: {error}: wants a file of serve --decision-log") from error
+
+
+def _show_replay(console: Console, result: ReplayResult) -> None:
+    for difference in result.differing[:LINES_SHOWN]:
+        title = f"[yellow]line {difference.line}[/] [bold]{difference.verb}[/] {escape(difference.pod)}"
+        console.print(f"{title}: {escape(_change(difference))}")
+    if len(result.differing) > LINES_SHOWN:
+        console.print(f"and {len(result.differing) - LINES_SHOWN} more; -o json has all of them")
+    if result.other_policies:
+        console.print(f"[dim]{counted(result.other_policies, 'decision')} recorded under other policies[/]")
+    console.print(f"{counted(result.lines, 'decision')}: {len(result.differing) or 'none'} different now")
+
+
+def _change(difference: DifferingDecision) -> str:
+    parts = [
+        f"{key} {_words(difference.was[key])}, now {_words(difference.now[key])}"
+        for key in DECISION_MEMBERS
+        if key != "answer" and difference.was[key] != difference.now[key]
+    ]
+    return "; ".join(parts) or "another answer in detail"
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{code} {count}" for code, count in sorted(value.items())) or "none"
+    return value if isinstance(value, str) else " | ".join(value) or "none"
+
+
+HURTING = {change.value for change in HARMFUL}
+
+
+def diff(
+    *,
+    old: Annotated[Path, typer.Argument(help="Directory of the policies as they are, or manifests with them.")],
+    new: Annotated[Path, typer.Argument(help="The same as they would be; - is stdin.")],
+    fleet: Fleet,
+    decisions: Annotated[
+        list[Path] | None, typer.Option(help="Try the requests of a decision log instead of the pods that are there.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=0, help="Pods shown by name for each change.")] = 10,
+    output: Output = "text",
+) -> None:
+    """Show for which pods an edit of policies changes anything, before it is applied; exit 1 if it hurts a pod.
+
+    Every unfinished pod of the fleet is tried as if it were created again, under the old and the new policies. Shown
+    are pods that are newly refused, left without any node (both exit 1), newly admitted, moved to another best node, or
+    changed otherwise. A running pod first frees its own place. What old policies wrote into a running pod (affinity,
+    runtimeClassName) stays in it, and only GPUs are judged; taints, CPU and memory are left to the scheduler.
+
+    Instead of a directory, a file of manifests may be given, of which ConfigMap gpu-usher-policies and GPUPolicy
+    objects count. To see what an overlay would deny in a cluster before it is applied: kubectl kustomize
+    deploy/overlays/production | gpu-usher policy diff policies - --kubeconfig FILE
+
+    With --decisions the recorded requests are tried instead; best nodes are compared only if a fleet is given too.
+    """
+    objects: Objects = [] if decisions and not fleet.given else fleet.read(optional=DRA)
+    state = state_of(objects)
+    lines = read_logs(decisions) if decisions else None
+    pods = map(_pod_of_line, lines) if lines is not None else _pods_of_cluster(objects)
+    total = len(lines) if lines is not None else sum(document.get("kind") == "Pod" for document in objects)
+    with show_count(pods, "trying pods under both policies", total) as counted_pods:
+        differences = compare_policies(
+            counted_pods, _side(old, state), _side(new, state), BestNodes(state) if objects else None
+        )
+    show(differences, output, lambda console: _show_differences(console, differences, limit))
+    raise typer.Exit(1 if differences.hurts else 0)
+
+
+def _side(source: Path, state: State) -> PolicySide:
+    context = ReviewContext(
+        _policies(source, state),
+        state.fleet(),
+        state.knowledge,
+        claimed=state.devices.claimed,
+        has_template=state.devices.has_template,
+        rule=RulingCache().of,
+    )
+    return PolicySide(context, state.namespaces.labels)
+
+
+def _policies(source: Path, state: State) -> PolicySet:
+    """Load the policies of a directory, or those that manifests would create in a cluster.
+
+    Raises PolicyError, SnapshotError, and BadInput for manifests without any.
+    """
+    if source.is_dir():
+        return PolicyBook(source, state.knowledge, today).current
+    objects = read_file(str(source), "wants a directory of policies, or a file of manifests")
+    if not any(holds_policies(document) for document in objects):
+        raise BadInput(
+            f"{source}: no ConfigMap {MOUNTED} and no GPUPolicy in it, wants a directory of policies, or what kubectl "
+            "kustomize prints"
+        )
+    return policies_of(objects, None, state.knowledge, today())
+
+
+def _pods_of_cluster(objects: Objects) -> Iterator[ComparedPod]:
+    """Yield the unfinished pods of a cluster."""
+    for document in objects:
+        if document.get("kind") == "Pod" and (document.get("status") or {}).get("phase") not in FINISHED:
+            yield _compared_pod(document, {}, (document.get("spec") or {}).get("nodeName") or "")
+
+
+def _pod_of_line(line: Line) -> ComparedPod:
+    """Return the pod of a line of the log; only admission requests have a form."""
+    form = PodForm[line["form"]] if "form" in line else PodForm.Pod
+    more = {"form": form, "existing_ephemeral": frozenset(line.get("settled", ())), "old_template": line.get("before")}
+    pod = _compared_pod(line["pod"], more)
+    return replace(pod, document=line["pod"], namespace=line["namespace"]) if "form" in line else pod
+
+
+def _compared_pod(pod: Mapping[str, Any], more: Mapping[str, Any], node: str = "") -> ComparedPod:
+    """Return a pod with its name, namespace, UID and node.
+
+    Raises MalformedPod.
+    """
+    try:
+        metadata = pod.get("metadata") or {}
+        namespace = metadata.get("namespace") or "default"
+        name = f"{namespace}/{metadata.get('name') or metadata.get('generateName') or 'without a name'}"
+        return ComparedPod(
+            name, namespace, without_cluster_fields(pod), uid=metadata.get("uid") or "", node=node, **more
+        )
+    except (AttributeError, TypeError) as error:
+        raise MalformedPod(f"metadata: wants a Pod as kubectl get pods -o json writes it: {error}") from error
+
+
+def _show_differences(console: Console, differences: Differences, limit: int) -> None:
+    for change, pods in groupby(differences.differences, key=lambda difference: difference.change):
+        colour, count = "red" if change in HURTING else "yellow", differences.counts[change]
+        console.print(f"[bold {colour}]{change}[/]: {counted(count, 'pod')}")
+        group = list(pods)
+        for difference in group[:limit]:
+            console.print(f"  {escape(_line(difference))}")
+        if len(group) > limit:
+            console.print(f"  [dim]and {len(group) - limit} more; -o json has all of them[/]")
+    kinds = counted(differences.templates, "kind")
+    console.print(f"{counted(differences.pods, 'pod')} of {kinds}: {differences.unchanged} unchanged")
+
+
+def _line(difference: Difference) -> str:
+    where = f" on {difference.node}" if difference.node else ""
+    if difference.change == PodDifference.Refused.value:
+        return f"{difference.pod}{where}: {difference.now}"
+    if difference.change == PodDifference.Admitted.value:
+        return f"{difference.pod}{where}: was {difference.was}"
+    return f"{difference.pod}{where}: {difference.was} → {difference.now}"
