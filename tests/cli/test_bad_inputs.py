@@ -32,7 +32,7 @@ VERBS = (
     ("plan", "mig"),
     ("certs", "rotate"),
     ("certs", "show", "--secret", "x"),
-    ("claims-controller"),
+    ("claims-controller",),
 )
 """Every verb that reads a cluster and ends by itself, and the controllers, which check the kubeconfig first."""
 
