@@ -94,7 +94,7 @@ def test_every_verb_that_reads_a_fleet_is_in_the_table() -> None:
         name for name, command in verbs().items() if any("--snapshot" in option.opts for option in command.params)
     }
 
-    others = {"serve", "replay", "scheduler-config", "plan-node-template", "export-claim-templates"}
+    others = {"serve", "policy-replay", "scheduler-config", "plan-node-template", "plan-claim-templates"}
     others |= {"usage", "plan-right-size"}  # they need a Prometheus too
     assert reading - set(LINES) == others
 
