@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpu-usher policy lint`, `test` and `vap`: checks policies, runs their cases, writes them for the API server."""
+"""`gpu-usher policy lint` and `test`: checks policies and their cases, and runs the cases."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,22 +8,12 @@ from typing import Annotated
 from xml.etree import ElementTree
 
 import typer
-import yaml
 from rich.console import Console
 
-from app import __version__
-from app.admission.fallback_policy import LIMITATIONS, fallback_policies
 from app.cli.output import Output, output_of, show
-from app.cli.source import Policies
 from app.cluster.files import case_texts, policy_texts, read_knowledge, read_policies, shipped_policies
-from app.cluster.policy_watch import PolicyBook
 from app.explain.policy_cases import read_case, rules_of, rules_touched, run_case
-from app.knowledge.tables import Knowledge
-from app.kube.pods import read_pod
-from app.policy.compiled import PolicySet
 from app.policy.load import load_policies
-from app.policy.match import ruling_for
-from app.telemetry.logs import today
 from app.values.errors import PolicyError
 from app.values.reasons import counted
 
@@ -131,30 +121,3 @@ def _junit(outcomes: Outcomes) -> str:
         if differences:
             ElementTree.SubElement(case, "failure", message=differences[0]).text = "\n".join(differences)
     return ElementTree.tostring(suite, encoding="unicode")
-
-
-ANY_POD = {"metadata": {"name": "any"}, "spec": {"containers": [{"name": "any"}]}}
-
-
-def vap(policies: Policies = None) -> None:
-    """Write a ValidatingAdmissionPolicy that refuses the worst GPU pods while gpu-usher is down.
-
-    It enforces what the policies enforce for a pod that matches no selector; a second policy warns of what they only
-    warn of. While gpu-usher is up it changes nothing, because mutating webhooks come first. Install it beside the
-    webhooks if their failurePolicy is Ignore. What CEL cannot express is listed at the top of the file.
-    """
-    knowledge = read_knowledge()
-    book = PolicyBook(policies or shipped_policies(), knowledge, today)
-    print(vap_text(book.current, knowledge), end="")
-
-
-def vap_text(policies: PolicySet, knowledge: Knowledge) -> str:
-    """Return the policies and bindings as YAML, below a list of what they cannot express."""
-    ruling = ruling_for(read_pod(ANY_POD), {}, policies, knowledge)
-    documents = fallback_policies(ruling.enforced, ruling.warned, knowledge)
-    head = [
-        f"# Made by `gpu-usher policy vap` of gpu-usher {__version__}, policies {policies.hash[:12]}.",
-        "# It cannot:",
-    ]
-    head += [f"# - {limitation};" for limitation in LIMITATIONS]
-    return "\n".join(head) + "\n" + yaml.safe_dump_all(documents, sort_keys=False, width=120)

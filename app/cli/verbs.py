@@ -29,7 +29,7 @@ VERBS = {
     "policy test": "policies:run_cases",
     "policy diff": "policy_changes:diff",
     "policy replay": "policy_changes:replay",
-    "policy vap": "policies:vap",
+    "policy vap": "policy_changes:vap",
     "schema": "json_schema:schema",
     "scheduler-config": "scheduler_config:scheduler_config",
     "certs issue": "certs:issue",

@@ -23,7 +23,7 @@ OLD = str(shipped_policies())
 LINES: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "explain": (["explain", "-f", "pod.yaml"], ("reading now.json", "taking in", "explaining on 23 nodes")),
     "doctor": (["doctor"], ("reading now.json", "examining 23 nodes")),
-    "diff": (["policy", "diff", OLD, OLD], ("reading now.json", "trying pods under both")),
+    "policy-diff": (["policy", "diff", OLD, OLD], ("reading now.json", "trying pods under both")),
     "plan-driver": (["plan", "driver", "--to", "580.65.06"], ("reading what pods need", "with both drivers")),
     "plan-relayout": (
         ["plan", "relayout", "--layout", "all-disabled"],
@@ -79,7 +79,7 @@ def test_terminal_is_told_what_is_done_and_stdout_has_the_answer_alone(
     assert [line for line in progress_lines if line not in shown] == []
 
 
-@pytest.mark.parametrize("words", [LINES[verb][0] for verb in ("explain", "diff")], ids=["explain", "diff"])
+@pytest.mark.parametrize("words", [LINES[verb][0] for verb in ("explain", "policy-diff")], ids=["explain", "diff"])
 def test_pipe_gets_no_progress_lines(words: list[str], routes: Path) -> None:
     """F82: CI logs get neither progress lines nor terminal escapes."""
     out, shown = run(words, routes, terminal=False)
@@ -94,7 +94,7 @@ def test_every_verb_that_reads_a_fleet_is_in_the_table() -> None:
         name for name, command in verbs().items() if any("--snapshot" in option.opts for option in command.params)
     }
 
-    others = {"serve", "replay", "scheduler-config", "plan-node-template", "export-claim-templates"}
+    others = {"serve", "policy-replay", "scheduler-config", "plan-node-template", "plan-claim-templates"}
     others |= {"usage", "plan-right-size"}  # they need a Prometheus too
     assert reading - set(LINES) == others
 

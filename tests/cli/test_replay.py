@@ -39,6 +39,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(folder: Path, *more: Any) -> Result:
     words = [
+        "policy",
         "replay",
         str(folder / "log"),
         "--snapshot",
