@@ -11,7 +11,7 @@ from rich.console import Console
 
 from app.cli.output import Output, show
 from app.cluster.files import case_texts, policy_texts, read_knowledge, shipped_policies
-from app.explain.policy_cases import read_case
+from app.policy.case_document import read_case
 from app.policy.load import load_policies
 from app.values.errors import PolicyError
 

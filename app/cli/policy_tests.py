@@ -11,7 +11,8 @@ from rich.console import Console
 
 from app.cli.output import output_of, show
 from app.cluster.files import case_texts, read_knowledge, read_policies, shipped_policies
-from app.explain.policy_cases import read_case, rules_of, rules_touched, run_case
+from app.explain.policy_cases import rules_of, rules_touched, run_case
+from app.policy.case_document import read_case
 from app.values.errors import PolicyError
 
 FORMATS = ("text", "json", "yaml", "junit")
