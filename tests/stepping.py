@@ -37,22 +37,22 @@ def service() -> Service:
 
 def steps_of(route: str, body: bytes) -> Generator[None, None, bytes]:
     """Answer as a route does, step by step; `route` is the last part of its path, or `policy` for a policy file."""
-    backend = service()
+    core = service()
     match route:
         case "mutate" | "validate":
-            return (yield from review_steps(body, route, backend)).body
+            return (yield from review_steps(body, route, core)).body
         case "filter":
-            return (yield from filter_steps(body, backend)).body
+            return (yield from filter_steps(body, core)).body
         case "prioritize":
-            return (yield from prioritize_steps(body, backend)).body
+            return (yield from prioritize_steps(body, core)).body
         case "preempt":
-            return (yield from preempt_steps(body, backend)).body
+            return (yield from preempt_steps(body, core)).body
         case "policy":
             text = body.decode("utf-8", "replace")
-            return (yield from load_steps({"f": text}, {}, backend.state.knowledge, None, {})).hash.encode()
+            return (yield from load_steps({"f": text}, {}, core.state.knowledge, None, {})).hash.encode()
         case "explain":
-            return encode((yield from explain(decode_json(body), backend.cluster_snapshot())))
-    tried = dry_run(decode_json(body), backend)
+            return encode((yield from explain(decode_json(body), core.cluster_snapshot())))
+    tried = dry_run(decode_json(body), core)
     yield
     return encode(tried)
 

@@ -11,7 +11,7 @@ from app.admission.fleet_facts import FleetFacts, fitting_groups
 from app.admission.reviewed_pod import PodChange, PodForm, ReviewedPod
 from app.admission.tolerations import tolerated_keys
 from app.knowledge.gpu_resources import is_refused, similar_resources
-from app.kube.object_references import controller_of
+from app.kube.pods import controller_of
 from app.nodes.model import NodeClass
 from app.placement.engine import class_refusals
 from app.policy.demand import Demand

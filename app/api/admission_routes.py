@@ -12,17 +12,114 @@ from typing import Any
 
 import msgspec
 
+from app import __version__
 from app.admission.review import UNCONCERNED, ReviewResult, mutate, validate
 from app.admission.review_targets import ignored_annotations, review_target_of
 from app.admission.reviewed_pod import ReviewContext, denial_message, limited_warnings
-from app.api.backend import Backend
-from app.api.policy_reviews import is_policy, judge_policy
 from app.api.wire import DECODE_ERRORS, decode_json, encode
+from app.cluster.core import Core
+from app.cluster.files import is_policy_file
+from app.kube.api_kinds import API_KINDS
 from app.kube.pod_limits import LONGEST_NAME
+from app.policy.load import MOUNTED, POLICY_LABEL, POLICY_LABEL_VALUE
 from app.values.computations import finish
 from app.values.errors import MalformedPod, OversizedPod, QuantityError, WireError
-from app.values.json_members import member
-from app.values.reasons import Code, reason
+from app.values.json_members import member, object_if_any, strings
+from app.values.reasons import Code, Reason, reason
+
+GPUPOLICIES = API_KINDS["GPUPolicy"].group, API_KINDS["GPUPolicy"].plural
+POLICY_HOLDERS = {(API_KINDS["ConfigMap"].group, API_KINDS["ConfigMap"].plural), GPUPOLICIES}
+"""The kinds of objects that may hold policies, as pairs of API group and plural."""
+VERSION = "gpu-usher.io/version"
+"""The annotation by which the mounted ConfigMap of deploy/ names the version of gpu-usher that its policies are for."""
+DELETED = f"{MOUNTED} is deleted: the last good policies stay in force; apply deploy/ again to bring it back"
+"""Warnings have at most 120 characters (F19)."""
+
+
+def is_policy(request: Mapping[str, Any]) -> bool:
+    """Tell whether a request is about a kind of object that may hold policies."""
+    resource = member(request, "resource", dict, "request.") or {}
+    kind = (str(resource.get("group") or ""), str(resource.get("resource")))
+    return kind in POLICY_HOLDERS and not request.get("subResource")
+
+
+def judge_policy(request: Mapping[str, Any], core: Core) -> Generator[None, None, ReviewResult]:
+    """Refuse in steps an edit that would make the set invalid; a valid policy and an object that holds none pass.
+
+    Raises MalformedPod for shapes that no API server sends.
+    """
+    edited = member(request, "object", dict, "request.")
+    before = member(request, "oldObject", dict, "request.")
+    place = f"{request.get('namespace')}/{request.get('name')}"
+    operation, mounted = request.get("operation"), f"{core.namespace}/{MOUNTED}"
+    is_config_map = (member(request, "resource", dict, "request.") or {}).get("resource") != GPUPOLICIES[1]
+    if operation == "DELETE" and is_config_map and place == mounted:
+        return ReviewResult(False, warnings=(DELETED,))
+    if edited is None or operation not in ("CREATE", "UPDATE"):
+        return ReviewResult(False)
+    metadata = member(edited, "metadata", dict, "object.") or {}
+    name = member(metadata, "name", str, "object.metadata.") or ""
+    if metadata.get("deletionTimestamp") is not None:
+        return ReviewResult(False)
+    if not is_config_map:
+        unchanged = before is not None and before.get("spec") == edited.get("spec")
+        written = {key: value for key, value in edited.items() if key != "status"}
+        problem = None if unchanged else (yield from core.check_policy("gpupolicy", name, written))
+    elif (key := f"{request.get('namespace')}/{name}") == mounted and _for_another_version(edited, before):
+        version = str(metadata["annotations"][VERSION])[:20]
+        warning = f"policies for gpu-usher {version} are not checked by {__version__}: see /readyz after the rollout"
+        return ReviewResult(False, warnings=(warning,))
+    else:
+        problem = yield from _judge_config_map(edited, before, core, key)
+    if not problem:
+        return ReviewResult(False)
+    return ReviewResult(False, reasons=(Reason(Code.InvalidPolicy, "; ".join(problem.splitlines())),))
+
+
+def _judge_config_map(
+    edited: Mapping[str, Any], before: Mapping[str, Any] | None, core: Core, key: str
+) -> Generator[None, None, str | None]:
+    namespace, _, name = key.partition("/")
+    mounted = name == MOUNTED
+    if namespace != core.namespace or not (mounted or _is_labelled(edited)):
+        return None
+    if before is not None and (mounted or _is_labelled(before)) and _contents(before) == _contents(edited):
+        return None
+    texts = dict(strings(edited, "data", "object."))
+    for file, encoded in strings(edited, "binaryData", "object.").items():
+        if not mounted:
+            return f"configmap {key}: {file}: binaryData is not read: write the policy to data, in UTF-8"
+        try:
+            text = base64.b64decode(encoded).decode()
+        except ValueError:
+            text = None
+        if is_policy_file(file):
+            if text is None:
+                return f"configmap {key}: {file}: not UTF-8: write it in UTF-8"
+            texts[file] = text
+    return (yield from core.check_policy("configmap", key, texts))
+
+
+def _for_another_version(edited: Mapping[str, Any], before: Mapping[str, Any] | None) -> bool:
+    """Tell whether this edit is an upgrade or a rollback of gpu-usher, whose policies only that version can read.
+
+    An edit that leaves the version as it was is checked, whichever version it names.
+    """
+    versions = [
+        object_if_any(object_if_any(document or {}, "metadata"), "annotations").get(VERSION)
+        for document in (edited, before)
+    ]
+    return before is not None and versions[0] not in (None, __version__, versions[1])
+
+
+def _contents(config_map: Mapping[str, Any]) -> tuple[Any, Any]:
+    return config_map.get("data"), config_map.get("binaryData")
+
+
+def _is_labelled(config_map: Mapping[str, Any]) -> bool:
+    metadata = member(config_map, "metadata", dict, "object.") or {}
+    return strings(metadata, "labels", "object.metadata.").get(POLICY_LABEL) == POLICY_LABEL_VALUE
+
 
 Review = Callable[[Mapping[str, Any], str, Mapping[str, str], ReviewContext], ReviewResult]
 V1 = "admission.k8s.io/v1"
@@ -46,15 +143,15 @@ class Reviewed:
     request: Mapping[str, Any] | None = None
 
 
-def review(body: bytes, verb: str, backend: Backend) -> Reviewed:
+def review(body: bytes, verb: str, core: Core) -> Reviewed:
     """Answer one AdmissionReview in one step. `verb` is mutate or validate.
 
     Raises WireError for a body that no API server sends.
     """
-    return finish(review_steps(body, verb, backend))
+    return finish(review_steps(body, verb, core))
 
 
-def review_steps(body: bytes, verb: str, backend: Backend) -> Generator[None, None, Reviewed]:
+def review_steps(body: bytes, verb: str, core: Core) -> Generator[None, None, Reviewed]:
     """Answer one AdmissionReview: one of a pod in one step, one of a policy in many.
 
     Raises WireError for a body that no API server sends.
@@ -64,15 +161,15 @@ def review_steps(body: bytes, verb: str, backend: Backend) -> Generator[None, No
     except WireError as error:
         if error.status != 413:
             raise
-        return _deny_oversized(body, str(error), backend)
+        return _deny_oversized(body, str(error), core)
     namespace = _text(request, "namespace") or "default"
     try:
-        result = yield from _review_object(request, namespace, verb, backend)
+        result = yield from _review_object(request, namespace, verb, core)
     except (MalformedPod, QuantityError) as error:
         raise WireError(400, f"request.object: {error}") from error
     handled, result = result is not None, result or UNCONCERNED
     return Reviewed(
-        body=encode(_answer(request["uid"], UNCONCERNED if backend.shadow else result)),
+        body=encode(_answer(request["uid"], UNCONCERNED if core.shadow else result)),
         result=result,
         handled=handled,
         uid=request["uid"],
@@ -97,7 +194,7 @@ class _Envelope(msgspec.Struct):
     request: _RequestIdentity
 
 
-def _deny_oversized(body: bytes, problem: str, backend: Backend) -> Reviewed:
+def _deny_oversized(body: bytes, problem: str, core: Core) -> Reviewed:
     """Deny a review with too many values: under failurePolicy Ignore an HTTP error would let the object in.
 
     Raises WireError 400.
@@ -108,7 +205,7 @@ def _deny_oversized(body: bytes, problem: str, backend: Backend) -> Reviewed:
     except DECODE_ERRORS as error:
         raise WireError(400, "body: wants an AdmissionReview object") from error
     result = ReviewResult(False, reasons=(reason(Code.ObjectTooLarge, problem),))
-    answer = encode(_answer(identity.uid, UNCONCERNED if backend.shadow else result))
+    answer = encode(_answer(identity.uid, UNCONCERNED if core.shadow else result))
     return Reviewed(answer, result, True, identity.uid, identity.namespace, identity.name, dry_run=False)
 
 
@@ -135,26 +232,26 @@ def read_envelope(document: Any) -> Mapping[str, Any]:
 
 
 def _review_object(
-    request: Mapping[str, Any], namespace: str, verb: str, backend: Backend
+    request: Mapping[str, Any], namespace: str, verb: str, core: Core
 ) -> Generator[None, None, ReviewResult | None]:
     """Review the object of a request; None for kinds and operations that are not reviewed.
 
     Raises MalformedPod, QuantityError, and PatchError for a bug of ours.
     """
     if is_policy(request):
-        return (yield from judge_policy(request, backend)) if verb == "validate" else None
+        return (yield from judge_policy(request, core)) if verb == "validate" else None
     subject = review_target_of(request)
     ignored = ignored_annotations(request) if verb == "mutate" else ()
     if subject is None:
         return ReviewResult(True, warnings=ignored) if ignored else None
     context = replace(
-        backend.review_context(),
+        core.review_context(),
         form=subject.form,
         existing_ephemeral=subject.existing_ephemeral,
         old_template=subject.old_template,
     )
     try:
-        result = REVIEWS[verb](subject.document, namespace, backend.namespace_labels(namespace), context)
+        result = REVIEWS[verb](subject.document, namespace, core.namespace_labels(namespace), context)
     except OversizedPod as error:
         return ReviewResult(True, reasons=(reason(Code.ObjectTooLarge, str(error)),))
     operations = tuple(map(subject.operation_on_object, result.operations))

@@ -19,27 +19,42 @@ from starlette.datastructures import QueryParams
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.admission_routes import review_steps
-from app.api.answers import Answer, send_answer
-from app.api.backend import Backend
 from app.api.bodies import ADMISSION_LIMIT, BodyReader, extender_limit
-from app.api.decision_line import Decision, count_refusals, decision_of_answer, decision_of_review, log_decision
+from app.api.decision_line import (
+    Decision,
+    RecentDecisions,
+    count_refusals,
+    decision_of_answer,
+    decision_of_review,
+    log_decision,
+)
 from app.api.decision_recorder import Recorder
-from app.api.direct_routes import DirectRoutes
+from app.api.direct_routes import Answer, DirectRoutes, send_answer
 from app.api.extender_routes import ExtenderAnswer, filter_steps, preempt_steps, prioritize_steps
 from app.api.operations_routes import answer_unknown_routes
-from app.api.recent_decisions import RecentDecisions
-from app.api.request_deadline import seconds_to_answer
 from app.api.retry_on_change import RetryOnChange, may_have_ended
 from app.api.time_slices import JobQueue
 from app.api.tracing import Tracing
 from app.api.wire import status_body
+from app.cluster.core import Core
 from app.schedulerconfig.write import OTHER_PODS
 from app.telemetry.logs import LOGGER, event
 from app.telemetry.metrics import Metrics
 from app.values.errors import WireError
+from app.values.quantity import parse_seconds
+
+RESERVE_SECONDS = 0.2
+"""Reserved for the way of the answer (docs/reference/listeners.md#failures)."""
+
+
+def seconds_to_answer(timeout: str | None) -> float | None:
+    """Read a Go duration (`2s`, `1m30s`) less the reserve, but at least half of it; None if there is none to read."""
+    total = parse_seconds(timeout)
+    return None if total is None else max(total - RESERVE_SECONDS, total / 2)
+
 
 Verb = Callable[..., Generator[None, None, ExtenderAnswer]]
-"""Takes the body and the backend, and `other_pods`."""
+"""Takes the body and the core, and `other_pods`."""
 Request = Mapping[str, Any]
 Steps = Generator[None, None, tuple[bytes, Decision, Request | None]]
 """The steps of an answer; they return its body, its decision, and the AdmissionRequest that a review has read."""
@@ -54,7 +69,7 @@ ADMISSION_VERBS = ("mutate", "validate")
 
 
 def create_tls_app(
-    backend: Backend,
+    core: Core,
     metrics: Metrics,
     role: str = "all",
     clock: Callable[[], float] = time.perf_counter,
@@ -64,7 +79,7 @@ def create_tls_app(
 ) -> FastAPI:
     """Build the application. `role` is all, admission, extender or controller; `clock` returns monotonic seconds."""
     app = DirectRoutes(tracing)
-    routes = WebhookRoutes(backend, metrics, clock, recorder, tracing, recent)
+    routes = WebhookRoutes(core, metrics, clock, recorder, tracing, recent)
     if role in ("all", "admission"):
         for verb in ADMISSION_VERBS:
             app.add_direct_route(f"/{verb}", routes.admission_route(verb))
@@ -82,7 +97,7 @@ class WebhookRoutes:
 
     def __init__(
         self,
-        backend: Backend,
+        core: Core,
         metrics: Metrics,
         clock: Callable[[], float],
         recorder: Recorder | None = None,
@@ -90,22 +105,22 @@ class WebhookRoutes:
         recent: RecentDecisions | None = None,
     ) -> None:
         self._recent = recent
-        self._backend = backend
+        self._core = core
         self._metrics = metrics
         self._clock = clock
         self._cpu = time.thread_time_ns
         self._recorder = recorder
         self._tracing = tracing
         self._bodies = BodyReader()
-        self._retries = RetryOnChange(backend)
+        self._retries = RetryOnChange(core)
         self._queues = {verb: JobQueue(f"long answers of {verb}") for verb in (*ADMISSION_VERBS, *dict(EXTENDER_VERBS))}
 
     def admission_route(self, verb: str) -> ASGIApp:
         """Make the handler of mutate or validate."""
 
         def answer(body: bytes) -> Steps:
-            reviewed = yield from review_steps(body, verb, self._backend)
-            decision = decision_of_review(reviewed, self._backend)
+            reviewed = yield from review_steps(body, verb, self._core)
+            decision = decision_of_review(reviewed, self._core)
             self._metrics.policies_matched(decision.policies, decision.result)
             return reviewed.body, decision, reviewed.request
 
@@ -115,13 +130,13 @@ class WebhookRoutes:
         """Make the handler of an extender verb."""
 
         def answer(body: bytes) -> Steps:
-            extender_answer = yield from verb_answer(body, self._backend)
+            extender_answer = yield from verb_answer(body, self._core)
             self._metrics.view_behind.inc(extender_answer.behind)
             if verb == "preempt":
                 self._metrics.evictions_prevented.inc(extender_answer.asked - extender_answer.kept)
-            return extender_answer.body, decision_of_answer(extender_answer, self._backend), None
+            return extender_answer.body, decision_of_answer(extender_answer, self._core), None
 
-        return Endpoint(self, verb, lambda: extender_limit(len(self._backend.nodes)), answer)
+        return Endpoint(self, verb, lambda: extender_limit(len(self._core.nodes)), answer)
 
     async def respond(
         self, verb: str, limit: Callable[[], int], answer: Answering, scope: Scope, receive: Receive
@@ -156,11 +171,11 @@ class WebhookRoutes:
                 if not may_have_ended(decision):
                     break
         count_refusals(verb, decision, self._metrics)
-        log_decision(verb, decision, self._backend.generation, spent)
+        log_decision(verb, decision, self._core.generation, spent)
         if self._recent is not None and decision.made_here:
             self._recent.note(verb, decision, spent)
         if self._recorder is not None and decision.made_here:
-            self._recorder.note(verb, request or body, content, decision, self._backend.generation)
+            self._recorder.note(verb, request or body, content, decision, self._core.generation)
         if self._tracing is not None:
             self._tracing.note(verb, decision)
         return content, decision.outcome

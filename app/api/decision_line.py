@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log line and the counts of a decision; a line always has the same members (LOG-01).
+"""The log line and the counts of a decision, and the ring of recent decisions that the web page shows.
 
-It holds names, codes and counts, but no environment values, no annotations and no whole objects.
+A line always has the same members (LOG-01). It holds names, codes and counts, but no environment values, no
+annotations and no whole objects.
 """
 
 import logging
+import time
+from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
+from app.admission.review import MOST_ACTIONS
 from app.api.admission_routes import Reviewed
-from app.api.backend import Backend
 from app.api.extender_routes import ExtenderAnswer
+from app.cluster.core import Core
 from app.telemetry.logs import LOGGER, event
 from app.telemetry.metrics import Metrics
 from app.values.reasons import Code
@@ -49,7 +54,7 @@ class Decision:
         return "warned" if self.warned and self.outcome == "allowed" else self.outcome
 
 
-def decision_of_review(reviewed: Reviewed, backend: Backend) -> Decision:
+def decision_of_review(reviewed: Reviewed, core: Core) -> Decision:
     """Return the decision of a review."""
     result = reviewed.result
     if not result.concerned and result.allowed:
@@ -67,14 +72,14 @@ def decision_of_review(reviewed: Reviewed, backend: Backend) -> Decision:
         reviewed.name,
         dict.fromkeys((reason.code for reason in result.reasons), 1),
         result.policies,
-        result.policy_hash or backend.policies.hash,
+        result.policy_hash or core.policies.hash,
         result.record,
         dry_run=reviewed.dry_run,
         warned=bool(result.warnings),
     )
 
 
-def decision_of_answer(answer: ExtenderAnswer, backend: Backend) -> Decision:
+def decision_of_answer(answer: ExtenderAnswer, core: Core) -> Decision:
     """Return the decision of an extender verb; policies are looked up only if the line is written."""
     level = logging.INFO if answer.refused or answer.error else logging.DEBUG  # all nodes fit: nothing to explain
     outcome = "none_fits" if answer.asked and not answer.kept else "answered"
@@ -87,8 +92,8 @@ def decision_of_answer(answer: ExtenderAnswer, backend: Backend) -> Decision:
         pod.namespace if pod else "",
         pod.name if pod else "",
         answer.refused,
-        backend.ruling(pod).policies if pod and written else (),
-        backend.policies.hash,
+        core.ruling(pod).policies if pod and written else (),
+        core.policies.hash,
         asked=answer.asked,
         kept=answer.kept,
         nominated=bool(pod and pod.nominated_node_name),
@@ -124,3 +129,41 @@ def log_decision(verb: str, decision: Decision, generation: int, cpu_ns: int) ->
         "duration_ms": round(cpu_ns / 1e6, 3),
     }
     event(verb, decision.level, **fields)
+
+
+MOST_DECISIONS = 500
+"""Decisions in the ring; one is under 1 kB. Nobody reads more of a live list."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecentDecision:
+    """One decision. `number` counts from the start, `seconds` is Unix time, `cpu_ns` the CPU time of the answer."""
+
+    number: int
+    seconds: float
+    verb: str
+    decision: Decision
+    cpu_ns: int
+
+
+class RecentDecisions:
+    """The recent decisions. `total` is their number since the start."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._ring: deque[tuple[float, str, Decision, int]] = deque(maxlen=MOST_DECISIONS)
+
+    def note(self, verb: str, decision: Decision, cpu_ns: int) -> None:
+        """Append a decision."""
+        self.total += 1
+        if len(decision.actions) > MOST_ACTIONS:
+            more = f"and {len(decision.actions) - MOST_ACTIONS + 1} more"
+            decision = replace(decision, actions=(*decision.actions[: MOST_ACTIONS - 1], more))
+        self._ring.append((time.time(), verb, decision, cpu_ns))
+
+    def since(self, number: int) -> list[RecentDecision]:
+        """Return the decisions after the first `number` ones that are still in the ring, the oldest first."""
+        gone = self.total - len(self._ring)
+        skipped = max(number - gone, 0)
+        entries = islice(self._ring, skipped, None)
+        return [RecentDecision(gone + skipped + index, *entry) for index, entry in enumerate(entries, 1)]

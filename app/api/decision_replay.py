@@ -11,10 +11,10 @@ import msgspec
 
 from app.admission.reviewed_pod import PodForm
 from app.api.admission_routes import REVIEWS
-from app.api.backend import Backend
 from app.api.decision_recorder import VERSION
 from app.api.extender_routes import filter_nodes, preempt, prioritize
 from app.api.wire import encode
+from app.cluster.core import Core
 from app.values.errors import BadInput, WireError
 
 EXTENDER_FUNCTIONS = {"filter": filter_nodes, "prioritize": prioritize, "preempt": preempt}
@@ -71,14 +71,14 @@ def _problem(line: Any) -> str | None:
     return "no such form" if verb in REVIEWS and line["form"] not in PodForm.__members__ else None
 
 
-def replay_decisions(lines: Iterable[Line], backend: Backend) -> Iterator[DifferingDecision | None]:
+def replay_decisions(lines: Iterable[Line], core: Core) -> Iterator[DifferingDecision | None]:
     """Decide each line again, in the order of the log, because promises depend on it; None for an equal decision.
 
     The answers to requests with whole nodes are not compared, because such nodes are recorded by name only.
     """
     for number, line in enumerate(lines, 1):
         was = {key: line[key] for key in DECISION_MEMBERS}
-        now = decide_again(line, backend)
+        now = decide_again(line, core)
         if line.get("whole_nodes"):
             now["answer"] = was["answer"]
         yield (
@@ -94,23 +94,23 @@ def _name(line: Line) -> str:
     return f"{namespace}/{metadata.get('name') or metadata.get('generateName') or ''}"
 
 
-def decide_again(line: Line, backend: Backend) -> dict[str, Any]:
+def decide_again(line: Line, core: Core) -> dict[str, Any]:
     """Decide the request of a line again and return its DECISION_MEMBERS.
 
     Raises MalformedPod, QuantityError, WireError for a pod that cannot have been recorded.
     """
-    return _review_again(line, backend) if line["verb"] in REVIEWS else _answer_again(line, backend)
+    return _review_again(line, core) if line["verb"] in REVIEWS else _answer_again(line, core)
 
 
-def _review_again(line: Line, backend: Backend) -> dict[str, Any]:
+def _review_again(line: Line, core: Core) -> dict[str, Any]:
     context = replace(
-        backend.review_context(),
+        core.review_context(),
         form=PodForm[line["form"]],
         existing_ephemeral=frozenset(line.get("settled", ())),
         old_template=line.get("before"),
     )
     namespace = line["namespace"]
-    result = REVIEWS[line["verb"]](line["pod"], namespace, backend.namespace_labels(namespace), context)
+    result = REVIEWS[line["verb"]](line["pod"], namespace, core.namespace_labels(namespace), context)
     outcome = "patched" if result.operations else "allowed" if result.concerned else "unconcerned"
     return {
         "decision": outcome if result.allowed else "denied",
@@ -120,11 +120,11 @@ def _review_again(line: Line, backend: Backend) -> dict[str, Any]:
     }
 
 
-def _answer_again(line: Line, backend: Backend) -> dict[str, Any]:
+def _answer_again(line: Line, core: Core) -> dict[str, Any]:
     args = {"Pod": line["pod"]}
     args |= {"NodeNameToMetaVictims": line["victims"]} if "victims" in line else {"NodeNames": line["nodes"]}
     try:
-        answer = EXTENDER_FUNCTIONS[line["verb"]](encode(args), backend)
+        answer = EXTENDER_FUNCTIONS[line["verb"]](encode(args), core)
     except WireError as error:
         return {"decision": "error", "reasons": {}, "actions": [str(error)], "answer": ""}
     outcome = "none_fits" if answer.asked and not answer.kept else "answered"

@@ -15,19 +15,56 @@ from typing import Any
 from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
-from app.api.backend import Backend
 from app.api.client_certificates import CONNECTION, SUBJECT
-from app.api.explain_route import Explainer
-from app.api.time_slices import RETRY_SECONDS
+from app.api.time_slices import JOB_SECONDS, RETRY_SECONDS, JobQueue, in_slices
 from app.api.wire import encode, status_body
+from app.cluster.core import Core
 from app.explain.explanation import Explanation
 from app.explain.pending_cause import cause_of
+from app.explain.pending_pod import explain
 from app.explain.tenant_view import for_tenant
 from app.kube.api_kinds import EXPLAIN_GROUP as GROUP
 from app.kube.api_kinds import EXPLAIN_VERSION as VERSION
 from app.kube.api_kinds import EXPLANATIONS as RESOURCE
 from app.telemetry.logs import event
-from app.values.errors import BadInput, WireError
+from app.values.errors import BadInput, MalformedPod, WireError
+from app.values.json_members import member
+
+
+class Explainer:
+    """Explains pods, one at a time."""
+
+    def __init__(self, core: Core, seconds: float = JOB_SECONDS) -> None:
+        self._core = core
+        self._turns = JobQueue("explanations", seconds)
+
+    async def answer(self, body: Any, by_node: bool) -> Explanation:
+        """Explain a Pod in the body, or the pod of the cluster that the body names.
+
+        Raises WireError (400, 404, 429, 502, 503), MalformedPod, QuantityError.
+        """
+        async with self._turns.turn():
+            document, live = await self._pod(body)
+            return await in_slices(explain(document, self._core.cluster_snapshot(), live, by_node))
+
+    async def of(self, document: Mapping[str, Any], live: bool) -> Explanation:
+        """Explain a pod as it is in the cluster (with `live`), or as it would be.
+
+        Raises WireError (429, 503), MalformedPod, QuantityError.
+        """
+        async with self._turns.turn():
+            return await in_slices(explain(document, self._core.cluster_snapshot(), live))
+
+    async def _pod(self, body: Any) -> tuple[Mapping[str, Any], bool]:
+        if not isinstance(body, dict) or body.get("kind", "Pod") != "Pod":
+            raise WireError(400, 'body: wants a Pod as JSON, or {"namespace": …, "name": …} of one')
+        if body.keys() - {"namespace", "name"} or "name" not in body:
+            return body, False
+        namespace, name = member(body, "namespace", str, "") or "default", member(body, "name", str, "")
+        if not name:
+            raise MalformedPod("name: got nothing, wants the name of a pod")
+        return await self._core.fetch_pod(namespace, name), True
+
 
 KIND = "Explanation"
 JSON = "application/json"
@@ -79,12 +116,12 @@ class ExplainAPI:
 
     def __init__(
         self,
-        backend: Backend,
+        core: Core,
         problem_of: Callable[[str | None, ssl.SSLObject | None], str],
         user_headers: Callable[[], tuple[str, ...]],
     ) -> None:
-        self._backend = backend
-        self._explainer = Explainer(backend)
+        self._core = core
+        self._explainer = Explainer(core)
         self._problem_of = problem_of
         self._user_headers = user_headers
         self._in_hand: Counter[str] = Counter()
@@ -118,10 +155,10 @@ class ExplainAPI:
         self._in_hand[user] += 1
         code = 200
         try:
-            if unready := self._backend.unready():
+            if unready := self._core.unready():
                 raise WireError(503, unready)
             explanation = await self._explainer.answer({"namespace": namespace, "name": name}, False)
-            known = for_tenant(explanation, namespace, self._backend.state.namespaces.by_name)
+            known = for_tenant(explanation, namespace, self._core.state.namespaces.by_name)
             return Response(encode(_document(known, namespace, name, AS_TABLE in accept)), media_type=JSON)
         except BadInput as error:
             code = error.status if isinstance(error, WireError) else 400

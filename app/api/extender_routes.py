@@ -8,37 +8,90 @@ A pod that requests no GPUs gets back every node that it came with, and `priorit
 that name a resource of the first one have been judged there (docs/reference/control-plane.md#two-extenders).
 """
 
+import zlib
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 
 import msgspec
 
-from app.api.asked_pods import AskedPod, read_asked
-from app.api.backend import Backend
-from app.api.filter_choice import FittingNodes, chosen
-from app.api.victims import check_candidates, meta_victims, victim_uids
 from app.api.wire import (
+    AskedPod,
     ExtenderArgs,
     HostPriority,
     check_bulk,
+    check_candidates,
     decode_extender_args,
     decode_node,
     decode_preemption_args,
     encode,
+    meta_victims,
+    read_asked,
+    victim_uids,
 )
+from app.cluster.core import Core
 from app.cluster.verdict_cache import VerdictTable
+from app.intree.soft_constraints import SoftConstraints
 from app.kube.pods import Pod
 from app.nodes.model import Node
 from app.nodes.reading import read_node
 from app.placement.engine import judge, total
 from app.placement.preempt import helpful_candidates
-from app.placement.ranking import HIGHEST, demand_scores
+from app.placement.ranking import HIGHEST, best_in_turn, best_of_each, best_position, demand_scores
 from app.policy.demand import Demand
 from app.values.computations import finish
 from app.values.errors import BadInput, WireError
 from app.values.reasons import Code, reason
+
+
+@dataclass(frozen=True, slots=True)
+class FittingNodes:
+    """The nodes that fit, at least one: their names, their totals in the same order, and how to find one by name."""
+
+    names: Sequence[str]
+    totals: Sequence[float]
+    node: Callable[[str], Node]
+
+    def without(self, excluded: frozenset[str]) -> "FittingNodes":
+        """Return the nodes without these; all of them if none would be left."""
+        left = [name not in excluded for name in self.names]
+        names = list(compress(self.names, left))
+        return FittingNodes(names, list(compress(self.totals, left)), self.node) if names else self
+
+
+def chosen(pod: Pod, soft: SoftConstraints, demand: Demand, fitting: FittingNodes, core: Core) -> list[str]:
+    """Return the names of the nodes to name, at least one, best first."""
+    if core.filter_answer == "best":
+        return [fitting.names[best_position(fitting.names, fitting.totals)]]
+    if offered := core.offered_nodes.of(pod.uid):
+        fitting = fitting.without(offered)
+    places = 1 if core.remembers(pod, demand) else core.shortlist
+    positions = _shortlist(soft, demand, fitting, zlib.crc32(pod.uid.encode()), places)
+    names = [fitting.names[position] for position in positions]
+    if (nominated := pod.nominated_node_name) and nominated in fitting.names:
+        names = [nominated, *(name for name in names if name != nominated)][:places]
+    names = _served_once(names, fitting) if demand.requests_gpus else names
+    core.offered_nodes.note(pod.uid, names)
+    return names
+
+
+def _served_once(names: list[str], fitting: FittingNodes) -> list[str]:
+    """Name a node that is served twice alone, so that its promise counts for the next pod, or not at all."""
+    if fitting.node(names[0]).free.twice is not None:
+        return names[:1]
+    return [name for name in names if fitting.node(name).free.twice is None]
+
+
+def _shortlist(soft: SoftConstraints, demand: Demand, fitting: FittingNodes, turn: int, most: int) -> list[int]:
+    names, totals = fitting.names, fitting.totals
+    best = best_in_turn(totals, turn)
+    if soft.wants_something or soft.soft_taints(fitting.node(names[best])):
+        traits = soft.traits([fitting.node(name) for name in names])
+        return best_of_each(totals, traits, turn, most, not demand.ranked)
+    return [best] if demand.ranked else best_of_each(totals, (), turn, most, wide=True)
+
 
 MOST_NAMES = 20_000
 """Most names of a request; twice the known nodes where that is more. Kubernetes supports 5,000 nodes, and prioritize
@@ -68,46 +121,46 @@ class ExtenderAnswer:
     decided: bool = True
 
 
-def filter_nodes(body: bytes, backend: Backend) -> ExtenderAnswer:
+def filter_nodes(body: bytes, core: Core) -> ExtenderAnswer:
     """Answer filter in one step; see `filter_steps`."""
-    return finish(filter_steps(body, backend))
+    return finish(filter_steps(body, core))
 
 
-def filter_steps(body: bytes, backend: Backend, other_pods: bool = False) -> Generator[None, None, ExtenderAnswer]:
+def filter_steps(body: bytes, core: Core, other_pods: bool = False) -> Generator[None, None, ExtenderAnswer]:
     """Answer filter: which nodes fit, and why the others do not. Names take one step, whole nodes many.
 
     Raises WireError 400 and 413.
     """
-    args = _read_args(body, backend)
+    args = _read_args(body, core)
     asked = read_asked(args.Pod)
     pod = asked[0]
-    if other_pods and _by_first_extender(pod, backend):
+    if other_pods and _by_first_extender(pod, core):
         return _all_nodes(args, pod, decided=False)
     if _requests_no_devices(pod):
         return _all_nodes(args, pod)
-    if (problem := backend.unready()) is not None:
+    if (problem := core.unready()) is not None:
         return ExtenderAnswer(encode({"Error": problem}), pod, error=problem)
-    demand = _asked_demand(pod, backend)
+    demand = _asked_demand(pod, core)
     if not demand.requests_gpus:
         return _all_nodes(args, pod)
     names = args.NodeNames
     if names is None:
-        answer, kept = yield from _filter_full(args, asked, demand, backend)
+        answer, kept = yield from _filter_full(args, asked, demand, core)
     else:
-        answer, kept = _filter_names(names, asked, demand, backend)
+        answer, kept = _filter_names(names, asked, demand, core)
     if len(kept) == 1:  # the scheduler takes a single node without asking prioritize
-        backend.promise(pod, demand, kept[0])
+        core.promise(pod, demand, kept[0])
     elif not kept and pod.nominated_node_name:  # the victims on the nominated node are still terminating
-        backend.promise(pod, demand, pod.nominated_node_name)
+        core.promise(pod, demand, pod.nominated_node_name)
     return answer
 
 
-def _by_first_extender(pod: Pod, backend: Backend) -> bool:
+def _by_first_extender(pod: Pod, core: Core) -> bool:
     """Tell whether kube-scheduler asks the first extender about a pod, as its IsInterested does.
 
     It does where a container names a managed resource, whatever the amount (pkg/scheduler/extender.go).
     """
-    managed = backend.managed_resources
+    managed = core.managed_resources
     return any(name in managed for container in pod.containers for name in (*container.requests, *container.limits))
 
 
@@ -129,18 +182,18 @@ def _all_nodes(args: ExtenderArgs, pod: Pod, decided: bool = True) -> ExtenderAn
 
 
 def _filter_names(
-    names: list[str], asked: AskedPod, demand: Demand, backend: Backend
+    names: list[str], asked: AskedPod, demand: Demand, core: Core
 ) -> tuple[ExtenderAnswer, Sequence[str]]:
     """Filter nodes given by name; return the answer and the names of the nodes that fit."""
-    verdicts = backend.verdicts(demand)
+    verdicts = core.verdicts(demand)
     kept, totals, lost = verdicts.fitting(names)
-    if backend.filter_answer != "all" and kept:
-        kept = chosen(*asked, demand, FittingNodes(kept, totals, backend.nodes.__getitem__), backend)
-        lost = () if backend.filter_answer == "best" else lost
+    if core.filter_answer != "all" and kept:
+        kept = chosen(*asked, demand, FittingNodes(kept, totals, core.nodes.__getitem__), core)
+        lost = () if core.filter_answer == "best" else lost
     failed, unresolvable = _messages(lost, verdicts) if lost else (NO_NODES, NO_NODES)
     counts = Counter([*failed.values(), *unresolvable.values()]) if lost else NO_COUNTS
     refused = {verdicts.codes.get(message, NOT_KNOWN.code): count for message, count in counts.items()}
-    if backend.shadow:
+    if core.shadow:
         return _shadowed({"NodeNames": names}, asked[0], len(names), len(kept), refused), ()
     behind = len(verdicts.behind.intersection(kept)) if verdicts.behind else 0
     body = _filter_body({"NodeNames": kept}, failed, unresolvable)
@@ -155,28 +208,28 @@ def _messages(lost: Sequence[str], verdicts: VerdictTable) -> tuple[Mapping[str,
 
 
 def _filter_full(
-    args: ExtenderArgs, asked: AskedPod, demand: Demand, backend: Backend
+    args: ExtenderArgs, asked: AskedPod, demand: Demand, core: Core
 ) -> Generator[None, None, tuple[ExtenderAnswer, Sequence[str]]]:
     """Filter whole nodes; return the answer and the names of the nodes that fit."""
-    raws, nodes = yield from _full_nodes(args, backend)
+    raws, nodes = yield from _full_nodes(args, core)
     verdicts = []
     for index, node in enumerate(nodes, 1):
-        verdicts.append(judge(demand, node, backend.recount))
+        verdicts.append(judge(demand, node, core.recount))
         if index % NODES_AT_ONCE == 0:
             yield
     kept = [index for index, verdict in enumerate(verdicts) if verdict is None]
     refusals = {node.name: verdict for node, verdict in zip(nodes, verdicts, strict=True) if verdict is not None}
-    if backend.filter_answer != "all" and kept:
+    if core.filter_answer != "all" and kept:
         by_name = {nodes[index].name: nodes[index] for index in kept}
         fitting = FittingNodes(list(by_name), [total(demand, node) for node in by_name.values()], by_name.__getitem__)
-        named = chosen(*asked, demand, fitting, backend)
+        named = chosen(*asked, demand, fitting, core)
         kept = [index for index in kept if nodes[index].name in named]
-        refusals = {} if backend.filter_answer == "best" else refusals
-    answer = {"Nodes": {"metadata": {}, "items": raws if backend.shadow else [raws[index] for index in kept]}}
+        refusals = {} if core.filter_answer == "best" else refusals
+    answer = {"Nodes": {"metadata": {}, "items": raws if core.shadow else [raws[index] for index in kept]}}
     failed = {name: refusal.message for name, refusal in refusals.items() if refusal.preemptible}
     unresolvable = {name: refusal.message for name, refusal in refusals.items() if not refusal.preemptible}
     refused = Counter(refusal.code for refusal in refusals.values())
-    if backend.shadow:
+    if core.shadow:
         return _shadowed(answer, asked[0], len(nodes), len(kept), refused), ()
     body = _filter_body(answer, failed, unresolvable)
     return ExtenderAnswer(body, asked[0], len(nodes), len(kept), refused), [nodes[index].name for index in kept]
@@ -193,61 +246,61 @@ def _filter_body(answer: Mapping[str, Any], failed: Mapping[str, str], unresolva
     return encode({**answer, "FailedNodes": failed, "FailedAndUnresolvableNodes": unresolvable, "Error": ""})
 
 
-def prioritize(body: bytes, backend: Backend) -> ExtenderAnswer:
+def prioritize(body: bytes, core: Core) -> ExtenderAnswer:
     """Answer prioritize in one step; see `prioritize_steps`."""
-    return finish(prioritize_steps(body, backend))
+    return finish(prioritize_steps(body, core))
 
 
-def prioritize_steps(body: bytes, backend: Backend, other_pods: bool = False) -> Generator[None, None, ExtenderAnswer]:
+def prioritize_steps(body: bytes, core: Core, other_pods: bool = False) -> Generator[None, None, ExtenderAnswer]:
     """Answer prioritize: an integer 0..10 per node, 10 for the best; all 0 while the state is not synced.
 
     Of `other_pods` those with claims get 0 for each node of a shortlist, among which kube-scheduler chooses by itself.
     Raises WireError 400 and 413.
     """
-    args = _read_args(body, backend)
+    args = _read_args(body, core)
     pod, _ = read_asked(args.Pod)
-    demand = _asked_demand(pod, backend)
-    if other_pods and (_by_first_extender(pod, backend) or (demand.requests_gpus and backend.filter_answer != "all")):
+    demand = _asked_demand(pod, core)
+    if other_pods and (_by_first_extender(pod, core) or (demand.requests_gpus and core.filter_answer != "all")):
         unscored = [HostPriority(name, 0) for name in args.NodeNames or ()]
         return ExtenderAnswer(encode(unscored), pod, len(unscored), len(unscored), decided=False)
     if args.NodeNames is not None:
         names: Sequence[str] = args.NodeNames
-        totals = backend.verdicts(demand).totals(names)
+        totals = core.verdicts(demand).totals(names)
     else:
-        nodes = (yield from _full_nodes(args, backend))[1]
+        nodes = (yield from _full_nodes(args, core))[1]
         names, totals = [node.name for node in nodes], []
         for index, node in enumerate(nodes, 1):
             totals.append(total(demand, node))
             if index % NODES_AT_ONCE == 0:
                 yield
-    if backend.unready() is not None or backend.shadow or not names:
+    if core.unready() is not None or core.shadow or not names:
         scores = [0] * len(names)
     else:
-        scores = demand_scores(demand, names, totals, one_best=backend.remembers(pod, demand))
+        scores = demand_scores(demand, names, totals, one_best=core.remembers(pod, demand))
         if demand.requests_gpus:
-            backend.promise(pod, demand, names[scores.index(HIGHEST)])
+            core.promise(pod, demand, names[scores.index(HIGHEST)])
     return ExtenderAnswer(encode(list(map(HostPriority, names, scores))), pod, len(names), len(names))
 
 
-def preempt(body: bytes, backend: Backend) -> ExtenderAnswer:
+def preempt(body: bytes, core: Core) -> ExtenderAnswer:
     """Answer preempt in one step; see `preempt_steps`."""
-    return finish(preempt_steps(body, backend))
+    return finish(preempt_steps(body, core))
 
 
-def preempt_steps(body: bytes, backend: Backend, other_pods: bool = False) -> Generator[None, None, ExtenderAnswer]:
+def preempt_steps(body: bytes, core: Core, other_pods: bool = False) -> Generator[None, None, ExtenderAnswer]:
     """Answer preempt: the candidates on which evicting the given victims lets the pod run.
 
     The answer always has NodeNameToMetaVictims (docs/reference/control-plane.md#preemption-of-the-scheduler). Raises
     WireError 400, and 503 while the state is not synced, so that nothing is evicted then.
     """
-    check_bulk(body, len(backend.nodes))
+    check_bulk(body, len(core.nodes))
     args = decode_preemption_args(body)
     pod, _ = read_asked(args.Pod)
-    elsewhere = other_pods and _by_first_extender(pod, backend)
+    elsewhere = other_pods and _by_first_extender(pod, core)
     free_choice = elsewhere or _requests_no_devices(pod)
-    if not free_choice and (problem := backend.unready()) is not None:
+    if not free_choice and (problem := core.unready()) is not None:
         raise WireError(503, problem)
-    demand = _asked_demand(pod, backend)
+    demand = _asked_demand(pod, core)
     candidates = args.NodeNameToMetaVictims
     check_candidates(args.NodeNameToVictims if candidates is None else candidates)
     if candidates is None:
@@ -260,42 +313,42 @@ def preempt_steps(body: bytes, backend: Backend, other_pods: bool = False) -> Ge
     if free_choice or not demand.requests_gpus:
         kept: Mapping[str, Any] = candidates
     else:
-        kept = helpful_candidates(demand, candidates, uids, backend.node_without_pods)
-    body = encode({"NodeNameToMetaVictims": candidates if backend.shadow else kept})
+        kept = helpful_candidates(demand, candidates, uids, core.node_without_pods)
+    body = encode({"NodeNameToMetaVictims": candidates if core.shadow else kept})
     return ExtenderAnswer(body, pod, len(candidates), len(kept), decided=not elsewhere)
 
 
-def _read_args(body: bytes, backend: Backend) -> ExtenderArgs:
+def _read_args(body: bytes, core: Core) -> ExtenderArgs:
     """Read the body of filter or prioritize, and check the number of names against the fleet.
 
     Raises WireError 400 and 413.
     """
-    check_bulk(body, len(backend.nodes))
+    check_bulk(body, len(core.nodes))
     args = decode_extender_args(body)
-    most = max(MOST_NAMES, 2 * len(backend.nodes))
+    most = max(MOST_NAMES, 2 * len(core.nodes))
     if args.NodeNames is not None and len(args.NodeNames) > most:
         raise WireError(413, f"NodeNames: got {len(args.NodeNames)}, wants at most {most}")
     return args
 
 
-def _full_nodes(args: ExtenderArgs, backend: Backend) -> Generator[None, None, tuple[list[msgspec.Raw], list[Node]]]:
+def _full_nodes(args: ExtenderArgs, core: Core) -> Generator[None, None, tuple[list[msgspec.Raw], list[Node]]]:
     """Read whole nodes: labels and amounts from the body, and what else is known of them from the state."""
     raws = (args.Nodes.items if args.Nodes else None) or []
-    knowledge = backend.review_context().knowledge
+    knowledge = core.review_context().knowledge
     nodes = []
     for index, raw in enumerate(raws):
         try:
             node = read_node(decode_node(raw), knowledge)
         except BadInput as error:
             raise WireError(400, f"Nodes.items[{index}]: {error}") from error
-        nodes.append(backend.add_known_facts(node))
+        nodes.append(core.add_known_facts(node))
         if index % NODES_AT_ONCE == NODES_AT_ONCE - 1:
             yield
     return raws, nodes
 
 
-def _asked_demand(pod: Pod, backend: Backend) -> Demand:
+def _asked_demand(pod: Pod, core: Core) -> Demand:
     """Compile what a Pod needs, and note that it was asked about."""
-    demand = backend.demand(pod)
-    backend.note_scheduler_request(pod, demand)
+    demand = core.demand(pod)
+    core.note_scheduler_request(pod, demand)
     return demand

@@ -11,12 +11,12 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.api.backend import Backend
-from app.api.explain_route import Explainer
+from app.api.explain_api import Explainer
+from app.cluster.core import Core
 from app.explain.pending_cause import PendingCause, cause_of, template_hash
 from app.explain.policy_diff import label_keys
-from app.kube.object_references import ObjectReference, controller_of
 from app.kube.pending_pods import PendingPod
+from app.kube.pods import ObjectReference, controller_of
 from app.values.errors import BadInput, WireError
 
 LOOKED_SECONDS = 60.0
@@ -67,9 +67,9 @@ class PendingReasons:
     With `kept_current` they are computed also while nobody asks for them, with longer rests.
     """
 
-    def __init__(self, backend: Backend, explainer: Explainer) -> None:
+    def __init__(self, core: Core, explainer: Explainer) -> None:
         self.explainer = explainer
-        self._backend = backend
+        self._core = core
         self._read_pods: dict[PendingPod, ReadPod] = {}
         self._documents: dict[str, Mapping[str, Any]] = {}
         self._causes: dict[str, tuple[PendingCause, Stamp, float]] = {}
@@ -141,12 +141,12 @@ class PendingReasons:
         return time.monotonic() - self._requested_at < LOOKED_SECONDS
 
     def _pending(self) -> list[PendingPod]:
-        pods = sorted(self._backend.state.waiting_pods(), key=lambda pod: (pod.created or "~", pod.key))
+        pods = sorted(self._core.state.waiting_pods(), key=lambda pod: (pod.created or "~", pod.key))
         return pods[:MOST_PODS]
 
     def _forget(self, pending: list[PendingPod]) -> None:
         """Drop the data of pods that are no longer pending; of all pods once policies match on other labels."""
-        keys = label_keys(self._backend.policies)
+        keys = label_keys(self._core.policies)
         remaining = set(pending) if keys == self._label_keys else set()
         self._label_keys = keys
         self._read_pods = {pod: read for pod, read in self._read_pods.items() if pod in remaining}
@@ -161,7 +161,7 @@ class PendingReasons:
 
     async def _read(self, pod: PendingPod) -> None:
         try:
-            document = await self._backend.fetch_pod(pod.namespace, pod.name)
+            document = await self._core.fetch_pod(pod.namespace, pod.name)
         except WireError:
             return  # deleted, or read again at the next check
         read = ReadPod(template_hash(document, self._label_keys), _reference(pod, document), controller_of(document))
@@ -171,7 +171,7 @@ class PendingReasons:
             self._documents.setdefault(read.shape, document)
 
     def _stamp(self) -> Stamp:
-        return self._backend.generation, self._backend.policies.hash
+        return self._core.generation, self._core.policies.hash
 
     def _due(self, shape: str) -> bool:
         entry = self._causes.get(shape)

@@ -13,8 +13,8 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 
-from app.api.backend import Backend
 from app.api.decision_line import Decision
+from app.cluster.core import Core
 from app.values.reasons import Code
 
 WAIT_SECONDS = 0.5
@@ -40,23 +40,23 @@ def may_have_ended(decision: Decision) -> bool:
 class RetryOnChange:
     """Decides when to repeat a decision; `clock` returns monotonic seconds."""
 
-    def __init__(self, backend: Backend, clock: Callable[[], float] = time.monotonic) -> None:
-        self._backend = backend
+    def __init__(self, core: Core, clock: Callable[[], float] = time.monotonic) -> None:
+        self._core = core
         self._clock = clock
         self._not_before = float("-inf")
 
     async def changes(self, decision: Decision) -> AsyncIterator[None]:
         """Yield at each change of the state, as long as waiting may help."""
         started = self._clock()
-        if not may_have_ended(decision) or self._backend.shadow:
+        if not may_have_ended(decision) or self._core.shadow:
             return
         if not decision.nominated:
             if started < self._not_before:
                 return
             self._not_before = started + APART_SECONDS
-        generation = self._backend.generation
+        generation = self._core.generation
         while self._clock() - started < WAIT_SECONDS:
             await asyncio.sleep(LOOK_SECONDS)
-            if self._backend.generation != generation:
-                generation = self._backend.generation
+            if self._core.generation != generation:
+                generation = self._core.generation
                 yield

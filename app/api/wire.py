@@ -3,16 +3,22 @@
 
 Extender types are those of k8s.io/kube-scheduler extender/v1 types.go, which has no JSON tags: members have Go's field
 names, and like Go we read them without regard to case. AdmissionReview is k8s.io/api admission/v1.
+
+kube-scheduler asks about one pod after another of a Job or a Deployment. Apart from their names they are the same
+bytes, so that `AskedPods` reads the pods of one template once: their containers, amounts and preferences take longer to
+read and check than the choice of a node (docs/benchmarks.md#http). `check_candidates` bounds a preempt request.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from app.intree.soft_constraints import SoftConstraints, read_soft_constraints
 from app.kube.partial_types import PartialNode
-from app.kube.pods import Pod, read_pod
+from app.kube.pod_limits import LONGEST_NAME
+from app.kube.pods import TOKEN_VOLUME, Pod, read_pod
 from app.values.errors import MalformedPod, QuantityError, WireError
 
 DECODE_ERRORS = (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError)
@@ -226,3 +232,146 @@ _REASONS = {
     431: "RequestHeaderFieldsTooLarge",
     503: "ServiceUnavailable",
 }
+
+
+MOST_CANDIDATES = 5_000
+"""Most nodes of a preemption request; kube-scheduler tries a tenth of the nodes, and at least 100."""
+MOST_VICTIMS = 50_000
+"""Most victims on all candidates together: 500 nodes with 100 pods."""
+
+
+def check_candidates(candidates: Mapping[str, Mapping[str, Any]] | None) -> None:
+    """Check the number of candidates and victims.
+
+    Raises WireError 413.
+    """
+    if len(candidates or ()) > MOST_CANDIDATES:
+        raise WireError(413, f"candidates: got {len(candidates or ())} nodes, wants at most {MOST_CANDIDATES}")
+    listed = (member_folded(victims, "Pods") for victims in (candidates or {}).values())
+    victims = sum(len(pods) for pods in listed if isinstance(pods, list))
+    if victims > MOST_VICTIMS:
+        raise WireError(413, f"candidates: got {victims} victims, wants at most {MOST_VICTIMS}")
+
+
+def meta_victims(name: str, victims: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert whole victims to UIDs; their number and order stay."""
+    pods = member_folded(victims, "Pods")
+    if pods is not None and not isinstance(pods, list):
+        raise WireError(400, f"NodeNameToVictims[{name[:80]}].Pods: wants a list")
+    uids = [_victim_uid(pod, f"NodeNameToVictims[{name[:80]}].Pods[{index}]") for index, pod in enumerate(pods or ())]
+    violations = member_folded(victims, "NumPDBViolations") or 0
+    return {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": violations}
+
+
+def victim_uids(victims: Mapping[str, Any]) -> frozenset[str]:
+    """Return the UIDs of victims; one without a UID counts as a victim too."""
+    pods = member_folded(victims, "Pods")
+    listed = pods if isinstance(pods, list) else ()
+    return frozenset(str(member_folded(pod, "UID") if isinstance(pod, dict) else "") for pod in listed)
+
+
+def _victim_uid(pod: Any, where: str) -> str:
+    metadata = pod.get("metadata") if isinstance(pod, dict) else None
+    uid = metadata.get("uid") if isinstance(metadata, dict) else None
+    if not isinstance(uid, str):
+        raise WireError(400, f"{where}.metadata.uid: got nothing, wants a string")
+    return uid
+
+
+TEMPLATES_KEPT = 64
+LARGEST_KEPT_BYTES = 1 << 16
+"""Bytes of the largest pod whose template is kept; those kept are 4 MiB at most."""
+VOLUME_NAME, SUFFIX = f'"name":"{TOKEN_VOLUME}'.encode(), 5
+"""The name of the volume of a service account's token, and the number of its last characters, which are random."""
+AskedPod = tuple[Pod, SoftConstraints]
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
+    name: str | None = None
+    generate_name: str | None = None
+    namespace: str | None = None
+    uid: str | None = None
+    labels: msgspec.Raw = ABSENT
+    annotations: msgspec.Raw = ABSENT
+
+
+class _Status(msgspec.Struct, rename="camel"):
+    nominated_node_name: str | None = None
+
+
+class _PodParts(msgspec.Struct):
+    """A Pod whose own names are read; all that pods of one template have in common stays bytes."""
+
+    metadata: _Metadata
+    spec: msgspec.Raw = ABSENT
+    status: _Status | None = None
+
+
+_PARTS = msgspec.json.Decoder(_PodParts)
+
+
+class AskedPods:
+    """The templates of the last pods, at most TEMPLATES_KEPT of them."""
+
+    def __init__(self) -> None:
+        self._by_template: dict[bytes, AskedPod] = {}
+
+    def read(self, raw: bytes | msgspec.Raw) -> AskedPod:
+        """Read a Pod and its soft constraints, as `decode_asked_pod` does, with which tests compare it.
+
+        Raises WireError 400.
+        """
+        body = bytes(raw)
+        parts = _parts(body)
+        if parts is None:
+            return decode_asked_pod(body)
+        template = _template(parts)
+        known = self._by_template.get(template)
+        if known is not None:
+            return _named(known[0], parts), known[1]
+        if len(self._by_template) >= TEMPLATES_KEPT:
+            del self._by_template[next(iter(self._by_template))]
+        asked = self._by_template[template] = decode_asked_pod(body)
+        return asked
+
+
+def _parts(body: bytes) -> _PodParts | None:
+    """Return the parts of a pod; None for one that must be read whole, because it is large or may be refused.
+
+    The decoder does not read members that it skips, so that only ASCII is sure to be valid UTF-8.
+    """
+    if len(body) > LARGEST_KEPT_BYTES or not body.isascii():
+        return None
+    try:
+        parts: _PodParts = _PARTS.decode(body)
+    except DECODE_ERRORS:
+        return None
+    metadata, status = parts.metadata, parts.status
+    names = (metadata.name, metadata.generate_name, metadata.namespace, metadata.uid)
+    nominated = status.nominated_node_name if status else None
+    oversized = any(name and len(name) > LONGEST_NAME for name in (*names, nominated))
+    return None if oversized else parts
+
+
+def _template(parts: _PodParts) -> bytes:
+    """Return the bytes that pods of one template share. The parts are JSON, so that a NUL byte separates them."""
+    metadata, spec = parts.metadata, bytes(parts.spec)
+    start = spec.find(VOLUME_NAME)
+    if start >= 0:
+        spec = spec.replace(spec[start : start + len(VOLUME_NAME) + SUFFIX], VOLUME_NAME)
+    return b"\0".join((metadata.labels, metadata.annotations, spec))
+
+
+def _named(pod: Pod, parts: _PodParts) -> Pod:
+    """Return a pod of the same template with its own names."""
+    metadata, status = parts.metadata, parts.status
+    return replace(
+        pod,
+        name=metadata.name or metadata.generate_name or "",
+        namespace=metadata.namespace or "default",
+        uid=metadata.uid or "",
+        nominated_node_name=(status.nominated_node_name if status else None) or None,
+    )
+
+
+read_asked = AskedPods().read

@@ -19,7 +19,7 @@ from app.cli.source import Fleet, Policies, policies_in, state_of
 from app.cli.usage import PricesFile, read_prices_file
 from app.cli.usage_history import PrometheusURL, Since, TokenFile, history_of, read_since
 from app.cli.whatif import Nodes, gpu_pods, selected
-from app.telemetry.clock import now
+from app.telemetry.logs import now
 from app.whatif.advice import Advice, advise_layout
 from app.whatif.repack import MOST_MOVES, Freed
 

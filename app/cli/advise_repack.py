@@ -11,9 +11,9 @@ from rich.markup import escape
 from app.cli.names import MOST_SHOWN, names_of
 from app.cli.output import in_words
 from app.cli.source import POLICY_KINDS, Objects
-from app.cluster.ruling_cache import RulingCache
+from app.cluster.core import RulingCache
+from app.cluster.snapshot import bound_volumes, view
 from app.cluster.state import State
-from app.cluster.view import bound_volumes, view
 from app.explain.fleet_with_moves import FleetWithMoves
 from app.intree.existing_pods import existing_pods_of
 from app.knowledge.mig_profiles import profile_of
@@ -93,7 +93,7 @@ def _gpu_pods(objects: Objects, state: State, policies: PolicySet, now: float) -
     for document in by_turn:
         pod = read_pod(document)
         labels = state.namespaces.labels(pod.namespace)
-        demand = rule(pod, labels, policies, state.knowledge, state.claimed(pod)).demand
+        demand = rule(pod, labels, policies, state.knowledge, state.devices.claimed(pod)).demand
         node = pod.node_name or ""
         if demand.requests_gpus and (not node or node in state.nodes):
             controller = "/".join(filter(None, controller_of(document)))

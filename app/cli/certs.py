@@ -21,8 +21,7 @@ from app.cli.output import Output, show
 from app.cli.probes import serve_probes
 from app.cli.records import command
 from app.cli.source import refuse_several
-from app.telemetry.clock import now
-from app.telemetry.logs import start_logging
+from app.telemetry.logs import now, start_logging
 from app.tls.authority import LOCAL_NAMES, service_names
 from app.tls.ca_rotation import WAIT_SECONDS
 from app.tls.certificate_report import CertificateTexts, DescribedCertificate, describe, problems

@@ -53,7 +53,7 @@ def templates_for(
     `namespace` is that of objects that name none. Without `always` only for those that a policy converts.
     Raises MalformedPod, QuantityError.
     """
-    context = ReviewContext(policies, state.fleet(), state.knowledge, claimed=state.claimed)
+    context = ReviewContext(policies, state.fleet(), state.knowledge, claimed=state.devices.claimed)
     templates = Templates()
     for document in objects:
         target = target_of_new_object(document)

@@ -72,8 +72,8 @@ class TemplateKeeper:
         state = state_of(objects)
         rules = policies_in(objects, self._policies, state)
         templates = templates_for(objects, "default", state, rules, always=False).by_key
-        missing = [template for _, template in sorted(templates.items()) if not state.has_template(template)]
-        version = state.claim_templates.served_version
+        missing = [template for _, template in sorted(templates.items()) if not state.devices.has_template(template)]
+        version = state.devices.claim_templates.served_version
         return sum(self._create(in_version(template, version), version) for template in missing[:MOST_CREATED])
 
     def _create(self, template: dict[str, Any], version: str) -> bool:

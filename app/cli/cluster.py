@@ -10,9 +10,8 @@ from typing import Annotated
 
 import typer
 
-from app.cluster.access import Load, find_cluster
-from app.cluster.kubeconfig import ChosenContext, choose_context
-from app.telemetry.clock import now
+from app.cluster.kubeconfig import ChosenContext, Load, choose_context, find_cluster
+from app.telemetry.logs import now
 from app.tls.pem import read_certificate
 from app.values.errors import ApiError
 

@@ -19,8 +19,8 @@ from app.cli.progress import show_count
 from app.cli.replay import read_logs
 from app.cli.source import Fleet, Objects, state_of
 from app.cluster.best_nodes import BestNodes
+from app.cluster.core import RulingCache
 from app.cluster.policy_watch import PolicyBook
-from app.cluster.ruling_cache import RulingCache
 from app.cluster.snapshot_policies import holds_policies, policies_of
 from app.cluster.state import State
 from app.explain.policy_diff import (
@@ -37,7 +37,7 @@ from app.kube.api_kinds import DRA
 from app.kube.gpu_usage import FINISHED
 from app.policy.compiled import PolicySet
 from app.policy.load import MOUNTED
-from app.telemetry.clock import today
+from app.telemetry.logs import today
 from app.values.errors import BadInput, MalformedPod
 
 HURTING = {change.value for change in HARMFUL}
@@ -85,8 +85,8 @@ def _side(source: Path, state: State) -> PolicySide:
         _policies(source, state),
         state.fleet(),
         state.knowledge,
-        claimed=state.claimed,
-        has_template=state.has_template,
+        claimed=state.devices.claimed,
+        has_template=state.devices.has_template,
         rule=RulingCache().of,
     )
     return PolicySide(context, state.namespaces.labels)

@@ -29,7 +29,7 @@ from app.doctor.operand_checks import examine_runtime_classes
 from app.knowledge.gpu_resources import Families
 from app.nodes.model import Node
 from app.settings import Settings
-from app.telemetry.clock import now
+from app.telemetry.logs import now
 from app.values.errors import ApiError, BadInput
 
 NAMES_SHOWN = 4
@@ -72,7 +72,7 @@ def doctor(
         guard = survey is not None and has_cpu_guard(survey)
         examined = ExaminedFleet(nodes, health, frozenset(state.overrun), cpu_guard=guard)
         findings = examine(with_pods(examined, pods, state.knowledge))
-        findings = (*findings, *examine_devices(ExaminedDevices(state.nodes, state.dra.copy())))
+        findings = (*findings, *examine_devices(ExaminedDevices(state.nodes, state.devices.dra.copy())))
         findings = (*findings, *examine_held(read_held_gpus(pods, state.knowledge, idle)))
         if survey is not None:
             findings = (*examine_live(survey, state, namespace, scheduler_config, now()), *findings)

@@ -33,10 +33,10 @@ from app.cli.source import (
 )
 from app.cli.tenant_explain import explained_by_api_server
 from app.cli.usage_history import PrometheusURL, TokenFile, idle_of_fleet
-from app.cluster.access import Load
 from app.cluster.apiserver import ApiServer
+from app.cluster.kubeconfig import Load
+from app.cluster.snapshot import bound_volumes, view
 from app.cluster.state import State
-from app.cluster.view import bound_volumes, view
 from app.explain.explanation import Explanation
 from app.explain.pending_pod import explain
 from app.explain.survey import ClusterSnapshot

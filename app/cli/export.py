@@ -19,7 +19,7 @@ from app.knowledge.tables import Knowledge
 from app.kube.pods import read_pod
 from app.policy.compiled import PolicySet
 from app.policy.match import ruling_for
-from app.telemetry.clock import today
+from app.telemetry.logs import today
 
 export = verb_group("Export configuration that lets other components do part of the work.")
 ANY_POD = {"metadata": {"name": "any"}, "spec": {"containers": [{"name": "any"}]}}
@@ -72,4 +72,4 @@ def claim_templates(
     state = state_of(objects)
     asking = [document for file in files or () for document in read_file(file)] if files else objects
     templates = templates_for(asking, where, state, policies_in(objects, policies, state))
-    print(templates.text(state.claim_templates.served_version), end="")
+    print(templates.text(state.devices.claim_templates.served_version), end="")

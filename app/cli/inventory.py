@@ -17,9 +17,9 @@ from rich.table import Table
 
 from app.cli.output import Output, show
 from app.cli.source import Fleet, state_of
-from app.cluster.access import Load
 from app.cluster.apiserver import ApiServer
 from app.cluster.files import read_knowledge, shipped_policies
+from app.cluster.kubeconfig import Load
 from app.cluster.live import LiveCluster
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.state import State
@@ -33,8 +33,7 @@ from app.explain.gpu_inventory import (
     take_inventory,
 )
 from app.kube.api_kinds import DRA, NAMESPACE
-from app.telemetry.clock import today
-from app.telemetry.logs import LOGGER
+from app.telemetry.logs import LOGGER, today
 from app.telemetry.metrics import Metrics
 from app.values.errors import BadInput
 
@@ -73,7 +72,7 @@ def inventory(
 
 def _take(state: State) -> Inventory:
     usages = {name: state.usage_on(name) for name in state.nodes}
-    cluster, families = state.dra.copy(), state.knowledge.families
+    cluster, families = state.devices.dra.copy(), state.knowledge.families
     requested = state.node_requests.used
     units = take_inventory(state.nodes, usages, state.knowledge.products, cluster, families, requested)
     return replace(units, devices=device_rows(state.nodes, cluster))

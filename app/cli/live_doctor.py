@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from app.cluster.core import RulingCache
 from app.cluster.doctor_survey import SECRET, ClusterObjects
-from app.cluster.ruling_cache import RulingCache
 from app.cluster.slipped_pods import PolicyView, slip_of
 from app.cluster.snapshot_policies import policies_or_last_good
 from app.cluster.state import State

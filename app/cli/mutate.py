@@ -58,9 +58,9 @@ def mutate(
         rules,
         state.fleet(),
         state.knowledge,
-        claimed=state.claimed,
-        has_template=state.has_template,
-        claim_warnings=state.claim_warnings,
+        claimed=state.devices.claimed,
+        has_template=state.devices.has_template,
+        claim_warnings=state.devices.claim_warnings,
     )
     previews = {
         index: _preview(document, namespace_of(document, where), state.namespaces.labels, context)

@@ -10,8 +10,8 @@ from rich.markup import escape
 from app.cli.names import MOST_SHOWN, names_of
 from app.cli.source import Objects
 from app.cli.whatif import gpu_pods
+from app.cluster.snapshot import view
 from app.cluster.state import State
-from app.cluster.view import view
 from app.policy.compiled import PolicySet
 from app.usage.history import History
 from app.usage.owners import owners_of

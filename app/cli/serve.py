@@ -15,10 +15,9 @@ from rich.console import Console
 
 from app.cli.source import refuse_several
 from app.demo.notation import fleet_names
-from app.server.allocator import return_large_blocks
 from app.server.composition import build
-from app.server.descriptors import raise_descriptor_limit
 from app.server.listeners import Addresses, Listeners
+from app.server.process import raise_descriptor_limit, return_large_blocks
 from app.server.service import Service
 from app.settings import SHORTLIST, FilterAnswer, Recount, Role, Settings
 from app.telemetry.logs import start_logging

@@ -15,17 +15,16 @@ from rich.markup import escape
 
 from app.cli.cluster import Cluster
 from app.cli.progress import show_progress
-from app.cluster.fast_snapshot import read_partial_snapshot
 from app.cluster.files import read_knowledge, read_snapshot_file
-from app.cluster.list_once import read_objects
-from app.cluster.snapshot import fill, read_snapshot
+from app.cluster.listing import read_objects
+from app.cluster.snapshot import fill, read_partial_snapshot, read_snapshot
 from app.cluster.snapshot_policies import policies_or_last_good
 from app.cluster.state import State
 from app.demo.notation import DEFAULT, fleet_names
 from app.demo.sample_fleets import demo_fleet
 from app.kube.api_kinds import DRA, FLEET
 from app.policy.compiled import PolicySet
-from app.telemetry.clock import today
+from app.telemetry.logs import today
 from app.values.errors import BadInput, SnapshotError
 
 Snapshots = Annotated[

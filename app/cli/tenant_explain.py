@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from app.cluster.access import Load
+from app.cluster.kubeconfig import Load
 from app.explain.explanation import Explanation
 from app.kube.api_kinds import EXPLAIN_GROUP, EXPLAIN_VERSION, EXPLANATIONS
 from app.tls.kube_objects import KubeClient

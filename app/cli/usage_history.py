@@ -15,7 +15,7 @@ from app.cluster.state import State
 from app.cluster.usage_history import UsageHistory
 from app.cluster.usage_polling import shared_nodes
 from app.demo.usage import demo_history
-from app.telemetry.clock import now
+from app.telemetry.logs import now
 from app.usage.history import History, with_sharing
 from app.usage.table import idle_pods
 from app.values.errors import BadInput

@@ -18,7 +18,7 @@ from app.cli.progress import show_count, show_progress
 from app.cli.records import command
 from app.cli.source import Fleet, Namespace, Objects, Policies, policies_in, state_of
 from app.cli.whatif_dra import moving_pods, show_move
-from app.cluster.ruling_cache import RulingCache
+from app.cluster.core import RulingCache
 from app.cluster.state import State
 from app.kube.gpu_usage import FINISHED
 from app.kube.pods import read_pod
@@ -143,9 +143,9 @@ def node_template_(
         rules,
         state.fleet(),
         state.knowledge,
-        claimed=state.claimed,
-        has_template=state.has_template,
-        claim_warnings=state.claim_warnings,
+        claimed=state.devices.claimed,
+        has_template=state.devices.has_template,
+        claim_warnings=state.devices.claim_warnings,
     )
     where = namespace_of(documents[0], fleet.namespace(namespace))
     pod = admitted_pod(documents[0], where, state.namespaces.labels, context)
@@ -178,7 +178,7 @@ def gpu_pods(objects: Objects, state: State, policies: PolicySet) -> Iterator[GP
                 continue
             pod = read_pod(document)
             labels = state.namespaces.labels(pod.namespace)
-            demand = rule(pod, labels, policies, state.knowledge, state.claimed(pod)).demand
+            demand = rule(pod, labels, policies, state.knowledge, state.devices.claimed(pod)).demand
             if demand.requests_gpus:
                 yield GPUPod(f"{pod.namespace}/{pod.name}", pod.uid, pod.node_name or "", demand)
 

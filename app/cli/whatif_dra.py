@@ -12,7 +12,7 @@ from app.admission.preview import unbound, wanted_template
 from app.admission.reviewed_pod import ReviewContext
 from app.cli.names import MOST_SHOWN, names_of
 from app.cli.source import Objects
-from app.cluster.ruling_cache import RulingCache
+from app.cluster.core import RulingCache
 from app.cluster.state import State
 from app.kube.gpu_usage import FINISHED
 from app.kube.pods import read_pod
@@ -27,7 +27,9 @@ def moving_pods(objects: Objects, state: State, policies: PolicySet) -> Iterator
 
     Raises MalformedPod, QuantityError.
     """
-    context = ReviewContext(policies, state.fleet(), state.knowledge, claimed=state.claimed, rule=RulingCache().of)
+    context = ReviewContext(
+        policies, state.fleet(), state.knowledge, claimed=state.devices.claimed, rule=RulingCache().of
+    )
     for document in objects:
         if document.get("kind") != "Pod" or (document.get("status") or {}).get("phase") in FINISHED:
             continue

@@ -16,8 +16,7 @@ import msgspec
 from aiohttp.connector import Connection
 from kubernetes.client import Configuration
 
-from app.cluster.access import Access, Load, credentials, read_access
-from app.cluster.kubeconfig import Headers
+from app.cluster.kubeconfig import Access, Headers, Load, credentials, read_access
 from app.values.errors import ApiError, BadInput
 
 CONNECT_SECONDS = 10.0

@@ -5,9 +5,8 @@ What nodes offer and which GPUs a pod claims is read of every object at once, si
 the allocator needs, when a pod with claims is explained, is in `dra`.
 """
 
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from app.cluster.claim_index import ClaimIndex
@@ -43,6 +42,9 @@ ClassFacts = tuple[DeviceClass, WholeClass]
 ClaimFacts = tuple[Claim, ResourceClaim]
 """An object as filters and admission read it, and as the allocator does."""
 
+NodesChanged = Callable[[Iterable[str]], None]
+"""Called with the names of nodes."""
+
 
 def read_slice_facts(document: Mapping[str, Any]) -> SliceFacts:
     """Read a ResourceSlice. Raises MalformedPod, QuantityError."""
@@ -64,24 +66,22 @@ def read_template_facts(document: Mapping[str, Any]) -> ClaimFacts:
     return read_claim_template(document), read_resource_claim_template(document)
 
 
-class DeviceState(ABC):
-    """Slices, classes, claims and templates as last seen. `put_…` methods read an object, `take_…` take it as read."""
+class DeviceState:
+    """Slices, classes, claims and templates as last seen: `state.devices`.
 
-    def __init__(self, knowledge: Knowledge) -> None:
-        self._devices = DeviceIndex(knowledge)
-        self._device_classes = DeviceClassIndex(knowledge.families)
+    `put_…` methods read an object, `take_…` methods take it as read. `index` has what nodes offer, `kinds` the kinds of
+    their devices, and `dra` what the allocator needs.
+    """
+
+    def __init__(self, knowledge: Knowledge, rebuild: NodesChanged, update_free: NodesChanged) -> None:
+        """Begin without devices. `rebuild` builds nodes anew of what was read, `update_free` counts what is free."""
+        self.index = DeviceIndex(knowledge)
+        self.classes = DeviceClassIndex(knowledge.families)
         self.claims = ClaimIndex()
         self.claim_templates = ClaimIndex()
         self.dra = DRAIndex()
-        self._kinds = DeviceKindIndex(self._devices, self.dra, knowledge)
-
-    @abstractmethod
-    def _rebuild(self, names: Iterable[str]) -> None:
-        """Rebuild nodes from what was read."""
-
-    @abstractmethod
-    def _update_free(self, names: Iterable[str]) -> None:
-        """Count anew what is free on nodes."""
+        self.kinds = DeviceKindIndex(self.index, self.dra, knowledge)
+        self._rebuild, self._update_free = rebuild, update_free
 
     def put_slice(self, document: Mapping[str, Any]) -> None:
         """Add or change a ResourceSlice. Raises MalformedPod, QuantityError."""
@@ -92,12 +92,12 @@ class DeviceState(ABC):
         self.dra.put_slice(facts[1])
         if facts[0].node is None and facts[1].driver == NVIDIA_DRIVER:  # it may reach every node
             self._devices_changed()
-        self._rebuild_devices(self._devices.put(facts[0]))
+        self._rebuild_devices(self.index.put(facts[0]))
 
     def drop_slice(self, name: str) -> None:
         """Remove a ResourceSlice."""
         self.dra.drop_slice(name)
-        self._rebuild_devices(self._devices.drop(name))
+        self._rebuild_devices(self.index.drop(name))
 
     def put_device_class(self, document: Mapping[str, Any]) -> None:
         """Add or change a DeviceClass, which affects every node with slices. Raises MalformedPod."""
@@ -107,34 +107,34 @@ class DeviceState(ABC):
         """Add or change a DeviceClass as read."""
         changed = self.dra.classes.get(facts[1].name) != facts[1]
         self.dra.put_class(facts[1])
-        if self._device_classes.put(facts[0]) or changed:
+        if self.classes.put(facts[0]) or changed:
             self._classes_changed()
 
     def drop_device_class(self, name: str) -> None:
         """Remove a DeviceClass."""
         self.dra.drop_class(name)
-        if self._device_classes.drop(name):
+        if self.classes.drop(name):
             self._classes_changed()
 
-    def _serving_on(self, kinds: DeviceKinds | None) -> Iterable[DeviceClass]:
+    def serving_on(self, kinds: DeviceKinds | None) -> Iterable[DeviceClass]:
         """List the DeviceClasses that serve an extended resource and may take a device of a node with these kinds.
 
         Where no kind is known, as while the driver is still publishing the node's devices, all of them may.
         """
-        serving = [device_class for device_class in self._device_classes.all() if device_class.resource]
+        serving = [device_class for device_class in self.classes.all() if device_class.resource]
         if kinds is None or not kinds.kinds:
             return serving
         return [one for one in serving if kinds.select(DeviceChoice(one.name, 1), tolerate_all=True)]
 
     def _classes_changed(self) -> None:
         """Select devices anew on every node that has some."""
-        self._kinds.start_anew()
-        self._rebuild(self._devices.nodes())
+        self.kinds.start_anew()
+        self._rebuild(self.index.nodes())
 
     def _rebuild_devices(self, names: set[str]) -> None:
         """Rebuild nodes whose devices have changed."""
         for name in names:
-            self._kinds.drop(name)
+            self.kinds.drop(name)
         self._rebuild(names)
 
     def put_claim(self, document: Mapping[str, Any]) -> None:
@@ -148,14 +148,14 @@ class DeviceState(ABC):
         self.dra.put_claim(facts[1])
         self.claims.put(claim)
         nodes = before | self._nodes_of_claim(claim.key)
-        self._update_free(nodes | self._devices.allocate(claim.key, claim.devices))
+        self._update_free(nodes | self.index.allocate(claim.key, claim.devices))
 
     def drop_claim(self, key: str) -> None:
         """Remove a ResourceClaim, by namespace/name."""
         nodes = self._nodes_of_claim(key)
         self.dra.drop_claim(key)
         self.claims.drop(key)
-        self._update_free(nodes | self._devices.allocate(key))
+        self._update_free(nodes | self.index.allocate(key))
 
     def _nodes_of_claim(self, key: str) -> set[str]:
         """Name the nodes of the devices that a claim has."""
@@ -201,12 +201,12 @@ class DeviceState(ABC):
         if None in pools:
             self._devices_changed()
         else:
-            self._rebuild_devices({node for pool in pools if pool for node in self._devices.nodes_of_pool(pool)})
+            self._rebuild_devices({node for pool in pools if pool for node in self.index.nodes_of_pool(pool)})
 
     def _devices_changed(self) -> None:
         """Sort the devices of every node by kind anew."""
-        self._kinds.drop_all()
-        self._rebuild(self._devices.nodes())
+        self.kinds.drop_all()
+        self._rebuild(self.index.nodes())
 
     def may_claim_gpus(self, pod: PendingPod) -> bool:
         """Tell whether claims of a pod may be for GPUs; False where all are known and of other vendors' drivers."""
@@ -215,18 +215,18 @@ class DeviceState(ABC):
         classes = {
             choice.device_class for requests in all_requests for request in requests or () for choice in request.choices
         }
-        return None in all_requests or any(map(self._device_classes.may_give_gpus, classes))
+        return None in all_requests or any(map(self.classes.may_give_gpus, classes))
 
     def claim_warnings(self, requests: tuple[DeviceRequest, ...], tolerated_keys: Collection[str]) -> tuple[str, ...]:
         """Say what keeps device requests from every device of the cluster (app/dra/claim_warnings.py)."""
-        return claim_warnings(self._kinds.fleet(), requests, tolerated_keys)
+        return claim_warnings(self.kinds.fleet(), requests, tolerated_keys)
 
     def devices_held_on(self, node: Node) -> Mapping[str, int]:
         """Count the devices of a node that claims have, by namespace; a device with two shares counts twice."""
-        claims = (claim for device in self._kinds.devices_of(node) for claim in self.dra.holders(device))
+        claims = (claim for device in self.kinds.devices_of(node) for claim in self.dra.holders(device))
         return Counter(claim.partition("/")[0] for claim in claims)
 
     def claimed(self, pod: Pod) -> ClaimedDevices:
         """Return the GPUs that a pod claims through DRA (S13)."""
-        classes = self._device_classes
+        classes = self.classes
         return claimed_devices(pod, self.claims.get, self.claim_templates.get, classes.family, classes.serving)

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from app.cluster.access import Load
 from app.cluster.apiserver import ApiServer
-from app.cluster.list_once import list_kind
+from app.cluster.kubeconfig import Load
+from app.cluster.listing import list_kind
 from app.doctor.operand_checks import JOB_KINDS
 from app.kube.api_kinds import API_KINDS, DRA, FLEET
 from app.values.errors import ApiError

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from app.cluster.pausing import pausing
 from app.knowledge.dcgm import DCGM, UsageMetrics
-from app.telemetry.clock import now
-from app.telemetry.logs import event
+from app.telemetry.logs import event, now
 from app.usage.history import MINUTE, History, Hold
 from app.usage.looks import (
     PACKED,

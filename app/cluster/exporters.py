@@ -17,7 +17,7 @@ from app.cluster.exporter_history import ExporterHistory
 from app.cluster.scrape import PollResult, ScrapeClient, read_url
 from app.knowledge.dcgm import DCGM, UsageMetrics
 from app.nodes.gpu_health import MetricSample, read_sample
-from app.telemetry.clock import now
+from app.telemetry.logs import now
 from app.usage.looks import UseSample
 from app.values.errors import SourceError
 

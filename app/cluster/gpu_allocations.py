@@ -1,17 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPU usage of the pods on each node, bound or promised. A part of State.
+"""What pods and claims hold on each node, and what is free beside them. A part of State.
 
 A promise notes the node that we named for a pod, because the scheduler asks about the next pod before the watch shows
 the last one. kube-scheduler counts the GPUs of that pod itself, but not the memory of shared GPUs: a promise counts in
 `declared` and in its pod group, never in `units` (docs/reference/sharing-and-memory.md#memory-budgets). It ends when
 the pod is seen bound or deleted, is asked about again, or after PROMISE_SECONDS. The promise of the node for which the
 API server shows a nomination lasts as long as the nomination, because the victims may take longer to end.
+
+A node may be served twice, by a device plugin and a DRA driver (F135). Neither knows of the other: the kubelet picks
+any device that is free in the plugin's own view, kube-scheduler any that no claim has, and no object says which devices
+the plugin's pods got. As soon as one side holds a GPU, whatever the other gives next may be the same GPU. Counts prove
+nothing; only kinds do: where the plugin tells whole GPUs and MIG slices apart (MIG strategies single and mixed), and
+the driver does not create slices on demand, a whole GPU is none of the slices.
+
+A fleet has thousands of nodes, but only dozens of different numbers of free GPUs. Equal free resources are one object,
+so that a reader that meets it again, such as the cache of verdicts, need not compare it.
 """
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
+from app.cluster.device_index import DeviceIndex
+from app.cluster.device_kind_index import DeviceKindIndex
+from app.cluster.dra_index import DRAIndex
+from app.dra.devices import Device
+from app.knowledge.gpu_resources import Families
+from app.knowledge.mig_profiles import profile_of
+from app.kube.device_classes import DeviceClassIndex
 from app.kube.gpu_usage import GPUUsage
+from app.nodes.dra_devices import remaining_capacity
+from app.nodes.model import FreeResources, Node, NodeClass, ServedTwice
 
 MOST_PROMISES = 10_000
 """One more drops the oldest promise. A guess."""
@@ -159,3 +177,118 @@ class GPUAllocations:
                 del nodes[usage.node]
             if not nodes:
                 del self._groups[usage.group]
+
+
+WHOLE = ""
+"""The kind of a whole GPU; that of a slice is its profile."""
+ANY = "*"
+"""The kind of a device that may overlap with every other one."""
+
+
+class NodesServedTwice:
+    """Finds what pods and claims hold on nodes that are served twice."""
+
+    def __init__(
+        self, dra: DRAIndex, classes: DeviceClassIndex, allocations: GPUAllocations, families: Families
+    ) -> None:
+        self._dra, self._classes, self._allocations, self._families = dra, classes, allocations, families
+
+    def of(self, node: Node, without: Container[str] = ()) -> ServedTwice | None:
+        """Return who holds GPUs of a node; None where not both give GPUs of one vendor away.
+
+        `without` are UIDs of pods that do not count.
+        """
+        offered = {resource for resource, amount in node.node_class.offered if amount > 0}
+        pools = self._dra.pools.pools(node) if offered else ()
+        if not pools:
+            return None
+        family_of = self._families.of_device_class
+        devices = [one for pool in pools for one in (*pool.devices, *pool.elsewhere) if family_of(one.driver)]
+        of_drivers = ((one.driver, family_of(one.driver)) for one in devices)
+        twice = {driver: family for driver, family in of_drivers if family and any(map(family.has, offered))}
+        if not twice:
+            return None
+        devices = [one for one in devices if one.driver in twice]
+        by_plugin = {name for name in offered if self._families.of(name) in twice.values()}
+        classes = {name for family in twice.values() for name in self._classes.of_family(family)}
+        usages = [usage for usage in self._allocations.all_on(node.name) if usage.uid not in without]
+        plugin_kinds = {_kind_of_unit(name, node.node_class) for usage in usages for name, _ in usage.units
+                        if name in by_plugin}  # fmt: skip
+        claim_kinds = {_kind_of_device(one) for one in devices if self._dra.holders(one.id)}
+        if any(classes.intersection(usage.claims) for usage in usages):
+            claim_kinds.add(ANY)
+        offered_kinds = {name: _kind_of_unit(name, node.node_class) for name in by_plugin}
+        return ServedTwice(
+            by_plugin=frozenset(by_plugin),
+            by_claims=frozenset(classes | node.node_class.dra_resources),
+            not_by_plugin=frozenset(name for name, kind in offered_kinds.items() if _overlap({kind}, claim_kinds)),
+            not_by_claims=_overlap(plugin_kinds, {_kind_of_device(one) for one in devices}),
+        )
+
+
+def _kind_of_unit(resource: str, node_class: NodeClass) -> str:
+    if node_class.mig_strategy not in ("single", "mixed"):
+        return ANY
+    return profile_of(resource) or node_class.mig_profile or WHOLE
+
+
+def _kind_of_device(device: Device) -> str:
+    """Return the kind of a device; a slice that is created on demand may be of any GPU."""
+    if device.counters:
+        return ANY
+    bare = {name.rpartition("/")[2]: value for name, value in device.attributes.items()}
+    return str(bare.get("profile", WHOLE)).replace("+", ".")
+
+
+def _overlap(one: set[str], other: set[str]) -> bool:
+    return bool(one and other and (one & other or ANY in one | other))
+
+
+OBJECTS_KEPT = 1 << 14
+"""Different free resources that are kept, of some 500 bytes each; when there are more, sharing starts again."""
+
+
+class FreeResourcesOfNodes:
+    """Computes free resources, and keeps those that it computed last, by their content."""
+
+    def __init__(
+        self, devices: DeviceIndex, kinds: DeviceKindIndex, allocations: GPUAllocations, twice: NodesServedTwice
+    ) -> None:
+        self._devices, self._kinds, self.twice = devices, kinds, twice
+        self._allocations = allocations
+        self._by_content: dict[Hashable, FreeResources] = {}
+
+    def of(self, node: Node) -> FreeResources:
+        """Return what is free on a node now."""
+        used = self._allocations.units(node.name)
+        units = {resource: amount - used.get(resource, 0) for resource, amount in node.node_class.offered}
+        gpus, layouts, shown = None, None, self._devices.gpus(node.name)
+        if shown.all and not node.node_class.uses_device_plugin:
+            gpus, layouts = remaining_capacity(shown, self._devices.allocated(node.name))
+        kinds = self._kinds.free_order(node, self._devices.allocated(node.name)) if shown.all else None
+        twice = self.twice.of(node)
+        return self._shared(FreeResources(units, gpus, node.free.uncounted, self.memory(node), layouts, kinds, twice))
+
+    def memory(self, node: Node, without: Container[str] = ()) -> Mapping[str, int]:
+        """Return the memory of shared GPUs that no pod has declared, in MiB by resource.
+
+        `without` are UIDs of pods that do not count.
+        """
+        if not node.node_class.budgets:
+            return {}
+        declared = self._allocations.declared(node.name, without)
+        return {resource: total - declared.get(resource, 0) for resource, total in node.node_class.budgets}
+
+    def _shared(self, free: FreeResources) -> FreeResources:
+        if len(self._by_content) >= OBJECTS_KEPT:
+            self._by_content = {}
+        content = (
+            tuple(free.units.items()),
+            tuple(free.memory.items()),
+            free.gpus,
+            free.uncounted,
+            free.layouts,
+            free.kinds,
+            free.twice,
+        )
+        return self._by_content.setdefault(content, free)

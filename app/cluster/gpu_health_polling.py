@@ -9,6 +9,7 @@ from app.cluster.exporters import Exporters
 from app.cluster.prometheus import Prometheus
 from app.cluster.reflector import SLICE_OBJECTS, Clock
 from app.cluster.scrape import PollResult
+from app.cluster.state import State
 from app.knowledge.dcgm import DCGM
 from app.knowledge.tables import Knowledge
 from app.nodes.gpu_health import Health, PollMemory, evaluate_poll
@@ -21,14 +22,6 @@ POLL_SECONDS = 30.0
 """dcgm-exporter collects every 30 s by default (--collect-interval), so polling more often shows nothing new."""
 FORGET_SECONDS = 180.0
 """After this time without a successful poll all health is forgotten: up to five failed ones change nothing."""
-
-
-class HealthSink(Protocol):
-    """Where the poller puts the health of nodes: the State."""
-
-    def put_health(self, name: str, health: Health | None) -> None:
-        """Set the health of a node's GPUs; None for unknown. The node itself may be unknown."""
-        ...
 
 
 class HealthSource(Protocol):
@@ -75,12 +68,12 @@ async def poll_once(source: HealthSource, knowledge: Knowledge) -> dict[str, Hea
 
 
 class HealthPoller:
-    """Polls a source, and puts changed health into the sink. `health` is the last known health by node."""
+    """Polls a source, and puts changed health into the state. `health` is the last known health by node."""
 
     def __init__(
         self,
         source: HealthSource,
-        sink: HealthSink,
+        state: State,
         knowledge: Knowledge,
         metrics: Metrics,
         clock: Clock | None = None,
@@ -89,7 +82,7 @@ class HealthPoller:
     ) -> None:
         self.health: dict[str, Health] = {}
         self._source = source
-        self._sink = sink
+        self._state = state
         self._knowledge = knowledge
         self._metrics = metrics
         self._clock = clock or Clock()
@@ -133,7 +126,7 @@ class HealthPoller:
         names = [name for name in self.health.keys() | health.keys() if self.health.get(name) != health.get(name)]
         self.health = health
         for index, name in enumerate(sorted(names)):
-            self._sink.put_health(name, health.get(name))
+            self._state.put_health(name, health.get(name))
             if index % SLICE_OBJECTS == SLICE_OBJECTS - 1:
                 await asyncio.sleep(0)
 

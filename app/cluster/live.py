@@ -10,9 +10,8 @@ import msgspec
 from app.cluster.apiserver import ApiServer
 from app.cluster.listing import Unreadable
 from app.cluster.policy_watch import PolicyBook
-from app.cluster.reflector import Clock, Reflector
+from app.cluster.reflector import BackOff, Clock, Reflector
 from app.cluster.state import State
-from app.cluster.stream_health import BackOff
 from app.cluster.watched_kinds import core_kinds, dra_kinds, policy_kinds, taint_rule_kinds
 from app.kube.api_kinds import API_KINDS, APIKind
 from app.telemetry.logs import event
@@ -76,7 +75,7 @@ class LiveCluster:
             self._served_version(API_KINDS["ResourceSlice"]), self._served_version(API_KINDS["GPUPolicy"])
         )
         if dra_version:
-            self._state.claim_templates.served_version = dra_version
+            self._state.devices.claim_templates.served_version = dra_version
             self._follow(tasks, dra_kinds(self._state, dra_version))
             rule_version = await self._served_kind(API_KINDS["DeviceTaintRule"])
             self._follow(tasks, taint_rule_kinds(self._state, rule_version) if rule_version else ())

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The groups of equal GPU nodes, their number and free resources, and the label dialects in use. A part of State.
+"""The parts of State about the fleet: the log of changed nodes, free GPUs by product, and groups of equal nodes.
 
-Counts are updated node by node, so that a change costs the same in a fleet of any size.
+Counts are updated node by node, so that a change costs the same in a fleet of any size. Caches of verdicts catch up by
+the log (`ChangeLog`); the expected demand reads free capacity (`FreeGPUs`, F51); admission reads the groups of equal
+GPU nodes, their number, their free resources and the label dialects in use (`NodeGroups`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,8 +11,101 @@ from typing import Any
 
 from app.admission.fleet_facts import FleetFacts, NodeGroup, NodeGroupKey, label_dialects_of, node_group_key
 from app.knowledge.tables import Knowledge
-from app.nodes.model import Node
+from app.nodes.model import Node, NodeClass
 from app.nodes.reading import RuntimeClass
+from app.placement.expected_demand import free_floor, free_step
+from app.placement.unusable_capacity import free_gpus, whole_milli
+
+CHANGES_KEPT = 20_000
+"""Names kept; a reader that is further behind starts over. Four times the largest fleet of the budgets (5,000
+nodes)."""
+
+
+class ChangeLog:
+    """The names of changed nodes, in order. `generation` is their number since the start."""
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self._names: list[str] = []
+        self._first = 0
+
+    def note(self, name: str) -> None:
+        """Note that a node was added, changed or removed."""
+        self.generation += 1
+        self._names.append(name)
+        if len(self._names) > CHANGES_KEPT:
+            kept = self._names[CHANGES_KEPT // 2 :]
+            self._first += len(self._names) - len(kept)
+            self._names = kept
+
+    def reset(self) -> None:
+        """Make every reader start over, also one that is up to date."""
+        self.generation += 1
+        self._first = self.generation
+        self._names = []
+
+    def since(self, generation: int) -> Iterable[str] | None:
+        """Return the nodes changed after a generation, repeats possible; None if that is too long ago."""
+        if generation < self._first:
+            return None
+        return self._names[generation - self._first :]
+
+
+Capacity = tuple[str | None, int, int]
+"""A product, and the free and the whole GPU capacity of a node in thousandths of a GPU."""
+NO_CAPACITY: tuple[NodeClass | None, Capacity] = (None, (None, 0, 0))
+"""Of a node that does not exist. The class is that by which GPUs are counted, None where each GPU is known."""
+
+
+class FreeGPUs:
+    """Free and whole GPU capacity in thousandths, by product. `generation` counts changes of what `rounded` returns."""
+
+    def __init__(self) -> None:
+        self._by_node: dict[str, tuple[NodeClass | None, Capacity]] = {}
+        self._sums: dict[str, tuple[int, int]] = {}
+        self._steps: dict[str, tuple[int, int]] = {}
+        self.generation = 0
+
+    def put(self, node: Node) -> None:
+        """Add or change a node."""
+        counted_as, before = self._by_node.get(node.name, NO_CAPACITY)
+        counted = node.node_class if node.free.gpus is None else None
+        free = sum(free_gpus(node.free))
+        if counted is not None and counted is counted_as:  # as where pods come and go, for speed
+            product, former, whole = before
+            if free == former:
+                return
+        else:
+            product, whole = node.node_class.product, whole_milli(node)
+        self._by_node[node.name] = (counted, (product, free, whole))
+        if product == before[0]:
+            self._add(product, free - before[1], whole - before[2])
+        else:
+            self._add(before[0], -before[1], -before[2])
+            self._add(product, free, whole)
+
+    def drop(self, name: str) -> None:
+        """Remove a node."""
+        product, free, whole = self._by_node.pop(name, NO_CAPACITY)[1]
+        self._add(product, -free, -whole)
+
+    def rounded(self) -> Mapping[str, int]:
+        """Return the rounded free capacity by product."""
+        return {product: high for product, (_, high) in self._steps.items()}
+
+    def _add(self, product: str | None, free: int, whole: int) -> None:
+        if product is None or not (free or whole):
+            return
+        former = self._sums.get(product, (0, 0))
+        free, whole = self._sums[product] = (former[0] + free, former[1] + whole)
+        low, high = self._steps.get(product, (0, -1))
+        if whole == former[1] and low < free + free_floor(whole) <= high:
+            return
+        self._steps[product] = free_step(free, whole)
+        if not whole:
+            del self._sums[product], self._steps[product]
+        self.generation += self._steps.get(product) != (low, high)
+
 
 Dialects = tuple[tuple[str, ...], tuple[str, ...]]
 """What the labels of one node show: names of label dialects, and its node pool labels if none is on templates."""

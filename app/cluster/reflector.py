@@ -15,12 +15,76 @@ from typing import Any
 
 from app.cluster.apiserver import ApiServer
 from app.cluster.listing import Fields, KindDecoders, Unreadable, UnreadableObject, identity
-from app.cluster.stream_health import READ_SECONDS, BackOff, StreamHealth
 from app.cluster.watched_kinds import WatchedKind
 from app.kube.partial_types import PartialNamedObject
 from app.telemetry.logs import event
 from app.telemetry.metrics import Metrics
 from app.values.errors import ApiError, BadInput
+
+LOST_SECONDS = 30.0
+"""Without an open stream for this long the kind is stale (docs/reference/listeners.md#staleness)."""
+SILENT_SECONDS = 150.0
+"""An open stream without any event for this long is stale; bookmarks come about once a minute."""
+READ_SECONDS = 120.0
+"""A stream silent for this long is closed and opened again, because a half-open connection stays silent."""
+SETTLED_SECONDS = 60.0
+"""After a stream that lasted this long, the back-off starts afresh (CACHE-03)."""
+FIRST_DELAY_SECONDS = 0.8
+LONGEST_DELAY_SECONDS = 30.0
+
+
+@dataclass(slots=True)
+class StreamHealth:
+    """The times of one stream: when it was opened (`since`, None if closed), lost, and last `heard`."""
+
+    lost: float
+    heard: float
+    since: float | None = None
+
+    def established(self, now: float) -> None:
+        """Note that a stream is open."""
+        self.since = self.heard = now
+
+    def received(self, now: float) -> None:
+        """Note an event or a bookmark."""
+        self.heard = now
+
+    def ended(self, now: float) -> float:
+        """Note that the stream ended; return how long it lasted, 0 if there was none."""
+        lifetime = 0.0 if self.since is None else now - self.since
+        if self.since is not None:
+            self.since, self.lost = None, now
+        return lifetime
+
+    def stale(self, now: float) -> bool:
+        """Tell whether the watched objects may be outdated."""
+        if self.since is None:
+            return now - self.lost >= LOST_SECONDS
+        return now - self.heard >= SILENT_SECONDS
+
+    def age(self, now: float) -> float:
+        """Return the seconds since the last event."""
+        return max(0.0, now - self.heard)
+
+
+class BackOff:
+    """Delays between tries: doubled up to a limit, with random extra so that replicas do not reconnect together.
+
+    As in client-go, the extra only lengthens a delay, by up to its own length: at most six tries in 30 s.
+    """
+
+    def __init__(self) -> None:
+        self._next = FIRST_DELAY_SECONDS
+
+    def delay(self, lifetime: float, chance: float) -> float:
+        """Return the seconds to wait after a stream that lasted `lifetime` seconds. `chance` is random, 0 to 1."""
+        if lifetime >= SETTLED_SECONDS:
+            self._next = FIRST_DELAY_SECONDS
+            return 0.0
+        seconds = min(self._next * (1 + chance), LONGEST_DELAY_SECONDS)
+        self._next = min(self._next * 2, LONGEST_DELAY_SECONDS)
+        return seconds
+
 
 PAGE_OBJECTS = 500
 """A page of 500 nodes decodes in 14 ms (docs/reference/measurements.md#decoding), the longest that the event loop is

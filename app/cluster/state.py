@@ -10,35 +10,56 @@ from dataclasses import replace
 from typing import Any
 
 from app.admission.fleet_facts import FleetFacts
-from app.cluster.change_log import ChangeLog
-from app.cluster.claiming_pods import ClaimingPods, read_place
+from app.cluster.claiming_pods import ClaimingPods
 from app.cluster.device_state import DeviceState
-from app.cluster.free_gpus import FreeGPUs
-from app.cluster.free_resources import FreeResourcesOfNodes
-from app.cluster.gpu_allocations import PROMISE_SECONDS, GPUAllocations
-from app.cluster.namespaces import Namespaces
-from app.cluster.node_groups import NodeGroups
-from app.cluster.node_requests import NodeRequests
-from app.cluster.pending_index import PendingPodIndex
-from app.cluster.pod_counts import PodCounts
-from app.cluster.served_twice import NodesServedTwice
+from app.cluster.gpu_allocations import PROMISE_SECONDS, FreeResourcesOfNodes, GPUAllocations, NodesServedTwice
+from app.cluster.node_groups import ChangeLog, FreeGPUs, NodeGroups
+from app.cluster.pod_index import (
+    NO_POD,
+    NodeRequests,
+    PendingPodIndex,
+    PodCounts,
+    PodRecord,
+    read_pod_record,
+    uid_of,
+)
 from app.knowledge.tables import Knowledge
-from app.kube.gpu_usage import GPUUsage, read_bound_requests, read_gpu_usage
-from app.kube.pending_pods import PendingPod, read_pending_pod
-from app.kube.pod_requests import PodRequests
-from app.kube.pod_shapes import PodShape, read_pod_shape
+from app.kube.gpu_usage import GPUUsage
+from app.kube.pending_pods import PendingPod
+from app.kube.pod_shapes import PodShape
 from app.kube.pods import Pod, workload_group
 from app.nodes.gpu_health import HEALTHY, Health
-from app.nodes.mig_state import node_that_gives_one_unit
 from app.nodes.model import FreeResources, Node, NodeClass
 from app.nodes.reading import RuntimeClass, read_node, with_devices, with_other_devices
-from app.values.json_members import member
 
 CLASSES_SPARE = 1024
 """Node classes kept beyond two per node, before unused ones are dropped; a fleet has dozens, of some 2 kB each."""
 
 
-class State(DeviceState):
+class Namespaces:
+    """Labels by the name of the namespace. `changes` counts namespaces whose labels are others than before."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, Mapping[str, str]] = {}
+        self.changes = 0
+
+    def put(self, name: str, labels: Mapping[str, str]) -> None:
+        """Set a namespace's labels."""
+        self.changes += self.labels(name) != labels
+        self.by_name[name] = labels
+
+    def drop(self, name: str) -> None:
+        """Remove a namespace."""
+        before = self.labels(name)
+        self.by_name.pop(name, None)
+        self.changes += self.labels(name) != before
+
+    def labels(self, name: str) -> Mapping[str, str]:
+        """Return a namespace's labels; an unknown one has the label that every namespace has."""
+        return self.by_name.get(name) or {"kubernetes.io/metadata.name": name}
+
+
+class State:
     """Nodes, GPU usage, claims, namespaces and runtime classes as last seen.
 
     `put_…` methods read a Kubernetes object, `take_…` methods take one that was read; both add or change. `changes` is
@@ -48,7 +69,7 @@ class State(DeviceState):
     """
 
     def __init__(self, knowledge: Knowledge) -> None:
-        super().__init__(knowledge)
+        self.devices = DeviceState(knowledge, self._rebuild, self._update_free)
         self.knowledge = knowledge
         self.nodes: dict[str, Node] = {}
         self._nodes_as_read: dict[str, Node] = {}
@@ -58,8 +79,8 @@ class State(DeviceState):
         self.changes = ChangeLog()
         self._classes: dict[NodeClass, NodeClass] = {}
         self._allocations = GPUAllocations()
-        twice = NodesServedTwice(self.dra, self._device_classes, self._allocations, knowledge.families)
-        self._free = FreeResourcesOfNodes(self._devices, self._kinds, self._allocations, twice)
+        twice = NodesServedTwice(self.devices.dra, self.devices.classes, self._allocations, knowledge.families)
+        self._free = FreeResourcesOfNodes(self.devices.index, self.devices.kinds, self._allocations, twice)
         self._health: dict[str, Health] = {}
         self.overrun: set[str] = set()
         self.served_twice: set[str] = set()
@@ -82,16 +103,16 @@ class State(DeviceState):
         """Add or change a node as read; the very same object, as after a heartbeat, changes nothing."""
         if self._nodes_as_read.get(node.name) is not node:
             self._nodes_as_read[node.name] = node
-            self._kinds.drop(node.name)
+            self.devices.kinds.drop(node.name)
             self._rebuild([node.name])
 
     def add_known_facts(self, node: Node) -> Node:
         """Add to a node as read its DRA devices, the health of its GPUs, and what pods and claims have allocated."""
-        kinds = self._kinds.of(node)
-        serving = self._serving_on(kinds)
-        node = with_devices(node, self._devices.devices(node.name), serving, self.knowledge)
-        if drivers := self._devices.other_drivers(node.name):
-            others = self._devices.devices(node.name, others=True)
+        kinds = self.devices.kinds.of(node)
+        serving = self.devices.serving_on(kinds)
+        node = with_devices(node, self.devices.index.devices(node.name), serving, self.knowledge)
+        if drivers := self.devices.index.other_drivers(node.name):
+            others = self.devices.index.devices(node.name, others=True)
             node = with_other_devices(node, drivers, others, serving, self.knowledge)
         if (health := self._health.get(node.name)) is not None:
             node = replace(node, node_class=replace(node.node_class, ill=health.ill, ailing=health.ailing))
@@ -107,7 +128,7 @@ class State(DeviceState):
         if (node := self.nodes.pop(name, None)) is not None:
             self._node_groups.replace(node, None)
             self.free_gpus.drop(name)
-            self._kinds.drop(name)
+            self.devices.kinds.drop(name)
             self.overrun.discard(name)
             self.served_twice.discard(name)
             self.changes.note(name)
@@ -117,16 +138,9 @@ class State(DeviceState):
 
         Raises MalformedPod, QuantityError.
         """
-        uid = member(member(document, "metadata", dict, "") or {}, "uid", str, "metadata.") or ""
-        usage, requests = read_gpu_usage(document, self.knowledge), read_bound_requests(document)
-        pending = read_pending_pod(document, self.knowledge, keep_document=True)
-        self.take_pod(uid, usage, requests)
-        self.claiming_pods.put(uid, read_place(document))
-        self.pending_pods.put(uid, pending)
-        self.pod_counts.put(uid, read_pod_shape(document, usage, requests, pending))
-        self.take_refusal(uid, node_that_gives_one_unit(document, self.knowledge))
+        self.take_pod(uid_of(document), read_pod_record(document, self.knowledge, keep_document=True))
 
-    def take_refusal(self, uid: str, node: str | None) -> None:
+    def _take_refusal(self, uid: str, node: str | None) -> None:
         """Set the node whose device plugin refused several units of a shared GPU to a pod; None for no such pod.
 
         Until the pod is deleted, the node serves no other pod that asks for several units: it would fail as well, and
@@ -138,28 +152,32 @@ class State(DeviceState):
         if before != node:
             self._rebuild([name for name in (before, node) if name is not None])
 
-    def take_pod(self, uid: str, usage: GPUUsage | None, requests: PodRequests | None) -> None:
-        """Set the GPU usage and the requests of a pod, bound or nominated; None for nothing."""
-        requested = self.node_requests.put(uid, requests)
+    def take_pod(self, uid: str, record: PodRecord) -> None:
+        """Set what is known of a pod, bound, nominated or pending."""
+        requested, usage = self.node_requests.put(uid, record.requests), record.usage
         if usage is None:
             self._update_free(self._allocations.unbind(uid))
         else:
             self._update_free(self._allocations.put(usage) if usage.bound else self._allocations.nominate(usage))
-        self._update_cpu(requested)
+        self._take_rest(uid, record, requested)
 
     def drop_pod(self, uid: str) -> None:
-        """Remove a pod."""
+        """Remove a pod, and any promise to it."""
         requested = self.node_requests.put(uid, None)
         self._update_free(self._allocations.drop(uid))
+        self._take_rest(uid, NO_POD, requested)
+
+    def _take_rest(self, uid: str, record: PodRecord, requested: set[str]) -> None:
+        """Set what is known of a pod besides the GPUs that it holds. `requested` are nodes whose requests changed."""
         self._update_cpu(requested)
-        self.claiming_pods.put(uid, None)
-        self.pending_pods.put(uid, None)
-        self.pod_counts.put(uid, None)
-        self.take_refusal(uid, None)
+        self.claiming_pods.put(uid, record.place)
+        self.pending_pods.put(uid, record.pending)
+        self.pod_counts.put(uid, record.shape)
+        self._take_refusal(uid, record.refused_by)
 
     def waiting_pods(self) -> list[PendingPod]:
         """List the pending pods that ask for GPUs, by resource or by claim."""
-        return [pod for pod in self.pending_pods.values() if pod.gpu_requests or self.may_claim_gpus(pod)]
+        return [pod for pod in self.pending_pods.values() if pod.gpu_requests or self.devices.may_claim_gpus(pod)]
 
     def promise(self, usage: GPUUsage, now: float) -> None:
         """Promise a node to a pod. `now` is of a monotonic clock."""

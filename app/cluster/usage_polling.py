@@ -14,8 +14,7 @@ from app.cluster.reflector import Clock
 from app.cluster.state import State
 from app.nodes.model import SHARES, WHOLE_MILLI, Node
 from app.policy.compiled import PolicySet
-from app.telemetry.clock import now
-from app.telemetry.logs import event
+from app.telemetry.logs import event, now
 from app.telemetry.use_metrics import UseMetrics
 from app.usage.history import History, with_sharing
 from app.usage.summary import UseSummary, poll_window, summary_of

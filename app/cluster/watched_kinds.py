@@ -5,13 +5,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from app.cluster.claiming_pods import Place, read_place
 from app.cluster.device_state import read_claim_facts, read_class_facts, read_slice_facts, read_template_facts
+from app.cluster.pod_index import PodRecord, read_pod_record
 from app.cluster.policy_watch import CONFIGMAP, GPUPOLICY, PolicyBook
 from app.cluster.state import State
 from app.dra.claim_reading import read_taint_rule
 from app.kube.api_kinds import API_KINDS, NAMESPACE
-from app.kube.gpu_usage import FINISHED, GPUUsage, read_bound_requests, read_gpu_usage
 from app.kube.partial_types import (
     PartialConfigMap,
     PartialNamespace,
@@ -21,11 +20,7 @@ from app.kube.partial_types import (
     PartialResourceClaim,
     PartialRuntimeClass,
 )
-from app.kube.pending_pods import PendingPod, read_pending_pod
-from app.kube.pod_requests import PodRequests
-from app.kube.pod_shapes import PodShape, read_pod_shape
 from app.nodes.conditions import read_bad_conditions
-from app.nodes.mig_state import node_that_gives_one_unit
 from app.nodes.model import Node
 from app.nodes.reading import read_node, read_runtime_class
 from app.policy.load import LAST_GOOD, LAST_GOOD_LABEL_VALUE, POLICY_LABEL, POLICY_LABEL_VALUE
@@ -77,24 +72,26 @@ def dra_kinds(state: State, version: str) -> tuple[WatchedKind[Any], ...]:
 
     Claims and templates of all namespaces are watched, because an admitted pod only names its claims.
     """
+    devices = state.devices
     return (
         WatchedKind(*_name_and_path("DeviceClass", version=version), PartialObject, read_class_facts,
-             _by_fact(state.take_device_class), lambda key, _uid: state.drop_device_class(key), needed=False),
+             _by_fact(devices.take_device_class), lambda key, _uid: devices.drop_device_class(key), needed=False),
         WatchedKind(*_name_and_path("ResourceSlice", version=version), PartialObject, read_slice_facts,
-             _by_fact(state.take_slice), lambda key, _uid: state.drop_slice(key), needed=False),
+             _by_fact(devices.take_slice), lambda key, _uid: devices.drop_slice(key), needed=False),
         WatchedKind(*_name_and_path("ResourceClaim", version=version), PartialResourceClaim, read_claim_facts,
-             _by_fact(state.take_claim), lambda key, _uid: state.drop_claim(key), needed=False),
+             _by_fact(devices.take_claim), lambda key, _uid: devices.drop_claim(key), needed=False),
         WatchedKind(*_name_and_path("ResourceClaimTemplate", version=version), PartialObject,
-             read_template_facts, _by_fact(state.take_claim_template),
-             lambda key, _uid: state.drop_claim_template(key), needed=False),
+             read_template_facts, _by_fact(devices.take_claim_template),
+             lambda key, _uid: devices.drop_claim_template(key), needed=False),
     )  # fmt: skip
 
 
 def taint_rule_kinds(state: State, version: str) -> tuple[WatchedKind[Any], ...]:
     """Return the kind by which an administrator taints devices, which few clusters serve (F135)."""
+    devices = state.devices
     return (
         WatchedKind(*_name_and_path("DeviceTaintRule", version=version), PartialObject, read_taint_rule,
-             _by_fact(state.take_taint_rule), lambda key, _uid: state.drop_taint_rule(key), needed=False),
+             _by_fact(devices.take_taint_rule), lambda key, _uid: devices.drop_taint_rule(key), needed=False),
     )  # fmt: skip
 
 
@@ -133,32 +130,12 @@ def _nodes(state: State) -> WatchedKind[Node]:
     return WatchedKind(*_name_and_path("Node"), PartialNode, read, lambda _key, _uid, fact: state.take_node(fact), drop)
 
 
-PodFacts = tuple[GPUUsage | None, PodRequests | None, PendingPod | None, PodShape | None, Place | None, str | None]
-"""What is kept of a pod; the last is the node whose device plugin refused it several units of a shared GPU."""
+def _pods(state: State) -> WatchedKind[PodRecord]:
+    def read(document: Mapping[str, Any]) -> PodRecord:
+        return read_pod_record(document, state.knowledge, state.usage_of(document["metadata"].get("uid", "")))
 
-
-def _pods(state: State) -> WatchedKind[PodFacts]:
-    def read(document: Mapping[str, Any]) -> PodFacts:
-        requests = read_bound_requests(document)
-        held = usage(document) if requests is None or requests.may_have_gpus else None
-        pending = None if requests is not None else read_pending_pod(document, state.knowledge)
-        shape, place = read_pod_shape(document, held, requests, pending), read_place(document)
-        return held, requests, pending, shape, place, node_that_gives_one_unit(document, state.knowledge)
-
-    def usage(document: Mapping[str, Any]) -> GPUUsage | None:
-        """Read the GPU usage of a pod once: only its CPU and memory can be resized (KEP-1287)."""
-        before = state.usage_of(document["metadata"].get("uid", ""))
-        running = (document.get("status") or {}).get("phase") not in FINISHED
-        if before is not None and running and (document.get("spec") or {}).get("nodeName") == before.node:
-            return before
-        return read_gpu_usage(document, state.knowledge)
-
-    def put(_key: str, uid: str, fact: PodFacts) -> None:
-        state.take_pod(uid, fact[0], fact[1])
-        state.pending_pods.put(uid, fact[2])
-        state.pod_counts.put(uid, fact[3])
-        state.claiming_pods.put(uid, fact[4])
-        state.take_refusal(uid, fact[5])
+    def put(_key: str, uid: str, record: PodRecord) -> None:
+        state.take_pod(uid, record)
 
     return WatchedKind(*_name_and_path("Pod"), PartialPod, read, put, lambda _key, uid: state.drop_pod(uid))
 

@@ -5,7 +5,7 @@ from hashlib import sha256
 from typing import Any
 
 from app.events.planning import EventWrite
-from app.kube.object_references import ObjectReference
+from app.kube.pods import ObjectReference
 
 API_VERSION = "events.k8s.io/v1"
 CONTROLLER = "gpu-usher"

@@ -6,11 +6,8 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from app.events.planning import TokenBucket
+from app.events.planning import BURST, RATE, TokenBucket
 from app.tls.kube_objects import MERGE, KubeClient, Object
-
-RATE, BURST = 5.0, 10.0
-"""Requests a second, and at once: what client-go allows a client by default (rest.DefaultQPS, rest.DefaultBurst)."""
 
 
 class LimitedClient:

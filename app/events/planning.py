@@ -11,8 +11,19 @@ from dataclasses import dataclass, field, replace
 
 from app.explain.pending_cause import PendingCause
 from app.intree.checks import InTreeCause
-from app.kube.object_references import ObjectReference
+from app.kube.pods import ObjectReference
 
+RATE, BURST = 5.0, 10.0
+"""Requests a second, and at once: what client-go allows a client by default (rest.DefaultQPS, rest.DefaultBurst)."""
+PENDING_SECONDS = 10.0
+"""A pod that waits for less gets no Event: kube-scheduler tries again within 10 s (podMaxBackoffSeconds)."""
+TURN_SECONDS = 5.0
+"""The length of a turn, after which the Lease is renewed: a third of its duration, as in the controller of
+certificates. Requests fill a turn only as long as there are any."""
+LOOKUP_SHARE = 0.5
+"""The part of a turn that the search for workloads may take, so that Events are written meanwhile."""
+RELEASE_SECONDS = 2.0
+"""For giving up the Lease at the end; another replica takes it at once then."""
 RENEW_SECONDS = 1800.0
 """client-go's refreshTime of a series: half of the hour for which kube-apiserver keeps an Event (--event-ttl)."""
 SAME_REASON_SECONDS = 360.0

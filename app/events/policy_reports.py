@@ -19,10 +19,10 @@ from app.cluster.watched_kinds import policy_of
 from app.events.limited_client import LimitedClient
 from app.events.planning import NOTE_BYTES, Statement, cut
 from app.kube.api_kinds import API_KINDS
-from app.kube.object_references import ObjectReference
+from app.kube.pods import ObjectReference
 from app.policy.load import LAST_GOOD, MOUNTED
-from app.telemetry.clock import now as wall_clock
 from app.telemetry.logs import event
+from app.telemetry.logs import now as wall_clock
 from app.tls.kube_objects import KubeClient, Object
 from app.values.errors import ApiError
 

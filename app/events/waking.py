@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 
-from app.api.backend import Backend
 from app.api.pending_reasons import PendingReasons
+from app.cluster.core import Core
 from app.kube.pods import read_pod
 from app.policy.demand import Demand
-from app.telemetry.clock import now as wall_clock
 from app.telemetry.logs import event
+from app.telemetry.logs import now as wall_clock
 from app.telemetry.metrics import Metrics
 from app.tls.kube_objects import MERGE, KubeClient
 from app.values.errors import ApiError, BadInput
@@ -57,14 +57,14 @@ class Waker:
         self,
         kube: KubeClient,
         namespace: str,
-        backend: Backend,
+        core: Core,
         reasons: PendingReasons,
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._kube = kube
         self._path = wake_path(namespace)
-        self._backend = backend
+        self._core = core
         self._reasons = reasons
         self._metrics = metrics
         self._clock = clock
@@ -93,10 +93,10 @@ class Waker:
             still_waiting = frozenset()
         self._due = still_waiting
         demands = dict(self._demands_of(dict(islice(shapes.items(), MOST_SHAPES))))
-        if self._backend.generation == self._generation and demands == self._demands:
+        if self._core.generation == self._generation and demands == self._demands:
             return
-        self._generation, self._demands = self._backend.generation, demands
-        fitting = {shape: frozenset(self._backend.verdicts(demand).feasible) for shape, demand in demands.items()}
+        self._generation, self._demands = self._core.generation, demands
+        fitting = {shape: frozenset(self._core.verdicts(demand).feasible) for shape, demand in demands.items()}
         self._due |= newly_fitting(self._fitting, fitting)
         self._fitting = fitting
 
@@ -104,7 +104,7 @@ class Waker:
         """Yield what each shape demands, which policies, labels of namespaces and claims change without any node."""
         for shape, document in shapes.items():
             with contextlib.suppress(BadInput):
-                yield shape, self._backend.demand(read_pod(document))
+                yield shape, self._core.demand(read_pod(document))
 
     def _wake(self) -> None:
         """Change the object that wakes pods; a failure is logged, and tried again at the next change."""

@@ -8,7 +8,7 @@ read, the controller below it counts as the workload.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from app.kube.object_references import ObjectReference, controller_of
+from app.kube.pods import ObjectReference, controller_of
 
 STEPS: Mapping[tuple[str, str], str] = {
     ("", "Pod"): "pods",

@@ -18,26 +18,29 @@ from app.api.pending_reasons import ExplainedPod, PendingReasons
 from app.cluster.state import State
 from app.events.documents import event_document, event_name, events_path, series_patch
 from app.events.limited_client import LimitedClient
-from app.events.planning import EventWrite, Statement, WaitingPod, WrittenEvent, after, statements_of, writes
+from app.events.planning import (
+    LOOKUP_SHARE,
+    PENDING_SECONDS,
+    RELEASE_SECONDS,
+    TURN_SECONDS,
+    EventWrite,
+    Statement,
+    WaitingPod,
+    WrittenEvent,
+    after,
+    statements_of,
+    writes,
+)
 from app.events.workloads import workload_of
 from app.explain.pending_cause import UNSEEN_SECONDS, told_of_scheduler
-from app.kube.object_references import ObjectReference
-from app.telemetry.clock import now as wall_clock
+from app.kube.pods import ObjectReference
 from app.telemetry.logs import event
+from app.telemetry.logs import now as wall_clock
 from app.telemetry.metrics import Metrics
 from app.tls.kube_objects import CONFLICT, KubeClient, Object
 from app.tls.lease import Lease
 from app.values.errors import ApiError, BadInput
 
-PENDING_SECONDS = 10.0
-"""A pod that waits for less gets no Event: kube-scheduler tries again within 10 s (podMaxBackoffSeconds)."""
-TURN_SECONDS = 5.0
-"""The length of a turn, after which the Lease is renewed: a third of its duration, as in the controller of
-certificates. Requests fill a turn only as long as there are any."""
-LOOKUP_SHARE = 0.5
-"""The part of a turn that the search for workloads may take, so that Events are written meanwhile."""
-RELEASE_SECONDS = 2.0
-"""For giving up the Lease at the end; another replica takes it at once then."""
 TIMESTAMP = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 

@@ -6,7 +6,7 @@ no value of a node, since kube-scheduler groups nodes by the text of their reaso
 have instead is added here.
 
 Pods of one template wait for the same cause: `template_hash` is over what of a pod decides it, so that such pods are
-explained once. Its twin for the scheduler's calls is api/asked_pods.py, which compares bytes, and that for edits of
+explained once. Its twin for the scheduler's calls is api/wire.py, which compares bytes, and that for edits of
 policies is explain/policy_diff.py, which also sets aside what only kube-scheduler reads.
 """
 
@@ -26,8 +26,7 @@ from app.explain.funnel import Objection, first_objection, is_transient, objecti
 from app.explain.placed_by import silence_of
 from app.explain.survey import Groups
 from app.knowledge.dcgm import GPUCondition
-from app.kube.pods import DECISION, PREFIX, VARIABLES
-from app.kube.token_volumes import without_token_volumes
+from app.kube.pods import DECISION, PREFIX, VARIABLES, without_token_volumes
 from app.nodes.model import Node, NodeClass
 from app.values.reasons import Code
 from app.values.versions import show_driver, show_version

@@ -14,8 +14,7 @@ from app.admission.redaction import redact_pod
 from app.admission.review import ReviewResult, begin_review, mutate_reviewed
 from app.admission.reviewed_pod import PodForm, ReviewContext, denial_message
 from app.intree.existing_pods import REQUIRED_TERMS
-from app.kube.pods import DECISION, read_pod
-from app.kube.token_volumes import without_token_volumes
+from app.kube.pods import DECISION, read_pod, without_token_volumes
 from app.policy.compiled import PodSelection, PolicySet
 from app.policy.demand import Demand
 

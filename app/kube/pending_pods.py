@@ -7,8 +7,7 @@ from typing import Any
 
 from app.knowledge.tables import Knowledge
 from app.kube.gpu_usage import FINISHED, names_gpus
-from app.kube.object_references import controller_of
-from app.kube.pods import gpu_amounts, read_pod
+from app.kube.pods import controller_of, gpu_amounts, read_pod
 from app.values.json_members import member
 
 

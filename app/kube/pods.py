@@ -5,10 +5,10 @@ Admission keeps the JSON of the Pod itself as a dict and makes its patch against
 JSON whose shape Kubernetes would refuse raises MalformedPod with the path.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 from app.kube.partial_types import PodLabels
 from app.kube.pod_limits import (
@@ -27,6 +27,47 @@ from app.kube.pod_limits import (
 from app.values.errors import MalformedPod, OversizedPod, QuantityError
 from app.values.json_members import json_type, member, objects, strings
 from app.values.quantity import integer_quantity, parse_quantity, quantity_problem
+
+
+class ObjectReference(NamedTuple):
+    """An object by its API version, kind, namespace, name and UID."""
+
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+
+    @property
+    def group(self) -> str:
+        """The API group, empty for the core group."""
+        return self.api_version.rpartition("/")[0]
+
+
+def controller_of(document: Mapping[str, Any]) -> ObjectReference | None:
+    """Return the controller of an object, which is in the object's own namespace; None where it has none.
+
+    Raises BadInput for metadata that no API server sends.
+    """
+    metadata = member(document, "metadata", dict, "") or {}
+    namespace = metadata.get("namespace")
+    for owner in member(metadata, "ownerReferences", list, "metadata.") or ():
+        if isinstance(owner, dict) and owner.get("controller") is True:
+            fields = (owner.get("apiVersion"), owner.get("kind"), namespace, owner.get("name"), owner.get("uid"))
+            texts = [field for field in fields if isinstance(field, str) and field]
+            return ObjectReference(*texts) if len(texts) == len(fields) else None
+    return None
+
+
+TOKEN_VOLUME = "kube-api-access-"
+"""Prefix of the volume's name (kubernetes plugin/pkg/admission/serviceaccount/admission.go ServiceAccountVolumeName);
+five random letters follow, others in each pod."""
+
+
+def without_token_volumes(items: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return a pod's volumes, or a container's mounts of them, without those of a service account's token."""
+    return [item for item in items if not str(item.get("name", "")).startswith(TOKEN_VOLUME)]
+
 
 ZERO = Fraction(0)
 VARIABLES = ("NVIDIA_", "VLLM_ENABLE_CUDA_COMPATIBILITY")

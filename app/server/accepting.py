@@ -12,8 +12,7 @@ import ssl
 from collections.abc import Callable
 from typing import Any
 
-from app.server.connections import Connections
-from app.server.socket_buffers import SEND_BUFFER
+from app.server.connections import SEND_BUFFER, Connections
 
 BACKLOG = 2_048
 """Length of the accept queue, as in uvicorn; the kernel takes at most net.core.somaxconn, 4,096 by default."""

@@ -5,14 +5,14 @@ import gc
 import time
 from pathlib import Path
 
-from app.api.explain_route import Explainer
+from app.api.explain_api import Explainer
 from app.api.pending_reasons import PendingReasons
 from app.api.tracing import Tracing
-from app.cluster.access import find_cluster
 from app.cluster.apiserver import ApiServer
 from app.cluster.exporter_history import ExporterHistory
 from app.cluster.files import read_knowledge, read_snapshot_file, shipped_policies
 from app.cluster.gpu_health_polling import HealthPoller, find_source
+from app.cluster.kubeconfig import find_cluster
 from app.cluster.live import LiveCluster
 from app.cluster.pausing import pausing
 from app.cluster.policy_watch import PolicyBook
@@ -25,7 +25,7 @@ from app.demo.sample_fleets import demo_fleet
 from app.demo.usage import DemoUsage
 from app.server.service import Service
 from app.settings import Settings
-from app.telemetry.clock import now, today
+from app.telemetry.logs import now, today
 from app.tls.front_proxy import PATH as FRONT_PROXY_PATH
 from app.tls.front_proxy import FrontProxyTrust
 from app.tls.serving_certificates import Certificates, KeyPairFiles, issue_if_needed

@@ -1,18 +1,64 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The time limits of a connection: which phase it is in, how long it may stay there, and how it is closed."""
+"""The time limits of a connection: which phase it is in, how long it may stay there, and how it is closed.
+
+The bytes that wait in its buffers, ours and the kernel's, tell whether the peer takes its answers.
+"""
 
 import asyncio
+import math
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from app.server.connection_timer import Deadline
-from app.server.connections import Connections
+from app.server.connections import Connections, abort, acknowledged_bytes, unacknowledged_bytes
 from app.server.limits import Phase
-from app.server.socket_buffers import abort, acknowledged_bytes, unacknowledged_bytes
 from app.server.status_answers import error_response
+
+TICK_SECONDS = 0.002
+"""Tolerance: uvloop's clock and timers have a resolution of 1 ms."""
+
+
+class Deadline:
+    """Calls `on_expiry` with the loop's time once that is past `due`; `due` is infinite while nothing is awaited."""
+
+    __slots__ = ("_loop", "_on_expiry", "_timer", "_timer_due", "due")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_expiry: Callable[[float], object]) -> None:
+        self._loop, self._on_expiry = loop, on_expiry
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = math.inf
+        self.due = math.inf
+
+    def move(self, due: float) -> None:
+        """Set the deadline to `due`, a time of the loop's clock in seconds."""
+        self.due = due
+        if due < self._timer_due:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._arm()
+
+    def stop(self) -> None:
+        """Remove the deadline."""
+        self.due = self._timer_due = math.inf
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self) -> None:
+        self._timer_due = self.due
+        self._timer = self._loop.call_at(self.due, self._check)
+
+    def _check(self) -> None:
+        self._timer, self._timer_due = None, math.inf
+        now = self._loop.time()
+        if now >= self.due - TICK_SECONDS:
+            self._on_expiry(now)
+        elif self.due < math.inf:
+            self._arm()
+
 
 BODY, IDLE = Phase.Body, Phase.Idle
 """Constants, because the lookup of an enumeration's member is slow and happens in every request."""

@@ -14,23 +14,21 @@ from starlette.types import ASGIApp
 
 from app.api.app import create_tls_app
 from app.api.client_certificates import RequireClientCertificate
+from app.api.decision_line import RecentDecisions
 from app.api.decision_recorder import open_recorder
 from app.api.explain_api import ExplainAPI
 from app.api.loopback_hosts import is_loopback
 from app.api.operations_routes import create_ops_app
-from app.api.recent_decisions import RecentDecisions
 from app.cluster.policy_watch import LoadOutcome
 from app.server.certificate_renewal import CHECK_SECONDS, CertificateRenewal
 from app.server.connections import Connections
 from app.server.limits import Limits
 from app.server.listener import GRACE_SECONDS, BoundedServer, make_server
 from app.server.listener_thread import call_on_loop, serve_in_thread, yield_to_main_loop
+from app.server.process import stop_on_signals, watch_event_loop
 from app.server.service import Service
-from app.server.signals import stop_on_signals
-from app.server.watchdog import watch_event_loop
 from app.settings import Role
-from app.telemetry.clock import now
-from app.telemetry.logs import event, lost_lines
+from app.telemetry.logs import event, lost_lines, now
 from app.values.errors import BadInput
 from app.web.api import create_web_app
 from app.web.routes import WebPages, run_for_ever
@@ -191,7 +189,7 @@ class Listeners:
             self._service.beat = asyncio.get_running_loop().time()
             self._metrics.nodes.set(len(self._service.nodes))
             self._metrics.generation.set(self._service.generation)
-            counts = self._service.state.dra.counts
+            counts = self._service.state.devices.dra.counts
             self._metrics.devices_counted(counts.devices, counts.pools)
             unrecorded = {"unrecorded": self._recorder.unrecorded} if self._recorder else {}
             self._metrics.lines_lost(lost_lines() | unrecorded)

@@ -1,286 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service: state of the cluster, policies, certificate and caches, and what the routes may ask of them."""
+"""The service: the core of a process that serves, its certificates, and the tasks beside its listeners."""
 
-import time
-from collections.abc import Collection, Generator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from app import __version__
-from app.admission.reviewed_pod import ReviewContext
 from app.api.tracing import Tracing
-from app.cluster.apiserver import ApiServer
-from app.cluster.demand_learning import DemandLearning
-from app.cluster.gpu_health_polling import HealthPoller
-from app.cluster.live import NOT_SYNCED, LiveCluster
-from app.cluster.offered_nodes import OfferedNodes
+from app.cluster.core import Core
 from app.cluster.policy_watch import PolicyBook
-from app.cluster.ruling_cache import DemandCache, RulingCache
-from app.cluster.slipped_pods import SlippedPods
 from app.cluster.state import State
-from app.cluster.usage_polling import NOBODY_ASKED, UsagePoller, UseReading
-from app.cluster.verdict_cache import VerdictCache, VerdictTable
-from app.cluster.view import get_pod, view
-from app.explain.survey import ClusterSnapshot
-from app.kube.gpu_usage import GPUUsage
-from app.kube.pods import Pod, workload_group
-from app.nodes.model import Node
-from app.placement.scheduler_demand import place_is_promised, with_cliques, with_runtime_handler
-from app.policy.compiled import PolicySet
-from app.policy.demand import Demand
-from app.policy.match import Ruling
-from app.schedulerconfig.write import managed_resources
-from app.settings import FilterAnswer, Settings
-from app.telemetry.clock import now
-from app.telemetry.metrics import Metrics
+from app.settings import Settings
+from app.telemetry.logs import now
 from app.tls.front_proxy import FrontProxyTrust
 from app.tls.serving_certificates import Certificates
-from app.values.errors import WireError
 
 if TYPE_CHECKING:
     from app.events.policy_reports import PolicyReporter
     from app.events.waking import Waker  # which imports an HTTP client that few replicas need
     from app.events.writer import EventWriter
 
-MOST_SCHEDULERS = 16
-"""Names of schedulers that are kept; a cluster has one to three."""
-HEARTBEAT_LIMIT_SECONDS = 10.0
-"""Seconds after which /livez fails (docs/reference/listeners.md#probes)."""
 
-LAST_GOOD_SECONDS = 10.0
-"""So long a process that starts with invalid policies is not ready until it has looked for the last good set. A guess:
-the list of a few ConfigMaps takes milliseconds, and a process that cannot read it must serve all the same."""
+class Service(Core):
+    """The core with the certificates that the listeners show, and tasks that write to the API server.
 
-
-class Service:
-    """What the routes of all listeners work with: state of the cluster, policies, certificate, caches, health."""
+    The tasks are None unless asked for: `events` writes Events, `waker` wakes refused pods, `policy_reporter` the
+    status of policies, `front_proxy` follows the certificates that may pass on requests for explanations.
+    """
 
     def __init__(self, settings: Settings, certificates: Certificates, state: State, book: PolicyBook) -> None:
-        self.settings = settings
+        super().__init__(settings, state, book)
         self.certificates = certificates
-        self.state = state
-        self.book = book
-        self.metrics = Metrics(settings.role)
-        self.draining = self.synced = False
-        self.cluster: LiveCluster | None = None
-        self.server: ApiServer | None = None
-        self.slipped: SlippedPods | None = None
         self.events: EventWriter | None = None
         self.waker: Waker | None = None
         self.policy_reporter: PolicyReporter | None = None
         self.front_proxy: FrontProxyTrust | None = None
-        self.gpu_health: HealthPoller | None = None
-        self.usage: UsagePoller | None = None
         self.tracing: Tracing | None = None
-        self.absent: tuple[str, ...] = ()
-        self.beat = self.filled = time.monotonic()
-        self.offered_nodes = OfferedNodes()
-        self.managed_resources = frozenset(managed_resources((), state.knowledge))
-        self._verdicts = VerdictCache(state, settings.recounting)
-        self._rulings, self._demands = RulingCache(), DemandCache()
-        self._learning = DemandLearning(state)
-        self._asking: set[str] = set()
-
-    @property
-    def policies(self) -> PolicySet:
-        """The policies in force today."""
-        return self.book.current
-
-    @property
-    def shadow(self) -> bool:
-        """Whether shadow mode is on: answers change nothing, and the real verdict is logged (F137)."""
-        return self.settings.shadow
-
-    @property
-    def nodes(self) -> Mapping[str, Node]:
-        """All nodes by name."""
-        return self.state.nodes
-
-    @property
-    def generation(self) -> int:
-        """The number of changes of nodes since the start."""
-        return self.state.changes.generation
-
-    @property
-    def recount(self) -> bool:
-        """Whether filter repeats kube-scheduler's own checks."""
-        return self.settings.recounting
-
-    @property
-    def filter_answer(self) -> FilterAnswer:
-        """Whether filter answers with all nodes that fit, with a shortlist, or with the best one."""
-        return self.settings.filter_answer
-
-    @property
-    def shortlist(self) -> int:
-        """The most nodes of a shortlist."""
-        return self.settings.shortlist
-
-    @property
-    def namespace(self) -> str:
-        """The namespace of gpu-usher, where ConfigMaps may hold policies."""
-        return self.settings.namespace
-
-    def check_policy(self, kind: str, name: str, content: Mapping[str, Any]) -> Generator[None, None, str | None]:
-        """Return the problem that an edited object would cause in the policy set. `kind` is configmap or gpupolicy."""
-        return self.book.check_steps(f"{kind} {name}", content)
-
-    @property
-    def policy_error(self) -> str | None:
-        """Why the policies in force are not those that are written, one line each; None if they are."""
-        unreadable = self.cluster.unreadable_policies() if self.cluster is not None else []
-        return "\n".join([*([self.book.error] if self.book.error else []), *unreadable]) or None
-
-    def review_context(self) -> ReviewContext:
-        """Return the policies, fleet facts and knowledge that a review works with."""
-        state = self.state
-        return ReviewContext(
-            self.policies,
-            state.fleet(),
-            state.knowledge,
-            claimed=state.claimed,
-            has_template=state.has_template,
-            claim_warnings=state.claim_warnings,
-            idle_gpus=self.usage.count if self.usage else lambda *_: 0,
-            rule=self._rulings.of,
-        )
-
-    def namespace_labels(self, name: str) -> Mapping[str, str]:
-        """Return the labels of a namespace."""
-        return self.state.namespaces.labels(name)
-
-    def ruling(self, pod: Pod) -> Ruling:
-        """Return the ruling of the policies on a Pod; pods of one template share a cached ruling."""
-        labels = self.state.namespaces.labels(pod.namespace)
-        return self._rulings.of(pod, labels, self.policies, self.state.knowledge, self.state.claimed(pod))
-
-    def demand(self, pod: Pod) -> Demand:
-        """Return the demand of a Pod that the scheduler asks about."""
-        state, labels, policies = self.state, self.state.namespaces.labels(pod.namespace), self.policies
-        demand = self._demands.of(pod, labels, policies, state.knowledge, state.claimed(pod))
-        demand = with_runtime_handler(demand, pod, state.runtime_classes)
-        return self._learning.expecting(pod, with_cliques(demand, state.group_cliques(pod)), policies)
-
-    def note_scheduler_request(self, pod: Pod, demand: Demand) -> None:
-        """Note a request of the scheduler for a Pod: release earlier promises to it."""
-        if len(self._asking) < MOST_SCHEDULERS:
-            self._asking.add(pod.scheduler_name)
-        if self.remembers(pod, demand) or self.state.served_twice:
-            self.state.release(pod.uid, time.monotonic())
-
-    def remembers(self, pod: Pod, demand: Demand) -> bool:
-        """Tell whether later decisions depend on the node of a GPU pod: for declared memory or a pod group."""
-        return place_is_promised(pod, demand)
-
-    def promise(self, pod: Pod, demand: Demand, node: str) -> None:
-        """Note the node named for a Pod, if later decisions depend on it."""
-        if self.remembers(pod, demand) or (demand.requests_gpus and node in self.state.served_twice):
-            name, group = f"{pod.namespace}/{pod.name}", workload_group(pod.namespace, pod.labels)
-            claims = tuple(device_class for device_class, _ in demand.claims)
-            holding = GPUUsage(pod.uid, node, name, demand.resources, demand.declared_mib, group, claims=claims)
-            self.state.promise(holding, time.monotonic())
-
-    def expire_promises(self) -> None:
-        """Release promises to pods that were not bound in time."""
-        self.state.release("", time.monotonic())
-
-    def add_known_facts(self, node: Node) -> Node:
-        """Add to a node from a request body what else is known of it."""
-        return self.state.add_known_facts(node)
-
-    def node_without_pods(self, name: str, uids: Collection[str]) -> Node | None:
-        """Return a node as it would be without these pods; None for an unknown node."""
-        return self.state.node_without_pods(name, uids)
-
-    def verdicts(self, demand: Demand) -> VerdictTable:
-        """Return the verdicts of all nodes for a demand."""
-        return self._verdicts.of(demand)
-
-    def use(self) -> UseReading:
-        """Return what is known of how GPUs are used."""
-        return self.usage.reading() if self.usage else NOBODY_ASKED
-
-    def pods_matched_by_policy(self) -> Mapping[str, Mapping[str, int]]:
-        """Return the number of pods that each policy matched since the start, by result."""
-        return self.metrics.results_by_policy()
-
-    def cluster_snapshot(self) -> ClusterSnapshot:
-        """Return a copy of the state, for work that takes longer than one turn of the event loop."""
-        snapshot = view(self.state, self.policies, expected=self._learning.expected_demand(self.policies))
-        return replace(snapshot, asking=frozenset(self._asking))
-
-    async def fetch_pod(self, namespace: str, name: str) -> Mapping[str, Any]:
-        """Read a Pod from the API server, or from the pending pods of a snapshot.
-
-        Raises WireError.
-        """
-        if self.server is None:
-            if (known := self.state.pending_pods.by_name(namespace, name)) is None or known.document is None:
-                raise WireError(404, "no live cluster is followed here, and no such pod waits: post the Pod itself")
-            return known.document
-        return await get_pod(self.server, namespace, name)
-
-    def unready(self) -> str | None:
-        """Return why scheduler requests cannot be answered now, as a constant text; None if they can."""
-        if self.cluster is not None:
-            return self.cluster.unready()
-        return None if self.synced else NOT_SYNCED
-
-    def alive(self) -> bool:
-        """Tell whether the event loop has run within HEARTBEAT_LIMIT_SECONDS."""
-        return time.monotonic() - self.beat < HEARTBEAT_LIMIT_SECONDS
 
     def health(self) -> dict[str, Any]:
-        """Return the body of /readyz (docs/reference/listeners.md#probes)."""
-        in_date = self.certificates.in_date(now())
-        synced = self.cluster.synced if self.cluster is not None else self.synced
-        waiting = self.book.awaiting_last_good and time.monotonic() - self.filled < LAST_GOOD_SECONDS
+        """Return the body of /readyz: that of the core, which is not ready with an expired certificate."""
+        health, in_date = super().health(), self.certificates.in_date(now())
+        expires = f"{self.certificates.serving.expires:%Y-%m-%dT%H:%M:%SZ}"
         return {
-            "ready": in_date and not self.draining and (synced or self.settings.role == "admission") and not waiting,
-            "policies": {
-                "loaded": len(self.policies.policies),
-                "hash": self.policies.hash[:12],
-                "serving": self.book.serving,
-                "error": self.policy_error,
-            },
-            "certificate": {
-                "in_date": in_date,
-                "expires": f"{self.certificates.serving.expires:%Y-%m-%dT%H:%M:%SZ}",
-            },
-            "caches": self.cluster.health() if self.cluster is not None else {"nodes": self._filled()},
-            "draining": self.draining,
-        }
-
-    def _filled(self) -> dict[str, Any]:
-        """Return the age of a demo fleet or a snapshot, in the form of a cache's health."""
-        age = time.monotonic() - self.filled
-        return {"synced": self.synced, "objects": len(self.state.nodes), "age_seconds": int(age)}
-
-    def status(self) -> dict[str, Any]:
-        """Return the body of /statusz."""
-        loaded = [
-            {
-                "name": policy.name,
-                "priority": policy.spec.priority,
-                "from": policy.origin,
-                "description": policy.spec.description,
-            }
-            for policy in self.policies.policies
-        ]
-        return {
-            "version": __version__,
-            "role": self.settings.role,
-            "recount": self.recount,
-            "filter_answer": self.settings.filter_answer,
-            **self.health(),
-            "shadow": self.shadow,
-            "gpu_health": self.gpu_health.status() if self.gpu_health else None,
-            "use": self.usage.status() if self.usage else None,
-            "policies": {
-                "hash": self.policies.hash,
-                "loaded": loaded,
-                "serving": self.book.serving,
-                "error": self.policy_error,
-                "expired_exceptions": [list(exception) for exception in self.book.expired_exceptions()],
-            },
+            **health,
+            "ready": in_date and health["ready"],
+            "certificate": {"in_date": in_date, "expires": expires},
         }

@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
 
-from app.cluster.demand_learning import ExpectedDemandCache
+from app.cluster.demand_learning import ExpectedDemandCache, Workload
 from app.cluster.verdict_cache import VerdictCache, VerdictTable
-from app.cluster.workload_index import Workload
 from app.knowledge.tables import Knowledge
 from app.nodes.model import WHOLE_MILLI, Node
 from app.placement.expected_demand import expected_from_classes

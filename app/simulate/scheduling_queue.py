@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model of kube-scheduler's queue: pods that no node fits wait, and each pod that leaves has them tried again.
 
-It follows v1.36 (pkg/scheduler/backend/queue, framework/plugins/queuesort and noderesources/fit.go):
+It follows v1.36 (pkg/scheduler/core/queue, framework/plugins/queuesort and noderesources/fit.go):
 
 - Every deletion of a bound pod wakes every waiting pod (Fit.isSchedulableAfterPodEvent; after an extender's refusal any
   event does).

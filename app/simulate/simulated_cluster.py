@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from app.cluster.change_log import ChangeLog
-from app.cluster.free_gpus import FreeGPUs
+from app.cluster.node_groups import ChangeLog, FreeGPUs
 from app.demo.gfd import WHOLE_GPU
 from app.knowledge.tables import Knowledge
 from app.nodes.model import WHOLE_MILLI, FreeResources, Node, NodeClass

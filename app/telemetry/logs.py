@@ -6,6 +6,7 @@ warnings one per second is written and the others are counted, so that one fault
 """
 
 import contextlib
+import datetime as dt
 import json
 import logging
 import logging.handlers
@@ -15,6 +16,17 @@ import sys
 import threading
 from datetime import UTC, datetime
 from typing import Any
+
+
+def now() -> dt.datetime:
+    """Return the time of the wall clock, in UTC."""
+    return dt.datetime.now(dt.UTC)
+
+
+def today() -> str:
+    """Return the day in UTC, as YYYY-MM-DD."""
+    return now().date().isoformat()
+
 
 MOST_QUEUED_LINES = 10_000
 """Lines that wait for the writing thread; further ones are dropped and counted (LOG-03)."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import httpx
 from kubernetes.client import Configuration
 
-from app.cluster.access import Load, credentials, read_access
+from app.cluster.kubeconfig import Load, credentials, read_access
 from app.values.errors import ApiError, BadInput
 
 ANSWER_SECONDS = 10.0

@@ -9,12 +9,12 @@ from fastapi import FastAPI, Request, Response
 
 from app.admission.preview import preview
 from app.admission.review_targets import ReviewTarget
-from app.api.backend import Backend
 from app.api.bodies import ADMISSION_LIMIT, BodyReader
 from app.api.loopback_hosts import RequireSameOrigin
 from app.api.operations_routes import BareApp, answer_unknown_routes, on_loop
 from app.api.time_slices import RETRY_SECONDS
 from app.api.wire import decode_json, encode, status_body
+from app.cluster.core import Core
 from app.values.errors import MalformedPod, QuantityError, WireError
 from app.values.json_members import member
 from app.web.responses import problem_page, show_problems
@@ -23,12 +23,12 @@ from app.web.routes import WebPages
 JSON = "application/json"
 
 
-def create_web_app(backend: Backend, page: WebPages | None = None) -> FastAPI:
+def create_web_app(core: Core, page: WebPages | None = None) -> FastAPI:
     """Build the application. `page` needs its `run` called by somebody; without one there are no live updates."""
     app = BareApp()
     app.add_middleware(RequireSameOrigin)
     bodies = BodyReader()
-    page = page or WebPages(backend)
+    page = page or WebPages(core)
     explainer = page.explainer
 
     def json_route(answer: Callable[[Any, Request], Awaitable[Any]]) -> Callable[[Request], Any]:
@@ -48,7 +48,7 @@ def create_web_app(backend: Backend, page: WebPages | None = None) -> FastAPI:
         return await explainer.answer(body, request.query_params.get("nodes") == "true")
 
     async def dry_run_body(body: Any, _request: Request) -> Any:
-        return dry_run(_pod(body), backend)
+        return dry_run(_pod(body), core)
 
     app.add_route("/explain", json_route(explain_body), methods=["POST"])
     dry_run_json = json_route(dry_run_body)
@@ -59,7 +59,7 @@ def create_web_app(backend: Backend, page: WebPages | None = None) -> FastAPI:
         return await (page.dry_run(request, bodies) if browser else dry_run_json(request))
 
     app.add_route("/dry-run", show_problems(dry_run_route), methods=["POST"])
-    app.add_route("/statusz", on_loop(lambda _: Response(encode(backend.status()), media_type=JSON)))
+    app.add_route("/statusz", on_loop(lambda _: Response(encode(core.status()), media_type=JSON)))
     page.add_routes(app)
     answer_unknown_routes(app)
     _answer_browsers(app)
@@ -100,13 +100,13 @@ class DryRun:
     pod: Mapping[str, Any]
 
 
-def dry_run(document: Mapping[str, Any], backend: Backend) -> DryRun:
+def dry_run(document: Mapping[str, Any], core: Core) -> DryRun:
     """Return what admission would do to a Pod: the patch, the patched Pod, and all messages.
 
     Raises MalformedPod, QuantityError.
     """
     outcome = preview(
-        document, _namespace(document), backend.namespace_labels, backend.review_context(), ReviewTarget(document)
+        document, _namespace(document), core.namespace_labels, core.review_context(), ReviewTarget(document)
     )
     return DryRun(outcome.allowed, outcome.message, outcome.warnings, outcome.actions, outcome.patch, outcome.object)
 

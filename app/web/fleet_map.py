@@ -97,7 +97,7 @@ class FleetMap:
 
     def _tile(self, node: Node, colours: TileColours | None = None) -> Tile:
         state, name = self._state, node.name
-        held = state.devices_held_on(node)
+        held = state.devices.devices_held_on(node)
         return tile_of(node, state.usage_on(name), state.requested_on(name), state.knowledge, held, colours)
 
     def coloured(self, name: str, colours: TileColours | None) -> Markup:

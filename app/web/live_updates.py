@@ -5,10 +5,10 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from app.api.backend import Backend
+from app.api.decision_line import RecentDecisions
 from app.api.pending_reasons import PendingReasons
-from app.api.recent_decisions import RecentDecisions
 from app.api.time_slices import JobQueue, TooManyJobs, in_slices
+from app.cluster.core import Core
 from app.web.allocation_history import AllocationHistory
 from app.web.fleet_map import FleetMap
 from app.web.rendering import render
@@ -33,7 +33,7 @@ class LiveUpdates:
 
     def __init__(
         self,
-        backend: Backend,
+        core: Core,
         fleet: FleetMap,
         reasons: PendingReasons,
         queue: JobQueue,
@@ -46,7 +46,7 @@ class LiveUpdates:
         self._totals = totals
         self._totals_generation = -1
         self._ticks = 0
-        self._backend = backend
+        self._core = core
         self._fleet = fleet
         self._history = history
         self._reasons = reasons
@@ -59,9 +59,9 @@ class LiveUpdates:
         loop = asyncio.get_running_loop()
         sampled = float("-inf")
         while True:
-            if self._backend.draining:
+            if self._core.draining:
                 self.listeners.close()
-            elif loop.time() - sampled >= SAMPLE_SECONDS and self._backend.unready() is None:
+            elif loop.time() - sampled >= SAMPLE_SECONDS and self._core.unready() is None:
                 sampled = loop.time()
                 await self._sample()
             await self.check()
@@ -101,7 +101,7 @@ class LiveUpdates:
         names, fleet.changed = fleet.changed, {}
         for listener in new:
             if listener.view == "fleet":
-                missed = self._backend.state.changes.since(listener.since)
+                missed = self._core.state.changes.since(listener.since)
                 names |= dict.fromkeys(missed) if missed is not None else {}
         if len(names) > MOST_TILES:
             self.listeners.send(watching, "reload", {})
@@ -122,7 +122,7 @@ class LiveUpdates:
             listeners = [listener for listener in watching if listener.colouring is colouring]
             if not listeners:
                 continue
-            colours = fleet.colours(colouring, self._backend.use())
+            colours = fleet.colours(colouring, self._core.use())
             if colours:
                 self.listeners.send([one for one in listeners if one.colours != colours.stamp], "reload", {})
                 for listener in listeners:
@@ -147,13 +147,13 @@ class LiveUpdates:
     @property
     def pending_generation(self) -> int:
         """Twice the number of changes of waiting pods and of their causes, plus one while some are looked for."""
-        changes = self._backend.state.pending_pods.generation + self._reasons.generation
+        changes = self._core.state.pending_pods.generation + self._reasons.generation
         return 2 * changes + self._reasons.looking
 
     @property
     def use_generation(self) -> int:
         """The number of polls of use, or 0 where nothing is known of it."""
-        use = self._backend.use()
+        use = self._core.use()
         return use.generation if use.summary else 0
 
     def _send_changed(self, watching: list[EventListener], event: str, generation: int) -> None:

@@ -13,12 +13,12 @@ from fastapi import FastAPI, Request, Response
 from starlette.responses import RedirectResponse
 
 from app.admission.preview import preview
-from app.api.backend import Backend
 from app.api.bodies import BodyReader
-from app.api.explain_route import Explainer
+from app.api.decision_line import RecentDecisions
+from app.api.explain_api import Explainer
 from app.api.pending_reasons import PendingReasons
-from app.api.recent_decisions import RecentDecisions
 from app.api.time_slices import JobQueue, TooManyJobs, in_slices
+from app.cluster.core import Core
 from app.explain.gpu_inventory import devices_of_node
 from app.explain.pending_cause import UNSEEN_SECONDS
 from app.explain.survey import namespace_of
@@ -57,19 +57,19 @@ class WebPages:
     """The web page of one service: its state between requests, and its routes."""
 
     def __init__(
-        self, backend: Backend, recent: RecentDecisions | None = None, reasons: PendingReasons | None = None
+        self, core: Core, recent: RecentDecisions | None = None, reasons: PendingReasons | None = None
     ) -> None:
-        self._backend = backend
+        self._core = core
         self._recent = recent or RecentDecisions()
         self._queue = JobQueue("pages")
-        self._map = FleetMap(backend.state)
-        self._history = AllocationHistory(backend.state)
-        self._reasons = reasons or PendingReasons(backend, Explainer(backend))
+        self._map = FleetMap(core.state)
+        self._history = AllocationHistory(core.state)
+        self._reasons = reasons or PendingReasons(core, Explainer(core))
         self.explainer = self._reasons.explainer
         self._start = token_hex(8)
-        self._use_page = UsePage(backend, self._start)
+        self._use_page = UsePage(core, self._start)
         self._updates = LiveUpdates(
-            backend, self._map, self._reasons, self._queue, self._recent, self._start, self.totals, self._history
+            core, self._map, self._reasons, self._queue, self._recent, self._start, self.totals, self._history
         )
 
     async def run(self) -> None:
@@ -98,7 +98,7 @@ class WebPages:
         """Show the fleet map, as tiles or as a table."""
         query = request.query_params
         tile_filter, table, colouring = read_tile_filter(query), query.get("as") == "table", read_colouring(query)
-        fleet, use = self._map, self._backend.use()
+        fleet, use = self._map, self._core.use()
         async with self._queue.turn():
             await in_slices(fleet.catch_up())
             colours = fleet.colours(colouring, use)
@@ -143,21 +143,21 @@ class WebPages:
     async def node(self, request: Request) -> Response:
         """Show one node, and the pods that hold its GPUs."""
         name = request.path_params["node"]
-        node = self._backend.state.nodes.get(name)
+        node = self._core.state.nodes.get(name)
         if node is None:
             raise WireError(404, f"Node {name[:253]} is not in the cluster, or not known here yet.")
         async with self._queue.turn():
             await in_slices(self._map.catch_up())
         tile = self._map.tiles.get(name)
-        usages = sorted(self._backend.state.usage_on(name), key=lambda usage: usage.name)
-        devices = devices_of_node(node, self._backend.state.dra.copy())
+        usages = sorted(self._core.state.usage_on(name), key=lambda usage: usage.name)
+        devices = devices_of_node(node, self._core.state.devices.dra.copy())
         return html_page("node.html", here="", live="", node=node, tile=tile[0] if tile else None,
                      html=tile[1] if tile else "", usages=usages, devices=devices)  # fmt: skip
 
     async def pending(self, request: Request) -> Response:
         """List the pending GPU pods by their primary reasons, as far as these are known."""
         self._reasons.request()
-        state, asked = self._backend.state, pending_rows.read_pending_filter(request.query_params)
+        state, asked = self._core.state, pending_rows.read_pending_filter(request.query_params)
         now = dt.datetime.now(dt.UTC)
         before = timestamp(now.timestamp() - UNSEEN_SECONDS)
         rows = pending_rows.rows(state.waiting_pods(), self._reasons.reason_by_pod(), before)
@@ -193,7 +193,7 @@ class WebPages:
 
     def _gpu_pods(self) -> Generator[None, None, list[tuple[str, str]]]:
         """Return namespace/name and the node of the pods that hold GPUs, and of pending ones, without a node."""
-        state = self._backend.state
+        state = self._core.state
         pods = [(pod.key, "") for pod in state.waiting_pods()]
         for index, node in enumerate(list(state.nodes)):
             pods += [(usage.name, node) for usage in state.usage_on(node)]
@@ -204,7 +204,7 @@ class WebPages:
     async def find(self, request: Request) -> Response:
         """Show the page of the node or pod that was searched for, or list those whose names contain the text."""
         text = request.query_params.get("q", "").strip()[:510]
-        found = find(text, self._backend.state.nodes, await in_slices(self._gpu_pods())) if text else None
+        found = find(text, self._core.state.nodes, await in_slices(self._gpu_pods())) if text else None
         if found and found.only:
             return RedirectResponse(quote(found.only), 303, HEADERS)
         return html_page("find.html", here="", live="", text=text, found=found)
@@ -215,13 +215,13 @@ class WebPages:
 
     def policies_variables(self, **dry_run: Any) -> dict[str, Any]:
         """Return the variables of the policies' template. `dry_run` holds the submitted pod and the result."""
-        backend = self._backend
+        core = self._core
         empty = {"sent": "", "result": None, "lines": (), "problem": ""}
-        status, loaded = backend.status()["policies"], backend.policies.policies
+        status, loaded = core.status()["policies"], core.policies.policies
         return {"here": "/policies", "live": "", "error": status["error"], "hash": status["hash"],
                 "expired": status["expired_exceptions"],
                 "policies": [(policy, policy_text(policy.spec)) for policy in loaded],
-                "matched": backend.pods_matched_by_policy(), **empty, **dry_run}  # fmt: skip
+                "matched": core.pods_matched_by_policy(), **empty, **dry_run}  # fmt: skip
 
     async def dry_run(self, request: Request, bodies: BodyReader) -> Response:
         """Show what admission would do to a pasted pod or workload."""
@@ -231,8 +231,8 @@ class WebPages:
             async with self._queue.turn():
                 document = await asyncio.to_thread(read_pasted, sent)
                 namespace = namespace_of(document)
-                backend = self._backend
-                result = preview(document, namespace, backend.namespace_labels, backend.review_context())
+                core = self._core
+                result = preview(document, namespace, core.namespace_labels, core.review_context())
                 lines = await asyncio.to_thread(changed_lines, document, result.object)
         except TooManyJobs:
             raise

@@ -7,8 +7,8 @@ from urllib.parse import urlencode
 
 from fastapi import Request, Response
 
-from app.api.backend import Backend
 from app.api.wire import encode
+from app.cluster.core import Core
 from app.cluster.usage_polling import FORGET_SECONDS, UseReading
 from app.usage.summary import UseSummary, WorkloadUse
 from app.usage.table import UsageRow
@@ -67,13 +67,13 @@ def use_answer(reading: UseReading, query: UseQuery) -> UseAnswer:
 class UsePage:
     """The page of one service. `start` identifies the process to the page's live updates."""
 
-    def __init__(self, backend: Backend, start: str) -> None:
-        self._backend = backend
+    def __init__(self, core: Core, start: str) -> None:
+        self._core = core
         self._start = start
 
     async def show(self, request: Request) -> Response:
         """Show the use of each namespace and workload, or why none is known."""
-        query, reading = read_use_query(request.query_params), self._backend.use()
+        query, reading = read_use_query(request.query_params), self._core.use()
         if request.query_params.get("as") == "json":
             return Response(encode(use_answer(reading, query)), 200, HEADERS, JSON)
         summary = reading.summary
@@ -90,7 +90,7 @@ class UsePage:
             namespaces=namespaces[:MOST_ROWS], more_namespaces=max(0, len(namespaces) - MOST_ROWS),
             workloads=workloads[:MOST_ROWS],
             more_workloads=max(0, len(workloads) - MOST_ROWS) + (summary.more_workloads if summary else 0),
-            known_nodes=self._backend.nodes,
+            known_nodes=self._core.nodes,
         )  # fmt: skip
 
 

@@ -50,4 +50,4 @@ def reasons_of(document: Mapping[str, Any]) -> tuple[str, ...]:
 def allocated(conversion: Conversion, state: State) -> Verdict:
     """Return what the allocator says of the claim on the node."""
     claim = read_resource_claim_template(conversion.template)
-    return allocate([claim], state.nodes["n"], state.dra.copy(), Selection())
+    return allocate([claim], state.nodes["n"], state.devices.dra.copy(), Selection())

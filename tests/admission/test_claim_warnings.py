@@ -34,7 +34,11 @@ def admit(
 ) -> ReviewResult:
     """Mutate a Pod of team-a."""
     context = ReviewContext(
-        policy_set or shipped(), state.fleet(), knowledge(), claimed=state.claimed, claim_warnings=state.claim_warnings
+        policy_set or shipped(),
+        state.fleet(),
+        knowledge(),
+        claimed=state.devices.claimed,
+        claim_warnings=state.devices.claim_warnings,
     )
     return mutate(document, "team-a", {}, replace(context, form=form))
 
@@ -123,7 +127,7 @@ def test_cluster_without_devices_warns_of_nothing() -> None:
 
 def test_class_without_a_device_is_warned_of() -> None:
     state = gpucluster(exactly(device_class=MIG))
-    state.drop_slice("mig-0-gpu.nvidia.com")
+    state.devices.drop_slice("mig-0-gpu.nvidia.com")
 
     assert about_claims(admit(state, claiming())) == [
         "claim: no device in the cluster is of DeviceClass mig.nvidia.com"

@@ -58,7 +58,7 @@ def admit(
 
 def context(state: State, policy_set: PolicySet | None = None) -> ReviewContext:
     """Make the context of a review in a cluster."""
-    return ReviewContext(policy_set or shipped(), state.fleet(), knowledge(), claimed=state.claimed)
+    return ReviewContext(policy_set or shipped(), state.fleet(), knowledge(), claimed=state.devices.claimed)
 
 
 def spec_of(document: dict[str, Any], state: State, policy_set: PolicySet | None = None) -> dict[str, Any]:

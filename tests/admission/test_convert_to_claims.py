@@ -33,7 +33,12 @@ def review(document: dict[str, Any], state: State, policy_set: PolicySet, form: 
 
 def context(state: State, policy_set: PolicySet, form: PodForm = PodForm.Pod) -> ReviewContext:
     return ReviewContext(
-        policy_set, state.fleet(), knowledge(), form, claimed=state.claimed, has_template=state.has_template
+        policy_set,
+        state.fleet(),
+        knowledge(),
+        form,
+        claimed=state.devices.claimed,
+        has_template=state.devices.has_template,
     )
 
 
@@ -54,7 +59,7 @@ def test_pod_claims_what_it_requested() -> None:
     assert after["containers"][0]["resources"] == {"limits": {}, "requests": {}, "claims": [{"name": "gpu-usher"}]}
     assert after["containers"][1] == document["spec"]["containers"][1]
     assert f"{GPU} made a claim by {converted.name}" in result.record
-    assert state.claimed(read_pod({**document, "spec": after})).classes == (("gpu.nvidia.com", 2),)
+    assert state.devices.claimed(read_pod({**document, "spec": after})).classes == (("gpu.nvidia.com", 2),)
 
 
 def test_containers_name_their_own_requests_and_keep_other_claims() -> None:
@@ -121,7 +126,7 @@ def test_template_whose_device_class_is_gone_makes_no_claim() -> None:
     """A pod that claims a class that does not exist fits no node, with an error on all of them."""
     document = pod(gpus(2), annotations=NEEDS)
     state = with_template(document)
-    state.drop_device_class("gpu.nvidia.com")
+    state.devices.drop_device_class("gpu.nvidia.com")
 
     assert apply(document, review(document, state, rules()).operations)["spec"] == document["spec"]
 

@@ -26,13 +26,13 @@ def state() -> State:
         "nic": {**NETWORK, "extendedResourceName": "example.com/nic"},
     }
     for name, spec in classes.items():
-        made.put_device_class({"metadata": {"name": name}, "spec": spec})
+        made.devices.put_device_class({"metadata": {"name": name}, "spec": spec})
     return made
 
 
 def judged(*containers: dict[str, Any], spec: str = "admission: {maxGPUsPerPod: 4}") -> ReviewResult:
     """Validate a pod on that cluster."""
-    context = replace(setting(policies(policy("p", spec))), claimed=state().claimed)
+    context = replace(setting(policies(policy("p", spec))), claimed=state().devices.claimed)
     return validate(pod(*containers), "team-a", {}, context)
 
 
@@ -86,8 +86,8 @@ def test_guards_of_gpu_pods_hold_for_them(resource: str) -> None:
 
 def test_class_that_goes_is_forgotten() -> None:
     made = state()
-    made.drop_device_class("big")
-    context = replace(setting(policies(policy("p", "admission: {maxGPUsPerPod: 4}"))), claimed=made.claimed)
+    made.devices.drop_device_class("big")
+    context = replace(setting(policies(policy("p", "admission: {maxGPUsPerPod: 4}"))), claimed=made.devices.claimed)
 
     assert not validate(pod(asking("example.com/gpu", 8)), "team-a", {}, context).concerned
 

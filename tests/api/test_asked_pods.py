@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.api.asked_pods import LARGEST_KEPT_BYTES, TEMPLATES_KEPT, AskedPods
-from app.api.wire import decode_asked_pod
+from app.api.wire import LARGEST_KEPT_BYTES, TEMPLATES_KEPT, AskedPods, decode_asked_pod
 from app.kube.pod_limits import LONGEST_NAME
 from app.values.errors import OversizedPod, WireError
 from tests.builders import container, gpus, pod

@@ -9,7 +9,7 @@ import pytest
 from starlette.types import Message, Receive, Scope
 
 from app.api.bodies import EXTENDER_LIMIT, LARGE_BYTES_AT_ONCE, BodyReader
-from app.api.scrapes import BURST, MetricsText
+from app.api.operations_routes import BURST, MetricsText
 from app.values.errors import WireError
 
 MIB = 1 << 20

@@ -4,8 +4,7 @@
 import json
 
 from app.admission.review import MOST_ACTIONS
-from app.api.decision_line import Decision
-from app.api.recent_decisions import RecentDecisions
+from app.api.decision_line import Decision, RecentDecisions
 from app.kube.pod_limits import LONGEST_NAME
 from tests.api.client import post
 from tests.builders import pod, review

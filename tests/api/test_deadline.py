@@ -15,8 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.api.app import create_tls_app
-from app.api.request_deadline import RESERVE_SECONDS, seconds_to_answer
+from app.api.app import RESERVE_SECONDS, create_tls_app, seconds_to_answer
 from app.server.service import Service
 from app.telemetry.metrics import Metrics
 from tests.builders import make_service, pod, review

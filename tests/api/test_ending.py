@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from app.server.signals import HUNG
+from app.server.process import HUNG
 from tests.api.sockets import answer, closed, connect, post
 from tests.authorities import make_authority, write_leaf
 from tests.builders import make_service, pod, review
@@ -24,7 +24,7 @@ from tests.running import running
 
 HUNG_PROGRAM = """
 import threading, time, signal, os, sys
-from app.server.signals import stop_on_signals
+from app.server.process import stop_on_signals
 with stop_on_signals(lambda: None, float(sys.argv[1])):
     print("up", flush=True)
     while True:

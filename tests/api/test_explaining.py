@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api.explain_route import Explainer
+from app.api.explain_api import Explainer
 from app.api.time_slices import MOST_WAITING, in_slices
 from app.server.service import Service
 from app.values.errors import WireError
@@ -61,7 +61,7 @@ def test_verdict_of_every_node_is_given_on_demand(service: Service, ask: Ask) ->
 
 def test_pod_of_the_cluster_is_explained_as_it_is(service: Service, ask: Ask) -> None:
     """F83: without admission, the missing toleration is the cause, and creating the pod again the remedy."""
-    live = Live(service, pod(gpus(1)))
+    live: Any = Live(service, pod(gpus(1)))
 
     explanation = ask(create_web_app(live), "POST", "/explain", json={"name": "p"}).json()
 
@@ -134,7 +134,7 @@ class Hanging(Live):
 
 def test_explanation_that_is_not_done_in_time_says_what_it_waited_for(service: Service) -> None:
     """F83: both the wait for the API server and the wait for other explanations end."""
-    live = Hanging(service, {})
+    live: Any = Hanging(service, {})
 
     async def crowd() -> list[BaseException | Any]:
         explainer = Explainer(live, seconds=0.1)

@@ -54,7 +54,7 @@ def test_tls_listener_answers_anything_else_with_404(service: Service, ask: Ask,
     assert len(answer.json()["message"]) < 300
 
 
-@pytest.mark.parametrize("make", [create_web_app, lambda backend: create_ops_app(backend, Metrics())])
+@pytest.mark.parametrize("make", [create_web_app, lambda core: create_ops_app(core, Metrics())])
 def test_other_listeners_answer_an_unknown_route_with_404_as_json(
     service: Service, ask: Ask, make: Callable[[Service], Any]
 ) -> None:

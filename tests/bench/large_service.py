@@ -19,9 +19,9 @@ import httpx
 import uvloop
 
 from app.api.extender_routes import filter_nodes, prioritize
-from app.server.allocator import return_large_blocks
 from app.server.composition import build
 from app.server.listeners import Listeners
+from app.server.process import return_large_blocks
 from app.server.service import Service
 from app.settings import Settings
 from app.telemetry.logs import LOGGER

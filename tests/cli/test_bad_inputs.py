@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from app.cli.main import main
 from app.cli.verbs import app
-from app.cluster.access import credentials, find_cluster
+from app.cluster.kubeconfig import credentials, find_cluster
 from app.values.errors import ApiError, BadInput
 from tests.builders import gpus, pod
 

@@ -10,8 +10,7 @@ import yaml
 from typer.testing import CliRunner
 
 from app.cli.verbs import app
-from app.cluster.fast_snapshot import read_partial_snapshot
-from app.cluster.snapshot import fill, read_snapshot
+from app.cluster.snapshot import fill, read_partial_snapshot, read_snapshot
 from app.cluster.state import State
 from app.demo.sample_fleets import demo_fleet
 from app.intree.existing_pods import existing_pods_of

@@ -41,7 +41,7 @@ def filled(*objects: dict[str, Any]) -> State:
 
 def claimed(state: State, spec: dict[str, Any]) -> ClaimedDevices:
     """Return the devices that a pod with this spec claims in the namespace team-a."""
-    return state.claimed(read_pod({"spec": spec}, "team-a"))
+    return state.devices.claimed(read_pod({"spec": spec}, "team-a"))
 
 
 @pytest.mark.parametrize("spec", [TEMPLATED, DIRECT], ids=["template", "claim"])
@@ -56,8 +56,8 @@ def test_claim_that_goes_is_unknown_again() -> None:
     """S13."""
     state = filled(claim(), template())
 
-    state.claims.drop("team-a/one")
-    state.claims.drop("team-a/never-there")
+    state.devices.claims.drop("team-a/one")
+    state.devices.claims.drop("team-a/never-there")
 
     assert claimed(state, DIRECT).unknown == ("ResourceClaim team-a/one",)
     assert claimed(state, TEMPLATED).unknown == ()
@@ -74,9 +74,9 @@ def test_class_of_the_clusters_own_counts_as_soon_as_it_serves_a_gpu_resource() 
     state = filled(claim("big-gpus"))
     before = claimed(state, DIRECT)
 
-    state.put_device_class(device_class("big-gpus", "nvidia.com/gpu"))
+    state.devices.put_device_class(device_class("big-gpus", "nvidia.com/gpu"))
     after = claimed(state, DIRECT)
-    state.put_device_class(device_class("big-gpus", "example.com/nic"))
+    state.devices.put_device_class(device_class("big-gpus", "example.com/nic"))
     other = claimed(state, DIRECT)
 
     assert [devices.classes for devices in (before, after, other)] == [(), (("big-gpus", 1),), ()]
@@ -87,7 +87,7 @@ def test_equal_requests_share_one_object() -> None:
     """A template's thousand claims cost memory for a thousand keys only."""
     state = filled(claim(), claim(name="two"))
 
-    assert state.claims.get("team-a/one") is state.claims.get("team-a/two")
+    assert state.devices.claims.get("team-a/one") is state.devices.claims.get("team-a/two")
 
 
 def test_more_different_requests_than_are_shared_are_all_known() -> None:
@@ -96,7 +96,8 @@ def test_more_different_requests_than_are_shared_are_all_known() -> None:
     state = filled(*(claim(name=name, request=name) for name in names))
 
     assert all(
-        (claimed_request := state.claims.get(f"team-a/{name}")) and claimed_request[0].name == name for name in names
+        (claimed_request := state.devices.claims.get(f"team-a/{name}")) and claimed_request[0].name == name
+        for name in names
     )
 
 

@@ -4,9 +4,14 @@
 from collections.abc import Iterable
 from typing import Any
 
-from app.cluster.demand_learning import DEMANDS_KEPT, EXPECTED_DEMANDS_KEPT, DemandLearning, ExpectedDemandCache
+from app.cluster.demand_learning import (
+    DEMANDS_KEPT,
+    EXPECTED_DEMANDS_KEPT,
+    LEAST_PODS,
+    DemandLearning,
+    ExpectedDemandCache,
+)
 from app.cluster.state import State
-from app.cluster.workload_index import LEAST_PODS
 from app.kube.pods import Pod, read_pod
 from app.policy.demand import DemandClass, ExpectedDemand
 from tests.builders import container, demand, knowledge, node_document, pod, policies, policy

@@ -65,15 +65,15 @@ def test_counts_follow_every_change(changes: list[Any]) -> None:
         if isinstance(change, tuple):
             is_slice, name = change
             (slices if is_slice else claims).pop(name, None)
-            state.drop_slice(name) if is_slice else state.drop_claim(f"default/{name}")
+            state.devices.drop_slice(name) if is_slice else state.devices.drop_claim(f"default/{name}")
         elif "driver" in change["spec"]:
             slices[change["metadata"]["name"]] = change
-            state.put_slice(change)
+            state.devices.put_slice(change)
         else:
             claims[change["metadata"]["name"]] = change
-            state.put_claim(change)
+            state.devices.put_claim(change)
 
-    counts = state.dra.counts
+    counts = state.devices.dra.counts
     assert (+counts.devices, +counts.pools) == (_devices(slices, claims), _pools(slices))
 
 

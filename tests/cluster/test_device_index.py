@@ -40,9 +40,9 @@ def state(*documents: dict[str, Any], device_class: dict[str, Any] | None = CLAS
     made = State(knowledge())
     made.put_node(node_document("n", product=None, driver=None, offers={}))
     for document in documents:
-        made.put_slice(document)
+        made.devices.put_slice(document)
     if device_class:
-        made.put_device_class(device_class)
+        made.devices.put_device_class(device_class)
     return made
 
 
@@ -151,7 +151,9 @@ def test_gpus_of_a_device_plugin_stay_as_labelled_unless_dra_serves_them() -> No
 def test_resource_of_another_vendor_that_dra_serves_is_not_offered() -> None:
     """F135: a DeviceClass belongs to the cluster, the devices belong to the node."""
     made = state(slice_of(device()))
-    made.put_device_class({"metadata": {"name": "gpu.amd.com"}, "spec": {"extendedResourceName": "amd.com/gpu"}})
+    made.devices.put_device_class(
+        {"metadata": {"name": "gpu.amd.com"}, "spec": {"extendedResourceName": "amd.com/gpu"}}
+    )
 
     assert refusal(made, demand(pod(gpus(1, "amd.com/gpu")))) == "ResourceNotOffered"
     assert refusal(made, demand(pod())) is None
@@ -181,7 +183,7 @@ def test_several_slices_of_a_node_are_read_together() -> None:
     made = state(slice_of(device()), second)
 
     assert [variant.product for variant in made.nodes["n"].node_class.device_variants] == ["h100-80gb-hbm3", "h200"]
-    made.drop_slice("s")
+    made.devices.drop_slice("s")
     assert made.nodes["n"].node_class.product == "h200"
 
 
@@ -257,7 +259,7 @@ def test_beta_shape_is_read_too() -> None:
 def test_slice_that_goes_takes_its_facts_along() -> None:
     made = state(slice_of(device()))
 
-    made.drop_slice("s")
+    made.devices.drop_slice("s")
 
     assert refusal(made, demand(pod())) == "ResourceNotOffered"
     assert made.nodes["n"].node_class.product is None

@@ -108,16 +108,16 @@ def test_claims_come_and_go_and_touch_their_node_alone() -> None:
         made.put_node(node_document(f"other-{number}"))
     empty, before = made.nodes["n"].free, made.changes.generation
 
-    made.put_claim(claim("a", name_of("3g.40gb", 0, 1), name_of("1g.10gb", 4)))
+    made.devices.put_claim(claim("a", name_of("3g.40gb", 0, 1), name_of("1g.10gb", 4)))
     first = layouts(made)
-    made.put_claim(claim("b", name_of("3g.40gb", 4, 1)))
-    made.put_claim(claim("a", name_of("2g.20gb", 4)))
+    made.devices.put_claim(claim("b", name_of("3g.40gb", 4, 1)))
+    made.devices.put_claim(claim("a", name_of("2g.20gb", 4)))
     second = layouts(made)
-    made.put_claim(claim("b", name_of("3g.40gb", 4, 1)))
+    made.devices.put_claim(claim("b", name_of("3g.40gb", 4, 1)))
     touched = list(made.changes.since(before) or ())
-    made.drop_claim("team-a/a")
-    made.put_claim(claim("b"))
-    made.drop_claim("team-a/never-there")
+    made.devices.drop_claim("team-a/a")
+    made.devices.put_claim(claim("b"))
+    made.devices.drop_claim("team-a/never-there")
 
     assert first == [("gpu-0-counter-set", [("1g.10gb", 4)]), ("gpu-1-counter-set", [("3g.40gb", 0)])]
     assert second == [("gpu-0-counter-set", [("2g.20gb", 4)]), ("gpu-1-counter-set", [("3g.40gb", 4)])]
@@ -129,7 +129,7 @@ def test_claim_known_before_the_slices_counts_once_they_come() -> None:
     made = State(knowledge())
     fill(made, [claim("a", name_of("3g.40gb", 0)), BARE, device_class(SMALL)])
 
-    made.put_slice(resource_slice(carved()))
+    made.devices.put_slice(resource_slice(carved()))
 
     assert layouts(made) == [("gpu-0-counter-set", [("3g.40gb", 0)])]
 
@@ -161,7 +161,7 @@ def test_older_generation_of_a_pool_no_longer_holds() -> None:
     made = State(knowledge())
     fill(made, [BARE, device_class(SMALL), resource_slice([*carved(0), *carved(1)], "old")])
 
-    made.put_slice(resource_slice(carved(0), "new", generation=2))
+    made.devices.put_slice(resource_slice(carved(0), "new", generation=2))
 
     assert made.nodes["n"].free.gpus == (1000,)
 
@@ -208,7 +208,7 @@ def test_unknown_and_fixed_layouts_are_not_judged(
     fill(made, [BARE, device_class(SMALL), resource_slice(devices)])
     before = made.nodes["n"].free
 
-    made.put_claim(claim("c", name_of("3g.40gb", 0)))
+    made.devices.put_claim(claim("c", name_of("3g.40gb", 0)))
 
     assert (before.gpus, before.layouts) == (milli, None)
     assert refusal(made, (SMALL, 8)) is None

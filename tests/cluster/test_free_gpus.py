@@ -6,7 +6,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.cluster.free_gpus import FreeGPUs
+from app.cluster.node_groups import FreeGPUs
 from app.nodes.model import Node
 from app.placement.expected_demand import free_by_product, free_step
 from app.placement.unusable_capacity import whole_milli

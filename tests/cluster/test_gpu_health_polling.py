@@ -15,6 +15,7 @@ from app.cluster.exporters import Exporters
 from app.cluster.gpu_health_polling import FORGET_SECONDS, HealthPoller, HealthSource
 from app.cluster.prometheus import Prometheus
 from app.cluster.reflector import Clock
+from app.cluster.state import State
 from app.nodes.gpu_health import Health
 from app.telemetry.logs import LOGGER
 from app.telemetry.metrics import Metrics
@@ -27,10 +28,11 @@ ILL = Health(1, 0, ("XID 79: GPU has fallen off the bus",))
 DCGM = knowledge().dcgm
 
 
-class RecordingSink:
-    """A sink that records the calls that it gets, in order."""
+class RecordingState(State):
+    """A state that records the calls that it gets, in order."""
 
     def __init__(self) -> None:
+        super().__init__(knowledge())
         self.calls: list[tuple[str, Health | None]] = []
 
     def put_health(self, name: str, health: Health | None) -> None:
@@ -42,17 +44,17 @@ class Scene:
 
     def __init__(self, source: HealthSource) -> None:
         self.now = 1000.0
-        self.sink = RecordingSink()
+        self.state = RecordingState()
         self.metrics = Metrics()
         clock = Clock(now=lambda: self.now, chance=lambda: 0.0)
-        self.poller = HealthPoller(source, self.sink, knowledge(), self.metrics, clock)
+        self.poller = HealthPoller(source, self.state, knowledge(), self.metrics, clock)
 
     async def poll(self, seconds: float = 30) -> list[tuple[str, Health | None]]:
-        """Poll once, `seconds` later, and return the calls that the sink got."""
+        """Poll once, `seconds` later, and return the calls that the state got."""
         self.now += seconds
-        self.sink.calls.clear()
+        self.state.calls.clear()
         await self.poller.poll()
-        return list(self.sink.calls)
+        return list(self.state.calls)
 
     def polls(self, result: str) -> float:
         return self.metrics.registry.get_sample_value("gpu_usher_health_polls_total", {"result": result}) or 0.0
@@ -268,7 +270,7 @@ def test_run_ends_cleanly_when_it_is_cancelled() -> None:
 
     async def test() -> None:
         source = exporters(exporter)
-        task = asyncio.create_task(HealthPoller(source, RecordingSink(), knowledge(), Metrics()).run())
+        task = asyncio.create_task(HealthPoller(source, RecordingState(), knowledge(), Metrics()).run())
         while not exporter.request_headers:
             await asyncio.sleep(0.001)
         task.cancel()

@@ -13,8 +13,8 @@ from aiohttp import web
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.cluster.access import find_cluster
 from app.cluster.apiserver import ApiServer
+from app.cluster.kubeconfig import find_cluster
 from app.cluster.listing import Unreadable
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.reflector import Clock, Reflector

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.cluster.node_requests import NodeRequests
+from app.cluster.pod_index import NodeRequests
 from app.cluster.state import State
 from app.cluster.watched_kinds import _pods
 from app.kube.gpu_usage import read_bound_requests, read_gpu_usage
@@ -75,7 +75,7 @@ def test_gpu_usage_of_a_watched_pod_is_that_of_its_whole_reading(
     document = {"metadata": {"name": "p", "uid": "p"}, "spec": spec, "status": {"phase": phase}}
     pods = _pods(State(knowledge()))
 
-    assert pods.read(document)[0] == read_gpu_usage(document, knowledge())
+    assert pods.read(document).usage == read_gpu_usage(document, knowledge())
 
 
 ODD: tuple[Any, ...] = (

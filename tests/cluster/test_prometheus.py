@@ -11,6 +11,7 @@ import pytest
 
 from app.cluster.gpu_health_polling import HealthPoller
 from app.cluster.prometheus import Prometheus, query
+from app.cluster.state import State
 from app.nodes.gpu_health import Health
 from app.telemetry.metrics import Metrics
 from tests.builders import knowledge, make_service
@@ -26,10 +27,11 @@ XID, REMAP = "DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_ROW_REMAP_FAILED"
 ILL = Health(1, 0, ("XID 79: GPU has fallen off the bus",))
 
 
-class Ledger:
-    """A sink that keeps the current health of each node."""
+class Ledger(State):
+    """A state that only keeps the current health of each node."""
 
     def __init__(self) -> None:
+        super().__init__(knowledge())
         self.health: dict[str, Health] = {}
 
     def put_health(self, name: str, health: Health | None) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.cluster.ruling_cache import LARGEST_KEPT, RulingCache
+from app.cluster.core import LARGEST_KEPT, RulingCache
 from app.kube.pods import read_pod
 from app.policy.match import Ruling
 from tests.builders import gpus, knowledge, pod, shipped

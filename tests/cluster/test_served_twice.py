@@ -96,12 +96,12 @@ class Cluster:
         return sum(map(len, held.values())) + units <= len(self.gpus)
 
     def _bind_claim(self, uid: str, count: int) -> None:
-        cluster = self.state.dra.copy()
+        cluster = self.state.devices.dra.copy()
         wanted = read_resource_claim(claim(uid, count))
         verdict = allocate((wanted,), self.state.nodes[NODE], cluster, Selection())
         assert verdict.outcome is Outcome.ALLOCATED
         self.by_claim[uid] = [one.device.name for one in verdict.devices]
-        self.state.put_claim(claim(uid, count, self.by_claim[uid]))
+        self.state.devices.put_claim(claim(uid, count, self.by_claim[uid]))
 
     def end_one(self) -> None:
         """End one random pod."""
@@ -109,7 +109,7 @@ class Cluster:
         if self.by_plugin.pop(uid, None):
             self.state.drop_pod(uid)
         elif self.by_claim.pop(uid, None):
-            self.state.drop_claim(f"a/{uid}")
+            self.state.devices.drop_claim(f"a/{uid}")
 
     def _counts(self) -> Counter[str]:
         holdings = (*self.by_plugin.values(), *self.by_claim.values())
@@ -142,9 +142,9 @@ def test_a_gpu_of_one_side_keeps_the_other_side_off_until_it_is_free() -> None:
     state = state_of(WORLD)
     nobody = refusal(state, by_plugin(1)), refusal(state, by_claim(1))
 
-    state.put_claim(claim("c", 1, ["gpu-0"]))
+    state.devices.put_claim(claim("c", 1, ["gpu-0"]))
     with_claim = refusal(state, by_plugin(1)), refusal(state, by_claim(1)), refusal(state, Demand())
-    state.drop_claim("a/c")
+    state.devices.drop_claim("a/c")
     state.put_pod(bound("p", 1))
     with_pod = refusal(state, by_plugin(1)), refusal(state, by_claim(1)), refusal(state, Demand())
     state.drop_pod("p")
@@ -190,11 +190,11 @@ def test_a_whole_gpu_is_none_of_the_slices_where_the_plugin_tells_them_apart(
     state = state_of("h100-and-a100-static-mig")
     labels = {"nvidia.com/mig.strategy": strategy, "nvidia.com/gpu.count": "4"}
     state.put_node({"metadata": {"name": NODE, "labels": labels}, "status": {"allocatable": offered}})
-    names = [device.name for pool in state.dra.pools.pools(state.nodes[NODE]) for device in pool.devices]
+    names = [device.name for pool in state.devices.dra.pools.pools(state.nodes[NODE]) for device in pool.devices]
     device = next((name for name in names if name == held), None) or next(
         name for name in names if ("mig" in held) == ("mig" in name)
     )
 
-    state.put_claim(claim("c", 1, [device]))
+    state.devices.put_claim(claim("c", 1, [device]))
 
     assert refusal(state, by_plugin(1)) == expected

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.admission.fleet_facts import FleetFacts, NodeGroup, fleet_facts_of
-from app.cluster.change_log import CHANGES_KEPT
+from app.cluster.node_groups import CHANGES_KEPT
 from app.cluster.state import CLASSES_SPARE, State
 from app.cluster.verdict_cache import VerdictTable
 from app.kube.gpu_usage import read_gpu_usage

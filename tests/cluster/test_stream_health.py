@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.cluster.stream_health import LONGEST_DELAY_SECONDS, BackOff, StreamHealth
+from app.cluster.reflector import LONGEST_DELAY_SECONDS, BackOff, StreamHealth
 
 
 @pytest.mark.parametrize(("after", "stale"), [(0, False), (29.9, False), (30, True), (1000, True)])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.cluster import verdict_cache, verdicts
+from app.cluster import verdict_cache
 from app.cluster.state import State
 from app.cluster.verdict_cache import DEMANDS_KEPT, VerdictCache, VerdictTable
 from app.placement.engine import judge, total
@@ -260,7 +260,7 @@ def test_alike_nodes_are_judged_and_weighed_once(monkeypatch: pytest.MonkeyPatch
         state.put_node(node_document(f"node-{number}", offers={GPU: 8, "cpu": 16}))
         state.put_pod(bound(f"pod-{number}", f"node-{number}", number % 3, GPU, number % 2))
     calls = {"judge_free": 0, "total_by_cpu": 0}
-    for module, name in ((verdicts, "judge_free"), (verdict_cache, "total_by_cpu")):
+    for module, name in ((verdict_cache, "judge_free"), (verdict_cache, "total_by_cpu")):
         monkeypatch.setattr(module, name, counted(name, getattr(module, name), calls))
 
     VerdictCache(state, True).of(DEMANDS["leaving room"]).totals(list(state.nodes))

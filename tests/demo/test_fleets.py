@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from app.cluster.view import view
+from app.cluster.snapshot import view
 from app.demo.gfd import product_label
 from app.demo.notation import DemoFleet, NodePool, fleet_names, read_fleet
 from app.demo.sample_fleets import demo_fleet

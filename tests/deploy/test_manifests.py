@@ -11,7 +11,7 @@ from app import __version__
 from app.admission.exemptions import EXEMPT_LABELS
 from app.admission.match_conditions import cpu_guard_conditions, match_conditions
 from app.admission.review_targets import WORKLOADS
-from app.api.policy_reviews import VERSION
+from app.api.admission_routes import VERSION
 from app.cli.json_schema import conditions_text, exemptions_text
 from app.cluster.files import shipped_policies
 from app.cluster.policy_watch import PolicyBook
@@ -23,7 +23,7 @@ from app.events.workloads import STEPS
 from app.events.writer import lease_path
 from app.kube.api_kinds import API_KINDS, DRA
 from app.policy.load import LAST_GOOD, LAST_GOOD_LABEL_VALUE, MOUNTED, POLICY_LABEL, POLICY_LABEL_VALUE
-from app.telemetry.clock import today
+from app.telemetry.logs import today
 from app.tls.controller import API_SERVICE, Names
 from tests.builders import knowledge
 
@@ -196,7 +196,7 @@ def test_edits_of_the_mounted_config_map_and_of_labelled_ones_are_asked_about() 
 
 
 def test_shipped_policies_name_the_version_that_reads_them() -> None:
-    """F131: an edit that leaves the version as it is, is checked (app/api/policy_reviews.py)."""
+    """F131: an edit that leaves the version as it is, is checked (app/api/admission_routes.py)."""
     kustomization = yaml.safe_load((DEPLOY.parent / "policies" / "Kustomization").read_text("utf-8"))
 
     assert kustomization["configMapGenerator"][0]["options"]["annotations"] == {VERSION: __version__}

@@ -40,10 +40,10 @@ def eight_h100() -> State:
         documents.append(document)
     state = state_of("dynamic-mig-h100-a100")
     for item in slices:
-        state.drop_slice(item["metadata"]["name"])
+        state.devices.drop_slice(item["metadata"]["name"])
     for document in documents:
         document["spec"]["pool"] = {**document["spec"]["pool"], "resourceSliceCount": 9}
-        state.put_slice(document)
+        state.devices.put_slice(document)
     return state
 
 
@@ -60,7 +60,7 @@ def decide(*requests: tuple[str, int]) -> Verdict:
         for number, document in enumerate(documents)
     ]
     state = eight_h100()
-    return allocate(claims, state.nodes["node-1"], state.dra.copy(), Selection())
+    return allocate(claims, state.nodes["node-1"], state.devices.dra.copy(), Selection())
 
 
 @pytest.mark.parametrize(

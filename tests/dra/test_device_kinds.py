@@ -33,7 +33,7 @@ def nodes_of(fleet: str) -> Iterator[tuple[DeviceKinds, list[Device]]]:
     for node in state.nodes.values():
         if node.devices is not None:
             assert isinstance(node.devices, DeviceKinds)
-            yield node.devices, [device for pool in state.dra.pools.pools(node) for device in pool.devices]
+            yield node.devices, [device for pool in state.devices.dra.pools.pools(node) for device in pool.devices]
 
 
 def selected_one_by_one(expressions: tuple[str, ...], device: Device) -> bool:

@@ -3,7 +3,7 @@
 
 import pytest
 
-from app.cluster.view import view
+from app.cluster.snapshot import view
 from app.explain.survey import read_scheduled_pod
 from tests.builders import policies
 from tests.dra.recorded_worlds import Case, cases, claim_and_pod, state_of

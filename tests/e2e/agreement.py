@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from app.cli.explain import OPTIONAL, snapshot_of
-from app.cluster.access import find_cluster
-from app.cluster.list_once import read_objects
+from app.cluster.kubeconfig import find_cluster
+from app.cluster.listing import read_objects
 from app.explain.pending_pod import explain
 from app.explain.survey import ClusterSnapshot
 from app.intree.existing_pods import REQUIRED_TERMS

@@ -14,8 +14,8 @@ from typing import Any
 
 import httpx
 
-from app.cluster.access import Load
-from app.telemetry.clock import now
+from app.cluster.kubeconfig import Load
+from app.telemetry.logs import now
 from app.tls.controller import REGISTRATION
 from app.tls.kube_objects import KubeClient
 from tests.controlplane.cluster import ControlPlane

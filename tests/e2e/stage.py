@@ -16,7 +16,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.kube.pods import DECISION
-from app.telemetry.clock import now
+from app.telemetry.logs import now
 from app.tls.serving_certificates import issue_if_needed
 from tests.controlplane.cluster import ControlPlane, Scheduler
 from tests.controlplane.kubectl import Object

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from app.cluster.access import find_cluster
-from app.telemetry.clock import now
+from app.cluster.kubeconfig import find_cluster
+from app.telemetry.logs import now
 from app.tls.controller import API_SERVICE, REGISTRATION, ROTATE, Controller, Names
 from app.tls.kube_objects import CONFLICT, KubeClient
 from app.tls.pem import read_bundle, signed_by

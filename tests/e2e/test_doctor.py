@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from app.cli.verbs import app
-from app.telemetry.clock import now
+from app.telemetry.logs import now
 from app.tls.authority import make_authority
 from app.values.errors import ApiError
 from tests.controlplane.cluster import ControlPlane

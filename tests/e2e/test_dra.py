@@ -113,8 +113,10 @@ def fits(make: str, pod_demand: Demand) -> bool:
     """Tell whether our own filter accepts a node whose facts come from the same slice (F135)."""
     state = State(knowledge())
     state.put_node({"metadata": {"name": make}})
-    state.put_slice(SLICES[make])
-    state.put_device_class({"metadata": {"name": "gpu.nvidia.com"}, "spec": {"extendedResourceName": "nvidia.com/gpu"}})
+    state.devices.put_slice(SLICES[make])
+    state.devices.put_device_class(
+        {"metadata": {"name": "gpu.nvidia.com"}, "spec": {"extendedResourceName": "nvidia.com/gpu"}}
+    )
     return judge(pod_demand, state.nodes[make], recount=False) is None
 
 
@@ -213,11 +215,11 @@ def node_from_slices(stage: ControlPlane) -> Node:
     state = State(knowledge())
     state.put_node({"metadata": {"name": CARVED}})
     for document in stage.api.items(f"{dra_path(stage)}/resourceslices"):
-        state.put_slice(document)
+        state.devices.put_slice(document)
     for document in stage.api.items(f"{dra_path(stage)}/resourceclaims"):
-        state.put_claim(document)
+        state.devices.put_claim(document)
     for profile in PROFILES:
-        state.put_device_class(dynamic.device_class(f"nvidia.com/mig-{profile}", profile))
+        state.devices.put_device_class(dynamic.device_class(f"nvidia.com/mig-{profile}", profile))
     assert state.nodes[CARVED].free.layouts is not None
     return state.nodes[CARVED]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from app.telemetry.clock import now
+from app.telemetry.logs import now
 from app.tls.serving_certificates import issue_if_needed
 from tests.builders import container
 from tests.controlplane.cluster import ControlPlane

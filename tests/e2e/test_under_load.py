@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from app.cluster.access import find_cluster
 from app.cluster.apiserver import ApiServer
 from app.cluster.files import shipped_policies
+from app.cluster.kubeconfig import find_cluster
 from app.cluster.live import LiveCluster
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.snapshot import fill

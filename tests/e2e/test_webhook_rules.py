@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.admission.match_conditions import MIRROR
-from app.telemetry.clock import now
+from app.telemetry.logs import now
 from app.tls.serving_certificates import issue_if_needed
 from tests.builders import container
 from tests.controlplane.cluster import ControlPlane

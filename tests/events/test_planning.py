@@ -22,7 +22,7 @@ from app.events.planning import (
     writes,
 )
 from app.explain.pending_cause import PendingCause
-from app.kube.object_references import ObjectReference
+from app.kube.pods import ObjectReference
 
 POD = ObjectReference("v1", "Pod", "team", "p", "uid-p")
 JOB = ObjectReference("batch/v1", "Job", "team", "j", "uid-j")

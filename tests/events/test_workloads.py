@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.events.workloads import path_of, workload_of
-from app.kube.object_references import ObjectReference, controller_of
+from app.kube.pods import ObjectReference, controller_of
 
 CHAINS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "Deployment": (("apps/v1", "ReplicaSet"), ("apps/v1", "Deployment")),

@@ -11,11 +11,11 @@ import pytest
 
 from app.api.pending_reasons import ExplainedPod, ReadPod
 from app.cluster.state import State
-from app.events.limited_client import BURST, RATE
-from app.events.writer import PENDING_SECONDS, TURN_SECONDS, EventWriter
+from app.events.planning import BURST, PENDING_SECONDS, RATE, TURN_SECONDS
+from app.events.writer import EventWriter
 from app.explain.pending_cause import UNSEEN_SECONDS, PendingCause
-from app.kube.object_references import ObjectReference
 from app.kube.pending_pods import PendingPod
+from app.kube.pods import ObjectReference
 from app.telemetry.metrics import Metrics
 from app.values.errors import ApiError
 from tests.builders import knowledge

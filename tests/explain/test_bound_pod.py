@@ -3,9 +3,8 @@
 
 from typing import Any
 
-from app.cluster.snapshot import fill
+from app.cluster.snapshot import fill, view
 from app.cluster.state import State
-from app.cluster.view import view
 from app.explain.explanation import Explanation
 from app.explain.pending_pod import explain
 from app.intree.existing_pods import existing_pods_of

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from app.cluster.snapshot import fill
+from app.cluster.snapshot import fill, view
 from app.cluster.state import State
-from app.cluster.view import view
 from app.demo.sample_fleets import demo_fleet
 from app.explain.explanation import Explanation
 from app.explain.pending_pod import explain

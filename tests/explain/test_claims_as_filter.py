@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.cluster.view import view
+from app.cluster.snapshot import view
 from app.explain.survey import NodeJudge, read_scheduled_pod
 from app.placement.engine import judge
 from app.values.reasons import Reason

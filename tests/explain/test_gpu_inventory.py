@@ -39,7 +39,7 @@ def taken(objects: list[dict[str, Any]]) -> Inventory:
     state = State(knowledge())
     fill(state, objects)
     usages = {name: state.usage_on(name) for name in state.nodes}
-    return take_inventory(state.nodes, usages, knowledge().products, state.dra.copy())
+    return take_inventory(state.nodes, usages, knowledge().products, state.devices.dra.copy())
 
 
 def bound(name: str, namespace: str, node: str, amount: int, resource: str = GPU, phase: str = "Running") -> Any:

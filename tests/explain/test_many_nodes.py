@@ -6,8 +6,8 @@ import time
 from collections.abc import Generator
 from dataclasses import replace
 
+from app.cluster.snapshot import view
 from app.cluster.state import State
-from app.cluster.view import view
 from app.explain.explanation import Explanation
 from app.explain.pending_pod import explain
 from tests.bench.measure import reference

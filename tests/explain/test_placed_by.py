@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from app.cluster.snapshot import view
 from app.cluster.state import State
-from app.cluster.view import view
 from app.explain.explanation import Explanation
 from app.explain.pending_cause import NOT_LOOKED_AT, PendingCause, cause_of, told_of_scheduler
 from app.explain.pending_pod import explain

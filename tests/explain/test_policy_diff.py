@@ -17,7 +17,7 @@ from app.admission.reviewed_pod import ReviewContext
 from app.cli.source import Fleet
 from app.cli.verbs import app
 from app.cluster.best_nodes import ANYWHERE, BestNodes
-from app.cluster.ruling_cache import RulingCache
+from app.cluster.core import RulingCache
 from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.explain.policy_diff import ComparedPod, PodDifference, PolicySide, compare_policies, without_cluster_fields
@@ -72,7 +72,9 @@ def asked_of(objects: list[dict[str, Any]]) -> Iterator[ComparedPod]:
 
 
 def side(policy_set: PolicySet, state: State) -> PolicySide:
-    context = ReviewContext(policy_set, state.fleet(), knowledge(), claimed=state.claimed, rule=RulingCache().of)
+    context = ReviewContext(
+        policy_set, state.fleet(), knowledge(), claimed=state.devices.claimed, rule=RulingCache().of
+    )
     return PolicySide(context, state.namespaces.labels)
 
 

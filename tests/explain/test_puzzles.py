@@ -13,9 +13,8 @@ import msgspec
 import pytest
 import yaml
 
-from app.cluster.snapshot import fill
+from app.cluster.snapshot import bound_volumes, fill, view
 from app.cluster.state import State
-from app.cluster.view import bound_volumes, view
 from app.demo.notation import DemoFleet
 from app.demo.sample_fleets import objects_of
 from app.explain.explanation import Explanation

@@ -8,7 +8,7 @@ Each is decoded anew, since the caches hold the strings that were decoded.
 import json
 from collections.abc import Iterable, Mapping
 
-from app.cluster.ruling_cache import RULINGS_KEPT
+from app.cluster.core import RULINGS_KEPT
 from app.cluster.verdict_cache import DEMANDS_KEPT
 from app.kube.pods import read_pod
 from app.nodes.conditions import MEMORY

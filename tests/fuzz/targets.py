@@ -86,8 +86,8 @@ def _wire(answer: Callable[[bytes, Service], str]) -> Callable[[bytes, int], str
 
 
 def _review(verb: str) -> Callable[[bytes, int], str]:
-    def answer(body: bytes, backend: Service) -> str:
-        document = json.loads(review(body, verb, backend).body)
+    def answer(body: bytes, core: Service) -> str:
+        document = json.loads(review(body, verb, core).body)
         response, request = document["response"], decode_json(body)["request"]
         assert (document["apiVersion"], document["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
         assert response["uid"] == request["uid"]
@@ -113,9 +113,9 @@ def _names(args: ExtenderArgs) -> list[str]:
     return [node["metadata"]["name"] for node in nodes]
 
 
-def _filter(body: bytes, backend: Service) -> str:
+def _filter(body: bytes, core: Service) -> str:
     args = decode_extender_args(body)
-    answer = json.loads(filter_nodes(body, backend).body, parse_int=float)  # numbers in nodes may have any length
+    answer = json.loads(filter_nodes(body, core).body, parse_int=float)  # numbers in nodes may have any length
     refused = {**answer["FailedNodes"], **answer["FailedAndUnresolvableNodes"]}
     if args.NodeNames is not None:
         names, kept_names = args.NodeNames, answer["NodeNames"]
@@ -128,9 +128,9 @@ def _filter(body: bytes, backend: Service) -> str:
     return "200 kept some" if kept_names else "200 kept none"
 
 
-def _prioritize(body: bytes, backend: Service) -> str:
+def _prioritize(body: bytes, core: Service) -> str:
     args = decode_extender_args(body)
-    answer = json.loads(prioritize(body, backend).body)
+    answer = json.loads(prioritize(body, core).body)
     names = args.NodeNames
     if names is None:
         names = _names(args)
@@ -139,21 +139,21 @@ def _prioritize(body: bytes, backend: Service) -> str:
     return "200 scored"
 
 
-def _preempt(body: bytes, backend: Service) -> str:
+def _preempt(body: bytes, core: Service) -> str:
     args = decode_preemption_args(body)
-    answer = json.loads(preempt(body, backend).body)
+    answer = json.loads(preempt(body, core).body)
     assert list(answer) == ["NodeNameToMetaVictims"]
     assert set(answer["NodeNameToMetaVictims"]) <= set(args.NodeNameToMetaVictims or args.NodeNameToVictims or ())
     return "200 kept some" if answer["NodeNameToMetaVictims"] else "200 kept none"
 
 
 def _web_route(route: Callable[[Mapping[str, Any], Service], Any]) -> Callable[[bytes, int], str]:
-    def answer(body: bytes, backend: Service) -> str:
+    def answer(body: bytes, core: Service) -> str:
         document = decode_json(body)
         if not isinstance(document, dict):
             return "400"
         try:
-            answered = json.loads(encode(route(document, backend)))
+            answered = json.loads(encode(route(document, core)))
         except (MalformedPod, QuantityError):
             return "400"
         assert isinstance(answered["admission"]["allowed"] if "admission" in answered else answered["allowed"], bool)

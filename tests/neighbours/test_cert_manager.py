@@ -13,7 +13,7 @@ import pytest
 import yaml
 from cryptography import x509
 
-from app.telemetry.clock import now
+from app.telemetry.logs import now
 from app.tls.pem import read_bundle, signed_by
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.kubectl import Object

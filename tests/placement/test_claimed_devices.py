@@ -92,7 +92,7 @@ def claiming(state: State, policy_set: PolicySet | None = None, image: str = "tr
     claims = [{"name": "g", "resourceClaimTemplateName": "gpus"}]
     named = {key.replace("_", "-"): value for key, value in annotations.items()}
     asking = read_pod(pod(used, annotations=named, resourceClaims=claims))
-    return compile_demand(asking, {}, policy_set or shipped(), knowledge(), state.claimed(asking))
+    return compile_demand(asking, {}, policy_set or shipped(), knowledge(), state.devices.claimed(asking))
 
 
 def annotated(state: State, annotations: dict[str, str]) -> Demand:
@@ -208,9 +208,9 @@ def test_taint_of_a_rule_counts_like_one_of_the_slice() -> None:
     state = cluster(on_node(gpu("gpu-0", H100), gpu("gpu-1", T4)))
     before = code(state, claiming(state, products="H100"))
 
-    state.put_taint_rule(rule)
+    state.devices.put_taint_rule(rule)
     tainted = code(state, claiming(state, products="H100"))
-    state.drop_taint_rule("r")
+    state.devices.drop_taint_rule("r")
 
     assert (before, tainted, code(state, claiming(state, products="H100"))) == (None, Code.ProductNotAllowed, None)
 
@@ -232,7 +232,7 @@ def test_what_is_not_judged_refuses_nothing(selector: str) -> None:
 
 def test_unknown_device_class_refuses_nothing() -> None:
     state = cluster(on_node(gpu("gpu-0", H100), gpu("gpu-1", T4)), exactly(OF_T4))
-    state.drop_device_class(GPU)
+    state.devices.drop_device_class(GPU)
 
     assert code(state, claiming(state, products="H100")) is None
 
@@ -245,7 +245,7 @@ def test_class_that_selects_otherwise_is_judged_anew() -> None:
 
     changed = device_class(GPU, "gpu")
     changed["spec"]["selectors"].append({"cel": {"expression": OF_T4}})
-    state.put_device_class(changed)
+    state.devices.put_device_class(changed)
 
     assert "n" not in cache.of(asking).feasible
 
@@ -300,7 +300,7 @@ def test_totals_follow_what_is_held() -> None:
     asking, cache = claiming(state, products="H100"), VerdictCache(state, recount=False)
     (before,) = cache.of(asking).totals(["n"])
 
-    state.put_claim(allocated("gpu-0"))
+    state.devices.put_claim(allocated("gpu-0"))
     (after,) = cache.of(asking).totals(["n"])
 
     assert after < before

@@ -33,7 +33,7 @@ def nodes_of(raw: Sequence[tuple[RawNode, Sequence[RawPod]]]) -> list[Node]:
         name = f"n{index}"
         state.put_node(node_document(name, node))
         if node.devices:
-            state.put_slice(slice_document(name, node.devices))
+            state.devices.put_slice(slice_document(name, node.devices))
         if node.health is not None:
             state.put_health(name, Health(*node.health, ()))
         for number, raw_pod in enumerate(bound):
@@ -112,7 +112,7 @@ def compiled(wish: Wish) -> Demand:
     made = pod(*(document for part, document in parts if part.kind == "app"), annotations=annotations, **starting)
     read = read_pod(made)
     return ruling_for(
-        read, {}, policy_set(wish.accept, wish.policies), knowledge(), claims_known().claimed(read)
+        read, {}, policy_set(wish.accept, wish.policies), knowledge(), claims_known().devices.claimed(read)
     ).demand
 
 
@@ -132,7 +132,7 @@ def claims_known() -> State:
     """Make the state that knows the template of all claims, which asks for one GPU of NVIDIA's DeviceClass."""
     state, request = State(knowledge()), {"name": "gpu", "exactly": {"deviceClassName": NVIDIA_DRIVER, "count": 1}}
     metadata = {"name": "one", "namespace": "team-a"}
-    state.put_claim_template({"metadata": metadata, "spec": {"spec": {"devices": {"requests": [request]}}}})
+    state.devices.put_claim_template({"metadata": metadata, "spec": {"spec": {"devices": {"requests": [request]}}}})
     return state
 
 

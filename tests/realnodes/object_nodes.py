@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import httpx
 
-from app.telemetry.clock import now
+from app.telemetry.logs import now
 from tests.controlplane.fleet import add_nodes, pod_path, registered
 from tests.controlplane.kubectl import Api, Object
 

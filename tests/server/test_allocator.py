@@ -10,7 +10,7 @@ import pytest
 BODIES = """
 import resource, sys
 from pathlib import Path
-from app.server.allocator import return_large_blocks
+from app.server.process import return_large_blocks
 if sys.argv[1] == "configured":
     return_large_blocks()
 def rss():

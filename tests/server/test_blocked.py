@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.server.watchdog import watch_event_loop
+from app.server.process import watch_event_loop
 from tests.builders import make_service
 from tests.controlplane.processes import wait_until
 from tests.running import running
@@ -57,7 +57,7 @@ def test_probes_say_that_the_main_loop_is_blocked_while_it_is(tmp_path: Path, mo
 
     See docs/reference/listeners.md#probes.
     """
-    monkeypatch.setattr("app.server.service.HEARTBEAT_LIMIT_SECONDS", 2.0)
+    monkeypatch.setattr("app.cluster.core.HEARTBEAT_LIMIT_SECONDS", 2.0)
     over = threading.Event()
     with running(make_service(tmp_path)) as clients:
         before = [clients.ops.get(path).status_code for path in ("/livez", "/readyz")]

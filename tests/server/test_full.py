@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from app.server.connections import Connections
-from app.server.descriptors import raise_descriptor_limit
 from app.server.limits import Limits
+from app.server.process import raise_descriptor_limit
 from tests.api.sockets import TIMEOUT_SECONDS, all_closed, answer, closed, connect, post
 from tests.builders import make_service
 from tests.controlplane.processes import wait_until

@@ -11,9 +11,8 @@ import pytest
 import yaml
 
 from app.cli.right_size import find_right_sizes
-from app.cluster.snapshot import fill
+from app.cluster.snapshot import fill, view
 from app.cluster.state import State
-from app.cluster.view import view
 from app.demo.notation import DemoFleet
 from app.demo.sample_fleets import objects_of
 from app.explain.pending_pod import explain

@@ -4,9 +4,8 @@
 from dataclasses import replace
 from typing import Any
 
-from app.cluster.snapshot import fill
+from app.cluster.snapshot import fill, view
 from app.cluster.state import State
-from app.cluster.view import view
 from app.doctor.fleet_checks import Finding
 from app.doctor.held_gpus import examine_held, read_held_gpus
 from app.explain.explanation import Explanation

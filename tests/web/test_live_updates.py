@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from app.api.decision_line import Decision
-from app.api.explain_route import Explainer
+from app.api.decision_line import Decision, RecentDecisions
+from app.api.explain_api import Explainer
 from app.api.pending_reasons import PendingReasons
-from app.api.recent_decisions import RecentDecisions
 from app.api.time_slices import JobQueue
 from app.kube.pending_pods import read_pending_pod
 from app.server.service import Service

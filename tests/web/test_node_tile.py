@@ -23,7 +23,7 @@ def state_of(fleet: str | None = None) -> State:
 
 def tile(state: State, name: str) -> Tile:
     node = state.nodes[name]
-    held = state.devices_held_on(node)
+    held = state.devices.devices_held_on(node)
     return tile_of(node, state.usage_on(name), state.requested_on(name), state.knowledge, held)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.api.explain_route import Explainer
+from app.api.explain_api import Explainer
 from app.api.pending_reasons import (
     CHECK_SECONDS,
     MOST_SHAPES,
@@ -158,7 +158,8 @@ def test_pods_that_ask_the_same_are_explained_once(service: Service) -> None:
 
     The reason of the other pod is its 16 GPUs, which no toleration makes fit.
     """
-    live = Live(service, [*(waiting(f"same-{index}") for index in range(30)), waiting("other", 16), waiting("gone")])
+    documents = [*(waiting(f"same-{index}") for index in range(30)), waiting("other", 16), waiting("gone")]
+    live: Any = Live(service, documents)
     explainer = Counting(live)
     causes = PendingReasons(live, explainer)
 
@@ -180,7 +181,7 @@ def test_pods_that_ask_the_same_are_explained_once(service: Service) -> None:
 def test_pods_of_one_job_are_explained_once(service: Service) -> None:
     """F139: as a real cluster stores them, with a token volume of a random name in each."""
     mates = [as_stored(waiting(f"mate-{index}"), str(index)) for index in range(MOST_SHAPES + 1)]
-    live = Live(service, mates)
+    live: Any = Live(service, mates)
     explainer = Counting(live)
     causes = PendingReasons(live, explainer)
 
@@ -197,7 +198,7 @@ def test_pod_beyond_the_most_shapes_is_explained_once_there_is_room(
 ) -> None:
     """F139: as soon as the pods of another shape no longer wait."""
     monkeypatch.setattr("app.api.pending_reasons.MOST_SHAPES", 3)
-    live = Live(service, [waiting(f"p-{amount}", amount) for amount in range(1, 6)])
+    live: Any = Live(service, [waiting(f"p-{amount}", amount) for amount in range(1, 6)])
     causes = PendingReasons(live, Explainer(live))
     check(causes)
     assert [pod.name for pod in causes.reason_by_pod()] == ["p-1", "p-2", "p-3"]
@@ -220,7 +221,7 @@ def test_one_pod_of_each_controller_is_read_first() -> None:
 def test_new_workload_is_read_before_the_rest_of_an_old_one(service: Service) -> None:
     """F139: the order is made anew after READ_AT_ONCE pods."""
     old = [owned(waiting(f"old-{index:03}"), "old") for index in range(READ_AT_ONCE + 30)]
-    live = Live(service, old)
+    live: Any = Live(service, old)
     causes = PendingReasons(live, Explainer(live))
     check(causes)
     assert (len(live.fetched), causes.looking) == (READ_AT_ONCE, True)
@@ -238,7 +239,7 @@ def test_policy_that_matches_on_another_label_tells_pods_apart(service: Service)
     labelled = [waiting("a"), waiting("b")]
     for document in labelled:
         document["metadata"]["labels"] = {"tier": document["metadata"]["name"]}
-    live = Live(service, labelled)
+    live: Any = Live(service, labelled)
     explainer = Counting(live)
     causes = PendingReasons(live, explainer)
     check(causes)
@@ -252,7 +253,7 @@ def test_policy_that_matches_on_another_label_tells_pods_apart(service: Service)
 
 def test_nothing_is_worked_out_again_while_nothing_changed(service: Service) -> None:
     """F132."""
-    live = Live(service, [waiting("a")])
+    live: Any = Live(service, [waiting("a")])
     explainer = Counting(live)
     causes = PendingReasons(live, explainer)
 
@@ -264,7 +265,8 @@ def test_nothing_is_worked_out_again_while_nothing_changed(service: Service) -> 
 
 def test_page_is_told_of_a_pod_whose_reason_was_known(service: Service) -> None:
     """F132: else its row would say for ever that the reason is being worked out."""
-    causes = PendingReasons(live := Live(service, [waiting("a")]), Explainer(live))
+    live: Any = Live(service, [waiting("a")])
+    causes = PendingReasons(live, Explainer(live))
     check(causes)
     known = causes.generation
     live._documents["b"] = new = waiting("b")
@@ -275,7 +277,7 @@ def test_page_is_told_of_a_pod_whose_reason_was_known(service: Service) -> None:
 
 def test_reasons_that_are_kept_current_need_nobody_to_ask(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """F139: as Events need them; with a rest of nine times what an explanation took."""
-    live = Live(service, [waiting("a"), waiting("b", 16)])
+    live: Any = Live(service, [waiting("a"), waiting("b", 16)])
     causes = PendingReasons(live, Counting(live))
     rests: list[float] = []
     rest = asyncio.sleep
@@ -302,7 +304,7 @@ def test_reasons_that_are_kept_current_need_nobody_to_ask(service: Service, monk
 
 def test_pods_that_are_gone_are_forgotten(service: Service) -> None:
     """F132: nothing accumulates."""
-    live = Live(service, [waiting("a"), waiting("b", 16)])
+    live: Any = Live(service, [waiting("a"), waiting("b", 16)])
     causes = PendingReasons(live, Explainer(live))
     check(causes)
 

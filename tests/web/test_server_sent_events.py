@@ -11,8 +11,7 @@ import httpx
 import pytest
 
 from app.api.client_certificates import ABORT
-from app.api.decision_line import Decision
-from app.api.recent_decisions import MOST_DECISIONS, RecentDecisions
+from app.api.decision_line import MOST_DECISIONS, Decision, RecentDecisions
 from app.values.reasons import Code
 from app.web.server_sent_events import MOST_LISTENERS, MOST_QUEUED, EventListener, EventListeners, Stream
 from app.web.views.decision_rows import DecisionFilter, rows_of, select

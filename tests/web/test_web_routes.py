@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -328,7 +329,8 @@ def test_pod_page_says_how_a_pod_ended(service: Service, ask: Ask) -> None:
     """F132, F83: a pod that its kubelet refused is no pod that waits."""
     refused = failed("UnexpectedAdmissionError", REJECTED + UNAVAILABLE)
 
-    shown = read(ask(create_web_app(Live(service, refused)), "GET", "/pending/team-a/p")).one("main").text
+    live: Any = Live(service, refused)
+    shown = read(ask(create_web_app(live), "GET", "/pending/team-a/p")).one("main").text
 
     for words in ("Was refused by the kubelet of n", UNAVAILABLE, "fewer free devices", "Likely cause", "Delete it"):
         assert words in shown

@@ -3,8 +3,12 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
+
+if TYPE_CHECKING:
+    from app.api.decision_line import RecentDecision  # its type alone: this room is pure
+
 
 MOST_ROWS = 200
 """Rows on the page, the newest first."""
@@ -14,35 +18,6 @@ OUTCOMES: Mapping[str, str] = {
     "unhandled": "not reviewed",
 }
 """Outcomes in words, where the name in the log (LOG-01) is none."""
-
-
-class RecordedDecision(Protocol):
-    """A decision as api/recent_decisions.py keeps it."""
-
-    @property
-    def number(self) -> int:
-        """Its number since the start."""
-        ...
-
-    @property
-    def seconds(self) -> float:
-        """Its time, as Unix time."""
-        ...
-
-    @property
-    def verb(self) -> str:
-        """The verb of the request."""
-        ...
-
-    @property
-    def decision(self) -> Any:
-        """The decision (api/decision_line.py)."""
-        ...
-
-    @property
-    def cpu_ns(self) -> int:
-        """The CPU time of the answer in ns."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +60,12 @@ def read_decision_filter(query: Mapping[str, str]) -> DecisionFilter:
     return DecisionFilter(**{member.name: query.get(member.name, "")[:253] for member in fields(DecisionFilter)})
 
 
-def rows_of(recent: Sequence[RecordedDecision]) -> tuple[DecisionRow, ...]:
+def rows_of(recent: Sequence["RecentDecision"]) -> tuple[DecisionRow, ...]:
     """Return a row for each pod and each answer about it, that of the newest decision first.
 
     Decisions are equal where all but their times and figures is: a scheduler asks about a waiting pod again and again.
     """
-    equal: dict[tuple[Any, ...], list[RecordedDecision]] = {}
+    equal: dict[tuple[Any, ...], list[RecentDecision]] = {}
     for entry in reversed(recent):
         decision = entry.decision
         names = tuple(sorted(code.name for code in decision.reasons))
@@ -125,7 +100,7 @@ def choices_of(all_rows: Iterable[DecisionRow]) -> tuple[tuple[str, tuple[str, .
     return tuple((name, tuple(sorted(words))) for name, words in values.items())
 
 
-def _row(same: tuple[Any, ...], entries: Sequence[RecordedDecision]) -> DecisionRow:
+def _row(same: tuple[Any, ...], entries: Sequence["RecentDecision"]) -> DecisionRow:
     """Make the row of decisions that have `same` in common; there is one at least, and the newest is first."""
     newest, oldest = entries[0], entries[-1]
     decision = newest.decision

@@ -1,0 +1,400 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The core: state, policies, verdicts and rulings, and what routes, Events, pages and commands ask of them.
+
+It knows nothing of HTTP and of certificates. `app/server/service.py` adds what a process that serves has besides.
+"""
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from app import __version__
+from app.admission.reviewed_pod import ReviewContext
+from app.cluster.apiserver import ApiServer
+from app.cluster.demand_learning import DemandLearning
+from app.cluster.gpu_health_polling import HealthPoller
+from app.cluster.live import NOT_SYNCED, LiveCluster
+from app.cluster.policy_watch import PolicyBook
+from app.cluster.slipped_pods import SlippedPods
+from app.cluster.snapshot import view
+from app.cluster.state import State
+from app.cluster.usage_polling import NOBODY_ASKED, UsagePoller, UseReading
+from app.cluster.verdict_cache import VerdictCache, VerdictTable
+from app.explain.survey import ClusterSnapshot
+from app.knowledge.tables import Knowledge
+from app.kube.gpu_usage import GPUUsage
+from app.kube.pods import PREFIX, Pod, workload_group
+from app.kube.resource_claims import NO_CLAIMED_DEVICES, ClaimedDevices
+from app.nodes.model import Node
+from app.placement.scheduler_demand import place_is_promised, with_cliques, with_runtime_handler
+from app.policy.compiled import PolicySet
+from app.policy.demand import Demand
+from app.policy.match import Ruling, compile_demand, ruling_for
+from app.schedulerconfig.write import managed_resources
+from app.settings import FilterAnswer, Settings
+from app.telemetry.metrics import Metrics
+from app.values.errors import ApiError, WireError
+
+PODS_KEPT = 1024
+"""Pods whose lists are kept; a scheduler retries within minutes. At 16 names of 100 bytes they are 2 MB."""
+NOT_OFFERED: frozenset[str] = frozenset()
+
+
+class OfferedNodes:
+    """The names of the nodes that each of the last PODS_KEPT pods was offered, by the pod's UID."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, frozenset[str]] = {}
+
+    def of(self, uid: str) -> frozenset[str]:
+        """Return the names that were offered to a pod."""
+        return self._names.get(uid, NOT_OFFERED)
+
+    def note(self, uid: str, names: Iterable[str]) -> None:
+        """Add names to those offered to a pod; names that were all offered before begin a new round."""
+        offered, before = frozenset(names), self._names.pop(uid, NOT_OFFERED)
+        self._names[uid] = offered if offered <= before else offered | before
+        if len(self._names) > PODS_KEPT:
+            del self._names[next(iter(self._names))]
+
+
+T = TypeVar("T")
+RULINGS_KEPT = 1024
+"""Distinct pod templates in a cache; a ruling costs about 150 µs to make and 2 kB to keep."""
+LARGEST_KEPT = 1 << 14
+"""Characters of the largest template that is cached, so that all take 16 MB at most: a review may have 3 MiB of labels
+that the API server has not refused yet. The largest recorded one has 331."""
+
+
+class TemplateCache(Generic[T]):
+    """The results of `make` for the last pod templates, at most RULINGS_KEPT of them."""
+
+    def __init__(self, make: Callable[[Pod, Mapping[str, str], PolicySet, Knowledge, ClaimedDevices], T]) -> None:
+        self._make = make
+        self._by_template: dict[Any, T] = {}
+
+    def of(
+        self,
+        pod: Pod,
+        labels: Mapping[str, str],
+        policies: PolicySet,
+        knowledge: Knowledge,
+        claimed: ClaimedDevices = NO_CLAIMED_DEVICES,
+    ) -> T:
+        """Return the result for a Pod in a namespace with these labels."""
+        key = (policies.hash, tuple(sorted(labels.items())), claimed, _template(pod))
+        remembered = self._by_template.get(key)
+        if remembered is not None:
+            return remembered
+        made = self._make(pod, labels, policies, knowledge, claimed)
+        if len(str(key)) <= LARGEST_KEPT:
+            if len(self._by_template) >= RULINGS_KEPT:
+                del self._by_template[next(iter(self._by_template))]
+            self._by_template[key] = made
+        return made
+
+
+class RulingCache(TemplateCache[Ruling]):
+    """The rulings that admission needs."""
+
+    def __init__(self) -> None:
+        super().__init__(ruling_for)
+
+
+class DemandCache(TemplateCache[Demand]):
+    """The demands that filter, prioritize and preempt need."""
+
+    def __init__(self) -> None:
+        super().__init__(compile_demand)
+
+
+def _template(pod: Pod) -> tuple[Any, ...]:
+    """Return the part of a pod that a ruling depends on, as a hashable key; its claims are a separate key."""
+    ours = tuple(sorted((key, value) for key, value in pod.annotations.items() if key.startswith(PREFIX)))
+    containers = tuple(
+        (
+            container.name,
+            container.list_name,
+            container.sidecar,
+            container.image,
+            container.env,
+            *map(_items, (container.requests, container.limits)),
+        )
+        for container in pod.containers
+    )
+    return (tuple(sorted(pod.labels.items())), ours, containers)
+
+
+def _items(amounts: Mapping[str, Fraction]) -> tuple[tuple[str, int, int], ...]:
+    """Return amounts as integers, because hashing a Fraction costs as much as the rest of the key."""
+    return tuple(sorted((name, amount.numerator, amount.denominator) for name, amount in amounts.items()))
+
+
+MOST_SCHEDULERS = 16
+"""Names of schedulers that are kept; a cluster has one to three."""
+HEARTBEAT_LIMIT_SECONDS = 10.0
+"""Seconds after which /livez fails (docs/reference/listeners.md#probes)."""
+
+LAST_GOOD_SECONDS = 10.0
+"""So long a process that starts with invalid policies is not ready until it has looked for the last good set. A guess:
+the list of a few ConfigMaps takes milliseconds, and a process that cannot read it must serve all the same."""
+
+
+FETCH_SECONDS = 5.0
+"""For a GET of one pod, which takes some 10 ms as a rule (a guess)."""
+NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+"""A DNS-1123 subdomain; nothing else may become part of a request's path."""
+
+
+class Core:
+    """State, policies, verdicts and rulings, and the tasks that keep them current.
+
+    `cluster` follows a live cluster, `server` reads single objects of it, `slipped` finds pods that passed admission
+    unseen; all are None without a live cluster. `gpu_health` and `usage` are None unless asked for. `draining` is set
+    before the process ends, `synced` once a fleet that is read once is complete, `absent` names kinds that it lacks.
+    `managed_resources` are the resources whose pods the first of two extenders is asked about, whatever nodes offer.
+    """
+
+    def __init__(self, settings: Settings, state: State, book: PolicyBook) -> None:
+        self.settings = settings
+        self.state = state
+        self.book = book
+        self.metrics = Metrics(settings.role)
+        self.draining = self.synced = False
+        self.cluster: LiveCluster | None = None
+        self.server: ApiServer | None = None
+        self.slipped: SlippedPods | None = None
+        self.gpu_health: HealthPoller | None = None
+        self.usage: UsagePoller | None = None
+        self.absent: tuple[str, ...] = ()
+        self.beat = self.filled = time.monotonic()
+        self.offered_nodes = OfferedNodes()
+        self.managed_resources = frozenset(managed_resources((), state.knowledge))
+        self._verdicts = VerdictCache(state, settings.recounting)
+        self._rulings, self._demands = RulingCache(), DemandCache()
+        self._learning = DemandLearning(state)
+        self._asking: set[str] = set()
+
+    @property
+    def policies(self) -> PolicySet:
+        """The policies in force today."""
+        return self.book.current
+
+    @property
+    def shadow(self) -> bool:
+        """Whether shadow mode is on: answers change nothing, and the real result is logged (F137)."""
+        return self.settings.shadow
+
+    @property
+    def nodes(self) -> Mapping[str, Node]:
+        """All nodes by name."""
+        return self.state.nodes
+
+    @property
+    def generation(self) -> int:
+        """The number of changes of nodes since the start."""
+        return self.state.changes.generation
+
+    @property
+    def recount(self) -> bool:
+        """Whether filter repeats kube-scheduler's own checks."""
+        return self.settings.recounting
+
+    @property
+    def filter_answer(self) -> FilterAnswer:
+        """Whether filter answers with all nodes that fit, with a shortlist, or with the best one."""
+        return self.settings.filter_answer
+
+    @property
+    def shortlist(self) -> int:
+        """The most nodes of a shortlist."""
+        return self.settings.shortlist
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of gpu-usher, where ConfigMaps may hold policies."""
+        return self.settings.namespace
+
+    def check_policy(self, kind: str, name: str, content: Mapping[str, Any]) -> Generator[None, None, str | None]:
+        """Return the problem that an edited object would cause in the policy set. `kind` is configmap or gpupolicy."""
+        return self.book.check_steps(f"{kind} {name}", content)
+
+    @property
+    def policy_error(self) -> str | None:
+        """Why the policies in force are not those that are written, one line each; None if they are."""
+        unreadable = self.cluster.unreadable_policies() if self.cluster is not None else []
+        return "\n".join([*([self.book.error] if self.book.error else []), *unreadable]) or None
+
+    def review_context(self) -> ReviewContext:
+        """Return the policies, fleet facts and knowledge that a review works with."""
+        state = self.state
+        return ReviewContext(
+            self.policies,
+            state.fleet(),
+            state.knowledge,
+            claimed=state.devices.claimed,
+            has_template=state.devices.has_template,
+            claim_warnings=state.devices.claim_warnings,
+            idle_gpus=self.usage.count if self.usage else lambda *_: 0,
+            rule=self._rulings.of,
+        )
+
+    def namespace_labels(self, name: str) -> Mapping[str, str]:
+        """Return the labels of a namespace."""
+        return self.state.namespaces.labels(name)
+
+    def ruling(self, pod: Pod) -> Ruling:
+        """Return the ruling of the policies on a Pod; pods of one template share a cached ruling."""
+        labels = self.state.namespaces.labels(pod.namespace)
+        return self._rulings.of(pod, labels, self.policies, self.state.knowledge, self.state.devices.claimed(pod))
+
+    def demand(self, pod: Pod) -> Demand:
+        """Return the demand of a Pod that the scheduler asks about."""
+        state, labels, policies = self.state, self.state.namespaces.labels(pod.namespace), self.policies
+        demand = self._demands.of(pod, labels, policies, state.knowledge, state.devices.claimed(pod))
+        demand = with_runtime_handler(demand, pod, state.runtime_classes)
+        return self._learning.expecting(pod, with_cliques(demand, state.group_cliques(pod)), policies)
+
+    def note_scheduler_request(self, pod: Pod, demand: Demand) -> None:
+        """Note a request of the scheduler for a Pod: release earlier promises to it."""
+        if len(self._asking) < MOST_SCHEDULERS:
+            self._asking.add(pod.scheduler_name)
+        if self.remembers(pod, demand) or self.state.served_twice:
+            self.state.release(pod.uid, time.monotonic())
+
+    def remembers(self, pod: Pod, demand: Demand) -> bool:
+        """Tell whether later decisions depend on the node of a GPU pod: for declared memory or a pod group."""
+        return place_is_promised(pod, demand)
+
+    def promise(self, pod: Pod, demand: Demand, node: str) -> None:
+        """Note the node named for a Pod, if later decisions depend on it."""
+        if self.remembers(pod, demand) or (demand.requests_gpus and node in self.state.served_twice):
+            name, group = f"{pod.namespace}/{pod.name}", workload_group(pod.namespace, pod.labels)
+            claims = tuple(device_class for device_class, _ in demand.claims)
+            holding = GPUUsage(pod.uid, node, name, demand.resources, demand.declared_mib, group, claims=claims)
+            self.state.promise(holding, time.monotonic())
+
+    def expire_promises(self) -> None:
+        """Release promises to pods that were not bound in time."""
+        self.state.release("", time.monotonic())
+
+    def add_known_facts(self, node: Node) -> Node:
+        """Add to a node from a request body what else is known of it."""
+        return self.state.add_known_facts(node)
+
+    def node_without_pods(self, name: str, uids: Collection[str]) -> Node | None:
+        """Return a node as it would be without these pods; None for an unknown node."""
+        return self.state.node_without_pods(name, uids)
+
+    def verdicts(self, demand: Demand) -> VerdictTable:
+        """Return the verdicts of all nodes for a demand."""
+        return self._verdicts.of(demand)
+
+    def use(self) -> UseReading:
+        """Return what is known of how GPUs are used."""
+        return self.usage.reading() if self.usage else NOBODY_ASKED
+
+    def pods_matched_by_policy(self) -> Mapping[str, Mapping[str, int]]:
+        """Return the number of pods that each policy matched since the start, by result."""
+        return self.metrics.results_by_policy()
+
+    def cluster_snapshot(self) -> ClusterSnapshot:
+        """Return a copy of the state, for work that takes longer than one turn of the event loop."""
+        snapshot = view(self.state, self.policies, expected=self._learning.expected_demand(self.policies))
+        return replace(snapshot, asking=frozenset(self._asking))
+
+    async def fetch_pod(self, namespace: str, name: str) -> Mapping[str, Any]:
+        """Read a Pod from the API server, or from the pending pods of a snapshot.
+
+        Raises WireError.
+        """
+        if self.server is None:
+            if (known := self.state.pending_pods.by_name(namespace, name)) is None or known.document is None:
+                raise WireError(404, "no live cluster is followed here, and no such pod waits: post the Pod itself")
+            return known.document
+        return await get_pod(self.server, namespace, name)
+
+    def unready(self) -> str | None:
+        """Return why scheduler requests cannot be answered now, as a constant text; None if they can."""
+        if self.cluster is not None:
+            return self.cluster.unready()
+        return None if self.synced else NOT_SYNCED
+
+    def alive(self) -> bool:
+        """Tell whether the event loop has run within HEARTBEAT_LIMIT_SECONDS."""
+        return time.monotonic() - self.beat < HEARTBEAT_LIMIT_SECONDS
+
+    def health(self) -> dict[str, Any]:
+        """Return the body of /readyz (docs/reference/listeners.md#probes)."""
+        synced = self.cluster.synced if self.cluster is not None else self.synced
+        waiting = self.book.awaiting_last_good and time.monotonic() - self.filled < LAST_GOOD_SECONDS
+        return {
+            "ready": not self.draining and (synced or self.settings.role == "admission") and not waiting,
+            "policies": {
+                "loaded": len(self.policies.policies),
+                "hash": self.policies.hash[:12],
+                "serving": self.book.serving,
+                "error": self.policy_error,
+            },
+            "caches": self.cluster.health() if self.cluster is not None else {"nodes": self._filled()},
+            "draining": self.draining,
+        }
+
+    def _filled(self) -> dict[str, Any]:
+        """Return the age of a demo fleet or a snapshot, in the form of a cache's health."""
+        age = time.monotonic() - self.filled
+        return {"synced": self.synced, "objects": len(self.state.nodes), "age_seconds": int(age)}
+
+    def status(self) -> dict[str, Any]:
+        """Return the body of /statusz."""
+        loaded = [
+            {
+                "name": policy.name,
+                "priority": policy.spec.priority,
+                "from": policy.origin,
+                "description": policy.spec.description,
+            }
+            for policy in self.policies.policies
+        ]
+        return {
+            "version": __version__,
+            "role": self.settings.role,
+            "recount": self.recount,
+            "filter_answer": self.settings.filter_answer,
+            **self.health(),
+            "shadow": self.shadow,
+            "gpu_health": self.gpu_health.status() if self.gpu_health else None,
+            "use": self.usage.status() if self.usage else None,
+            "policies": {
+                "hash": self.policies.hash,
+                "loaded": loaded,
+                "serving": self.book.serving,
+                "error": self.policy_error,
+                "expired_exceptions": [list(exception) for exception in self.book.expired_exceptions()],
+            },
+        }
+
+
+async def get_pod(server: ApiServer, namespace: str, name: str) -> Mapping[str, Any]:
+    """Read one whole Pod.
+
+    Raises WireError: 404 if there is none, 400 for an invalid name, 502 without an answer.
+    """
+    if not (NAME.fullmatch(namespace) and NAME.fullmatch(name)):
+        raise WireError(400, "namespace, name: want names as Kubernetes has them")
+    try:
+        async with asyncio.timeout(FETCH_SECONDS):
+            pod = msgspec.json.decode(await server.get(f"/api/v1/namespaces/{namespace}/pods/{name}", {}))
+    except ApiError as error:
+        raise WireError(404 if error.status == 404 else 502, f"pod {namespace}/{name}: {error}") from error
+    except (TimeoutError, msgspec.DecodeError) as error:
+        raise WireError(502, f"pod {namespace}/{name}: no answer of the API server") from error
+    if not isinstance(pod, dict):
+        raise WireError(502, f"pod {namespace}/{name}: no object")
+    return pod

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of State about pods, and the one record of a pod that they keep.
+
+`PodRecord` is read once of each pod. `NodeRequests` sums requests by node, `PendingPodIndex` holds the pods that wait,
+and `PodCounts` the number of pods by shape.
+
+An event of a pod costs the number of its resources, in a fleet of any size. Explanations read the requests, and for
+nodes with GPUs the scorers read the unrequested CPU.
+"""
+
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from app.cluster.claiming_pods import Place, read_place
+from app.knowledge.tables import Knowledge
+from app.kube.gpu_usage import FINISHED, GPUUsage, read_bound_requests, read_gpu_usage
+from app.kube.pending_pods import PendingPod, read_pending_pod
+from app.kube.pod_requests import CORE_MILLI, CPU, PODS, Amounts, PodRequests, quantity_units
+from app.kube.pod_shapes import PodShape, read_pod_shape
+from app.nodes.mig_state import node_that_gives_one_unit
+from app.nodes.model import Node
+from app.values.json_members import member
+
+Shape = TypeVar("Shape", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class PodRecord:
+    """What the State keeps of one pod; None for what it has not.
+
+    `usage` is the GPUs that it holds, `requests` what it requests of its node, `pending` is set while it waits for GPUs
+    or devices, `shape` while it holds or waits for GPUs. `place` is its workload and node if it claims devices.
+    `refused_by` is the node whose device plugin refused it several units of a shared GPU.
+    """
+
+    usage: GPUUsage | None = None
+    requests: PodRequests | None = None
+    pending: PendingPod | None = None
+    shape: PodShape | None = None
+    place: Place | None = None
+    refused_by: str | None = None
+
+
+NO_POD = PodRecord()
+
+
+def uid_of(document: Mapping[str, Any]) -> str:
+    """Return the UID of a pod, empty without one.
+
+    Raises MalformedPod.
+    """
+    return member(member(document, "metadata", dict, "") or {}, "uid", str, "metadata.") or ""
+
+
+def read_pod_record(
+    document: Mapping[str, Any], knowledge: Knowledge, before: GPUUsage | None = None, keep_document: bool = False
+) -> PodRecord:
+    """Read a pod. `before` is what it was last seen to hold; `keep_document` keeps the document of a pending pod.
+
+    Raises MalformedPod, QuantityError.
+    """
+    requests = read_bound_requests(document)
+    usage, pending = None, None
+    if requests is None or requests.may_have_gpus:
+        usage = before if before and _still_holds(document, before) else read_gpu_usage(document, knowledge)
+    if requests is None:
+        pending = read_pending_pod(document, knowledge, keep_document)
+    return PodRecord(
+        usage,
+        requests,
+        pending,
+        read_pod_shape(document, usage, requests, pending),
+        read_place(document),
+        node_that_gives_one_unit(document, knowledge),
+    )
+
+
+def _still_holds(document: Mapping[str, Any], before: GPUUsage) -> bool:
+    """Tell whether a pod holds what it held: of a running pod only CPU and memory can be resized (KEP-1287)."""
+    running = (document.get("status") or {}).get("phase") not in FINISHED
+    return running and (document.get("spec") or {}).get("nodeName") == before.node
+
+
+NOTHING: Mapping[str, int] = {}
+
+
+class NodeRequests:
+    """Requests by pod UID, and their sum by node. A node's sum is replaced, never changed, so readers may keep it."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, PodRequests] = {}
+        self.used: dict[str, Mapping[str, int]] = {}
+
+    def put(self, uid: str, requests: PodRequests | None) -> set[str]:
+        """Set what a pod requests, None for nothing; return the nodes whose sum changed."""
+        before = self._pods.get(uid)
+        if before == requests:
+            return set()
+        if before is not None:
+            del self._pods[uid]
+            self._add(before, -1)
+        if requests is not None:
+            self._pods[uid] = requests
+            self._add(requests, 1)
+        return {changed.node for changed in (before, requests) if changed is not None}
+
+    def cpu_left(self, node: Node) -> int | None:
+        """Return the milli-CPU of a node that no pod requests; None without GPUs or if the amount is unknown.
+
+        It is rounded to whole cores, so that small pods seldom invalidate cached verdicts.
+        """
+        amount = node.allocatable.get(CPU)
+        if amount is None or not node.has_gpus:
+            return None
+        left = quantity_units(CPU, str(amount)) - self.used.get(node.name, NOTHING).get(CPU, 0)
+        return left // CORE_MILLI * CORE_MILLI
+
+    def _add(self, requests: PodRequests, sign: int) -> None:
+        used = {**self.used.get(requests.node, NOTHING)}
+        amounts: Amounts = (*requests.amounts, (PODS, 1))
+        for resource, amount in amounts:
+            used[resource] = used.get(resource, 0) + sign * amount
+        if used[PODS]:
+            self.used[requests.node] = used
+        else:
+            del self.used[requests.node]
+
+
+MOST_PODS = 20_000
+"""Pods in the index, some 400 bytes each (a guess at what a person reads). Further pods are only counted."""
+
+
+class PendingPodIndex(Mapping[str, PendingPod]):
+    """Pending pods by UID. `generation` counts changes of the index; `missed` counts pods beyond MOST_PODS."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, PendingPod] = {}
+        self.generation = self.missed = 0
+
+    def put(self, uid: str, pod: PendingPod | None) -> None:
+        """Add or change a pod; None removes it, because it is no longer pending."""
+        if pod is None:
+            if self._pods.pop(uid, None) is not None:
+                self.generation += 1
+        elif (before := self._pods.get(uid)) is None and len(self._pods) >= MOST_PODS:
+            self.missed += 1
+        else:
+            self._pods[uid] = pod  # also where it is equal, since what is not compared may have changed
+            self.generation += before != pod
+
+    def by_name(self, namespace: str, name: str) -> PendingPod | None:
+        """Return a pod by its namespace and name; None if it is not in the index."""
+        return next((pod for pod in self._pods.values() if (pod.namespace, pod.name) == (namespace, name)), None)
+
+    def __getitem__(self, uid: str) -> PendingPod:
+        return self._pods[uid]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._pods)
+
+    def __len__(self) -> int:
+        return len(self._pods)
+
+
+class PodCount(Generic[Shape]):
+    """The number of pods of a shape, and how many of them the reader knew when it last asked."""
+
+    __slots__ = ("known", "pods", "shape")
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        self.pods = self.known = 0
+
+
+class PodCounts(Generic[Shape]):
+    """The shape of each pod by UID, and the number of pods by shape, for one reader that asks for what has changed."""
+
+    def __init__(self) -> None:
+        self._by_uid: dict[str, PodCount[Shape]] = {}
+        self._counts: dict[Shape, PodCount[Shape]] = {}
+        self._changed: dict[PodCount[Shape], None] = {}
+
+    def put(self, uid: str, shape: Shape | None) -> None:
+        """Add or change a pod; None removes it."""
+        before = self._by_uid.get(uid)
+        if before is not None:
+            if before.shape == shape:
+                return
+            del self._by_uid[uid]
+            self._remove(before)
+        if shape is not None:
+            count = self._counts.get(shape)
+            if count is None:
+                count = self._counts[shape] = PodCount(shape)
+            self._by_uid[uid] = count
+            count.pods += 1
+            self._changed[count] = None
+
+    def _remove(self, count: PodCount[Shape]) -> None:
+        """Remove a pod from a count; a count of which the reader knows nothing is dropped with its last pod."""
+        count.pods -= 1
+        self._changed[count] = None
+        if not count.pods and not count.known:
+            del self._counts[count.shape], self._changed[count]
+
+    def changes(self) -> Iterator[tuple[Shape, int]]:
+        """Yield each shape whose number of pods has changed since the last call, and by how much."""
+        changed, self._changed = self._changed, {}
+        for count in changed:
+            difference, count.known = count.pods - count.known, count.pods
+            if not count.pods:
+                del self._counts[count.shape]
+            if difference:
+                yield count.shape, difference
+
+    def all(self) -> Iterator[tuple[Shape, int]]:
+        """Yield each shape with its number of pods, as the first call of `changes` would."""
+        for count in self._counts.values():
+            count.known = 0
+            self._changed[count] = None
+        return self.changes()
+
+    def __len__(self) -> int:
+        return len(self._by_uid)
