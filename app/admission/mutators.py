@@ -23,7 +23,7 @@ from app.admission.requested_resources import apply_mig_fallback, choose_smalles
 from app.admission.reviewed_pod import PodChange, PodForm, ReviewedPod
 from app.admission.runtime_class import set_runtime_class
 from app.admission.tolerations import add_tolerations
-from app.policy.merge_admission import AdmissionRules, rules_that_differ
+from app.policy.merge_admission import AdmissionRules
 
 Mutator = Callable[[ReviewedPod], Iterator[PodChange]]
 
@@ -84,5 +84,5 @@ def mutators_of(review: ReviewedPod) -> tuple[Mutator, ...]:
 
 def mutators_under(review: ReviewedPod, rules: AdmissionRules) -> Iterator[Mutator]:
     """List the mutators that apply to the object and read a rule in which `rules` differ from those of the review."""
-    chosen, differing = mutators_of(review), rules_that_differ(review.rules, rules)
+    chosen, differing = mutators_of(review), review.rules_that_differ(rules)
     return (mutator for mutator, read in MUTATOR_RULES if mutator in chosen and not differing.isdisjoint(read))

@@ -18,7 +18,7 @@ from app.kube.claimed_devices import NO_CLAIMED_DEVICES, ClaimedDevices, DeviceC
 from app.kube.pods import Container, Pod, gpu_amounts, read_pod
 from app.policy.compiled import PolicySet
 from app.policy.match import Ruling, ruling_for
-from app.policy.merge_admission import AdmissionRules
+from app.policy.merge_admission import RULES, AdmissionRules
 from app.values.reasons import Reason
 
 WARNING_LIMIT = 256
@@ -117,6 +117,10 @@ class ReviewedPod:
         old_template = self.context.old_template
         containers = read_pod(old_template).containers if old_template is not None else ()
         return {container.name: container for container in reversed(containers)}
+
+    def rules_that_differ(self, rules: AdmissionRules) -> frozenset[str]:
+        """Name the fields in which other rules differ from those of the review."""
+        return frozenset(name for name in RULES if getattr(self.rules, name) != getattr(rules, name))
 
     def gpu_resources_of(self, container: Container) -> tuple[str, ...]:
         """List the GPU resources of the pod that a container names, including those with an amount of zero."""

@@ -13,7 +13,7 @@ from app.admission.reviewed_pod import PodForm, ReviewedPod
 from app.knowledge.gpu_resources import is_refused, similar_resources
 from app.kube.pods import Container
 from app.nodes.model import SHARED_UNITS
-from app.policy.merge_admission import AdmissionRules, rules_that_differ
+from app.policy.merge_admission import AdmissionRules
 from app.policy.schema_admission import Idle
 from app.values.quantity import is_whole, parse_seconds
 from app.values.reasons import Code, Reason, counted, join_with_or, reason
@@ -238,5 +238,5 @@ def validators_of(review: ReviewedPod) -> tuple[Validator, ...]:
 
 def validators_under(review: ReviewedPod, rules: AdmissionRules) -> Iterator[Validator]:
     """List the validators that apply to the object and read a rule in which `rules` differ from those of the review."""
-    chosen, differing = validators_of(review), rules_that_differ(review.rules, rules)
+    chosen, differing = validators_of(review), review.rules_that_differ(rules)
     return (validator for validator, read in VALIDATOR_RULES if validator in chosen and not differing.isdisjoint(read))

@@ -12,7 +12,8 @@ from rich.console import Console
 
 from app.cli.output import Output, output_of, show
 from app.cluster.files import case_texts, policy_texts, read_knowledge, read_policies, shipped_policies
-from app.explain.policy_cases import read_case, rules_of, rules_touched, run_case
+from app.explain.policy_cases import rules_of, rules_touched, run_case
+from app.policy.case_document import read_case
 from app.policy.load import load_policies
 from app.values.errors import PolicyError
 from app.values.reasons import counted

@@ -58,11 +58,7 @@ class AdmissionRules:
 
 
 RULES = tuple(rule.name for rule in fields(AdmissionRules) if rule.compare)
-
-
-def rules_that_differ(one: AdmissionRules, other: AdmissionRules) -> frozenset[str]:
-    """Name the fields that differ, but for `set_by`."""
-    return frozenset(name for name in RULES if getattr(one, name) != getattr(other, name))
+"""The fields that decide: all but `set_by`."""
 
 
 def merge_admission(applied: list[AppliedPolicy], level: Action) -> AdmissionRules:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
 from app.api.admission_routes import review as answer
-from app.explain.policy_cases import Expectation
+from app.policy.case_document import Expectation
 from app.server.service import Service
 from tests.builders import make_service, node_document, review
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.explain.policy_cases import Case, admission_differences, patch_differences
+from app.explain.policy_cases import admission_differences, patch_differences
+from app.policy.case_document import Case
 from tests.corpus.shapes import SHAPES, Object, ask, containers, defaulted, pod_spec
 
 FEWEST = 45

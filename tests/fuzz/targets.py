@@ -32,13 +32,14 @@ from app.cluster.state import State
 from app.cluster.watched_kinds import core_kinds, dra_kinds
 from app.demo.sample_fleets import demo_fleet
 from app.explain.pending_pod import explain
-from app.explain.policy_cases import read_case, run_case
+from app.explain.policy_cases import run_case
 from app.kube.device_classes import read_class
 from app.kube.gpu_usage import read_gpu_usage
 from app.kube.resource_claims import read_resource_claim, read_resource_claim_template
 from app.kube.slice_reading import read_slice
 from app.nodes.reading import read_node
 from app.placement.engine import judge, total
+from app.policy.case_document import read_case
 from app.policy.load import load_policies
 from app.server.service import Service
 from app.values.computations import finish

@@ -15,8 +15,8 @@ import yaml
 from pydantic import BaseModel
 
 from app.cluster.files import shipped_policies
-from app.explain.policy_cases import Case, CaseNode, Expectation
 from app.policy.annotations import ANNOTATIONS
+from app.policy.case_document import Case, CaseNode, Expectation
 from app.policy.fields import MERGE_KEYWORD, LabelSelector, merge_rules, model_in
 from app.policy.schema import Action, ExceptionMatch, Match, PolicyException, Rule, Spec
 from app.policy.schema_admission import Admission

@@ -10,16 +10,15 @@ import pytest
 
 from app.cluster.files import case_texts, shipped_policies
 from app.explain.policy_cases import (
-    Case,
     admission_differences,
     patch_differences,
     placement_differences,
-    read_case,
     rules_of,
     rules_touched,
     run_case,
 )
 from app.kube.pods import read_pod
+from app.policy.case_document import Case, read_case
 from app.server.service import Service
 from app.values.errors import PolicyError
 from tests.api.client import patch_of, post, reviewed

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The document of a policy case, which `gpu-usher test` runs: a pod, some nodes, and the expected result.
+
+It is apart from explain/policy_cases.py, which runs cases, so that `lint` starts without admission and placement.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from app.kube.pods import read_pod
+from app.policy.document import read_documents
+from app.values.errors import BadInput, PolicyError
+from app.values.reasons import Code
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel)
+
+
+class CaseNode(_Part):
+    """A node in short form: its labels, its resources, what pods hold of them, and its taints."""
+
+    labels: dict[str, str] = Field(default={}, description="as GPU Feature Discovery and the cloud write them")
+    allocatable: dict[str, int] = Field(default={}, description="the units that it offers, by resource")
+    capacity: dict[str, int] = Field(default={}, description="where it exceeds allocatable, for withdrawn devices")
+    used: dict[str, int] = Field(default={}, description="the units that pods hold, by resource")
+    taints: list[dict[str, str]] = Field(default=[], description="key, value, effect")
+
+    def document(self, name: str) -> dict[str, Any]:
+        """Write it as a Node object of the API server."""
+        return {
+            "kind": "Node",
+            "metadata": {"name": name, "labels": self.labels},
+            "spec": {"taints": self.taints},
+            "status": {"allocatable": _texts(self.allocatable), "capacity": _texts(self.allocatable | self.capacity)},
+        }
+
+
+def _texts(amounts: Mapping[str, int]) -> dict[str, str]:
+    return {key: str(amount) for key, amount in amounts.items()}
+
+
+class Expectation(_Part):
+    """The expected result; a member that is absent is not checked, except `allowed` and `reasons`."""
+
+    allowed: bool = Field(default=True, description="whether admission allows the pod")
+    reasons: list[str] = Field(default=[], description="all reason codes of a denial")
+    warnings: list[str] = Field(default=[], description="texts, each of which must be part of some warning")
+    patched: dict[str, Any] = Field(
+        default={}, description="values of the pod after admission, by path such as spec.tolerations[0].key"
+    )
+    unchanged: bool | None = Field(default=None, description="whether admission leaves the pod unchanged")
+    fits: list[str] | None = Field(default=None, description="all nodes on which it fits")
+    refused: dict[str, str] = Field(default={}, description="reason code by node")
+    best: str | None = Field(default=None, description="the node with the highest score")
+
+
+class Case(_Part):
+    """One case file."""
+
+    pod: dict[str, Any] = Field(description="the pod as its user writes it")
+    namespace_labels: dict[str, str] = Field(default={}, description="the labels of its namespace")
+    nodes: dict[str, CaseNode] = Field(default={}, description="the nodes of the cluster, by name; see below")
+    runtime_classes: list[str] | None = Field(default=None, description="those of the cluster; absent: not known")
+    expect: Expectation = Field(default=Expectation(), description="the expected result; see below")
+
+
+def read_case(file: str, text: str) -> Case:
+    """Read a case file.
+
+    Raises PolicyError with file:line:column.
+    """
+    documents = read_documents(file, text)
+    if len(documents) != 1:
+        raise PolicyError((f"{file}:1:1: got {len(documents)} documents, wants one case",))
+    try:
+        case = Case.model_validate(documents[0].value)
+    except ValidationError as error:
+        problems = (f"{documents[0].locate(detail['loc'])}: {detail['msg']}" for detail in error.errors())
+        raise PolicyError(tuple(problems)) from error
+    unknown = {*case.expect.reasons, *case.expect.refused.values()} - set(Code.__members__)
+    if unknown:
+        where = documents[0].locate(("expect",))
+        raise PolicyError((f"{where}: {', '.join(sorted(unknown))}: no such reason code",))
+    try:
+        read_pod(case.pod)
+    except BadInput as error:
+        raise PolicyError((f"{documents[0].locate(('pod',))}: pod.{error}",)) from error
+    return case
