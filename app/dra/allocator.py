@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
 
-from app.dra.capacity import consumption, lacking
 from app.dra.cluster_devices import ClusterDevices
 from app.dra.constraints import ConstraintState
-from app.dra.counters import PoolCounters, consumed_by_kind
+from app.dra.counters import PoolCounters, consumed_by_kind, consumption, lacking
 from app.dra.pools import PoolID
 from app.dra.selection import ClaimError, NotJudged, Selection
 from app.kube.device_classes import untolerated

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.dra.cel_facts import Read, qualified
-from app.dra.cel_paths import Path, Scope, is_let, path_of
-from app.dra.cel_syntax import Call, Fold, ListOf, Literal, Node
+from app.dra.cel_syntax import Call, Fold, ListOf, Literal, Node, Path, Scope, is_let, path_of
 
 _MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}

@@ -5,14 +5,12 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
 from app.dra.alike_nodes import AlikeNodes, reads_of, requests_of
-from app.dra.allocated import AllocatedDevices
 from app.dra.allocator import Outcome, Verdict, allocate
-from app.dra.cluster_devices import ClusterDevices
-from app.dra.error_words import plain_error
+from app.dra.cluster_devices import AllocatedDevices, ClusterDevices
 from app.dra.pod_claims import PodClaims
 from app.dra.selection import ClaimError, NotJudged, Selection
 from app.dra.stages import NodeDevices, Stage, StageKind, bottleneck, stages_of
-from app.dra.words import unmet
+from app.dra.words import plain_error, unmet
 from app.kube.devices import Device
 from app.kube.resource_claims import ALL, DeviceRequest, ResourceClaim
 from app.nodes.model import Node

@@ -17,9 +17,8 @@ from app.dra.cel_comparisons import Comparison, read_comparison
 from app.dra.cel_errors import EvaluationError, NotJudged, SelectorError
 from app.dra.cel_facts import BUDGET, METER, Evaluate, Read, SelectableDevice, read_fact
 from app.dra.cel_parser import parse
-from app.dra.cel_paths import is_let
 from app.dra.cel_program import Planner
-from app.dra.cel_syntax import Call, Fold, Node
+from app.dra.cel_syntax import Call, Fold, Node, is_let
 
 __all__ = [
     "Comparison",

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from app.dra.capacity import lacking
 from app.dra.cluster_devices import ClusterDevices
-from app.dra.counters import PoolCounters
+from app.dra.counters import PoolCounters, lacking
 from app.dra.pools import Pool
 from app.dra.selection import Selection
 from app.kube.device_classes import untolerated

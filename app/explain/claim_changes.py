@@ -15,12 +15,11 @@ from app.dra.alike_nodes import reads_of, requests_of
 from app.dra.allocator import Outcome, allocate
 from app.dra.cel_comparisons import Comparison
 from app.dra.cluster_devices import ClusterDevices
-from app.dra.error_words import ORDERED
 from app.dra.pod_judge import ClaimJudge
 from app.dra.selection import ClaimError, NotJudged
 from app.dra.selectors import Part
 from app.dra.stages import NodeDevices, Stage, StageKind, bottleneck, stages_of
-from app.dra.words import condition, failing_parts, gap, name_of, show_value, value_of
+from app.dra.words import ORDERED, condition, failing_parts, gap, name_of, show_value, value_of
 from app.explain.claim_edits import (
     OTHER_CLASS,
     Apply,

@@ -17,11 +17,10 @@ from typing import NamedTuple
 from app.dra.cel_comparisons import Comparison
 from app.dra.cel_facts import Read, read_fact
 from app.dra.cluster_devices import ClusterDevices
-from app.dra.error_words import ORDERED
 from app.dra.obstacles import Repair
 from app.dra.pod_claims import PodClaims
 from app.dra.selectors import Part, written_conditions
-from app.dra.words import failing_parts, name_of, number_of
+from app.dra.words import ORDERED, failing_parts, name_of, number_of
 from app.kube.device_classes import DeviceClass
 from app.kube.devices import Device, SemanticVersion
 from app.kube.resource_claims import DeviceRequest, ResourceClaim

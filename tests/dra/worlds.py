@@ -5,9 +5,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from app.dra.allocated import AllocatedDevices
 from app.dra.allocator import Verdict, allocate
-from app.dra.cluster_devices import ClusterDevices
+from app.dra.cluster_devices import AllocatedDevices, ClusterDevices
 from app.dra.pools import PoolIndex
 from app.dra.selection import ClaimError, DeviceTest, NotJudged, Selection
 from app.kube.device_classes import read_class, read_taint_rule
