@@ -9,11 +9,11 @@ from app.dra.cel_errors import NotJudged, SelectorError
 from app.dra.cel_macros import MacroError, expand
 from app.dra.cel_syntax import (
     Call,
+    CelNode,
     Identifier,
     ListOf,
     Literal,
     MapOf,
-    Node,
     Select,
     Token,
     syntax_error,
@@ -101,7 +101,7 @@ _RESERVED = frozenset(
 Item = TypeVar("Item")
 
 
-def parse(text: str) -> Node:
+def parse(text: str) -> CelNode:
     """Read an expression.
 
     Raises SelectorError if it is none, and NotJudged if it is nested too deeply.
@@ -145,7 +145,7 @@ class _Parser:
             raise self.error(f"mismatched input '{self.token.text}' expecting '{text}'")
         return taken
 
-    def expression(self) -> Node:
+    def expression(self) -> CelNode:
         self._depth += 1
         if self._depth > DEEPEST:
             raise NotJudged(f"an expression nested over {DEEPEST} deep")
@@ -158,19 +158,19 @@ class _Parser:
         self._depth -= 1
         return node
 
-    def _disjunction(self) -> Node:
+    def _disjunction(self) -> CelNode:
         return self._chain("||", self._conjunction)
 
-    def _conjunction(self) -> Node:
+    def _conjunction(self) -> CelNode:
         return self._chain("&&", lambda: self._binary(1))
 
-    def _chain(self, operator: str, operand: Callable[[], Node]) -> Node:
+    def _chain(self, operator: str, operand: Callable[[], CelNode]) -> CelNode:
         terms = [operand()]
         while self._accept(operator):
             terms.append(operand())
         return terms[0] if len(terms) == 1 else Call(terms[0].start, terms[-1].end, f"_{operator}_", None, tuple(terms))
 
-    def _binary(self, level: int) -> Node:
+    def _binary(self, level: int) -> CelNode:
         """Read operators of a level or a higher one, from the left."""
         if level > 3:
             return self._unary()
@@ -185,7 +185,7 @@ class _Parser:
             node = Call(node.start, right.end, function, None, (node, right))
         return node
 
-    def _unary(self) -> Node:
+    def _unary(self) -> CelNode:
         start, operator, count = self.token, self.token.text, 0
         if self.token.kind != "operator" or operator not in "!-":
             return self._member()
@@ -196,7 +196,7 @@ class _Parser:
         operand = self._member()
         return operand if count % 2 == 0 else Call(start.start, operand.end, f"{operator}_", None, (operand,))
 
-    def _member(self) -> Node:
+    def _member(self) -> CelNode:
         node, length = self._primary(), 0
         while opened := self._accept(".", "["):
             node = self._field(node) if opened.text == "." else self._index_of(node)
@@ -205,7 +205,7 @@ class _Parser:
                 raise NotJudged(f"over {DEEPEST} fields or calls in a row")
         return node
 
-    def _field(self, operand: Node) -> Node:
+    def _field(self, operand: CelNode) -> CelNode:
         optional = self._accept("?") is not None
         name = self._identifier()
         if not optional and self._accept("("):
@@ -213,7 +213,7 @@ class _Parser:
             return self._call(operand.start, name.text, operand, arguments)
         return Select(operand.start, name.end, operand, name.text, optional=optional)
 
-    def _index_of(self, operand: Node) -> Node:
+    def _index_of(self, operand: CelNode) -> CelNode:
         function = "_[?_]" if self._accept("?") else "_[_]"
         index = self.expression()
         return Call(operand.start, self._expect("]").end, function, None, (operand, index))
@@ -223,7 +223,7 @@ class _Parser:
             raise self.error(f"mismatched input '{self.token.text}' expecting IDENTIFIER")
         return self._next()
 
-    def _arguments(self) -> tuple[Node, ...]:
+    def _arguments(self) -> tuple[CelNode, ...]:
         return () if self._accept(")") else self._list(self.expression, ")", trailing=False)
 
     def _list(self, item: Callable[[], Item], closing: str, trailing: bool) -> tuple[Item, ...]:
@@ -237,14 +237,14 @@ class _Parser:
             if trailing and self._accept(closing):
                 return tuple(items)
 
-    def _call(self, start: int, function: str, target: Node | None, arguments: tuple[Node, ...]) -> Node:
+    def _call(self, start: int, function: str, target: CelNode | None, arguments: tuple[CelNode, ...]) -> CelNode:
         call = Call(start, self._tokens[self._index - 1].end, function, target, arguments)
         try:
             return expand(call) or call
         except MacroError as problem:
             raise syntax_error(self._text, start, str(problem)) from None
 
-    def _primary(self) -> Node:
+    def _primary(self) -> CelNode:
         token = self.token
         if token.kind in _LITERALS or token.text == "-":
             return self._literal()
@@ -261,7 +261,7 @@ class _Parser:
         self._accept(".")
         return self._named(self._identifier())
 
-    def _named(self, name: Token) -> Node:
+    def _named(self, name: Token) -> CelNode:
         """Read a variable, a function's call, or a message, of which there are none for selectors."""
         if name.text in _RESERVED:
             raise syntax_error(self._text, name.start, f"Syntax error: reserved identifier: {name.text}")
@@ -271,7 +271,7 @@ class _Parser:
             raise self.error(f"undeclared reference to '{name.text}' (in container '')")
         return Identifier(name.start, name.end, name.text)
 
-    def _literal(self) -> Node:
+    def _literal(self) -> CelNode:
         first = self._next()
         token = self._next() if first.text == "-" else first
         kind, text = token.kind, first.text + token.text if token is not first else token.text
@@ -280,7 +280,7 @@ class _Parser:
         except ValueError as problem:
             raise syntax_error(self._text, first.start, f"invalid {kind} literal: {problem}") from None
 
-    def _list_literal(self, start: int) -> Node:
+    def _list_literal(self, start: int) -> CelNode:
         if self._accept(",") and self.token.text != "]":
             raise self.error("mismatched input expecting ']'")
         if closing := self._accept("]"):
@@ -289,17 +289,17 @@ class _Parser:
         optional = frozenset(index for index, (_, is_optional) in enumerate(items) if is_optional)
         return ListOf(start, self._tokens[self._index - 1].end, tuple(node for node, _ in items), optional)
 
-    def _optional_item(self) -> tuple[Node, bool]:
+    def _optional_item(self) -> tuple[CelNode, bool]:
         optional = self._accept("?") is not None
         return self.expression(), optional
 
-    def _map_literal(self, start: int) -> Node:
+    def _map_literal(self, start: int) -> CelNode:
         if closing := self._accept("}"):
             return MapOf(start, closing.end, ())
         entries = self._list(self._entry, "}", trailing=True)
         return MapOf(start, self._tokens[self._index - 1].end, entries)
 
-    def _entry(self) -> tuple[Node, Node, bool]:
+    def _entry(self) -> tuple[CelNode, CelNode, bool]:
         key, optional = self._optional_item()
         self._expect(":")
         return key, self.expression(), optional

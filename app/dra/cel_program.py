@@ -27,12 +27,12 @@ from app.dra.cel_functions import Overload
 from app.dra.cel_operators import index
 from app.dra.cel_syntax import (
     Call,
+    CelNode,
     Fold,
     Identifier,
     ListOf,
     Literal,
     MapOf,
-    Node,
     Path,
     Scope,
     Select,
@@ -80,11 +80,11 @@ def optional_lookup(container: Any, field: Any) -> Optional:
 class Planner:
     """Makes the functions of one expression; `reads` are the facts that it asks about, None if values decide that."""
 
-    def __init__(self, calls: Mapping[Node, tuple[str, tuple[Overload, ...]]]) -> None:
+    def __init__(self, calls: Mapping[CelNode, tuple[str, tuple[Overload, ...]]]) -> None:
         self._calls = calls
         self.reads: set[Read] | None = set()
 
-    def plan(self, node: Node, scope: Scope) -> Evaluate:
+    def plan(self, node: CelNode, scope: Scope) -> Evaluate:
         """Make the function of a node."""
         path = path_of(node, scope)
         if path is not None:
@@ -225,11 +225,11 @@ class Planner:
         return lambda device, names: loop.run(sequence(device, names), device, names)
 
 
-def _is_optional_test(node: Node) -> bool:
+def _is_optional_test(node: CelNode) -> bool:
     """Tell has() of an optional value, which cel-go leaves optional as a branch of `?:` (planner.go)."""
     if not isinstance(node, Select) or not node.presence:
         return False
-    inner: Node = node.operand
+    inner: CelNode = node.operand
     while isinstance(inner, (Select, Call)):
         if inner.optional if isinstance(inner, Select) else inner.function == "_[?_]":
             return True

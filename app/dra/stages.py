@@ -31,7 +31,7 @@ class StageKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class DeviceStage:
     """One stage of a request; `selector` is the expression of a SELECTOR."""
 
     kind: StageKind
@@ -39,18 +39,18 @@ class Stage:
 
 
 AFTER_SELECTION = (
-    Stage(StageKind.NODE),
-    Stage(StageKind.TAINT),
-    Stage(StageKind.ALLOCATED),
-    Stage(StageKind.CAPACITY),
-    Stage(StageKind.COUNTERS),
+    DeviceStage(StageKind.NODE),
+    DeviceStage(StageKind.TAINT),
+    DeviceStage(StageKind.ALLOCATED),
+    DeviceStage(StageKind.CAPACITY),
+    DeviceStage(StageKind.COUNTERS),
 )
 
 
-def stages_of(request: DeviceRequest) -> tuple[Stage, ...]:
+def stages_of(request: DeviceRequest) -> tuple[DeviceStage, ...]:
     """List the stages of a request."""
-    selectors = (Stage(StageKind.SELECTOR, expression) for expression in request.selectors)
-    return (Stage(StageKind.CLASS), *selectors, *AFTER_SELECTION)
+    selectors = (DeviceStage(StageKind.SELECTOR, expression) for expression in request.selectors)
+    return (DeviceStage(StageKind.CLASS), *selectors, *AFTER_SELECTION)
 
 
 class NodeDevices:

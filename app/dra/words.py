@@ -9,7 +9,7 @@ from app.dra.cel_errors import EvaluationError, SelectorError
 from app.dra.cel_facts import Read
 from app.dra.cel_values import parse_semver
 from app.dra.selection import ClaimError, shortened
-from app.dra.selectors import Part, compile_selector, written_conditions
+from app.dra.selectors import SelectorPart, compile_selector, written_conditions
 from app.kube.devices import Device, SemanticVersion, show
 from app.values.errors import QuantityError
 from app.values.quantity import parse_quantity
@@ -17,7 +17,7 @@ from app.values.quantity import parse_quantity
 SUFFIXES = (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10))
 
 
-def failing_parts(expression: str, device: Device) -> tuple[Part, ...]:
+def failing_parts(expression: str, device: Device) -> tuple[SelectorPart, ...]:
     """Return the conditions of a selector that a device does not meet; none for an expression that is not valid."""
     try:
         return compile_selector(expression).failing_parts(device)
@@ -30,15 +30,15 @@ def nearest(expression: str, devices: Sequence[Device]) -> Device | None:
     return min(devices, key=lambda device: _distance(failing_parts(expression, device)), default=None)
 
 
-def _distance(parts: Sequence[Part]) -> tuple[int, float]:
+def _distance(parts: Sequence[SelectorPart]) -> tuple[int, float]:
     return len(parts), sum(map(_gap, parts))
 
 
-def _gap(part: Part) -> float:
+def _gap(part: SelectorPart) -> float:
     return gap(part, value_of(part))
 
 
-def gap(part: Part, value: object) -> float:
+def gap(part: SelectorPart, value: object) -> float:
     """Measure how far a number is from what a condition wants of it, as a share; 1 for what is no number."""
     wanted = part.comparison and number_of(part.comparison.wanted)
     if not isinstance(value, int | Fraction) or isinstance(value, bool) or not wanted:
@@ -46,7 +46,7 @@ def gap(part: Part, value: object) -> float:
     return min(1.0, abs(float(value - wanted)) / abs(float(wanted)))
 
 
-def value_of(part: Part) -> object:
+def value_of(part: SelectorPart) -> object:
     """Return what a device has of the fact that a condition compares; None if it has none, or compares none."""
     if part.comparison is None:
         return None
@@ -70,14 +70,14 @@ def unmet(expression: str, devices: Sequence[Device]) -> str:
     return " and ".join(map(condition, parts)) or shortened(expression)
 
 
-def condition(part: Part) -> str:
+def condition(part: SelectorPart) -> str:
     """Write a condition as `memory >= 80Gi` where it has such a form, and as it is elsewhere."""
     if part.comparison is None:
         return shortened(part.text)
     return f"{name_of(part.comparison.fact)} {part.comparison}"
 
 
-def has_instead(part: Part) -> str:
+def has_instead(part: SelectorPart) -> str:
     """Say what a device has of the facts that a condition reads."""
     facts = (f"{name_of(read)} {'is not there' if value is None else show_value(value)}" for read, value in part.facts)
     return ", ".join(facts)
@@ -121,7 +121,7 @@ def _not_valid(error: ClaimError) -> str:
     return "a selector is not valid"
 
 
-def _failure(part: Part, device: Device) -> str:
+def _failure(part: SelectorPart, device: Device) -> str:
     """Say why a condition fails on a device."""
     missing = next((read for read, value in part.facts if value is None and read.name), None)
     if missing is not None:
