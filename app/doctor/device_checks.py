@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from app.doctor.fleet_checks import Finding, FindingLevel, merged
 from app.dra.cluster_devices import ClusterDevices
-from app.dra.error_words import plain_error
 from app.dra.pools import PoolID
 from app.dra.selection import ClaimError, NotJudged, Selection
+from app.dra.words import plain_error
 from app.kube.device_classes import DeviceClass, tolerates
 from app.kube.device_facts import NVIDIA_DRIVER
 from app.kube.devices import BLOCKING_EFFECTS, Device, DeviceTaint, ResourceSlice

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
 
-from app.dra.capacity import consumption, lacking
 from app.dra.cluster_devices import ClusterDevices
 from app.dra.constraints import ConstraintState
-from app.dra.counters import PoolCounters, consumed_by_kind
+from app.dra.counters import PoolCounters, consumed_by_kind, consumption, lacking
 from app.dra.pools import PoolID
 from app.dra.selection import ClaimError, NotJudged, Selection
 from app.kube.device_classes import untolerated
@@ -47,7 +46,7 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class NodeAllocation:
     """The outcome on one node, with the devices that the claims get, or in words what an error is, or not judged."""
 
     outcome: Outcome
@@ -56,14 +55,16 @@ class Verdict:
     error: ClaimError | None = None
 
 
-def allocate(claims: Sequence[ResourceClaim], node: Node, cluster: ClusterDevices, selection: Selection) -> Verdict:
+def allocate(
+    claims: Sequence[ResourceClaim], node: Node, cluster: ClusterDevices, selection: Selection
+) -> NodeAllocation:
     """Decide which devices of a node claims that have none would get."""
     try:
         return _Search(claims, node, cluster, selection).run()
     except ClaimError as error:
-        return Verdict(Outcome.ERROR, text=str(error), error=error)
+        return NodeAllocation(Outcome.ERROR, text=str(error), error=error)
     except NotJudged as error:
-        return Verdict(Outcome.NOT_JUDGED, text=str(error))
+        return NodeAllocation(Outcome.NOT_JUDGED, text=str(error))
 
 
 class _Step(Enum):
@@ -113,23 +114,23 @@ class _Search:
         self._steps = 0
         self._plans = [list(self._plans_of(claim)) for claim in claims]
 
-    def run(self) -> Verdict:
+    def run(self) -> NodeAllocation:
         """Search. Raises ClaimError, NotJudged."""
         if any(pool.counter_sets for pool in self._pools) and self._exceeds_node():
-            return Verdict(Outcome.REFUSED)
+            return NodeAllocation(Outcome.REFUSED)
         try:
             step = self._next_request(0, 0)
         except NotJudged:
             if self._exceeds_node():
-                return Verdict(Outcome.REFUSED)
+                return NodeAllocation(Outcome.REFUSED)
             raise
         if step is not _Step.DONE:
-            return Verdict(Outcome.REFUSED)
+            return NodeAllocation(Outcome.REFUSED)
         granted = (
             GrantedDevice(self._claims[one.claim].key, one.plan.request.name, one.device, one.consumed)
             for one in self._taken
         )
-        return Verdict(Outcome.ALLOCATED, tuple(granted))
+        return NodeAllocation(Outcome.ALLOCATED, tuple(granted))
 
     def _exceeds_node(self) -> bool:
         """Tell whether the claims ask for more than the node has in all, by numbers of devices or by sums of counters.

@@ -10,7 +10,7 @@ from typing import Any
 
 from app.dra.cel_errors import EvaluationError, NotJudged, SelectorError
 from app.dra.cel_functions import CONVERSIONS, FUNCTIONS, UNJUDGED, Overload
-from app.dra.cel_syntax import Call, Fold, Identifier, ListOf, Literal, MapOf, Node, Select, syntax_error
+from app.dra.cel_syntax import Call, CelNode, Fold, Identifier, ListOf, Literal, MapOf, Select, syntax_error
 from app.dra.cel_texts import check_pattern
 from app.dra.cel_types import (
     ANY,
@@ -46,11 +46,11 @@ class Checker:
         self._text = text
         self._known: Substitutions = {}
         self._variables = 0
-        self._constants: dict[Node, Any] = {}
-        self._literals: list[tuple[Node, list[Type]]] = []
-        self.calls: dict[Node, tuple[str, tuple[Overload, ...]]] = {}
+        self._constants: dict[CelNode, Any] = {}
+        self._literals: list[tuple[CelNode, list[Type]]] = []
+        self.calls: dict[CelNode, tuple[str, tuple[Overload, ...]]] = {}
 
-    def check(self, root: Node) -> None:
+    def check(self, root: CelNode) -> None:
         """Check an expression, which must be a bool, or an attribute that may be one.
 
         Raises SelectorError.
@@ -61,10 +61,10 @@ class Checker:
         if result != BOOL and not is_dynamic(result):
             raise self._problem(root, f"must evaluate to bool or the unknown type, not {result}")
 
-    def _problem(self, node: Node, message: str) -> SelectorError:
+    def _problem(self, node: CelNode, message: str) -> SelectorError:
         return syntax_error(self._text, node.start, message)
 
-    def _type(self, node: Node, scope: Scope) -> Type:
+    def _type(self, node: CelNode, scope: Scope) -> Type:
         match node:
             case Literal():
                 return NULL if node.value is None else Type(kind(node.value))
@@ -220,7 +220,7 @@ class Checker:
         self._known = known
         return True
 
-    def _join(self, node: Node, types: list[Type]) -> Type:
+    def _join(self, node: CelNode, types: list[Type]) -> Type:
         """Find the type that all elements of a literal have."""
         joined = types[0]
         for item in types[1:]:
@@ -230,13 +230,13 @@ class Checker:
         self._literals.append((node, types))
         return joined
 
-    def _check_alike(self, node: Node, types: list[Type]) -> None:
+    def _check_alike(self, node: CelNode, types: list[Type]) -> None:
         """Refuse a literal with elements of several types (cel/validator.go, homogeneousAggregateLiteralValidator)."""
         for item in types[1:]:
             if item != types[0] and not (is_dynamic(item) and is_dynamic(types[0])):
                 raise self._problem(node, f"expected type '{types[0]}' but found '{item}'")
 
-    def _unwrapped(self, node: Node, item: Type) -> Type:
+    def _unwrapped(self, node: CelNode, item: Type) -> Type:
         """Return the type of an optional element's value."""
         item = substitute(self._known, item)
         if item.kind == "optional_type":
@@ -287,7 +287,7 @@ class Checker:
         return DYN, DYN
 
 
-def _qualified(node: Node | None) -> str | None:
+def _qualified(node: CelNode | None) -> str | None:
     """Return the name that identifiers and fields make, such as a.b, or None."""
     if isinstance(node, Identifier):
         return node.name

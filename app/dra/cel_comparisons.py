@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.dra.cel_facts import Read, qualified
-from app.dra.cel_paths import Path, Scope, is_let, path_of
-from app.dra.cel_syntax import Call, Fold, ListOf, Literal, Node
+from app.dra.cel_syntax import Call, CelNode, Fold, ListOf, Literal, Path, Scope, is_let, path_of
 
 _MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
@@ -40,7 +39,7 @@ def _show(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def read_comparison(node: Node) -> Comparison | None:
+def read_comparison(node: CelNode) -> Comparison | None:
     """Read the comparison that a condition is, or return None for one of another form."""
     scope: dict[str, tuple[Path, bool] | None] = {}
     while isinstance(node, Fold) and is_let(node):
@@ -49,7 +48,7 @@ def read_comparison(node: Node) -> Comparison | None:
     return _read(node, scope)
 
 
-def _read(node: Node, scope: Scope) -> Comparison | None:
+def _read(node: CelNode, scope: Scope) -> Comparison | None:
     fact = _fact(node, scope)
     if fact is not None:
         return Comparison(fact, "==", True)
@@ -90,7 +89,7 @@ def _method(node: Call, scope: Scope) -> Comparison | None:
     return None if value is None else Comparison(fact, operator, value)
 
 
-def _compared(operator: str, left: Node, right: Node, scope: Scope) -> Comparison | None:
+def _compared(operator: str, left: CelNode, right: CelNode, scope: Scope) -> Comparison | None:
     """Read `fact >= value`, `value <= fact` and `fact.compareTo(value) >= 0`."""
     if isinstance(left, Literal) and not isinstance(right, Literal):
         return _compared(_MIRRORED[operator], right, left, scope)
@@ -109,7 +108,7 @@ def _compared_to(call: Call, operator: str, number: Any, scope: Scope) -> Compar
     return None if fact is None or value is None or asked is None else Comparison(fact, asked, value)
 
 
-def _fact(node: Node | None, scope: Scope) -> Read | None:
+def _fact(node: CelNode | None, scope: Scope) -> Read | None:
     path = path_of(node, scope) if node is not None else None
     if path is None or path[1]:
         return None
@@ -118,7 +117,7 @@ def _fact(node: Node | None, scope: Scope) -> Read | None:
     return Read(path[0][0], "") if path[0] in (("driver",), ("allowMultipleAllocations",)) else None
 
 
-def _value(node: Node) -> Any:
+def _value(node: CelNode) -> Any:
     """Return the value of a literal, or the text that quantity() or semver() reads; None for anything else."""
     if isinstance(node, Literal):
         return node.value

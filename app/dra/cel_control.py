@@ -14,10 +14,10 @@ from app.dra.cel_values import Optional, equal, kind, no_overload
 
 
 def settle(value: Any) -> Any:
-    return value.get() if isinstance(value, Cell) else value
+    return value.get() if isinstance(value, LazyValue) else value
 
 
-class Cell:
+class LazyValue:
     """A variable that is computed when it is first asked for; an error is its value, too."""
 
     __slots__ = ("_compute", "_failure", "_value")
@@ -47,7 +47,7 @@ class Cell:
 
 def let(name: str, initial: Evaluate, result: Evaluate) -> Evaluate:
     def evaluate(device: SelectableDevice, names: Names) -> Any:
-        return result(device, {**names, name: Cell(lambda: initial(device, names))})
+        return result(device, {**names, name: LazyValue(lambda: initial(device, names))})
 
     return evaluate
 
@@ -62,7 +62,7 @@ class Loop:
 
     def run(self, sequence: Any, device: SelectableDevice, names: Names) -> Any:
         """Run the loop; each round costs as much as the text of the macro is long, a unit for four characters."""
-        cell = Cell(lambda: self._initial(device, names))
+        cell = LazyValue(lambda: self._initial(device, names))
         inner = {**names, self._accumulator: cell}
         for values in self._rounds(sequence):
             spend(names, self._cost)

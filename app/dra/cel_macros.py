@@ -8,7 +8,7 @@ Kubernetes enables for selectors (kubernetes staging/src/k8s.io/apiserver/pkg/ce
 from collections.abc import Callable
 
 from app.dra.cel_errors import SelectorError
-from app.dra.cel_syntax import Call, Fold, Identifier, ListOf, Literal, Node, Select, Unjudged
+from app.dra.cel_syntax import Call, CelNode, Fold, Identifier, ListOf, Literal, Select, Unjudged
 
 RESULT = "@result"
 UNUSED = "#unused"
@@ -18,7 +18,7 @@ class MacroError(SelectorError):
     """A macro is called with an argument that it does not take; the parser adds the place."""
 
 
-def expand(call: Call) -> Node | None:
+def expand(call: Call) -> CelNode | None:
     """Return what a call stands for, or None if it is no macro.
 
     Raises MacroError.
@@ -31,37 +31,37 @@ def expand(call: Call) -> Node | None:
     return macro(call) if macro else None
 
 
-def _has(call: Call) -> Node:
+def _has(call: Call) -> CelNode:
     field = call.arguments[0]
     if not isinstance(field, Select) or field.optional or field.presence:
         raise MacroError("invalid argument to has() macro")
     return Select(call.start, call.end, field.operand, field.field, presence=True)
 
 
-def _name(node: Node, problem: str) -> str:
+def _name(node: CelNode, problem: str) -> str:
     if not isinstance(node, Identifier):
         raise MacroError(problem)
     return node.name
 
 
-def _let(call: Call, name: str, value: Node, result: Node) -> Fold:
+def _let(call: Call, name: str, value: CelNode, result: CelNode) -> Fold:
     """Make `result` with a variable in it, which is computed only when it is asked for."""
     nothing, never = ListOf(call.start, call.end, ()), Literal(call.start, call.end, False)
     variable = Identifier(call.start, call.end, name)
     return Fold(call.start, call.end, nothing, (UNUSED,), name, value, never, variable, result)
 
 
-def _bind(call: Call) -> Node:
+def _bind(call: Call) -> CelNode:
     variable, value, result = call.arguments
     name = _name(variable, "cel.bind() variable names must be simple identifiers")
     return _let(call, name, value, result)
 
 
-def _optional_map(flat: bool) -> Callable[[Call], Node]:
-    def expand_map(call: Call) -> Node:
+def _optional_map(flat: bool) -> Callable[[Call], CelNode]:
+    def expand_map(call: Call) -> CelNode:
         name = _name(call.arguments[0], f"{call.function}() variable name must be a simple identifier")
         at = call.start, call.end
-        mapped: Node = _let(call, name, Call(*at, "value", call.target, ()), call.arguments[1])
+        mapped: CelNode = _let(call, name, Call(*at, "value", call.target, ()), call.arguments[1])
         if not flat:
             mapped = Call(*at, "optional.of", None, (mapped,))
         return Call(
@@ -71,7 +71,7 @@ def _optional_map(flat: bool) -> Callable[[Call], Node]:
     return expand_map
 
 
-def _loop(call: Call, variables: int, initial: Node, condition: Node, step: Node, result: Node) -> Fold:
+def _loop(call: Call, variables: int, initial: CelNode, condition: CelNode, step: CelNode, result: CelNode) -> Fold:
     names = tuple(_name(argument, "argument must be a simple name") for argument in call.arguments[:variables])
     if "__result__" in names:
         raise MacroError("iteration variable overwrites accumulator variable")
@@ -81,8 +81,8 @@ def _loop(call: Call, variables: int, initial: Node, condition: Node, step: Node
     return Fold(call.start, call.end, call.target, names, RESULT, initial, condition, step, result)
 
 
-def _quantifier(universal: bool, variables: int) -> Callable[[Call], Node]:
-    def expand_quantifier(call: Call) -> Node:
+def _quantifier(universal: bool, variables: int) -> Callable[[Call], CelNode]:
+    def expand_quantifier(call: Call) -> CelNode:
         at = call.start, call.end
         result = Identifier(*at, RESULT)
         going = result if universal else Call(*at, "!_", None, (result,))
@@ -94,8 +94,8 @@ def _quantifier(universal: bool, variables: int) -> Callable[[Call], Node]:
     return expand_quantifier
 
 
-def _exactly_one(variables: int) -> Callable[[Call], Node]:
-    def expand_one(call: Call) -> Node:
+def _exactly_one(variables: int) -> Callable[[Call], CelNode]:
+    def expand_one(call: Call) -> CelNode:
         at = call.start, call.end
         result, one = Identifier(*at, RESULT), Literal(*at, 1)
         step = Call(*at, "_?_:_", None, (call.arguments[-1], Call(*at, "_+_", None, (result, one)), result))
@@ -105,8 +105,8 @@ def _exactly_one(variables: int) -> Callable[[Call], Node]:
     return expand_one
 
 
-def _list_maker(variables: int, filters: bool, maps: bool) -> Callable[[Call], Node]:
-    def expand_list(call: Call) -> Node:
+def _list_maker(variables: int, filters: bool, maps: bool) -> Callable[[Call], CelNode]:
+    def expand_list(call: Call) -> CelNode:
         at = call.start, call.end
         result = Identifier(*at, RESULT)
         item = call.arguments[-1] if maps else call.arguments[0]
@@ -118,11 +118,11 @@ def _list_maker(variables: int, filters: bool, maps: bool) -> Callable[[Call], N
     return expand_list
 
 
-def _unjudged(call: Call) -> Node:
+def _unjudged(call: Call) -> CelNode:
     return Unjudged(call.start, call.end, f"{call.function}()")
 
 
-_MACROS: dict[tuple[str, int], Callable[[Call], Node]] = {
+_MACROS: dict[tuple[str, int], Callable[[Call], CelNode]] = {
     ("all", 2): _quantifier(True, 1),
     ("all", 3): _quantifier(True, 2),
     ("exists", 2): _quantifier(False, 1),

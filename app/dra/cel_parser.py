@@ -1,24 +1,83 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads CEL expressions into trees (google/cel-go parser/gen/CEL.g4)."""
+"""Reads CEL expressions, and the literals in them, into trees (google/cel-go parser/gen/CEL.g4)."""
 
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from app.dra.cel_errors import NotJudged, SelectorError
-from app.dra.cel_literals import read_literal
 from app.dra.cel_macros import MacroError, expand
 from app.dra.cel_syntax import (
     Call,
+    CelNode,
     Identifier,
     ListOf,
     Literal,
     MapOf,
-    Node,
     Select,
     Token,
     syntax_error,
     tokens,
 )
+from app.dra.cel_values import INT_MAX, INT_MIN, UINT_MAX, UInt
+
+_SIMPLE = dict(zip("abfnrtv\\'\"`?", "\a\b\f\n\r\t\v\\'\"`?", strict=True))
+_ESCAPES = re.compile(
+    r"""\\(?:([abfnrtv\\'"`?])|[xX]([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-3][0-7]{2})|(.?))""",
+    re.DOTALL,
+)
+
+
+def read_literal(kind: str, text: str) -> Any:
+    """Read the value of a literal from its token.
+
+    Raises ValueError.
+    """
+    if kind == "string":
+        return _unescape(*_quoted(text), binary=False)
+    if kind == "bytes":
+        return _unescape(*_quoted(text[1:]), binary=True).encode("latin-1")
+    if kind == "float":
+        return float(text)
+    if kind == "uint":
+        return UInt(_bounded(int(text[:-1], 16 if text.startswith("0x") else 10), 0, UINT_MAX))
+    digits = text.removeprefix("-")
+    value = int(digits, 16 if digits.startswith("0x") else 10)
+    return _bounded(-value if digits != text else value, INT_MIN, INT_MAX)
+
+
+def _bounded(value: int, least: int, largest: int) -> int:
+    if not least <= value <= largest:
+        raise ValueError("out of range")
+    return value
+
+
+def _quoted(text: str) -> tuple[str, bool]:
+    """Return what is between the quotes, and whether it is raw."""
+    raw = text[0] in "rR"
+    text = text[raw:].replace("\r\n", "\n").replace("\r", "\n")
+    width = 3 if len(text) >= 6 and text[:3] in ('"""', "'''") else 1
+    return text[width:-width], raw
+
+
+def _unescape(text: str, raw: bool, binary: bool) -> str:
+    """Replace the escapes; a string of bytes is returned as latin-1."""
+    if binary:
+        text = text.encode().decode("latin-1")
+    return text if raw else _ESCAPES.sub(lambda match: _escape(match, binary), text)
+
+
+def _escape(match: re.Match[str], binary: bool) -> str:
+    simple, hexadecimal, short, long, octal, other = match.groups()
+    if other is not None or (binary and (short or long)):
+        raise ValueError("unable to unescape string")
+    if simple:
+        return _SIMPLE[simple]
+    code = int(octal, 8) if octal else int(hexadecimal or short or long, 16)
+    if not binary and (code > 0x10FFFF or 0xD800 <= code <= 0xDFFF):
+        raise ValueError("invalid unicode code point")
+    return chr(code)
+
 
 DEEPEST = 40
 """Expressions that are nested deeper are not judged; cel-go gives up at 250 (parser.go, maxRecursionDepth)."""
@@ -42,7 +101,7 @@ _RESERVED = frozenset(
 Item = TypeVar("Item")
 
 
-def parse(text: str) -> Node:
+def parse(text: str) -> CelNode:
     """Read an expression.
 
     Raises SelectorError if it is none, and NotJudged if it is nested too deeply.
@@ -86,7 +145,7 @@ class _Parser:
             raise self.error(f"mismatched input '{self.token.text}' expecting '{text}'")
         return taken
 
-    def expression(self) -> Node:
+    def expression(self) -> CelNode:
         self._depth += 1
         if self._depth > DEEPEST:
             raise NotJudged(f"an expression nested over {DEEPEST} deep")
@@ -99,19 +158,19 @@ class _Parser:
         self._depth -= 1
         return node
 
-    def _disjunction(self) -> Node:
+    def _disjunction(self) -> CelNode:
         return self._chain("||", self._conjunction)
 
-    def _conjunction(self) -> Node:
+    def _conjunction(self) -> CelNode:
         return self._chain("&&", lambda: self._binary(1))
 
-    def _chain(self, operator: str, operand: Callable[[], Node]) -> Node:
+    def _chain(self, operator: str, operand: Callable[[], CelNode]) -> CelNode:
         terms = [operand()]
         while self._accept(operator):
             terms.append(operand())
         return terms[0] if len(terms) == 1 else Call(terms[0].start, terms[-1].end, f"_{operator}_", None, tuple(terms))
 
-    def _binary(self, level: int) -> Node:
+    def _binary(self, level: int) -> CelNode:
         """Read operators of a level or a higher one, from the left."""
         if level > 3:
             return self._unary()
@@ -126,7 +185,7 @@ class _Parser:
             node = Call(node.start, right.end, function, None, (node, right))
         return node
 
-    def _unary(self) -> Node:
+    def _unary(self) -> CelNode:
         start, operator, count = self.token, self.token.text, 0
         if self.token.kind != "operator" or operator not in "!-":
             return self._member()
@@ -137,7 +196,7 @@ class _Parser:
         operand = self._member()
         return operand if count % 2 == 0 else Call(start.start, operand.end, f"{operator}_", None, (operand,))
 
-    def _member(self) -> Node:
+    def _member(self) -> CelNode:
         node, length = self._primary(), 0
         while opened := self._accept(".", "["):
             node = self._field(node) if opened.text == "." else self._index_of(node)
@@ -146,7 +205,7 @@ class _Parser:
                 raise NotJudged(f"over {DEEPEST} fields or calls in a row")
         return node
 
-    def _field(self, operand: Node) -> Node:
+    def _field(self, operand: CelNode) -> CelNode:
         optional = self._accept("?") is not None
         name = self._identifier()
         if not optional and self._accept("("):
@@ -154,7 +213,7 @@ class _Parser:
             return self._call(operand.start, name.text, operand, arguments)
         return Select(operand.start, name.end, operand, name.text, optional=optional)
 
-    def _index_of(self, operand: Node) -> Node:
+    def _index_of(self, operand: CelNode) -> CelNode:
         function = "_[?_]" if self._accept("?") else "_[_]"
         index = self.expression()
         return Call(operand.start, self._expect("]").end, function, None, (operand, index))
@@ -164,7 +223,7 @@ class _Parser:
             raise self.error(f"mismatched input '{self.token.text}' expecting IDENTIFIER")
         return self._next()
 
-    def _arguments(self) -> tuple[Node, ...]:
+    def _arguments(self) -> tuple[CelNode, ...]:
         return () if self._accept(")") else self._list(self.expression, ")", trailing=False)
 
     def _list(self, item: Callable[[], Item], closing: str, trailing: bool) -> tuple[Item, ...]:
@@ -178,14 +237,14 @@ class _Parser:
             if trailing and self._accept(closing):
                 return tuple(items)
 
-    def _call(self, start: int, function: str, target: Node | None, arguments: tuple[Node, ...]) -> Node:
+    def _call(self, start: int, function: str, target: CelNode | None, arguments: tuple[CelNode, ...]) -> CelNode:
         call = Call(start, self._tokens[self._index - 1].end, function, target, arguments)
         try:
             return expand(call) or call
         except MacroError as problem:
             raise syntax_error(self._text, start, str(problem)) from None
 
-    def _primary(self) -> Node:
+    def _primary(self) -> CelNode:
         token = self.token
         if token.kind in _LITERALS or token.text == "-":
             return self._literal()
@@ -202,7 +261,7 @@ class _Parser:
         self._accept(".")
         return self._named(self._identifier())
 
-    def _named(self, name: Token) -> Node:
+    def _named(self, name: Token) -> CelNode:
         """Read a variable, a function's call, or a message, of which there are none for selectors."""
         if name.text in _RESERVED:
             raise syntax_error(self._text, name.start, f"Syntax error: reserved identifier: {name.text}")
@@ -212,7 +271,7 @@ class _Parser:
             raise self.error(f"undeclared reference to '{name.text}' (in container '')")
         return Identifier(name.start, name.end, name.text)
 
-    def _literal(self) -> Node:
+    def _literal(self) -> CelNode:
         first = self._next()
         token = self._next() if first.text == "-" else first
         kind, text = token.kind, first.text + token.text if token is not first else token.text
@@ -221,7 +280,7 @@ class _Parser:
         except ValueError as problem:
             raise syntax_error(self._text, first.start, f"invalid {kind} literal: {problem}") from None
 
-    def _list_literal(self, start: int) -> Node:
+    def _list_literal(self, start: int) -> CelNode:
         if self._accept(",") and self.token.text != "]":
             raise self.error("mismatched input expecting ']'")
         if closing := self._accept("]"):
@@ -230,17 +289,17 @@ class _Parser:
         optional = frozenset(index for index, (_, is_optional) in enumerate(items) if is_optional)
         return ListOf(start, self._tokens[self._index - 1].end, tuple(node for node, _ in items), optional)
 
-    def _optional_item(self) -> tuple[Node, bool]:
+    def _optional_item(self) -> tuple[CelNode, bool]:
         optional = self._accept("?") is not None
         return self.expression(), optional
 
-    def _map_literal(self, start: int) -> Node:
+    def _map_literal(self, start: int) -> CelNode:
         if closing := self._accept("}"):
             return MapOf(start, closing.end, ())
         entries = self._list(self._entry, "}", trailing=True)
         return MapOf(start, self._tokens[self._index - 1].end, entries)
 
-    def _entry(self) -> tuple[Node, Node, bool]:
+    def _entry(self) -> tuple[CelNode, CelNode, bool]:
         key, optional = self._optional_item()
         self._expect(":")
         return key, self.expression(), optional

@@ -22,22 +22,69 @@ from app.dra.cel_control import (
     settle,
 )
 from app.dra.cel_errors import EvaluationError, NotJudged
-from app.dra.cel_facts import Evaluate, Names, Read, SelectableDevice, group_view, qualified, spend
+from app.dra.cel_facts import Evaluate, Names, Read, SelectableDevice, group_view, qualified, read_value, spend
 from app.dra.cel_functions import Overload
-from app.dra.cel_lookups import fact_reader, lookup, optional_lookup
-from app.dra.cel_paths import Path, Scope, is_let, path_of
-from app.dra.cel_syntax import Call, Fold, Identifier, ListOf, Literal, MapOf, Node, Select, Unjudged
-from app.dra.cel_values import NONE, Optional, TypeValue, constant_key, kind, member_of_constants, no_overload
+from app.dra.cel_operators import index
+from app.dra.cel_syntax import (
+    Call,
+    CelNode,
+    Fold,
+    Identifier,
+    ListOf,
+    Literal,
+    MapOf,
+    Path,
+    Scope,
+    Select,
+    Unjudged,
+    is_let,
+    path_of,
+)
+from app.dra.cel_values import NONE, Optional, TypeValue, constant_key, find, kind, member_of_constants, no_overload
+
+
+def fact_reader(path: Path, optional: bool) -> Evaluate:
+    """Make the lookup of one attribute or capacity."""
+    group, key, name = path[0], qualified(path[1], path[2]), path[2]
+    is_attribute = group == "attributes"
+
+    def look_up(device: SelectableDevice, _: Names) -> Any:
+        value = (device.attributes if is_attribute else device.capacity).get(key)
+        if value is None:
+            raise EvaluationError(f"no such key: {name}")
+        return value if type(value) in _PLAIN and is_attribute else read_value(group, value)
+
+    def look_up_optional(device: SelectableDevice, names: Names) -> Any:
+        entries = device.attributes if is_attribute else device.capacity
+        return Optional(look_up(device, names)) if key in entries else NONE
+
+    return look_up_optional if optional else look_up
+
+
+_PLAIN = frozenset({str, int, bool})
+
+
+def lookup(container: Any, field: Any) -> Any:
+    """Look up a field; of an optional value it is optional, too."""
+    return optional_lookup(container, field) if isinstance(container, Optional) else index(container, field)
+
+
+def optional_lookup(container: Any, field: Any) -> Optional:
+    """Look up a field that may not be there."""
+    if isinstance(container, Optional):
+        container = container.value
+    present, value = find(container, field)
+    return Optional(value) if present else NONE
 
 
 class Planner:
     """Makes the functions of one expression; `reads` are the facts that it asks about, None if values decide that."""
 
-    def __init__(self, calls: Mapping[Node, tuple[str, tuple[Overload, ...]]]) -> None:
+    def __init__(self, calls: Mapping[CelNode, tuple[str, tuple[Overload, ...]]]) -> None:
         self._calls = calls
         self.reads: set[Read] | None = set()
 
-    def plan(self, node: Node, scope: Scope) -> Evaluate:
+    def plan(self, node: CelNode, scope: Scope) -> Evaluate:
         """Make the function of a node."""
         path = path_of(node, scope)
         if path is not None:
@@ -178,11 +225,11 @@ class Planner:
         return lambda device, names: loop.run(sequence(device, names), device, names)
 
 
-def _is_optional_test(node: Node) -> bool:
+def _is_optional_test(node: CelNode) -> bool:
     """Tell has() of an optional value, which cel-go leaves optional as a branch of `?:` (planner.go)."""
     if not isinstance(node, Select) or not node.presence:
         return False
-    inner: Node = node.operand
+    inner: CelNode = node.operand
     while isinstance(inner, (Select, Call)):
         if inner.optional if isinstance(inner, Select) else inner.function == "_[?_]":
             return True

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The syntax tree of CEL, and its tokens (google/cel-go parser/gen/CEL.g4)."""
+"""The syntax tree of CEL, its tokens, and the paths of facts in it (google/cel-go parser/gen/CEL.g4)."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ from app.dra.cel_errors import SelectorError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Node:
+class CelNode:
     """A node of the tree; `start` and `end` are the offsets of its text. Nodes are equal only to themselves."""
 
     start: int
@@ -18,71 +18,71 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Literal(Node):
+class Literal(CelNode):
     """A number, a string, bytes, a bool or null."""
 
     value: Any
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Identifier(Node):
+class Identifier(CelNode):
     """A variable, or a part of the name of a function."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Select(Node):
+class Select(CelNode):
     """`operand.field`; `has(operand.field)` if it tests for presence, and `operand.?field` if it is optional."""
 
-    operand: Node
+    operand: CelNode
     field: str
     presence: bool = False
     optional: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Call(Node):
+class Call(CelNode):
     """A call of a function or of an operator, whose names are those of cel-go, such as `_==_`."""
 
     function: str
-    target: Node | None
-    arguments: tuple[Node, ...]
+    target: CelNode | None
+    arguments: tuple[CelNode, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ListOf(Node):
+class ListOf(CelNode):
     """`[a, ?b]`; `optional` has the indexes of the optional elements."""
 
-    items: tuple[Node, ...]
+    items: tuple[CelNode, ...]
     optional: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MapOf(Node):
+class MapOf(CelNode):
     """`{a: b, ?c: d}`; the third item of an entry says that it is optional."""
 
-    entries: tuple[tuple[Node, Node, bool], ...]
+    entries: tuple[tuple[CelNode, CelNode, bool], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Fold(Node):
+class Fold(CelNode):
     """What the macros make: a loop over `sequence` that gives `names` to its elements and accumulates a value.
 
     cel.bind() is a loop over nothing, whose accumulator is the variable.
     """
 
-    sequence: Node
+    sequence: CelNode
     names: tuple[str, ...]
     accumulator: str
-    initial: Node
-    condition: Node
-    step: Node
-    result: Node
+    initial: CelNode
+    condition: CelNode
+    step: CelNode
+    result: CelNode
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Unjudged(Node):
+class Unjudged(CelNode):
     """Syntax of Kubernetes' CEL that is not evaluated here; `what` names it."""
 
     what: str
@@ -139,3 +139,38 @@ def tokens(text: str) -> Iterator[Token]:
         if match.lastgroup != "space":
             yield Token(match.lastgroup or "", match[0], match.start())
     yield Token("end", "<EOF>", len(text))
+
+
+Path = tuple[str, ...]
+"""What stands behind `device`: ("driver",), or ("attributes", domain, name), or the first items of that."""
+Scope = Mapping[str, tuple[Path, bool] | None]
+"""The variables of macros: those that stand for a path of `device` with that path, the others with None."""
+
+
+def path_of(node: CelNode, scope: Scope) -> tuple[Path, bool] | None:
+    """Return the constant path of a node below `device`, and whether a part of it is optional."""
+    if isinstance(node, Identifier):
+        return scope.get(node.name, ((), False) if node.name == "device" else None)
+    operand, step, optional = _step(node)
+    if operand is None or step is None:
+        return None
+    path = path_of(operand, scope)
+    if path is None or len(path[0]) == 3 or path[0][:1] in (("driver",), ("allowMultipleAllocations",)):
+        return None
+    return (*path[0], step), path[1] or optional
+
+
+def _step(node: CelNode) -> tuple[CelNode | None, str | None, bool]:
+    """Split a field or a lookup by a literal text into its operand, the name, and whether it is optional."""
+    if isinstance(node, Select) and not node.presence:
+        return node.operand, node.field, node.optional
+    if isinstance(node, Call) and node.function in ("_[_]", "_[?_]"):
+        key = node.arguments[1]
+        if isinstance(key, Literal) and isinstance(key.value, str):
+            return node.arguments[0], key.value, node.function == "_[?_]"
+    return None, None, False
+
+
+def is_let(node: CelNode) -> bool:
+    """Tell a macro that only names a value, such as cel.bind(), from a loop."""
+    return isinstance(node, Fold) and isinstance(node.sequence, ListOf) and not node.sequence.items

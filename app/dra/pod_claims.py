@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The claims of a pod: those it names, those made of templates that it names, and what is in the way of all."""
+"""The claims of a pod: those it names, those made of templates that it names, and what is in the way of all.
+
+A note names containers that would run without the devices, of which Kubernetes says nothing: the kubelet gives a
+container the devices of the claims and requests that it names, an alternative by its request's name (kubernetes
+pkg/kubelet/cm/dra/claiminfo.go cdiDevicesAsList).
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,7 +12,6 @@ from math import ceil
 from typing import Any
 
 from app.dra.cluster_devices import ClusterDevices
-from app.dra.container_notes import container_notes
 from app.dra.obstacles import ClaimEntries, Obstacle, obstacles_of, unknown_names
 from app.kube.pod_requests import read_amounts
 from app.kube.pods import Pod
@@ -161,3 +165,23 @@ def released(pod: Pod, document: Mapping[str, Any], cluster: ClusterDevices) -> 
     keys = {f"{pod.namespace}/{name}" for name in generated_claims(document).values()}
     claims = {key: claim for key, claim in cluster.claims.items() if key not in keys}
     return replace(cluster, claims=claims, allocated=cluster.allocated.without(keys))
+
+
+def container_notes(pod: Pod, claims: Mapping[str, ResourceClaim | None]) -> Iterator[str]:
+    """Say which claims no container uses, and which containers name a request that a claim does not have.
+
+    `claims` are by the entries of the pod's resourceClaims; None for one that is not known.
+    """
+    used = {name for container in pod.containers for name, _ in container.claims}
+    for entry in claims:
+        if entry not in used:
+            yield f"no container names the claim {entry} in resources.claims, so that none of them gets its devices"
+    for container in pod.containers:
+        for entry, request in container.claims:
+            claim = claims.get(entry)
+            names = sorted({choice.parent for choices in claim.spec.requests for choice in choices}) if claim else []
+            if request and claim is not None and request not in names:
+                yield (
+                    f"container {container.name} names the request {request} of the claim {entry}, which has"
+                    f" {', '.join(names)}: it gets no device"
+                )

@@ -5,14 +5,12 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
 from app.dra.alike_nodes import AlikeNodes, reads_of, requests_of
-from app.dra.allocated import AllocatedDevices
-from app.dra.allocator import Outcome, Verdict, allocate
-from app.dra.cluster_devices import ClusterDevices
-from app.dra.error_words import plain_error
+from app.dra.allocator import NodeAllocation, Outcome, allocate
+from app.dra.cluster_devices import AllocatedDevices, ClusterDevices
 from app.dra.pod_claims import PodClaims
 from app.dra.selection import ClaimError, NotJudged, Selection
-from app.dra.stages import NodeDevices, Stage, StageKind, bottleneck, stages_of
-from app.dra.words import unmet
+from app.dra.stages import DeviceStage, NodeDevices, StageKind, bottleneck, stages_of
+from app.dra.words import plain_error, unmet
 from app.kube.devices import Device
 from app.kube.resource_claims import ALL, DeviceRequest, ResourceClaim
 from app.nodes.model import Node
@@ -78,7 +76,7 @@ class ClaimJudge:
             self._of_alike[asked] = self._of_verdict(allocate(claims, node, self.cluster, self.selection), node)
         return self._of_alike[asked]
 
-    def _of_verdict(self, verdict: Verdict, node: Node) -> ClaimRefusal | None:
+    def _of_verdict(self, verdict: NodeAllocation, node: Node) -> ClaimRefusal | None:
         if verdict.outcome is Outcome.ERROR:
             text = plain_error(verdict.error) if verdict.error else verdict.text
             return ClaimRefusal(text, text, error=True)
@@ -161,7 +159,7 @@ def _refusal_at(request: DeviceRequest, index: int, devices: NodeDevices) -> Cla
     return ClaimRefusal(CANNOT_ALLOCATE, f"request {request.name}: {lack(request, stage, stopped)}", passing)
 
 
-def lack(request: DeviceRequest, stage: Stage, stopped: Sequence[Device]) -> str:
+def lack(request: DeviceRequest, stage: DeviceStage, stopped: Sequence[Device]) -> str:
     """Say in words what too few devices are, for one request at one stage that stopped some devices."""
     wanted = (
         "all devices" if request.mode == ALL else "a device" if request.count == 1 else counted(request.count, "device")

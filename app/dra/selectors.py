@@ -17,18 +17,17 @@ from app.dra.cel_comparisons import Comparison, read_comparison
 from app.dra.cel_errors import EvaluationError, NotJudged, SelectorError
 from app.dra.cel_facts import BUDGET, METER, Evaluate, Read, SelectableDevice, read_fact
 from app.dra.cel_parser import parse
-from app.dra.cel_paths import is_let
 from app.dra.cel_program import Planner
-from app.dra.cel_syntax import Call, Fold, Node
+from app.dra.cel_syntax import Call, CelNode, Fold, is_let
 
 __all__ = [
     "Comparison",
     "Judgement",
-    "Part",
     "Read",
     "SelectableDevice",
     "Selector",
     "SelectorError",
+    "SelectorPart",
     "compile_selector",
     "written_conditions",
 ]
@@ -59,7 +58,7 @@ _MATCHES, _DIFFERS = Judgement(matches=True), Judgement(matches=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SelectorPart:
     """One of the conditions that a selector joins with `&&`, and what it says of a device.
 
     `facts` are what it reads, each with the value that the device has, or None. `comparison` is what it wants of one
@@ -135,16 +134,18 @@ class Selector:
         """Judge a device."""
         return self._condition.judge(device)
 
-    def failing_parts(self, device: SelectableDevice) -> tuple[Part, ...]:
+    def failing_parts(self, device: SelectableDevice) -> tuple[SelectorPart, ...]:
         """Return the conditions that a device does not meet, or that fail, or are not judged for it."""
         parts = [self._part(text, condition, comparison, device) for text, condition, comparison in self._parts]
         return tuple(part for part in parts if part.judgement is not _MATCHES)
 
     @staticmethod
-    def _part(text: str, condition: _Condition, comparison: Comparison | None, device: SelectableDevice) -> Part:
+    def _part(
+        text: str, condition: _Condition, comparison: Comparison | None, device: SelectableDevice
+    ) -> SelectorPart:
         reads = sorted(condition.reads or ())
         facts = tuple((read, read_fact(device, read)) for read in reads)
-        return Part(text, condition.judge(device), facts, comparison)
+        return SelectorPart(text, condition.judge(device), facts, comparison)
 
 
 @lru_cache(maxsize=1024)
@@ -185,13 +186,13 @@ def _unjudged(expression: str, why: str) -> tuple[_Condition, tuple[tuple[str, _
     return condition, ((expression, condition, None),)
 
 
-def _compile(node: Node, checker: Checker) -> _Condition:
+def _compile(node: CelNode, checker: Checker) -> _Condition:
     planner = Planner(checker.calls)
     evaluate = planner.plan(node, {})
     return _Condition(evaluate, None if planner.reads is None else frozenset(planner.reads))
 
 
-def _conjuncts(node: Node) -> list[Node]:
+def _conjuncts(node: CelNode) -> list[CelNode]:
     """Split an expression at `&&`, also inside of cel.bind(), whose variable each part then has."""
     if isinstance(node, Call) and node.function == "_&&_":
         return [part for argument in node.arguments for part in _conjuncts(argument)]
@@ -200,7 +201,7 @@ def _conjuncts(node: Node) -> list[Node]:
     return [node]
 
 
-def _text(expression: str, node: Node) -> str:
+def _text(expression: str, node: CelNode) -> str:
     """Return the text of a part; of a part inside of cel.bind() that of the part alone."""
     while isinstance(node, Fold) and is_let(node):
         node = node.result

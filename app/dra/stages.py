@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from app.dra.capacity import lacking
 from app.dra.cluster_devices import ClusterDevices
-from app.dra.counters import PoolCounters
+from app.dra.counters import PoolCounters, lacking
 from app.dra.pools import Pool
 from app.dra.selection import Selection
 from app.kube.device_classes import untolerated
@@ -32,7 +31,7 @@ class StageKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class DeviceStage:
     """One stage of a request; `selector` is the expression of a SELECTOR."""
 
     kind: StageKind
@@ -40,18 +39,18 @@ class Stage:
 
 
 AFTER_SELECTION = (
-    Stage(StageKind.NODE),
-    Stage(StageKind.TAINT),
-    Stage(StageKind.ALLOCATED),
-    Stage(StageKind.CAPACITY),
-    Stage(StageKind.COUNTERS),
+    DeviceStage(StageKind.NODE),
+    DeviceStage(StageKind.TAINT),
+    DeviceStage(StageKind.ALLOCATED),
+    DeviceStage(StageKind.CAPACITY),
+    DeviceStage(StageKind.COUNTERS),
 )
 
 
-def stages_of(request: DeviceRequest) -> tuple[Stage, ...]:
+def stages_of(request: DeviceRequest) -> tuple[DeviceStage, ...]:
     """List the stages of a request."""
-    selectors = (Stage(StageKind.SELECTOR, expression) for expression in request.selectors)
-    return (Stage(StageKind.CLASS), *selectors, *AFTER_SELECTION)
+    selectors = (DeviceStage(StageKind.SELECTOR, expression) for expression in request.selectors)
+    return (DeviceStage(StageKind.CLASS), *selectors, *AFTER_SELECTION)
 
 
 class NodeDevices:

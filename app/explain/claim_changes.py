@@ -15,12 +15,11 @@ from app.dra.alike_nodes import reads_of, requests_of
 from app.dra.allocator import Outcome, allocate
 from app.dra.cel_comparisons import Comparison
 from app.dra.cluster_devices import ClusterDevices
-from app.dra.error_words import ORDERED
 from app.dra.pod_judge import ClaimJudge
 from app.dra.selection import ClaimError, NotJudged
-from app.dra.selectors import Part
-from app.dra.stages import NodeDevices, Stage, StageKind, bottleneck, stages_of
-from app.dra.words import condition, failing_parts, gap, name_of, show_value, value_of
+from app.dra.selectors import SelectorPart
+from app.dra.stages import DeviceStage, NodeDevices, StageKind, bottleneck, stages_of
+from app.dra.words import ORDERED, condition, failing_parts, gap, name_of, show_value, value_of
 from app.explain.claim_edits import (
     OTHER_CLASS,
     Apply,
@@ -208,7 +207,7 @@ def _looser(
     claims: Claims,
     claim: ResourceClaim,
     request: DeviceRequest,
-    stage: Stage,
+    stage: DeviceStage,
     devices: Sequence[Device],
     missing: int,
 ) -> Iterator[ClaimChange]:
@@ -227,7 +226,7 @@ def _looser(
         yield from of_request(claims, claim, request, kind, reworded(stage.selector, text, "true"))
 
 
-def _values(parts: Sequence[Part], missing: int) -> Iterator[object]:
+def _values(parts: Sequence[SelectorPart], missing: int) -> Iterator[object]:
     """List the values to ask for: of numbers the one that enough devices reach, of others the most frequent."""
     comparison = parts[0].comparison
     values = [value for value in map(value_of, parts) if value is not None]
@@ -246,7 +245,7 @@ def _sort_key(value: object) -> tuple[object, ...]:
     return (value if isinstance(value, int | Fraction) else str(value),)
 
 
-def _with_value(part: Part, value: object) -> tuple[str, str] | None:
+def _with_value(part: SelectorPart, value: object) -> tuple[str, str] | None:
     """Write a condition with another value: as CEL, and as a person reads it; None where it cannot be rewritten.
 
     A strict comparison becomes one that the value itself meets.

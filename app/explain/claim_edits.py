@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Changes of a pod's claims, or of what is allocated, as an explanation tries them.
 
-Some mend what is wrong with a claim: a class or a name that is not there, and a selector that fails, which would have
-to be written with another name, another type, or `has()` before what some devices lack. Each rewriting is a guess from
-what the devices have; the allocator proves it before a person sees it (claim_changes.py).
+Changes that fix what is wrong with a claim: what a selector reads and compares, classes, names.
+
+How a selector that fails would have to be written: another name, another type, `has()` before what some lack.
+
+Each rewriting is a guess from what the devices have; the allocator proves it before a person sees it.
 """
 
 import re
@@ -17,11 +19,10 @@ from typing import NamedTuple
 from app.dra.cel_comparisons import Comparison
 from app.dra.cel_facts import Read, read_fact
 from app.dra.cluster_devices import ClusterDevices
-from app.dra.error_words import ORDERED
 from app.dra.obstacles import CLOSE_NAMES, Repair
 from app.dra.pod_claims import PodClaims
-from app.dra.selectors import Part, written_conditions
-from app.dra.words import failing_parts, name_of, number_of
+from app.dra.selectors import SelectorPart, written_conditions
+from app.dra.words import ORDERED, failing_parts, name_of, number_of
 from app.kube.device_classes import DeviceClass
 from app.kube.devices import Device, SemanticVersion
 from app.kube.resource_claims import DeviceRequest, ResourceClaim
@@ -179,7 +180,7 @@ def attribute_path_of(read: Read) -> str:
     return f"device.{read.group}['{domain}'].{name}"
 
 
-def _renamed(part: Part, devices: Sequence[Device]) -> Iterator[Rewriting]:
+def _renamed(part: SelectorPart, devices: Sequence[Device]) -> Iterator[Rewriting]:
     """Read a fact that devices have in place of one that they lack: of another domain, or of a similar name."""
     missing = next((read for read, value in part.facts if value is None and read.name), None)
     if missing is None:
@@ -208,7 +209,7 @@ def _path_pattern(read: Read) -> re.Pattern[str]:
     return re.compile(rf"device\.{read.group}\[\s*['\"]{domain}['\"]\s*\]{tail}")
 
 
-def _guarded(part: Part) -> Iterator[Rewriting]:
+def _guarded(part: SelectorPart) -> Iterator[Rewriting]:
     """Ask whether a device has what a condition reads, before it is read."""
     missing = _missing(part)
     if missing:
@@ -217,7 +218,7 @@ def _guarded(part: Part) -> Iterator[Rewriting]:
         yield part.text, f"{guard} && ({part.text})", f"test {guard} before {names} {_is(missing)} read"
 
 
-def _all_guarded(expression: str, parts: Iterable[Part]) -> Iterator[Rewriting]:
+def _all_guarded(expression: str, parts: Iterable[SelectorPart]) -> Iterator[Rewriting]:
     """Ask first whether a device has all that several conditions read."""
     missing = sorted({read for part in parts for read in _missing(part)})
     whole = " ".join(expression.split())
@@ -227,7 +228,7 @@ def _all_guarded(expression: str, parts: Iterable[Part]) -> Iterator[Rewriting]:
         yield whole, f"{guard} && ({whole})", f"test {guard} before {names} {_is(missing)} read"
 
 
-def _missing(part: Part) -> list[Read]:
+def _missing(part: SelectorPart) -> list[Read]:
     return [read for read, value in part.facts if value is None and read.name]
 
 

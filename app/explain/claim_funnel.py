@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from app.dra.cluster_devices import ClusterDevices
 from app.dra.pod_judge import ClaimJudge
 from app.dra.selection import ClaimError, NotJudged, shortened
-from app.dra.stages import NodeDevices, Stage, StageKind, stages_of
+from app.dra.stages import DeviceStage, NodeDevices, StageKind, stages_of
 from app.dra.words import condition, failing_parts, has_instead, nearest
 from app.explain.funnel import Objection
 from app.explain.survey import Groups
@@ -83,7 +83,7 @@ class _RequestTally:
         text = f"{wants} of DeviceClass {self.request.device_class}"
         return RequestFunnel(self.claim, self.request.name, text, tuple(steps))
 
-    def _detail(self, stage: Stage, cut: Sequence[Device], judge: ClaimJudge) -> str:
+    def _detail(self, stage: DeviceStage, cut: Sequence[Device], judge: ClaimJudge) -> str:
         different = [device for device in cut if device in self.of_new_kinds] or cut
         if stage.kind is StageKind.SELECTOR and (device := nearest(stage.selector, different)) is not None:
             parts = failing_parts(stage.selector, device)
@@ -127,7 +127,7 @@ def holders_text(judge: ClaimJudge, devices: Sequence[Device]) -> str:
     return ", ".join(named) + (f" and {more} more" if more else "")
 
 
-def stage_text(request: DeviceRequest, stage: Stage) -> str:
+def stage_text(request: DeviceRequest, stage: DeviceStage) -> str:
     """Name a stage for a person."""
     if stage.kind is StageKind.CLASS:
         return f"of DeviceClass {request.device_class}"

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from app.dra.capacity import lacking
 from app.dra.cluster_devices import ClusterDevices
-from app.dra.counters import PoolCounters
+from app.dra.counters import PoolCounters, lacking
 from app.dra.pools import Pool
 from app.explain.claim_funnel import holder_names, show_taint
 from app.knowledge.gpu_resources import Families, GPUsElsewhere

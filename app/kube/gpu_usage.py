@@ -14,7 +14,7 @@ from app.values.errors import BadInput
 from app.values.json_members import member, objects, strings
 from app.values.quantity import parse_mib
 
-FINISHED = {"Succeeded", "Failed"}
+FINISHED = ("Succeeded", "Failed")
 """Phases of pods that no longer hold devices; a terminating pod still holds its devices."""
 
 

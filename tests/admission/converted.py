@@ -7,7 +7,7 @@ from typing import Any
 from app.admission.claim_conversion import Conversion, convert
 from app.cluster.snapshot import fill
 from app.cluster.state import State
-from app.dra.allocator import Verdict, allocate
+from app.dra.allocator import NodeAllocation, allocate
 from app.dra.selection import Selection
 from app.kube.pods import read_pod
 from app.kube.resource_claims import read_resource_claim_template
@@ -47,7 +47,7 @@ def reasons_of(document: Mapping[str, Any]) -> tuple[str, ...]:
     return () if isinstance(outcome, Conversion) else outcome.reasons
 
 
-def allocated(conversion: Conversion, state: State) -> Verdict:
+def allocated(conversion: Conversion, state: State) -> NodeAllocation:
     """Return what the allocator says of the claim on the node."""
     claim = read_resource_claim_template(conversion.template)
     return allocate([claim], state.nodes["n"], state.devices.dra.copy(), Selection())

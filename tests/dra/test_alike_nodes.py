@@ -6,8 +6,7 @@ import random
 import pytest
 
 from app.dra.alike_nodes import AlikeNodes, reads_of
-from app.dra.allocated import AllocatedDevices
-from app.dra.cluster_devices import ClusterDevices
+from app.dra.cluster_devices import AllocatedDevices, ClusterDevices
 from app.dra.pod_claims import PodClaims
 from app.dra.pod_judge import ClaimJudge
 from app.dra.pools import PoolIndex

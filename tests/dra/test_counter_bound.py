@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.cluster.state import State
-from app.dra.allocator import Outcome, Verdict, allocate
+from app.dra.allocator import NodeAllocation, Outcome, allocate
 from app.dra.selection import Selection
 from app.kube.resource_claims import read_resource_claim
 from tests.dra.recorded_worlds import objects_of, state_of
@@ -47,7 +47,7 @@ def eight_h100() -> State:
     return state
 
 
-def decide(*requests: tuple[str, int]) -> Verdict:
+def decide(*requests: tuple[str, int]) -> NodeAllocation:
     """Allocate GPUs (profile "") and slices on the node of eight H100."""
     documents = []
     for index, (profile, count) in enumerate(requests):

@@ -5,9 +5,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from app.dra.allocated import AllocatedDevices
-from app.dra.allocator import Verdict, allocate
-from app.dra.cluster_devices import ClusterDevices
+from app.dra.allocator import NodeAllocation, allocate
+from app.dra.cluster_devices import AllocatedDevices, ClusterDevices
 from app.dra.pools import PoolIndex
 from app.dra.selection import ClaimError, DeviceTest, NotJudged, Selection
 from app.kube.device_classes import read_class, read_taint_rule
@@ -89,14 +88,14 @@ def cluster(
     )
 
 
-def decide(facts: ClusterDevices, *claims: Document, name: str = "n", **node_facts: Any) -> Verdict:
+def decide(facts: ClusterDevices, *claims: Document, name: str = "n", **node_facts: Any) -> NodeAllocation:
     """Ask the allocator what claims get on a node."""
     return allocate(
         [read_resource_claim(claim) for claim in claims], node(name, **node_facts), facts, Selection(tiny_selector)
     )
 
 
-def devices_of(verdict: Verdict) -> list[str]:
+def devices_of(verdict: NodeAllocation) -> list[str]:
     """Name the devices of a verdict."""
     return [granted.device.name for granted in verdict.devices]
 

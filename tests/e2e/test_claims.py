@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from app.dra.allocator import Outcome, Verdict, allocate
+from app.dra.allocator import NodeAllocation, Outcome, allocate
 from app.dra.cluster_devices import ClusterDevices
 from app.dra.pools import PoolIndex
 from app.dra.selection import Selection
@@ -127,7 +127,7 @@ def pose(stage: Stage, name: str, spec: Object, ends: bool) -> None:
         remove(stage, name)
 
 
-def difference(verdicts: Mapping[str, Verdict], pod: Object, got: ResourceClaim) -> str:
+def difference(verdicts: Mapping[str, NodeAllocation], pod: Object, got: ResourceClaim) -> str:
     """Say how our verdicts on the nodes differ from what became of a pod; "" where they agree."""
     outcomes = {verdict.outcome for verdict in verdicts.values()}
     node = pod["spec"].get("nodeName")
