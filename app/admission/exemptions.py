@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exempt namespaces: which ones are not reviewed, by their labels or names, and who may exempt one.
+"""Exempt namespaces: which ones are not reviewed, by their labels or names, and the right to exempt one.
 
 The API server leaves them out first, by the namespaceSelector in deploy/base/webhooks.yaml; `is_exempt` decides for a
 request that comes nevertheless.

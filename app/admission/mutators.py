@@ -2,7 +2,7 @@
 """The table of the mutators: which of them run on an object, in which order, and which of their changes are applied.
 
 The module of its subject has each mutator: what containers request (requested_resources.py), what a pod leaves open
-(pod_defaults.py), devices that nobody requested (device_guard.py), the runtime class, claims, tolerations, node
+(pod_defaults.py), devices without a request (device_guard.py), the runtime class, claims, tolerations, node
 affinity, and warnings of what the fleet cannot serve (fleet_warnings.py).
 """
 

@@ -279,7 +279,9 @@ def gpu_pods(objects: Objects, state: State, policies: PolicySet) -> Iterator[GP
 
 
 def _show_rollout(console: Console, rollout: Rollout) -> None:
-    console.print(f"[bold]driver {rollout.to}[/] on {rollout.nodes} nodes, of which {rollout.already} have it")
+    console.print(
+        f"[bold]driver {rollout.to}[/] on {counted(rollout.nodes, 'node')}, of which {rollout.already} have it"
+    )
     for effect in rollout.effects[:MOST_SHOWN]:
         gains, loses = [f"{effect.gains} more"] * bool(effect.gains), [f"{effect.loses} fewer"] * bool(effect.loses)
         plural = "s" * (max(effect.gains, effect.loses) > 1)

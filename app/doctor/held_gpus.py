@@ -64,7 +64,7 @@ def partly_placed_groups(held: HeldGPUs) -> Iterator[Finding]:
             continue
         units = sum(amount for usage in holders for _, amount in usage.units)
         pods = len(holders) + len(waiting)
-        text = f"of {pods} pods {len(holders)} already hold {counted(units, 'GPU unit')}, and {len(waiting)} still wait"
+        text = f"{len(holders)} of {pods} pods hold {counted(units, 'GPU unit')}, and {len(waiting)} wait"
         remedy = (
             "let a queue admit the group as a whole (Kueue, or a scheduler with gang scheduling), or delete it until "
             "all of it fits; gpu-usher explain says what each waiting pod lacks"

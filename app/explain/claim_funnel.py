@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The funnel of a pod's device requests over the fleet: how many devices are left after each stage, and why.
 
-Objections to a node that come from the pod's claims are told apart from the others by `is_of_claims`.
+Objections to a node that come from the pod's claims are recognized by `is_of_claims`.
 """
 
 from collections import Counter

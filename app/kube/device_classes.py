@@ -165,7 +165,7 @@ class DeviceClassIndex:
         return {*family.device_classes, *(name for name in self.by_name if self.family(name) is family)}
 
     def may_give_gpus(self, name: str) -> bool:
-        """Tell whether a DeviceClass gives GPUs, or whether that cannot be told; False if it names another driver."""
+        """Tell whether a DeviceClass may give GPUs: not if it names the driver of other devices."""
         device_class = self.by_name.get(name)
         return device_class is None or device_class.driver is None or self.family(name) is not None
 

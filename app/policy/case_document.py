@@ -23,10 +23,10 @@ class _Part(BaseModel):
 class CaseNode(_Part):
     """A node in short form: its labels, its resources, what pods hold of them, and its taints."""
 
-    labels: dict[str, str] = Field(default={}, description="as GPU Feature Discovery and the cloud write them")
-    allocatable: dict[str, int] = Field(default={}, description="the units that it offers, by resource")
-    capacity: dict[str, int] = Field(default={}, description="where it exceeds allocatable, for withdrawn devices")
-    used: dict[str, int] = Field(default={}, description="the units that pods hold, by resource")
+    labels: dict[str, str] = Field(default={}, description="labels of the node")
+    allocatable: dict[str, int] = Field(default={}, description="units, by resource")
+    capacity: dict[str, int] = Field(default={}, description="where it exceeds allocatable")
+    used: dict[str, int] = Field(default={}, description="units that pods hold")
     taints: list[dict[str, str]] = Field(default=[], description="key, value, effect")
 
     def document(self, name: str) -> dict[str, Any]:
@@ -48,9 +48,9 @@ class Expectation(_Part):
 
     allowed: bool = Field(default=True, description="whether admission allows the pod")
     reasons: list[str] = Field(default=[], description="all reason codes of a denial")
-    warnings: list[str] = Field(default=[], description="texts, each of which must be part of some warning")
+    warnings: list[str] = Field(default=[], description="parts of warnings")
     patched: dict[str, Any] = Field(
-        default={}, description="values of the pod after admission, by path such as spec.tolerations[0].key"
+        default={}, description="values after admission, by path such as spec.tolerations[0].key"
     )
     unchanged: bool | None = Field(default=None, description="whether admission leaves the pod unchanged")
     fits: list[str] | None = Field(default=None, description="all nodes on which it fits")
@@ -63,9 +63,9 @@ class Case(_Part):
 
     pod: dict[str, Any] = Field(description="the pod as its user writes it")
     namespace_labels: dict[str, str] = Field(default={}, description="the labels of its namespace")
-    nodes: dict[str, CaseNode] = Field(default={}, description="the nodes of the cluster, by name; see below")
-    runtime_classes: list[str] | None = Field(default=None, description="those of the cluster; absent: not known")
-    expect: Expectation = Field(default=Expectation(), description="the expected result; see below")
+    nodes: dict[str, CaseNode] = Field(default={}, description="by name; see below")
+    runtime_classes: list[str] | None = Field(default=None, description="of the cluster; absent: unknown")
+    expect: Expectation = Field(default=Expectation(), description="see below")
 
 
 def read_case(file: str, text: str) -> Case:

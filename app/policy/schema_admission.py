@@ -159,9 +159,8 @@ class Admission(StrictMapping):
     )
     convert_to_claims: bool | None = described(
         Merge.Single,
-        "a pod that requests nvidia.com/gpu or nvidia.com/mig-* claims the same devices through DRA instead, where the "
-        "ResourceClaimTemplate for it is in its namespace (gpu-usher plan claim-templates); other pods stay as they "
-        "are, with a warning",
+        "a pod that requests nvidia.com/gpu or nvidia.com/mig-* claims the devices through DRA, if its namespace has "
+        "the ResourceClaimTemplate; else it gets a warning",
         True,
         False,
         default=None,

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The fleet map: a tile and its HTML for each node, the totals, and the allocated share of each product over hours.
 
-Only tiles of changed nodes are made again, and only when somebody looks. Readers bring the map up to date in steps, so
-that a fleet of 5,000 nodes never blocks the event loop. The history of shares is kept also while nobody looks: it
-reads only changed nodes, and of each only what the share needs (docs/benchmarks.md#the-web-page-that-nobody-looks-at).
+Only tiles of changed nodes are made again, and only when the page is read. Readers bring the map up to date in steps,
+so that a fleet of 5,000 nodes never blocks the event loop. The history of shares is kept also while no page is open: it
+reads only changed nodes, and of each only what the share needs (docs/benchmarks.md#http).
 """
 
 import datetime as dt

@@ -116,9 +116,9 @@ def test_pod_without_its_template_stays_as_it_is_and_is_told_the_remedy(state: S
     result = review(document, state, rules())
 
     assert apply(document, result.operations)["spec"] == document["spec"]
-    (warning,) = (words for words in result.warnings if words.startswith("not done"))
-    assert warning.startswith("not done: no ResourceClaimTemplate gpu-usher-2-gpu-")
-    assert warning.endswith("gpu-usher plan claim-templates writes it")
+    (warning,) = (words for words in result.warnings if words.startswith("not converted"))
+    assert warning.startswith("not converted to a claim: namespace has no ResourceClaimTemplate gpu-usher-2-gpu-")
+    assert warning.endswith("create it with gpu-usher plan claim-templates")
     assert len(warning) <= WARNING_LIMIT
 
 

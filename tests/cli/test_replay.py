@@ -57,7 +57,7 @@ def test_log_on_its_own_fleet_decides_the_same(recorded: Path) -> None:
     result = run(recorded)
 
     assert result.exit_code == 0, result.output
-    assert "200 lines: none decide otherwise" in result.output
+    assert "200 decisions: none different now" in result.output
 
 
 def test_other_policies_are_told_line_by_line(recorded: Path, tmp_path: Path) -> None:

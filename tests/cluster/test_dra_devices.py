@@ -52,7 +52,7 @@ def test_empty_gpus_are_all_free() -> None:
     assert made.nodes["n"].free.gpus == (1000, 1000)
     assert layouts(made) == [("gpu-0-counter-set", []), ("gpu-1-counter-set", [])]
     assert refusal(made, (LARGE, 2)) is None
-    assert refusal(made, (LARGE, 3)) == f"no place for the MIG slices beside others: wants 3 {LARGE}"
+    assert refusal(made, (LARGE, 3)) == f"no room for the MIG slices beside others: wants 3 {LARGE}"
 
 
 def test_small_slice_at_a_bad_start_blocks_a_large_one() -> None:
@@ -62,7 +62,7 @@ def test_small_slice_at_a_bad_start_blocks_a_large_one() -> None:
 
     assert layouts(bad) == [("gpu-0-counter-set", [Instance("1g.10gb", 0)])]
     assert [made.nodes["n"].free.gpus for made in (bad, good)] == [(857,), (857,)]
-    assert refusal(bad, (LARGE, 1)) == f"no place for the MIG slices beside others: wants 1 {LARGE}"
+    assert refusal(bad, (LARGE, 1)) == f"no room for the MIG slices beside others: wants 1 {LARGE}"
     assert refusal(bad, (SMALL, 6)) is None
     assert refusal(good, (LARGE, 1), (SMALL, 2)) is None
     assert refusal(good, (LARGE, 1), (SMALL, 3)) is not None

@@ -135,7 +135,7 @@ def test_guards_deny_where_the_component_is(components: tuple[str, ...], code: i
     (tmp_path / "cases").mkdir()
     (tmp_path / "cases" / "a-pod-that-takes-every-gpu-is-refused.yaml").write_text(yaml.safe_dump(policy_case), "utf-8")
     shutil.copy(cases / "a-privileged-gpu-pod-is-told.yaml", tmp_path / "cases")  # real RDMA jobs are privileged
-    command = [sys.executable, "-m", "app.cli.main", "test", str(tmp_path)]
+    command = [sys.executable, "-m", "app.cli.main", "policy", "test", str(tmp_path)]
 
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 

@@ -142,7 +142,7 @@ def test_failed_polls_change_nothing_for_a_while_and_then_all_is_unknown() -> No
 
 
 def test_without_a_source_the_policy_is_not_judged_and_says_so(tmp_path: Path) -> None:
-    """F145, F150: exporters alone have no history; the log, /statusz and the page Use name the policy."""
+    """F145: exporters alone have no history; the log, /statusz and the page Use name the policy."""
     snapshot = tmp_path / "now.json"
     snapshot.write_text(json.dumps({"kind": "List", "items": demo_fleet()}), "utf-8")
     built = build(Settings(snapshots=(snapshot,), certs=tmp_path, dcgm_exporters=("http://127.0.0.1:1",)))
