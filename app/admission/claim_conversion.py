@@ -230,7 +230,7 @@ OBSTACLES: tuple[Obstacle, ...] = (
 
 NOT_CONVERTED = "not converted to a claim: "
 """What begins the record of a pod that has no equivalent."""
-MISSING_TEMPLATE_REMEDY = "gpu-usher plan claim-templates writes it"
+MISSING_TEMPLATE_REMEDY = "create it with gpu-usher plan claim-templates"
 
 
 def convert_to_claims(review: ReviewedPod) -> Iterator[PodChange]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The document of a policy case, which `gpu-usher test` runs: a pod, some nodes, and the expected result.
+"""The document of a policy case, which `gpu-usher policy test` runs: a pod, some nodes, and the expected result.
 
 It is apart from explain/policy_cases.py, which runs cases, so that `lint` starts without admission and placement.
 """

@@ -21,7 +21,7 @@ WAIT_SECONDS = 120
 READ = 65536
 OLD = str(shipped_policies())
 LINES: dict[str, tuple[list[str], tuple[str, ...]]] = {
-    "explain": (["explain", "-f", "pod.yaml"], ("reading now.json", "taking in", "explaining on 23 nodes")),
+    "explain": (["explain", "-f", "pod.yaml"], ("reading now.json", "objects", "explaining on 23 nodes")),
     "doctor": (["doctor"], ("reading now.json", "examining 23 nodes")),
     "policy-diff": (["policy", "diff", OLD, OLD], ("reading now.json", "trying pods under both")),
     "plan-driver": (["plan", "driver", "--to", "580.65.06"], ("reading what pods need", "with both drivers")),
@@ -29,11 +29,11 @@ LINES: dict[str, tuple[list[str], tuple[str, ...]]] = {
         ["plan", "relayout", "--layout", "all-disabled"],
         ("reading what pods need", "in the new layout"),
     ),
-    "plan-claims": (["plan", "claims"], ("reading now.json", "taking in")),
+    "plan-claims": (["plan", "claims"], ("reading now.json", "objects")),
     "plan-mig": (["plan", "mig"], ("reading now.json", "waiting pods")),
-    "plan-repack": (["plan", "repack"], ("reading now.json", "taking in")),
-    "inventory": (["inventory"], ("reading now.json", "taking in")),
-    "mutate": (["mutate", "-f", "pod.yaml"], ("reading now.json", "taking in")),
+    "plan-repack": (["plan", "repack"], ("reading now.json", "objects")),
+    "inventory": (["inventory"], ("reading now.json", "objects")),
+    "mutate": (["mutate", "-f", "pod.yaml"], ("reading now.json", "objects")),
 }
 """The arguments without the snapshot and -o json, and the lines that the terminal shows meanwhile."""
 
