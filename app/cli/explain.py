@@ -19,7 +19,7 @@ from rich.markup import escape
 
 from app.cli.claims import FORBIDDEN
 from app.cli.explain_text import print_explanation
-from app.cli.explained_objects import POD, ExplainedPod, ObjectName, of_file, of_fleet, read_name
+from app.cli.explained_objects import POD, ObjectName, PodToExplain, of_file, of_fleet, read_name
 from app.cli.mutate import read_file
 from app.cli.output import output_of, show, show_progress
 from app.cli.source import (
@@ -182,7 +182,7 @@ def without_rights(error: ApiError, wanted: ObjectName | None) -> str:
     )
 
 
-def _named(fleet: Fleet, wanted: ObjectName, objects: Objects) -> ExplainedPod:
+def _named(fleet: Fleet, wanted: ObjectName, objects: Objects) -> PodToExplain:
     """Find what was named; the object of a workload is read from the cluster by itself.
 
     Raises BadInput, ApiError.

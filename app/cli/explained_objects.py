@@ -60,7 +60,7 @@ class ObjectName:
 
 
 @dataclass(frozen=True, slots=True)
-class ExplainedPod:
+class PodToExplain:
     """A pod to explain. `of` says what it stands for, where that is not the pod itself; `live` that it exists."""
 
     pod: Object
@@ -88,7 +88,7 @@ def read_name(words: Sequence[str], namespace: str) -> ObjectName:
     return ObjectName(kind or POD, parts[0] if len(parts) == 2 else namespace, parts[-1])
 
 
-def of_file(file: str, documents: Sequence[Object], namespace: str) -> list[ExplainedPod]:
+def of_file(file: str, documents: Sequence[Object], namespace: str) -> list[PodToExplain]:
     """Return the pods, and the pods of the workloads, of a file; `namespace` is that of objects that name none.
 
     Raises MalformedPod, and BadInput for a file without any.
@@ -100,7 +100,7 @@ def of_file(file: str, documents: Sequence[Object], namespace: str) -> list[Expl
     return pods
 
 
-def as_pod(document: Object, namespace: str) -> ExplainedPod | None:
+def as_pod(document: Object, namespace: str) -> PodToExplain | None:
     """Return a pod, or the pod that a workload creates, as admission sees it; None for another kind."""
     target = target_of_new_object(document)
     if target is None:
@@ -108,14 +108,14 @@ def as_pod(document: Object, namespace: str) -> ExplainedPod | None:
     metadata = document.get("metadata") or {}
     own = {"namespace": metadata.get("namespace") or namespace}
     if not target.path:
-        return ExplainedPod({**document, "metadata": {**metadata, **own}}, False)
+        return PodToExplain({**document, "metadata": {**metadata, **own}}, False)
     name = metadata.get("name") or metadata.get("generateName") or "without-a-name"
     inner = {**(target.document.get("metadata") or {}), **own, "name": name}
     pod = {**target.document, "apiVersion": "v1", "kind": POD, "metadata": inner}
-    return ExplainedPod(pod, False, f"{document.get('kind')} {own['namespace']}/{name}, its pod template:")
+    return PodToExplain(pod, False, f"{document.get('kind')} {own['namespace']}/{name}, its pod template:")
 
 
-def of_fleet(wanted: ObjectName, objects: Sequence[Object], workload: Object | None, listing: str) -> ExplainedPod:
+def of_fleet(wanted: ObjectName, objects: Sequence[Object], workload: Object | None, listing: str) -> PodToExplain:
     """Find what was named among the objects of a fleet: a pod; or of a workload the newest pod that is Pending.
 
     Without one it is the pod template of `workload`, and without that the newest pod. `listing` ends the message where
@@ -125,18 +125,18 @@ def of_fleet(wanted: ObjectName, objects: Sequence[Object], workload: Object | N
     if wanted.kind == POD:
         for pod in pods:
             if wanted.names(pod):
-                return ExplainedPod(pod, True)
+                return PodToExplain(pod, True)
         raise BadInput(f"{wanted} not found{_similar(wanted, map(_key, pods)) or listing}")
     owners = dict(_owned(pods))
     of_workload = sorted((pod for pod in pods if f"{wanted}" in owners[_key(pod)]), key=_created)
     pending = [pod for pod in of_workload if _pending(pod)]
     title = f"{wanted.kind} {wanted.namespace}/{wanted.name}"
     if pending:
-        return ExplainedPod(pending[-1], True, f"{title}, the newest of its {len(pending)} pending pods:")
+        return PodToExplain(pending[-1], True, f"{title}, the newest of its {len(pending)} pending pods:")
     if workload is not None and (template := as_pod(workload, wanted.namespace)):
         return template
     if of_workload:
-        return ExplainedPod(of_workload[-1], True, f"{title} has no pending pod; the newest of its {len(of_workload)}:")
+        return PodToExplain(of_workload[-1], True, f"{title} has no pending pod; the newest of its {len(of_workload)}:")
     known = {
         name.partition(" ")[2] for names in owners.values() for name in names if name.startswith(wanted.kind.lower())
     }
