@@ -31,7 +31,7 @@ from tests.e2e.stage import (
 )
 
 GPU, SMALL, LARGE = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/mig-2g.20gb"
-SIZED = f"{GPU} made {LARGE}"
+SIZED = f"{GPU} replaced by {LARGE}"
 DONE, NOT_DONE = f"{SIZED}: 15360 MiB is all that gpu-memory asks for", f"not done, policy only warns: {SIZED}"
 AT_LEAST = {"mig-profile": ">=1g.10gb"}
 ANY_GPU = {"key": GPU, "operator": "Exists", "effect": "NoSchedule"}
@@ -198,7 +198,7 @@ def test_slice_that_no_node_has_is_made_the_smallest_that_covers_it(plane: Contr
 
     answer = plane.kubectl.create(pod)
 
-    assert answer == KubectlResult(0, "pod/p created\n", f"Warning: {SMALL} made {LARGE}: no node has {SMALL}\n")
+    assert answer == KubectlResult(0, "pod/p created\n", f"Warning: {SMALL} replaced by {LARGE}: no node has {SMALL}\n")
     assert read_pod(plane, pod)["spec"]["containers"][0]["resources"]["requests"] == {LARGE: "1"}
 
 
