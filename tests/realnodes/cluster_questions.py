@@ -45,6 +45,7 @@ def manifest(question: Question) -> str:
     spec = document["spec"] if question.kind == "Pod" else document["spec"]["template"]["spec"]
     if question.real:
         spec["nodeSelector"] = REAL
+    spec["terminationGracePeriodSeconds"] = 1
     spec["containers"][0] |= {"command": ["sh", "-c", "sleep 100000"]}
     if question.kind != "Pod":
         document["spec"] |= {"replicas": 1, "selector": {"matchLabels": {"app": "mine"}}}

@@ -127,7 +127,7 @@ def test_pod_bound_beyond_what_is_free_is_refused_by_the_kubelet_and_explained(
     assert "Requested: 5, Available: 3" in explanation["ending"]["message"]
     assert "fewer free devices" in explanation["ending"]["why"]
     assert cause in explanation["ending"]["cause"]
-    assert "nothing creates another" in explanation["ending"]["remedy"]
+    assert "no controller creates another" in explanation["ending"]["remedy"]
     (finding,) = (finding for finding in doctor_findings(cluster) if finding["check"] == "RefusedByKubelet")
     assert (finding["nodes"], finding["objects"]) == (["node-1"], [f"Pod {unguarded}/second"])
     if by_hand:
