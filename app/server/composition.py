@@ -13,12 +13,11 @@ from app.cluster.files import read_knowledge, read_snapshot_file, shipped_polici
 from app.cluster.gpu_health_polling import HealthPoller, find_source
 from app.cluster.kubeconfig import find_cluster
 from app.cluster.live import LiveCluster
-from app.cluster.pausing import pausing
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.slipped_pods import PolicyView, SlippedPods
 from app.cluster.snapshot import fill, read_snapshot
 from app.cluster.state import State
-from app.cluster.usage_polling import PrometheusUse, UsagePoller, UseSource
+from app.cluster.usage_polling import PrometheusUse, UsagePoller, UseSource, pausing
 from app.demo.sample_fleets import demo_fleet
 from app.demo.usage import DemoUsage
 from app.server.service import Service

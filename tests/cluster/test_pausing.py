@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A thread that computes beside the event loop rests by the work that was done, and loses no item."""
 
-from app.cluster.pausing import REST_SECONDS, WORK_SECONDS, pausing
+from app.cluster.usage_polling import REST_SECONDS, WORK_SECONDS, pausing
 
 
 def test_thread_rests_after_each_piece_of_work_and_loses_no_item() -> None:
