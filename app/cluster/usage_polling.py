@@ -4,8 +4,8 @@
 It is optional: unknown use denies no pod.
 
 A week of use is computed in a thread beside the event loop. Such a thread gives up the interpreter only after five
-milliseconds (sys.getswitchinterval), and the loop waits for it after most reads and writes of a request; `pausing` makes
-the thread rest by itself.
+milliseconds (sys.getswitchinterval), and the loop waits for it after most reads and writes of a request. `pausing`
+makes the thread rest by itself.
 """
 
 import asyncio

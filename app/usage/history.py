@@ -86,7 +86,7 @@ class UseHistory:
 
 
 Pace = Callable[[Iterable[Any]], Iterable[Any]]
-"""Goes through holds or rows at the pace of the caller, which may rest between two of them (cluster/usage_polling.py)."""
+"""Goes through holds or rows at the pace of the caller, which may rest between two (cluster/usage_polling.py)."""
 
 
 def with_sharing(history: UseHistory, shared_nodes: frozenset[str] = frozenset(), pace: Pace = iter) -> UseHistory:
