@@ -107,10 +107,6 @@ def _printed(playground: Playground, words: str, text: str) -> str:
 def test_newcomer_runs_a_gpu_pod_and_ctrl_c_leaves_nothing(playground: Playground) -> None:
     """F7, F83, F84: by the commands that `make cluster` prints; the page is open, questions are answered."""
     assert playground.run("kubectl", "get", "nodes", "--no-headers").count(" Ready") == 25
-    answers = ask_all(lambda words, text: _printed(playground, words, text))
-    wrong = {name: output for name, (question, output) in answers.items() if not all(answer_lines(question, output))}
-    assert not wrong, wrong
-    playground.run("kubectl", "delete", "deployments,pods", "--all", "-n", "team", "--timeout=50s")
 
     playground.run("kubectl", "apply", "-f", str(EXAMPLES))
     for name in ("whole-gpu", "mig-slice", "product-pin"):
@@ -122,6 +118,9 @@ def test_newcomer_runs_a_gpu_pod_and_ctrl_c_leaves_nothing(playground: Playgroun
     assert "allow NVIDIA-H100" in playground.run("gpu-usher", "explain", "default/too-many", code=1)
     found = {finding["check"] for finding in json.loads(playground.run("gpu-usher", "doctor", "-o", "json", code=1))}
     assert not found & OF_AN_INSTALLATION
+    answers = ask_all(lambda words, text: _printed(playground, words, text))
+    wrong = {name: output for name, (question, output) in answers.items() if not all(answer_lines(question, output))}
+    assert not wrong, wrong
     page = httpx.get(f"http://127.0.0.1:{playground.page}/", trust_env=False, timeout=SOON_SECONDS)
     assert (page.status_code, "node-1" in page.text) == (200, True)
 
