@@ -71,7 +71,7 @@ SANDBOX = (sys.executable, "-m", "tests.realnodes.sandbox")
 SHARED = ("--dist", "loadfile", "--no-loadscope-reorder", "-n")
 """Options for processes that share the tests file by file, in the order of tests/conftest.py; their number follows."""
 PROCESSES: Mapping[str, str] = {"test": "3"}
-"""Tier → how many processes share it, or else 2: the tests of `test` wait for a fifth of their time."""
+"""Tier → how many processes share it, or else 2: on two cores `test` took 272 s instead of 280 s, one run each."""
 BESIDE = "nodes"
 """The tier that runs beside the others: one process in a sandbox of its own, which waits for kubelets half of its
 time."""

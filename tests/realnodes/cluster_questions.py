@@ -79,7 +79,7 @@ def page(answers: dict[str, tuple[Question, str]]) -> str:
 # Questions of an ML engineer on a cluster
 
 `python -m tests.realnodes.cluster_questions` asked them of a running `make cluster`, and wrote this;
-`tests/realnodes/cluster_questions.yaml` has the questions, which were written before their answers, and
+`tests/realnodes/cluster_questions.yaml` has the questions, and says how they were chosen;
 `tests/realnodes/test_playground.py` compares.
 """
     return "\n".join([head, *(_section(*entry) for entry in answers.values())])
