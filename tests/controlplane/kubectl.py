@@ -43,6 +43,11 @@ class Kubectl:
         )
         return KubectlResult(done.returncode, done.stdout, done.stderr)
 
+    def gone(self, *words: str) -> bool:
+        """Whether none of these objects is there any longer, those with finalizers included."""
+        result = self("get", *words, "--ignore-not-found", "-o", "name")
+        return (result.code, result.out) == (0, "")
+
     def create(self, *objects: Object, dry_run: bool = False) -> KubectlResult:
         """Create objects as `kubectl create -f -` does."""
         words = ["create", "-f", "-", *(["--dry-run=server", "-o", "json"] if dry_run else [])]

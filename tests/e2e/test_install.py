@@ -89,8 +89,9 @@ def overlay(cluster: ControlPlane, request: pytest.FixtureRequest) -> Iterator[s
     result = apply(cluster, name, "-l", OTHERS)
     assert (result.code, result.warnings) == (0, []), result.err
     yield name
-    cluster.kubectl("delete", "-k", str(DEPLOY / "overlays" / name), "--ignore-not-found", "--wait=false")
-    eventually("the namespace is gone", lambda: cluster.api.client.get("/api/v1/namespaces/gpu-usher").is_error)
+    kustomization = ("-k", str(DEPLOY / "overlays" / name))
+    cluster.kubectl("delete", *kustomization, "--ignore-not-found", "--wait=false")
+    eventually("every object of it is gone", lambda: cluster.kubectl.gone(*kustomization))
 
 
 def _definition(name: str, kind: str) -> Object:

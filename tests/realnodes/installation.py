@@ -161,9 +161,10 @@ class Installation:
     def uninstall(self) -> None:
         """Delete all of it as deploy/README says: the webhooks first, then the overlay; wait for the last pod."""
         self.remove_webhooks()
-        result = self.plane.kubectl("delete", "-k", str(OVERLAY), "--ignore-not-found", "--wait=false")
+        kustomization = ("-k", str(OVERLAY))
+        result = self.plane.kubectl("delete", *kustomization, "--ignore-not-found", "--wait=false")
         assert result.code == 0, result.err
-        wait_until("our namespace is gone", self._namespace_gone, UNINSTALL_SECONDS)
+        wait_until("every object of it is gone", lambda: self.plane.kubectl.gone(*kustomization), UNINSTALL_SECONDS)
 
     def remove_webhooks(self) -> None:
         """Delete the webhook configurations by the line of deploy/README, and what an earlier module left of them."""
@@ -171,9 +172,6 @@ class Installation:
         result = self.plane.kubectl("delete", kinds, "-l", "app.kubernetes.io/name=gpu-usher")
         assert result.code == 0, result.err
         remove_webhooks(self.plane)
-
-    def _namespace_gone(self) -> bool:
-        return self.plane.api.client.get(f"/api/v1/namespaces/{NAMESPACE}").status_code == 404
 
     def close(self) -> None:
         """Uninstall it, and take the cluster's scheduler away, for modules that start their own."""
