@@ -152,23 +152,6 @@ def test_nothing_is_decided_without_a_view_of_the_cluster(ask: Ask, tmp_path: Pa
     assert answers["/mutate"].json()["response"]["allowed"] is True
 
 
-def test_shadow_lets_all_through_and_says_nothing(ask: Ask, tmp_path: Path) -> None:
-    """F137: every pod is allowed without a patch, and all nodes and victims are kept."""
-    app = create_tls_app(make_service(tmp_path, shadow=True), Metrics())
-    wrong = pod(gpus("500m"), annotations={"products": "H200"})
-
-    response = ask(app, "POST", "/mutate", json=review(wrong)).json()["response"]
-    filtered = ask(app, "POST", "/scheduler/filter", json={"Pod": wrong, "NodeNames": ["t4-0", "x"]}).json()
-    victims = {"t4-0": {"Pods": [{"UID": "u"}], "NumPDBViolations": 0}}
-    preempted = ask(app, "POST", "/scheduler/preempt", json={"Pod": wrong, "NodeNameToMetaVictims": victims}).json()
-
-    assert response == {"uid": "r-1", "allowed": True}
-    assert filtered["NodeNames"] == ["t4-0", "x"]
-    assert not filtered["FailedNodes"]
-    assert not filtered["FailedAndUnresolvableNodes"]
-    assert victims == preempted["NodeNameToMetaVictims"]
-
-
 def test_best_mode_names_the_first_in_order_and_no_other_in_any_map(ask: Ask, tmp_path: Path) -> None:
     """Filter keeps the node to which prioritize gives 10; if none fits, it gives the usual reasons.
 
