@@ -34,14 +34,20 @@ STRICT = policies(
 )  # fmt: skip
 
 
-def shared_gpu_service(folder: Path, policy_set: Any = None) -> Service:
-    """Make a small fleet where the memory of shared GPUs is promised from one call to the next."""
+def shared_gpu_nodes() -> list[dict[str, Any]]:
+    """Write a small fleet, of which two nodes share their GPUs."""
     shared = {"nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.sharing-strategy": "time-slicing",
               "nvidia.com/gpu.memory": "81559"}  # fmt: skip
     nodes = [node_document(f"h100-{number}") for number in range(4)]
     nodes += [node_document(f"t4-{number}", "Tesla-T4", "535.104.05") for number in range(4)]
-    nodes += [node_document(f"s-{number}", offers={"nvidia.com/gpu.shared": 4}, labels=shared) for number in range(2)]
-    return make_service(folder, nodes, policy_set)
+    return nodes + [
+        node_document(f"s-{number}", offers={"nvidia.com/gpu.shared": 4}, labels=shared) for number in range(2)
+    ]
+
+
+def shared_gpu_service(folder: Path, policy_set: Any = None) -> Service:
+    """Make a service on that fleet, where the memory of shared GPUs is promised from one call to the next."""
+    return make_service(folder, shared_gpu_nodes(), policy_set)
 
 
 def posted(bodies: list[tuple[str, bytes]], service: Service, target: str) -> list[dict[str, Any]]:
