@@ -7,12 +7,11 @@ import msgspec
 import pytest
 
 from app.cluster.dra_index import SPECS_SHARED
-from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.cluster.watched_kinds import WatchedKind, dra_kinds
 from app.kube.claimed_devices import ClaimedDevices
 from app.kube.pods import read_pod
-from tests.builders import knowledge
+from tests.builders import knowledge, state_of
 
 TEMPLATED = {"resourceClaims": [{"name": "g", "resourceClaimTemplateName": "one"}]}
 DIRECT = {"resourceClaims": [{"name": "g", "resourceClaimName": "one"}]}
@@ -34,9 +33,7 @@ def device_class(name: str, resource: str | None) -> dict[str, Any]:
 
 
 def filled(*objects: dict[str, Any]) -> State:
-    state = State(knowledge())
-    fill(state, list(objects))
-    return state
+    return state_of(list(objects))
 
 
 def claimed(state: State, spec: dict[str, Any]) -> ClaimedDevices:

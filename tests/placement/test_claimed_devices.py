@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.cluster.verdict_cache import VerdictCache
 from app.dra.device_kinds import DeviceKinds
@@ -15,7 +14,7 @@ from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
 from app.policy.match import compile_demand
 from app.values.reasons import Code
-from tests.builders import container, knowledge, node_document, pod, policies, policy, shipped
+from tests.builders import container, knowledge, node_document, pod, policies, policy, shipped, state_of
 
 GPU, MIG = "gpu.nvidia.com", "mig.nvidia.com"
 H100, T4, A100 = "NVIDIA H100 80GB HBM3", "Tesla T4", "NVIDIA A100-SXM4-80GB"
@@ -81,9 +80,7 @@ def exactly(*selectors: str, device_class: str = GPU, name: str = "r", **more: A
 
 def cluster(devices: list[dict[str, Any]], *requests: dict[str, Any], more: tuple[dict[str, Any], ...] = ()) -> State:
     """Make the state of a cluster with one node and the template of the pod."""
-    state = State(knowledge())
-    fill(state, [*CLASSES, *devices, template(*requests or (exactly(),)), *more])
-    return state
+    return state_of([*CLASSES, *devices, template(*requests or (exactly(),)), *more])
 
 
 def claiming(state: State, policy_set: PolicySet | None = None, image: str = "train:1", **annotations: str) -> Demand:

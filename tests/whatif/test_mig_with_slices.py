@@ -5,17 +5,14 @@ from typing import Any
 
 import pytest
 
-from app.cluster.snapshot import fill
-from app.cluster.state import State
 from app.demo.sample_fleets import demo_fleet
 from app.whatif.mig_relayout import CARVED, PUBLISHED, parse_layout, relayout
-from tests.builders import knowledge, node_document
+from tests.builders import knowledge, node_document, state_of
 from tests.cluster.dynamic import carved, counter_set, resource_slice
 
 
 def problems(objects: list[dict[str, Any]], *chosen: str) -> dict[str, str]:
-    state = State(knowledge())
-    fill(state, objects)
+    state = state_of(objects)
     result = relayout(state.nodes, chosen, [], parse_layout("all-1g.10gb"), knowledge())
     return {node.node: node.problem for node in result.nodes}
 
