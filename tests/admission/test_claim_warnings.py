@@ -116,9 +116,7 @@ def test_claim_that_may_be_served_is_not_warned_of(request_: dict[str, Any]) -> 
 
 
 def test_cluster_without_devices_warns_of_nothing() -> None:
-    state = state_of([node_document(), template(exactly(MEMORY))])
-
-    assert about_claims(admit(state, claiming())) == []
+    assert about_claims(admit(state_of([node_document(), template(exactly(MEMORY))]), claiming())) == []
 
 
 def test_class_without_a_device_is_warned_of() -> None:
@@ -176,6 +174,4 @@ def test_pod_in_the_cluster_without_labels_gets_no_runtime_class() -> None:
     state = gpucluster(exactly())
     state.put_runtime_class("nvidia", RuntimeClass("nvidia"))
 
-    result = admit(state, claiming())
-
-    assert "runtimeClassName" not in apply(claiming(), result.operations)["spec"]
+    assert "runtimeClassName" not in apply(claiming(), admit(state, claiming()).operations)["spec"]

@@ -61,9 +61,7 @@ def test_claim_that_goes_is_unknown_again() -> None:
 
 
 def test_claim_that_changes_is_as_it_was_last_seen() -> None:
-    state = filled(claim(), claim("nic.example.com"))
-
-    assert claimed(state, DIRECT).classes == ()
+    assert claimed(filled(claim(), claim("nic.example.com")), DIRECT).classes == ()
 
 
 def test_class_of_the_clusters_own_counts_as_soon_as_it_serves_a_gpu_resource() -> None:

@@ -70,9 +70,7 @@ def test_small_slice_at_a_bad_start_blocks_a_large_one() -> None:
 
 def test_layout_is_left_to_a_live_scheduler() -> None:
     """Its DRA plugin evaluates the same counters on newer data (docs/reference/scores.md#counts)."""
-    made = state(claim("c", name_of("1g.10gb", 0)))
-
-    assert refusal(made, (LARGE, 1), recount=False) is None
+    assert refusal(state(claim("c", name_of("1g.10gb", 0))), (LARGE, 1), recount=False) is None
 
 
 def test_amount_beyond_all_reason_is_refused_at_once() -> None:
@@ -150,9 +148,8 @@ def test_claims_are_decoded_with_what_they_were_given() -> None:
 def test_counters_in_a_slice_of_their_own_make_no_difference() -> None:
     """The driver writes them so from Kubernetes 1.35 on, and beside the devices before."""
     counters = [{"name": "gpu-0-counter-set", "counters": {"memory-slice-0": {"value": "1"}}}]
-    apart = state(resource_slice([], "counters", sharedCounters=counters))
 
-    assert apart.nodes["n"] == state().nodes["n"]
+    assert state(resource_slice([], "counters", sharedCounters=counters)).nodes["n"] == state().nodes["n"]
 
 
 def test_older_generation_of_a_pool_no_longer_holds() -> None:

@@ -59,6 +59,5 @@ def test_kinds_of_the_sample_fleet_without_labels() -> None:
 
 
 def test_command_shows_who_holds_devices() -> None:
-    result = CliRunner().invoke(app, ["inventory", "--demo-fleet", "gpucluster"])
-    assert "team-a 8, team-b 1" in result.output
+    assert "team-a 8, team-b 1" in CliRunner().invoke(app, ["inventory", "--demo-fleet", "gpucluster"]).output
     assert "devices that pods claim" not in CliRunner().invoke(app, ["inventory", "--demo-fleet", "mixed"]).output

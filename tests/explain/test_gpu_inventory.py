@@ -128,9 +128,7 @@ def test_files_are_read_together(tmp_path: Path) -> None:
     (tmp_path / "pods.yaml").write_text(yaml.safe_dump(bound("a", "red", "h-0", 3)))
     files = [word for name in ("nodes.json", "pods.yaml") for word in ("--snapshot", str(tmp_path / name))]
 
-    result = RUN.invoke(app, ["inventory", *files, "-o", "json"])
-
-    assert json.loads(result.output)["kinds"][0]["free"] == 5
+    assert json.loads(RUN.invoke(app, ["inventory", *files, "-o", "json"]).output)["kinds"][0]["free"] == 5
 
 
 @pytest.mark.parametrize("arguments", [[], ["--watch", "--demo-fleet", "mixed"]], ids=["no fleet", "watch without one"])

@@ -253,9 +253,7 @@ def test_finished_pods_are_nobody(tmp_path: Path) -> None:
 
 
 def test_no_fleet_and_no_log_is_bad_input(tmp_path: Path) -> None:
-    result = RUN.invoke(app, ["policy", "diff", str(tmp_path), str(tmp_path)])
-
-    assert isinstance(result.exception, BadInput)
+    assert isinstance(RUN.invoke(app, ["policy", "diff", str(tmp_path), str(tmp_path)]).exception, BadInput)
 
 
 def test_pods_with_claims_are_compared_by_the_devices_that_they_can_take(tmp_path: Path) -> None:

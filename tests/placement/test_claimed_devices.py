@@ -266,8 +266,7 @@ def test_devices_that_are_held_refuse_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "product"),
-    [((), "h100-80gb-hbm3"), (("gpu-0",), "t4"), (("gpu-0", "gpu-1"), "h100-80gb-hbm3")],
+    ("held", "product"), [((), "h100-80gb-hbm3"), (("gpu-0",), "t4"), (("gpu-0", "gpu-1"), "h100-80gb-hbm3")]
 )
 def test_score_is_that_of_the_device_that_the_claim_gets_now(held: tuple[str, ...], product: str) -> None:
     devices = on_node(gpu("gpu-0", H100), gpu("gpu-1", T4), gpu("gpu-2", H100))
