@@ -172,7 +172,7 @@ def test_snapshot_serves_the_cluster_of_the_file(tmp_path: Path) -> None:
     service = build(Settings(snapshots=(file,), certs=tmp_path / "certs"))
 
     assert len(service.nodes) == 23
-    assert service.recount
+    assert service.settings.recounting
     assert service.health()["ready"]
     assert service.absent == ()
 
