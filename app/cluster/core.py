@@ -208,7 +208,7 @@ class Core:
 
     @property
     def filter_answer(self) -> FilterAnswer:
-        """Whether filter answers with all nodes that fit, with a shortlist, or with the best one."""
+        """Whether filter answers with all nodes that fit, or with a shortlist."""
         return self.settings.filter_answer
 
     @property
