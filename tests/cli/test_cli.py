@@ -127,6 +127,7 @@ def test_schema_is_also_what_clusters_get() -> None:
         (["serve", "--demo", "--role", "boss"], "--role: got 'boss', wants all or admission or extender"),
         (["serve", "--demo", "--cert", "x"], "wants both or none"),
         (["serve", "--demo", "--shortlist", "0"], "wants at least 1"),
+        (["serve", "--demo", "--filter-answer", "best"], "with `serve --shortlist 1` for one node"),
         (
             ["serve", "--scheduler-address", "127.0.0.1:0", "--client-ca", "ca.crt", "--client-subject", "scheduler"],
             "plain HTTP has no client certificates",
