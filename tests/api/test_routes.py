@@ -152,28 +152,6 @@ def test_nothing_is_decided_without_a_view_of_the_cluster(ask: Ask, tmp_path: Pa
     assert answers["/mutate"].json()["response"]["allowed"] is True
 
 
-def test_best_mode_names_the_first_in_order_and_no_other_in_any_map(ask: Ask, tmp_path: Path) -> None:
-    """Filter keeps the node to which prioritize gives 10; if none fits, it gives the usual reasons.
-
-    See docs/reference/scores.md#best-answer.
-    """
-    everyone = create_tls_app(make_service(tmp_path / "all"), Metrics())
-    best = create_tls_app(make_service(tmp_path / "best", filter_answer="best"), Metrics())
-    question = {"Pod": pod(), "NodeNames": ["a100-1", "h200-0", "a10-1", "t4-1", "cpu-0"]}
-    nowhere = {"Pod": pod(), "NodeNames": ["cpu-0", "x"]}
-    fitting = ask(everyone, "POST", "/scheduler/filter", json=question).json()["NodeNames"]
-    scores = ask(everyone, "POST", "/scheduler/prioritize", json={**question, "NodeNames": fitting}).json()
-
-    one = ask(best, "POST", "/scheduler/filter", json=question).json()
-    none = ask(best, "POST", "/scheduler/filter", json=nowhere).json()
-
-    assert [score["Host"] for score in scores if score["Score"] == 10] == one["NodeNames"]
-    assert not one["FailedNodes"]
-    assert not one["FailedAndUnresolvableNodes"]
-    assert none["NodeNames"] == []
-    assert none["FailedAndUnresolvableNodes"].keys() == {"cpu-0", "x"}
-
-
 def test_shortlist_names_equal_nodes_and_keeps_the_reasons_of_the_others(ask: Ask, tmp_path: Path) -> None:
     """Nodes that are left out for their rank are in no map (docs/reference/scores.md#shortlist)."""
     everyone = create_tls_app(make_service(tmp_path / "all"), Metrics())

@@ -66,10 +66,11 @@ def test_equal_nodes_take_turns_by_pod_and_alike_in_each_replica(tmp_path: Path)
     assert lists == [named(other, pod(), uid=f"u-{index}") for index in range(100)]
 
 
-def test_list_is_as_long_as_the_setting_allows(tmp_path: Path) -> None:
-    service = serving(tmp_path, [node(index) for index in range(9)], shortlist=5)
+@pytest.mark.parametrize("most", [5, 1])
+def test_list_is_as_long_as_the_setting_allows(tmp_path: Path, most: int) -> None:
+    service = serving(tmp_path, [node(index) for index in range(9)], shortlist=most)
 
-    assert len(named(service, pod(topologySpreadConstraints=[{**SPREAD, "topologyKey": HOST}]))) == 5
+    assert len(named(service, pod(topologySpreadConstraints=[{**SPREAD, "topologyKey": HOST}]))) == most
 
 
 def test_pod_that_could_not_be_bound_gets_other_nodes_until_all_had_their_turn(tmp_path: Path) -> None:

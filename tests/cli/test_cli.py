@@ -123,6 +123,7 @@ def test_schema_is_also_what_clusters_get() -> None:
         (["serve", "--demo", "--role", "boss"], "--role: got 'boss', wants all or admission or extender"),
         (["serve", "--demo", "--cert", "x"], "wants both or none"),
         (["serve", "--demo", "--shortlist", "0"], "wants at least 1"),
+        (["serve", "--demo", "--filter-answer", "best"], "with `serve --shortlist 1` for one node"),
         (
             ["serve", "--scheduler-address", "127.0.0.1:0", "--client-ca", "ca.crt", "--client-subject", "scheduler"],
             "plain HTTP has no client certificates",
@@ -168,7 +169,7 @@ def test_snapshot_serves_the_cluster_of_the_file(tmp_path: Path) -> None:
     service = build(Settings(snapshots=(file,), certs=tmp_path / "certs"))
 
     assert len(service.nodes) == 23
-    assert service.recount
+    assert service.settings.recounting
     assert service.health()["ready"]
     assert service.absent == ()
 
