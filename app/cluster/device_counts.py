@@ -4,7 +4,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterable
 
-from app.dra.pools import PoolID
+from app.dra.cluster_devices import PoolID
 from app.kube.devices import BLOCKING_EFFECTS, ResourceSlice
 from app.kube.resource_claims import ResourceClaim
 

@@ -10,9 +10,9 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
-from app.dra.cel_errors import EvaluationError, NotJudged
 from app.dra.cel_operators import add_numbers
 from app.dra.cel_quantities import Quantity, read_quantity
+from app.dra.cel_syntax import EvaluationError, NotJudged
 from app.dra.cel_values import NONE, Optional, Semver, compare, contains, equal, parse_semver
 
 LONGEST_LIST = 48

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from app.dra.cel_errors import EvaluationError, NotJudged
+from app.dra.cel_syntax import EvaluationError, NotJudged
 from app.dra.cel_values import INT_MAX, INT_MIN, UINT_MAX, TypeValue, UInt, compare, contains, find, kind, no_overload
 
 Operation = Callable[[Any, Any], Any]

@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from app.dra.cel_errors import NotJudged, SelectorError
 from app.dra.cel_macros import MacroError, expand
 from app.dra.cel_syntax import (
     Call,
@@ -14,7 +13,9 @@ from app.dra.cel_syntax import (
     ListOf,
     Literal,
     MapOf,
+    NotJudged,
     Select,
+    SelectorError,
     Token,
     syntax_error,
     tokens,

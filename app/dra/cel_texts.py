@@ -13,7 +13,7 @@ from typing import Any
 
 import re2
 
-from app.dra.cel_errors import EvaluationError, NotJudged
+from app.dra.cel_syntax import EvaluationError, NotJudged
 
 _LOWER, _UPPER = str.maketrans(ascii_uppercase, ascii_lowercase), str.maketrans(ascii_lowercase, ascii_uppercase)
 _OPTIONS = re2.Options()

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import lru_cache, total_ordering
 from typing import Any
 
-from app.dra.cel_errors import Aborted, EvaluationError
 from app.dra.cel_quantities import Quantity
+from app.dra.cel_syntax import Aborted, EvaluationError
 
 INT_MAX, INT_MIN, UINT_MAX = 2**63 - 1, -(2**63), 2**64 - 1
 

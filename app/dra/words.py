@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from app.dra.cel_comparisons import Comparison
-from app.dra.cel_errors import EvaluationError, SelectorError
 from app.dra.cel_facts import Read
+from app.dra.cel_syntax import EvaluationError, SelectorError
 from app.dra.cel_values import parse_semver
-from app.dra.selection import ClaimError, shortened
-from app.dra.selectors import SelectorPart, compile_selector, written_conditions
+from app.dra.selectors import ClaimError, SelectorPart, compile_selector, shortened, written_conditions
 from app.kube.devices import Device, SemanticVersion, show
 from app.values.errors import QuantityError
 from app.values.quantity import parse_quantity
