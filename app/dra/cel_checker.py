@@ -9,6 +9,7 @@ feature gates DRAConsumableCapacity (on by default since 1.36) and DRAListTypeAt
 from typing import Any
 
 from app.dra.cel_functions import CONVERSIONS, FUNCTIONS, UNJUDGED, Overload
+from app.dra.cel_library import compile_pattern
 from app.dra.cel_syntax import (
     Call,
     CelNode,
@@ -23,7 +24,6 @@ from app.dra.cel_syntax import (
     SelectorError,
     syntax_error,
 )
-from app.dra.cel_texts import check_pattern
 from app.dra.cel_types import (
     ANY,
     BOOL,
@@ -205,7 +205,7 @@ class Checker:
         pattern = node.arguments[-1]
         if isinstance(pattern, Literal) and isinstance(pattern.value, str):
             try:
-                check_pattern(pattern.value)
+                compile_pattern(pattern.value)
             except EvaluationError as problem:
                 raise self._problem(pattern, f"invalid matches argument: {problem}") from None
             except NotJudged:

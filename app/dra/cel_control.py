@@ -67,13 +67,10 @@ class Loop:
         for values in self._rounds(sequence):
             spend(names, self._cost)
             inner.update(zip(self._names, values, strict=True))
-            if not self._goes_on(device, inner):
+            if self._condition(device, inner) is False:
                 break
             cell.set(lambda: self._step(device, inner))
         return self._result(device, {**names, self._accumulator: cell})
-
-    def _goes_on(self, device: Device, names: Names) -> bool:
-        return self._condition(device, names) is not False
 
     def _rounds(self, sequence: Any) -> list[tuple[Any, ...]]:
         if len(self._names) == 1 and isinstance(sequence, (tuple, Mapping)):

@@ -91,12 +91,8 @@ _BINARY = {
 _LITERALS = frozenset({"string", "bytes", "float", "uint", "int"})
 _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None}
 _KEYWORDS = frozenset({*_WORDS, "in"})
-_RESERVED = frozenset(
-    {
-        *("as", "break", "const", "continue", "else", "for", "function", "if", "import", "let", "loop", "package"),
-        *("namespace", "return", "var", "void", "while"),
-    }
-)
+_RESERVED_IDS = "as break const continue else for function if import let loop package namespace return var void while"
+_RESERVED = frozenset(_RESERVED_IDS.split())
 """Names that no variable can have (google/cel-go parser/parser.go, reservedIds)."""
 
 Item = TypeVar("Item")
