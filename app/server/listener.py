@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.api.loopback_hosts import RequireAllowedHost, is_loopback
+from app.api.allowed_callers import RequireAllowedHost, is_loopback
 from app.server.accepting import Acceptor
 from app.server.connections import NO_SNIFFING, Connections
 from app.server.protocol import FOLLOWS, GuardedProtocol
