@@ -39,7 +39,7 @@ from app.nodes.model import Node
 from app.nodes.reading import read_node
 from app.placement.engine import judge, total
 from app.placement.preempt import helpful_candidates
-from app.placement.ranking import HIGHEST, best_in_turn, best_of_each, best_position, demand_scores
+from app.placement.ranking import HIGHEST, best_in_turn, best_of_each, demand_scores
 from app.placement.scheduler_demand import place_is_promised
 from app.policy.demand import Demand
 from app.values.computations import finish
@@ -64,8 +64,6 @@ class FittingNodes:
 
 def chosen(pod: Pod, soft: SoftConstraints, demand: Demand, fitting: FittingNodes, core: Core) -> list[str]:
     """Return the names of the nodes to name, at least one, best first."""
-    if core.settings.filter_answer == "best":
-        return [fitting.names[best_position(fitting.names, fitting.totals)]]
     if offered := core.offered_nodes.of(pod.uid):
         fitting = fitting.without(offered)
     places = 1 if place_is_promised(pod, demand) else core.settings.shortlist
@@ -190,7 +188,6 @@ def _filter_names(
     kept, totals, lost = verdicts.fitting(names)
     if core.settings.filter_answer != "all" and kept:
         kept = chosen(*asked, demand, FittingNodes(kept, totals, core.nodes.__getitem__), core)
-        lost = () if core.settings.filter_answer == "best" else lost
     failed, unresolvable = _messages(lost, verdicts) if lost else (NO_NODES, NO_NODES)
     counts = Counter([*failed.values(), *unresolvable.values()]) if lost else NO_COUNTS
     refused = {verdicts.codes.get(message, NOT_KNOWN.code): count for message, count in counts.items()}
@@ -225,7 +222,6 @@ def _filter_full(
         fitting = FittingNodes(list(by_name), [total(demand, node) for node in by_name.values()], by_name.__getitem__)
         named = chosen(*asked, demand, fitting, core)
         kept = [index for index in kept if nodes[index].name in named]
-        refusals = {} if core.settings.filter_answer == "best" else refusals
     answer = {"Nodes": {"metadata": {}, "items": raws if core.settings.shadow else [raws[index] for index in kept]}}
     failed = {name: refusal.message for name, refusal in refusals.items() if refusal.preemptible}
     unresolvable = {name: refusal.message for name, refusal in refusals.items() if not refusal.preemptible}
