@@ -88,11 +88,10 @@ def is_loopback(host: str) -> bool:
 
 
 class RequireAllowedHost:
-    """ASGI middleware that answers 403 if the Host header is not one of `names`."""
+    """ASGI middleware that answers 403 if the Host header is not one of LOOPBACK_NAMES."""
 
-    def __init__(self, app: ASGIApp, names: frozenset[str] = LOOPBACK_NAMES) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._names = names
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or refuse it."""
@@ -106,7 +105,7 @@ class RequireAllowedHost:
     def _allowed(self, scope: Scope) -> bool:
         host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
-        return name.lower() in self._names
+        return name.lower() in LOOPBACK_NAMES
 
 
 class RequireSameOrigin:
