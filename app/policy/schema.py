@@ -23,7 +23,7 @@ from app.policy.schema_placement import Placement
 
 
 class Action(Enum):
-    """What a policy does about a pod; the order is from mild to strict.
+    """What a policy does with a pod, from mild to strict.
 
     Enforce patches and refuses. Warn returns a warning instead, and lowers the scores of nodes that Enforce would
     refuse. Audit only logs and counts. "Off" (in quotes, since YAML readers disagree on it) does nothing.
@@ -122,10 +122,8 @@ class PolicyException(StrictMapping):
 
 
 class Spec(StrictMapping):
-    """The content of a policy.
-
-    All policies that match a pod apply together. Two policies of one priority that set a field differently, of which
-    only one value can apply, are an error, unless no pod can match both.
+    """All policies that match a pod apply together. Where only one value of a field can
+    apply, two policies of equal priority with different values are an error, unless no pod can match both.
     """
 
     description: str = described(Merge.Own, "shown by kubectl get gpol", "Training gets whole GPUs.", default="")

@@ -97,7 +97,7 @@ class Idle(StrictMapping):
         Merge.Single, "percent of activity that an idle GPU never exceeds; absent: 1", 1.0, 5.0, default=None
     )
     gpus: Annotated[int, Field(ge=1)] | None = described(
-        Merge.Single, "refuse new pods from this number of idle GPUs or slices on; absent: 1", 1, 4, default=None
+        Merge.Single, "the number of idle GPUs or slices from which new pods are refused; absent: 1", 1, 4, default=None
     )
 
 
@@ -114,8 +114,8 @@ class Admission(StrictMapping):
 
     runtime_class_name: str | None = described(
         Merge.Single,
-        "set if the pod names none; Auto: the class of the vendor's toolkit, if every node that could serve the pod "
-        "has its handler and nothing shows that none is needed",
+        "set if the pod names none; Auto: the class of the vendor's toolkit, if each node that fits has its handler "
+        "and nothing shows that it is needless",
         "Auto",
         "nvidia-cdi",
         default=None,
@@ -192,8 +192,8 @@ class Admission(StrictMapping):
     )
     shared_replicas: Literal["Deny", "Leave"] | None = described(
         Merge.Strictest,
-        "a request for several replicas of shared GPUs, which may all be of one GPU; filter refuses it too; Leave: the "
-        "device plugin gives several, as MPS with failRequestsGreaterThanOne: false",
+        "a request for several replicas of shared GPUs, since all may be of one GPU; filter refuses it too; Leave: for "
+        "device plugins with failRequestsGreaterThanOne: false",
         "Deny",
         "Leave",
         default=None,
