@@ -100,5 +100,11 @@ class CertificateError(UsherError):
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """Return the end of a message that names the choice closest to a misspelt word; empty if none is close."""
+    close = closest(word, choices)
+    return "" if close is None else f", did you mean {close}?"
+
+
+def closest(word: str, choices: Iterable[str]) -> str | None:
+    """Return the choice closest to a misspelt word; None if none is close."""
     close = get_close_matches(word, list(choices), n=1) if len(word) <= LONGEST_GUESSED else []
-    return f", did you mean {close[0]}?" if close else ""
+    return close[0] if close else None
