@@ -170,9 +170,7 @@ def test_a_promise_counts_before_the_pod_is_seen_bound() -> None:
 
 def test_one_pod_does_not_get_gpus_both_ways() -> None:
     """F135."""
-    both = Demand(resources=((GPU, 1),), claims=((CLASS, 1),))
-
-    assert refusal(state_of(WORLD), both) == "GPUHeldByClaim"
+    assert refusal(state_of(WORLD), Demand(resources=((GPU, 1),), claims=((CLASS, 1),))) == "GPUHeldByClaim"
 
 
 @pytest.mark.parametrize(
