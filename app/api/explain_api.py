@@ -158,8 +158,8 @@ class ExplainAPI:
         self._in_hand[user] += 1
         code = 200
         try:
-            if unready := self._core.unready():
-                raise WireError(503, unready)
+            if problem := self._core.cache_problem():
+                raise WireError(503, problem)
             explanation = await self._explainer.answer({"namespace": namespace, "name": name}, False)
             known = for_tenant(explanation, namespace, self._core.state.namespaces.by_name)
             return Response(encode(_document(known, namespace, name, AS_TABLE in accept)), media_type=JSON)

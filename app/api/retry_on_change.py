@@ -48,7 +48,7 @@ class RetryOnChange:
     async def changes(self, decision: Decision) -> AsyncIterator[None]:
         """Yield at each change of the state, as long as waiting may help."""
         started = self._clock()
-        if not may_have_ended(decision) or self._core.shadow:
+        if not may_have_ended(decision) or self._core.settings.shadow:
             return
         if not decision.nominated:
             if started < self._not_before:

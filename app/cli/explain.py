@@ -33,10 +33,10 @@ from app.cli.source import (
     policies_in,
     refuse_several,
     state_of,
-    without_garbage_collection,
 )
 from app.cli.usage import PrometheusURL, TokenFile, idle_of_fleet
 from app.cluster.apiserver import ApiServer
+from app.cluster.garbage_collection import without_garbage_collection
 from app.cluster.kubeconfig import Load
 from app.cluster.snapshot import bound_volumes, view
 from app.cluster.state import State

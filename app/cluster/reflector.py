@@ -6,7 +6,6 @@ stays in use meanwhile, and only the differences are then applied.
 """
 
 import asyncio
-import gc
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.cluster.apiserver import ApiServer
+from app.cluster.garbage_collection import leave_out_what_is_listed
 from app.cluster.listing import Fields, KindDecoders, Unreadable, UnreadableObject, identity
 from app.cluster.watched_kinds import WatchedKind
 from app.kube.partial_types import PartialNamedObject
@@ -241,7 +241,7 @@ class Reflector:
     async def _rest(self) -> None:
         """Give others a turn; what a first list has brought so far is no longer visited by the garbage collector."""
         if not self.synced:
-            gc.freeze()
+            leave_out_what_is_listed()
         await asyncio.sleep(0)
 
     def _put(self, key: str, uid: str, fact: Any) -> None:

@@ -41,13 +41,13 @@ class Pool:
 
 
 class PoolIndex:
-    """All ResourceSlices, by pool and by the node that they name, so that the pools of a node are found at once.
+    """All ResourceSlices: by name, by pool, and by the node that they name, to find the pools of a node at once.
 
     The inner maps are replaced and never changed, so that a copy is shallow and costs little.
     """
 
     def __init__(self, slices: Iterable[ResourceSlice] = ()) -> None:
-        self._slices: dict[str, ResourceSlice] = {}
+        self.by_name: dict[str, ResourceSlice] = {}
         self._by_pool: dict[PoolID, Mapping[str, ResourceSlice]] = {}
         self._by_node: dict[str, Mapping[str, PoolID]] = {}
         for pool_slice in slices:
@@ -57,37 +57,37 @@ class PoolIndex:
         """Add or change a slice."""
         self.drop(pool_slice.name)
         pool, node = (pool_slice.driver, pool_slice.pool), _node_of(pool_slice)
-        self._slices[pool_slice.name] = pool_slice
+        self.by_name[pool_slice.name] = pool_slice
         self._by_pool[pool] = {**self._by_pool.get(pool, {}), pool_slice.name: pool_slice}
         self._by_node[node] = {**self._by_node.get(node, {}), pool_slice.name: pool}
 
     def drop(self, name: str) -> None:
         """Remove a slice."""
-        pool_slice = self._slices.pop(name, None)
+        pool_slice = self.by_name.pop(name, None)
         if pool_slice is not None:
             _drop(self._by_pool, (pool_slice.driver, pool_slice.pool), name)
             _drop(self._by_node, _node_of(pool_slice), name)
 
     def __len__(self) -> int:
-        return len(self._slices)
+        return len(self.by_name)
 
     def copy(self) -> "PoolIndex":
         """Return a copy, for work during which slices may change."""
         twin = PoolIndex()
-        twin._slices, twin._by_pool, twin._by_node = dict(self._slices), dict(self._by_pool), dict(self._by_node)
+        twin.by_name, twin._by_pool, twin._by_node = dict(self.by_name), dict(self._by_pool), dict(self._by_node)
         return twin
 
     def slices(self) -> Iterable[ResourceSlice]:
         """List all slices."""
-        return self._slices.values()
+        return self.by_name.values()
 
     def get(self, name: str) -> ResourceSlice | None:
         """Return a slice by name; None if there is none."""
-        return self._slices.get(name)
+        return self.by_name.get(name)
 
     def slices_on(self, node: str) -> Iterable[ResourceSlice]:
         """List the slices that name a node."""
-        return [self._slices[name] for name in self._by_node.get(node, ())] if node else ()
+        return [self.by_name[name] for name in self._by_node.get(node, ())] if node else ()
 
     def nodes(self) -> tuple[str, ...]:
         """Return the names of the nodes that slices name."""

@@ -7,7 +7,6 @@ anti-affinity and topology spread.
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from app.explain.survey import ClusterSnapshot, NodeJudge, ScheduledPod, read_scheduled_pod
@@ -121,13 +120,7 @@ class FleetWithMoves:
 
 def _with_units(node: Node, pod: ScheduledPod, sign: int) -> Node:
     """Return a node with the units and the declared memory of a pod added to what is free, or taken from it."""
-    units, memory = dict(node.free.units), dict(node.free.memory)
-    for resource, amount in pod.demand.resources:
-        if resource in units:
-            units[resource] += sign * amount
-        if resource in memory:
-            memory[resource] += sign * amount * pod.demand.declared_mib
     cpu = node.free_cpu_milli
     freed = sum(amount for resource, amount in pod.pod_constraints.requests if resource == "cpu")
-    free_cpu = None if cpu is None else cpu + sign * freed
-    return replace(node, free=replace(node.free, units=units, memory=memory), free_cpu_milli=free_cpu)
+    free = node.free.with_units(pod.demand.resources, pod.demand.declared_mib, sign)
+    return node.with_free(free, None if cpu is None else cpu + sign * freed)

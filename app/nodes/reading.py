@@ -79,11 +79,8 @@ def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[s
     in_all = _amounts(capacity, knowledge) if capacity else None
     for_machines = not offered and _gives_gpus_to_machines(allocatable, knowledge)
     labels_read = _with_architecture(labels, status)
-    node_class = replace(
-        read_node_class(labels_read, offered, knowledge, in_all, _registered(metadata, knowledge), for_machines),
-        runtime_handlers=read_runtime_handlers(status),
-        runtime_class_unneeded=knowledge.runtimes.why_unneeded(labels),
-    )
+    registered, handlers = _registered(metadata, knowledge), read_runtime_handlers(status)
+    node_class = read_node_class(labels_read, offered, knowledge, in_all, registered, for_machines, handlers)
     if conditions := read_bad_conditions(status, knowledge):
         bad = tuple((condition.name, condition.severity) for condition in conditions)
         node_class = replace(node_class, bad_conditions=bad)

@@ -6,10 +6,12 @@ the best node of each kind, among which kube-scheduler chooses by its own scores
 """
 
 import zlib
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from fractions import Fraction
 from functools import lru_cache
 
+from app.nodes.model import Node
+from app.placement import engine
 from app.placement.engine import LESSER_SHARE
 from app.policy.demand import Demand
 
@@ -40,6 +42,17 @@ def ranking_key(value: float, name: str) -> tuple[float, tuple[int, str]]:
     See docs/reference/scores.md#ties.
     """
     return (-value, tie_break(name))
+
+
+def place_on_best(demand: Demand, nodes: dict[str, Node], fits: Callable[[Node], bool]) -> bool:
+    """Take the units of a demand from the best of the nodes that fit, in place; return False where none fits."""
+    fitting = filter(fits, nodes.values())
+    best = min(fitting, key=lambda node: ranking_key(engine.total(demand, node), node.name), default=None)
+    if best is None:
+        return False
+    free = best.free.with_units(demand.resources, demand.declared_mib, -1)
+    nodes[best.name] = best.with_free(free, best.free_cpu_milli)
+    return True
 
 
 @lru_cache(TIE_BREAKS_KEPT)

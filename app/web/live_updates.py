@@ -220,7 +220,7 @@ class LiveUpdates:
         while True:
             if self._core.draining:
                 self.listeners.close()
-            elif loop.time() - sampled >= SAMPLE_SECONDS and self._core.unready() is None:
+            elif loop.time() - sampled >= SAMPLE_SECONDS and self._core.cache_problem() is None:
                 sampled = loop.time()
                 await self._sample()
             await self.check()

@@ -15,7 +15,7 @@ from app.values.computations import finish
 from tests.builders import gpus, make_service, node_document, pod
 from tests.dra.makes import device, device_class, slice_of
 
-ANSWERS = ("all", "shortlist", "best")
+ANSWERS = ("all", "shortlist")
 ZERO = {"limits": {"nvidia.com/gpu": "0"}}
 CPU = {"requests": {"cpu": "2"}}
 BLANK: dict[str, Any] = {"product": None, "driver": None, "offers": {}}

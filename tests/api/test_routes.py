@@ -152,45 +152,6 @@ def test_nothing_is_decided_without_a_view_of_the_cluster(ask: Ask, tmp_path: Pa
     assert answers["/mutate"].json()["response"]["allowed"] is True
 
 
-def test_shadow_lets_all_through_and_says_nothing(ask: Ask, tmp_path: Path) -> None:
-    """F137: every pod is allowed without a patch, and all nodes and victims are kept."""
-    app = create_tls_app(make_service(tmp_path, shadow=True), Metrics())
-    wrong = pod(gpus("500m"), annotations={"products": "H200"})
-
-    response = ask(app, "POST", "/mutate", json=review(wrong)).json()["response"]
-    filtered = ask(app, "POST", "/scheduler/filter", json={"Pod": wrong, "NodeNames": ["t4-0", "x"]}).json()
-    victims = {"t4-0": {"Pods": [{"UID": "u"}], "NumPDBViolations": 0}}
-    preempted = ask(app, "POST", "/scheduler/preempt", json={"Pod": wrong, "NodeNameToMetaVictims": victims}).json()
-
-    assert response == {"uid": "r-1", "allowed": True}
-    assert filtered["NodeNames"] == ["t4-0", "x"]
-    assert not filtered["FailedNodes"]
-    assert not filtered["FailedAndUnresolvableNodes"]
-    assert victims == preempted["NodeNameToMetaVictims"]
-
-
-def test_best_mode_names_the_first_in_order_and_no_other_in_any_map(ask: Ask, tmp_path: Path) -> None:
-    """Filter keeps the node to which prioritize gives 10; if none fits, it gives the usual reasons.
-
-    See docs/reference/scores.md#best-answer.
-    """
-    everyone = create_tls_app(make_service(tmp_path / "all"), Metrics())
-    best = create_tls_app(make_service(tmp_path / "best", filter_answer="best"), Metrics())
-    question = {"Pod": pod(), "NodeNames": ["a100-1", "h200-0", "a10-1", "t4-1", "cpu-0"]}
-    nowhere = {"Pod": pod(), "NodeNames": ["cpu-0", "x"]}
-    fitting = ask(everyone, "POST", "/scheduler/filter", json=question).json()["NodeNames"]
-    scores = ask(everyone, "POST", "/scheduler/prioritize", json={**question, "NodeNames": fitting}).json()
-
-    one = ask(best, "POST", "/scheduler/filter", json=question).json()
-    none = ask(best, "POST", "/scheduler/filter", json=nowhere).json()
-
-    assert [score["Host"] for score in scores if score["Score"] == 10] == one["NodeNames"]
-    assert not one["FailedNodes"]
-    assert not one["FailedAndUnresolvableNodes"]
-    assert none["NodeNames"] == []
-    assert none["FailedAndUnresolvableNodes"].keys() == {"cpu-0", "x"}
-
-
 def test_shortlist_names_equal_nodes_and_keeps_the_reasons_of_the_others(ask: Ask, tmp_path: Path) -> None:
     """Nodes that are left out for their rank are in no map (docs/reference/scores.md#shortlist)."""
     everyone = create_tls_app(make_service(tmp_path / "all"), Metrics())

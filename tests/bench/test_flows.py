@@ -15,8 +15,9 @@ SECTIONS = {
     "node event": "A node event",
 }
 OUTSIDE = ("server/protocol.py", "server/limits.py", "api/direct_routes.py", "cluster/reflector.py", "cluster/live.py",
-           "cluster/watched_kinds.py", "placement/scorers.py", "placement/ranking.py")  # fmt: skip
-"""Files of the way from the socket, which the page names and the measured part does not enter."""
+           "cluster/watched_kinds.py", "placement/scorers.py", "placement/ranking.py",
+           "policy/demand.py")  # fmt: skip
+"""Files that the page names and a warm flow does not enter: those of the way from the socket, and the record Demand."""
 
 MOST_DRAWN = 10
 """Rooms that a newcomer needs for a change to a filter or a mutator; the others are wings."""

@@ -56,8 +56,16 @@ def slip_found(document: dict[str, Any], node: str, policy_set: Any = None, shad
     return slip_of(read_pod(document), state.nodes[node], state, policy_view(state, policy_set, shadow))
 
 
-def test_pod_that_we_admitted_and_that_is_where_it_may_be_has_not_slipped() -> None:
-    assert slip_found(running_pod("p", "h100"), "h100") is None
+@pytest.mark.parametrize(
+    "document",
+    [
+        pytest.param(running_pod("p", "h100"), id="admitted by us, where it may be"),
+        pytest.param(running_pod("p", "h100", admitted=False, schedulerName="volcano"), id="of another scheduler"),
+    ],
+)
+def test_pod_in_order_has_not_slipped(document: dict[str, Any]) -> None:
+    """S14."""
+    assert slip_found(document, "h100") is None
 
 
 def test_pod_without_our_decision_was_not_admitted_by_us() -> None:
@@ -80,11 +88,6 @@ def test_infrastructure_never_slips(namespace: str) -> None:
     document["metadata"]["namespace"] = namespace
 
     assert slip_found(document, "t4") is None
-
-
-def test_pod_of_another_scheduler_has_no_decision_and_has_not_slipped() -> None:
-    """S14."""
-    assert slip_found(running_pod("p", "h100", admitted=False, schedulerName="volcano"), "h100") is None
 
 
 def test_in_shadow_mode_nobody_has_our_decision() -> None:

@@ -267,16 +267,10 @@ def test_no_fleet_and_no_log_is_bad_input(tmp_path: Path) -> None:
 
 def test_pods_with_claims_are_compared_by_the_devices_that_they_can_take(tmp_path: Path) -> None:
     """F78, F135: a pod that claims eight GPUs of one node loses every node with the product that alone has eight."""
-    for name, text in (("old", "{}"), ("new", "{products: {deny: [H100]}}")):
-        (tmp_path / name).mkdir()
-        document = {"apiVersion": "gpu-usher.io/v1alpha1", "kind": "GPUPolicy", "metadata": {"name": "p"}}
-        spec = {"spec": {"placement": yaml.safe_load(text)}}
-        (tmp_path / name / "p.yaml").write_text(yaml.safe_dump(document | spec), "utf-8")
+    old = written(tmp_path, "old", policy("p", "placement: {}"))
+    new = written(tmp_path, "new", policy("p", "placement: {products: {deny: [H100]}}"))
 
-    result = RUN.invoke(
-        app,
-        ["policy", "diff", str(tmp_path / "old"), str(tmp_path / "new"), "--demo-fleet", "gpucluster", "-o", "json"],
-    )
+    result = RUN.invoke(app, ["policy", "diff", old, new, "--demo-fleet", "gpucluster", "-o", "json"])
 
     changes = {row["pod"]: (row["change"], row["now"]) for row in json.loads(result.stdout)["differences"]}
     assert result.exit_code == 1

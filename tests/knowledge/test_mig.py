@@ -158,13 +158,6 @@ def test_text_that_is_no_profile_is_bad_input(text: str) -> None:
         parse_profile(text)
 
 
-def test_media_profile_is_another_than_the_plain_one() -> None:
-    """`1g.10gb.me` is a different profile from `1g.10gb` (docs/reference/sharing-and-memory.md#mig-at-least)."""
-    profiles = MIG.profiles("a100-sxm4-80gb")
-
-    assert {"1g.10gb", "1g.10gb.me"} <= set(profiles)
-
-
 @pytest.mark.parametrize("product", ["tesla-t4", "t4", "l40s", "a10", "x9000"])
 def test_product_without_mig_has_no_profiles(product: str) -> None:
     """The products are those of app/knowledge/mig_profiles.yaml, not_mig_capable."""

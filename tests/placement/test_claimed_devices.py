@@ -10,7 +10,7 @@ from app.cluster.state import State
 from app.cluster.verdict_cache import VerdictCache
 from app.dra.device_kinds import DeviceKinds
 from app.kube.pods import read_pod
-from app.placement.engine import as_claimed, class_for_demand, judge, judge_class, total
+from app.placement.engine import as_claimed, judge, total
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
 from app.policy.match import compile_demand
@@ -319,13 +319,6 @@ def test_nodes_with_the_same_kinds_share_what_is_selected() -> None:
     one, two = (state.nodes[name] for name in ("one", "two"))
     assert one.devices is not None
     assert one.devices is two.devices
-
-
-def test_pod_that_requests_gpus_by_resource_too_is_judged_by_both() -> None:
-    state = cluster(on_node(gpu("gpu-0", H100)), exactly(OF_H100))
-    both = claiming(state, products="H100")
-
-    assert judge_class(both, class_for_demand(both, state.nodes["n"])) is None
 
 
 def test_fuller_node_scores_higher_for_a_claim() -> None:

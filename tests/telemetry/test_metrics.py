@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from app import __version__
-from app.cluster.device_counts import DEVICE_STATES, DRIVERS, POOL_STATES
+from app.cluster.dra_index import DEVICE_STATES, DRIVERS, POOL_STATES
 from app.settings import Role
 from app.telemetry.metrics import Metrics
 from app.telemetry.use_metrics import UNITS

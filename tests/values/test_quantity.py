@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.values.errors import QuantityError
-from app.values.quantity import LARGEST, is_whole, parse_mib, parse_quantity
+from app.values.quantity import LARGEST, parse_mib, parse_quantity
 
 SCALES = {
     "n": Fraction(1, 10**9),
@@ -145,6 +145,6 @@ def test_memory_that_is_no_positive_amount_is_refused(text: str) -> None:
 )
 def test_whole_amount_is_an_integer_however_written(text: str, expected: bool) -> None:
     """F8."""
-    whole = is_whole(parse_quantity(text))
+    whole = parse_quantity(text).denominator == 1
 
     assert expected is whole
