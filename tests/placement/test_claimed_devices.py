@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.cluster.verdict_cache import VerdictCache
 from app.dra.device_kinds import DeviceKinds
@@ -16,7 +15,7 @@ from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
 from app.policy.match import compile_demand
 from app.values.reasons import Code
-from tests.builders import container, knowledge, make_service, node_document, pod, policies, policy, shipped
+from tests.builders import container, knowledge, make_service, node_document, pod, policies, policy, shipped, state_of
 
 GPU, MIG = "gpu.nvidia.com", "mig.nvidia.com"
 H100, T4, A100 = "NVIDIA H100 80GB HBM3", "Tesla T4", "NVIDIA A100-SXM4-80GB"
@@ -82,9 +81,7 @@ def exactly(*selectors: str, device_class: str = GPU, name: str = "r", **more: A
 
 def cluster(devices: list[dict[str, Any]], *requests: dict[str, Any], more: tuple[dict[str, Any], ...] = ()) -> State:
     """Make the state of a cluster with one node and the template of the pod."""
-    state = State(knowledge())
-    fill(state, [*CLASSES, *devices, template(*requests or (exactly(),)), *more])
-    return state
+    return state_of([*CLASSES, *devices, template(*requests or (exactly(),)), *more])
 
 
 def claiming(state: State, policy_set: PolicySet | None = None, image: str = "train:1", **annotations: str) -> Demand:
@@ -270,8 +267,7 @@ def test_devices_that_are_held_refuse_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "product"),
-    [((), "h100-80gb-hbm3"), (("gpu-0",), "t4"), (("gpu-0", "gpu-1"), "h100-80gb-hbm3")],
+    ("held", "product"), [((), "h100-80gb-hbm3"), (("gpu-0",), "t4"), (("gpu-0", "gpu-1"), "h100-80gb-hbm3")]
 )
 def test_score_is_that_of_the_device_that_the_claim_gets_now(held: tuple[str, ...], product: str) -> None:
     devices = on_node(gpu("gpu-0", H100), gpu("gpu-1", T4), gpu("gpu-2", H100))
