@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 import yaml
 
-from app.admission.reviewed_pod import ReviewContext
 from app.cluster.state import State
 from app.explain.survey import ClusterSnapshot
 from app.intree.existing_pods import ExistingPods
@@ -185,14 +184,7 @@ def view(
     return ClusterSnapshot(
         nodes=dict(state.nodes),
         used=dict(state.node_requests.used),
-        context=ReviewContext(
-            policies,
-            state.fleet(),
-            state.knowledge,
-            claimed=state.devices.claimed,
-            has_template=state.devices.has_template,
-            claim_warnings=state.devices.claim_warnings,
-        ),
+        context=state.review_context(policies),
         namespace_labels=state.namespaces.labels,
         gpu_usage=state.usage_on,
         volumes=volumes or {},
