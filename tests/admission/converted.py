@@ -7,7 +7,7 @@ from typing import Any
 from app.admission.claim_conversion import Conversion, convert
 from app.cluster.state import State
 from app.dra.allocator import NodeAllocation, allocate
-from app.dra.selection import Selection
+from app.dra.selectors import Selection
 from app.kube.pods import read_pod
 from app.kube.resource_claims import read_resource_claim_template
 from tests.builders import demand, knowledge, state_of

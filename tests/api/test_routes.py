@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from app.api.allowed_callers import RequireAllowedHost, is_loopback
 from app.api.app import create_tls_app
-from app.api.loopback_hosts import RequireAllowedHost, is_loopback
 from app.api.operations_routes import create_ops_app
 from app.server.service import Service
 from app.telemetry.metrics import Metrics

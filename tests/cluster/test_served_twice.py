@@ -14,7 +14,7 @@ import pytest
 
 from app.cluster.state import State
 from app.dra.allocator import Outcome, allocate
-from app.dra.selection import Selection
+from app.dra.selectors import Selection
 from app.kube.claimed_devices import DeviceChoice
 from app.kube.gpu_usage import GPUUsage
 from app.kube.resource_claims import read_resource_claim

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Filters and scores of pods with claims: by the devices that the claims' selectors can take on a node (S13, F135)."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
 from app.policy.match import compile_demand
 from app.values.reasons import Code
-from tests.builders import container, knowledge, node_document, pod, policies, policy, shipped, state_of
+from tests.builders import container, knowledge, make_service, node_document, pod, policies, policy, shipped, state_of
 
 GPU, MIG = "gpu.nvidia.com", "mig.nvidia.com"
 H100, T4, A100 = "NVIDIA H100 80GB HBM3", "Tesla T4", "NVIDIA A100-SXM4-80GB"
@@ -375,3 +376,21 @@ def test_claim_for_an_imex_channel_beside_the_gpus_is_left_to_kube_scheduler() -
     assert (code(state, asked), code(state, claiming(state, products="L4"))) == (None, Code.ProductNotAllowed)
     assert isinstance(devices := state.nodes["n"].devices, DeviceKinds)
     assert {kind.device.driver: kind.facts is not None for kind in devices.kinds} == {GPU: True, CHANNELS: False}
+
+
+def test_service_finds_the_claims_that_the_state_finds(tmp_path: Path) -> None:
+    """It asks the state only about pods that may have some (F135)."""
+    service = make_service(tmp_path, on_node(gpu("gpu-0", H100)))
+    served = {**device_class("served", "gpu"), "spec": {"extendedResourceName": "example.com/gpu", "selectors": []}}
+    for written in (device_class(GPU, "gpu"), {**served, "metadata": {"name": "gpu.example.com"}}):
+        service.state.devices.put_device_class(written)
+    names = ("nvidia.com/gpu", "cpu", "example.com/gpu", f"deviceclass.resource.kubernetes.io/{GPU}", "example.com/nic")
+    by_claim = {"resourceClaims": [{"name": "g", "resourceClaimName": "missing"}]}
+    documents = [{**pod(container({name: "1"}))} for name in names]
+    documents += [{**document, "spec": {**document["spec"], **by_claim}} for document in documents]
+    pods = list(map(read_pod, documents))
+
+    found = [service.review_context().claimed(asking) for asking in pods]
+
+    assert found == [service.state.devices.claimed(asking) for asking in pods]
+    assert sum(bool(claimed.classes or claimed.unknown) for claimed in found) >= 6

@@ -303,6 +303,7 @@ def test_memory_in_bytes_is_read() -> None:
         pytest.param(
             "40000Gi", "is more than any known GPU has, which is 277Gi; did you mean 40000Mi?", id="GiB for MiB"
         ),
+        pytest.param("500Gi", "is more than any known GPU has, which is 277Gi", id="more than any GPU has"),
         pytest.param("400Ti", "is more than any known GPU has, which is 277Gi", id="too much"),
         pytest.param("100Mi", None, id="just enough"),
         pytest.param("277Gi", None, id="as much as there is"),
