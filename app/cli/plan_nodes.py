@@ -234,14 +234,7 @@ def find_node_template(
     objects = fleet.read() if fleet.given else []
     state = state_of(objects)
     rules = policies_in(objects, policies, state)
-    context = ReviewContext(
-        rules,
-        state.fleet(),
-        state.knowledge,
-        claimed=state.devices.claimed,
-        has_template=state.devices.has_template,
-        claim_warnings=state.devices.claim_warnings,
-    )
+    context = state.review_context(rules)
     where = namespace_of(documents[0], fleet.namespace(namespace))
     pod = admitted_pod(documents[0], where, state.namespaces.labels, context)
     ruling = context.ruling(read_pod(pod, where), state.namespaces.labels(where))

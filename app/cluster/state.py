@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.admission.fleet_facts import FleetFacts
+from app.admission.reviewed_pod import ReviewContext
 from app.cluster.device_state import DeviceState
 from app.cluster.gpu_allocations import PROMISE_SECONDS, FreeResourcesOfNodes, GPUAllocations, NodesServedTwice
 from app.cluster.node_groups import ChangeLog, FreeGPUs, NodeGroups
@@ -31,6 +32,7 @@ from app.kube.pods import Pod, workload_group
 from app.nodes.gpu_health import HEALTHY, Health
 from app.nodes.model import FreeResources, Node, NodeClass
 from app.nodes.reading import RuntimeClass, read_node, with_devices, with_other_devices
+from app.policy.compiled import PolicySet
 
 CLASSES_SPARE = 1024
 """Node classes kept beyond two per node, before unused ones are dropped; a fleet has dozens, of some 2 kB each."""
@@ -270,6 +272,17 @@ class State:
             self._node_groups.changed = False
             self._fleet = self._node_groups.facts(self.runtime_classes)
         return self._fleet
+
+    def review_context(self, policies: PolicySet) -> ReviewContext:
+        """Return what a review works with, under these policies."""
+        return ReviewContext(
+            policies,
+            self.fleet(),
+            self.knowledge,
+            claimed=self.devices.claimed,
+            has_template=self.devices.has_template,
+            claim_warnings=self.devices.claim_warnings,
+        )
 
     def _update_free(self, names: Iterable[str]) -> None:
         for name in names:

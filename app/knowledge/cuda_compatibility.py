@@ -97,9 +97,9 @@ class CUDATables:
         reporting = [branch for branch, reported in self.reported.items() if reported >= major_minor(cuda)]
         return (min(reporting),) if reporting else (max(self.reported) + 1,)
 
-    def highest_cuda(self, driver: Version) -> Version | None:
+    def highest_cuda(self, driver: Version | None) -> Version | None:
         """Give the highest CUDA version that a driver's branch reports; None for a branch that the table lacks."""
-        return self.reported.get(driver[0])
+        return self.reported.get(driver[0]) if driver else None
 
     def first_branch(self, cuda: Version) -> Version | None:
         """Give the first driver branch that reports a CUDA version; None if no branch of the table does."""
