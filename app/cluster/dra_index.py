@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from app.dra.cluster_devices import AllocatedDevices, ClusterDevices
-from app.dra.pools import PoolID, PoolIndex
+from app.dra.cluster_devices import AllocatedDevices, ClusterDevices, PoolID, PoolIndex
 from app.knowledge.gpu_resources import Families
 from app.kube.api_kinds import API_KINDS
 from app.kube.device_classes import DeviceClass, DeviceClassIndex, DeviceTaintRule

@@ -11,7 +11,7 @@ UsherError
 │   ├── QuantityError       a text that is not a Kubernetes quantity
 │   ├── VersionError        a text that is not a dotted version
 │   ├── PolicyError         a policy document that cannot be used; it carries file:line:column
-│   ├── SelectorError       a CEL selector of devices does not compile (dra/cel_errors.py)
+│   ├── SelectorError       a CEL selector of devices does not compile (dra/cel_syntax.py)
 │   ├── SnapshotError       a file that is not the output of `kubectl get -o json`
 │   └── WireError           a request that is answered with an HTTP error; it carries the status
 │       ├── TooManyJobs         too many long requests wait: 429 (api/time_slices.py)
