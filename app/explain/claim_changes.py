@@ -32,7 +32,7 @@ from app.explain.claim_edits import (
     typed_literal,
 )
 from app.explain.claim_funnel import holder_names, is_of_claims, show_taint
-from app.explain.counterfactual import MOST_FIXES, MOST_FIXES_OF_A_KIND, NODES_JUDGED_AT_ONCE, Fix, FixStep
+from app.explain.counterfactual import MOST_FIXES, NODES_JUDGED_AT_ONCE, Fix, FixStep, few_of_a_kind
 from app.explain.survey import Groups
 from app.kube.devices import Device, SemanticVersion
 from app.kube.resource_claims import ALL, EXACT_COUNT, DeviceRequest, DeviceToleration, ResourceClaim
@@ -92,11 +92,9 @@ def _fixes(
     judge: ClaimJudge, changes: Sequence[tuple[ClaimChange, str]], candidates: Sequence[Node]
 ) -> Generator[None, None, tuple[Fix, ...]]:
     shown: list[Fix] = []
-    kinds: dict[str, int] = {}
-    for change, node_name in changes:
-        kinds[change.kind] = kinds.get(change.kind, 0) + 1
-        if len(shown) == MOST_FIXES or kinds[change.kind] > MOST_FIXES_OF_A_KIND:
-            continue
+    for change, node_name in few_of_a_kind(changes, lambda entry: entry[0].kind):
+        if len(shown) == MOST_FIXES:
+            break
         outcomes = yield from _outcomes(judge, change, candidates)
         if not outcomes[Outcome.ERROR]:  # with which kube-scheduler would still give up on the pod
             opens = outcomes[Outcome.ALLOCATED]

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from app.admission.preview import unbound
 from app.admission.review import OUR_SCHEDULERS
 from app.admission.reviewed_pod import ReviewedPod
 from app.dra.cluster_devices import ClusterDevices
@@ -235,9 +236,7 @@ def as_unbound(document: Mapping[str, Any], snapshot: ClusterSnapshot) -> tuple[
     A pod that has ended holds none.
     """
     requests = read_bound_requests(document)
-    spec = {key: value for key, value in (document.get("spec") or {}).items() if key != "nodeName"}
-    unbound = {**document, "spec": spec}
-    return unbound, snapshot if requests is None else _with_released(document, requests, snapshot)
+    return unbound(document), snapshot if requests is None else _with_released(document, requests, snapshot)
 
 
 def ending_of(document: Mapping[str, Any], snapshot: ClusterSnapshot) -> Ending | None:

@@ -115,11 +115,11 @@ def place_pod(pod: GPUPod, open_nodes: dict[str, Node]) -> bool:
     )
 
 
-def with_units_moved(node: Node, pods: Sequence[GPUPod], sign: int) -> Node:
-    """Return a node with the pods' units added to what is free (`sign` 1), or taken from it (-1)."""
+def with_units_returned(node: Node, pods: Sequence[GPUPod]) -> Node:
+    """Return a node with the pods' units added to what is free."""
     free = node.free
     for pod in pods:
-        free = free.with_units(pod.demand.resources, pod.demand.declared_mib, sign)
+        free = free.with_units(pod.demand.resources, pod.demand.declared_mib)
     return replace(node, free=free)
 
 
@@ -140,5 +140,5 @@ def change_in_turn(
         waiting = [pod for pod in evicted if not place_pod(pod, open_nodes)]
         yield name, tuple(sorted(pod.name for pod in evicted)), tuple(sorted(pod.name for pod in waiting))
         if (node := changed(name)) is not None:
-            open_nodes[name] = with_units_moved(node, evicted, 1)
+            open_nodes[name] = with_units_returned(node, evicted)
         unplaced = [pod for pod in (*unplaced, *waiting) if not place_pod(pod, open_nodes)]
