@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TypeVar
 
-from app.knowledge.nvidia_require import CONSUMER_BRANDS
+from app.knowledge.cuda_compatibility import CONSUMER_BRANDS
 from app.knowledge.products import Product, normal_form
 from app.knowledge.tables import Knowledge
 from app.kube.pod_requests import Amounts

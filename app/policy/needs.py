@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from app.knowledge.cuda_compatibility import CUDANeed, Toolkit
+from app.knowledge.cuda_compatibility import CUDANeed, RequireExpression, Toolkit, lowest_cuda, parse_require
 from app.knowledge.images import Branches, ImageCUDA, ImagePlatform
-from app.knowledge.nvidia_require import RequireExpression, lowest_cuda, parse_require
 from app.knowledge.products import ProductPattern, Products
 from app.knowledge.tables import Knowledge
 from app.kube.pods import Container
