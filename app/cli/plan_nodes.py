@@ -3,6 +3,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -37,9 +38,7 @@ def moving_pods(objects: Objects, state: State, policies: PolicySet) -> Iterator
 
     Raises MalformedPod, QuantityError.
     """
-    context = ReviewContext(
-        policies, state.fleet(), state.knowledge, claimed=state.devices.claimed, rule=RulingCache().of
-    )
+    context = replace(state.review_context(policies), rule=RulingCache().of)
     for document in objects:
         if document.get("kind") != "Pod" or (document.get("status") or {}).get("phase") in FINISHED:
             continue
