@@ -279,17 +279,6 @@ class State:
             self._fleet = self._node_groups.facts(self.runtime_classes)
         return self._fleet
 
-    def review_context(self, policies: PolicySet) -> ReviewContext:
-        """Return what a review works with, under these policies."""
-        return ReviewContext(
-            policies,
-            self.fleet(),
-            self.knowledge,
-            claimed=self.devices.claimed,
-            has_template=self.devices.has_template,
-            claim_warnings=self.devices.claim_warnings,
-        )
-
     def _update_free(self, names: Iterable[str]) -> None:
         for name in names:
             node = self.nodes.get(name)
