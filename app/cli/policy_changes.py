@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from app import __version__
-from app.admission.fallback_policy import LIMITATIONS, fallback_policies
+from app.admission.admission_policies import LIMITATIONS, fallback_policies
 from app.admission.reviewed_pod import PodForm, ReviewContext
 from app.api.decision_replay import DECISION_MEMBERS, DifferingDecision, Line, read_lines, replay_decisions
 from app.cli.mutate import read_file

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.admission.exemptions import EXEMPTIONS_NAME, exemption_policy
+from app.admission.admission_policies import EXEMPTIONS_NAME, exemption_policy
 from app.admission.reviewed_pod import EXEMPT_LABELS
 from app.doctor.cluster_objects import APPLY, ExaminedCluster, advice, asks_for_gpus, problem
 from app.doctor.fleet_checks import Finding

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from app.admission.preview import unbound
 from app.explain.survey import ClusterSnapshot, NodeJudge, ScheduledPod, read_scheduled_pod
 from app.intree.existing_pods import ExistingPod, ExistingPods
 from app.intree.inter_pod_constraints import InterPodConstraints, inter_pod_constraints_of
@@ -83,9 +84,7 @@ class FleetWithMoves:
     def _pod(self, name: str) -> ScheduledPod:
         """Read a pod as its controller would make it again: without the node that it is on."""
         if name not in self._scheduled:
-            document = self._documents[name]
-            spec = {key: value for key, value in document["spec"].items() if key != "nodeName"}
-            self._scheduled[name] = read_scheduled_pod({**document, "spec": spec}, self._snapshot, admit=False)
+            self._scheduled[name] = read_scheduled_pod(unbound(self._documents[name]), self._snapshot, admit=False)
         return self._scheduled[name]
 
     def _judge(self, name: str) -> NodeJudge:
