@@ -27,9 +27,8 @@ from app.nodes.model import Node
 from app.policy.compiled import PolicySet
 from app.telemetry.logs import now
 from app.usage.history import UseHistory
-from app.usage.prices import Prices
 from app.usage.right_size import RightSize, RightSizes, right_sizes
-from app.usage.units import peaks_of
+from app.usage.units import Prices, peaks_of
 from app.usage.workloads import owners_of, workload_of, workloads_of
 from app.values.errors import BadInput
 from app.whatif.advice import Advice, advise_layout

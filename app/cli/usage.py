@@ -25,8 +25,8 @@ from app.demo.usage import demo_history
 from app.knowledge.tables import Knowledge
 from app.telemetry.logs import now
 from app.usage.history import UseHistory, with_sharing
-from app.usage.prices import NO_PRICES, Prices, read_prices
 from app.usage.table import By, UsageReport, UsageRow, UseUnit, idle_pods, usage_report
+from app.usage.units import NO_PRICES, Prices, read_prices
 from app.usage.workloads import owners_of
 from app.values.errors import BadInput
 from app.values.quantity import parse_seconds

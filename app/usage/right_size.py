@@ -19,8 +19,17 @@ from app.kube.pods import PRODUCTS
 from app.nodes.model import Node
 from app.placement.engine import total
 from app.placement.ranking import ranking_key
-from app.usage.prices import Prices
-from app.usage.units import OfferedUnit, Peak, Unsized, offered_units, price_of, product_labels, smaller_units, unit_on
+from app.usage.units import (
+    OfferedUnit,
+    Peak,
+    Prices,
+    Unsized,
+    offered_units,
+    price_of,
+    product_labels,
+    smaller_units,
+    unit_on,
+)
 from app.usage.workloads import SizedWorkload, template_patch
 from app.whatif.placing_in_turn import GPUPod, place_pod, with_units_moved
 

@@ -11,8 +11,7 @@ from fastapi import Request, Response
 from app.api.wire import encode
 from app.cluster.core import Core
 from app.cluster.usage_polling import FORGET_SECONDS, UseReading
-from app.usage.summary import UseSummary, WorkloadUse
-from app.usage.table import UsageRow
+from app.usage.table import UsageRow, UseSummary, WorkloadUse
 from app.web.rendering import HEADERS, html_page
 from app.web.views.use_rows import (
     COLUMNS,

@@ -10,7 +10,7 @@ from app.cluster.usage_polling import FORGET_SECONDS
 from app.demo.sample_fleets import demo_fleet
 from app.server.service import Service
 from app.usage.history import Hold
-from app.usage.summary import MOST_WORKLOADS
+from app.usage.table import MOST_WORKLOADS
 from app.web.api import create_web_app
 from app.web.views.use_rows import COLUMNS, MOST_ROWS
 from tests.api.conftest import Ask

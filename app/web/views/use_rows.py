@@ -5,8 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.usage.summary import UseSummary, WorkloadUse
-from app.usage.table import UsageRow, UseUnit
+from app.usage.table import UsageRow, UseSummary, UseUnit, WorkloadUse
 
 MOST_ROWS = 250
 """Rows of one table, as in the other tables of the page."""
