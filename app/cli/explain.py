@@ -30,6 +30,7 @@ from app.cli.source import (
     Objects,
     Policies,
     forbidden,
+    key_of,
     policies_in,
     refuse_several,
     state_of,
@@ -165,7 +166,7 @@ def read_fleet(fleet: Fleet, wanted: ObjectName | None) -> Objects:
     """
     kept = wanted.namespace if wanted else None
     try:
-        return fleet.read(FLEET, OPTIONAL, keep_whole=lambda pod: _namespace_of(pod) == kept)
+        return fleet.read(FLEET, OPTIONAL, keep_whole=lambda pod: key_of(pod).partition("/")[0] == kept)
     except ApiError as error:
         if error.status != FORBIDDEN:
             raise
@@ -272,16 +273,5 @@ def _managed_resources(objects: list[Any]) -> dict[str, frozenset[str] | None]:
 
 def _events_of(pod: Object, objects: list[Any]) -> list[Object]:
     """List the Events about a pod, where the snapshot or the cluster has them."""
-    metadata = {"namespace": "default", **(pod.get("metadata") or {})}
-    key = {name: metadata.get(name) for name in ("namespace", "name")}
     events = (document for document in objects if document.get("kind") == "Event")
-    return [event for event in events if _has_key({"metadata": event.get("involvedObject")}, key)]
-
-
-def _has_key(pod: Object, key_members: Object) -> bool:
-    metadata = {"namespace": "default", **(pod.get("metadata") or {})}
-    return {key: metadata.get(key) for key in key_members} == key_members
-
-
-def _namespace_of(pod: Object) -> str:
-    return (pod.get("metadata") or {}).get("namespace") or "default"
+    return [event for event in events if key_of({"metadata": event.get("involvedObject")}) == key_of(pod)]

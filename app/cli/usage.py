@@ -12,12 +12,11 @@ from typing import Annotated
 
 import typer
 import yaml
-from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column
 
-from app.cli.output import Output, in_words, one_of, show, show_progress
+from app.cli.output import Output, in_words, one_of, show, show_more, show_progress, table_of
 from app.cli.source import Fleet, refuse_several, state_of
 from app.cluster.state import State
 from app.cluster.usage_polling import PrometheusUse, shared_nodes
@@ -159,18 +158,15 @@ def _show_usage(console: Console, report: UsageReport) -> None:
     if not report.rows:
         console.print("no pod was seen on a GPU: check that Prometheus has DCGM's metrics with the labels of pods")
         return
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), header_style="bold")
     money = report.currency is not None
     names = ("held h", "active", "known", "memory peak", "now", "idle", "idle for")
-    table.add_column(report.by, overflow="fold")
-    table.add_column("unit")
+    columns = [Column(report.by, overflow="fold"), Column("unit")]
     for name in (*names, *((f"cost {report.currency}".strip(), "of it idle") if money else ())):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in report.rows[:ROWS_SHOWN]:
-        table.add_row(escape(row.of), row.unit, *_cells(row), *(_money(row) if money else ()))
-    console.print(table)
-    if len(report.rows) > ROWS_SHOWN:
-        console.print(f"and {len(report.rows) - ROWS_SHOWN} more rows; -o json has all")
+        columns.append(Column(name, justify="right", no_wrap=True))
+    rows = report.rows[:ROWS_SHOWN]
+    cells = ((escape(row.of), row.unit, *_cells(row), *(_money(row) if money else ())) for row in rows)
+    console.print(table_of(columns, cells))
+    show_more(console, report.rows, ROWS_SHOWN, " rows")
 
 
 def _cells(row: UsageRow) -> tuple[str, ...]:

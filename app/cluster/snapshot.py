@@ -7,7 +7,6 @@ A copy (`view`) is for work that takes longer than one turn of the event loop.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -24,7 +23,6 @@ from app.nodes.reading import read_runtime_class
 from app.policy.compiled import PolicySet
 from app.policy.demand import ExpectedDemand
 from app.policy.document import yaml_problem
-from app.policy.match import ruling_for
 from app.values.errors import SnapshotError
 from app.values.json_members import member, strings
 
@@ -184,18 +182,10 @@ def view(
     expected: ExpectedDemand | None = None,
 ) -> ClusterSnapshot:
     """Copy the state. The copy is shallow, because nodes and sums are replaced, never changed."""
-    context = ReviewContext(
-        policies,
-        state.fleet(),
-        state.knowledge,
-        claimed=state.devices.claimed,
-        has_template=state.devices.has_template,
-        claim_warnings=state.devices.claim_warnings,
-    )
     return ClusterSnapshot(
         nodes=dict(state.nodes),
         used=dict(state.node_requests.used),
-        context=replace(context, rule=ruling_for),
+        context=review_context(state, policies),
         namespace_labels=state.namespaces.labels,
         gpu_usage=state.usage_on,
         volumes=volumes or {},
@@ -205,6 +195,18 @@ def view(
         unpromised=state.unpromised,
         dra_version=state.devices.dra.served_version,
         devices=state.devices.dra.copy(),
+    )
+
+
+def review_context(state: State, policies: PolicySet) -> ReviewContext:
+    """Return what a review works with, where nothing is known of the use of GPUs."""
+    return ReviewContext(
+        policies,
+        state.fleet(),
+        state.knowledge,
+        claimed=state.devices.claimed,
+        has_template=state.devices.has_template,
+        claim_warnings=state.devices.claim_warnings,
     )
 
 

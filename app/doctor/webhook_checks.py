@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.admission.exemptions import EXEMPT_LABELS, EXEMPTIONS_NAME, exemption_policy
-from app.doctor.cluster_objects import APPLY, ExaminedCluster, advice, asks_for_gpus, problem
-from app.doctor.fleet_checks import Finding
+from app.doctor.cluster_objects import APPLY, ExaminedCluster, asks_for_gpus
+from app.doctor.fleet_checks import Finding, advice, problem
 from app.knowledge.gpu_resources import Families
 from app.kube.device_classes import DeviceClassIndex, read_class
 from app.values.errors import BadInput

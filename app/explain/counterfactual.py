@@ -213,9 +213,7 @@ class FixSearch:
     def _judge(self, edits: Edits) -> NodeJudge:
         if all(edit.of == "fleet" for edit in edits):
             return NodeJudge(self._scheduled_pod, self._snapshot.used, self._constraints)
-        scheduled_pod = read_scheduled_pod(
-            edited(self._base, edits), with_edited_policies(self._snapshot, edits), admit=True
-        )
+        scheduled_pod = scheduled_with(edits, self._base, self._snapshot)
         return NodeJudge(scheduled_pod, self._snapshot.used, self._constraints_of(scheduled_pod))
 
     def _constraints_of(self, scheduled_pod: ScheduledPod) -> InterPodConstraints | None:
@@ -271,6 +269,14 @@ def _rank(edits: Edits) -> tuple[int, int, float, str]:
 
 def _step(edit: Edit, idle: Mapping[str, float]) -> FixStep:
     return FixStep(edit.kind, edit.of, edit.text, tuple(_evicted_pod(usage, idle) for usage in edit.evicts))
+
+
+def scheduled_with(edits: Edits, document: Mapping[str, object], snapshot: ClusterSnapshot) -> ScheduledPod:
+    """Give a pod as kube-scheduler would see it after edits of it and of policies, and after admission.
+
+    Raises MalformedPod, QuantityError.
+    """
+    return read_scheduled_pod(edited(document, edits), with_edited_policies(snapshot, edits), admit=True)
 
 
 def with_edited_policies(snapshot: ClusterSnapshot, edits: Edits) -> ClusterSnapshot:

@@ -6,11 +6,13 @@ the best node of each kind, among which kube-scheduler chooses by its own scores
 """
 
 import zlib
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 
-from app.placement.engine import LESSER_SHARE
+from app.nodes.model import Node
+from app.placement.engine import LESSER_SHARE, total
 from app.policy.demand import Demand
 
 HIGHEST = 10
@@ -40,6 +42,25 @@ def ranking_key(value: float, name: str) -> tuple[float, tuple[int, str]]:
     See docs/reference/scores.md#ties.
     """
     return (-value, tie_break(name))
+
+
+def best_node(demand: Demand, nodes: Iterable[Node]) -> Node:
+    """Return the node that the engine prefers for a demand."""
+    return min(nodes, key=lambda node: ranking_key(total(demand, node), node.name))
+
+
+def with_units(node: Node, units: Iterable[tuple[str, int]], sign: int, declared_mib: int = 0) -> Node:
+    """Return a node with units added to what is free (`sign` 1), or taken from it (-1), by way of trial.
+
+    `declared_mib` is the memory of shared GPUs that a pod declares for each unit.
+    """
+    free, memory = dict(node.free.units), dict(node.free.memory)
+    for resource, amount in units:
+        if resource in free:
+            free[resource] += sign * amount
+        if resource in memory:
+            memory[resource] += sign * amount * declared_mib
+    return replace(node, free=replace(node.free, units=free, memory=memory))
 
 
 @lru_cache(TIE_BREAKS_KEPT)

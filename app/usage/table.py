@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from app.usage.history import IDLE_BELOW, KNOWN_SHARE, Hold, Pace, UseHistory, held_now, idle_seconds
+from app.admission.validators import IDLE_BELOW
+from app.usage.history import KNOWN_SHARE, Hold, Pace, UseHistory, held_now, idle_seconds
 from app.usage.units import NO_PRICES, Prices
 from app.usage.workloads import owner_by_name
 

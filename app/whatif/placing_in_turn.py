@@ -5,7 +5,7 @@ The claims of a pod are judged here too. A filter refuses no node on which claim
 says so itself, but kube-scheduler cannot be asked about a node that is only imagined.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from app.dra.device_kinds import DeviceKind, DeviceKinds, may_select
@@ -15,8 +15,8 @@ from app.kube.claimed_devices import DeviceChoice
 from app.kube.device_facts import NVIDIA_DRIVER
 from app.kube.devices import Attribute, SemanticVersion
 from app.nodes.model import DevicesOnNode, Node
-from app.placement.engine import judge, total
-from app.placement.ranking import ranking_key
+from app.placement.engine import judge
+from app.placement.ranking import best_node, with_units
 from app.policy.demand import Demand
 from app.values.reasons import counted
 from app.values.versions import Version
@@ -116,21 +116,18 @@ def place_pod(pod: GPUPod, open_nodes: dict[str, Node]) -> bool:
     ]
     if not fitting:
         return False
-    best = min(fitting, key=lambda node: ranking_key(total(pod.demand, node), node.name))
-    open_nodes[best.name] = with_units_moved(best, [pod], -1)
+    best = best_node(pod.demand, fitting)
+    open_nodes[best.name] = with_units(best, pod.demand.resources, -1, pod.demand.declared_mib)
     return True
 
 
-def with_units_moved(node: Node, pods: Sequence[GPUPod], sign: int) -> Node:
-    """Return a node with the pods' units added to what is free (`sign` 1), or taken from it (-1)."""
-    units, memory = dict(node.free.units), dict(node.free.memory)
+def pods_by_node(pods: Iterable[GPUPod], nodes: Iterable[str]) -> dict[str, list[GPUPod]]:
+    """Group pods by their nodes, of which those among `nodes` count, also without pods."""
+    by_node: dict[str, list[GPUPod]] = {name: [] for name in nodes}
     for pod in pods:
-        for resource, amount in pod.demand.resources:
-            if resource in units:
-                units[resource] += sign * amount
-            if resource in memory:
-                memory[resource] += sign * amount * pod.demand.declared_mib
-    return replace(node, free=replace(node.free, units=units, memory=memory))
+        if pod.node in by_node:
+            by_node[pod.node].append(pod)
+    return by_node
 
 
 def change_in_turn(
@@ -150,5 +147,7 @@ def change_in_turn(
         waiting = [pod for pod in evicted if not place_pod(pod, open_nodes)]
         yield name, tuple(sorted(pod.name for pod in evicted)), tuple(sorted(pod.name for pod in waiting))
         if (node := changed(name)) is not None:
-            open_nodes[name] = with_units_moved(node, evicted, 1)
+            for pod in evicted:
+                node = with_units(node, pod.demand.resources, 1, pod.demand.declared_mib)
+            open_nodes[name] = node
         unplaced = [pod for pod in (*unplaced, *waiting) if not place_pod(pod, open_nodes)]

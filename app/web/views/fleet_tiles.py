@@ -40,16 +40,6 @@ def read_tile_filter(query: Mapping[str, str]) -> TileFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class FilterChoices:
-    """The values that can be filtered by: those of the fleet, sorted."""
-
-    product: tuple[str, ...]
-    driver: tuple[str, ...]
-    state: tuple[str, ...]
-    namespace: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class FleetTotal:
     """The totals of one product in one unit.
 
@@ -109,16 +99,12 @@ class FleetSums:
         """The number of nodes on which each namespace holds GPUs."""
         return self._choices[-1]
 
-    def choices(self) -> FilterChoices:
-        """Return the values that can be filtered by."""
+    def choices(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """Return the values that can be filtered by: those of the fleet, sorted, by member of the filter."""
         order = [state.value for state in NodeState]
-        product, driver, state, namespace = self._choices
-        return FilterChoices(
-            tuple(sorted(product)),
-            tuple(sorted(driver)),
-            tuple(sorted(state, key=order.index)),
-            tuple(sorted(namespace)),
-        )
+        sorts = (None, None, order.index, None)
+        words = (tuple(sorted(some, key=sort)) for some, sort in zip(self._choices, sorts, strict=True))
+        return tuple(zip(("product", "driver", "state", "namespace"), words, strict=True))
 
     def totals(self) -> tuple[FleetTotal, ...]:
         """Return the totals by product and unit; a product without nodes has none."""

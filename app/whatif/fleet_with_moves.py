@@ -16,7 +16,7 @@ from app.intree.inter_pod_constraints import InterPodConstraints, inter_pod_cons
 from app.kube.pod_requests import PODS, sum_pod_requests
 from app.nodes.model import Node
 from app.placement.engine import total
-from app.placement.ranking import ranking_key
+from app.placement.ranking import ranking_key, with_units
 
 
 class FleetWithMoves:
@@ -28,7 +28,7 @@ class FleetWithMoves:
         self._nodes = dict(snapshot.nodes)
         self._gpu_nodes = tuple(name for name, node in snapshot.nodes.items() if node.has_gpus)
         self._used = {name: dict(requests) for name, requests in snapshot.used.items()}
-        self._seats = {name: node for name, pod in documents.items() if (node := pod["spec"].get("nodeName"))}
+        self._node_of = {name: node for name, pod in documents.items() if (node := pod["spec"].get("nodeName"))}
         existing = snapshot.existing_pods or ()
         self._others = tuple(pod for pod in existing if pod.name not in documents)
         self._existing = {pod.name: pod for pod in existing if pod.name in documents}
@@ -53,14 +53,14 @@ class FleetWithMoves:
                 units[resource] = units.get(resource, 0) + amount
         return all(units.get(resource, 0) >= amount for resource, amount in self._pod(pod).demand.resources)
 
-    def seat(self, pod: str, node: str) -> None:
+    def place(self, pod: str, node: str) -> None:
         """Place a pod on a node."""
-        self._seats[pod] = node
+        self._node_of[pod] = node
         self._move(pod, node, 1)
 
-    def lift(self, pod: str) -> None:
+    def remove(self, pod: str) -> None:
         """Take a pod from its node."""
-        self._move(pod, self._seats.pop(pod), -1)
+        self._move(pod, self._node_of.pop(pod), -1)
 
     def rank(self, pod: str, node: str) -> tuple[float, tuple[int, str]]:
         """Return the sort key by which the engine prefers nodes."""
@@ -111,23 +111,16 @@ class FleetWithMoves:
         )
 
     def _existing_but(self, name: str) -> ExistingPods:
-        seated = (
-            ExistingPod(other.name, self._seats[other.name], other.pod, other.terminating)
+        elsewhere = (
+            ExistingPod(other.name, self._node_of[other.name], other.pod, other.terminating)
             for other in self._existing.values()
-            if other.name != name and other.name in self._seats
+            if other.name != name and other.name in self._node_of
         )
-        return (*self._others, *seated)
+        return (*self._others, *elsewhere)
 
 
 def _with_units(node: Node, pod: ScheduledPod, sign: int) -> Node:
-    """Return a node with the units and the declared memory of a pod added to what is free, or taken from it."""
-    units, memory = dict(node.free.units), dict(node.free.memory)
-    for resource, amount in pod.demand.resources:
-        if resource in units:
-            units[resource] += sign * amount
-        if resource in memory:
-            memory[resource] += sign * amount * pod.demand.declared_mib
-    cpu = node.free_cpu_milli
+    """Return a node with the units, the declared memory and the CPU of a pod added to what is free, or taken."""
+    node, cpu = with_units(node, pod.demand.resources, sign, pod.demand.declared_mib), node.free_cpu_milli
     freed = sum(amount for resource, amount in pod.pod_constraints.requests if resource == "cpu")
-    free_cpu = None if cpu is None else cpu + sign * freed
-    return replace(node, free=replace(node.free, units=units, memory=memory), free_cpu_milli=free_cpu)
+    return node if cpu is None else replace(node, free_cpu_milli=cpu + sign * freed)
