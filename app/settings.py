@@ -6,7 +6,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, cast, get_args
 
 import typer
 
@@ -16,7 +16,7 @@ Role = Literal["all", "admission", "extender", "controller"]
 """Which routes of the TLS listener are served: all, those of the API server, those of kube-scheduler, or none, where
 the process only writes (`events`)."""
 Recount = Literal["auto", "true", "false"]
-FilterAnswer = Literal["all", "shortlist", "best"]
+FilterAnswer = Literal["all", "shortlist"]
 FLEETS = tuple(sorted(path.stem for path in Path(__file__).parent.glob("demo/fleets/*.yaml")))
 SHORTLIST = 16
 """Most nodes of a shortlist by default: five in each of three zones. A guess; no more are named than a pod's soft
@@ -38,6 +38,17 @@ def _one_of(name: str, choices: tuple[str, ...], help_text: str) -> Any:
         return value
 
     return _flag(name, help_text, callback=check, autocompletion=lambda: list(choices))
+
+
+def filter_answer_of(value: str) -> FilterAnswer:
+    """Check a value of --filter-answer, of this and of other commands.
+
+    Raises BadInput.
+    """
+    if value in get_args(FilterAnswer):
+        return cast(FilterAnswer, value)
+    former = ", with `serve --shortlist 1` for one node" if value == "best" else ""
+    raise BadInput(f"--filter-answer: got {value[:40]!r}, wants {' or '.join(get_args(FilterAnswer))}{former}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +138,11 @@ class Settings:
     tracing: Annotated[bool, _flag("tracing", "Send OpenTelemetry traces to OTEL_EXPORTER_OTLP_ENDPOINT.")] = False
     filter_answer: Annotated[
         FilterAnswer,
-        _one_of(
+        _flag(
             "filter-answer",
-            get_args(FilterAnswer),
-            "Answer filter with all nodes that fit, a shortlist of the best, or the best.",
+            "Answer filter with all nodes that fit, or a shortlist of the best.",
+            callback=filter_answer_of,
+            autocompletion=lambda: list(get_args(FilterAnswer)),
         ),
     ] = "shortlist"
     shortlist: Annotated[int, _flag("shortlist", "Most nodes of a shortlist.")] = SHORTLIST

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exempt namespaces: which ones are not reviewed, by their labels or names, and the right to exempt one.
-
-The API server leaves them out first, by the namespaceSelector in deploy/base/webhooks.yaml; `is_exempt` decides for a
-request that comes nevertheless.
+"""The right to exempt a namespace from review by its labels or its name (`is_exempt` in reviewed_pod.py).
 
 A ValidatingAdmissionPolicy guards the opt-out labels and the exempt names. Without it a tenant who may create or label
 namespaces could bypass every check. The API server evaluates the policy itself, so that no webhook on namespaces can
@@ -11,25 +8,11 @@ cluster-scoped resource `exemptions.gpu-usher.io`, which no API server serves. `
 group a cloud's administrators are in; a Role, even with wildcards, does not.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from app.admission.match_conditions import quoted
+from app.admission.reviewed_pod import EXEMPT_LABELS
 from app.knowledge.gpu_resources import Families
-from app.knowledge.tables import Knowledge
-from app.kube.pods import PREFIX
-
-EXEMPT_LABELS = (PREFIX + "infrastructure", PREFIX + "ignore")
-"""Namespace labels that exempt a namespace with the value "true". The same label on a pod never exempts."""
-
-
-def is_exempt(namespace: str, labels: Mapping[str, str], knowledge: Knowledge) -> bool:
-    """Tell whether a namespace is exempt, by its label or as vendor infrastructure by its name.
-
-    See docs/reference/admission.md#exemptions.
-    """
-    return knowledge.families.is_infrastructure(namespace) or any(labels.get(key) == "true" for key in EXEMPT_LABELS)
-
 
 EXEMPTIONS_NAME = "gpu-usher-exemptions"
 SUBRESOURCES = ("namespaces", "namespaces/finalize", "namespaces/status")

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.admission.device_guard import ALL_FILES, CDI, DEVICE_FOLDER, GPU_FILES, VISIBLE
-from app.admission.exemptions import EXEMPT_LABELS
 from app.admission.match_conditions import device_conditions, is_gpu_resource, match_conditions, quoted
+from app.admission.reviewed_pod import EXEMPT_LABELS
 from app.knowledge.container_toolkit import EXPANDED, ToolkitEnv, ToolkitVariable
 from app.knowledge.gpu_resources import Families
 from app.knowledge.tables import Knowledge

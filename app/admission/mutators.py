@@ -6,7 +6,7 @@ The module of its subject has each mutator: what containers request (requested_r
 affinity, and warnings of what the fleet cannot serve (fleet_warnings.py).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from app.admission.claim_conversion import convert_to_claims
 from app.admission.device_guard import guard_devices, hide_devices, warn_of_runtime_class
@@ -64,8 +64,23 @@ CHANGING_AMOUNTS: frozenset[Mutator] = REPAIRS | {apply_mig_fallback, choose_sma
 GUARDS: frozenset[Mutator] = frozenset({warn_of_names, guard_devices, hide_devices, warn_of_runtime_class})
 """Mutators for every object that reaches the webhook, whether it asks for a GPU or not."""
 
+IDLE_WITHOUT: Mapping[Mutator, str] = {
+    choose_smallest_slice: "right_sizing",
+    set_scheduler: "scheduler_name",
+    set_priority_class: "priority_class_name",
+    provide_cpu_and_memory: "defaults",
+    provide_shared_memory: "defaults",
+    provide_driver_capabilities: "defaults",
+    convert_to_claims: "convert_to_claims",
+    add_tolerations: "tolerate",
+}
+"""The rule without which a mutator changes nothing, so that it need not run."""
+_NO_RULES = AdmissionRules()
+
 FOR_CPU_PODS: frozenset[Mutator] = frozenset({keep_off_gpu_nodes})
 """Mutators for pods that ask for no GPU."""
+FOR_GPU_PODS = frozenset(MUTATORS) - FOR_CPU_PODS
+"""Mutators for pods that ask for a GPU and have a scheduler of ours."""
 
 
 def mutators_of(review: ReviewedPod) -> tuple[Mutator, ...]:
@@ -78,11 +93,14 @@ def mutators_of(review: ReviewedPod) -> tuple[Mutator, ...]:
     elif not review.has_our_scheduler:
         chosen = GUARDS | REPAIRS
     else:
-        chosen = frozenset(MUTATORS) - FOR_CPU_PODS
-    return tuple(mutator for mutator in MUTATORS if mutator in chosen)
+        chosen = FOR_GPU_PODS
+    idle = {
+        mutator for mutator, name in IDLE_WITHOUT.items() if getattr(review.rules, name) is getattr(_NO_RULES, name)
+    }
+    return tuple(mutator for mutator in MUTATORS if mutator in chosen and mutator not in idle)
 
 
 def mutators_under(review: ReviewedPod, rules: AdmissionRules) -> Iterator[Mutator]:
-    """List the mutators that apply to the object and read a rule in which `rules` differ from those of the review."""
+    """List the mutators that apply to the object and read a rule in which those of the review differ from `rules`."""
     chosen, differing = mutators_of(review), review.rules_that_differ(rules)
     return (mutator for mutator, read in MUTATOR_RULES if mutator in chosen and not differing.isdisjoint(read))

@@ -83,8 +83,9 @@ def apply_mig_fallback(review: ReviewedPod) -> Iterator[PodChange]:
     kube-scheduler and the kubelet take a resource name as exact, so that it can only be relaxed at admission.
     """
     mode, wish = review.rules.mig_fallback, review.ruling.demand.mig_profile
-    requested = _requested_slice(review)
-    if mode == "Off" or wish is None or not wish[1] or requested is None or not review.context.fleet.node_groups:
+    if mode == "Off" or wish is None or not wish[1] or not review.context.fleet.node_groups:
+        return
+    if (requested := _requested_slice(review)) is None:
         return
     present = any(group.node_class.allocatable(requested) > 0 for group in review.context.fleet.node_groups)
     if present and mode is None:

@@ -15,7 +15,6 @@ from typing import Any
 
 import msgspec
 
-from app.admission.exemptions import is_exempt
 from app.admission.json_patch import Operation, apply, put
 from app.admission.mutators import CHANGING_AMOUNTS, REPAIRS, Mutator, mutators_of, mutators_under
 from app.admission.review_targets import ignored_labels
@@ -25,6 +24,7 @@ from app.admission.reviewed_pod import (
     PodForm,
     ReviewContext,
     ReviewedPod,
+    is_exempt,
     limited_warnings,
 )
 from app.admission.validators import validators_of, validators_under
@@ -315,7 +315,8 @@ def begin_review(
 
 def has_our_scheduler(pod: Pod, ruling: Ruling, policies: PolicySet) -> bool:
     """Tell whether a pod's scheduler calls gpu-usher or is the default one; other pods are left alone."""
-    ours = pod.scheduler_name in OUR_SCHEDULERS | _named_schedulers(policies)
+    named = (policy.spec.admission.scheduler_name for policy in policies.policies)
+    ours = pod.scheduler_name in OUR_SCHEDULERS or pod.scheduler_name in named
     return ours or "scheduler_name" in ruling.enforced.override
 
 
@@ -324,11 +325,6 @@ def _asks_for_gpu(pod: Pod, knowledge: Knowledge) -> bool:
     return any(
         is_gpu(name) and container.has_nonzero(name) for container in pod.containers for name in container.resources()
     )
-
-
-def _named_schedulers(policies: PolicySet) -> set[str]:
-    names = (policy.spec.admission.scheduler_name for policy in policies.policies)
-    return {name for name in names if name}
 
 
 def _run_mutators(review: ReviewedPod) -> tuple[ReviewedPod, list[tuple[Mutator, PodChange]]]:
@@ -384,8 +380,8 @@ def _changes_under(
     """
     if rules == review.rules and demand is None:
         return []
-    mutators = mutators_under(review, rules) if demand is None else mutators_of(review)
     milder = replace(review, rules=rules, ruling=replace(review.ruling, demand=demand or review.ruling.demand))
+    mutators = mutators_under(milder, review.rules) if demand is None else mutators_of(milder)
     seen = {change.record for change in made}
     return [change for mutator in mutators for change in mutator(milder) if change.record not in seen]
 

@@ -15,7 +15,7 @@ from app.admission.json_patch import Operation, apply
 from app.knowledge.gpu_resources import Family
 from app.knowledge.tables import Knowledge
 from app.kube.claimed_devices import NO_CLAIMED_DEVICES, ClaimedDevices, DeviceChoices
-from app.kube.pods import Container, Pod, gpu_amounts, read_pod
+from app.kube.pods import PREFIX, Container, Pod, gpu_amounts, read_pod
 from app.policy.compiled import PolicySet
 from app.policy.match import Ruling, ruling_for
 from app.policy.merge_admission import RULES, AdmissionRules
@@ -30,6 +30,18 @@ MORE = " and {} more reasons"
 DENIAL_LIMIT = 900
 """Characters of a denial. A controller reports it in an Event on the workload, behind some 80 characters of
 its own, and an Event has at most 1,024."""
+
+EXEMPT_LABELS = (PREFIX + "infrastructure", PREFIX + "ignore")
+"""Namespace labels that exempt a namespace with the value "true". The same label on a pod never exempts."""
+
+
+def is_exempt(namespace: str, labels: Mapping[str, str], knowledge: Knowledge) -> bool:
+    """Tell whether a namespace is exempt, by its label or as vendor infrastructure by its name.
+
+    The API server leaves such namespaces out first, by the namespaceSelector in deploy/base/webhooks.yaml; this decides
+    for a request that comes nevertheless (docs/reference/admission.md#exemptions).
+    """
+    return knowledge.families.is_infrastructure(namespace) or any(labels.get(key) == "true" for key in EXEMPT_LABELS)
 
 
 class PodForm(Enum):

@@ -6,16 +6,18 @@ The table of all validators is at the end.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from app.admission.device_guard import device_accesses, devices_not_mounted, is_privileged, node_not_reached
-from app.admission.fleet_facts import fitting_groups
+from app.admission.fleet_facts import FleetFacts, fitting_groups
 from app.admission.reviewed_pod import PodForm, ReviewedPod
 from app.knowledge.gpu_resources import is_refused, similar_resources
 from app.kube.pods import Container
 from app.nodes.model import SHARED_UNITS
+from app.policy.demand import Demand
 from app.policy.merge_admission import AdmissionRules
 from app.policy.schema_admission import Idle
-from app.values.quantity import is_whole, parse_seconds
+from app.values.quantity import parse_seconds
 from app.values.reasons import Code, Reason, counted, join_with_or, reason
 
 DEFAULT_AFTER, DEFAULT_GPUS = "4h", 1
@@ -84,7 +86,7 @@ def amounts_whole(review: ReviewedPod) -> Iterator[Reason]:
                     yield _container_reason(
                         container, Code.QuantityNegative, f"asks for a negative amount of {resource}"
                     )
-                elif not is_whole(amount) and review.rules.fractional == "Deny":
+                elif amount.denominator != 1 and review.rules.fractional == "Deny":
                     problem = f"asks for a fraction of {resource}, which Kubernetes gives only as a whole number"
                     yield _container_reason(container, Code.QuantityFractional, problem)
 
@@ -189,19 +191,24 @@ def replicas_not_gpus(review: ReviewedPod) -> Iterator[Reason]:
     demand = review.ruling.demand
     if not any(amount > 1 for _, amount in demand.max_per_container):
         return
-    of_one = replace(
-        demand, max_per_container=(), several_units=None
-    )  # what the nodes are, whether or not they give several units
-    classes = [group.node_class for group in fitting_groups(of_one, review.context.fleet)]
     for container in review.pod.containers:
         for resource in review.gpu_resources_of(container):
             amount = container.requested(resource)
-            shared = [
-                node_class.unit(resource) in SHARED_UNITS for node_class in classes if node_class.allocatable(resource)
-            ]
-            if amount > 1 and (resource.endswith(".shared") or (shared and all(shared))):
+            if amount > 1 and (resource.endswith(".shared") or _always_shared(demand, review.context.fleet, resource)):
                 problem = f"asks for {amount} replicas of shared GPUs{review.rules.by('shared_replicas')}"
                 yield _container_reason(container, Code.SharedReplicasAskedAsGPUs, problem)
+
+
+@lru_cache(maxsize=256)
+def _always_shared(demand: Demand, fleet: FleetFacts, resource: str) -> bool:
+    """Tell whether a resource is a share of a GPU on each node that fits and offers it, and on one at least.
+
+    What the nodes are counts, whether or not they give several units.
+    """
+    of_one = replace(demand, max_per_container=(), several_units=None)
+    classes = [group.node_class for group in fitting_groups(of_one, fleet)]
+    shared = [node_class.unit(resource) in SHARED_UNITS for node_class in classes if node_class.allocatable(resource)]
+    return bool(shared) and all(shared)
 
 
 def _container_reason(container: Container, code: Code, problem: str) -> Reason:

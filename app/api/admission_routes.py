@@ -51,7 +51,7 @@ def judge_policy(request: Mapping[str, Any], core: Core) -> Generator[None, None
     edited = member(request, "object", dict, "request.")
     before = member(request, "oldObject", dict, "request.")
     place = f"{request.get('namespace')}/{request.get('name')}"
-    operation, mounted = request.get("operation"), f"{core.namespace}/{MOUNTED}"
+    operation, mounted = request.get("operation"), f"{core.settings.namespace}/{MOUNTED}"
     is_config_map = (member(request, "resource", dict, "request.") or {}).get("resource") != GPUPOLICIES[1]
     if operation == "DELETE" and is_config_map and place == mounted:
         return ReviewResult(False, warnings=(DELETED,))
@@ -81,7 +81,7 @@ def _judge_config_map(
 ) -> Generator[None, None, str | None]:
     namespace, _, name = key.partition("/")
     mounted = name == MOUNTED
-    if namespace != core.namespace or not (mounted or _is_labelled(edited)):
+    if namespace != core.settings.namespace or not (mounted or _is_labelled(edited)):
         return None
     if before is not None and (mounted or _is_labelled(before)) and _contents(before) == _contents(edited):
         return None
@@ -169,7 +169,7 @@ def review_steps(body: bytes, verb: str, core: Core) -> Generator[None, None, Re
         raise WireError(400, f"request.object: {error}") from error
     handled, result = result is not None, result or UNCONCERNED
     return Reviewed(
-        body=encode(_answer(request["uid"], UNCONCERNED if core.shadow else result)),
+        body=encode(_answer(request["uid"], UNCONCERNED if core.settings.shadow else result)),
         result=result,
         handled=handled,
         uid=request["uid"],
@@ -205,7 +205,7 @@ def _deny_oversized(body: bytes, problem: str, core: Core) -> Reviewed:
     except DECODE_ERRORS as error:
         raise WireError(400, "body: wants an AdmissionReview object") from error
     result = ReviewResult(False, reasons=(reason(Code.ObjectTooLarge, problem),))
-    answer = encode(_answer(identity.uid, UNCONCERNED if core.shadow else result))
+    answer = encode(_answer(identity.uid, UNCONCERNED if core.settings.shadow else result))
     return Reviewed(answer, result, True, identity.uid, identity.namespace, identity.name, dry_run=False)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
-from app.api.client_certificates import CONNECTION, SUBJECT
+from app.api.allowed_callers import CONNECTION, SUBJECT
 from app.api.time_slices import JOB_SECONDS, RETRY_SECONDS, JobQueue, in_slices
 from app.api.wire import encode, status_body
 from app.cluster.core import Core
@@ -158,8 +158,8 @@ class ExplainAPI:
         self._in_hand[user] += 1
         code = 200
         try:
-            if unready := self._core.unready():
-                raise WireError(503, unready)
+            if problem := self._core.cache_problem():
+                raise WireError(503, problem)
             explanation = await self._explainer.answer({"namespace": namespace, "name": name}, False)
             known = for_tenant(explanation, namespace, self._core.state.namespaces.by_name)
             return Response(encode(_document(known, namespace, name, AS_TABLE in accept)), media_type=JSON)

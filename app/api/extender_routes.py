@@ -39,7 +39,8 @@ from app.nodes.model import Node
 from app.nodes.reading import read_node
 from app.placement.engine import judge, total
 from app.placement.preempt import helpful_candidates
-from app.placement.ranking import HIGHEST, best_in_turn, best_of_each, best_position, demand_scores
+from app.placement.ranking import HIGHEST, best_in_turn, best_of_each, demand_scores
+from app.placement.scheduler_demand import place_is_promised
 from app.policy.demand import Demand
 from app.values.computations import finish
 from app.values.errors import BadInput, WireError
@@ -63,11 +64,9 @@ class FittingNodes:
 
 def chosen(pod: Pod, soft: SoftConstraints, demand: Demand, fitting: FittingNodes, core: Core) -> list[str]:
     """Return the names of the nodes to name, at least one, best first."""
-    if core.filter_answer == "best":
-        return [fitting.names[best_position(fitting.names, fitting.totals)]]
     if offered := core.offered_nodes.of(pod.uid):
         fitting = fitting.without(offered)
-    places = 1 if core.remembers(pod, demand) else core.shortlist
+    places = 1 if place_is_promised(pod, demand) else core.settings.shortlist
     positions = _shortlist(soft, demand, fitting, zlib.crc32(pod.uid.encode()), places)
     names = [fitting.names[position] for position in positions]
     if (nominated := pod.nominated_node_name) and nominated in fitting.names:
@@ -138,7 +137,7 @@ def filter_steps(body: bytes, core: Core, other_pods: bool = False) -> Generator
         return _all_nodes(args, pod, decided=False)
     if _requests_no_devices(pod):
         return _all_nodes(args, pod)
-    if (problem := core.unready()) is not None:
+    if (problem := core.cache_problem()) is not None:
         return ExtenderAnswer(encode({"Error": problem}), pod, error=problem)
     demand = _asked_demand(pod, core)
     if not demand.requests_gpus:
@@ -187,13 +186,12 @@ def _filter_names(
     """Filter nodes given by name; return the answer and the names of the nodes that fit."""
     verdicts = core.verdicts(demand)
     kept, totals, lost = verdicts.fitting(names)
-    if core.filter_answer != "all" and kept:
+    if core.settings.filter_answer != "all" and kept:
         kept = chosen(*asked, demand, FittingNodes(kept, totals, core.nodes.__getitem__), core)
-        lost = () if core.filter_answer == "best" else lost
     failed, unresolvable = _messages(lost, verdicts) if lost else (NO_NODES, NO_NODES)
     counts = Counter([*failed.values(), *unresolvable.values()]) if lost else NO_COUNTS
     refused = {verdicts.codes.get(message, NOT_KNOWN.code): count for message, count in counts.items()}
-    if core.shadow:
+    if core.settings.shadow:
         return _shadowed({"NodeNames": names}, asked[0], len(names), len(kept), refused), ()
     behind = len(verdicts.behind.intersection(kept)) if verdicts.behind else 0
     body = _filter_body({"NodeNames": kept}, failed, unresolvable)
@@ -214,22 +212,21 @@ def _filter_full(
     raws, nodes = yield from _full_nodes(args, core)
     verdicts = []
     for index, node in enumerate(nodes, 1):
-        verdicts.append(judge(demand, node, core.recount))
+        verdicts.append(judge(demand, node, core.settings.recounting))
         if index % NODES_AT_ONCE == 0:
             yield
     kept = [index for index, verdict in enumerate(verdicts) if verdict is None]
     refusals = {node.name: verdict for node, verdict in zip(nodes, verdicts, strict=True) if verdict is not None}
-    if core.filter_answer != "all" and kept:
+    if core.settings.filter_answer != "all" and kept:
         by_name = {nodes[index].name: nodes[index] for index in kept}
         fitting = FittingNodes(list(by_name), [total(demand, node) for node in by_name.values()], by_name.__getitem__)
         named = chosen(*asked, demand, fitting, core)
         kept = [index for index in kept if nodes[index].name in named]
-        refusals = {} if core.filter_answer == "best" else refusals
-    answer = {"Nodes": {"metadata": {}, "items": raws if core.shadow else [raws[index] for index in kept]}}
+    answer = {"Nodes": {"metadata": {}, "items": raws if core.settings.shadow else [raws[index] for index in kept]}}
     failed = {name: refusal.message for name, refusal in refusals.items() if refusal.preemptible}
     unresolvable = {name: refusal.message for name, refusal in refusals.items() if not refusal.preemptible}
     refused = Counter(refusal.code for refusal in refusals.values())
-    if core.shadow:
+    if core.settings.shadow:
         return _shadowed(answer, asked[0], len(nodes), len(kept), refused), ()
     body = _filter_body(answer, failed, unresolvable)
     return ExtenderAnswer(body, asked[0], len(nodes), len(kept), refused), [nodes[index].name for index in kept]
@@ -260,7 +257,9 @@ def prioritize_steps(body: bytes, core: Core, other_pods: bool = False) -> Gener
     args = _read_args(body, core)
     pod, _ = read_asked(args.Pod)
     demand = _asked_demand(pod, core)
-    if other_pods and (_by_first_extender(pod, core) or (demand.requests_gpus and core.filter_answer != "all")):
+    if other_pods and (
+        _by_first_extender(pod, core) or (demand.requests_gpus and core.settings.filter_answer != "all")
+    ):
         unscored = [HostPriority(name, 0) for name in args.NodeNames or ()]
         return ExtenderAnswer(encode(unscored), pod, len(unscored), len(unscored), decided=False)
     if args.NodeNames is not None:
@@ -273,10 +272,10 @@ def prioritize_steps(body: bytes, core: Core, other_pods: bool = False) -> Gener
             totals.append(total(demand, node))
             if index % NODES_AT_ONCE == 0:
                 yield
-    if core.unready() is not None or core.shadow or not names:
+    if core.cache_problem() is not None or core.settings.shadow or not names:
         scores = [0] * len(names)
     else:
-        scores = demand_scores(demand, names, totals, one_best=core.remembers(pod, demand))
+        scores = demand_scores(demand, names, totals, one_best=place_is_promised(pod, demand))
         if demand.requests_gpus:
             core.promise(pod, demand, names[scores.index(HIGHEST)])
     return ExtenderAnswer(encode(list(map(HostPriority, names, scores))), pod, len(names), len(names))
@@ -298,7 +297,7 @@ def preempt_steps(body: bytes, core: Core, other_pods: bool = False) -> Generato
     pod, _ = read_asked(args.Pod)
     elsewhere = other_pods and _by_first_extender(pod, core)
     free_choice = elsewhere or _requests_no_devices(pod)
-    if not free_choice and (problem := core.unready()) is not None:
+    if not free_choice and (problem := core.cache_problem()) is not None:
         raise WireError(503, problem)
     demand = _asked_demand(pod, core)
     candidates = args.NodeNameToMetaVictims
@@ -313,8 +312,8 @@ def preempt_steps(body: bytes, core: Core, other_pods: bool = False) -> Generato
     if free_choice or not demand.requests_gpus:
         kept: Mapping[str, Any] = candidates
     else:
-        kept = helpful_candidates(demand, candidates, uids, core.node_without_pods)
-    body = encode({"NodeNameToMetaVictims": candidates if core.shadow else kept})
+        kept = helpful_candidates(demand, candidates, uids, core.state.node_without_pods)
+    body = encode({"NodeNameToMetaVictims": candidates if core.settings.shadow else kept})
     return ExtenderAnswer(body, pod, len(candidates), len(kept), decided=not elsewhere)
 
 
@@ -334,14 +333,14 @@ def _read_args(body: bytes, core: Core) -> ExtenderArgs:
 def _full_nodes(args: ExtenderArgs, core: Core) -> Generator[None, None, tuple[list[msgspec.Raw], list[Node]]]:
     """Read whole nodes: labels and amounts from the body, and what else is known of them from the state."""
     raws = (args.Nodes.items if args.Nodes else None) or []
-    knowledge = core.review_context().knowledge
+    knowledge = core.state.knowledge
     nodes = []
     for index, raw in enumerate(raws):
         try:
             node = read_node(decode_node(raw), knowledge)
         except BadInput as error:
             raise WireError(400, f"Nodes.items[{index}]: {error}") from error
-        nodes.append(core.add_known_facts(node))
+        nodes.append(core.state.add_known_facts(node))
         if index % NODES_AT_ONCE == NODES_AT_ONCE - 1:
             yield
     return raws, nodes

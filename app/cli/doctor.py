@@ -20,7 +20,7 @@ from rich.markup import escape
 from app.cli.output import Output, names_of, show, show_progress
 from app.cli.scheduler_config import configuration_findings, read_configuration
 from app.cli.source import ClusterOptions, Fleet, OwnNamespace, state_of
-from app.cli.usage import idle_of_fleet
+from app.cli.usage import PrometheusOptions
 from app.cluster.core import RulingCache
 from app.cluster.doctor_survey import SECRET, ClusterObjects, survey_cluster
 from app.cluster.gpu_health_polling import find_source, poll_once
@@ -250,7 +250,7 @@ def doctor(
     source = find_source(
         Settings(prometheus=prometheus, dcgm_exporters=tuple(dcgm_exporters or ())), state.knowledge.dcgm
     )
-    idle = idle_of_fleet(prometheus, None, state)
+    idle = PrometheusOptions(prometheus).idle(state)
     with show_progress(f"examining {counted(len(nodes), 'node')}"):
         health = asyncio.run(poll_once(source, state.knowledge)) if source else {}
         guard = survey is not None and has_cpu_guard(survey)

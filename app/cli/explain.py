@@ -7,7 +7,6 @@ It reads a fleet, asks a running service, or the aggregated API where the user m
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,10 +33,10 @@ from app.cli.source import (
     policies_in,
     refuse_several,
     state_of,
-    without_garbage_collection,
 )
-from app.cli.usage import PrometheusURL, TokenFile, idle_of_fleet
+from app.cli.usage import PrometheusOptions
 from app.cluster.apiserver import ApiServer
+from app.cluster.garbage_collection import without_garbage_collection
 from app.cluster.kubeconfig import Load
 from app.cluster.snapshot import bound_volumes, view
 from app.cluster.state import State
@@ -99,8 +98,7 @@ def explain_pod(
     namespace: Namespace = None,
     fleet: Fleet,
     url: Annotated[str | None, typer.Option(help="Ask a running service, at its web UI listener.")] = None,
-    prometheus: PrometheusURL = None,
-    prometheus_token_file: TokenFile = None,
+    use: PrometheusOptions,
     policies: Policies = None,
     nodes: Annotated[bool, typer.Option("--nodes", help="Show the reasons against every single node.")] = False,
     output: Annotated[str, output_of("text", "wide", "json", "yaml")] = "text",
@@ -117,7 +115,7 @@ def explain_pod(
         raise BadInput("explain: wants the name of a pod or a workload, or -f with a file; one of them")
     by_node = nodes or output == "wide"
     if url:
-        others = (("--prometheus", prometheus), ("--policies", policies), ("another fleet", fleet.given))
+        others = (("--prometheus", use.prometheus), ("--policies", policies), ("another fleet", fleet.given))
         for other in others:
             refuse_several(("--url", url), other)
     home = fleet.namespace(namespace, default=not url)
@@ -131,7 +129,7 @@ def explain_pod(
             try:
                 objects = read_fleet(fleet, wanted)
                 pods = [_named(fleet, wanted, objects)] if wanted else pods
-                cluster = snapshot_of(objects, policies, partial(idle_of_fleet, prometheus, prometheus_token_file))
+                cluster = snapshot_of(objects, policies, use.idle)
                 with show_progress(f"explaining on {counted(len(cluster.nodes), 'node')}"):
                     explanations = [
                         finish(explain(each.pod, cluster, each.live, by_node, events=_events_of(each.pod, objects)))

@@ -13,7 +13,7 @@ from rich.markup import escape
 from app.cli.output import MOST_SHOWN, Output, in_words, names_of, one_of, show, show_more, show_progress
 from app.cli.plan_nodes import Nodes, documents_of_gpu_pods, gpu_pods, selected
 from app.cli.source import POLICY_KINDS, GovernedFleet, Objects, key_of, unfinished_pods
-from app.cli.usage import PricesFile, PrometheusURL, Since, TokenFile, history_of, read_prices_file, read_since
+from app.cli.usage import PricesFile, PrometheusOptions, Since, read_prices_file, read_since
 from app.cluster.snapshot import bound_volumes, view
 from app.cluster.state import State
 from app.intree.existing_pods import existing_pods_of
@@ -180,7 +180,6 @@ def _show_result(console: Console, result: Repack) -> None:
 def find_right_sizes(
     objects: Objects, state: State, policies: PolicySet, history: UseHistory, prices: Prices
 ) -> RightSizes:
-    """Find the right sizes of the workloads of a fleet."""
     documents = {key_of(document): document for document in objects if document.get("kind") == "Pod"}
     owners = owners_of(documents.values())
     pods = list(gpu_pods(objects, state, policies))
@@ -271,8 +270,7 @@ def repack(
 
 def right_size(
     *,
-    prometheus: PrometheusURL = None,
-    prometheus_token_file: TokenFile = None,
+    source: PrometheusOptions,
     since: Since = "7d",
     prices: PricesFile = None,
     fleet: GovernedFleet,
@@ -289,7 +287,7 @@ def right_size(
     seconds = read_since(since)
     objects, state, rules = fleet.read_governed()
     costs = read_prices_file(prices, state.knowledge)
-    history = history_of(prometheus, prometheus_token_file, fleet.demo_fleet, state, seconds)
+    history = source.history(fleet.demo_fleet, state, seconds)
     with show_progress("trying smaller units"):
         result = find_right_sizes(objects, state, rules, history, costs)
     show(result, output, lambda console: show_right_sizes(console, result))

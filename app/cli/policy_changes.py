@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
 from pathlib import Path
-from typing import Annotated, Any, cast, get_args
+from typing import Annotated, Any
 
 import typer
 import yaml
@@ -45,7 +45,7 @@ from app.policy.load import MOUNTED
 from app.policy.match import ruling_for
 from app.server.composition import build
 from app.server.service import Service
-from app.settings import FilterAnswer, Settings
+from app.settings import Settings, filter_answer_of
 from app.telemetry.logs import today
 from app.values.errors import BadInput, MalformedPod
 from app.values.reasons import counted
@@ -70,7 +70,7 @@ def replay(
     policies: Policies = None,
     recount: Annotated[bool, typer.Option(help="As the service that wrote the log: serve --recount.")] = False,
     filter_answer: Annotated[
-        str, typer.Option(help="As the service that wrote the log: all, shortlist or best.")
+        str, typer.Option(help="As the service that wrote the log: all or shortlist.")
     ] = "shortlist",
     output: Output = "text",
 ) -> None:
@@ -103,8 +103,6 @@ def offline_service(
     """
     if not (snapshots or demo_fleet):
         raise BadInput("got no fleet, wants --snapshot FILE or --demo-fleet NAME")
-    if filter_answer not in get_args(FilterAnswer):
-        raise BadInput(f"--filter-answer: got {filter_answer[:20]!r}, wants {' or '.join(get_args(FilterAnswer))}")
     with tempfile.TemporaryDirectory() as folder:
         return build(
             Settings(
@@ -113,7 +111,7 @@ def offline_service(
                 snapshots=tuple(snapshots or ()),
                 policies=policies,
                 recount="true" if recount else "false",
-                filter_answer=cast(FilterAnswer, filter_answer),
+                filter_answer=filter_answer_of(filter_answer),
                 certs=Path(folder),
             )
         )
@@ -223,7 +221,6 @@ def _policies(source: Path, state: State) -> PolicySet:
 
 
 def _pods_of_cluster(objects: Objects) -> Iterator[ComparedPod]:
-    """Yield the unfinished pods of a cluster."""
     for document in unfinished_pods(objects):
         yield _compared_pod(document, {}, (document.get("spec") or {}).get("nodeName") or "")
 

@@ -25,7 +25,7 @@ from app.schedulerconfig.write import (
     read_extender_url,
     write,
 )
-from app.settings import FilterAnswer
+from app.settings import filter_answer_of
 from app.values.errors import BadInput
 
 CLAIMABLE = ("ResourceSlice", "DeviceClass")
@@ -38,7 +38,7 @@ def scheduler_config(
     *,
     target: Annotated[str, typer.Option("--for", help="second (its own scheduler) or default (kubeadm's).")] = "second",
     filter_answer: Annotated[
-        str, typer.Option(help="As serve --filter-answer: all, shortlist or best; prioritize is called for all alone.")
+        str, typer.Option(help="As serve --filter-answer: all or shortlist; prioritize is called for all alone.")
     ] = "shortlist",
     every_pod: Annotated[
         bool,
@@ -56,11 +56,9 @@ def scheduler_config(
     output: Output = "text",
 ) -> None:
     """Write the scheduler's configuration, with the reason of every field, or check an existing one."""
-    if target not in get_args(Target) or filter_answer not in get_args(FilterAnswer):
-        raise BadInput(
-            f"scheduler-config: got --for {target} --filter-answer {filter_answer}, "
-            f"wants second or default, {' or '.join(get_args(FilterAnswer))}"
-        )
+    if target not in get_args(Target):
+        raise BadInput(f"scheduler-config: got --for {target}, wants second or default")
+    answer = filter_answer_of(filter_answer)
     refuse_several(("--verify", check), ("--ca", ca), ("--ca-file", ca_file))
     # Without a fleet the configuration is for every known family.
     objects = fleet.read(("Node",), CLAIMABLE) if fleet.given else []
@@ -73,7 +71,7 @@ def scheduler_config(
     own = _read_ca(ca or Path("certs/ca.crt")) if ca or not (ca_file or place.startswith("http://")) else b""
     trusted = str(ca_file) if ca_file else b"" if place.startswith("http://") else own
     claims = offers_claims(state.nodes.values())
-    plan = ConfigurationPlan(chosen, place, trusted, resources, len(state.nodes), filter_answer, every_pod, claims)
+    plan = ConfigurationPlan(chosen, place, trusted, resources, len(state.nodes), answer, every_pod, claims)
     text = write(plan)
     show(yaml.safe_load(text), output, lambda _: print(text, end=""))
 

@@ -2,7 +2,6 @@
 """The options that select a cluster or a fleet, its objects, and errors of the API server in words."""
 
 import asyncio
-import gc
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from rich.markup import escape
 
 from app.cli.output import show_progress
 from app.cluster.files import read_knowledge, read_snapshot_file
+from app.cluster.garbage_collection import without_garbage_collection
 from app.cluster.kubeconfig import ChosenContext, Load, choose_context, find_cluster
 from app.cluster.listing import read_objects
 from app.cluster.snapshot import fill, read_partial_snapshot, read_snapshot
@@ -241,21 +241,6 @@ def read_live(cluster: ClusterOptions, kinds: Iterable[str], optional: Iterable[
     return objects
 
 
-@contextmanager
-def without_garbage_collection() -> Iterator[None]:
-    """Disable garbage collection: nothing is freed while a fleet is read, and walking all of it takes seconds.
-
-    50,000 pods are millions of objects; walking them repeatedly takes four times as long as reading them.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
 def refuse_several(*sources: tuple[str, object]) -> None:
     """Refuse options of which one makes the others meaningless.
 
@@ -267,7 +252,6 @@ def refuse_several(*sources: tuple[str, object]) -> None:
 
 
 def note(message: str) -> None:
-    """Print a remark on stderr."""
     Console(stderr=True, highlight=False, soft_wrap=True).print(f"[yellow]{escape(message)}[/]")
 
 

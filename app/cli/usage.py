@@ -7,6 +7,7 @@ Its options that name a history of use are shared with `explain`, `doctor` and `
 import asyncio
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -37,8 +38,6 @@ SHORTEST, LONGEST = 3600, 92 * 86_400
 IDLE_LOOK_BACK = 86_400
 """Seconds for which idleness is looked back where a command only says who is idle."""
 
-PrometheusURL = Annotated[str | None, typer.Option("--prometheus", help="A Prometheus with DCGM's metrics of pods.")]
-TokenFile = Annotated[Path | None, typer.Option("--prometheus-token-file", help="A file with a bearer token for it.")]
 Since = Annotated[str, typer.Option("--since", help="How far back to look, such as 12h, 7d or 4w.")]
 
 
@@ -54,39 +53,46 @@ def read_since(text: str) -> int:
     return int(seconds)
 
 
-def history_of(
-    prometheus: str | None, token_file: Path | None, demo: str | None, state: State, seconds: int
-) -> UseHistory:
-    """Read the history of a Prometheus, or make up that of a sample fleet, with the shared GPUs of `state` marked.
+@dataclass(frozen=True, slots=True)
+class PrometheusOptions:
+    """The options that name the Prometheus from which the use of GPUs is read."""
 
-    Raises BadInput without either, SourceError.
-    """
-    refuse_several(("--prometheus", prometheus), ("--demo-fleet", demo))
-    if not (prometheus or demo):
-        raise BadInput(
-            "wants --prometheus URL, with DCGM's metrics: a cluster and a snapshot have no history (--demo has one)"
-        )
-    if token_file and not prometheus:
-        raise BadInput("got --prometheus-token-file without --prometheus, wants both")
-    end = now().timestamp()
-    if not prometheus:
-        usages = {name: state.usage_on(name) for name in state.nodes}
-        return demo_history(state.nodes, usages, end, seconds)
-    knowledge = state.knowledge
-    source = PrometheusUse(prometheus, knowledge.dcgm, knowledge.usage_metrics, token_file)
-    with show_progress(f"asking {source.origin}"):
-        history = asyncio.run(_read(source, end, seconds))
-    return with_sharing(history, shared_nodes(state.nodes))
+    prometheus: Annotated[
+        str | None, typer.Option("--prometheus", help="A Prometheus with DCGM's metrics of pods.")
+    ] = None
+    prometheus_token_file: Annotated[
+        Path | None, typer.Option("--prometheus-token-file", help="A file with a bearer token for it.")
+    ] = None
 
+    def history(self, demo: str | None, state: State, seconds: int) -> UseHistory:
+        """Read the history, or make up that of a sample fleet, with the shared GPUs of `state` marked.
 
-def idle_of_fleet(prometheus: str | None, token_file: Path | None, state: State) -> Mapping[str, float]:
-    """Give for how many seconds the pods of a fleet have been idle for certain; nothing without a Prometheus.
+        Raises BadInput without either, SourceError.
+        """
+        refuse_several(("--prometheus", self.prometheus), ("--demo-fleet", demo))
+        if not (self.prometheus or demo):
+            raise BadInput(
+                "wants --prometheus URL, with DCGM's metrics: a cluster and a snapshot have no history (--demo has one)"
+            )
+        if self.prometheus_token_file and not self.prometheus:
+            raise BadInput("got --prometheus-token-file without --prometheus, wants both")
+        end = now().timestamp()
+        if not self.prometheus:
+            usages = {name: state.usage_on(name) for name in state.nodes}
+            return demo_history(state.nodes, usages, end, seconds)
+        knowledge = state.knowledge
+        source = PrometheusUse(self.prometheus, knowledge.dcgm, knowledge.usage_metrics, self.prometheus_token_file)
+        with show_progress(f"asking {source.origin}"):
+            history = asyncio.run(_read(source, end, seconds))
+        return with_sharing(history, shared_nodes(state.nodes))
 
-    Raises SourceError.
-    """
-    return (
-        idle_pods(history_of(prometheus, token_file, None, state, IDLE_LOOK_BACK)) if prometheus or token_file else {}
-    )
+    def idle(self, state: State) -> Mapping[str, float]:
+        """Give for how many seconds the pods of a fleet have been idle for certain; nothing without a Prometheus.
+
+        Raises BadInput, SourceError.
+        """
+        given = self.prometheus or self.prometheus_token_file
+        return idle_pods(self.history(None, state, IDLE_LOOK_BACK)) if given else {}
 
 
 async def _read(source: PrometheusUse, end: float, seconds: int) -> UseHistory:
@@ -107,8 +113,7 @@ PricesFile = Annotated[Path | None, typer.Option("--prices", help="YAML: currenc
 
 def usage(
     *,
-    prometheus: PrometheusURL = None,
-    prometheus_token_file: TokenFile = None,
+    source: PrometheusOptions,
     by: Annotated[str, one_of(*BYS, names=("--by",), prefix="What the rows are: ")] = "namespace",
     since: Since = "7d",
     prices: PricesFile = None,
@@ -128,7 +133,7 @@ def usage(
     objects = fleet.read(needs_nodes=False) if fleet.given else []
     state = state_of(objects)
     costs = read_prices_file(prices, state.knowledge)
-    history = history_of(prometheus, prometheus_token_file, fleet.demo_fleet, state, seconds)
+    history = source.history(fleet.demo_fleet, state, seconds)
     owners = owners_of(document for document in objects if document.get("kind") == "Pod")
     report = usage_report(history, By(by), owners, costs)
     show(report, output, lambda console: _show_usage(console, report))

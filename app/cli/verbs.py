@@ -85,7 +85,6 @@ def command_words(ctx: Any) -> str:
 
 
 def sections(words: str, params: list[Any]) -> Sections:
-    """Yield the sections of a verb."""
     page = MANUAL[words]
     yield "Reads", [page.reads]
     yield "Examples", list(page.examples)

@@ -2,13 +2,14 @@
 """The best node for a demand in a fleet that does not change; a pod's own node counts without the pod."""
 
 from collections import Counter
+from dataclasses import replace
 from heapq import nsmallest
 
 from app.cluster.state import State
 from app.cluster.verdict_cache import VerdictCache
 from app.kube.gpu_usage import GPUUsage
 from app.placement.engine import judge, total
-from app.placement.ranking import ranking_key, with_units
+from app.placement.ranking import ranking_key
 from app.policy.demand import Demand
 from app.values.reasons import counted
 from app.whatif.placing_in_turn import unserved_claim
@@ -64,7 +65,7 @@ class BestNodes:
     def _own_node(self, demand: Demand, usage: GPUUsage) -> _Best | None:
         """Weigh a pod's own node without the pod; None if the pod does not fit there."""
         node = self._state.node_without_pods(usage.node, {usage.uid})
-        left = node and with_units(node, usage.units, 1)
+        left = node and replace(node, free=node.free.with_units(usage.units))
         if left is None or judge(demand, left, True) is not None or unserved_claim(demand, left):
             return None
         return _sort_key(total(demand, left), left.name)

@@ -7,7 +7,7 @@ It knows nothing of HTTP and of certificates. `app/server/service.py` adds what 
 import asyncio
 import re
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any, Generic, TypeVar
@@ -24,20 +24,20 @@ from app.cluster.policy_watch import PolicyBook
 from app.cluster.slipped_pods import SlippedPods
 from app.cluster.snapshot import view
 from app.cluster.state import State
-from app.cluster.usage_polling import UsagePoller, UseReading
+from app.cluster.usage_polling import UsagePoller
 from app.cluster.verdict_cache import VerdictCache, VerdictTable
 from app.explain.survey import ClusterSnapshot
 from app.knowledge.tables import Knowledge
 from app.kube.claimed_devices import NO_CLAIMED_DEVICES, ClaimedDevices
 from app.kube.gpu_usage import GPUUsage
-from app.kube.pods import PREFIX, Pod, workload_group
+from app.kube.pods import GROUP_LABELS, PREFIX, Pod, workload_group
 from app.nodes.model import Node
 from app.placement.scheduler_demand import place_is_promised, with_cliques, with_runtime_handler
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
 from app.policy.match import Ruling, compile_demand, ruling_for
 from app.schedulerconfig.write import managed_resources
-from app.settings import FilterAnswer, Settings
+from app.settings import Settings
 from app.telemetry.metrics import Metrics
 from app.values.errors import ApiError, WireError
 
@@ -107,13 +107,6 @@ class RulingCache(TemplateCache[Ruling]):
         super().__init__(ruling_for)
 
 
-class DemandCache(TemplateCache[Demand]):
-    """The demands that filter, prioritize and preempt need."""
-
-    def __init__(self) -> None:
-        super().__init__(compile_demand)
-
-
 def _template(pod: Pod) -> tuple[Any, ...]:
     """Return the part of a pod that a ruling depends on, as a hashable key; its claims are a separate key."""
     ours = tuple(sorted((key, value) for key, value in pod.annotations.items() if key.startswith(PREFIX)))
@@ -177,7 +170,7 @@ class Core:
         self.offered_nodes = OfferedNodes()
         self.managed_resources = frozenset(managed_resources((), state.knowledge))
         self._verdicts = VerdictCache(state, settings.recounting)
-        self._rulings, self._demands = RulingCache(), DemandCache()
+        self._rulings, self._demands = RulingCache(), TemplateCache(compile_demand)
         self._learning = DemandLearning(state)
         self._asking: set[str] = set()
 
@@ -185,11 +178,6 @@ class Core:
     def policies(self) -> PolicySet:
         """The policies in force today."""
         return self.book.current
-
-    @property
-    def shadow(self) -> bool:
-        """Whether shadow mode is on: answers change nothing, and the real result is logged."""
-        return self.settings.shadow
 
     @property
     def nodes(self) -> Mapping[str, Node]:
@@ -200,26 +188,6 @@ class Core:
     def generation(self) -> int:
         """The number of changes of nodes since the start."""
         return self.state.changes.generation
-
-    @property
-    def recount(self) -> bool:
-        """Whether filter repeats kube-scheduler's own checks."""
-        return self.settings.recounting
-
-    @property
-    def filter_answer(self) -> FilterAnswer:
-        """Whether filter answers with all nodes that fit, with a shortlist, or with the best one."""
-        return self.settings.filter_answer
-
-    @property
-    def shortlist(self) -> int:
-        """The most nodes of a shortlist."""
-        return self.settings.shortlist
-
-    @property
-    def namespace(self) -> str:
-        """The namespace of gpu-usher, where ConfigMaps may hold policies."""
-        return self.settings.namespace
 
     def check_policy(self, kind: str, name: str, content: Mapping[str, Any]) -> Generator[None, None, str | None]:
         """Return the problem that an edited object would cause in the policy set. `kind` is configmap or gpupolicy."""
@@ -238,7 +206,7 @@ class Core:
             self.policies,
             state.fleet(),
             state.knowledge,
-            claimed=state.devices.claimed,
+            claimed=self._claimed,
             has_template=state.devices.has_template,
             claim_warnings=state.devices.claim_warnings,
             idle_gpus=self.usage.count,
@@ -247,34 +215,40 @@ class Core:
 
     def namespace_labels(self, name: str) -> Mapping[str, str]:
         """Return the labels of a namespace."""
-        return self.state.namespaces.labels(name)
+        return self.state.namespaces.by_name[name]
 
     def ruling(self, pod: Pod) -> Ruling:
         """Return the ruling of the policies on a Pod; pods of one template share a cached ruling."""
-        labels = self.state.namespaces.labels(pod.namespace)
-        return self._rulings.of(pod, labels, self.policies, self.state.knowledge, self.state.devices.claimed(pod))
+        labels = self.namespace_labels(pod.namespace)
+        return self._rulings.of(pod, labels, self.policies, self.state.knowledge, self._claimed(pod))
 
     def demand(self, pod: Pod) -> Demand:
         """Return the demand of a Pod that the scheduler asks about."""
-        state, labels, policies = self.state, self.state.namespaces.labels(pod.namespace), self.policies
-        demand = self._demands.of(pod, labels, policies, state.knowledge, state.devices.claimed(pod))
+        state, labels, policies = self.state, self.namespace_labels(pod.namespace), self.policies
+        demand = self._demands.of(pod, labels, policies, state.knowledge, self._claimed(pod))
         demand = with_runtime_handler(demand, pod, state.runtime_classes)
-        return self._learning.expecting(pod, with_cliques(demand, state.group_cliques(pod)), policies)
+        if not pod.labels.keys().isdisjoint(GROUP_LABELS):
+            demand = with_cliques(demand, state.group_cliques(pod))
+        return self._learning.expecting(pod, demand, policies)
+
+    def _claimed(self, pod: Pod) -> ClaimedDevices:
+        """Return the GPUs that a pod claims; most have no claim, and name no resource that a DeviceClass serves."""
+        devices, prefix = self.state.devices, self.state.knowledge.families.device_class_prefix
+        names = [name for container in pod.containers for name in (*container.requests, *container.limits)]
+        if pod.claims or any(name in devices.classes.by_resource or name.startswith(prefix) for name in names):
+            return devices.claimed(pod)
+        return NO_CLAIMED_DEVICES
 
     def note_scheduler_request(self, pod: Pod, demand: Demand) -> None:
         """Note a request of the scheduler for a Pod: release earlier promises to it."""
         if len(self._asking) < MOST_SCHEDULERS:
             self._asking.add(pod.scheduler_name)
-        if self.remembers(pod, demand) or self.state.served_twice:
+        if place_is_promised(pod, demand) or self.state.served_twice:
             self.state.release(pod.uid, time.monotonic())
-
-    def remembers(self, pod: Pod, demand: Demand) -> bool:
-        """Tell whether later decisions depend on the node of a GPU pod: for declared memory or a pod group."""
-        return place_is_promised(pod, demand)
 
     def promise(self, pod: Pod, demand: Demand, node: str) -> None:
         """Note the node named for a Pod, if later decisions depend on it."""
-        if self.remembers(pod, demand) or (demand.requests_gpus and node in self.state.served_twice):
+        if place_is_promised(pod, demand) or (demand.requests_gpus and node in self.state.served_twice):
             name, group = f"{pod.namespace}/{pod.name}", workload_group(pod.namespace, pod.labels)
             claims = tuple(device_class for device_class, _ in demand.claims)
             holding = GPUUsage(pod.uid, node, name, demand.resources, demand.declared_mib, group, claims=claims)
@@ -284,25 +258,9 @@ class Core:
         """Release promises to pods that were not bound in time."""
         self.state.release("", time.monotonic())
 
-    def add_known_facts(self, node: Node) -> Node:
-        """Add to a node from a request body what else is known of it."""
-        return self.state.add_known_facts(node)
-
-    def node_without_pods(self, name: str, uids: Collection[str]) -> Node | None:
-        """Return a node as it would be without these pods; None for an unknown node."""
-        return self.state.node_without_pods(name, uids)
-
     def verdicts(self, demand: Demand) -> VerdictTable:
         """Return the verdicts of all nodes for a demand."""
         return self._verdicts.of(demand)
-
-    def use(self) -> UseReading:
-        """Return what is known of how GPUs are used."""
-        return self.usage.reading()
-
-    def pods_matched_by_policy(self) -> Mapping[str, Mapping[str, int]]:
-        """Return the number of pods that each policy matched since the start, by result."""
-        return self.metrics.results_by_policy()
 
     def cluster_snapshot(self) -> ClusterSnapshot:
         """Return a copy of the state, for work that takes longer than one turn of the event loop."""
@@ -322,10 +280,14 @@ class Core:
             return known.document
         return await get_pod(self.server, namespace, name)
 
-    def unready(self) -> str | None:
-        """Return why scheduler requests cannot be answered now, as a constant text; None if they can."""
+    def cache_problem(self) -> str | None:
+        """Return why the cache does not show the cluster now, so that no scheduler request is answered by it.
+
+        It is a constant text; None if there is no problem. This is not readiness (`health`): a stale replica stays
+        ready, and answers with this error until its watches are back.
+        """
         if self.cluster is not None:
-            return self.cluster.unready()
+            return self.cluster.cache_problem()
         return None if self.synced else NOT_SYNCED
 
     def alive(self) -> bool:
@@ -333,7 +295,7 @@ class Core:
         return time.monotonic() - self.beat < HEARTBEAT_LIMIT_SECONDS
 
     def health(self) -> dict[str, Any]:
-        """Return the body of /readyz (docs/reference/listeners.md#probes)."""
+        """Return the body of /readyz, whose `ready` is the readiness (docs/reference/listeners.md#probes)."""
         synced = self.cluster.synced if self.cluster is not None else self.synced
         waiting = self.book.awaiting_last_good and time.monotonic() - self.filled < LAST_GOOD_SECONDS
         return {
@@ -367,10 +329,10 @@ class Core:
         return {
             "version": __version__,
             "role": self.settings.role,
-            "recount": self.recount,
+            "recount": self.settings.recounting,
             "filter_answer": self.settings.filter_answer,
             **self.health(),
-            "shadow": self.shadow,
+            "shadow": self.settings.shadow,
             "gpu_health": self.gpu_health.status() if self.gpu_health else None,
             "use": self.usage.status(),
             "policies": {

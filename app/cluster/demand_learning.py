@@ -199,6 +199,8 @@ class GroupedWorkload:
             for kept in (self._pods, self._selected, self._labels, self._classes):
                 kept.clear()
             changes = self._state.pod_counts.all()
+        elif not self._state.pod_counts.changed:
+            return self._pods.generation
         else:
             changes = self._state.pod_counts.changes()
         for shape, pods in changes:
@@ -282,11 +284,12 @@ class DemandLearning:
         if not uses_expected_demand(demand):
             return demand
         key = (demand, whole_cores(pod), self.expected_demand(policies))
-        if key not in self._demands:
+        known = self._demands.get(key)
+        if known is None:
             if len(self._demands) >= DEMANDS_KEPT:
                 self._demands.clear()
-            self._demands[key] = expecting(*key)
-        return self._demands[key]
+            known = self._demands[key] = expecting(*key)
+        return known
 
 
 def _pod(shape: PodShape) -> Pod:

@@ -11,8 +11,7 @@ from typing import Any
 
 from app.cluster.device_index import DeviceIndex, DeviceKindIndex
 from app.cluster.dra_index import DRAIndex
-from app.dra.claim_warnings import claim_warnings
-from app.dra.device_kinds import DeviceKinds
+from app.dra.device_kinds import DeviceKinds, claim_warnings
 from app.knowledge.tables import Knowledge
 from app.kube.claimed_devices import ClaimedDevices, DeviceChoice, DeviceChoices, claimed_devices
 from app.kube.device_classes import DeviceClass, DeviceTaintRule, read_class, read_taint_rule
@@ -172,7 +171,7 @@ class DeviceState:
         return None in specs or any(map(self.classes.may_give_gpus, classes))
 
     def claim_warnings(self, requests: tuple[DeviceChoices, ...], tolerated_keys: Collection[str]) -> tuple[str, ...]:
-        """Say what keeps device requests from every device of the cluster (app/dra/claim_warnings.py)."""
+        """Say what keeps device requests from every device of the cluster (app/dra/device_kinds.py)."""
         return claim_warnings(self.kinds.fleet(), requests, tolerated_keys)
 
     def devices_held_on(self, node: Node) -> Mapping[str, int]:

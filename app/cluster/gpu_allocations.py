@@ -20,11 +20,10 @@ so that a reader that meets it again, such as the cache of verdicts, need not co
 from collections.abc import Container, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
-from app.cluster.device_index import DeviceIndex, DeviceKindIndex
+from app.cluster.device_state import DeviceState
 from app.cluster.dra_index import DRAIndex
 from app.knowledge.gpu_resources import Families
 from app.knowledge.mig_profiles import profile_of
-from app.kube.device_classes import DeviceClassIndex
 from app.kube.devices import Device
 from app.kube.gpu_usage import GPUUsage
 from app.nodes.dra_devices import remaining_capacity
@@ -187,10 +186,8 @@ ANY = "*"
 class NodesServedTwice:
     """Finds what pods and claims hold on nodes that are served twice."""
 
-    def __init__(
-        self, dra: DRAIndex, classes: DeviceClassIndex, allocations: GPUAllocations, families: Families
-    ) -> None:
-        self._dra, self._classes, self._allocations, self._families = dra, classes, allocations, families
+    def __init__(self, dra: DRAIndex, allocations: GPUAllocations, families: Families) -> None:
+        self._dra, self._allocations, self._families = dra, allocations, families
 
     def of(self, node: Node, without: Container[str] = ()) -> ServedTwice | None:
         """Return who holds GPUs of a node; None where not both give GPUs of one vendor away.
@@ -209,7 +206,7 @@ class NodesServedTwice:
             return None
         devices = [one for one in devices if one.driver in twice]
         by_plugin = {name for name in offered if self._families.of(name) in twice.values()}
-        classes = {name for family in twice.values() for name in self._classes.of_family(family)}
+        classes = {name for family in twice.values() for name in self._dra.class_index.of_family(family)}
         usages = [usage for usage in self._allocations.all_on(node.name) if usage.uid not in without]
         plugin_kinds = {_kind_of_unit(name, node.node_class) for usage in usages for name, _ in usage.units
                         if name in by_plugin}  # fmt: skip
@@ -250,22 +247,21 @@ OBJECTS_KEPT = 1 << 14
 class FreeResourcesOfNodes:
     """Computes free resources, and keeps those that it computed last, by their content."""
 
-    def __init__(
-        self, devices: DeviceIndex, kinds: DeviceKindIndex, allocations: GPUAllocations, twice: NodesServedTwice
-    ) -> None:
-        self._devices, self._kinds, self.twice = devices, kinds, twice
-        self._allocations = allocations
+    def __init__(self, devices: DeviceState, allocations: GPUAllocations, twice: NodesServedTwice) -> None:
+        self._devices, self._allocations, self.twice = devices, allocations, twice
         self._by_content: dict[Hashable, FreeResources] = {}
 
     def of(self, node: Node) -> FreeResources:
         """Return what is free on a node now."""
         used = self._allocations.units(node.name)
         units = {resource: amount - used.get(resource, 0) for resource, amount in node.node_class.offered}
-        gpus, layouts, shown = None, None, self._devices.gpus(node.name)
-        if shown.all and not node.node_class.uses_device_plugin:
-            gpus, layouts = remaining_capacity(shown, self._devices.allocated(node.name))
-        kinds = self._kinds.free_order(node, self._devices.allocated(node.name)) if shown.all else None
-        twice = self.twice.of(node)
+        gpus = layouts = kinds = twice = None
+        if self._devices.dra.pools.by_name:
+            twice, shown = self.twice.of(node), self._devices.index.gpus(node.name)
+            allocated = self._devices.index.allocated(node.name) if shown.all else set()
+            if shown.all and not node.node_class.uses_device_plugin:
+                gpus, layouts = remaining_capacity(shown, allocated)
+            kinds = self._devices.kinds.free_order(node, allocated) if shown.all else None
         return self._shared(FreeResources(units, gpus, node.free.uncounted, self.memory(node), layouts, kinds, twice))
 
     def memory(self, node: Node, without: Container[str] = ()) -> Mapping[str, int]:

@@ -133,8 +133,8 @@ class LiveCluster:
         self._book.all_listed()
         self._on_synced()
 
-    def unready(self) -> str | None:
-        """Return why scheduler requests cannot be answered now, as a constant text; None if they can."""
+    def cache_problem(self) -> str | None:
+        """Return why the cache does not show the cluster now, as a constant text: not synced, or stale; else None."""
         if not self.synced:
             return NOT_SYNCED
         now = self._clock.now()

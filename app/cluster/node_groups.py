@@ -11,7 +11,7 @@ from typing import Any
 
 from app.admission.fleet_facts import FleetFacts, NodeGroup, NodeGroupKey, label_dialects_of, node_group_key
 from app.knowledge.tables import Knowledge
-from app.nodes.model import Node, NodeClass
+from app.nodes.model import FreeResources, Node, NodeClass
 from app.nodes.reading import RuntimeClass
 from app.placement.expected_demand import free_floor, free_step
 from app.placement.unusable_capacity import free_gpus, whole_milli
@@ -53,7 +53,7 @@ class ChangeLog:
 
 Capacity = tuple[str | None, int, int]
 """A product, and the free and the whole GPU capacity of a node in thousandths of a GPU."""
-NO_CAPACITY: tuple[NodeClass | None, Capacity] = (None, (None, 0, 0))
+NO_CAPACITY: tuple[NodeClass | None, FreeResources | None, Capacity] = (None, None, (None, 0, 0))
 """Of a node that does not exist. The class is that by which GPUs are counted, None where each GPU is known."""
 
 
@@ -61,15 +61,17 @@ class FreeGPUs:
     """Free and whole GPU capacity in thousandths, by product. `generation` counts changes of what `rounded` returns."""
 
     def __init__(self) -> None:
-        self._by_node: dict[str, tuple[NodeClass | None, Capacity]] = {}
+        self._by_node: dict[str, tuple[NodeClass | None, FreeResources | None, Capacity]] = {}
         self._sums: dict[str, tuple[int, int]] = {}
         self._steps: dict[str, tuple[int, int]] = {}
         self.generation = 0
 
     def put(self, node: Node) -> None:
         """Add or change a node."""
-        counted_as, before = self._by_node.get(node.name, NO_CAPACITY)
+        counted_as, former_free, before = self._by_node.get(node.name, NO_CAPACITY)
         counted = node.node_class if node.free.gpus is None else None
+        if node.free is former_free and counted is counted_as is not None:
+            return
         free = sum(free_gpus(node.free))
         if counted is not None and counted is counted_as:  # as where pods come and go, for speed
             product, former, whole = before
@@ -77,7 +79,7 @@ class FreeGPUs:
                 return
         else:
             product, whole = node.node_class.product, whole_milli(node)
-        self._by_node[node.name] = (counted, (product, free, whole))
+        self._by_node[node.name] = (counted, node.free, (product, free, whole))
         if product == before[0]:
             self._add(product, free - before[1], whole - before[2])
         else:
@@ -86,7 +88,7 @@ class FreeGPUs:
 
     def drop(self, name: str) -> None:
         """Remove a node."""
-        product, free, whole = self._by_node.pop(name, NO_CAPACITY)[1]
+        product, free, whole = self._by_node.pop(name, NO_CAPACITY)[2]
         self._add(product, -free, -whole)
 
     def rounded(self) -> Mapping[str, int]:

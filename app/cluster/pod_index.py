@@ -2,25 +2,73 @@
 """The parts of State about pods, and the one record of a pod that they keep.
 
 `PodRecord` is read once of each pod. `NodeRequests` sums requests by node, `PendingPodIndex` holds the pods that wait,
-and `PodCounts` the number of pods by shape.
+`PodCounts` the number of pods by shape, and `ClaimingPods` the nodes on which pods with claims run, by workload.
 
 An event of a pod costs the number of its resources, in a fleet of any size. Explanations read the requests, and for
 nodes with GPUs the scorers read the unrequested CPU.
 """
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from sys import intern
 from typing import Any, Generic, TypeVar
 
-from app.cluster.claiming_pods import Place, read_place
 from app.knowledge.tables import Knowledge
 from app.kube.gpu_usage import FINISHED, GPUUsage, read_bound_requests, read_gpu_usage
 from app.kube.pending_pods import PendingPod, read_pending_pod
 from app.kube.pod_requests import CORE_MILLI, CPU, PODS, Amounts, PodRequests, quantity_units
 from app.kube.pod_shapes import PodShape, read_pod_shape
+from app.kube.pods import workload_group
 from app.nodes.mig_state import node_that_gives_one_unit
 from app.nodes.model import Node
-from app.values.json_members import member
+from app.values.json_members import member, strings
+
+Place = tuple[str, str]
+"""The key of a workload (kube/pods.py workload_group), and a node."""
+
+
+def read_place(document: Mapping[str, Any]) -> Place | None:
+    """Read the workload and the node of a running pod with claims; None for any other pod.
+
+    Raises MalformedPod.
+    """
+    spec, status = (member(document, key, dict, "") or {} for key in ("spec", "status"))
+    node = member(spec, "nodeName", str, "spec.")
+    if not (node and spec.get("resourceClaims")) or member(status, "phase", str, "status.") in FINISHED:
+        return None
+    metadata = member(document, "metadata", dict, "") or {}
+    namespace = member(metadata, "namespace", str, "metadata.") or "default"
+    group = workload_group(namespace, strings(metadata, "labels", "metadata."))
+    return (intern(group), intern(node)) if group else None
+
+
+class ClaimingPods:
+    """The workload and the node of each pod with claims, by UID.
+
+    Pods that request GPUs by resource are counted with what they hold (gpu_allocations.py). Those that only claim
+    devices hold nothing that is counted there, and yet pods of their workload prefer their NVLink domain.
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[str, Place] = {}
+        self._by_group: dict[str, dict[str, str]] = {}
+
+    def put(self, uid: str, place: Place | None) -> None:
+        """Add or change a pod; None removes it."""
+        before = self._places.pop(uid, None)
+        if before is not None:
+            pods = self._by_group[before[0]]
+            del pods[uid]
+            if not pods:
+                del self._by_group[before[0]]
+        if place is not None:
+            self._places[uid] = place
+            self._by_group.setdefault(place[0], {})[uid] = place[1]
+
+    def nodes_of(self, group: str, but: str = "") -> Iterable[str]:
+        """Return the nodes of the pods of a workload, except the pod with the UID `but`; repeats are possible."""
+        return [node for uid, node in self._by_group.get(group, {}).items() if uid != but]
+
 
 Shape = TypeVar("Shape", bound=Hashable)
 
@@ -179,7 +227,8 @@ class PodCounts(Generic[Shape]):
     def __init__(self) -> None:
         self._by_uid: dict[str, PodCount[Shape]] = {}
         self._counts: dict[Shape, PodCount[Shape]] = {}
-        self._changed: dict[PodCount[Shape], None] = {}
+        self.changed: dict[PodCount[Shape], None] = {}
+        """The counts of which the reader does not know all."""
 
     def put(self, uid: str, shape: Shape | None) -> None:
         """Add or change a pod; None removes it."""
@@ -195,18 +244,18 @@ class PodCounts(Generic[Shape]):
                 count = self._counts[shape] = PodCount(shape)
             self._by_uid[uid] = count
             count.pods += 1
-            self._changed[count] = None
+            self.changed[count] = None
 
     def _remove(self, count: PodCount[Shape]) -> None:
         """Remove a pod from a count; a count of which the reader knows nothing is dropped with its last pod."""
         count.pods -= 1
-        self._changed[count] = None
+        self.changed[count] = None
         if not count.pods and not count.known:
-            del self._counts[count.shape], self._changed[count]
+            del self._counts[count.shape], self.changed[count]
 
     def changes(self) -> Iterator[tuple[Shape, int]]:
         """Yield each shape whose number of pods has changed since the last call, and by how much."""
-        changed, self._changed = self._changed, {}
+        changed, self.changed = self.changed, {}
         for count in changed:
             difference, count.known = count.pods - count.known, count.pods
             if not count.pods:
@@ -218,7 +267,7 @@ class PodCounts(Generic[Shape]):
         """Yield each shape with its number of pods, as the first call of `changes` would."""
         for count in self._counts.values():
             count.known = 0
-            self._changed[count] = None
+            self.changed[count] = None
         return self.changes()
 
     def __len__(self) -> int:

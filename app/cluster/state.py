@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 from app.admission.fleet_facts import FleetFacts
-from app.cluster.claiming_pods import ClaimingPods
 from app.cluster.device_state import DeviceState
 from app.cluster.gpu_allocations import PROMISE_SECONDS, FreeResourcesOfNodes, GPUAllocations, NodesServedTwice
 from app.cluster.node_groups import ChangeLog, FreeGPUs, NodeGroups
 from app.cluster.pod_index import (
     NO_POD,
+    ClaimingPods,
     NodeRequests,
     PendingPodIndex,
     PodCounts,
@@ -36,15 +36,23 @@ CLASSES_SPARE = 1024
 """Node classes kept beyond two per node, before unused ones are dropped; a fleet has dozens, of some 2 kB each."""
 
 
+class _LabelsByName(dict[str, Mapping[str, str]]):
+    """Labels of namespaces; an unknown one has the label that every namespace has."""
+
+    def __missing__(self, name: str) -> Mapping[str, str]:
+        return {"kubernetes.io/metadata.name": name}
+
+
 class Namespaces:
     """Labels by the name of the namespace. `changes` counts namespaces whose labels are others than before."""
 
     def __init__(self) -> None:
-        self.by_name: dict[str, Mapping[str, str]] = {}
+        self.by_name = _LabelsByName()
         self.changes = 0
 
     def put(self, name: str, labels: Mapping[str, str]) -> None:
         """Set a namespace's labels."""
+        labels = labels or self.by_name.__missing__(name)
         self.changes += self.labels(name) != labels
         self.by_name[name] = labels
 
@@ -55,8 +63,8 @@ class Namespaces:
         self.changes += self.labels(name) != before
 
     def labels(self, name: str) -> Mapping[str, str]:
-        """Return a namespace's labels; an unknown one has the label that every namespace has."""
-        return self.by_name.get(name) or {"kubernetes.io/metadata.name": name}
+        """Return a namespace's labels."""
+        return self.by_name[name]
 
 
 class State:
@@ -79,8 +87,8 @@ class State:
         self.changes = ChangeLog()
         self._classes: dict[NodeClass, NodeClass] = {}
         self._allocations = GPUAllocations()
-        twice = NodesServedTwice(self.devices.dra, self.devices.classes, self._allocations, knowledge.families)
-        self._free = FreeResourcesOfNodes(self.devices.index, self.devices.kinds, self._allocations, twice)
+        twice = NodesServedTwice(self.devices.dra, self._allocations, knowledge.families)
+        self._free = FreeResourcesOfNodes(self.devices, self._allocations, twice)
         self._health: dict[str, Health] = {}
         self.overrun: set[str] = set()
         self.served_twice: set[str] = set()
@@ -103,16 +111,19 @@ class State:
         """Add or change a node as read; the very same object, as after a heartbeat, changes nothing."""
         if self._nodes_as_read.get(node.name) is not node:
             self._nodes_as_read[node.name] = node
-            self.devices.kinds.drop(node.name)
+            if self.devices.dra.pools.by_name:
+                self.devices.kinds.drop(node.name)
             self._rebuild([node.name])
 
     def add_known_facts(self, node: Node) -> Node:
         """Add to a node as read its DRA devices, the health of its GPUs, and what pods and claims have allocated."""
-        kinds = self.devices.kinds.of(node)
-        serving = self.devices.serving_on(kinds)
-        node = with_devices(node, self.devices.index.devices(node.name), serving, self.knowledge)
-        if others := self.devices.index.of_other_vendors(node.name):
-            node = with_other_devices(node, others, serving, self.knowledge)
+        kinds = None
+        if self.devices.dra.pools.by_name:
+            kinds = self.devices.kinds.of(node)
+            serving = self.devices.serving_on(kinds)
+            node = with_devices(node, self.devices.index.devices(node.name), serving, self.knowledge)
+            if others := self.devices.index.of_other_vendors(node.name):
+                node = with_other_devices(node, others, serving, self.knowledge)
         if (health := self._health.get(node.name)) is not None:
             node = replace(node, node_class=replace(node.node_class, ill=health.ill, ailing=health.ailing))
         if self._refusals and node.name in self._refusals.values():
@@ -285,9 +296,11 @@ class State:
         """Rebuild nodes from what was read."""
         for name in names:
             if (node_as_read := self._nodes_as_read.get(name)) is not None:
-                node = self.add_known_facts(node_as_read)
-                node_class = self.intern(node.node_class)
-                self._store(node if node_class is node.node_class else replace(node, node_class=node_class))
+                node, before = self.add_known_facts(node_as_read), self.nodes.get(name)
+                if before is None or before.node_class is not node.node_class:
+                    node_class = self.intern(node.node_class)
+                    node = node if node_class is node.node_class else replace(node, node_class=node_class)
+                self._store(node)
 
     def _store(self, node: Node) -> None:
         before = self.nodes.get(node.name)

@@ -74,11 +74,9 @@ class ExaminedCluster:
         return self.objects.get(kind, ())
 
     def could_read(self, kind: str) -> bool:
-        """Tell whether the objects of a kind could be read."""
         return kind in self.objects
 
     def gpu_nodes(self) -> tuple[Node, ...]:
-        """Return the nodes with GPUs."""
         return tuple(node for node in self.nodes if node.has_gpus)
 
 

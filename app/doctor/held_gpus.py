@@ -97,7 +97,6 @@ HELD_CHECKS: tuple[Callable[[HeldGPUs], Iterator[Finding]], ...] = (partly_place
 
 
 def examine_held(held: HeldGPUs) -> tuple[Finding, ...]:
-    """Run every check of what is held."""
     return tuple(finding for check in HELD_CHECKS for finding in check(held))
 
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.admission.exemptions import EXEMPT_LABELS, EXEMPTIONS_NAME, exemption_policy
+from app.admission.exemptions import EXEMPTIONS_NAME, exemption_policy
+from app.admission.reviewed_pod import EXEMPT_LABELS
 from app.doctor.cluster_objects import APPLY, ExaminedCluster, asks_for_gpus
 from app.doctor.fleet_checks import Finding, advice, problem
 from app.knowledge.gpu_resources import Families
@@ -45,7 +46,6 @@ class Webhook:
 
     @property
     def name(self) -> str:
-        """The webhook's full name."""
         return str(self.spec.get("name", ""))
 
     @property

@@ -214,7 +214,6 @@ DIGEST_LENGTH = 16
 
 
 def events_path(namespace: str) -> str:
-    """Return the path of the Events of a namespace."""
     return f"/apis/{API_VERSION}/namespaces/{namespace}/events"
 
 

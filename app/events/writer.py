@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-from app.admission.exemptions import is_exempt
+from app.admission.reviewed_pod import is_exempt
 from app.api.pending_reasons import ExplainedPod, PendingReasons
 from app.cluster.state import State
 from app.events.limited_client import LimitedClient

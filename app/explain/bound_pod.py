@@ -11,10 +11,9 @@ from app.explain.placed_by import shortened
 from app.explain.survey import ClusterSnapshot
 from app.knowledge.reported_faults import PodFailure
 from app.kube.finished_pods import Ending, read_finished_pod
-from app.kube.gpu_usage import FINISHED, GPUUsage, read_bound_requests, read_gpu_usage
+from app.kube.gpu_usage import FINISHED, read_bound_requests, read_gpu_usage
 from app.kube.pod_requests import PODS, PodRequests
 from app.nodes.mig_state import explained_by_node
-from app.nodes.model import FreeResources
 
 
 def node_of_bound_pod(document: Mapping[str, Any]) -> str | None:
@@ -108,20 +107,10 @@ def _with_released(document: Mapping[str, Any], requests: PodRequests, snapshot:
     usage = read_gpu_usage(document, snapshot.context.knowledge)
     if node is None or usage is None:
         return released
-    freed_node = replace(node, free=_with_released_gpus(node.free, usage))
+    freed_node = replace(node, free=node.free.with_units(usage.units, usage.memory_mib))
     return replace(released, nodes={**snapshot.nodes, node.name: freed_node})
 
 
 def _name(document: Mapping[str, Any]) -> str:
     metadata = document.get("metadata") or {}
     return f"{metadata.get('namespace') or 'default'}/{metadata.get('name')}"
-
-
-def _with_released_gpus(free: FreeResources, usage: GPUUsage) -> FreeResources:
-    units, memory = {**free.units}, {**free.memory}
-    for resource, amount in usage.units:
-        if resource in units:
-            units[resource] += amount
-        if resource in memory:
-            memory[resource] += amount * usage.memory_mib
-    return replace(free, units=units, memory=memory)

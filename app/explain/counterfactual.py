@@ -7,12 +7,12 @@ the fleet. The search is bounded. It is a generator that yields often, so that a
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import combinations, islice, product
 from typing import Any
 
-from app.explain.edits import Edit, EditProposer, NearMiss, difference, edited
+from app.explain.edits import Edit, EditProposer, NearMiss, difference, edited, edited_node, judge_edited
 from app.explain.edits_gpu import GPU_EDITS, NEEDS_BY_CODE
 from app.explain.edits_in_tree import EXISTING_PODS, IN_TREE, node_left
 from app.explain.edits_policy import POLICY
@@ -23,7 +23,6 @@ from app.explain.survey import (
     NodeJudge,
     ScheduledPod,
     existing_pod_constraints,
-    read_scheduled_pod,
 )
 from app.intree.checks import InTreeCause, InTreeRefusal
 from app.intree.inter_pod_constraints import InterPodConstraints
@@ -31,6 +30,7 @@ from app.knowledge.mig_profiles import profile_of
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pod_requests import CPU
 from app.nodes.model import Node
+from app.values.reasons import counted
 
 EDIT_PROPOSERS: tuple[EditProposer, ...] = (*IN_TREE, *EXISTING_PODS, *GPU_EDITS, *POLICY)
 
@@ -80,6 +80,11 @@ class Fix:
     node: str
     opens: int
     patch: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def opened_nodes(self) -> str:
+        """The nodes that it opens, in words."""
+        return f"{counted(self.opens, 'node')}, such as {self.node}"
 
 
 Edits = tuple[Edit, ...]
@@ -203,9 +208,10 @@ class FixSearch:
                 yield edit
 
     def _try(self, candidates: Iterator[tuple[Edits, list[str]]], most: int) -> Generator[None, None, None]:
+        nodes = self._snapshot.nodes
         for edits, names in islice(candidates, most):
             judge = self._judge(edits)
-            proven = next((name for name in names if judge.fits(self._edited_node(name, edits))), None)
+            proven = next((name for name in names if judge.fits(edited_node(nodes[name], edits))), None)
             if proven is not None:
                 self._proven.setdefault(edits, proven)
             yield
@@ -213,8 +219,7 @@ class FixSearch:
     def _judge(self, edits: Edits) -> NodeJudge:
         if all(edit.of == "fleet" for edit in edits):
             return NodeJudge(self._scheduled_pod, self._snapshot.used, self._constraints)
-        scheduled_pod = scheduled_with(edits, self._base, self._snapshot)
-        return NodeJudge(scheduled_pod, self._snapshot.used, self._constraints_of(scheduled_pod))
+        return judge_edited(self._base, edits, self._snapshot, self._constraints_of)
 
     def _constraints_of(self, scheduled_pod: ScheduledPod) -> InterPodConstraints | None:
         """Count the existing pods' constraints on an edited pod anew only where the edit touches them."""
@@ -223,13 +228,6 @@ class FixSearch:
             not spread or scheduled_pod.pod_constraints == before.pod_constraints
         )
         return self._constraints if same else existing_pod_constraints(scheduled_pod, self._snapshot)
-
-    def _edited_node(self, name: str, edits: Edits) -> Node:
-        node = self._snapshot.nodes[name]
-        for edit in edits:
-            if edit.node is not None and edit.on == name:
-                node = edit.node(node)
-        return node
 
     def _fixes(self, ranked: list[Edits]) -> Generator[None, None, tuple[Fix, ...]]:
         shown: list[Fix] = []
@@ -240,8 +238,8 @@ class FixSearch:
             if len(shown) == MOST_FIXES or kinds[kind] > MOST_FIXES_OF_A_KIND:
                 continue
             judge, opens = self._judge(edits), 0
-            for index, name in enumerate(self._snapshot.nodes):
-                opens += judge.fits(self._edited_node(name, edits))
+            for index, node in enumerate(self._snapshot.nodes.values()):
+                opens += judge.fits(edited_node(node, edits))
                 if index % NODES_JUDGED_AT_ONCE == 0:
                     yield
             steps = tuple(_step(edit, self._snapshot.idle) for edit in edits)
@@ -269,22 +267,6 @@ def _rank(edits: Edits) -> tuple[int, int, float, str]:
 
 def _step(edit: Edit, idle: Mapping[str, float]) -> FixStep:
     return FixStep(edit.kind, edit.of, edit.text, tuple(_evicted_pod(usage, idle) for usage in edit.evicts))
-
-
-def scheduled_with(edits: Edits, document: Mapping[str, object], snapshot: ClusterSnapshot) -> ScheduledPod:
-    """Give a pod as kube-scheduler would see it after edits of it and of policies, and after admission.
-
-    Raises MalformedPod, QuantityError.
-    """
-    return read_scheduled_pod(edited(document, edits), with_edited_policies(snapshot, edits), admit=True)
-
-
-def with_edited_policies(snapshot: ClusterSnapshot, edits: Edits) -> ClusterSnapshot:
-    """Return the snapshot with the policies as the edits would make them."""
-    policies = snapshot.context.policies
-    for edit in edits:
-        policies = edit.policies(policies) if edit.policies else policies
-    return replace(snapshot, context=replace(snapshot.context, policies=policies))
 
 
 def _evicted_pod(usage: GPUUsage, idle: Mapping[str, float]) -> EvictedPod:

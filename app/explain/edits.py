@@ -6,13 +6,14 @@
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from app.admission.json_patch import Operation
 from app.explain.funnel import Objection
-from app.explain.survey import ClusterSnapshot, ScheduledPod
+from app.explain.survey import ClusterSnapshot, NodeJudge, ScheduledPod, read_scheduled_pod
 from app.intree.checks import InTreeCause, InTreeRefusal
+from app.intree.inter_pod_constraints import InterPodConstraints
 from app.kube.gpu_usage import GPUUsage
 from app.nodes.model import Node
 from app.policy.compiled import PolicySet
@@ -79,6 +80,35 @@ def edited(document: Mapping[str, Any], edits: tuple[Edit, ...]) -> EditedDocume
         if edit.pod is not None:
             edit.pod(changed)
     return changed
+
+
+def judge_edited(
+    document: Mapping[str, Any],
+    edits: tuple[Edit, ...],
+    snapshot: ClusterSnapshot,
+    constraints_of: Callable[[ScheduledPod], InterPodConstraints | None] = lambda _pod: None,
+) -> NodeJudge:
+    """Try edits of a Pod, and of policies: judge nodes for the Pod as admission would leave it with them.
+
+    `constraints_of` counts the existing pods' constraints on it; without, they are not considered. Edits of nodes are
+    applied to the nodes that are asked about, by `edited_node`.
+
+    Raises MalformedPod, QuantityError.
+    """
+    policies = snapshot.context.policies
+    for edit in edits:
+        policies = edit.policies(policies) if edit.policies else policies
+    with_policies = replace(snapshot, context=replace(snapshot.context, policies=policies))
+    scheduled_pod = read_scheduled_pod(edited(document, edits), with_policies, admit=True)
+    return NodeJudge(scheduled_pod, snapshot.used, constraints_of(scheduled_pod))
+
+
+def edited_node(node: Node, edits: tuple[Edit, ...]) -> Node:
+    """Return a node as the edits of the fleet would make it."""
+    for edit in edits:
+        if edit.node is not None and edit.on == node.name:
+            node = edit.node(node)
+    return node
 
 
 def containers_of(pod: EditedDocument) -> Iterator[EditedDocument]:

@@ -121,7 +121,7 @@ def evict_to_free_gpus(near_miss: NearMiss) -> Iterator[Edit]:
             names = ", ".join(_holder(usage, idle.get(usage.name)) for usage in evicted[:3])
             more = f" and {len(evicted) - 3} more" if len(evicted) > 3 else ""
             yield Edit("free-gpus", f"free {short} {resource} on {node.name}, held by {names}{more}", 51 + freed,
-                       node=_free_units(resource, freed), on=node.name, evicts=tuple(evicted))  # fmt: skip
+                       node=_with_units(resource, freed), on=node.name, evicts=tuple(evicted))  # fmt: skip
 
 
 def _holder(usage: GPUUsage, idle_seconds: float | None) -> str:
@@ -129,12 +129,8 @@ def _holder(usage: GPUUsage, idle_seconds: float | None) -> str:
     return f"{usage.name} (priority {usage.priority}{idle})"
 
 
-def _free_units(resource: str, amount: int) -> Callable[[Node], Node]:
-    def free(node: Node) -> Node:
-        units = {**node.free.units, resource: node.free.units.get(resource, 0) + amount}
-        return replace(node, free=replace(node.free, units=units))
-
-    return free
+def _with_units(resource: str, amount: int) -> Callable[[Node], Node]:
+    return lambda node: replace(node, free=node.free.with_units([(resource, amount)]))
 
 
 Offer = Callable[[Demand, Node], float | Version | None]

@@ -12,15 +12,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app.admission.claim_template import NEWEST_VERSION
-from app.admission.exemptions import is_exempt
 from app.admission.node_affinity import NODE_AFFINITY, required_terms
 from app.admission.review import ReviewResult, begin_review, mutate_reviewed
-from app.admission.reviewed_pod import ReviewContext, ReviewedPod
+from app.admission.reviewed_pod import ReviewContext, ReviewedPod, is_exempt
 from app.admission.tolerations import keys_added_with_nodes
 from app.dra.cluster_devices import ClusterDevices
 from app.dra.pod_claims import claims_of_pod
 from app.dra.pod_judge import ClaimJudge
-from app.dra.selection import Selection
+from app.dra.selectors import Selection
 from app.explain.funnel import Objection, is_transient
 from app.intree.checks import (
     InTreeCause,

@@ -103,6 +103,10 @@ class Runtimes:
     handlers: Mapping[str, str]
     unneeded: tuple[Unneeded, ...]
 
+    def label_keys(self) -> frozenset[str]:
+        """List the labels that `why_unneeded` reads."""
+        return frozenset(key for row in self.unneeded for key, _ in (*row.labels, *row.unless))
+
     def why_unneeded(self, labels: Mapping[str, str]) -> str | None:
         """Say why pods on a node with these labels need no RuntimeClass; None if nothing is known."""
         for row in self.unneeded:

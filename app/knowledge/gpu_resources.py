@@ -230,8 +230,7 @@ def similar_resources(name: str, offered: Iterable[str], families: Families) -> 
     if any(word in name.lower() for word in OTHER_WORDS):
         return ()
     family = families.of(name)
-    profile = profile_of(name)
-    if family is not None and (profile is None or nominal_size(profile)):
+    if family is not None and (RESOURCE_FORM not in name or nominal_size(profile_of(name) or "")):
         return ()
     present = dict.fromkeys(sorted(resource for resource in offered if families.of(resource)))
     known = (*present, *(one for row in families.all for one in (row.whole, *sorted(row.resources))))

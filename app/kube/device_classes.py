@@ -123,12 +123,12 @@ def read_taint_rule(document: Mapping[str, Any]) -> DeviceTaintRule:
 
 
 class DeviceClassIndex:
-    """DeviceClasses by name, and by the extended resource that each serves."""
+    """DeviceClasses by name, and their names by the extended resource that each serves."""
 
     def __init__(self, families: Families) -> None:
         self._families = families
         self.by_name: dict[str, DeviceClass] = {}
-        self._serving: dict[str, str] = {}
+        self.by_resource: dict[str, str] = {}
 
     def put(self, device_class: DeviceClass) -> bool:
         """Store a DeviceClass; the result is True if it is new or has changed."""
@@ -177,7 +177,7 @@ class DeviceClassIndex:
         """
         if "/" not in resource or self._families.of(resource) is not None:
             return None
-        return self._families.implicit_class(resource) or self._serving.get(resource)
+        return self._families.implicit_class(resource) or self.by_resource.get(resource)
 
     def _index(self) -> None:
         """Index by extended resource; of several DeviceClasses for one, the first by name that gives GPUs counts.
@@ -186,7 +186,7 @@ class DeviceClassIndex:
         """
         classes = sorted(self.by_name.values(), key=lambda device_class: device_class.name, reverse=True)
         classes.sort(key=lambda device_class: self.family(device_class.name) is not None)
-        self._serving = {
+        self.by_resource = {
             device_class.extended_resource: device_class.name
             for device_class in classes
             if device_class.extended_resource

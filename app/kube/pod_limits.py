@@ -4,9 +4,7 @@
 Each limit is far above any pod that runs. Together they keep a review under 50 ms of CPU (tests/api/test_largest.py).
 """
 
-from collections.abc import Mapping, Sequence
-
-from app.values.errors import MalformedPod, OversizedPod
+from app.values.errors import OversizedPod
 
 MOST_CONTAINERS = 256
 """Containers of all kinds together. A guess above any pod that runs; each takes 45 µs of a review (measured)."""
@@ -44,16 +42,6 @@ ANNOTATIONS_BYTES = 256 << 10
 """Bytes of all annotations of an object (k8s.io/apimachinery pkg/api/validation TotalAnnotationSizeLimitB)."""
 
 
-def check_text(text: str, longest: int, where: str) -> str:
-    """Return the text, which `where` names in the message, unchanged.
-
-    Raises OversizedPod if it has more than `longest` characters.
-    """
-    if len(text) > longest:
-        raise OversizedPod(f"{where}: got {len(text)} characters, wants at most {longest}")
-    return text
-
-
 def check_constraints(count: int, where: str) -> None:
     """Check the number of constraints of one kind, which `where` names in the message.
 
@@ -61,45 +49,3 @@ def check_constraints(count: int, where: str) -> None:
     """
     if count > MOST_CONSTRAINTS:
         raise OversizedPod(f"{where}: got {count}, wants at most {MOST_CONSTRAINTS}")
-
-
-def check_labels(labels: Mapping[str, str]) -> Mapping[str, str]:
-    """Check the number and the size of a pod's labels, and return them unchanged.
-
-    Raises OversizedPod.
-    """
-    size = sum(len(key) + len(value) for key, value in labels.items())
-    if size > LABELS_CHARACTERS:
-        raise OversizedPod(f"metadata.labels: got {size} characters, wants at most {LABELS_CHARACTERS}")
-    if len(labels) > MOST_LABELS:
-        raise OversizedPod(f"metadata.labels: got {len(labels)}, wants at most {MOST_LABELS}")
-    return labels
-
-
-def check_annotations(annotations: Mapping[str, str], prefix: str) -> Mapping[str, str]:
-    """Check the size of a pod's annotations, and return them unchanged; `prefix` is that of our own annotations.
-
-    Raises MalformedPod for more bytes than the API server accepts, and OversizedPod for too many of our own.
-    """
-    size = sum(len(key) + len(value) for key, value in annotations.items())
-    if size > ANNOTATIONS_BYTES:
-        raise MalformedPod(f"metadata.annotations: got {size} bytes, wants at most {ANNOTATIONS_BYTES}")
-    ours = sum(key.startswith(prefix) for key in annotations)
-    if ours > MOST_ANNOTATIONS:
-        raise OversizedPod(f"metadata.annotations: got {ours} of {prefix}, wants at most {MOST_ANNOTATIONS}")
-    return annotations
-
-
-def check_variables(variables: Sequence[tuple[str, str | None]]) -> None:
-    """Check the number and the size of a pod's NVIDIA_* variables, given as (name, value) of all containers.
-
-    Raises OversizedPod.
-    """
-    characters = sum(len(name) + len(value or "") for name, value in variables)
-    if len(variables) > MOST_VARIABLES or characters > VARIABLES_CHARACTERS:
-        most = f"{MOST_VARIABLES} of {VARIABLES_CHARACTERS} characters in all"
-        raise OversizedPod(f"NVIDIA_* variables: got {len(variables)} of {characters}, wants at most {most}")
-    required = [value or "" for name, value in variables if name.startswith("NVIDIA_REQUIRE_")]
-    clauses = sum(value.count(",") + len(value.split()) for value in required)
-    if clauses > MOST_CLAUSES:
-        raise OversizedPod(f"NVIDIA_REQUIRE_*: got {clauses} comparisons, wants at most {MOST_CLAUSES}")

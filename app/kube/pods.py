@@ -5,24 +5,27 @@ Admission keeps the JSON of the Pod itself as a dict and makes its patch against
 JSON whose shape Kubernetes would refuse raises MalformedPod with the path.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 from app.kube.partial_types import PodLabels
 from app.kube.pod_limits import (
+    ANNOTATIONS_BYTES,
+    LABELS_CHARACTERS,
     LONGEST_IMAGE,
     LONGEST_NAME,
     MOST_AMOUNTS,
+    MOST_ANNOTATIONS,
     MOST_CLAIMS,
+    MOST_CLAUSES,
     MOST_CONTAINERS,
     MOST_EXTENDED,
+    MOST_LABELS,
     MOST_RESOURCES,
-    check_annotations,
-    check_labels,
-    check_text,
-    check_variables,
+    MOST_VARIABLES,
+    VARIABLES_CHARACTERS,
 )
 from app.values.errors import MalformedPod, OversizedPod, QuantityError
 from app.values.json_members import json_type, member, objects, strings
@@ -202,8 +205,8 @@ def read_pod(
         name=name_of(metadata, "name", "metadata.") or name_of(metadata, "generateName", "metadata."),
         namespace=namespace or name_of(metadata, "namespace", "metadata.") or "default",
         uid=name_of(metadata, "uid", "metadata."),
-        labels=check_labels(strings(metadata, "labels", "metadata.")),
-        annotations=check_annotations(strings(metadata, "annotations", "metadata."), PREFIX),
+        labels=_check_labels(strings(metadata, "labels", "metadata.")),
+        annotations=_check_annotations(strings(metadata, "annotations", "metadata.")),
         containers=tuple(_containers(spec, known, "initContainers", "containers")),
         scheduler_name=name_of(spec, "schedulerName", "spec.") or "default-scheduler",
         runtime_class_name=member(spec, "runtimeClassName", str, "spec."),
@@ -216,11 +219,57 @@ def read_pod(
 
 def name_of(parent: Mapping[str, Any], key: str, where: str, longest: int = LONGEST_NAME) -> str:
     """Read an optional name, empty if it is absent. Raises MalformedPod, OversizedPod."""
-    return check_text(member(parent, key, str, where) or "", longest, f"{where}{key}")
+    text = member(parent, key, str, where) or ""
+    if len(text) > longest:
+        raise OversizedPod(f"{where}{key}: got {len(text)} characters, wants at most {longest}")
+    return text
+
+
+def _check_labels(labels: Mapping[str, str]) -> Mapping[str, str]:
+    """Check the number and the size of a pod's labels, and return them unchanged.
+
+    Raises OversizedPod.
+    """
+    size = sum(len(key) + len(value) for key, value in labels.items())
+    if size > LABELS_CHARACTERS:
+        raise OversizedPod(f"metadata.labels: got {size} characters, wants at most {LABELS_CHARACTERS}")
+    if len(labels) > MOST_LABELS:
+        raise OversizedPod(f"metadata.labels: got {len(labels)}, wants at most {MOST_LABELS}")
+    return labels
+
+
+def _check_annotations(annotations: Mapping[str, str]) -> Mapping[str, str]:
+    """Check the size of a pod's annotations, and return them unchanged.
+
+    Raises MalformedPod for more bytes than the API server accepts, and OversizedPod for too many of our own.
+    """
+    size = sum(len(key) + len(value) for key, value in annotations.items())
+    if size > ANNOTATIONS_BYTES:
+        raise MalformedPod(f"metadata.annotations: got {size} bytes, wants at most {ANNOTATIONS_BYTES}")
+    ours = sum(key.startswith(PREFIX) for key in annotations)
+    if ours > MOST_ANNOTATIONS:
+        raise OversizedPod(f"metadata.annotations: got {ours} of {PREFIX}, wants at most {MOST_ANNOTATIONS}")
+    return annotations
+
+
+def _check_variables(variables: Sequence[tuple[str, str | None]]) -> None:
+    """Check the number and the size of a pod's NVIDIA_* variables, given as (name, value) of all containers.
+
+    Raises OversizedPod.
+    """
+    characters = sum(len(name) + len(value or "") for name, value in variables)
+    if len(variables) > MOST_VARIABLES or characters > VARIABLES_CHARACTERS:
+        most = f"{MOST_VARIABLES} of {VARIABLES_CHARACTERS} characters in all"
+        raise OversizedPod(f"NVIDIA_* variables: got {len(variables)} of {characters}, wants at most {most}")
+    required = [value or "" for name, value in variables if name.startswith("NVIDIA_REQUIRE_")]
+    clauses = sum(value.count(",") + len(value.split()) for value in required)
+    if clauses > MOST_CLAUSES:
+        raise OversizedPod(f"NVIDIA_REQUIRE_*: got {clauses} comparisons, wants at most {MOST_CLAUSES}")
 
 
 def _check_patched_fields(spec: Mapping[str, Any]) -> None:
-    """Check the shape of the fields to which our patch adds items, so that the patch always applies."""
+    """Check the shape of the fields that our patch changes, so that the patch always applies."""
+    member(spec, "priorityClassName", str, "spec.")
     for list_name in ("tolerations", "volumes"):
         for _ in objects(spec, list_name, "spec."):
             pass
@@ -260,7 +309,7 @@ def _containers(spec: Mapping[str, Any], known: Mapping[int, Container], *list_n
                 raise OversizedPod(f"spec.{list_name}: got more, wants at most {most}")
             variables += container.env
             yield container
-    check_variables(variables)
+    _check_variables(variables)
 
 
 def _container(item: Mapping[str, Any], list_name: str, index: int) -> Container:

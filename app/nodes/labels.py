@@ -70,21 +70,24 @@ def read_node_class(
     capacity: Amounts | None = None,
     registered: int = NOT_REGISTERED,
     for_machines: bool = False,
+    handlers: frozenset[str] | None = None,
 ) -> NodeClass:
     """Read the class of a node from its labels, and fill the gaps from the fact tables.
 
     `offered` and `capacity` are the allocatable and the capacity of GPU resources as sorted pairs of resource and
     units; `capacity` is None if the node has none. `registered` is the number of GPUs that HAMi shares on the node.
     `for_machines` says that the node offers GPUs to virtual machines, so that its labels promise containers none.
+    `handlers` are its runtime handlers, None where it has no list.
     Nodes with equal relevant labels and resources share one cached object.
     """
     relevant_keys = _relevant_keys(knowledge)
     keys = [key for key in labels if relevant_keys[key]]
     relevant = tuple([(key, labels[key]) for key in sorted(keys)])
     texts = [text for pair in relevant for text in pair] + [name for name, _ in (*offered, *(capacity or ()))]
+    texts += handlers or ()
     small = sum(map(len, texts)) <= LARGEST_LABELS_KEPT
     return (_read_class if small else _read_class.__wrapped__)(
-        relevant, offered, knowledge, capacity, registered, for_machines
+        relevant, offered, knowledge, capacity, registered, for_machines, handlers
     )
 
 
@@ -94,7 +97,8 @@ class _RelevantKeys(dict[str, bool]):
     def __init__(self, knowledge: Knowledge) -> None:
         of_driver = (f"{key}.{part}" for key, parts in VERSIONS for part in ("full", *parts))
         evidence = knowledge.evidence
-        self.exact = frozenset((*SINGLE_KEYS, *of_driver, *knowledge.clouds.gpu_label_keys(), *evidence.keys()))
+        of_tables = (*knowledge.clouds.gpu_label_keys(), *evidence.keys(), *knowledge.runtimes.label_keys())
+        self.exact = frozenset((*SINGLE_KEYS, *of_driver, *of_tables))
         of_vendors = (f"{key}." for vendor in knowledge.clouds.vendors for key in vendor.all_keys())
         self.prefixes = (SLICE_LABELS, *evidence.prefixes(), *of_vendors)
         self.is_read = evidence.is_read
@@ -120,6 +124,7 @@ def _read_class(
     capacity: Amounts | None,
     registered: int,
     for_machines: bool,
+    handlers: frozenset[str] | None = None,
 ) -> NodeClass:
     labels = dict(relevant)
     node_class = _fill_from_tables(_read_labels(labels, offered, knowledge, registered), labels, knowledge)
@@ -138,6 +143,8 @@ def _read_class(
         unhealthy_units=unhealthy,
         withdrawn=sum(node_class.gpus(name, amount) for name, amount in unhealthy),
         budgets=tuple(memory_budgets(node_class, labels.get(PRODUCT, node_class.product or ""), knowledge)),
+        runtime_handlers=handlers,
+        runtime_class_unneeded=knowledge.runtimes.why_unneeded(labels),
     )
     return _without_model_facts(node_class) if node_class.several_models else node_class
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The model of a node: its class, which are the facts that many nodes share, and its own free resources."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Protocol
@@ -326,6 +326,16 @@ class FreeResources:
     are of one kind, or where there are none."""
     twice: ServedTwice | None = None
     """Who holds GPUs of a node that a device plugin and a DRA driver both serve; None for other nodes."""
+
+    def with_units(self, amounts: Iterable[tuple[str, int]], memory_mib: int = 0, sign: int = 1) -> "FreeResources":
+        """Return them with units given back (`sign` 1) or taken (-1), each with `memory_mib` of declared memory."""
+        units, memory = dict(self.units), dict(self.memory)
+        for resource, amount in amounts:
+            if resource in units:
+                units[resource] += sign * amount
+            if resource in memory:
+                memory[resource] += sign * amount * memory_mib
+        return replace(self, units=units, memory=memory)
 
 
 @dataclass(frozen=True, slots=True)

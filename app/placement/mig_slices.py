@@ -21,7 +21,7 @@ from app.knowledge.mig_geometry import (
     ProfileSlots,
     place_instances,
 )
-from app.knowledge.mig_profiles import profile_of
+from app.knowledge.mig_profiles import RESOURCE_FORM, profile_of
 from app.nodes.model import FreeResources, Node
 from app.policy.demand import Demand
 from app.values.reasons import Code, Reason, reason
@@ -198,7 +198,7 @@ def mig_layout(demand: Demand, node: Node) -> float:
     offers fixed slices, the choice of the node does not change how many slices of a profile are left. It can only keep
     nodes idle, on which MIG Manager can change the layout, so that busy nodes come first, the fuller the better.
     """
-    if not any(profile_of(name) for name, _ in demand.resources):
+    if not any(RESOURCE_FORM in name and profile_of(name) for name, _ in demand.resources):
         return NEUTRAL
     if node.free.layouts is None:
         return _busy_node_score(demand, node)

@@ -6,13 +6,13 @@ the best node of each kind, among which kube-scheduler chooses by its own scores
 """
 
 import zlib
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Sequence
 from fractions import Fraction
 from functools import lru_cache
 
 from app.nodes.model import Node
-from app.placement.engine import LESSER_SHARE, total
+from app.placement import engine
+from app.placement.engine import LESSER_SHARE
 from app.policy.demand import Demand
 
 HIGHEST = 10
@@ -44,23 +44,15 @@ def ranking_key(value: float, name: str) -> tuple[float, tuple[int, str]]:
     return (-value, tie_break(name))
 
 
-def best_node(demand: Demand, nodes: Iterable[Node]) -> Node:
-    """Return the node that the engine prefers for a demand."""
-    return min(nodes, key=lambda node: ranking_key(total(demand, node), node.name))
-
-
-def with_units(node: Node, units: Iterable[tuple[str, int]], sign: int, declared_mib: int = 0) -> Node:
-    """Return a node with units added to what is free (`sign` 1), or taken from it (-1), by way of trial.
-
-    `declared_mib` is the memory of shared GPUs that a pod declares for each unit.
-    """
-    free, memory = dict(node.free.units), dict(node.free.memory)
-    for resource, amount in units:
-        if resource in free:
-            free[resource] += sign * amount
-        if resource in memory:
-            memory[resource] += sign * amount * declared_mib
-    return replace(node, free=replace(node.free, units=free, memory=memory))
+def place_on_best(demand: Demand, nodes: dict[str, Node], fits: Callable[[Node], bool]) -> bool:
+    """Take the units of a demand from the best of the nodes that fit, in place; return False where none fits."""
+    fitting = filter(fits, nodes.values())
+    best = min(fitting, key=lambda node: ranking_key(engine.total(demand, node), node.name), default=None)
+    if best is None:
+        return False
+    free = best.free.with_units(demand.resources, demand.declared_mib, -1)
+    nodes[best.name] = best.with_free(free, best.free_cpu_milli)
+    return True
 
 
 @lru_cache(TIE_BREAKS_KEPT)

@@ -34,13 +34,13 @@ def _used_share(demand: Demand, node: Node) -> float:
         return 1.0 - max(0, sum(node.free.gpus) - demand.share_milli) / (WHOLE_MILLI * len(node.free.gpus))
     if demand.claims and not demand.resources and node.free.gpus:
         return _used_share_with_claims(demand, node, node.free.gpus)
-    shares, offered = 0.0, 0
+    shares, counted, offered = 0.0, 0, dict(node.node_class.offered)
     for resource, amount in demand.resources:
-        if total := node.node_class.allocatable(resource):
+        if total := offered.get(resource, 0):
             left = min(total, max(0, node.free.units.get(resource, 0) - amount))
             shares += 1.0 - left / total
-            offered += 1
-    return shares / offered if offered else 0.0
+            counted += 1
+    return shares / counted if counted else 0.0
 
 
 def _used_share_with_claims(demand: Demand, node: Node, free_gpus: tuple[int, ...]) -> float:

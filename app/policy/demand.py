@@ -112,6 +112,7 @@ class Demand(HashedOnce):
     them. `device_requests` are the requests behind them, each with its alternatives and their selectors.
     `runtime_handler` is that of the pod's RuntimeClass; empty without a class, and for one that is not known.
     `invalid` is the reason if an annotation of the pod does not parse, so that no node can serve it.
+    `requests_gpus` says that the pod requests GPUs by resource or by claim; filters judge no other pods.
     """
 
     resources: tuple[tuple[str, int], ...] = ()
@@ -146,7 +147,12 @@ class Demand(HashedOnce):
     runtime_handler: str = ""
     warned: "Demand | None" = field(default=None)
     """The demand including the policies with action Warn; nodes that do not meet it score lower."""
+    requests_gpus: bool = field(init=False, default=False, compare=False, repr=False)
     __hash__ = HashedOnce.__hash__
+
+    def __post_init__(self) -> None:
+        """Compute what each call of the scheduler asks several times."""
+        object.__setattr__(self, "requests_gpus", bool(self.resources or self.claims))
 
     @property
     def label_keys(self) -> tuple[str, ...]:
@@ -158,8 +164,3 @@ class Demand(HashedOnce):
         """Count the requested units and claimed devices; a claim for all devices of a node counts as two."""
         by_resource = sum(amount for _, amount in self.resources)
         return by_resource + sum(2 if count is None else count for _, count in self.claims)
-
-    @property
-    def requests_gpus(self) -> bool:
-        """Tell whether the pod requests GPUs by resource or by claim; filters judge no other pods."""
-        return bool(self.resources or self.claims)

@@ -138,6 +138,8 @@ def _setters(applied: list[AppliedPolicy], level: Action, rules: AdmissionRules)
 
 def _defaults(parts: list[Defaults]) -> Defaults:
     """Take each default from the policy of highest priority that sets it."""
+    if not parts:
+        return NO_DEFAULTS
     merged: dict[str, Any] = {}
     for part in reversed(parts):
         merged |= part.model_dump(exclude_none=True, by_alias=False)

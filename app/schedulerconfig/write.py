@@ -50,7 +50,7 @@ class ConfigurationPlan:
     """What to write.
 
     `ca` is the CA as PEM, or its path on the scheduler's machine; plain HTTP needs none. `nodes` is the number of
-    nodes, 0 where not known. `filter_answer` is that of the service: all, shortlist or best. `every_pod` makes pods
+    nodes, 0 where not known. `filter_answer` is that of the service: all or shortlist. `every_pod` makes pods
     without GPU call an extender too. `claims` says that the cluster has ResourceSlices of GPUs, so that a pod may ask
     for GPUs without naming a resource.
     """

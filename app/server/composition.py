@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The composition: builds state, policies, certificate and caches from the settings, once, and passes them down."""
 
-import gc
 import time
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from app.api.pending_reasons import PendingReasons
 from app.api.tracing import Tracing
 from app.cluster.apiserver import ApiServer
 from app.cluster.files import read_knowledge, read_snapshot_file, shipped_policies
+from app.cluster.garbage_collection import leave_out_all
 from app.cluster.gpu_health_polling import HealthPoller, find_source
 from app.cluster.kubeconfig import find_cluster
 from app.cluster.live import LiveCluster
@@ -49,17 +49,17 @@ def build(settings: Settings) -> Service:
     if settings.live:
         server = service.server = ApiServer(find_cluster(settings.kubeconfig, settings.context))
         judges = PolicyView(
-            service.ruling, lambda: service.policies, lambda: service.unready() is None, settings.shadow
+            service.ruling, lambda: service.policies, lambda: service.cache_problem() is None, settings.shadow
         )
         service.slipped = SlippedPods(server, service.state, judges, service.metrics)
         if settings.events and not settings.shadow:
             add_events(service)
         if settings.explain_address != "off":
             service.front_proxy = FrontProxyTrust(certificates, lambda: server.get(FRONT_PROXY_PATH, {}), now)
-        service.cluster = LiveCluster(server, service.state, book, service.metrics, settings.namespace, settle)
+        service.cluster = LiveCluster(server, service.state, book, service.metrics, settings.namespace, leave_out_all)
     else:
         fill_state(service)
-        settle()
+        leave_out_all()
     return service
 
 
@@ -97,16 +97,6 @@ def add_events(service: Service) -> None:
         KubeClient(load), namespace, service.state, reasons, service.metrics, of_policies=lambda: reporter.statements
     )
     service.waker = Waker(KubeClient(load), namespace, service, reasons, service.metrics)
-
-
-def settle() -> None:
-    """Exclude all objects built so far from garbage collection, so that it does not walk the whole cluster again.
-
-    A full collection over 5,000 nodes and 50,000 pods takes 40 ms (docs/reference/measurements.md#decoding), in the
-    middle of a request.
-    """
-    gc.collect()
-    gc.freeze()
 
 
 def serving_pair(settings: Settings) -> KeyPairFiles:

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The limits of a listener and its connections, and the phases of a connection."""
+"""The limits of a listener and its connections, and the phases of a connection.
+
+Nothing bounds a single client: its address may be that of a proxy or of a node. Each listener has its own bound
+instead, `connections`, and when it is reached a new caller takes the place of one that sends nothing
+(`newcomer_seconds`, `settling_seconds`). So one client can hold all connections of a listener, but keep no other out.
+"""
 
 from dataclasses import dataclass
 from enum import Enum

@@ -12,12 +12,11 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
+from app.api.allowed_callers import RequireClientCertificate, is_loopback
 from app.api.app import create_tls_app
-from app.api.client_certificates import RequireClientCertificate
 from app.api.decision_line import RecentDecisions
 from app.api.decision_recorder import open_recorder
 from app.api.explain_api import ExplainAPI
-from app.api.loopback_hosts import is_loopback
 from app.api.operations_routes import create_ops_app
 from app.cluster.policy_watch import LoadOutcome
 from app.server.certificate_renewal import CHECK_SECONDS, CertificateRenewal

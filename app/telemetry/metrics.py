@@ -29,7 +29,6 @@ class UseMetrics:
     """What namespaces hold, and what of it is idle; without a source of use the gauges stay empty."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        """Make the gauges in a registry."""
         gauge, labels = partial(Gauge, registry=registry), ("namespace", "unit")
         self._held = gauge("gpu_usher_gpus_held", "GPUs that pods hold, by the DCGM exporter", labels)
         self._idle = gauge("gpu_usher_gpus_idle", "GPUs that pods hold and that are idle for certain", labels)
@@ -140,7 +139,6 @@ class Metrics:
                 gauge.labels(*labels).set(count)
 
     def _add_certificates(self) -> None:
-        """Make the metrics of certificates."""
         self.certificate_expiry = self._gauge(
             "gpu_usher_serving_certificate_expiry_timestamp_seconds", "When the served certificate expires"
         )
@@ -158,7 +156,6 @@ class Metrics:
         )
 
     def _add_policies(self) -> None:
-        """Make the metrics of policies."""
         self.policies = self._gauge("gpu_usher_policy_info", "Policies in force", "policy", "hash")
         self.policy_loads = self._counter("gpu_usher_policy_loads_total", "Attempts to load the policies", "result")
         self.policy_error = self._gauge("gpu_usher_policy_error", "1 while the policies in force are not those written")
@@ -212,7 +209,6 @@ class Metrics:
             self.slipped.labels(kind)
 
     def _add_serving(self) -> None:
-        """Make the metrics of overload: shed requests, closed connections, a blocked event loop."""
         self.shed_requests = self._counter(
             "gpu_usher_shed_requests_total", "Requests answered with 503 because too many were in progress"
         )
@@ -226,7 +222,6 @@ class Metrics:
         )
 
     def _add_cache(self) -> None:
-        """Make the metrics of the watches."""
         self.cache_age = self._gauge("gpu_usher_cache_age_seconds", "Time since the last event or bookmark", "kind")
         self.cache_objects = self._gauge("gpu_usher_cache_objects", "Objects known", "kind")
         self.cache_drift = self._gauge("gpu_usher_cache_drift_objects", "Differing from the last check's list", "kind")

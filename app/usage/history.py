@@ -75,12 +75,10 @@ class UseHistory:
 
     @property
     def windows(self) -> int:
-        """The number of windows."""
         return round((self.end - self.start) / self.window_seconds)
 
     @property
     def minutes(self) -> int:
-        """The minutes of a window."""
         return self.window_seconds // MINUTE
 
 

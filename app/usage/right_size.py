@@ -12,12 +12,11 @@ from itertools import islice
 from typing import Any
 
 from app.explain.container_requests import replace_resource
-from app.explain.counterfactual import scheduled_with
-from app.explain.edits import Edit, EditedDocument, edited, set_annotation
-from app.explain.survey import ClusterSnapshot, NodeJudge, review_as_is, without_our_affinity
+from app.explain.edits import Edit, EditedDocument, edited, judge_edited, set_annotation
+from app.explain.survey import ClusterSnapshot, review_as_is, without_our_affinity
 from app.kube.pods import PRODUCTS
 from app.nodes.model import Node
-from app.placement.ranking import best_node, with_units
+from app.placement.ranking import place_on_best
 from app.usage.units import (
     OfferedUnit,
     Peak,
@@ -136,7 +135,8 @@ class _RightSizing:
         self._units, self._prices = units, prices
         nodes = dict(snapshot.nodes)
         for pod in workload.pods:
-            nodes[pod.node] = with_units(nodes[pod.node], pod.demand.resources, 1, pod.demand.declared_mib)
+            free = nodes[pod.node].free.with_units(pod.demand.resources, pod.demand.declared_mib)
+            nodes[pod.node] = replace(nodes[pod.node], free=free)
         self._snapshot = replace(snapshot, nodes=nodes)
         self._labels = product_labels((own, *units), snapshot.context.knowledge)
 
@@ -164,13 +164,9 @@ class _RightSizing:
         """Place every pod anew with the edits; returns the nodes then, None where a pod has none."""
         nodes = {name: node for name, node in self._snapshot.nodes.items() if node.has_gpus}
         for document in self._workload.documents:
-            scheduled = scheduled_with(edits, as_created(document, self._snapshot), self._snapshot)
-            judge = NodeJudge(scheduled, self._snapshot.used, None)
-            fitting = [node for node in nodes.values() if judge.fits(node)]
-            if not fitting:
+            judge = judge_edited(as_created(document, self._snapshot), edits, self._snapshot)
+            if not place_on_best(judge.scheduled_pod.demand, nodes, judge.fits):
                 return None
-            best = best_node(scheduled.demand, fitting)
-            nodes[best.name] = with_units(best, scheduled.demand.resources, -1, scheduled.demand.declared_mib)
         return nodes
 
     def _proposal(self, unit: OfferedUnit, edits: tuple[Edit, ...], would_start: tuple[str, ...]) -> RightSize:

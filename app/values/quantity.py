@@ -94,11 +94,6 @@ LEAST_GPU_MEMORY = 100
 """MiB below which an amount is taken for a slip; a CUDA context alone needs more. A guess."""
 
 
-def is_whole(value: Fraction) -> bool:
-    """Tell whether an amount is an integer; `1000m` and `1.0` are."""
-    return value.denominator == 1
-
-
 def check_amount(text: str) -> None:
     """Check that a text is a positive quantity.
 

@@ -161,11 +161,9 @@ class FleetMap:
         return tuple(sorted(tiles, key=lambda tile: tile.node))
 
     def choices(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """Return the values that can be filtered by."""
         return self._sums.choices()
 
     def totals(self) -> tuple[FleetTotal, ...]:
-        """Return the totals by product."""
         return self._sums.totals()
 
 

@@ -16,7 +16,7 @@ from fastapi import Request, Response
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from app.api.client_certificates import ABORT
+from app.api.allowed_callers import ABORT
 from app.api.decision_line import RecentDecisions
 from app.api.pending_reasons import PendingReasons
 from app.api.time_slices import JobQueue, TooManyJobs, in_slices
@@ -71,7 +71,6 @@ class EventListeners:
         self.closed = False
 
     def showing(self, view: str) -> list[EventListener]:
-        """Return the pages that show a view."""
         return [listener for listener in self._all if listener.view == view]
 
     def take_new(self) -> list[EventListener]:
@@ -205,7 +204,7 @@ class LiveUpdates:
         while True:
             if self._core.draining:
                 self.listeners.close()
-            elif loop.time() - sampled >= SAMPLE_SECONDS and self._core.unready() is None:
+            elif loop.time() - sampled >= SAMPLE_SECONDS and self._core.cache_problem() is None:
                 sampled = loop.time()
                 await self._sample()
             await self.check()
@@ -266,7 +265,7 @@ class LiveUpdates:
             listeners = [listener for listener in watching if listener.colouring is colouring]
             if not listeners:
                 continue
-            colours = fleet.colours(colouring, self._core.use())
+            colours = fleet.colours(colouring, self._core.usage.reading())
             if colours:
                 self.listeners.send([one for one in listeners if one.colours != colours.stamp], "reload", {})
                 for listener in listeners:
@@ -297,7 +296,7 @@ class LiveUpdates:
     @property
     def use_generation(self) -> int:
         """The number of polls of use, or 0 where nothing is known of it."""
-        use = self._core.use()
+        use = self._core.usage.reading()
         return use.generation if use.summary else 0
 
     def _send_changed(self, watching: list[EventListener], event: str, generation: int) -> None:

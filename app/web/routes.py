@@ -174,7 +174,7 @@ class WebPages:
         """Show the fleet map, as tiles or as a table."""
         query = request.query_params
         tile_filter, table, colouring = read_tile_filter(query), query.get("as") == "table", read_colouring(query)
-        fleet, use = self._map, self._core.use()
+        fleet, use = self._map, self._core.usage.reading()
         async with self._queue.turn():
             await in_slices(fleet.catch_up())
             colours = fleet.colours(colouring, use)
@@ -247,7 +247,6 @@ class WebPages:
                      missed=state.pending_pods.missed, looking=self._reasons.looking)  # fmt: skip
 
     async def pod(self, request: Request) -> Response:
-        """Explain one pod."""
         namespace, name = request.path_params["namespace"], request.path_params["name"]
         try:
             explanation = await self.explainer.answer({"namespace": namespace, "name": name}, True)
@@ -297,7 +296,7 @@ class WebPages:
         return {"here": "/policies", "live": "", "error": status["error"], "hash": status["hash"],
                 "expired": status["expired_exceptions"],
                 "policies": [(policy, policy_text(policy.spec)) for policy in loaded],
-                "matched": core.pods_matched_by_policy(), **empty, **dry_run}  # fmt: skip
+                "matched": core.metrics.results_by_policy(), **empty, **dry_run}  # fmt: skip
 
     async def dry_run(self, request: Request, bodies: BodyReader) -> Response:
         """Show what admission would do to a pasted pod or workload."""
@@ -317,7 +316,6 @@ class WebPages:
         return html_page("policies.html", **self.policies_variables(sent=sent, result=result, lines=lines))
 
     async def decisions(self, request: Request) -> Response:
-        """Show the recent decisions."""
         selected = read_decision_filter(request.query_params)
         recent = self._recent.since(0)
         rows = rows_of(recent)

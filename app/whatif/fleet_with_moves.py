@@ -7,7 +7,6 @@ anti-affinity and topology spread.
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from app.explain.survey import ClusterSnapshot, NodeJudge, ScheduledPod, read_scheduled_pod
@@ -16,7 +15,7 @@ from app.intree.inter_pod_constraints import InterPodConstraints, inter_pod_cons
 from app.kube.pod_requests import PODS, sum_pod_requests
 from app.nodes.model import Node
 from app.placement.engine import total
-from app.placement.ranking import ranking_key, with_units
+from app.placement.ranking import ranking_key
 
 
 class FleetWithMoves:
@@ -54,12 +53,10 @@ class FleetWithMoves:
         return all(units.get(resource, 0) >= amount for resource, amount in self._pod(pod).demand.resources)
 
     def place(self, pod: str, node: str) -> None:
-        """Place a pod on a node."""
         self._node_of[pod] = node
         self._move(pod, node, 1)
 
     def remove(self, pod: str) -> None:
-        """Take a pod from its node."""
         self._move(pod, self._node_of.pop(pod), -1)
 
     def rank(self, pod: str, node: str) -> tuple[float, tuple[int, str]]:
@@ -120,7 +117,8 @@ class FleetWithMoves:
 
 
 def _with_units(node: Node, pod: ScheduledPod, sign: int) -> Node:
-    """Return a node with the units, the declared memory and the CPU of a pod added to what is free, or taken."""
-    node, cpu = with_units(node, pod.demand.resources, sign, pod.demand.declared_mib), node.free_cpu_milli
+    """Return a node with the units and the declared memory of a pod added to what is free, or taken from it."""
+    cpu = node.free_cpu_milli
     freed = sum(amount for resource, amount in pod.pod_constraints.requests if resource == "cpu")
-    return node if cpu is None else replace(node, free_cpu_milli=cpu + sign * freed)
+    free = node.free.with_units(pod.demand.resources, pod.demand.declared_mib, sign)
+    return node.with_free(free, None if cpu is None else cpu + sign * freed)

@@ -16,7 +16,7 @@ from app.kube.device_facts import NVIDIA_DRIVER
 from app.kube.devices import Attribute, SemanticVersion
 from app.nodes.model import DevicesOnNode, Node
 from app.placement.engine import judge
-from app.placement.ranking import best_node, with_units
+from app.placement.ranking import place_on_best
 from app.policy.demand import Demand
 from app.values.reasons import counted
 from app.values.versions import Version
@@ -109,16 +109,11 @@ def gpu_units_of(pods: Sequence[GPUPod]) -> int:
 
 def place_pod(pod: GPUPod, open_nodes: dict[str, Node]) -> bool:
     """Place a pod on the best node that has room for it; returns False where there is none."""
-    fitting = [
-        node
-        for node in open_nodes.values()
-        if judge(pod.demand, node, True) is None and not unserved_claim(pod.demand, node)
-    ]
-    if not fitting:
-        return False
-    best = best_node(pod.demand, fitting)
-    open_nodes[best.name] = with_units(best, pod.demand.resources, -1, pod.demand.declared_mib)
-    return True
+
+    def fits(node: Node) -> bool:
+        return judge(pod.demand, node, True) is None and not unserved_claim(pod.demand, node)
+
+    return place_on_best(pod.demand, open_nodes, fits)
 
 
 def pods_by_node(pods: Iterable[GPUPod], nodes: Iterable[str]) -> dict[str, list[GPUPod]]:
@@ -148,6 +143,6 @@ def change_in_turn(
         yield name, tuple(sorted(pod.name for pod in evicted)), tuple(sorted(pod.name for pod in waiting))
         if (node := changed(name)) is not None:
             for pod in evicted:
-                node = with_units(node, pod.demand.resources, 1, pod.demand.declared_mib)
+                node = replace(node, free=node.free.with_units(pod.demand.resources, pod.demand.declared_mib))
             open_nodes[name] = node
         unplaced = [pod for pod in (*unplaced, *waiting) if not place_pod(pod, open_nodes)]

@@ -60,18 +60,14 @@ def test_need_inferred_from_an_image_leaves_every_template_eligible(
 def test_need_inferred_from_an_image_excludes_the_drivers_that_nodes_have_and_it_cannot_use() -> None:
     nodes = [node(f"d{driver[:3]}", driver=driver, **T4) for driver in ("450.80.02", "470.57.02", "550.54.15")]
 
-    written_terms = terms(pod(IMAGE), CPU_NODE, *nodes)
-
-    assert written_terms == [[f"{GFD}cuda.driver-version.major NotIn 450,470"]]
+    assert terms(pod(IMAGE), CPU_NODE, *nodes) == [[f"{GFD}cuda.driver-version.major NotIn 450,470"]]
 
 
 def test_deprecated_driver_label_is_excluded_where_a_node_has_no_other() -> None:
     old = {**GPU_LABELS, f"{GFD}cuda.driver.major": "470", f"{GFD}cuda.driver.minor": "57"}
     nodes = [node("old", driver=None, labels=old), node("new", driver="550.54.15", labels=GPU_LABELS)]
 
-    written_terms = terms(pod(IMAGE), *nodes)
-
-    assert written_terms == [[f"{GFD}cuda.driver.major NotIn 470"]]
+    assert terms(pod(IMAGE), *nodes) == [[f"{GFD}cuda.driver.major NotIn 470"]]
 
 
 @pytest.mark.parametrize(
@@ -110,16 +106,23 @@ def test_declared_need_that_a_node_meets_is_required_and_told_where_groups_may_b
     assert f"a node group at zero nodes grows only if its node template has: {GFD}gpu.memory" in verdict.warnings
 
 
-def test_declared_need_is_required_without_a_word_where_no_cloud_shows() -> None:
-    """A rack has no groups at zero: new nodes get their labels from the same labeller as the present ones."""
+@pytest.mark.parametrize(("nodes", "warned"), [([node("h100")], False), ([], True)], ids=["a rack", "no node is known"])
+def test_declared_need_is_required_and_warned_of_where_no_node_shows_that_there_are_no_groups(
+    nodes: list[Node], warned: bool
+) -> None:
+    """A rack has no groups at zero: new nodes get their labels from the same labeller as the present ones.
+
+    Where no node is known, a warning says which label a template would need.
+    """
     document = wishing(products="NVIDIA-H200")
 
-    _, verdict = admitted(document, node("h100"))
+    _, verdict = admitted(document, *nodes)
 
-    assert [[expression.split()[:2] for expression in term] for term in terms(document, node("h100"))] == [
+    assert [[expression.split()[:2] for expression in term] for term in terms(document, *nodes)] == [
         [[f"{GFD}gpu.product", "In"]]
     ]
-    assert not [warning for warning in verdict.warnings if "template" in warning or "preferred" in warning]
+    told = f"a node group at zero nodes grows only if its node template has: {GFD}gpu.product"
+    assert [one for one in verdict.warnings if "template" in one or "preferred" in one] == [told] * warned
 
 
 def test_needs_that_only_exclude_stand_in_one_term_whatever_the_dialects() -> None:
@@ -129,18 +132,6 @@ def test_needs_that_only_exclude_stand_in_one_term_whatever_the_dialects() -> No
     (term,) = terms(wishing(sharing="Exclusive"), gke, node("h100"))
 
     assert {expression.split()[1] for expression in term} == {"NotIn", "DoesNotExist"}
-
-
-def test_declared_need_is_required_and_told_where_no_node_is_known() -> None:
-    """No node shows a cloud. The need is kept, and a warning says which label a template would need."""
-    document = wishing(products="NVIDIA-H200")
-
-    _, verdict = admitted(document)
-
-    assert [[expression.split()[:2] for expression in term] for term in terms(document)] == [
-        [[f"{GFD}gpu.product", "In"]]
-    ]
-    assert f"a node group at zero nodes grows only if its node template has: {GFD}gpu.product" in verdict.warnings
 
 
 STATES = {"mig.config.state": "success", "gpu-driver-upgrade-state": "upgrade-done", "gpu.deploy.device-plugin": "true"}

@@ -15,7 +15,8 @@ from app.nodes.reading import RuntimeClass
 from app.policy.compiled import PolicySet
 from app.values.errors import BadInput
 from app.values.reasons import Code
-from tests.builders import container, gpus, knowledge, node_document, pod, policies, policy, shipped
+from tests.admission.mutated import rules
+from tests.builders import container, gpus, knowledge, node_document, pod, shipped
 
 GPU = "nvidia.com/gpu"
 TAINT = {"key": GPU, "value": "present", "effect": "NoSchedule"}
@@ -157,7 +158,7 @@ def test_claim_and_resources_stand_side_by_side(beside: dict[str, Any]) -> None:
 
 def test_container_that_uses_the_claim_is_not_hidden_from_its_gpu() -> None:
     """F12."""
-    void = policies(policy("p", "admission: {visibleDevices: Void}"))
+    void = rules("visibleDevices: Void")
     document = pod(container(resources=USED), container() | {"name": "beside"}, resourceClaims=[ENTRY])
 
     spec = spec_of(document, state_of(claim()), void)
@@ -166,7 +167,7 @@ def test_container_that_uses_the_claim_is_not_hidden_from_its_gpu() -> None:
 
 
 def test_variable_beside_a_claim_is_refused_like_any_other() -> None:
-    deny = policies(policy("p", "admission: {visibleDevices: Deny}"))
+    deny = rules("visibleDevices: Deny")
     document = claiming()
     document["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
 
@@ -177,9 +178,7 @@ def test_variable_beside_a_claim_is_refused_like_any_other() -> None:
 
 @pytest.mark.parametrize("entries", [None, []], ids=["null", "empty"])
 def test_pod_with_an_empty_list_of_claims_is_a_cpu_pod(entries: Any) -> None:
-    verdict = admit(pod(container(), resourceClaims=entries), state_of(claim()))
-
-    assert not verdict.concerned
+    assert not admit(pod(container(), resourceClaims=entries), state_of(claim())).concerned
 
 
 @pytest.mark.parametrize(
@@ -200,16 +199,10 @@ def test_claims_of_another_shape_are_bad_input(spec: dict[str, Any]) -> None:
         admit(pod() | {"spec": spec}, state_of(claim()))
 
 
-def test_pod_that_claims_a_gpu_stays_among_gpu_nodes() -> None:
-    """F47."""
-    operations = admit(claiming(), state_of(claim()), labels=GUARDED).operations
-
-    assert not any("affinity" in operation.path for operation in operations)
-
-
-def test_pod_that_claims_by_a_class_of_the_clusters_own_is_not_kept_off_gpu_nodes() -> None:
+@pytest.mark.parametrize("device_class", ["gpu.nvidia.com", "fast-gpus"], ids=["a GPU", "a class of the cluster's own"])
+def test_pod_that_claims_stays_among_gpu_nodes(device_class: str) -> None:
     """F47: the guard's matchConditions leave out every pod with claims, and the main webhook applies the guard then."""
-    operations = admit(claiming(), state_of(claim("fast-gpus")), labels=GUARDED).operations
+    operations = admit(claiming(), state_of(claim(device_class)), labels=GUARDED).operations
 
     assert not any("affinity" in operation.path for operation in operations)
 
@@ -217,7 +210,7 @@ def test_pod_that_claims_by_a_class_of_the_clusters_own_is_not_kept_off_gpu_node
 @pytest.mark.parametrize("count", [2, 8])
 def test_claimed_gpus_count_towards_the_maximum(count: int) -> None:
     """F26."""
-    limited = policies(policy("p", "admission: {maxGPUsPerPod: 1}"))
+    limited = rules("maxGPUsPerPod: 1")
 
     reasons = admit(claiming(), state_of(claim(count=count)), limited).reasons
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from app.admission.json_patch import apply
-from app.admission.review import ReviewResult, mutate
 from app.policy.compiled import PolicySet
 from app.values.errors import BadInput
-from tests.builders import container, gpus, pod, policies, policy, setting
+from tests.admission.mutated import admit, rules, spec_of
+from tests.builders import container, gpus, pod, policies, policy
 
 GPU = "nvidia.com/gpu"
 SHM = {"name": "gpu-usher-shm", "mountPath": "/dev/shm"}
@@ -21,26 +21,13 @@ OTHER = {"name": "HOME", "value": "/root"}
 
 def defaults(words: str, more: str = "", action: str = "Enforce") -> PolicySet:
     """Make a policy with container defaults alone."""
-    return policies(policy("p", f"action: {action}, admission: {{defaults: {{{words}}}{more}}}"))
+    return rules(f"defaults: {{{words}}}{more}", action)
 
 
 CPU = defaults("cpuPerGPU: '4', memoryPerGPU: 16Gi")
 SHARED = defaults("sharedMemory: 8Gi")
 DRIVER = defaults("driverCapabilities: 'compute,utility'")
 OVERRIDE = ", override: true"
-
-
-def admit(document: dict[str, Any], policy_set: PolicySet) -> ReviewResult:
-    """Mutate a Pod of team-a."""
-    return mutate(document, "team-a", {}, setting(policy_set))
-
-
-def spec_of(document: dict[str, Any], policy_set: PolicySet) -> dict[str, Any]:
-    """Return the spec after admission, which a second review leaves unchanged."""
-    after = apply(document, admit(document, policy_set).operations)
-    assert not admit(after, policy_set).operations
-    spec: dict[str, Any] = after["spec"]
-    return spec
 
 
 def amounts(given: dict[str, Any], policy_set: PolicySet = CPU) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -16,15 +16,12 @@ from app.kube.pods import read_pod
 from app.nodes.reading import RuntimeClass
 from app.policy.compiled import PolicySet
 from tests.admission.converted import cluster, conversion_of
-from tests.builders import container, gpus, knowledge, pod, policies, policy
+from tests.admission.mutated import rules
+from tests.builders import container, gpus, knowledge, pod
 
-CONVERT = "admission: {convertToClaims: true}"
+CONVERT = "convertToClaims: true"
 GPU = "nvidia.com/gpu"
 NEEDS = {"products": "H100"}
-
-
-def rules(words: str = CONVERT) -> PolicySet:
-    return policies(policy("p", words))
 
 
 def review(document: dict[str, Any], state: State, policy_set: PolicySet, form: PodForm = PodForm.Pod) -> ReviewResult:
@@ -52,7 +49,7 @@ def test_pod_claims_what_it_requested() -> None:
     converted = conversion_of(document)
     state = with_template(document)
 
-    result = review(document, state, rules())
+    result = review(document, state, rules(CONVERT))
 
     after = apply(document, result.operations)["spec"]
     assert after["resourceClaims"] == [{"name": "gpu-usher", "resourceClaimTemplateName": converted.name}]
@@ -69,7 +66,7 @@ def test_containers_name_their_own_requests_and_keep_other_claims() -> None:
         first, {**gpus(1), "name": "b"}, resourceClaims=[{"name": "nic", "resourceClaimName": "one"}], annotations=NEEDS
     )
 
-    after = apply(document, review(document, with_template(document), rules()).operations)["spec"]
+    after = apply(document, review(document, with_template(document), rules(CONVERT)).operations)["spec"]
 
     assert [one["resources"]["claims"] for one in after["containers"]] == [
         [{"name": "nic"}, {"name": "gpu-usher", "request": "gpu-0"}],
@@ -81,11 +78,11 @@ def test_containers_name_their_own_requests_and_keep_other_claims() -> None:
 def test_second_review_changes_nothing_and_the_pod_is_still_one_of_gpus() -> None:
     """S13, F14: with reinvocation admission sees the pod as it left it."""
     document = pod(gpus(2), annotations=NEEDS)
-    state, policy_set = with_template(document), rules(f"{CONVERT[:-1]}, maxGPUsPerPod: 1}}")
-    converted = apply(document, review(document, state, rules()).operations)
+    state, policy_set = with_template(document), rules(f"{CONVERT}, maxGPUsPerPod: 1")
+    converted = apply(document, review(document, state, rules(CONVERT)).operations)
 
-    assert not review(converted, state, rules()).operations
-    assert not validate(converted, "team-a", {}, context(state, rules())).reasons
+    assert not review(converted, state, rules(CONVERT)).operations
+    assert not validate(converted, "team-a", {}, context(state, rules(CONVERT))).reasons
     assert [one.code.name for one in review(converted, state, policy_set).reasons] == ["TooManyGPUs"]
 
 
@@ -113,7 +110,7 @@ def test_second_review_changes_nothing_and_the_pod_is_still_one_of_gpus() -> Non
 def test_pod_without_its_template_stays_as_it_is_and_is_told_the_remedy(state: State) -> None:
     document = pod(gpus(2), annotations=NEEDS)
 
-    result = review(document, state, rules())
+    result = review(document, state, rules(CONVERT))
 
     assert apply(document, result.operations)["spec"] == document["spec"]
     (warning,) = (words for words in result.warnings if words.startswith("not converted"))
@@ -128,13 +125,13 @@ def test_template_whose_device_class_is_gone_makes_no_claim() -> None:
     state = with_template(document)
     state.devices.drop_device_class("gpu.nvidia.com")
 
-    assert apply(document, review(document, state, rules()).operations)["spec"] == document["spec"]
+    assert apply(document, review(document, state, rules(CONVERT)).operations)["spec"] == document["spec"]
 
 
 def test_without_the_field_nothing_is_converted() -> None:
     document = pod(gpus(2), annotations=NEEDS)
 
-    for words in ("admission: {}", "admission: {convertToClaims: false}"):
+    for words in ("", "convertToClaims: false"):
         result = review(document, with_template(document), rules(words))
         assert apply(document, result.operations)["spec"] == document["spec"]
         assert all(warning.startswith("fits on none") for warning in result.warnings)
@@ -143,7 +140,7 @@ def test_without_the_field_nothing_is_converted() -> None:
 def test_policy_that_warns_says_what_it_would_convert() -> None:
     document = pod(gpus(2), annotations=NEEDS)
 
-    result = review(document, with_template(document), rules(f"action: Warn, {CONVERT}"))
+    result = review(document, with_template(document), rules(CONVERT, "Warn"))
 
     assert apply(document, result.operations)["spec"] == document["spec"]
     assert [
@@ -155,8 +152,8 @@ def test_template_of_a_workload_is_left_to_its_pods_and_warned_of_what_is_missin
     """S13, F18."""
     document = pod(gpus(2), annotations=NEEDS)
 
-    quiet = review(document, with_template(document), rules(), PodForm.Template)
-    warned = review(document, cluster(), rules(), PodForm.Template)
+    quiet = review(document, with_template(document), rules(CONVERT), PodForm.Template)
+    warned = review(document, cluster(), rules(CONVERT), PodForm.Template)
 
     assert not quiet.operations
     assert not quiet.warnings
@@ -164,14 +161,14 @@ def test_template_of_a_workload_is_left_to_its_pods_and_warned_of_what_is_missin
 
 
 def test_pod_that_has_no_equivalent_is_told_why() -> None:
-    result = review(pod(annotations={"sharing": "Shared"}), cluster(), rules())
+    result = review(pod(annotations={"sharing": "Shared"}), cluster(), rules(CONVERT))
 
     assert [words for words in result.warnings if words.startswith("not converted to a claim: a share of a GPU")]
 
 
 @pytest.mark.parametrize("resource", ["amd.com/gpu", "example.com/fpga"])
 def test_devices_of_others_are_no_matter(resource: str) -> None:
-    result = review(pod(gpus(1, resource)), cluster(), rules())
+    result = review(pod(gpus(1, resource)), cluster(), rules(CONVERT))
 
     assert not [words for words in result.warnings if "claim" in words]
 
@@ -179,7 +176,7 @@ def test_devices_of_others_are_no_matter(resource: str) -> None:
 def test_defaults_are_counted_by_what_the_pod_requested() -> None:
     """The claims come after what each GPU adds: CPU, memory, /dev/shm."""
     document = pod(gpus(2), annotations=NEEDS)
-    policy_set = rules("admission: {convertToClaims: true, defaults: {cpuPerGPU: '4'}}")
+    policy_set = rules(CONVERT + ", defaults: {cpuPerGPU: '4'}")
 
     after = apply(document, review(document, with_template(document), policy_set).operations)["spec"]
 
@@ -190,7 +187,7 @@ def test_pods_of_other_schedulers_keep_their_requests() -> None:
     """S14."""
     document = pod(gpus(2), annotations=NEEDS, schedulerName="volcano")
 
-    result = review(document, with_template(document), rules())
+    result = review(document, with_template(document), rules(CONVERT))
 
     assert apply(document, result.operations)["spec"] == document["spec"]
 
@@ -198,7 +195,7 @@ def test_pods_of_other_schedulers_keep_their_requests() -> None:
 def test_pod_gets_the_tolerations_of_what_it_claims() -> None:
     """F3: after the conversion the pod is one that claims GPUs, also for the mutators that come later."""
     document = pod(gpus(2), annotations=NEEDS)
-    policy_set = rules("admission: {convertToClaims: true, tolerations: {fromNodeTaints: true}}")
+    policy_set = rules(CONVERT + ", tolerations: {fromNodeTaints: true}")
 
     after = apply(document, review(document, with_template(document), policy_set).operations)["spec"]
 
@@ -212,10 +209,7 @@ def test_converted_pod_gets_no_runtime_class(name: str) -> None:
     state = with_template(document)
     state.put_runtime_class("nvidia", RuntimeClass("nvidia"))
 
-    spec = apply(
-        document,
-        review(document, state, rules(f"admission: {{convertToClaims: true, runtimeClassName: {name}}}")).operations,
-    )["spec"]
+    spec = apply(document, review(document, state, rules(f"{CONVERT}, runtimeClassName: {name}")).operations)["spec"]
 
     assert spec["resourceClaims"]
     assert "runtimeClassName" not in spec

@@ -5,12 +5,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import jsonpatch
 import pytest
 
+from app.admission.json_patch import apply
 from app.admission.review import ReviewResult, mutate, validate
 from app.admission.reviewed_pod import PodForm, ReviewContext
-from app.knowledge.gpu_resources import Family
 from app.kube.claimed_devices import ClaimedDevices
 from app.kube.pods import DECISION
 from app.values.errors import BadInput
@@ -31,9 +30,7 @@ def admit(document: dict[str, Any], how: str | None = "required", context: Revie
 
 def after(document: dict[str, Any], how: str | None = "required") -> dict[str, Any]:
     """Return the Pod after admission, which a second review leaves unchanged."""
-    changed: dict[str, Any] = jsonpatch.apply_patch(
-        document, [operation.as_json() for operation in admit(document, how).operations]
-    )
+    changed: dict[str, Any] = apply(document, admit(document, how).operations)
     assert not admit(changed, how).operations
     return changed
 
@@ -155,15 +152,11 @@ def test_exempt_namespace_is_not_guarded(name: str) -> None:
 
 def test_what_was_done_is_on_record() -> None:
     """F25: the decision annotation has the guard's action."""
-    admitted = after(cpu())
-
-    assert "required node affinity added: no GPU node" in admitted["metadata"]["annotations"][DECISION]
+    assert "required node affinity added: no GPU node" in after(cpu())["metadata"]["annotations"][DECISION]
 
 
 def test_template_is_left_to_its_pods() -> None:
-    context = replace(setting(), form=PodForm.Template)
-
-    assert not admit(cpu(), "required", context).operations
+    assert not admit(cpu(), "required", replace(setting(), form=PodForm.Template)).operations
 
 
 def test_validation_asks_nothing_of_a_pod_that_was_not_guarded() -> None:
@@ -174,22 +167,17 @@ def test_validation_asks_nothing_of_a_pod_that_was_not_guarded() -> None:
     assert not verdict.concerned
 
 
-def nvidia() -> Family:
-    """Return NVIDIA's resource family."""
-    return next(family for family in knowledge().families.all if family.name == "nvidia")
-
-
-def test_pod_that_claims_a_gpu_is_not_guarded() -> None:
-    claimed = ClaimedDevices(classes=(("gpu.nvidia.com", 1),), families=(nvidia(),))
-    context = replace(setting(), claimed=lambda _pod: claimed)
-    document = cpu(resourceClaims=[{"name": "g", "resourceClaimName": "g"}])
-
-    assert not any("affinity" in operation.path for operation in admit(document, "required", context).operations)
-
-
-def test_pod_whose_claim_is_not_known_yet_is_not_guarded() -> None:
+@pytest.mark.parametrize(
+    "claimed",
+    [
+        ClaimedDevices(classes=(("gpu.nvidia.com", 1),), families=(knowledge().families.all[0],)),
+        ClaimedDevices(unknown=("ResourceClaimTemplate team-a/g",)),
+    ],
+    ids=["a GPU", "not known yet"],
+)
+def test_pod_that_claims_a_gpu_or_perhaps_one_is_not_guarded(claimed: ClaimedDevices) -> None:
     """A claim's template is often created just before the pod, and matchConditions leave out pods with claims, too."""
-    context = replace(setting(), claimed=lambda _pod: ClaimedDevices(unknown=("ResourceClaimTemplate team-a/g",)))
+    context = replace(setting(), claimed=lambda _pod: claimed)
     document = cpu(resourceClaims=[{"name": "g", "resourceClaimTemplateName": "g"}])
 
     assert not any("affinity" in operation.path for operation in admit(document, "required", context).operations)

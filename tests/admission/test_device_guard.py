@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from app.admission.json_patch import apply
-from app.admission.review import ReviewResult, mutate, validate
+from app.admission.review import mutate, validate
 from app.kube.claimed_devices import ClaimedDevices
 from app.policy.compiled import PolicySet
 from app.values.reasons import Code
+from tests.admission.mutated import admit, rules, spec_of
 from tests.builders import container, gpus, pod, policies, policy, setting, shipped
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
@@ -21,21 +22,14 @@ LEGACY = {"name": "CUDA_VERSION", "value": "12.0"}
 CACHE = {"name": "v", "mountPath": "/cache"}
 
 
-def guard(mode: str, action: str = "Enforce") -> PolicySet:
+def guard(mode: str, action: str = "Enforce", more: str = "") -> PolicySet:
     """Make a policy with the device guard alone."""
-    return policies(policy("p", f"action: {action}, admission: {{visibleDevices: {mode}}}"))
-
-
-def admit(document: dict[str, Any], policy_set: PolicySet) -> ReviewResult:
-    """Mutate a Pod of team-a."""
-    return mutate(document, "team-a", {}, setting(policy_set))
+    return rules(f"visibleDevices: {mode}", action, more)
 
 
 def after(document: dict[str, Any], policy_set: PolicySet) -> list[dict[str, Any]]:
-    """Return the containers after admission, which a second review leaves unchanged."""
-    changed = apply(document, admit(document, policy_set).operations)
-    assert not admit(changed, policy_set).operations
-    containers: list[dict[str, Any]] = changed["spec"]["containers"]
+    """Return the containers after admission."""
+    containers: list[dict[str, Any]] = spec_of(document, policy_set)["containers"]
     return containers
 
 
@@ -176,9 +170,7 @@ def test_strip_takes_away_what_would_take_and_nothing_else(taker: dict[str, Any]
 )
 def test_void_hides_gpus_from_containers_that_ask_for_none(given: dict[str, Any], expected: Any) -> None:
     """P40."""
-    containers = after(pod(given, gpus(1) | {"name": "gpu"}), guard("Void"))
-
-    assert expected == containers[0].get("env")
+    assert expected == after(pod(given, gpus(1) | {"name": "gpu"}), guard("Void"))[0].get("env")
 
 
 def test_void_holds_for_init_containers_and_sidecars_too() -> None:
@@ -225,9 +217,7 @@ def test_exception_frees_only_the_pods_that_it_selects(labels: dict[str, str]) -
     document = pod(env(visible("all")))
     document["metadata"]["labels"] = labels
 
-    verdict = admit(document, policies(policy("p", f"admission: {{visibleDevices: Deny}}, {lenient}")))
-
-    assert bool(labels) is verdict.allowed
+    assert bool(labels) is admit(document, guard("Deny", more=f", {lenient}")).allowed
 
 
 def test_strictest_guard_of_two_policies_holds() -> None:
@@ -289,7 +279,7 @@ def test_class_of_the_toolkit_without_a_gpu_is_told_and_never_refused(
     document: dict[str, Any], words: str, told: bool
 ) -> None:
     """F12: what the image's own environment says is not in the pod."""
-    result = mutate(document, "team-a", {}, setting(policies(policy("p", f"admission: {{{words}}}"))))
+    result = admit(document, rules(words))
 
     assert result.allowed
     assert any("gets all GPUs of its node" in warning for warning in result.warnings) is told

@@ -14,7 +14,8 @@ from app.admission.review import ReviewResult, mutate
 from app.admission.reviewed_pod import PodForm
 from app.policy.compiled import PolicySet
 from app.values.reasons import Code
-from tests.builders import container, fleet, gpus, node, pod, policies, policy, setting, shipped
+from tests.admission.mutated import rules
+from tests.builders import container, fleet, gpus, node, pod, setting, shipped
 
 FLEET = fleet(node(), classes=["nvidia"])
 VISIBLE = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
@@ -42,7 +43,7 @@ def debugger(name: str = "debugger", **more: Any) -> dict[str, Any]:
 def test_guard_looks_at_new_ephemeral_containers_only(mode: str) -> None:
     """Nothing else of a running pod can change (docs/reference/admission.md#reviewed-objects)."""
     document = debugged(debugger("old", env=[VISIBLE]), debugger(env=[VISIBLE]))
-    guard = policies(policy("p", f"admission: {{visibleDevices: {mode}}}"))
+    guard = rules(f"visibleDevices: {mode}")
 
     verdict = admit(document, guard, existing=("old",))
     spec = apply(document, verdict.operations)["spec"]
@@ -56,7 +57,7 @@ def test_guard_looks_at_new_ephemeral_containers_only(mode: str) -> None:
 def test_ephemeral_container_is_hidden_from_gpus_under_void() -> None:
     """The ephemeral container's image may set NVIDIA_VISIBLE_DEVICES to `all`."""
     document = debugged(debugger())
-    void = policies(policy("p", "admission: {visibleDevices: Void}"))
+    void = rules("visibleDevices: Void")
 
     after = apply(document, admit(document, void).operations)
 
@@ -76,9 +77,7 @@ def test_ephemeral_container_is_hidden_from_gpus_under_void() -> None:
     ids=["fraction", "privileged pod", "none", "null, bypass and annotation"],
 )
 def test_running_pod_is_judged_by_the_guard_alone(document: dict[str, Any]) -> None:
-    strict = policies(
-        policy("p", "admission: {visibleDevices: Deny, privileged: Deny, bypass: Deny, maxGPUsPerPod: 0}")
-    )
+    strict = rules("visibleDevices: Deny, privileged: Deny, bypass: Deny, maxGPUsPerPod: 0")
 
     verdict = admit(document, strict)
 
@@ -90,7 +89,7 @@ def test_privileged_debugger_is_refused_beside_any_pod() -> None:
     """F14: a privileged container sees every GPU of the node, whatever the pod requests."""
     document = debugged(debugger(securityContext={"privileged": True}))
 
-    verdict = admit(document, policies(policy("p", "admission: {privileged: Deny}")))
+    verdict = admit(document, rules("privileged: Deny"))
 
     assert [reason.code for reason in verdict.reasons] == [Code.NodeDevicesReached]
 

@@ -18,20 +18,18 @@ from app.admission.reviewed_pod import PodForm
 from app.kube.pods import DECISION
 from app.policy.compiled import PolicySet
 from app.values.reasons import Code
-from tests.builders import container, fleet, gpus, node, pod, policies, policy, setting, shipped
+from tests.admission.mutated import rules
+from tests.builders import container, fleet, gpus, node, pod, setting, shipped
 
 GPU = "nvidia.com/gpu"
 TAINTED = node(taints=[{"key": GPU, "value": "present", "effect": "NoSchedule"}])
 FLEET = fleet(TAINTED, classes=["nvidia"])
 VISIBLE = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
-EVERYTHING = policies(
-    policy(
-        "p",
-        "admission: {runtimeClassName: nvidia, schedulerName: ours, priorityClassName: gold, rightSizing: true,"
-        " extendedResources: {requestsOnly: CopyToLimits, mismatch: UseLimits}, affinity: {mode: Required},"
-        " defaults: {cpuPerGPU: '4', sharedMemory: 1Gi, driverCapabilities: compute}, visibleDevices: Strip,"
-        " tolerations: {fromNodeTaints: true}, migFallback: Enforce}",
-    )
+EVERYTHING = rules(
+    "runtimeClassName: nvidia, schedulerName: ours, priorityClassName: gold, rightSizing: true,"
+    " extendedResources: {requestsOnly: CopyToLimits, mismatch: UseLimits}, affinity: {mode: Required},"
+    " defaults: {cpuPerGPU: '4', sharedMemory: 1Gi, driverCapabilities: compute}, visibleDevices: Strip,"
+    " tolerations: {fromNodeTaints: true}, migFallback: Enforce"
 )
 REQUESTS_ONLY = container(None, {GPU: "2"}, env=[VISIBLE])
 
@@ -104,7 +102,7 @@ def test_daemonset_is_warned_of_taints_that_nodes_have(tolerated: list[str], war
 
 
 def test_template_is_warned_of_what_a_policy_only_warns_of() -> None:
-    warning = policies(policy("p", "action: Warn, admission: {runtimeClassName: nvidia}"))
+    warning = rules("runtimeClassName: nvidia", "Warn")
 
     verdict = admit(template(gpus(1)), warning, PodForm.Template)
 
@@ -131,7 +129,7 @@ def test_template_is_refused_for_what_its_pods_would_be_refused_for(
     document: dict[str, Any], words: str, expected: str
 ) -> None:
     """F18: the person who applies the template sees the refusal; both webhooks refuse alike."""
-    where = replace(setting(policies(policy("p", f"admission: {{{words}}}"))), form=PodForm.Template)
+    where = replace(setting(rules(words)), form=PodForm.Template)
 
     verdicts = [review(document, "team-a", {}, where) for review in (mutate, validate)]
 
@@ -153,7 +151,7 @@ def test_template_is_refused_for_what_its_pods_would_be_refused_for(
     ],
 )
 def test_template_is_not_refused_for_what_is_mended_in_its_pods(document: dict[str, Any], words: str) -> None:
-    where = replace(setting(policies(policy("p", f"admission: {{{words}}}"))), form=PodForm.Template)
+    where = replace(setting(rules(words)), form=PodForm.Template)
 
     verdicts = [review(document, "team-a", {}, where) for review in (mutate, validate)]
 
@@ -200,9 +198,7 @@ def test_pods_of_schedulers_that_ask_us_are_completed(scheduler: str | None) -> 
 
 
 def test_valid_pod_of_another_scheduler_is_left_as_it_is() -> None:
-    document = pod(gpus(1), schedulerName="volcano")
-
-    assert not admit(document, shipped()).operations
+    assert not admit(pod(gpus(1), schedulerName="volcano"), shipped()).operations
 
 
 @pytest.mark.parametrize("resource", ["nvidia.com/pgpu", "nvidia.com/GA102GL_A10", "gpu.intel.com/bmg_vfio"])

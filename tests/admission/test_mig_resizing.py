@@ -11,7 +11,8 @@ import pytest
 from app.admission.json_patch import apply
 from app.admission.reviewed_pod import PodForm
 from app.nodes.model import Node
-from tests.admission.slices import GPU, LARGE, MIDDLE, SMALL, admit, resources_after, rules, slices, whole
+from tests.admission.mutated import admit, rules
+from tests.admission.slices import GPU, LARGE, MIDDLE, SMALL, resources_after, slices, whole
 from tests.builders import container, fleet, gpus, pod
 
 MEDIA = f"{SMALL}.me"
@@ -38,9 +39,7 @@ ABSENT = [
 
 @pytest.mark.parametrize(("nodes", "expected"), ABSENT)
 def test_slice_that_no_node_has_becomes_the_smallest_sufficient_one(nodes: list[Node], expected: str) -> None:
-    resources = resources_after(pod_for_slice("1g.10gb"), fleet(*nodes), rules())
-
-    assert {expected} == resources
+    assert {expected} == resources_after(pod_for_slice("1g.10gb"), rules(), fleet(*nodes))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +52,7 @@ def test_slice_that_no_node_has_becomes_the_smallest_sufficient_one(nodes: list[
     ],
 )
 def test_policy_decides_how_far_the_fall_back_goes(mode: str, nodes: list[Node], expected: str) -> None:
-    resources = resources_after(pod_for_slice("1g.10gb"), fleet(*nodes), rules(f"migFallback: {mode}"))
+    resources = resources_after(pod_for_slice("1g.10gb"), rules(f"migFallback: {mode}"), fleet(*nodes))
 
     assert {expected} == resources
 
@@ -69,7 +68,7 @@ def test_policy_decides_how_far_the_fall_back_goes(mode: str, nodes: list[Node],
     ],
 )
 def test_slice_is_kept_where_no_larger_one_is_meant(document: dict[str, Any]) -> None:
-    verdict = admit(document, fleet(slices(MIDDLE)), rules("migFallback: Enforce"))
+    verdict = admit(document, rules("migFallback: Enforce"), fleet(slices(MIDDLE)))
 
     assert document["spec"] == apply(document, verdict.operations)["spec"]
 
@@ -82,7 +81,7 @@ def test_fall_back_keeps_amounts_and_sides_in_every_container() -> None:
         annotations={"mig-profile": ">=1g.10gb"},
     )
 
-    verdict = admit(document, fleet(slices(MIDDLE)), rules())
+    verdict = admit(document, rules(), fleet(slices(MIDDLE)))
     spec = apply(document, verdict.operations)["spec"]
 
     assert [container["resources"] for container in spec["containers"]] == [
@@ -94,18 +93,16 @@ def test_fall_back_keeps_amounts_and_sides_in_every_container() -> None:
 
 @pytest.mark.parametrize("mode", ["Enforce", "Warn"])
 def test_fall_back_is_said(mode: str) -> None:
-    verdict = admit(pod_for_slice("1g.10gb"), fleet(slices(MIDDLE)), rules(f"migFallback: {mode}"))
+    verdict = admit(pod_for_slice("1g.10gb"), rules(f"migFallback: {mode}"), fleet(slices(MIDDLE)))
 
     assert any(f"no node has {SMALL}" in warning and MIDDLE in warning for warning in verdict.warnings)
 
 
 def test_template_is_never_rewritten() -> None:
-    verdict = admit(pod_for_slice("1g.10gb"), fleet(slices(MIDDLE)), rules(), PodForm.Template)
-
-    assert not verdict.operations
+    assert not admit(pod_for_slice("1g.10gb"), rules(), fleet(slices(MIDDLE)), PodForm.Template).operations
 
 
 def test_slice_with_media_engines_never_falls_back_to_one_without() -> None:
-    resources = resources_after(pod_for_slice("1g.10gb.me", MEDIA), fleet(slices(SMALL), slices(MIDDLE)), rules())
+    resources = resources_after(pod_for_slice("1g.10gb.me", MEDIA), rules(), fleet(slices(SMALL), slices(MIDDLE)))
 
     assert {MEDIA} == resources

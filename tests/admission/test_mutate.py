@@ -9,13 +9,12 @@ from app.admission.json_patch import apply
 from app.nodes.conditions import PRODUCT
 from app.placement.engine import judge_class
 from app.values.label_requirements import label_requirement
-from tests.admission.mutated import admit, fleet, spec_of
-from tests.builders import container, demand, gpus, node, pod, policies, policy
+from tests.admission.mutated import admit, fleet, rules, spec_of
+from tests.builders import container, demand, gpus, node, pod
 
 GPU = "nvidia.com/gpu"
 SLICE = "nvidia.com/mig-1g.10gb"
-REPAIR = "admission: {extendedResources: {requestsOnly: CopyToLimits, mismatch: UseLimits, fractional: Deny}}"
-PIN = "admission: {affinity: {mode: Required}}"
+REPAIR = rules("extendedResources: {requestsOnly: CopyToLimits, mismatch: UseLimits, fractional: Deny}")
 
 
 @pytest.mark.parametrize(
@@ -33,7 +32,7 @@ PIN = "admission: {affinity: {mode: Required}}"
 def test_requests_without_limits_are_copied_to_limits(before: dict[str, Any], expected: dict[str, Any]) -> None:
     document = pod(before, initContainers=[before | {"restartPolicy": "Always"}])
 
-    after = spec_of(document, policy_set=policies(policy("p", REPAIR)))
+    after = spec_of(document, policy_set=REPAIR)
 
     assert [expected] * 2 == [
         after[list_name][0]["resources"]["limits"] for list_name in ("containers", "initContainers")
@@ -55,9 +54,7 @@ def test_requests_that_differ_from_limits_are_set_to_them(
 ) -> None:
     document = pod(container(limits, requests))
 
-    after = spec_of(document, policy_set=policies(policy("p", REPAIR)))
-
-    assert expected == after["containers"][0]["resources"]["requests"]
+    assert expected == spec_of(document, policy_set=REPAIR)["containers"][0]["resources"]["requests"]
 
 
 @pytest.mark.parametrize(
@@ -85,24 +82,13 @@ def test_runtime_class_is_set_only_where_it_exists_and_suits(
     document: dict[str, Any], classes: set[str] | None, expected: str | None, recorded: bool
 ) -> None:
     """A missing class is recorded without a warning, since the author of a pod can do nothing about it (F6)."""
-    set_class = policies(policy("p", "admission: {runtimeClassName: nvidia}"))
+    set_class = rules("runtimeClassName: nvidia")
 
-    verdict = admit(document, fleet(classes=classes), set_class)
+    verdict = admit(document, set_class, fleet(classes=classes))
 
     assert expected == apply(document, verdict.operations)["spec"].get("runtimeClassName")
     assert recorded is any("RuntimeClass nvidia" in action for action in verdict.record)
     assert verdict.warnings == ()
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [({}, "ours"), ({"schedulerName": "default-scheduler"}, "ours"), ({"schedulerName": "volcano"}, "volcano")],
-    ids=["none", "the default one", "another one stays (S14)"],
-)
-def test_scheduler_is_set_unless_the_pod_chose_one(given: dict[str, Any], expected: str) -> None:
-    after = spec_of(pod(gpus(1), **given), policy_set=policies(policy("p", "admission: {schedulerName: ours}")))
-
-    assert expected == after["schedulerName"]
 
 
 def required(*terms: dict[str, Any]) -> dict[str, Any]:
@@ -150,13 +136,6 @@ def test_affinity_excludes_no_node_that_the_filter_accepts(products: str, label:
     assert "affinity" not in after or selects(after, dict(new.labels))
 
 
-@pytest.mark.parametrize("label", ["NVIDIA-A10", "NVIDIA-H100-80GB-HBM3", "Tesla-T4"])
-def test_affinity_for_a_family_excludes_the_other_products_of_clouds(label: str) -> None:
-    after = spec_of(pod(annotations={"products": "A100"}), policy_set=policies(policy("p", PIN)))
-
-    assert not selects(after, {PRODUCT: label})
-
-
 @pytest.mark.parametrize(
     ("terms", "selected"),
     [
@@ -184,12 +163,8 @@ def test_term_that_names_fields_keeps_them_beside_the_need() -> None:
 
 @pytest.mark.parametrize(("mode", "expected"), [("Preferred", ["preferred"]), ("'Off'", [])])
 def test_affinity_is_only_as_hard_as_the_mode_says(mode: str, expected: list[str]) -> None:
-    soft = policies(policy("p", f"admission: {{affinity: {{mode: {mode}}}}}"))
+    soft = rules(f"affinity: {{mode: {mode}}}")
 
     after = spec_of(pod(annotations={"products": "A100"}), policy_set=soft)
 
     assert expected == [kind.partition("During")[0] for kind in after.get("affinity", {}).get("nodeAffinity", {})]
-
-
-def test_pod_that_asks_for_no_product_gets_no_affinity() -> None:
-    assert "affinity" not in spec_of(pod())

@@ -2,44 +2,22 @@
 """Names that a policy sets: runtime class, scheduler and priority class, over the pod's own only if told (F5, F6,
 F13)."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from app.admission.fleet_facts import FleetFacts
 from app.admission.json_patch import apply
-from app.admission.review import ReviewResult, mutate
 from app.admission.reviewed_pod import PodForm
 from app.nodes.reading import RuntimeClass
-from app.policy.compiled import PolicySet
 from app.values.reasons import Code
-from tests.builders import container, fleet, gpus, node, pod, policies, policy, setting
+from tests.admission.mutated import admit, rules, spec_of
+from tests.builders import container, fleet, gpus, node, pod, policies, policy
 
 CLASSES = {name: RuntimeClass(name) for name in ("nvidia", "nvidia-cdi", "amd")}
 CLASSES["picky"] = RuntimeClass("picky", {"pool": "gpu"})
 FLEET = FleetFacts(fleet(node()).node_groups, CLASSES)
 OVERRIDE = ", override: true"
-
-
-def names(words: str, action: str = "Enforce", more: str = "") -> PolicySet:
-    """Make a policy that sets names."""
-    return policies(policy("p", f"action: {action}, admission: {{{words}}}{more}"))
-
-
-def admit(
-    document: dict[str, Any], policy_set: PolicySet, fleet_facts: FleetFacts = FLEET, form: PodForm = PodForm.Pod
-) -> ReviewResult:
-    """Mutate an object of team-a."""
-    return mutate(document, "team-a", {}, replace(setting(policy_set, fleet_facts), form=form))
-
-
-def spec_of(document: dict[str, Any], policy_set: PolicySet, fleet_facts: FleetFacts = FLEET) -> dict[str, Any]:
-    """Return the spec after admission, which a second review leaves unchanged."""
-    after = apply(document, admit(document, policy_set, fleet_facts).operations)
-    assert not admit(after, policy_set, fleet_facts).operations
-    spec: dict[str, Any] = after["spec"]
-    return spec
 
 
 NVIDIA, PRIORITY, SCHEDULER = "runtimeClassName: nvidia", "priorityClassName: gold", "schedulerName: ours"
@@ -55,7 +33,7 @@ NVIDIA, PRIORITY, SCHEDULER = "runtimeClassName: nvidia", "priorityClassName: go
     ],
 )
 def test_runtime_class_is_never_set_over_the_pods_own(given: dict[str, Any], expected: str) -> None:
-    assert spec_of(pod(gpus(1), **given), names(NVIDIA))["runtimeClassName"] == expected
+    assert spec_of(pod(gpus(1), **given), rules(NVIDIA), FLEET)["runtimeClassName"] == expected
 
 
 @pytest.mark.parametrize(
@@ -68,7 +46,7 @@ def test_runtime_class_is_never_set_over_the_pods_own(given: dict[str, Any], exp
     ],
 )
 def test_override_replaces_the_runtime_class_unless_it_brought_overhead(given: dict[str, Any], expected: str) -> None:
-    assert spec_of(pod(gpus(1), **given), names(NVIDIA + OVERRIDE))["runtimeClassName"] == expected
+    assert spec_of(pod(gpus(1), **given), rules(NVIDIA + OVERRIDE), FLEET)["runtimeClassName"] == expected
 
 
 @pytest.mark.parametrize(
@@ -81,7 +59,7 @@ def test_missing_runtime_class_is_on_record_and_never_set_not_even_by_override(
     """F6."""
     document = pod(gpus(1), **given)
 
-    verdict = admit(document, names(NVIDIA + OVERRIDE), FleetFacts((), classes))
+    verdict = admit(document, rules(NVIDIA + OVERRIDE), FleetFacts((), classes))
 
     assert document["spec"] == apply(document, verdict.operations)["spec"]
     assert any("RuntimeClass nvidia" in action for action in verdict.record)
@@ -97,7 +75,7 @@ def test_runtime_class_that_selects_other_nodes_than_the_pod_is_not_set(selector
     """The API server refuses such a pod (the RuntimeClass admission plugin reports a conflict)."""
     document = pod(gpus(1), nodeSelector=selector)
 
-    verdict = admit(document, names("runtimeClassName: picky"))
+    verdict = admit(document, rules("runtimeClassName: picky"), FLEET)
 
     assert apply(document, verdict.operations)["spec"].get("runtimeClassName") == expected
     assert (expected is None) is any("selects nodes with pool=gpu" in warning for warning in verdict.warnings)
@@ -108,7 +86,7 @@ def test_runtime_class_that_selects_other_nodes_than_the_pod_is_not_set(selector
     [("amd.com/gpu", "nvidia", None), ("amd.com/gpu", "amd", "amd"), ("nvidia.com/gpu", "amd", None)],
 )
 def test_runtime_class_of_one_vendor_is_not_set_for_another(resource: str, name: str, expected: str | None) -> None:
-    spec = spec_of(pod(gpus(1, resource)), names(f"runtimeClassName: {name}"))
+    spec = spec_of(pod(gpus(1, resource)), rules(f"runtimeClassName: {name}"), FLEET)
 
     assert spec.get("runtimeClassName") == expected
 
@@ -143,7 +121,7 @@ def test_runtime_class_of_one_vendor_is_not_set_for_another(resource: str, name:
 def test_priority_class_is_set_without_what_was_computed_from_another(
     given: dict[str, Any], override: str, expected: dict[str, Any]
 ) -> None:
-    spec = spec_of(pod(gpus(1), **given), names(PRIORITY + override))
+    spec = spec_of(pod(gpus(1), **given), rules(PRIORITY + override), FLEET)
 
     assert {key: value for key, value in spec.items() if key != "containers"} == expected
 
@@ -158,20 +136,16 @@ def test_priority_class_is_set_without_what_was_computed_from_another(
         pytest.param({"schedulerName": "gpu-usher-scheduler"}, "gpu-usher-scheduler", id="our second one"),
     ],
 )
-def test_scheduler_is_never_set_over_one_that_the_pod_chose(given: dict[str, Any], expected: str) -> None:
-    assert spec_of(pod(gpus(1), **given), names(SCHEDULER))["schedulerName"] == expected
-
-
-def test_override_replaces_a_scheduler_that_asks_us() -> None:
-    spec = spec_of(pod(gpus(1), schedulerName="gpu-usher-scheduler"), names(SCHEDULER + OVERRIDE))
-
-    assert spec["schedulerName"] == "ours"
+def test_scheduler_is_set_over_one_that_the_pod_chose_by_override_alone(given: dict[str, Any], expected: str) -> None:
+    """A value of the user stays without override (docs/reference/policy.md#merge)."""
+    assert spec_of(pod(gpus(1), **given), rules(SCHEDULER + OVERRIDE), FLEET)["schedulerName"] == "ours"
+    assert spec_of(pod(gpus(1), **given), rules(SCHEDULER), FLEET)["schedulerName"] == expected
 
 
 @pytest.mark.parametrize("words", [NVIDIA, PRIORITY, SCHEDULER])
 @pytest.mark.parametrize("document", [pod(container()), pod(gpus(0))], ids=["no GPU", "zero GPUs"])
 def test_pod_without_gpus_gets_no_name(document: dict[str, Any], words: str) -> None:
-    assert document["spec"] == spec_of(document, names(words))
+    assert document["spec"] == spec_of(document, rules(words), FLEET)
 
 
 @pytest.mark.parametrize(("action", "spoken"), [("Warn", 3), ("Audit", 0), ("'Off'", 0)])
@@ -179,14 +153,14 @@ def test_names_that_are_not_enforced_are_only_spoken_of(action: str, spoken: int
     """F20."""
     document = pod(gpus(1))
 
-    verdict = admit(document, names(f"{NVIDIA}, {PRIORITY}, {SCHEDULER}", action))
+    verdict = admit(document, rules(f"{NVIDIA}, {PRIORITY}, {SCHEDULER}", action), FLEET)
 
     assert document["spec"] == apply(document, verdict.operations)["spec"]
     assert len([warning for warning in verdict.warnings if "policy only warns" in warning]) == spoken
 
 
 def test_single_rule_has_an_action_of_its_own() -> None:
-    spec = spec_of(pod(gpus(1)), names(f"{NVIDIA}, {PRIORITY}", more=", actions: {priorityClassName: Warn}"))
+    spec = spec_of(pod(gpus(1)), rules(f"{NVIDIA}, {PRIORITY}", more=", actions: {priorityClassName: Warn}"), FLEET)
 
     assert spec["runtimeClassName"] == "nvidia"
     assert "priorityClassName" not in spec
@@ -198,7 +172,7 @@ def test_exception_turns_off_the_rule_that_it_names_and_no_other() -> None:
     document = pod(gpus(1))
     document["metadata"]["labels"] = {"a": "b"}
 
-    spec = spec_of(document, names(f"{NVIDIA}, {PRIORITY}", more=until))
+    spec = spec_of(document, rules(f"{NVIDIA}, {PRIORITY}", more=until), FLEET)
 
     assert "runtimeClassName" not in spec
     assert spec["priorityClassName"] == "gold"
@@ -213,45 +187,30 @@ def test_highest_priority_wins_and_only_its_own_override_counts(second: str) -> 
 
     unset, mine = pod(gpus(1)), pod(gpus(1), runtimeClassName="mine")
 
-    names = [spec_of(document, two)["runtimeClassName"] for document in (unset, mine)]
-
-    assert names == ["nvidia", "mine"]
+    assert [spec_of(document, two, FLEET)["runtimeClassName"] for document in (unset, mine)] == ["nvidia", "mine"]
 
 
 def test_bypass_is_refused_where_policy_says_so() -> None:
     """F13, F14: a bypass is a nodeName, or another scheduler than the policy's."""
-    strict = names(f"{SCHEDULER}, bypass: Deny")
+    strict = rules(f"{SCHEDULER}, bypass: Deny")
 
     documents = pod(gpus(1), nodeName="n"), pod(gpus(1), schedulerName="volcano"), pod(gpus(1))
 
-    verdicts = [admit(document, strict) for document in documents]
+    verdicts = [admit(document, strict, FLEET) for document in documents]
 
     bypass = Code.BypassesScheduling
     assert [[reason.code for reason in verdict.reasons] for verdict in verdicts] == [[bypass], [bypass], []]
 
 
-@pytest.mark.parametrize("classes", [["kata"], ["nvidia"], None], ids=["missing", "there", "not listed"])
+@pytest.mark.parametrize("classes", [["kata"], [], ["nvidia"], None], ids=["missing", "none", "there", "not listed"])
 def test_template_that_names_a_missing_runtime_class_is_warned_of(classes: list[str] | None) -> None:
     document = pod(gpus(1), runtimeClassName="nvidia")
 
-    verdict = admit(document, names("bypass: Leave"), fleet(classes=classes), PodForm.Template)
+    verdict = admit(document, rules("bypass: Leave"), fleet(classes=classes), PodForm.Template)
 
-    assert (classes == ["kata"]) is any("RuntimeClass nvidia does not exist" in warning for warning in verdict.warnings)
-
-
-def test_template_is_warned_of_where_the_cluster_has_no_runtime_class_at_all() -> None:
-    document = pod(gpus(1), runtimeClassName="nvidia")
-
-    verdict = admit(document, names("bypass: Leave"), fleet(classes=[]), PodForm.Template)
-
-    assert any("RuntimeClass nvidia does not exist" in warning for warning in verdict.warnings)
-
-
-def test_override_replaces_any_scheduler() -> None:
-    """Without override, a value of the user stays (docs/reference/policy.md#merge)."""
-    spec = spec_of(pod(gpus(1), schedulerName="volcano"), names(SCHEDULER + OVERRIDE))
-
-    assert spec["schedulerName"] == "ours"
+    assert (classes in (["kata"], [])) is any(
+        "RuntimeClass nvidia does not exist" in warning for warning in verdict.warnings
+    )
 
 
 def test_workload_class_that_a_pod_gives_itself_takes_nothing_of_the_fallback_away() -> None:
@@ -259,5 +218,5 @@ def test_workload_class_that_a_pod_gives_itself_takes_nothing_of_the_fallback_aw
     own = policies(policy("mine", "priority: 9, match: {workloadClass: [training]}, placement: {sharing: Exclusive}"))
     half = pod(gpus("500m"), annotations={"workload-class": "training"})
 
-    assert not admit(pod(gpus("500m")), own).allowed
-    assert not admit(half, own).allowed
+    assert not admit(pod(gpus("500m")), own, FLEET).allowed
+    assert not admit(half, own, FLEET).allowed

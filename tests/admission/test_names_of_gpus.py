@@ -9,7 +9,8 @@ import pytest
 from app.admission.review import ReviewResult, mutate, validate
 from app.cluster.state import State
 from app.values.reasons import Code
-from tests.builders import container, knowledge, pod, policies, policy, setting
+from tests.admission.mutated import rules
+from tests.builders import gpus, knowledge, pod, policies, policy, setting
 
 DRIVEN = {"selectors": [{"cel": {"expression": "device.driver == 'gpu.nvidia.com'"}}]}
 NETWORK = {"selectors": [{"cel": {"expression": "device.driver == 'nic.example.com'"}}]}
@@ -36,11 +37,6 @@ def judged(*containers: dict[str, Any], spec: str = "admission: {maxGPUsPerPod: 
     return validate(pod(*containers), "team-a", {}, context)
 
 
-def asking(resource: str, count: int) -> dict[str, Any]:
-    """Make a container that requests this amount."""
-    return container({resource: count}, {resource: count})
-
-
 @pytest.mark.parametrize(
     "resource",
     [
@@ -54,14 +50,14 @@ def asking(resource: str, count: int) -> dict[str, Any]:
 )
 def test_gpus_are_counted_whatever_their_name(resource: str) -> None:
     """F26: the limit is four, so five are refused and four are not."""
-    codes = {count: [reason.code for reason in judged(asking(resource, count)).reasons] for count in (4, 5)}
+    codes = {count: [reason.code for reason in judged(gpus(count, resource)).reasons] for count in (4, 5)}
 
     assert codes == {4: [], 5: [Code.TooManyGPUs]}
 
 
 def test_gpus_of_several_names_add_up() -> None:
     """F26."""
-    two = judged(asking("nvidia.com/gpu", 2), asking(f"{IMPLICIT}big", 2), asking(PASSED_ON, 1))
+    two = judged(gpus(2, "nvidia.com/gpu"), gpus(2, f"{IMPLICIT}big"), gpus(1, PASSED_ON))
 
     assert [reason.code for reason in two.reasons] == [Code.TooManyGPUs]
 
@@ -71,13 +67,13 @@ def test_gpus_of_several_names_add_up() -> None:
     [f"{IMPLICIT}nic", "example.com/nic", f"{IMPLICIT}unheard-of", "nvidia.com/hostdev", "nvidia.com/mlnxnics"],
 )
 def test_network_devices_are_no_gpus(resource: str) -> None:
-    assert not judged(asking(resource, 8)).concerned
+    assert not judged(gpus(8, resource)).concerned
 
 
 @pytest.mark.parametrize("resource", [f"{IMPLICIT}big", "example.com/gpu", PASSED_ON])
 def test_guards_of_gpu_pods_hold_for_them(resource: str) -> None:
     """F14."""
-    one = asking(resource, 1) | {"securityContext": {"privileged": True}}
+    one = gpus(1, resource) | {"securityContext": {"privileged": True}}
 
     assert [reason.code for reason in judged(one, spec="admission: {privileged: Deny}").reasons] == [
         Code.PrivilegedGPUPod
@@ -87,9 +83,9 @@ def test_guards_of_gpu_pods_hold_for_them(resource: str) -> None:
 def test_class_that_goes_is_forgotten() -> None:
     made = state()
     made.devices.drop_device_class("big")
-    context = replace(setting(policies(policy("p", "admission: {maxGPUsPerPod: 4}"))), claimed=made.devices.claimed)
+    context = replace(setting(rules("maxGPUsPerPod: 4")), claimed=made.devices.claimed)
 
-    assert not validate(pod(asking("example.com/gpu", 8)), "team-a", {}, context).concerned
+    assert not validate(pod(gpus(8, "example.com/gpu")), "team-a", {}, context).concerned
 
 
 @pytest.mark.parametrize(
@@ -106,7 +102,7 @@ def test_class_that_goes_is_forgotten() -> None:
 def test_name_that_the_api_server_refuses_is_refused_with_the_one_that_is_meant(name: str, meant: str) -> None:
     """F8: kubernetes pkg/apis/core/validation/validation.go validateContainerResourceName; each a pod without a GPU."""
     for judge in (mutate, validate):
-        reasons = judge(pod(asking(name, 1)), "team-a", {}, setting()).reasons
+        reasons = judge(pod(gpus(1, name)), "team-a", {}, setting()).reasons
 
         assert [reason.code for reason in reasons] == [Code.ResourceNameInvalid]
         assert meant in reasons[0].message
@@ -118,7 +114,7 @@ def test_name_that_the_api_server_refuses_is_refused_with_the_one_that_is_meant(
 )  # fmt: skip
 def test_name_that_the_api_server_takes_is_not_refused(name: str) -> None:
     """F8."""
-    assert not validate(pod(asking(name, 1)), "team-a", {}, setting()).reasons
+    assert not validate(pod(gpus(1, name)), "team-a", {}, setting()).reasons
 
 
 @pytest.mark.parametrize(
@@ -140,7 +136,7 @@ def test_name_that_the_api_server_takes_is_not_refused(name: str) -> None:
 )
 def test_name_that_only_looks_like_a_gpu_is_warned_of_and_changed_by_nothing(name: str, warned: bool) -> None:
     """F8, F22: what a wrong name means is a guess, so that it is told alone."""
-    result = mutate(pod(asking(name, 1)), "team-a", {}, setting())
+    result = mutate(pod(gpus(1, name)), "team-a", {}, setting())
 
     assert any("did you mean" in warning for warning in result.warnings) is warned
     assert warned <= (not result.operations)

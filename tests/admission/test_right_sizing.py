@@ -12,7 +12,8 @@ import pytest
 from app.admission.json_patch import apply
 from app.admission.review import mutate
 from app.nodes.model import Node
-from tests.admission.slices import GPU, LARGE, MIDDLE, SMALL, admit, resources_after, rules, slices, whole
+from tests.admission.mutated import admit, rules
+from tests.admission.slices import GPU, LARGE, MIDDLE, SMALL, resources_after, slices, whole
 from tests.builders import fleet, gpus, node, pod, setting
 
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -34,7 +35,7 @@ MIXED = fleet(slices(SMALL, MIDDLE, LARGE), whole("NVIDIA-H100-80GB-HBM3"))
     [("1Gi", SMALL), ("10Gi", SMALL), ("11Gi", MIDDLE), ("20Gi", MIDDLE), ("40Gi", LARGE), ("44Gi", GPU)],
 )
 def test_one_gpu_becomes_the_smallest_slice_that_holds_the_memory(memory: str, expected: str) -> None:
-    assert {expected} == resources_after(needs(memory), MIXED, SIZED)
+    assert {expected} == resources_after(needs(memory), SIZED, MIXED)
 
 
 @pytest.mark.parametrize(
@@ -51,10 +52,9 @@ def test_one_gpu_becomes_the_smallest_slice_that_holds_the_memory(memory: str, e
     ],
 )
 def test_pod_that_needs_more_than_a_slice_keeps_its_gpu(document: dict[str, Any]) -> None:
-    verdict = admit(document, MIXED, SIZED)
+    verdict = admit(document, SIZED, MIXED)
 
-    spec = apply(document, verdict.operations)["spec"]
-    assert document["spec"]["containers"] == spec["containers"]
+    assert document["spec"]["containers"] == apply(document, verdict.operations)["spec"]["containers"]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_pod_that_needs_more_than_a_slice_keeps_its_gpu(document: dict[str, Any]
 def test_smallest_product_is_preferred_where_there_is_no_slice(nodes: list[str], expected: list[str] | None) -> None:
     document = needs("20Gi")
 
-    spec = apply(document, admit(document, fleet(*map(whole, nodes)), SIZED).operations)["spec"]
+    spec = apply(document, admit(document, SIZED, fleet(*map(whole, nodes))).operations)["spec"]
 
     preferred = spec.get("affinity", {}).get("nodeAffinity", {}).get(PREFERRED, [])
     products = [preference["preference"]["matchExpressions"][0]["values"] for preference in preferred]
@@ -78,7 +78,7 @@ def test_smallest_product_is_preferred_where_there_is_no_slice(nodes: list[str],
 
 @pytest.mark.parametrize(("action", "spoken"), [("Warn", True), ("Audit", False), ("'Off'", False)])
 def test_sizing_that_is_not_enforced_changes_nothing(action: str, spoken: bool) -> None:
-    verdict = admit(needs(), MIXED, rules("rightSizing: true", action))
+    verdict = admit(needs(), rules("rightSizing: true", action), MIXED)
 
     assert needs()["spec"] == apply(needs(), verdict.operations)["spec"]
     assert spoken is any(SMALL in warning for warning in verdict.warnings)
@@ -88,7 +88,7 @@ def test_pod_is_judged_and_completed_by_the_resource_that_it_was_given() -> None
     """The toleration is for the slice resource, and the affinity asks for no label of whole GPUs."""
     full = rules("rightSizing: true, tolerations: {fromNodeTaints: true}, affinity: {mode: Required}")
 
-    spec = apply(needs(), admit(needs(), MIXED, full).operations)["spec"]
+    spec = apply(needs(), admit(needs(), full, MIXED).operations)["spec"]
 
     assert [toleration["key"] for toleration in spec["tolerations"]] == [GPU, SMALL]
     assert "affinity" not in spec
@@ -108,15 +108,11 @@ REQUIRED = {
 
 @pytest.mark.parametrize("placed", [{"nodeSelector": CHOSEN}, {"affinity": REQUIRED}], ids=["selector", "affinity"])
 def test_slice_on_nodes_that_the_pod_excludes_is_not_given(placed: dict[str, Any]) -> None:
-    fleet_facts = fleet(slices(SMALL), whole("NVIDIA-L4"))
-
-    assert {GPU} == resources_after(needs(**placed), fleet_facts, SIZED)
+    assert {GPU} == resources_after(needs(**placed), SIZED, fleet(slices(SMALL), whole("NVIDIA-L4")))
 
 
 def test_slice_behind_the_taint_of_another_team_is_not_given() -> None:
-    fleet_facts = fleet(slices(SMALL, taints=DEDICATED), whole("NVIDIA-L4"))
-
-    assert {GPU} == resources_after(needs(), fleet_facts, SIZED)
+    assert {GPU} == resources_after(needs(), SIZED, fleet(slices(SMALL, taints=DEDICATED), whole("NVIDIA-L4")))
 
 
 def test_slice_that_is_free_only_where_the_pod_may_not_run_is_not_taken_for_free() -> None:
@@ -125,7 +121,7 @@ def test_slice_that_is_free_only_where_the_pod_may_not_run_is_not_taken_for_free
     large = slices(MIDDLE, product="NVIDIA-H100-80GB-HBM3")
     document = needs(annotations={"products": "H100"})
 
-    assert {MIDDLE} == resources_after(document, fleet(full, elsewhere, large), SIZED)
+    assert {MIDDLE} == resources_after(document, SIZED, fleet(full, elsewhere, large))
 
 
 def test_products_of_the_same_least_memory_are_all_preferred() -> None:
@@ -135,7 +131,7 @@ def test_products_of_the_same_least_memory_are_all_preferred() -> None:
         whole("NVIDIA-H100-80GB-HBM3"),
     )
 
-    spec = apply(needs("20Gi"), admit(needs("20Gi"), fleet_facts, SIZED).operations)["spec"]
+    spec = apply(needs("20Gi"), admit(needs("20Gi"), SIZED, fleet_facts).operations)["spec"]
 
     values = spec["affinity"]["nodeAffinity"][PREFERRED][0]["preference"]["matchExpressions"][0]["values"]
     assert sorted(values) == ["NVIDIA-A10", "NVIDIA-L4"]
@@ -147,7 +143,7 @@ def test_memory_is_not_required_in_the_labels_of_another_vendor(resource: str, n
     """F10, S12: for scale from zero; the filter accepts such a node, since its memory is not known."""
     document = needs("40Gi", resource)
 
-    spec = apply(document, admit(document, fleet(*nodes), rules("affinity: {mode: Required}")).operations)["spec"]
+    spec = apply(document, admit(document, rules("affinity: {mode: Required}"), fleet(*nodes)).operations)["spec"]
 
     assert "nvidia.com/" not in str(spec.get("affinity"))
 

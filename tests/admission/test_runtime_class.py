@@ -9,14 +9,13 @@ import pytest
 
 from app.admission.fleet_facts import FleetFacts
 from app.admission.json_patch import apply
-from app.admission.review import ReviewResult, mutate
 from app.admission.reviewed_pod import PodForm
 from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.nodes.model import Node
 from app.nodes.reading import RuntimeClass, read_node
-from app.policy.compiled import PolicySet
-from tests.builders import fleet, gpus, knowledge, node_document, pod, policies, policy, setting
+from tests.admission.mutated import admit, rules
+from tests.builders import fleet, gpus, knowledge, node_document, pod
 
 PLAIN, TOOLKIT = ("", "runc"), ("", "nvidia", "nvidia-cdi", "nvidia-legacy", "runc")
 NVIDIA = {"nvidia": RuntimeClass("nvidia")}
@@ -40,21 +39,9 @@ def facts(*nodes: Node, classes: Mapping[str, RuntimeClass] | None = None) -> Fl
     return replace(fleet(*nodes), runtime_classes=NVIDIA if classes is None else classes)
 
 
-def admit(
-    document: dict[str, Any], fleet_facts: FleetFacts, words: str = AUTO, form: PodForm = PodForm.Pod
-) -> ReviewResult:
-    """Mutate a Pod under a policy with these words in its block `admission`."""
-    return mutate(document, "team-a", {}, replace(setting(rules(words), fleet_facts), form=form))
-
-
-def rules(words: str) -> PolicySet:
-    """Make a policy with these words in its block `admission`."""
-    return policies(policy("p", f"admission: {{{words}}}"))
-
-
 def class_of(document: dict[str, Any], fleet_facts: FleetFacts, words: str = AUTO) -> str | None:
     """Give the runtime class of the pod that is admitted."""
-    result = admit(document, fleet_facts, words)
+    result = admit(document, rules(words), fleet_facts)
     name: str | None = apply(document, result.operations)["spec"].get("runtimeClassName")
     return name
 
@@ -122,7 +109,7 @@ def test_vendor_without_a_runtime_handler_gets_no_class_from_auto(resource: str)
 @pytest.mark.parametrize("words", [AUTO, NAMED, NAMED + ", override: true"])
 def test_class_is_left_out_and_told_where_no_node_that_fits_has_its_handler(words: str) -> None:
     """F6: an administrator who names the class is warned; Auto only records it."""
-    result = admit(pod(gpus(1)), facts(node(PLAIN)), words)
+    result = admit(pod(gpus(1)), rules(words), facts(node(PLAIN)))
 
     told = "runtimeClassName not set: no node that fits has handler nvidia of RuntimeClass nvidia"
     assert told in result.record
@@ -133,7 +120,7 @@ def test_class_that_a_policy_names_is_set_in_a_mixed_fleet_with_a_warning() -> N
     """F5."""
     document, mixed = pod(gpus(1)), facts(node(PLAIN), node(TOOLKIT, "m"))
 
-    result = admit(document, mixed, NAMED)
+    result = admit(document, rules(NAMED), mixed)
 
     assert apply(document, result.operations)["spec"]["runtimeClassName"] == "nvidia"
     assert result.warnings == ("RuntimeClass nvidia: some nodes that fit lack its handler nvidia",)
@@ -162,8 +149,8 @@ def test_pod_that_names_a_class_without_handler_is_warned(name: str, form: PodFo
     document = pod(gpus(1), runtimeClassName=name)
 
     told = f"no node that fits has runtime handler {name} of RuntimeClass {name}: the pod would not start"
-    assert told in admit(document, lacking, "bypass: Leave", form).warnings
-    assert told not in admit(document, having, "bypass: Leave", form).warnings
+    assert told in admit(document, rules("bypass: Leave"), lacking, form).warnings
+    assert told not in admit(document, rules("bypass: Leave"), having, form).warnings
 
 
 @pytest.mark.parametrize("words", [AUTO, NAMED])
@@ -183,10 +170,10 @@ def test_handlers_come_with_snapshots_and_change_with_the_node() -> None:
     runtime_class = {"kind": "RuntimeClass", "metadata": {"name": "nvidia"}, "handler": "nvidia"}
     fill(state, [document, runtime_class])
 
-    before = admit(pod(gpus(1)), state.fleet())
+    before = admit(pod(gpus(1)), rules(AUTO), state.fleet())
     document["status"]["runtimeHandlers"].append({"name": "nvidia"})
     state.put_node(document)
-    after = admit(pod(gpus(1)), state.fleet())
+    after = admit(pod(gpus(1)), rules(AUTO), state.fleet())
 
     assert not any("set to nvidia" in action for action in before.record)
     assert "runtimeClassName set to nvidia" in after.record

@@ -7,20 +7,20 @@ import pytest
 
 from app.admission.fleet_facts import FleetFacts
 from app.policy.compiled import PolicySet
-from tests.admission.mutated import fleet, spec_of
-from tests.builders import gpus, pod, policies, policy
+from tests.admission.mutated import fleet, rules, spec_of
+from tests.builders import gpus, pod
 
 GPU = "nvidia.com/gpu"
 SLICE = "nvidia.com/mig-1g.10gb"
 TAINT = {"key": GPU, "value": "present", "effect": "NoSchedule"}
-TOLERATE = "admission: {tolerations: {fromNodeTaints: true}}"
+TOLERATE = rules("tolerations: {fromNodeTaints: true}")
 
 
 def tolerations(
-    document: dict[str, Any], fleet_facts: FleetFacts, policy_set: PolicySet | None = None
+    document: dict[str, Any], policy_set: PolicySet | None = None, fleet_facts: FleetFacts | None = None
 ) -> list[dict[str, Any]]:
     """List the tolerations after admission."""
-    present_tolerations: list[dict[str, Any]] = spec_of(document, fleet_facts, policy_set).get("tolerations", [])
+    present_tolerations: list[dict[str, Any]] = spec_of(document, policy_set, fleet_facts).get("tolerations", [])
     return present_tolerations
 
 
@@ -79,17 +79,13 @@ def test_tolerations_are_those_of_the_gpu_taints_of_nodes_that_could_serve(
     document: dict[str, Any], nodes: list[dict[str, Any]], expected: list[dict[str, str]]
 ) -> None:
     """P35."""
-    present_tolerations = tolerations(document, fleet(*nodes), policies(policy("p", TOLERATE)))
-
-    assert sorted(expected, key=str) == sorted(present_tolerations, key=str)
+    assert sorted(expected, key=str) == sorted(tolerations(document, TOLERATE, fleet(*nodes)), key=str)
 
 
 def test_taint_key_of_a_policy_is_tolerated_too() -> None:
-    dedicated = "admission: {tolerations: {fromNodeTaints: true, keys: [dedicated]}}"
+    dedicated = rules("tolerations: {fromNodeTaints: true, keys: [dedicated]}")
 
-    present_tolerations = tolerations(pod(), fleet(TEAMS[0]), policies(policy("p", dedicated)))
-
-    assert [copied(), copied("a", key="dedicated")] == present_tolerations
+    assert [copied(), copied("a", key="dedicated")] == tolerations(pod(), dedicated, fleet(TEAMS[0]))
 
 
 @pytest.mark.parametrize(
@@ -106,6 +102,6 @@ def test_taint_key_of_a_policy_is_tolerated_too() -> None:
     ],
 )
 def test_nothing_is_added_that_a_toleration_covers(present: dict[str, str], covered: bool) -> None:
-    present_tolerations = tolerations(pod(gpus(1), tolerations=[present]), fleet(tainted(TAINT)))
+    present_tolerations = tolerations(pod(gpus(1), tolerations=[present]), fleet_facts=fleet(tainted(TAINT)))
 
     assert ([present] if covered else [present, copied()]) == present_tolerations

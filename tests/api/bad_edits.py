@@ -4,7 +4,6 @@
 from tests.builders import policy
 
 VALID = policy("own", "priority: 40, placement: {products: {deny: [T4]}}")
-MANY = "H100, " * 3_000
 TIED = "own and base both have priority 30"
 MISTAKES: dict[str, tuple[str | bytes, str]] = {
     "field": (policy("own", "admission: {maxGpusPerPod: 4}"), "did you mean maxGPUsPerPod?"),
@@ -16,11 +15,13 @@ MISTAKES: dict[str, tuple[str | bytes, str]] = {
     "name of another": (policy("base", "priority: 5"), "base is taken by"),
     "tie with another": (policy("own", "priority: 30, admission: {runtimeClassName: other}"), TIED),
     "product": (policy("own", "placement: {products: {allow: [H10O]}}"), "unknown product 'H10O'"),
+    "pattern": (policy("own", "placement: {products: {allow: [A1*]}}"), "A1*"),
     "type": (policy("own", "priority: high"), "spec.priority: "),
     "bound": (policy("own", "priority: -1"), "spec.priority: "),
     "word": (policy("own", "action: Shout"), "spec.action: "),
     "word that is no string": (policy("own", "action: Off"), "Off"),
     "quantity": (policy("own", "admission: {defaults: {cpuPerGPU: many}}"), "spec.admission.defaults.cpuPerGPU: "),
+    "amount": (policy("own", "admission: {defaults: {cpuPerGPU: '0'}}"), "positive"),
     "memory": (policy("own", "placement: {gpuMemory: huge}"), "spec.placement.gpuMemory: "),
     "CUDA": (policy("own", "placement: {cuda: {minimum: new}}"), "spec.placement.cuda.minimum: "),
     "day": (policy("own", "enforceFrom: soon"), "wants a day such as 2027-01-31"),

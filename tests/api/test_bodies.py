@@ -1,16 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory that request bodies take, and the event loop's time that texts of /metrics take."""
+"""What a stranger's requests may cost: the memory of bodies and of what is kept of them, and the time of /metrics."""
 
 import asyncio
+import json
 import tracemalloc
 from itertools import count
 
 import pytest
 from starlette.types import Message, Receive, Scope
 
+from app.admission.review import MOST_ACTIONS
 from app.api.bodies import EXTENDER_LIMIT, LARGE_BYTES_AT_ONCE, BodyReader
+from app.api.decision_line import Decision, RecentDecisions
 from app.api.operations_routes import BURST, MetricsText
+from app.kube.pod_limits import LONGEST_NAME
 from app.values.errors import WireError
+from tests.api.client import post
+from tests.builders import pod, review
 
 MIB = 1 << 20
 SIZE = 48 * MIB
@@ -81,3 +87,21 @@ def test_scrapes_beyond_any_prometheus_get_the_last_text() -> None:
     assert flood[: int(BURST)] == [b"%d" % number for number in range(int(BURST))]
     assert set(flood[int(BURST) :]) == {flood[int(BURST) - 1]}
     assert later == b"%d" % BURST
+
+
+def test_names_of_a_review_that_are_longer_than_any_are_refused() -> None:
+    """F103: the last decisions and the log keep these names."""
+    for key in ("uid", "namespace", "name"):
+        response = post("/mutate", json.dumps(review(pod(), **{key: "x" * (LONGEST_NAME + 1)})).encode())
+
+        assert response.status_code == 400
+        assert f"request.{key}: got 254 characters, wants at most 253" in response.json()["message"]
+
+
+def test_last_decisions_keep_a_part_of_a_long_record() -> None:
+    """F103: 512 actions of each pod would make the 500 kept decisions take 75 MB."""
+    tail = RecentDecisions()
+
+    tail.note("mutate", Decision("patched", actions=tuple(map(str, range(512)))), 0)
+
+    assert tail.since(0)[0].decision.actions == (*map(str, range(MOST_ACTIONS - 1)), "and 481 more")

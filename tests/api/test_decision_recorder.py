@@ -34,29 +34,38 @@ STRICT = policies(
 )  # fmt: skip
 
 
-def shared_gpu_service(folder: Path, policy_set: Any = None) -> Service:
-    """Make a small fleet where the memory of shared GPUs is promised from one call to the next."""
+def shared_gpu_nodes() -> list[dict[str, Any]]:
+    """Write a small fleet, of which two nodes share their GPUs."""
     shared = {"nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.sharing-strategy": "time-slicing",
               "nvidia.com/gpu.memory": "81559"}  # fmt: skip
     nodes = [node_document(f"h100-{number}") for number in range(4)]
     nodes += [node_document(f"t4-{number}", "Tesla-T4", "535.104.05") for number in range(4)]
-    nodes += [node_document(f"s-{number}", offers={"nvidia.com/gpu.shared": 4}, labels=shared) for number in range(2)]
-    return make_service(folder, nodes, policy_set)
+    return nodes + [
+        node_document(f"s-{number}", offers={"nvidia.com/gpu.shared": 4}, labels=shared) for number in range(2)
+    ]
+
+
+def shared_gpu_service(folder: Path, policy_set: Any = None) -> Service:
+    """Make a service on that fleet, where the memory of shared GPUs is promised from one call to the next."""
+    return make_service(folder, shared_gpu_nodes(), policy_set)
 
 
 def posted(bodies: list[tuple[str, bytes]], service: Service, target: str) -> list[dict[str, Any]]:
     """Send calls one after the other with the recorder on, and return the recorded lines."""
     record = Recorder(target)
-    app = create_tls_app(service, Metrics(), recorder=record)
-
-    async def send() -> None:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="https://127.0.0.1") as client:
-            for path, body in bodies:
-                await client.post(path, content=body)
-
-    asyncio.run(send())
+    answered(create_tls_app(service, Metrics(), recorder=record), bodies)
     record.stop()
     return [json.loads(line) for line in Path(target).read_text("utf-8").splitlines()]
+
+
+def answered(app: Any, bodies: list[tuple[str, bytes]]) -> httpx.Response:
+    """Send calls one after the other, and return the last answer."""
+
+    async def send() -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="https://127.0.0.1") as client:
+            return [await client.post(path, content=body) for path, body in bodies][-1]
+
+    return asyncio.run(send())
 
 
 def drawn(chance: random.Random) -> dict[str, Any]:
@@ -175,13 +184,8 @@ def test_a_review_with_too_many_values_is_denied_with_the_log_on(tmp_path: Path)
     """F94: it is not read, and so not recorded; failurePolicy Ignore must not let the pod in."""
     body = json.dumps(review(pod(annotations={str(number): "" for number in range(MOST_VALUES)}))).encode()
     record = Recorder(str(tmp_path / "log"))
-    app = create_tls_app(shared_gpu_service(tmp_path), Metrics(), recorder=record)
 
-    async def ask() -> httpx.Response:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="https://127.0.0.1") as client:
-            return await client.post("/mutate", content=body)
-
-    answer = asyncio.run(ask())
+    answer = answered(create_tls_app(shared_gpu_service(tmp_path), Metrics(), recorder=record), [("/mutate", body)])
     record.stop()
 
     assert (answer.status_code, answer.json()["response"]["allowed"]) == (200, False)
@@ -198,11 +202,7 @@ def test_a_full_disk_is_counted_and_nobody_notices(tmp_path: Path) -> None:
     os.close(full)
     app = create_tls_app(shared_gpu_service(tmp_path), Metrics(), recorder=record)
 
-    async def ask() -> int:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="https://127.0.0.1") as client:
-            return (await client.post("/mutate", json=review(pod()))).status_code
-
-    status = asyncio.run(ask())
+    status = answered(app, [("/mutate", json.dumps(review(pod())).encode())]).status_code
     record.stop()
 
     assert status == 200

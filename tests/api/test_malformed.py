@@ -199,40 +199,20 @@ def test_people_may_not_send_more_than_the_limit(service: Service, ask: Ask, pat
     assert answer.json()["kind"] == "Status"
 
 
-def test_third_large_body_at_once_is_a_503_and_later_ones_are_served(service: Service) -> None:
-    """At most two bodies of more than 8 MiB are held at once (docs/reference/listeners.md#body-limits)."""
+@pytest.mark.parametrize(
+    ("size", "count"),
+    [
+        pytest.param(LARGE + 1, LARGE_AT_ONCE, id="large ones by their number"),
+        pytest.param(LARGE - (1 << 10), SMALL_BYTES_AT_ONCE // (LARGE - (1 << 10)), id="others by their bytes"),
+    ],
+)
+def test_bodies_at_once_are_bounded_and_later_ones_are_served(service: Service, size: int, count: int) -> None:
+    """Fault 50: senders that stop just before the end of the largest review cannot fill the memory.
+
+    See docs/reference/listeners.md#body-limits.
+    """
     app = create_tls_app(service, Metrics())
-
-    async def exchange() -> tuple[int, list[int], int]:
-        held, freed = asyncio.Semaphore(0), asyncio.Event()
-
-        async def slow() -> AsyncIterator[bytes]:
-            yield b" " * (LARGE + 1)
-            held.release()
-            await freed.wait()
-            yield as_json(GOOD)
-
-        transport = httpx.ASGITransport(app=app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-            first = [
-                asyncio.create_task(client.post("/scheduler/filter", content=slow())) for _ in range(LARGE_AT_ONCE)
-            ]
-            for _ in first:
-                await held.acquire()
-            third = await client.post("/scheduler/filter", content=b" " * (LARGE + 1) + as_json(GOOD))
-            freed.set()
-            answers = [answer.status_code for answer in await asyncio.gather(*first)]
-            later = await client.post("/scheduler/filter", content=b" " * (LARGE + 1) + as_json(GOOD))
-        return third.status_code, answers, later.status_code
-
-    assert asyncio.run(exchange()) == (503, [200, 200], 200)
-
-
-def test_bodies_in_hand_are_bounded_in_all_and_later_ones_are_served(service: Service) -> None:
-    """Fault 50: senders that stop just before the end of the largest review cannot fill the memory."""
-    app = create_tls_app(service, Metrics())
-    piece = b" " * (LARGE - (1 << 10))
-    fit = SMALL_BYTES_AT_ONCE // len(piece)
+    piece = b" " * size
 
     async def exchange() -> tuple[int, list[int], int]:
         held, freed = asyncio.Semaphore(0), asyncio.Event()
@@ -245,7 +225,7 @@ def test_bodies_in_hand_are_bounded_in_all_and_later_ones_are_served(service: Se
 
         transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-            first = [asyncio.create_task(client.post("/scheduler/filter", content=slow())) for _ in range(fit)]
+            first = [asyncio.create_task(client.post("/scheduler/filter", content=slow())) for _ in range(count)]
             for _ in first:
                 await held.acquire()
             over = await client.post("/scheduler/filter", content=piece + as_json(GOOD))
@@ -254,7 +234,7 @@ def test_bodies_in_hand_are_bounded_in_all_and_later_ones_are_served(service: Se
             later = await client.post("/scheduler/filter", content=piece + as_json(GOOD))
         return over.status_code, answers, later.status_code
 
-    assert asyncio.run(exchange()) == (503, [200] * fit, 200)
+    assert asyncio.run(exchange()) == (503, [200] * count, 200)
 
 
 JSON: st.SearchStrategy[Any] = st.recursive(

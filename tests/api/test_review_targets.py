@@ -135,14 +135,6 @@ def test_patch_reaches_the_template_where_it_stands(service: Service, resource: 
     assert patched(nest(template), answer) == nest(repaired)
 
 
-def test_patch_of_a_cron_job_has_the_whole_path(service: Service) -> None:
-    answer = workload(service, "cronjobs", pod(container(None, {GPU: "2"})))
-
-    assert [operation.path[:5] for operation in answer.result.operations] == [
-        ("spec", "jobTemplate", "spec", "template", "spec")
-    ]
-
-
 CHANGED = [resource for resource in WORKLOADS if resource != "jobs"]
 
 

@@ -11,7 +11,7 @@ import pytest
 from app.api.extender_routes import filter_nodes
 from app.api.wire import encode
 from app.server.service import Service
-from tests.builders import gpus, make_service, node_document, pod
+from tests.builders import gpus, make_service, node_document, pod, policies, policy
 
 ZONE = "topology.kubernetes.io/zone"
 HOST = "kubernetes.io/hostname"
@@ -26,20 +26,10 @@ SPREAD = {
 PREFERS_SSD = {
     "nodeAffinity": {
         PREFERRED: [
-            {
-                "weight": 1,
-                "preference": {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]},
-            }
+            {"weight": 1, "preference": {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]}}
         ]
     }
 }
-
-LOOSE = """
-apiVersion: gpu-usher.io/v1alpha1
-kind: GPUPolicy
-metadata: {name: loose}
-spec: {description: The scheduler's own scores weigh more., placement: {scoreSpread: Proportional}}
-"""
 
 
 def node(index: int, zone: str = "a", **labels: str) -> dict[str, Any]:
@@ -76,10 +66,11 @@ def test_equal_nodes_take_turns_by_pod_and_alike_in_each_replica(tmp_path: Path)
     assert lists == [named(other, pod(), uid=f"u-{index}") for index in range(100)]
 
 
-def test_list_is_as_long_as_the_setting_allows(tmp_path: Path) -> None:
-    service = serving(tmp_path, [node(index) for index in range(9)], shortlist=5)
+@pytest.mark.parametrize("most", [5, 1])
+def test_list_is_as_long_as_the_setting_allows(tmp_path: Path, most: int) -> None:
+    service = serving(tmp_path, [node(index) for index in range(9)], shortlist=most)
 
-    assert len(named(service, pod(topologySpreadConstraints=[{**SPREAD, "topologyKey": HOST}]))) == 5
+    assert len(named(service, pod(topologySpreadConstraints=[{**SPREAD, "topologyKey": HOST}]))) == most
 
 
 def test_pod_that_could_not_be_bound_gets_other_nodes_until_all_had_their_turn(tmp_path: Path) -> None:
@@ -124,9 +115,8 @@ def test_preferred_nodes_are_named_beside_the_best(tmp_path: Path) -> None:
 
 def test_node_without_a_soft_taint_is_named_beside_the_best(tmp_path: Path) -> None:
     best = node_document("best", labels={ZONE: "a"}, taints=[SOFT_TAINT])
-    service = serving(tmp_path, [best, node(1), holding(0, "best")])
 
-    assert named(service, pod()) == ["best", "n-01"]
+    assert named(serving(tmp_path, [best, node(1), holding(0, "best")]), pod()) == ["best", "n-01"]
 
 
 def test_nominated_node_is_always_named(tmp_path: Path) -> None:
@@ -143,9 +133,7 @@ def test_pod_with_declared_memory_gets_one_node_so_that_its_promise_is_exact(tmp
 
 
 def test_proportional_policy_leaves_the_scheduler_nodes_of_several_totals(tmp_path: Path) -> None:
-    policies = tmp_path / "policies"
-    policies.mkdir()
-    (policies / "loose.yaml").write_text(LOOSE, encoding="utf-8")
-    service = serving(tmp_path, [node(0), node(1), holding(0, "n-01")], policies=policies)
+    loose = policies(policy("loose", "placement: {scoreSpread: Proportional}"))
+    service = serving(tmp_path, [node(0), node(1), holding(0, "n-01")], policy_set=loose)
 
     assert named(service, pod()) == ["n-01", "n-00"]

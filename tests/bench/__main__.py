@@ -19,7 +19,7 @@ from app.api.app import create_tls_app
 from app.api.extender_routes import filter_nodes, prioritize
 from app.api.wire import decode_extender_args, encode
 from app.cluster.files import shipped_policies
-from app.server.composition import settle
+from app.cluster.garbage_collection import leave_out_all
 from app.server.service import Service
 from app.telemetry.logs import LOGGER
 from app.telemetry.metrics import Metrics
@@ -77,7 +77,7 @@ def _service(folder: str, bound: int) -> Service:
         made = pod(container(amounts, {**amounts, "cpu": str(CPU[index % len(CPU)])}))
         made["metadata"]["uid"] = f"seen-{index}"
         service.state.put_pod(made)
-    settle()  # freeze objects for the garbage collector, as `serve` does
+    leave_out_all()  # freeze objects for the garbage collector, as `serve` does
     return service
 
 

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from app.api.extender_routes import filter_nodes
+from app.cluster.garbage_collection import leave_out_all
 from app.cluster.reflector import Reflector
 from app.cluster.watched_kinds import core_kinds, dra_kinds
 from app.demo.notation import DemoDeviceClass, DemoGPU, NodePool
 from app.demo.sample_fleets import device_class, resource_slice
 from app.explain.pending_pod import explain
 from app.kube.api_kinds import API_KINDS
-from app.server.composition import settle
 from app.server.service import Service
 from app.telemetry.logs import LOGGER
 from app.telemetry.metrics import Metrics
@@ -119,7 +119,7 @@ def rows() -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         followed = Followed(Path(folder))
         yield from _ready(followed)
-        settle()
+        leave_out_all()
         yield from _events(followed)
         yield from _questions(followed)
 

@@ -25,11 +25,11 @@ from kubernetes.client import Configuration
 
 from app.cluster.apiserver import ApiServer
 from app.cluster.files import shipped_policies
+from app.cluster.garbage_collection import leave_out_all
 from app.cluster.live import LiveCluster
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.reflector import Reflector
 from app.cluster.state import State
-from app.server.composition import settle
 from app.telemetry.metrics import Metrics
 from app.tls.serving_certificates import issue_if_needed
 from tests.bench.fleet import node, pods
@@ -103,7 +103,7 @@ async def _follow(url: str, ca: Path) -> Followed:
 
     state = State(knowledge())
     book = PolicyBook(shipped_policies(), knowledge(), lambda: "2026-11-21")
-    cluster = LiveCluster(ApiServer(load), state, book, Metrics(), "gpu-usher", settle)
+    cluster = LiveCluster(ApiServer(load), state, book, Metrics(), "gpu-usher", leave_out_all)
     memory, pace, started = resident_mib(), reference(), time.process_time()
     task = asyncio.create_task(cluster.run())
     async with asyncio.timeout(READY_SECONDS):

@@ -32,13 +32,13 @@ LIMIT_SECONDS = 300
 """Seconds that one run may take."""
 WHERE = "load"
 VARIANTS = (
-    "none", "Go no-op", "echo", "packing echo", "all", "shortlist", "plain shortlist", "shortlist, scored", "best",
-    "plain best", "echo single",
+    "none", "Go no-op", "echo", "packing echo", "all", "shortlist", "plain shortlist", "shortlist, scored",
+    "echo single",
 )  # fmt: skip
 """The extenders that are compared, by name.
 
 `none` is the scheduler alone. `Go no-op` and `echo` are extenders in Go and Python that keep every node; `packing echo`
-scores them so that pods are packed, and `echo single` is not asked for scores. `all`, `shortlist` and `best` are ours,
+scores them so that pods are packed, and `echo single` is not asked for scores. `all` and `shortlist` are ours,
 by --filter-answer; with `scored` prioritize is asked as well, and with `plain` the connection has no TLS.
 """
 
@@ -113,11 +113,10 @@ def extenders(plane: ControlPlane, binaries: Binaries) -> Iterator[dict[str, tup
     """Start every extender; yields (process, extender's configuration) by variant."""
     started: list[Process] = []
     namespace_of_load(plane)
-    beside = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    beside = f"127.0.0.1:{free_port()}"
     with (
         serving(plane, "all") as every,
-        serving(plane, "shortlist", filter_answer="shortlist", scheduler_address=beside[0]) as shortlist,
-        serving(plane, "best", filter_answer="best", scheduler_address=beside[1]) as best,
+        serving(plane, "shortlist", filter_answer="shortlist", scheduler_address=beside) as shortlist,
     ):
         pki = plane.folder / "pki"
         echo, noop = free_port(), free_port()
@@ -130,10 +129,8 @@ def extenders(plane: ControlPlane, binaries: Binaries) -> Iterator[dict[str, tup
             "echo single": (started[0], configuration(f"https://127.0.0.1:{echo}", plane.ca, single=True)),
             "all": (every.process, configuration(every.url, every.ca)),
             "shortlist": (shortlist.process, configuration(shortlist.url, shortlist.ca, single=True)),
-            "plain shortlist": (shortlist.process, plain_configuration(beside[0])),
-            "plain best": (best.process, plain_configuration(beside[1])),
+            "plain shortlist": (shortlist.process, plain_configuration(beside)),
             "shortlist, scored": (shortlist.process, configuration(shortlist.url, shortlist.ca)),
-            "best": (best.process, configuration(best.url, best.ca, single=True)),
         }
         if NOOP_EXTENDER in binaries.commands:
             flags = [f"-listen=127.0.0.1:{noop}", f"-cert={pki / 'tls.crt'}", f"-key={pki / 'tls.key'}"]

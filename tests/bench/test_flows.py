@@ -15,8 +15,9 @@ SECTIONS = {
     "node event": "A node event",
 }
 OUTSIDE = ("server/protocol.py", "server/limits.py", "api/direct_routes.py", "cluster/reflector.py", "cluster/live.py",
-           "cluster/watched_kinds.py", "placement/scorers.py", "placement/ranking.py")  # fmt: skip
-"""Files of the way from the socket, which the page names and the measured part does not enter."""
+           "cluster/watched_kinds.py", "placement/scorers.py", "placement/ranking.py",
+           "policy/demand.py")  # fmt: skip
+"""Files that the page names and a warm flow does not enter: those of the way from the socket, and the record Demand."""
 
 MOST_DRAWN = 10
 """Rooms that a newcomer needs for a change to a filter or a mutator; the others are wings."""
@@ -35,7 +36,7 @@ def test_page_names_files_that_the_flows_enter() -> None:
 
 def test_every_file_and_room_that_the_page_names_is_there() -> None:
     rooms = {folder.name for folder in (ROOT / "app").iterdir() if (folder / "__init__.py").exists()}
-    section = PAGE.split("## Rooms\n")[1].split("\n## ")[0]
+    section = PAGE.split("## Directories\n")[1].split("\n## ")[0]
     drawn = set(re.findall(r"\b([a-z]+)\[", section))
     wings = {
         room for row in re.findall(r"^\| .* \|$", section, re.MULTILINE) for room in re.findall(r"`([a-z]+)`", row)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line as a person uses it: output, errors with a remedy, and exit codes."""
 
-import datetime as dt
 import json
 import shutil
 from pathlib import Path
@@ -18,8 +17,7 @@ from app.cluster.files import shipped_policies
 from app.demo.sample_fleets import demo_fleet
 from app.server.composition import build
 from app.settings import Settings
-from app.tls.serving_certificates import issue_if_needed
-from app.values.errors import BadInput, PolicyError
+from app.values.errors import PolicyError
 from tests.builders import policy
 
 RUN = CliRunner()
@@ -105,9 +103,7 @@ def test_failing_case_says_what_it_got_and_fails_the_run(folder: Path) -> None:
 
 
 def test_schema_is_what_editors_get() -> None:
-    result = RUN.invoke(app, ["schema"])
-
-    assert json.loads(result.output)["title"] == "GPUPolicy"
+    assert json.loads(RUN.invoke(app, ["schema"]).output)["title"] == "GPUPolicy"
 
 
 def test_schema_is_also_what_clusters_get() -> None:
@@ -127,6 +123,7 @@ def test_schema_is_also_what_clusters_get() -> None:
         (["serve", "--demo", "--role", "boss"], "--role: got 'boss', wants all or admission or extender"),
         (["serve", "--demo", "--cert", "x"], "wants both or none"),
         (["serve", "--demo", "--shortlist", "0"], "wants at least 1"),
+        (["serve", "--demo", "--filter-answer", "best"], "with `serve --shortlist 1` for one node"),
         (
             ["serve", "--scheduler-address", "127.0.0.1:0", "--client-ca", "ca.crt", "--client-subject", "scheduler"],
             "plain HTTP has no client certificates",
@@ -172,7 +169,7 @@ def test_snapshot_serves_the_cluster_of_the_file(tmp_path: Path) -> None:
     service = build(Settings(snapshots=(file,), certs=tmp_path / "certs"))
 
     assert len(service.nodes) == 23
-    assert service.recount
+    assert service.settings.recounting
     assert service.health()["ready"]
     assert service.absent == ()
 
@@ -185,9 +182,7 @@ def test_kinds_that_a_snapshot_lacks_are_named(tmp_path: Path) -> None:
         "utf-8",
     )
 
-    service = build(Settings(snapshots=(file,), certs=tmp_path / "certs"))
-
-    assert service.absent == ("Namespace", "RuntimeClass")
+    assert build(Settings(snapshots=(file,), certs=tmp_path / "certs")).absent == ("Namespace", "RuntimeClass")
 
 
 @pytest.mark.parametrize(
@@ -196,35 +191,3 @@ def test_kinds_that_a_snapshot_lacks_are_named(tmp_path: Path) -> None:
 def test_address_is_written_as_urls_have_it(host: str, shown: str) -> None:
     """An IPv6 address without brackets would run into the port: https://:::8443."""
     assert authority((host, 8443)) == shown
-
-
-def test_no_source_of_nodes_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="wants a cluster to follow: --kubeconfig FILE, or --demo, or --snapshot"):
-        build(Settings(kubeconfig=tmp_path / "absent", certs=tmp_path))
-
-
-def test_scheduler_config_is_written_for_the_fleet_and_passes_its_own_check(tmp_path: Path) -> None:
-    """F88."""
-    issue_if_needed(tmp_path, dt.datetime.now(dt.UTC))
-    file = tmp_path / "scheduler.yaml"
-
-    written = RUN.invoke(app, ["scheduler-config", "--demo", "--ca", str(tmp_path / "ca.crt")])
-    file.write_text(written.output, "utf-8")
-    checked = RUN.invoke(app, ["scheduler-config", "--demo", "--verify", str(file)])
-    file.write_text(written.output.replace("preemptVerb: preempt", "bindVerb: bind"), "utf-8")
-    broken = RUN.invoke(app, ["scheduler-config", "--verify", str(file), "-o", "json"])
-
-    assert (written.exit_code, checked.exit_code, broken.exit_code) == (0, 0, 1)
-    assert "nothing dangerous" in checked.output
-    assert {"danger"} == {finding["severity"] for finding in json.loads(broken.output)}
-
-
-def test_scheduler_config_without_a_ca_is_refused(tmp_path: Path) -> None:
-    """F88: without the CA, kube-scheduler would verify nothing and would not report it.
-
-    See docs/reference/control-plane.md#calls-of-the-scheduler.
-    """
-    result = RUN.invoke(app, ["scheduler-config", "--for", "default", "--ca", str(tmp_path / "absent")])
-
-    assert isinstance(result.exception, BadInput)
-    assert "wants the CA of our certificate" in str(result.exception)

@@ -16,7 +16,7 @@ from app.admission.review_targets import WORKLOADS
 from app.api.admission_routes import review
 from app.cli.verbs import app
 from app.values.errors import BadInput
-from tests.builders import container, gpus, make_service, pod
+from tests.builders import container, gpus, make_service, pod, policy
 from tests.builders import review as wrap
 
 RUN = CliRunner()
@@ -126,10 +126,7 @@ def test_file_without_a_pod_is_bad_input(tmp_path: Path, documents: list[Any]) -
 def test_policies_of_a_directory_decide(tmp_path: Path) -> None:
     """F82."""
     (tmp_path / "policies").mkdir()
-    (tmp_path / "policies" / "p.yaml").write_text(
-        "apiVersion: gpu-usher.io/v1alpha1\nkind: GPUPolicy\nmetadata: {name: p}\n"
-        "spec: {action: Enforce, admission: {maxGPUsPerPod: 1}}\n"
-    )
+    (tmp_path / "policies" / "p.yaml").write_text(policy("p", "action: Enforce, admission: {maxGPUsPerPod: 1}"))
 
     result = run(tmp_path / "p.yaml", pod(gpus(2)), more=("--policies", str(tmp_path / "policies")))
 

@@ -11,45 +11,25 @@ from typer.testing import CliRunner, Result
 from app.cli.verbs import app
 from app.demo.sample_fleets import demo_fleet
 from app.values.errors import BadInput
-from tests.api.test_decision_recorder import posted, questions, shared_gpu_service
-from tests.builders import make_service, node_document, policy
+from tests.api.test_decision_recorder import posted, questions, shared_gpu_nodes, shared_gpu_service
+from tests.builders import make_service, policy
 
 RUN = CliRunner()
-WITHOUT_H100 = """
-apiVersion: gpu-usher.io/v1alpha1
-kind: GPUPolicy
-metadata: {name: p}
-spec: {placement: {products: {deny: [H100]}}}
-"""
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Record 200 questions. The folder has `log`, and `fleet.json`, the fleet that they were asked about."""
     folder = tmp_path_factory.mktemp("recorded")
-    shared = {"nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.sharing-strategy": "time-slicing",
-              "nvidia.com/gpu.memory": "81559"}  # fmt: skip
-    nodes = [node_document(f"h100-{number}") for number in range(4)]
-    nodes += [node_document(f"t4-{number}", "Tesla-T4", "535.104.05") for number in range(4)]
-    nodes += [node_document(f"s-{number}", offers={"nvidia.com/gpu.shared": 4}, labels=shared) for number in range(2)]
-    (folder / "fleet.json").write_text(json.dumps({"kind": "List", "items": nodes}), "utf-8")
+    (folder / "fleet.json").write_text(json.dumps({"kind": "List", "items": shared_gpu_nodes()}), "utf-8")
     posted(list(questions(200)), shared_gpu_service(folder), str(folder / "log"))
     return folder
 
 
 def run(folder: Path, *more: Any) -> Result:
-    words = [
-        "policy",
-        "replay",
-        str(folder / "log"),
-        "--snapshot",
-        str(folder / "fleet.json"),
-        "--recount",
-        "--filter-answer",
-        "all",
-        *map(str, more),
-    ]
-    return RUN.invoke(app, words)
+    log, fleet = str(folder / "log"), str(folder / "fleet.json")
+    words = ["policy", "replay", log, "--snapshot", fleet, "--recount", "--filter-answer", "all"]
+    return RUN.invoke(app, [*words, *map(str, more)])
 
 
 def test_log_on_its_own_fleet_decides_the_same(recorded: Path) -> None:
@@ -83,7 +63,7 @@ def test_pods_with_claims_are_decided_again_by_the_claims_of_the_snapshot(tmp_pa
     posted(bodies, make_service(tmp_path, fleet), str(tmp_path / "log"))
     (tmp_path / "fleet.json").write_text(json.dumps({"kind": "List", "items": fleet}), "utf-8")
     (tmp_path / "policies").mkdir()
-    (tmp_path / "policies" / "p.yaml").write_text(WITHOUT_H100, "utf-8")
+    (tmp_path / "policies" / "p.yaml").write_text(policy("p", "placement: {products: {deny: [H100]}}"), "utf-8")
 
     same, other = run(tmp_path, "-o", "json"), run(tmp_path, "--policies", tmp_path / "policies", "-o", "json")
 

@@ -170,7 +170,3 @@ def test_cpu_of_a_node_without_gpus_is_not_counted() -> None:
 
     assert state.nodes["cpu"].free_cpu_milli is None
     assert state.changes.generation == generation
-
-
-def test_outlooks_are_told_apart_by_identity() -> None:
-    assert ExpectedDemand(()) != ExpectedDemand(())

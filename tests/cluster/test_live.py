@@ -235,27 +235,3 @@ def test_any_mix_of_events_and_breaks_ends_with_what_the_server_holds(
         }
 
     play(test, thing("a", "a-0"))
-
-
-def test_policies_of_a_config_map_join_those_of_the_directory(tmp_path: Path) -> None:
-    """They form one set; a name that two sources define is an error of the later one, and the good set stays.
-
-    See docs/reference/policy.md#sources.
-    """
-    (tmp_path / "default.yaml").write_text(policy("default", ""), "utf-8")
-    book = PolicyBook(tmp_path, knowledge(), lambda: "2026-11-21")
-
-    book.put_source("configmap gpu-usher/more", {"team.yaml": policy("team", "")})
-    taken = book.load()
-    assert (taken.error, {enforced.name for enforced in book.current.policies}) == (None, {"default", "team"})
-
-    book.put_source("configmap gpu-usher/again", {"x.yaml": policy("default", "")})
-    taken = book.load()
-    assert taken.error is not None
-    assert taken.error.startswith("configmap gpu-usher/again: x.yaml:")
-    assert {enforced.name for enforced in book.current.policies} == {"default", "team"}
-
-    book.drop_source("configmap gpu-usher/again")
-    book.drop_source("configmap gpu-usher/more")
-    assert book.load().error is None
-    assert {enforced.name for enforced in book.current.policies} == {"default"}

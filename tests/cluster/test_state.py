@@ -15,7 +15,7 @@ from app.cluster.verdict_cache import VerdictTable
 from app.kube.gpu_usage import read_gpu_usage
 from app.kube.pods import gpu_amounts, read_pod
 from app.nodes.gpu_health import Health
-from app.placement.engine import judge, total
+from app.placement.engine import judge
 from app.values.errors import MalformedPod
 from tests.builders import demand, gpus, knowledge, node_document, pod
 
@@ -121,38 +121,6 @@ def sum_of_group(facts: FleetFacts) -> Callable[[tuple[NodeGroup, str]], tuple[A
     return lambda key: (key[0].node_class, key[0].taints, key[0].labels, key[1], facts.free[key])
 
 
-@given(st.lists(EVENTS, max_size=25), st.lists(st.lists(EVENTS, max_size=5), max_size=6))
-@settings(max_examples=200, deadline=None)
-def test_appraisal_equals_the_plain_engine_after_any_change(before: list[Event], later: list[list[Event]]) -> None:
-    """F109, P20: the incremental verdicts equal a fresh run of every filter and scorer."""
-    state = state_after(before)
-    pod_demand = demand(pod(gpus(2), annotations={"products": "H100, A10", "sharing": "Exclusive"}))
-    appraisal = VerdictTable(pod_demand, state, recount=True)
-    names = ["a", "b", "c", "d", "unknown"]
-    for events in [[], *later]:
-        for name, argument in events:
-            getattr(state, name)(argument)
-        verdicts = {name: judge(pod_demand, node, recount=True) for name, node in state.nodes.items()}
-        totals = [total(pod_demand, state.nodes[name]) if name in state.nodes else 0.0 for name in names]
-
-        appraisal.renew()
-
-        assert {name for name, verdict in verdicts.items() if verdict is None} == appraisal.feasible
-        assert {
-            name: verdict.message for name, verdict in verdicts.items() if verdict and verdict.preemptible
-        } == appraisal.failed
-        assert {
-            name: verdict.message for name, verdict in verdicts.items() if verdict and not verdict.preemptible
-        } == appraisal.unresolvable
-        assert totals == appraisal.totals(names)
-
-
-def test_nodes_of_one_make_share_one_class() -> None:
-    state = state_after([("put_node", node_document(name)) for name in ("a", "b")])
-
-    assert state.nodes["a"].node_class is state.nodes["b"].node_class
-
-
 def test_classes_that_no_node_has_any_more_are_let_go_and_the_verdicts_on_them_too() -> None:
     """F125: months of label changes must not cost memory; a node class that comes back gets a new id."""
     state = state_after([("put_node", node_document("a")), ("put_node", node_document("b", "Tesla-T4"))])
@@ -193,12 +161,6 @@ def test_pod_recreated_under_its_name_is_another_pod() -> None:
     state.drop_pod("old")
 
     assert state.nodes["a"].free.units == {"nvidia.com/gpu": 6}
-
-
-def test_unknown_namespace_has_the_one_label_that_all_have() -> None:
-    state = State(knowledge())
-
-    assert state.namespaces.labels("x") == {"kubernetes.io/metadata.name": "x"}
 
 
 AMOUNTS = st.sampled_from(["0", "1", "2", "8", "1k", "500m", "1e1", "2.0", 3, "-1", "12345678901"])

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cached verdicts equal those of the plain engine, for every demand and after every change."""
+"""Cached verdicts equal those of the plain engine for every demand, after every change; large rulings are not kept."""
 
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -10,13 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.cluster import verdict_cache
+from app.cluster.core import LARGEST_KEPT, RulingCache
 from app.cluster.state import State
 from app.cluster.verdict_cache import DEMANDS_KEPT, VerdictCache, VerdictTable
+from app.kube.pods import read_pod
 from app.placement.engine import judge, total
 from app.placement.expected_demand import expected_from_classes
 from app.policy.demand import Demand, DemandClass, ExpectedDemand
+from app.policy.match import Ruling
 from app.policy.schema_placement import ScorerName
-from tests.builders import demand, gpus, knowledge, node_document, pod, policies, policy
+from tests.builders import demand, gpus, knowledge, node_document, pod, policies, policy, shipped
 
 GPU, SLICE = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
 NAMES = ("a", "b", "c", "d", "e")
@@ -185,43 +189,6 @@ def test_names_that_are_no_nodes_leave_nothing_behind() -> None:
     assert (list(appraisal._weighed), list(appraisal._others)) == (["a"], [])
 
 
-def test_pod_without_gpus_fits_on_every_node() -> None:
-    state = State(knowledge())
-    for name, make in zip(NAMES, MAKES, strict=False):
-        state.put_node(node_document(name, **make))
-
-    assert set(NAMES) == VerdictCache(state, True).of(DEMANDS["no GPU"]).feasible
-
-
-def test_unknown_node_is_worth_nothing_until_it_is_seen() -> None:
-    state = State(knowledge())
-    appraisals = VerdictCache(state, True)
-
-    before = appraisals.of(DEMANDS["one"]).totals([UNKNOWN])
-    state.put_node(node_document(UNKNOWN))
-    after = appraisals.of(DEMANDS["one"]).totals([UNKNOWN])
-
-    assert before == [0.0]
-    assert after == [total(DEMANDS["one"], state.nodes[UNKNOWN])]
-
-
-def test_node_that_is_gone_is_in_no_map() -> None:
-    state = State(knowledge())
-    appraisals = VerdictCache(state, True)
-    for name in ("a", "b"):
-        state.put_node(node_document(name, product="Tesla-T4" if name == "a" else "NVIDIA-H100-80GB-HBM3"))
-    pod_demand = demand(pod(annotations={"products": "H100"}))
-    appraisals.of(pod_demand)
-    for name in ("a", "b"):
-        state.drop_node(name)
-
-    appraisal = appraisals.of(pod_demand)
-
-    assert not appraisal.feasible
-    assert not appraisal.failed
-    assert not appraisal.unresolvable
-
-
 def test_equal_demands_share_one_appraisal() -> None:
     """P24, P48: a Demand is hashable, and pods of one Job share a table (docs/reference/listeners.md#state)."""
     appraisals = VerdictCache(State(knowledge()), True)
@@ -240,17 +207,6 @@ def test_demand_asked_longest_ago_is_forgotten_and_one_in_use_is_kept() -> None:
 
     assert first_of_used is appraisals.of(used)
     assert first_of_idle is not appraisals.of(idle)
-
-
-def test_nodes_of_different_nvlink_domains_are_not_alike_for_a_pod_of_a_group() -> None:
-    """F55: they are of one class, and as much is free on them."""
-    state = State(knowledge())
-    for clique in ("clique-1", "clique-2"):
-        state.put_node(node_document(clique, labels={"nvidia.com/gpu.clique": clique}))
-
-    beside, apart = VerdictCache(state, True).of(DEMANDS["beside its group"]).totals(["clique-1", "clique-2"])
-
-    assert beside > apart
 
 
 def test_alike_nodes_are_judged_and_weighed_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,3 +232,35 @@ def counted(name: str, function: Callable[..., Any], calls: dict[str, int]) -> C
         return function(*facts)
 
     return call
+
+
+def ruled(rulings: RulingCache, document: dict[str, Any]) -> Ruling:
+    return rulings.of(read_pod(document), {}, shipped(), knowledge())
+
+
+def test_pods_of_one_template_share_a_ruling() -> None:
+    rulings = RulingCache()
+
+    assert ruled(rulings, pod()) is ruled(rulings, pod())
+
+
+@pytest.mark.parametrize(("place", "size"), [("label", 300_000), ("annotation", 200_000), ("env", 32_000)])
+def test_huge_template_is_ruled_on_and_forgotten(place: str, size: int) -> None:
+    """F125, fault 50: a thousand pods of the largest accepted size once stayed in memory."""
+    assert size > LARGEST_KEPT
+    rulings = RulingCache()
+    tracemalloc.start()
+    for number in range(8):
+        text = f"{number}{'x' * size}"
+        container = gpus(1)
+        document = pod(container, annotations={"products": text} if place == "annotation" else None)
+        if place == "label":
+            document["metadata"]["labels"] = {"a": text}
+        elif place == "env":
+            container["env"] = [{"name": "NVIDIA_REQUIRE_CUDA", "value": text}]
+        ruled(rulings, document)
+    del text, document, container
+    size_kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert size_kept < 3 * size

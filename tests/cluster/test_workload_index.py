@@ -79,7 +79,7 @@ def test_nothing_of_a_pod_is_left_when_it_is_gone() -> None:
 
         assert not counts._by_uid
         assert not counts._counts
-        assert not counts._changed
+        assert not counts.changed
         assert not index._pods
         assert not index._by_bits
 

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from app import __version__
-from app.admission.exemptions import EXEMPT_LABELS
 from app.admission.match_conditions import cpu_guard_conditions, match_conditions
 from app.admission.review_targets import WORKLOADS
+from app.admission.reviewed_pod import EXEMPT_LABELS
 from app.api.admission_routes import VERSION
 from app.cli.json_schema import conditions_text
 from app.cluster.files import shipped_policies

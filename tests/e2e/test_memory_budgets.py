@@ -32,7 +32,6 @@ PODS = 60
 MODES = {
     "all": ({"filter_answer": "all"}, ("--filter-answer", "all")),
     "shortlist": ({}, ()),
-    "best": ({"filter_answer": "best"}, ("--filter-answer", "best")),
     "recount": ({"recount": "true"}, ()),
 }
 """Flags of the service, and words for scheduler-config: how in-flight pods are kept account of
@@ -150,7 +149,7 @@ def test_promise_outlives_what_else_happens_to_a_pod_on_its_way(
     assert call_extender(service, "filter", late, ["slices-2"])["NodeNames"] == []
 
 
-@pytest.mark.parametrize("stage", ["shortlist", "best"], indirect=True)
+@pytest.mark.parametrize("stage", ["shortlist"], indirect=True)
 def test_burst_runs_no_budget_over_where_the_scheduler_would_rather_go_elsewhere(
     plane: ControlPlane, stage: tuple[Service, Scheduler, str]
 ) -> None:

@@ -27,13 +27,13 @@ A run of `tests/e2e/test_preferences.py` wrote this: a real kube-scheduler with 
 `--filter-answer`; fourteen nodes of eight GPUs in three zones. Our score prefers the nodes whose GPUs are half in use;
 each pod wishes for others. *Yes*: the pod went where it wished to be.
 
-| a pod with one GPU and | without us | all | shortlist | best |
+| a pod with one GPU and | without us | all | shortlist | `--shortlist 1` |
 |---|---|---|---|---|
 """
 BARE = "bare"
 ZONE, HOST = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
-SCHEDULERS = ("default-scheduler", "all", "shortlist", "best")
+SCHEDULERS = ("default-scheduler", "all", "shortlist", "one")
 PLAIN = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
 BIG_IMAGE = {"names": ["registry.example/train:big"], "sizeBytes": 5_000_000_000}
 SOFT_TAINT = {"key": "maintenance", "value": "soon", "effect": "PreferNoSchedule"}
@@ -108,11 +108,12 @@ def cluster(plane: ControlPlane) -> Iterator[ControlPlane]:
     with (
         serving(plane, "all", filter_answer="all") as everyone,
         serving(plane, "shortlist", filter_answer="shortlist") as shortlist,
-        serving(plane, "best", filter_answer="best") as best,
+        serving(plane, "one", shortlist="1") as one,
     ):
         plane.start_scheduler(PLAIN)
-        for service_process, name in ((everyone, "all"), (shortlist, "shortlist"), (best, "best")):
-            start_scheduler(plane, service_process, "--filter-answer", name, name=name)
+        start_scheduler(plane, everyone, "--filter-answer", "all", name="all")
+        for service_process, name in ((shortlist, "shortlist"), (one, "one")):
+            start_scheduler(plane, service_process, name=name)
         yield plane
 
 
@@ -155,7 +156,7 @@ def test_wish_that_the_scheduler_fulfils_alone_is_fulfilled_with_a_shortlist(clu
     ROWS.append(f"| {wish.name} | {' | '.join('yes' if answers[name] else 'no' for name in SCHEDULERS)} |")
     assert answers["default-scheduler"]
     assert answers["shortlist"] or not wish.always
-    assert not answers["best"]
+    assert not answers["one"]
 
 
 ROWS: list[str] = []

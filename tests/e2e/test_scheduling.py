@@ -104,9 +104,9 @@ def test_node_that_we_score_best_is_the_one_chosen(
 
 
 def test_single_node_answers_need_no_prioritize(plane: ControlPlane, scoring: Service) -> None:
-    """See docs/reference/scores.md#best-answer."""
-    with serving(plane, "single", filter_answer="best") as single:
-        start_scheduler(plane, single, "--filter-answer", "best", name="single")
+    """See docs/reference/scores.md#shortlist."""
+    with serving(plane, "single", shortlist="1") as single:
+        start_scheduler(plane, single, name="single")
         pod = with_tolerations(gpu_pod("single", BARE, annotations={"products": "H100"}))
         pod["spec"]["schedulerName"] = "single"
         best = winners(scoring, pod, offering_nodes(plane))

@@ -5,6 +5,8 @@ The file's name is the sentence. `says` has words of the smallest fix, and `also
 `live` means that the pod is in the cluster as it is, and was not admitted by the webhook.
 """
 
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,7 @@ import msgspec
 import pytest
 import yaml
 
-from app.cluster.snapshot import bound_volumes, fill, view
-from app.cluster.state import State
+from app.cluster.snapshot import bound_volumes, view
 from app.demo.notation import DemoFleet
 from app.demo.sample_fleets import objects_of
 from app.explain.explanation import Explanation
@@ -24,7 +25,7 @@ from app.explain.survey import ClusterSnapshot
 from app.intree.existing_pods import existing_pods_of
 from app.values.computations import finish
 from app.values.reasons import Code, Reason
-from tests.builders import knowledge, policies
+from tests.builders import policies, state_of
 
 PUZZLES = sorted(Path(__file__).parent.joinpath("puzzles").glob("*.yaml"))
 
@@ -32,8 +33,7 @@ PUZZLES = sorted(Path(__file__).parent.joinpath("puzzles").glob("*.yaml"))
 def world_of(puzzle: dict[str, Any]) -> ClusterSnapshot:
     """Make the cluster of a puzzle with the shipped fallback policy and the puzzle's own policies."""
     objects = [*objects_of(msgspec.convert(puzzle["fleet"], DemoFleet)), *puzzle.get("objects", ())]
-    state = State(knowledge())
-    fill(state, objects)
+    state = state_of(objects)
     header = {"apiVersion": "gpu-usher.io/v1alpha1", "kind": "GPUPolicy"}
     texts = (
         yaml.safe_dump({**header, "metadata": {"name": policy["name"]}, "spec": policy["spec"]})
@@ -43,8 +43,9 @@ def world_of(puzzle: dict[str, Any]) -> ClusterSnapshot:
     return view(state, policies(*texts), bound_volumes(objects), existing_pods_of(pods))
 
 
+@cache
 def played(path: Path) -> tuple[dict[str, Any], Explanation]:
-    """Explain the pod of a puzzle."""
+    """Explain the pod of a puzzle, once for all tests of it."""
     puzzle = yaml.safe_load(path.read_text("utf-8"))
     return puzzle, finish(explain(puzzle["pod"], world_of(puzzle), live=puzzle.get("live", False), by_node=True))
 
@@ -78,25 +79,19 @@ def test_patch_of_a_fix_does_what_its_words_say(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", PUZZLES, ids=lambda path: path.stem)
-def test_funnel_loses_no_node(path: Path) -> None:
-    """F83: the nodes after the last stage are those that fit, and every stage's count follows from the one before."""
+def test_funnel_loses_no_node_and_says_how_many_for_the_reason_that_it_names(path: Path) -> None:
+    """F83: the nodes after the last stage are those that fit, and every stage's count follows from the one before.
+
+    A stage may cut for several reasons, of which it names one, as the headline does.
+    """
     _, explanation = played(path)
 
-    for before, after in zip(explanation.funnel, explanation.funnel[1:], strict=False):
-        assert after.left == before.left - after.cut
-    assert explanation.funnel[0].left == explanation.nodes
-    assert explanation.funnel[-1].left == explanation.fits
+    primary, stages = explanation.primary, explanation.funnel
+    assert all(after.left == before.left - after.cut for before, after in pairwise(stages))
+    assert (stages[0].left, stages[-1].left) == (explanation.nodes, explanation.fits)
     assert len(explanation.verdicts or ()) == explanation.nodes
-
-
-@pytest.mark.parametrize("path", PUZZLES, ids=lambda path: path.stem)
-def test_count_of_the_headline_is_the_one_of_the_funnel(path: Path) -> None:
-    """F83: a stage cuts for several reasons; it says how many nodes for the reason that it names."""
-    _, explanation = played(path)
-    primary = explanation.primary
-
-    assert all(0 <= step.nodes <= step.cut and bool(step.nodes) == bool(step.cut) for step in explanation.funnel)
-    for step in explanation.funnel:
+    assert all(0 <= step.nodes <= step.cut and bool(step.nodes) == bool(step.cut) for step in stages)
+    for step in stages:
         if primary is not None and (step.reason, step.message) == (primary.reason, primary.message):
             assert step.nodes == primary.nodes
 

@@ -108,9 +108,7 @@ def test_whole_gpu_is_a_resource_of_its_own_family(family: object) -> None:
 )
 def test_infrastructure_is_exempt_by_its_exact_namespace(namespace: str, expected: bool) -> None:
     """F21: Infrastructure is exempt (docs/reference/admission.md#exemptions)."""
-    exempt = FAMILIES.is_infrastructure(namespace)
-
-    assert expected is exempt
+    assert expected is FAMILIES.is_infrastructure(namespace)
 
 
 @pytest.mark.parametrize("name", ["kube-*", "*", "", "Gpu", "a b"])
@@ -118,6 +116,12 @@ def test_exempt_namespace_is_an_exact_name(name: str) -> None:
     """F21: whoever may create namespaces could use a prefix."""
     with pytest.raises(ValueError, match="wants the exact name"):
         load_families([], [name])
+
+
+def own_row(**more: Any) -> dict[str, Any]:
+    """Write a family's row as an operator may."""
+    row = {"name": "x", "resources": ["x.io/gpu"], "prefixes": [], "whole": "x.io/gpu", "taint_keys": []}
+    return {**row, **more}
 
 
 def test_family_of_an_operator_is_data() -> None:
@@ -129,14 +133,6 @@ def test_family_of_an_operator_is_data() -> None:
     assert [
         family.name if (family := families.of(name)) else None for name in ("x.io/gpu", "x.io/part-3", "nvidia.com/gpu")
     ] == ["x", "x", None]
-
-
-def test_family_without_prefixes_has_its_resources_alone() -> None:
-    row = {"name": "x", "resources": ["x.io/gpu"], "prefixes": [], "whole": "x.io/gpu", "taint_keys": []}
-
-    families = load_families([row], [])
-
-    assert families.of("x.io/gpu2") is None
 
 
 @pytest.mark.parametrize(
@@ -160,11 +156,10 @@ def test_device_class_is_of_its_family_or_of_none(device_class: str, expected: s
     assert expected == (family.name if family else None)
 
 
-def test_family_without_device_classes_has_none() -> None:
-    row = {"name": "x", "resources": ["x.io/gpu"], "prefixes": [], "whole": "x.io/gpu", "taint_keys": []}
+def test_family_without_prefixes_and_device_classes_has_its_resources_alone() -> None:
+    families = load_families([own_row()], [])
 
-    families = load_families([row], [])
-
+    assert families.of("x.io/gpu2") is None
     assert families.all[0].device_classes == ()
     assert families.of_device_class("") is None
 
@@ -218,10 +213,7 @@ def test_prefix_of_slices_is_a_domain_and_mig(prefixes: list[str], mig_prefix: s
 
 def test_one_family_alone_has_mig() -> None:
     """The tables of MIG profiles name no vendor."""
-    rows: list[dict[str, Any]] = [
-        {"name": name, "resources": [], "prefixes": [], "whole": "", "taint_keys": [], "mig_prefix": f"{name}.io/mig-"}
-        for name in ("x", "y")
-    ]
+    rows = [own_row(name=name, resources=[], whole="", mig_prefix=f"{name}.io/mig-") for name in ("x", "y")]
 
     with pytest.raises(ValueError, match="family y: "):
         load_families(rows, [])

@@ -87,14 +87,6 @@ def test_own_resource_family_makes_its_pods_gpu_pods(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "resource", ["nvidia.com/gpu", "nvidia.com/mig-1g.10gb.shared", "amd.com/gpu", "gpu.intel.com/xe"]
-)
-def test_vendors_are_data(resource: str) -> None:
-    """S12."""
-    assert knowledge().families.of(resource) is not None
-
-
-@pytest.mark.parametrize(
     ("name", "text", "words"),
     [
         ("gpus", "a: 1", "gpus.yaml: no such table, wants one of gpu_products.yaml"),

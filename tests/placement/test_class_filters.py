@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from app.placement.engine import judge_class
-from app.placement.filters import CLASS_FILTERS, FREE_FILTERS
 from app.policy.demand import Demand
 from app.values.reasons import MESSAGE_LIMIT
 from tests.builders import demand, gpus, node, pod
@@ -165,12 +164,6 @@ def test_every_message_is_short() -> None:
 
     assert refusal is not None
     assert len(refusal.message) <= MESSAGE_LIMIT
-
-
-def test_lists_hold_every_filter_once() -> None:
-    names = [node_filter.__name__ for node_filter in (*CLASS_FILTERS, *FREE_FILTERS)]
-
-    assert len(names) == len(set(names))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from app.nodes.model import Node
 from app.placement.capacity_prices import share_prices
 from app.placement.engine import judge, total
 from app.placement.expected_demand import expected_from_classes
-from app.placement.ranking import scores_without_gpus, wire_scores
+from app.placement.ranking import scores_without_gpus
 from app.placement.scorers import HALF_WAY, fragmentation, packing, spreading
 from app.placement.unusable_capacity import MOST_UNITS
 from app.policy.demand import DemandClass, ExpectedDemand
@@ -139,22 +139,6 @@ def test_counts_of_a_device_plugin_stand_for_whole_gpus(
         assert level_of(score) == pytest.approx(floor(levels), abs=1.000001)
 
 
-@given(EXPECTED_DEMANDS, st.lists(st.tuples(st.sampled_from(sorted(PRODUCTS)), CPU, SIZES), min_size=2, max_size=12))
-def test_answers_are_integers_of_the_wire(
-    expected_demand: ExpectedDemand, fleet: list[tuple[str, int | None, tuple[int, ...]]]
-) -> None:
-    """F48, F55: all default scorers together give integers, and equal totals give equal answers."""
-    pod_demand = demand_for(1, 0, 1000, expected_demand)
-    totals = [total(pod_demand, node_with_gpus(sizes, cpu, product)) for product, cpu, sizes in fleet]
-
-    answers = wire_scores([f"n{number}" for number in range(len(fleet))], totals, True)
-
-    assert all(0 <= node_total <= 1 for node_total in totals)
-    assert all(type(answer) is int and 0 <= answer <= 10 for answer in answers)
-    assert answers.count(10) == totals.count(max(totals))
-    assert answers[totals.index(max(totals))] == 10
-
-
 def test_pod_leaves_the_product_alone_that_others_cannot_do_without() -> None:
     """F51: scarcity counts where the demand for a product was seen, and a little before anybody asked for one."""
     bound, free = DemandClass(gpus=1, products=T4), {"t4": 2000, "h100-80gb-hbm3": 8000}
@@ -221,8 +205,7 @@ def test_pod_without_gpu_leaves_idle_nodes_alone_even_if_their_cpu_is_plenty() -
 
 
 @pytest.mark.parametrize(
-    ("sizes", "share", "fits"),
-    [((190,), 190, True), ((190, 0), 191, False), ((), 1, False), ((1000, 0), 999, True)],
+    ("sizes", "share", "fits"), [((190,), 190, True), ((190, 0), 191, False), ((), 1, False), ((1000, 0), 999, True)]
 )
 def test_share_fits_a_gpu_that_has_as_much_left(sizes: tuple[int, ...], share: int, fits: bool) -> None:
     """F27: with facts per GPU, the message names the thousandths that are wanted."""

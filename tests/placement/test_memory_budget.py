@@ -138,12 +138,13 @@ def test_winner_of_prioritize_is_promised_and_no_other(tmp_path: Path) -> None:
     assert memory == {"a": 15360, "b": 15360} | {winner: 15360 - 4096}
 
 
-def test_best_mode_promises_the_node_that_it_names(tmp_path: Path) -> None:
+def test_filter_promises_the_node_that_it_names(tmp_path: Path) -> None:
     """30 pods go to four GPUs, and the memory of no GPU is promised twice.
 
     See docs/reference/sharing-and-memory.md#memory-budgets.
     """
-    service = make_service(tmp_path, [shared(f"n{index}") for index in range(4)], recount="false", filter_answer="best")
+    objects = [shared(f"n{index}") for index in range(4)]
+    service = make_service(tmp_path, objects, recount="false", filter_answer="shortlist")
     names = tuple(service.nodes)
 
     answers = [ask(service, share(f"p{index}"), names=names)["NodeNames"] for index in range(30)]

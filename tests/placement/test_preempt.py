@@ -17,11 +17,6 @@ UPGRADE = "nvidia.com/gpu-driver-upgrade-state"
 UNKNOWN = {"product": None, "driver": None}
 NEW = {"product": "NVIDIA-XYZ-9000"}
 REFUSING = policies(policy("p", "placement: {unknownFacts: Refuse, cuda: {fromImage: true}}"))
-MPS: dict[str, Any] = {
-    "product": "Tesla-T4-SHARED",
-    "offers": {GPU: 4},
-    "labels": {"nvidia.com/gpu.sharing-strategy": "mps", "nvidia.com/gpu.replicas": "4"},
-}
 
 
 def wants(amount: int = 1, resource: str = GPU, image: str = "train:1", **annotations: str) -> dict[str, Any]:
@@ -129,14 +124,6 @@ def test_media_slice_is_not_the_plain_one() -> None:
     media = node(product="NVIDIA-A100-SXM4-80GB-MIG-1g.10gb.me")
 
     assert not eviction_helps(demand(wants(mig_profile="1g.10gb")), media)
-
-
-def test_two_replicas_are_refused_where_the_kubelet_would_refuse_them() -> None:
-    """F68: a pod with more than one replica of an MPS GPU never starts (docs/reference/sharing-and-memory.md#units)."""
-    one, two = (judge_class(demand(wants(amount)), node(**MPS).node_class) for amount in (1, 2))
-
-    assert one is None
-    assert two is not None
 
 
 VICTIMS = st.dictionaries(

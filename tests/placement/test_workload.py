@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The expected demand: made of the weights of classes, whatever their order, and of free GPUs by product."""
+"""The expected demand, and the capacity that is unusable for it, against its definition."""
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,9 +15,19 @@ from app.placement.expected_demand import (
     free_floor,
     free_step,
 )
-from app.policy.demand import DemandClass
+from app.placement.unusable_capacity import placements, unusable_milli
+from app.policy.demand import DemandClass, ExpectedDemand
 from tests.builders import demand, gpus, node, pod
-from tests.placement.expected_demands import GPU, PRODUCTS, node_with_gpus
+from tests.placement.expected_demands import (
+    CPU,
+    EXPECTED_DEMANDS,
+    GPU,
+    PRODUCTS,
+    SIZES,
+    exact_stranded,
+    node_with_gpus,
+    sizes_left,
+)
 
 
 def test_histogram_expects_what_was_seen_the_most_popular_first() -> None:
@@ -74,3 +85,28 @@ def test_class_of_a_demand_is_what_decides_where_it_runs() -> None:
 def test_product_without_any_capacity_has_one_step() -> None:
     """F51: nodes whose devices were all withdrawn, while a claim or a share is still counted free."""
     assert [free_step(free, 0) for free in (0, 1, 1000)] == [(-1, 1), (1, 2), (862, 1025)]
+
+
+@given(EXPECTED_DEMANDS, st.sampled_from([None, *PRODUCTS]), CPU, SIZES)
+def test_unusable_capacity_is_what_the_definition_says(
+    expected_demand: ExpectedDemand, product: str | None, cpu: int | None, sizes: tuple[int, ...]
+) -> None:
+    """F52, F61."""
+    expected = float(exact_stranded(expected_demand, product, cpu, sizes))
+
+    assert expected == pytest.approx(unusable_milli(expected_demand, product, cpu, sizes))
+
+
+@given(SIZES, st.integers(0, 3), st.integers(1, 1000))
+def test_every_choice_of_gpus_is_tried_once_and_the_fullest_gpu_first(
+    sizes: tuple[int, ...], count: int, share: int
+) -> None:
+    """F52: whole GPUs are interchangeable, so only one choice of them is tried."""
+    assert set(sizes_left(sizes, count, 0)) == set(placements(sizes, count, 0))
+
+    left = placements(sizes, 1, share)
+    assert set(sizes_left(sizes, 1, share)) == set(left)
+    assert len(set(left)) == len(left)
+    if left:
+        tightest = min(size for size in sizes if size >= share)
+        assert sorted([*sizes, tightest - share]) == sorted([*left[0], tightest])

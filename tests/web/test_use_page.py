@@ -48,6 +48,14 @@ class Polled:
         return read(ask(create_web_app(self.service), "GET", path))
 
 
+@pytest.fixture
+def polled(tmp_path: Path) -> Polled:
+    """Make a service that has polled HOLDS once."""
+    made = Polled(tmp_path, *HOLDS)
+    made.poll()
+    return made
+
+
 def table(page: Reader, number: int) -> list[list[str]]:
     """Read the rows of a table of the page: namespaces are the first, workloads the second."""
     starts = [index for index, element in enumerate(page.elements) if element.tag == "table"]
@@ -61,10 +69,8 @@ def table(page: Reader, number: int) -> list[list[str]]:
     return rows[1:]
 
 
-def test_each_namespace_has_what_it_holds_uses_and_leaves_idle(tmp_path: Path, ask: Ask) -> None:
+def test_each_namespace_has_what_it_holds_uses_and_leaves_idle(polled: Polled, ask: Ask) -> None:
     """F148: units apart, those with idle ones first, and what is unknown is said to be unknown."""
-    polled = Polled(tmp_path, *HOLDS)
-    polled.poll()
     page = polled.page(ask)
 
     assert table(page, 0) == [
@@ -76,10 +82,8 @@ def test_each_namespace_has_what_it_holds_uses_and_leaves_idle(tmp_path: Path, a
     assert "1 of 4 GPUs held now is idle; 1 of 1 MIG slices held now is idle" in page.one("main").text
 
 
-def test_workloads_with_idle_units_come_first_with_their_nodes(tmp_path: Path, ask: Ask) -> None:
+def test_workloads_with_idle_units_come_first_with_their_nodes(polled: Polled, ask: Ask) -> None:
     """F148: a node that is known is a link, and of the nodes that with idle units comes first."""
-    polled = Polled(tmp_path, *HOLDS)
-    polled.poll()
     page = polled.page(ask)
 
     assert [(row[0], row[-1]) for row in table(page, 1)] == [
@@ -95,10 +99,8 @@ def test_workloads_with_idle_units_come_first_with_their_nodes(tmp_path: Path, a
     [("held", "team-a"), ("active", "team-b"), ("known", "team-a"), ("memory", "team-a"), ("now", "team-a"),
      ("idle", "team-a"), ("for", "team-a"), ("odd", "team-a")],
 )  # fmt: skip
-def test_tables_are_sorted_by_the_column_of_the_address(tmp_path: Path, ask: Ask, sort: str, first: str) -> None:
+def test_tables_are_sorted_by_the_column_of_the_address(polled: Polled, ask: Ask, sort: str, first: str) -> None:
     """F148: links in the heads do it, without a script."""
-    polled = Polled(tmp_path, *HOLDS)
-    polled.poll()
     page = polled.page(ask, f"/use?sort={sort}")
     (column, *_) = {element.text for element in page.all("th", aria_sort="descending")}
 
@@ -109,10 +111,8 @@ def test_tables_are_sorted_by_the_column_of_the_address(tmp_path: Path, ask: Ask
     }
 
 
-def test_namespace_of_the_address_is_shown_alone(tmp_path: Path, ask: Ask) -> None:
+def test_namespace_of_the_address_is_shown_alone(polled: Polled, ask: Ask) -> None:
     """F148: also while it is sorted by another column."""
-    polled = Polled(tmp_path, *HOLDS)
-    polled.poll()
     page = polled.page(ask, "/use?namespace=team-b&sort=held")
 
     assert {row[0] for row in table(page, 0)} == {"team-b"}

@@ -25,7 +25,6 @@ class TileFilter:
         return any(getattr(self, member.name) for member in fields(self))
 
     def selects(self, tile: Tile) -> bool:
-        """Tell whether the filter selects a tile."""
         return (
             (not self.product or tile.product == self.product)
             and (not self.driver or tile.driver == self.driver)
