@@ -94,7 +94,6 @@ class RequireAllowedHost:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or refuse it."""
         if scope["type"] != "http" or self._allowed(scope):
             await self._app(scope, receive, send)
             return
@@ -118,7 +117,6 @@ class RequireSameOrigin:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or refuse it."""
         headers = dict(scope["headers"]) if scope["type"] == "http" else {}
         ours = headers.get(b"sec-fetch-site", b"none") in (b"none", b"same-origin")
         if ours or (scope["method"] == "GET" and headers.get(b"sec-fetch-mode") == b"navigate"):

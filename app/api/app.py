@@ -168,7 +168,6 @@ class WebhookRoutes:
         self._queues = {verb: JobQueue(f"long answers of {verb}") for verb in (*ADMISSION_VERBS, *dict(EXTENDER_VERBS))}
 
     def admission_route(self, verb: str) -> ASGIApp:
-        """Make the handler of mutate or validate."""
 
         def answer(body: bytes) -> Steps:
             reviewed = yield from review_steps(body, verb, self._core)
@@ -179,7 +178,6 @@ class WebhookRoutes:
         return Endpoint(self, verb, lambda: ADMISSION_LIMIT, answer)
 
     def extender_route(self, verb: str, verb_answer: Verb) -> ASGIApp:
-        """Make the handler of an extender verb."""
 
         def answer(body: bytes) -> Steps:
             extender_answer = yield from verb_answer(body, self._core)
@@ -283,6 +281,5 @@ class Endpoint:
         self._routes, self._verb, self._limit, self._answer = routes, verb, limit, answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
         answer = await self._routes.respond(self._verb, self._limit, self._answer, scope, receive)
         await send_answer(answer, scope, send)

@@ -31,7 +31,6 @@ from app.cli.source import (
     read_live,
     state_of,
 )
-from app.cluster.snapshot import review_context
 from app.cluster.state import State
 from app.explain.explanation import templates_as_yaml
 from app.kube.api_kinds import DRA, FLEET
@@ -78,7 +77,7 @@ def templates_for(
     `namespace` is that of objects that name none. Without `always` only for those that a policy converts.
     Raises MalformedPod, QuantityError.
     """
-    context = review_context(state, policies)
+    context = state.review_context(policies)
     templates = Templates()
     for document in objects:
         target = target_of_new_object(document)

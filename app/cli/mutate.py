@@ -18,7 +18,7 @@ from app.admission.reviewed_pod import ReviewContext
 from app.cli.output import Output, show
 from app.cli.source import GovernedFleet, Namespace
 from app.cluster.files import read_snapshot_file
-from app.cluster.snapshot import read_snapshot, review_context
+from app.cluster.snapshot import read_snapshot
 from app.values.errors import BadInput
 from app.values.json_members import member
 
@@ -51,7 +51,7 @@ def mutate(
         raise BadInput(nothing_to_review(file, objects))
     where = fleet.namespace(namespace, default=True)
     _, state, rules = fleet.read_governed()
-    context = review_context(state, rules)
+    context = state.review_context(rules)
     previews = {
         index: _preview(document, namespace_of(document, where), state.namespaces.labels, context)
         for index, document in enumerate(objects)

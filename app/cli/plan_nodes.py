@@ -17,7 +17,6 @@ from app.cli.mutate import namespace_of, read_file
 from app.cli.output import MOST_SHOWN, Output, names_of, output_of, show, show_count, show_more, show_progress
 from app.cli.source import GovernedFleet, Namespace, Objects, unfinished_pods
 from app.cluster.core import RulingCache
-from app.cluster.snapshot import review_context
 from app.cluster.state import State
 from app.kube.pods import read_pod
 from app.policy.compiled import PolicySet
@@ -40,7 +39,7 @@ def moving_pods(objects: Objects, state: State, policies: PolicySet) -> Iterator
 
     Raises MalformedPod, QuantityError.
     """
-    context = replace(review_context(state, policies), rule=RulingCache().of)
+    context = replace(state.review_context(policies), rule=RulingCache().of)
     for pod, document in documents_of_gpu_pods(unfinished_pods(objects), state, policies):
         yield MovingPod(pod, _outcome(document, pod.demand, state, context) if pod.demand.resources else None)
 
@@ -220,7 +219,7 @@ def find_node_template(
     if len(documents) != 1:
         raise BadInput(f"{file}: got {len(documents)} Pods and workloads, wants one")
     _, state, rules = fleet.govern(fleet.read() if fleet.given else [])
-    context = review_context(state, rules)
+    context = state.review_context(rules)
     where = namespace_of(documents[0], fleet.namespace(namespace))
     pod = admitted_pod(documents[0], where, state.namespaces.labels, context)
     ruling = context.ruling(read_pod(pod, where), state.namespaces.labels(where))

@@ -24,7 +24,6 @@ from app.cluster.best_nodes import BestNodes
 from app.cluster.core import RulingCache
 from app.cluster.files import read_knowledge, shipped_policies
 from app.cluster.policy_watch import PolicyBook
-from app.cluster.snapshot import review_context
 from app.cluster.snapshot_policies import holds_policies, policies_of
 from app.cluster.state import State
 from app.explain.policy_diff import (
@@ -200,7 +199,7 @@ def diff(
 
 
 def _side(source: Path, state: State) -> PolicySide:
-    context = review_context(state, _policies(source, state))
+    context = state.review_context(_policies(source, state))
     return PolicySide(replace(context, claim_warnings=lambda *_: (), rule=RulingCache().of), state.namespaces.labels)
 
 

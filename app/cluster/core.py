@@ -181,7 +181,6 @@ class Core:
 
     @property
     def nodes(self) -> Mapping[str, Node]:
-        """All nodes by name."""
         return self.state.nodes
 
     @property
@@ -214,7 +213,6 @@ class Core:
         )
 
     def namespace_labels(self, name: str) -> Mapping[str, str]:
-        """Return the labels of a namespace."""
         return self.state.namespaces.by_name[name]
 
     def ruling(self, pod: Pod) -> Ruling:
@@ -259,7 +257,6 @@ class Core:
         self.state.release("", time.monotonic())
 
     def verdicts(self, demand: Demand) -> VerdictTable:
-        """Return the verdicts of all nodes for a demand."""
         return self._verdicts.of(demand)
 
     def cluster_snapshot(self) -> ClusterSnapshot:

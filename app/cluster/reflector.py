@@ -42,7 +42,6 @@ class StreamHealth:
     since: float | None = None
 
     def established(self, now: float) -> None:
-        """Note that a stream is open."""
         self.since = self.heard = now
 
     def received(self, now: float) -> None:
@@ -135,7 +134,6 @@ class Reflector:
         metrics.unreadable.labels(kind.name)  # starts at 0, so that the first one counts as an increase
 
     async def run(self) -> None:
-        """Follow the kind until cancelled."""
         while True:
             reason, detail = await self._list_and_watch()
             lifetime = self.stream.ended(self._clock.now())

@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 import yaml
 
-from app.admission.reviewed_pod import ReviewContext
 from app.cluster.state import State
 from app.explain.survey import ClusterSnapshot
 from app.intree.existing_pods import ExistingPods
@@ -185,7 +184,7 @@ def view(
     return ClusterSnapshot(
         nodes=dict(state.nodes),
         used=dict(state.node_requests.used),
-        context=review_context(state, policies),
+        context=state.review_context(policies),
         namespace_labels=state.namespaces.labels,
         gpu_usage=state.usage_on,
         volumes=volumes or {},
@@ -195,18 +194,6 @@ def view(
         unpromised=state.unpromised,
         dra_version=state.devices.dra.served_version,
         devices=state.devices.dra.copy(),
-    )
-
-
-def review_context(state: State, policies: PolicySet) -> ReviewContext:
-    """Return what a review works with, where nothing is known of the use of GPUs."""
-    return ReviewContext(
-        policies,
-        state.fleet(),
-        state.knowledge,
-        claimed=state.devices.claimed,
-        has_template=state.devices.has_template,
-        claim_warnings=state.devices.claim_warnings,
     )
 
 

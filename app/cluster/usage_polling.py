@@ -126,7 +126,6 @@ class UsagePoller:
         self._problem: str | None = None
 
     def reading(self) -> UseReading:
-        """Return what is known of use now."""
         age = None if self._succeeded_at is None else self._clock.now() - self._succeeded_at
         fresh = age is not None and age < FORGET_SECONDS
         return UseReading(
@@ -139,7 +138,6 @@ class UsagePoller:
         return summary.idle_count(namespace, seconds, below) if summary else 0
 
     async def run(self) -> None:
-        """Poll until cancelled."""
         try:
             while True:
                 await self.poll()
@@ -150,7 +148,6 @@ class UsagePoller:
             raise
 
     async def poll(self) -> None:
-        """Poll once."""
         if self._source is None:
             self._note(_not_judged(self._policies()))
             return
@@ -173,7 +170,6 @@ class UsagePoller:
         self.measure()
 
     def measure(self) -> None:
-        """Set the metrics of use."""
         if self._metrics is not None and self._source is not None:
             reading = self.reading()
             self._metrics.use_read(reading.summary, reading.age_seconds)

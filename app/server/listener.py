@@ -44,7 +44,6 @@ class BoundedServer(uvicorn.Server):
         await super().serve(sockets or [self._sock])
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to accept."""
         self._loop = asyncio.get_running_loop()
         await self.lifespan.startup()
         protocol = partial(

@@ -104,23 +104,15 @@ class Listeners:
         async with asyncio.TaskGroup() as tasks:
             serving = [tasks.create_task(server.serve()) for server in others]
             serving.append(tasks.create_task(serve_in_thread(ops, "operations")))
-            coroutines = [
+            coroutines: list[Coroutine[Any, Any, None]] = [
                 self._heartbeat(),
                 self._renew_certificate(),
                 self._service.book.follow(self._report_policies),
             ]
-            if self._service.cluster is not None:
-                coroutines.append(self._service.cluster.run())
-            if self._service.gpu_health is not None:
-                coroutines.append(self._service.gpu_health.run())
-            coroutines.append(run_for_ever(self._service.usage.run))
-            if self._pages is not None:
-                coroutines.append(self._pages.run())
-            if self._service.front_proxy is not None:
-                coroutines.append(self._service.front_proxy.run())
-            if self._service.slipped is not None:
-                coroutines.append(self._service.slipped.run())
-            coroutines.extend(self._event_tasks())
+            service = self._service
+            optional = (service.cluster, service.gpu_health, self._pages, service.front_proxy, service.slipped)
+            coroutines += [part.run() for part in optional if part is not None]
+            coroutines += [run_for_ever(service.usage.run), *self._event_tasks()]
             background = [tasks.create_task(coroutine) for coroutine in coroutines]
             await self._stop.wait()
             for server in servers:
@@ -148,7 +140,6 @@ class Listeners:
             yield run_for_ever(events.reasons.run)
 
     def _connections(self) -> Connections:
-        """Make the record of a listener's connections."""
         service, metrics = self._service, self._metrics
         return Connections(
             self._limits,

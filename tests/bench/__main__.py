@@ -24,11 +24,11 @@ from app.server.service import Service
 from app.telemetry.logs import LOGGER
 from app.telemetry.metrics import Metrics
 from tests.bench import devices, explaining, usage_polling, watching
-from tests.bench.fleet import CPU, node, node_name, nodes, pods
+from tests.bench.fleet import CPU, filter_arguments, node, node_name, nodes, pods
 from tests.bench.following import bench
 from tests.bench.measure import ROUNDS, Scaled, cpu, middle, paced, per_request, served
 from tests.bench.rows import Row, print_rows, timed, timed_pair
-from tests.builders import CONTRACT, container, make_service, pod, policies, policy, review
+from tests.builders import container, make_service, pod, policies, policy, review
 
 NODES = 5_000
 PODS = 50_000
@@ -43,6 +43,8 @@ EVERY_FILTER = policy(
 )
 """Every make of the fleet passes this policy, so that as many nodes are scored as without it."""
 IMAGE = "nvcr.io/nvidia/pytorch:24.05-py3"
+ask = partial(filter_arguments, image=IMAGE, memory="4Gi")
+"""Write the arguments of filter about nodes of these names."""
 
 
 def main() -> int:
@@ -83,7 +85,7 @@ def _service(folder: str, bound: int) -> Service:
 
 def _growth(folder: str) -> Iterator[Row]:
     """Measure questions about 500 nodes with more and more bound pods: the median of the ratios within the rounds."""
-    sampled = _args([node_name(index) for index in random.Random(1).sample(range(NODES), 500)])
+    sampled = ask([node_name(index) for index in random.Random(1).sample(range(NODES), 500)])
 
     def both(service: Service) -> None:
         filter_nodes(sampled, service)
@@ -99,8 +101,8 @@ def _growth(folder: str) -> Iterator[Row]:
 
 
 def _extender(service: Service) -> Iterator[Row]:
-    everyone = _args([node_name(index) for index in range(NODES)])
-    sampled = _args([node_name(index) for index in random.Random(1).sample(range(NODES), 500)])
+    everyone = ask([node_name(index) for index in range(NODES)])
+    sampled = ask([node_name(index) for index in random.Random(1).sample(range(NODES), 500)])
     drawn = random.Random(2)
 
     def one_percent_changes() -> None:
@@ -118,7 +120,7 @@ def _extender(service: Service) -> Iterator[Row]:
     yield from timed_pair("prioritize, 5,000 names, 1 % of nodes changed", again, 2000, 5000)
     yield from timed_pair("filter and prioritize, 500 names", paced(lambda: cpu(both, 200)), 200, 1000)
     yield timed("first sight of a demand, prioritize 5,000 names", _first_sights(service), 25_000, "µs worst of 9")
-    full = json.dumps({**json.loads(_args([])), "NodeNames": None, "Nodes": {"items": [*nodes(1000)]}}).encode()
+    full = json.dumps({**json.loads(ask([])), "NodeNames": None, "Nodes": {"items": [*nodes(1000)]}}).encode()
     documents = middle(
         (figure.p99, scale) for figure, scale in paced(lambda: cpu(lambda: filter_nodes(full, service), 10))
     )
@@ -130,7 +132,7 @@ def _first_sights(service: Service) -> Scaled:
     names = [node_name(index) for index in range(NODES)]
     worst = []
     for memory in range(5, 5 + ROUNDS):
-        bodies = iter([_args(names, f"train:1-cu12{release}", f"{memory}Gi") for release in range(9)])
+        bodies = iter([filter_arguments(names, f"train:1-cu12{release}", f"{memory}Gi") for release in range(9)])
         times = paced(lambda bodies=bodies: _once(next(bodies), service), 9)  # type: ignore[misc]
         worst.append(max(times, key=lambda time_and_scale: time_and_scale[0] / time_and_scale[1]))
     return middle(worst)
@@ -176,7 +178,7 @@ def _end_to_end(service: Service) -> Iterator[Row]:
     names = [node_name(index) for index in range(NODES)]
     with served(app, service) as (client, clock):
         for what, image in (("all fit", "train:1"), ("1 in 8 refused", IMAGE)):
-            body = _args(names, image)
+            body = ask(names, image=image)
             per_request(client, clock, "/scheduler/filter", body)
             ratios = [
                 per_request(client, clock, "/scheduler/filter", body) / per_request(client, clock, "/echo", body)
@@ -197,14 +199,6 @@ def _explain() -> Iterator[Row]:
     yield Row("filter p99 with the page loaded twice a second, wall time", page.loaded, 2, "x alone")
     polled = statistics.median(polled.p99_ratio for polled in usage_polling.bench(1000, 1000))
     yield Row("filter p99 while the use of 1,000 GPUs is polled, wall time", polled, 2, "x alone")
-
-
-def _args(names: list[str], image: str = IMAGE, memory: str = "4Gi") -> bytes:
-    """Write an ExtenderArgs body as kube-scheduler does."""
-    recorded = json.loads((CONTRACT / "extender-filter-nodecachecapable-true.request.json").read_text("utf-8"))
-    recorded["Pod"]["spec"]["containers"][0]["image"] = image
-    recorded["Pod"]["metadata"]["annotations"] = {"gpu-usher.io/gpu-memory": memory}
-    return json.dumps({**recorded, "NodeNames": names}, separators=(",", ":")).encode()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Any
 from app.demo.sample_fleets import demo_fleet
 from tests.bench.fleet import PADDING
 from tests.bench.following import ENVIRONMENT, IMAGES, MANAGED
-from tests.builders import CONTRACT, knowledge
+from tests.builders import knowledge
 
 CLOUDS = ("eks", "gke", "aks", "mig", "shared")
 """Demo fleets whose nodes are the models; those of `mig` and `shared` are in no cloud, and are named as on EKS."""
@@ -151,13 +151,6 @@ def _base36(number: int, width: int) -> str:
         number, digit = divmod(number, 36)
         text = DIGITS[digit] + text
     return text.rjust(width, "0")
-
-
-def filter_arguments(names: list[str], demand: int) -> bytes:
-    """Write the arguments of kube-scheduler's filter call; pods of different `demand` are judged apart."""
-    recorded = json.loads((CONTRACT / "extender-filter-nodecachecapable-true.request.json").read_text("utf-8"))
-    recorded["Pod"]["metadata"]["annotations"] = {"gpu-usher.io/gpu-memory": f"{4096 + demand}Mi"}
-    return json.dumps({**recorded, "NodeNames": names}, separators=(",", ":")).encode()
 
 
 def sample(names: list[str], count: int) -> list[str]:

@@ -5,7 +5,6 @@ The service and the command are processes of their own, on a snapshot of nodes o
 """
 
 import json
-import os
 import resource
 import ssl
 import statistics
@@ -24,11 +23,11 @@ from typing import Any
 
 import httpx
 
-from tests.bench.fleet import node_name
+from tests.bench.fleet import filter_arguments, node_name
 from tests.bench.following import full_nodes, full_pods
 from tests.bench.measure import Scaled, middle, paced
-from tests.builders import CONTRACT, gpus, pod
-from tests.controlplane.processes import free_port
+from tests.builders import gpus, pod
+from tests.controlplane.processes import Process, free_port, wait_until
 
 READY_SECONDS = 120
 ROUNDS = 4
@@ -70,16 +69,14 @@ def bench(node_count: int, pod_count: int) -> Explained:
             beside = []
             for _ in range(ROUNDS):
                 alone = p99(tls, body)
-                with _endless(people):
+                with meanwhile(lambda client: client.post(people + "/explain", json=PENDING[0])):
                     beside.append(p99(tls, body) / alone)
     return Explained(used, wall, from_file, statistics.median(beside))
 
 
 def filter_body(node_count: int) -> bytes:
     """Write the arguments of kube-scheduler's filter call about all nodes."""
-    names = [node_name(index) for index in range(node_count)]
-    recorded = json.loads((CONTRACT / "extender-filter-nodecachecapable-true.request.json").read_text("utf-8"))
-    return json.dumps({**recorded, "NodeNames": names}, separators=(",", ":")).encode()
+    return filter_arguments([node_name(index) for index in range(node_count)])
 
 
 def write_snapshot(path: Path, node_count: int, pod_count: int) -> None:
@@ -112,8 +109,8 @@ def _from_file(folder: Path, snapshot: Path) -> float:
 
 
 @contextmanager
-def served(folder: Path, snapshot: Path, *flags: str) -> Iterator[tuple[str, httpx.Client, int]]:
-    """Serve a snapshot in a process; yields the web UI's address, a client of the TLS port, and the process id."""
+def served(folder: Path, snapshot: Path, *flags: str) -> Iterator[tuple[str, httpx.Client, Process]]:
+    """Serve a snapshot in a process; yields the web UI's address, a client of the TLS port, and the process."""
     port, ops, people = free_port(), free_port(), free_port()
     words = [
         f"--snapshot={snapshot}",
@@ -121,32 +118,27 @@ def served(folder: Path, snapshot: Path, *flags: str) -> Iterator[tuple[str, htt
         f"--port={port}",
         f"--ops-port={ops}",
         "--recount=false",
+        f"--ui-address=127.0.0.1:{people}",
         *flags,
     ]
-    command = [sys.executable, "-m", "app.cli.main", "serve", *words, f"--ui-address=127.0.0.1:{people}"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = Process("service", [sys.executable, "-m", "app.cli.main", "serve", *words], folder / "service.log")
     try:
-        _wait(lambda: httpx.get(f"http://127.0.0.1:{ops}/readyz", trust_env=False, timeout=5).status_code == 200)
+        wait_until("the service is ready", lambda: _ready(f"http://127.0.0.1:{ops}/readyz"), READY_SECONDS, process)
         context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
         with httpx.Client(base_url=f"https://127.0.0.1:{port}", verify=context, trust_env=False) as tls:
-            yield f"http://127.0.0.1:{people}", tls, process.pid
+            yield f"http://127.0.0.1:{people}", tls, process
     finally:
-        process.terminate()
-        process.wait(READY_SECONDS)
+        process.stop()
 
 
-def _wait(ready: Callable[[], bool]) -> None:
-    for _ in range(READY_SECONDS * 10):
-        try:
-            if ready():
-                return
-        except httpx.HTTPError:
-            pass
-        time.sleep(0.1)
-    raise TimeoutError("the service did not become ready")
+def _ready(url: str) -> bool:
+    try:
+        return httpx.get(url, trust_env=False, timeout=5).status_code == 200
+    except httpx.HTTPError:
+        return False
 
 
-def _through(people: str, process: int) -> tuple[Scaled, Scaled]:
+def _through(people: str, process: Process) -> tuple[Scaled, Scaled]:
     """Return the worst explanation's CPU seconds in the service, and its wall seconds here."""
     used, wall = [], []
     with httpx.Client(trust_env=False, timeout=60) as client:
@@ -157,29 +149,24 @@ def _through(people: str, process: int) -> tuple[Scaled, Scaled]:
     return max(used, key=attrgetter("at_scale_1")), max(wall, key=attrgetter("at_scale_1"))
 
 
-def _explanation(client: httpx.Client, people: str, process: int, document: dict[str, Any]) -> tuple[float, float]:
+def _explanation(client: httpx.Client, people: str, process: Process, document: dict[str, Any]) -> tuple[float, float]:
     """Return the CPU seconds of one explanation in the service, and its wall seconds here."""
-    before, started = cpu_seconds(process), time.perf_counter()
+    before, started = process.cpu_seconds(), time.perf_counter()
     assert client.post(people + "/explain", json=document).status_code == 200
-    return cpu_seconds(process) - before, time.perf_counter() - started
-
-
-def cpu_seconds(process: int) -> float:
-    """Return the CPU seconds that a process has used."""
-    fields = Path(f"/proc/{process}/stat").read_text("ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return process.cpu_seconds() - before, time.perf_counter() - started
 
 
 @contextmanager
-def _endless(people: str) -> Iterator[None]:
+def meanwhile(ask: Callable[[httpx.Client], object], seconds: float = 0.0) -> Iterator[None]:
+    """Send a request again and again while the block lasts, with so many seconds between."""
     ended = threading.Event()
 
-    def ask() -> None:
+    def work() -> None:
         with httpx.Client(trust_env=False, timeout=60) as client:
-            while not ended.is_set():
-                client.post(people + "/explain", json=PENDING[0])
+            while not ended.wait(seconds):
+                ask(client)
 
-    thread = threading.Thread(target=ask)
+    thread = threading.Thread(target=work)
     thread.start()
     try:
         yield

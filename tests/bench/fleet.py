@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A synthetic fleet of any size: nodes of eight makes, some of whose GPUs are held by pods."""
 
+import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
-from tests.builders import gpus, knowledge, node_document, pod
+from tests.builders import CONTRACT, gpus, knowledge, node_document, pod
 
 MAKES = (
     ("NVIDIA-H100-80GB-HBM3", "570.124.06", 8),
@@ -67,3 +68,13 @@ def pods(count: int, node_count: int, seed: int = 42) -> Iterator[dict[str, Any]
         made["metadata"] |= {"uid": f"uid-{index}", "name": f"pod-{index}"}
         made["status"] = {"phase": "Running"}
         yield made
+
+
+def filter_arguments(names: Sequence[str], image: str | None = None, memory: str | None = None) -> bytes:
+    """Write the arguments of kube-scheduler's filter call; `image` and `memory` are what the pod asks for besides."""
+    recorded = json.loads((CONTRACT / "extender-filter-nodecachecapable-true.request.json").read_text("utf-8"))
+    if image:
+        recorded["Pod"]["spec"]["containers"][0]["image"] = image
+    if memory:
+        recorded["Pod"]["metadata"]["annotations"] = {"gpu-usher.io/gpu-memory": memory}
+    return json.dumps({**recorded, "NodeNames": names}, separators=(",", ":")).encode()

@@ -10,8 +10,6 @@ import argparse
 import asyncio
 import datetime as dt
 import json
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -33,7 +31,7 @@ from app.cluster.state import State
 from app.telemetry.metrics import Metrics
 from app.tls.serving_certificates import issue_if_needed
 from tests.bench.fleet import node, pods
-from tests.bench.list_server import ListServer, arguments, listen, pages
+from tests.bench.list_server import ListServer, arguments, listen, pages, played_by
 from tests.bench.measure import REFERENCE_MS, ROUNDS, Scaled, cpu, middle, paced, reference, resident_mib
 from tests.builders import knowledge
 from tests.controlplane.processes import free_port
@@ -85,14 +83,8 @@ def bench(node_count: int, pod_count: int) -> Followed:
         directory, port = Path(folder), free_port()
         issue_if_needed(directory, dt.datetime.now(dt.UTC))
         words = [f"--port={port}", f"--certs={directory}", f"--nodes={node_count}", f"--pods={pod_count}"]
-        server = subprocess.Popen([sys.executable, "-m", "tests.bench.following", *words], stdout=subprocess.PIPE)
-        try:
-            assert server.stdout is not None
-            server.stdout.readline()  # it prints a line when it listens
+        with played_by("tests.bench.following", *words):
             return uvloop.run(_follow(f"https://127.0.0.1:{port}", directory / "ca.crt"))
-        finally:
-            server.terminate()
-            server.communicate()
 
 
 async def _follow(url: str, ca: Path) -> Followed:

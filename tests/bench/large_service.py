@@ -25,8 +25,9 @@ from app.server.process import return_large_blocks
 from app.server.service import Service
 from app.settings import Settings
 from app.telemetry.logs import LOGGER
-from tests.bench.cloud_fleet import CloudFleet, filter_arguments, sample
+from tests.bench.cloud_fleet import CloudFleet, sample
 from tests.bench.cloud_server import lives
+from tests.bench.fleet import filter_arguments
 from tests.bench.measure import Figure, cpu, reference
 from tests.builders import gpus, pod
 
@@ -123,15 +124,15 @@ class Measurement:
     async def _first_sight(self) -> None:
         """Ask filter about demands that nobody has asked about yet."""
         names = self._sample()
-        bodies = [filter_arguments(names, number) for number in range(1, DEMANDS + 1)]
-        assert filter_nodes(filter_arguments(names, 0), self._service).error is None
+        bodies = [demanding(names, number) for number in range(1, DEMANDS + 1)]
+        assert filter_nodes(demanding(names, 0), self._service).error is None
         self.figures["first_sight"] = max(_once(lambda body=body: filter_nodes(body, self._service)) for body in bodies)  # type: ignore[misc]
 
     def _sample(self) -> list[str]:
         return sample(self._fleet.names, min(SAMPLE, self._fleet.nodes))
 
     async def _extender(self) -> None:
-        sampled, everyone = filter_arguments(self._sample(), 1), filter_arguments(self._fleet.names, 1)
+        sampled, everyone = demanding(self._sample(), 1), demanding(self._fleet.names, 1)
         service = self._service
         self._pair("filter_sample", cpu(lambda: filter_nodes(sampled, service), 500))
         self._pair("prioritize_sample", cpu(lambda: prioritize(sampled, service), 300))
@@ -193,6 +194,11 @@ class Measurement:
 
         _, used, step = await self._probe.during(again())
         self.figures |= {"relist_cpu": used, "relist_step": step}
+
+
+def demanding(names: list[str], demand: int) -> bytes:
+    """Write the arguments of a filter call; pods of different `demand` are judged apart."""
+    return filter_arguments(names, memory=f"{4096 + demand}Mi")
 
 
 def _once(call: Callable[[], object]) -> float:

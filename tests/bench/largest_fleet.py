@@ -16,6 +16,7 @@ from pathlib import Path
 
 from app.tls.serving_certificates import issue_if_needed
 from tests.bench.cloud_fleet import MIXED, models
+from tests.bench.list_server import played_by
 from tests.controlplane.processes import free_port
 
 NODES, PODS = 65_000, 500_000
@@ -89,16 +90,9 @@ def measure(nodes: int, pods: int, gpu_share: float) -> Figures:
         port = free_port()
         issue_if_needed(Path(folder), dt.datetime.now(dt.UTC))
         fleet = [f"--certs={folder}", f"--nodes={nodes}", f"--pods={pods}", f"--gpu-share={gpu_share}"]
-        command = [sys.executable, "-m", "tests.bench.cloud_server", f"--port={port}", *fleet]
-        server = subprocess.Popen(command, stdout=subprocess.PIPE)
-        try:
-            assert server.stdout is not None
-            server.stdout.readline()  # it prints a line when it listens
+        with played_by("tests.bench.cloud_server", f"--port={port}", *fleet):
             words = [sys.executable, "-m", "tests.bench.large_service", f"--api=https://127.0.0.1:{port}", *fleet]
             answer = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, timeout=SECONDS_FOR_ONE)
-        finally:
-            server.terminate()
-            server.communicate()
     figures: Figures = json.loads(answer.stdout.splitlines()[-1])
     return figures
 

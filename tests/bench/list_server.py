@@ -5,7 +5,10 @@ import argparse
 import asyncio
 import json
 import ssl
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +68,19 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--nodes", type=int, required=True)
     parser.add_argument("--pods", type=int, required=True)
     return parser
+
+
+@contextmanager
+def played_by(module: str, *words: str) -> Iterator[None]:
+    """Run a module that plays an API server, in a process of its own that listens while the block lasts."""
+    server = subprocess.Popen([sys.executable, "-m", module, *words], stdout=subprocess.PIPE)
+    try:
+        assert server.stdout is not None
+        server.stdout.readline()  # `listen` prints a line when it listens
+        yield
+    finally:
+        server.terminate()
+        server.communicate()
 
 
 async def listen(played: ListServer, words: argparse.Namespace) -> None:

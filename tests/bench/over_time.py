@@ -2,18 +2,18 @@
 """Pods that come and go, at several loads, for each policy: `make bench-churn` prints tests/results/churn.md.
 
 `python -m tests.bench.over_time [SEEDS [PODS [PROCESSES [WORKLOAD ...]]]]`; the trace is that of GPU_USHER_TRACE, or
-else a synthetic one. Finished runs are kept in build/churn.jsonl, and are not made again.
+else a synthetic one. Finished runs are kept in build/churn.jsonl, and are not made again. A second section says what
+would have changed with filter's shortlist, repacking, and right-sizing.
 """
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from math import sqrt
 from pathlib import Path
 from statistics import mean, stdev
 
-from tests.bench import over_time_variants
 from tests.bench.simulate.batch import SimulationJob, job_key, load, run_batch, run_key
 from tests.bench.simulate.over_time_figures import QUEUE_MODEL, Figure, OverTime, OverTimeRun, over_time_rows
 from tests.bench.simulate.run import History, Options
@@ -35,17 +35,33 @@ HEAD = (
     "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|"
 )
 KINDS = ("share", "1 GPU", "2 GPU", "4 GPU", "8 GPU")
+EVERY, VARIANT_PODS, VARIANT_SEEDS = 4, 1_500, 1
+"""For what would have changed: every fourth node, and a fourth of the arrivals, an eighth of the time to compute."""
+VARIANT_LOADS = {"default": (0.95, 1.0), "gpuspec33": (0.95, 1.0)}
+VARIANTS = {
+    "shortlist": "**as it ships**",
+    "shipped": "no shortlist: filter names all that fit, prioritize is asked",
+    "repack": "`plan repack` each hour, of at most 8 moves",
+    "right-sized": "half of the pods with one GPU ask for half (an assumption)",
+}
+"""The words of the table, by policy."""
+VARIANTS_HEAD = (
+    "| workload | load | what | held % | fragmented % | GPUs waited for | mean wait, s | moves | GPU hours lost |\n"
+    "|---|---|---|---:|---:|---:|---:|---:|---:|"
+)
 
 
-def jobs(seeds: int, pods: int, workloads: Sequence[str]) -> list[SimulationJob]:
-    """Return the jobs in the order of the table."""
+def jobs(
+    policies: Mapping[str, History], loads: Mapping[str, Sequence[float]], seeds: int, pods: int, every: int = 1
+) -> list[SimulationJob]:
+    """Return the jobs in the order of a table, on every so many nodes of the trace; `loads` is by workload."""
     trace = os.environ.get("GPU_USHER_TRACE")
     return [
         SimulationJob(Path(trace) if trace else None, NODES, workload, policy, FIRST_SEED + number, Options(
-            history, all_pods=True, over_time=OverTime(share, pods)))
-        for workload in workloads
-        for share in LOADS[workload]
-        for policy, (history, _) in POLICIES.items()
+            history, all_pods=True, over_time=OverTime(share, pods, every)))
+        for workload, shares in loads.items()
+        for share in shares
+        for policy, history in policies.items()
         for number in range(seeds)
     ]  # fmt: skip
 
@@ -124,18 +140,47 @@ def origin_of(trace: Trace) -> str:
     return f"{source}, {len(trace.machines):,} nodes, {gpus:,} GPUs"
 
 
-def main() -> None:
-    """Make the runs that are missing, and print the table."""
-    given = [int(word) for word in sys.argv[1:4]]
-    seeds, pods, processes = [*given, *(SEEDS, PODS, 1)[len(given) :]]
-    wanted = jobs(seeds, pods, sys.argv[4:] or list(LOADS))
+def variants_report(runs: Sequence[OverTimeRun]) -> Iterator[str]:
+    """Yield the lines of the section; runs of one row follow each other."""
+    seeds = len({run.seed for run in runs})
+    yield "\n## What would have changed\n"
+    what = f"{VARIANT_PODS:,} arrivals, {seeds} seed{'s' * (seeds > 1)}"
+    yield f"Every {EVERY}th node of the trace and {what}; else as above."
+    yield "A pod that is moved starts again, and the GPU hours of what it has done are lost (in percent of those that"
+    yield "were given out); the pods for which it makes room get it. No trace says how much of its GPUs a pod uses, so"
+    yield "that right-sizing is an assumption.\n"
+    yield VARIANTS_HEAD
+    for start in range(0, len(runs), seeds):
+        row = runs[start : start + seeds]
+        lost, hours = mean(run.lost_gpu_hours for run in row), mean(run.gpu_hours for run in row)
+        cells = [row[0].workload, f"{row[0].load_percent / 100:.2f}", VARIANTS[row[0].policy]]
+        cells += [f"{mean(mean(run.held_percent) for run in row):.2f}"]
+        cells += [f"{mean(mean(run.fragmented_percent) for run in row):.2f}"]
+        cells += [f"{mean(mean(run.waiting_gpus) for run in row):.0f}"]
+        cells += [f"{mean(run.wait_seconds['mean'] for run in row):.0f}"]
+        cells += [f"{mean(run.moves for run in row):.0f}", f"{lost:,.0f} ({100 * lost / hours:.1f} %)"]
+        yield f"| {' | '.join(cells)} |"
+
+
+def play(wanted: Sequence[SimulationJob], processes: int = 1) -> list[OverTimeRun]:
+    """Make the runs that are missing, and return all in the order of the jobs."""
     runs: dict[object, OverTimeRun] = {}
     for run in run_batch(wanted, processes, KEPT, lambda _: None):
         assert isinstance(run, OverTimeRun)
         runs[run_key(run)] = run
         print(f"{len(runs)} of {len(wanted)}: {run_key(run)}", file=sys.stderr, flush=True)
-    print("\n".join(report([runs[job_key(job)] for job in wanted], origin_of(load(wanted[0])), pods)))
-    print("\n".join(over_time_variants.report(over_time_variants.played())))
+    return [runs[job_key(job)] for job in wanted]
+
+
+def main() -> None:
+    """Make the runs that are missing, and print the tables."""
+    given = [int(word) for word in sys.argv[1:4]]
+    seeds, pods, processes = [*given, *(SEEDS, PODS, 1)[len(given) :]]
+    policies = {policy: history for policy, (history, _) in POLICIES.items()}
+    wanted = jobs(policies, {name: LOADS[name] for name in sys.argv[4:] or LOADS}, seeds, pods)
+    print("\n".join(report(play(wanted, processes), origin_of(load(wanted[0])), pods)))
+    variants = dict.fromkeys(VARIANTS, History.Online)
+    print("\n".join(variants_report(play(jobs(variants, VARIANT_LOADS, VARIANT_SEEDS, VARIANT_PODS, EVERY)))))
 
 
 if __name__ == "__main__":

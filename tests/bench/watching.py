@@ -4,7 +4,6 @@
 import statistics
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +11,8 @@ from pathlib import Path
 
 import httpx
 
-from tests.bench.explaining import cpu_seconds, filter_body, p99, served, write_snapshot
+from tests.bench.explaining import filter_body, meanwhile, p99, served, write_snapshot
+from tests.controlplane.processes import Process
 
 ROUNDS = 6
 REQUESTS = 200
@@ -47,16 +47,16 @@ def bench(node_count: int, pod_count: int) -> Watched:
                 with _open_page(people):
                     cpu.append(_cpu(tls, body, process) / alone)
                 quiet = p99(tls, body)
-                with _loaded(people):
+                with meanwhile(lambda client: client.get(people + "/"), LOAD_SECONDS):
                     loaded.append(p99(tls, body) / quiet)
     return Watched(statistics.median(cpu), statistics.median(loaded))
 
 
-def _cpu(client: httpx.Client, body: bytes, process: int) -> float:
-    before = cpu_seconds(process)
+def _cpu(client: httpx.Client, body: bytes, process: Process) -> float:
+    before = process.cpu_seconds()
     for _ in range(REQUESTS):
         assert client.post("/scheduler/filter", content=body).status_code == 200
-    return cpu_seconds(process) - before
+    return process.cpu_seconds() - before
 
 
 @contextmanager
@@ -65,24 +65,6 @@ def _open_page(people: str) -> Iterator[None]:
         client.get(people + "/")
         with client.stream("GET", people + "/events?of=fleet"):
             yield
-
-
-@contextmanager
-def _loaded(people: str) -> Iterator[None]:
-    ended = threading.Event()
-
-    def load() -> None:
-        with httpx.Client(trust_env=False, timeout=60) as client:
-            while not ended.wait(LOAD_SECONDS):
-                client.get(people + "/")
-
-    thread = threading.Thread(target=load)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 if __name__ == "__main__":

@@ -70,9 +70,13 @@ def class_exists(request: pytest.FixtureRequest, cluster: Cluster) -> bool:
 
 
 @pytest.fixture(scope="module")
-def outside(cluster: Cluster) -> str:
-    """A namespace whose pods do not reach the webhooks."""
-    return create_namespace(cluster.plane, "outside-of-gpu-usher", **{"gpu-usher.io/ignore": "true"})
+def outside(cluster: Cluster) -> Iterator[str]:
+    """A namespace whose pods do not reach the webhooks; it is deleted, as other tests look at all namespaces."""
+    name = create_namespace(cluster.plane, "outside-of-gpu-usher", **{"gpu-usher.io/ignore": "true"})
+    yield name
+    path = f"/api/v1/namespaces/{name}"
+    cluster.plane.api.delete(path)
+    eventually("it is gone", lambda: cluster.plane.api.client.get(path).status_code == 404)
 
 
 def play(cluster: Cluster, name: str, namespace: str, **more: object) -> tuple[Object, SeenDevices | str]:
@@ -91,10 +95,11 @@ def play(cluster: Cluster, name: str, namespace: str, **more: object) -> tuple[O
         outcome[:] = [phase] if phase != "Pending" else failures[:1]
         return bool(outcome)
 
-    eventually(f"{name} runs, or its sandbox fails", decided)
-    seen = read_seen(cluster, pod) if outcome == ["Running"] else outcome[0]
-    delete_pod(cluster, pod)
-    return admitted, seen
+    try:
+        eventually(f"{name} runs, or its sandbox fails", decided)
+        return admitted, read_seen(cluster, pod) if outcome == ["Running"] else outcome[0]
+    finally:
+        delete_pod(cluster, pod)  # else it holds its GPU, and the next pod of the name cannot be created
 
 
 def test_no_pod_that_starts_without_us_fails_with_us(
