@@ -4,7 +4,7 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -15,7 +15,7 @@ from app.admission.preview import admitted_pod, target_of_new_object, unbound, w
 from app.admission.reviewed_pod import ReviewContext
 from app.cli.mutate import namespace_of, read_file
 from app.cli.output import MOST_SHOWN, Output, names_of, output_of, show, show_count, show_more, show_progress
-from app.cli.source import GovernedFleet, Namespace, Objects, unfinished_pods
+from app.cli.source import GovernedFleet, Namespace, Object, Objects, unfinished_pods
 from app.cluster.core import RulingCache
 from app.cluster.state import State
 from app.kube.pods import read_pod
@@ -30,8 +30,6 @@ from app.whatif.driver import NodeTurn, Rollout, plan_rollout
 from app.whatif.mig_relayout import MIGRelayout, parse_layout, relayout
 from app.whatif.node_template import node_template
 from app.whatif.placing_in_turn import GPUPod
-
-Object = dict[str, Any]
 
 
 def moving_pods(objects: Objects, state: State, policies: PolicySet) -> Iterator[MovingPod]:

@@ -200,6 +200,7 @@ def diff(
 
 def _side(source: Path, state: State) -> PolicySide:
     context = state.review_context(_policies(source, state))
+    # Warnings of claims are about the cluster's devices, not about policies, and are not compared.
     return PolicySide(replace(context, claim_warnings=lambda *_: (), rule=RulingCache().of), state.namespaces.labels)
 
 

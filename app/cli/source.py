@@ -125,7 +125,8 @@ Namespace = Annotated[
 ]
 
 
-Objects = list[dict[str, Any]]
+Object = dict[str, Any]
+Objects = list[Object]
 POLICY_KINDS = ("GPUPolicy", "ConfigMap")
 """Kinds that, as those of DRA, a cluster may not have, or may forbid to the user."""
 
@@ -212,7 +213,7 @@ class GovernedFleet(Fleet):
         return objects, state, policies_in(objects, self.policies, state)
 
 
-def unfinished_pods(objects: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def unfinished_pods(objects: Iterable[Object]) -> Iterator[Object]:
     """Yield the pods that have not ended."""
     for document in objects:
         if document.get("kind") == "Pod" and (document.get("status") or {}).get("phase") not in FINISHED:

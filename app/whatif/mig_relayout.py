@@ -109,7 +109,7 @@ class MIGRelayout:
     """The result of a layout: the evicted and waiting pods that gain a place, lose theirs, or wait as before.
 
     `fragmentation_before` and `fragmentation_after` are those of the chosen nodes once the pods have their places, by
-    the mix of all pods' demands (`fragmented_share`); in [0, 1], rounded to three digits.
+    the mix of all pods' demands; in [0, 1], rounded to three digits.
     """
 
     nodes: tuple[NodeRelayout, ...]
