@@ -6,7 +6,6 @@ the filters and by kube-scheduler's own checks, with the units that the pods hol
 here.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -18,8 +17,17 @@ from app.explain.survey import ClusterSnapshot, review_as_is, without_our_affini
 from app.kube.pods import PRODUCTS
 from app.nodes.model import Node
 from app.placement.ranking import place_on_best
-from app.usage.prices import Prices
-from app.usage.units import OfferedUnit, Peak, Unsized, offered_units, price_of, product_labels, smaller_units, unit_on
+from app.usage.units import (
+    OfferedUnit,
+    Peak,
+    Prices,
+    Unsized,
+    offered_units,
+    price_of,
+    product_labels,
+    smaller_units,
+    unit_on,
+)
 from app.usage.workloads import SizedWorkload, template_patch
 from app.whatif.placing_in_turn import GPUPod, place_pod, with_units_returned
 
@@ -174,8 +182,8 @@ class _RightSizing:
             peak_part=peak.part,
             known_hours=peak.hours,
             patch=template_patch(base, edited(base, edits), workload.owner),
-            frees=dict(Counter({self._own.resource: count})),
-            takes=dict(Counter({unit.resource: count})),
+            frees={self._own.resource: count},
+            takes={unit.resource: count},
             would_start=would_start,
             saves_per_hour=saves,
         )

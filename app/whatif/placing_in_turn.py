@@ -5,7 +5,7 @@ The claims of a pod are judged here too. A filter refuses no node on which claim
 says so itself, but kube-scheduler cannot be asked about a node that is only imagined.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from app.dra.device_kinds import DeviceKind, DeviceKinds, may_select
@@ -109,10 +109,20 @@ def gpu_units_of(pods: Sequence[GPUPod]) -> int:
 
 def place_pod(pod: GPUPod, open_nodes: dict[str, Node]) -> bool:
     """Place a pod on the best node that has room for it; returns False where there is none."""
-    demand = pod.demand
-    return place_on_best(
-        demand, open_nodes, lambda node: judge(demand, node, True) is None and not unserved_claim(demand, node)
-    )
+
+    def fits(node: Node) -> bool:
+        return judge(pod.demand, node, True) is None and not unserved_claim(pod.demand, node)
+
+    return place_on_best(pod.demand, open_nodes, fits)
+
+
+def pods_by_node(pods: Iterable[GPUPod], nodes: Iterable[str]) -> dict[str, list[GPUPod]]:
+    """Group pods by their nodes, of which those among `nodes` count, also without pods."""
+    by_node: dict[str, list[GPUPod]] = {name: [] for name in nodes}
+    for pod in pods:
+        if pod.node in by_node:
+            by_node[pod.node].append(pod)
+    return by_node
 
 
 def with_units_returned(node: Node, pods: Sequence[GPUPod]) -> Node:
