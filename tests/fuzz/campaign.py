@@ -9,7 +9,6 @@ Each is decoded anew, since the caches hold the strings that were decoded.
 
 import gc
 import json
-import resource
 import time
 import traceback
 from collections import Counter
@@ -27,6 +26,7 @@ from app.nodes.reading import read_node
 from app.placement.ranking import TIE_BREAKS_KEPT, tie_break
 from app.server.service import Service
 from app.values.quantity import parse_quantity
+from tests.bench.measure import resident_mib
 from tests.builders import knowledge
 from tests.fuzz.mutations import mutated
 from tests.fuzz.seeds import FLEETS, seeds
@@ -143,12 +143,6 @@ def _send(target: Target, number: int, seed: int, campaign: Campaign) -> None:
         campaign.crashes.append(f"{target.name} {number}: {error!r:.200} at {where.filename}:{where.lineno}")
     tally.slowest_ms = max(tally.slowest_ms, (time.process_time() - before) * 1000)
     tally.outcomes[outcome] += 1
-
-
-def resident_mib() -> float:
-    """Read the resident memory of this process in MiB."""
-    pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
-    return pages * resource.getpagesize() / 2**20
 
 
 def table(campaign: Campaign) -> str:
