@@ -161,6 +161,13 @@ def review(document: Mapping[str, Any] | None, **request: Any) -> dict[str, Any]
     }
 
 
+def state_of(objects: list[dict[str, Any]]) -> State:
+    """Make the state of a cluster of these objects."""
+    made = State(knowledge())
+    fill(made, objects)
+    return made
+
+
 def make_service(
     directory: Path, objects: list[dict[str, Any]] | None = None, policy_set: PolicySet | None = None, **settings: Any
 ) -> Service:
@@ -179,7 +186,7 @@ def make_service(
     book = PolicyBook(settings.get("policies") or shipped_policies(), knowledge(), lambda: "2026-11-21")
     book.current = policy_set or book.current
     now = dt.datetime.now(dt.UTC)
-    built = Service(chosen, Certificates(issue_if_needed(directory, now), now), State(knowledge()), book)
-    fill(built.state, demo_fleet() if objects is None else objects)
+    made = state_of(demo_fleet() if objects is None else objects)
+    built = Service(chosen, Certificates(issue_if_needed(directory, now), now), made, book)
     built.synced = True
     return built

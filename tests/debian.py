@@ -2,11 +2,13 @@
 """Debian's packages, downloaded and unpacked into a folder of ours without an installation and without root."""
 
 import contextlib
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.controlplane.binaries import BUILT
@@ -70,3 +72,58 @@ def _run(command: list[str], folder: Path) -> str:
         words = done.stderr[-300:]
         raise SystemExit(f"{' '.join(command)[:60]} ended with {done.returncode}: {words}")
     return done.stdout
+
+
+@dataclass(frozen=True, slots=True)
+class DebianProgram:
+    """A program: the one that its variable names, the one on PATH, or that of Debian's packages, unpacked here.
+
+    `make` has a target of its name. `inside` is its path in the packages, `on_path` are its names elsewhere. `whole`
+    adds all dependencies that this machine has not installed.
+    """
+
+    name: str
+    packages: tuple[str, ...]
+    inside: str
+    on_path: tuple[str, ...]
+    whole: bool = False
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the unpacked packages."""
+        return BUILT / self.name
+
+    @property
+    def program(self) -> Path:
+        """The program of the unpacked packages."""
+        return self.folder / self.inside
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that names another program."""
+        return f"GPU_USHER_{self.name.upper()}"
+
+    @property
+    def remedy(self) -> str:
+        """What to do where there is none."""
+        return f"run `make {self.name}` (needs apt-get), or set {self.variable} to a program"
+
+    def find(self) -> Path | str:
+        """Find the program; a str gives the cause why there is none, and the remedy."""
+        if named := os.environ.get(self.variable):
+            return Path(named) if os.access(named, os.X_OK) else f"{self.variable}={named}: no program"
+        for name in self.on_path:
+            if path := shutil.which(name):
+                return Path(path)
+        return self.program if self.program.is_file() else f"no {self.name}: {self.remedy}"
+
+    def fetch(self) -> Path:
+        """Download the packages and unpack them, unless there is a program already.
+
+        Raises SystemExit with apt's output.
+        """
+        found = self.find()
+        if isinstance(found, Path):
+            return found
+        unpack(self.name, self.packages, self.folder, self.whole)
+        return self.program

@@ -5,49 +5,27 @@ It forwards TCP to the replicas whose /readyz answers 200, with a delay as Endpo
 """
 
 import contextlib
-import os
-import shutil
 import socket
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.controlplane.binaries import BUILT
 from tests.controlplane.processes import Process, free_port, wait_until
-from tests.debian import fetching, unpack
+from tests.debian import DebianProgram, fetching
 
-VARIABLE = "GPU_USHER_HAPROXY"
-UNPACKED = BUILT / "haproxy"
-PROGRAM = UNPACKED / "usr" / "sbin" / "haproxy"
-PACKAGES = ("haproxy", "liblua5.3-0", "libopentracing-c-wrapper0", "libopentracing1", "libpcre2-8-0")
+HAPROXY = DebianProgram(
+    "haproxy",
+    ("haproxy", "liblua5.3-0", "libopentracing-c-wrapper0", "libopentracing1", "libpcre2-8-0"),
+    "usr/sbin/haproxy",
+    ("haproxy",),
+)
 """HAProxy, and its dependencies that a minimal Debian 12 lacks."""
+
 START_SECONDS = 30
 CHECK_MILLISECONDS = 750
 FALLS = 2
 """Two failed checks: 1.5 s pass before callers are sent elsewhere, the lag of endpoints in
 docs/reference/measurements.md#termination."""
-REMEDY = f"run `make haproxy` (needs apt-get), or set {VARIABLE} to a program"
-
-
-def find_haproxy() -> Path | str:
-    """Find the program; a str gives the cause why there is none, and the remedy."""
-    if named := os.environ.get(VARIABLE):
-        return Path(named) if os.access(named, os.X_OK) else f"{VARIABLE}={named}: no program"
-    if path := shutil.which("haproxy"):
-        return Path(path)
-    return PROGRAM if PROGRAM.is_file() else f"no haproxy: {REMEDY}"
-
-
-def fetch() -> Path:
-    """Download Debian's package and unpack it, unless there is a program already.
-
-    Raises SystemExit with apt's output.
-    """
-    program = find_haproxy()
-    if isinstance(program, Path):
-        return program
-    unpack("haproxy", PACKAGES, UNPACKED)
-    return PROGRAM
 
 
 def _listens(port: int) -> bool:
@@ -76,12 +54,12 @@ def haproxy(program: Path, folder: Path, replicas: Sequence[tuple[int, int]]) ->
         f"    http-check expect status 200\n{servers}",
         "utf-8",
     )
-    libraries = sorted({str(library.parent) for library in UNPACKED.glob("usr/lib/*/*.so*")})
+    libraries = sorted({str(library.parent) for library in HAPROXY.folder.glob("usr/lib/*/*.so*")})
     process = Process(
         "haproxy",
         [str(program), "-db", "-f", str(config)],
         folder / "haproxy.log",
-        {"LD_LIBRARY_PATH": ":".join(libraries)} if program == PROGRAM else None,
+        {"LD_LIBRARY_PATH": ":".join(libraries)} if program == HAPROXY.program else None,
     )
     try:
         wait_until("it listens", lambda: _listens(port), START_SECONDS, process)
@@ -91,4 +69,4 @@ def haproxy(program: Path, folder: Path, replicas: Sequence[tuple[int, int]]) ->
 
 
 if __name__ == "__main__":
-    sys.exit(fetching("haproxy", fetch, sys.argv[1:]))
+    sys.exit(fetching("haproxy", HAPROXY.fetch, sys.argv[1:]))

@@ -6,7 +6,6 @@ need it skip, and say so.
 """
 
 import contextlib
-import os
 import shutil
 import subprocess
 import sys
@@ -14,38 +13,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.controlplane.binaries import BUILT
 from tests.controlplane.processes import Process, free_port, wait_until
-from tests.debian import fetching, unpack
+from tests.debian import DebianProgram, fetching
 
-VARIABLE = "GPU_USHER_PROMETHEUS"
-UNPACKED = BUILT / "prometheus"
-PROGRAM = UNPACKED / "usr" / "bin" / "prometheus"
+PROMETHEUS = DebianProgram("prometheus", ("prometheus",), "usr/bin/prometheus", ("prometheus",))
+
 START_SECONDS = 60
 """Seconds for its start, which takes half a second."""
 TOOL_SECONDS = 300
 """Seconds for a run of promtool: a check takes some tenths of a second, and writing a week of samples some seconds,
 which were more than 60 on two cores with a load of 20."""
-REMEDY = f"run `make prometheus` (needs apt-get), or set {VARIABLE} to a program"
-
-
-def find_prometheus() -> Path | str:
-    """Find the program; a str gives the cause why there is none, and the remedy."""
-    if named := os.environ.get(VARIABLE):
-        return Path(named) if os.access(named, os.X_OK) else f"{VARIABLE}={named}: no program"
-    if path := shutil.which("prometheus"):
-        return Path(path)
-    return PROGRAM if PROGRAM.is_file() else f"no prometheus: {REMEDY}"
 
 
 def find_promtool() -> Path | str:
     """Find promtool, which is in the same package; a str gives the cause why there is none."""
-    server = find_prometheus()
+    server = PROMETHEUS.find()
     beside = server.with_name("promtool") if isinstance(server, Path) else None
     if beside is not None and beside.is_file():
         return beside
     which = shutil.which("promtool")
-    return Path(which) if which else f"no promtool: {REMEDY}"
+    return Path(which) if which else f"no promtool: {PROMETHEUS.remedy}"
 
 
 def promtool(*words: str, fed: str | None = None) -> str:
@@ -56,18 +43,6 @@ def promtool(*words: str, fed: str | None = None) -> str:
         [str(program), *words], input=fed, timeout=TOOL_SECONDS, check=False, capture_output=True, text=True
     )
     return "" if done.returncode == 0 else f"{done.stdout}{done.stderr}"
-
-
-def fetch() -> Path:
-    """Download Debian's package and unpack it, unless there is a program already.
-
-    Raises SystemExit with apt's output.
-    """
-    program = find_prometheus()
-    if isinstance(program, Path):
-        return program
-    unpack("prometheus", ("prometheus",), UNPACKED)
-    return PROGRAM
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,4 +72,4 @@ def prometheus(program: Path, folder: Path, scrape_configs: str) -> Iterator[Run
 
 
 if __name__ == "__main__":
-    sys.exit(fetching("prometheus", fetch, sys.argv[1:]))
+    sys.exit(fetching("prometheus", PROMETHEUS.fetch, sys.argv[1:]))

@@ -64,7 +64,7 @@ CHANGING_AMOUNTS: frozenset[Mutator] = REPAIRS | {apply_mig_fallback, choose_sma
 GUARDS: frozenset[Mutator] = frozenset({warn_of_names, guard_devices, hide_devices, warn_of_runtime_class})
 """Mutators for every object that reaches the webhook, whether it asks for a GPU or not."""
 
-IDLE_WITHOUT: Mapping[Mutator, str] = {
+NEEDED_RULE: Mapping[Mutator, str] = {
     choose_smallest_slice: "right_sizing",
     set_scheduler: "scheduler_name",
     set_priority_class: "priority_class_name",
@@ -94,10 +94,9 @@ def mutators_of(review: ReviewedPod) -> tuple[Mutator, ...]:
         chosen = GUARDS | REPAIRS
     else:
         chosen = FOR_GPU_PODS
-    idle = {
-        mutator for mutator, name in IDLE_WITHOUT.items() if getattr(review.rules, name) is getattr(_NO_RULES, name)
-    }
-    return tuple(mutator for mutator in MUTATORS if mutator in chosen and mutator not in idle)
+    rules = review.rules
+    needless = {mutator for mutator, name in NEEDED_RULE.items() if getattr(rules, name) is getattr(_NO_RULES, name)}
+    return tuple(mutator for mutator in MUTATORS if mutator in chosen and mutator not in needless)
 
 
 def mutators_under(review: ReviewedPod, rules: AdmissionRules) -> Iterator[Mutator]:

@@ -9,7 +9,7 @@ middlewares and routing, unless FastAPI makes spans of it (docs/benchmarks.md#ht
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -32,7 +32,6 @@ from app.api.decision_recorder import Recorder
 from app.api.direct_routes import Answer, DirectRoutes, send_answer
 from app.api.extender_routes import ExtenderAnswer, filter_steps, preempt_steps, prioritize_steps
 from app.api.operations_routes import answer_unknown_routes
-from app.api.retry_on_change import RetryOnChange, may_have_ended
 from app.api.time_slices import JobQueue
 from app.api.tracing import Tracing
 from app.api.wire import status_body
@@ -42,6 +41,59 @@ from app.telemetry.logs import LOGGER, event
 from app.telemetry.metrics import Metrics
 from app.values.errors import WireError
 from app.values.quantity import parse_seconds
+from app.values.reasons import Code
+
+WAIT_SECONDS = 0.5
+"""A quarter of the scheduler's httpTimeout; that a deletion arrives by then is a guess."""
+APART_SECONDS = 10.0
+"""Between two waits for any pods: at most a twentieth of the scheduler's time. A pod with a nominated node always
+waits: the scheduler asks about that node only after it has seen a victim go, so the wait is seldom in vain."""
+LOOK_SECONDS = 0.01
+
+
+PASSING = frozenset({Code.GPUMemoryBudgetExceeded, Code.MIGReconfiguring, Code.DriverUpgrading})
+"""Reasons that end through an event that kube-scheduler sees too, perhaps before us.
+
+Required node affinity keeps it from asking about nodes that are being changed; if it asks, our view is behind.
+"""
+
+
+def may_have_ended(decision: Decision) -> bool:
+    """Tell whether no node fits and at least one was refused for a reason of PASSING."""
+    return decision.kept == 0 and not PASSING.isdisjoint(decision.reasons)
+
+
+class RetryOnChange:
+    """Decides when to repeat a filter decision without a node, for reasons that may have ended already.
+
+    Only gpu-usher counts the memory of shared GPUs (docs/reference/sharing-and-memory.md#memory-budgets), and it
+    refuses nodes that are being changed. kube-scheduler retries a pod when another pod goes or when a label of a node
+    changes, often before our own watch has the event. A pod refused then waits for the scheduler's five-minute flush
+    if nothing else happens in the cluster. So filter waits shortly for the watch, and does so seldom, because the
+    scheduler has one loop. `clock` returns monotonic seconds.
+    """
+
+    def __init__(self, core: Core, clock: Callable[[], float] = time.monotonic) -> None:
+        self._core = core
+        self._clock = clock
+        self._not_before = float("-inf")
+
+    async def changes(self, decision: Decision) -> AsyncIterator[None]:
+        """Yield at each change of the state, as long as waiting may help."""
+        started = self._clock()
+        if not may_have_ended(decision) or self._core.settings.shadow:
+            return
+        if not decision.nominated:
+            if started < self._not_before:
+                return
+            self._not_before = started + APART_SECONDS
+        generation = self._core.generation
+        while self._clock() - started < WAIT_SECONDS:
+            await asyncio.sleep(LOOK_SECONDS)
+            if self._core.generation != generation:
+                generation = self._core.generation
+                yield
+
 
 RESERVE_SECONDS = 0.2
 """Reserved for the way of the answer (docs/reference/listeners.md#failures)."""
@@ -116,7 +168,6 @@ class WebhookRoutes:
         self._queues = {verb: JobQueue(f"long answers of {verb}") for verb in (*ADMISSION_VERBS, *dict(EXTENDER_VERBS))}
 
     def admission_route(self, verb: str) -> ASGIApp:
-        """Make the handler of mutate or validate."""
 
         def answer(body: bytes) -> Steps:
             reviewed = yield from review_steps(body, verb, self._core)
@@ -127,7 +178,6 @@ class WebhookRoutes:
         return Endpoint(self, verb, lambda: ADMISSION_LIMIT, answer)
 
     def extender_route(self, verb: str, verb_answer: Verb) -> ASGIApp:
-        """Make the handler of an extender verb."""
 
         def answer(body: bytes) -> Steps:
             extender_answer = yield from verb_answer(body, self._core)
@@ -231,6 +281,5 @@ class Endpoint:
         self._routes, self._verb, self._limit, self._answer = routes, verb, limit, answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
         answer = await self._routes.respond(self._verb, self._limit, self._answer, scope, receive)
         await send_answer(answer, scope, send)

@@ -55,7 +55,6 @@ class Decision:
 
 
 def decision_of_review(reviewed: Reviewed, core: Core) -> Decision:
-    """Return the decision of a review."""
     result = reviewed.result
     if not result.concerned and result.allowed:
         outcome = "unconcerned" if reviewed.handled else "unhandled"
@@ -154,7 +153,6 @@ class RecentDecisions:
         self._ring: deque[tuple[float, str, Decision, int]] = deque(maxlen=MOST_DECISIONS)
 
     def note(self, verb: str, decision: Decision, cpu_ns: int) -> None:
-        """Append a decision."""
         self.total += 1
         if len(decision.actions) > MOST_ACTIONS:
             more = f"and {len(decision.actions) - MOST_ACTIONS + 1} more"

@@ -62,7 +62,6 @@ class DirectRoutes(BareApp):
             self._direct[path] = endpoint
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request."""
         if scope["type"] == "http" and scope["method"] == "POST":
             endpoint = self._direct.get(scope["path"])
             if endpoint is not None:

@@ -16,7 +16,7 @@ from typing import Any
 from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
-from app.api.client_certificates import CONNECTION, SUBJECT
+from app.api.allowed_callers import CONNECTION, SUBJECT
 from app.api.time_slices import JOB_SECONDS, RETRY_SECONDS, JobQueue, in_slices
 from app.api.wire import encode, status_body
 from app.cluster.core import Core

@@ -133,10 +133,10 @@ def _fixes(console: Console, explanation: Explanation) -> None:
         return
     console.print("\n[bold]smallest changes that help[/] [dim](each verified)[/]")
     for number, fix in enumerate(explanation.fixes, 1):
-        nodes_opened = f"{fix.opens} node{'s' if fix.opens != 1 else ''}, such as {fix.node}"
+        opened = f" [dim]→ {escape(fix.opened_nodes)}[/]"
         for position, edit in enumerate(fix.edits):
             prefix = f"  [bold]{number}[/] " if not position else "    [dim]and[/] "
-            console.print(prefix + escape(edit.text) + (f" [dim]→ {escape(nodes_opened)}[/]" if not position else ""))
+            console.print(prefix + escape(edit.text) + ("" if position else opened))
 
 
 def _best(console: Console, explanation: Explanation) -> None:

@@ -11,7 +11,7 @@ from app.admission.review_targets import WORKLOADS
 from app.kube.api_kinds import API_KINDS
 from app.kube.gpu_usage import FINISHED
 from app.usage.workloads import owners_of
-from app.values.errors import BadInput, did_you_mean
+from app.values.errors import BadInput, closest, did_you_mean
 
 Object = Mapping[str, Any]
 POD = "Pod"
@@ -146,12 +146,20 @@ def of_fleet(wanted: ObjectName, objects: Sequence[Object], workload: Object | N
 def _similar(wanted: ObjectName, keys: Iterable[str]) -> str:
     """Return the end of a message: the same name in another namespace, or a similar name."""
     known = sorted(keys)
-    same = [key for key in known if key.rpartition("/")[2] == wanted.name]
+    here = [key for key in known if key.startswith(f"{wanted.namespace}/")]
+    same = [key for key in known if _name(key) == wanted.name]
+    same = same or [key for key in here if _name(key).startswith(f"{wanted.name}-")]
     if same:
         return f", did you mean {same[0]}?"
-    here = [key for key in known if key.startswith(f"{wanted.namespace}/")]
-    key = f"{wanted.namespace}/{wanted.name}"
-    return did_you_mean(key, here) or did_you_mean(key, known)
+    for among in (here, known):
+        by_name = {_name(key): key for key in reversed(among)}
+        if (close := closest(wanted.name, by_name)) is not None:
+            return f", did you mean {by_name[close]}?"
+    return ""
+
+
+def _name(key: str) -> str:
+    return key.rpartition("/")[2]
 
 
 def _owned(pods: Sequence[Object]) -> Iterator[tuple[str, tuple[str, ...]]]:

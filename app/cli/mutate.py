@@ -54,14 +54,7 @@ def mutate(
     fleet_objects = fleet.read()
     state = state_of(fleet_objects)
     rules = policies_in(fleet_objects, policies, state)
-    context = ReviewContext(
-        rules,
-        state.fleet(),
-        state.knowledge,
-        claimed=state.devices.claimed,
-        has_template=state.devices.has_template,
-        claim_warnings=state.devices.claim_warnings,
-    )
+    context = state.review_context(rules)
     previews = {
         index: _preview(document, namespace_of(document, where), state.namespaces.labels, context)
         for index, document in enumerate(objects)

@@ -3,6 +3,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -37,9 +38,7 @@ def moving_pods(objects: Objects, state: State, policies: PolicySet) -> Iterator
 
     Raises MalformedPod, QuantityError.
     """
-    context = ReviewContext(
-        policies, state.fleet(), state.knowledge, claimed=state.devices.claimed, rule=RulingCache().of
-    )
+    context = replace(state.review_context(policies), rule=RulingCache().of)
     for document in objects:
         if document.get("kind") != "Pod" or (document.get("status") or {}).get("phase") in FINISHED:
             continue
@@ -234,14 +233,7 @@ def find_node_template(
     objects = fleet.read() if fleet.given else []
     state = state_of(objects)
     rules = policies_in(objects, policies, state)
-    context = ReviewContext(
-        rules,
-        state.fleet(),
-        state.knowledge,
-        claimed=state.devices.claimed,
-        has_template=state.devices.has_template,
-        claim_warnings=state.devices.claim_warnings,
-    )
+    context = state.review_context(rules)
     where = namespace_of(documents[0], fleet.namespace(namespace))
     pod = admitted_pod(documents[0], where, state.namespaces.labels, context)
     ruling = context.ruling(read_pod(pod, where), state.namespaces.labels(where))

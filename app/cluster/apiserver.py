@@ -141,7 +141,6 @@ class ApiServer:
             await refused.close()
 
     async def close(self) -> None:
-        """Close the connections."""
         if self._session is not None:
             await self._session.close()
 

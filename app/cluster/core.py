@@ -24,7 +24,7 @@ from app.cluster.policy_watch import PolicyBook
 from app.cluster.slipped_pods import SlippedPods
 from app.cluster.snapshot import view
 from app.cluster.state import State
-from app.cluster.usage_polling import UsagePoller, UseReading
+from app.cluster.usage_polling import UsagePoller
 from app.cluster.verdict_cache import VerdictCache, VerdictTable
 from app.explain.survey import ClusterSnapshot
 from app.knowledge.tables import Knowledge
@@ -181,7 +181,6 @@ class Core:
 
     @property
     def nodes(self) -> Mapping[str, Node]:
-        """All nodes by name."""
         return self.state.nodes
 
     @property
@@ -214,7 +213,6 @@ class Core:
         )
 
     def namespace_labels(self, name: str) -> Mapping[str, str]:
-        """Return the labels of a namespace."""
         return self.state.namespaces.by_name[name]
 
     def ruling(self, pod: Pod) -> Ruling:
@@ -259,16 +257,7 @@ class Core:
         self.state.release("", time.monotonic())
 
     def verdicts(self, demand: Demand) -> VerdictTable:
-        """Return the verdicts of all nodes for a demand."""
         return self._verdicts.of(demand)
-
-    def use(self) -> UseReading:
-        """Return what is known of how GPUs are used."""
-        return self.usage.reading()
-
-    def pods_matched_by_policy(self) -> Mapping[str, Mapping[str, int]]:
-        """Return the number of pods that each policy matched since the start, by result."""
-        return self.metrics.results_by_policy()
 
     def cluster_snapshot(self) -> ClusterSnapshot:
         """Return a copy of the state, for work that takes longer than one turn of the event loop."""

@@ -88,7 +88,6 @@ class WorkloadIndex(Generic[Shape]):
         return 1 << self._total_milli.bit_length() >> 1
 
     def clear(self) -> None:
-        """Remove all pods."""
         self._pods.clear()
         self._by_bits.clear()
         self._total = self._total_milli = 0
@@ -136,7 +135,6 @@ class Workload(Generic[Shape]):
         return self._shapes.seen_milli
 
     def clear(self) -> None:
-        """Remove all pods."""
         self._shapes.clear()
         self._limits.clear()
 

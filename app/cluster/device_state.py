@@ -11,8 +11,7 @@ from typing import Any
 
 from app.cluster.device_index import DeviceIndex, DeviceKindIndex
 from app.cluster.dra_index import DRAIndex
-from app.dra.claim_warnings import claim_warnings
-from app.dra.device_kinds import DeviceKinds
+from app.dra.device_kinds import DeviceKinds, claim_warnings
 from app.knowledge.tables import Knowledge
 from app.kube.claimed_devices import ClaimedDevices, DeviceChoice, DeviceChoices, claimed_devices
 from app.kube.device_classes import DeviceClass, DeviceTaintRule, read_class, read_taint_rule
@@ -48,7 +47,6 @@ class DeviceState:
         self.take_slice(read_slice(document))
 
     def take_slice(self, resource_slice: ResourceSlice) -> None:
-        """Add or change a ResourceSlice as read."""
         before = self.dra.pools.get(resource_slice.name)
         self.dra.put_slice(resource_slice)
         if not resource_slice.node and resource_slice.driver == NVIDIA_DRIVER:  # it may reach every node
@@ -56,7 +54,6 @@ class DeviceState:
         self._rebuild_devices({one.node for one in (before, resource_slice) if one is not None and one.node})
 
     def drop_slice(self, name: str) -> None:
-        """Remove a ResourceSlice."""
         before = self.dra.pools.get(name)
         self.dra.drop_slice(name)
         self._rebuild_devices({before.node} if before is not None and before.node else set())
@@ -66,12 +63,10 @@ class DeviceState:
         self.take_device_class(read_class(document))
 
     def take_device_class(self, device_class: DeviceClass) -> None:
-        """Add or change a DeviceClass as read."""
         if self.classes.put(device_class):
             self._classes_changed()
 
     def drop_device_class(self, name: str) -> None:
-        """Remove a DeviceClass."""
         if self.classes.drop(name):
             self._classes_changed()
 
@@ -80,7 +75,7 @@ class DeviceState:
 
         Where no kind is known, as while the driver is still publishing the node's devices, all of them may.
         """
-        serving = [device_class for device_class in self.classes.all() if device_class.extended_resource]
+        serving = [device_class for device_class in self.classes.by_name.values() if device_class.extended_resource]
         if kinds is None or not kinds.kinds:
             return serving
         return [one for one in serving if kinds.select(DeviceChoice(one.name, 1), tolerate_all=True)]
@@ -91,7 +86,6 @@ class DeviceState:
         self._rebuild(self.dra.pools.nodes())
 
     def _rebuild_devices(self, names: set[str]) -> None:
-        """Rebuild nodes whose devices have changed."""
         for name in names:
             self.index.drop(name)
             self.kinds.drop(name)
@@ -123,7 +117,6 @@ class DeviceState:
         self.take_claim_template(read_resource_claim_template(document))
 
     def take_claim_template(self, template: ResourceClaim) -> None:
-        """Add or change a ResourceClaimTemplate as read."""
         self.dra.put_template(template)
 
     def drop_claim_template(self, key: str) -> None:
@@ -139,14 +132,12 @@ class DeviceState:
         self.take_taint_rule(read_taint_rule(document))
 
     def take_taint_rule(self, rule: DeviceTaintRule) -> None:
-        """Add or change a DeviceTaintRule as read."""
         before = self.dra.drop_taint_rule(rule.name)
         self.dra.put_taint_rule(rule)
         if before != rule:
             self._taints_changed(before, rule)
 
     def drop_taint_rule(self, name: str) -> None:
-        """Remove a DeviceTaintRule."""
         self._taints_changed(self.dra.drop_taint_rule(name))
 
     def _taints_changed(self, *rules: DeviceTaintRule | None) -> None:
@@ -172,7 +163,7 @@ class DeviceState:
         return None in specs or any(map(self.classes.may_give_gpus, classes))
 
     def claim_warnings(self, requests: tuple[DeviceChoices, ...], tolerated_keys: Collection[str]) -> tuple[str, ...]:
-        """Say what keeps device requests from every device of the cluster (app/dra/claim_warnings.py)."""
+        """Say what keeps device requests from every device of the cluster (app/dra/device_kinds.py)."""
         return claim_warnings(self.kinds.fleet(), requests, tolerated_keys)
 
     def devices_held_on(self, node: Node) -> Mapping[str, int]:
@@ -181,6 +172,5 @@ class DeviceState:
         return Counter(claim.partition("/")[0] for claim in claims)
 
     def claimed(self, pod: Pod) -> ClaimedDevices:
-        """Return the GPUs that a pod claims through DRA."""
         classes = self.classes
         return claimed_devices(pod, self.dra.claim_spec, self.dra.template_spec, classes.family, classes.serving)

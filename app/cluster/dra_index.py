@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from app.dra.cluster_devices import AllocatedDevices, ClusterDevices
-from app.dra.pools import PoolID, PoolIndex
+from app.dra.cluster_devices import AllocatedDevices, ClusterDevices, PoolID, PoolIndex
 from app.knowledge.gpu_resources import Families
 from app.kube.api_kinds import API_KINDS
 from app.kube.device_classes import DeviceClass, DeviceClassIndex, DeviceTaintRule
@@ -122,17 +121,14 @@ class DRAIndex:
         return self.class_index.by_name
 
     def taint_rules(self) -> tuple[DeviceTaintRule, ...]:
-        """List the DeviceTaintRules by name."""
         return tuple(rule for _, rule in sorted(self._rules.items()))
 
     def put_slice(self, pool_slice: ResourceSlice) -> None:
-        """Add or change a ResourceSlice."""
         self.drop_slice(pool_slice.name)
         self.pools.put(pool_slice)
         self._count(pool_slice)
 
     def drop_slice(self, name: str) -> None:
-        """Remove a ResourceSlice."""
         pool_slice = self.pools.get(name)
         if pool_slice is not None:
             self.pools.drop(name)
@@ -185,7 +181,6 @@ class DRAIndex:
         return {result.device[:2] for result in results}
 
     def put_template(self, template: ResourceClaim) -> None:
-        """Add or change a template."""
         self._templates[template.key] = self._shared(template)
 
     def drop_template(self, key: str) -> None:
@@ -198,7 +193,6 @@ class DRAIndex:
         return self._templates.get(template.key) == template and classes <= self.classes.keys()
 
     def put_taint_rule(self, rule: DeviceTaintRule) -> None:
-        """Add or change a DeviceTaintRule."""
         self._rules[rule.name] = rule
 
     def drop_taint_rule(self, name: str) -> DeviceTaintRule | None:

@@ -38,7 +38,6 @@ class ScrapeTarget:
 
     @property
     def url(self) -> str:
-        """The URL of the address."""
         return f"{self.scheme}://{_bracketed(self.address)}:{self.port}{self.path}"
 
 
@@ -106,7 +105,6 @@ class Exporters:
             return await asyncio.to_thread(read_exposition, body, self._dcgm)
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._client.close()
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the files of the command line: fact tables, policies, snapshots."""
 
+from functools import cache
 from pathlib import Path
 
 from app.knowledge.tables import TABLE_FILES, Knowledge, load_knowledge
@@ -18,14 +19,23 @@ def read_knowledge(own: Path | None = None) -> Knowledge:
 
     Raises KnowledgeError.
     """
-    shipped = {name: (PACKAGE / "knowledge" / name).read_text("utf-8") for name in TABLE_FILES}
     if own is None:
-        return load_knowledge(shipped)
+        return shipped_knowledge()
     try:
         texts = {path.name: path.read_text("utf-8") for path in sorted(own.iterdir()) if path.suffix == ".yaml"}
     except (OSError, UnicodeDecodeError) as error:
         raise KnowledgeError(f"{own}: {_cause(error)}: wants a directory of fact tables") from error
-    return load_knowledge(shipped, texts)
+    return load_knowledge(_shipped_tables(), texts)
+
+
+@cache
+def shipped_knowledge() -> Knowledge:
+    """Load the shipped fact tables, once in a process."""
+    return load_knowledge(_shipped_tables())
+
+
+def _shipped_tables() -> dict[str, str]:
+    return {name: (PACKAGE / "knowledge" / name).read_text("utf-8") for name in TABLE_FILES}
 
 
 def shipped_policies() -> Path:

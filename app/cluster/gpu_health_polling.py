@@ -93,7 +93,6 @@ class HealthPoller:
         self._succeeded_at: float | None = None
 
     async def run(self) -> None:
-        """Poll until cancelled."""
         try:
             while True:
                 await self.poll()
@@ -146,7 +145,6 @@ class HealthPoller:
         return None if self._succeeded_at is None else max(0.0, self._clock.now() - self._succeeded_at)
 
     def measure(self) -> None:
-        """Set the gauges of the metrics."""
         age = self.age()
         self._metrics.health_age.set(float("inf") if age is None else age)
         for state, count in self._totals().items():

@@ -55,7 +55,6 @@ class LiveCluster:
         return Reflector(kind, self._server, self._metrics, self._clock)
 
     async def run(self) -> None:
-        """Follow the cluster until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 for reflector in self.reflectors:
@@ -138,10 +137,7 @@ class LiveCluster:
         if not self.synced:
             return NOT_SYNCED
         now = self._clock.now()
-        return STALE if any(reflector.stream.stale(now) for reflector in self._needed()) else None
-
-    def _needed(self) -> Iterable[Reflector]:
-        return (reflector for reflector in self.reflectors if reflector.kind.needed)
+        return STALE if any(one.kind.needed and one.stream.stale(now) for one in self.reflectors) else None
 
     def health(self) -> dict[str, Any]:
         """Return the part of /readyz about each kind."""
@@ -168,7 +164,6 @@ class LiveCluster:
         ]
 
     def measure(self) -> None:
-        """Set the gauges of the metrics."""
         now = self._clock.now()
         for reflector in self.reflectors:
             self._metrics.cache_age.labels(reflector.kind.name).set(reflector.stream.age(now))

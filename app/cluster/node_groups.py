@@ -67,7 +67,6 @@ class FreeGPUs:
         self.generation = 0
 
     def put(self, node: Node) -> None:
-        """Add or change a node."""
         counted_as, former_free, before = self._by_node.get(node.name, NO_CAPACITY)
         counted = node.node_class if node.free.gpus is None else None
         if node.free is former_free and counted is counted_as is not None:
@@ -87,7 +86,6 @@ class FreeGPUs:
             self._add(product, free, whole)
 
     def drop(self, name: str) -> None:
-        """Remove a node."""
         product, free, whole = self._by_node.pop(name, NO_CAPACITY)[2]
         self._add(product, -free, -whole)
 
@@ -129,21 +127,10 @@ class NodeGroups:
         self.free: dict[tuple[NodeGroup, str], int] = {}
         self.changed = False
 
-    def all(self) -> tuple[NodeGroup, ...]:
-        """Return the groups of GPU nodes."""
-        return tuple(self._counts)
-
-    def provisioners(self) -> tuple[str, ...]:
-        """Return the label dialects that some node has."""
-        return tuple(sorted(self._dialects))
-
-    def pools(self) -> tuple[str, ...]:
-        """Return the node pool labels of nodes whose labels an autoscaler does not know before."""
-        return tuple(sorted(self._pools))
-
     def facts(self, runtime_classes: Mapping[str, RuntimeClass] | None) -> FleetFacts:
         """Return what admission reads of the fleet. `runtime_classes` is None until they are listed."""
-        return FleetFacts(self.all(), runtime_classes, self.provisioners(), self.pools(), self.free, self._counts)
+        dialects, pools = tuple(sorted(self._dialects)), tuple(sorted(self._pools))
+        return FleetFacts(tuple(self._counts), runtime_classes, dialects, pools, self.free, self._counts)
 
     def replace(self, before: Node | None, after: Node | None) -> None:
         """Replace a node in the counts. `before` is None for a new node, `after` for a removed one."""

@@ -3,6 +3,7 @@
 
 import asyncio
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,32 +45,41 @@ class QueryAnswer(msgspec.Struct):
     warnings: list[str] = []
 
 
+class PrometheusClient(ScrapeClient):
+    """The API of a Prometheus, or of a server like it. `token_file` is read each time: projected tokens are renewed."""
+
+    def __init__(self, url: str, token_file: Path | None) -> None:
+        super().__init__()
+        self.origin = read_url(url, "--prometheus").geturl().rstrip("/")
+        self._token_file = token_file
+
+    async def ask(self, path: str, params: Mapping[str, str], limit_bytes: int, seconds: float) -> bytes:
+        """Run one query.
+
+        Raises SourceError.
+        """
+        headers = await asyncio.to_thread(read_credentials, self._token_file)
+        return await self.get(self.origin + path, limit_bytes, seconds, params, headers)
+
+
 class Prometheus:
-    """A Prometheus or a server with its API. `token_file` is read at every poll: projected tokens are renewed."""
+    """A Prometheus as a source of samples."""
 
     def __init__(
         self, url: str, dcgm: DCGM, token_file: Path | None = None, fresh_seconds: int = FRESH_SECONDS
     ) -> None:
-        self.origin = read_url(url, "--prometheus").geturl().rstrip("/")
+        self._client = PrometheusClient(url, token_file)
+        self.origin, self.close = self._client.origin, self._client.close
         self._query = query(dcgm, fresh_seconds)
         self._dcgm = dcgm
-        self._token_file = token_file
-        self._client = ScrapeClient()
 
     async def poll(self) -> PollResult:
         """Run the query once.
 
         Raises SourceError.
         """
-        headers = await asyncio.to_thread(read_credentials, self._token_file)
-        body = await self._client.get(
-            self.origin + "/api/v1/query", ANSWER_BYTES, ANSWER_SECONDS, {"query": self._query}, headers
-        )
+        body = await self._client.ask("/api/v1/query", {"query": self._query}, ANSWER_BYTES, ANSWER_SECONDS)
         return await asyncio.to_thread(read_answer, body, self._dcgm)
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._client.close()
 
 
 def read_credentials(token_file: Path | None) -> dict[str, str]:
@@ -99,15 +109,27 @@ def query(dcgm: DCGM, fresh_seconds: int) -> str:
     return f"max by ({labels}) ({series} and on ({labels}) last_over_time({series}[{fresh_seconds}s]))"
 
 
-def read_answer(body: bytes, dcgm: DCGM) -> PollResult:
-    """Read the answer to an instant query.
+def read_result(body: bytes, kind: str) -> QueryAnswer:
+    """Read the answer to a query whose result is of a type such as vector.
 
     Raises SourceError if it is not one.
     """
     try:
         answer = msgspec.json.decode(body, type=QueryAnswer)
-        if answer.status != "success" or answer.data.resultType != "vector":
-            raise SourceError(f"got {answer.status[:40]}, {answer.data.resultType[:40]}, wants success, vector")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SourceError(f"no answer of a Prometheus: {str(error)[:200]}") from error
+    if answer.status != "success" or answer.data.resultType != kind:
+        raise SourceError(f"got {answer.status[:40]}, {answer.data.resultType[:40]}, wants success, {kind}")
+    return answer
+
+
+def read_answer(body: bytes, dcgm: DCGM) -> PollResult:
+    """Read the answer to the instant query.
+
+    Raises SourceError if it is not one.
+    """
+    answer = read_result(body, "vector")
+    try:
         rows = [_decode(raw) for raw in answer.data.result]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SourceError(f"no answer of a Prometheus: {str(error)[:200]}") from error

@@ -14,7 +14,7 @@ from typing import Any
 
 from app.cluster.apiserver import ApiServer
 from app.cluster.garbage_collection import leave_out_what_is_listed
-from app.cluster.listing import Fields, KindDecoders, Unreadable, UnreadableObject, identity
+from app.cluster.listing import Fields, KindDecoders, ListMeta, Unreadable, UnreadableObject, identity
 from app.cluster.watched_kinds import WatchedKind
 from app.kube.partial_types import PartialNamedObject
 from app.telemetry.logs import event
@@ -42,7 +42,6 @@ class StreamHealth:
     since: float | None = None
 
     def established(self, now: float) -> None:
-        """Note that a stream is open."""
         self.since = self.heard = now
 
     def received(self, now: float) -> None:
@@ -135,7 +134,6 @@ class Reflector:
         metrics.unreadable.labels(kind.name)  # starts at 0, so that the first one counts as an increase
 
     async def run(self) -> None:
-        """Follow the kind until cancelled."""
         while True:
             reason, detail = await self._list_and_watch()
             lifetime = self.stream.ended(self._clock.now())
@@ -194,18 +192,27 @@ class Reflector:
 
     async def _pages(self, limit: int) -> tuple[Facts, str]:
         facts: Facts = {}
-        token = ""
-        while True:
-            params = {"limit": str(limit)} if limit else {}
-            body = await self._server.get(self.kind.path, self._params(params | ({"continue": token} if token else {})))
-            page, items = self._decoders.page(body)
+        version = ""
+        async for page, items in self._list_pages(self._decoders, limit):
             for index, item in enumerate(items):
                 self._read_item(item, facts)
                 if index % SLICE_OBJECTS == SLICE_OBJECTS - 1:
                     await self._rest()
+            version = page.resourceVersion
+        return facts, version
+
+    async def _list_pages(
+        self, decoders: KindDecoders, limit: int, accept: str = "application/json"
+    ) -> AsyncIterator[tuple[ListMeta, list[Fields | UnreadableObject]]]:
+        """Read a list in pages of at most `limit` objects, 0 for one of all. Raises ApiError, Unreadable."""
+        token = ""
+        while True:
+            params = ({"limit": str(limit)} if limit else {}) | ({"continue": token} if token else {})
+            page, items = decoders.page(await self._server.get(self.kind.path, self._params(params), accept))
+            yield page, items
             token = page.more
             if not token:
-                return facts, page.resourceVersion
+                return
 
     def _params(self, params: Mapping[str, str]) -> dict[str, str]:
         return {**params, "labelSelector": self.kind.selector} if self.kind.selector else dict(params)
@@ -329,14 +336,7 @@ class Reflector:
 
     async def _identities(self) -> AsyncIterator[tuple[str, str]]:
         """List keys and UIDs only, in pages: the metadata of 50,000 pods at once would be 50 MB."""
-        token = ""
-        while True:
-            params = {"limit": str(PAGE_OBJECTS)} | ({"continue": token} if token else {})
-            body = await self._server.get(self.kind.path, self._params(params), METADATA_ONLY)
-            page, items = NAMES.page(body)
+        async for _, items in self._list_pages(NAMES, PAGE_OBJECTS, METADATA_ONLY):
             for item in items:
                 if not isinstance(item, UnreadableObject):
                     yield identity(item)
-            token = page.more
-            if not token:
-                return

@@ -67,7 +67,6 @@ class ScrapeClient:
         return self._session
 
     async def close(self) -> None:
-        """Close the connections."""
         if self._session is not None:
             await self._session.close()
             self._session = None

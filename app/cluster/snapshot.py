@@ -7,13 +7,11 @@ A copy (`view`) is for work that takes longer than one turn of the event loop.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import yaml
 
-from app.admission.reviewed_pod import ReviewContext
 from app.cluster.state import State
 from app.explain.survey import ClusterSnapshot
 from app.intree.existing_pods import ExistingPods
@@ -24,7 +22,6 @@ from app.nodes.reading import read_runtime_class
 from app.policy.compiled import PolicySet
 from app.policy.demand import ExpectedDemand
 from app.policy.document import yaml_problem
-from app.policy.match import ruling_for
 from app.values.errors import SnapshotError
 from app.values.json_members import member, strings
 
@@ -184,18 +181,10 @@ def view(
     expected: ExpectedDemand | None = None,
 ) -> ClusterSnapshot:
     """Copy the state. The copy is shallow, because nodes and sums are replaced, never changed."""
-    context = ReviewContext(
-        policies,
-        state.fleet(),
-        state.knowledge,
-        claimed=state.devices.claimed,
-        has_template=state.devices.has_template,
-        claim_warnings=state.devices.claim_warnings,
-    )
     return ClusterSnapshot(
         nodes=dict(state.nodes),
         used=dict(state.node_requests.used),
-        context=replace(context, rule=ruling_for),
+        context=state.review_context(policies),
         namespace_labels=state.namespaces.labels,
         gpu_usage=state.usage_on,
         volumes=volumes or {},

@@ -54,16 +54,14 @@ def _stored(objects: Iterable[Object], directory: Path | None, namespace: str) -
     return StoredPolicies(texts, sources, {} if directory else _data_of(config_maps, namespace, LAST_GOOD))
 
 
-def policies_of(
-    objects: Iterable[Object], directory: Path | None, knowledge: Knowledge, today: str, namespace: str = NAMESPACE
-) -> PolicySet:
+def policies_of(objects: Iterable[Object], directory: Path | None, knowledge: Knowledge, today: str) -> PolicySet:
     """Load the policies in force on the day `today`, which is written as YYYY-MM-DD.
 
     `objects` are any objects of the cluster or snapshot; those that are no source of policies are skipped. Where
-    `directory` is None, the mounted ConfigMap of the namespace replaces it, or else the shipped policies. Raises
+    `directory` is None, the mounted ConfigMap of namespace gpu-usher replaces it, or else the shipped policies. Raises
     PolicyError with all problems of all sources.
     """
-    stored = _stored(objects, directory, namespace)
+    stored = _stored(objects, directory, NAMESPACE)
     read = partial(read_sources, knowledge, shipped_default(knowledge))
     return in_force(finish(read(stored.texts, stored.sources, {})), today)
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.admission.fleet_facts import FleetFacts
+from app.admission.reviewed_pod import ReviewContext
 from app.cluster.device_state import DeviceState
 from app.cluster.gpu_allocations import PROMISE_SECONDS, FreeResourcesOfNodes, GPUAllocations, NodesServedTwice
 from app.cluster.node_groups import ChangeLog, FreeGPUs, NodeGroups
@@ -31,6 +32,7 @@ from app.kube.pods import Pod, workload_group
 from app.nodes.gpu_health import HEALTHY, Health
 from app.nodes.model import FreeResources, Node, NodeClass
 from app.nodes.reading import RuntimeClass, read_node, with_devices, with_other_devices
+from app.policy.compiled import PolicySet
 
 CLASSES_SPARE = 1024
 """Node classes kept beyond two per node, before unused ones are dropped; a fleet has dozens, of some 2 kB each."""
@@ -51,19 +53,16 @@ class Namespaces:
         self.changes = 0
 
     def put(self, name: str, labels: Mapping[str, str]) -> None:
-        """Set a namespace's labels."""
         labels = labels or self.by_name.__missing__(name)
         self.changes += self.labels(name) != labels
         self.by_name[name] = labels
 
     def drop(self, name: str) -> None:
-        """Remove a namespace."""
         before = self.labels(name)
         self.by_name.pop(name, None)
         self.changes += self.labels(name) != before
 
     def labels(self, name: str) -> Mapping[str, str]:
-        """Return a namespace's labels."""
         return self.by_name[name]
 
 
@@ -133,7 +132,6 @@ class State:
         return node.with_free(self._free.of(node), self.node_requests.cpu_left(node))
 
     def drop_node(self, name: str) -> None:
-        """Remove a node."""
         self._nodes_as_read.pop(name, None)
         if (node := self.nodes.pop(name, None)) is not None:
             self._node_groups.replace(node, None)
@@ -231,12 +229,10 @@ class State:
             self._rebuild([name])
 
     def put_runtime_class(self, name: str, runtime_class: RuntimeClass) -> None:
-        """Add or change a RuntimeClass."""
         self.runtime_classes = {**(self.runtime_classes or {}), name: runtime_class}
         self._fleet = None
 
     def drop_runtime_class(self, name: str) -> None:
-        """Remove a RuntimeClass."""
         self.runtime_classes = {key: value for key, value in (self.runtime_classes or {}).items() if key != name}
         self._fleet = None
 
@@ -263,6 +259,18 @@ class State:
             self._classes = {node.node_class: node.node_class for node in self.nodes.values()}
             self.changes.reset()  # a new class may get the id of a dropped one
         return self._classes.setdefault(node_class, node_class)
+
+    def review_context(self, policies: PolicySet) -> ReviewContext:
+        """Return what a review of admission works with: these policies, and the fleet as it is now."""
+        devices = self.devices
+        return ReviewContext(
+            policies,
+            self.fleet(),
+            self.knowledge,
+            claimed=devices.claimed,
+            has_template=devices.has_template,
+            claim_warnings=devices.claim_warnings,
+        )
 
     def fleet(self) -> FleetFacts:
         """Return what admission reads of the fleet: groups of GPU nodes, and runtime classes."""

@@ -18,9 +18,8 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from app.admission.validators import IdleLimit, idle_limit
-from app.cluster.prometheus import QueryAnswer, SeriesValue, read_credentials
+from app.cluster.prometheus import PrometheusClient, SeriesValue, read_result
 from app.cluster.reflector import Clock
-from app.cluster.scrape import ScrapeClient, read_url
 from app.cluster.state import State
 from app.knowledge.dcgm import DCGM, UsageMetrics
 from app.knowledge.products import WHOLE_MILLI
@@ -127,7 +126,6 @@ class UsagePoller:
         self._problem: str | None = None
 
     def reading(self) -> UseReading:
-        """Return what is known of use now."""
         age = None if self._succeeded_at is None else self._clock.now() - self._succeeded_at
         fresh = age is not None and age < FORGET_SECONDS
         return UseReading(
@@ -140,7 +138,6 @@ class UsagePoller:
         return summary.idle_count(namespace, seconds, below) if summary else 0
 
     async def run(self) -> None:
-        """Poll until cancelled."""
         try:
             while True:
                 await self.poll()
@@ -151,7 +148,6 @@ class UsagePoller:
             raise
 
     async def poll(self) -> None:
-        """Poll once."""
         if self._source is None:
             self._note(_not_judged(self._policies()))
             return
@@ -174,7 +170,6 @@ class UsagePoller:
         self.measure()
 
     def measure(self) -> None:
-        """Set the metrics of use."""
         if self._metrics is not None and self._source is not None:
             reading = self.reading()
             self._metrics.use_read(reading.summary, reading.age_seconds)
@@ -265,12 +260,11 @@ class PrometheusUse:
         token_file: Path | None = None,
         pace: Callable[[Iterable[Any]], Iterable[Any]] = iter,
     ) -> None:
-        self.origin = read_url(url, "--prometheus").geturl().rstrip("/")
+        self._client = PrometheusClient(url, token_file)
+        self.origin, self.close = self._client.origin, self._client.close
         self._dcgm = dcgm
         self._usage = usage
-        self._token_file = token_file
         self._pace = pace
-        self._client = ScrapeClient()
         self._warnings: dict[str, None] = {}
 
     async def read(self, end: float, seconds: float, window: int | None = None) -> UseHistory:
@@ -287,31 +281,20 @@ class PrometheusUse:
         builder = HistoryBuilder(self._dcgm, self._usage)
         for query in range_queries(self._dcgm, self._usage, window):
             for first, last in spans(start, end, window, series):
-                body = await self._range(query, first, last, window)
+                params = {"query": query.text, "start": str(first), "end": str(last), "step": str(window)}
+                body = await self._client.ask("/api/v1/query_range", params, ANSWER_BYTES, ANSWER_SECONDS)
                 await asyncio.to_thread(self._take, builder, query, body, start, window)
         return await asyncio.to_thread(builder.history, start, end, window, tuple(self._warnings), self._pace)
 
     async def _count(self, end: float, seconds: int) -> int:
         text = count_query(self._dcgm, self._usage, seconds)
-        body = await self._get("/api/v1/query", {"query": text, "time": str(end)})
+        params = {"query": text, "time": str(end)}
+        body = await self._client.ask("/api/v1/query", params, ANSWER_BYTES, ANSWER_SECONDS)
         counts = [_COUNT.decode(raw) for raw in self._result(body, "vector")]
         return int(float(counts[0].value[1])) if counts else 0
 
-    async def _range(self, query: RangeQuery, first: float, last: float, window: int) -> bytes:
-        params = {"query": query.text, "start": str(first), "end": str(last), "step": str(window)}
-        return await self._get("/api/v1/query_range", params)
-
-    async def _get(self, path: str, params: dict[str, str]) -> bytes:
-        headers = await asyncio.to_thread(read_credentials, self._token_file)
-        return await self._client.get(self.origin + path, ANSWER_BYTES, ANSWER_SECONDS, params, headers)
-
     def _result(self, body: bytes, kind: str) -> list[msgspec.Raw]:
-        try:
-            answer = msgspec.json.decode(body, type=QueryAnswer)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise SourceError(f"no answer of a Prometheus: {str(error)[:200]}") from error
-        if answer.status != "success" or answer.data.resultType != kind:
-            raise SourceError(f"got {answer.status[:40]}, {answer.data.resultType[:40]}, wants success, {kind}")
+        answer = read_result(body, kind)
         self._warnings |= dict.fromkeys(warning[:200] for warning in answer.warnings[:4])
         return answer.data.result
 
@@ -322,10 +305,6 @@ class PrometheusUse:
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise SourceError(f"no series of a Prometheus: {str(error)[:200]}") from error
             builder.add(query, series.metric, _points(series.values, start, window))
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._client.close()
 
 
 def _points(values: list[tuple[float, str]], start: float, window: int) -> Iterator[tuple[int, float]]:

@@ -74,20 +74,6 @@ class Verdicts:
     trusted. These objects stay the same; only their contents change.
     """
 
-    __slots__ = (
-        "_classes",
-        "_demand",
-        "_generation",
-        "_label_keys",
-        "_recount",
-        "_state",
-        "behind",
-        "codes",
-        "failed",
-        "feasible",
-        "unresolvable",
-    )
-
     def __init__(self, demand: Demand, state: KnownFleet, recount: bool) -> None:
         self.feasible: set[str] = set()
         self.failed: dict[str, str] = {}
@@ -137,7 +123,6 @@ class Verdicts:
             self._place((name,), self._judge(node))
 
     def _place(self, names: Sequence[str], verdict: Verdict) -> None:
-        """Store the verdict on alike nodes."""
         refusal = verdict.refusal
         if refusal is None:
             self.feasible.update(names)
@@ -168,24 +153,6 @@ class VerdictTable:
     `feasible`, `failed`, `unresolvable`, `codes` and `behind` are those of the demand's `Verdicts`. The totals of nodes
     that fit are apart from those of others, so that one look-up per name tells whether a node fits and how well.
     """
-
-    __slots__ = (
-        "_generation",
-        "_label_keys",
-        "_others",
-        "_plan",
-        "_shares",
-        "_state",
-        "_values",
-        "_verdicts",
-        "_weighed",
-        "behind",
-        "codes",
-        "demand",
-        "failed",
-        "feasible",
-        "unresolvable",
-    )
 
     def __init__(self, demand: Demand, state: KnownFleet, recount: bool, verdicts: Verdicts | None = None) -> None:
         """Make the table; `verdicts` may be those of a demand that differs in what no filter reads."""

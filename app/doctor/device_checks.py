@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from app.doctor.fleet_checks import Finding, FindingLevel, merged
-from app.dra.cluster_devices import ClusterDevices
-from app.dra.pools import PoolID
-from app.dra.selection import ClaimError, NotJudged, Selection
+from app.dra.cluster_devices import ClusterDevices, PoolID
+from app.dra.selectors import ClaimError, NotJudged, Selection
 from app.dra.words import plain_error
 from app.kube.device_classes import DeviceClass, tolerates
 from app.kube.device_facts import NVIDIA_DRIVER

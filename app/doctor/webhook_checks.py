@@ -175,7 +175,7 @@ def resource_not_matched(cluster: ExaminedCluster) -> Iterator[Finding]:
         conditions = " ".join(str(condition.get("expression")) for condition in webhook.spec["matchConditions"])
         missed = [
             device_class
-            for device_class in index.all()
+            for device_class in index.by_name.values()
             if device_class.extended_resource
             and index.family(device_class.name)
             and not _matched(device_class.extended_resource, families, conditions)

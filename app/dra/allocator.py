@@ -11,15 +11,58 @@ from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
 
-from app.dra.cluster_devices import ClusterDevices
-from app.dra.constraints import ConstraintState
+from app.dra.cluster_devices import ClusterDevices, PoolID
 from app.dra.counters import PoolCounters, consumed_by_kind, consumption, lacking
-from app.dra.pools import PoolID
-from app.dra.selection import ClaimError, NotJudged, Selection
+from app.dra.selectors import ClaimError, NotJudged, Selection
 from app.kube.device_classes import untolerated
-from app.kube.devices import NOTHING, Device, DeviceID
-from app.kube.resource_claims import ALL, EXACT_COUNT, MOST_RESULTS, DeviceRequest, ResourceClaim
+from app.kube.devices import NOTHING, Attribute, Device, DeviceID, same
+from app.kube.resource_claims import ALL, EXACT_COUNT, MOST_RESULTS, Constraint, DeviceRequest, ResourceClaim
 from app.nodes.model import Node
+
+
+class ConstraintState:
+    """One constraint with the values of the devices that were added, in their order (constraint.go).
+
+    A list of values never matches, since kube-scheduler v1.36 does not enable lists in its allocator.
+
+    kube-scheduler keeps the values of distinctAttribute by request: a request's later device replaces the value of its
+    earlier one, so that two devices of one request are compared with the last one only, and a device that is removed
+    again takes the value of its request with it.
+    """
+
+    def __init__(self, constraint: Constraint) -> None:
+        self.constraint = constraint
+        self._count = 0
+        self._value: Attribute | None = None
+        self._by_request: dict[str, Attribute] = {}
+
+    def add(self, request: DeviceRequest, device: Device) -> bool:
+        """Add a device if it satisfies the constraint; the result tells whether it does."""
+        if not self.constraint.covers(request):
+            return True
+        value = device.attributes.get(self.constraint.attribute)
+        if value is None or (self._count and not self._fits(value)):
+            return False
+        if self.constraint.distinct:
+            self._by_request[request.parent] = value
+        elif not self._count:
+            self._value = value
+        self._count += 1
+        return True
+
+    def remove(self, request: DeviceRequest) -> None:
+        """Remove the device of a request that was added last."""
+        if self.constraint.covers(request):
+            self._by_request.pop(request.parent, None)
+            self._count -= 1
+
+    def _fits(self, value: Attribute) -> bool:
+        if not self.constraint.distinct:
+            return self._value is not None and same(value, self._value)
+        if isinstance(value, tuple):
+            return not self._by_request
+        return not any(same(value, other) for other in self._by_request.values())
+
 
 MOST_STEPS = 20_000
 """Devices that are tried on one node, about 2 µs each. kube-scheduler looks for ten seconds (KubeSchedulerConfig,

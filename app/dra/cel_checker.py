@@ -8,10 +8,22 @@ feature gates DRAConsumableCapacity (on by default since 1.36) and DRAListTypeAt
 
 from typing import Any
 
-from app.dra.cel_errors import EvaluationError, NotJudged, SelectorError
 from app.dra.cel_functions import CONVERSIONS, FUNCTIONS, UNJUDGED, Overload
-from app.dra.cel_syntax import Call, CelNode, Fold, Identifier, ListOf, Literal, MapOf, Select, syntax_error
-from app.dra.cel_texts import check_pattern
+from app.dra.cel_library import compile_pattern
+from app.dra.cel_syntax import (
+    Call,
+    CelNode,
+    EvaluationError,
+    Fold,
+    Identifier,
+    ListOf,
+    Literal,
+    MapOf,
+    NotJudged,
+    Select,
+    SelectorError,
+    syntax_error,
+)
 from app.dra.cel_types import (
     ANY,
     BOOL,
@@ -193,7 +205,7 @@ class Checker:
         pattern = node.arguments[-1]
         if isinstance(pattern, Literal) and isinstance(pattern.value, str):
             try:
-                check_pattern(pattern.value)
+                compile_pattern(pattern.value)
             except EvaluationError as problem:
                 raise self._problem(pattern, f"invalid matches argument: {problem}") from None
             except NotJudged:

@@ -9,7 +9,6 @@ from app.dra.cel_syntax import Call, CelNode, Fold, ListOf, Literal, Path, Scope
 
 _MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
-_BY_ZERO = {"<": "<", "<=": "<=", ">": ">", ">=": ">=", "==": "==", "!=": "!="}
 _BY_ONE = {("==", 1): ">", ("==", -1): "<", (">", -1): ">=", ("<", 1): "<=", ("!=", 1): "<=", ("!=", -1): ">="}
 """What compareTo() with a result of 1 or -1 asks for: the operator behind it, and the number."""
 _METHODS = {"isGreaterThan": ">", "isLessThan": "<", "matches": "matches", "startsWith": "startsWith"}
@@ -104,7 +103,7 @@ def _compared(operator: str, left: CelNode, right: CelNode, scope: Scope) -> Com
 
 def _compared_to(call: Call, operator: str, number: Any, scope: Scope) -> Comparison | None:
     fact, value = _fact(call.target, scope), _value(call.arguments[0])
-    asked = _BY_ZERO[operator] if number == 0 else _BY_ONE.get((operator, number))
+    asked = operator if number == 0 else _BY_ONE.get((operator, number))
     return None if fact is None or value is None or asked is None else Comparison(fact, asked, value)
 
 

@@ -7,10 +7,10 @@ The rules are those of google/cel-go interpreter/interpretable.go and cel/librar
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from app.dra.cel_errors import Aborted, EvaluationError, NotJudged, OverBudget
-from app.dra.cel_facts import Evaluate, Names, SelectableDevice, spend
-from app.dra.cel_syntax import Fold
+from app.dra.cel_facts import Evaluate, Names, spend
+from app.dra.cel_syntax import Aborted, EvaluationError, Fold, NotJudged, OverBudget
 from app.dra.cel_values import Optional, equal, kind, no_overload
+from app.kube.devices import Device
 
 
 def settle(value: Any) -> Any:
@@ -46,7 +46,7 @@ class LazyValue:
 
 
 def let(name: str, initial: Evaluate, result: Evaluate) -> Evaluate:
-    def evaluate(device: SelectableDevice, names: Names) -> Any:
+    def evaluate(device: Device, names: Names) -> Any:
         return result(device, {**names, name: LazyValue(lambda: initial(device, names))})
 
     return evaluate
@@ -60,20 +60,17 @@ class Loop:
         self._initial, self._condition, self._step, self._result = initial, condition, step, result
         self._cost = max(1, (node.end - node.start) // 4)
 
-    def run(self, sequence: Any, device: SelectableDevice, names: Names) -> Any:
+    def run(self, sequence: Any, device: Device, names: Names) -> Any:
         """Run the loop; each round costs as much as the text of the macro is long, a unit for four characters."""
         cell = LazyValue(lambda: self._initial(device, names))
         inner = {**names, self._accumulator: cell}
         for values in self._rounds(sequence):
             spend(names, self._cost)
             inner.update(zip(self._names, values, strict=True))
-            if not self._goes_on(device, inner):
+            if self._condition(device, inner) is False:
                 break
             cell.set(lambda: self._step(device, inner))
         return self._result(device, {**names, self._accumulator: cell})
-
-    def _goes_on(self, device: SelectableDevice, names: Names) -> bool:
-        return self._condition(device, names) is not False
 
     def _rounds(self, sequence: Any) -> list[tuple[Any, ...]]:
         if len(self._names) == 1 and isinstance(sequence, (tuple, Mapping)):
@@ -89,7 +86,7 @@ def logical(decisive: bool, function: str) -> Callable[..., Evaluate]:
     """Make `&&` (decided by false) or `||` (decided by true): errors count only where nothing decides."""
 
     def make(*terms: Evaluate) -> Evaluate:
-        def evaluate(device: SelectableDevice, names: Names) -> bool:
+        def evaluate(device: Device, names: Names) -> bool:
             problem: Exception | None = None
             for term in terms:
                 try:
@@ -123,7 +120,7 @@ def _weightier(problem: Exception | None, raised: EvaluationError | NotJudged) -
 
 
 def conditional(condition: Evaluate, then: Evaluate, otherwise: Evaluate) -> Evaluate:
-    def evaluate(device: SelectableDevice, names: Names) -> Any:
+    def evaluate(device: Device, names: Names) -> Any:
         chosen = condition(device, names)
         if type(chosen) is not bool:
             raise no_overload("_?_:_", chosen)
@@ -133,7 +130,7 @@ def conditional(condition: Evaluate, then: Evaluate, otherwise: Evaluate) -> Eva
 
 
 def not_strictly_false(operand: Evaluate) -> Evaluate:
-    def evaluate(device: SelectableDevice, names: Names) -> bool:
+    def evaluate(device: Device, names: Names) -> bool:
         try:
             return bool(operand(device, names) is not False)
         except (Aborted, OverBudget):
@@ -151,7 +148,7 @@ def equality(left: Evaluate, right: Evaluate) -> Evaluate:
 def inequality(left: Evaluate, right: Evaluate) -> Evaluate:
     """Make `!=`, which is true where the values cannot be compared (cel-go interpretable.go, evalNe)."""
 
-    def evaluate(device: SelectableDevice, names: Names) -> bool:
+    def evaluate(device: Device, names: Names) -> bool:
         one, other = left(device, names), right(device, names)
         try:
             return not equal(one, other)
@@ -162,7 +159,7 @@ def inequality(left: Evaluate, right: Evaluate) -> Evaluate:
 
 
 def or_value(optional: Evaluate, otherwise: Evaluate) -> Evaluate:
-    def evaluate(device: SelectableDevice, names: Names) -> Any:
+    def evaluate(device: Device, names: Names) -> Any:
         chosen = optional(device, names)
         if not isinstance(chosen, Optional):
             return chosen
@@ -172,7 +169,7 @@ def or_value(optional: Evaluate, otherwise: Evaluate) -> Evaluate:
 
 
 def or_optional(optional: Evaluate, otherwise: Evaluate) -> Evaluate:
-    def evaluate(device: SelectableDevice, names: Names) -> Any:
+    def evaluate(device: Device, names: Names) -> Any:
         chosen = optional(device, names)
         return otherwise(device, names) if isinstance(chosen, Optional) and chosen.value is None else chosen
 

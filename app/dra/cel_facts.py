@@ -2,48 +2,12 @@
 """The facts about a device that selectors read, and what an evaluation may cost."""
 
 from collections.abc import Callable, Mapping
-from fractions import Fraction
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from app.dra.cel_errors import OverBudget
 from app.dra.cel_quantities import read_quantity
+from app.dra.cel_syntax import OverBudget
 from app.dra.cel_values import DomainsView, DomainView, parse_semver
-
-
-class VersionText(Protocol):
-    """A version attribute: the text of a semantic version."""
-
-    @property
-    def text(self) -> str:
-        """The version as the driver wrote it."""
-
-
-AttributeValue = bool | int | str | VersionText | tuple[bool | int | str | VersionText, ...]
-"""A tuple is a list (feature gate DRAListTypeAttributes)."""
-
-
-class SelectableDevice(Protocol):
-    """What a selector can ask about a device.
-
-    The keys of `attributes` and `capacity` are qualified names, domain/name; the domain of a bare name is the driver
-    (dynamic-resource-allocation/cel/compile.go, DeviceMatches). A capacity is a quantity's text or its value.
-    """
-
-    @property
-    def driver(self) -> str:
-        """The name of the DRA driver."""
-
-    @property
-    def attributes(self) -> Mapping[str, Any]:
-        """AttributeValue by qualified name."""
-
-    @property
-    def capacity(self) -> Mapping[str, str | Fraction]:
-        """Amounts by qualified name."""
-
-    @property
-    def allow_multiple_allocations(self) -> bool:
-        """Whether several claims can share the device."""
+from app.kube.devices import Device
 
 
 class Read(NamedTuple):
@@ -67,7 +31,7 @@ types.go, CELSelectorExpressionMaxCost), which no evaluation within ours reaches
 METER = "#meter"
 Names = dict[str, Any]
 """The variables of macros by their names, and under METER what the evaluation may still cost."""
-Evaluate = Callable[[SelectableDevice, Names], Any]
+Evaluate = Callable[[Device, Names], Any]
 
 
 def spend(names: Names, cost: int) -> None:
@@ -93,7 +57,7 @@ def read_value(group: str, value: Any) -> Any:
     return value if isinstance(value, (bool, int, str)) else parse_semver(value.text)
 
 
-def read_fact(device: SelectableDevice, read: Read) -> Any:
+def read_fact(device: Device, read: Read) -> Any:
     """Return a fact as it is in `device`, or None if the device does not have it."""
     if read.group in ("attributes", "capacity"):
         entries: Mapping[str, Any] = device.attributes if read.group == "attributes" else device.capacity
@@ -101,11 +65,11 @@ def read_fact(device: SelectableDevice, read: Read) -> Any:
     return device.driver if read.group == "driver" else device.allow_multiple_allocations
 
 
-def group_view(path: tuple[str, ...]) -> Callable[[SelectableDevice], Any]:
+def group_view(path: tuple[str, ...]) -> Callable[[Device], Any]:
     """Make what gives the attributes or capacities of a device as a map, those of one domain if `path` names it."""
     group = path[0]
 
-    def entries(device: SelectableDevice) -> Mapping[str, Any]:
+    def entries(device: Device) -> Mapping[str, Any]:
         return device.attributes if group == "attributes" else device.capacity
 
     def convert(value: Any) -> Any:

@@ -8,14 +8,14 @@ staging/src/k8s.io/apiserver/pkg/cel/environment/base.go and dynamic-resource-al
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
-from app.dra import cel_lists as lists
+from app.dra import cel_library as library
 from app.dra import cel_operators as operators
-from app.dra import cel_texts as texts
 from app.dra.cel_quantities import read_quantity
 from app.dra.cel_types import Type, read_types
-from app.dra.cel_values import NONE, UInt
+from app.dra.cel_values import NONE, UInt, contains
 
 Compute = Callable[..., Any]
 
@@ -64,6 +64,7 @@ _TIMES = ("duration", "timestamp")
 """Types without values here; null could be one of them, which decides whether an operator compiles."""
 _ORDERED += _pairs(("bool", "string", "bytes", *_TIMES), "bool")
 _COMPARABLE = ("int", "uint", "double", "bool", "string", "bytes", *_TIMES)
+_LOWER, _UPPER = str.maketrans(ascii_uppercase, ascii_lowercase), str.maketrans(ascii_lowercase, ascii_uppercase)
 
 for _name in ("_&&_", "_||_"):
     _operator(_name, _lazy, "bool bool -> bool")
@@ -93,7 +94,7 @@ _operator("_[?_]", _lazy, "map(A B) A -> optional(B)", "optional(map(A B)) A -> 
 for _member in (False, True):
     _sizes = ("bytes -> int", "list(A) -> int", "map(A B) -> int", "string -> int")
     _declare("size", operators.size, *_sizes, member=_member, guarded=False)
-    _declare("matches", texts.matches, "string string -> bool", member=_member)
+    _declare("matches", library.matches, "string string -> bool", member=_member)
 _global("type", operators.type_of, "A -> type(A)")
 _global("dyn", lambda value: value, "A -> dyn")
 _global("bool", operators.to_bool, "bool -> bool", "string -> bool")
@@ -108,90 +109,79 @@ _global("uint", operators.to_uint, *(f"{name} -> uint" for name in (*_NUMBERS, "
 _declare("contains", lambda text, part: part in text, "string string -> bool")
 _declare("startsWith", lambda text, start: text.startswith(start), "string string -> bool")
 _declare("endsWith", lambda text, end: text.endswith(end), "string string -> bool")
-_declare("charAt", texts.char_at, "string int -> string")
-_declare("indexOf", texts.index_of, "string string -> int", "string string int -> int")
-_declare("indexOf", lists.index_of, "list(A) A -> int")
-_declare("lastIndexOf", texts.last_index_of, "string string -> int")
-_declare("lastIndexOf", texts.last_index_before, "string string int -> int")
-_declare("lastIndexOf", lists.last_index_of, "list(A) A -> int")
-_declare("lowerAscii", texts.lower_ascii, "string -> string")
-_declare("upperAscii", texts.upper_ascii, "string -> string")
-_declare("replace", texts.replace, "string string string -> string", "string string string int -> string")
-_declare("split", texts.split, "string string -> list(string)", "string string int -> list(string)")
-_declare("substring", texts.substring, "string int -> string", "string int int -> string")
-_declare("trim", texts.trim, "string -> string")
-_declare("join", texts.join, "list(string) -> string", "list(string) string -> string")
-_declare("find", texts.find_first, "string string -> string")
+_declare("charAt", library.char_at, "string int -> string")
+_declare("indexOf", library.index_in_text, "string string -> int", "string string int -> int")
+_declare("indexOf", library.index_in_list, "list(A) A -> int")
+_declare("lastIndexOf", library.last_index_in_text, "string string -> int")
+_declare("lastIndexOf", library.last_index_before, "string string int -> int")
+_declare("lastIndexOf", library.last_index_in_list, "list(A) A -> int")
+_declare("lowerAscii", lambda text: text.translate(_LOWER), "string -> string")
+_declare("upperAscii", lambda text: text.translate(_UPPER), "string -> string")
+_declare("replace", library.replace, "string string string -> string", "string string string int -> string")
+_declare("split", library.split, "string string -> list(string)", "string string int -> list(string)")
+_declare("substring", library.substring, "string int -> string", "string int int -> string")
+_declare("trim", lambda text: text.strip(library.GO_SPACES), "string -> string")
+_declare("join", library.join, "list(string) -> string", "list(string) string -> string")
+_declare("find", library.find_first, "string string -> string")
 
-_declare("isSorted", lists.is_sorted, *(f"list({name}) -> bool" for name in _COMPARABLE))
-_declare("min", lists.least, *(f"list({name}) -> {name}" for name in _COMPARABLE))
-_declare("max", lists.greatest, *(f"list({name}) -> {name}" for name in _COMPARABLE))
+_declare("isSorted", library.is_sorted, *(f"list({name}) -> bool" for name in _COMPARABLE))
+_declare("min", library.extreme("min", 1), *(f"list({name}) -> {name}" for name in _COMPARABLE))
+_declare("max", library.extreme("max", -1), *(f"list({name}) -> {name}" for name in _COMPARABLE))
 for _name, _zero in (("int", 0), ("uint", UInt(0)), ("double", 0.0), ("duration", 0)):
-    _declare("sum", lists.total_from(_zero), f"list({_name}) -> {_name}")
-_declare("slice", lists.cut, "list(A) int int -> list(A)")
+    _declare("sum", library.total_from(_zero), f"list({_name}) -> {_name}")
+_declare("slice", library.cut, "list(A) int int -> list(A)")
 _declare("reverse", lambda values: values[::-1], "list(A) -> list(A)")
-_declare("distinct", lists.distinct, "list(A) -> list(A)")
-_declare("first", lists.first, "list(A) -> optional(A)")
-_declare("last", lists.last, "list(A) -> optional(A)")
-_global("sets.contains", lists.set_contains, "list(A) list(A) -> bool")
-_global("sets.equivalent", lists.set_equivalent, "list(A) list(A) -> bool")
-_global("sets.intersects", lists.set_intersects, "list(A) list(A) -> bool")
-_declare("includes", lists.includes, "dyn dyn -> bool")
+_declare("distinct", library.distinct, "list(A) -> list(A)")
+_declare("first", lambda values: library.element(values, 0), "list(A) -> optional(A)")
+_declare("last", lambda values: library.element(values, -1), "list(A) -> optional(A)")
+_global("sets.contains", library.set_contains, "list(A) list(A) -> bool")
+_global("sets.equivalent", library.set_equivalent, "list(A) list(A) -> bool")
+_global("sets.intersects", lambda one, other: any(contains(other, value) for value in one), "list(A) list(A) -> bool")
+_declare("includes", library.includes, "dyn dyn -> bool")
 
-_global("optional.of", lists.optional_of, "A -> optional(A)")
-_global("optional.ofNonZeroValue", lists.optional_of_non_zero, "A -> optional(A)")
+_global("optional.of", library.optional_of, "A -> optional(A)")
+_global("optional.ofNonZeroValue", library.optional_of_non_zero, "A -> optional(A)")
 _global("optional.none", lambda: NONE, "-> optional(A)")
-_global("optional.unwrap", lists.unwrap, "list(optional(A)) -> list(A)")
-_declare("unwrapOpt", lists.unwrap, "list(optional(A)) -> list(A)")
-_declare("value", lists.optional_value, "optional(A) -> A")
-_declare("hasValue", lists.has_value, "optional(A) -> bool")
+_global("optional.unwrap", library.unwrap, "list(optional(A)) -> list(A)")
+_declare("unwrapOpt", library.unwrap, "list(optional(A)) -> list(A)")
+_declare("value", library.optional_value, "optional(A) -> A")
+_declare("hasValue", lambda optional: optional.value is not None, "optional(A) -> bool")
 _declare("or", _lazy, "optional(A) optional(A) -> optional(A)")
 _declare("orValue", _lazy, "optional(A) A -> A")
 
 _global("quantity", read_quantity, "string -> quantity")
-_global("isQuantity", lists.is_quantity, "string -> bool")
-_global("semver", lists.read_semver, "string -> semver", "string bool -> semver")
-_global("isSemver", lists.is_semver, "string -> bool", "string bool -> bool")
+_global("isQuantity", library.is_quantity, "string -> bool")
+_global("semver", library.read_semver, "string -> semver", "string bool -> semver")
+_global("isSemver", library.is_semver, "string -> bool", "string bool -> bool")
 _declare(
-    "isGreaterThan", lambda left, right: lists.compare_to(left, right) > 0, *_pairs(("quantity", "semver"), "bool")
+    "isGreaterThan", lambda left, right: library.compare_to(left, right) > 0, *_pairs(("quantity", "semver"), "bool")
 )
-_declare("isLessThan", lambda left, right: lists.compare_to(left, right) < 0, *_pairs(("quantity", "semver"), "bool"))
-_declare("compareTo", lists.compare_to, *_pairs(("quantity", "semver"), "int"))
-_global("sign", lists.sign, "quantity -> int")
-_declare("asApproximateFloat", lists.as_float, "quantity -> double")
-_declare("asInteger", lists.as_integer, "quantity -> int")
+_declare("isLessThan", lambda left, right: library.compare_to(left, right) < 0, *_pairs(("quantity", "semver"), "bool"))
+_declare("compareTo", library.compare_to, *_pairs(("quantity", "semver"), "int"))
+_global("sign", library.sign, "quantity -> int")
+_declare("asApproximateFloat", library.as_float, "quantity -> double")
+_declare("asInteger", library.as_integer, "quantity -> int")
 _declare("isInteger", lambda quantity: quantity.integer() is not None, "quantity -> bool")
-_declare("add", lists.add_quantities, "quantity quantity -> quantity", "quantity int -> quantity")
-_declare("sub", lists.subtract_quantities, "quantity quantity -> quantity", "quantity int -> quantity")
+_declare("add", library.adder(1), "quantity quantity -> quantity", "quantity int -> quantity")
+_declare("sub", library.adder(-1), "quantity quantity -> quantity", "quantity int -> quantity")
 _declare("major", lambda version: version.major, "semver -> int")
 _declare("minor", lambda version: version.minor, "semver -> int")
 _declare("patch", lambda version: version.patch, "semver -> int")
 
-_TIME_PARTS = ("Date", "DayOfMonth", "DayOfWeek", "DayOfYear", "FullYear", "Hours", "Milliseconds", "Minutes", "Month")
-_URL_PARTS = ("Scheme", "Host", "Hostname", "Port", "EscapedPath", "Query")
-_FORMATS = ("dns1123Label", "dns1123Subdomain", "dns1035Label", "qualifiedName", "dns1123LabelPrefix", "named")
-_MORE_FORMATS = (
-    "dns1123SubdomainPrefix",
-    "dns1035LabelPrefix",
-    "labelValue",
-    "uri",
-    "uuid",
-    "byte",
-    "date",
-    "datetime",
-)
-UNJUDGED = frozenset(
-    {
-        *("duration", "timestamp", "getSeconds", *(f"get{part}" for part in (*_TIME_PARTS, *_URL_PARTS))),
-        *("url", "isURL", "format", "validate", *(f"format.{name}" for name in (*_FORMATS, *_MORE_FORMATS))),
-        *("ip", "isIP", "ip.isCanonical", "family", "isUnspecified", "isLoopback", "isLinkLocalMulticast"),
-        *("isLinkLocalUnicast", "isGlobalUnicast"),
-        *("cidr", "isCIDR", "containsIP", "containsCIDR", "prefixLength", "masked"),
-        *("strings.quote", "findAll", "sort", "flatten", "lists.range"),
-        *("path", "group", "serviceAccount", "resource", "subresource", "namespace", "name", "check", "errored"),
-        *("error", "allowed", "reason", "fieldSelector", "labelSelector"),
-    }
-)
+_UNJUDGED = """
+    duration timestamp getDate getDayOfMonth getDayOfWeek getDayOfYear getFullYear getHours getMilliseconds getMinutes
+    getMonth getSeconds
+    url isURL getScheme getHost getHostname getPort getEscapedPath getQuery
+    format validate format.dns1123Label format.dns1123Subdomain format.dns1035Label format.qualifiedName
+    format.dns1123LabelPrefix format.dns1123SubdomainPrefix format.dns1035LabelPrefix format.labelValue format.uri
+    format.uuid format.byte format.date format.datetime format.named
+    ip isIP ip.isCanonical family isUnspecified isLoopback isLinkLocalMulticast isLinkLocalUnicast isGlobalUnicast
+    cidr isCIDR containsIP containsCIDR prefixLength masked
+    strings.quote findAll sort flatten lists.range
+    path group serviceAccount resource subresource namespace name check errored error allowed reason fieldSelector
+    labelSelector
+"""
+UNJUDGED = frozenset(_UNJUDGED.split())
 """Functions that Kubernetes has, but that are not evaluated here."""
 
 CONVERSIONS = frozenset(["bool", "bytes", "double", "dyn", "int", "string", "type", "uint"])

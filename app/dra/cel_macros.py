@@ -7,8 +7,7 @@ Kubernetes enables for selectors (kubernetes staging/src/k8s.io/apiserver/pkg/ce
 
 from collections.abc import Callable
 
-from app.dra.cel_errors import SelectorError
-from app.dra.cel_syntax import Call, CelNode, Fold, Identifier, ListOf, Literal, Select, Unjudged
+from app.dra.cel_syntax import Call, CelNode, Fold, Identifier, ListOf, Literal, Select, SelectorError, Unjudged
 
 RESULT = "@result"
 UNUSED = "#unused"

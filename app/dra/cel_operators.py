@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CEL's operators and conversions (google/cel-go common/types int.go, uint.go, double.go, string.go, list.go)."""
+"""CEL's operators and conversions (google/cel-go common/types int.go, uint.go, double.go, string.go, list.go).
+
+All raise EvaluationError where CEL has an error, and NotJudged where it is not known what CEL would give.
+"""
 
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from app.dra.cel_errors import EvaluationError, NotJudged
+from app.dra.cel_syntax import EvaluationError, NotJudged
 from app.dra.cel_values import INT_MAX, INT_MIN, UINT_MAX, TypeValue, UInt, compare, contains, find, kind, no_overload
 
 Operation = Callable[[Any, Any], Any]
@@ -65,20 +68,14 @@ remainder = _arithmetic("_%_", _remainder, _no_doubles)
 
 
 def add(left: Any, right: Any) -> Any:
-    """Add two numbers, or put two strings, bytes or lists together.
-
-    Raises EvaluationError.
-    """
+    """Add two numbers, or put two strings, bytes or lists together."""
     if type(left) is type(right) and isinstance(left, (str, bytes, tuple)):
         return left + right
     return add_numbers(left, right)
 
 
 def negate(value: Any) -> Any:
-    """Negate a number.
-
-    Raises EvaluationError.
-    """
+    """Negate a number."""
     if type(value) is float:
         return -value
     if type(value) is not int:
@@ -87,10 +84,7 @@ def negate(value: Any) -> Any:
 
 
 def invert(value: Any) -> bool:
-    """Negate a bool.
-
-    Raises EvaluationError.
-    """
+    """Negate a bool."""
     if type(value) is not bool:
         raise no_overload("!_", value)
     return not value
@@ -105,10 +99,7 @@ greater, greater_equal = _ordered("_>_", (1,)), _ordered("_>=_", (1, 0))
 
 
 def is_in(item: Any, container: Any) -> bool:
-    """Tell whether an item is in a list, or is a key of a map.
-
-    Raises EvaluationError.
-    """
+    """Tell whether an item is in a list, or is a key of a map."""
     if isinstance(container, tuple):
         return contains(container, item)
     if isinstance(container, Mapping):
@@ -117,20 +108,14 @@ def is_in(item: Any, container: Any) -> bool:
 
 
 def size(value: Any) -> int:
-    """Count characters, bytes, elements or keys.
-
-    Raises EvaluationError.
-    """
+    """Count characters, bytes, elements or keys."""
     if isinstance(value, (str, bytes, tuple, Mapping)):
         return len(value)
     raise no_overload("size", value)
 
 
 def index(container: Any, key: Any) -> Any:
-    """Look up an element or a key.
-
-    Raises EvaluationError.
-    """
+    """Look up an element or a key."""
     present, value = find(container, key)
     if not present:
         raise EvaluationError(f"index out of bounds: {key}" if isinstance(container, tuple) else f"no such key: {key}")
@@ -143,10 +128,7 @@ def type_of(value: Any) -> TypeValue:
 
 
 def to_int(value: Any) -> int:
-    """Convert a number or a string; a double is cut.
-
-    Raises EvaluationError.
-    """
+    """Convert a number or a string; a double is cut."""
     if type(value) is float:
         if not -(2.0**63) < value < 2.0**63:
             raise EvaluationError("integer overflow")
@@ -157,10 +139,7 @@ def to_int(value: Any) -> int:
 
 
 def to_uint(value: Any) -> int:
-    """Convert a number or a string; a double is cut.
-
-    Raises EvaluationError.
-    """
+    """Convert a number or a string; a double is cut."""
     if type(value) is float:
         if not 0 <= value < 2.0**64:
             raise EvaluationError("unsigned integer overflow")
@@ -178,10 +157,7 @@ def _whole(text: str, name: str, signed: bool) -> int:
 
 
 def to_double(value: Any) -> float:
-    """Convert a number; of strings only plain decimals are judged.
-
-    Raises EvaluationError, NotJudged.
-    """
+    """Convert a number; of strings only plain decimals are judged."""
     if type(value) is not str:
         return float(value)
     if not value.isascii() or not any(character.isdigit() for character in value) or set(value) & set("xXpP_iInN "):
@@ -196,10 +172,7 @@ def to_double(value: Any) -> float:
 
 
 def to_string(value: Any) -> str:
-    """Convert a bool, an integer or bytes; how Go writes a double is not judged.
-
-    Raises EvaluationError, NotJudged.
-    """
+    """Convert a bool, an integer or bytes; how Go writes a double is not judged."""
     if type(value) is float:
         raise NotJudged("string() of a double")
     if type(value) is bool:
@@ -213,10 +186,7 @@ def to_string(value: Any) -> str:
 
 
 def to_bool(value: Any) -> bool:
-    """Convert a text as Go's strconv.ParseBool does.
-
-    Raises EvaluationError.
-    """
+    """Convert a text as Go's strconv.ParseBool does."""
     if type(value) is bool:
         return value
     if value in ("1", "t", "T", "TRUE", "true", "True"):

@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from app.dra.cel_errors import NotJudged, SelectorError
 from app.dra.cel_macros import MacroError, expand
 from app.dra.cel_syntax import (
     Call,
@@ -14,7 +13,9 @@ from app.dra.cel_syntax import (
     ListOf,
     Literal,
     MapOf,
+    NotJudged,
     Select,
+    SelectorError,
     Token,
     syntax_error,
     tokens,
@@ -90,12 +91,8 @@ _BINARY = {
 _LITERALS = frozenset({"string", "bytes", "float", "uint", "int"})
 _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None}
 _KEYWORDS = frozenset({*_WORDS, "in"})
-_RESERVED = frozenset(
-    {
-        *("as", "break", "const", "continue", "else", "for", "function", "if", "import", "let", "loop", "package"),
-        *("namespace", "return", "var", "void", "while"),
-    }
-)
+_RESERVED_IDS = "as break const continue else for function if import let loop package namespace return var void while"
+_RESERVED = frozenset(_RESERVED_IDS.split())
 """Names that no variable can have (google/cel-go parser/parser.go, reservedIds)."""
 
 Item = TypeVar("Item")

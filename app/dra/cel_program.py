@@ -21,18 +21,19 @@ from app.dra.cel_control import (
     or_value,
     settle,
 )
-from app.dra.cel_errors import EvaluationError, NotJudged
-from app.dra.cel_facts import Evaluate, Names, Read, SelectableDevice, group_view, qualified, read_value, spend
+from app.dra.cel_facts import Evaluate, Names, Read, group_view, qualified, read_value, spend
 from app.dra.cel_functions import Overload
 from app.dra.cel_operators import index
 from app.dra.cel_syntax import (
     Call,
     CelNode,
+    EvaluationError,
     Fold,
     Identifier,
     ListOf,
     Literal,
     MapOf,
+    NotJudged,
     Path,
     Scope,
     Select,
@@ -41,6 +42,7 @@ from app.dra.cel_syntax import (
     path_of,
 )
 from app.dra.cel_values import NONE, Optional, TypeValue, constant_key, find, kind, member_of_constants, no_overload
+from app.kube.devices import Device
 
 
 def fact_reader(path: Path, optional: bool) -> Evaluate:
@@ -48,13 +50,13 @@ def fact_reader(path: Path, optional: bool) -> Evaluate:
     group, key, name = path[0], qualified(path[1], path[2]), path[2]
     is_attribute = group == "attributes"
 
-    def look_up(device: SelectableDevice, _: Names) -> Any:
+    def look_up(device: Device, _: Names) -> Any:
         value = (device.attributes if is_attribute else device.capacity).get(key)
         if value is None:
             raise EvaluationError(f"no such key: {name}")
         return value if type(value) in _PLAIN and is_attribute else read_value(group, value)
 
-    def look_up_optional(device: SelectableDevice, names: Names) -> Any:
+    def look_up_optional(device: Device, names: Names) -> Any:
         entries = device.attributes if is_attribute else device.capacity
         return Optional(look_up(device, names)) if key in entries else NONE
 
@@ -105,7 +107,7 @@ class Planner:
             case Fold():
                 return self._fold(node, scope)
             case Unjudged():
-                return _raising(NotJudged(f"{node.what} is not evaluated"))
+                return raising(NotJudged(f"{node.what} is not evaluated"))
         raise AssertionError(node)
 
     def _note(self, path: Path) -> None:
@@ -123,7 +125,7 @@ class Planner:
     def _read_path(self, path: Path, optional: bool) -> Evaluate:
         self._note(path)
         if not path:
-            return _raising(NotJudged("device as a value"))
+            return raising(NotJudged("device as a value"))
         if path == ("driver",):
             return lambda device, _: device.driver
         if path == ("allowMultipleAllocations",):
@@ -162,7 +164,7 @@ class Planner:
     def _call(self, node: Call, scope: Scope) -> Evaluate:
         function, overloads = self._calls[node]
         if not overloads:
-            return _raising(NotJudged(f"{function}() is not evaluated"))
+            return raising(NotJudged(f"{function}() is not evaluated"))
         namespaced = "." in function
         operands = node.arguments if node.target is None or namespaced else (node.target, *node.arguments)
         if function == "@in" and isinstance(node.arguments[1], ListOf) and not node.arguments[1].optional:
@@ -170,7 +172,7 @@ class Planner:
             if constants is not None:
                 return _membership(self.plan(operands[0], scope), constants)
         if function == "_?_:_" and any(map(_is_optional_test, node.arguments)):
-            return _raising(NotJudged("has() of an optional value as the result of a condition"))
+            return raising(NotJudged("has() of an optional value as the result of a condition"))
         planned = tuple(self.plan(operand, scope) for operand in operands)
         if function in _SPECIAL:
             return _SPECIAL[function](*planned)
@@ -179,7 +181,7 @@ class Planner:
     def _list(self, node: ListOf, scope: Scope) -> Evaluate:
         items, optional = tuple(self.plan(item, scope) for item in node.items), node.optional
 
-        def make(device: SelectableDevice, names: Names) -> Any:
+        def make(device: Device, names: Names) -> Any:
             values = []
             for position, item in enumerate(items):
                 value = item(device, names)
@@ -197,7 +199,7 @@ class Planner:
             (self.plan(key, scope), self.plan(value, scope), optional) for key, value, optional in node.entries
         )
 
-        def make(device: SelectableDevice, names: Names) -> Any:
+        def make(device: Device, names: Names) -> Any:
             made: dict[str, Any] = {}
             for key, value, optional in entries:
                 name, item = key(device, names), value(device, names)
@@ -244,8 +246,10 @@ def _constant(value: Any) -> Evaluate:
     return lambda _, __: value
 
 
-def _raising(problem: Exception) -> Evaluate:
-    def fail(_: SelectableDevice, __: Names) -> Any:
+def raising(problem: Exception) -> Evaluate:
+    """Make the evaluation that fails."""
+
+    def fail(_: Device, __: Names) -> Any:
         raise problem
 
     return fail
@@ -292,7 +296,7 @@ def _function(name: str, overloads: tuple[Overload, ...], arguments: tuple[Evalu
         compute = overloads[0].compute
         return lambda device, names: compute(*_evaluated(arguments, device, names))
 
-    def call(device: SelectableDevice, names: Names) -> Any:
+    def call(device: Device, names: Names) -> Any:
         values = _evaluated(arguments, device, names)
         for overload in overloads:
             if len(values) == len(overload.arguments) and all(map(_fits, overload.arguments, values)):
@@ -309,7 +313,7 @@ def _fits(wanted: Any, value: Any) -> bool:
     return wanted.kind in _ANYTHING or wanted.kind == kind(value)
 
 
-def _evaluated(arguments: tuple[Evaluate, ...], device: SelectableDevice, names: Names) -> list[Any]:
+def _evaluated(arguments: tuple[Evaluate, ...], device: Device, names: Names) -> list[Any]:
     """Compute arguments, and charge for those that are long."""
     values = [argument(device, names) for argument in arguments]
     size = 1

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from app.dra.cel_errors import EvaluationError, NotJudged
+from app.dra.cel_syntax import EvaluationError, NotJudged
 
 _GRAMMAR = re.compile(r"([+-]?)(\d{0,200})(?:\.(\d{0,200}))?(?:([KMGTPE]i|[numkMGTPE])|[eE]([+-]?\d{1,18}))?", re.ASCII)
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}

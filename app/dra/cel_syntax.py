@@ -1,12 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The syntax tree of CEL, its tokens, and the paths of facts in it (google/cel-go parser/gen/CEL.g4)."""
+"""The syntax tree of CEL, its tokens, and the paths of facts in it (google/cel-go parser/gen/CEL.g4).
+
+The exceptions say how a selector can fail: it does not compile, it fails for a device, or it is not judged here.
+"""
 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.dra.cel_errors import SelectorError
+from app.values.errors import BadInput
+
+
+class SelectorError(BadInput):
+    """A selector does not compile; the message has Kubernetes' words, or those of cel-go."""
+
+
+class EvaluationError(Exception):
+    """A selector fails for a device, as for an attribute that the device does not have. `&&` and `||` absorb it."""
+
+
+class Aborted(EvaluationError):
+    """An evaluation fails as a whole, because cel-go panics there; neither `&&` nor `||` absorbs that."""
+
+
+class NotJudged(Exception):
+    """An expression, or the search for devices, is beyond what is judged here; the text says why.
+
+    `false && …` and `true || …` need no answer of an operand that is not judged.
+    """
+
+
+class OverBudget(NotJudged):
+    """An evaluation would take too long; nothing absorbs that, since Kubernetes fails it as a whole at a limit, too."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

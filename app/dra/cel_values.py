@@ -3,7 +3,8 @@
 
 bool, int (64 bits), float, str, bytes and None stand for themselves, a tuple is a list and a Mapping a map. The rules
 are those of cel-go 0.26 (google/cel-go common/types), which Kubernetes 1.36 uses, and of Kubernetes' own types
-(kubernetes staging/src/k8s.io/apiserver/pkg/cel quantity.go, semver.go).
+(kubernetes staging/src/k8s.io/apiserver/pkg/cel quantity.go, semver.go). What cannot be read, compared or looked up
+raises EvaluationError.
 """
 
 import math
@@ -13,8 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache, total_ordering
 from typing import Any
 
-from app.dra.cel_errors import Aborted, EvaluationError
 from app.dra.cel_quantities import Quantity
+from app.dra.cel_syntax import Aborted, EvaluationError
 
 INT_MAX, INT_MIN, UINT_MAX = 2**63 - 1, -(2**63), 2**64 - 1
 
@@ -56,10 +57,7 @@ class Semver:
 
 @lru_cache(maxsize=4096)
 def parse_semver(text: str) -> Semver:
-    """Read a semantic version as strictly as Kubernetes does (blang/semver v4, Parse).
-
-    Raises EvaluationError.
-    """
+    """Read a semantic version as strictly as Kubernetes does (blang/semver v4, Parse)."""
     match = _SEMVER.fullmatch(text)
     if match is None:
         raise EvaluationError(f"invalid semantic version: {text[:80]!r}")
@@ -172,8 +170,6 @@ def equal(left: Any, right: Any) -> bool:
     Values of different types are unequal, but a quantity or a version on the left cannot be compared with another type.
     A quantity that add() or sub() made cannot stand on the right (kubernetes apiserver/pkg/cel quantity.go, Equal;
     semver.go, Equal).
-
-    Raises EvaluationError.
     """
     if type(left) is str or left is None or right is None:
         return type(left) is type(right) and bool(left == right)
@@ -228,10 +224,7 @@ def compare_numbers(left: Any, right: Any) -> int:
 
 
 def compare(left: Any, right: Any, function: str) -> int:
-    """Order two values, -1, 0 or 1: numbers, strings, bytes or bools.
-
-    Raises EvaluationError.
-    """
+    """Order two values, -1, 0 or 1: numbers, strings, bytes or bools."""
     if type(left) in _NUMBERS and type(right) in _NUMBERS:
         if _is_nan(left) or _is_nan(right):
             raise EvaluationError("NaN values cannot be ordered")

@@ -14,8 +14,7 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from math import ceil
 
-from app.dra.cluster_devices import AllocatedDevices
-from app.dra.pools import Pool
+from app.dra.cluster_devices import AllocatedDevices, Pool
 from app.kube.devices import NOTHING, CapacityPolicy, Device
 
 NO_POLICY = CapacityPolicy()

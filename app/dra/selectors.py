@@ -5,8 +5,11 @@ Selectors are those of a DeviceClass and of the requests of a ResourceClaim. The
 staging/src/k8s.io/dynamic-resource-allocation/cel/compile.go and of google/cel-go 0.26, for Kubernetes 1.36. That the
 answers are the same is tested against Kubernetes' own code (tests/dra/test_selectors_go.py), and why we have an
 evaluator of our own is in docs/decisions/0036-evaluate-device-selectors-by-an-evaluator-of-our-own.md.
+
+`Selection` asks each expression once about each device.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -14,23 +17,12 @@ from typing import Any
 
 from app.dra.cel_checker import Checker
 from app.dra.cel_comparisons import Comparison, read_comparison
-from app.dra.cel_errors import EvaluationError, NotJudged, SelectorError
-from app.dra.cel_facts import BUDGET, METER, Evaluate, Read, SelectableDevice, read_fact
+from app.dra.cel_facts import BUDGET, METER, Evaluate, Read, read_fact
 from app.dra.cel_parser import parse
-from app.dra.cel_program import Planner
-from app.dra.cel_syntax import Call, CelNode, Fold, is_let
-
-__all__ = [
-    "Comparison",
-    "Judgement",
-    "Read",
-    "SelectableDevice",
-    "Selector",
-    "SelectorError",
-    "SelectorPart",
-    "compile_selector",
-    "written_conditions",
-]
+from app.dra.cel_program import Planner, raising
+from app.dra.cel_syntax import Call, CelNode, EvaluationError, Fold, SelectorError, is_let
+from app.dra.cel_syntax import NotJudged as NotJudged
+from app.kube.devices import Device
 
 LONGEST = 10 * 1024
 """Characters of a selector (resource/v1 types.go, CELSelectorExpressionMaxLength)."""
@@ -71,16 +63,22 @@ class SelectorPart:
     comparison: Comparison | None
 
 
-class _Condition:
-    """A compiled expression, with the judgements of the facts that were seen."""
+class Condition:
+    """A compiled expression, with the judgements of the facts that were seen.
 
-    def __init__(self, evaluate: Evaluate, reads: frozenset[Read] | None) -> None:
+    `reads` are the facts that it asks about: devices with the same of them are judged alike. It is None if they depend
+    on values of others. `comparison` is what it wants of one fact, if it has such a form.
+    """
+
+    def __init__(
+        self, text: str, evaluate: Evaluate, reads: frozenset[Read] | None, comparison: Comparison | None
+    ) -> None:
+        self.text, self.reads, self.comparison = text, reads, comparison
         self._evaluate = evaluate
-        self.reads = reads
         self._order = tuple(reads) if reads is not None else ()
         self._judgements: dict[Any, Judgement] = {}
 
-    def judge(self, device: SelectableDevice) -> Judgement:
+    def judge(self, device: Device) -> Judgement:
         """Judge a device, or return what was said of one with the same facts."""
         if self.reads is None:
             return self._judge(device)
@@ -92,7 +90,7 @@ class _Condition:
             known = self._judgements[facts] = self._judge(device)
         return known
 
-    def _judge(self, device: SelectableDevice) -> Judgement:
+    def _judge(self, device: Device) -> Judgement:
         try:
             result = self._evaluate(device, {METER: [BUDGET]})
         except EvaluationError as problem:
@@ -105,6 +103,11 @@ class _Condition:
             return Judgement(error="CEL result could not be converted to bool")
         return _MATCHES if result else _DIFFERS
 
+    def part(self, device: Device) -> SelectorPart:
+        """Judge a device, with the facts that were read."""
+        facts = tuple((read, read_fact(device, read)) for read in sorted(self.reads or ()))
+        return SelectorPart(self.text, self.judge(device), facts, self.comparison)
+
 
 def _key(value: Any) -> Any:
     """Keep apart what Python takes for equal: true and 1, and a version and its text."""
@@ -115,37 +118,26 @@ def _key(value: Any) -> Any:
     return tuple(map(_key, value)) if isinstance(value, tuple) else (type(value), value.text)
 
 
+@dataclass(frozen=True, slots=True)
 class Selector:
-    """A compiled selector; `reads` are the facts that it asks about, None if they depend on values of others."""
+    """A compiled selector: the whole condition, and the conditions that it joins with `&&`."""
 
-    def __init__(
-        self, expression: str, condition: _Condition, parts: tuple[tuple[str, _Condition, Comparison | None], ...]
-    ):
-        self.expression = expression
-        self._condition = condition
-        self._parts = parts
+    whole: Condition
+    conditions: tuple[Condition, ...]
 
     @property
     def reads(self) -> frozenset[Read] | None:
-        """The facts that the selector asks about: devices with the same of them are judged alike."""
-        return self._condition.reads
+        """The facts that the selector asks about, as those of Condition."""
+        return self.whole.reads
 
-    def judge(self, device: SelectableDevice) -> Judgement:
+    def judge(self, device: Device) -> Judgement:
         """Judge a device."""
-        return self._condition.judge(device)
+        return self.whole.judge(device)
 
-    def failing_parts(self, device: SelectableDevice) -> tuple[SelectorPart, ...]:
+    def failing_parts(self, device: Device) -> tuple[SelectorPart, ...]:
         """Return the conditions that a device does not meet, or that fail, or are not judged for it."""
-        parts = [self._part(text, condition, comparison, device) for text, condition, comparison in self._parts]
+        parts = [condition.part(device) for condition in self.conditions]
         return tuple(part for part in parts if part.judgement is not _MATCHES)
-
-    @staticmethod
-    def _part(
-        text: str, condition: _Condition, comparison: Comparison | None, device: SelectableDevice
-    ) -> SelectorPart:
-        reads = sorted(condition.reads or ())
-        facts = tuple((read, read_fact(device, read)) for read in reads)
-        return SelectorPart(text, condition.judge(device), facts, comparison)
 
 
 @lru_cache(maxsize=1024)
@@ -160,14 +152,20 @@ def compile_selector(expression: str) -> Selector:
         root = parse(expression)
         checker = Checker(expression)
         checker.check(root)
-        condition = _compile(root, checker)
-        parts = _conjuncts(root)
-        compiled = tuple((_text(expression, part), _compile(part, checker), read_comparison(part)) for part in parts)
+        whole = _compile(expression, root, checker)
+        return Selector(whole, tuple(_compile(expression, part, checker) for part in _conjuncts(root)))
     except NotJudged as problem:
-        return Selector(expression, *_unjudged(expression, str(problem)))
+        unjudged = Condition(expression, raising(NotJudged(str(problem))), frozenset(), None)
+        return Selector(unjudged, (unjudged,))
     except UnicodeError:
         raise SelectorError("the selector is no Unicode text") from None
-    return Selector(expression, condition, compiled)
+
+
+def _compile(expression: str, node: CelNode, checker: Checker) -> Condition:
+    planner = Planner(checker.calls)
+    evaluate = planner.plan(node, {})
+    reads = None if planner.reads is None else frozenset(planner.reads)
+    return Condition(_text(expression, node), evaluate, reads, read_comparison(node))
 
 
 def written_conditions(expression: str) -> tuple[tuple[str, Comparison | None], ...]:
@@ -176,20 +174,6 @@ def written_conditions(expression: str) -> tuple[tuple[str, Comparison | None], 
         return tuple((_text(expression, part), read_comparison(part)) for part in _conjuncts(parse(expression)))
     except (SelectorError, NotJudged, UnicodeError):
         return ()
-
-
-def _unjudged(expression: str, why: str) -> tuple[_Condition, tuple[tuple[str, _Condition, None], ...]]:
-    def fail(_: SelectableDevice, __: Any) -> Any:
-        raise NotJudged(why)
-
-    condition = _Condition(fail, frozenset())
-    return condition, ((expression, condition, None),)
-
-
-def _compile(node: CelNode, checker: Checker) -> _Condition:
-    planner = Planner(checker.calls)
-    evaluate = planner.plan(node, {})
-    return _Condition(evaluate, None if planner.reads is None else frozenset(planner.reads))
 
 
 def _conjuncts(node: CelNode) -> list[CelNode]:
@@ -206,3 +190,62 @@ def _text(expression: str, node: CelNode) -> str:
     while isinstance(node, Fold) and is_let(node):
         node = node.result
     return " ".join(expression[node.start : node.end].split())
+
+
+class ClaimError(Exception):
+    """Something is wrong with a claim or a class: kube-scheduler gives up on the pod, whatever other nodes have.
+
+    `expression` is the selector that is wrong, if one is, and `device` the device on which it fails; None where it is
+    not valid for any.
+    """
+
+    def __init__(self, text: str, expression: str = "", device: Device | None = None) -> None:
+        super().__init__(text)
+        self.expression, self.device = expression, device
+
+
+def shortened(expression: str) -> str:
+    """Write an expression on one line, and no more of it than a person reads."""
+    text = " ".join(expression.split())
+    return text if len(text) <= LONGEST_SHOWN else text[: LONGEST_SHOWN - 1] + "…"
+
+
+LONGEST_SHOWN = 160
+
+
+class Selection:
+    """What each expression said about each device; devices are kept as long as this is."""
+
+    def __init__(self) -> None:
+        self._answers: dict[str, dict[Device, bool]] = {}
+
+    def test(self, expression: str, device: Device) -> bool:
+        """Tell whether an expression selects a device.
+
+        Raises ClaimError where it is no valid selector, or fails on the device, and NotJudged.
+        """
+        answers = self._answers.setdefault(expression, {})
+        answer = answers.get(device)
+        if answer is None:
+            answer = answers[device] = _selects(expression, device)
+        return answer
+
+    def test_all(self, expressions: Iterable[str], device: Device) -> bool:
+        """Tell whether all expressions select a device; those after the first that does not are not asked.
+
+        Raises ClaimError, NotJudged.
+        """
+        return all(self.test(expression, device) for expression in expressions)
+
+
+def _selects(expression: str, device: Device) -> bool:
+    try:
+        judgement = compile_selector(expression).judge(device)
+    except SelectorError as error:
+        raise ClaimError(f"the selector {shortened(expression)} is not valid: {error}", expression) from error
+    if judgement.error is not None:
+        text = f"the selector {shortened(expression)} fails on device {device.name}: {judgement.error}"
+        raise ClaimError(text, expression, device)
+    if judgement.matches is None:
+        raise NotJudged(f"the selector {shortened(expression)}: {judgement.not_judged}")
+    return judgement.matches

@@ -8,10 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from app.dra.cluster_devices import ClusterDevices
+from app.dra.cluster_devices import ClusterDevices, Pool
 from app.dra.counters import PoolCounters, lacking
-from app.dra.pools import Pool
-from app.dra.selection import Selection
+from app.dra.selectors import Selection
 from app.kube.device_classes import untolerated
 from app.kube.devices import Device, DeviceTaint
 from app.kube.resource_claims import ALL, DeviceRequest

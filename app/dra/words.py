@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from app.dra.cel_comparisons import Comparison
-from app.dra.cel_errors import EvaluationError, SelectorError
 from app.dra.cel_facts import Read
-from app.dra.cel_values import parse_semver
-from app.dra.selection import ClaimError, shortened
-from app.dra.selectors import SelectorPart, compile_selector, written_conditions
+from app.dra.cel_library import is_semver
+from app.dra.cel_syntax import SelectorError
+from app.dra.selectors import ClaimError, SelectorPart, compile_selector, shortened, written_conditions
 from app.kube.devices import Device, SemanticVersion, show
 from app.values.errors import QuantityError
 from app.values.quantity import parse_quantity
@@ -31,11 +30,7 @@ def nearest(expression: str, devices: Sequence[Device]) -> Device | None:
 
 
 def _distance(parts: Sequence[SelectorPart]) -> tuple[int, float]:
-    return len(parts), sum(map(_gap, parts))
-
-
-def _gap(part: SelectorPart) -> float:
-    return gap(part, value_of(part))
+    return len(parts), sum(gap(part, value_of(part)) for part in parts)
 
 
 def gap(part: SelectorPart, value: object) -> float:
@@ -127,8 +122,7 @@ def _failure(part: SelectorPart, device: Device) -> str:
     if missing is not None:
         return f"a selector reads {full_name(missing)}, which some devices of driver {device.driver} do not have"
     comparison = part.comparison
-    value = next((value for read, value in part.facts if comparison and read == comparison.fact), None)
-    mismatch = _mismatch(comparison, value) if comparison is not None else ""
+    mismatch = _mismatch(comparison, value_of(part)) if comparison is not None else ""
     return f"a selector fails, as {mismatch or part.judgement.error}"
 
 
@@ -142,17 +136,9 @@ def _mismatch(comparison: Comparison, value: object) -> str:
     name, wanted = name_of(comparison.fact), comparison.wanted
     written = f"the text '{wanted}'" if isinstance(wanted, str) else f"the number {wanted}"
     if isinstance(value, SemanticVersion):
-        if isinstance(wanted, str) and not _is_version(wanted):
+        if isinstance(wanted, str) and not is_semver(wanted):
             return f"'{wanted}' is no semantic version, which is three numbers without leading zeros"
         return f"{name} is a version and is compared with {written}"
     if isinstance(value, Fraction):
         return f"{name} is a quantity and is compared with {written}"
     return ""
-
-
-def _is_version(text: str) -> bool:
-    try:
-        parse_semver(text)
-    except EvaluationError:
-        return False
-    return True

@@ -11,13 +11,11 @@ from fractions import Fraction
 from functools import partial
 from itertools import islice
 
-from app.dra.alike_nodes import reads_of, requests_of
 from app.dra.allocator import Outcome, allocate
 from app.dra.cel_comparisons import Comparison
 from app.dra.cluster_devices import ClusterDevices
-from app.dra.pod_judge import ClaimJudge
-from app.dra.selection import ClaimError, NotJudged
-from app.dra.selectors import SelectorPart
+from app.dra.pod_judge import ClaimJudge, reads_of, requests_of
+from app.dra.selectors import ClaimError, NotJudged, SelectorPart
 from app.dra.stages import DeviceStage, NodeDevices, StageKind, bottleneck, stages_of
 from app.dra.words import ORDERED, condition, failing_parts, gap, name_of, show_value, value_of
 from app.explain.claim_edits import (

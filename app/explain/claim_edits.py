@@ -19,8 +19,7 @@ from typing import NamedTuple
 from app.dra.cel_comparisons import Comparison
 from app.dra.cel_facts import Read, read_fact
 from app.dra.cluster_devices import ClusterDevices
-from app.dra.obstacles import CLOSE_NAMES, Repair
-from app.dra.pod_claims import PodClaims
+from app.dra.pod_claims import CLOSE_NAMES, PodClaims, Repair
 from app.dra.selectors import SelectorPart, written_conditions
 from app.dra.words import ORDERED, failing_parts, name_of, number_of
 from app.kube.device_classes import DeviceClass

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from app.dra.cluster_devices import ClusterDevices
 from app.dra.pod_judge import ClaimJudge
-from app.dra.selection import ClaimError, NotJudged, shortened
+from app.dra.selectors import ClaimError, NotJudged, shortened
 from app.dra.stages import DeviceStage, NodeDevices, StageKind, stages_of
 from app.dra.words import condition, failing_parts, has_instead, nearest
 from app.explain.funnel import Objection

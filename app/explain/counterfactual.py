@@ -30,6 +30,7 @@ from app.knowledge.mig_profiles import profile_of
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pod_requests import CPU
 from app.nodes.model import Node
+from app.values.reasons import counted
 
 EDIT_PROPOSERS: tuple[EditProposer, ...] = (*IN_TREE, *EXISTING_PODS, *GPU_EDITS, *POLICY)
 
@@ -79,6 +80,11 @@ class Fix:
     node: str
     opens: int
     patch: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def opened_nodes(self) -> str:
+        """The nodes that it opens, in words."""
+        return f"{counted(self.opens, 'node')}, such as {self.node}"
 
 
 Edits = tuple[Edit, ...]

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from app.dra.cluster_devices import ClusterDevices
+from app.dra.cluster_devices import ClusterDevices, Pool
 from app.dra.counters import PoolCounters, lacking
-from app.dra.pools import Pool
 from app.explain.claim_funnel import holder_names, show_taint
 from app.knowledge.gpu_resources import Families, GPUsElsewhere
 from app.knowledge.mig_profiles import profile_of

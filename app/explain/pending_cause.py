@@ -61,7 +61,7 @@ class PendingCause:
         """The cause with its counts, and what helps, as sentences."""
         if not self.nodes:
             return f"{self.message}."
-        first = f"0 of {self.all_nodes} nodes fit. {_count(self.nodes)}: {self.sentence or self.message}."
+        first = f"0 of {self.all_nodes} nodes fit. {counted(self.nodes, 'node')}: {self.sentence or self.message}."
         if self.change:
             return f"{first} Smallest change that helps: {self.change} → {self.opens}."
         return f"{first} {self.remedy[:1].upper()}{self.remedy[1:]}." if self.remedy else first
@@ -71,7 +71,7 @@ def cause_of(explanation: Explanation) -> PendingCause:
     """Return the primary cause of an explanation."""
     primary = explanation.primary
     if primary is None:
-        words = f"fits on {_count(explanation.fits)} now" if explanation.fits else "there are no nodes"
+        words = f"fits on {counted(explanation.fits, 'node')} now" if explanation.fits else "there are no nodes"
         return PendingCause("", words, 0, explanation.fits, "")
     smallest = next(iter(explanation.fixes), None)
     return PendingCause(
@@ -83,7 +83,7 @@ def cause_of(explanation: Explanation) -> PendingCause:
         explanation.nodes,
         primary.remedy,
         _change(smallest.edits, explanation.pod.partition("/")[0]) if smallest else "",
-        _opens(smallest) if smallest else "",
+        smallest.opened_nodes if smallest else "",
         primary.sentence,
     )
 
@@ -111,14 +111,6 @@ def text_for_namespace(edit: FixStep, namespace: str) -> str:
     if all(evicted.pod.partition("/")[0] == namespace for evicted in edit.evicts):
         return edit.text
     return f"{edit.text.partition(HOLDERS)[0]}, held by pods of other namespaces"
-
-
-def _opens(fix: Fix) -> str:
-    return f"{_count(fix.opens)}, such as {fix.node}"
-
-
-def _count(nodes: int) -> str:
-    return counted(nodes, "node")
 
 
 MOST_NODE_VALUES = 3

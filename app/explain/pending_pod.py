@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Why a pod is Pending, or where it would run: its needs with their evidence, the funnel, and fixes.
 
-`explain` goes in three phases: what the pod is and holds now, every objection of every node with a search for the
-smallest fix where none is left, and the answer.
+`explain` has three phases: `_read` the pod and what it holds now; `_judged` every node by its objections, with a search
+for the smallest fixes where none is left; and the `_answer`.
 """
 
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from heapq import nsmallest
 from typing import Any
 
 from app.admission.review import ReviewResult, mutate_reviewed
+from app.admission.reviewed_pod import ReviewedPod
 from app.dra.pod_claims import released
 from app.explain.bound_pod import as_unbound, ending_of, node_of_bound_pod, start_problems, unhealthy_devices
 from app.explain.claim_changes import claim_fixes
@@ -59,6 +60,34 @@ VERDICTS_AT_ONCE = 512
 """Verdicts listed between two rests of the event loop; one takes some 0.5 µs."""
 
 
+@dataclass(frozen=True, slots=True)
+class _ReadPod:
+    """A pod as a new one, with the snapshot without what it holds, and what was read of it as it is.
+
+    `base` is the Pod as its user wrote it. `node` is the one that it runs on, None where it has none or has ended.
+    """
+
+    review: ReviewedPod
+    base: Mapping[str, Any]
+    snapshot: ClusterSnapshot
+    live: bool
+    node: str | None
+    ending: Ending | None
+    not_started: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _JudgedNodes:
+    """The nodes by their objections to a pod, and where none is without, fixes and the kinds of changes tried."""
+
+    scheduled_pod: ScheduledPod
+    constraints: InterPodConstraints | None
+    groups: Groups
+    fitting: list[Node]
+    fixes: tuple[Fix, ...] = ()
+    tried: tuple[str, ...] = ()
+
+
 def explain(
     document: Mapping[str, Any],
     snapshot: ClusterSnapshot,
@@ -75,115 +104,120 @@ def explain(
 
     Raises MalformedPod, QuantityError.
     """
-    # 1. The pod: what is read of it now, and what a pod that has a node or has ended gives back.
+    pod = _read(document, snapshot, live, events)
+    yield
+    nodes = yield from _judged(pod, find_fixes)
+    return (yield from _answer(pod, nodes, by_node, events))
+
+
+def _read(
+    document: Mapping[str, Any], snapshot: ClusterSnapshot, live: bool, events: Sequence[Mapping[str, Any]]
+) -> _ReadPod:
+    """Read a pod; one that has a node or has ended gives back what it holds."""
     review = review_as_is(document, snapshot)  # refuses a malformed pod, so that the code below need not check
     ending = ending_of(document, snapshot) if live else None
-    bound_node = node_of_bound_pod(document) if live else None
+    node = node_of_bound_pod(document) if live else None
     not_started = start_problems(review, events, snapshot) if live else ()
-    if bound_node is not None or ending is not None:
+    if node is not None or ending is not None:
         document, snapshot = as_unbound(document, snapshot)
         review = replace(review, document=document, pod=replace(review.pod, node_name=None))
         snapshot = replace(snapshot, devices=released(review.pod, document, snapshot.devices))
     snapshot = without_promise(review.pod.uid, snapshot)
     base = without_our_affinity(review)
     review = review if live else replace(review, document=base)
+    return _ReadPod(review, base, snapshot, live, node, ending, not_started)
+
+
+def _judged(pod: _ReadPod, find_fixes: bool) -> Generator[None, None, _JudgedNodes]:
+    """Collect every objection to each node, and search for fixes where none is without."""
+    snapshot, result = pod.snapshot, mutate_reviewed(pod.review)
     yield
-    result = mutate_reviewed(review)
-    yield
-    # 2. The nodes: every objection to each, and where none is left the search for fixes.
-    scheduled_pod = scheduled_pod_of(review, result, snapshot, admit=not live)
+    scheduled_pod = scheduled_pod_of(pod.review, result, snapshot, admit=not pod.live)
     constraints = existing_pod_constraints(scheduled_pod, snapshot)
     yield
     groups = yield from _by_objections(snapshot.nodes, NodeJudge(scheduled_pod, snapshot.used, constraints))
     groups = with_claim_errors(groups)
     fitting = [snapshot.nodes[name] for name in groups.get((), ())]
-    search = FixSearch(scheduled_pod, base, snapshot, constraints)
-    searched = find_fixes and not fitting
-    fixes, tried = (yield from _fixes(search, scheduled_pod, snapshot, groups, live)) if searched else ((), ())
-    # 3. The answer.
+    judged = _JudgedNodes(scheduled_pod, constraints, groups, fitting)
+    return (yield from _with_fixes(pod, judged)) if find_fixes and not fitting else judged
+
+
+def _answer(
+    pod: _ReadPod, nodes: _JudgedNodes, by_node: bool, events: Sequence[Mapping[str, Any]]
+) -> Generator[None, None, Explanation]:
+    scheduled_pod, groups, fitting, snapshot = nodes.scheduled_pod, nodes.groups, nodes.fitting, pod.snapshot
+    demand = scheduled_pod.demand
     devices = yield from _device_funnels(scheduled_pod, groups, snapshot)
-    promised = place_is_promised(scheduled_pod.pod, scheduled_pod.demand)
-    best = yield from _best(scheduled_pod.demand, fitting, promised)
+    best = yield from _best(demand, fitting, place_is_promised(scheduled_pod.pod, demand))
     counts = {objections: len(names) for objections, names in groups.items()}
     refused, in_tree = _count_reasons(counts, scheduled_pod)
     return Explanation(
-        pod=_name(document),
+        pod=_name(pod.review.document),
         policies=scheduled_pod.ruling.policies,
-        asks=dict(scheduled_pod.demand.resources),
-        needs=tuple(needs(scheduled_pod.demand, scheduled_pod.pod, snapshot.context.knowledge.families)),
+        asks=dict(demand.resources),
+        needs=tuple(needs(demand, scheduled_pod.pod, snapshot.context.knowledge.families)),
         origins=tuple({"field": field, "from": origin} for field, origin in scheduled_pod.ruling.origins),
         conflicts=tuple(conflict.message for conflict in scheduled_pod.ruling.conflicts),
         nodes=len(snapshot.nodes),
         fits=len(fitting),
-        primary=None if fitting else primary_reason(groups, fixes, snapshot.nodes),
+        primary=None if fitting else primary_reason(groups, nodes.fixes, snapshot.nodes),
         refused=refused,
         in_tree=in_tree,
         funnel=funnel(counts),
-        fixes=fixes,
-        tried=tuple(dict.fromkeys(tried)),
+        fixes=nodes.fixes,
+        tried=tuple(dict.fromkeys(nodes.tried)),
         best=best,
-        claims={name: "all" if count is None else count for name, count in scheduled_pod.demand.claims},
-        dra=_equivalent_claim(scheduled_pod.demand, snapshot),
+        claims={name: "all" if count is None else count for name, count in demand.claims},
+        dra=_equivalent_claim(demand, snapshot),
         unsourced=_unsourced(snapshot),
-        unjudged=_unjudged(scheduled_pod, constraints),
+        unjudged=_unjudged(scheduled_pod, nodes.constraints),
         admission=admission_outcome(scheduled_pod.review_result),
         verdicts=(yield from _verdicts(groups)) if by_node else None,
-        bound=None if bound_node is None else _bound_verdict(bound_node, groups),
-        ending=ending,
-        unhealthy=() if bound_node is None else unhealthy_devices(document),
-        not_started=not_started,
+        bound=None if pod.node is None else _bound_verdict(pod.node, groups),
+        ending=pod.ending,
+        unhealthy=() if pod.node is None else unhealthy_devices(pod.review.document),
+        not_started=pod.not_started,
         devices=devices,
-        notes=(
-            *(scheduled_pod.claims.pod_claims.notes if scheduled_pod.claims else ()),
-            *_refused_by(ending, fitting),
-            *(_of_scheduler(scheduled_pod, events, snapshot, fitting) if live and not (bound_node or ending) else ()),
-            *_placement_notes(scheduled_pod, snapshot, bound_node, bool(refused), bool(fitting)),
-        ),
-        asked_by=asked_by(scheduled_pod.pod, dict(scheduled_pod.demand.resources)),
+        notes=tuple(_notes(pod, nodes, events, bool(refused))),
+        asked_by=asked_by(scheduled_pod.pod, dict(demand.resources)),
     )
 
 
-def _of_scheduler(
-    scheduled_pod: ScheduledPod, events: Sequence[Mapping[str, Any]], snapshot: ClusterSnapshot, fitting: list[Node]
-) -> Iterator[str]:
-    """Tell what the scheduler of a waiting pod has said, or why it has said nothing."""
-    document = scheduled_pod.document
-    yield from claims_to_come(scheduled_pod.pod, document, snapshot.devices)
-    yield from not_looked_at(document, events)
-    if fitting:
-        yield from answer_of_scheduler(document)
+def _notes(pod: _ReadPod, nodes: _JudgedNodes, events: Sequence[Mapping[str, Any]], refused: bool) -> Iterator[str]:
+    """Say what no reason of a node says: of the claims, of the scheduler and its Events, of the node that the pod has.
 
-
-def _fixes(
-    search: FixSearch, scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot, groups: Groups, live: bool
-) -> Generator[None, None, tuple[tuple[Fix, ...], tuple[str, ...]]]:
-    """Search for changes of the pod, and of the claims that it has; return them, and the kinds that were tried."""
-    fixes = yield from search.run(groups, live)
-    tried = tuple(KINDS.get(kind, kind) for kind in search.tried)
-    if scheduled_pod.claims is not None:
-        is_fault = snapshot.context.knowledge.families.is_fault
-        of_claims, kinds = yield from claim_fixes(scheduled_pod.claims, groups, snapshot.nodes, is_fault)
-        fixes, tried = (*fixes, *of_claims), (*tried, *(CLAIM_KINDS.get(kind, kind) for kind in kinds))
-    return fixes, tried
-
-
-def _placement_notes(
-    scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot, bound_node: str | None, refused: bool, fits: bool
-) -> Iterator[str]:
-    """Say who places a pod, what its node reports, and what it has there."""
-    node = snapshot.nodes.get(bound_node or "")
-    yield from _reported_by(node)
-    if bound_node is None:
-        yield from who_decides(scheduled_pod, snapshot, refused, fits)
+    `refused` tells whether a filter of gpu-usher refuses a node.
+    """
+    scheduled_pod, snapshot, fitting = nodes.scheduled_pod, pod.snapshot, nodes.fitting
+    yield from scheduled_pod.claims.pod_claims.notes if scheduled_pod.claims else ()
+    if pod.ending is not None and pod.ending.refused and any(node.name == pod.ending.node for node in fitting):
+        yield (  # no score shows that
+            f"{pod.ending.node} fits, but its kubelet has just refused this pod; fix that before you create it again"
+        )
+    if pod.live and not (pod.node or pod.ending):
+        yield from claims_to_come(scheduled_pod.pod, scheduled_pod.document, snapshot.devices)
+        yield from not_looked_at(scheduled_pod.document, events)
+        yield from answer_of_scheduler(scheduled_pod.document) if fitting else ()
+    node = snapshot.nodes.get(pod.node or "")
+    for condition in node.conditions if node is not None else ():
+        yield f"its node reports {condition.words} ({condition.explained}); {condition.remedy}"
+    if pod.node is None:
+        yield from who_decides(scheduled_pod, snapshot, refused, bool(fitting))
     yield from asks_for_none(scheduled_pod, snapshot)
     yield from what_it_got(scheduled_pod, node, snapshot.context.knowledge.products)
 
 
-def _refused_by(ending: Ending | None, fitting: list[Node]) -> tuple[str, ...]:
-    """Say that a node which fits has just refused this very pod, since no score shows that."""
-    if ending is None or not ending.refused or all(node.name != ending.node for node in fitting):
-        return ()
-    return (f"{ending.node} fits, but its kubelet has just refused this pod; fix that before you create it again",)
+def _with_fixes(pod: _ReadPod, judged: _JudgedNodes) -> Generator[None, None, _JudgedNodes]:
+    """Search for changes of the pod, and of the claims that it has."""
+    scheduled_pod, snapshot = judged.scheduled_pod, pod.snapshot
+    search = FixSearch(scheduled_pod, pod.base, snapshot, judged.constraints)
+    fixes = yield from search.run(judged.groups, pod.live)
+    tried = tuple(KINDS.get(kind, kind) for kind in search.tried)
+    if scheduled_pod.claims is not None:
+        is_fault = snapshot.context.knowledge.families.is_fault
+        of_claims, kinds = yield from claim_fixes(scheduled_pod.claims, judged.groups, snapshot.nodes, is_fault)
+        fixes, tried = (*fixes, *of_claims), (*tried, *(CLAIM_KINDS.get(kind, kind) for kind in kinds))
+    return replace(judged, fixes=fixes, tried=tried)
 
 
 def _equivalent_claim(demand: Demand, snapshot: ClusterSnapshot) -> dict[str, Any] | None:
@@ -267,14 +301,6 @@ def _bound_verdict(node: str, groups: Groups) -> NodeVerdict:
     if objections is None:
         return NodeVerdict(node, fits=False, reasons=(Code.NodeNotKnown.name,), messages=(GONE,))
     return _verdict(node, objections)
-
-
-def _reported_by(node: Node | None) -> tuple[str, ...]:
-    """Tell what the conditions of a node report of its GPUs."""
-    conditions = node.conditions if node is not None else ()
-    return tuple(
-        f"its node reports {condition.words} ({condition.explained}); {condition.remedy}" for condition in conditions
-    )
 
 
 GONE = "the node is not there any more"

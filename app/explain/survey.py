@@ -19,7 +19,7 @@ from app.admission.tolerations import keys_added_with_nodes
 from app.dra.cluster_devices import ClusterDevices
 from app.dra.pod_claims import claims_of_pod
 from app.dra.pod_judge import ClaimJudge
-from app.dra.selection import Selection
+from app.dra.selectors import Selection
 from app.explain.funnel import Objection, is_transient
 from app.intree.checks import (
     InTreeCause,

@@ -145,10 +145,6 @@ class DeviceClassIndex:
         self._index()
         return True
 
-    def all(self) -> Iterable[DeviceClass]:
-        """List the DeviceClasses of the index."""
-        return self.by_name.values()
-
     def family(self, name: str) -> Family | None:
         """Find the GPU family of a DeviceClass by its name, its driver, or the extended resource that it serves.
 

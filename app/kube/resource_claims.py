@@ -6,7 +6,7 @@ them write alternatives under `firstAvailable` (k8s.io/api resource/v1 types.go 
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from sys import intern
 from typing import Any
@@ -79,11 +79,6 @@ class ClaimSpec:
 
     requests: tuple[tuple[DeviceRequest, ...], ...]
     constraints: tuple[Constraint, ...] = ()
-
-    def with_request(self, old: DeviceRequest, new: DeviceRequest) -> "ClaimSpec":
-        """Return the claim with one request in place of another."""
-        swapped = (tuple(new if choice is old else choice for choice in choices) for choices in self.requests)
-        return replace(self, requests=tuple(swapped))
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,17 +66,14 @@ def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[s
     The fact of a label that does not parse is unknown, so that one such node does not stop the reading of the others.
     Raises MalformedPod if the shape of the object is wrong.
     """
-    metadata = member(document, "metadata", dict, "") or {}
-    status = member(document, "status", dict, "") or {}
-    spec = member(document, "spec", dict, "") or {}
+    metadata, status, spec = (member(document, key, dict, "") or {} for key in ("metadata", "status", "spec"))
     name = member(metadata, "name", str, "metadata.")
     if not name:
         raise MalformedPod("metadata.name: got nothing, wants the node's name")
     labels = strings(metadata, "labels", "metadata.")
     allocatable = member(status, "allocatable", dict, "status.") or {}
     offered = _amounts(allocatable, knowledge)
-    capacity = member(status, "capacity", dict, "status.")
-    in_all = _amounts(capacity, knowledge) if capacity else None
+    in_all = _amounts(capacity, knowledge) if (capacity := member(status, "capacity", dict, "status.")) else None
     for_machines = not offered and _gives_gpus_to_machines(allocatable, knowledge)
     labels_read = _with_architecture(labels, status)
     registered, handlers = _registered(metadata, knowledge), read_runtime_handlers(status)
@@ -84,13 +81,11 @@ def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[s
     if conditions := read_bad_conditions(status, knowledge):
         bad = tuple((condition.name, condition.severity) for condition in conditions)
         node_class = replace(node_class, bad_conditions=bad)
-    held = used or {}
+    units = {resource: amount - (used or {}).get(resource, 0) for resource, amount in offered}
     return Node(
         name=name,
         node_class=node_class,
-        free=FreeResources(
-            {resource: amount - held.get(resource, 0) for resource, amount in offered}, memory=dict(node_class.budgets)
-        ),
+        free=FreeResources(units, memory=dict(node_class.budgets)),
         labels=labels,
         taints=_taints(spec),
         allocatable=allocatable,

@@ -201,6 +201,10 @@ ANNOTATIONS: Mapping[str, Annotation] = {
 """The annotations by name, as policies/README.md lists them."""
 
 
+LEAST_IN_MIB = 1024
+"""The least number of GiB that is taken for one of MiB: people write 40000Gi for 40000Mi, but not 500Gi for 500Mi."""
+
+
 def _implausible_memory(needs: Needs, products: Products, ours: Mapping[str, str]) -> list[str]:
     """Warn of an amount that no CUDA process lives on, or that no known GPU has; it remains in force."""
     mib = LEAST_MEMORY.of(needs)
@@ -210,7 +214,7 @@ def _implausible_memory(needs: Needs, products: Products, ours: Mapping[str, str
     stated = f"gpu-memory: {ours['gpu-memory'][:40]}"
     if mib > most:
         meant = mib // 1024
-        hint = f"; did you mean {meant}Mi?" if LEAST_GPU_MEMORY <= meant <= most and mib % 1024 == 0 else ""
+        hint = f"; did you mean {meant}Mi?" if LEAST_IN_MIB <= meant <= most and mib % 1024 == 0 else ""
         return [f"{PREFIX}{stated} is more than any known GPU has, which is {most // 1024}Gi{hint}"]
     return [f"{PREFIX}{stated} is less than a CUDA context needs; did you mean {mib}Gi?"]
 

@@ -40,7 +40,6 @@ class Deadline:
             self._arm()
 
     def stop(self) -> None:
-        """Remove the deadline."""
         self.due = self._timer_due = math.inf
         if self._timer is not None:
             self._timer.cancel()

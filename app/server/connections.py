@@ -13,13 +13,16 @@ import struct
 import termios
 from collections.abc import Callable
 from itertools import islice
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from app.api.wire import status_body
 from app.server.limits import Limits
+
+if TYPE_CHECKING:
+    from app.server.connection_waits import WaitingProtocol
 
 NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 """A header of every answer, so that a browser does not guess that an answer is a page or a script."""
@@ -127,22 +130,6 @@ OLDEST_CHECKED = 16
 """The number of oldest bodies, or handshakes, that are searched for a slow one; a search takes some microseconds."""
 
 
-class BoundedConnection(Protocol):
-    """What `Connections` needs of a connection of its listener."""
-
-    since: float
-    """The start of the current wait, by the loop's clock in seconds."""
-    transport: asyncio.Transport
-
-    def evict(self, reason: str) -> None:
-        """Close at once. `reason` is the label of the metric of closed connections."""
-
-    def seconds_too_slow(self, now: float) -> float:
-        """Return the seconds for which the body has arrived below the required rate, or 0.0."""
-
-    def __hash__(self) -> int: ...
-
-
 class Connections:
     """The connections of one listener.
 
@@ -160,17 +147,17 @@ class Connections:
         self.limits, self.draining, self.on_closed = limits, draining, on_closed
         self.busy_app = busy_app(limits.requests, on_shed)
         self.heads = AnswerHeads()
-        self.connections: set[BoundedConnection] = set()
+        self.connections: set[WaitingProtocol] = set()
         self.handshakes: dict[asyncio.Task[None], tuple[float, socket.socket]] = {}
         """TLS handshakes: the start of each, in seconds of the loop's clock, and its socket. The first is oldest."""
-        self.awaiting_header: dict[BoundedConnection, None] = {}
+        self.awaiting_header: dict[WaitingProtocol, None] = {}
         """Connections whose next header is not complete; the first has waited longest."""
-        self.idle: dict[BoundedConnection, None] = {}
+        self.idle: dict[WaitingProtocol, None] = {}
         """Connections between two requests; the first has been idle longest."""
-        self._held: dict[BoundedConnection, int] = {}
+        self._held: dict[WaitingProtocol, int] = {}
         self._held_bytes = 0
-        self._blocked: dict[BoundedConnection, None] = {}
-        self.bodies: dict[BoundedConnection, None] = {}
+        self._blocked: dict[WaitingProtocol, None] = {}
+        self.bodies: dict[WaitingProtocol, None] = {}
         """Connections whose request body did not arrive at once; the first is the oldest."""
         self.on_place_free: Callable[[], object] = lambda: None
         """Called whenever a connection has ended."""
@@ -190,7 +177,7 @@ class Connections:
         """Whether the listener holds one connection too many, for which no other was closed yet."""
         return self.count > self.limits.connections
 
-    def remove(self, connection: BoundedConnection) -> None:
+    def remove(self, connection: "WaitingProtocol") -> None:
         """Remove a connection that has ended."""
         self.connections.discard(connection)
         self.awaiting_header.pop(connection, None)
@@ -200,13 +187,13 @@ class Connections:
         self.set_held_bytes(connection, 0)
         self.on_place_free()
 
-    def add_idle(self, connection: BoundedConnection) -> None:
+    def add_idle(self, connection: "WaitingProtocol") -> None:
         """Note that a connection is idle; the one idle longest is closed if there are too many."""
         self.idle[connection] = None
         if len(self.idle) > self.limits.idle:
             next(iter(self.idle)).evict("idle")
 
-    def set_held_bytes(self, connection: BoundedConnection, size: int) -> None:
+    def set_held_bytes(self, connection: "WaitingProtocol", size: int) -> None:
         """Note the bytes of later requests that a connection holds; the largest holder is closed if the sum is high."""
         before = self._held.pop(connection, 0)
         self._held_bytes += size - before
@@ -215,14 +202,14 @@ class Connections:
             if self._held_bytes > self.limits.held_bytes:
                 max(self._held, key=self._held.__getitem__).evict("room")
 
-    def output_blocked(self, connection: BoundedConnection) -> None:
+    def output_blocked(self, connection: "WaitingProtocol") -> None:
         """Note that a peer takes an answer slowly; the longest waiting is closed if too many bytes wait for peers."""
         self._blocked[connection] = None
         sizes = sum(blocked.transport.get_write_buffer_size() for blocked in self._blocked)
         if len(self._blocked) > 1 and sizes > self.limits.unread_bytes:
             min(self._blocked, key=lambda blocked: blocked.since).evict("answer")
 
-    def output_flows(self, connection: BoundedConnection) -> None:
+    def output_flows(self, connection: "WaitingProtocol") -> None:
         """Note that a peer has taken most of the answer that waited for it."""
         self._blocked.pop(connection, None)
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.api.loopback_hosts import RequireAllowedHost, is_loopback
+from app.api.allowed_callers import RequireAllowedHost, is_loopback
 from app.server.accepting import Acceptor
 from app.server.connections import NO_SNIFFING, Connections
 from app.server.protocol import FOLLOWS, GuardedProtocol
@@ -44,7 +44,6 @@ class BoundedServer(uvicorn.Server):
         await super().serve(sockets or [self._sock])
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to accept."""
         self._loop = asyncio.get_running_loop()
         await self.lifespan.startup()
         protocol = partial(
@@ -113,16 +112,15 @@ LATER_REQUEST_SECONDS = 0.001
 the event loop, whose timers have a resolution of 1 ms."""
 
 
-def call_on_loop(
-    loop: asyncio.AbstractEventLoop, seconds: float = ANSWER_SECONDS
-) -> Callable[[Callable[[], T]], Awaitable[T]]:
-    """Return a function that runs another one on `loop`. It raises TimeoutError if that takes more than `seconds`."""
+def call_on_loop(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], T]], Awaitable[T]]:
+    """Return a function that runs another one on `loop`. It raises TimeoutError after ANSWER_SECONDS."""
 
     async def ask(call: Callable[[], T]) -> T:
         async def run() -> T:
             return call()
 
-        return await asyncio.wait_for(asyncio.wrap_future(asyncio.run_coroutine_threadsafe(run(), loop)), seconds)
+        answer = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(run(), loop))
+        return await asyncio.wait_for(answer, ANSWER_SECONDS)
 
     return ask
 

@@ -12,12 +12,11 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
+from app.api.allowed_callers import RequireClientCertificate, is_loopback
 from app.api.app import create_tls_app
-from app.api.client_certificates import RequireClientCertificate
 from app.api.decision_line import RecentDecisions
 from app.api.decision_recorder import open_recorder
 from app.api.explain_api import ExplainAPI
-from app.api.loopback_hosts import is_loopback
 from app.api.operations_routes import create_ops_app
 from app.cluster.policy_watch import LoadOutcome
 from app.server.certificate_renewal import CHECK_SECONDS, CertificateRenewal
@@ -105,23 +104,15 @@ class Listeners:
         async with asyncio.TaskGroup() as tasks:
             serving = [tasks.create_task(server.serve()) for server in others]
             serving.append(tasks.create_task(serve_in_thread(ops, "operations")))
-            coroutines = [
+            coroutines: list[Coroutine[Any, Any, None]] = [
                 self._heartbeat(),
                 self._renew_certificate(),
                 self._service.book.follow(self._report_policies),
             ]
-            if self._service.cluster is not None:
-                coroutines.append(self._service.cluster.run())
-            if self._service.gpu_health is not None:
-                coroutines.append(self._service.gpu_health.run())
-            coroutines.append(run_for_ever(self._service.usage.run))
-            if self._pages is not None:
-                coroutines.append(self._pages.run())
-            if self._service.front_proxy is not None:
-                coroutines.append(self._service.front_proxy.run())
-            if self._service.slipped is not None:
-                coroutines.append(self._service.slipped.run())
-            coroutines.extend(self._event_tasks())
+            service = self._service
+            optional = (service.cluster, service.gpu_health, self._pages, service.front_proxy, service.slipped)
+            coroutines += [part.run() for part in optional if part is not None]
+            coroutines += [run_for_ever(service.usage.run), *self._event_tasks()]
             background = [tasks.create_task(coroutine) for coroutine in coroutines]
             await self._stop.wait()
             for server in servers:
@@ -149,7 +140,6 @@ class Listeners:
             yield run_for_ever(events.reasons.run)
 
     def _connections(self) -> Connections:
-        """Make the record of a listener's connections."""
         service, metrics = self._service, self._metrics
         return Connections(
             self._limits,

@@ -16,7 +16,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
-from app.api.client_certificates import ABORT, client_scope
+from app.api.allowed_callers import ABORT, client_scope
 from app.api.direct_routes import WRITE_ANSWER, Answer
 from app.server.connection_waits import WaitingProtocol
 from app.server.connections import LENGTH_AND_CLOSE, LENGTH_AND_END, Connections, abort, input_waits

@@ -75,7 +75,6 @@ class Names:
 
     @property
     def lease(self) -> str:
-        """The path of the Lease."""
         return f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases/gpu-usher-certificates"
 
 

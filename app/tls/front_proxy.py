@@ -78,12 +78,10 @@ class FrontProxyTrust:
         certificates: Certificates,
         read: Callable[[], Awaitable[bytes]],
         now: Callable[[], dt.datetime],
-        rest: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._certificates = certificates
         self._read = read
         self._now = now
-        self._rest = rest
         self.current = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)  # without a certificate, so that handshakes fail
         self._made_of: tuple[object, ...] = ()
         self.proxy: FrontProxy | None = None
@@ -96,7 +94,7 @@ class FrontProxyTrust:
             if left <= 0:
                 left = REFRESH_SECONDS if await self.refresh() else RETRY_SECONDS
             self.renew_context()
-            await self._rest(CERTIFICATE_SECONDS)
+            await asyncio.sleep(CERTIFICATE_SECONDS)
             left -= CERTIFICATE_SECONDS
 
     async def refresh(self) -> bool:

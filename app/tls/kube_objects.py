@@ -69,7 +69,6 @@ class KubeClient:
         return self._request("PATCH", path, change, kind)
 
     def close(self) -> None:
-        """Close the connection."""
         if self._connection is not None:
             self._connection.client.close()
             self._connection = None

@@ -36,17 +36,13 @@ class KeyPairFiles:
 
 
 def issue_if_needed(
-    directory: Path,
-    now: dt.datetime,
-    names: Iterable[str] | None = None,
-    rotate: bool = False,
-    wait_seconds: float = 60.0,
+    directory: Path, now: dt.datetime, names: Iterable[str] | None = None, rotate: bool = False
 ) -> KeyPairFiles:
     """Return the CA and leaf in `directory`, issued anew if they are absent, invalid or incomplete.
 
     `names` are those of the leaf; None stands for our own and those of the present leaf (`certs issue --name`).
-    `rotate` makes a new CA. The leaf is issued by it at the first call after the wait, by wall clock, because we cannot
-    see who has read the file. Raises CertificateError if the directory cannot be written.
+    `rotate` makes a new CA. The leaf is issued by it at the first call after WAIT_SECONDS of ca_rotation.py, by wall
+    clock, because we cannot see who has read the file. Raises CertificateError if the directory cannot be written.
     """
     pair = KeyPairFiles(directory / "tls.crt", directory / "tls.key", directory / "ca.crt")
     try:
@@ -57,7 +53,7 @@ def issue_if_needed(
         names = _default_names(leaf) if names is None else tuple(names)
         renewed = renew_trust(trust, leaf, now, rotate, _content_or_empty(directory / "ca.crt"))
         seen_seconds = (now - issued_at(read_certificate(renewed.authority.certificate))).total_seconds()
-        issued = renew_leaf(leaf, renewed, names, now, seen_seconds, wait_seconds)
+        issued = renew_leaf(leaf, renewed, names, now, seen_seconds)
         if renewed is not trust:
             _write_trust(directory, renewed)
         if issued is not leaf:

@@ -11,7 +11,7 @@ UsherError
 │   ├── QuantityError       a text that is not a Kubernetes quantity
 │   ├── VersionError        a text that is not a dotted version
 │   ├── PolicyError         a policy document that cannot be used; it carries file:line:column
-│   ├── SelectorError       a CEL selector of devices does not compile (dra/cel_errors.py)
+│   ├── SelectorError       a CEL selector of devices does not compile (dra/cel_syntax.py)
 │   ├── SnapshotError       a file that is not the output of `kubectl get -o json`
 │   └── WireError           a request that is answered with an HTTP error; it carries the status
 │       ├── TooManyJobs         too many long requests wait: 429 (api/time_slices.py)
@@ -100,5 +100,11 @@ class CertificateError(UsherError):
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """Return the end of a message that names the choice closest to a misspelt word; empty if none is close."""
+    close = closest(word, choices)
+    return "" if close is None else f", did you mean {close}?"
+
+
+def closest(word: str, choices: Iterable[str]) -> str | None:
+    """Return the choice closest to a misspelt word; None if none is close."""
     close = get_close_matches(word, list(choices), n=1) if len(word) <= LONGEST_GUESSED else []
-    return f", did you mean {close[0]}?" if close else ""
+    return close[0] if close else None

@@ -9,8 +9,8 @@ from fastapi import FastAPI, Request, Response
 
 from app.admission.preview import preview
 from app.admission.review_targets import ReviewTarget
+from app.api.allowed_callers import RequireSameOrigin
 from app.api.bodies import ADMISSION_LIMIT, BodyReader
-from app.api.loopback_hosts import RequireSameOrigin
 from app.api.operations_routes import BareApp, answer_unknown_routes, on_loop
 from app.api.time_slices import RETRY_SECONDS
 from app.api.wire import decode_json, encode, status_body

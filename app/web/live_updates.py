@@ -15,7 +15,7 @@ from typing import Any
 from fastapi import Request, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.api.client_certificates import ABORT
+from app.api.allowed_callers import ABORT
 from app.api.decision_line import RecentDecisions
 from app.api.pending_reasons import PendingReasons
 from app.api.time_slices import JobQueue, TooManyJobs, in_slices
@@ -281,7 +281,7 @@ class LiveUpdates:
             listeners = [listener for listener in watching if listener.colouring is colouring]
             if not listeners:
                 continue
-            colours = fleet.colours(colouring, self._core.use())
+            colours = fleet.colours(colouring, self._core.usage.reading())
             if colours:
                 self.listeners.send([one for one in listeners if one.colours != colours.stamp], "reload", {})
                 for listener in listeners:
@@ -312,7 +312,7 @@ class LiveUpdates:
     @property
     def use_generation(self) -> int:
         """The number of polls of use, or 0 where nothing is known of it."""
-        use = self._core.use()
+        use = self._core.usage.reading()
         return use.generation if use.summary else 0
 
     def _send_changed(self, watching: list[EventListener], event: str, generation: int) -> None:

@@ -104,7 +104,7 @@ class WebPages:
         """Show the fleet map, as tiles or as a table."""
         query = request.query_params
         tile_filter, table, colouring = read_tile_filter(query), query.get("as") == "table", read_colouring(query)
-        fleet, use = self._map, self._core.use()
+        fleet, use = self._map, self._core.usage.reading()
         async with self._queue.turn():
             await in_slices(fleet.catch_up())
             colours = fleet.colours(colouring, use)
@@ -227,7 +227,7 @@ class WebPages:
         return {"here": "/policies", "live": "", "error": status["error"], "hash": status["hash"],
                 "expired": status["expired_exceptions"],
                 "policies": [(policy, policy_text(policy.spec)) for policy in loaded],
-                "matched": core.pods_matched_by_policy(), **empty, **dry_run}  # fmt: skip
+                "matched": core.metrics.results_by_policy(), **empty, **dry_run}  # fmt: skip
 
     async def dry_run(self, request: Request, bodies: BodyReader) -> Response:
         """Show what admission would do to a pasted pod or workload."""

@@ -74,7 +74,7 @@ class UsePage:
 
     async def show(self, request: Request) -> Response:
         """Show the use of each namespace and workload, or why none is known."""
-        query, reading = read_use_query(request.query_params), self._core.use()
+        query, reading = read_use_query(request.query_params), self._core.usage.reading()
         if request.query_params.get("as") == "json":
             return Response(encode(use_answer(reading, query)), 200, HEADERS, JSON)
         summary = reading.summary

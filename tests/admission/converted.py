@@ -5,13 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.admission.claim_conversion import Conversion, convert
-from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.dra.allocator import NodeAllocation, allocate
-from app.dra.selection import Selection
+from app.dra.selectors import Selection
 from app.kube.pods import read_pod
 from app.kube.resource_claims import read_resource_claim_template
-from tests.builders import demand, knowledge
+from tests.builders import demand, knowledge, state_of
 from tests.dra.makes import device, device_class, slice_of
 
 Object = dict[str, Any]
@@ -29,9 +28,7 @@ def cluster(make: str = "h100", count: int = 8, *objects: Object) -> State:
 
 def cluster_of(*objects: Object) -> State:
     """Make a cluster of a node without labels, the DeviceClasses, and these objects."""
-    state = State(knowledge())
-    fill(state, [{"kind": "Node", "metadata": {"name": "n"}}, *CLASSES, *objects])
-    return state
+    return state_of([{"kind": "Node", "metadata": {"name": "n"}}, *CLASSES, *objects])
 
 
 def conversion_of(document: Mapping[str, Any]) -> Conversion:

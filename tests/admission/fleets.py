@@ -120,10 +120,7 @@ def _versions(draw: random.Random, driver: str) -> Labels:
         "nvidia.com/cuda.runtime-version.major": cuda_major,
         "nvidia.com/cuda.runtime-version.minor": cuda_minor,
     }
-    full = {
-        "nvidia.com/cuda.driver-version.full": driver,
-        "nvidia.com/cuda.runtime-version.full": CUDA_OF[driver],
-    }
+    full = {"nvidia.com/cuda.driver-version.full": driver, "nvidia.com/cuda.runtime-version.full": CUDA_OF[driver]}
     old = {
         "nvidia.com/cuda.driver.major": major,
         "nvidia.com/cuda.driver.minor": minor,

@@ -33,9 +33,7 @@ UNLABELLED = node(product=None, driver=None)
 )
 def test_need_is_written_in_gfds_words(document: dict[str, Any], expected: list[list[str]]) -> None:
     """F10: memory, driver, compute capability and sharing, with numeric operators."""
-    slices = node(offers={"nvidia.com/mig-1g.10gb": 7}, labels=LABELS)
-
-    assert expected == terms(document, H100, slices)
+    assert expected == terms(document, H100, node(offers={"nvidia.com/mig-1g.10gb": 7}, labels=LABELS))
 
 
 def test_needs_of_one_pod_stand_in_one_term_in_the_order_people_ask() -> None:
@@ -109,9 +107,7 @@ def test_provisioner_without_gpu_nodes_is_known_by_its_cpu_nodes() -> None:
     """P16: in scale from zero, the first GPU node has yet to be created."""
     cpu = node(product=None, driver=None, offers={}, labels={"karpenter.k8s.aws/instance-family": "m7i"})
 
-    written_terms = terms(wishing(products="L4"), cpu)
-
-    assert "karpenter.k8s.aws/instance-gpu-name In l4" in written_terms[-1]
+    assert "karpenter.k8s.aws/instance-gpu-name In l4" in terms(wishing(products="L4"), cpu)[-1]
 
 
 def test_dialect_that_has_no_such_product_has_no_term() -> None:

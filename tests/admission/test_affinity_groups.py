@@ -60,18 +60,14 @@ def test_need_inferred_from_an_image_leaves_every_template_eligible(
 def test_need_inferred_from_an_image_excludes_the_drivers_that_nodes_have_and_it_cannot_use() -> None:
     nodes = [node(f"d{driver[:3]}", driver=driver, **T4) for driver in ("450.80.02", "470.57.02", "550.54.15")]
 
-    written_terms = terms(pod(IMAGE), CPU_NODE, *nodes)
-
-    assert written_terms == [[f"{GFD}cuda.driver-version.major NotIn 450,470"]]
+    assert terms(pod(IMAGE), CPU_NODE, *nodes) == [[f"{GFD}cuda.driver-version.major NotIn 450,470"]]
 
 
 def test_deprecated_driver_label_is_excluded_where_a_node_has_no_other() -> None:
     old = {**GPU_LABELS, f"{GFD}cuda.driver.major": "470", f"{GFD}cuda.driver.minor": "57"}
     nodes = [node("old", driver=None, labels=old), node("new", driver="550.54.15", labels=GPU_LABELS)]
 
-    written_terms = terms(pod(IMAGE), *nodes)
-
-    assert written_terms == [[f"{GFD}cuda.driver.major NotIn 470"]]
+    assert terms(pod(IMAGE), *nodes) == [[f"{GFD}cuda.driver.major NotIn 470"]]
 
 
 @pytest.mark.parametrize(

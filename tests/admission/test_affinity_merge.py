@@ -66,10 +66,7 @@ def test_driver_that_runs_an_image_natively_is_preferred() -> None:
     preferred = affinity["preferredDuringSchedulingIgnoredDuringExecution"]
     assert [
         (preference["weight"], *map(written, preference["preference"]["matchExpressions"])) for preference in preferred
-    ] == [
-        (100, f"{GFD}cuda.driver-version.major Gt 469"),
-        (5, f"{GFD}cuda.driver-version.major Gt 549"),
-    ]
+    ] == [(100, f"{GFD}cuda.driver-version.major Gt 469"), (5, f"{GFD}cuda.driver-version.major Gt 549")]
 
 
 def test_need_of_a_policy_that_only_warns_is_told_and_not_written() -> None:

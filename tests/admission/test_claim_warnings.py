@@ -9,12 +9,11 @@ import pytest
 from app.admission.json_patch import apply
 from app.admission.review import ReviewResult, mutate
 from app.admission.reviewed_pod import PodForm, ReviewContext
-from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.demo.sample_fleets import demo_fleet
 from app.nodes.reading import RuntimeClass
 from app.policy.compiled import PolicySet
-from tests.builders import container, gpus, knowledge, node_document, pod, policies, policy, shipped
+from tests.builders import container, gpus, knowledge, node_document, pod, policies, policy, shipped, state_of
 from tests.placement.test_claimed_devices import A100, H100, MIG, TAINT, exactly, gpu, on_node, template
 
 ATTRIBUTES = "device.attributes['gpu.nvidia.com']"
@@ -24,9 +23,7 @@ USED = {"claims": [{"name": "g"}]}
 
 def gpucluster(*requests: dict[str, Any], more: tuple[dict[str, Any], ...] = ()) -> State:
     """Make the cluster without labels, with a template of these requests."""
-    state = State(knowledge())
-    fill(state, [*demo_fleet("gpucluster"), template(*requests), *more])
-    return state
+    return state_of([*demo_fleet("gpucluster"), template(*requests), *more])
 
 
 def admit(
@@ -119,10 +116,7 @@ def test_claim_that_may_be_served_is_not_warned_of(request_: dict[str, Any]) -> 
 
 
 def test_cluster_without_devices_warns_of_nothing() -> None:
-    state = State(knowledge())
-    fill(state, [node_document(), template(exactly(MEMORY))])
-
-    assert about_claims(admit(state, claiming())) == []
+    assert about_claims(admit(state_of([node_document(), template(exactly(MEMORY))]), claiming())) == []
 
 
 def test_class_without_a_device_is_warned_of() -> None:
@@ -180,6 +174,4 @@ def test_pod_in_the_cluster_without_labels_gets_no_runtime_class() -> None:
     state = gpucluster(exactly())
     state.put_runtime_class("nvidia", RuntimeClass("nvidia"))
 
-    result = admit(state, claiming())
-
-    assert "runtimeClassName" not in apply(claiming(), result.operations)["spec"]
+    assert "runtimeClassName" not in apply(claiming(), admit(state, claiming()).operations)["spec"]

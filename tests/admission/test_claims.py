@@ -178,9 +178,7 @@ def test_variable_beside_a_claim_is_refused_like_any_other() -> None:
 
 @pytest.mark.parametrize("entries", [None, []], ids=["null", "empty"])
 def test_pod_with_an_empty_list_of_claims_is_a_cpu_pod(entries: Any) -> None:
-    verdict = admit(pod(container(), resourceClaims=entries), state_of(claim()))
-
-    assert not verdict.concerned
+    assert not admit(pod(container(), resourceClaims=entries), state_of(claim())).concerned
 
 
 @pytest.mark.parametrize(

@@ -209,10 +209,7 @@ def test_converted_pod_gets_no_runtime_class(name: str) -> None:
     state = with_template(document)
     state.put_runtime_class("nvidia", RuntimeClass("nvidia"))
 
-    spec = apply(
-        document,
-        review(document, state, rules(f"{CONVERT}, runtimeClassName: {name}")).operations,
-    )["spec"]
+    spec = apply(document, review(document, state, rules(f"{CONVERT}, runtimeClassName: {name}")).operations)["spec"]
 
     assert spec["resourceClaims"]
     assert "runtimeClassName" not in spec

@@ -152,15 +152,11 @@ def test_exempt_namespace_is_not_guarded(name: str) -> None:
 
 def test_what_was_done_is_on_record() -> None:
     """F25: the decision annotation has the guard's action."""
-    admitted = after(cpu())
-
-    assert "required node affinity added: no GPU node" in admitted["metadata"]["annotations"][DECISION]
+    assert "required node affinity added: no GPU node" in after(cpu())["metadata"]["annotations"][DECISION]
 
 
 def test_template_is_left_to_its_pods() -> None:
-    context = replace(setting(), form=PodForm.Template)
-
-    assert not admit(cpu(), "required", context).operations
+    assert not admit(cpu(), "required", replace(setting(), form=PodForm.Template)).operations
 
 
 def test_validation_asks_nothing_of_a_pod_that_was_not_guarded() -> None:

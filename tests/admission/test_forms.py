@@ -29,7 +29,7 @@ EVERYTHING = rules(
     "runtimeClassName: nvidia, schedulerName: ours, priorityClassName: gold, rightSizing: true,"
     " extendedResources: {requestsOnly: CopyToLimits, mismatch: UseLimits}, affinity: {mode: Required},"
     " defaults: {cpuPerGPU: '4', sharedMemory: 1Gi, driverCapabilities: compute}, visibleDevices: Strip,"
-    " tolerations: {fromNodeTaints: true}, migFallback: Enforce",
+    " tolerations: {fromNodeTaints: true}, migFallback: Enforce"
 )
 REQUESTS_ONLY = container(None, {GPU: "2"}, env=[VISIBLE])
 
@@ -198,9 +198,7 @@ def test_pods_of_schedulers_that_ask_us_are_completed(scheduler: str | None) -> 
 
 
 def test_valid_pod_of_another_scheduler_is_left_as_it_is() -> None:
-    document = pod(gpus(1), schedulerName="volcano")
-
-    assert not admit(document, shipped()).operations
+    assert not admit(pod(gpus(1), schedulerName="volcano"), shipped()).operations
 
 
 @pytest.mark.parametrize("resource", ["nvidia.com/pgpu", "nvidia.com/GA102GL_A10", "gpu.intel.com/bmg_vfio"])

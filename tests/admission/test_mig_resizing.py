@@ -39,9 +39,7 @@ ABSENT = [
 
 @pytest.mark.parametrize(("nodes", "expected"), ABSENT)
 def test_slice_that_no_node_has_becomes_the_smallest_sufficient_one(nodes: list[Node], expected: str) -> None:
-    resources = resources_after(pod_for_slice("1g.10gb"), rules(), fleet(*nodes))
-
-    assert {expected} == resources
+    assert {expected} == resources_after(pod_for_slice("1g.10gb"), rules(), fleet(*nodes))
 
 
 @pytest.mark.parametrize(
@@ -101,9 +99,7 @@ def test_fall_back_is_said(mode: str) -> None:
 
 
 def test_template_is_never_rewritten() -> None:
-    verdict = admit(pod_for_slice("1g.10gb"), rules(), fleet(slices(MIDDLE)), PodForm.Template)
-
-    assert not verdict.operations
+    assert not admit(pod_for_slice("1g.10gb"), rules(), fleet(slices(MIDDLE)), PodForm.Template).operations
 
 
 def test_slice_with_media_engines_never_falls_back_to_one_without() -> None:

@@ -54,9 +54,7 @@ def test_requests_that_differ_from_limits_are_set_to_them(
 ) -> None:
     document = pod(container(limits, requests))
 
-    after = spec_of(document, policy_set=REPAIR)
-
-    assert expected == after["containers"][0]["resources"]["requests"]
+    assert expected == spec_of(document, policy_set=REPAIR)["containers"][0]["resources"]["requests"]
 
 
 @pytest.mark.parametrize(

@@ -95,11 +95,7 @@ def test_nothing_is_changed_in_place(tree: dict[str, Any], path: tuple[str, ...]
 @given(KEYS | st.text(max_size=6))
 @settings(deadline=None)
 def test_any_member_name_survives_escaping(key: str) -> None:
-    operation = Operation("add", (key,), 1)
-
-    changed = by_library({}, [operation])
-
-    assert {key: 1} == changed
+    assert {key: 1} == by_library({}, [Operation("add", (key,), 1)])
 
 
 @pytest.mark.parametrize(
@@ -146,9 +142,7 @@ def test_tilde_and_slash_are_escaped(token: str, expected: str) -> None:
     ],
 )
 def test_put_adds_missing_parents_as_one_value(document: dict[str, Any], expected: dict[str, Any]) -> None:
-    operation = put(document, ("metadata", "annotations", "a/b"), 1)
-
-    assert expected == operation.as_json()
+    assert expected == put(document, ("metadata", "annotations", "a/b"), 1).as_json()
 
 
 @pytest.mark.parametrize(
@@ -162,9 +156,7 @@ def test_put_adds_missing_parents_as_one_value(document: dict[str, Any], expecte
 )
 def test_append_makes_the_list_where_there_is_none(document: dict[str, Any], expected: dict[str, Any]) -> None:
     """Fault 18."""
-    operation = append(document, ("spec", "list"), 1)
-
-    assert expected == operation.as_json()
+    assert expected == append(document, ("spec", "list"), 1).as_json()
 
 
 def test_put_and_append_reach_into_lists() -> None:
@@ -182,9 +174,7 @@ def test_put_and_append_reach_into_lists() -> None:
 def test_removal_is_written_without_a_value() -> None:
     expected = {"op": "remove", "path": "/spec/priority"}
 
-    written = Operation("remove", ("spec", "priority")).as_json()
-
-    assert expected == written
+    assert expected == Operation("remove", ("spec", "priority")).as_json()
 
 
 DOCUMENT = {"a": {"b": 1}, "list": [{"c": 2}], "null": None}

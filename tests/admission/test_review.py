@@ -157,16 +157,12 @@ def test_pod_never_exempts_itself(kind: str) -> None:
     document = pod(gpus("500m"))
     document["metadata"][kind] = {"gpu-usher.io/infrastructure": "true", "gpu-usher.io/ignore": "true"}
 
-    verdict = admit(document)
-
-    assert not verdict.allowed
+    assert not admit(document).allowed
 
 
 @pytest.mark.parametrize("document", [pod(container({"cpu": "1"})), pod(gpus(0), annotations={"cuda": "x"}), {}])
 def test_cpu_pod_is_left_untouched(document: dict[str, Any]) -> None:
-    verdict = admit(document)
-
-    assert ReviewResult(concerned=False) == verdict
+    assert ReviewResult(concerned=False) == admit(document)
 
 
 def test_denial_names_everything_that_is_wrong() -> None:

@@ -54,8 +54,7 @@ def test_one_gpu_becomes_the_smallest_slice_that_holds_the_memory(memory: str, e
 def test_pod_that_needs_more_than_a_slice_keeps_its_gpu(document: dict[str, Any]) -> None:
     verdict = admit(document, SIZED, MIXED)
 
-    spec = apply(document, verdict.operations)["spec"]
-    assert document["spec"]["containers"] == spec["containers"]
+    assert document["spec"]["containers"] == apply(document, verdict.operations)["spec"]["containers"]
 
 
 @pytest.mark.parametrize(
@@ -109,15 +108,11 @@ REQUIRED = {
 
 @pytest.mark.parametrize("placed", [{"nodeSelector": CHOSEN}, {"affinity": REQUIRED}], ids=["selector", "affinity"])
 def test_slice_on_nodes_that_the_pod_excludes_is_not_given(placed: dict[str, Any]) -> None:
-    fleet_facts = fleet(slices(SMALL), whole("NVIDIA-L4"))
-
-    assert {GPU} == resources_after(needs(**placed), SIZED, fleet_facts)
+    assert {GPU} == resources_after(needs(**placed), SIZED, fleet(slices(SMALL), whole("NVIDIA-L4")))
 
 
 def test_slice_behind_the_taint_of_another_team_is_not_given() -> None:
-    fleet_facts = fleet(slices(SMALL, taints=DEDICATED), whole("NVIDIA-L4"))
-
-    assert {GPU} == resources_after(needs(), SIZED, fleet_facts)
+    assert {GPU} == resources_after(needs(), SIZED, fleet(slices(SMALL, taints=DEDICATED), whole("NVIDIA-L4")))
 
 
 def test_slice_that_is_free_only_where_the_pod_may_not_run_is_not_taken_for_free() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.admission.mutators import MUTATOR_RULES
+from app.admission.mutators import MUTATOR_RULES, NEEDED_RULE, Mutator
 from app.admission.review import begin_review
 from app.admission.reviewed_pod import ReviewedPod
 from app.admission.validators import VALIDATOR_RULES
@@ -71,3 +71,13 @@ def test_no_other_rule_is_read_than_the_table_names(acts: Any, rules: tuple[str,
             read |= recorded.read
 
     assert read <= set(rules)
+
+
+@pytest.mark.parametrize(("mutator", "rule"), NEEDED_RULE.items())
+def test_mutator_changes_nothing_without_its_rule(mutator: Mutator, rule: str) -> None:
+    """F20: it need not run at all."""
+    off = replace(ALL, **{rule: getattr(AdmissionRules(), rule)})
+
+    changes = [change for review in reviews() for change in mutator(replace(review, rules=off))]
+
+    assert changes == []

@@ -79,17 +79,13 @@ def test_tolerations_are_those_of_the_gpu_taints_of_nodes_that_could_serve(
     document: dict[str, Any], nodes: list[dict[str, Any]], expected: list[dict[str, str]]
 ) -> None:
     """P35."""
-    present_tolerations = tolerations(document, TOLERATE, fleet(*nodes))
-
-    assert sorted(expected, key=str) == sorted(present_tolerations, key=str)
+    assert sorted(expected, key=str) == sorted(tolerations(document, TOLERATE, fleet(*nodes)), key=str)
 
 
 def test_taint_key_of_a_policy_is_tolerated_too() -> None:
     dedicated = rules("tolerations: {fromNodeTaints: true, keys: [dedicated]}")
 
-    present_tolerations = tolerations(pod(), dedicated, fleet(TEAMS[0]))
-
-    assert [copied(), copied("a", key="dedicated")] == present_tolerations
+    assert [copied(), copied("a", key="dedicated")] == tolerations(pod(), dedicated, fleet(TEAMS[0]))
 
 
 @pytest.mark.parametrize(

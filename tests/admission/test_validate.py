@@ -50,9 +50,7 @@ def resources(words: str) -> PolicySet:
 @pytest.mark.parametrize("resource", [GPU, SLICE, "amd.com/gpu"])
 def test_gpus_come_in_whole_positive_numbers(resource: str, amount: str, expected: list[Code]) -> None:
     """Fault 36."""
-    reason_codes = codes(pod(gpus(amount, resource)))
-
-    assert expected == reason_codes
+    assert expected == codes(pod(gpus(amount, resource)))
 
 
 @pytest.mark.parametrize("list_name", ["containers", "initContainers"])
@@ -115,9 +113,7 @@ def test_pod_whose_limits_are_zero_becomes_a_cpu_pod_and_gets_nothing_else() -> 
 def test_amounts_are_refused_where_the_policy_says_so(
     words: str, document: dict[str, Any], expected: list[Code]
 ) -> None:
-    reason_codes = codes(document, resources(words))
-
-    assert expected == reason_codes
+    assert expected == codes(document, resources(words))
 
 
 @pytest.mark.parametrize(
@@ -174,9 +170,7 @@ def test_stricter_policy_that_is_not_enforced_refuses_nothing(action: str, spoke
     ],
 )
 def test_annotation_that_does_not_parse_is_refused(annotations: dict[str, str], expected: list[Code]) -> None:
-    reason_codes = codes(pod(gpus(1, SLICE), annotations=annotations))
-
-    assert expected == reason_codes
+    assert expected == codes(pod(gpus(1, SLICE), annotations=annotations))
 
 
 @pytest.mark.parametrize(
@@ -188,9 +182,7 @@ def test_annotation_that_does_not_parse_is_refused(annotations: dict[str, str], 
     ],
 )
 def test_contradiction_is_refused(spec: str, annotations: dict[str, str], expected: list[Code]) -> None:
-    reason_codes = codes(pod(annotations=annotations), policies(policy("p", f"placement: {{{spec}}}")))
-
-    assert expected == reason_codes
+    assert expected == codes(pod(annotations=annotations), policies(policy("p", f"placement: {{{spec}}}")))
 
 
 def test_both_webhooks_give_equal_reasons_for_equal_objects() -> None:

@@ -114,9 +114,7 @@ def test_bad_edit_is_refused_at_the_door(tmp_path: Path, way: str, mistake: str)
     cluster = Cluster(tmp_path, way)
     service = cluster.start()
 
-    message = cluster.ask(service, content)
-
-    assert words in message
+    assert words in cluster.ask(service, content)
     assert cluster.ask(service, VALID) == ""
     assert service.book.error is None
 

@@ -65,10 +65,7 @@ def guarded(folder: Path, authority: KeyPair, webhooks: bool = False) -> Iterato
     ca = folder / "clients.crt"
     ca.write_bytes(authority.certificate)
     settings = replace(
-        built.settings,
-        client_ca=ca,
-        client_subjects=(SCHEDULER, APISERVER),
-        require_webhook_client_cert=webhooks,
+        built.settings, client_ca=ca, client_subjects=(SCHEDULER, APISERVER), require_webhook_client_cert=webhooks
     )
     certificates = Certificates(issue_if_needed(settings.certs, NOW), NOW, ca)
     service = Service(settings, certificates, built.state, built.book)
@@ -176,6 +173,4 @@ def test_clients_ca_that_is_none_is_no_start_and_named(tmp_path: Path, content: 
 )
 def test_half_a_setting_is_bad_input(words: tuple[str, ...]) -> None:
     """F100: a CA without a list of subjects would admit every client whose certificate it signed."""
-    answer = CliRunner().invoke(cli, ["serve", "--demo", *words])
-
-    assert isinstance(answer.exception, BadInput)
+    assert isinstance(CliRunner().invoke(cli, ["serve", "--demo", *words]).exception, BadInput)

@@ -131,9 +131,8 @@ def test_full_disk_under_the_log_does_not_end_it(tmp_path: Path) -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     replica = Replica("one", tmp_path, tmp_path, 0, output=full)
     os.close(full)
-    ready = replica.status()
 
-    assert (ready, replica.stop()) == (200, 0)
+    assert (replica.status(), replica.stop()) == (200, 0)
 
 
 def peak_mib(replica: Replica) -> int:

@@ -104,9 +104,7 @@ def test_second_extender_leaves_a_pod_of_the_first_as_it_was_decided_there(tmp_p
     asked = pod(gpus(1), annotations={"gpu-memory": "10Gi"})
     first = filtered(service, asked)
 
-    given = filtered(service, asked, True, first)
-
-    assert given == first
+    assert filtered(service, asked, True, first) == first
     assert set(first) <= {"gpu-0", "gpu-1", "gpu-2"}
     assert set(scored(service, asked, other_pods=True).values()) == {0}
     assert victims_kept(preempt_steps, service, asked, True) == {"cpu-0"}

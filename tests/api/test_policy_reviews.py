@@ -217,9 +217,7 @@ def test_selector_of_an_exception_that_slipped_in_leaves_the_last_good_set_in_fo
     book = make_service(tmp_path).book
     book.put_source("gpupolicy mine", gpu_policy(EXCEPTION))
 
-    taken = book.load()
-
-    assert taken.error is not None
+    assert book.load().error is not None
 
 
 @pytest.mark.parametrize("field", ["enforceFrom", "expires"])

@@ -52,9 +52,7 @@ def service_knowing(nodes: list[str], directory: Path) -> Service:
 
 
 def test_every_recorded_request_is_covered() -> None:
-    covered = {*ADMISSION, *EXTENDER, "extender-bind"}
-
-    assert covered == set(REQUESTS)
+    assert {*ADMISSION, *EXTENDER, "extender-bind"} == set(REQUESTS)
     assert len(PATCHED) >= 10
 
 
@@ -94,8 +92,7 @@ def test_requests_only_pod_gets_limits_toleration_runtime_class_and_a_record() -
 
     pod = jsonpatch.apply_patch(review["request"]["object"], patch_of(response))
 
-    container = pod["spec"]["containers"][0]
-    assert container["resources"]["limits"] == {"nvidia.com/gpu": "2"}
+    assert pod["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "2"}
     assert pod["spec"]["tolerations"][-1]["key"] == "nvidia.com/gpu"
     assert pod["spec"]["runtimeClassName"] == "nvidia"
     assert json.loads(pod["metadata"]["annotations"]["gpu-usher.io/decision"])["v"] == 1

@@ -11,9 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api.app import create_tls_app
+from app.api.app import APART_SECONDS, WAIT_SECONDS, RetryOnChange, create_tls_app
 from app.api.decision_line import Decision
-from app.api.retry_on_change import APART_SECONDS, WAIT_SECONDS, RetryOnChange
 from app.server.service import Service
 from app.telemetry.metrics import Metrics
 from app.values.reasons import Code
@@ -41,7 +40,7 @@ def during(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], 
         async def wait(_seconds: float) -> None:
             what()
 
-        monkeypatch.setattr("app.api.retry_on_change.asyncio.sleep", wait)
+        monkeypatch.setattr("app.api.app.asyncio.sleep", wait)
 
     return say
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.authorities import Authority, make_authority, write_leaf
 from tests.controlplane.processes import wait_until
-from tests.haproxy import find_haproxy, haproxy
+from tests.haproxy import HAPROXY, haproxy
 from tests.load import Load, Tally, loading
 from tests.replicas import Replica
 
@@ -49,7 +49,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    program = find_haproxy()
+    program = HAPROXY.find()
     if isinstance(program, str):
         pytest.skip(program)
     authority = make_authority("first")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from app.api.allowed_callers import RequireAllowedHost, is_loopback
 from app.api.app import create_tls_app
-from app.api.loopback_hosts import RequireAllowedHost, is_loopback
 from app.api.operations_routes import create_ops_app
 from app.server.service import Service
 from app.telemetry.metrics import Metrics
@@ -162,8 +162,7 @@ def test_shortlist_names_equal_nodes_and_keeps_the_reasons_of_the_others(ask: As
 
     answer = ask(short, "POST", "/scheduler/filter", json=question).json()
 
-    best = next(score["Host"] for score in scores if score["Score"] == 10)
-    assert best in answer["NodeNames"]
+    assert next(score["Host"] for score in scores if score["Score"] == 10) in answer["NodeNames"]
     assert len(answer["NodeNames"]) < len(full["NodeNames"])
     assert answer["FailedAndUnresolvableNodes"] == full["FailedAndUnresolvableNodes"]
     assert answer["FailedNodes"] == full["FailedNodes"]
@@ -175,9 +174,7 @@ def test_node_full_in_our_view_alone_is_kept_behind_a_scheduler_and_counted(ask:
     behind = create_tls_app(make_service(tmp_path, recount="false"), metrics)
     question = {"Pod": pod(gpus(2)), "NodeNames": ["t4-0", "t4-1", "h200-0"]}
 
-    kept_nodes = ask(behind, "POST", "/scheduler/filter", json=question).json()["NodeNames"]
-
-    assert kept_nodes == question["NodeNames"]
+    assert ask(behind, "POST", "/scheduler/filter", json=question).json()["NodeNames"] == question["NodeNames"]
     assert metrics.registry.get_sample_value("gpu_usher_view_behind_total") == 1
 
 
@@ -230,17 +227,3 @@ def test_page_escapes_what_a_node_says(ask: Ask, tmp_path: Path) -> None:
     assert answer.status_code == 200
     assert "<script>" not in answer.text
     assert "&lt;script&gt;" in answer.text
-
-
-def test_metrics_have_no_name_of_a_pod_or_a_node_as_label(ask: Ask, service: Service) -> None:
-    """MET-01: labels have values of closed sets."""
-    metrics = Metrics()
-    app = create_tls_app(service, metrics)
-    for path, body in BODIES.items():
-        ask(app, "POST", path, json=body)
-
-    text = ask(create_ops_app(service, metrics), "GET", "/metrics").text
-
-    assert 'gpu_usher_requests_total{outcome="answered",verb="filter"} 1.0' in text
-    assert 'gpu_usher_refusals_total{reason="NodeNotKnown",verb="filter"} 1.0' in text
-    assert not any(name in text for name in ("h100-1", "t4-0", "team-a"))

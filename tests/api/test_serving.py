@@ -199,9 +199,8 @@ def test_served_certificate_is_in_date_until_its_last_second(
 ) -> None:
     """Readiness checks the served certificate (docs/reference/listeners.md#probes)."""
     now = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
-    certificates = Certificates(issue_if_needed(tmp_path, now), now)
 
-    assert in_date is certificates.in_date(now + elapsed)
+    assert in_date is Certificates(issue_if_needed(tmp_path, now), now).in_date(now + elapsed)
 
 
 def test_stop_ends_everything_and_frees_the_ports(tmp_path: Path) -> None:

@@ -26,10 +26,7 @@ SPREAD = {
 PREFERS_SSD = {
     "nodeAffinity": {
         PREFERRED: [
-            {
-                "weight": 1,
-                "preference": {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]},
-            }
+            {"weight": 1, "preference": {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]}}
         ]
     }
 }
@@ -118,9 +115,8 @@ def test_preferred_nodes_are_named_beside_the_best(tmp_path: Path) -> None:
 
 def test_node_without_a_soft_taint_is_named_beside_the_best(tmp_path: Path) -> None:
     best = node_document("best", labels={ZONE: "a"}, taints=[SOFT_TAINT])
-    service = serving(tmp_path, [best, node(1), holding(0, "best")])
 
-    assert named(service, pod()) == ["best", "n-01"]
+    assert named(serving(tmp_path, [best, node(1), holding(0, "best")]), pod()) == ["best", "n-01"]
 
 
 def test_nominated_node_is_always_named(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_page_names_files_that_the_flows_enter() -> None:
 
 def test_every_file_and_room_that_the_page_names_is_there() -> None:
     rooms = {folder.name for folder in (ROOT / "app").iterdir() if (folder / "__init__.py").exists()}
-    section = PAGE.split("## Rooms\n")[1].split("\n## ")[0]
+    section = PAGE.split("## Directories\n")[1].split("\n## ")[0]
     drawn = set(re.findall(r"\b([a-z]+)\[", section))
     wings = {
         room for row in re.findall(r"^\| .* \|$", section, re.MULTILINE) for room in re.findall(r"`([a-z]+)`", row)

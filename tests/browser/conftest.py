@@ -12,13 +12,13 @@ from playwright.sync_api import Browser
 
 from tests.browser.opening import Served, chromium, served
 from tests.builders import make_service
-from tests.chromium import find_chromium
+from tests.chromium import CHROMIUM
 from tests.usage.polls import with_demo_usage
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    program = find_chromium()
+    program = CHROMIUM.find()
     if isinstance(program, str):
         pytest.skip(program)
     with chromium(program) as running:

@@ -20,7 +20,7 @@ from app.cluster.files import shipped_policies
 from tests.authorities import make_authority, write_leaf
 from tests.builders import CONTRACT, make_service, pod, policy, review
 from tests.controlplane.processes import wait_until
-from tests.haproxy import find_haproxy, haproxy
+from tests.haproxy import HAPROXY, haproxy
 from tests.load import Load, Tally, loading
 from tests.replicas import Replica
 from tests.running import running
@@ -66,7 +66,7 @@ def wait_without_failures(tally: Tally) -> None:
 @pytest.mark.long
 def test_killed_replica_costs_what_was_in_its_hands_and_no_more(folder: Path) -> None:
     """Fault 38: the other answers without a failure once the proxy knows, and the first comes back without one."""
-    program = find_haproxy()
+    program = HAPROXY.find()
     if isinstance(program, str):
         pytest.skip(program)
     trusted = (folder / "ca.crt").read_text("ascii")

@@ -196,6 +196,11 @@ def test_wrong_words_are_refused_in_one_line(words: list[str], message: str) -> 
     assert message in str(refusal(*words))
 
 
+def test_no_pod_is_proposed_that_has_only_letters_in_common() -> None:
+    """F82."""
+    assert str(refusal("explain", "nosuch", "--demo-fleet", "weekday")) == "pod default/nosuch not found"
+
+
 def test_wrong_option_is_one_line_too(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """F82."""
     monkeypatch.setattr("sys.argv", ["gpu-usher", "doctor", "--contxt", "x"])

@@ -103,9 +103,7 @@ def test_failing_case_says_what_it_got_and_fails_the_run(folder: Path) -> None:
 
 
 def test_schema_is_what_editors_get() -> None:
-    result = RUN.invoke(app, ["schema"])
-
-    assert json.loads(result.output)["title"] == "GPUPolicy"
+    assert json.loads(RUN.invoke(app, ["schema"]).output)["title"] == "GPUPolicy"
 
 
 def test_schema_is_also_what_clusters_get() -> None:
@@ -184,9 +182,7 @@ def test_kinds_that_a_snapshot_lacks_are_named(tmp_path: Path) -> None:
         "utf-8",
     )
 
-    service = build(Settings(snapshots=(file,), certs=tmp_path / "certs"))
-
-    assert service.absent == ("Namespace", "RuntimeClass")
+    assert build(Settings(snapshots=(file,), certs=tmp_path / "certs")).absent == ("Namespace", "RuntimeClass")
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,4 @@ def test_readme_is_short() -> None:
 
 @pytest.mark.parametrize("page", ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
 def test_links_lead_to_files_and_headings_that_are_there(page: str) -> None:
-    text = (ROOT / page).read_text("utf-8")
-
-    assert broken_links(ROOT / page, text) == []
+    assert broken_links(ROOT / page, (ROOT / page).read_text("utf-8")) == []

@@ -71,9 +71,7 @@ def test_words_of_the_file_are_shown_as_they_are(ca: Path) -> None:
     text = run("--demo", "--ca", ca).output.replace("filterVerb: filter", 'filterVerb: "[/filter]"')
     file.write_text(text, "utf-8")
 
-    result = run("--demo", "--verify", file)
-
-    assert "filterVerb: got [/filter], a route that is not there" in result.output
+    assert "filterVerb: got [/filter], a route that is not there" in run("--demo", "--verify", file).output
 
 
 def test_check_without_a_fleet_says_what_it_did_not_look_at(ca: Path) -> None:

@@ -149,9 +149,8 @@ def test_whatif_and_advice_judge_pods_by_the_clusters_policies(tmp_path: Path) -
     with Cluster(tmp_path, [*demo_fleet(), needs]) as cluster:
         live = json.loads(cluster.run(*words).stdout)
         advised = cluster.run("plan", "mig", "-o", "json")
-    demo = json.loads(RUN.invoke(app, [*words, "--demo-fleet", "mixed"]).stdout)
 
-    assert demo["effects"] == []
+    assert json.loads(RUN.invoke(app, [*words, "--demo-fleet", "mixed"]).stdout)["effects"] == []
     assert {effect["loses"] for effect in live["effects"]} == {2}
     assert set(json.loads(advised.stdout)) == {"layouts", "fitting", "unplaced", "configuration"}
 

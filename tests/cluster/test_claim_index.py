@@ -7,12 +7,11 @@ import msgspec
 import pytest
 
 from app.cluster.dra_index import SPECS_SHARED
-from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.cluster.watched_kinds import WatchedKind, dra_kinds
 from app.kube.claimed_devices import ClaimedDevices
 from app.kube.pods import read_pod
-from tests.builders import knowledge
+from tests.builders import knowledge, state_of
 
 TEMPLATED = {"resourceClaims": [{"name": "g", "resourceClaimTemplateName": "one"}]}
 DIRECT = {"resourceClaims": [{"name": "g", "resourceClaimName": "one"}]}
@@ -34,9 +33,7 @@ def device_class(name: str, resource: str | None) -> dict[str, Any]:
 
 
 def filled(*objects: dict[str, Any]) -> State:
-    state = State(knowledge())
-    fill(state, list(objects))
-    return state
+    return state_of(list(objects))
 
 
 def claimed(state: State, spec: dict[str, Any]) -> ClaimedDevices:
@@ -64,9 +61,7 @@ def test_claim_that_goes_is_unknown_again() -> None:
 
 
 def test_claim_that_changes_is_as_it_was_last_seen() -> None:
-    state = filled(claim(), claim("nic.example.com"))
-
-    assert claimed(state, DIRECT).classes == ()
+    assert claimed(filled(claim(), claim("nic.example.com")), DIRECT).classes == ()
 
 
 def test_class_of_the_clusters_own_counts_as_soon_as_it_serves_a_gpu_resource() -> None:

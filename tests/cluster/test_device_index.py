@@ -266,9 +266,7 @@ def test_slice_that_goes_takes_its_facts_along() -> None:
 
 
 def test_mig_device_is_a_slice_of_its_profile() -> None:
-    node_class = state(slice_of(device(profile="1g.10gb+me"))).nodes["n"].node_class
-
-    assert node_class.mig_profile == "1g.10gb.me"
+    assert state(slice_of(device(profile="1g.10gb+me"))).nodes["n"].node_class.mig_profile == "1g.10gb.me"
 
 
 @pytest.mark.parametrize(

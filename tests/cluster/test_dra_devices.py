@@ -11,7 +11,7 @@ from app.cluster.state import State
 from app.cluster.watched_kinds import dra_kinds
 from app.knowledge.mig_geometry import Instance
 from app.placement.engine import judge
-from tests.builders import demand, gpus, knowledge, node_document, pod
+from tests.builders import demand, gpus, knowledge, node_document, pod, state_of
 from tests.cluster.dynamic import carved, claim, device_class, name_of, resource_slice
 
 SMALL, LARGE = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-4g.40gb"
@@ -70,9 +70,7 @@ def test_small_slice_at_a_bad_start_blocks_a_large_one() -> None:
 
 def test_layout_is_left_to_a_live_scheduler() -> None:
     """Its DRA plugin evaluates the same counters on newer data (docs/reference/scores.md#counts)."""
-    made = state(claim("c", name_of("1g.10gb", 0)))
-
-    assert refusal(made, (LARGE, 1), recount=False) is None
+    assert refusal(state(claim("c", name_of("1g.10gb", 0))), (LARGE, 1), recount=False) is None
 
 
 def test_amount_beyond_all_reason_is_refused_at_once() -> None:
@@ -126,8 +124,7 @@ def test_claims_come_and_go_and_touch_their_node_alone() -> None:
 
 
 def test_claim_known_before_the_slices_counts_once_they_come() -> None:
-    made = State(knowledge())
-    fill(made, [claim("a", name_of("3g.40gb", 0)), BARE, device_class(SMALL)])
+    made = state_of([claim("a", name_of("3g.40gb", 0)), BARE, device_class(SMALL)])
 
     made.devices.put_slice(resource_slice(carved()))
 
@@ -151,15 +148,13 @@ def test_claims_are_decoded_with_what_they_were_given() -> None:
 def test_counters_in_a_slice_of_their_own_make_no_difference() -> None:
     """The driver writes them so from Kubernetes 1.35 on, and beside the devices before."""
     counters = [{"name": "gpu-0-counter-set", "counters": {"memory-slice-0": {"value": "1"}}}]
-    apart = state(resource_slice([], "counters", sharedCounters=counters))
 
-    assert apart.nodes["n"] == state().nodes["n"]
+    assert state(resource_slice([], "counters", sharedCounters=counters)).nodes["n"] == state().nodes["n"]
 
 
 def test_older_generation_of_a_pool_no_longer_holds() -> None:
     """While the driver writes a pool anew, its old and new slices exist together (resource/v1 ResourcePool)."""
-    made = State(knowledge())
-    fill(made, [BARE, device_class(SMALL), resource_slice([*carved(0), *carved(1)], "old")])
+    made = state_of([BARE, device_class(SMALL), resource_slice([*carved(0), *carved(1)], "old")])
 
     made.devices.put_slice(resource_slice(carved(0), "new", generation=2))
 
@@ -169,8 +164,7 @@ def test_older_generation_of_a_pool_no_longer_holds() -> None:
 def test_beta_shape_is_carved_alike() -> None:
     """resource.k8s.io/v1beta1 wraps all fields of a device but the name in `basic`."""
     wrapped = [{"name": gpu_device.pop("name"), "basic": gpu_device} for gpu_device in carved()]
-    made = State(knowledge())
-    fill(made, [BARE, device_class(SMALL), device_class(LARGE, "four.example.com"), resource_slice(wrapped, "s0")])
+    made = state_of([BARE, device_class(SMALL), device_class(LARGE, "four.example.com"), resource_slice(wrapped, "s0")])
 
     assert made.nodes["n"] == state().nodes["n"]
 
@@ -204,8 +198,7 @@ def test_unknown_and_fixed_layouts_are_not_judged(
     devices: list[dict[str, Any]], milli: tuple[int, ...], after: tuple[int, ...]
 ) -> None:
     """F60: where slices are fixed, counts are exact and left to kube-scheduler."""
-    made = State(knowledge())
-    fill(made, [BARE, device_class(SMALL), resource_slice(devices)])
+    made = state_of([BARE, device_class(SMALL), resource_slice(devices)])
     before = made.nodes["n"].free
 
     made.devices.put_claim(claim("c", name_of("3g.40gb", 0)))
@@ -217,7 +210,6 @@ def test_unknown_and_fixed_layouts_are_not_judged(
 
 def test_device_plugin_node_has_no_layouts_and_no_free_shares() -> None:
     """It has neither layouts nor free shares. See docs/reference/listeners.md#state."""
-    made = State(knowledge())
-    fill(made, [node_document("n", offers={SMALL: 7})])
+    made = state_of([node_document("n", offers={SMALL: 7})])
 
     assert (made.nodes["n"].free.gpus, made.nodes["n"].free.layouts) == (None, None)

@@ -73,9 +73,8 @@ def test_gpu_usage_of_a_watched_pod_is_that_of_its_whole_reading(
     """F83: a bound pod without a resource that has a domain in its name is read no further."""
     spec = {"nodeName": "n", "containers": containers, "initContainers": init_containers}
     document = {"metadata": {"name": "p", "uid": "p"}, "spec": spec, "status": {"phase": phase}}
-    pods = _pods(State(knowledge()))
 
-    assert pods.read(document).usage == read_gpu_usage(document, knowledge())
+    assert _pods(State(knowledge())).read(document).usage == read_gpu_usage(document, knowledge())
 
 
 ODD: tuple[Any, ...] = (

@@ -240,9 +240,7 @@ def test_claim_and_resource_beside_each_other_are_both_judged(certs: Path) -> No
 
 def test_pod_whose_claim_nobody_knows_yet_is_left_to_the_scheduler(certs: Path) -> None:
     """S13: it is unknown whether the claim is for a GPU, so that no rule is enforced."""
-    service = make_service(certs, cluster([OLD_T4])[:-1])
-
-    assert filtered(service, claiming(Wish(products=("H100",)))) == {"n0"}
+    assert filtered(make_service(certs, cluster([OLD_T4])[:-1]), claiming(Wish(products=("H100",)))) == {"n0"}
 
 
 @pytest.mark.parametrize(

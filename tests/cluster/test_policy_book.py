@@ -45,9 +45,7 @@ def test_edit_is_checked_with_all_that_is_there(
     tmp_path: Path, source: str, content: dict[str, Any], expected: str | None
 ) -> None:
     """F131: the check comes before the edit is made."""
-    book = book_with(tmp_path, team={})
-
-    assert expected == book.check(source, content)
+    assert expected == book_with(tmp_path, team={}).check(source, content)
 
 
 def test_edit_that_ties_with_another_policy_names_both(tmp_path: Path) -> None:

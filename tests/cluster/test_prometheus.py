@@ -16,7 +16,7 @@ from app.nodes.gpu_health import Health
 from app.telemetry.metrics import Metrics
 from tests.builders import knowledge, make_service
 from tests.cluster.fake_exporter import FakeExporter, fake_exporter
-from tests.prometheus import Running, find_prometheus, prometheus
+from tests.prometheus import PROMETHEUS, Running, prometheus
 from tests.running import running
 
 SOON_SECONDS = 60
@@ -42,7 +42,7 @@ class Ledger(State):
 
 @pytest.fixture(scope="module")
 def program() -> Path:
-    path = find_prometheus()
+    path = PROMETHEUS.find()
     if isinstance(path, str):
         pytest.skip(path)
     return path

@@ -14,7 +14,7 @@ import pytest
 
 from app.cluster.state import State
 from app.dra.allocator import Outcome, allocate
-from app.dra.selection import Selection
+from app.dra.selectors import Selection
 from app.kube.claimed_devices import DeviceChoice
 from app.kube.gpu_usage import GPUUsage
 from app.kube.resource_claims import read_resource_claim
@@ -170,9 +170,7 @@ def test_a_promise_counts_before_the_pod_is_seen_bound() -> None:
 
 def test_one_pod_does_not_get_gpus_both_ways() -> None:
     """F135."""
-    both = Demand(resources=((GPU, 1),), claims=((CLASS, 1),))
-
-    assert refusal(state_of(WORLD), both) == "GPUHeldByClaim"
+    assert refusal(state_of(WORLD), Demand(resources=((GPU, 1),), claims=((CLASS, 1),))) == "GPUHeldByClaim"
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,11 @@ from app.admission.json_patch import apply
 from app.admission.review import mutate
 from app.cluster.reflector import Clock
 from app.cluster.slipped_pods import NODE_SECONDS, SLICE_PODS, PolicyView, SlippedPod, SlippedPods, slip_of
-from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.kube.pods import read_pod
 from app.policy.match import ruling_for
 from app.telemetry.metrics import Metrics
-from tests.builders import gpus, knowledge, node_document, pod, policies, policy, setting, shipped
+from tests.builders import gpus, knowledge, node_document, pod, policies, policy, setting, shipped, state_of
 from tests.cluster.fake_apiserver import FakeApi, served, status
 
 H100_ONLY = policies(policy("pinned", "placement: {products: {allow: [H100]}}"))
@@ -25,10 +24,8 @@ NAMESPACES = [{"kind": "Namespace", "metadata": {"name": "ours", "labels": {"gpu
 FLEET = [node_document("h100"), node_document("t4", "Tesla-T4"), *NAMESPACES]
 
 
-def state_of(*pods: dict[str, Any]) -> State:
-    made = State(knowledge())
-    fill(made, [*FLEET, *({"apiVersion": "v1", **document} for document in pods)])
-    return made
+def cluster_of(*pods: dict[str, Any]) -> State:
+    return state_of([*FLEET, *({"apiVersion": "v1", **document} for document in pods)])
 
 
 def policy_view(state: State, policy_set: Any = None, shadow: bool = False) -> PolicyView:
@@ -52,7 +49,7 @@ def running_pod(name: str, node: str, admitted: bool = True, **spec: Any) -> dic
 
 
 def slip_found(document: dict[str, Any], node: str, policy_set: Any = None, shadow: bool = False) -> SlippedPod | None:
-    state = state_of()
+    state = cluster_of()
     return slip_of(read_pod(document), state.nodes[node], state, policy_view(state, policy_set, shadow))
 
 
@@ -103,8 +100,7 @@ def test_in_shadow_mode_nobody_has_our_decision() -> None:
 )
 def test_what_happens_to_a_node_later_misplaces_nobody(label: dict[str, str]) -> None:
     """Such a node is refused to new pods; those on it were placed correctly."""
-    state = State(knowledge())
-    fill(state, [node_document("h100", labels=label)])
+    state = state_of([node_document("h100", labels=label)])
 
     assert slip_of(read_pod(running_pod("p", "h100")), state.nodes["h100"], state, policy_view(state)) is None
 
@@ -115,7 +111,7 @@ class Scene:
     def __init__(self, *pods: dict[str, Any]) -> None:
         self.api = FakeApi()
         self.metrics = Metrics()
-        self.state = state_of(*pods)
+        self.state = cluster_of(*pods)
         self.slept: list[float] = []
         for document in pods:
             self.api.put(document)
@@ -233,7 +229,7 @@ def test_odd_answers_are_survived() -> None:
 
 def test_a_slice_of_pods_is_judged_in_little_time() -> None:
     """F98: at most about 2 ms of CPU between two turns of the loop; 20 ms here, for a busy machine."""
-    state = state_of()
+    state = cluster_of()
     documents = [running_pod(f"p{number}", "h100", annotations={"products": "H100"}) for number in range(SLICE_PODS)]
     view = policy_view(state)
     slip_of(read_pod(documents[0]), state.nodes["h100"], state, view)

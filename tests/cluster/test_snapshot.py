@@ -13,14 +13,12 @@ from app.cluster.snapshot import LARGEST_YAML_BYTES, SNAPSHOT_KINDS, fill, read_
 from app.cluster.state import State
 from app.demo.sample_fleets import demo_fleet
 from app.values.errors import BadInput, SnapshotError
-from tests.builders import gpus, knowledge, node_document, pod
+from tests.builders import gpus, knowledge, node_document, pod, state_of
 
 
 def filled(data: bytes) -> State:
     """Read a file into a new state."""
-    state = State(knowledge())
-    fill(state, read_snapshot("fleet.json", data))
-    return state
+    return state_of(read_snapshot("fleet.json", data))
 
 
 def listed(*items: Any, kind: str = "List") -> bytes:

@@ -11,9 +11,7 @@ from app.cluster.reflector import LONGEST_DELAY_SECONDS, BackOff, StreamHealth
 @pytest.mark.parametrize(("after", "stale"), [(0, False), (29.9, False), (30, True), (1000, True)])
 def test_without_a_stream_for_thirty_seconds_is_stale(after: float, stale: bool) -> None:
     """See docs/reference/listeners.md#staleness."""
-    pulse = StreamHealth(lost=100, heard=100)
-
-    assert stale == pulse.stale(100 + after)
+    assert stale == StreamHealth(lost=100, heard=100).stale(100 + after)
 
 
 @pytest.mark.parametrize(("silent", "stale"), [(0, False), (149.9, False), (150, True)])

@@ -4,18 +4,15 @@
 from functools import cache
 from typing import Any
 
-from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.demo.sample_fleets import demo_fleet
-from tests.builders import knowledge
+from tests.builders import state_of
 
 
 @cache
 def state(name: str) -> State:
     """Put the objects of a fleet into a state."""
-    made = State(knowledge())
-    fill(made, demo_fleet(name))
-    return made
+    return state_of(demo_fleet(name))
 
 
 def nodes(name: str) -> list[dict[str, Any]]:

@@ -13,16 +13,7 @@ from app.doctor.fleet_checks import Finding
 from app.kube.device_facts import NVIDIA_DRIVER
 from app.kube.resource_claims import read_resource_claim
 from tests.builders import node
-from tests.dra.worlds import (
-    DRIVER,
-    Document,
-    claim_document,
-    class_document,
-    cluster,
-    device,
-    request,
-    slice_document,
-)
+from tests.dra.worlds import DRIVER, Document, claim_document, class_document, cluster, device, request, slice_document
 
 ANY = class_document("any", f"device.driver == '{DRIVER}'")
 TAINT = {"key": "xid", "value": "79", "effect": "NoSchedule"}

@@ -72,9 +72,7 @@ def test_condition_of_the_network_is_advice_and_one_of_a_gpu_a_problem() -> None
 
 
 def test_node_without_facts_is_named() -> None:
-    unknown = node("n", product=None, driver=None, taints=TAINT)
-
-    assert nodes_by_check(unknown) == {"GPUFactsMissing": ("n",)}
+    assert nodes_by_check(node("n", product=None, driver=None, taints=TAINT)) == {"GPUFactsMissing": ("n",)}
 
 
 def refused(name: str, node: str, **spec: Any) -> dict[str, Any]:

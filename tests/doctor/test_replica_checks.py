@@ -127,10 +127,7 @@ def test_service_of_another_namespace_is_told_to_be_looked_at() -> None:
 
 @pytest.mark.parametrize(
     ("name", "level", "words"),
-    [
-        ("gpu-usher-scheduler", P, "stay Pending"),
-        ("gpu-usher-certificates", A, "certificates"),
-    ],
+    [("gpu-usher-scheduler", P, "stay Pending"), ("gpu-usher-certificates", A, "certificates")],
 )
 def test_other_deployment_that_is_scaled_to_zero_is_found(name: str, level: FindingLevel, words: str) -> None:
     """F87: its wish is met, and nobody does its work."""

@@ -4,34 +4,27 @@
 import random
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from app.kube.devices import Device, SemanticVersion
+from app.values.quantity import parse_quantity
 
 Json = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Version:
-    """A version attribute."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What a selector reads of a device."""
-
-    driver: str
-    attributes: Mapping[str, Any]
-    capacity: Mapping[str, Any]
-    allow_multiple_allocations: bool
+def device_of(
+    driver: str, attributes: Mapping[str, Any], capacity: Mapping[str, str], allow_multiple: bool = False
+) -> Device:
+    """Make a device; the keys of attributes and capacities are qualified names."""
+    amounts = {name: parse_quantity(amount) for name, amount in capacity.items()}
+    return Device(driver, "n", "gpu-0", attributes, amounts, allow_multiple_allocations=allow_multiple)
 
 
-def facts_of(driver: str, device: Json) -> Facts:
-    """Read a device of a ResourceSlice (resource/v1)."""
+def facts_of(driver: str, device: Json) -> Device:
+    """Read a device of a ResourceSlice (resource/v1), also with lists of versions."""
     attributes = {_qualified(name, driver): _value(value) for name, value in device.get("attributes", {}).items()}
     capacity = {_qualified(name, driver): value["value"] for name, value in device.get("capacity", {}).items()}
-    return Facts(driver, attributes, capacity, device.get("allowMultipleAllocations", False))
+    return device_of(driver, attributes, capacity, device.get("allowMultipleAllocations", False))
 
 
 def _qualified(name: str, driver: str) -> str:
@@ -41,9 +34,9 @@ def _qualified(name: str, driver: str) -> str:
 def _value(attribute: Json) -> Any:
     ((kind, value),) = attribute.items()
     if kind == "version":
-        return Version(value)
+        return SemanticVersion(value)
     if kind == "versions":
-        return tuple(map(Version, value))
+        return tuple(map(SemanticVersion, value))
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -79,7 +72,7 @@ QUANTITIES = (
     "1",
     "0",
     "500m",
-    "1.5Gi",
+    "1536Mi",
     "100Ti",
     "85899345920",
     "8",

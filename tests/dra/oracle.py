@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.dra.selectors import SelectorError, compile_selector
+from app.dra.cel_syntax import SelectorError
+from app.dra.selectors import compile_selector
 from tests.controlplane.binaries import BUILT, find_go
 from tests.controlplane.module_files import HERE
 from tests.dra.facts import facts_of

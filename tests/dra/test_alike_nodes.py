@@ -5,12 +5,10 @@ import random
 
 import pytest
 
-from app.dra.alike_nodes import AlikeNodes, reads_of
-from app.dra.cluster_devices import AllocatedDevices, ClusterDevices
+from app.dra.cluster_devices import AllocatedDevices, ClusterDevices, PoolIndex
 from app.dra.pod_claims import PodClaims
-from app.dra.pod_judge import ClaimJudge
-from app.dra.pools import PoolIndex
-from app.dra.selection import Selection
+from app.dra.pod_judge import AlikeNodes, ClaimJudge, reads_of
+from app.dra.selectors import Selection
 from app.kube.device_classes import read_class, read_taint_rule
 from app.kube.resource_claims import read_resource_claim
 from app.kube.slice_reading import read_slice

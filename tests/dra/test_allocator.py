@@ -10,6 +10,10 @@ from app.dra import allocator
 from app.dra.allocator import Outcome
 from tests.dra.worlds import (
     DRIVER,
+    MODEL_A,
+    MODEL_B,
+    OWN,
+    TWO_SLOTS,
     allocated_document,
     body,
     claim_document,
@@ -126,13 +130,15 @@ def test_taints_of_the_device_and_of_a_rule_must_be_tolerated() -> None:
 
 
 def test_an_expression_that_fails_on_a_device_ends_the_search_on_every_node() -> None:
-    slices = [slice_document("s", [device("d0", {"model": "a"}), device("d1")])]
-    verdict = decide(cluster(slices), claim_document("c", request(selectors=["error"])))
-    assert (verdict.outcome, verdict.text) == (Outcome.ERROR, "no such key")
-    assert decide(cluster(slices), claim_document("c", request(selectors=["unknown"]))).outcome is Outcome.NOT_JUDGED
-    behind = decide(cluster(slices), claim_document("c", request(selectors=["model == a", "error"])))
+    slices = [slice_document("s", [device("d0", {"model": "a"}), device("d1", {"model": "c"})])]
+    missing, unknown = f"{OWN}.absent == 1", "isURL('x')"
+    verdict = decide(cluster(slices), claim_document("c", request(selectors=[missing])))
+    assert verdict.outcome is Outcome.ERROR
+    assert verdict.text == f"the selector {missing} fails on device d0: no such key: absent"
+    assert decide(cluster(slices), claim_document("c", request(selectors=[unknown]))).outcome is Outcome.NOT_JUDGED
+    behind = decide(cluster(slices), claim_document("c", request(selectors=[MODEL_A, missing])))
     assert behind.outcome is Outcome.ERROR
-    before = decide(cluster(slices), claim_document("c", request(selectors=["model == b", "error"])))
+    before = decide(cluster(slices), claim_document("c", request(selectors=[MODEL_B, missing])))
     assert before.outcome is Outcome.REFUSED
 
 
@@ -202,5 +208,5 @@ def test_a_search_that_takes_too_long_is_not_judged(monkeypatch: pytest.MonkeyPa
 
 def test_the_beta_forms_are_read_alike() -> None:
     flat = {"name": "d", "basic": {key: value for key, value in device("d", {"slots": 2}).items() if key != "name"}}
-    asked = claim_document("c", {"name": "gpu", **body(selectors=["slots >= 2"])})
+    asked = claim_document("c", {"name": "gpu", **body(selectors=[TWO_SLOTS])})
     assert devices_of(decide(cluster([slice_document("s", [flat])]), asked)) == ["d"]

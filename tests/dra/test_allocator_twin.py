@@ -7,19 +7,21 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from app.dra.allocator import Outcome, allocate
-from app.dra.selection import Selection
+from app.dra.selectors import Selection
 from app.kube.resource_claims import read_resource_claim
 from tests.builders import node
 from tests.dra.twin import slow_allocate
 from tests.dra.worlds import (
     DRIVER,
+    MODEL_A,
+    OWN,
+    TWO_SLOTS,
     allocated_document,
     body,
     claim_document,
     cluster,
     device,
     slice_document,
-    tiny_selector,
 )
 
 Document = dict[str, Any]
@@ -48,7 +50,7 @@ def bodies(draw: st.DrawFn) -> Document:
     fields: Document = {"count": draw(st.integers(1, 2))}
     if draw(st.integers(0, 4)) == 0:
         fields = {"allocationMode": "All"}
-    fields["selectors"] = draw(st.lists(st.sampled_from(["model == a", "slots >= 2", "numa == 0"]), max_size=2))
+    fields["selectors"] = draw(st.lists(st.sampled_from([MODEL_A, TWO_SLOTS, f"{OWN}.numa == 0"]), max_size=2))
     if draw(st.integers(0, 3)) == 0:
         fields["tolerations"] = [{"key": "sick", "operator": "Exists"}]
     if draw(st.integers(0, 2)) == 0:
@@ -100,7 +102,7 @@ def test_the_first_of_all_ways_in_order_is_the_one_taken(world: Any) -> None:
     slices, holders, asked = world
     facts = cluster(slices, holders)
     wanted = [read_resource_claim(document) for document in asked]
-    verdict = allocate(wanted, node("n"), facts, Selection(tiny_selector))
+    verdict = allocate(wanted, node("n"), facts, Selection())
     expected = slow_allocate(wanted, node("n"), facts)
     assert verdict.outcome in (Outcome.ALLOCATED, Outcome.REFUSED), verdict.text
     if expected is None:

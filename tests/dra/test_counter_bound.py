@@ -8,7 +8,7 @@ import pytest
 
 from app.cluster.state import State
 from app.dra.allocator import NodeAllocation, Outcome, allocate
-from app.dra.selection import Selection
+from app.dra.selectors import Selection
 from app.kube.resource_claims import read_resource_claim
 from tests.dra.recorded_worlds import objects_of, state_of
 

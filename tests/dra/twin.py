@@ -8,10 +8,10 @@ from itertools import combinations, product
 
 from app.dra.allocator import GrantedDevice
 from app.dra.cluster_devices import ClusterDevices
+from app.dra.selectors import Selection
 from app.kube.devices import Device
 from app.kube.resource_claims import DeviceRequest, ResourceClaim
 from app.nodes.model import Node
-from tests.dra.worlds import tiny_selector
 
 Picked = tuple[ResourceClaim, DeviceRequest, Device]
 
@@ -44,7 +44,7 @@ def ways(
 
 
 def suits(request: DeviceRequest, device: Device) -> bool:
-    selected = all(tiny_selector(expression)(device) for expression in request.selectors)
+    selected = Selection().test_all(request.selectors, device)
     wanted = request.capacity or {}
     return selected and all(amount <= device.amounts.get(name, -1) for name, amount in wanted.items())
 

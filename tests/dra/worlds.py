@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builders of slices, claims and DeviceClasses as documents of resource.k8s.io/v1, and a tiny stand-in for CEL."""
+"""Builders of slices, claims and DeviceClasses as documents of resource.k8s.io/v1."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from app.dra.allocator import NodeAllocation, allocate
-from app.dra.cluster_devices import AllocatedDevices, ClusterDevices
-from app.dra.pools import PoolIndex
-from app.dra.selection import ClaimError, DeviceTest, NotJudged, Selection
+from app.dra.cluster_devices import AllocatedDevices, ClusterDevices, PoolIndex
+from app.dra.selectors import Selection
 from app.kube.device_classes import read_class, read_taint_rule
-from app.kube.devices import Attribute, Device
 from app.kube.resource_claims import read_resource_claim
 from app.kube.slice_reading import read_slice
 from tests.builders import node
 
 Document = dict[str, Any]
 DRIVER = "gpu.example.com"
+OWN = f"device.attributes['{DRIVER}']"
+MODEL_A, MODEL_B = f"{OWN}.model == 'a'", f"{OWN}.model == 'b'"
+TWO_SLOTS = f"{OWN}.?slots.orValue(0) >= 2"
+"""Selectors; a device without slots has too few."""
 
 
 def device(name: str, attributes: Mapping[str, Any] | None = None, **body: Any) -> Document:
@@ -90,33 +91,9 @@ def cluster(
 
 def decide(facts: ClusterDevices, *claims: Document, name: str = "n", **node_facts: Any) -> NodeAllocation:
     """Ask the allocator what claims get on a node."""
-    return allocate(
-        [read_resource_claim(claim) for claim in claims], node(name, **node_facts), facts, Selection(tiny_selector)
-    )
+    return allocate([read_resource_claim(claim) for claim in claims], node(name, **node_facts), facts, Selection())
 
 
 def devices_of(verdict: NodeAllocation) -> list[str]:
     """Name the devices of a verdict."""
     return [granted.device.name for granted in verdict.devices]
-
-
-def tiny_selector(expression: str) -> DeviceTest:
-    """Compile an expression of the form `model == a`, `slots >= 2`, `error`, `unknown`."""
-    if expression == "unknown":
-        raise NotJudged("unknown: not read here")
-    if expression == "error":
-        return fail
-    match = re.fullmatch(r"(\w+) (==|>=) (\w+)", expression)
-    if match is None:
-        raise ClaimError(f"{expression}: no expression")
-    name, operator, wanted = match.groups()
-
-    def test(one: Device) -> bool:
-        value: Attribute | None = one.attributes.get(f"{one.driver}/{name}")
-        return str(value) == wanted if operator == "==" else isinstance(value, int) and value >= int(wanted)
-
-    return test
-
-
-def fail(_device: Device) -> bool:
-    raise ClaimError("no such key")

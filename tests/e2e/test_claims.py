@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from app.dra.allocator import NodeAllocation, Outcome, allocate
-from app.dra.cluster_devices import ClusterDevices
-from app.dra.pools import PoolIndex
-from app.dra.selection import Selection
+from app.dra.cluster_devices import ClusterDevices, PoolIndex
+from app.dra.selectors import Selection
 from app.kube.device_classes import read_class
 from app.kube.resource_claims import ResourceClaim, read_resource_claim
 from app.kube.slice_reading import read_slice

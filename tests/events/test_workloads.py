@@ -111,6 +111,4 @@ def test_leader_that_cannot_be_read_is_no_workload() -> None:
     objects = stored(chain)
     del objects[path_of(reference(1, chain))]
 
-    workload = workload_of(reference(0, chain), objects.get)
-
-    assert workload == reference(0, chain)
+    assert workload_of(reference(0, chain), objects.get) == reference(0, chain)

@@ -175,8 +175,7 @@ def test_workloads_are_told_first_the_longest_waiting_before_others() -> None:
     scene.add("late")
     scene.turns(4)
 
-    after_it = scene.told()[scene.told().index("late") + 1]
-    assert after_it.startswith("a-")
+    assert scene.told()[scene.told().index("late") + 1].startswith("a-")
 
 
 def test_many_workloads_do_not_keep_events_from_being_written() -> None:
@@ -214,8 +213,7 @@ def test_replica_that_takes_over_keeps_to_the_rate_too() -> None:
     scene.turns(20)
 
     seconds = [second - began for second, _, _ in scene.server.requests]
-    verbs = Counter(verb for _, verb, _ in scene.server.requests)
-    assert verbs == {"get": 1, "create": 21, "patch": 42}
+    assert Counter(verb for _, verb, _ in scene.server.requests) == {"get": 1, "create": 21, "patch": 42}
     assert keep_to_the_rate(seconds, MOST_OF_A_STEP)
 
 

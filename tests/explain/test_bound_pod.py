@@ -48,9 +48,7 @@ def test_pod_does_not_stand_in_its_own_way() -> None:
 
 def test_node_of_a_bound_pod_is_no_wish_of_its_own() -> None:
     """F83: other nodes are judged as for any pod; they are not refused for not being the pod's node."""
-    explanation = explained(bound(), nodes=("n", "m"))
-
-    assert explanation.fits == 2
+    assert explained(bound(), nodes=("n", "m")).fits == 2
 
 
 def test_what_others_hold_stays_held() -> None:

@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 import yaml
 
-from app.cluster.snapshot import fill, view
-from app.cluster.state import State
+from app.cluster.snapshot import view
 from app.demo.sample_fleets import demo_fleet
 from app.explain.explanation import Explanation
 from app.explain.pending_pod import explain
 from app.values.computations import finish
-from tests.builders import knowledge, shipped
+from tests.builders import shipped, state_of
 
 Document = dict[str, Any]
 PUZZLES: dict[str, Document] = yaml.safe_load(Path(__file__).with_name("claim_puzzles.yaml").read_text("utf-8"))
@@ -47,8 +46,7 @@ def waiting(puzzle: Document) -> Document:
 
 def played(puzzle: Document) -> Explanation:
     """Explain the pod of a puzzle on the fleet gpucluster."""
-    state = State(knowledge())
-    fill(state, [*demo_fleet("gpucluster"), template(puzzle), *puzzle.get("objects", ())])
+    state = state_of([*demo_fleet("gpucluster"), template(puzzle), *puzzle.get("objects", ())])
     return finish(explain(waiting(puzzle), view(state, shipped())))
 
 
@@ -88,8 +86,7 @@ def test_claims_and_templates_are_not_judged_where_none_of_their_kind_is_known()
     cluster = played({"pod": {"resourceClaims": [{"name": "gpus", "resourceClaimName": "other"}]}})
     assert cluster.primary is not None
     assert cluster.unjudged == ()
-    state = State(knowledge())
-    fill(state, [document for document in demo_fleet("gpucluster") if document["kind"] != "ResourceClaim"])
+    state = state_of([document for document in demo_fleet("gpucluster") if document["kind"] != "ResourceClaim"])
     puzzle = {"pod": {"resourceClaims": [{"name": "gpus", "resourceClaimName": "other"}]}}
     unknown = finish(explain(waiting(puzzle), view(state, shipped())))
     assert (unknown.primary, unknown.unjudged) == (None, ("resourceClaims",))

@@ -7,12 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from app.cli.verbs import app
-from app.cluster.snapshot import fill
-from app.cluster.state import State
 from app.demo.sample_fleets import demo_fleet
 from app.dra.cluster_devices import ClusterDevices
 from app.explain.gpu_inventory import device_rows, devices_of_node
-from tests.builders import knowledge, node
+from tests.builders import node, state_of
 from tests.dra.worlds import allocated_document, class_document, cluster, device, slice_document
 
 TAINT = {"key": "xid", "value": "79", "effect": "NoSchedule"}
@@ -51,8 +49,7 @@ def test_device_that_all_nodes_can_reach_counts_once() -> None:
 
 def test_kinds_of_the_sample_fleet_without_labels() -> None:
     """F89, F135."""
-    state = State(knowledge())
-    fill(state, demo_fleet("gpucluster"))
+    state = state_of(demo_fleet("gpucluster"))
     rows = device_rows(state.nodes, state.devices.dra.copy())
     assert [(row.kind, row.devices, row.free, row.held, row.tainted, row.holders) for row in rows] == [
         ("1g.10gb", 7, 7, 0, 0, ()),
@@ -62,6 +59,5 @@ def test_kinds_of_the_sample_fleet_without_labels() -> None:
 
 
 def test_command_shows_who_holds_devices() -> None:
-    result = CliRunner().invoke(app, ["inventory", "--demo-fleet", "gpucluster"])
-    assert "team-a 8, team-b 1" in result.output
+    assert "team-a 8, team-b 1" in CliRunner().invoke(app, ["inventory", "--demo-fleet", "gpucluster"]).output
     assert "devices that pods claim" not in CliRunner().invoke(app, ["inventory", "--demo-fleet", "mixed"]).output

@@ -14,13 +14,11 @@ from typer.testing import CliRunner
 
 from app.cli.inventory import follow
 from app.cli.verbs import app
-from app.cluster.snapshot import fill
-from app.cluster.state import State
 from app.demo.notation import fleet_names
 from app.demo.sample_fleets import demo_fleet
 from app.explain.gpu_inventory import Inventory, take_inventory
 from app.values.errors import BadInput
-from tests.builders import gpus, knowledge, node_document, pod
+from tests.builders import gpus, knowledge, node_document, pod, state_of
 from tests.cluster.fake_apiserver import FakeApi, served, until
 
 RUN = CliRunner()
@@ -36,8 +34,7 @@ PATHS = (
 
 def taken(objects: list[dict[str, Any]]) -> Inventory:
     """Return the inventory of objects."""
-    state = State(knowledge())
-    fill(state, objects)
+    state = state_of(objects)
     usages = {name: state.usage_on(name) for name in state.nodes}
     return take_inventory(state.nodes, usages, knowledge().products, state.devices.dra.copy())
 
@@ -131,9 +128,7 @@ def test_files_are_read_together(tmp_path: Path) -> None:
     (tmp_path / "pods.yaml").write_text(yaml.safe_dump(bound("a", "red", "h-0", 3)))
     files = [word for name in ("nodes.json", "pods.yaml") for word in ("--snapshot", str(tmp_path / name))]
 
-    result = RUN.invoke(app, ["inventory", *files, "-o", "json"])
-
-    assert json.loads(result.output)["kinds"][0]["free"] == 5
+    assert json.loads(RUN.invoke(app, ["inventory", *files, "-o", "json"]).output)["kinds"][0]["free"] == 5
 
 
 @pytest.mark.parametrize("arguments", [[], ["--watch", "--demo-fleet", "mixed"]], ids=["no fleet", "watch without one"])

@@ -95,8 +95,7 @@ def test_selector_that_fails_on_another_node_is_guarded(selector: str, first: bo
     explanation = explained(template(request(selectors=[selector.format(40)])), *slices)
 
     assert explanation.fits == 0
-    text = texts(explanation)[0]
-    assert text == f"request gpu: test has({PATH}) before memory is read"
+    assert texts(explanation)[0] == f"request gpu: test has({PATH}) before memory is read"
     assert (explanation.fixes[0].node, explanation.fixes[0].opens) == (full, 1)
     assert explained(template(request(selectors=[f"has({PATH}) && ({selector.format(40)})"])), *slices).fits == 1
 

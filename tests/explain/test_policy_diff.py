@@ -18,7 +18,6 @@ from app.cli.source import Fleet
 from app.cli.verbs import app
 from app.cluster.best_nodes import ANYWHERE, BestNodes
 from app.cluster.core import RulingCache
-from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.explain.policy_diff import ComparedPod, PodDifference, PolicySide, compare_policies, without_cluster_fields
 from app.kube.api_kinds import DRA
@@ -30,7 +29,7 @@ from app.policy.demand import Demand
 from app.policy.match import ruling_for
 from app.values.errors import BadInput
 from tests.api.test_decision_recorder import STRICT, drawn, posted, questions, shared_gpu_service
-from tests.builders import gpus, knowledge, node_document, pod, policies, policy
+from tests.builders import gpus, knowledge, node_document, pod, policies, policy, state_of
 
 RUN = CliRunner()
 OTHERS = (
@@ -54,12 +53,6 @@ def fleet(chance: random.Random) -> list[dict[str, Any]]:
             drawn_pod["spec"]["nodeName"] = chance.choice(names)
         made.append(drawn_pod)
     return [*nodes, *made]
-
-
-def state_of(objects: list[dict[str, Any]]) -> State:
-    state = State(knowledge())
-    fill(state, objects)
-    return state
 
 
 def asked_of(objects: list[dict[str, Any]]) -> Iterator[ComparedPod]:
@@ -260,9 +253,7 @@ def test_finished_pods_are_nobody(tmp_path: Path) -> None:
 
 
 def test_no_fleet_and_no_log_is_bad_input(tmp_path: Path) -> None:
-    result = RUN.invoke(app, ["policy", "diff", str(tmp_path), str(tmp_path)])
-
-    assert isinstance(result.exception, BadInput)
+    assert isinstance(RUN.invoke(app, ["policy", "diff", str(tmp_path), str(tmp_path)]).exception, BadInput)
 
 
 def test_pods_with_claims_are_compared_by_the_devices_that_they_can_take(tmp_path: Path) -> None:

@@ -15,8 +15,7 @@ import msgspec
 import pytest
 import yaml
 
-from app.cluster.snapshot import bound_volumes, fill, view
-from app.cluster.state import State
+from app.cluster.snapshot import bound_volumes, view
 from app.demo.notation import DemoFleet
 from app.demo.sample_fleets import objects_of
 from app.explain.explanation import Explanation
@@ -26,7 +25,7 @@ from app.explain.survey import ClusterSnapshot
 from app.intree.existing_pods import existing_pods_of
 from app.values.computations import finish
 from app.values.reasons import Code, Reason
-from tests.builders import knowledge, policies
+from tests.builders import policies, state_of
 
 PUZZLES = sorted(Path(__file__).parent.joinpath("puzzles").glob("*.yaml"))
 
@@ -34,8 +33,7 @@ PUZZLES = sorted(Path(__file__).parent.joinpath("puzzles").glob("*.yaml"))
 def world_of(puzzle: dict[str, Any]) -> ClusterSnapshot:
     """Make the cluster of a puzzle with the shipped fallback policy and the puzzle's own policies."""
     objects = [*objects_of(msgspec.convert(puzzle["fleet"], DemoFleet)), *puzzle.get("objects", ())]
-    state = State(knowledge())
-    fill(state, objects)
+    state = state_of(objects)
     header = {"apiVersion": "gpu-usher.io/v1alpha1", "kind": "GPUPolicy"}
     texts = (
         yaml.safe_dump({**header, "metadata": {"name": policy["name"]}, "spec": policy["spec"]})

@@ -75,9 +75,7 @@ def test_what_is_of_the_pods_own_namespace_stays() -> None:
     text = "free 1 nvidia.com/gpu on h100, held by team/mine (priority 0)"
     full = explained(fixes=(Fix((step(text, evicts=EVICTED[1:]),), "h100", 1),))
 
-    known = for_tenant(full, "team", NAMESPACES)
-
-    assert known == full
+    assert for_tenant(full, "team", NAMESPACES) == full
     assert scrub(HELD, "team", ["secret-lab", "secret-ops"]) == (
         "3 of a pod of another namespace, 2 of a claim of another namespace, 1 of pod team/mine and 2 more"
     )

@@ -63,9 +63,7 @@ def need(cuda: str, compat: bool = False) -> CUDANeed:
 )
 def test_toolkit_needs_the_driver_of_its_release_notes(cuda: str, expected: str) -> None:
     """F34."""
-    native = CUDA.toolkit(parse_version(cuda)).native
-
-    assert parse_version(expected) == native
+    assert parse_version(expected) == CUDA.toolkit(parse_version(cuda)).native
 
 
 @pytest.mark.parametrize(
@@ -83,9 +81,7 @@ def test_toolkit_newer_than_the_table_is_not_native_on_older_branches(
     cuda: str, driver: str, expected: Compatibility
 ) -> None:
     """F34, decision_procedure step 1 and 4."""
-    verdict = judge_driver(need(cuda), host(driver))
-
-    assert expected == verdict
+    assert expected == judge_driver(need(cuda), host(driver))
 
 
 @pytest.mark.parametrize(
@@ -113,9 +109,7 @@ def test_toolkit_newer_than_the_table_is_not_native_on_older_branches(
 )
 def test_procedure_goes_native_minor_forward_no(cuda: str, driver: str, expected: Compatibility) -> None:
     """F34, F36; app/knowledge/cuda_driver.yaml, decision_procedure."""
-    verdict = judge_driver(need(cuda, compat=True), host(driver))
-
-    assert expected == verdict
+    assert expected == judge_driver(need(cuda, compat=True), host(driver))
 
 
 @pytest.mark.parametrize(
@@ -144,17 +138,13 @@ def test_image_starts_on_the_branches_that_its_requirement_names_for_the_brand(
     """F34: decision_procedure steps 2 to 4."""
     image_need = replace(need("12.4.1"), requires=LISTED, forward=((470, (470,)), (510, (510, 99))))
 
-    verdict = judge_driver(image_need, host(driver, datacenter))
-
-    assert expected == verdict
+    assert expected == judge_driver(image_need, host(driver, datacenter))
 
 
 def test_requirement_holds_where_the_reported_cuda_is_not_known() -> None:
     image_need = replace(need("12.4.1"), requires=LISTED)
 
-    verdict = judge_driver(image_need, HostFacts((530, 30), None, None, True))
-
-    assert verdict is MINOR
+    assert judge_driver(image_need, HostFacts((530, 30), None, None, True)) is MINOR
 
 
 @pytest.mark.parametrize("driver", ["535.54.03", "570.26"])
@@ -169,9 +159,7 @@ def test_forward_compatibility_is_for_known_data_centre_gpus_alone(driver: str) 
 
 def test_minimum_alone_claims_no_forward_compatibility() -> None:
     """F34: the compat package is part of an image, and neither an annotation nor a policy's minimum tells about it."""
-    verdict = judge_driver(need("13.0"), host("535.54.03"))
-
-    assert verdict is OLD
+    assert judge_driver(need("13.0"), host("535.54.03")) is OLD
 
 
 @given(st.sampled_from(sorted(CUDA.native)), st.integers(0, 200), st.booleans())
@@ -180,9 +168,7 @@ def test_newer_driver_always_runs_an_older_toolkit(cuda: Version, branches: int,
     cuda_need = minimum_need(cuda, "", knowledge())
     newer = HostFacts((cuda_need.native[0] + branches, *cuda_need.native[1:]), None, None, datacenter)
 
-    verdict = judge_driver(cuda_need, newer)
-
-    assert verdict is NATIVE
+    assert judge_driver(cuda_need, newer) is NATIVE
 
 
 @pytest.mark.parametrize(
@@ -195,9 +181,7 @@ def test_newer_driver_always_runs_an_older_toolkit(cuda: Version, branches: int,
 )
 def test_floor_in_messages_is_the_effective_one(accept: AcceptedCompatibility, expected: str) -> None:
     """The message shows the lowest driver that `accept` allows (docs/reference/compatibility.md#cuda)."""
-    floor = show_version(need("12.4.1").floor(accept))
-
-    assert expected == floor
+    assert expected == show_version(need("12.4.1").floor(accept))
 
 
 @pytest.mark.parametrize(

@@ -191,11 +191,7 @@ def test_policy_says_whether_forward_compatibility_is_enough(accept: str, expect
             "570.124.06",
             "CUDA driver too old: wants >= 580, or policy field cuda.accept: ForwardCompatible",
         ),
-        (
-            "Native",
-            "580.65.06",
-            "CUDA driver too old: wants >= 595.58.03, or policy field cuda.accept: MinorVersion",
-        ),
+        ("Native", "580.65.06", "CUDA driver too old: wants >= 595.58.03, or policy field cuda.accept: MinorVersion"),
         ("MinorVersion", "550.54.15", "CUDA driver too old: wants >= 580"),
     ],
 )

@@ -7,11 +7,7 @@ from app.placement.engine import judge_class
 from tests.builders import demand, gpus, node, pod
 
 NGC, TRTLLM = "nvcr.io/nvidia/pytorch:%s-py3", "nvcr.io/nvidia/tritonserver:%s-trtllm-python-py3"
-BASE, TORCH, VLLM = (
-    "nvidia/cuda:%s-base-ubuntu22.04",
-    "pytorch/pytorch:%s-cudnn9-runtime",
-    "vllm/vllm-openai:%s",
-)
+BASE, TORCH, VLLM = ("nvidia/cuda:%s-base-ubuntu22.04", "pytorch/pytorch:%s-cudnn9-runtime", "vllm/vllm-openai:%s")
 A100, H100, V100, T4, L4 = "NVIDIA-A100-SXM4-80GB", "NVIDIA-H100-NVL", "Tesla-V100-PCIE-16GB", "Tesla-T4", "NVIDIA-L4"
 B200, RTX = "NVIDIA-B200", "NVIDIA-GeForce-RTX-5090"
 BLOCKS: list[tuple[str, str, dict[str, str]]] = [

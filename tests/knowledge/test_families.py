@@ -108,9 +108,7 @@ def test_whole_gpu_is_a_resource_of_its_own_family(family: object) -> None:
 )
 def test_infrastructure_is_exempt_by_its_exact_namespace(namespace: str, expected: bool) -> None:
     """F21: Infrastructure is exempt (docs/reference/admission.md#exemptions)."""
-    exempt = FAMILIES.is_infrastructure(namespace)
-
-    assert expected is exempt
+    assert expected is FAMILIES.is_infrastructure(namespace)
 
 
 @pytest.mark.parametrize("name", ["kube-*", "*", "", "Gpu", "a b"])

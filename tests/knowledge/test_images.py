@@ -133,9 +133,7 @@ def test_family_says_what_its_environment_requires_and_where_that_was_seen(row: 
 )
 def test_family_and_tag_tell_the_toolkit(image: str, expected: str) -> None:
     """F11, S10: the source is app/knowledge/image_cuda.yaml."""
-    inferred = cuda_of(image)
-
-    assert (expected, True) == inferred
+    assert (expected, True) == cuda_of(image)
 
 
 @pytest.mark.parametrize(("image", "row"), [pytest.param(*month, id=month[0].rpartition(":")[2]) for month in MONTHS])
@@ -198,9 +196,7 @@ def test_months_from_25_03_on_need_turing(image: str, expected: tuple[int, int] 
 )
 def test_other_tag_that_names_cuda_is_a_preference(image: str, expected: str) -> None:
     """The CUDA of any other tag is preferred, and `cuda12` means 12.0 (docs/reference/compatibility.md#cuda)."""
-    inferred = cuda_of(image)
-
-    assert (expected, False) == inferred
+    assert (expected, False) == cuda_of(image)
 
 
 @pytest.mark.parametrize(
@@ -257,9 +253,7 @@ def test_default_registry_and_digest_change_nothing(prefix: str, digest: str, na
 
 
 @pytest.mark.parametrize(
-    "image",
-    ["a" * 1_000_000, "a:" + "cu1" * 300_000, "x/" * 200_000 + "y:1-" * 50_000],
-    ids=["name", "tag", "path"],
+    "image", ["a" * 1_000_000, "a:" + "cu1" * 300_000, "x/" * 200_000 + "y:1-" * 50_000], ids=["name", "tag", "path"]
 )
 def test_endless_reference_is_answered(image: str) -> None:
     """No input makes a regular expression run for seconds."""

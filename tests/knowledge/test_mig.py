@@ -41,9 +41,7 @@ def test_size_is_that_of_the_product(product: str, profile: str, compute: int, g
 
 @pytest.mark.parametrize("product", [None, "NVIDIA-X9000", "Tesla-T4"], ids=["unknown", "not in the table", "no MIG"])
 def test_size_without_a_row_is_read_off_the_name(product: str | None) -> None:
-    size = MIG.size(product, "2g.20gb")
-
-    assert SliceSize(2, 20 * GIB) == size
+    assert SliceSize(2, 20 * GIB) == MIG.size(product, "2g.20gb")
 
 
 @pytest.mark.parametrize(
@@ -75,9 +73,7 @@ def test_slice_covers_what_is_no_larger_in_compute_and_memory(large: str, small:
     assert one is not None
     assert other is not None
 
-    covers = one.covers(other)
-
-    assert expected is covers
+    assert expected is one.covers(other)
 
 
 NAMES = sorted(MIG.sizes)
@@ -109,9 +105,7 @@ def test_every_profile_of_the_table_can_be_asked_and_sized(product: str, profile
 )
 def test_resource_names_its_profile(resource: str, expected: str | None) -> None:
     """See docs/reference/sharing-and-memory.md#mig-at-least."""
-    profile = profile_of(resource)
-
-    assert expected == profile
+    assert expected == profile_of(resource)
 
 
 @pytest.mark.parametrize(
@@ -129,9 +123,7 @@ def test_resource_names_its_profile(resource: str, expected: str | None) -> None
 )
 def test_wish_is_written_as_resources_write_it(text: str, expected: tuple[str, bool]) -> None:
     """Every `+` is a `.` in the resource's name (docs/reference/sharing-and-memory.md#mig-at-least)."""
-    wish = parse_profile(text)
-
-    assert expected == wish
+    assert expected == parse_profile(text)
 
 
 @pytest.mark.parametrize(
@@ -170,6 +162,4 @@ def test_product_without_mig_has_no_profiles(product: str) -> None:
 )
 def test_largest_profile_is_the_whole_gpu(product: str, compute: int, gib: int) -> None:
     """The source is app/knowledge/mig_profiles.yaml."""
-    size = MIG.size(product, MIG.profiles(product)[-1])
-
-    assert SliceSize(compute, gib * GIB) == size
+    assert SliceSize(compute, gib * GIB) == MIG.size(product, MIG.profiles(product)[-1])

@@ -80,9 +80,7 @@ def test_requirement_is_judged_as_the_container_toolkit_does(
 ) -> None:
     """The sources are docs/reference/compatibility.md#cuda and NVIDIA/nvidia-container-toolkit
     internal/requirements."""
-    holds = requirement_holds(parse_require([require]), host(driver, **more))
-
-    assert expected is holds
+    assert expected is requirement_holds(parse_require([require]), host(driver, **more))
 
 
 @pytest.mark.parametrize(
@@ -98,9 +96,7 @@ def test_requirement_is_judged_as_the_container_toolkit_does(
     ids=["with branches", "alternatives: lowest", "variables: highest", "driver alone", "upper bound", "empty"],
 )
 def test_requirement_asks_for_its_lowest_cuda(values: list[str], expected: Version | None) -> None:
-    lowest = lowest_cuda(parse_require(values))
-
-    assert expected == lowest
+    assert expected == lowest_cuda(parse_require(values))
 
 
 def test_several_variables_must_all_hold() -> None:

@@ -25,9 +25,7 @@ GLOBS = st.lists(st.sampled_from(["*", "A10", "A100", "SXM4", "80GB", "X"]), min
 @pytest.mark.parametrize(("family", "label"), TRAPS, ids=[" in ".join(trap) for trap in TRAPS])
 def test_family_never_takes_a_label_that_merely_contains_its_word(family: str, label: str) -> None:
     """F31, P1, P2."""
-    matches = PRODUCTS.pattern(family).matches(normal_form(label))
-
-    assert matches is False
+    assert PRODUCTS.pattern(family).matches(normal_form(label)) is False
 
 
 @pytest.mark.parametrize(
@@ -112,9 +110,7 @@ def test_glob_is_anchored_over_whole_tokens(glob: str, label: str) -> None:
 def test_normal_form_drops_vendor_share_and_slice(sliced: str, label: str, vendor: str, shared: str) -> None:
     """The sources are NVIDIA/k8s-device-plugin internal/lm/resource.go and mig-strategy.go, and
     app/knowledge/gpu_products.yaml."""
-    form = normal_form(vendor + label + sliced + shared)
-
-    assert label.lower() == form
+    assert label.lower() == normal_form(vendor + label + sliced + shared)
 
 
 @pytest.mark.parametrize(
@@ -148,9 +144,7 @@ def test_suffixes_of_a_pattern_are_dropped_first(pattern: str) -> None:
 )
 def test_misspelt_product_is_guessed_or_nothing_is(typo: str, expected: str | None) -> None:
     """F79, P3."""
-    suggestion = PRODUCTS.suggest(typo)
-
-    assert expected == suggestion
+    assert expected == PRODUCTS.suggest(typo)
 
 
 def row(label: str) -> Product:
@@ -175,9 +169,7 @@ def row(label: str) -> Product:
 )
 def test_nvlink_is_all_to_all_alone(label: str, expected: bool) -> None:
     """Bridges and C2C do not count (docs/reference/compatibility.md#interconnect)."""
-    nvlink = row(label).nvlink
-
-    assert expected is nvlink
+    assert expected is row(label).nvlink
 
 
 @pytest.mark.parametrize(
@@ -186,9 +178,7 @@ def test_nvlink_is_all_to_all_alone(label: str, expected: bool) -> None:
 )
 def test_geforce_is_no_data_centre_gpu(label: str, expected: bool) -> None:
     """The source is app/knowledge/cuda_driver.yaml, forward_compat."""
-    datacenter = row(label).datacenter
-
-    assert expected is datacenter
+    assert expected is row(label).datacenter
 
 
 @pytest.mark.parametrize("label", ["A100-SXM4-40GB", "NVIDIA-A100-SXM4-40GB-SHARED", "nvidia-a100-sxm4-40gb"])

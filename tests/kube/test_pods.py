@@ -85,9 +85,7 @@ def started(*steps: tuple[str, int], main: int = 0) -> Pod:
 )
 def test_order_of_init_containers_and_sidecars_counts(made: Pod, expected: int) -> None:
     """F16, F17, KEP-753, fault 37."""
-    amount = made.amount(GPU)
-
-    assert expected == amount
+    assert expected == made.amount(GPU)
 
 
 @pytest.mark.parametrize(
@@ -107,9 +105,7 @@ def test_order_of_init_containers_and_sidecars_counts(made: Pod, expected: int) 
 def test_amounts_are_of_gpu_resources_and_positive(
     containers: list[dict[str, Any]], expected: tuple[tuple[str, int], ...]
 ) -> None:
-    amounts = gpu_amounts(read_pod(pod(*containers)), knowledge().families.of)
-
-    assert expected == amounts
+    assert expected == gpu_amounts(read_pod(pod(*containers)), knowledge().families.of)
 
 
 @pytest.mark.parametrize(
@@ -126,9 +122,7 @@ def test_amounts_are_of_gpu_resources_and_positive(
 )
 def test_variable_is_its_literal_value(env: list[dict[str, Any]], expected: str | None) -> None:
     """A value from a ConfigMap, a Secret or a field (core/v1 EnvVar) cannot be read from the Pod."""
-    value = read_pod(pod(gpus(1, env=env))).containers[0].variable("NVIDIA_X")
-
-    assert expected == value
+    assert expected == read_pod(pod(gpus(1, env=env))).containers[0].variable("NVIDIA_X")
 
 
 def test_null_counts_as_absent() -> None:
@@ -283,9 +277,7 @@ def test_amount_that_is_no_quantity_is_named_with_its_place(amount: str, words: 
 @pytest.mark.parametrize("amount", [10**5000, 2**63], ids=["5,001 digits", "one too large"])
 def test_integer_of_any_size_is_an_amount(amount: int) -> None:
     """Kubernetes caps such amounts (quantity.go), and Python's own limit of digits must not raise."""
-    amount_read = read_pod(pod({"name": "a", "resources": {"limits": {GPU: amount}}})).amount(GPU)
-
-    assert amount_read == 2**63 - 1
+    assert read_pod(pod({"name": "a", "resources": {"limits": {GPU: amount}}})).amount(GPU) == 2**63 - 1
 
 
 def test_pod_level_resources_hold_no_extended_ones() -> None:

@@ -178,9 +178,7 @@ def test_what_nobody_has_shown_us_yet_is_named() -> None:
 def test_claim_of_another_namespace_is_another_claim() -> None:
     spec = {"resourceClaims": [{"name": "two", "resourceClaimName": "two"}]}
 
-    claimed = claimed_by(spec, "team-b")
-
-    assert claimed == ClaimedDevices(unknown=("ResourceClaim team-b/two",))
+    assert claimed_by(spec, "team-b") == ClaimedDevices(unknown=("ResourceClaim team-b/two",))
 
 
 def uses(name: str, *claims: dict[str, str]) -> dict[str, Any]:

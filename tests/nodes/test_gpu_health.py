@@ -12,9 +12,7 @@ from tests.nodes.polls import DAY, DBE, HEAT, NVLINK, PENDING, XID, Poll, health
 
 def test_xid_that_asks_for_a_drain_makes_a_gpu_ill() -> None:
     """F72."""
-    healths = health_after((0, [sample(XID, 79)]))
-
-    assert healths == {"n": Health(1, 0, ("XID 79: GPU has fallen off the bus",))}
+    assert health_after((0, [sample(XID, 79)])) == {"n": Health(1, 0, ("XID 79: GPU has fallen off the bus",))}
 
 
 @pytest.mark.parametrize("code", [13, 31, 43, 45, 0, 99999])
@@ -136,10 +134,7 @@ def test_gpus_are_counted_once_and_by_their_worst() -> None:
         )
     )
 
-    assert healths == {
-        "n": Health(1, 1, ("row remapping failed", "row remapping waits for a reset")),
-        "well": Health(),
-    }
+    assert healths == {"n": Health(1, 1, ("row remapping failed", "row remapping waits for a reset")), "well": Health()}
 
 
 def test_causes_are_few_and_the_worst_come_first() -> None:

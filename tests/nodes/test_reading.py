@@ -48,9 +48,7 @@ OLD = {"cuda.driver.major": "470", "cuda.driver.minor": "57", "cuda.driver.rev":
 )
 def test_driver_is_read_from_new_and_deprecated_labels(labels: dict[str, str], expected: Version | None) -> None:
     """P37: GFD v0.20.0 still writes the three deprecated labels."""
-    driver_version = made(driver=None, labels=labels).driver
-
-    assert expected == driver_version
+    assert expected == made(driver=None, labels=labels).driver
 
 
 @pytest.mark.parametrize(
@@ -71,9 +69,7 @@ def test_highest_cuda_is_the_label_or_what_the_branch_reports(
     driver: str | None, labels: dict[str, str], expected: Version | None
 ) -> None:
     """The table is app/knowledge/cuda_driver.yaml, driver_branches."""
-    cuda = made(driver=driver, labels=labels).cuda
-
-    assert expected == cuda
+    assert expected == made(driver=driver, labels=labels).cuda
 
 
 @pytest.mark.parametrize(
@@ -164,9 +160,7 @@ def test_gaps_are_filled_from_the_tables(
 )
 def test_replicas_are_one_at_least(text: str, expected: int) -> None:
     """GFD writes 0 replicas on a node of strategy mixed (NVIDIA/k8s-device-plugin internal/lm/resource.go)."""
-    replicas = made(labels={"gpu.replicas": text}).replicas
-
-    assert expected == replicas
+    assert expected == made(labels={"gpu.replicas": text}).replicas
 
 
 @pytest.mark.parametrize(
@@ -192,9 +186,7 @@ def test_only_gpu_resources_that_parse_are_offered() -> None:
     document = node_document()
     document["status"]["allocatable"] = {"cpu": "64", "nvidia.com/mig-1g.5gb": "7", GPU: "x", "amd.com/gpu": None}
 
-    node_class = read_node(document, knowledge()).node_class
-
-    assert node_class.offered == (("nvidia.com/mig-1g.5gb", 7),)
+    assert read_node(document, knowledge()).node_class.offered == (("nvidia.com/mig-1g.5gb", 7),)
 
 
 def test_free_is_allocatable_without_what_pods_hold() -> None:
@@ -240,27 +232,23 @@ def test_slice_without_a_memory_label_is_as_small_as_its_profile() -> None:
     assert (refusal.code.name if refusal else None) == "GPUMemoryTooSmall"
 
 
-RENAMED_MPS = {"offers": {SHARED: 16}, "labels": {"gpu.sharing-strategy": "mps", "gpu.replicas": "2"}}
+@pytest.mark.parametrize(
+    ("document", "code"),
+    [
+        (pod(gpus(2, SHARED)), "SharedReplicasAskedAsGPUs"),
+        (pod(gpus(1, SHARED), annotations={"gpu-memory": "80Gi"}), "GPUMemoryTooSmall"),
+    ],
+    ids=["two replicas", "more than a share of the memory"],
+)
+def test_replicas_of_mps_are_judged_under_the_renamed_resource_too(document: dict[str, Any], code: str) -> None:
+    """The kubelet rejects a pod with two replicas of an MPS GPU; each has an equal part of the memory, 40,779 MiB.
 
-
-def test_two_replicas_of_mps_are_refused_under_the_renamed_resource_too() -> None:
-    """The kubelet would reject a pod with more than one replica of an MPS GPU.
-
-    See docs/reference/sharing-and-memory.md#units.
+    See docs/reference/sharing-and-memory.md#units and #memory.
     """
-    refusal = judge_class(demand(pod(gpus(2, SHARED))), made(**RENAMED_MPS))
+    shared = made(offers={SHARED: 16}, labels={"gpu.sharing-strategy": "mps", "gpu.replicas": "2"})
+    refusal = judge_class(demand(document), shared)
 
-    assert (refusal.code.name if refusal else None) == "SharedReplicasAskedAsGPUs"
-
-
-def test_replica_of_mps_has_its_share_of_memory_under_the_renamed_resource_too() -> None:
-    """An MPS replica has an equal part of the memory; with two, each has 40,779 MiB of an H100.
-
-    See docs/reference/sharing-and-memory.md#memory.
-    """
-    refusal = judge_class(demand(pod(gpus(1, SHARED), annotations={"gpu-memory": "80Gi"})), made(**RENAMED_MPS))
-
-    assert (refusal.code.name if refusal else None) == "GPUMemoryTooSmall"
+    assert (refusal.code.name if refusal else None) == code
 
 
 def test_geforce_is_no_data_centre_gpu_even_where_the_table_lacks_it() -> None:
@@ -279,8 +267,7 @@ def test_make_with_endless_labels_is_read_and_not_remembered() -> None:
 
     large = made(labels={"gpu.memory": "0" * LARGEST_LABELS_KEPT})
     after_large = _read_class.cache_info()
-    small = made(labels={"gpu.memory": "0"})
 
-    assert large == small
+    assert large == made(labels={"gpu.memory": "0"})
     assert after_large == before
     assert _read_class.cache_info() != before

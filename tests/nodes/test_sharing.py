@@ -208,9 +208,7 @@ def test_vgpu_of_hami_is_a_share_of_a_gpu_of_its_own(
     amount: int, annotations: dict[str, str], expected: str | None
 ) -> None:
     """F67: HAMi gives a container as many GPUs as it requests vGPUs (its pkg/device/nvidia/device.go, Fit)."""
-    made = demand(pod(gpus(amount), annotations=annotations))
-
-    assert expected == code(made, hami(DEVICES))
+    assert expected == code(demand(pod(gpus(amount), annotations=annotations)), hami(DEVICES))
 
 
 def test_annotation_of_hami_is_among_what_is_decoded_of_a_node() -> None:

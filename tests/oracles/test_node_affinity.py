@@ -57,15 +57,11 @@ def test_operators_are_those_of_the_documentation(expected: bool, expression: di
 
 
 def test_terms_are_alternatives() -> None:
-    pod = required(term(wants("gpu", "In", "A100")), term(wants("zone", "In", "a")))
-
-    assert eligible(pod, LABELS, "n1")
+    assert eligible(required(term(wants("gpu", "In", "A100")), term(wants("zone", "In", "a"))), LABELS, "n1")
 
 
 def test_requirements_of_a_term_must_all_hold() -> None:
-    pod = required(term(wants("gpu", "In", "H100"), wants("zone", "In", "b")))
-
-    assert not eligible(pod, LABELS, "n1")
+    assert not eligible(required(term(wants("gpu", "In", "H100"), wants("zone", "In", "b"))), LABELS, "n1")
 
 
 @pytest.mark.parametrize("empty", [{}, None, {"matchExpressions": []}, {"matchExpressions": None, "matchFields": []}])

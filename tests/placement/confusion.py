@@ -103,9 +103,7 @@ def compared(pairs: int, seed: int) -> Table:
     return table
 
 
-def one_round(
-    draw: random.Random,
-) -> Iterator[tuple[Answer, set[str], Pair]]:
+def one_round(draw: random.Random) -> Iterator[tuple[Answer, set[str], Pair]]:
     """Draw wishes and nodes, and judge each pair with the app and with the twin.
 
     The twin computes the reasons that no eviction removes once for each kind of node.

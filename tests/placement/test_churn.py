@@ -88,9 +88,7 @@ def test_our_rule_beats_best_fit_on_every_mix() -> None:
 
 def test_choosing_the_node_alone_gains_most_of_it() -> None:
     """F61: gpu-usher chooses the node alone, and kube-scheduler's DRA allocator chooses the slice on it."""
-    played = cells(dict(BY_NODE), ["uniform"], 800)
-
-    assert mean_gain(played, "MIGLayout", "any node")[0] >= 4.0
+    assert mean_gain(cells(dict(BY_NODE), ["uniform"], 800), "MIGLayout", "any node")[0] >= 4.0
 
 
 def test_report_says_how_it_was_made() -> None:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Filters and scores of pods with claims: by the devices that the claims' selectors can take on a node (S13, F135)."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.cluster.verdict_cache import VerdictCache
 from app.dra.device_kinds import DeviceKinds
@@ -15,7 +15,7 @@ from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
 from app.policy.match import compile_demand
 from app.values.reasons import Code
-from tests.builders import container, knowledge, node_document, pod, policies, policy, shipped
+from tests.builders import container, knowledge, make_service, node_document, pod, policies, policy, shipped, state_of
 
 GPU, MIG = "gpu.nvidia.com", "mig.nvidia.com"
 H100, T4, A100 = "NVIDIA H100 80GB HBM3", "Tesla T4", "NVIDIA A100-SXM4-80GB"
@@ -81,9 +81,7 @@ def exactly(*selectors: str, device_class: str = GPU, name: str = "r", **more: A
 
 def cluster(devices: list[dict[str, Any]], *requests: dict[str, Any], more: tuple[dict[str, Any], ...] = ()) -> State:
     """Make the state of a cluster with one node and the template of the pod."""
-    state = State(knowledge())
-    fill(state, [*CLASSES, *devices, template(*requests or (exactly(),)), *more])
-    return state
+    return state_of([*CLASSES, *devices, template(*requests or (exactly(),)), *more])
 
 
 def claiming(state: State, policy_set: PolicySet | None = None, image: str = "train:1", **annotations: str) -> Demand:
@@ -269,8 +267,7 @@ def test_devices_that_are_held_refuse_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "product"),
-    [((), "h100-80gb-hbm3"), (("gpu-0",), "t4"), (("gpu-0", "gpu-1"), "h100-80gb-hbm3")],
+    ("held", "product"), [((), "h100-80gb-hbm3"), (("gpu-0",), "t4"), (("gpu-0", "gpu-1"), "h100-80gb-hbm3")]
 )
 def test_score_is_that_of_the_device_that_the_claim_gets_now(held: tuple[str, ...], product: str) -> None:
     devices = on_node(gpu("gpu-0", H100), gpu("gpu-1", T4), gpu("gpu-2", H100))
@@ -379,3 +376,21 @@ def test_claim_for_an_imex_channel_beside_the_gpus_is_left_to_kube_scheduler() -
     assert (code(state, asked), code(state, claiming(state, products="L4"))) == (None, Code.ProductNotAllowed)
     assert isinstance(devices := state.nodes["n"].devices, DeviceKinds)
     assert {kind.device.driver: kind.facts is not None for kind in devices.kinds} == {GPU: True, CHANNELS: False}
+
+
+def test_service_finds_the_claims_that_the_state_finds(tmp_path: Path) -> None:
+    """It asks the state only about pods that may have some (F135)."""
+    service = make_service(tmp_path, on_node(gpu("gpu-0", H100)))
+    served = {**device_class("served", "gpu"), "spec": {"extendedResourceName": "example.com/gpu", "selectors": []}}
+    for written in (device_class(GPU, "gpu"), {**served, "metadata": {"name": "gpu.example.com"}}):
+        service.state.devices.put_device_class(written)
+    names = ("nvidia.com/gpu", "cpu", "example.com/gpu", f"deviceclass.resource.kubernetes.io/{GPU}", "example.com/nic")
+    by_claim = {"resourceClaims": [{"name": "g", "resourceClaimName": "missing"}]}
+    documents = [{**pod(container({name: "1"}))} for name in names]
+    documents += [{**document, "spec": {**document["spec"], **by_claim}} for document in documents]
+    pods = list(map(read_pod, documents))
+
+    found = [service.review_context().claimed(asking) for asking in pods]
+
+    assert found == [service.state.devices.claimed(asking) for asking in pods]
+    assert sum(bool(claimed.classes or claimed.unknown) for claimed in found) >= 6

@@ -175,6 +175,4 @@ def test_pods_are_bound_once_the_slices_are_there() -> None:
     for step in STEPS:
         step(node)
 
-    read = read_node(node.document(), knowledge())
-
-    assert judge(ASKING[1], read, recount=True) is None
+    assert judge(ASKING[1], read_node(node.document(), knowledge()), recount=True) is None

@@ -192,11 +192,7 @@ def test_labels_that_contradict_the_capacity_are_stale(made: dict[str, Any], sta
 
 @pytest.mark.parametrize(
     ("value", "refused"),
-    [
-        ("paused-for-mig-change", "MIGReconfiguring"),
-        ("paused-for-driver-upgrade", "DriverUpgrading"),
-        ("true", None),
-    ],
+    [("paused-for-mig-change", "MIGReconfiguring"), ("paused-for-driver-upgrade", "DriverUpgrading"), ("true", None)],
 )
 def test_paused_device_plugin_tells_of_the_change_before_its_own_label_does(value: str, refused: str | None) -> None:
     """P15, F44, F45: MIG Manager and the driver manager pause the device plugin before they write a state label.

@@ -205,8 +205,7 @@ def test_pod_without_gpu_leaves_idle_nodes_alone_even_if_their_cpu_is_plenty() -
 
 
 @pytest.mark.parametrize(
-    ("sizes", "share", "fits"),
-    [((190,), 190, True), ((190, 0), 191, False), ((), 1, False), ((1000, 0), 999, True)],
+    ("sizes", "share", "fits"), [((190,), 190, True), ((190, 0), 191, False), ((), 1, False), ((1000, 0), 999, True)]
 )
 def test_share_fits_a_gpu_that_has_as_much_left(sizes: tuple[int, ...], share: int, fits: bool) -> None:
     """F27: with facts per GPU, the message names the thousandths that are wanted."""

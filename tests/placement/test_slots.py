@@ -148,9 +148,7 @@ def test_node_where_the_slice_spoils_least_scores_highest() -> None:
 
 
 def test_node_without_place_or_with_too_few_gpus_for_so_many_is_worth_nothing() -> None:
-    full = partitioned_node("full", (Instance("7g.80gb", 0),))
-
-    assert mig_layout(demand(pod(gpus(1, SMALL))), full) == 0.0
+    assert mig_layout(demand(pod(gpus(1, SMALL))), partitioned_node("full", (Instance("7g.80gb", 0),))) == 0.0
     assert mig_layout(demand(pod(gpus(2**40, SMALL))), partitioned_node("n", ())) == 0.0
 
 

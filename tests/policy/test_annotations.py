@@ -95,9 +95,7 @@ A100 = {"NVIDIA-A100-SXM4-40GB", "A100-SXM4-80GB", "NVIDIA-A100-80GB-PCIe"}
 )
 def test_products_are_matched_by_whole_tokens(text: str, expected: set[str]) -> None:
     """P1, P2."""
-    matched = allowed(text)
-
-    assert expected == matched
+    assert expected == allowed(text)
 
 
 @pytest.mark.parametrize(
@@ -129,9 +127,7 @@ def test_annotation_becomes_a_need(key: str, value: str, field: str, expected: o
 
 @pytest.mark.parametrize("name", ["training", "inference", "batch-inference", "notebook"])
 def test_workload_class_is_read(name: str) -> None:
-    annotated = read("workload-class", name)
-
-    assert name == annotated.workload_class
+    assert name == read("workload-class", name).workload_class
 
 
 @pytest.mark.parametrize(
@@ -216,9 +212,7 @@ def test_unknown_key_of_ours_is_warned_of_and_ignored() -> None:
     ],
 )
 def test_annotations_that_ask_nothing_of_us_need_nothing(annotations: dict[str, str]) -> None:
-    annotated = read_annotations(annotations, knowledge().products)
-
-    assert PodAnnotations() == annotated
+    assert PodAnnotations() == read_annotations(annotations, knowledge().products)
 
 
 def test_every_bad_annotation_is_named() -> None:
@@ -309,6 +303,7 @@ def test_memory_in_bytes_is_read() -> None:
         pytest.param(
             "40000Gi", "is more than any known GPU has, which is 277Gi; did you mean 40000Mi?", id="GiB for MiB"
         ),
+        pytest.param("500Gi", "is more than any known GPU has, which is 277Gi", id="more than any GPU has"),
         pytest.param("400Ti", "is more than any known GPU has, which is 277Gi", id="too much"),
         pytest.param("100Mi", None, id="just enough"),
         pytest.param("277Gi", None, id="as much as there is"),

@@ -44,11 +44,7 @@ def at(*path: str) -> dict[str, Any]:
 
 def test_published_definition_is_the_one_in_force() -> None:
     """F131: after a change of the models, run gpu-usher schema --crd > deploy/components/crd/gpupolicies.yaml."""
-    expected = crd_text()
-
-    published = (ROOT / "deploy" / "components" / "crd" / "gpupolicies.yaml").read_text("utf-8")
-
-    assert expected == published
+    assert crd_text() == (ROOT / "deploy" / "components" / "crd" / "gpupolicies.yaml").read_text("utf-8")
 
 
 def test_definition_is_cluster_scoped_served_stored_and_has_a_short_name() -> None:
@@ -80,11 +76,7 @@ def test_models_say_nothing_that_the_definition_would_lose() -> None:
     ("path", "expected"),
     [
         pytest.param(("priority",), {"type": "integer", "minimum": 0, "maximum": 1_000_000, "default": 0}, id="bounds"),
-        pytest.param(
-            ("admission", "runtimeClassName"),
-            {"type": "string"},
-            id="null is left out",
-        ),
+        pytest.param(("admission", "runtimeClassName"), {"type": "string"}, id="null is left out"),
         pytest.param(("placement", "interconnect"), {"type": "string", "enum": ["NVLink"]}, id="const"),
         pytest.param(("exceptions", "[]", "owner"), {"type": "string", "minLength": 1}, id="length"),
         pytest.param(

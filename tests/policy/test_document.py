@@ -43,9 +43,7 @@ def ambiguous(place: str, word: str) -> str:
     ],
 )
 def test_what_a_policy_never_needs_is_refused_where_it_stands(text: str, expected: str) -> None:
-    messages = problems(text)
-
-    assert (expected,) == messages
+    assert (expected,) == problems(text)
 
 
 WORDS = ("yes", "Yes", "YES", "no", "No", "NO", "on", "On", "ON", "off", "Off", "OFF", "y", "Y", "n", "N")
@@ -56,20 +54,12 @@ NUMBERS = ("012", "007", "0_1", "12:30", "1:2:3", "190:20:30")
 @pytest.mark.parametrize("word", [*WORDS, *BOOLEANS, *NUMBERS])
 def test_scalar_that_yaml_1_1_reads_otherwise_must_be_quoted(word: str) -> None:
     """Fault 16."""
-    expected = ambiguous("2:6", word)
-
-    messages = problems(f"a:\n  b: {word}\n")
-
-    assert (expected,) == messages
+    assert (ambiguous("2:6", word),) == problems(f"a:\n  b: {word}\n")
 
 
 @pytest.mark.parametrize("word", ["yes", "on", "012", "12:30"])
 def test_key_that_yaml_1_1_reads_otherwise_must_be_quoted(word: str) -> None:
-    expected = ambiguous("2:3", word)
-
-    messages = problems(f"a:\n  {word}: x\n")
-
-    assert (expected,) == messages
+    assert (ambiguous("2:3", word),) == problems(f"a:\n  {word}: x\n")
 
 
 @pytest.mark.parametrize("word", ["yes", "no", "on", "off", "012", "12:30", "true", "1", "1.5", "null", "~"])
@@ -78,9 +68,7 @@ def test_quoted_scalar_is_a_string(word: str, quote: str) -> None:
     """Fault 16."""
     expected = [{"a": word}]
 
-    documents = values(f"a: {quote}{word}{quote}\n")
-
-    assert expected == documents
+    assert expected == values(f"a: {quote}{word}{quote}\n")
 
 
 @pytest.mark.parametrize(
@@ -104,32 +92,24 @@ def test_quoted_scalar_is_a_string(word: str, quote: str) -> None:
     ],
 )
 def test_plain_scalar_reads_as_in_yaml_1_2(text: str, expected: object) -> None:
-    documents = values(f"a: {text}\n")
-
-    assert [{"a": expected}] == documents
+    assert [{"a": expected}] == values(f"a: {text}\n")
 
 
 def test_nesting_as_deep_as_allowed_is_read() -> None:
-    documents = values("[" * DEEPEST_YAML + "]" * DEEPEST_YAML)
-
-    assert len(documents) == 1
+    assert len(values("[" * DEEPEST_YAML + "]" * DEEPEST_YAML)) == 1
 
 
 def test_deeper_nesting_is_refused_where_it_starts() -> None:
     levels = DEEPEST_YAML + 1
     expected = f"p.yaml:1:{levels}: nested deeper than 64 levels, wants a flat policy"
 
-    messages = problems("[" * levels + "]" * levels)
-
-    assert (expected,) == messages
+    assert (expected,) == problems("[" * levels + "]" * levels)
 
 
 def test_nesting_bomb_is_refused_without_being_built() -> None:
     expected = "p.yaml:1:65: nested deeper than 64 levels, wants a flat policy"
 
-    messages = problems("[" * 500_000)
-
-    assert (expected,) == messages
+    assert (expected,) == problems("[" * 500_000)
 
 
 def test_text_as_large_as_a_configmap_is_read() -> None:
@@ -149,9 +129,7 @@ def test_text_as_large_as_a_configmap_is_read() -> None:
 def test_larger_text_is_refused(text: str) -> None:
     expected = f"p.yaml:1:1: {len(text.encode())} bytes, wants at most 1048576: split it into several files"
 
-    messages = problems(text)
-
-    assert (expected,) == messages
+    assert (expected,) == problems(text)
 
 
 @pytest.mark.parametrize(
@@ -180,15 +158,9 @@ def test_control_character_is_refused_in_one_line() -> None:
 
 
 def test_every_problem_of_a_document_is_named_at_once() -> None:
-    expected = (
-        ambiguous("1:4", "yes"),
-        "p.yaml:3:1: a: given twice, remove one",
-        ambiguous("3:4", "012"),
-    )
+    expected = (ambiguous("1:4", "yes"), "p.yaml:3:1: a: given twice, remove one", ambiguous("3:4", "012"))
 
-    messages = problems("a: yes\nb: 1\na: 012\n")
-
-    assert expected == messages
+    assert expected == problems("a: yes\nb: 1\na: 012\n")
 
 
 def test_documents_of_one_file_are_told_apart_and_empty_ones_skipped() -> None:
@@ -211,6 +183,4 @@ def test_documents_of_one_file_are_told_apart_and_empty_ones_skipped() -> None:
 def test_value_is_located_by_line_and_column(path: tuple[str | int, ...], expected: str) -> None:
     (document,) = read_documents("p.yaml", "a: 1\nb:\n  c: [x,\n    z]\n")
 
-    place = document.locate(path)
-
-    assert expected == place
+    assert expected == document.locate(path)

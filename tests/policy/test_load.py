@@ -59,9 +59,7 @@ def problems(*documents: str) -> tuple[str, ...]:
 )
 def test_unknown_field_is_named_with_the_one_meant(text: str, expected: str) -> None:
     """F79, CFG-06, fault 13."""
-    messages = problems(text)
-
-    assert (expected,) == messages
+    assert (expected,) == problems(text)
 
 
 @pytest.mark.parametrize(
@@ -99,15 +97,11 @@ def test_misspelt_product_is_named_with_the_one_meant(field: str) -> None:
     where = f"spec.placement.products.{field}[1]"
     expected = f"0.yaml:9:11: {where}: unknown product 'L40SS', did you mean L40S?"
 
-    messages = problems(text)
-
-    assert (expected,) == messages
+    assert (expected,) == problems(text)
 
 
 def test_product_like_no_other_is_taken_for_a_new_one() -> None:
-    loaded = policies(policy("a", "placement: {products: {allow: [QQQQ-7777]}}"))
-
-    assert len(loaded.policies) == 1
+    assert len(policies(policy("a", "placement: {products: {allow: [QQQQ-7777]}}")).policies) == 1
 
 
 @pytest.mark.parametrize(
@@ -201,17 +195,13 @@ def test_two_policies_of_one_priority_that_set_one_scalar_are_refused(spec: str,
     ],
 )
 def test_policies_that_leave_nothing_to_chance_load_together(one: str, other: str) -> None:
-    loaded = policies(policy("one", one), policy("two", other))
-
-    assert len(loaded.policies) == 2
+    assert len(policies(policy("one", one), policy("two", other)).policies) == 2
 
 
 def test_name_given_twice_is_an_error_of_the_later_file() -> None:
     expected = "1.yaml:3:12: metadata.name: a is taken by 0.yaml:3:12"
 
-    messages = problems(policy("a", "priority: 1"), policy("a", "priority: 2"))
-
-    assert (expected,) == messages
+    assert (expected,) == problems(policy("a", "priority: 1"), policy("a", "priority: 2"))
 
 
 @pytest.mark.parametrize("priority", [1000, 1001, 1_000_000])
@@ -267,18 +257,12 @@ def test_hash_is_of_what_is_said_not_of_how_it_is_written() -> None:
     metadata = "# note\nmetadata:\n  name: 'a'\nkind: GPUPolicy\napiVersion: gpu-usher.io/v1alpha1\n"
     one = policies(HEADER + "spec: {priority: 1, action: Warn}\n")
 
-    other = policies("spec:\n  action: 'Warn'\n  priority: 1\n" + metadata)
-
-    assert one.hash == other.hash
+    assert one.hash == policies("spec:\n  action: 'Warn'\n  priority: 1\n" + metadata).hash
 
 
 @pytest.mark.parametrize("changed", ["priority: 2, action: Warn", "priority: 1, action: Audit", "priority: 1"])
 def test_hash_changes_with_what_is_said(changed: str) -> None:
-    one = policies(policy("a", "priority: 1, action: Warn"))
-
-    other = policies(policy("a", changed))
-
-    assert one.hash != other.hash
+    assert policies(policy("a", "priority: 1, action: Warn")).hash != policies(policy("a", changed)).hash
 
 
 @pytest.mark.parametrize(("wrong", "meant"), [("exclusive", "Exclusive"), ("Exclusiv", "Exclusive"), ("any", "Any")])

@@ -55,9 +55,7 @@ def test_object_says_what_its_text_says() -> None:
 )  # fmt: skip
 def test_mistake_in_an_object_is_named_by_its_path(spec: dict[str, Any], expected: str) -> None:
     """F75, F131: an object has no lines to name."""
-    messages = object_problems(parsed("training", **spec))
-
-    assert (f"gpupolicy training: {expected}",) == messages
+    assert (f"gpupolicy training: {expected}",) == object_problems(parsed("training", **spec))
 
 
 def test_object_without_a_spec_is_a_policy_that_says_nothing() -> None:
@@ -69,9 +67,7 @@ def test_object_without_a_spec_is_a_policy_that_says_nothing() -> None:
 def test_name_that_a_file_has_is_taken_for_an_object() -> None:
     expected = "gpupolicy a: metadata.name: a is taken by a.yaml:3:12"
 
-    messages = object_problems(parsed("a"), texts={"a.yaml": policy("a", "")})
-
-    assert (expected,) == messages
+    assert (expected,) == object_problems(parsed("a"), texts={"a.yaml": policy("a", "")})
 
 
 def test_shipped_policies_are_accepted_as_objects() -> None:

@@ -16,11 +16,7 @@ POLICIES = Path(__file__).parents[2] / "policies"
 
 def test_published_schema_is_the_one_in_force() -> None:
     """F74, F75: editors complete and check exactly what the service reads."""
-    expected = schema_text()
-
-    published = (POLICIES / "schema" / "gpupolicy.json").read_text("utf-8")
-
-    assert expected == published
+    assert schema_text() == (POLICIES / "schema" / "gpupolicy.json").read_text("utf-8")
 
 
 def test_every_policy_file_points_its_editor_at_the_schema() -> None:
@@ -66,6 +62,4 @@ def test_plain_gpu_pod_is_narrowed_by_nothing_on_day_one() -> None:
         scores=tuple((score.name, score.weight) for score in scores),
     )
 
-    demand = ruling(pod(gpus(1))).demand
-
-    assert expected == demand
+    assert expected == ruling(pod(gpus(1))).demand

@@ -121,10 +121,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel("Changes of nodes", ((f"max(deriv(gpu_usher_index_generation{{{JOB}}}[5m]))", "a second"),)),
             Panel(
                 "Health of GPUs: age, polls",
-                (
-                    gauge("gpu_usher_health_age_seconds", "age in s"),
-                    rate("gpu_usher_health_polls_total", "result"),
-                ),
+                (gauge("gpu_usher_health_age_seconds", "age in s"), rate("gpu_usher_health_polls_total", "result")),
             ),
         ),
     ),

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.builders import gpus, make_service, pod, review
 from tests.controlplane.processes import wait_until
-from tests.prometheus import find_prometheus, prometheus
+from tests.prometheus import PROMETHEUS, prometheus
 from tests.running import Running, running
 from tests.telemetry.dashboard import FILE
 from tests.telemetry.rulefile import MONITORING, named, rule_groups
@@ -28,7 +28,7 @@ ANSWERED = "count(count_over_time(gpu_usher_requests_total[1m]) >= 2)"
 
 @pytest.fixture(scope="module")
 def program() -> Path:
-    program = find_prometheus()
+    program = PROMETHEUS.find()
     if isinstance(program, str):
         pytest.skip(program)
     return program

@@ -161,9 +161,7 @@ def test_old_ca_stays_while_its_leaf_is_still_served() -> None:
     leaf = renew_leaf(None, first, NAMES, NOW, 0)
     second = renew_trust(first, leaf, NOW, requested=True)
 
-    later = renew_trust(second, leaf, NOW + LEAF_LIFE * 2)
-
-    assert later is second
+    assert renew_trust(second, leaf, NOW + LEAF_LIFE * 2) is second
 
 
 def test_lost_authority_leaves_what_is_published_trusted() -> None:
@@ -185,9 +183,8 @@ def test_after_any_absence_one_turn_mends_it(away: dt.timedelta) -> None:
     now = NOW + away
 
     trust = renew_trust(first, leaf, now)
-    issued = renew_leaf(leaf, trust, NAMES, now, 0)
 
-    assert verifies(trust.bundle, issued, now)
+    assert verifies(trust.bundle, renew_leaf(leaf, trust, NAMES, now, 0), now)
 
 
 def test_leaf_never_outlives_its_authority() -> None:

@@ -88,9 +88,7 @@ def test_bad_pair_in_our_own_folder_is_made_anew(name: str, file: str, tmp_path:
     (tmp_path / f"{file}.crt").write_bytes(CORPUS[name].certificate)
     (tmp_path / f"{file}.key").write_bytes(CORPUS[name].key)
 
-    pair = issue_if_needed(tmp_path, NOW)
-
-    assert Certificates(pair, NOW).in_date(NOW)
+    assert Certificates(issue_if_needed(tmp_path, NOW), NOW).in_date(NOW)
 
 
 @pytest.mark.parametrize("name", CORPUS)

@@ -55,9 +55,7 @@ def test_damaged_file_is_replaced(tmp_path: Path, name: str, damage: str) -> Non
     else:
         (tmp_path / name).write_text(damage, "utf-8")
 
-    pair = issue_if_needed(tmp_path, NOW)
-
-    assert Certificates(pair, NOW).in_date(NOW)
+    assert Certificates(issue_if_needed(tmp_path, NOW), NOW).in_date(NOW)
 
 
 def test_other_names_make_another_certificate(tmp_path: Path) -> None:
@@ -82,9 +80,7 @@ def test_renewed_files_come_into_service(tmp_path: Path) -> None:
     later = NOW + dt.timedelta(days=5)
     issue_if_needed(tmp_path, later)
 
-    renewed = certificates.renew(later)
-
-    assert renewed
+    assert certificates.renew(later)
     assert certificates.in_date(NOW + dt.timedelta(days=11))
     assert not certificates.renew(later)
 

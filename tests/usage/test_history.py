@@ -191,8 +191,7 @@ def test_gpu_util_of_a_mig_instance_is_not_its_own() -> None:
     """F141: NVML has no utilization of instances."""
     sliced = {**LABELS, "GPU_I_ID": "7", "GPU_I_PROFILE": "1g.10gb"}
     queries = query_of(Figure.Held), query_of(Figure.Known, "gpu-util"), query_of(Figure.Peak, "gpu-util")
-    history = built(*((query, sliced, [(0, 15.0)]) for query in queries))
-    assert history.holds[0].windows[0] == Window(0, 15.0)
+    assert built(*((query, sliced, [(0, 15.0)]) for query in queries)).holds[0].windows[0] == Window(0, 15.0)
 
 
 def test_table_of_metrics_has_gauges_with_safe_names() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The policy rule `idle`: what is known at the last poll decides, and what is unknown denies nothing."""
+"""The policy rule `idle`: what is known at the last poll decides, what is unknown denies nothing, and polling rests."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.admission.review import ReviewResult, validate
-from app.cluster.usage_polling import DAY, FORGET_SECONDS, UsagePoller
+from app.cluster.usage_polling import DAY, FORGET_SECONDS, REST_SECONDS, WORK_SECONDS, UsagePoller, pausing
 from app.demo.sample_fleets import demo_fleet
 from app.policy.compiled import PolicySet
 from app.server.composition import build
@@ -156,3 +156,16 @@ def test_without_a_source_the_policy_is_not_judged_and_says_so(tmp_path: Path) -
         problem,
         0,
     )
+
+
+def test_thread_rests_after_each_piece_of_work_and_loses_no_item() -> None:
+    """F145: four items of a third of the work before the rest, and one that takes longer by itself."""
+    parts = [0.3, 0.3, 0.3, 0.3, 5.0, 0.3]
+    done: list[float] = []
+    rests: list[tuple[int, float]] = []
+
+    for part in pausing(parts, lambda: sum(done), lambda seconds: rests.append((len(done), seconds))):
+        done.append(part * WORK_SECONDS)
+
+    assert done == [part * WORK_SECONDS for part in parts]
+    assert rests == [(4, REST_SECONDS), (5, REST_SECONDS)]

@@ -17,8 +17,7 @@ from app.usage.history import UseHistory, with_sharing
 from app.usage.table import By, UsageRow, usage_report
 from app.values.errors import SourceError
 from tests.builders import knowledge, policies, policy
-from tests.prometheus import Running, find_prometheus, prometheus, promtool
-from tests.usage.expectations import expect_true
+from tests.prometheus import PROMETHEUS, Running, prometheus, promtool
 from tests.usage.made_week import END, HOURS, START, Truth, made_week, openmetrics, truths
 
 WINDOW = 900
@@ -26,9 +25,19 @@ IDLE = {"vision/ablation-a": 9, "nlp/idle-with-a-gap": 6, "nb/notebook": 3, "sha
 """Hours for which GPUs are idle at the end of the week, by pod, as the series were made."""
 
 
+def expect_true(row: UsageRow, truth: Truth) -> None:
+    """Compare the figures of a row with what is true of its pod."""
+    held, known = sum(truth.held), [share for share in truth.activity if share is not None]
+    assert row.held_hours == pytest.approx(held / 60, abs=0.02), row
+    assert row.known_share == pytest.approx(len(known) / held, abs=0.001), row
+    mean = sum(known) / len(known) if known and not truth.shared else None
+    assert row.active_share == (None if mean is None else pytest.approx(mean, abs=0.002)), row
+    assert row.memory_peak_mib == (None if truth.shared or truth.memory is None else round(truth.memory)), row
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    program = find_prometheus()
+    program = PROMETHEUS.find()
     if isinstance(program, str):
         pytest.skip(program)
     folder = tmp_path_factory.mktemp("week")

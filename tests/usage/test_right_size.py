@@ -22,7 +22,7 @@ from app.usage.history import Hold, UseHistory, Window
 from app.usage.prices import NO_PRICES, Prices, read_prices
 from app.usage.right_size import RightSizes
 from app.values.computations import finish
-from tests.builders import knowledge, shipped
+from tests.builders import knowledge, shipped, state_of
 
 Document = dict[str, Any]
 PUZZLES: dict[str, Document] = yaml.safe_load(Path(__file__).with_name("right_size_puzzles.yaml").read_text("utf-8"))
@@ -98,8 +98,7 @@ def prices(puzzle: Document) -> Prices:
 def world(puzzle: Document) -> tuple[State, list[Document]]:
     fleet = {"description": "a puzzle", "pools": pools(puzzle), "pods": pods(puzzle)}
     objects = list(objects_of(msgspec.convert(fleet, DemoFleet)))
-    state = State(knowledge())
-    fill(state, objects)
+    state = state_of(objects)
     return state, objects
 
 

@@ -4,8 +4,7 @@
 from dataclasses import replace
 from typing import Any
 
-from app.cluster.snapshot import fill, view
-from app.cluster.state import State
+from app.cluster.snapshot import view
 from app.doctor.fleet_checks import Finding
 from app.doctor.held_gpus import examine_held, read_held_gpus
 from app.explain.explanation import Explanation
@@ -13,7 +12,7 @@ from app.explain.pending_pod import explain
 from app.usage.history import Hold, UseHistory, Window, with_sharing
 from app.usage.table import idle_pods
 from app.values.computations import finish
-from tests.builders import gpus, knowledge, node_document, pod, shipped
+from tests.builders import gpus, knowledge, node_document, pod, shipped, state_of
 
 NINE_HOURS = 9 * 3600.0
 JOB = {"batch.kubernetes.io/job-name": "train"}
@@ -34,8 +33,7 @@ HOLDERS = [
 
 
 def explained(idle: dict[str, float]) -> Explanation:
-    state = State(knowledge())
-    fill(state, [node_document("a100-2"), *HOLDERS])
+    state = state_of([node_document("a100-2"), *HOLDERS])
     return finish(explain(named("waits", 1), replace(view(state, shipped()), idle=idle)))
 
 

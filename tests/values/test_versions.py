@@ -27,9 +27,7 @@ FIELDS = st.lists(st.integers(0, 999_999), min_size=1, max_size=4)
     ],
 )
 def test_version_is_read_as_numbers(text: str, expected: Version) -> None:
-    version = parse_version(text)
-
-    assert expected == version
+    assert expected == parse_version(text)
 
 
 @pytest.mark.parametrize(
@@ -82,9 +80,8 @@ def test_numbers_decide_which_is_newer(older: str, newer: str) -> None:
 def test_leading_zeros_change_nothing(fields: list[int]) -> None:
     """NVIDIA/k8s-device-plugin internal/lm/nvml.go keeps leading zeros in labels."""
     plain = ".".join(str(field) for field in fields)
-    padded = ".".join(f"{field:06d}" for field in fields)
 
-    assert parse_version(plain) == parse_version(padded)
+    assert parse_version(plain) == parse_version(".".join(f"{field:06d}" for field in fields))
 
 
 @given(FIELDS, FIELDS)
@@ -100,9 +97,7 @@ def test_order_is_that_of_the_fields_filled_up_with_zeros(one: list[int], other:
 def test_shown_version_is_read_back_as_itself(fields: list[int]) -> None:
     version = parse_version(".".join(map(str, fields)))
 
-    read_back = parse_version(show_version(version))
-
-    assert version == read_back
+    assert version == parse_version(show_version(version))
 
 
 @pytest.mark.parametrize(
@@ -110,9 +105,7 @@ def test_shown_version_is_read_back_as_itself(fields: list[int]) -> None:
     [("12", "12.0"), ("12.0", "12.0"), ("12.4", "12.4"), ("12.4.1", "12.4.1"), ("9.0", "9.0"), ("580", "580.0")],
 )
 def test_version_is_shown_with_two_fields_at_least(text: str, shown: str) -> None:
-    written = show_version(parse_version(text))
-
-    assert shown == written
+    assert shown == show_version(parse_version(text))
 
 
 @pytest.mark.parametrize(
@@ -120,17 +113,13 @@ def test_version_is_shown_with_two_fields_at_least(text: str, shown: str) -> Non
     [("12.4.1", (12, 4)), ("12.4", (12, 4)), ("12.0.1", (12,)), ("13", (13,)), ("11.8.0", (11, 8))],
 )
 def test_release_is_major_and_minor(text: str, expected: Version) -> None:
-    release = major_minor(parse_version(text))
-
-    assert expected == release
+    assert expected == major_minor(parse_version(text))
 
 
 @pytest.mark.parametrize("text", ["12.4", ">=12.4", ">= 12.4", " >=12.4 "])
 def test_wish_may_carry_the_sign(text: str) -> None:
     """A leading `>=` is optional in the annotation grammar (docs/reference/policy.md#annotations)."""
-    minimum = parse_minimum(text)
-
-    assert minimum == (12, 4)
+    assert parse_minimum(text) == (12, 4)
 
 
 @pytest.mark.parametrize("text", [">12.4", "=12.4", "==12.4", "<=12.4", ">=>=12.4", ">=", "12.4+"])

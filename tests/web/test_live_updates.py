@@ -175,7 +175,7 @@ def test_tiles_come_in_the_colours_of_the_page(own: Service, colouring: Colourin
     """F148: live updates keep the colouring."""
     opened = Opened(with_demo_usage(own), "fleet", colouring=colouring)
     finish(opened.fleet.catch_up())
-    colours = opened.fleet.colours(colouring, own.use())
+    colours = opened.fleet.colours(colouring, own.usage.reading())
     assert colours is not None
     opened.listener.colours = colours.stamp
 
@@ -207,7 +207,7 @@ def test_map_by_namespace_is_loaded_again_when_a_new_one_has_a_colour(own: Servi
     """F148: the legend is another then."""
     opened = Opened(own, "fleet", colouring=Colouring.Namespace)
     finish(opened.fleet.catch_up())
-    colours = opened.fleet.colours(Colouring.Namespace, own.use())
+    colours = opened.fleet.colours(Colouring.Namespace, own.usage.reading())
     assert colours is not None
     opened.listener.colours = colours.stamp
 

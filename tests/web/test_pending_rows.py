@@ -26,15 +26,7 @@ from app.kube.pending_pods import PendingPod, read_pending_pod
 from app.server.service import Service
 from app.values.errors import WireError
 from app.web.rendering import age
-from app.web.views.pending_rows import (
-    FITS_HELP,
-    PendingFilter,
-    PendingPodRow,
-    choices_of,
-    groups_of,
-    rows,
-    selected,
-)
+from app.web.views.pending_rows import FITS_HELP, PendingFilter, PendingPodRow, choices_of, groups_of, rows, selected
 from tests.builders import gpus, knowledge, pod, policies, policy
 
 NOW = dt.datetime(2026, 11, 25, 16, 7, 30, tzinfo=dt.UTC)

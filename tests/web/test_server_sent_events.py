@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api.client_certificates import ABORT
+from app.api.allowed_callers import ABORT
 from app.api.decision_line import MOST_DECISIONS, Decision, RecentDecisions
 from app.values.reasons import Code
 from app.web.live_updates import MOST_LISTENERS, MOST_QUEUED, EventListener, EventListeners, Stream

@@ -120,7 +120,7 @@ def test_colours_change_no_cell_of_the_map(tmp_path: Path, fleet: str, by: Colou
     service = with_demo_usage(make_service(tmp_path, demo_fleet(fleet)))
     plain = FleetMap(service.state)
     finish(plain.catch_up())
-    colours = plain.colours(by, service.use())
+    colours = plain.colours(by, service.usage.reading())
     for name, (shown, _) in plain.tiles.items():
         coloured = plain._tile(service.nodes[name], colours)
 

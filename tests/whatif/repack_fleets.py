@@ -10,11 +10,9 @@ from typing import Any
 import yaml
 
 from app.cli.plan_pods import repacked
-from app.cluster.snapshot import fill
-from app.cluster.state import State
 from app.whatif.repack import MOST_MOVES, Freed, Repack
 from app.whatif.repack_search import Loss
-from tests.builders import gpus, knowledge, node_document, pod, shipped
+from tests.builders import gpus, node_document, pod, shipped, state_of
 
 Puzzle = Mapping[str, Any]
 PUZZLES: dict[str, Puzzle] = yaml.safe_load(Path(__file__).with_name("repack_puzzles.yaml").read_text("utf-8"))
@@ -89,8 +87,7 @@ def objects_of(puzzle: Puzzle) -> list[dict[str, Any]]:
 def planned(puzzle: Puzzle) -> Repack:
     """Find the plan of a puzzle as the command does."""
     objects = objects_of(puzzle)
-    state = State(knowledge())
-    fill(state, objects)
+    state = state_of(objects)
     return repacked(objects, state, shipped(), list(state.nodes), Freed(puzzle["free"]), MOST_MOVES, NOW)
 
 

@@ -15,12 +15,10 @@ from typer.testing import CliRunner, Result
 from app.admission.claim_conversion import NoEquivalent
 from app.cli.plan_nodes import moving_pods
 from app.cli.verbs import app
-from app.cluster.snapshot import fill
-from app.cluster.state import State
 from app.demo.notation import fleet_names
 from app.demo.sample_fleets import demo_fleet
 from app.whatif.dra import LEFT_ALONE, DRAMove, plan_move
-from tests.builders import gpus, knowledge, node_document, pod, shipped
+from tests.builders import gpus, node_document, pod, shipped, state_of
 
 RUN = CliRunner()
 SHARED = {"nvidia.com/gpu.sharing-strategy": "time-slicing", "nvidia.com/gpu.replicas": "4"}
@@ -38,8 +36,7 @@ def running(name: str, node: str, amount: int = 1, resource: str = "nvidia.com/g
 
 
 def move(*objects: dict[str, Any]) -> DRAMove:
-    state = State(knowledge())
-    fill(state, list(objects))
+    state = state_of(list(objects))
     return plan_move(state.nodes, list(state.nodes), list(moving_pods(list(objects), state, shipped())))
 
 
@@ -137,8 +134,7 @@ def test_pods_of_one_namespace_with_equal_needs_are_one_workload_and_say_what_on
 def test_each_node_of_a_fleet_is_there_or_moves_or_is_held(name: str) -> None:
     """Every pod on a node that moves has an equivalent, and each is in one workload."""
     objects = demo_fleet(name)
-    state = State(knowledge())
-    fill(state, objects)
+    state = state_of(objects)
     pods = list(moving_pods(objects, state, shipped()))
 
     planned = plan_move(state.nodes, list(state.nodes), pods)

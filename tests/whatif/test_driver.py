@@ -11,14 +11,13 @@ from typer.testing import CliRunner, Result
 
 from app.cli.plan_nodes import gpu_pods, parse_selector
 from app.cli.verbs import app
-from app.cluster.snapshot import fill
 from app.cluster.state import State
 from app.placement.engine import class_for_demand, judge_class
 from app.values.errors import BadInput
 from app.values.label_requirements import all_allow
 from app.values.versions import parse_version
 from app.whatif.driver import plan_rollout
-from tests.builders import gpus, knowledge, node_document, pod, shipped
+from tests.builders import gpus, knowledge, node_document, pod, shipped, state_of
 
 RUN = CliRunner()
 IMAGES = (
@@ -29,12 +28,6 @@ IMAGES = (
 )
 DRIVERS = ("470.57.02", "525.60.13", "535.104.05", "550.54.15", "570.124.06", "580.65.06")
 PRODUCTS = ("NVIDIA-H100-80GB-HBM3", "Tesla-T4", "NVIDIA-A10")
-
-
-def state_of(objects: list[dict[str, Any]]) -> State:
-    state = State(knowledge())
-    fill(state, objects)
-    return state
 
 
 def image_pod(name: str, image: str, node: str = "", amount: int = 1, wishes: Any = None) -> dict[str, Any]:

@@ -10,13 +10,11 @@ from typer.testing import CliRunner
 
 from app.cli.plan_nodes import gpu_pods
 from app.cli.verbs import app
-from app.cluster.snapshot import fill
-from app.cluster.state import State
 from app.demo.sample_fleets import demo_fleet
 from app.values.versions import parse_version
 from app.whatif.driver import plan_rollout
 from app.whatif.placing_in_turn import unserved_claim
-from tests.builders import knowledge, shipped
+from tests.builders import knowledge, shipped, state_of
 
 ATTRIBUTES = "device.attributes['gpu.nvidia.com']"
 SELECTORS = (
@@ -57,12 +55,6 @@ def published_anew(driver: str, cuda: str) -> list[dict[str, Any]]:
     for device in (one for made in fleet if made["kind"] == "ResourceSlice" for one in made["spec"]["devices"]):
         device["attributes"] |= {"driverVersion": {"version": driver}, "cudaDriverVersion": {"version": cuda}}
     return list(fleet)
-
-
-def state_of(objects: list[dict[str, Any]]) -> State:
-    state = State(knowledge())
-    fill(state, objects)
-    return state
 
 
 @pytest.mark.parametrize(

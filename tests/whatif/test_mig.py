@@ -14,13 +14,23 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from app.cli.verbs import app
+from app.demo.sample_fleets import demo_fleet
 from app.knowledge.mig_geometry import GPULayout, Instance
 from app.nodes.model import FreeResources
 from app.values.errors import BadInput
 from app.whatif.advice import advise_layout, fill_gpu
-from app.whatif.mig_relayout import fragmented_share, most_of, node_class_with_layout, parse_layout
+from app.whatif.mig_relayout import (
+    CARVED,
+    PUBLISHED,
+    fragmented_share,
+    most_of,
+    node_class_with_layout,
+    parse_layout,
+    relayout,
+)
 from app.whatif.placing_in_turn import GPUPod
-from tests.builders import demand, gpus, knowledge, node, node_document, pod
+from tests.builders import demand, gpus, knowledge, node, node_document, pod, state_of
+from tests.cluster.dynamic import carved, counter_set, resource_slice
 
 RUN = CliRunner()
 A100, H100 = "NVIDIA-A100-SXM4-80GB", "NVIDIA-H100-80GB-HBM3"
@@ -136,9 +146,7 @@ def test_fragmentation_is_what_the_next_pod_cannot_use(
     offers: dict[str, int], mix: dict[str, int], expected: float
 ) -> None:
     """F61, F64: slices that a device plugin offers count by memory slices."""
-    share = fragmented_share([node(product=A100, offers=offers)], mix, knowledge())
-
-    assert share == pytest.approx(expected)
+    assert fragmented_share([node(product=A100, offers=offers)], mix, knowledge()) == pytest.approx(expected)
 
 
 def test_fragmentation_of_gpus_that_are_carved_on_demand_is_by_place() -> None:
@@ -295,3 +303,31 @@ def test_layout_that_does_not_fit_a_product_is_bad_input(text: str) -> None:
     """P13: two 3g leave no memory for a 1g."""
     with pytest.raises(BadInput):
         parse_layout(text)(knowledge().geometry["a100-sxm4-80gb"])
+
+
+def problems(objects: list[dict[str, Any]], *chosen: str) -> dict[str, str]:
+    state = state_of(objects)
+    result = relayout(state.nodes, chosen, [], parse_layout("all-1g.10gb"), knowledge())
+    return {node.node: node.problem for node in result.nodes}
+
+
+@pytest.mark.parametrize("fleet", ["dra", "gpucluster"])
+def test_layout_of_slices_without_counters_is_what_they_publish(fleet: str) -> None:
+    """F64: also where no DeviceClass serves a resource, as for the slices of mig-0 in gpucluster."""
+    h100, mig = {"dra": ("dra-h100-0", "dra-mig-0"), "gpucluster": ("h100-0", "mig-0")}[fleet]
+
+    assert problems(list(demo_fleet(fleet)), h100, mig) == {h100: PUBLISHED, mig: PUBLISHED}
+
+
+def test_gpus_with_shared_counters_are_carved_on_demand() -> None:
+    """F64, F135: the whole GPU and each placement consume the counters of the GPU (KEP-4815)."""
+    node = node_document("n", offers={}, labels={})
+    made = resource_slice(carved())
+    made["spec"]["sharedCounters"] = [counter_set()]
+
+    assert problems([node, made], "n") == {"n": CARVED}
+
+
+def test_node_of_a_device_plugin_has_the_layout() -> None:
+    """F64: what is said of DRA does not keep the nodes of a device plugin from their layout."""
+    assert problems([node_document("n", "NVIDIA-H100-80GB-HBM3")], "n") == {"n": ""}

@@ -12,12 +12,10 @@ from typer.testing import CliRunner, Result
 
 from app.cli.plan_pods import repacked
 from app.cli.verbs import app
-from app.cluster.snapshot import fill
-from app.cluster.state import State
 from app.values.errors import BadInput
 from app.whatif import repack, repack_search
 from app.whatif.repack import MOST_MOVES, Freed, Method
-from tests.builders import knowledge, shipped
+from tests.builders import shipped, state_of
 from tests.whatif.repack_fleets import (
     GUARDS,
     KEPT,
@@ -144,8 +142,7 @@ def test_start_that_is_no_time_is_unknown(start: object) -> None:
             document["status"] = {"startTime": start}
         if document["metadata"]["name"] == "x":
             document["status"] = {"startTime": "2199-01-01T00:00:00+02:00"}
-    state = State(knowledge())
-    fill(state, objects)
+    state = state_of(objects)
 
     plan = repacked(objects, state, shipped(), list(state.nodes), Freed.Node, MOST_MOVES, NOW)
 
@@ -213,8 +210,7 @@ def test_pods_that_exclude_each_other_are_not_seated_together(
 ) -> None:
     """F146: anti-affinity, wherever the other pod is at that moment."""
     objects = lonely(objects_of({"nodes": nodes, "pods": pods}), *together)
-    state = State(knowledge())
-    fill(state, objects)
+    state = state_of(objects)
 
     plan = repacked(objects, state, shipped(), list(state.nodes), free, MOST_MOVES, NOW)
 

@@ -139,6 +139,4 @@ def test_pod_that_no_product_suits_fails(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("document", [{"kind": "Service"}, pod({"name": "c", "image": "x"})], ids=["service", "no GPU"])
 def test_what_asks_for_no_gpu_is_bad_input(tmp_path: Path, document: Any) -> None:
-    result = run(tmp_path / "p.yaml", document)
-
-    assert isinstance(result.exception, BadInput)
+    assert isinstance(run(tmp_path / "p.yaml", document).exception, BadInput)
