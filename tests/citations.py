@@ -7,8 +7,7 @@ from functools import cache
 
 import yaml
 
-from tests.chaos.faults import FAULTS
-from tests.chaos.proofs import numbers
+from tests.chaos.faults import FAULTS, numbers
 from tests.docstrings import ROOT
 from tests.markdown_links import broken_links, leads_somewhere
 

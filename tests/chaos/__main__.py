@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.chaos.faults import FAULTS, Fault
-from tests.chaos.proofs import on_a_real_cluster, proofs
+from tests.chaos.faults import FAULTS, Fault, on_a_real_cluster, proofs
 from tests.docstrings import TESTS, shown
 
 RESULTS = TESTS / "results" / "chaos.md"

@@ -3,8 +3,7 @@
 
 import re
 
-from tests.chaos.faults import FAULTS
-from tests.chaos.proofs import numbers, on_a_real_cluster, proofs
+from tests.chaos.faults import FAULTS, numbers, on_a_real_cluster, proofs
 
 CELLS = 3
 """Number of cells of a row: the fault, how to try it, what to expect."""

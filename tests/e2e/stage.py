@@ -4,6 +4,7 @@
 import base64
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +16,7 @@ import httpx
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from app.cluster.files import shipped_policies
 from app.kube.pods import DECISION
 from app.telemetry.logs import now
 from app.tls.serving_certificates import issue_if_needed
@@ -117,21 +119,31 @@ def serving(plane: ControlPlane, name: str = "gpu-usher", **flags: str) -> Itera
         service.process.stop()
 
 
-def grant(plane: ControlPlane) -> None:
-    """Create the roles and bindings of deploy/ for the service's account."""
+def apply_files(plane: ControlPlane, *paths: Path) -> None:
+    """Apply manifests, with a namespace gpu-usher for what they put there."""
     if plane.api.client.get("/api/v1/namespaces/gpu-usher").status_code == 404:
         create_namespace(plane, "gpu-usher")
-    rights = (DEPLOY / "base" / "rbac.yaml", DEPLOY / "components" / "dra" / "rbac.yaml")
-    result = plane.kubectl("apply", *(word for path in rights for word in ("-f", str(path))))
+    result = plane.kubectl("apply", *(word for path in paths for word in ("-f", str(path))))
     assert result.code == 0, result.err
+
+
+def grant(plane: ControlPlane) -> None:
+    """Create the roles and bindings of deploy/ for the service's account."""
+    apply_files(plane, DEPLOY / "base" / "rbac.yaml", DEPLOY / "components" / "dra" / "rbac.yaml")
 
 
 def grant_events(plane: ControlPlane) -> None:
     """Create what deploy/components/events has beside its patch: the rights to write Events, and a Lease."""
     component = DEPLOY / "components" / "events"
-    files = ("rbac.yaml", "lease.yaml", "wake.yaml")
-    applied = plane.kubectl("apply", *(word for file in files for word in ("-f", str(component / file))))
-    assert applied.code == 0, applied.err
+    apply_files(plane, *(component / f"{name}.yaml" for name in ("rbac", "lease", "wake")))
+
+
+def own_policies(folder: Path, texts: Mapping[str, str]) -> Path:
+    """Write the shipped policies and some more, by the names of their files without suffix; return the directory."""
+    policies = shutil.copytree(shipped_policies(), folder / "policies")
+    for name, text in texts.items():
+        (policies / f"{name}.yaml").write_text(text, "utf-8")
+    return policies
 
 
 def create_namespace(plane: ControlPlane, name: str, **labels: str) -> str:

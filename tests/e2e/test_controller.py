@@ -8,8 +8,16 @@ import pytest
 
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, node_object
-from tests.e2e.stage import Service, create_namespace, create_pod, eventually, gpu_pod, install_webhooks, serving
-from tests.e2e.woken_stage import allow_events
+from tests.e2e.stage import (
+    Service,
+    create_namespace,
+    create_pod,
+    eventually,
+    gpu_pod,
+    grant_events,
+    install_webhooks,
+    serving,
+)
 
 TEAM = "team"
 GPU = "nvidia.com/gpu"
@@ -19,7 +27,7 @@ GPU = "nvidia.com/gpu"
 def processes(plane: ControlPlane) -> Iterator[tuple[Service, Service]]:
     """A webhook replica and the controller, each with the account and the settings of deploy/."""
     add_nodes(plane.api, [node_object("t4", "Tesla-T4", "470.82.01", {GPU: 4})])
-    allow_events(plane)
+    grant_events(plane)
     create_namespace(plane, TEAM)
     with serving(plane, role="admission") as replica, pytest.MonkeyPatch.context() as patch:
         install_webhooks(plane, replica)

@@ -29,7 +29,7 @@ GPU = "nvidia.com/gpu"
 
 
 @pytest.fixture(scope="module")
-def service(plane: ControlPlane, monkeypatch_module: pytest.MonkeyPatch) -> Iterator[Service]:
+def service(plane: ControlPlane) -> Iterator[Service]:
     """The service that writes Events, on three nodes: one that is full, one with an old driver, one without GPUs."""
     add_nodes(
         plane.api,
@@ -39,24 +39,18 @@ def service(plane: ControlPlane, monkeypatch_module: pytest.MonkeyPatch) -> Iter
             node_object("cpu", None, None, {}),
         ],
     )
-    monkeypatch_module.setenv("GPU_USHER_EVENTS", "true")
-    create_namespace(plane, "gpu-usher")
     grant_events(plane)
-    with serving(plane) as running, kubelets(plane.api):
-        install_webhooks(plane, running)
-        start_scheduler(plane, running)
-        create_namespace(plane, TEAM)
-        create_namespace(plane, OTHERS)
-        holder = gpu_pod("holder", OTHERS, {GPU: 2}, annotations={"products": "H100"})
-        create_pod(plane, holder)
-        wait_for_node(plane, holder)
-        yield running
-
-
-@pytest.fixture(scope="module")
-def monkeypatch_module() -> Iterator[pytest.MonkeyPatch]:
-    with pytest.MonkeyPatch.context() as patch:
-        yield patch
+    with pytest.MonkeyPatch.context() as patch, kubelets(plane.api):
+        patch.setenv("GPU_USHER_EVENTS", "true")
+        with serving(plane) as running:
+            install_webhooks(plane, running)
+            start_scheduler(plane, running)
+            create_namespace(plane, TEAM)
+            create_namespace(plane, OTHERS)
+            holder = gpu_pod("holder", OTHERS, {GPU: 2}, annotations={"products": "H100"})
+            create_pod(plane, holder)
+            wait_for_node(plane, holder)
+            yield running
 
 
 def ours(plane: ControlPlane, name: str, namespace: str = TEAM) -> list[Object]:

@@ -2,17 +2,21 @@
 """`explain` beside the real scheduler: the same verdict on the same nodes for the same reasons, and fixes that work."""
 
 import json
+import os
 import re
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from random import Random
 
 import pytest
 
+from app import __version__
 from app.explain.explanation import NodeVerdict
 from app.intree.existing_pods import REQUIRED_TERMS
+from tests.controlplane.binaries import Binaries
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, kubelets, node_object, pod_path
 from tests.controlplane.kubectl import Object
@@ -223,3 +227,23 @@ def test_command_reads_the_cluster_once_and_says_the_same(plane: ControlPlane) -
     assert done.returncode == 1, done.stderr
     assert "node(s) didn't match PersistentVolume's node affinity" in text
     assert "VolumeNodeAffinityConflict" in {objection["reason"] for objection in explanation["in_tree"]}
+
+
+@pytest.mark.usefixtures("service")
+def test_kubectl_runs_our_commands_against_the_cluster_of_its_kubeconfig(
+    plane: ControlPlane, binaries: Binaries
+) -> None:
+    """F83: `kubectl gpu-usher` runs the program kubectl-gpu_usher, which the wheel installs on PATH."""
+    create_pod(plane, gpu_pod("train-0", BARE, {GPU: 9}))
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = {**os.environ, "PATH": path, "KUBECONFIG": str(plane.kubeconfig("admin"))}
+
+    def plugin(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [*binaries.command("kubectl"), "gpu-usher", *words]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+    version, explained = plugin("--version"), plugin("explain", "pod", f"{BARE}/train-0")
+
+    assert (version.returncode, version.stdout.strip()) == (0, __version__)
+    assert explained.returncode == 1, explained.stderr
+    assert "train-0" in explained.stdout

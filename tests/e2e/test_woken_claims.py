@@ -2,7 +2,8 @@
 """How soon a pod with a ResourceClaim is tried again, once the cause has ended: docs/reference/woken.md has the table.
 
 Some causes kube-scheduler refuses for by itself, and others only our filter knows: that the devices which a claim can
-take are not what the pod's annotations want. Each pod selects one node by a label.
+take are not what the pod's annotations want. Each pod selects one node by a label. And a node that a device plugin and
+a DRA driver both serve gives its GPUs to one side at a time.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.controlplane.cluster import ControlPlane
-from tests.controlplane.fleet import add_nodes, node_object
+from tests.controlplane.fleet import add_nodes, node_object, pod_path
 from tests.controlplane.kubectl import Object
 from tests.dra.makes import MAKES, device, device_class, slice_of
 from tests.e2e.offers import dra_path, dra_version, try_slice
@@ -181,3 +182,44 @@ def test_pod_with_a_claim_is_woken_in_time(plane: ControlPlane, service: Service
     print(f"WOKEN | {row.name} | {row.by} | {seconds:.2f} | {message}")
 
     assert seconds <= BAR_SECONDS
+
+
+BOTH = ClaimRefusal("both", OURS, lambda *_: None)
+"""The node that a device plugin and a DRA driver both serve."""
+JUDGED_SECONDS = 90
+
+
+def test_pods_of_one_side_at_a_time_are_bound_to_a_node_served_twice(plane: ControlPlane, service: Service) -> None:
+    """F135: pods of both sides at once; four of one side are bound, and the other side's when these are gone."""
+    stage = Stage(plane, service)
+    add_nodes(plane.api, [node_object(BOTH.name, offers={"nvidia.com/gpu": 4}, labels={"turn": BOTH.name})])
+    stage.publish(BOTH.name, *["h100"] * 4)
+    stage.template(BOTH.name)
+    pods = [
+        gpu_pod(f"by-plugin-{n}", NAMESPACE, nodeSelector={"turn": BOTH.name})
+        if n % 2
+        else claiming_pod(BOTH, f"by-claim-{n}")
+        for n in range(8)
+    ]
+    for pod in pods:
+        create_pod(plane, pod)
+
+    def bound(side: str) -> list[Object]:
+        stored = (read_pod(plane, pod) for pod in pods if pod["metadata"]["name"].startswith(f"by-{side}"))
+        return [pod for pod in stored if pod["spec"].get("nodeName")]
+
+    def settled() -> bool:
+        stored = [read_pod(plane, pod) for pod in pods]
+        return all(pod["spec"].get("nodeName") or refusal(pod) for pod in stored) and bool(bound(""))
+
+    eventually("all pods are judged", settled, JUDGED_SECONDS)
+    by_plugin, by_claim = bound("plugin"), bound("claim")
+    first, other = ("plugin", "claim") if by_plugin else ("claim", "plugin")
+    for pod in [pod for pod in pods if pod["metadata"]["name"].startswith(f"by-{first}")]:
+        plane.api.delete(pod_path(pod))
+    pods = [pod for pod in pods if pod["metadata"]["name"].startswith(f"by-{other}")]
+
+    assert (len(by_plugin), len(by_claim)) in ((4, 0), (0, 4))
+    eventually("the other side has the node", lambda: len(bound(other)) == 4, JUDGED_SECONDS)
+    for pod in pods:
+        plane.api.delete(pod_path(pod))

@@ -2,12 +2,16 @@
 """How soon a pod is tried again where no event tells kube-scheduler that the cause has ended: docs/reference/woken.md.
 
 The causes end by edits of policies and of a namespace's labels, and by GPU health that an exporter reports. Admission
-writes no node affinity here, so that kube-scheduler refuses nothing by itself.
+writes no node affinity here, so that kube-scheduler refuses nothing by itself. And how soon the next replica wakes pods
+once the one that holds the Lease has ended: the cause ends right after the replica has got its signal. The scheduler
+asks the other replica, so that it is never without an answer.
 """
 
 import json
+import os
+import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,12 +28,14 @@ from tests.controlplane.processes import free_port
 from tests.e2e.stage import (
     DEPLOY,
     Service,
+    apply_files,
     create_namespace,
     create_pod,
     eventually,
     gpu_pod,
     read_pod,
     refusal,
+    serving,
     wait_for_refusal,
 )
 from tests.e2e.woken_stage import BAR_SECONDS, PATIENCE_SECONDS, seconds_until_bound, waking_service
@@ -37,10 +43,13 @@ from tests.e2e.woken_stage import BAR_SECONDS, PATIENCE_SECONDS, seconds_until_b
 CONFIG_MAPS = "/api/v1/namespaces/gpu-usher/configmaps"
 GPU_POLICIES = "/apis/gpu-usher.io/v1alpha1/gpupolicies"
 CONFIG_MAP_POLICY, OBJECT_POLICY = "configmap", "gpupolicy"
-FILE, NAMESPACE_LABELS, HEALTH = "file", "namespace", "health"
+FILE, NAMESPACE_LABELS, HEALTH, TAKEOVER = "file", "namespace", "health", "takeover"
 FAILURE = "DCGM_FI_DEV_ROW_REMAP_FAILURE"
 POLL_SECONDS = 45
 """Longer than from one poll of GPU health to the next (app/cluster/gpu_health_polling.py)."""
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/gpu-usher/leases/gpu-usher-events"
+TAKEOVER_SECONDS = 60
+"""For the Lease to expire (15 s), a turn (5 s), and the looks; three times that, for a busy machine."""
 DENIED: Object = {"products": {"deny": ["H100"]}}
 
 
@@ -84,7 +93,7 @@ class Stage:
 
     plane: ControlPlane
     service: Service
-    policies: Path
+    flags: Mapping[str, str]
     exporter: Exporter
 
     def recover(self) -> None:
@@ -95,7 +104,7 @@ class Stage:
 
 
 ENDS: dict[str, Callable[[Stage], object]] = {
-    FILE: lambda stage: (stage.policies / f"{FILE}.yaml").unlink(),
+    FILE: lambda stage: Path(stage.flags["policies"], f"{FILE}.yaml").unlink(),
     CONFIG_MAP_POLICY: lambda stage: stage.plane.api.delete(f"{CONFIG_MAPS}/{CONFIG_MAP_POLICY}"),
     OBJECT_POLICY: lambda stage: stage.plane.api.delete(f"{GPU_POLICIES}/refuse-{OBJECT_POLICY}"),
     NAMESPACE_LABELS: lambda stage: stage.plane.api.patch(
@@ -113,10 +122,8 @@ def stage(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iter
     (folder / f"{FILE}.yaml").write_text(refusing(FILE), "utf-8")
     tier = "match: {namespaceSelector: {matchLabels: {tier: plain}}}, placement: {products: {deny: [H100]}}"
     (folder / "tier.yaml").write_text(policy("tier", f"priority: 900, {tier}"), "utf-8")
-    add_nodes(plane.api, [node_object(name, labels={"turn": name}) for name in ENDS])
-    for name in ("gpupolicies.yaml", "rbac.yaml"):
-        result = plane.kubectl("apply", "-f", str(DEPLOY / "components" / "crd" / name))
-        assert result.code == 0, result.err
+    add_nodes(plane.api, [node_object(name, labels={"turn": name}) for name in (*ENDS, TAKEOVER)])
+    apply_files(plane, *(DEPLOY / "components" / "crd" / name for name in ("gpupolicies.yaml", "rbac.yaml")))
     exporter = Exporter()
     flags = {"policies": str(folder), "dcgm_exporters": f"http://127.0.0.1:{exporter.port}/metrics"}
     with waking_service(plane, **flags) as service:
@@ -126,7 +133,7 @@ def stage(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iter
         write_policies(plane)
         for name in (CONFIG_MAP_POLICY, OBJECT_POLICY):
             eventually(f"{name} is in force", partial(service.metric, "gpu_usher_policy_info", policy=f"refuse-{name}"))
-        yield Stage(plane, service, folder, exporter)
+        yield Stage(plane, service, flags, exporter)
     exporter.close()
 
 
@@ -158,3 +165,49 @@ def test_pod_is_woken_in_time_though_no_event_tells_the_scheduler(stage: Stage, 
     print(f"WOKEN | {name} | {seconds:.2f} | {message}")
 
     assert seconds <= BAR_SECONDS
+
+
+@pytest.fixture(scope="module")
+def other(stage: Stage) -> Iterator[Service]:
+    """A second replica, which the scheduler does not ask."""
+    with serving(stage.plane, "other", **stage.flags) as running:
+        yield running
+
+
+def holder(plane: ControlPlane) -> str:
+    return str(plane.api.get(LEASE)["spec"].get("holderIdentity") or "")
+
+
+@pytest.mark.parametrize("ended_by", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
+def test_next_replica_wakes_what_the_one_before_it_did_not(
+    stage: Stage, other: Service, ended_by: signal.Signals
+) -> None:
+    """F140: the refusal ends right after the signal; a replica that is stopped still looks while it drains."""
+    plane, name = stage.plane, f"ended-{ended_by.name.lower()}"
+    let_hold(plane, stage.service, other)
+    create_namespace(plane, name, tier="plain")
+    pod = gpu_pod("waits", name, nodeSelector={"turn": TAKEOVER})
+    create_pod(plane, pod)
+    wait_for_refusal(plane, pod)
+
+    def end() -> None:
+        os.kill(other.process.pid, ended_by)
+        plane.api.patch(f"/api/v1/namespaces/{name}", {"metadata": {"labels": {"tier": "gold"}}})
+
+    before = holder(plane)
+    seconds = seconds_until_bound(plane, pod, end, TAKEOVER_SECONDS)
+    print(f"WOKEN | takeover | {ended_by.name} | {seconds:.2f}")
+
+    other.process.stop()
+    assert seconds < float("inf")
+    eventually("the next replica holds the Lease", lambda: holder(plane) not in ("", before))
+
+
+def let_hold(plane: ControlPlane, asked: Service, other: Service) -> None:
+    """Have the other replica hold the Lease: the one that is asked is started anew while the other waits for it."""
+    if not other.process.running:
+        other.restart()
+    mine = holder(plane)
+    asked.process.stop()
+    eventually("the other replica holds the Lease", lambda: holder(plane) not in ("", mine))
+    asked.restart()

@@ -14,7 +14,7 @@ import pytest
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import kubelets, pod_path
 from tests.controlplane.kubectl import Object
-from tests.e2e.stage import DEPLOY, Service, create_namespace, install_webhooks, serving, start_scheduler, wait_for_node
+from tests.e2e.stage import Service, grant_events, install_webhooks, serving, start_scheduler, wait_for_node
 
 EVENTS = "GPU_USHER_EVENTS"
 BAR_SECONDS = 5
@@ -23,21 +23,13 @@ PATIENCE_SECONDS = 12
 """As long as a pod is waited for that may not be woken."""
 
 
-def allow_events(plane: ControlPlane) -> None:
-    """Create the namespace, and what the component of deploy/ for Events has."""
-    create_namespace(plane, "gpu-usher")
-    files = (DEPLOY / "components" / "events" / f"{name}.yaml" for name in ("rbac", "lease", "wake"))
-    result = plane.kubectl("apply", *(word for file in files for word in ("-f", str(file))))
-    assert result.code == 0, result.err
-
-
 @contextmanager
 def waking_service(plane: ControlPlane, *words: str, **flags: str) -> Iterator[Service]:
     """Run the service with Events and the webhooks, and a scheduler with the extender.
 
     `words` are those of `scheduler-config`.
     """
-    allow_events(plane)
+    grant_events(plane)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(EVENTS, os.environ.get(EVENTS, "true"))
         with serving(plane, **flags) as running, kubelets(plane.api):

@@ -1,20 +1,72 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A campaign sends a number of inputs to all targets, drawn from one seed, and records the outcomes and the memory."""
+"""A campaign sends a number of inputs to all targets, drawn from one seed, and records the outcomes and the memory.
+
+`fill` fills every bounded cache of the service before the first input, so that later growth of memory is a leak.
+
+The entries are made from the seeds with a small change each, as strange inputs differ from the seeds by little too.
+Each is decoded anew, since the caches hold the strings that were decoded.
+"""
 
 import gc
-import resource
+import json
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from tests.fuzz.filling import fill, remembered
+from app.cluster.core import RULINGS_KEPT
+from app.cluster.verdict_cache import DEMANDS_KEPT
+from app.kube.pods import read_pod
+from app.nodes.conditions import MEMORY
+from app.nodes.labels import NODE_CLASSES_KEPT, _read_class
+from app.nodes.reading import read_node
+from app.placement.ranking import TIE_BREAKS_KEPT, tie_break
+from app.server.service import Service
+from app.values.quantity import parse_quantity
+from tests.bench.measure import resident_mib
+from tests.builders import knowledge
 from tests.fuzz.mutations import mutated
 from tests.fuzz.seeds import FLEETS, seeds
 from tests.fuzz.targets import TARGETS, Target, service
+
+
+def fill(services: Iterable[Service]) -> None:
+    """Fill the rulings and appraisals of each service, and the caches of node classes, names and quantities of the
+    process."""
+    pods, nodes = seeds("pod"), seeds("node")
+    for number in range(RULINGS_KEPT):
+        document = json.loads(pods[number % len(pods)])
+        document["metadata"].setdefault("annotations", {})["gpu-usher.io/gpu-memory"] = f"{number + 1}Mi"
+        for usher in services:
+            read = read_pod(json.loads(json.dumps(document)))
+            usher.ruling(read)
+            demand = usher.demand(read)
+            if number < DEMANDS_KEPT:
+                usher.verdicts(demand)
+    for number in range(NODE_CLASSES_KEPT):
+        document = json.loads(nodes[number % len(nodes)])
+        document["metadata"]["labels"][MEMORY] = str(number)
+        read_node(document, knowledge())
+        parse_quantity(f"{number}001m")
+    for number in range(TIE_BREAKS_KEPT):
+        tie_break(f"ip-10-0-{number}.eu-central-1.compute.internal")
+
+
+def remembered(services: Iterable[Service]) -> Mapping[str, int]:
+    """Count the entries of each cache, for all services together."""
+    all_services = list(services)
+    return {
+        "rulings": sum(len(usher._rulings._by_template) for usher in all_services),
+        "demands": sum(len(usher._demands._by_template) for usher in all_services),
+        "appraised demands": sum(len(usher._verdicts._tables) for usher in all_services),
+        "makes of nodes": _read_class.cache_info().currsize,
+        "names": tie_break.cache_info().currsize,
+        "quantities": parse_quantity.cache_info().currsize,
+    }
+
 
 SEED = 1125
 RESULTS = Path(__file__).parents[1] / "results" / "fuzz.md"
@@ -91,12 +143,6 @@ def _send(target: Target, number: int, seed: int, campaign: Campaign) -> None:
         campaign.crashes.append(f"{target.name} {number}: {error!r:.200} at {where.filename}:{where.lineno}")
     tally.slowest_ms = max(tally.slowest_ms, (time.process_time() - before) * 1000)
     tally.outcomes[outcome] += 1
-
-
-def resident_mib() -> float:
-    """Read the resident memory of this process in MiB."""
-    pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
-    return pages * resource.getpagesize() / 2**20
 
 
 def table(campaign: Campaign) -> str:

@@ -79,7 +79,7 @@ def outside(cluster: Cluster) -> Iterator[str]:
     eventually("it is gone", lambda: cluster.plane.api.client.get(path).status_code == 404)
 
 
-def play(cluster: Cluster, name: str, namespace: str, **more: object) -> tuple[Object, SeenDevices | str]:
+def run_pod(cluster: Cluster, name: str, namespace: str, **more: object) -> tuple[Object, SeenDevices | str]:
     """Run a pod of one GPU on the node; give it as admitted, and what its container sees, or why it does not start."""
     pod = container_pod(
         name, namespace, {"nvidia.com/gpu": 1}, nodeSelector={"kubernetes.io/hostname": "node-1"}, **more
@@ -106,7 +106,7 @@ def test_no_pod_that_starts_without_us_fails_with_us(
     cluster: Cluster, installed: str, class_exists: bool, namespace: str, outside: str
 ) -> None:
     """F5, F6, S7: and its container sees a GPU where it did without us; a class that is needed makes it see one."""
-    _, without = play(cluster, "without", outside)
+    _, without = run_pod(cluster, "without", outside)
     expected = class_exists and installed != "NRI"
     admitted: list[Object] = []
 
@@ -116,7 +116,7 @@ def test_no_pod_that_starts_without_us_fails_with_us(
         return ("runtimeClassName" in admitted[0]["spec"]) is expected
 
     eventually("the service knows classes and nodes", admitted_as_expected)
-    pod, with_us = play(cluster, "with", namespace)
+    pod, with_us = run_pod(cluster, "with", namespace)
 
     assert isinstance(without, SeenDevices)
     assert isinstance(with_us, SeenDevices), with_us
@@ -143,7 +143,7 @@ def test_pod_that_names_a_class_without_handler_does_not_start_and_is_told_so(
     if cluster.plane.api.client.get(f"{RUNTIME_CLASSES}/nvidia").is_error:
         cluster.plane.api.create(RUNTIME_CLASSES, RUNTIME_CLASS)
 
-    _, outcome = play(cluster, "named", outside, runtimeClassName="nvidia", nodeName="node-1")
+    _, outcome = run_pod(cluster, "named", outside, runtimeClassName="nvidia", nodeName="node-1")
 
     assert isinstance(outcome, str)
     assert 'no runtime for "nvidia" is configured' in outcome
