@@ -6,7 +6,7 @@ driver itself is `controlplane dra-driver` (tests/controlplane/dra_driver.go).
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tests.realnodes.nvml_config import Gpu, Machine, MigInstance, list_capabilities
@@ -15,12 +15,20 @@ DRIVER = "gpu.nvidia.com"
 ARCHITECTURES = {"7.0": "Volta", "7.5": "Turing", "8.0": "Ampere", "8.6": "Ampere", "8.9": "Ada Lovelace"}
 """Compute capability → name, as NVML gives it; that of 9.0 is Hopper, and newer ones are Blackwell."""
 MEMORY_EIGHTHS = 8
-"""A MIG profile's name gives the memory in eighths of the GPU's (NVIDIA's go-nvlib, pkg/nvlib/device/mig_profile.go)."""
+"""A MIG profile's name has the memory in eighths of the GPU's (NVIDIA's go-nvlib, pkg/nvlib/device/mig_profile.go)."""
 
 
-def driver_file(machine: Machine, failure: str = "") -> dict[str, Any]:
-    """Write the driver's file: the devices of the machine, and the device files on the node of each."""
+def driver_file(
+    machine: Machine, failure: str = "", taints: Mapping[str, Mapping[str, str]] | None = None
+) -> dict[str, Any]:
+    """Write the driver's file: the devices of the machine, and the device files on the node of each.
+
+    `failure` is the error with which preparing a claim fails; `taints` are those of devices, by their names.
+    """
     devices = list(_devices(machine))
+    for device, _ in devices:
+        if taint := (taints or {}).get(device["name"]):
+            device["taints"] = [dict(taint)]
     return {
         "driver": DRIVER,
         "slices": [{"devices": [device for device, _ in devices]}],

@@ -26,7 +26,7 @@ DRA_NODES = ("node-1", "node-2")
 
 @pytest.fixture(scope="module")
 def dra_nodes(cluster: Cluster) -> Iterator[Mapping[str, Node]]:
-    """Two nodes whose GPUs a DRA driver publishes instead of the device plugin; they have the plugin again afterwards."""
+    """Two nodes whose GPUs a DRA driver publishes, and not the device plugin, which comes back afterwards."""
     programs = containerd_module.find()
     if isinstance(programs, str):
         pytest.skip(programs)
@@ -79,9 +79,10 @@ def files_of(node: Node, devices: list[str]) -> set[str]:
     return {file for device in devices for file in files[device]}
 
 
+@pytest.mark.usefixtures("service")
 @pytest.mark.parametrize("name", CASES)
 def test_container_can_open_the_devices_of_its_claim_and_no_others(
-    cluster: Cluster, dra_nodes: Mapping[str, Node], namespace: str, name: str
+    cluster: Cluster, dra_nodes: Mapping[str, Node], name: str
 ) -> None:
     """F135."""
     case = CASES[name]
@@ -123,9 +124,7 @@ def test_request_of_an_extended_resource_is_served_by_dra(
     cluster: Cluster, dra_nodes: Mapping[str, Node], namespace: str
 ) -> None:
     """F135: kube-scheduler makes the claim, since the DeviceClass has the resource's name."""
-    pod = container_pod(
-        "extended", namespace, {"nvidia.com/gpu": 2}, nodeSelector={"kubernetes.io/hostname": "node-1"}
-    )
+    pod = container_pod("extended", namespace, {"nvidia.com/gpu": 2}, nodeSelector={"kubernetes.io/hostname": "node-1"})
     create_pod(cluster.plane, pod)
     running = wait_for_phase(cluster, pod)
     seen = read_seen(cluster, pod)
