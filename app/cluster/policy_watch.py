@@ -82,6 +82,7 @@ class PolicyBook:
         self._today = today
         self._read: ReadSteps = partial(read_sources, knowledge, shipped_default(knowledge))
         self._problems = partial(_problems, self._read)
+        self._read_fingerprint = fingerprint(directory)
         self._texts, self._unreadable = policy_files(directory)
         self._sources: dict[str, Mapping[str, Any]] = {}
         self._parsed: Parsed = {}
@@ -110,6 +111,7 @@ class PolicyBook:
         """Load all policies in steps; unchanged ones are not parsed again."""
         parsed, looked_for = self._parsed.copy(), self._config_maps_listed
         self._sources_changed = False
+        self._read_fingerprint = fingerprint(self._directory)
         self._texts, self._unreadable = policy_files(self._directory)
         try:
             loaded = yield from self._read_all(parsed)
@@ -265,12 +267,12 @@ class PolicyBook:
         self.loaded, self.current = loaded, in_force(loaded, self._day)
 
     async def follow(self, on_load: Callable[[LoadOutcome], None]) -> None:
-        """Load again whenever the directory or a source changes; `on_load` is called after every attempt."""
-        before = fingerprint(self._directory)
+        """Load again whenever the directory or a source changes; `on_load` is called after every attempt.
+
+        An edit since the last load counts, also one from before this call.
+        """
         async for _ in _wake_ups(self._directory, self._wake_up):
-            now = fingerprint(self._directory)
-            if now != before or self._sources_changed:
-                before = now
+            if fingerprint(self._directory) != self._read_fingerprint or self._sources_changed:
                 on_load(await _finish_with_rests(self.load_steps()))
 
 

@@ -105,8 +105,9 @@ def test_renewed_certificate_is_shown_to_new_connections_and_old_ones_live_on(tm
 
 def test_bad_pair_in_the_folder_leaves_the_good_one_in_service(tmp_path: Path) -> None:
     """TLS-05: a TLS context must never be half changed."""
-    service = make_service(tmp_path / "certs")
-    folder = service.settings.certs
+    folder = tmp_path / "certs"
+    issue_if_needed(folder, dt.datetime.now(dt.UTC))
+    service = make_service(folder, cert=folder / "tls.crt", key=folder / "tls.key")
     good, trust = serial_of(folder), shutil.copy(folder / "ca.crt", tmp_path / "trusted.crt")
     with running(service) as clients:
         issue_if_needed(tmp_path / "new", dt.datetime.now(dt.UTC))

@@ -244,3 +244,18 @@ def test_last_good_set_is_found_by_a_process_that_starts_with_a_mistake(tmp_path
         await scene.follow(test)
 
     asyncio.run(run())
+
+
+def test_edit_between_the_first_load_and_the_watch_is_taken(tmp_path: Path) -> None:
+    """F76, CFG-01."""
+    scene = Scene(tmp_path)
+    (tmp_path / "two.yaml").write_text(policy("two", "priority: 2"), "utf-8")
+
+    async def follow() -> None:
+        following = asyncio.create_task(scene.book.follow(scene.loads.append))
+        await until("the edit is loaded", lambda: bool(scene.loads))
+        following.cancel()
+
+    asyncio.run(follow())
+
+    assert [load.policies for load in scene.loads] == [2]
