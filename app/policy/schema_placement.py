@@ -248,7 +248,7 @@ class Placement(StrictMapping):
     )
     score_spread: Literal["Ranked", "Proportional"] | None = described(
         Merge.Single,
-        "Ranked: only the best node gets 10; Proportional: 0 to 10 by the totals, so that other scores of the "
+        "Ranked: only the best nodes get 10; Proportional: 0 to 10 by the totals, so that other scores of the "
         "scheduler weigh more",
         "Proportional",
         "Ranked",
