@@ -4,6 +4,7 @@
 Both are made of the slices of `DRAIndex` when they are first asked for after a change.
 """
 
+from collections import Counter
 from collections.abc import Container, Iterable
 from itertools import count
 
@@ -11,7 +12,7 @@ from app.cluster.dra_index import DRAIndex
 from app.dra.device_kinds import DeviceKind, DeviceKinds, KindKey, KindsOfNode, blocking_taints, kind_key
 from app.knowledge.tables import Knowledge
 from app.kube.device_facts import NVIDIA_DRIVER, DeviceFacts, facts_of
-from app.kube.devices import DeviceID, ResourceSlice
+from app.kube.devices import Device, DeviceID, ResourceSlice
 from app.nodes.dra_devices import NodeGPUs, group_by_gpu
 from app.nodes.model import Node
 
@@ -99,7 +100,7 @@ class DeviceKindIndex:
     def devices_of(self, node: Node) -> Iterable[DeviceID]:
         """List the devices of a node, in the order of the allocator."""
         of_node = self._of(node)
-        return () if of_node is None else (device for device, _ in of_node.by_device)
+        return () if of_node is None else (device.id for device, _ in of_node.by_device)
 
     def drop(self, name: str) -> None:
         """Forget a node, as its slices have changed or it is gone."""
@@ -130,8 +131,8 @@ class DeviceKindIndex:
         touched = {device.gpu for device in taken}
         whole = {device.gpu for device in taken if not device.mig_profile}
 
-        def is_free(device: DeviceID) -> bool:
-            facts = shown.get(device[2]) if device[0] == NVIDIA_DRIVER else None
+        def is_free(device: Device) -> bool:
+            facts = shown.get(device.name) if device.driver == NVIDIA_DRIVER else None
             if facts is None or facts.name in allocated:
                 return facts is None
             return facts.gpu not in (whole if facts.mig_profile else touched)
@@ -143,23 +144,23 @@ class DeviceKindIndex:
         shown = self._devices.gpus(node.name).devices
         if not shown:
             return None
-        positions: dict[KindKey, int] = {}
-        kinds: list[DeviceKind] = []
-        by_device: list[tuple[DeviceID, int]] = []
+        first: dict[KindKey, tuple[int, Device, DeviceFacts | None]] = {}
+        by_device: list[tuple[Device, int]] = []
         rules = self._dra.taint_rules()
         for device in (device for pool in self._dra.pools.pools(node) for device in pool.devices):
             facts = shown.get(device.name) if device.driver == NVIDIA_DRIVER else None
-            taints = blocking_taints(device, rules)
-            key = kind_key(device, facts, taints)
-            position = positions.setdefault(key, len(kinds))
-            number = kinds[position].number if position < len(kinds) else 0
-            kinds[position : position + 1] = [DeviceKind(device, facts, taints, number + 1)]
-            by_device.append((device.id, position))
-        content = tuple((key, kinds[position].number) for key, position in positions.items())
+            key = kind_key(device, facts, blocking_taints(device, rules))
+            by_device.append((device, first.setdefault(key, (len(first), device, facts))[0]))
+        numbers = Counter(position for _, position in by_device)
+        content = tuple((key, numbers[position]) for key, (position, _, _) in first.items())
         shared = self._shared.get(content)
         if shared is None:
             if len(self._shared) >= KINDS_KEPT:
                 self._shared.clear()
+            kinds = (
+                DeviceKind(device, facts, blocking_taints(device, rules), numbers[position])
+                for position, device, facts in first.values()
+            )
             shared = DeviceKinds(next(self._serials), tuple(kinds), self._dra.classes, self._knowledge)
             self._shared[content] = shared
         return KindsOfNode(shared, tuple(by_device))

@@ -19,8 +19,8 @@ from app.dra.words import unmet
 from app.knowledge.tables import Knowledge
 from app.kube.claimed_devices import DeviceChoice, DeviceChoices
 from app.kube.device_classes import DeviceClass, DeviceTaintRule, tolerates
-from app.kube.device_facts import DEVICE_FACTS, MEMORY_SLICE, NVIDIA_DRIVER, DeviceFacts
-from app.kube.devices import BLOCKING_EFFECTS, Device, DeviceID, DeviceTaint
+from app.kube.device_facts import MEMORY_SLICE, NVIDIA_DRIVER, DeviceFacts
+from app.kube.devices import BLOCKING_EFFECTS, Device, DeviceTaint
 from app.kube.resource_claims import DeviceToleration
 from app.nodes.model import ClaimableDevices, NodeClass
 from app.nodes.reading import class_of_device
@@ -71,9 +71,9 @@ def kind_key(device: Device, facts: DeviceFacts | None, taints: tuple[DeviceTain
     if device.driver != NVIDIA_DRIVER:
         return device.driver, taints
     attributes = tuple(map(device.attributes.get, KIND_ATTRIBUTES))
-    amounts = tuple(sorted(entry for entry in device.amounts.items() if _is_of_kind(_with_domain(entry[0]))))
-    known = facts and tuple(getattr(facts, name) for name in DEVICE_FACTS)
-    return device.driver, attributes, amounts, device.allow_multiple_allocations, known, taints
+    amounts = tuple(sorted([entry for entry in device.amounts.items() if _is_of_kind(_with_domain(entry[0]))]))
+    has_facts = facts is not None  # which they are follows from attributes and amounts
+    return device.driver, attributes, amounts, device.allow_multiple_allocations, has_facts, taints
 
 
 def _with_domain(name: str) -> str:
@@ -86,8 +86,8 @@ def _is_of_kind(capacity: str) -> bool:
 
 def blocking_taints(device: Device, rules: Iterable[DeviceTaintRule]) -> tuple[DeviceTaint, ...]:
     """List the taints of a device, its own and of rules, that keep claims without a toleration off it."""
-    taints = (*device.taints, *(rule.taint for rule in rules if rule.applies(device)))
-    return tuple(taint for taint in taints if taint.effect in BLOCKING_EFFECTS)
+    taints = (*device.taints, *[rule.taint for rule in rules if rule.applies(device)])
+    return tuple([taint for taint in taints if taint.effect in BLOCKING_EFFECTS]) if taints else ()
 
 
 class DeviceKinds:
@@ -202,10 +202,10 @@ def _same_for_kind(group: str, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class KindsOfNode:
-    """The kinds of devices of one node, and the kind of each device in the order of the allocator, by its id."""
+    """The kinds of devices of one node, and each device in the order of the allocator with the position of its kind."""
 
     kinds: DeviceKinds
-    by_device: tuple[tuple[DeviceID, int], ...]
+    by_device: tuple[tuple[Device, int], ...]
 
 
 MOST_SHOWN = 3

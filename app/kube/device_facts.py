@@ -8,9 +8,10 @@ other slices do not belong to a single node, and no filter reads them.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 from app.kube.devices import BLOCKING_EFFECTS, Device, SemanticVersion
@@ -49,7 +50,7 @@ class DeviceFacts:
 
 
 DEVICE_FACTS = ("label", "driver", "cuda", "compute_capability", "memory_mib", "mig_profile")
-"""The fields of DeviceFacts that a kind of devices shares; the others identify a device, or say where it is."""
+"""The first fields of DeviceFacts, which a kind of devices shares; the others identify a device, or say where it is."""
 
 
 def facts_of(device: Device) -> DeviceFacts | None:
@@ -64,7 +65,7 @@ def facts_of(device: Device) -> DeviceFacts | None:
     if _text(device, "type") not in (None, "gpu", "mig"):
         return None
     profile = _text(device, "profile")
-    counters, start = _memory_slices(device)
+    counters, start = _memory_slices(device) if device.counters else (None, None)
     return DeviceFacts(
         label=_label(_text(device, "productName")),
         driver=_version(_text(device, "driverVersion")),
@@ -75,7 +76,7 @@ def facts_of(device: Device) -> DeviceFacts | None:
         name=device.name,
         gpu=counters or _text(device, "parentUUID") or _text(device, "uuid") or device.name,
         start=start if profile else None,
-        tainted=any(taint.effect in BLOCKING_EFFECTS for taint in device.taints),
+        tainted=bool(device.taints) and any(taint.effect in BLOCKING_EFFECTS for taint in device.taints),
     )
 
 
@@ -135,18 +136,13 @@ def distinct_devices(devices: Iterable[DeviceFacts]) -> tuple[DeviceFacts, ...]:
     candidates = list(devices)
     candidates = [device for device in candidates if not device.tainted] or candidates
     candidates = [device for device in candidates if not device.mig_profile] or candidates
-    kinds = {tuple(getattr(device, name) for name in DEVICE_FACTS) for device in candidates}
-    return tuple(replace(_UNKNOWN, **dict(zip(DEVICE_FACTS, kind, strict=True))) for kind in sorted(kinds, key=repr))
+    kinds = set(map(attrgetter(*DEVICE_FACTS), candidates))
+    return tuple(DeviceFacts(*kind) for kind in sorted(kinds, key=repr))
 
 
 def shared_facts(devices: Iterable[DeviceFacts]) -> DeviceFacts:
     """Make a device of the facts that all these devices share; the other facts are None."""
     all_devices = list(devices)
-    facts: dict[str, Any] = {}
-    for name in DEVICE_FACTS:
-        values = {getattr(device, name) for device in all_devices}
-        facts[name] = values.pop() if len(values) == 1 else None
-    return replace(_UNKNOWN, **facts)
-
-
-_UNKNOWN = DeviceFacts(None, None, None, None, None, None)
+    values = ({getattr(device, name) for device in all_devices} for name in DEVICE_FACTS)
+    facts: list[Any] = [same.pop() if len(same) == 1 else None for same in values]
+    return DeviceFacts(*facts)

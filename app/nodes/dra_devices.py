@@ -64,8 +64,8 @@ def _gpu(name: str, devices: tuple[DeviceFacts, ...], knowledge: Knowledge) -> D
 def _geometry(devices: tuple[DeviceFacts, ...], knowledge: Knowledge) -> Geometry | None:
     """Find the geometry of a GPU with MIG devices on demand; None unless the tables have each of its placements."""
     slices = [device for device in devices if device.mig_profile]
-    geometry = knowledge.geometry.get(normal_form(devices[0].label or ""))
-    if geometry is None or not slices:
+    geometry = knowledge.geometry.get(normal_form(devices[0].label or "")) if slices else None
+    if geometry is None:
         return None
     legal = {(name, start) for name, slot in geometry.slots.items() for start in slot.starts}
     return geometry if all((device.mig_profile, device.start) in legal for device in slices) else None

@@ -269,17 +269,12 @@ class DevicesOnNode(Protocol):
     def claimable(
         self, node_class: NodeClass, requests: tuple[DeviceChoices, ...]
     ) -> tuple[tuple[ClaimableDevices, ...], ...]:
-        """Select devices for each request; a request is left out where what it can get is not known, or nothing."""
-        ...
+        """Select devices for each request."""
 
     def next_make(
         self, node_class: NodeClass, requests: tuple[DeviceChoices, ...], order: tuple[int, ...] | None
     ) -> NodeClass | None:
-        """Give the class of the node with devices alone of the kind that the first request gets now; None if unknown.
-
-        `order` is that of FreeResources.kinds.
-        """
-        ...
+        """Give the class of the node with devices alone of the kind that the first request gets now."""
 
 
 DIFFERING_DEVICE_FACTS = (

@@ -8,6 +8,7 @@ NodeStatus.runtimeHandlers); where the list is absent, as with containerd 1.x, n
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from app.knowledge.mig_profiles import profile_of
@@ -16,7 +17,7 @@ from app.knowledge.tables import Knowledge
 from app.kube.device_classes import DeviceClass
 from app.kube.device_facts import NVIDIA_DRIVER, DeviceFacts, distinct_devices, shared_facts
 from app.nodes.conditions import ARCHITECTURE, NVIDIA_DOMAIN, read_bad_conditions
-from app.nodes.labels import read_node_class
+from app.nodes.labels import NODE_CLASSES_KEPT, read_node_class
 from app.nodes.model import UNSHARED, WHOLE_MILLI, FreeResources, Node, NodeClass, Sharing
 from app.nodes.sharing import NOT_REGISTERED, count_registered_gpus
 from app.values.errors import MalformedPod, QuantityError
@@ -128,8 +129,7 @@ def _amounts(allocatable: Mapping[str, Any], knowledge: Knowledge) -> tuple[tupl
 
 def _gives_gpus_to_machines(allocatable: Mapping[str, Any], knowledge: Knowledge) -> bool:
     """Tell whether a node offers GPUs to virtual machines, so that its labels promise containers none."""
-    extended = [name for name in allocatable if "/" in name]  # none on most nodes
-    return any(knowledge.families.passthrough_family(name) for name in extended)
+    return any(knowledge.families.passthrough_family(name) for name in allocatable if "/" in name)
 
 
 def _taints(spec: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:
@@ -172,31 +172,46 @@ def with_devices(
         return replace(node, node_class=with_served, free=replace(node.free, uncounted=served)) if served else node
     sliced = all(device.mig_profile for device in all_devices)
     usable = {device.gpu for device in all_devices if not device.tainted}
-    tainted_gpus = {device.gpu for device in all_devices} - usable
+    tainted_gpus = len({device.gpu for device in all_devices} - usable)
+    profiles = frozenset([device.mig_profile for device in all_devices if device.mig_profile])
+    node_class = _class_with_devices(
+        node.node_class, distinct_devices(all_devices), served, bool(usable), tainted_gpus, profiles, sliced, knowledge
+    )
+    return replace(node, node_class=node_class, free=replace(node.free, uncounted=served))
+
+
+@lru_cache(maxsize=NODE_CLASSES_KEPT)
+def _class_with_devices(
+    node_class: NodeClass,
+    distinct: tuple[DeviceFacts, ...],
+    served: frozenset[str],
+    usable: bool,
+    tainted_gpus: int,
+    profiles: frozenset[str],
+    sliced: bool,
+    knowledge: Knowledge,
+) -> NodeClass:
+    """Replace the facts of a class by those of devices, once for all nodes that are alike."""
     node_class = replace(
-        node.node_class,
+        node_class,
         sharing=Sharing.MIG if sliced else Sharing.Exclusive,
-        dra_profiles=frozenset(device.mig_profile for device in all_devices if device.mig_profile),
+        dra_profiles=profiles,
         budgets=(),
         count_doubt=None,
         promises=(),
         memory_at_most=None,
         unhealthy_units=tuple(
-            (resource, len(tainted_gpus)) for resource in sorted(served) if tainted_gpus and not profile_of(resource)
+            (resource, tainted_gpus) for resource in sorted(served) if tainted_gpus and not profile_of(resource)
         ),
-        withdrawn=len(tainted_gpus),
+        withdrawn=tainted_gpus,
         dra_resources=served if usable else frozenset(),
         claims_only=NVIDIA_DOMAIN,
     )
-    node_class = _with_all_device_facts(node_class, distinct_devices(all_devices), knowledge)
-    return replace(node, node_class=node_class, free=replace(node.free, uncounted=served))
+    return _with_all_device_facts(node_class, distinct, knowledge)
 
 
 def with_other_devices(
-    node: Node,
-    by_driver: Mapping[str, Sequence[DeviceFacts]],
-    serving: Iterable[DeviceClass],
-    knowledge: Knowledge,
+    node: Node, by_driver: Mapping[str, Sequence[DeviceFacts]], serving: Iterable[DeviceClass], knowledge: Knowledge
 ) -> Node:
     """Add what the DRA devices of another vendor have in common, where no device plugin offers the node's GPUs.
 
@@ -241,9 +256,7 @@ def _with_all_device_facts(node_class: NodeClass, devices: tuple[DeviceFacts, ..
     if len(variants) == 1:
         return variants[0]
     shared = _with_device_facts(node_class, shared_facts(devices), knowledge)
-    products = {variant.product for variant in variants}
-    product = variants[0].product if len(products) == 1 else None
-    return replace(shared, product=product, device_variants=variants)
+    return replace(shared, product=_same(variant.product for variant in variants), device_variants=variants)
 
 
 def class_of_device(node_class: NodeClass, device: DeviceFacts, knowledge: Knowledge) -> NodeClass:
