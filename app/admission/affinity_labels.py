@@ -18,10 +18,9 @@ from typing import Any
 
 from app.admission.fleet_facts import STATE_KEYS, FleetFacts, NodeGroup, fitting_groups
 from app.knowledge.clouds import Dialect
-from app.knowledge.cuda_compatibility import AcceptedCompatibility, CUDANeed, judge_driver
+from app.knowledge.cuda_compatibility import AcceptedCompatibility, CUDANeed, HostFacts, judge_driver
 from app.knowledge.gpu_resources import Family
 from app.knowledge.mig_profiles import profile_of
-from app.knowledge.nvidia_require import HostFacts
 from app.knowledge.tables import Knowledge
 from app.nodes.conditions import (
     COMPUTE,

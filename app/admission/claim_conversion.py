@@ -235,11 +235,9 @@ MISSING_TEMPLATE_REMEDY = "create it with gpu-usher plan claim-templates"
 
 def convert_to_claims(review: ReviewedPod) -> Iterator[PodChange]:
     """Replace requests for NVIDIA's resources by claims, where that loses nothing and the template exists."""
-    outcome = (
-        template_for(review.pod, review.ruling.demand, review.context.knowledge)
-        if review.rules.convert_to_claims
-        else None
-    )
+    if not review.rules.convert_to_claims:
+        return
+    outcome = template_for(review.pod, review.ruling.demand, review.context.knowledge)
     if outcome is None:
         return
     if isinstance(outcome, NoEquivalent):

@@ -58,9 +58,7 @@ def preview(
 
     Raises MalformedPod, QuantityError, and BadInput for a kind that is not reviewed.
     """
-    target = target or target_of_new_object(document)
-    if target is None:
-        raise BadInput(f"kind: got {_kind(document)[:60] or 'none'}, wants a Pod or {', '.join(_KINDS)}")
+    target = target or _reviewed_part(document)
     context = replace(context, form=target.form)
     result = mutate(target.document, namespace, labels_of(namespace), context)
     ignored = ignored_annotations(_request(document))
@@ -85,9 +83,7 @@ def admitted_pod(
 
     Raises MalformedPod, QuantityError, and BadInput for a kind that is not reviewed.
     """
-    target = target_of_new_object(document)
-    if target is None:
-        raise BadInput(f"kind: got {_kind(document)[:60] or 'none'}, wants a Pod or {', '.join(_KINDS)}")
+    target = _reviewed_part(document)
     # The template is reviewed in the form Pod, since the pods that the workload creates are.
     result = mutate(target.document, namespace, labels_of(namespace), context)
     return target.document if result.admitted is None else result.admitted.document
@@ -143,6 +139,13 @@ def target_of_new_object(document: Mapping[str, Any]) -> ReviewTarget | None:
     Raises MalformedPod.
     """
     return review_target_of(_request(document))
+
+
+def _reviewed_part(document: Mapping[str, Any]) -> ReviewTarget:
+    target = target_of_new_object(document)
+    if target is None:
+        raise BadInput(f"kind: got {_kind(document)[:60] or 'none'}, wants a Pod or {', '.join(_KINDS)}")
+    return target
 
 
 def _request(document: Mapping[str, Any]) -> Mapping[str, Any]:

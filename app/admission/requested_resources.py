@@ -97,11 +97,7 @@ def apply_mig_fallback(review: ReviewedPod) -> Iterator[PodChange]:
     if mode == "Warn":
         yield PodChange((), f"{requested} could be {best}", f"{requested} could be {best}: {why}")
         return
-    yield PodChange(
-        tuple(_replace_resource(review, requested, best)),
-        f"{requested} replaced by {best}",
-        f"{requested} replaced by {best}: {why}",
-    )
+    yield _replacement(review, requested, best, why)
 
 
 def choose_smallest_slice(review: ReviewedPod) -> Iterator[PodChange]:
@@ -113,13 +109,8 @@ def choose_smallest_slice(review: ReviewedPod) -> Iterator[PodChange]:
         return
     offers = _offers(review)
     if offers:
-        best = offers[0].resource
         why = f"{demand.memory_mib} MiB is all that gpu-memory asks for"
-        yield PodChange(
-            tuple(_replace_resource(review, whole, best)),
-            f"{whole} replaced by {best}",
-            f"{whole} replaced by {best}: {why}",
-        )
+        yield _replacement(review, whole, offers[0].resource, why)
         return
     products = _smallest_products(review)
     if products:
@@ -219,6 +210,11 @@ def _smallest_products(review: ReviewedPod) -> list[str]:
             sizes[label] = min(memory, sizes.get(label, memory))
     least = min(sizes.values(), default=0)
     return sorted(label for label, size in sizes.items() if size == least) if len(set(sizes.values())) > 1 else []
+
+
+def _replacement(review: ReviewedPod, old: str, new: str, why: str) -> PodChange:
+    record = f"{old} replaced by {new}"
+    return PodChange(tuple(_replace_resource(review, old, new)), record, f"{record}: {why}")
 
 
 def _replace_resource(review: ReviewedPod, old: str, new: str) -> Iterator[Operation]:

@@ -20,7 +20,10 @@ from app.policy.schema_admission import Idle
 from app.values.quantity import parse_seconds
 from app.values.reasons import Code, Reason, counted, join_with_or, reason
 
-DEFAULT_AFTER, DEFAULT_BELOW, DEFAULT_GPUS = "4h", 1.0, 1
+DEFAULT_AFTER, DEFAULT_GPUS = "4h", 1
+IDLE_BELOW = 0.01
+"""The activity, as a share of one, up to which a GPU counts as idle: measurements of an idle GPU are exactly zero, and
+one percent allows for a process that only asks for its state. A guess."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +39,8 @@ class IdleLimit:
 def idle_limit(idle: Idle) -> IdleLimit:
     """Fill in what a policy leaves out."""
     after = idle.after or DEFAULT_AFTER
-    below = DEFAULT_BELOW if idle.below is None else idle.below
-    return IdleLimit(after, parse_seconds(after) or 0.0, below / 100, idle.gpus or DEFAULT_GPUS)
+    below = IDLE_BELOW if idle.below is None else idle.below / 100
+    return IdleLimit(after, parse_seconds(after) or 0.0, below, idle.gpus or DEFAULT_GPUS)
 
 
 def no_idle_gpus(review: ReviewedPod) -> Iterator[Reason]:

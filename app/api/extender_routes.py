@@ -37,8 +37,7 @@ from app.intree.soft_constraints import SoftConstraints
 from app.kube.pods import Pod
 from app.nodes.model import Node
 from app.nodes.reading import read_node
-from app.placement.engine import judge, total
-from app.placement.preempt import helpful_candidates
+from app.placement.engine import helpful_candidates, judge, total
 from app.placement.ranking import HIGHEST, best_in_turn, best_of_each, demand_scores
 from app.placement.scheduler_demand import place_is_promised
 from app.policy.demand import Demand

@@ -2,10 +2,7 @@
 """`gpu-usher certs`: issues, rotates and shows serving certificates; keeps those of a cluster."""
 
 import base64
-import signal
 import ssl
-import sys
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -16,9 +13,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from app.cli.output import Output, show
-from app.cli.probes import serve_probes
-from app.cli.source import ClusterOptions, refuse_several
-from app.telemetry.logs import now, start_logging
+from app.cli.probes import ProbePort, run_controller
+from app.cli.source import ClusterOptions, OwnNamespace, refuse_several
+from app.telemetry.logs import now
 from app.tls.authority import LOCAL_NAMES, service_names
 from app.tls.ca_rotation import WAIT_SECONDS
 from app.tls.certificate_report import CertificateTexts, DescribedCertificate, describe, problems
@@ -32,7 +29,6 @@ ADDRESS_SECONDS = 10
 """Limit of one TLS handshake."""
 
 Folder = Annotated[Path, typer.Option("--certs", help="Directory with ca.crt, tls.crt, tls.key.")]
-Namespace = Annotated[str, typer.Option(envvar="GPU_USHER_NAMESPACE", help="Where gpu-usher runs.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +44,7 @@ def issue(
     *,
     folder: Folder = Path("certs"),
     name: Annotated[list[str] | None, typer.Option(help="DNS name or address besides those of the Service.")] = None,
-    namespace: Namespace = "gpu-usher",
+    namespace: OwnNamespace = "gpu-usher",
     service: Annotated[str, typer.Option(help="Name of the Service.")] = "gpu-usher",
     output: Output = "text",
 ) -> None:
@@ -62,7 +58,7 @@ def rotate(
     *,
     folder: Annotated[Path | None, typer.Option("--certs", help="Rotate in a directory, not in a cluster.")] = None,
     cluster: ClusterOptions,
-    namespace: Namespace = "gpu-usher",
+    namespace: OwnNamespace = "gpu-usher",
 ) -> None:
     """Make a new CA now: both are trusted, after a minute the new one signs, after a week the old one is dropped."""
     refuse_several(("--certs", folder), ("--kubeconfig or --context", cluster.given))
@@ -87,7 +83,7 @@ def show_(
     url: Annotated[str | None, typer.Option(help="An https address; --ca names the trusted CAs.")] = None,
     ca: Annotated[Path | None, typer.Option(help="CAs that clients trust; else the ca.crt beside it.")] = None,
     cluster: ClusterOptions,
-    namespace: Namespace = "gpu-usher",
+    namespace: OwnNamespace = "gpu-usher",
     output: Output = "text",
 ) -> None:
     """Show dates, names and signer of a directory, a Secret or an address; exit 1 if expired or mismatched."""
@@ -109,31 +105,18 @@ def show_(
 def controller(
     *,
     cluster: ClusterOptions,
-    namespace: Namespace = "gpu-usher",
+    namespace: OwnNamespace = "gpu-usher",
     service: Annotated[str, typer.Option(help="Name of the Service that the webhooks call.")] = "gpu-usher",
     name: Annotated[
         list[str] | None, typer.Option(help="Another name or address, such as 127.0.0.1 of a sidecar.")
     ] = None,
     wait_seconds: Annotated[float, typer.Option(help="How long a new CA is published before it signs.")] = WAIT_SECONDS,
-    probe_port: Annotated[int | None, typer.Option(help="Port for /livez and /readyz; none by default.")] = None,
+    probe_port: ProbePort = None,
 ) -> None:
     """Keep the CA, the certificate and the webhooks' caBundle of a cluster."""
     kube = KubeClient(cluster.load())
-    certificate_controller = Controller(
-        kube, Names(namespace, service, tuple(name or ())), now, wait_seconds=wait_seconds
-    )
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: stop.set())
-    writer = start_logging(not sys.stderr.isatty())
-    try:
-        with serve_probes(
-            probe_port, {"/livez": certificate_controller.alive, "/readyz": certificate_controller.ready}
-        ):
-            certificate_controller.run(stop)
-    finally:
-        kube.close()
-        writer.finish()
+    names = Names(namespace, service, tuple(name or ()))
+    run_controller(Controller(kube, names, now, wait_seconds=wait_seconds), kube, probe_port)
 
 
 def _files(folder: Path) -> CertificateTexts:

@@ -5,8 +5,6 @@ The controller creates the templates in the namespaces that let it.
 """
 
 import logging
-import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,14 +17,13 @@ import typer
 from app import __version__
 from app.admission.claim_template import TEMPLATE_KIND, in_version
 from app.admission.preview import target_of_new_object, wanted_template
-from app.admission.reviewed_pod import ReviewContext
 from app.cli.mutate import namespace_of, read_file
 from app.cli.output import names_of
-from app.cli.probes import serve_probes
+from app.cli.probes import ProbePort, run_controller
 from app.cli.source import (
     POLICY_KINDS,
     ClusterOptions,
-    Fleet,
+    GovernedFleet,
     Namespace,
     Objects,
     Policies,
@@ -39,7 +36,7 @@ from app.explain.explanation import templates_as_yaml
 from app.kube.api_kinds import DRA, FLEET
 from app.kube.gpu_usage import FINISHED
 from app.policy.compiled import PolicySet
-from app.telemetry.logs import event, start_logging
+from app.telemetry.logs import event
 from app.tls.kube_objects import CONFLICT, KubeClient
 from app.values.errors import ApiError, UsherError
 from app.values.json_members import member
@@ -80,7 +77,7 @@ def templates_for(
     `namespace` is that of objects that name none. Without `always` only for those that a policy converts.
     Raises MalformedPod, QuantityError.
     """
-    context = ReviewContext(policies, state.fleet(), state.knowledge, claimed=state.devices.claimed)
+    context = state.review_context(policies)
     templates = Templates()
     for document in objects:
         target = target_of_new_object(document)
@@ -179,7 +176,7 @@ def controller(
     cluster: ClusterOptions,
     policies: Policies = None,
     turn_seconds: Annotated[float, typer.Option(help="Seconds between two readings of the cluster.")] = TURN_SECONDS,
-    probe_port: Annotated[int | None, typer.Option(help="Port for /livez and /readyz; none by default.")] = None,
+    probe_port: ProbePort = None,
 ) -> None:
     """Make the ResourceClaimTemplates that pods need where a policy has admission.convertToClaims.
 
@@ -192,16 +189,7 @@ def controller(
         return read_live(cluster, FLEET, (*DRA, *POLICY_KINDS))
 
     keeper = TemplateKeeper(read, kube, policies, turn_seconds)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: stop.set())
-    writer = start_logging(not sys.stderr.isatty())
-    try:
-        with serve_probes(probe_port, {"/livez": keeper.alive, "/readyz": keeper.ready}):
-            keeper.run(stop)
-    finally:
-        kube.close()
-        writer.finish()
+    run_controller(keeper, kube, probe_port)
 
 
 def claim_templates(
@@ -210,8 +198,7 @@ def claim_templates(
         list[str] | None,
         typer.Option("--filename", "-f", help="YAML or JSON of Pods and workloads; - is stdin."),
     ] = None,
-    fleet: Fleet,
-    policies: Policies = None,
+    fleet: GovernedFleet,
     namespace: Namespace = None,
 ) -> None:
     """Write the ResourceClaimTemplates with which GPU pods claim their GPUs through DRA, for kubectl apply.
@@ -222,7 +209,7 @@ def claim_templates(
     """
     where = fleet.namespace(namespace, default=not files)
     objects = fleet.read(needs_nodes=False) if fleet.given or not files else []
-    state = state_of(objects)
+    _, state, rules = fleet.govern(objects)
     asking = [document for file in files or () for document in read_file(file)] if files else objects
-    templates = templates_for(asking, where, state, policies_in(objects, policies, state))
+    templates = templates_for(asking, where, state, rules)
     print(templates.text(state.devices.dra.served_version), end="")

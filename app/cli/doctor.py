@@ -17,9 +17,10 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from app.cli.output import Output, show, show_progress
-from app.cli.source import ClusterOptions, Fleet, state_of
-from app.cli.usage import idle_of_fleet
+from app.cli.output import Output, names_of, show, show_progress
+from app.cli.scheduler_config import configuration_findings, read_configuration
+from app.cli.source import ClusterOptions, Fleet, OwnNamespace, state_of
+from app.cli.usage import PrometheusOptions
 from app.cluster.core import RulingCache
 from app.cluster.doctor_survey import SECRET, ClusterObjects, survey_cluster
 from app.cluster.gpu_health_polling import find_source, poll_once
@@ -30,7 +31,7 @@ from app.cluster.state import State
 from app.doctor.cluster_checks import examine_cluster
 from app.doctor.cluster_objects import Certificate, ExaminedCluster, SlippedReport, asks_for_gpus
 from app.doctor.device_checks import ExaminedDevices, examine_devices
-from app.doctor.fleet_checks import ExaminedFleet, Finding, FindingLevel, by_urgency, examine
+from app.doctor.fleet_checks import ExaminedFleet, Finding, FindingLevel, advice, by_urgency, examine, problem
 from app.doctor.held_gpus import examine_held, read_held_gpus, with_pods
 from app.doctor.operand_checks import examine_runtime_classes
 from app.doctor.webhook_checks import GUARD, MUTATING, VALIDATING, Webhook, webhooks
@@ -39,8 +40,6 @@ from app.knowledge.tables import Knowledge
 from app.kube.pods import read_pod
 from app.nodes.model import Node
 from app.policy.compiled import PolicySet
-from app.schedulerconfig.verify import verify
-from app.schedulerconfig.write import offers_claims
 from app.settings import Settings
 from app.telemetry.logs import now
 from app.tls.certificate_report import CertificateTexts, problems
@@ -119,8 +118,7 @@ def _certificates(cluster: ExaminedCluster, survey: ClusterObjects, now: dt.date
                 webhook, f"Secret {SECRET}", _decoded(survey.certificate), bundle, server_name, now
             )
         elif not any(name.startswith("Secret") for name in survey.refused):
-            problem = (f"Secret {cluster.namespace}/{SECRET} holds no certificate",)
-            yield Certificate(webhook.shown, 0.0, "", problem)
+            yield Certificate(webhook.shown, 0.0, "", (f"Secret {cluster.namespace}/{SECRET} holds no certificate",))
 
 
 def _decoded(text: str | None) -> bytes:
@@ -165,10 +163,7 @@ def examined_policies(
         documents, None, knowledge, now.date().isoformat(), namespace
     )
     remedy = f"correct them: replicas that start serve the {serving} until then"
-    place = (f"Namespace {namespace}",)
-    return policies, [
-        Finding("PolicyUnreadable", FindingLevel.Problem, problem, remedy, (), place) for problem in policy_problems
-    ]
+    return policies, [problem("PolicyUnreadable", text, remedy, f"Namespace {namespace}") for text in policy_problems]
 
 
 def _slipped(survey: ClusterObjects, state: State, policies: PolicySet) -> Iterator[SlippedReport]:
@@ -200,19 +195,14 @@ def examine_scheduler(config_maps: Iterable[Mapping[str, Any]], state: State, co
 
     Raises BadInput for an unreadable file.
     """
-    nodes = state.nodes.values()
-    offered = tuple(sorted({name for node in nodes for name, _ in node.node_class.offered}))
     for file, text in _configurations(config_maps, config):
         try:
-            remarks = verify(file, text, offered, len(nodes), offers_claims(nodes))
+            remarks = configuration_findings(file, text, state)
         except PolicyError as error:
-            remedy = "gpu-usher scheduler-config writes one"
-            return [Finding("SchedulerConfiguration", FindingLevel.Problem, str(error), remedy, (), (file,))]
-        levels = {"danger": FindingLevel.Problem, "warning": FindingLevel.Advice}
+            return [problem("SchedulerConfiguration", str(error), "gpu-usher scheduler-config writes one", file)]
+        finding = {"danger": problem, "warning": advice}
         return [
-            Finding(
-                "SchedulerConfiguration", levels[remark.severity], remark.message, remark.remedy, (), (remark.where,)
-            )
+            finding[remark.severity]("SchedulerConfiguration", remark.message, remark.remedy, remark.where)
             for remark in remarks
         ]
     return []
@@ -220,10 +210,7 @@ def examine_scheduler(config_maps: Iterable[Mapping[str, Any]], state: State, co
 
 def _configurations(config_maps: Iterable[Mapping[str, Any]], config: Path | None) -> Iterator[tuple[str, str]]:
     if config is not None:
-        try:
-            yield str(config), config.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise BadInput(f"--scheduler-config {config}: {error}: wants a KubeSchedulerConfiguration") from error
+        yield str(config), read_configuration("--scheduler-config", config)
     for item in config_maps:
         if item["metadata"]["name"] == SCHEDULER_MAP and SCHEDULER_KEY in (item.get("data") or {}):
             yield f"{SCHEDULER_MAP}/{SCHEDULER_KEY}", item["data"][SCHEDULER_KEY]
@@ -243,7 +230,7 @@ def doctor(
     scheduler_config: Annotated[
         Path | None, typer.Option(help="The scheduler's configuration; else ConfigMap gpu-usher-scheduler.")
     ] = None,
-    namespace: Annotated[str, typer.Option(envvar="GPU_USHER_NAMESPACE", help="Where gpu-usher runs.")] = "gpu-usher",
+    namespace: OwnNamespace = "gpu-usher",
     strict: Annotated[bool, typer.Option("--strict", help="Exit 1 for advice too.")] = False,
     output: Output = "text",
 ) -> None:
@@ -263,7 +250,7 @@ def doctor(
     source = find_source(
         Settings(prometheus=prometheus, dcgm_exporters=tuple(dcgm_exporters or ())), state.knowledge.dcgm
     )
-    idle = idle_of_fleet(prometheus, None, state)
+    idle = PrometheusOptions(prometheus).idle(state)
     with show_progress(f"examining {counted(len(nodes), 'node')}"):
         health = asyncio.run(poll_once(source, state.knowledge)) if source else {}
         guard = survey is not None and has_cpu_guard(survey)
@@ -310,13 +297,8 @@ def _show(console: Console, findings: tuple[Finding, ...], nodes: str) -> None:
         console.print(
             f"[bold {COLOUR[finding.level]}]{finding.level.value:8}[/] [bold]{finding.check}[/]: {escape(finding.what)}"
         )
-        console.print(f"         on {_names(finding.nodes + finding.objects)}", markup=False)
+        console.print(f"         on {names_of(finding.nodes + finding.objects, NAMES_SHOWN)}", markup=False)
         console.print(f"         [green]→[/] {escape(finding.remedy)}")
     problems = sum(finding.level is FindingLevel.Problem for finding in findings)
     problem_count = counted(problems, "problem") if problems else "no problems"
     console.print(f"{nodes}: {problem_count}, {len(findings) - problems or 'no'} advice")
-
-
-def _names(nodes: tuple[str, ...]) -> str:
-    more = len(nodes) - NAMES_SHOWN
-    return ", ".join(nodes[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")

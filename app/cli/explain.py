@@ -7,7 +7,6 @@ It reads a fleet, asks a running service, or the aggregated API where the user m
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,11 +29,12 @@ from app.cli.source import (
     Objects,
     Policies,
     forbidden,
+    key_of,
     policies_in,
     refuse_several,
     state_of,
 )
-from app.cli.usage import PrometheusURL, TokenFile, idle_of_fleet
+from app.cli.usage import PrometheusOptions
 from app.cluster.apiserver import ApiServer
 from app.cluster.garbage_collection import without_garbage_collection
 from app.cluster.kubeconfig import Load
@@ -98,8 +98,7 @@ def explain_pod(
     namespace: Namespace = None,
     fleet: Fleet,
     url: Annotated[str | None, typer.Option(help="Ask a running service, at its web UI listener.")] = None,
-    prometheus: PrometheusURL = None,
-    prometheus_token_file: TokenFile = None,
+    use: PrometheusOptions,
     policies: Policies = None,
     nodes: Annotated[bool, typer.Option("--nodes", help="Show the reasons against every single node.")] = False,
     output: Annotated[str, output_of("text", "wide", "json", "yaml")] = "text",
@@ -116,7 +115,7 @@ def explain_pod(
         raise BadInput("explain: wants the name of a pod or a workload, or -f with a file; one of them")
     by_node = nodes or output == "wide"
     if url:
-        others = (("--prometheus", prometheus), ("--policies", policies), ("another fleet", fleet.given))
+        others = (("--prometheus", use.prometheus), ("--policies", policies), ("another fleet", fleet.given))
         for other in others:
             refuse_several(("--url", url), other)
     home = fleet.namespace(namespace, default=not url)
@@ -130,7 +129,7 @@ def explain_pod(
             try:
                 objects = read_fleet(fleet, wanted)
                 pods = [_named(fleet, wanted, objects)] if wanted else pods
-                cluster = snapshot_of(objects, policies, partial(idle_of_fleet, prometheus, prometheus_token_file))
+                cluster = snapshot_of(objects, policies, use.idle)
                 with show_progress(f"explaining on {counted(len(cluster.nodes), 'node')}"):
                     explanations = [
                         finish(explain(each.pod, cluster, each.live, by_node, events=_events_of(each.pod, objects)))
@@ -165,7 +164,7 @@ def read_fleet(fleet: Fleet, wanted: ObjectName | None) -> Objects:
     """
     kept = wanted.namespace if wanted else None
     try:
-        return fleet.read(FLEET, OPTIONAL, keep_whole=lambda pod: _namespace_of(pod) == kept)
+        return fleet.read(FLEET, OPTIONAL, keep_whole=lambda pod: key_of(pod).partition("/")[0] == kept)
     except ApiError as error:
         if error.status != FORBIDDEN:
             raise
@@ -272,16 +271,5 @@ def _managed_resources(objects: list[Any]) -> dict[str, frozenset[str] | None]:
 
 def _events_of(pod: Object, objects: list[Any]) -> list[Object]:
     """List the Events about a pod, where the snapshot or the cluster has them."""
-    metadata = {"namespace": "default", **(pod.get("metadata") or {})}
-    key = {name: metadata.get(name) for name in ("namespace", "name")}
     events = (document for document in objects if document.get("kind") == "Event")
-    return [event for event in events if _has_key({"metadata": event.get("involvedObject")}, key)]
-
-
-def _has_key(pod: Object, key_members: Object) -> bool:
-    metadata = {"namespace": "default", **(pod.get("metadata") or {})}
-    return {key: metadata.get(key) for key in key_members} == key_members
-
-
-def _namespace_of(pod: Object) -> str:
-    return (pod.get("metadata") or {}).get("namespace") or "default"
+    return [event for event in events if key_of({"metadata": event.get("involvedObject")}) == key_of(pod)]

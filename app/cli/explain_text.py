@@ -3,8 +3,9 @@
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column
 
+from app.cli.output import table_of
 from app.explain.explanation import Explanation
 from app.kube.finished_pods import SUCCEEDED, Ending
 from app.values.reasons import counted
@@ -91,23 +92,18 @@ def _needs(console: Console, explanation: Explanation) -> None:
 
 
 def _funnel(console: Console, explanation: Explanation) -> None:
-    table = Table(title="\n[bold]nodes left[/]", title_justify="left", header_style="dim", box=None, padding=(0, 1))
-    for name, justify in (
-        ("after", "left"),
-        ("", "left"),
-        ("left", "right"),
-        ("cut", "right"),
-        ("mostly because", "left"),
-    ):
-        table.add_column(name, justify=justify, overflow="fold", no_wrap=name != "mostly because")  # type: ignore[arg-type]
+    columns = [Column(name, overflow="fold", no_wrap=True) for name in ("after", "")]
+    columns += [Column(name, justify="right", overflow="fold", no_wrap=True) for name in ("left", "cut")]
+    rows = []
     for step in explanation.funnel:
         full = round(BAR * step.left / explanation.nodes) if explanation.nodes else 0
         bar = "█" * max(full, 1 if step.left else 0)
         colour = "green" if step.left else "red"
         cut = f"-{step.cut}" if step.cut else ""
         share = f" ({step.nodes} of {step.cut})" if step.nodes != step.cut else ""
-        table.add_row(step.stage, f"[{colour}]{bar}[/]", str(step.left), cut, escape(f"{step.message or ''}{share}"))
-    console.print(table)
+        rows.append((step.stage, f"[{colour}]{bar}[/]", str(step.left), cut, escape(f"{step.message or ''}{share}")))
+    columns.append(Column("mostly because", overflow="fold"))
+    console.print(table_of(columns, rows, "\n[bold]nodes left[/]", ruled=False))
 
 
 def _devices(console: Console, explanation: Explanation) -> None:
@@ -116,13 +112,13 @@ def _devices(console: Console, explanation: Explanation) -> None:
         console.print(
             f"\n[bold]request {escape(funnel.request)}[/] of claim {escape(funnel.claim)}: {escape(funnel.wants)}"
         )
-        table = Table(header_style="dim", box=None, padding=(0, 1))
-        for name in ("devices", "nodes", "that are", "mostly because"):
-            table.add_column(name, justify="right" if name in ("devices", "nodes") else "left", overflow="fold")
+        columns = [Column(name, justify="right", overflow="fold") for name in ("devices", "nodes")]
+        columns += [Column(name, overflow="fold") for name in ("that are", "mostly because")]
+        rows = []
         for step in funnel.steps:
             colour = "green" if step.nodes else "red"
-            table.add_row(f"[{colour}]{step.devices}[/]", str(step.nodes), escape(step.stage), escape(step.detail))
-        console.print(table)
+            rows.append((f"[{colour}]{step.devices}[/]", str(step.nodes), escape(step.stage), escape(step.detail)))
+        console.print(table_of(columns, rows, ruled=False))
 
 
 def _fixes(console: Console, explanation: Explanation) -> None:
@@ -153,10 +149,9 @@ def _best(console: Console, explanation: Explanation) -> None:
 
 
 def _nodes(console: Console, explanation: Explanation) -> None:
-    table = Table(title="\n[bold]node by node[/]", title_justify="left", header_style="dim", box=None, padding=(0, 1))
-    table.add_column("node", overflow="fold")
-    table.add_column("why not", overflow="fold")
-    for verdict in explanation.verdicts or ():
-        against = "; ".join(dict.fromkeys(verdict.messages))
-        table.add_row(escape(verdict.node), "[green]fits[/]" if verdict.fits else escape(against))
-    console.print(table)
+    columns = [Column(name, overflow="fold") for name in ("node", "why not")]
+    rows = (
+        (escape(verdict.node), "[green]fits[/]" if verdict.fits else escape("; ".join(dict.fromkeys(verdict.messages))))
+        for verdict in explanation.verdicts or ()
+    )
+    console.print(table_of(columns, rows, "\n[bold]node by node[/]", ruled=False))

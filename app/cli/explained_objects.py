@@ -8,6 +8,7 @@ from typing import Any
 
 from app.admission.preview import target_of_new_object
 from app.admission.review_targets import WORKLOADS
+from app.cli.source import key_of
 from app.kube.api_kinds import API_KINDS
 from app.kube.gpu_usage import FINISHED
 from app.usage.workloads import owners_of
@@ -126,9 +127,9 @@ def of_fleet(wanted: ObjectName, objects: Sequence[Object], workload: Object | N
         for pod in pods:
             if wanted.names(pod):
                 return PodToExplain(pod, True)
-        raise BadInput(f"{wanted} not found{_similar(wanted, map(_key, pods)) or listing}")
+        raise BadInput(f"{wanted} not found{_similar(wanted, map(key_of, pods)) or listing}")
     owners = dict(_owned(pods))
-    of_workload = sorted((pod for pod in pods if f"{wanted}" in owners[_key(pod)]), key=_created)
+    of_workload = sorted((pod for pod in pods if f"{wanted}" in owners[key_of(pod)]), key=_created)
     pending = [pod for pod in of_workload if _pending(pod)]
     title = f"{wanted.kind} {wanted.namespace}/{wanted.name}"
     if pending:
@@ -166,17 +167,12 @@ def _owned(pods: Sequence[Object]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield the pods by key with the workloads they belong to, as ObjectName writes those."""
     owners = owners_of(pods)
     for pod in pods:
-        namespace, references = _key(pod).partition("/")[0], (pod.get("metadata") or {}).get("ownerReferences") or ()
+        namespace, references = key_of(pod).partition("/")[0], (pod.get("metadata") or {}).get("ownerReferences") or ()
         names = [(str(owner.get("kind")), str(owner.get("name"))) for owner in references if owner.get("controller")]
-        _, _, owner = owners[_key(pod)].partition("/")
+        _, _, owner = owners[key_of(pod)].partition("/")
         names += [tuple(owner.split("/", 1))] if "/" in owner else []  # type: ignore[list-item]
         names += [("CronJob", match[1]) for kind, name in names if kind == "Job" and (match := _TIMED.fullmatch(name))]
-        yield _key(pod), tuple(f"{kind.lower()} {namespace}/{name}" for kind, name in names)
-
-
-def _key(pod: Object) -> str:
-    metadata = pod.get("metadata") or {}
-    return f"{metadata.get('namespace') or 'default'}/{metadata.get('name')}"
+        yield key_of(pod), tuple(f"{kind.lower()} {namespace}/{name}" for kind, name in names)
 
 
 def _created(pod: Object) -> str:

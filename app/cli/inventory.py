@@ -9,13 +9,12 @@ from dataclasses import replace
 from typing import Annotated, Literal
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
-from app.cli.output import Output, show
+from app.cli.output import Output, names_of, show, table_of
 from app.cli.source import Fleet, state_of
 from app.cluster.apiserver import ApiServer
 from app.cluster.files import read_knowledge, shipped_policies
@@ -104,7 +103,7 @@ async def follow(server: ApiServer, console: Console, seconds: float) -> None:
             while not following.done():
                 if cluster.synced and state.changes.generation != drawn:
                     drawn = state.changes.generation
-                    live.update(table_of(_take(state)), refresh=True)
+                    live.update(unit_table(_take(state)), refresh=True)
                 await asyncio.wait([following], timeout=seconds)
         following.result()
     finally:
@@ -113,41 +112,40 @@ async def follow(server: ApiServer, console: Console, seconds: float) -> None:
 
 
 def _show(console: Console, result: Inventory) -> None:
-    console.print(table_of(result))
+    console.print(unit_table(result))
     if result.devices:
         console.print(device_table(result.devices))
 
 
 def device_table(devices: Sequence[DeviceRow]) -> Table:
     """Return the devices of ResourceSlices by driver, product and kind; columns that are all zero are left out."""
-    table = Table(title="devices that pods claim", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     counts = ("devices", "free", "held", "blocked", "tainted", "unusable")
     shown = [name for name in counts if name in ("devices", "free") or any(getattr(row, name) for row in devices)]
-    for name in ("product", "kind", "driver"):
-        table.add_column(name, overflow="fold", no_wrap=True)
-    for name in shown:
-        table.add_column(name, justify="right")
-    table.add_column("held by", overflow="fold")
+    columns = [Column(name, overflow="fold", no_wrap=True) for name in ("product", "kind", "driver")]
+    columns += [Column(name, justify="right") for name in shown] + [Column("held by", overflow="fold")]
+    rows = []
     for row in devices:
         holders = _holders(tuple(NamespaceUsage(*holder) for holder in row.holders))
         cells = (row.product, row.kind, row.driver, *(str(getattr(row, name)) for name in shown), holders)
-        table.add_row(*map(escape, cells))
-    return table
+        rows.append(map(escape, cells))
+    return table_of(columns, rows, "devices that pods claim")
 
 
-def table_of(fleet: Inventory) -> Table:
+def unit_table(fleet: Inventory) -> Table:
     """Return the kinds as rows, with the sums last; empty columns are left out."""
     sums = fleet.total
     footers = ("all", "", "", f"{sums.gpu_nodes} of {sums.nodes}", *_count_cells(sums))
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), header_style="bold", footer_style="bold", show_footer=True)
     shown = [index for index, text in enumerate(footers) if text or index < ALWAYS_SHOWN]
-    for index in shown:
-        name, justify = COLUMNS[index]
-        table.add_column(name, footers[index], justify=justify, overflow="fold", no_wrap=index < WRAPPED)
+    columns = [
+        Column(name, footers[index], justify=justify, overflow="fold", no_wrap=index < WRAPPED)
+        for index, (name, justify) in enumerate(COLUMNS)
+        if index in shown
+    ]
+    rows = []
     for kind in fleet.kinds:
         cells = (kind.product, kind.driver, kind.unit.split(maxsplit=1)[1].replace("whole ", ""), str(kind.nodes))
-        table.add_row(*(escape((*cells, *_count_cells(kind))[index]) for index in shown))
-    return table
+        rows.append([escape((*cells, *_count_cells(kind))[index]) for index in shown])
+    return table_of(columns, rows, footer_style="bold", show_footer=True)
 
 
 def _count_cells(row: InventoryRow | InventoryTotal) -> tuple[str, ...]:
@@ -158,6 +156,4 @@ def _count_cells(row: InventoryRow | InventoryTotal) -> tuple[str, ...]:
 
 
 def _holders(usages: tuple[NamespaceUsage, ...]) -> str:
-    shown = [f"{usage.namespace} {usage.units}" for usage in usages[:NAMESPACES_SHOWN]]
-    more = len(usages) - NAMESPACES_SHOWN
-    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+    return names_of(tuple(f"{usage.namespace} {usage.units}" for usage in usages), NAMESPACES_SHOWN)

@@ -25,7 +25,6 @@ ANSWERS = PACKAGE / "cli" / "schemas"
 
 
 def answers() -> list[str]:
-    """Return the names of the answers that have a schema."""
     return sorted(path.stem for path in ANSWERS.glob("*.json"))
 
 

@@ -16,7 +16,7 @@ from rich.markup import escape
 from app.admission.preview import Preview, preview, target_of_new_object
 from app.admission.reviewed_pod import ReviewContext
 from app.cli.output import Output, show
-from app.cli.source import Fleet, Namespace, Policies, policies_in, state_of
+from app.cli.source import GovernedFleet, Namespace
 from app.cluster.files import read_snapshot_file
 from app.cluster.snapshot import read_snapshot
 from app.values.errors import BadInput
@@ -36,8 +36,7 @@ class MutatedFile:
 def mutate(
     *,
     file: Annotated[str, typer.Option("--filename", "-f", help="YAML or JSON of Pods and workloads; - is stdin.")],
-    fleet: Fleet,
-    policies: Policies = None,
+    fleet: GovernedFleet,
     namespace: Namespace = None,
     diff: Annotated[bool, typer.Option("--diff", help="Show what changes instead of the whole object.")] = False,
     output: Output = "text",
@@ -51,9 +50,7 @@ def mutate(
     if not any(map(target_of_new_object, objects)):
         raise BadInput(nothing_to_review(file, objects))
     where = fleet.namespace(namespace, default=True)
-    fleet_objects = fleet.read()
-    state = state_of(fleet_objects)
-    rules = policies_in(fleet_objects, policies, state)
+    _, state, rules = fleet.read_governed()
     context = state.review_context(rules)
     previews = {
         index: _preview(document, namespace_of(document, where), state.namespaces.labels, context)

@@ -3,16 +3,18 @@
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, TextIO, TypeVar, cast
 
 import msgspec
 import typer
 import yaml
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, SpinnerColumn, TaskID, TextColumn
 from rich.progress import TimeElapsedColumn as Elapsed
+from rich.table import Column, Table
 
 from app.values.errors import BadInput
 
@@ -73,23 +75,33 @@ def show(answer: Any, output: str, text: Callable[[Console], None]) -> None:
         text(console)
 
 
-def check(output: str, formats: tuple[str, ...] = FORMATS) -> None:
-    """Check an output before the work is done.
-
-    Raises BadInput for one that is not among the formats.
-    """
-    if output not in formats:
-        raise BadInput(f"-o {output[:20]}: wants {', '.join(formats[:-1])} or {formats[-1]}")
+def table_of(
+    columns: Iterable[Column], rows: Iterable[Iterable[str]], title: str | None = None, ruled: bool = True, **more: Any
+) -> Table:
+    """Make a table; its cells are markup. A `ruled` one has a line below its heads, another dim heads."""
+    style: dict[str, Any] = {"box": None, "padding": (0, 1), "header_style": "dim"}
+    if ruled:
+        style = {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0), "header_style": "bold"}
+    table = Table(*columns, title=title, title_justify="left", **(style | more))
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 MOST_SHOWN = 10
 """Most groups, nodes and names that are printed; -o json has all."""
 
 
-def names_of(pods: tuple[str, ...]) -> str:
-    """Return the first names of pods, and the number of others."""
-    more = len(pods) - MOST_SHOWN
-    return ", ".join(pods[:MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
+def names_of(names: tuple[str, ...], most: int = MOST_SHOWN) -> str:
+    """Return the first names, and the number of others."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def show_more(console: Console, items: Sequence[object], most: int, what: str = "") -> None:
+    """Say how many items are not printed, if there are any."""
+    if (more := len(items) - most) > 0:
+        console.print(f"and {more} more{what}; -o json has all")
 
 
 Item = TypeVar("Item")

@@ -2,9 +2,9 @@
 """`gpu-usher plan driver`, `relayout`, `claims`, `node-template`: nodes as they would be, and the effects on pods."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -14,11 +14,10 @@ from app.admission.claim_conversion import Conversion, NoEquivalent, convert
 from app.admission.preview import admitted_pod, target_of_new_object, unbound, wanted_template
 from app.admission.reviewed_pod import ReviewContext
 from app.cli.mutate import namespace_of, read_file
-from app.cli.output import MOST_SHOWN, Output, names_of, output_of, show, show_count, show_progress
-from app.cli.source import Fleet, Namespace, Objects, Policies, policies_in, state_of
+from app.cli.output import MOST_SHOWN, Output, names_of, output_of, show, show_count, show_more, show_progress
+from app.cli.source import GovernedFleet, Namespace, Object, Objects, unfinished_pods
 from app.cluster.core import RulingCache
 from app.cluster.state import State
-from app.kube.gpu_usage import FINISHED
 from app.kube.pods import read_pod
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
@@ -26,8 +25,8 @@ from app.values.errors import BadInput
 from app.values.label_requirements import Requirement, all_allow, label_requirement
 from app.values.reasons import counted
 from app.values.versions import parse_version
-from app.whatif.dra import DRAMove, MovingPod, MovingWorkload, plan_move
-from app.whatif.driver import Rollout, plan_rollout
+from app.whatif.dra import DRAMove, MovingPod, MovingWorkload, NodeMove, plan_move
+from app.whatif.driver import NodeTurn, Rollout, plan_rollout
 from app.whatif.mig_relayout import MIGRelayout, parse_layout, relayout
 from app.whatif.node_template import node_template
 from app.whatif.placing_in_turn import GPUPod
@@ -39,24 +38,17 @@ def moving_pods(objects: Objects, state: State, policies: PolicySet) -> Iterator
     Raises MalformedPod, QuantityError.
     """
     context = replace(state.review_context(policies), rule=RulingCache().of)
-    for document in objects:
-        if document.get("kind") != "Pod" or (document.get("status") or {}).get("phase") in FINISHED:
-            continue
-        pod = read_pod(document)
-        labels = state.namespaces.labels(pod.namespace)
-        demand = context.ruling(pod, labels).demand
-        if demand.requests_gpus:
-            gpu_pod = GPUPod(f"{pod.namespace}/{pod.name}", pod.uid, pod.node_name or "", demand)
-            yield MovingPod(gpu_pod, _outcome(document, demand, labels, context) if demand.resources else None)
+    for pod, document in documents_of_gpu_pods(unfinished_pods(objects), state, policies):
+        yield MovingPod(pod, _outcome(document, pod.demand, state, context) if pod.demand.resources else None)
 
 
 def _outcome(
-    document: Mapping[str, Any], demand: Demand, labels: Mapping[str, str], context: ReviewContext
+    document: Object, demand: Demand, state: State, context: ReviewContext
 ) -> Conversion | NoEquivalent | None:
     """Convert a pod as it was created; None for one that admission would leave alone."""
     pod = read_pod(unbound(document))
     outcome = convert(pod, demand, context.knowledge)
-    wanted = wanted_template(document, pod.namespace, labels, context)
+    wanted = wanted_template(document, pod.namespace, state.namespaces.labels(pod.namespace), context)
     return None if isinstance(outcome, Conversion) and wanted.template is None else outcome
 
 
@@ -65,18 +57,22 @@ def show_move(console: Console, move: DRAMove) -> None:
     console.print(f"[bold]to DRA[/]: {counted(move.nodes, 'node')}, {move.already} of them there already")
     for workload in move.workloads[:MOST_SHOWN]:
         _show_workload(console, workload)
-    if (more := len(move.workloads) - MOST_SHOWN) > 0:
-        console.print(f"and {more} more kinds of pods; -o json has all")
+    show_more(console, move.workloads, MOST_SHOWN, " kinds of pods")
     for node in move.held:
         console.print(f"[red]{escape(node.node)} cannot move[/]: {escape(names_of(node.pods))}")
         console.print(f"  {escape('; '.join(node.reasons))}")
+    _show_order(console, [(turn.node, turn) for turn in move.order])
+
+
+def _show_order(console: Console, turns: Sequence[tuple[str, NodeMove | NodeTurn]]) -> None:
+    """Print the order in which nodes are changed, each with its name."""
     console.print("[bold]order[/] (others cordoned meanwhile)")
-    for number, turn in enumerate(move.order, 1):
+    for number, (name, turn) in enumerate(turns, 1):
         evicts = f"evicts {len(turn.evicts)}: {names_of(turn.evicts)}" if turn.evicts else "evicts no pod"
-        console.print(f"{number:4} {escape(turn.node)} {escape(evicts)}")
+        console.print(f"{number:4} {escape(name)} {escape(evicts)}")
         if turn.waiting:
             console.print(f"     [yellow]no place until later: {escape(names_of(turn.waiting))}[/]")
-    console.print(f"{counted(sum(len(turn.evicts) for turn in move.order), 'eviction')} in all")
+    console.print(f"{counted(sum(len(turn.evicts) for _, turn in turns), 'eviction')} in all")
 
 
 def _show_workload(console: Console, workload: MovingWorkload) -> None:
@@ -139,8 +135,7 @@ def driver(
     *,
     to: Annotated[str, typer.Option("--to", help="The driver's version, such as 580.65.06.")],
     nodes: Nodes = "",
-    fleet: Fleet,
-    policies: Policies = None,
+    fleet: GovernedFleet,
     output: Output = "text",
 ) -> None:
     """Show what another driver on some nodes changes: the pods that gain or lose them, and the order of least eviction.
@@ -150,9 +145,7 @@ def driver(
     others are assumed to be cordoned, so that no pod is evicted twice; pods without a place until then are named.
     Taints, CPU and memory are left to the scheduler. Exit 1 if pods are left that no node of the fleet can serve.
     """
-    objects = fleet.read()
-    state = state_of(objects)
-    rules = policies_in(objects, policies, state)
+    objects, state, rules = fleet.read_governed()
     pods = list(gpu_pods(objects, state, rules))
     with show_progress("judging pods with both drivers"):
         rollout = plan_rollout(state.nodes, selected(state, nodes), pods, parse_version(to), state.knowledge.cuda)
@@ -166,8 +159,7 @@ def change_layout(
         str, typer.Option("--layout", help="all-1g.10gb, all-balanced, all-disabled, or 1g.10gb:2,3g.40gb:1.")
     ],
     nodes: Nodes = "",
-    fleet: Fleet,
-    policies: Policies = None,
+    fleet: GovernedFleet,
     output: Output = "text",
 ) -> None:
     """Show what another MIG layout on some nodes changes: what they offer, which pods it evicts, which have a place.
@@ -178,9 +170,7 @@ def change_layout(
     next pod is expected not to be able to use, by the mix that all pods request. Exit 1 if a node cannot have the
     layout.
     """
-    objects = fleet.read()
-    state = state_of(objects)
-    rules = policies_in(objects, policies, state)
+    objects, state, rules = fleet.read_governed()
     pods = list(gpu_pods(objects, state, rules))
     with show_progress("placing pods in the new layout"):
         result = relayout(state.nodes, selected(state, nodes), pods, parse_layout(layout), state.knowledge)
@@ -191,8 +181,7 @@ def change_layout(
 def move_to_claims(
     *,
     nodes: Nodes = "",
-    fleet: Fleet,
-    policies: Policies = None,
+    fleet: GovernedFleet,
     output: Output = "text",
 ) -> None:
     """Show what a move of nodes from the device plugin to DRA changes: what pods become, and the order of the nodes.
@@ -203,9 +192,7 @@ def move_to_claims(
     moved take the evicted pods. The way back is to switch the field off and to create the pods anew; a node is drained
     for it as well. Exit 1 if a node cannot move.
     """
-    objects = fleet.read()
-    state = state_of(objects)
-    rules = policies_in(objects, policies, state)
+    objects, state, rules = fleet.read_governed()
     chosen = selected(state, nodes)
     with show_progress("converting pods"):
         move = plan_move(state.nodes, chosen, list(moving_pods(objects, state, rules)))
@@ -216,8 +203,7 @@ def move_to_claims(
 def find_node_template(
     *,
     file: Annotated[str, typer.Option("--filename", "-f", help="YAML or JSON of one Pod or workload; - is stdin.")],
-    fleet: Fleet,
-    policies: Policies = None,
+    fleet: GovernedFleet,
     namespace: Namespace = None,
     output: Annotated[str, output_of("yaml", "json")] = "yaml",
 ) -> None:
@@ -230,9 +216,7 @@ def find_node_template(
     documents = [document for document in read_file(file) if target_of_new_object(document) is not None]
     if len(documents) != 1:
         raise BadInput(f"{file}: got {len(documents)} Pods and workloads, wants one")
-    objects = fleet.read() if fleet.given else []
-    state = state_of(objects)
-    rules = policies_in(objects, policies, state)
+    _, state, rules = fleet.govern(fleet.read() if fleet.given else [])
     context = state.review_context(rules)
     where = namespace_of(documents[0], fleet.namespace(namespace))
     pod = admitted_pod(documents[0], where, state.namespaces.labels, context)
@@ -258,16 +242,24 @@ def selected(state: State, selector: str) -> list[str]:
 
 def gpu_pods(objects: Objects, state: State, policies: PolicySet) -> Iterator[GPUPod]:
     """Yield the unfinished pods that request GPUs, with their demands."""
-    rule = RulingCache().of
     with show_count(objects, "reading what pods need", len(objects)) as documents:
-        for document in documents:
-            if document.get("kind") != "Pod" or (document.get("status") or {}).get("phase") in FINISHED:
-                continue
-            pod = read_pod(document)
-            labels = state.namespaces.labels(pod.namespace)
-            demand = rule(pod, labels, policies, state.knowledge, state.devices.claimed(pod)).demand
-            if demand.requests_gpus:
-                yield GPUPod(f"{pod.namespace}/{pod.name}", pod.uid, pod.node_name or "", demand)
+        yield from (pod for pod, _ in documents_of_gpu_pods(unfinished_pods(documents), state, policies))
+
+
+def documents_of_gpu_pods(
+    documents: Iterable[Object], state: State, policies: PolicySet
+) -> Iterator[tuple[GPUPod, Object]]:
+    """Yield the pods that request or claim GPUs, each with its document.
+
+    Raises MalformedPod, QuantityError.
+    """
+    rule = RulingCache().of
+    for document in documents:
+        pod = read_pod(document)
+        labels = state.namespaces.labels(pod.namespace)
+        demand = rule(pod, labels, policies, state.knowledge, state.devices.claimed(pod)).demand
+        if demand.requests_gpus:
+            yield GPUPod(f"{pod.namespace}/{pod.name}", pod.uid, pod.node_name or "", demand), document
 
 
 def _show_rollout(console: Console, rollout: Rollout) -> None:
@@ -288,13 +280,7 @@ def _show_rollout(console: Console, rollout: Rollout) -> None:
             )
     if not rollout.effects:
         console.print("no pod gains or loses a node")
-    console.print("[bold]order[/] (others cordoned meanwhile)")
-    for number, step in enumerate(rollout.order, 1):
-        evicts = f"evicts {len(step.evicts)}: {names_of(step.evicts)}" if step.evicts else "evicts no pod"
-        console.print(f"{number:4} {escape(step.node)} ({step.driver}) {escape(evicts)}")
-        if step.waiting:
-            console.print(f"     [yellow]no place until later: {escape(names_of(step.waiting))}[/]")
-    console.print(f"{counted(sum(len(step.evicts) for step in rollout.order), 'eviction')} in all")
+    _show_order(console, [(f"{turn.node} ({turn.driver})", turn) for turn in rollout.order])
 
 
 def _show_mig(console: Console, relayout: MIGRelayout) -> None:
@@ -305,8 +291,7 @@ def _show_mig(console: Console, relayout: MIGRelayout) -> None:
         console.print(f"{escape(node.node)}: {_amounts(node.before)} → [bold]{_amounts(node.after)}[/]")
         if node.evicts:
             console.print(f"  [yellow]evicts {len(node.evicts)}: {escape(names_of(node.evicts))}[/]")
-    if len(relayout.nodes) > MOST_SHOWN:
-        console.print(f"and {len(relayout.nodes) - MOST_SHOWN} more nodes; -o json has all")
+    show_more(console, relayout.nodes, MOST_SHOWN, " nodes")
     for label, pods in (
         ("have a place then", relayout.gained),
         ("have none then", relayout.lost),

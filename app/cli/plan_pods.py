@@ -10,29 +10,25 @@ import yaml
 from rich.console import Console
 from rich.markup import escape
 
-from app.cli.output import MOST_SHOWN, Output, in_words, names_of, one_of, show, show_progress
-from app.cli.plan_nodes import Nodes, gpu_pods, selected
-from app.cli.source import POLICY_KINDS, Fleet, Objects, Policies, policies_in, state_of
-from app.cli.usage import PricesFile, PrometheusURL, Since, TokenFile, history_of, read_prices_file, read_since
-from app.cluster.core import RulingCache
+from app.cli.output import MOST_SHOWN, Output, in_words, names_of, one_of, show, show_more, show_progress
+from app.cli.plan_nodes import Nodes, documents_of_gpu_pods, gpu_pods, selected
+from app.cli.source import POLICY_KINDS, GovernedFleet, Objects, key_of, unfinished_pods
+from app.cli.usage import PricesFile, PrometheusOptions, Since, read_prices_file, read_since
 from app.cluster.snapshot import bound_volumes, view
 from app.cluster.state import State
-from app.explain.fleet_with_moves import FleetWithMoves
 from app.intree.existing_pods import existing_pods_of
 from app.knowledge.mig_profiles import profile_of
 from app.kube.api_kinds import DRA
-from app.kube.gpu_usage import FINISHED
-from app.kube.pods import read_pod
 from app.nodes.model import Node
 from app.policy.compiled import PolicySet
 from app.telemetry.logs import now
 from app.usage.history import UseHistory
-from app.usage.prices import Prices
 from app.usage.right_size import RightSize, RightSizes, right_sizes
-from app.usage.units import peaks_of
+from app.usage.units import Prices, peaks_of
 from app.usage.workloads import owners_of, workload_of, workloads_of
 from app.values.errors import BadInput
 from app.whatif.advice import Advice, advise_layout
+from app.whatif.fleet_with_moves import FleetWithMoves
 from app.whatif.movable_pods import controller_of, read_budgets, why_kept
 from app.whatif.repack import MOST_MOVES, Freed, Method, Move, Repack, Repacking, WaitingSeat
 from app.whatif.repack_search import RepackPod
@@ -59,7 +55,7 @@ def repacked(
 
     Raises BadInput where an NVLink domain is asked for, and no chosen node has the label of one.
     """
-    documents = {_name(pod): pod for pod in _unfinished(objects)}
+    documents = {key_of(pod): pod for pod in unfinished_pods(objects)}
     snapshot = view(state, policies, bound_volumes(objects), existing_pods_of(documents.values()))
     pods = list(_gpu_pods(objects, state, policies, now))
     fleet = FleetWithMoves(snapshot, {pod.name: documents[pod.name] for pod in pods})
@@ -83,33 +79,18 @@ def repacked(
     return plan.free_unit(freed, domains, cliques)
 
 
-def _unfinished(objects: Objects) -> Iterator[dict[str, Any]]:
-    return (
-        document
-        for document in objects
-        if document.get("kind") == "Pod" and (document.get("status") or {}).get("phase") not in FINISHED
-    )
-
-
-def _name(document: Mapping[str, Any]) -> str:
-    return f"{document['metadata'].get('namespace') or 'default'}/{document['metadata'].get('name')}"
-
-
 def _gpu_pods(objects: Objects, state: State, policies: PolicySet, now: float) -> Iterator[RepackPod]:
     """Yield the GPU pods, those that wait in kube-scheduler's order: by priority, then by age."""
-    rule, budgets = RulingCache().of, read_budgets(objects)
-    by_turn = sorted(_unfinished(objects), key=lambda pod: (
-        -_priority(pod), str(pod["metadata"].get("creationTimestamp") or ""), _name(pod)))  # fmt: skip
-    for document in by_turn:
-        pod = read_pod(document)
-        labels = state.namespaces.labels(pod.namespace)
-        demand = rule(pod, labels, policies, state.knowledge, state.devices.claimed(pod)).demand
-        node = pod.node_name or ""
-        if demand.requests_gpus and (not node or node in state.nodes):
+    budgets = read_budgets(objects)
+    by_turn = sorted(unfinished_pods(objects), key=lambda pod: (
+        -_priority(pod), str(pod["metadata"].get("creationTimestamp") or ""), key_of(pod)))  # fmt: skip
+    for pod, document in documents_of_gpu_pods(by_turn, state, policies):
+        if not pod.node or pod.node in state.nodes:
             controller = "/".join(filter(None, controller_of(document)))
-            kept = why_kept(document, budgets) if node else ""
-            hours = _hours_since_start(document, now) if node else None
-            yield RepackPod(_name(document), node, demand.resources, _priority(document), controller, kept, hours)
+            kept = why_kept(document, budgets) if pod.node else ""
+            hours = _hours_since_start(document, now) if pod.node else None
+            units, priority = pod.demand.resources, _priority(document)
+            yield RepackPod(pod.name, pod.node, units, priority, controller, kept, hours)
 
 
 def _hours_since_start(document: Mapping[str, Any], now: float) -> float | None:
@@ -199,8 +180,7 @@ def _show_result(console: Console, result: Repack) -> None:
 def find_right_sizes(
     objects: Objects, state: State, policies: PolicySet, history: UseHistory, prices: Prices
 ) -> RightSizes:
-    """Find the right sizes of the workloads of a fleet."""
-    documents = {_key(document): document for document in objects if document.get("kind") == "Pod"}
+    documents = {key_of(document): document for document in objects if document.get("kind") == "Pod"}
     owners = owners_of(documents.values())
     pods = list(gpu_pods(objects, state, policies))
     peaks = peaks_of(history, workload_of(owners), state.knowledge.geometry)
@@ -209,17 +189,11 @@ def find_right_sizes(
     return right_sizes(workloads, peaks, waiting, view(state, policies), prices)
 
 
-def _key(document: dict[str, Any]) -> str:
-    metadata = document.get("metadata") or {}
-    return f"{metadata.get('namespace') or 'default'}/{metadata.get('name')}"
-
-
 def show_right_sizes(console: Console, result: RightSizes) -> None:
     """Print the proposals, with what they free, and what was left undecided."""
     for proposal in result.proposals[:MOST_SHOWN]:
         _show_proposal(console, proposal, result.currency)
-    if len(result.proposals) > MOST_SHOWN:
-        console.print(f"and {len(result.proposals) - MOST_SHOWN} more; -o json has all")
+    show_more(console, result.proposals, MOST_SHOWN)
     if not result.proposals:
         console.print("no workload is known to do with less")
     if result.right:
@@ -248,8 +222,7 @@ def _show_proposal(console: Console, proposal: RightSize, currency: str | None) 
 def mig(
     *,
     nodes: Nodes = "",
-    fleet: Fleet,
-    policies: Policies = None,
+    fleet: GovernedFleet,
     output: Output = "text",
 ) -> None:
     """Find a MIG layout of idle nodes for the pods that wait for slices (nvidia.com/mig-*).
@@ -260,9 +233,8 @@ def mig(
     leave of a GPU becomes slices in the mix that all pods request, running ones included. Nodes must use MIG strategy
     mixed. Exit 1 if pods stay without a slice.
     """
-    objects = fleet.read()
-    state = state_of(objects)
-    pods = list(gpu_pods(objects, state, policies_in(objects, policies, state)))
+    objects, state, rules = fleet.read_governed()
+    pods = list(gpu_pods(objects, state, rules))
     idle = [name for name in selected(state, nodes) if not state.usage_on(name)]
     with show_progress("finding slices for waiting pods"):
         result = advise_layout(state.nodes, idle, pods, state.knowledge)
@@ -275,8 +247,7 @@ def repack(
     free: Annotated[str, one_of(*FREED, names=("--free",), prefix="What to free: ", callback=freed_of)] = "node",
     nodes: Nodes = "",
     most_moves: Annotated[int, typer.Option("--moves", min=1, max=64, help="The most pods to move.")] = MOST_MOVES,
-    fleet: Fleet,
-    policies: Policies = None,
+    fleet: GovernedFleet,
     output: Output = "text",
 ) -> None:
     """Find the fewest restarts of pods that free a node, an NVLink domain, or places for the pods that wait.
@@ -289,24 +260,20 @@ def repack(
     as their checkpoints are unknown; an unknown start counts as the longest. With few moves the search is exact; else
     it is greedy, and says so. Exit 1 if there is no such plan.
     """
-    objects = fleet.read(optional=OPTIONAL)
-    state = state_of(objects)
+    objects, state, rules = fleet.read_governed(optional=OPTIONAL)
     chosen = selected(state, nodes)
     with show_progress("searching for moves"):
-        rules, time = policies_in(objects, policies, state), now().timestamp()
-        result = repacked(objects, state, rules, chosen, Freed(free), most_moves, time)
+        result = repacked(objects, state, rules, chosen, Freed(free), most_moves, now().timestamp())
     show(result, output, lambda console: show_repack(console, result))
     raise typer.Exit(0 if result.possible else 1)
 
 
 def right_size(
     *,
-    prometheus: PrometheusURL = None,
-    prometheus_token_file: TokenFile = None,
+    source: PrometheusOptions,
     since: Since = "7d",
     prices: PricesFile = None,
-    fleet: Fleet,
-    policies: Policies = None,
+    fleet: GovernedFleet,
     output: Output = "text",
 ) -> None:
     """Find the smallest slice, share or product that would have carried each workload's peak, proven on the engine.
@@ -318,11 +285,9 @@ def right_size(
     kube-scheduler's checks leave every pod a node. Nothing is written.
     """
     seconds = read_since(since)
-    objects = fleet.read()
-    state = state_of(objects)
+    objects, state, rules = fleet.read_governed()
     costs = read_prices_file(prices, state.knowledge)
-    history = history_of(prometheus, prometheus_token_file, fleet.demo_fleet, state, seconds)
-    rules = policies_in(objects, policies, state)
+    history = source.history(fleet.demo_fleet, state, seconds)
     with show_progress("trying smaller units"):
         result = find_right_sizes(objects, state, rules, history, costs)
     show(result, output, lambda console: show_right_sizes(console, result))

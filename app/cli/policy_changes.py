@@ -14,12 +14,12 @@ from rich.console import Console
 from rich.markup import escape
 
 from app import __version__
-from app.admission.fallback_policy import LIMITATIONS, fallback_policies
-from app.admission.reviewed_pod import PodForm, ReviewContext
+from app.admission.admission_policies import LIMITATIONS, fallback_policies
+from app.admission.reviewed_pod import PodForm
 from app.api.decision_replay import DECISION_MEMBERS, DifferingDecision, Line, read_lines, replay_decisions
 from app.cli.mutate import read_file
 from app.cli.output import Output, show, show_count
-from app.cli.source import DemoFleet, Fleet, Objects, Policies, Snapshots, state_of
+from app.cli.source import DemoFleet, Fleet, Objects, Policies, Snapshots, state_of, unfinished_pods
 from app.cluster.best_nodes import BestNodes
 from app.cluster.core import RulingCache
 from app.cluster.files import read_knowledge, shipped_policies
@@ -38,7 +38,6 @@ from app.explain.policy_diff import (
 )
 from app.knowledge.tables import Knowledge
 from app.kube.api_kinds import DRA
-from app.kube.gpu_usage import FINISHED
 from app.kube.pods import read_pod
 from app.policy.compiled import PolicySet
 from app.policy.load import MOUNTED
@@ -200,15 +199,9 @@ def diff(
 
 
 def _side(source: Path, state: State) -> PolicySide:
-    context = ReviewContext(
-        _policies(source, state),
-        state.fleet(),
-        state.knowledge,
-        claimed=state.devices.claimed,
-        has_template=state.devices.has_template,
-        rule=RulingCache().of,
-    )
-    return PolicySide(context, state.namespaces.labels)
+    context = state.review_context(_policies(source, state))
+    # Warnings of claims are about the cluster's devices, not about policies, and are not compared.
+    return PolicySide(replace(context, claim_warnings=lambda *_: (), rule=RulingCache().of), state.namespaces.labels)
 
 
 def _policies(source: Path, state: State) -> PolicySet:
@@ -228,10 +221,8 @@ def _policies(source: Path, state: State) -> PolicySet:
 
 
 def _pods_of_cluster(objects: Objects) -> Iterator[ComparedPod]:
-    """Yield the unfinished pods of a cluster."""
-    for document in objects:
-        if document.get("kind") == "Pod" and (document.get("status") or {}).get("phase") not in FINISHED:
-            yield _compared_pod(document, {}, (document.get("spec") or {}).get("nodeName") or "")
+    for document in unfinished_pods(objects):
+        yield _compared_pod(document, {}, (document.get("spec") or {}).get("nodeName") or "")
 
 
 def _pod_of_line(line: Line) -> ComparedPod:

@@ -1,17 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The probes of `gpu-usher certs controller`: a listener in its own thread, with the limits of those of `serve`."""
+"""Runs the controllers of the command line, with HTTP probes for a kubelet."""
 
 import asyncio
 import contextlib
+import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from typing import Annotated, Protocol
 
+import typer
 from fastapi import FastAPI, Request, Response
 
 from app.api.operations_routes import JSON, BareApp, answer_unknown_routes, on_loop
 from app.api.wire import encode
 from app.server.listener import make_server
 from app.server.listeners import bind
+from app.telemetry.logs import start_logging
+from app.tls.kube_objects import KubeClient
 
 Answer = Callable[[], tuple[bool, str]]
 """Returns whether all is well, and the problem if not."""
@@ -52,3 +58,36 @@ def serve_probes(port: int | None, answers: dict[str, Answer]) -> Iterator[None]
     finally:
         server.should_exit = True
         thread.join()
+
+
+ProbePort = Annotated[int | None, typer.Option(help="Port for /livez and /readyz; none by default.")]
+
+
+class ClusterController(Protocol):
+    """What keeps objects of a cluster as they should be: the certificates, or the ResourceClaimTemplates."""
+
+    def run(self, stop: threading.Event) -> None:
+        """Run until `stop` is set."""
+        ...
+
+    def alive(self) -> tuple[bool, str]:
+        """Tell whether it goes on, and the problem if not."""
+        ...
+
+    def ready(self) -> tuple[bool, str]:
+        """Tell whether the last turn succeeded, and the problem if not."""
+        ...
+
+
+def run_controller(controller: ClusterController, kube: KubeClient, probe_port: int | None) -> None:
+    """Run a controller until SIGTERM or SIGINT, and close its client then."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: stop.set())
+    writer = start_logging(not sys.stderr.isatty())
+    try:
+        with serve_probes(probe_port, {"/livez": controller.alive, "/readyz": controller.ready}):
+            controller.run(stop)
+    finally:
+        kube.close()
+        writer.finish()

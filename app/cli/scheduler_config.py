@@ -9,9 +9,9 @@ import typer
 import yaml
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column
 
-from app.cli.output import Output, show
+from app.cli.output import Output, show, table_of
 from app.cli.source import Fleet, refuse_several, state_of
 from app.cluster.state import State
 from app.schedulerconfig.verify import ConfigurationFinding, verify
@@ -88,15 +88,31 @@ def _read_ca(path: Path) -> bytes:
 
 
 def _check(path: Path, state: State, output: str) -> None:
-    try:
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"--verify {path}: {error}: wants a KubeSchedulerConfiguration") from error
-    offered = sorted({name for node in state.nodes.values() for name, _ in node.node_class.offered})
-    claims = offers_claims(state.nodes.values())
-    findings = tuple(verify(str(path), text, tuple(offered), len(state.nodes), claims))
-    show(findings, output, lambda _: _show(path, findings, bool(offered)))
+    findings = tuple(configuration_findings(str(path), read_configuration("--verify", path), state))
+    compared = any(node.node_class.offered for node in state.nodes.values())
+    show(findings, output, lambda _: _show(path, findings, compared))
     raise typer.Exit(1 if findings else 0)
+
+
+def read_configuration(option: str, path: Path) -> str:
+    """Read the file that an option names.
+
+    Raises BadInput.
+    """
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{option} {path}: {error}: wants a KubeSchedulerConfiguration") from error
+
+
+def configuration_findings(file: str, text: str, state: State) -> list[ConfigurationFinding]:
+    """Compare a configuration with what the nodes offer.
+
+    Raises PolicyError.
+    """
+    nodes = state.nodes.values()
+    offered = sorted({name for node in nodes for name, _ in node.node_class.offered})
+    return verify(file, text, tuple(offered), len(nodes), offers_claims(nodes))
 
 
 def _show(path: Path, findings: tuple[ConfigurationFinding, ...], compared: bool) -> None:
@@ -106,12 +122,11 @@ def _show(path: Path, findings: tuple[ConfigurationFinding, ...], compared: bool
     if not findings:
         console.print(f"{path}: nothing dangerous found", markup=False)
         return
-    table = Table(box=None, header_style="bold")
-    for head in ("severity", "where", "found", "write instead"):
-        table.add_column(head, overflow="fold", no_wrap=head == "where")
+    heads = ("severity", "where", "found", "write instead")
+    columns = [Column(head, overflow="fold", no_wrap=head == "where") for head in heads]
+    rows = []
     for finding in findings:
         colour = "red" if finding.severity == "danger" else "yellow"
-        table.add_row(
-            f"[{colour}]{finding.severity}[/]", *map(escape, (finding.where, finding.message, finding.remedy))
-        )
-    console.print(table)
+        cells = map(escape, (finding.where, finding.message, finding.remedy))
+        rows.append((f"[{colour}]{finding.severity}[/]", *cells))
+    console.print(table_of(columns, rows, ruled=False, header_style="bold"))

@@ -3,7 +3,7 @@
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from app.cluster.state import State
 from app.demo.notation import DEFAULT, fleet_names
 from app.demo.sample_fleets import demo_fleet
 from app.kube.api_kinds import DRA, FLEET
+from app.kube.gpu_usage import FINISHED
 from app.policy.compiled import PolicySet
 from app.telemetry.logs import now, today
 from app.tls.pem import read_certificate
@@ -117,13 +118,15 @@ DemoFleet = Annotated[
 Policies = Annotated[
     Path | None, typer.Option("--policies", help="Directory of policies; the shipped ones by default.")
 ]
+OwnNamespace = Annotated[str, typer.Option(envvar="GPU_USHER_NAMESPACE", help="Where gpu-usher runs.")]
 Namespace = Annotated[
     str | None,
     typer.Option("--namespace", "-n", help="For what names no namespace; by default that of the context."),
 ]
 
 
-Objects = list[dict[str, Any]]
+Object = dict[str, Any]
+Objects = list[Object]
 POLICY_KINDS = ("GPUPolicy", "ConfigMap")
 """Kinds that, as those of DRA, a cluster may not have, or may forbid to the user."""
 
@@ -191,6 +194,38 @@ class Fleet(ClusterOptions):
         return objects
 
 
+@dataclass(frozen=True, slots=True)
+class GovernedFleet(Fleet):
+    """The options that select a fleet and its policies."""
+
+    policies: Policies = None
+
+    def read_governed(self, **selection: Any) -> tuple[Objects, State, PolicySet]:
+        """Read the objects as `read` does; return them, the state and the policies. Raises PolicyError as well."""
+        return self.govern(self.read(**selection))
+
+    def govern(self, objects: Objects) -> tuple[Objects, State, PolicySet]:
+        """Return objects, the state with them, and the policies.
+
+        Raises MalformedPod, QuantityError, PolicyError.
+        """
+        state = state_of(objects)
+        return objects, state, policies_in(objects, self.policies, state)
+
+
+def unfinished_pods(objects: Iterable[Object]) -> Iterator[Object]:
+    """Yield the pods that have not ended."""
+    for document in objects:
+        if document.get("kind") == "Pod" and (document.get("status") or {}).get("phase") not in FINISHED:
+            yield document
+
+
+def key_of(document: Mapping[str, Any]) -> str:
+    """Return namespace/name of an object."""
+    metadata = document.get("metadata") or {}
+    return f"{metadata.get('namespace') or 'default'}/{metadata.get('name')}"
+
+
 def read_live(cluster: ClusterOptions, kinds: Iterable[str], optional: Iterable[str]) -> Objects:
     """Read a live cluster, and name on stderr the kinds that it does not show to the user.
 
@@ -218,7 +253,6 @@ def refuse_several(*sources: tuple[str, object]) -> None:
 
 
 def note(message: str) -> None:
-    """Print a remark on stderr."""
     Console(stderr=True, highlight=False, soft_wrap=True).print(f"[yellow]{escape(message)}[/]")
 
 

@@ -7,17 +7,17 @@ Its options that name a history of use are shared with `explain`, `doctor` and `
 import asyncio
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 import yaml
-from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column
 
-from app.cli.output import Output, in_words, one_of, show, show_progress
+from app.cli.output import Output, in_words, one_of, show, show_more, show_progress, table_of
 from app.cli.source import Fleet, refuse_several, state_of
 from app.cluster.state import State
 from app.cluster.usage_polling import PrometheusUse, shared_nodes
@@ -25,8 +25,8 @@ from app.demo.usage import demo_history
 from app.knowledge.tables import Knowledge
 from app.telemetry.logs import now
 from app.usage.history import UseHistory, with_sharing
-from app.usage.prices import NO_PRICES, Prices, read_prices
 from app.usage.table import By, UsageReport, UsageRow, UseUnit, idle_pods, usage_report
+from app.usage.units import NO_PRICES, Prices, read_prices
 from app.usage.workloads import owners_of
 from app.values.errors import BadInput
 from app.values.quantity import parse_seconds
@@ -38,8 +38,6 @@ SHORTEST, LONGEST = 3600, 92 * 86_400
 IDLE_LOOK_BACK = 86_400
 """Seconds for which idleness is looked back where a command only says who is idle."""
 
-PrometheusURL = Annotated[str | None, typer.Option("--prometheus", help="A Prometheus with DCGM's metrics of pods.")]
-TokenFile = Annotated[Path | None, typer.Option("--prometheus-token-file", help="A file with a bearer token for it.")]
 Since = Annotated[str, typer.Option("--since", help="How far back to look, such as 12h, 7d or 4w.")]
 
 
@@ -55,39 +53,46 @@ def read_since(text: str) -> int:
     return int(seconds)
 
 
-def history_of(
-    prometheus: str | None, token_file: Path | None, demo: str | None, state: State, seconds: int
-) -> UseHistory:
-    """Read the history of a Prometheus, or make up that of a sample fleet, with the shared GPUs of `state` marked.
+@dataclass(frozen=True, slots=True)
+class PrometheusOptions:
+    """The options that name the Prometheus from which the use of GPUs is read."""
 
-    Raises BadInput without either, SourceError.
-    """
-    refuse_several(("--prometheus", prometheus), ("--demo-fleet", demo))
-    if not (prometheus or demo):
-        raise BadInput(
-            "wants --prometheus URL, with DCGM's metrics: a cluster and a snapshot have no history (--demo has one)"
-        )
-    if token_file and not prometheus:
-        raise BadInput("got --prometheus-token-file without --prometheus, wants both")
-    end = now().timestamp()
-    if not prometheus:
-        usages = {name: state.usage_on(name) for name in state.nodes}
-        return demo_history(state.nodes, usages, end, seconds)
-    knowledge = state.knowledge
-    source = PrometheusUse(prometheus, knowledge.dcgm, knowledge.usage_metrics, token_file)
-    with show_progress(f"asking {source.origin}"):
-        history = asyncio.run(_read(source, end, seconds))
-    return with_sharing(history, shared_nodes(state.nodes))
+    prometheus: Annotated[
+        str | None, typer.Option("--prometheus", help="A Prometheus with DCGM's metrics of pods.")
+    ] = None
+    prometheus_token_file: Annotated[
+        Path | None, typer.Option("--prometheus-token-file", help="A file with a bearer token for it.")
+    ] = None
 
+    def history(self, demo: str | None, state: State, seconds: int) -> UseHistory:
+        """Read the history, or make up that of a sample fleet, with the shared GPUs of `state` marked.
 
-def idle_of_fleet(prometheus: str | None, token_file: Path | None, state: State) -> Mapping[str, float]:
-    """Give for how many seconds the pods of a fleet have been idle for certain; nothing without a Prometheus.
+        Raises BadInput without either, SourceError.
+        """
+        refuse_several(("--prometheus", self.prometheus), ("--demo-fleet", demo))
+        if not (self.prometheus or demo):
+            raise BadInput(
+                "wants --prometheus URL, with DCGM's metrics: a cluster and a snapshot have no history (--demo has one)"
+            )
+        if self.prometheus_token_file and not self.prometheus:
+            raise BadInput("got --prometheus-token-file without --prometheus, wants both")
+        end = now().timestamp()
+        if not self.prometheus:
+            usages = {name: state.usage_on(name) for name in state.nodes}
+            return demo_history(state.nodes, usages, end, seconds)
+        knowledge = state.knowledge
+        source = PrometheusUse(self.prometheus, knowledge.dcgm, knowledge.usage_metrics, self.prometheus_token_file)
+        with show_progress(f"asking {source.origin}"):
+            history = asyncio.run(_read(source, end, seconds))
+        return with_sharing(history, shared_nodes(state.nodes))
 
-    Raises SourceError.
-    """
-    return (
-        idle_pods(history_of(prometheus, token_file, None, state, IDLE_LOOK_BACK)) if prometheus or token_file else {}
-    )
+    def idle(self, state: State) -> Mapping[str, float]:
+        """Give for how many seconds the pods of a fleet have been idle for certain; nothing without a Prometheus.
+
+        Raises BadInput, SourceError.
+        """
+        given = self.prometheus or self.prometheus_token_file
+        return idle_pods(self.history(None, state, IDLE_LOOK_BACK)) if given else {}
 
 
 async def _read(source: PrometheusUse, end: float, seconds: int) -> UseHistory:
@@ -108,8 +113,7 @@ PricesFile = Annotated[Path | None, typer.Option("--prices", help="YAML: currenc
 
 def usage(
     *,
-    prometheus: PrometheusURL = None,
-    prometheus_token_file: TokenFile = None,
+    source: PrometheusOptions,
     by: Annotated[str, one_of(*BYS, names=("--by",), prefix="What the rows are: ")] = "namespace",
     since: Since = "7d",
     prices: PricesFile = None,
@@ -129,7 +133,7 @@ def usage(
     objects = fleet.read(needs_nodes=False) if fleet.given else []
     state = state_of(objects)
     costs = read_prices_file(prices, state.knowledge)
-    history = history_of(prometheus, prometheus_token_file, fleet.demo_fleet, state, seconds)
+    history = source.history(fleet.demo_fleet, state, seconds)
     owners = owners_of(document for document in objects if document.get("kind") == "Pod")
     report = usage_report(history, By(by), owners, costs)
     show(report, output, lambda console: _show_usage(console, report))
@@ -159,18 +163,15 @@ def _show_usage(console: Console, report: UsageReport) -> None:
     if not report.rows:
         console.print("no pod was seen on a GPU: check that Prometheus has DCGM's metrics with the labels of pods")
         return
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), header_style="bold")
     money = report.currency is not None
     names = ("held h", "active", "known", "memory peak", "now", "idle", "idle for")
-    table.add_column(report.by, overflow="fold")
-    table.add_column("unit")
+    columns = [Column(report.by, overflow="fold"), Column("unit")]
     for name in (*names, *((f"cost {report.currency}".strip(), "of it idle") if money else ())):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in report.rows[:ROWS_SHOWN]:
-        table.add_row(escape(row.of), row.unit, *_cells(row), *(_money(row) if money else ()))
-    console.print(table)
-    if len(report.rows) > ROWS_SHOWN:
-        console.print(f"and {len(report.rows) - ROWS_SHOWN} more rows; -o json has all")
+        columns.append(Column(name, justify="right", no_wrap=True))
+    rows = report.rows[:ROWS_SHOWN]
+    cells = ((escape(row.of), row.unit, *_cells(row), *(_money(row) if money else ())) for row in rows)
+    console.print(table_of(columns, cells))
+    show_more(console, report.rows, ROWS_SHOWN, " rows")
 
 
 def _cells(row: UsageRow) -> tuple[str, ...]:

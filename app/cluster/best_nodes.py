@@ -2,13 +2,11 @@
 """The best node for a demand in a fleet that does not change; a pod's own node counts without the pod."""
 
 from collections import Counter
-from dataclasses import replace
 from heapq import nsmallest
 
 from app.cluster.state import State
 from app.cluster.verdict_cache import VerdictCache
 from app.kube.gpu_usage import GPUUsage
-from app.nodes.model import Node
 from app.placement.engine import judge, total
 from app.placement.ranking import ranking_key
 from app.policy.demand import Demand
@@ -66,7 +64,7 @@ class BestNodes:
     def _own_node(self, demand: Demand, usage: GPUUsage) -> _Best | None:
         """Weigh a pod's own node without the pod; None if the pod does not fit there."""
         node = self._state.node_without_pods(usage.node, {usage.uid})
-        left = node and _with_units_returned(node, usage)
+        left = node and node.with_free(node.free.with_units(usage.units), node.free_cpu_milli)
         if left is None or judge(demand, left, True) is not None or unserved_claim(demand, left):
             return None
         return _sort_key(total(demand, left), left.name)
@@ -74,11 +72,3 @@ class BestNodes:
 
 def _sort_key(value: float, name: str) -> _Best:
     return ranking_key(value, name), name
-
-
-def _with_units_returned(node: Node, usage: GPUUsage) -> Node:
-    units = dict(node.free.units)
-    for resource, amount in usage.units:
-        if resource in units:
-            units[resource] += amount
-    return replace(node, free=replace(node.free, units=units))

@@ -17,8 +17,7 @@ from app.cluster.state import State
 from app.kube.pod_shapes import PodShape
 from app.kube.pods import PRODUCTS, WORKLOAD_CLASS, Container, Pod
 from app.nodes.model import WHOLE_MILLI
-from app.placement.expected_demand import demand_class, expected_from_weights
-from app.placement.scheduler_demand import expecting, whole_cores
+from app.placement.scheduler_demand import demand_class, expected_from_weights, expecting, whole_cores
 from app.placement.scorers import uses_expected_demand
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand, DemandClass, ExpectedDemand

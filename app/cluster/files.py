@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the files of the command line: fact tables, policies, snapshots."""
 
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from app.knowledge.tables import TABLE_FILES, Knowledge, load_knowledge
@@ -14,28 +14,20 @@ NO_FILE = "no *.yaml in it: wants at least one policy, such as the shipped defau
 PACKAGE = Path(__file__).parent.parent
 
 
+@cache
 def read_knowledge(own: Path | None = None) -> Knowledge:
-    """Load the shipped fact tables; files of the same names in the directory `own` override them.
+    """Load the shipped fact tables, once; files of the same names in the directory `own` override them.
 
     Raises KnowledgeError.
     """
+    shipped = {name: (PACKAGE / "knowledge" / name).read_text("utf-8") for name in TABLE_FILES}
     if own is None:
-        return shipped_knowledge()
+        return load_knowledge(shipped)
     try:
         texts = {path.name: path.read_text("utf-8") for path in sorted(own.iterdir()) if path.suffix == ".yaml"}
     except (OSError, UnicodeDecodeError) as error:
         raise KnowledgeError(f"{own}: {_cause(error)}: wants a directory of fact tables") from error
-    return load_knowledge(_shipped_tables(), texts)
-
-
-@cache
-def shipped_knowledge() -> Knowledge:
-    """Load the shipped fact tables, once in a process."""
-    return load_knowledge(_shipped_tables())
-
-
-def _shipped_tables() -> dict[str, str]:
-    return {name: (PACKAGE / "knowledge" / name).read_text("utf-8") for name in TABLE_FILES}
+    return load_knowledge(shipped, texts)
 
 
 def shipped_policies() -> Path:
@@ -52,6 +44,7 @@ def read_policies(directory: Path, knowledge: Knowledge) -> PolicySet:
     return load_policies(policy_texts(directory), knowledge, shipped_default(knowledge))
 
 
+@lru_cache(maxsize=1)
 def shipped_default(knowledge: Knowledge) -> CompiledPolicy:
     """Load the shipped default policy, which applies to pods that match no other policy.
 

@@ -13,7 +13,7 @@ from app.admission.fleet_facts import FleetFacts, NodeGroup, NodeGroupKey, label
 from app.knowledge.tables import Knowledge
 from app.nodes.model import FreeResources, Node, NodeClass
 from app.nodes.reading import RuntimeClass
-from app.placement.expected_demand import free_floor, free_step
+from app.placement.scheduler_demand import free_floor, free_step
 from app.placement.unusable_capacity import free_gpus, whole_milli
 
 CHANGES_KEPT = 20_000

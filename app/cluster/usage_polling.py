@@ -26,10 +26,10 @@ from app.knowledge.products import WHOLE_MILLI
 from app.nodes.model import SHARES, Node
 from app.policy.compiled import PolicySet
 from app.telemetry.logs import event, now
-from app.telemetry.use_metrics import UseMetrics
+from app.telemetry.metrics import UseMetrics
 from app.usage.history import MINUTE, UseHistory, with_sharing
 from app.usage.reading import HALF_MINUTE, HistoryBuilder, RangeQuery, count_query, range_queries, spans, window_seconds
-from app.usage.summary import UseSummary, poll_window, summary_of
+from app.usage.table import UseSummary, poll_window, summary_of
 from app.values.errors import SourceError
 
 WORK_SECONDS = 0.0005

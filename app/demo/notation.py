@@ -95,7 +95,6 @@ class NodePool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory: str = "512Gi"
 
     def node_names(self) -> tuple[str, ...]:
-        """Return the names of the nodes."""
         return (
             tuple(f"{name}-{number}" for name in self.names for number in range(self.nodes))
             if self.nodes
@@ -147,7 +146,6 @@ class DemoFleet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def fleet_names() -> tuple[str, ...]:
-    """Return the names of the sample fleets."""
     return tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
 
 

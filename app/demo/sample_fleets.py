@@ -234,7 +234,6 @@ def demo_fleet(name: str = DEFAULT) -> list[Object]:
 
 
 def objects_of(fleet: DemoFleet) -> Iterator[Object]:
-    """Yield the objects of a fleet."""
     for pool in fleet.pools:
         for name in pool.node_names():
             yield _node(fleet, pool, name)

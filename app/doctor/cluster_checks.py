@@ -5,8 +5,8 @@ import re
 from collections.abc import Callable, Iterator
 
 from app.doctor import operand_checks, replica_checks, webhook_checks
-from app.doctor.cluster_objects import APPLY, ExaminedCluster, advice, containers, problem
-from app.doctor.fleet_checks import Finding, joined
+from app.doctor.cluster_objects import APPLY, ExaminedCluster, containers
+from app.doctor.fleet_checks import Finding, advice, merged, problem
 from app.kube.api_kinds import API_KINDS, DRA, EXPLAIN_GROUP
 from app.policy.load import MOUNTED
 
@@ -218,10 +218,4 @@ CHECKS: tuple[ClusterCheck, ...] = (
 
 def examine_cluster(cluster: ExaminedCluster) -> tuple[Finding, ...]:
     """Run every check; findings that differ only in their objects or nodes are merged."""
-    merged: dict[tuple[object, ...], Finding] = {}
-    for check in CHECKS:
-        for finding in check(cluster):
-            key = (finding.check, finding.level, finding.what, finding.remedy)
-            present = merged.get(key)
-            merged[key] = finding if present is None else joined(present, finding)
-    return tuple(merged.values())
+    return merged(finding for check in CHECKS for finding in check(cluster))

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.admission.match_conditions import AMOUNTS
-from app.doctor.fleet_checks import Finding, FindingLevel
 from app.knowledge.gpu_resources import Families
 from app.knowledge.tables import Knowledge
 from app.nodes.model import Node
@@ -75,11 +74,9 @@ class ExaminedCluster:
         return self.objects.get(kind, ())
 
     def could_read(self, kind: str) -> bool:
-        """Tell whether the objects of a kind could be read."""
         return kind in self.objects
 
     def gpu_nodes(self) -> tuple[Node, ...]:
-        """Return the nodes with GPUs."""
         return tuple(node for node in self.nodes if node.has_gpus)
 
 
@@ -88,16 +85,6 @@ def object_name(kind: str, item: JSONObject) -> str:
     metadata = item.get("metadata") or {}
     namespace = metadata.get("namespace")
     return f"{kind} {namespace}/{metadata.get('name')}" if namespace else f"{kind} {metadata.get('name')}"
-
-
-def problem(check: str, what: str, remedy: str, *objects: str, nodes: tuple[str, ...] = ()) -> Finding:
-    """Build a finding of something that hurts pods now."""
-    return Finding(check, FindingLevel.Problem, what, remedy, nodes, objects)
-
-
-def advice(check: str, what: str, remedy: str, *objects: str, nodes: tuple[str, ...] = ()) -> Finding:
-    """Build a finding of something that could hurt pods."""
-    return Finding(check, FindingLevel.Advice, what, remedy, nodes, objects)
 
 
 def containers(template: Any) -> Iterator[JSONObject]:

@@ -7,7 +7,7 @@ One function per check; the table of checks stands at the end. A healthy fleet h
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from app.doctor.fleet_checks import Finding, FindingLevel, merged
+from app.doctor.fleet_checks import Finding, advice, merged, problem
 from app.dra.cluster_devices import ClusterDevices, PoolID
 from app.dra.selectors import ClaimError, NotJudged, Selection
 from app.dra.words import plain_error
@@ -68,7 +68,7 @@ def incomplete_pools(examined: ExaminedDevices) -> Iterator[Finding]:
                 f"{driver}: {len(slices)} of {slices[0].size} ResourceSlices of a pool are there, so that none of its"
             )
             text += " devices can be allocated"
-            yield _problem("PoolIncomplete", text, "read the log of the driver's pod on the node", slices)
+            yield problem("PoolIncomplete", text, "read the log of the driver's pod on the node", *_names(slices))
 
 
 def invalid_pools(examined: ExaminedDevices) -> Iterator[Finding]:
@@ -80,7 +80,7 @@ def invalid_pools(examined: ExaminedDevices) -> Iterator[Finding]:
                     f"{pool.id[0]}: the pool is invalid, so that none of its devices can be allocated: {pool.invalid}"
                 )
                 remedy = "restart the DRA driver there; if it publishes the same again, report a bug of the driver"
-                yield Finding("PoolInvalid", FindingLevel.Problem, text, remedy, (node.name,))
+                yield problem("PoolInvalid", text, remedy, nodes=(node.name,))
 
 
 def stale_slices(examined: ExaminedDevices) -> Iterator[Finding]:
@@ -88,11 +88,12 @@ def stale_slices(examined: ExaminedDevices) -> Iterator[Finding]:
     for (driver, _), _, older in examined.newest():
         if older:
             text = f"{driver}: ResourceSlices of an older generation of their pool are still there"
-            yield _advice("StaleSlices", text, "read the driver's log: it deletes them once it has published", older)
+            remedy = "read the driver's log: it deletes them once it has published"
+            yield advice("StaleSlices", text, remedy, *_names(older))
     gone = [one for one in examined.devices.pools.slices() if one.nodes and _is_gone(one.nodes.name, examined)]
     if gone:
-        text = "ResourceSlices of nodes that are gone"
-        yield _advice("StaleSlices", text, "delete them: no node can serve claims that are allocated from them", gone)
+        remedy = "delete them: no node can serve claims that are allocated from them"
+        yield advice("StaleSlices", "ResourceSlices of nodes that are gone", remedy, *_names(gone))
 
 
 def _is_gone(node: str, examined: ExaminedDevices) -> bool:
@@ -109,7 +110,7 @@ def tainted_devices(examined: ExaminedDevices) -> Iterator[Finding]:
                 value = f"={taint.value}" if taint.value else ""
                 text = f"no claim tolerates the device taint {taint.key}{value}:{taint.effect} of {source}"
                 remedy = f"repair the devices and let {source} remove the taint, or have claims tolerate it"
-                yield Finding("DeviceTainted", FindingLevel.Advice, text, remedy, (), (_name(device),))
+                yield advice("DeviceTainted", text, remedy, f"Device {device.pool}/{device.name}")
 
 
 def _taints(device: Device, devices: ClusterDevices) -> Iterator[tuple[DeviceTaint, str]]:
@@ -130,27 +131,26 @@ def idle_taint_rules(examined: ExaminedDevices) -> Iterator[Finding]:
     for rule in examined.devices.taint_rules:
         if not rule.partly_read and not any(map(rule.applies, devices)):
             remedy = "compare its driver, pool and device with kubectl get resourceslices, or delete it"
-            objects = (f"DeviceTaintRule {rule.name}",)
-            yield Finding("IdleDeviceTaintRule", FindingLevel.Advice, "taints no device", remedy, (), objects)
+            yield advice("IdleDeviceTaintRule", "taints no device", remedy, f"DeviceTaintRule {rule.name}")
 
 
 def device_classes(examined: ExaminedDevices) -> Iterator[Finding]:
     """Report DeviceClasses that fail on a device, at which kube-scheduler gives up, and those that match none."""
     devices = list(examined.all_devices())
     for device_class in examined.devices.classes.values():
-        objects = (f"DeviceClass {device_class.name}",)
+        name = f"DeviceClass {device_class.name}"
         try:
             matches = _matches(device_class, devices, examined.selection)
         except ClaimError as error:
             remedy = "correct its selectors: kube-scheduler places no pod that claims a device of this class"
-            yield Finding("DeviceClassFails", FindingLevel.Problem, plain_error(error), remedy, (), objects)
+            yield problem("DeviceClassFails", plain_error(error), remedy, name)
             continue
         except NotJudged:
             continue
         if not matches and device_class.name in _requested_classes(examined):
             text = "matches no device, so that claims and pods that request one wait"
             remedy = "check that its driver runs and publishes ResourceSlices, or correct the selectors of the class"
-            yield Finding("DeviceClassWithoutDevices", FindingLevel.Advice, text, remedy, (), objects)
+            yield advice("DeviceClassWithoutDevices", text, remedy, name)
 
 
 def _requested_classes(examined: ExaminedDevices) -> set[str]:
@@ -187,7 +187,7 @@ def served_twice(examined: ExaminedDevices) -> Iterator[Finding]:
                     " GPU; filter lets in pods of one side at a time"
                 )
                 remedy = ONE_SIDE.get(driver, ONE_SIDE_OF_OTHERS)
-                yield Finding("DevicePluginAndDRA", FindingLevel.Problem, text, remedy, (name,))
+                yield problem("DevicePluginAndDRA", text, remedy, nodes=(name,))
 
 
 CDI_SINCE: Mapping[str, Version] = {"containerd": (1, 7, 2), "cri-o": (1, 28)}
@@ -209,7 +209,7 @@ def runtimes_without_cdi(examined: ExaminedDevices) -> Iterator[Finding]:
             continue
         what = f"{runtime} {text} takes no CDI devices: pods whose claims are allocated start without them"
         remedy = f"run {runtime} {show_version(since)} or newer there; containerd 1.7 wants enable_cdi = true as well"
-        yield Finding("RuntimeWithoutCDI", FindingLevel.Problem, what, remedy, (name,))
+        yield problem("RuntimeWithoutCDI", what, remedy, nodes=(name,))
 
 
 def lost_counters(examined: ExaminedDevices) -> Iterator[Finding]:
@@ -225,22 +225,10 @@ def lost_counters(examined: ExaminedDevices) -> Iterator[Finding]:
         if any(device.attributes.get(f"{driver}/parentUUID") in uuids for device in devices):
             text = f"{driver}: GPUs and slices of them are published without counters: both can be allocated at once"
             remedy = "switch on the feature gate DRAPartitionableDevices in kube-apiserver and kube-scheduler"
-            yield _problem("DeviceCountersMissing", text, remedy, slices)
+            yield problem("DeviceCountersMissing", text, remedy, *_names(slices))
 
 
-def _name(device: Device) -> str:
-    return f"Device {device.pool}/{device.name}"
-
-
-def _problem(check: str, text: str, remedy: str, slices: Iterable[ResourceSlice]) -> Finding:
-    return Finding(check, FindingLevel.Problem, text, remedy, (), _slice_names(slices))
-
-
-def _advice(check: str, text: str, remedy: str, slices: Iterable[ResourceSlice]) -> Finding:
-    return Finding(check, FindingLevel.Advice, text, remedy, (), _slice_names(slices))
-
-
-def _slice_names(slices: Iterable[ResourceSlice]) -> tuple[str, ...]:
+def _names(slices: Iterable[ResourceSlice]) -> tuple[str, ...]:
     return tuple(f"ResourceSlice {one.name}" for one in slices)
 
 

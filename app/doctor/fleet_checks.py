@@ -41,6 +41,16 @@ class Finding:
     objects: tuple[str, ...] = ()
 
 
+def problem(check: str, what: str, remedy: str, *objects: str, nodes: tuple[str, ...] = ()) -> Finding:
+    """Build a finding of something that hurts pods now."""
+    return Finding(check, FindingLevel.Problem, what, remedy, nodes, objects)
+
+
+def advice(check: str, what: str, remedy: str, *objects: str, nodes: tuple[str, ...] = ()) -> Finding:
+    """Build a finding of something that could hurt pods."""
+    return Finding(check, FindingLevel.Advice, what, remedy, nodes, objects)
+
+
 @dataclass(frozen=True, slots=True)
 class ExaminedFleet:
     """The fleet that is examined.
@@ -97,8 +107,8 @@ def ghost_gpus(fleet: ExaminedFleet) -> Iterator[Finding]:
     """Report nodes of which labels promise GPUs that no pod can get, and what is missing there."""
     for node in fleet.nodes:
         for what, remedy, comes_up in absent_gpus(node, fleet.evidence):
-            level = FindingLevel.Advice if comes_up else FindingLevel.Problem
-            yield Finding(Code.GhostGPUs.name, level, what, remedy, (node.name,))
+            finding = advice if comes_up else problem
+            yield finding(Code.GhostGPUs.name, what, remedy, nodes=(node.name,))
 
 
 def withdrawn_devices(fleet: ExaminedFleet) -> Iterator[Finding]:
@@ -120,25 +130,24 @@ def unhealthy_gpus(fleet: ExaminedFleet) -> Iterator[Finding]:
         state = "unhealthy" if ill else "degraded"
         text = f"{counted(count, 'GPU')} {state}: {'; '.join(health.causes)}"
         remedy = "drain the node and reset its GPUs" if ill else "reset the GPUs when the node is idle"
-        level = FindingLevel.Problem if ill else FindingLevel.Advice
-        yield Finding(Code.GPUUnhealthy.name, level, text, remedy, (name,))
+        finding = problem if ill else advice
+        yield finding(Code.GPUUnhealthy.name, text, remedy, nodes=(name,))
 
 
 def node_conditions(fleet: ExaminedFleet) -> Iterator[Finding]:
     """Report GPU nodes of which a condition reports a fault of the GPUs, or of what joins them."""
     for node in _gpu(fleet):
         for condition in node.conditions:
-            ill = condition.severity is GPUCondition.Ill
-            level = FindingLevel.Problem if ill else FindingLevel.Advice
+            finding = problem if condition.severity is GPUCondition.Ill else advice
             text = f"condition {condition.words}: {condition.explained}"
-            yield Finding(Code.GPUUnhealthy.name, level, text, condition.remedy, (node.name,))
+            yield finding(Code.GPUUnhealthy.name, text, condition.remedy, nodes=(node.name,))
 
 
 def counts_differ(fleet: ExaminedFleet) -> Iterator[Finding]:
     """Report nodes whose capacity differs from what their labels count."""
     for node in fleet.nodes:
         if doubt := node.node_class.count_doubt:
-            yield Finding("GPUCountsDiffer", FindingLevel.Problem, *differing_counts(node, doubt), (node.name,))
+            yield problem("GPUCountsDiffer", *differing_counts(node, doubt), nodes=(node.name,))
 
 
 def sliced_gpus_offered_whole(fleet: ExaminedFleet) -> Iterator[Finding]:
@@ -150,7 +159,7 @@ def sliced_gpus_offered_whole(fleet: ExaminedFleet) -> Iterator[Finding]:
         facts = node.node_class
         sliced = any(facts.unit(name) is Sharing.MIG for name, units in facts.offered if units)
         if sliced and not facts.mig_profile:
-            yield Finding("MIGWithoutStrategy", FindingLevel.Problem, what, strategy_remedy(node), (node.name,))
+            yield problem("MIGWithoutStrategy", what, strategy_remedy(node), nodes=(node.name,))
 
 
 def mig_layout_failed(fleet: ExaminedFleet) -> Iterator[Finding]:
@@ -161,7 +170,7 @@ def mig_layout_failed(fleet: ExaminedFleet) -> Iterator[Finding]:
     yield from _by_code(Code.MIGReconfiguring, "MIG Manager failed to change the layout", failed)
     for node in fleet.nodes:
         if node.node_class.mig_state == TO_COME:
-            yield Finding(Code.MIGReconfiguring.name, FindingLevel.Problem, *layout_to_come(node), (node.name,))
+            yield problem(Code.MIGReconfiguring.name, *layout_to_come(node), nodes=(node.name,))
 
 
 def upgrade_failed(fleet: ExaminedFleet) -> Iterator[Finding]:
@@ -195,9 +204,7 @@ def refused_by_kubelets(fleet: ExaminedFleet) -> Iterator[Finding]:
         text = f"{counted(len(pods), 'GPU pod')} refused by the kubelet ({reason}): {why}{likely}"
         remedy = "delete them, since they never start again; gpu-usher explain says what to do about each"
         names = tuple(sorted({pod.ending.node for pod in pods}))
-        yield Finding(
-            "RefusedByKubelet", FindingLevel.Advice, text, remedy, names, tuple(f"Pod {p.name}" for p in pods)
-        )
+        yield advice("RefusedByKubelet", text, remedy, *(f"Pod {pod.name}" for pod in pods), nodes=names)
 
 
 def _with_cause(pod: FinishedPod, fleet: ExaminedFleet) -> FinishedPod:
@@ -278,7 +285,8 @@ def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     by_words: dict[tuple[str, FindingLevel, str, str], Finding] = {}
     for finding in findings:
         key = (finding.check, finding.level, finding.what, finding.remedy)
-        by_words[key] = joined(by_words[key], finding) if key in by_words else finding
+        first = by_words.get(key, replace(finding, nodes=(), objects=()))
+        by_words[key] = replace(first, nodes=(*first.nodes, *finding.nodes), objects=(*first.objects, *finding.objects))
     return tuple(by_words.values())
 
 
@@ -287,8 +295,3 @@ def by_urgency(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(
         sorted(findings, key=lambda found: (found.level is not FindingLevel.Problem, found.check not in STOPS_PODS))
     )
-
-
-def joined(one: Finding, other: Finding) -> Finding:
-    """Join two findings that differ only in their nodes and objects."""
-    return replace(one, nodes=(*one.nodes, *other.nodes), objects=(*one.objects, *other.objects))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app.doctor.cluster_objects import asks_for_gpus
-from app.doctor.fleet_checks import ExaminedFleet, Finding, FindingLevel
+from app.doctor.fleet_checks import ExaminedFleet, Finding, advice
 from app.knowledge.tables import Knowledge
 from app.kube.finished_pods import DEFAULT_SCHEDULER, FinishedPod, read_finished_pod
 from app.kube.gpu_usage import GPUUsage, read_gpu_usage
@@ -70,7 +70,7 @@ def partly_placed_groups(held: HeldGPUs) -> Iterator[Finding]:
             "all of it fits; gpu-usher explain says what each waiting pod lacks"
         )
         nodes = tuple(sorted({usage.node for usage in holders}))
-        yield Finding("PartlyPlacedGroup", FindingLevel.Advice, text, remedy, nodes, (f"Group {group}",))
+        yield advice("PartlyPlacedGroup", text, remedy, f"Group {group}", nodes=nodes)
 
 
 def idle_while_waiting(held: HeldGPUs) -> Iterator[Finding]:
@@ -90,14 +90,13 @@ def idle_while_waiting(held: HeldGPUs) -> Iterator[Finding]:
         text = f"{pods} for GPUs in {namespace}, where idle GPUs are held by {names}{more}"
         nodes = tuple(sorted({usages[name].node for name in idle}))
         remedy = "stop pods that have finished, or give them less (gpu-usher plan right-size); see gpu-usher usage"
-        yield Finding("IdleWhileWaiting", FindingLevel.Advice, text, remedy, nodes, (f"Namespace {namespace}",))
+        yield advice("IdleWhileWaiting", text, remedy, f"Namespace {namespace}", nodes=nodes)
 
 
 HELD_CHECKS: tuple[Callable[[HeldGPUs], Iterator[Finding]], ...] = (partly_placed_groups, idle_while_waiting)
 
 
 def examine_held(held: HeldGPUs) -> tuple[Finding, ...]:
-    """Run every check of what is held."""
     return tuple(finding for check in HELD_CHECKS for finding in check(held))
 
 

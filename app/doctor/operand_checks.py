@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.doctor.cluster_objects import ExaminedCluster, advice, containers, object_name, problem
-from app.doctor.fleet_checks import Finding, FindingLevel
+from app.doctor.cluster_objects import ExaminedCluster, containers, object_name
+from app.doctor.fleet_checks import Finding, advice, problem
 from app.doctor.replica_checks import SCHEDULER
 from app.knowledge.container_toolkit import Runtimes
 from app.knowledge.tables import Knowledge
@@ -50,7 +50,9 @@ def class_absent(examined: ExaminedRuntimes) -> Iterator[Finding]:
             "create it (the GPU Operator does), or write runtimeClassName: Auto in the policies, which sets a class "
             "only where one is needed and its handler is there"
         )
-        yield _advice("RuntimeClassAbsent", f"no RuntimeClass {name}: pods get none{other}", remedy, name)
+        yield advice(
+            "RuntimeClassAbsent", f"no RuntimeClass {name}: pods get none{other}", remedy, f"RuntimeClass {name}"
+        )
     if AUTO not in examined.wanted or examined.of_toolkit():
         return
     for handler in examined.runtimes.handlers.values():
@@ -61,7 +63,7 @@ def class_absent(examined: ExaminedRuntimes) -> Iterator[Finding]:
                 "where the nodes' default runtime or CDI gives it to them"
             )
             what = f"no RuntimeClass {handler}: pods get none"
-            yield _advice("RuntimeClassAbsent", what, remedy, handler)
+            yield advice("RuntimeClassAbsent", what, remedy, f"RuntimeClass {handler}")
 
 
 def _may_need(node: Node, handler: str) -> bool:
@@ -85,7 +87,7 @@ def handler_absent(examined: ExaminedRuntimes) -> Iterator[Finding]:
                 "delete the class if CDI or the default runtime gives containers their GPUs; else configure the "
                 "handler (nvidia-ctk runtime configure; restart k3s and RKE2 after the toolkit is installed)"
             )
-            yield _advice("RuntimeHandlerAbsent", what, remedy, name, lacking)
+            yield advice("RuntimeHandlerAbsent", what, remedy, f"RuntimeClass {name}", nodes=lacking)
 
 
 def selects_other_nodes(examined: ExaminedRuntimes) -> Iterator[Finding]:
@@ -98,7 +100,7 @@ def selects_other_nodes(examined: ExaminedRuntimes) -> Iterator[Finding]:
             pairs = ", ".join(f"{key}={value}" for key, value in sorted(selector.items()))
             what = f"RuntimeClass {name} keeps pods off: its nodeSelector is {pairs}"
             remedy = "label the nodes accordingly, or correct scheduling.nodeSelector of the class"
-            yield Finding("RuntimeClassSelector", FindingLevel.Problem, what, remedy, nodes=missed)
+            yield problem("RuntimeClassSelector", what, remedy, nodes=missed)
 
 
 CHECKS = (class_absent, handler_absent, selects_other_nodes)
@@ -123,10 +125,6 @@ def _has_toolkit(node: Node, knowledge: Knowledge) -> bool:
         if family.name in knowledge.runtimes.handlers
     )
     return any(key.startswith(domains) for key in (*node.labels, *node.allocatable))
-
-
-def _advice(check: str, what: str, remedy: str, name: str, nodes: tuple[str, ...] = ()) -> Finding:
-    return Finding(check, FindingLevel.Advice, what, remedy, nodes, (f"RuntimeClass {name}",))
 
 
 PLUGIN, DISCOVERY = "device-plugin", "gpu-feature-discovery"

@@ -8,8 +8,8 @@ the cause, and the webhook's failurePolicy decides about the pod.
 import re
 from collections.abc import Iterator
 
-from app.doctor.cluster_objects import APPLY, ExaminedCluster, advice, object_name, problem
-from app.doctor.fleet_checks import Finding
+from app.doctor.cluster_objects import APPLY, ExaminedCluster, object_name
+from app.doctor.fleet_checks import Finding, advice, problem
 from app.doctor.webhook_checks import MUTATE, VALIDATE, webhooks
 from app.values.json_members import JSONObject
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.admission.exemptions import EXEMPTIONS_NAME, exemption_policy
+from app.admission.admission_policies import EXEMPTIONS_NAME, exemption_policy
 from app.admission.reviewed_pod import EXEMPT_LABELS
-from app.doctor.cluster_objects import APPLY, ExaminedCluster, advice, asks_for_gpus, problem
-from app.doctor.fleet_checks import Finding
+from app.doctor.cluster_objects import APPLY, ExaminedCluster, asks_for_gpus
+from app.doctor.fleet_checks import Finding, advice, problem
 from app.knowledge.gpu_resources import Families
 from app.kube.device_classes import DeviceClassIndex, read_class
 from app.values.errors import BadInput
@@ -46,7 +46,6 @@ class Webhook:
 
     @property
     def name(self) -> str:
-        """The webhook's full name."""
         return str(self.spec.get("name", ""))
 
     @property

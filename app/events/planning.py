@@ -1,17 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which Events to write: from the causes that are true now, and the Events that were written before.
+"""Which Events to write: from the causes that are true now, and the Events that were written before; and their form.
 
 The rules are those of an Event series (k8s.io/client-go tools/events/event_broadcaster.go): an Event that goes on is
 renewed by its `series`, before the API server forgets it, and only what is new makes a new Event.
+
+The workload of a pod is the last of its controllers that people look at. Each step up reads one object, with the right
+`get` on four kinds (deploy/components/events). Where an object cannot be read, the controller below it counts as the
+workload.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from typing import Any
 
 from app.explain.pending_cause import PendingCause
 from app.intree.checks import InTreeCause
-from app.kube.pods import ObjectReference
+from app.kube.pods import ObjectReference, controller_of
 
 RATE, BURST = 5.0, 10.0
 """Requests a second, and at once: what client-go allows a client by default (rest.DefaultQPS, rest.DefaultBurst)."""
@@ -196,3 +202,109 @@ class TokenBucket:
     def seconds_to_next(self, rate: float) -> float:
         """Return the seconds until there is a whole token."""
         return max(0.0, 1 - self.tokens) / rate
+
+
+API_VERSION = "events.k8s.io/v1"
+CONTROLLER = "gpu-usher"
+ACTION, ACTION_OF_POLICIES = "Scheduling", "Loading"
+"""What could not be done: to a pod, in kube-scheduler's word for it (pkg/scheduler/schedule_one.go); to a ConfigMap."""
+NAME_LENGTH, INSTANCE_LENGTH = 253, 128
+"""Limits of an object's name (DNS subdomain) and of reportingInstance (k8s.io/api events/v1)."""
+DIGEST_LENGTH = 16
+
+
+def events_path(namespace: str) -> str:
+    return f"/apis/{API_VERSION}/namespaces/{namespace}/events"
+
+
+def event_name(write: EventWrite) -> str:
+    """Name an Event by its object and its words: a replica that takes over finds the Event that stands already."""
+    text = "\n".join((write.regarding.uid, write.statement.reason, write.statement.words))
+    digest = sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
+    return f"{write.regarding.name[: NAME_LENGTH - DIGEST_LENGTH - 1].rstrip('-.')}.{digest}"
+
+
+def event_document(write: EventWrite, instance: str, timestamp: str) -> dict[str, Any]:
+    """Write a new Event. `timestamp` is that of a metav1.MicroTime, `instance` the name of this replica."""
+    regarding = write.regarding
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Event",
+        "metadata": {"name": event_name(write), "namespace": regarding.namespace},
+        "eventTime": timestamp,
+        "type": "Warning",
+        "reason": write.statement.reason,
+        "note": write.statement.note,
+        "action": ACTION_OF_POLICIES if regarding.kind == "ConfigMap" else ACTION,
+        "regarding": _reference(regarding),
+        "reportingController": CONTROLLER,
+        "reportingInstance": instance[:INSTANCE_LENGTH],
+    }
+
+
+def series_patch(count: int, timestamp: str) -> dict[str, Any]:
+    """Write the merge patch by which an Event goes on: of an Event, only its series may change."""
+    return {"series": {"count": count, "lastObservedTime": timestamp}}
+
+
+def _reference(regarding: ObjectReference) -> dict[str, str]:
+    return {
+        "apiVersion": regarding.api_version,
+        "kind": regarding.kind,
+        "namespace": regarding.namespace,
+        "name": regarding.name,
+        "uid": regarding.uid,
+    }
+
+
+STEPS: Mapping[tuple[str, str], str] = {
+    ("", "Pod"): "pods",
+    ("apps", "ReplicaSet"): "replicasets",
+    ("apps", "StatefulSet"): "statefulsets",
+    ("batch", "Job"): "jobs",
+    ("jobset.x-k8s.io", "JobSet"): "jobsets",
+}
+"""Kinds that may have a controller of their own, by API group and kind, with the plural in their path. A Pod is the
+controller of the StatefulSet of its workers in a LeaderWorkerSet (kubernetes-sigs/lws)."""
+TOPS = frozenset(
+    {
+        ("apps", "Deployment"),
+        ("ray.io", "RayCluster"),
+        ("kubeflow.org", "PyTorchJob"),
+        ("trainer.kubeflow.org", "TrainJob"),
+        ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"),
+    }
+)
+"""Kinds that are workloads, whatever created them."""
+MOST_STEPS = 4
+"""Pod, StatefulSet, leader Pod, StatefulSet, LeaderWorkerSet is the longest chain; a longer one is a loop."""
+
+Read = Callable[[str], Mapping[str, Any] | None]
+
+
+def workload_of(controller: ObjectReference, read: Read) -> ObjectReference | None:
+    """Follow the controllers upward from that of a pod. `read` returns the object at a path, None where it cannot.
+
+    Returns None for a controller of an unknown kind.
+    """
+    workload: ObjectReference | None = None
+    reference: ObjectReference | None = controller
+    for _ in range(MOST_STEPS + 1):
+        if reference is None:
+            break
+        kind = (reference.group, reference.kind)
+        if kind in TOPS:
+            return reference
+        if kind not in STEPS:
+            break
+        workload = reference if reference.kind != "Pod" else workload
+        document = read(path_of(reference))
+        same = document is not None and (document.get("metadata") or {}).get("uid") == reference.uid
+        reference = controller_of(document) if same and document is not None else None
+    return workload
+
+
+def path_of(reference: ObjectReference) -> str:
+    """Return the path of an object of a kind in STEPS."""
+    root = f"/apis/{reference.api_version}" if reference.group else f"/api/{reference.api_version}"
+    return f"{root}/namespaces/{reference.namespace}/{STEPS[reference.group, reference.kind]}/{reference.name}"

@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from app.admission.reviewed_pod import is_exempt
 from app.api.pending_reasons import ExplainedPod, PendingReasons
 from app.cluster.state import State
-from app.events.documents import event_document, event_name, events_path, series_patch
 from app.events.limited_client import LimitedClient
 from app.events.planning import (
     LOOKUP_SHARE,
@@ -28,10 +27,14 @@ from app.events.planning import (
     WaitingPod,
     WrittenEvent,
     after,
+    event_document,
+    event_name,
+    events_path,
+    series_patch,
     statements_of,
+    workload_of,
     writes,
 )
-from app.events.workloads import workload_of
 from app.explain.pending_cause import UNSEEN_SECONDS, told_of_scheduler
 from app.kube.pods import ObjectReference
 from app.telemetry.logs import event

@@ -20,7 +20,6 @@ from app.dra.stages import DeviceStage, NodeDevices, StageKind, bottleneck, stag
 from app.dra.words import ORDERED, condition, failing_parts, gap, name_of, show_value, value_of
 from app.explain.claim_edits import (
     OTHER_CLASS,
-    Apply,
     ChangeKind,
     ClaimChange,
     Claims,
@@ -33,10 +32,10 @@ from app.explain.claim_edits import (
     typed_literal,
 )
 from app.explain.claim_funnel import holder_names, is_of_claims, show_taint
-from app.explain.counterfactual import MOST_FIXES, MOST_FIXES_OF_A_KIND, NODES_JUDGED_AT_ONCE, Fix, FixStep
+from app.explain.counterfactual import MOST_FIXES, NODES_JUDGED_AT_ONCE, Fix, FixStep, few_of_a_kind
 from app.explain.survey import Groups
 from app.kube.devices import Device, SemanticVersion
-from app.kube.resource_claims import ALL, EXACT_COUNT, Constraint, DeviceRequest, DeviceToleration, ResourceClaim
+from app.kube.resource_claims import ALL, EXACT_COUNT, DeviceRequest, DeviceToleration, ResourceClaim
 from app.nodes.model import Node
 
 NODES_TRIED = 8
@@ -93,11 +92,9 @@ def _fixes(
     judge: ClaimJudge, changes: Sequence[tuple[ClaimChange, str]], candidates: Sequence[Node]
 ) -> Generator[None, None, tuple[Fix, ...]]:
     shown: list[Fix] = []
-    kinds: dict[str, int] = {}
-    for change, node_name in changes:
-        kinds[change.kind] = kinds.get(change.kind, 0) + 1
-        if len(shown) == MOST_FIXES or kinds[change.kind] > MOST_FIXES_OF_A_KIND:
-            continue
+    for change, node_name in few_of_a_kind(changes, lambda entry: entry[0].kind):
+        if len(shown) == MOST_FIXES:
+            break
         outcomes = yield from _outcomes(judge, change, candidates)
         if not outcomes[Outcome.ERROR]:  # with which kube-scheduler would still give up on the pod
             opens = outcomes[Outcome.ALLOCATED]
@@ -342,14 +339,11 @@ def _freeing(judge: ClaimJudge, devices: NodeDevices) -> Iterator[ClaimChange]:
         pods = [name for name in holder_names(judge.cluster, held[0]) if name.startswith("pod ")]
         names = ", ".join(device.name for device in held)
         text = f"end {' and '.join(pods)}, which has {names}" if pods else f"delete claim {key}, which has {names}"
-        yield ClaimChange("free-devices", text, 50 + len(held), _released(key), "fleet")
+        yield ClaimChange("free-devices", text, 50 + len(held), partial(_without_claim, key), "fleet")
 
 
-def _released(key: str) -> Apply:
-    def apply(claims: Claims, cluster: ClusterDevices) -> tuple[Claims, ClusterDevices]:
-        return claims, replace(cluster, allocated=cluster.allocated.without([key]))
-
-    return apply
+def _without_claim(key: str, claims: Claims, cluster: ClusterDevices) -> tuple[Claims, ClusterDevices]:
+    return claims, replace(cluster, allocated=cluster.allocated.without([key]))
 
 
 def _without_constraint(claims: Claims) -> Iterator[ClaimChange]:
@@ -357,14 +351,11 @@ def _without_constraint(claims: Claims) -> Iterator[ClaimChange]:
     for claim in claims:
         for constraint in claim.spec.constraints:
             others = tuple(one for one in claim.spec.constraints if one is not constraint)
+            changed = replace(claim, spec=replace(claim.spec, constraints=others))
             name = "distinctAttribute" if constraint.distinct else "matchAttribute"
             text = f"claim {claim.key}: leave out {name} {constraint.attribute}"
-            yield ClaimChange("drop-constraint", text, 35, _constrained(claim, others))
+            yield ClaimChange("drop-constraint", text, 35, partial(_with_claim, changed))
 
 
-def _constrained(claim: ResourceClaim, constraints: tuple[Constraint, ...]) -> Apply:
-    def apply(claims: Claims, cluster: ClusterDevices) -> tuple[Claims, ClusterDevices]:
-        changed = replace(claim, spec=replace(claim.spec, constraints=constraints))
-        return tuple(changed if one.key == claim.key else one for one in claims), cluster
-
-    return apply
+def _with_claim(changed: ResourceClaim, claims: Claims, cluster: ClusterDevices) -> tuple[Claims, ClusterDevices]:
+    return tuple(changed if one.key == changed.key else one for one in claims), cluster

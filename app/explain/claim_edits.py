@@ -73,7 +73,7 @@ def of_request(
     for targets in ([chosen], same) if len(same) > 1 else ([chosen],):
         text = f"{_subject(claims, targets)}: {kind.text}"
         weight = kind.weight + 0.001 * (len(targets) - 1)
-        yield ClaimChange(kind.kind, text, weight, _altered(frozenset(targets), alter), "claim", about)
+        yield ClaimChange(kind.kind, text, weight, partial(_altered, frozenset(targets), alter), "claim", about)
 
 
 def _subject(claims: Claims, targets: list[tuple[str, str]]) -> str:
@@ -82,11 +82,10 @@ def _subject(claims: Claims, targets: list[tuple[str, str]]) -> str:
     return f"request{'s' * (len(names) > 1)} {', '.join(names)}"
 
 
-def _altered(targets: Collection[tuple[str, str]], alter: Alter) -> Apply:
-    def apply(claims: Claims, cluster: ClusterDevices) -> tuple[Claims, ClusterDevices]:
-        return tuple(_with_requests(claim, targets, alter) for claim in claims), cluster
-
-    return apply
+def _altered(
+    targets: Collection[tuple[str, str]], alter: Alter, claims: Claims, cluster: ClusterDevices
+) -> tuple[Claims, ClusterDevices]:
+    return tuple(_with_requests(claim, targets, alter) for claim in claims), cluster
 
 
 def _with_requests(claim: ResourceClaim, targets: Collection[tuple[str, str]], alter: Alter) -> ResourceClaim:
@@ -245,14 +244,11 @@ def repairs_of_pod(claims: PodClaims) -> Iterator[ClaimChange]:
     """Propose what removes the one obstacle that is in the way of the pod; nothing where there are several."""
     if len(claims.obstacles) == 1:
         for repair in claims.obstacles[0].repairs:
-            yield ClaimChange(repair.kind, repair.text, 5, _with(repair), repair.of)
+            yield ClaimChange(repair.kind, repair.text, 5, partial(_repaired, repair), repair.of)
 
 
-def _with(repair: Repair) -> Apply:
-    def apply(claims: Claims, cluster: ClusterDevices) -> tuple[Claims, ClusterDevices]:
-        return (claims if repair.adds is None else (*claims, repair.adds)), cluster
-
-    return apply
+def _repaired(repair: Repair, claims: Claims, cluster: ClusterDevices) -> tuple[Claims, ClusterDevices]:
+    return (claims if repair.adds is None else (*claims, repair.adds)), cluster
 
 
 def repairs_of_request(

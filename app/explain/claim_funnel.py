@@ -170,11 +170,11 @@ def with_claim_errors(groups: Groups) -> Groups:
     It gives up on a pod whose claim fails on any node that it asks about, as where a selector reads an attribute that a
     device lacks (plugins/dynamicresources/dynamicresources.go Filter, statusError).
     """
-    errors = [objections for objections in groups if len(objections) == 1 and is_claim_error(objections[0])]
-    if not errors or () not in groups:
+    error = next(iter(erring(groups)), None)
+    if error is None or () not in groups:
         return groups
     others = {objections: names for objections, names in groups.items() if objections}
-    return {**others, errors[0]: [*others[errors[0]], *groups[()]]}
+    return {**others, error: [*others[error], *groups[()]]}
 
 
 def is_claim_error(objection: Objection) -> bool:

@@ -6,11 +6,12 @@ groups with the fewest objections are tried first. One edit is tried before two,
 the fleet. The search is bounded. It is a generator that yields often, so that a service can do other work in between.
 """
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import combinations, islice, product
-from typing import Any
+from typing import Any, TypeVar
 
 from app.explain.edits import Edit, EditProposer, NearMiss, difference, edited, edited_node, judge_edited
 from app.explain.edits_gpu import GPU_EDITS, NEEDS_BY_CODE
@@ -87,6 +88,7 @@ class Fix:
         return f"{counted(self.opens, 'node')}, such as {self.node}"
 
 
+Change = TypeVar("Change")
 Edits = tuple[Edit, ...]
 RECREATE = Edit("recreate", "delete the pod and create it again: admission then completes it", 5, lambda _pod: None)
 
@@ -231,12 +233,9 @@ class FixSearch:
 
     def _fixes(self, ranked: list[Edits]) -> Generator[None, None, tuple[Fix, ...]]:
         shown: list[Fix] = []
-        kinds: dict[tuple[str, ...], int] = {}
-        for edits in ranked:
-            kind = tuple(edit.kind for edit in edits)
-            kinds[kind] = kinds.get(kind, 0) + 1
-            if len(shown) == MOST_FIXES or kinds[kind] > MOST_FIXES_OF_A_KIND:
-                continue
+        for edits in few_of_a_kind(ranked, lambda edits: tuple(edit.kind for edit in edits)):
+            if len(shown) == MOST_FIXES:
+                break
             judge, opens = self._judge(edits), 0
             for index, node in enumerate(self._snapshot.nodes.values()):
                 opens += judge.fits(edited_node(node, edits))
@@ -248,6 +247,15 @@ class FixSearch:
 
     def _patch(self, edits: Edits) -> tuple[Mapping[str, Any], ...]:
         return tuple(operation.as_json() for operation in difference(self._base, edited(self._base, edits)))
+
+
+def few_of_a_kind(ranked: Iterable[Change], kind_of: Callable[[Change], Hashable]) -> Iterator[Change]:
+    """Yield at most MOST_FIXES_OF_A_KIND changes of each kind, in their order."""
+    kinds: Counter[Hashable] = Counter()
+    for change in ranked:
+        kinds[kind_of(change)] += 1
+        if kinds[kind_of(change)] <= MOST_FIXES_OF_A_KIND:
+            yield change
 
 
 NODES_JUDGED_AT_ONCE = 32

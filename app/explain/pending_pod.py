@@ -14,7 +14,6 @@ from typing import Any
 from app.admission.review import ReviewResult, mutate_reviewed
 from app.admission.reviewed_pod import ReviewedPod
 from app.dra.pod_claims import released
-from app.explain.bound_pod import as_unbound, ending_of, node_of_bound_pod, start_problems, unhealthy_devices
 from app.explain.claim_changes import claim_fixes
 from app.explain.claim_edits import CLAIM_KINDS
 from app.explain.claim_funnel import RequestFunnel, funnels, is_of_claims, with_claim_errors
@@ -26,9 +25,14 @@ from app.explain.funnel import Objection, funnel, objection_name, objection_text
 from app.explain.pending_cause import primary_reason, refused_by
 from app.explain.placed_by import (
     answer_of_scheduler,
+    as_unbound,
     asks_for_none,
     claims_to_come,
+    ending_of,
+    node_of_bound_pod,
     not_looked_at,
+    start_problems,
+    unhealthy_devices,
     what_it_got,
     who_decides,
 )
@@ -48,9 +52,9 @@ from app.intree.inter_pod_constraints import InterPodConstraints
 from app.kube.finished_pods import Ending
 from app.nodes.model import Node
 from app.placement.engine import breakdown, class_for_demand, judge_class, total
-from app.placement.penalties import PENALTIES
 from app.placement.ranking import demand_scores, ranking_key
 from app.placement.scheduler_demand import place_is_promised
+from app.placement.scorers import PENALTIES
 from app.policy.demand import Demand
 from app.values.reasons import Code, Reason
 

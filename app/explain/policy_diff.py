@@ -2,7 +2,7 @@
 """The effect of a policy edit on pods: which are refused, admitted, left without a node, or moved."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Protocol
@@ -15,7 +15,7 @@ from app.admission.review import ReviewResult, begin_review, mutate_reviewed
 from app.admission.reviewed_pod import PodForm, ReviewContext, denial_message
 from app.intree.existing_pods import REQUIRED_TERMS
 from app.kube.pods import DECISION, read_pod, without_token_volumes
-from app.policy.compiled import PodSelection, PolicySet
+from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
 
 
@@ -183,12 +183,7 @@ def label_keys(policies: PolicySet) -> frozenset[str]:
     """List the pod labels that the policies match on; other labels do not distinguish templates."""
     matches = [policy.match for policy in policies.policies]
     matches += [selection for policy in policies.policies for selection, _ in policy.exceptions]
-    return frozenset(requirement.key for requirement in _requirements(matches))
-
-
-def _requirements(matches: Iterable[PodSelection]) -> Iterator[Any]:
-    for match in matches:
-        yield from match.pod or ()
+    return frozenset(requirement.key for match in matches for requirement in match.pod or ())
 
 
 def _template(pod: ComparedPod, keys: frozenset[str]) -> Any:
@@ -219,16 +214,8 @@ def _judge(compared: ComparedPod, side: PolicySide) -> _Outcome:
 
 def _without_hash(result: ReviewResult) -> ReviewResult:
     """Remove what differs between any two policy sets: the policy hash, and the decision annotation with it."""
-    operations = tuple(
-        operation
-        for operation in result.operations
-        if DECISION not in operation.path and not _is_decision_annotation(operation.value)
-    )
+    operations = tuple(one for one in result.operations if one not in result.decision)
     return replace(result, policy_hash="", policies=(), operations=operations, mutated=None, decision=())
-
-
-def _is_decision_annotation(value: Any) -> bool:
-    return isinstance(value, dict) and list(value) == [DECISION]
 
 
 def _difference(pod: ComparedPod, judged: _Judged, placements: Placements | None) -> Difference | None:
@@ -254,13 +241,10 @@ def _difference(pod: ComparedPod, judged: _Judged, placements: Placements | None
 
 def _best_nodes(pod: ComparedPod, judged: _Judged, placements: Placements) -> tuple[str | None, str | None]:
     """Name the best nodes under both sides; pods of one template that have the same node share the result."""
-    key = pod.node
-    if key not in judged.best_nodes:
-        judged.best_nodes[key] = (
-            placements.best(judged.old.demand, pod.uid),
-            placements.best(judged.new.demand, pod.uid),
-        )
-    return judged.best_nodes[key]
+    if pod.node not in judged.best_nodes:
+        was, now = (placements.best(side.demand, pod.uid) for side in (judged.old, judged.new))
+        judged.best_nodes[pod.node] = was, now
+    return judged.best_nodes[pod.node]
 
 
 def _outcome_text(result: ReviewResult) -> str:

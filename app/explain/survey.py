@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app.admission.claim_template import NEWEST_VERSION
-from app.admission.node_affinity import NODE_AFFINITY, required_terms
+from app.admission.node_affinity import NODE_AFFINITY, required_terms, value_at
 from app.admission.review import ReviewResult, begin_review, mutate_reviewed
 from app.admission.reviewed_pod import ReviewContext, ReviewedPod, is_exempt
 from app.admission.tolerations import keys_added_with_nodes
@@ -208,21 +208,14 @@ def without_our_affinity(review: ReviewedPod) -> Mapping[str, Any]:
 
 def _without(term: Mapping[str, Any], ours: list[list[Any]]) -> Mapping[str, Any]:
     present = term.get("matchExpressions") or []
-    present_terms = [
-        ours_term for ours_term in ours if ours_term and all(expression in present for expression in ours_term)
-    ]
-    largest = max(present_terms, key=len, default=[])
-    return (
-        {**term, "matchExpressions": [expression for expression in present if expression not in largest]}
-        if largest
-        else term
-    )
+    written = (one for one in ours if all(expression in present for expression in one))
+    largest = max(written, key=len, default=[])
+    left = [expression for expression in present if expression not in largest]
+    return {**term, "matchExpressions": left} if largest else term
 
 
 def _required(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    value: Any = document
-    for key in (*NODE_AFFINITY, REQUIRED_TERMS):
-        value = value.get(key) if isinstance(value, dict) else None
+    value = value_at(document, (*NODE_AFFINITY, REQUIRED_TERMS))
     return value if isinstance(value, dict) else {}
 
 

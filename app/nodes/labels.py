@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TypeVar
 
-from app.knowledge.nvidia_require import CONSUMER_BRANDS
+from app.knowledge.cuda_compatibility import CONSUMER_BRANDS
 from app.knowledge.products import Product, normal_form
 from app.knowledge.tables import Knowledge
 from app.kube.pod_requests import Amounts
@@ -163,7 +163,7 @@ def _read_labels(labels: Mapping[str, str], offered: Amounts, knowledge: Knowled
         vendor=vendor,
         runs_cuda=knowledge.families.runs_cuda(vendor),
         driver=cuda_driver or _parsed(knowledge.clouds.driver(labels)),
-        cuda=_version(labels, RUNTIME) or _version(labels, OLD_RUNTIME) or _cuda_of(cuda_driver, knowledge),
+        cuda=_version(labels, RUNTIME) or _version(labels, OLD_RUNTIME) or knowledge.cuda.highest_cuda(cuda_driver),
         compute_capability=_version(labels, COMPUTE),
         memory_mib=parse_count(labels.get(MEMORY)) or None,
         slice_memory=tuple(sorted(slice_memory(labels))),
@@ -267,10 +267,6 @@ def _without_model_facts(node_class: NodeClass) -> NodeClass:
         memory_mib=None, memory_at_most=None, nvlink=None, form_factor=None, budgets=(),
         datacenter=False if node_class.datacenter is False else None,
     )  # fmt: skip
-
-
-def _cuda_of(driver: Version | None, knowledge: Knowledge) -> Version | None:
-    return knowledge.cuda.highest_cuda(driver) if driver else None
 
 
 def _version(labels: Mapping[str, str], key: tuple[str, tuple[str, ...]]) -> Version | None:

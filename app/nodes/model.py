@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Protocol
 
+from app.knowledge.cuda_compatibility import HostFacts
 from app.knowledge.dcgm import GPUCondition
 from app.knowledge.gpu_evidence import GPUPromise
 from app.knowledge.mig_geometry import GPULayout
 from app.knowledge.mig_profiles import profile_of
-from app.knowledge.nvidia_require import HostFacts
 from app.knowledge.products import WHOLE_MILLI as WHOLE_MILLI
 from app.kube.claimed_devices import DeviceChoices
 from app.nodes.conditions import CLIQUE, BadCondition

@@ -163,7 +163,8 @@ def with_devices(
         for device_class in serving
         if device_class.extended_resource
         and device_class.extended_resource not in of_plugin
-        and _is_nvidia_resource(device_class.extended_resource, knowledge)
+        and (family := knowledge.families.of(device_class.extended_resource)) is not None
+        and NVIDIA_DRIVER in family.device_classes
         and any(map(device_class.selects, all_devices))
     )
     if of_plugin:
@@ -259,15 +260,10 @@ def class_of_device(node_class: NodeClass, device: DeviceFacts, knowledge: Knowl
     return _with_device_facts(alone, device, knowledge)
 
 
-def _is_nvidia_resource(resource: str, knowledge: Knowledge) -> bool:
-    family = knowledge.families.of(resource)
-    return family is not None and NVIDIA_DRIVER in family.device_classes
-
-
 def _with_device_facts(node_class: NodeClass, device: DeviceFacts, knowledge: Knowledge) -> NodeClass:
     """Replace facts by those of a device; a fact that it lacks is that of its driver or product, or else the node's."""
     row = knowledge.products.find(device.label) if device.label else None
-    reported_cuda = device.cuda or (knowledge.cuda.highest_cuda(device.driver) if device.driver else None)
+    reported_cuda = device.cuda or knowledge.cuda.highest_cuda(device.driver)
     capability = device.compute_capability or (row and row.compute_capability)
     whole_gpu = row if not device.mig_profile else None
     is_part = row is not None and row.milli < WHOLE_MILLI and node_class.sharing in UNSHARED

@@ -241,7 +241,7 @@ def compute_capability_high_enough(demand: Demand, node: NodeClass) -> Reason | 
 def toolkit_targets_gpu(demand: Demand, node: NodeClass) -> Reason | None:
     """Refuse a GPU that the CUDA toolkit of the image no longer supports.
 
-    A GPU newer than the toolkit can run PTX. Whether the image contains PTX is unknown, so that penalties.py lowers
+    A GPU newer than the toolkit can run PTX. Whether the image contains PTX is unknown, so that a penalty lowers
     the score of such a node.
     """
     for need in demand.cuda:

@@ -4,13 +4,13 @@
 Its functions are pure; the caches of verdicts are in `cluster/` (verdict_cache.py).
 """
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from app.nodes.model import ClaimableDevices, FreeResources, Node, NodeClass
 from app.placement.filters import CLASS_FILTERS, COUNTED_IN_TREE, FREE_FILTERS
-from app.placement.penalties import PENALTIES
-from app.placement.scorers import BY_CLASS, BY_FREE_CPU, SCORERS, ScoreByCPU, Scorer
+from app.placement.scorers import BY_CLASS, BY_FREE_CPU, PENALTIES, SCORERS, ScoreByCPU, Scorer
 from app.policy.demand import Demand
 from app.policy.schema_placement import DEFAULT_SCORES, ScorerName
 from app.values.reasons import Reason
@@ -221,3 +221,33 @@ def breakdown(demand: Demand, node: Node) -> Mapping[str, tuple[float, int]]:
 def _scores(demand: Demand) -> tuple[tuple[ScorerName, int], ...]:
     """Give the scorers of a demand, with their weights."""
     return (demand.scores or DEFAULT_SCORES) if demand.requests_gpus else WITHOUT_GPUS
+
+
+Victims = TypeVar("Victims")
+
+
+Without = Callable[[str, Collection[str]], Node | None]
+"""A function that gives a node, by name, as it would be without the pods of these UIDs; None for an unknown node."""
+
+
+def helpful_candidates(
+    demand: Demand, candidates: Mapping[str, Victims], uids: Mapping[str, Collection[str]], without: Without
+) -> dict[str, Victims]:
+    """Keep the candidate nodes on which evicting the given victims lets the pod run, each with its victims as given.
+
+    kube-scheduler never asks filter about preemption: a pod that filter refuses everywhere evicted ten pods on five
+    nodes (docs/reference/control-plane.md#preemption-of-the-scheduler). Dropping such nodes keeps running pods alive.
+
+    `uids` are the UIDs of the victims on each candidate. Candidates without victims and unknown nodes are dropped,
+    since it is not known that they would help.
+    """
+    return {
+        name: victims
+        for name, victims in candidates.items()
+        if uids[name] and (node := without(name, uids[name])) is not None and eviction_helps(demand, node)
+    }
+
+
+def eviction_helps(demand: Demand, node: Node) -> bool:
+    """Tell whether the pod fits on a node without the victims, except for what kube-scheduler counts itself."""
+    return judge(demand, node, recount=False) is None

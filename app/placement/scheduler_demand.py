@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """The demand by which nodes are filtered and scored for a Pod: the demand of its ruling with facts about the cluster.
 
-The extender and explain both use it, so that explain shows the scores that kube-scheduler gets.
+The extender and explain both use it, so that explain shows the scores that kube-scheduler gets. Such a fact is the
+expected demand of the cluster's workload: the frequencies of its demand classes, and the free GPUs by product.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from math import ceil
+from math import ceil, inf
 
 from app.kube.pod_requests import CORE_MILLI, CPU
 from app.kube.pods import Pod, workload_group
+from app.nodes.model import Node
 from app.nodes.reading import RuntimeClass
 from app.placement.scorers import uses_expected_demand
-from app.policy.demand import Demand, ExpectedDemand
+from app.placement.unusable_capacity import free_gpus
+from app.policy.demand import Demand, DemandClass, ExpectedDemand
 
 
 def scheduler_demand(
@@ -63,3 +66,81 @@ def whole_cores(pod: Pod) -> int:
     Without rounding, pods that differ only in an amount of CPU would have demands of their own in all caches.
     """
     return CORE_MILLI * ceil(pod.amount(CPU))
+
+
+FREE_STEPS, FREE_FLOOR = 4, 16
+"""The free capacity of a product is rounded to powers of two in FREE_STEPS steps, once a FREE_FLOORth of its whole
+capacity was added. A new amount invalidates cached verdicts, and the last free GPUs come and go with every pod."""
+
+
+def expected_from_classes(
+    classes: Iterable[DemandClass], free: Mapping[str, int] | None = None
+) -> ExpectedDemand | None:
+    """Give the expected demand by a list of classes, in which each counts as often as it occurs."""
+    weights: dict[DemandClass, float] = {}
+    for demand_class in classes:
+        weights[demand_class] = weights.get(demand_class, 0.0) + 1.0
+    return expected_from_weights(weights, free or {})
+
+
+def expected_from_weights(
+    weights: Mapping[DemandClass, float],
+    free: Mapping[str, int],
+    limits: Mapping[DemandClass, float] | None = None,
+    seen_milli: float = inf,
+) -> ExpectedDemand | None:
+    """Give the expected demand by the weights of classes, and of limits where these are counted apart.
+
+    None without classes. Equal weights are in an order of their own, so that their sums are equal to the last digit.
+    """
+    if not weights:
+        return None
+    classes = _shares(weights)
+    apart = None if limits is None else tuple(item for item in _shares(limits) if item[0].constrained)
+    return ExpectedDemand(classes, tuple(sorted(free.items())), seen_milli, apart)
+
+
+def _shares(weights: Mapping[DemandClass, float]) -> tuple[tuple[DemandClass, float], ...]:
+    """Divide weights by their sum, the highest first."""
+    total = sum(weights.values())
+    ordered = sorted(weights.items(), key=lambda item: (-item[1], *_order(item[0])))
+    return tuple((demand_class, weight / total) for demand_class, weight in ordered)
+
+
+def _order(demand_class: DemandClass) -> tuple[object, ...]:
+    texts = tuple(tuple(pattern.text for pattern in patterns) for patterns in demand_class.products)
+    denied = tuple(pattern.text for pattern in demand_class.denied_products)
+    return (demand_class.cpu_milli, demand_class.gpus, demand_class.share_milli, texts, denied)
+
+
+def free_floor(whole: int) -> int:
+    """Give the capacity, 1 at least, that is added to the free capacity of a product before it is rounded."""
+    return max(1, -(-whole // FREE_FLOOR))
+
+
+def free_step(free: int, whole: int) -> tuple[int, int]:
+    """Give the step to which the free capacity of a product belongs, of which `whole` is the capacity if all is free.
+
+    It is the range of `free` plus the floor that is rounded alike, without its start, to its end.
+    """
+    floor = free_floor(whole)
+    low, high, step = -1, floor, 0
+    while high < free + floor:
+        step += 1
+        low, high = high, round(floor * 2 ** (step / FREE_STEPS)) + 1
+    return low, high
+
+
+def free_by_product(nodes: Iterable[Node]) -> Mapping[str, int]:
+    """Sum up the free GPU capacity in thousandths by product, including products of which nothing is free."""
+    free: dict[str, int] = {}
+    for node in nodes:
+        if (product := node.node_class.product) is not None:
+            free[product] = free.get(product, 0) + sum(free_gpus(node.free))
+    return free
+
+
+def demand_class(demand: Demand) -> DemandClass:
+    """Give the demand class of a demand."""
+    gpus = sum(amount for _, amount in demand.resources)
+    return DemandClass(demand.cpu_milli, gpus, demand.share_milli, demand.products, demand.denied_products)

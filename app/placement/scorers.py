@@ -4,6 +4,8 @@
 Packing and Spreading score the share of a node's GPUs in use (F49, F50). Fragmentation scores how much GPU capacity a
 placement wastes for expected pods: it adds three losses in thousandths of a GPU, which are waste
 (unusable_capacity.py), share prices and scarcity (capacity_prices.py).
+
+Penalties halve the total of a node that fits; the tuple at the end lists them, and explain shows their names.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,12 +13,12 @@ from functools import lru_cache
 
 from app.knowledge.cuda_compatibility import Compatibility, CUDANeed, judge_driver
 from app.knowledge.mig_profiles import profile_of
-from app.nodes.model import WHOLE_MILLI, Node
+from app.nodes.model import SHARED_UNITS, WHOLE_MILLI, Node, NodeClass
 from app.placement.capacity_prices import scarcity, share_prices
 from app.placement.mig_slices import mig_layout
 from app.placement.unusable_capacity import STATES_KEPT, GPUs, WasteByCPU, free_gpus, placements
 from app.policy.demand import Demand, ExpectedDemand
-from app.policy.schema_placement import DEFAULT_SCORES, ScorerName
+from app.policy.schema_placement import DEFAULT_SCORES, HealthAction, ScorerName
 
 
 def packing(demand: Demand, node: Node) -> float:
@@ -226,3 +228,88 @@ def uses_expected_demand(demand: Demand) -> bool:
     Such a pod is scored by Fragmentation alone, whatever policies say (engine.py, WITHOUT_GPUS).
     """
     return not demand.requests_gpus or any(name in USING_EXPECTED_DEMAND for name, _ in demand.scores or DEFAULT_SCORES)
+
+
+UPGRADE_STATES_SETTLED = {None, "upgrade-done"}
+"""upgrade-required and states we do not know are accepted with a lower score
+(docs/reference/compatibility.md#node-states)."""
+
+FAULTY_HALVINGS = 4
+"""How often a condition by which GPUs are faulty, or an image that seems built for another machine, halves the total,
+so that nearly every other node comes first. A guess: nodes that fit seldom differ by a factor of sixteen."""
+
+Penalty = Callable[[Demand, NodeClass], int]
+"""Gives how often the total is halved, mostly once (True) or not at all."""
+
+
+def driver_replaced_soon(_demand: Demand, node: NodeClass) -> bool:
+    """Tell whether the node waits for a driver upgrade."""
+    return node.upgrade_state not in UPGRADE_STATES_SETTLED
+
+
+def gpus_ill(demand: Demand, node: NodeClass) -> bool:
+    """Tell whether GPUs are unhealthy by DCGM's metrics, unless the policy ignores that."""
+    return node.ill > 0 and demand.health.ill is not HealthAction.Ignore
+
+
+def gpus_ailing(demand: Demand, node: NodeClass) -> bool:
+    """Tell whether GPUs are degraded by DCGM's metrics, unless the policy ignores that."""
+    return node.ailing > 0 and demand.health.ailing is not HealthAction.Ignore
+
+
+def devices_withdrawn(demand: Demand, node: NodeClass) -> bool:
+    """Tell whether the device plugin has withdrawn devices, unless the policy ignores that."""
+    return node.withdrawn > 0 and demand.health.withdrawn is not HealthAction.Ignore
+
+
+def node_condition(demand: Demand, node: NodeClass) -> int:
+    """Count for conditions that report a fault of the node's GPUs, unless the policy ignores that."""
+    if not node.bad_conditions or demand.health.conditions is HealthAction.Ignore:
+        return 0
+    return FAULTY_HALVINGS if node.faulty else 1
+
+
+def labels_stale(_demand: Demand, node: NodeClass) -> bool:
+    """Tell whether the node's labels contradict its capacity, so that its other labels may be wrong too."""
+    return node.stale
+
+
+def replicas_as_gpus(demand: Demand, node: NodeClass) -> bool:
+    """Tell whether the pod requests several replicas of shared GPUs, which may all be of one GPU."""
+    return any(amount > 1 and node.unit(resource) in SHARED_UNITS for resource, amount in demand.resources)
+
+
+def code_compiled_at_start(demand: Demand, node: NodeClass) -> bool:
+    """Tell whether an image may have no machine code for the GPU, so that it must compile PTX at the start."""
+    needs = (*demand.cuda, *demand.preferred_cuda)
+    capability = node.compute_capability
+    return capability is not None and any(need.targets is not None and capability not in need.targets for need in needs)
+
+
+def image_for_other_machine(demand: Demand, node: NodeClass) -> int:
+    """Halve the total several times if an image seems to be built for another CPU architecture."""
+    suits = all(platform.runs_on(node.architecture, node.product) for platform in demand.platforms)
+    return 0 if suits else FAULTY_HALVINGS
+
+
+def cuda_compat_uncertain(demand: Demand, node: NodeClass) -> bool:
+    """Tell whether an image starts only by a cuda-compat package of which nothing shows that it is loaded."""
+    needs = (*demand.cuda, *demand.preferred_cuda)
+    return node.driver is not None and any(
+        need.forward_depends and judge_driver(need, node.host) is Compatibility.Forward for need in needs
+    )
+
+
+PENALTIES: tuple[Penalty, ...] = (
+    driver_replaced_soon,
+    gpus_ill,
+    gpus_ailing,
+    devices_withdrawn,
+    node_condition,
+    labels_stale,
+    replicas_as_gpus,
+    code_compiled_at_start,
+    image_for_other_machine,
+    cuda_compat_uncertain,
+)
+"""The penalties; each multiplies the total of a node by engine.LESSER_SHARE, as often as it says."""

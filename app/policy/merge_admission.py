@@ -97,7 +97,7 @@ def merge_admission(applied: list[AppliedPolicy], level: Action) -> AdmissionRul
         affinity_keys=next(iter(keys), None),
         max_gpus_per_pod=min(parts(Rule.MaxGPUsPerPod, "max_gpus_per_pod"), default=None),
         priority_class_name=single(Rule.PriorityClassName, "priority_class_name"),
-        defaults=_defaults(parts(Rule.Defaults, "defaults")),
+        defaults=_joined(parts(Rule.Defaults, "defaults"), NO_DEFAULTS),
         right_sizing=bool(single(Rule.RightSizing, "right_sizing")),
         mig_fallback=single(Rule.MIGFallback, "mig_fallback"),
         convert_to_claims=bool(single(Rule.ConvertToClaims, "convert_to_claims")),
@@ -105,7 +105,7 @@ def merge_admission(applied: list[AppliedPolicy], level: Action) -> AdmissionRul
         privileged=guard(Rule.Privileged, "privileged"),
         bypass=guard(Rule.Bypass, "bypass"),
         shared_replicas=guard(Rule.SharedReplicas, "shared_replicas"),
-        idle=_idle(parts(Rule.Idle, "idle")),
+        idle=_joined(parts(Rule.Idle, "idle"), None),
         override=frozenset(_overriding_fields(applied, level)),
     )
     return replace(rules, set_by=dict(_setters(applied, level, rules)))
@@ -136,22 +136,14 @@ def _setters(applied: list[AppliedPolicy], level: Action, rules: AdmissionRules)
                 break
 
 
-def _defaults(parts: list[Defaults]) -> Defaults:
-    """Take each default from the policy of highest priority that sets it."""
+def _joined(parts: list[Any], default: Any) -> Any:
+    """Take each field from the policy of highest priority that sets it; `default` where no policy has the block."""
     if not parts:
-        return NO_DEFAULTS
+        return default
     merged: dict[str, Any] = {}
     for part in reversed(parts):
         merged |= part.model_dump(exclude_none=True, by_alias=False)
-    return Defaults.model_validate(merged, by_name=True)
-
-
-def _idle(parts: list[Idle]) -> Idle | None:
-    """Take each field from the policy of highest priority that sets it; None where no policy has the rule."""
-    merged: dict[str, Any] = {}
-    for part in reversed(parts):
-        merged |= part.model_dump(exclude_none=True, by_alias=False)
-    return Idle.model_validate(merged, by_name=True) if parts else None
+    return type(parts[0]).model_validate(merged, by_name=True)
 
 
 _OVERRIDABLE = (

@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from app.knowledge.cuda_compatibility import CUDANeed, Toolkit
+from app.knowledge.cuda_compatibility import CUDANeed, RequireExpression, Toolkit, lowest_cuda, parse_require
 from app.knowledge.images import Branches, ImageCUDA, ImagePlatform
-from app.knowledge.nvidia_require import RequireExpression, lowest_cuda, parse_require
 from app.knowledge.products import ProductPattern, Products
 from app.knowledge.tables import Knowledge
 from app.kube.pods import Container
@@ -212,46 +211,14 @@ def _denied(placement: Placement, products: Products) -> tuple[ProductPattern, .
     return tuple(map(products.pattern, wish.deny)) if wish and wish.deny else None
 
 
-def _least_cuda(placement: Placement, _products: Products) -> Version | None:
-    return parse_minimum(placement.cuda.minimum) if placement.cuda and placement.cuda.minimum else None
-
-
-def _least_memory(placement: Placement, _products: Products) -> int | None:
-    return parse_mib(placement.gpu_memory) if placement.gpu_memory else None
-
-
-def _least_capability(placement: Placement, _products: Products) -> Version | None:
-    return parse_minimum(placement.compute_capability) if placement.compute_capability else None
-
-
-def _form_factors(placement: Placement, _products: Products) -> frozenset[FormFactor] | None:
-    return frozenset(placement.form_factor) if placement.form_factor is not None else None
-
-
 def _node_selector(placement: Placement, _products: Products) -> tuple[Requirement, ...] | None:
     selector = placement.node_selector
     return selector_requirements(selector.model_dump(by_alias=True)) if selector else None
 
 
-def _strictest_sharing(wishes: list[SharingWish]) -> SharingWish:
-    return max(wishes, key=list(SharingWish).index)
-
-
 def _in_order(lists: list[tuple[Any, ...]]) -> tuple[Any, ...]:
     """Join the lists without repetitions."""
     return tuple(dict.fromkeys(item for items in lists for item in items))
-
-
-def _show_products(alternatives: tuple[tuple[ProductPattern, ...], ...]) -> Iterator[str]:
-    return ("products " + ", ".join(pattern.text for pattern in any_of) for any_of in alternatives)
-
-
-def _show_denied(patterns: tuple[ProductPattern, ...]) -> Iterator[str]:
-    return (f"not product {pattern.text}" for pattern in patterns)
-
-
-def _show_cuda(needs: tuple[CUDANeed, ...]) -> Iterator[str]:
-    return map(show_need, needs)
 
 
 def _show_memory(mib: int) -> Iterator[str]:
@@ -284,14 +251,16 @@ def _show_form_factors(form_factors: frozenset[FormFactor] | None) -> Iterator[s
         yield "form factor " + join_with_or(sorted(form_factor.value for form_factor in form_factors))
 
 
-def _show_selector(requirements: tuple[Requirement, ...]) -> Iterator[str]:
-    return (f"node label {requirement.key}" for requirement in requirements)
-
-
 _PRODUCT_CODES = (Code.ProductNotAllowed, Code.NoProductLeft)
 
 ALLOWED_PRODUCTS: Need[tuple[ProductPattern, ...]] = Need(
-    "spec.placement.products.allow", "products", Rule.Products, _allowed, tuple, _show_products, _PRODUCT_CODES
+    "spec.placement.products.allow",
+    "products",
+    Rule.Products,
+    _allowed,
+    tuple,
+    lambda alternatives: ("products " + ", ".join(pattern.text for pattern in any_of) for any_of in alternatives),
+    _PRODUCT_CODES,
 )
 """Product patterns, of which one must match."""
 DENIED_PRODUCTS: Need[tuple[ProductPattern, ...]] = Need(
@@ -300,19 +269,25 @@ DENIED_PRODUCTS: Need[tuple[ProductPattern, ...]] = Need(
     Rule.Products,
     _denied,
     lambda lists: sum(lists, ()),
-    _show_denied,
+    lambda patterns: (f"not product {pattern.text}" for pattern in patterns),
     _PRODUCT_CODES,
 )
 """Product patterns, of which none may match."""
 LEAST_CUDA: Need[Version] = Need(
-    "spec.placement.cuda.minimum", "cuda", Rule.CUDA, _least_cuda, None, _show_cuda, (Code.DriverTooOld,)
+    "spec.placement.cuda.minimum",
+    "cuda",
+    Rule.CUDA,
+    lambda wish, _: parse_minimum(wish.cuda.minimum) if wish.cuda and wish.cuda.minimum else None,
+    None,
+    lambda needs: map(show_need, needs),
+    (Code.DriverTooOld,),
 )
 """The least CUDA version that must run on the node."""
 LEAST_MEMORY: Need[int] = Need(
     "spec.placement.gpuMemory",
     "memory_mib",
     Rule.GPUMemory,
-    _least_memory,
+    lambda placement, _: parse_mib(placement.gpu_memory) if placement.gpu_memory else None,
     max,
     _show_memory,
     (Code.GPUMemoryTooSmall,),
@@ -322,7 +297,7 @@ LEAST_CAPABILITY: Need[Version] = Need(
     "spec.placement.computeCapability",
     "compute_capability",
     Rule.ComputeCapability,
-    _least_capability,
+    lambda placement, _: parse_minimum(placement.compute_capability) if placement.compute_capability else None,
     max,
     _show_capability,
     (Code.ComputeCapabilityTooLow,),
@@ -333,7 +308,7 @@ SHARING: Need[SharingWish] = Need(
     "sharing",
     Rule.Sharing,
     lambda placement, _: placement.sharing,
-    _strictest_sharing,
+    lambda wishes: max(wishes, key=list(SharingWish).index),
     _show_sharing,
     (Code.SharingNotAllowed,),
 )
@@ -356,7 +331,7 @@ FORM_FACTORS: Need[frozenset[FormFactor]] = Need(
     "spec.placement.formFactor",
     "form_factors",
     Rule.FormFactor,
-    _form_factors,
+    lambda placement, _: None if placement.form_factor is None else frozenset(placement.form_factor),
     lambda choices: frozenset.intersection(*choices),
     _show_form_factors,
     (Code.FormFactorNotAllowed,),
@@ -368,7 +343,7 @@ NODE_SELECTOR: Need[tuple[Requirement, ...]] = Need(
     Rule.NodeSelector,
     _node_selector,
     _in_order,
-    _show_selector,
+    lambda requirements: (f"node label {requirement.key}" for requirement in requirements),
     (Code.NodeExcluded,),
 )
 """Requirements on the node's labels, all of which must be met."""

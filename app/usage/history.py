@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from app.admission.validators import IDLE_BELOW
+
 MINUTE = 60
 """Seconds between two looks at a series within a window; exporters are scraped every 15 to 60 s."""
 KNOWN_SHARE = 0.9
 """The share of a window in which activity must be known for the window to count as idle. One lost scrape in fifteen
 minutes leaves a window idle; a longer gap ends what is known of idleness. A guess, on the safe side."""
-IDLE_BELOW = 0.01
-"""The activity, as a share of one, up to which a GPU counts as idle: measurements of an idle GPU are exactly zero, and
-one percent allows for a process that only asks for its state. A guess."""
 
 
 class Window(NamedTuple):
@@ -76,12 +75,10 @@ class UseHistory:
 
     @property
     def windows(self) -> int:
-        """The number of windows."""
         return round((self.end - self.start) / self.window_seconds)
 
     @property
     def minutes(self) -> int:
-        """The minutes of a window."""
         return self.window_seconds // MINUTE
 
 

@@ -6,23 +6,30 @@ the filters and by kube-scheduler's own checks, with the units that the pods hol
 here.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
 from app.explain.container_requests import replace_resource
-from app.explain.edits import Edit, EditedDocument, edited, set_annotation
-from app.explain.survey import ClusterSnapshot, NodeJudge, read_scheduled_pod, review_as_is, without_our_affinity
+from app.explain.edits import Edit, EditedDocument, edited, judge_edited, set_annotation
+from app.explain.survey import ClusterSnapshot, review_as_is, without_our_affinity
 from app.kube.pods import PRODUCTS
 from app.nodes.model import Node
-from app.placement.engine import total
-from app.placement.ranking import ranking_key
-from app.usage.prices import Prices
-from app.usage.units import OfferedUnit, Peak, Unsized, offered_units, price_of, product_labels, smaller_units, unit_on
+from app.placement.ranking import place_on_best
+from app.usage.units import (
+    OfferedUnit,
+    Peak,
+    Prices,
+    Unsized,
+    offered_units,
+    price_of,
+    product_labels,
+    smaller_units,
+    unit_on,
+)
 from app.usage.workloads import SizedWorkload, template_patch
-from app.whatif.placing_in_turn import GPUPod, place_pod, with_units_moved
+from app.whatif.placing_in_turn import GPUPod, place_pod, with_units_returned
 
 MOST_TRIED = 8
 """Units tried for one workload, the smallest first; each takes one admission and a look at every node per pod."""
@@ -128,7 +135,7 @@ class _RightSizing:
         self._units, self._prices = units, prices
         nodes = dict(snapshot.nodes)
         for pod in workload.pods:
-            nodes[pod.node] = with_units_moved(nodes[pod.node], [pod], 1)
+            nodes[pod.node] = with_units_returned(nodes[pod.node], [pod])
         self._snapshot = replace(snapshot, nodes=nodes)
         self._labels = product_labels((own, *units), snapshot.context.knowledge)
 
@@ -155,15 +162,10 @@ class _RightSizing:
     def _proven(self, edits: tuple[Edit, ...]) -> Mapping[str, Node] | None:
         """Place every pod anew with the edits; returns the nodes then, None where a pod has none."""
         nodes = {name: node for name, node in self._snapshot.nodes.items() if node.has_gpus}
-        for pod, document in zip(self._workload.pods, self._workload.documents, strict=True):
-            scheduled = read_scheduled_pod(edited(as_created(document, self._snapshot), edits), self._snapshot, True)
-            judge = NodeJudge(scheduled, self._snapshot.used, None)
-            fitting = [node for node in nodes.values() if judge.fits(node)]
-            if not fitting:
+        for document in self._workload.documents:
+            judge = judge_edited(as_created(document, self._snapshot), edits, self._snapshot)
+            if not place_on_best(judge.scheduled_pod.demand, nodes, judge.fits):
                 return None
-            best = min(fitting, key=lambda node: ranking_key(total(judge.scheduled_pod.demand, node), node.name))
-            moved = replace(pod, demand=scheduled.demand, node=best.name)
-            nodes[best.name] = with_units_moved(best, [moved], -1)
         return nodes
 
     def _proposal(self, unit: OfferedUnit, edits: tuple[Edit, ...], would_start: tuple[str, ...]) -> RightSize:
@@ -180,8 +182,8 @@ class _RightSizing:
             peak_part=peak.part,
             known_hours=peak.hours,
             patch=template_patch(base, edited(base, edits), workload.owner),
-            frees=dict(Counter({self._own.resource: count})),
-            takes=dict(Counter({unit.resource: count})),
+            frees={self._own.resource: count},
+            takes={unit.resource: count},
             would_start=would_start,
             saves_per_hour=saves,
         )

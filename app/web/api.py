@@ -15,8 +15,8 @@ from app.api.operations_routes import BareApp, answer_unknown_routes, on_loop
 from app.api.time_slices import RETRY_SECONDS
 from app.api.wire import decode_json, encode, status_body
 from app.cluster.core import Core
+from app.explain.survey import namespace_of
 from app.values.errors import MalformedPod, QuantityError, WireError
-from app.values.json_members import member
 from app.web.rendering import problem_page, show_problems
 from app.web.routes import WebPages
 
@@ -106,11 +106,6 @@ def dry_run(document: Mapping[str, Any], core: Core) -> DryRun:
     Raises MalformedPod, QuantityError.
     """
     outcome = preview(
-        document, _namespace(document), core.namespace_labels, core.review_context(), ReviewTarget(document)
+        document, namespace_of(document), core.namespace_labels, core.review_context(), ReviewTarget(document)
     )
     return DryRun(outcome.allowed, outcome.message, outcome.warnings, outcome.actions, outcome.patch, outcome.object)
-
-
-def _namespace(document: Mapping[str, Any]) -> str:
-    metadata = member(document, "metadata", dict, "") or {}
-    return member(metadata, "namespace", str, "metadata.") or "default"

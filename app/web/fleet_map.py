@@ -19,7 +19,7 @@ from app.cluster.usage_polling import UseReading
 from app.explain.gpu_inventory import inventory_key
 from app.nodes.model import Node
 from app.web.rendering import render_tile
-from app.web.views.fleet_tiles import FilterChoices, FleetSums, FleetTotal, TileFilter
+from app.web.views.fleet_tiles import FleetSums, FleetTotal, TileFilter
 from app.web.views.node_tile import Tile, counted_units, tile_of
 from app.web.views.tile_colours import Colouring, TileColours, slots_of
 
@@ -160,12 +160,10 @@ class FleetMap:
                 yield
         return tuple(sorted(tiles, key=lambda tile: tile.node))
 
-    def choices(self) -> FilterChoices:
-        """Return the values that can be filtered by."""
+    def choices(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
         return self._sums.choices()
 
     def totals(self) -> tuple[FleetTotal, ...]:
-        """Return the totals by product."""
         return self._sums.totals()
 
 

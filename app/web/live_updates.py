@@ -7,13 +7,14 @@ a second and sends to all pages at once; a page that does not keep up is dropped
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import Request, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.responses import StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
 
 from app.api.allowed_callers import ABORT
 from app.api.decision_line import RecentDecisions
@@ -35,12 +36,12 @@ SEND_SECONDS = 10.0
 """For a connection to take a message; a guess. One that sleeps is closed, and its page reconnects later."""
 COMMENT_SECONDS = 15.0
 """Interval of comments on a quiet stream, so that proxies do not close it (advice of the specification)."""
-HEADERS = [
-    (b"content-type", b"text/event-stream"),
-    (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),
-    (b"connection", b"close"),
-]
+HEADERS = {
+    "content-type": "text/event-stream",
+    "cache-control": "no-store",
+    "x-accel-buffering": "no",
+    "connection": "close",
+}
 """X-Accel-Buffering is for nginx. The connection closes with the stream, so that it does not delay our exit."""
 
 
@@ -70,7 +71,6 @@ class EventListeners:
         self.closed = False
 
     def showing(self, view: str) -> list[EventListener]:
-        """Return the pages that show a view."""
         return [listener for listener in self._all if listener.view == view]
 
     def take_new(self) -> list[EventListener]:
@@ -111,7 +111,7 @@ class EventListeners:
         finally:
             self._all.discard(listener)
 
-    def answer(self, request: Request) -> ASGIApp:
+    def answer(self, request: Request) -> Response:
         """Start a stream, or refuse it."""
         if self.closed or len(self._all) >= MOST_LISTENERS:
             problem = "about to end" if self.closed else f"{MOST_LISTENERS} pages are open already"
@@ -124,55 +124,39 @@ class EventListeners:
         return Stream(self, listener)
 
 
-class Stream:
-    """The stream to one page, as an ASGI application."""
+class Stream(StreamingResponse):
+    """The stream to one page, until either side ends it."""
 
     def __init__(self, listeners: EventListeners, listener: EventListener) -> None:
+        super().__init__(_messages(listener.queue), headers=HEADERS)
         self._listeners = listeners
         self._listener = listener
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send messages until either side ends the stream."""
-        disconnected = asyncio.create_task(_wait_for_disconnect(receive))
+        """Send messages; a connection that does not take one in time is aborted: waiting bytes would keep it open."""
+
+        async def send_in_time(message: Message) -> None:
+            async with asyncio.timeout(self._listeners.send_seconds):
+                await send(message)
+
         try:
-            async with asyncio.timeout(None) as timeout:
-                with self._listeners.register(self._listener):
-                    await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-                    await self._send_messages(disconnected, send, timeout)
+            with self._listeners.register(self._listener):
+                await super().__call__(scope, receive, send_in_time)
         except TimeoutError:
             if (abort := scope.get(ABORT)) is not None:
                 abort()
-        finally:
-            disconnected.cancel()
 
-    async def _send_messages(self, disconnected: asyncio.Task[None], send: Send, timeout: asyncio.Timeout) -> None:
-        clock = asyncio.get_running_loop().time
-        message: bytes | None = b"retry: 2000\n\n"
-        while message is not None:
-            timeout.reschedule(clock() + self._listeners.send_seconds)
-            await send({"type": "http.response.body", "body": message, "more_body": True})
-            timeout.reschedule(None)
-            message = await self._next(disconnected)
-        timeout.reschedule(clock() + self._listeners.send_seconds)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _next(self, disconnected: asyncio.Task[None]) -> bytes | None:
-        """Wait for the next message; return a comment after a long pause, None at the end."""
-        next_message = asyncio.create_task(self._listener.queue.get())
+async def _messages(queue: asyncio.Queue[bytes | None]) -> AsyncIterator[bytes]:
+    """Yield the messages of a queue until its end, and a comment after each long pause."""
+    message: bytes | None = b"retry: 2000\n\n"
+    while message is not None:
+        yield message
         try:
-            await asyncio.wait(
-                {next_message, disconnected}, timeout=COMMENT_SECONDS, return_when=asyncio.FIRST_COMPLETED
-            )
-            if disconnected.done():
-                return None
-            return next_message.result() if next_message.done() else b": still here\n\n"
-        finally:
-            next_message.cancel()
-
-
-async def _wait_for_disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+            async with asyncio.timeout(COMMENT_SECONDS):
+                message = await queue.get()
+        except TimeoutError:
+            message = b": still here\n\n"
 
 
 TICK_SECONDS = 0.1

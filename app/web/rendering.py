@@ -89,7 +89,6 @@ def render_parts(template: str, **variables: Any) -> Iterator[str]:
 
 
 def render_tile(tile: Tile) -> Markup:
-    """Render a tile of the fleet map."""
     runs = Markup("").join(map(_run, tile.runs))
     return _TILE.format(tile.state.name.lower(), tile.node, quote(tile.node, safe=""), tile.words, tile.node, runs)
 

@@ -1,14 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The routes of the web page: read-only HTML, made from the same data as the JSON routes."""
+"""The routes of the web page: read-only HTML, made from the same data as the JSON routes.
+
+The page Policies shows each policy as YAML, and compares a pasted manifest with what admission makes of it.
+"""
 
 import asyncio
 import datetime as dt
-from collections.abc import Awaitable, Callable, Generator
+import re
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from dataclasses import asdict
+from difflib import unified_diff
+from itertools import islice
 from secrets import token_hex
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
+import msgspec
+import yaml
 from fastapi import FastAPI, Request, Response
 from starlette.responses import RedirectResponse
 
@@ -22,8 +30,10 @@ from app.cluster.core import Core
 from app.explain.gpu_inventory import devices_of_node
 from app.explain.pending_cause import UNSEEN_SECONDS
 from app.explain.survey import namespace_of
+from app.policy.document import read_documents
+from app.policy.schema import Spec
 from app.telemetry.logs import LOGGER
-from app.values.errors import BadInput, WireError
+from app.values.errors import BadInput, PolicyError, WireError
 from app.web.fleet_map import AllocationHistory, FleetMap
 from app.web.live_updates import LiveUpdates
 from app.web.rendering import (
@@ -42,8 +52,68 @@ from app.web.views import pending_rows
 from app.web.views.decision_rows import choices_of, read_decision_filter, rows_of, select
 from app.web.views.fleet_tiles import chart, find, read_tile_filter, sum_of
 from app.web.views.node_tile import GPUCell
-from app.web.views.playground import PASTED_LIMIT, changed_lines, policy_text, read_pasted
 from app.web.views.tile_colours import Colouring, read_colouring
+
+PASTED_LIMIT = 1 << 18
+"""Bytes of the form, in which a byte may take three; a pod written by hand has some 4 kB."""
+LONGEST_MANIFEST = 1 << 16
+"""Characters of the manifest. YAML of that size takes 0.2 s to read, in a thread."""
+CONTEXT_LINES = 3
+MOST_CHANGED_LINES = 2_000
+
+_PLACE = re.compile(r"^:(\d+):(\d+): ", re.MULTILINE)
+"""The place that read_documents puts before each problem of a text without a file name."""
+Line = tuple[str, str]
+"""The class of a line in page.css, and its text."""
+
+
+def read_pasted(text: str) -> Mapping[str, Any]:
+    """Read one object, JSON or YAML.
+
+    Raises BadInput.
+    """
+    if len(text) > LONGEST_MANIFEST:
+        raise BadInput(f"got {len(text)} characters, wants at most {LONGEST_MANIFEST}")
+    if text.lstrip()[:1] == "{":
+        try:
+            document = msgspec.json.decode(text)
+        except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
+            raise BadInput(f"not JSON: {error}") from error
+    else:
+        try:
+            documents = read_documents("", text)
+        except PolicyError as error:
+            raise BadInput(_PLACE.sub(r"line \1, column \2: ", str(error))) from error
+        if len(documents) != 1:
+            raise BadInput(f"got {len(documents)} objects, wants one")
+        document = documents[0].value
+    if not isinstance(document, dict):
+        raise BadInput("got no object, wants a Pod or a workload, as YAML or JSON")
+    return document
+
+
+def policy_text(spec: Spec) -> str:
+    """Write what a policy sets as YAML, without the description and the priority, which the page shows beside it."""
+    stated = spec.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"description", "priority"})
+    return "\n".join(_yaml({field: value for field, value in stated.items() if value}))
+
+
+def changed_lines(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Line, ...]:
+    """Compare two objects as YAML: the changed lines and those around them; none if the objects are equal."""
+    return tuple(islice(_lines(_yaml(before), _yaml(after)), MOST_CHANGED_LINES))
+
+
+def _lines(before: list[str], after: list[str]) -> Iterator[Line]:
+    kinds = {"+": "added", "-": "removed", "@": "quiet"}
+    compared = unified_diff(before, after, n=CONTEXT_LINES, lineterm="")
+    for line in islice(compared, 2, None):  # without the two file names
+        yield kinds.get(line[0], ""), line
+
+
+def _yaml(document: Mapping[str, Any]) -> list[str]:
+    text: str = yaml.dump(document, Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True, width=200)
+    return text.splitlines()
+
 
 STATIC_HEADERS = {**HEADERS, "Cache-Control": "public, max-age=31536000, immutable"}
 DENSE_FROM = 300
@@ -119,7 +189,7 @@ class WebPages:
         parts = render_parts(
             "fleet.html", here="/", live="" if table else "fleet", generation=fleet.generation, table=table,
             start=self._start,
-            choices=_choices(fleet.choices()), wanted=tile_filter, wanted_any=bool(selected), query=urlencode(kept),
+            choices=fleet.choices(), wanted=tile_filter, wanted_any=bool(selected), query=urlencode(kept),
             colouring=colouring.value, colourings=[one.value for one in Colouring],
             marks=colours.legend if colours else (), stamp_of_colours=colours.stamp if colours else "",
             unknown_use=use.summary is None,
@@ -177,7 +247,6 @@ class WebPages:
                      missed=state.pending_pods.missed, looking=self._reasons.looking)  # fmt: skip
 
     async def pod(self, request: Request) -> Response:
-        """Explain one pod."""
         namespace, name = request.path_params["namespace"], request.path_params["name"]
         try:
             explanation = await self.explainer.answer({"namespace": namespace, "name": name}, True)
@@ -247,7 +316,6 @@ class WebPages:
         return html_page("policies.html", **self.policies_variables(sent=sent, result=result, lines=lines))
 
     async def decisions(self, request: Request) -> Response:
-        """Show the recent decisions."""
         selected = read_decision_filter(request.query_params)
         recent = self._recent.since(0)
         rows = rows_of(recent)
@@ -255,7 +323,7 @@ class WebPages:
                      rows=select(rows, selected), asked=selected, choices=choices_of(rows),
                      total=self._recent.total, kept=len(recent))  # fmt: skip
 
-    async def events(self, request: Request) -> Any:
+    async def events(self, request: Request) -> Response:
         """Stream the changes from now on."""
         return self._updates.listeners.answer(request)
 
@@ -276,10 +344,6 @@ async def run_for_ever(run: Callable[[], Awaitable[None]], pause_seconds: float 
         except Exception:  # noqa: BLE001  # see above
             LOGGER.exception("a task of the page failed, and is started again")
         await asyncio.sleep(pause_seconds)
-
-
-def _choices(choices: Any) -> list[tuple[str, tuple[str, ...]]]:
-    return [(name, getattr(choices, name)) for name in ("product", "driver", "state", "namespace")]
 
 
 def _span(seconds: float) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from app.admission.claim_conversion import Conversion, NoEquivalent
 from app.nodes.model import SHARES, UNSHARED, Node, Sharing
-from app.whatif.placing_in_turn import GPUPod, change_in_turn
+from app.whatif.placing_in_turn import GPUPod, change_in_turn, pods_by_node
 
 LEFT_ALONE = "admission does not change it: its namespace is exempt, its scheduler another one, or it is denied"
 ALREADY_CLAIMS = "claims already"
@@ -73,10 +73,7 @@ def plan_move(nodes: Mapping[str, Node], chosen: Iterable[str], pods: Sequence[M
     names = sorted(name for name in chosen if nodes[name].has_gpus)
     moving = [name for name in names if not nodes[name].node_class.dra_resources]
     reasons = {moved.pod.name: stay_reasons(moved, nodes) for moved in pods}
-    on_node: dict[str, list[GPUPod]] = {name: [] for name in moving}
-    for moved in pods:
-        if moved.pod.node in on_node:
-            on_node[moved.pod.node].append(moved.pod)
+    on_node = pods_by_node((moved.pod for moved in pods), moving)
     held = tuple(_held(on_node, reasons))
     free = {name: on_node[name] for name in moving if name not in {node.node for node in held}}
     workloads = tuple(_workloads(pods, reasons))

@@ -14,12 +14,7 @@ from app.nodes.model import Node, NodeClass
 from app.placement.engine import class_for_demand, judge_class
 from app.policy.demand import Demand
 from app.values.versions import Version, show_driver
-from app.whatif.placing_in_turn import (
-    DevicesWithDriver,
-    GPUPod,
-    change_in_turn,
-    unserved_claim,
-)
+from app.whatif.placing_in_turn import DevicesWithDriver, GPUPod, change_in_turn, pods_by_node, unserved_claim
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +126,7 @@ class _Verdicts:
 
 def _turns(nodes: Mapping[str, Node], changed: Mapping[str, Node], pods: Sequence[GPUPod]) -> Iterator[NodeTurn]:
     """Order the nodes. Evicted pods take places on nodes that are done or not part of the rollout."""
-    pods_on: dict[str, list[GPUPod]] = {name: [] for name in changed}
-    for pod in pods:
-        if pod.node in changed:
-            pods_on[pod.node].append(pod)
     open_nodes = {name: node for name, node in nodes.items() if name not in changed and node.has_gpus}
-    for name, evicts, waiting in change_in_turn(pods_on, open_nodes, changed.get):
+    for name, evicts, waiting in change_in_turn(pods_by_node(pods, changed), open_nodes, changed.get):
         driver = nodes[name].node_class.driver
         yield NodeTurn(name, show_driver(driver) if driver else "unknown", evicts, waiting)

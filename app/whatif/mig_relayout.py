@@ -16,7 +16,7 @@ from app.knowledge.tables import Knowledge
 from app.nodes.model import Node, NodeClass, Sharing
 from app.placement.mig_slices import distinct_profiles, usable_memory
 from app.values.errors import BadInput
-from app.whatif.placing_in_turn import GPUPod, gpu_units_of, place_pod, shares_counters
+from app.whatif.placing_in_turn import GPUPod, gpu_units_of, place_pod, pods_by_node, shares_counters
 
 
 def fragmented_share(nodes: Iterable[Node], mix: Mapping[str, int], knowledge: Knowledge) -> float:
@@ -109,7 +109,7 @@ class MIGRelayout:
     """The result of a layout: the evicted and waiting pods that gain a place, lose theirs, or wait as before.
 
     `fragmentation_before` and `fragmentation_after` are those of the chosen nodes once the pods have their places, by
-    the mix of all pods' demands (see whatif/mig_fragmentation.py); in [0, 1], rounded to three digits.
+    the mix of all pods' demands; in [0, 1], rounded to three digits.
     """
 
     nodes: tuple[NodeRelayout, ...]
@@ -238,18 +238,16 @@ def relayout(
     knowledge: Knowledge,
 ) -> MIGRelayout:
     """Compute the effect of a layout on every GPU of the chosen nodes."""
-    pods_on: dict[str, list[GPUPod]] = {}
-    for pod in pods:
-        pods_on.setdefault(pod.node, []).append(pod)
+    pods_on = pods_by_node(pods, ("", *nodes))
     after, rows = dict(nodes), []
     for name in sorted(chosen):
         changed, problem = _with_new_layout(nodes[name], layout, knowledge)
         after[name] = changed
-        evicts = tuple(sorted(pod.name for pod in pods_on.get(name, ()))) if not problem else ()
+        evicts = tuple(sorted(pod.name for pod in pods_on[name])) if not problem else ()
         offers = [dict(node.node_class.offered) for node in (nodes[name], changed)]
         rows.append(NodeRelayout(name, offers[0], offers[1], evicts, problem))
     evicted = [pod for row in rows if row.evicts for pod in pods_on[row.node]]
-    queue = _largest_first(pods_on.get("", ()))
+    queue = _largest_first(pods_on[""])
     moving = [*_largest_first(evicted), *queue]
     (placed_before, left_before), (placed_after, left_after) = _place_all(queue, nodes), _place_all(moving, after)
     was, now = {pod.uid for pod in (*evicted, *placed_before)}, {pod.uid for pod in placed_after}

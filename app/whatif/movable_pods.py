@@ -40,7 +40,6 @@ class DisruptionBudget:
     allowed: int
 
     def selects(self, namespace: str, labels: Mapping[str, str]) -> bool:
-        """Tell whether it selects a pod."""
         return namespace == self.namespace and (self.requirements is None or all_allow(self.requirements, labels))
 
 

@@ -5,7 +5,7 @@ The claims of a pod are judged here too. A filter refuses no node on which claim
 says so itself, but kube-scheduler cannot be asked about a node that is only imagined.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from app.dra.device_kinds import DeviceKind, DeviceKinds, may_select
@@ -15,8 +15,8 @@ from app.kube.claimed_devices import DeviceChoice
 from app.kube.device_facts import NVIDIA_DRIVER
 from app.kube.devices import Attribute, SemanticVersion
 from app.nodes.model import DevicesOnNode, Node
-from app.placement.engine import judge, total
-from app.placement.ranking import ranking_key
+from app.placement.engine import judge
+from app.placement.ranking import place_on_best
 from app.policy.demand import Demand
 from app.values.reasons import counted
 from app.values.versions import Version
@@ -109,28 +109,28 @@ def gpu_units_of(pods: Sequence[GPUPod]) -> int:
 
 def place_pod(pod: GPUPod, open_nodes: dict[str, Node]) -> bool:
     """Place a pod on the best node that has room for it; returns False where there is none."""
-    fitting = [
-        node
-        for node in open_nodes.values()
-        if judge(pod.demand, node, True) is None and not unserved_claim(pod.demand, node)
-    ]
-    if not fitting:
-        return False
-    best = min(fitting, key=lambda node: ranking_key(total(pod.demand, node), node.name))
-    open_nodes[best.name] = with_units_moved(best, [pod], -1)
-    return True
+
+    def fits(node: Node) -> bool:
+        return judge(pod.demand, node, True) is None and not unserved_claim(pod.demand, node)
+
+    return place_on_best(pod.demand, open_nodes, fits)
 
 
-def with_units_moved(node: Node, pods: Sequence[GPUPod], sign: int) -> Node:
-    """Return a node with the pods' units added to what is free (`sign` 1), or taken from it (-1)."""
-    units, memory = dict(node.free.units), dict(node.free.memory)
+def pods_by_node(pods: Iterable[GPUPod], nodes: Iterable[str]) -> dict[str, list[GPUPod]]:
+    """Group pods by their nodes, of which those among `nodes` count, also without pods."""
+    by_node: dict[str, list[GPUPod]] = {name: [] for name in nodes}
     for pod in pods:
-        for resource, amount in pod.demand.resources:
-            if resource in units:
-                units[resource] += sign * amount
-            if resource in memory:
-                memory[resource] += sign * amount * pod.demand.declared_mib
-    return replace(node, free=replace(node.free, units=units, memory=memory))
+        if pod.node in by_node:
+            by_node[pod.node].append(pod)
+    return by_node
+
+
+def with_units_returned(node: Node, pods: Sequence[GPUPod]) -> Node:
+    """Return a node with the pods' units added to what is free."""
+    free = node.free
+    for pod in pods:
+        free = free.with_units(pod.demand.resources, pod.demand.declared_mib)
+    return replace(node, free=free)
 
 
 def change_in_turn(
@@ -150,5 +150,5 @@ def change_in_turn(
         waiting = [pod for pod in evicted if not place_pod(pod, open_nodes)]
         yield name, tuple(sorted(pod.name for pod in evicted)), tuple(sorted(pod.name for pod in waiting))
         if (node := changed(name)) is not None:
-            open_nodes[name] = with_units_moved(node, evicted, 1)
+            open_nodes[name] = with_units_returned(node, evicted)
         unplaced = [pod for pod in (*unplaced, *waiting) if not place_pod(pod, open_nodes)]

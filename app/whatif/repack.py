@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from app.whatif.repack_search import Loss, MovableFleet, RepackPod, RepackSearch, Seats, total_loss
+from app.whatif.fleet_with_moves import FleetWithMoves
+from app.whatif.repack_search import Loss, RepackPod, RepackSearch, Seats, total_loss
 
 MOST_MOVES = 8
 """Moves of a plan by default. A guess: more restarts than the GPUs of a node are rarely worth a free one."""
@@ -129,7 +130,7 @@ class Repacking:
 
     def __init__(
         self,
-        fleet: MovableFleet,
+        fleet: FleetWithMoves,
         pods: Iterable[RepackPod],
         memory_mib: Callable[[RepackPod], int | None],
         budgets_seen: bool,
@@ -200,10 +201,10 @@ class Repacking:
         names = [pod.name for pod in unit.pods]
         closed = empty | frozenset(unit.nodes)
         for name in names:
-            self._fleet.lift(name)
+            self._fleet.remove(name)
         seats = self._search.find(names, extra, closed, HIGHEST_PRIORITY, greedy, below)
         for pod in unit.pods:
-            self._fleet.seat(pod.name, pod.node)
+            self._fleet.place(pod.name, pod.node)
         return seats
 
     def _place(self, pod: RepackPod) -> WaitingSeat:
@@ -226,7 +227,7 @@ class Repacking:
         for name, node in seats:
             pod = self._pods[name]
             if pod.node:
-                self._fleet.lift(name)
+                self._fleet.remove(name)
                 cordon = tuple(self._fleet.preferred(name, node))
                 self._moves.append(
                     Move(
@@ -242,7 +243,7 @@ class Repacking:
                         cordon,
                     )
                 )
-            self._fleet.seat(name, node)
+            self._fleet.place(name, node)
         self._search.settle(seats)
 
     def _answer(

@@ -14,7 +14,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from enum import Enum
 from itertools import combinations
-from typing import Any, Protocol
+
+from app.whatif.fleet_with_moves import FleetWithMoves
 
 MOST_PROOFS = 200_000
 """Places that are judged in all exact searches for a plan, in up to 30 µs each; greedy ones have as many again."""
@@ -64,38 +65,6 @@ def total_loss(pods: Iterable[RepackPod]) -> Loss:
     return sum(unknown), sum(hours), sum(gpus)
 
 
-class MovableFleet(Protocol):
-    """A fleet whose pods can be removed and placed; it judges with the pods where they are at the moment."""
-
-    def fits(self, pod: str, node: str) -> bool:
-        """Tell whether a pod without a place could be bound to a node."""
-        ...
-
-    def could_fit(self, pod: str, node: str, without: Sequence[str]) -> bool:
-        """Tell by the free units alone, without a judgement, whether a pod may fit without other pods of the node."""
-        ...
-
-    def seat(self, pod: str, node: str) -> None:
-        """Place a pod."""
-        ...
-
-    def lift(self, pod: str) -> None:
-        """Take a pod from its place."""
-        ...
-
-    def rank(self, pod: str, node: str) -> Any:
-        """Return the sort key of a node that fits, the one that the engine prefers first."""
-        ...
-
-    def preferred(self, pod: str, node: str) -> Sequence[str]:
-        """List the other nodes that fit, and that the engine prefers to a node, the best first."""
-        ...
-
-    def nodes(self) -> Sequence[str]:
-        """Return the names of the nodes with GPUs."""
-        ...
-
-
 class Search(Enum):
     """The searches, each with a number of judgements of its own."""
 
@@ -111,7 +80,7 @@ class Exhausted(Exception):
 class RepackSearch:
     """Searches for moves. `pods` are all GPU pods by name; exact searches make at most `most_proofs` judgements."""
 
-    def __init__(self, fleet: MovableFleet, pods: Mapping[str, RepackPod], most_proofs: int = MOST_PROOFS) -> None:
+    def __init__(self, fleet: FleetWithMoves, pods: Mapping[str, RepackPod], most_proofs: int = MOST_PROOFS) -> None:
         self._fleet = fleet
         self._pods = pods
         self._proofs_left = {Search.Exact: most_proofs, Search.Better: MOST_BETTER, Search.Greedy: MOST_PROOFS}
@@ -132,7 +101,7 @@ class RepackSearch:
 
     def find(
         self,
-        homeless: Sequence[str],
+        displaced: Sequence[str],
         extra: int,
         closed: frozenset[str],
         highest: int,
@@ -141,17 +110,17 @@ class RepackSearch:
     ) -> Seats | None:
         """Find places for removed pods with exactly `extra` moves of others; the fleet is as before afterwards.
 
-        `homeless` are pods without a node, removed or pending. No pod is placed on the nodes in `closed`, and no other
+        `displaced` are pods without a node, removed or pending. No pod is placed on the nodes in `closed`, and no other
         is moved whose priority is above `highest`. The result is in the order in which the moves can be made, and loses
         least of what was tried; None if there is none, or none that loses less than `below`.
         """
         self._search = Search.Greedy if greedy else Search.Better if below else Search.Exact
         self._below, self._closed, self._highest = below, closed, highest
         self._visited = set[tuple[frozenset[str], frozenset[tuple[str, str]]]]()
-        order = tuple(sorted(homeless, key=lambda name: (-self._pods[name].gpus, name)))
+        order = tuple(sorted(displaced, key=lambda name: (-self._pods[name].gpus, name)))
         best = None
         try:
-            with closing(self._seat(order, (), extra)) as plans:  # which puts the pods back
+            with closing(self._plans(order, (), extra)) as plans:  # which puts the pods back
                 for best in plans:
                     if greedy:
                         break
@@ -160,32 +129,32 @@ class RepackSearch:
             self.exhausted = self.exhausted or self._search is Search.Exact
         return best
 
-    def loss(self, seats: Seats, homeless: Iterable[str] = ()) -> Loss:
+    def loss(self, seats: Seats, displaced: Iterable[str] = ()) -> Loss:
         """Give what the moves of a plan lose, and those of pods that are still without a place."""
-        return total_loss(self._pods[name] for name in (*homeless, *(name for name, _ in seats)))
+        return total_loss(self._pods[name] for name in (*displaced, *(name for name, _ in seats)))
 
-    def _seat(self, homeless: tuple[str, ...], seated: Seats, extra: int) -> Generator[Seats, None, None]:
-        key = frozenset(homeless), frozenset(seated)
+    def _plans(self, displaced: tuple[str, ...], placed: Seats, extra: int) -> Generator[Seats, None, None]:
+        key = frozenset(displaced), frozenset(placed)
         if key in self._visited:
             return
         self._visited.add(key)
-        if self._below is not None and self.loss(seated, homeless) >= self._below:
+        if self._below is not None and self.loss(placed, displaced) >= self._below:
             return
-        if not homeless:
-            if (order := self._in_order(seated)) is not None:
+        if not displaced:
+            if (order := self._in_order(placed)) is not None:
                 yield order
             return
-        pod = homeless[0]
-        for node, evicted in self._places(pod, {*homeless, *(name for name, _ in seated)}, extra):
+        pod = displaced[0]
+        for node, evicted in self._places(pod, {*displaced, *(name for name, _ in placed)}, extra):
             for name in evicted:
-                self._fleet.lift(name)
-            self._fleet.seat(pod, node)
+                self._fleet.remove(name)
+            self._fleet.place(pod, node)
             try:
-                yield from self._seat((*homeless[1:], *evicted), (*seated, (pod, node)), extra - len(evicted))
+                yield from self._plans((*displaced[1:], *evicted), (*placed, (pod, node)), extra - len(evicted))
             finally:
-                self._fleet.lift(pod)
+                self._fleet.remove(pod)
                 for name in evicted:
-                    self._fleet.seat(name, node)
+                    self._fleet.place(name, node)
 
     def _places(self, pod: str, moving: Collection[str], extra: int) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Yield the places that a pod can take, each with the pods that leave it; fewer of them, and less loss, first.
@@ -218,29 +187,29 @@ class RepackSearch:
         if not could_fit:
             return False
         for name in evicted:
-            self._fleet.lift(name)
+            self._fleet.remove(name)
         fits = self._fleet.fits(pod, node)
         for name in evicted:
-            self._fleet.seat(name, node)
+            self._fleet.place(name, node)
         return fits
 
-    def _in_order(self, seated: Seats) -> Seats | None:
+    def _in_order(self, placed: Seats) -> Seats | None:
         """Order moves so that each pod has room when its turn comes; waiting pods come last. None if there is none.
 
         Judgements are not counted here: there are at most as many as sets of the moves, times their number.
         """
-        for name, _ in seated:
-            self._fleet.lift(name)
-        for name, _ in seated:
+        for name, _ in placed:
+            self._fleet.remove(name)
+        for name, _ in placed:
             if self._pods[name].node:
-                self._fleet.seat(name, self._pods[name].node)
-        moving = [move for move in seated if self._pods[move[0]].node]
-        waiting = tuple(move for move in seated if not self._pods[move[0]].node)
+                self._fleet.place(name, self._pods[name].node)
+        moving = [move for move in placed if self._pods[move[0]].node]
+        waiting = tuple(move for move in placed if not self._pods[move[0]].node)
         order = self._ordered(moving, waiting, set())
         for name, _ in moving:
-            self._fleet.lift(name)
-        for name, node in seated:
-            self._fleet.seat(name, node)
+            self._fleet.remove(name)
+        for name, node in placed:
+            self._fleet.place(name, node)
         return order
 
     def _ordered(self, moving: Sequence[tuple[str, str]], waiting: Seats, dead: set[frozenset[str]]) -> Seats | None:
@@ -252,13 +221,13 @@ class RepackSearch:
             return None
         for move in moving:
             origin = self._pods[move[0]].node
-            self._fleet.lift(move[0])
+            self._fleet.remove(move[0])
             rest = None
             if self._fleet.fits(*move):
-                self._fleet.seat(*move)
+                self._fleet.place(*move)
                 rest = self._ordered([other for other in moving if other is not move], waiting, dead)
-                self._fleet.lift(move[0])
-            self._fleet.seat(move[0], origin)
+                self._fleet.remove(move[0])
+            self._fleet.place(move[0], origin)
             if rest is not None:
                 return (move, *rest)
         dead.add(left)

@@ -3,7 +3,7 @@
 
 import pytest
 
-from app.admission.fallback_policy import fallback_policies
+from app.admission.admission_policies import fallback_policies
 from app.cli.policy_changes import vap_text
 from tests.builders import knowledge, pod, policies, policy, ruling
 

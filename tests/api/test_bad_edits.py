@@ -67,7 +67,7 @@ class Cluster:
         if self._way == "labelled":
             book.put_config_map("gpu-usher/team", {"own.yaml": text})
         if self._way == "object":
-            document = yaml.safe_load(text)
+            document = yaml.load(text, yaml.CSafeLoader)
             book.put_source(f"gpupolicy {(document.get('metadata') or {}).get('name', 'own')}", document)
         book.config_maps_listed()
         book.all_listed()
@@ -82,7 +82,7 @@ class Cluster:
         encoded = "" if isinstance(content, str) else base64.b64encode(content).decode()
         if self._way == "object":
             assert isinstance(content, str)
-            document = yaml.safe_load(content)
+            document = yaml.load(content, yaml.CSafeLoader)
             named = document.get("metadata") or {"name": "own"}
             made = {**gpu_policy(None), **document, "metadata": named}
             return denial_message(service, made, GPUPOLICIES, operation="UPDATE", oldObject=gpu_policy({}, "own"))

@@ -77,7 +77,7 @@ def test_plain_http_on_the_tls_port_is_no_answer_and_no_end(served: tuple[Servic
     port = clients.tls.base_url.port
 
     with pytest.raises(httpx.HTTPError):
-        httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=TIMEOUT_SECONDS, trust_env=False)
+        httpx.get(f"http://127.0.0.1:{port}/readyz", verify=False, timeout=TIMEOUT_SECONDS, trust_env=False)
 
     assert clients.tls.post("/mutate", json=review(pod())).status_code == 200
 

@@ -17,9 +17,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from app.cli.help import environment
 from app.cli.manual import MANUAL
-from app.cli.verbs import app
+from app.cli.verbs import app, environment
 from app.cluster.files import shipped_policies
 from app.demo.sample_fleets import demo_fleet
 from tests.api.test_decision_recorder import posted, questions, shared_gpu_service

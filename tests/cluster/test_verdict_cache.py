@@ -16,7 +16,7 @@ from app.cluster.state import State
 from app.cluster.verdict_cache import DEMANDS_KEPT, VerdictCache, VerdictTable
 from app.kube.pods import read_pod
 from app.placement.engine import judge, total
-from app.placement.expected_demand import expected_from_classes
+from app.placement.scheduler_demand import expected_from_classes
 from app.policy.demand import Demand, DemandClass, ExpectedDemand
 from app.policy.match import Ruling
 from app.policy.schema_placement import ScorerName

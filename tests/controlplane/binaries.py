@@ -27,11 +27,13 @@ from tests.controlplane.module_files import (
 
 BUILT = HERE.parent.parent / ".controlplane"
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
-SOURCES = ("main.go", "extender.go")
+SOURCES = ("main.go", "extender.go", "dra_driver.go")
 """What is compiled for every version, besides the module file and the hashes of the version."""
 NOOP_EXTENDER = "noop-extender"
-NODE_PROGRAMS = ("kubelet", "kube-proxy")
+NODE_PROGRAMS = ("kubelet", "kube-proxy", "dra-driver")
 """Only the built binary has these and NOOP_EXTENDER; ready binaries do not."""
+WITHOUT_DRA_DRIVER = ("1.33",)
+"""Versions without resource.k8s.io/v1, for whose kubelet library dra_driver.go is not written."""
 VARIABLES = ("GPU_USHER_ASSETS", "KUBEBUILDER_ASSETS")
 BUILD_SECONDS = 3600
 """Seconds for a cold build, which took 245 s on two quiet cores with an empty Go cache, and 1500 s were too few while
@@ -90,6 +92,8 @@ def build() -> Path:
     version = kubernetes_version(minor)
     print(f"building Kubernetes {version} with {go} (once; some minutes with an empty Go cache)", flush=True)
     flags = ["-trimpath", "-ldflags", LINK_FLAGS.format(version=version), f"-modfile={module_file(minor)}"]
+    if minor in WITHOUT_DRA_DRIVER:
+        flags.append("-tags=without_dra")
     partial = target.with_suffix(".partial")
     done = subprocess.run(
         [go, "build", *flags, "-o", str(partial), "."],

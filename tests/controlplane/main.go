@@ -54,7 +54,7 @@ func main() {
 	}
 	command, known := parts[part]
 	if !known {
-		fmt.Fprintf(os.Stderr, "controlplane: got %q, wants etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kube-proxy, kubectl or noop-extender\n", part)
+		fmt.Fprintf(os.Stderr, "controlplane: got %q, wants etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kube-proxy, kubectl, noop-extender or dra-driver\n", part)
 		os.Exit(2)
 	}
 	os.Exit(cli.Run(command()))

@@ -3,7 +3,7 @@
 
 import yaml
 
-from app.admission.exemptions import exemption_policy
+from app.admission.admission_policies import exemption_policy
 from app.cluster.files import read_knowledge
 
 HEADER = """\

@@ -18,8 +18,8 @@ from app.cluster.policy_watch import PolicyBook
 from app.cluster.state import State
 from app.cluster.watched_kinds import core_kinds, dra_kinds, policy_kinds, taint_rule_kinds
 from app.doctor.cluster_checks import NEEDED
+from app.events.planning import STEPS
 from app.events.waking import wake_path
-from app.events.workloads import STEPS
 from app.events.writer import lease_path
 from app.kube.api_kinds import API_KINDS, DRA
 from app.policy.load import LAST_GOOD, LAST_GOOD_LABEL_VALUE, MOUNTED, POLICY_LABEL, POLICY_LABEL_VALUE

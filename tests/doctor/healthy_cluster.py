@@ -4,6 +4,7 @@
 import copy
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +83,9 @@ RULES = (
 )
 
 
+@cache
 def objects() -> dict[str, list[Object]]:
-    """Return a healthy cluster's objects by kind."""
+    """Return a healthy cluster's objects by kind, which are read once and must be copied."""
     return {
         **configurations(),
         "Namespace": [namespace("kube-system"), namespace("gpu-usher"), namespace("team-a")],

@@ -3,8 +3,7 @@
 
 import pytest
 
-from app.events.documents import event_document, event_name, series_patch
-from app.events.planning import EventWrite, Statement
+from app.events.planning import EventWrite, Statement, event_document, event_name, series_patch
 from app.kube.pods import ObjectReference
 
 SAID = Statement("DriverTooOld", "words", "5 nodes: driver too old.")

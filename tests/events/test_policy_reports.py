@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from app.cluster.policy_watch import PolicyBook
-from app.events.documents import event_document
-from app.events.planning import EventWrite
+from app.events.planning import EventWrite, event_document
 from app.events.policy_reports import HASH, MOST_BYTES, REASON, PolicyReporter, config_map_data, config_map_problems
 from app.policy.load import LAST_GOOD, MOUNTED
 from app.values.errors import ApiError

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.events.workloads import path_of, workload_of
+from app.events.planning import path_of, workload_of
 from app.kube.pods import ObjectReference, controller_of
 
 CHAINS: Mapping[str, tuple[tuple[str, str], ...]] = {

@@ -5,6 +5,7 @@ import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ COLUMNS = {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
 CREATED = "2026-11-25T21:03:11Z"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Question:
     """One row of questions.yaml, as its head explains them; `limits` are those of the container."""
 
@@ -78,6 +79,7 @@ class Question:
             yield {**pod, "status": {"phase": phase, "qosClass": "BestEffort"}}
 
 
+@cache
 def questions() -> list[Question]:
     """Read the questions to the sample fleet."""
     return read_questions(QUESTIONS)
@@ -89,6 +91,7 @@ def read_questions(file: Path) -> list[Question]:
     return [Question(**{**row, "answer": tuple(row["answer"])}) for row in rows]
 
 
+@cache
 def printed(question: Question) -> str:
     """Run the command of a question, and return what it prints."""
     with tempfile.TemporaryDirectory() as name:

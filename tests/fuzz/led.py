@@ -4,7 +4,7 @@
 from collections.abc import Callable
 from random import Random
 
-from app.knowledge.nvidia_require import parse_require
+from app.knowledge.cuda_compatibility import parse_require
 from app.values.errors import BadInput
 from app.values.quantity import parse_mib, parse_quantity
 from tests.builders import knowledge

@@ -8,8 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.knowledge.cuda_compatibility import AcceptedCompatibility, Compatibility, CUDANeed, DriverList, judge_driver
-from app.knowledge.nvidia_require import HostFacts
+from app.knowledge.cuda_compatibility import (
+    AcceptedCompatibility,
+    Compatibility,
+    CUDANeed,
+    DriverList,
+    HostFacts,
+    judge_driver,
+)
 from app.policy.needs import minimum_need
 from app.values.versions import Version, parse_version, show_version
 from tests.builders import knowledge

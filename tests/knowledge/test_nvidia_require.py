@@ -3,7 +3,7 @@
 
 import pytest
 
-from app.knowledge.nvidia_require import HostFacts, lowest_cuda, parse_require, requirement_holds
+from app.knowledge.cuda_compatibility import HostFacts, lowest_cuda, parse_require, requirement_holds
 from app.values.versions import Version, parse_version
 from tests.builders import knowledge
 

@@ -14,7 +14,7 @@ from app.nodes.model import Node, Sharing
 from app.nodes.reading import read_node
 from app.nodes.sharing import COUNT_UNKNOWN, LONGEST_REGISTRATION, count_registered_gpus
 from app.placement.engine import judge_class
-from app.placement.penalties import PENALTIES
+from app.placement.scorers import PENALTIES
 from app.policy.schema_placement import SharingWish
 from tests.builders import demand, gpus, knowledge, node, node_document, pod, policies, policy
 

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.placement.engine import LESSER_SHARE, breakdown, judge, total
-from app.placement.penalties import code_compiled_at_start
-from app.placement.preempt import eviction_helps
+from app.placement.engine import LESSER_SHARE, breakdown, eviction_helps, judge, total
 from app.placement.ranking import best_position, tie_break, wire_scores
+from app.placement.scorers import code_compiled_at_start
 from tests.builders import demand, gpus, node, pod, policies, policy
 
 NAMES = sorted((f"n{index}" for index in range(50)), key=tie_break)

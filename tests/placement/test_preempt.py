@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.placement.engine import judge_class
-from app.placement.preempt import eviction_helps, helpful_candidates
+from app.placement.engine import eviction_helps, helpful_candidates, judge_class
 from app.policy.demand import Demand
 from tests.builders import demand, gpus, node, pod, policies, policy
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.placement.capacity_prices import CELLS, SIZES_KEPT, share_prices, solve_prices
-from app.placement.expected_demand import expected_from_classes
+from app.placement.scheduler_demand import expected_from_classes
 from app.policy.demand import DemandClass
 
 COUNTS = st.dictionaries(st.integers(15, 99), st.integers(1, 9), min_size=1, max_size=3).map(

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from app.api.extender_routes import prioritize
 from app.nodes.model import FreeResources, Node
 from app.placement.engine import LESSER_SHARE, breakdown, total
-from app.placement.penalties import PENALTIES
 from app.placement.ranking import wire_scores
 from app.placement.scorers import (
+    PENALTIES,
     SCORERS,
     driver_headroom,
     interconnect,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.placement.expected_demand import (
+from app.placement.scheduler_demand import (
     FREE_STEPS,
     demand_class,
     expected_from_weights,

@@ -18,6 +18,7 @@ from tests.controlplane.kubectl import Object
 from tests.controlplane.processes import Process, wait_until
 from tests.realnodes.components import CNI_PLUGINS, CONTAINERD, CTR, RUNC, environment
 from tests.realnodes.control_plane import ADDRESS, BRIDGE, RealControlPlane, start_proxy
+from tests.realnodes.dra_devices import driver_file
 from tests.realnodes.features import is_labelled, publish
 from tests.realnodes.images import PAUSE
 from tests.realnodes.nvidia import make_environment
@@ -30,6 +31,7 @@ SETUP, DEVICES, MPS_SCRIPT = (Path(__file__).with_name(name) for name in ("setup
 START_SECONDS = 120
 """Bound on a node's start. A guess; it takes some ten seconds on two quiet cores."""
 COMMAND_SECONDS = 120
+RESOURCE_SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 SOCKET = "/run/containerd/containerd.sock"
 
 
@@ -181,8 +183,8 @@ class Node:
         The node's pods must be gone, since containerd with another state folder does not know their containers; nor has
         it their images, unless it was there before.
         """
-        self.stop("nvidia-device-plugin")
-        wait_until(f"{self.name} offers no GPUs", lambda: not self.offers(), START_SECONDS)
+        if "nvidia-device-plugin" in self._processes:
+            self.stop_device_plugin()
         for name in ("kubelet", "containerd"):
             self.stop(name)
         self._installation = installation
@@ -236,6 +238,43 @@ class Node:
         plugin = self._start_component("nvidia-device-plugin", f"--device-list-strategy={strategy}", *flags)
         wait_until(f"{self.name} offers GPUs", self.offers, START_SECONDS, plugin)
 
+    def start_dra_driver(self) -> None:
+        """Start a DRA driver that publishes the node's GPUs, and wait until its slice is there."""
+        self.publish_devices()
+        flags = {
+            "kubeconfig": str(self.plane.kubeconfig("admin")),
+            "node-name": self.name,
+            "file": str(self.folder / "dra.json"),
+        }
+        program = self.plane.binaries.command("dra-driver")
+        command = [*self._enter(), *program, *(f"--{key}={value}" for key, value in flags.items())]
+        process = Process("dra-driver", command, self.folder / "dra-driver.log", environment())
+        self._processes["dra-driver"] = process
+        wait_until(f"{self.name} publishes its GPUs", lambda: bool(self.slices()), START_SECONDS, process)
+
+    def stop_dra_driver(self) -> None:
+        """Stop the DRA driver, and remove what it published, as the kubelet does some time after it."""
+        self.stop("dra-driver")
+        for item in self.slices():
+            self.plane.api.delete(f"{RESOURCE_SLICES}/{item['metadata']['name']}")
+
+    def publish_devices(self, failure: str = "", taints: Mapping[str, Mapping[str, str]] | None = None) -> None:
+        """Let the DRA driver publish what the machine has now, with taints of devices, or fail to prepare claims."""
+        path = self.folder / "dra.json"
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(driver_file(self.world.machine, failure, taints)), "utf-8")
+        partial.rename(path)
+
+    def slices(self) -> list[Object]:
+        """List the ResourceSlices of the node."""
+        items = self.plane.api.items(RESOURCE_SLICES)
+        return [item for item in items if item["spec"].get("nodeName") == self.name]
+
+    def stop_device_plugin(self) -> None:
+        """Stop the device plugin, and wait until the kubelet counts none of its devices."""
+        self.stop("nvidia-device-plugin")
+        wait_until(f"{self.name} offers no GPUs", lambda: not self.offers(), START_SECONDS)
+
     def _start_mps_daemon(self) -> None:
         """Start NVIDIA's daemon for MPS where the world shares GPUs by MPS; the device plugin wants it to run."""
         if "mps-control-daemon" in self._processes:
@@ -262,8 +301,7 @@ class Node:
     def change_world(self, world: World) -> None:
         """Replace the GPUs, their driver and the settings, as if another machine had the node's name."""
         self.world = world
-        self.stop("nvidia-device-plugin")
-        wait_until(f"{self.name} offers no GPUs", lambda: not self.offers(), START_SECONDS)
+        self.stop_device_plugin()
         self._write_world()
         self.run("sh", "-e", str(DEVICES), str(self.folder))
         self.start_device_plugin()

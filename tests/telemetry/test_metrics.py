@@ -8,8 +8,7 @@ import pytest
 from app import __version__
 from app.cluster.dra_index import DEVICE_STATES, DRIVERS, POOL_STATES
 from app.settings import Role
-from app.telemetry.metrics import Metrics
-from app.telemetry.use_metrics import UNITS
+from app.telemetry.metrics import UNITS, Metrics
 from app.values.reasons import Code
 from tests.builders import policies, policy, shipped
 from tests.prometheus import find_promtool, promtool

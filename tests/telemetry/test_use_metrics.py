@@ -7,7 +7,7 @@ import math
 from prometheus_client import CollectorRegistry
 
 from app.cluster.usage_polling import FORGET_SECONDS
-from app.telemetry.use_metrics import MOST_NAMESPACES, OTHERS, UseMetrics
+from app.telemetry.metrics import MOST_NAMESPACES, OTHERS, UseMetrics
 from app.usage.history import Hold
 from tests.usage.polls import Source, hold, idle, poller_of
 

@@ -12,7 +12,7 @@ from app.cluster.usage_polling import DAY, UsagePoller
 from app.demo.usage import DemoUsage
 from app.policy.compiled import PolicySet
 from app.server.service import Service
-from app.telemetry.use_metrics import UseMetrics
+from app.telemetry.metrics import UseMetrics
 from app.usage.history import Hold, UseHistory, Window
 from app.values.errors import SourceError
 from tests.builders import knowledge, policies, policy

@@ -16,7 +16,7 @@ from app.demo.sample_fleets import demo_fleet
 from app.policy.compiled import PolicySet
 from app.server.composition import build
 from app.settings import Settings
-from app.usage.summary import POINTS_OF_A_POLL, poll_window
+from app.usage.table import POINTS_OF_A_POLL, poll_window
 from app.values.reasons import Code
 from tests.builders import gpus, node_document, pod, policies, policy, setting
 from tests.usage.polls import WINDOW, Source, hold, idle, polled, poller_of

@@ -7,8 +7,8 @@ import pytest
 
 from app.cli.usage import read_prices_file, read_since
 from app.usage.history import Hold, UseHistory, Window, with_sharing
-from app.usage.prices import Prices, read_prices
 from app.usage.table import By, UsageRow, usage_report
+from app.usage.units import Prices, read_prices
 from app.values.errors import BadInput
 from tests.builders import knowledge
 

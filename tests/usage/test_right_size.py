@@ -19,8 +19,8 @@ from app.explain.pending_pod import explain
 from app.kube.pods import read_pod
 from app.nodes.conditions import PRODUCT
 from app.usage.history import Hold, UseHistory, Window
-from app.usage.prices import NO_PRICES, Prices, read_prices
 from app.usage.right_size import RightSizes
+from app.usage.units import NO_PRICES, Prices, read_prices
 from app.values.computations import finish
 from tests.builders import knowledge, shipped, state_of
 

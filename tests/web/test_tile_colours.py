@@ -9,7 +9,7 @@ import pytest
 
 from app.cluster.usage_polling import UseReading
 from app.demo.sample_fleets import demo_fleet
-from app.usage.summary import HeldUnit
+from app.usage.table import HeldUnit
 from app.web.api import create_web_app
 from app.web.fleet_map import FleetMap
 from app.web.views.node_tile import GPUCell, Tile, tile_of

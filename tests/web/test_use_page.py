@@ -10,9 +10,9 @@ from app.cluster.usage_polling import FORGET_SECONDS
 from app.demo.sample_fleets import demo_fleet
 from app.server.service import Service
 from app.usage.history import Hold
-from app.usage.summary import MOST_WORKLOADS
+from app.usage.table import MOST_WORKLOADS
 from app.web.api import create_web_app
-from app.web.views.use_rows import COLUMNS, MOST_ROWS
+from app.web.use_page import COLUMNS, MOST_ROWS
 from tests.api.conftest import Ask
 from tests.builders import make_service
 from tests.usage.polls import Source, hold, idle, poller_of, with_demo_usage

@@ -56,7 +56,6 @@ class DecisionRow:
 
 
 def read_decision_filter(query: Mapping[str, str]) -> DecisionFilter:
-    """Read the filter from the query of a URL."""
     return DecisionFilter(**{member.name: query.get(member.name, "")[:253] for member in fields(DecisionFilter)})
 
 

@@ -25,7 +25,6 @@ class TileFilter:
         return any(getattr(self, member.name) for member in fields(self))
 
     def selects(self, tile: Tile) -> bool:
-        """Tell whether the filter selects a tile."""
         return (
             (not self.product or tile.product == self.product)
             and (not self.driver or tile.driver == self.driver)
@@ -37,16 +36,6 @@ class TileFilter:
 def read_tile_filter(query: Mapping[str, str]) -> TileFilter:
     """Read the filter from the query of a URL; unknown parameters are ignored."""
     return TileFilter(**{member.name: query.get(member.name, "")[:253] for member in fields(TileFilter)})
-
-
-@dataclass(frozen=True, slots=True)
-class FilterChoices:
-    """The values that can be filtered by: those of the fleet, sorted."""
-
-    product: tuple[str, ...]
-    driver: tuple[str, ...]
-    state: tuple[str, ...]
-    namespace: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,16 +98,12 @@ class FleetSums:
         """The number of nodes on which each namespace holds GPUs."""
         return self._choices[-1]
 
-    def choices(self) -> FilterChoices:
-        """Return the values that can be filtered by."""
+    def choices(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """Return the values that can be filtered by: those of the fleet, sorted, by member of the filter."""
         order = [state.value for state in NodeState]
-        product, driver, state, namespace = self._choices
-        return FilterChoices(
-            tuple(sorted(product)),
-            tuple(sorted(driver)),
-            tuple(sorted(state, key=order.index)),
-            tuple(sorted(namespace)),
-        )
+        sorts = (None, None, order.index, None)
+        words = (tuple(sorted(some, key=sort)) for some, sort in zip(self._choices, sorts, strict=True))
+        return tuple(zip(("product", "driver", "state", "namespace"), words, strict=True))
 
     def totals(self) -> tuple[FleetTotal, ...]:
         """Return the totals by product and unit; a product without nodes has none."""

@@ -141,7 +141,6 @@ def counted_units(node: Node) -> tuple[int, int]:
 
 
 def state_of(node: Node, offered: int, free: int) -> NodeState:
-    """Return the state of a node."""
     node_class = node.node_class
     if node_class.absent and not offered and node.devices is None:
         return NodeState.Ghost

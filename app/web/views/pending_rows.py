@@ -71,7 +71,6 @@ class PendingGroup:
 
 
 def read_pending_filter(query: Mapping[str, str]) -> PendingFilter:
-    """Read the filter from the query of a URL."""
     return PendingFilter(**{member.name: query.get(member.name, "")[:253] for member in fields(PendingFilter)})
 
 
@@ -95,7 +94,6 @@ def _cause(pod: PendingPod, cause: PendingCause | None, before: str) -> PendingC
 
 
 def selected(all_rows: Iterable[PendingPodRow], asked: PendingFilter) -> list[PendingPodRow]:
-    """Return the rows that a filter selects."""
     return [
         row
         for row in all_rows

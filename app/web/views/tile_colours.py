@@ -14,7 +14,7 @@ from zlib import crc32
 from app.knowledge.mig_profiles import profile_of
 from app.kube.gpu_usage import GPUUsage
 from app.nodes.model import SHARES, Node
-from app.usage.summary import HeldUnit
+from app.usage.table import HeldUnit
 
 
 class Colouring(Enum):

@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from app.knowledge.products import WHOLE_MILLI
 from app.knowledge.tables import Knowledge
 from app.nodes.model import Node
-from app.placement.expected_demand import expected_from_classes
+from app.placement.scheduler_demand import expected_from_classes
 from app.placement.unusable_capacity import unusable_milli
 from app.policy.compiled import PolicySet
 from app.policy.demand import ExpectedDemand

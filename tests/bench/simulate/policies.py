@@ -17,7 +17,7 @@ from app.knowledge.products import WHOLE_MILLI
 from app.knowledge.tables import Knowledge
 from app.kube.pods import read_pod
 from app.nodes.model import Node
-from app.placement.expected_demand import demand_class
+from app.placement.scheduler_demand import demand_class
 from app.placement.scorers import uses_expected_demand
 from app.placement.unusable_capacity import STATES_KEPT, GPUs, free_gpus, placements, unusable_milli
 from app.policy.compiled import PolicySet

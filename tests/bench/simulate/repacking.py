@@ -7,12 +7,12 @@ once, and the pods for which they make room get it, as where nodes are cordoned 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from app.demo.sample_fleets import WHOLE_GPU
 from app.knowledge.products import WHOLE_MILLI
 from app.placement.engine import total
 from app.placement.ranking import ranking_key
+from app.whatif.fleet_with_moves import FleetWithMoves
 from app.whatif.repack import Repacking
 from app.whatif.repack_search import RepackPod
 from tests.bench.simulate.over_time_figures import PlayedPod
@@ -45,8 +45,10 @@ class RunningPod:
         return RunningPod(replace(self.pod, seconds=self.pod.ran + self.pod.seconds, ran=0.0), binding, now)
 
 
-class RepackedFleet:
+class RepackedFleet(FleetWithMoves):
     """The simulated cluster as a fleet whose pods a plan moves. A pod that is put back gets the very GPUs that it had.
+
+    Every judgement is the simulation's own, so that nothing of a snapshot is kept.
 
     `running` and `waiting` are the GPU pods by name.
     """
@@ -75,7 +77,7 @@ class RepackedFleet:
             and fleet.memory[position] + sum(other.memory_mib for other in leaving) >= task.memory_mib
         )
 
-    def seat(self, pod: str, node: str) -> None:
+    def place(self, pod: str, node: str) -> None:
         """Bind a pod, to the GPUs that it had where it comes back."""
         position, origin = self._fleet.positions[node], self._origins.get(pod)
         if origin is not None and origin.position == position:
@@ -84,17 +86,17 @@ class RepackedFleet:
         else:
             self.bindings[pod] = self._fleet.bind(position, self._tasks[pod])
 
-    def lift(self, pod: str) -> None:
+    def remove(self, pod: str) -> None:
         """Take a pod from its node."""
         self._fleet.release(self.bindings.pop(pod), self._tasks[pod])
 
-    def rank(self, pod: str, node: str) -> Any:
+    def rank(self, pod: str, node: str) -> tuple[float, tuple[int, str]]:
         """Return the sort key of a node that fits, the one that the engine prefers first."""
         return ranking_key(total(self._simulation.demands.of(self._tasks[pod]), self._fleet.nodes[node]), node)
 
-    def preferred(self, _pod: str, _node: str) -> Sequence[str]:
+    def preferred(self, pod: str, node: str) -> list[str]:  # noqa: ARG002  # the simulation has no cordons
         """List no node to cordon, because a simulated pod goes where the plan says."""
-        return ()
+        return []
 
     def nodes(self) -> Sequence[str]:
         """Return the names of the nodes."""

@@ -11,8 +11,8 @@ from app.cluster.verdict_cache import VerdictCache, VerdictTable
 from app.knowledge.products import WHOLE_MILLI
 from app.knowledge.tables import Knowledge
 from app.nodes.model import Node
-from app.placement.expected_demand import expected_from_classes
 from app.placement.ranking import best_in_turn, demand_scores, wire_scores
+from app.placement.scheduler_demand import expected_from_classes
 from app.placement.unusable_capacity import unusable_milli
 from app.policy.compiled import PolicySet
 from app.policy.demand import DemandClass, ExpectedDemand

@@ -14,8 +14,8 @@ import pytest
 from app.knowledge.tables import Knowledge
 from app.kube.pods import read_pod
 from app.placement.engine import judge, total
-from app.placement.expected_demand import expected_from_classes
 from app.placement.ranking import scores_without_gpus, wire_scores
+from app.placement.scheduler_demand import expected_from_classes
 from app.placement.unusable_capacity import unusable_milli
 from app.policy.compiled import PolicySet
 from app.policy.schema_placement import ScorerName

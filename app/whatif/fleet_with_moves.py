@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from app.admission.preview import unbound
 from app.explain.survey import ClusterSnapshot, NodeJudge, ScheduledPod, read_scheduled_pod
 from app.intree.existing_pods import ExistingPod, ExistingPods
 from app.intree.inter_pod_constraints import InterPodConstraints, inter_pod_constraints_of
@@ -27,7 +28,7 @@ class FleetWithMoves:
         self._nodes = dict(snapshot.nodes)
         self._gpu_nodes = tuple(name for name, node in snapshot.nodes.items() if node.has_gpus)
         self._used = {name: dict(requests) for name, requests in snapshot.used.items()}
-        self._seats = {name: node for name, pod in documents.items() if (node := pod["spec"].get("nodeName"))}
+        self._node_of = {name: node for name, pod in documents.items() if (node := pod["spec"].get("nodeName"))}
         existing = snapshot.existing_pods or ()
         self._others = tuple(pod for pod in existing if pod.name not in documents)
         self._existing = {pod.name: pod for pod in existing if pod.name in documents}
@@ -52,14 +53,12 @@ class FleetWithMoves:
                 units[resource] = units.get(resource, 0) + amount
         return all(units.get(resource, 0) >= amount for resource, amount in self._pod(pod).demand.resources)
 
-    def seat(self, pod: str, node: str) -> None:
-        """Place a pod on a node."""
-        self._seats[pod] = node
+    def place(self, pod: str, node: str) -> None:
+        self._node_of[pod] = node
         self._move(pod, node, 1)
 
-    def lift(self, pod: str) -> None:
-        """Take a pod from its node."""
-        self._move(pod, self._seats.pop(pod), -1)
+    def remove(self, pod: str) -> None:
+        self._move(pod, self._node_of.pop(pod), -1)
 
     def rank(self, pod: str, node: str) -> tuple[float, tuple[int, str]]:
         """Return the sort key by which the engine prefers nodes."""
@@ -83,9 +82,7 @@ class FleetWithMoves:
     def _pod(self, name: str) -> ScheduledPod:
         """Read a pod as its controller would make it again: without the node that it is on."""
         if name not in self._scheduled:
-            document = self._documents[name]
-            spec = {key: value for key, value in document["spec"].items() if key != "nodeName"}
-            self._scheduled[name] = read_scheduled_pod({**document, "spec": spec}, self._snapshot, admit=False)
+            self._scheduled[name] = read_scheduled_pod(unbound(self._documents[name]), self._snapshot, admit=False)
         return self._scheduled[name]
 
     def _judge(self, name: str) -> NodeJudge:
@@ -110,12 +107,12 @@ class FleetWithMoves:
         )
 
     def _existing_but(self, name: str) -> ExistingPods:
-        seated = (
-            ExistingPod(other.name, self._seats[other.name], other.pod, other.terminating)
+        elsewhere = (
+            ExistingPod(other.name, self._node_of[other.name], other.pod, other.terminating)
             for other in self._existing.values()
-            if other.name != name and other.name in self._seats
+            if other.name != name and other.name in self._node_of
         )
-        return (*self._others, *seated)
+        return (*self._others, *elsewhere)
 
 
 def _with_units(node: Node, pod: ScheduledPod, sign: int) -> Node:

@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A ValidatingAdmissionPolicy with the part of our validation that CEL can express, for when gpu-usher is down.
+"""The two ValidatingAdmissionPolicies, which the API server evaluates itself, whether or not gpu-usher is up.
 
-The API server evaluates it itself, after all mutating webhooks: while gpu-usher is up and repairs a pod, the policy
-has nothing to refuse. It knows neither nodes nor annotations and cannot repair; LIMITATIONS lists what is missing. It
-does not check fractions, negative amounts, or GPU requests that lack limits or differ from them: the API server
-refuses those before any validating admission (pkg/apis/core/validation ValidateResourceRequirements;
-tests/e2e/test_fallback.py). In the checks of variables `c` is a container and `e` an entry of its env.
+The fallback has the part of our validation that CEL can express. It is evaluated after all mutating webhooks: while
+gpu-usher is up and repairs a pod, it has nothing to refuse. It knows neither nodes nor annotations and cannot repair;
+LIMITATIONS lists what is missing. It does not check fractions, negative amounts, or GPU requests that lack limits or
+differ from them: the API server refuses those before any validating admission (pkg/apis/core/validation
+ValidateResourceRequirements; tests/e2e/test_fallback.py). In the checks of variables `c` is a container and `e` an
+entry of its env.
+
+The other guards the labels and names that exempt a namespace from review (`is_exempt` in reviewed_pod.py). Without it a
+tenant who may create or label namespaces could bypass every check, and a webhook on namespaces could block the cluster.
+It asks RBAC for the verb `create` on the cluster-scoped resource `exemptions.gpu-usher.io`, which no API server serves.
+`cluster-admin` has that right, whichever group a cloud's administrators are in; a Role, even with wildcards, does not.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,9 +28,9 @@ from app.policy.merge_admission import AdmissionRules
 from app.values.reasons import Code
 
 
-def entry_gives_devices(row: ToolkitVariable, entry: str = "e") -> str:
-    """Write CEL that is true where an entry is the variable with an effective value (ToolkitVariable.is_effective)."""
-    return f"({entry}.name == {quoted(row.name)} && {_value_gives_devices(row, entry)})"
+def entry_gives_devices(row: ToolkitVariable) -> str:
+    """Write CEL that is true where e is the variable with an effective value (ToolkitVariable.is_effective)."""
+    return f"(e.name == {quoted(row.name)} && {_value_gives_devices(row, 'e')})"
 
 
 def _value_gives_devices(row: ToolkitVariable, entry: str) -> str:
@@ -278,3 +284,54 @@ def _rule(operation: str, resource: str) -> dict[str, Any]:
 def _not_exempt(families: Families) -> str:
     """Write CEL that is true where the namespace is none of the vendors' own."""
     return f"!(request.namespace in [{', '.join(map(quoted, families.infrastructure_namespaces))}])"
+
+
+EXEMPTIONS_NAME = "gpu-usher-exemptions"
+SUBRESOURCES = ("namespaces", "namespaces/finalize", "namespaces/status")
+"""All of them accept changed labels (pkg/registry/core/namespace/strategy.go: no subresource resets metadata)."""
+_VERSION = "admissionregistration.k8s.io/v1"
+
+
+def exemption_policy(families: Families) -> list[dict[str, Any]]:
+    """Write the ValidatingAdmissionPolicy and its ValidatingAdmissionPolicyBinding."""
+    keys = ", ".join(map(quoted, EXEMPT_LABELS))
+    names = ", ".join(map(quoted, sorted(families.infrastructure_namespaces)))
+    new = f"request.operation == 'CREATE' && object.metadata.name in [{names}]"
+    labelled = f"[{keys}].exists(k, {_exempting('object')} && !(oldObject != null && {_exempting('oldObject')}))"
+    allowed = "authorizer.group('gpu-usher.io').resource('exemptions').check('create').allowed()"
+    message = f"gpu-usher: {' and '.join(EXEMPT_LABELS)} and the names of exempt namespaces are reserved"
+    spec = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {
+            "matchPolicy": "Equivalent",
+            "resourceRules": [
+                {
+                    "apiGroups": [""],
+                    "apiVersions": ["v1"],
+                    "operations": ["CREATE", "UPDATE"],
+                    "resources": list(SUBRESOURCES),
+                    "scope": "Cluster",
+                }
+            ],
+        },
+        "matchConditions": [{"name": "exempts", "expression": f"({new}) || {labelled}"}],
+        "validations": [
+            {
+                "expression": allowed,
+                "message": f"{message}: wants the right to create exemptions.gpu-usher.io",
+                "reason": "Forbidden",
+            }
+        ],
+    }
+    binding = {"policyName": EXEMPTIONS_NAME, "validationActions": ["Deny"]}
+    metadata = {"name": EXEMPTIONS_NAME, "labels": {"app.kubernetes.io/name": "gpu-usher"}}
+    return [
+        {"apiVersion": _VERSION, "kind": "ValidatingAdmissionPolicy", "metadata": metadata, "spec": spec},
+        {"apiVersion": _VERSION, "kind": "ValidatingAdmissionPolicyBinding", "metadata": metadata, "spec": binding},
+    ]
+
+
+def _exempting(owner: str) -> str:
+    """Write the CEL expression that is true where a namespace has the label k with the value that exempts."""
+    labels = f"{owner}.metadata.labels"
+    return f"has({labels}) && k in {labels} && {labels}[k] == 'true'"

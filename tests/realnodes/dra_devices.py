@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The devices of a machine as NVIDIA's DRA driver publishes them, and the file for the driver that publishes them here.
+
+Names, attributes and capacities are those of kubernetes-sigs/dra-driver-nvidia-gpu v0.5 (tests/dra/recorded); the
+driver itself is `controlplane dra-driver` (tests/controlplane/dra_driver.go).
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tests.realnodes.nvml_config import Gpu, Machine, MigInstance, list_capabilities
+
+DRIVER = "gpu.nvidia.com"
+ARCHITECTURES = {"7.0": "Volta", "7.5": "Turing", "8.0": "Ampere", "8.6": "Ampere", "8.9": "Ada Lovelace"}
+"""Compute capability → name, as NVML gives it; that of 9.0 is Hopper, and newer ones are Blackwell."""
+MEMORY_EIGHTHS = 8
+"""A MIG profile's name has the memory in eighths of the GPU's (NVIDIA's go-nvlib, pkg/nvlib/device/mig_profile.go)."""
+
+
+def driver_file(
+    machine: Machine, failure: str = "", taints: Mapping[str, Mapping[str, str]] | None = None
+) -> dict[str, Any]:
+    """Write the driver's file: the devices of the machine, and the device files on the node of each.
+
+    `failure` is the error with which preparing a claim fails; `taints` are those of devices, by their names.
+    """
+    devices = list(_devices(machine))
+    for device, _ in devices:
+        if taint := (taints or {}).get(device["name"]):
+            device["taints"] = [dict(taint)]
+    return {
+        "driver": DRIVER,
+        "slices": [{"devices": [device for device, _ in devices]}],
+        "files": {device["name"]: files for device, files in devices},
+        "failure": failure,
+    }
+
+
+def device_classes() -> list[dict[str, Any]]:
+    """List the DeviceClasses of the driver's Helm chart; that of GPUs serves requests of nvidia.com/gpu too."""
+    extended = {"gpu.nvidia.com": {"extendedResourceName": "nvidia.com/gpu"}}
+    kinds = {"gpu.nvidia.com": "gpu", "mig.nvidia.com": "mig"}
+    return [
+        {
+            "metadata": {"name": name},
+            "spec": {
+                **extended.get(name, {}),
+                "selectors": [
+                    {
+                        "cel": {
+                            "expression": f"device.driver == '{DRIVER}' && "
+                            f"device.attributes['{DRIVER}'].type == '{kind}'"
+                        }
+                    }
+                ],
+            },
+        }
+        for name, kind in kinds.items()
+    ]
+
+
+def profile_name(gpu: Gpu, instance: MigInstance) -> str:
+    """Name the profile of a MIG device, such as 3g.40gb."""
+    share = math.ceil(instance.memory / gpu.memory * MEMORY_EIGHTHS) / MEMORY_EIGHTHS
+    return f"{instance.gi_slices}g.{round(share * math.ceil(gpu.memory / 1024))}gb"
+
+
+def _devices(machine: Machine) -> Iterator[tuple[dict[str, Any], list[str]]]:
+    """Yield each device and its device files; a GPU with MIG on is published by its MIG devices alone."""
+    capabilities = list_capabilities(machine)
+    for gpu in machine.gpus:
+        file = f"/dev/nvidia{gpu.minor}"
+        shared = _attributes(machine, gpu)
+        if gpu.mig != "enabled":
+            attributes = {**shared, "type": {"string": "gpu"}, "uuid": {"string": gpu.uuid}}
+            capacity = {"memory": {"value": f"{gpu.memory}Mi"}}
+            yield {"name": f"gpu-{gpu.minor}", "attributes": attributes, "capacity": capacity}, [file]
+        for instance in gpu.instances:
+            profile = profile_name(gpu, instance)
+            prefix = f"gpu{gpu.minor}/gi{instance.gi}"
+            rights = (f"{prefix}/access", f"{prefix}/ci{instance.ci}/access")
+            attributes = {
+                **shared,
+                "type": {"string": "mig"},
+                "uuid": {"string": instance.uuid},
+                "parentUUID": {"string": gpu.uuid},
+                "profile": {"string": profile},
+            }
+            capacity = {
+                "memory": {"value": f"{instance.memory}Mi"},
+                "multiprocessors": {"value": str(instance.multiprocessors)},
+            }
+            name = f"gpu-{gpu.minor}-mig-{profile.replace('.', '')}-{instance.gi_profile}-{instance.gi}"
+            files = [file, *(f"/dev/nvidia-caps/nvidia-cap{capabilities[right]}" for right in rights)]
+            yield {"name": name, "attributes": attributes, "capacity": capacity}, files
+
+
+def _attributes(machine: Machine, gpu: Gpu) -> dict[str, Any]:
+    return {
+        "architecture": {"string": ARCHITECTURES.get(gpu.compute, "Hopper" if gpu.compute == "9.0" else "Blackwell")},
+        "brand": {"string": "Nvidia"},
+        "cudaComputeCapability": {"version": f"{gpu.compute}.0"},
+        "cudaDriverVersion": {"version": f"{machine.cuda}.0"},
+        "driverVersion": {"version": ".".join(str(int(part)) for part in machine.driver.split("."))},
+        "productName": {"string": gpu.name},
+        "resource.kubernetes.io/pciBusID": {"string": gpu.bus},
+    }
