@@ -3,13 +3,14 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
 from tests.controlplane.binaries import Binaries, find_binaries
 from tests.controlplane.cluster import ControlPlane, control_plane
 from tests.e2e.agreement import disagreements
-from tests.e2e.stage import Service
+from tests.e2e.stage import Service, create_namespace
 
 
 @pytest.fixture(scope="session")
@@ -26,6 +27,13 @@ def plane(binaries: Binaries) -> Iterator[ControlPlane]:
     """A control plane for this module alone."""
     with control_plane(binaries) as running:
         yield running
+
+
+@pytest.fixture
+def namespace(plane: ControlPlane, service: Service, request: pytest.FixtureRequest) -> str:
+    """A namespace for this test alone, for which the webhooks of the module's service are called."""
+    assert service.process.running
+    return create_namespace(plane, f"{request.path.stem[5:].replace('_', '-')}-{crc32(request.node.name.encode()):08x}")
 
 
 @pytest.hookimpl(wrapper=True)

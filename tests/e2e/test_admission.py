@@ -2,15 +2,12 @@
 """What a person sees who creates a GPU pod: the API server accepts every repair, and every denial gives its cause."""
 
 import json
-import shutil
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from app.admission.reviewed_pod import MOST_WARNINGS, WARNING_LIMIT
-from app.cluster.files import shipped_policies
 from app.kube.pods import DECISION
 from app.nodes.conditions import PRODUCT, SHARING
 from tests.builders import container, policy
@@ -20,10 +17,10 @@ from tests.controlplane.kubectl import KubectlResult, Object
 from tests.e2e.stage import (
     Service,
     authored_fields,
-    create_namespace,
     create_pod,
     decision,
     install_webhooks,
+    own_policies,
     plain_pod,
     read_pod,
     serving,
@@ -57,21 +54,13 @@ OWN = {
 @pytest.fixture(scope="module")
 def service(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """The service with the shipped policies and some for these tests, on a fleet whose GPU nodes are tainted."""
-    folder = shutil.copytree(shipped_policies(), tmp_path_factory.mktemp("own") / "policies")
-    for name, spec in OWN.items():
-        (folder / f"own-{name}.yaml").write_text(policy(name, spec), "utf-8")
+    texts = {f"own-{name}": policy(name, spec) for name, spec in OWN.items()}
+    folder = own_policies(tmp_path_factory.mktemp("own"), texts)
     add_nodes(plane.api, FLEET)
     plane.api.create_all("/apis/node.k8s.io/v1/runtimeclasses", RUNTIME_CLASSES)
     with serving(plane, policies=str(folder)) as running:
         install_webhooks(plane, running)
         yield running
-
-
-@pytest.fixture
-def namespace(plane: ControlPlane, service: Service, request: pytest.FixtureRequest) -> str:
-    """A namespace for this test alone, for which the webhooks are called."""
-    assert service.process.running
-    return create_namespace(plane, f"admission-{zlib.crc32(request.node.name.encode()):08x}")
 
 
 LIMITS = "limits set to 2 as in requests: the API server refuses requests without limits"

@@ -7,7 +7,6 @@ what becomes of the converted pod on the latter.
 """
 
 import json
-import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ from typer.testing import CliRunner
 
 from app.admission.claim_conversion import Conversion, convert
 from app.cli.verbs import app
-from app.cluster.files import shipped_policies
 from app.kube.pods import read_pod as read_pod_facts
 from app.nodes.reading import read_node
 from app.placement.engine import judge
@@ -42,6 +40,7 @@ from tests.e2e.stage import (
     eventually,
     gpu_pod,
     install_webhooks,
+    own_policies,
     read_pod,
     refusal,
     scheduler_configuration,
@@ -140,8 +139,8 @@ def _container(container: Object) -> Object:
 @pytest.fixture(scope="module")
 def service(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """The nodes twice, the service with its webhooks and a policy that converts, kube-scheduler with the extender."""
-    folder = shutil.copytree(shipped_policies(), tmp_path_factory.mktemp("bridge") / "policies")
-    (folder / "convert.yaml").write_text(policy("convert", f"priority: 9, {CONVERT}"), "utf-8")
+    convert = policy("convert", f"priority: 9, {CONVERT}")
+    folder = own_policies(tmp_path_factory.mktemp("bridge"), {"convert": convert})
     unlabelled = [node_object(one["metadata"]["name"], None, None, {}) for one in slices()]
     add_nodes(plane.api, chain(labelled_nodes().values(), unlabelled))
     plane.api.create_all(f"{dra_path(plane)}/resourceslices", slices())

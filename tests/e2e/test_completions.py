@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What policies add to a pod: classes, defaults, other slices, needs as affinity."""
 
-import shutil
-import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
-from app.cluster.files import shipped_policies
 from tests.builders import container, policy
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, node_object
@@ -22,6 +19,7 @@ from tests.e2e.stage import (
     create_pod,
     eventually,
     install_webhooks,
+    own_policies,
     plain_pod,
     read_pod,
     serving,
@@ -77,10 +75,9 @@ OWN = {
 @pytest.fixture(scope="module")
 def service(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """The service with the shipped policies and those of these tests."""
-    folder = shutil.copytree(shipped_policies(), tmp_path_factory.mktemp("own") / "policies")
-    for name, spec in OWN.items():
-        match = f"priority: 9, match: {{podSelector: {{matchLabels: {{test: {name}}}}}}}"
-        (folder / f"own-{name}.yaml").write_text(policy(f"own-{name}", f"{match}, {spec}"), "utf-8")
+    match = "priority: 9, match: {{podSelector: {{matchLabels: {{test: {}}}}}}}"
+    texts = {f"own-{name}": policy(f"own-{name}", f"{match.format(name)}, {spec}") for name, spec in OWN.items()}
+    folder = own_policies(tmp_path_factory.mktemp("own"), texts)
     add_nodes(plane.api, FLEET)
     for path, fields in CLASSES.items():
         plane.api.create(path.rpartition("/")[0], {"metadata": {"name": path.rpartition("/")[2]}, **fields})
@@ -94,13 +91,6 @@ def scheduler(plane: ControlPlane, service: Service) -> None:
     """A plain kube-scheduler without an extender."""
     assert service.process.running
     plane.start_scheduler({"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"})
-
-
-@pytest.fixture
-def namespace(plane: ControlPlane, service: Service, request: pytest.FixtureRequest) -> str:
-    """A namespace for this test alone, for which the webhooks are called."""
-    assert service.process.running
-    return create_namespace(plane, f"completions-{zlib.crc32(request.node.name.encode()):08x}")
 
 
 def created_spec(plane: ControlPlane, namespace: str, test: str, limits: Object | None = None, **more: Any) -> Object:

@@ -2,15 +2,12 @@
 """GPU pods written as the template of a workload: repaired, judged and otherwise left as they are (F18)."""
 
 import json
-import shutil
-import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app.cluster.files import shipped_policies
 from app.kube.pods import PREFIX
 from tests.builders import container, policy
 from tests.controlplane.cluster import ControlPlane
@@ -24,6 +21,7 @@ from tests.e2e.stage import (
     decision,
     eventually,
     install_webhooks,
+    own_policies,
     plain_pod,
     pods_of,
     serving,
@@ -58,7 +56,7 @@ COPY = f"main: {GPU} limits set to 2 as in requests: the API server refuses requ
 @pytest.fixture(scope="module")
 def policies(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of the service's policies: the shipped ones, and those that tests add."""
-    return shutil.copytree(shipped_policies(), tmp_path_factory.mktemp("own") / "policies")
+    return own_policies(tmp_path_factory.mktemp("own"), {})
 
 
 @pytest.fixture(scope="module")
@@ -69,13 +67,6 @@ def service(plane: ControlPlane, policies: Path) -> Iterator[Service]:
     with serving(plane, policies=str(policies)) as running:
         install_webhooks(plane, running)
         yield running
-
-
-@pytest.fixture
-def namespace(plane: ControlPlane, service: Service, request: pytest.FixtureRequest) -> str:
-    """A namespace for this test alone, for which the webhooks are called."""
-    assert service.process.running
-    return create_namespace(plane, f"templates-{zlib.crc32(request.node.name.encode()):08x}")
 
 
 @pytest.fixture

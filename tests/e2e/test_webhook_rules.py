@@ -3,7 +3,6 @@
 
 import base64
 import json
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,13 +42,6 @@ def service(plane: ControlPlane) -> Iterator[Service]:
     with serving(plane) as running:
         install_webhooks(plane, running)
         yield running
-
-
-@pytest.fixture
-def namespace(plane: ControlPlane, service: Service, request: pytest.FixtureRequest) -> str:
-    """A namespace for this test alone; the service is running."""
-    assert service.process.running
-    return create_namespace(plane, f"rules-{zlib.crc32(request.node.name.encode()):08x}")
 
 
 @pytest.fixture

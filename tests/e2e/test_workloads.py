@@ -2,7 +2,6 @@
 """Pods that controllers create are repaired like those of people; exempt pods and CPU pods stay as they are."""
 
 import json
-import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -55,13 +54,6 @@ def service(plane: ControlPlane, operands_without_us: dict[str, Object]) -> Iter
     with serving(plane) as running:
         install_webhooks(plane, running)
         yield running
-
-
-@pytest.fixture
-def namespace(plane: ControlPlane, service: Service, request: pytest.FixtureRequest) -> str:
-    """A namespace for this test alone, for which the webhooks are called."""
-    assert service.process.running
-    return create_namespace(plane, f"workloads-{zlib.crc32(request.node.name.encode()):08x}")
 
 
 CHOSEN = {"selector": {"matchLabels": LABELS}}

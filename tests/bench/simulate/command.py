@@ -25,7 +25,7 @@ from tests.bench.simulate.batch import AnyRun, SimulationJob, job_key, load, run
 from tests.bench.simulate.over_time_figures import PODS, QUEUE_MODEL, OverTimeRun, read_loads, show_over_time
 from tests.bench.simulate.policies import read_policy
 from tests.bench.simulate.run import MARKS, History, Options, SimulationRun
-from tests.bench.simulate.trace import NODES, read_arrivals
+from tests.bench.simulate.trace import NODES
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +119,6 @@ def simulate(
         typer.Option(help="shipped, packing, spread, fgd, bestfit, kubernetes, random, or Packing=5+Fragmentation=1."),
     ] = "shipped,bestfit,fgd,spread,random",
     seeds: Annotated[str, typer.Option(help="Seeds, such as 42-51 or 42,45.")] = "42",
-    arrivals: Annotated[
-        Path | None, typer.Option(help="A fixed order: on each line one row number of the pods file, from 0.")
-    ] = None,
     history: Annotated[History, typer.Option(help="What is known of the workload.")] = History.Trace,
     asked: Annotated[str, typer.Option(help="all pods, or gpu: those that managedResources sends us.")] = "all",
     sampled: Annotated[int, typer.Option(min=0, max=100, help="percentageOfNodesToScore; 0 is the default.")] = 0,
@@ -146,8 +143,8 @@ def simulate(
     """
     if asked not in PRIORITIZED_PODS:
         raise BadInput(f"--asked {asked[:20]!r}: wants all or gpu")
-    if load_range and (arrivals is not None or history is History.Shift):
-        raise BadInput("--load: wants neither --arrivals nor --history shift")
+    if load_range and history is History.Shift:
+        raise BadInput("--load: wants no --history shift")
     options = Options(history, all_pods=asked == "all", percent=sampled)
     jobs = [
         SimulationJob(trace, nodes, name, policy.name, seed, replace(options, over_time=over_time))
@@ -157,8 +154,6 @@ def simulate(
         for seed in read_seeds(seeds)
     ]
     origin = {load(job).origin for job in jobs}.pop()
-    if arrivals is not None:
-        jobs = [replace(job, options=replace(options, arrivals=_arrivals(arrivals, job))) for job in jobs]
     result = _result(_run_jobs(jobs, processes, keep), origin, options)
     show(result, output, lambda console: _show(console, result))
 
@@ -196,14 +191,6 @@ def _words(text: str, option: str) -> list[str]:
     if not all(re.fullmatch(r"[A-Za-z0-9_.=+-]{1,200}", name) for name in names):
         raise BadInput(f"{option}: got {text[:40]!r}, wants names, with commas between them")
     return list(dict.fromkeys(names))
-
-
-def _arrivals(path: Path, job: SimulationJob) -> tuple[int, ...]:
-    try:
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path}: {error}: wants one row of a pod a line") from error
-    return read_arrivals(text, str(path), len(load(job).tasks))
 
 
 def _run_jobs(jobs: list[SimulationJob], processes: int, keep: Path | None) -> list[AnyRun]:

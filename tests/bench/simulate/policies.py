@@ -88,7 +88,6 @@ class BenchmarkPolicy:
     name: str
     scores: tuple[tuple[ScorerName, int], ...] = ()
     baseline: Callable[[Demand, Node], float] | None = None
-    ranked: bool = True
     prioritize: bool = True
     in_tree: bool = True
     shortlist: bool = False
@@ -113,7 +112,6 @@ POLICIES: tuple[BenchmarkPolicy, ...] = (
     BenchmarkPolicy("packing", ((ScorerName.Packing, 1),)),
     BenchmarkPolicy("spread", ((ScorerName.Spreading, 1),)),
     BenchmarkPolicy("fgd", baseline=fgd),
-    BenchmarkPolicy("fgd-proportional", baseline=fgd, ranked=False),
     BenchmarkPolicy("bestfit", baseline=best_fit),
     BenchmarkPolicy("kubernetes", prioritize=False),
     BenchmarkPolicy("random", prioritize=False, in_tree=False),
@@ -192,7 +190,6 @@ class Demands:
                 share_milli=task.gpu_milli % WHOLE_MILLI,
                 cpu_milli=task.cpu_milli,
                 scores=self._policy.scores or demand.scores,
-                ranked=self._policy.ranked,
             )
             self._compiled[task] = (demand, demand_class(demand))
         return self._compiled[task]

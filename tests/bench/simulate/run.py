@@ -45,13 +45,11 @@ class History(Enum):
 class Options:
     """The options of runs.
 
-    `arrivals` is a fixed order of arrival, as indexes of the trace's tasks; if it is empty, the seed decides. With
-    `all_pods` prioritize is also called for pods without GPU. `percent` is percentageOfNodesToScore; 0 is the
+    With `all_pods` prioritize is also called for pods without GPU. `percent` is percentageOfNodesToScore; 0 is the
     scheduler's default. With `over_time` pods come and go (simulate/over_time.py).
     """
 
     history: History = History.Trace
-    arrivals: tuple[int, ...] = ()
     all_pods: bool = False
     percent: int = 0
     over_time: OverTime | None = None
@@ -185,15 +183,15 @@ class Simulation:
     def scores(self, task: Task, names: Sequence[str]) -> list[int]:
         """Return the scores 0..10 of these nodes, as prioritize does, or those of a baseline.
 
-        A ranked baseline names one best node for every pod, as in its published figures: equal scores would leave the
-        choice to LeastAllocated, which spreads.
+        A baseline names one best node for every pod, as in its published figures: equal scores would leave the choice
+        to LeastAllocated, which spreads.
         """
         demand = self.demands.of(task)
         baseline = self._policy.baseline
         if baseline is None:
             return demand_scores(demand, names, self._verdicts.of(demand).totals(names))
         totals = [baseline(demand, self.fleet.nodes[name]) for name in names]
-        return wire_scores(names, totals, demand.ranked, one_best=demand.ranked)
+        return wire_scores(names, totals, ranked=True, one_best=True)
 
 
 class Learning:
@@ -231,7 +229,7 @@ def run(
     report: Callable[[float], None] = lambda _: None,
 ) -> SimulationRun:
     """Run a workload. `rules` are our policies and facts; `report` is sometimes called with the share that is done."""
-    order = options.arrivals or draw_arrivals(trace.tasks, trace.capacity_milli, seed)
+    order = draw_arrivals(trace.tasks, trace.capacity_milli, seed)
     if options.history is History.Shift:
         order = shift_arrivals(order, trace.tasks, seed)
     simulation = Simulation(trace, policy, seed, options, rules)

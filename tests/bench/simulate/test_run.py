@@ -26,7 +26,7 @@ from tests.bench.simulate.command import rows
 from tests.bench.simulate.policies import POLICIES, BenchmarkPolicy, pod_document, popular, read_policy
 from tests.bench.simulate.run import History, Options, Simulation, SimulationRun, run
 from tests.bench.simulate.simulated_cluster import node_document
-from tests.bench.simulate.trace import Machine, Task, Trace, draw_arrivals, synthetic
+from tests.bench.simulate.trace import Task, Trace, draw_arrivals, synthetic
 from tests.builders import knowledge, make_service, policies, policy, shipped
 
 RULES: tuple[PolicySet, Knowledge] = (shipped(), knowledge())
@@ -191,15 +191,6 @@ def test_figures_are_those_of_the_placements() -> None:
 def test_runs_repeat_themselves_and_seeds_differ() -> None:
     """F52."""
     assert play() == play() != play(seed=43)
-
-
-def test_fixed_arrivals_come_as_given() -> None:
-    """F52: --arrivals."""
-    two = Trace("t", (Machine("a", 8000, 8192, 2, "Tesla-T4"),), (Task(1, 1, 1, 1000), Task(1, 1, 2, 1000)), "hand")
-
-    result = play(trace=two, options=replace(PLAIN, arrivals=(1, 0)))
-
-    assert (result.pods, result.failed, result.allocated_percent) == (2, {"1 GPU": 1}, {"100": 100.0})
 
 
 def test_pods_without_gpu_are_left_to_the_scheduler_where_they_are_not_managed() -> None:

@@ -14,7 +14,6 @@ from tests.bench.simulate.trace import (
     Machine,
     Task,
     draw_arrivals,
-    read_arrivals,
     read_durations,
     read_machines,
     read_tasks,
@@ -89,14 +88,6 @@ def test_what_is_wrong_in_a_trace_is_said_with_its_line(text: str, message: str)
 def test_what_is_wrong_of_machines_is_said(text: str, message: str) -> None:
     with pytest.raises(BadInput, match=message):
         read_machines(text, "n.csv")
-
-
-def test_order_of_arrival_is_read_line_by_line() -> None:
-    """F52: this is the option --arrivals."""
-    assert read_arrivals("2\n0\n0\n", "a.txt", 3) == (2, 0, 0)
-    for text, message in (("0\n3\n", r"a\.txt:2: got '3'"), ("0\nx\n", r"a\.txt:2: got 'x'"), ("\n", "no pod arrives")):
-        with pytest.raises(BadInput, match=message):
-            read_arrivals(text, "a.txt", 3)
 
 
 @given(

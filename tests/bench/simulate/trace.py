@@ -139,21 +139,6 @@ def read_durations(text: str, where: str) -> tuple[int, ...]:
     return tuple(seconds for _, seconds in sorted(named_durations, key=lambda named_duration: named_duration[0]))
 
 
-def read_arrivals(text: str, where: str, tasks: int) -> tuple[int, ...]:
-    """Read an order of arrival: on each line the index of a pod, from 0, among the pods sorted by name.
-
-    Raises BadInput with file and line.
-    """
-    indexes = []
-    for line, index in enumerate(text.split(), 1):
-        if not index.isascii() or not index.isdecimal() or len(index) > 9 or int(index) >= tasks:
-            raise BadInput(f"{where}:{line}: got {index[:20]!r}, wants the row of a pod, 0 to {tasks - 1}")
-        indexes.append(int(index))
-    if not indexes:
-        raise BadInput(f"{where}: no pod arrives")
-    return tuple(indexes)
-
-
 def _rows(text: str, where: str, columns: tuple[str, ...]) -> Iterator[tuple[str, Mapping[str, str]]]:
     reader = csv.DictReader(StringIO(text, newline=""), strict=True)
     try:
