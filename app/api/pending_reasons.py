@@ -176,9 +176,10 @@ class PendingReasons:
         entry = self._causes.get(shape)
         if entry is None:
             return shape in self._documents
-        soon = self._watched() or not entry[0].reason  # what keeps a pod that fits is only to become known
-        stale_seconds = STALE_SECONDS if soon else UNWATCHED_STALE_SECONDS
-        return entry[1] != self._stamp() and time.monotonic() - entry[2] > stale_seconds
+        seconds = time.monotonic() - entry[2]
+        if not entry[0].reason:
+            return seconds > STALE_SECONDS  # what keeps a pod that fits is not of nodes, such as its claim's devices
+        return entry[1] != self._stamp() and seconds > (STALE_SECONDS if self._watched() else UNWATCHED_STALE_SECONDS)
 
     async def _explain(self, shape: str) -> None:
         stamp = self._stamp()

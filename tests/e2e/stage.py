@@ -25,6 +25,7 @@ from tests.controlplane.kubectl import Object
 from tests.controlplane.processes import Process, free_port, wait_until
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
+EVENT_RIGHTS = tuple(DEPLOY / "components" / "events" / f"{name}.yaml" for name in ("rbac", "lease", "wake"))
 READY_SECONDS = 120
 SOON_SECONDS = 120
 """Seconds for an effect of kube-scheduler or of a watch, most of which take a fraction of a second; on two busy cores a
@@ -134,8 +135,15 @@ def grant(plane: ControlPlane) -> None:
 
 def grant_events(plane: ControlPlane) -> None:
     """Create what deploy/components/events has beside its patch: the rights to write Events, and a Lease."""
-    component = DEPLOY / "components" / "events"
-    apply_files(plane, *(component / f"{name}.yaml" for name in ("rbac", "lease", "wake")))
+    apply_files(plane, *EVENT_RIGHTS)
+
+
+def revoke_events(plane: ControlPlane) -> None:
+    """Delete what grant_events created."""
+    result = plane.kubectl(
+        "delete", "--ignore-not-found", *(word for path in EVENT_RIGHTS for word in ("-f", str(path)))
+    )
+    assert result.code == 0, result.err
 
 
 def own_policies(folder: Path, texts: Mapping[str, str]) -> Path:
@@ -192,6 +200,11 @@ def scheduler_configuration(service: Service, *words: str) -> Object:
     done = subprocess.run([*command, *place, *words], capture_output=True, text=True, timeout=60, check=True)
     configuration: Object = json.loads(done.stdout)
     return configuration
+
+
+ASKED_ABOUT_CLAIMS: Mapping[str, Any] = {"managedResources": []}
+"""The change of the extender for clusters with ResourceSlices, as `scheduler-config` and deploy/ have it: else it is not
+asked about pods that have claims alone, and a node with a device plugin as well may give a GPU twice."""
 
 
 def start_scheduler(

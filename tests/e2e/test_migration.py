@@ -26,6 +26,7 @@ from tests.dra.makes import device, device_class, slice_of
 from tests.e2e.device_kubelets import GPU, LOOK_SECONDS, DeviceKubelets
 from tests.e2e.offers import dra_path, keeps_extended_resources
 from tests.e2e.stage import (
+    ASKED_ABOUT_CLAIMS,
     Service,
     create_namespace,
     eventually,
@@ -52,7 +53,7 @@ def service(plane: ControlPlane) -> Iterator[Service]:
         patch.setenv("GPU_USHER_EVENTS", "true")
         with serving(plane) as running:
             install_webhooks(plane, running)
-            start_scheduler(plane, running)
+            start_scheduler(plane, running, change=ASKED_ABOUT_CLAIMS)
             yield running
 
 

@@ -18,12 +18,14 @@ from typer.testing import CliRunner
 from app.cli.verbs import app
 from tests.controlplane.kubectl import Object
 from tests.e2e.stage import (
+    ASKED_ABOUT_CLAIMS,
     OURS,
     Service,
     eventually,
     grant_events,
     install_webhooks,
     remove_webhooks,
+    revoke_events,
     serving,
     start_scheduler,
 )
@@ -74,10 +76,11 @@ def telling_service(cluster: Cluster) -> Iterator[Service]:
         patch.setenv("GPU_USHER_EVENTS", "true")
         with serving(cluster.plane) as running:
             install_webhooks(cluster.plane, running)
-            start_scheduler(cluster.plane, running)
+            start_scheduler(cluster.plane, running, change=ASKED_ABOUT_CLAIMS)
             yield running
             cluster.plane.stop(OURS)
             remove_webhooks(cluster.plane)
+    revoke_events(cluster.plane)  # tests of installations look for whatever has our name
 
 
 def create_claim(cluster: Cluster, name: str, namespace: str, requests: Any) -> str:

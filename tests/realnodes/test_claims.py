@@ -4,6 +4,7 @@
 import datetime as dt
 import time
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -39,12 +40,17 @@ from tests.realnodes.claim_stage import (
 from tests.realnodes.cluster import Cluster
 from tests.realnodes.control_plane import NAMES
 from tests.realnodes.dra_devices import DRIVER
+from tests.realnodes.images import SHELL
+from tests.realnodes.migration import Migration, kinds, seconds_without_service
 from tests.realnodes.node import Node
 from tests.realnodes.results import Results
 from tests.realnodes.seen_devices import container_pod, delete_pod, read_seen, wait_for_phase
+from tests.realnodes.worlds import make_world
 
 TAINT = {"key": "gpu.nvidia.com/xid", "value": "79", "effect": "NoExecute"}
 """A taint as NVIDIA's driver writes with the gate NVMLDeviceHealthCheck, which has the effect NoSchedule there."""
+MOUNTING = {"name": "main", "image": SHELL, "volumeMounts": [{"name": "data", "mountPath": "/data"}]}
+MANY_CPUS = {"requests": {"cpu": 999}}
 ATTACHED = "gpu.nvidia.com/attached"
 """A binding condition; those of real drivers are of fabric-attached GPUs."""
 WOKEN_SECONDS = 60
@@ -180,6 +186,45 @@ def test_claim_that_the_driver_cannot_prepare_is_explained_and_starts_later(
     assert lines[1].startswith("  FailedPrepareDynamicResources: the DRA driver on the node could not prepare")
     assert "read the log of the driver's kubelet plugin" in lines[1]
     assert lines[2].startswith("created again, it would fit on ")
+
+
+@pytest.mark.usefixtures("dra_nodes")
+@pytest.mark.parametrize(
+    ("title", "change", "told"),
+    [
+        (
+            "secret",
+            {"volumes": [{"name": "data", "secret": {"secretName": "absent"}}], "containers": [MOUNTING]},
+            "FailedMount: a volume of the pod cannot be mounted",
+        ),
+        (
+            "image",
+            {"containers": [{"name": "main", "image": "gpu-usher.test/absent:1", "imagePullPolicy": "Never"}]},
+            "ErrImageNeverPull: the node does not have the image of a container",
+        ),
+        (
+            "cpu",
+            {
+                "nodeName": "node-3",
+                "containers": [{"name": "main", "image": SHELL, "resources": {"requests": {"cpu": 999}}}],
+            },
+            "the pods of the node held so much of the resource that too little was left",
+        ),
+    ],
+)
+def test_pod_that_its_node_cannot_start_is_explained_by_what_the_kubelet_says(
+    cluster: Cluster, namespace: str, title: str, change: Object, told: str
+) -> None:
+    """F83: a Secret and an image that are not there, and a node that is named by hand and too small."""
+    pod = container_pod(title, namespace, {}, nodeSelector={"kubernetes.io/hostname": "node-3"})
+    pod["spec"] = {**pod["spec"], **change}
+    create_pod(cluster.plane, pod)
+    eventually("explain says so", lambda: told in explained(cluster, pod))
+    lines = explained(cluster, pod).splitlines()
+    delete_pod(cluster, pod)
+
+    where = "was refused by the kubelet of node-3" if title == "cpu" else "is bound to node-3, not started"
+    assert lines[0] == f"{namespace}/{title} {where}"
 
 
 def test_taint_of_a_device_evicts_its_pod_and_the_next_one_gets_another(
@@ -339,3 +384,65 @@ def only_pod(cluster: Cluster, namespace: str) -> Object:
     eventually("there is one pod", lambda: len(pods_of_app(cluster, namespace)) == 1)
     [pod] = pods_of_app(cluster, namespace)
     return pod
+
+
+@pytest.fixture
+def alike(dra_nodes: Mapping[str, Node]) -> Iterator[tuple[Node, Node, Node]]:
+    """Three nodes with 8 H100 each, whose GPUs are given by DRA, by both, and by the device plugin."""
+    by_dra, by_both, by_plugin = (dra_nodes[name] for name in NAMES)
+    worlds = {node: node.world for node in (by_both, by_plugin)}
+    by_both.start_device_plugin()
+    for node in worlds:
+        node.change_world(make_world("h100", node.name))
+    by_both.publish_devices()
+    yield by_dra, by_both, by_plugin
+    for node, world in worlds.items():
+        if not node.offers():
+            node.start_device_plugin()
+        node.change_world(world)
+
+
+@pytest.mark.usefixtures("service")
+def test_half_migrated_cluster_moves_to_claims_with_a_rollback_in_the_middle(
+    cluster: Cluster, alike: tuple[Node, Node, Node], tmp_path: Path
+) -> None:
+    """F135: one manifest on a node by DRA, one by both and one by the device plugin; the pods fill two of the three."""
+    by_dra, by_both, by_plugin = alike
+    migration = Migration(cluster, 16)
+    stages: list[list[Object]] = []
+
+    def settle() -> None:
+        stages.append(migration.wait())
+        assert migration.held_twice(stages[-1]) == []
+        print({name: dict(counts) for name, counts in kinds(stages[-1]).items()}, f"{migration.drained[-1]:.1f} s")
+
+    with migration.running(tmp_path):
+        settle()
+        migration.convert(True)
+        migration.drain(by_plugin)
+        by_plugin.stop_device_plugin()
+        by_plugin.start_dra_driver()
+        migration.uncordon(by_plugin)
+        settle()
+        migration.convert(False)
+        migration.drain(by_plugin)
+        by_plugin.stop_dra_driver()
+        by_plugin.start_device_plugin()
+        migration.uncordon(by_plugin)
+        settle()
+        migration.convert(True)
+        for node in (by_plugin, by_both):
+            migration.drain(node)
+            node.stop_device_plugin()
+            if node is by_plugin:
+                node.start_dra_driver()
+            migration.uncordon(node)
+            settle()
+        migration.drain(by_dra)
+        migration.uncordon(by_dra)
+        settle()
+    gaps = [seconds for pair in pairwise(stages) for seconds in seconds_without_service(*pair)]
+    print(f"{len(gaps)} pods replaced, {sum(gaps) / len(gaps):.1f} s without service each, {max(gaps):.0f} s at most")
+
+    assert sum(kinds(stages[0])[by_plugin.name].values()) + sum(kinds(stages[0]).get(by_both.name, {}).values()) > 0
+    assert all(set(counts) == {"converted"} for counts in kinds(stages[-1]).values())
