@@ -263,12 +263,13 @@ def _show_differences(console: Console, differences: Differences, limit: int) ->
 
 
 def _line(difference: Difference) -> str:
-    where = f" on {difference.node}" if difference.node else ""
+    where = f" (runs on {difference.node})" if difference.node else ""
     if difference.change == PodDifference.Refused.value:
         return f"{difference.pod}{where}: {difference.now}"
     if difference.change == PodDifference.Admitted.value:
         return f"{difference.pod}{where}: was {difference.was}"
-    return f"{difference.pod}{where}: {difference.was} → {difference.now}"
+    what = "" if difference.change == PodDifference.Otherwise.value else "best node "
+    return f"{difference.pod}{where}: {what}before the edit: {difference.was}; after it: {difference.now}"
 
 
 ANY_POD = {"metadata": {"name": "any"}, "spec": {"containers": [{"name": "any"}]}}

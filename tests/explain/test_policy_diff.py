@@ -182,7 +182,11 @@ def bound(amount: int, node: str = "h-0", name: str = "p") -> dict[str, Any]:
     [
         ("admission: {maxGPUsPerPod: 2}", "newly refused: 1 pod", 1),
         ("placement: {products: {allow: [A10]}}", "left without any node: 1 pod", 1),
-        ("placement: {products: {deny: [T4]}}", "moved: 1 pod\n  team-a/p on h-0: t-0 → h-0", 0),
+        (
+            "placement: {products: {deny: [T4]}}",
+            "moved: 1 pod\n  team-a/p (runs on h-0): best node before the edit: t-0; after it: h-0",
+            0,
+        ),
         ("admission: {runtimeClassName: other}", "changed otherwise: 1 pod", 0),
         ("description: other", "1 pod of 1 kind: 1 unchanged", 0),
     ],
