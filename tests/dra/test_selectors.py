@@ -231,7 +231,7 @@ def raised_causes(source: Path) -> Iterator[str]:
             continue
         text = call.args[0]
         if isinstance(text, ast.Constant):
-            yield text.value
+            yield str(text.value)
         elif isinstance(text, ast.JoinedStr) and "judgement" not in ast.unparse(text):
             yield "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in text.values)
 

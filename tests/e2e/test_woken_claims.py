@@ -162,7 +162,7 @@ ROWS = (
 def service(plane: ControlPlane) -> Iterator[Service]:
     """The service, a scheduler, the DeviceClass of NVIDIA's driver, and the namespace."""
     if dra_version(plane) == "v1beta1":
-        pytest.skip("claims are written as of resource.k8s.io/v1beta2 and newer")
+        pytest.skip("The claims need resource.k8s.io/v1beta2, which the API server lacks. Choose a newer version.")
     plane.api.create(f"{dra_path(plane)}/deviceclasses", device_class(CLASS, "gpu"))
     with waking_service(plane, "--every-pod") as running:
         create_namespace(plane, NAMESPACE)
@@ -173,7 +173,7 @@ def service(plane: ControlPlane) -> Iterator[Service]:
 def test_pod_with_a_claim_is_woken_in_time(plane: ControlPlane, service: Service, row: ClaimRefusal) -> None:
     """F140: whoever has refused it."""
     if row.tainted and "taints" not in repr(try_slice(plane, devices=[{"name": "d", "taints": [TAINT]}])):
-        pytest.skip("the API server keeps no taints of devices")
+        pytest.skip("The API server drops taints of devices. Choose a newer version of Kubernetes.")
     stage = RefusedClaims(plane, service)
     pod = stage.prepare(row)
     message = refusal(read_pod(plane, pod))
