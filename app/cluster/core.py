@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The core: state, policies, verdicts and rulings, and what routes, Events, pages and commands ask of them.
+"""The core: state, policies, verdicts, rulings, readiness (/readyz, /livez), for routes, Events, pages and commands.
 
 It knows nothing of HTTP and of certificates. `app/server/service.py` adds what a process that serves has besides.
 """
