@@ -12,13 +12,14 @@ never refused: a node that an autoscaler adds may bring the device.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 from app.dra.cel_syntax import SelectorError
 from app.dra.counters import lacking, share_of
 from app.dra.selectors import compile_selector
 from app.dra.words import show_value, unmet
 from app.knowledge.tables import Knowledge
-from app.kube.claimed_devices import DeviceChoice, DeviceChoices
+from app.kube.claimed_devices import DeviceChoice, DeviceChoices, PublishedShares
 from app.kube.device_classes import DeviceClass, DeviceTaintRule, tolerates
 from app.kube.device_facts import MEMORY_SLICE, NVIDIA_DRIVER, DeviceFacts
 from app.kube.devices import BLOCKING_EFFECTS, Device, DeviceTaint
@@ -229,6 +230,23 @@ class KindsOfNode:
 
     kinds: DeviceKinds
     by_device: tuple[tuple[Device, int], ...]
+
+
+SHARE_CAPACITIES: Mapping[str, Fraction] = {"shares": Fraction(1), "memory": Fraction(2**20)}
+"""The capacities of which NVIDIA's driver lets a claim have a part, by the least amount that says so."""
+
+
+def published_shares(fleet: Iterable[DeviceKinds]) -> PublishedShares:
+    """Tell how claims get shares of the whole GPUs of a fleet."""
+    kinds = (kind for of_node in fleet for kind in of_node.kinds if kind.facts and not kind.facts.mig_profile)
+    devices = [kind.device for kind in kinds if kind.device.allow_multiple_allocations]
+    requests = ((name, {name: least}) for name, least in SHARE_CAPACITIES.items())
+    capacities = (name for name, request in requests if any(_gives_share(device, request) for device in devices))
+    return PublishedShares(frozenset(capacities), any(share_of(device, None) is not None for device in devices))
+
+
+def _gives_share(device: Device, request: Mapping[str, Fraction]) -> bool:
+    return lacking(device, request) is None and share_of(device, request) is not None
 
 
 MOST_SHOWN = 3

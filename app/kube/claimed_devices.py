@@ -47,6 +47,20 @@ def choice_of(request: DeviceRequest) -> DeviceChoice:
 
 
 @dataclass(frozen=True, slots=True)
+class PublishedShares:
+    """How a claim gets a share of a GPU: the capacities of which it can request a part, on some node of the fleet.
+
+    `by_default` says that a claim which requests no capacity gets a share of some GPU.
+    """
+
+    capacities: frozenset[str] = frozenset()
+    by_default: bool = False
+
+
+NO_SHARES = PublishedShares()
+
+
+@dataclass(frozen=True, slots=True)
 class ClaimedDevices:
     """The GPUs that a pod claims through DRA.
 
