@@ -208,6 +208,7 @@ class Core:
             claimed=self._claimed,
             has_template=state.devices.has_template,
             claim_warnings=state.devices.claim_warnings,
+            shares=state.devices.shares,
             idle_gpus=self.usage.count,
             rule=self._rulings.of,
         )

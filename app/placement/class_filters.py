@@ -56,12 +56,14 @@ def _slice_mib(node: NodeClass, profile: str) -> int | None:
 def sharing_allowed(demand: Demand, node: NodeClass) -> Reason | None:
     """Refuse shares for a pod that wants whole GPUs, and whole GPUs for one that wants shares.
 
-    A MIG slice that is requested by name counts as exclusive.
+    A MIG slice that is requested by name, or claimed, counts as exclusive.
     """
     if demand.sharing is SharingWish.Any:
         return None
-    for resource, _ in demand.resources:
-        unit = node.unit(resource)
+    units = [node.unit(resource) for resource, _ in demand.resources]
+    if not units and node.by_claim:
+        units = [Sharing.Exclusive if node.sharing is Sharing.MIG else node.sharing]
+    for unit in units:
         if unit is Sharing.Unknown:
             if demand.refuse_unknown:
                 wants = "a whole GPU" if demand.sharing is SharingWish.Exclusive else "a share of a GPU"
