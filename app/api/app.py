@@ -60,8 +60,11 @@ Required node affinity keeps it from asking about nodes that are being changed; 
 
 
 def may_have_ended(decision: Decision) -> bool:
-    """Tell whether no node fits and at least one was refused for a reason of PASSING."""
-    return decision.kept == 0 and not PASSING.isdisjoint(decision.reasons)
+    """Tell whether no node fits and at least one was refused for a reason of PASSING.
+
+    Pods of a PodGroup never wait: a change has the whole group asked about again, and a wait would hold up the cycle.
+    """
+    return not decision.in_group and decision.kept == 0 and not PASSING.isdisjoint(decision.reasons)
 
 
 class RetryOnChange:

@@ -47,7 +47,7 @@ def _outcome(
 ) -> Conversion | NoEquivalent | None:
     """Convert a pod as it was created; None for one that admission would leave alone."""
     pod = read_pod(unbound(document))
-    outcome = convert(pod, demand, context.knowledge)
+    outcome = convert(pod, demand, context.knowledge, context.shares())
     wanted = wanted_template(document, pod.namespace, state.namespaces.labels(pod.namespace), context)
     return None if isinstance(outcome, Conversion) and wanted.template is None else outcome
 

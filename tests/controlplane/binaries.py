@@ -34,6 +34,8 @@ NODE_PROGRAMS = ("kubelet", "kube-proxy", "dra-driver")
 """Only the built binary has these and NOOP_EXTENDER; ready binaries do not."""
 WITHOUT_DRA_DRIVER = ("1.33",)
 """Versions without resource.k8s.io/v1, for whose kubelet library dra_driver.go is not written."""
+WITH_HEALTH = ("1.37",)
+"""Versions whose kubelet library asks a driver for the health of its devices (dra_driver_health.go)."""
 VARIABLES = ("GPU_USHER_ASSETS", "KUBEBUILDER_ASSETS")
 BUILD_SECONDS = 3600
 """Seconds for a cold build, which took 245 s on two quiet cores with an empty Go cache, and 1500 s were too few while
@@ -96,6 +98,8 @@ def build() -> Path:
     flags = ["-trimpath", "-ldflags", LINK_FLAGS.format(version=version), f"-modfile={module_file(minor)}"]
     if minor in WITHOUT_DRA_DRIVER:
         flags.append("-tags=without_dra")
+    elif minor in WITH_HEALTH:
+        flags.append("-tags=dra_health")
     partial = target.with_suffix(".partial")
     done = subprocess.run(
         [go, "build", *flags, "-o", str(partial), "."],
@@ -121,7 +125,8 @@ def find_go() -> str | None:
 
 def _target(minor: str) -> Path:
     module = module_file(minor)
-    files = (module, module.with_suffix(".sum"), *(HERE / name for name in SOURCES))
+    sources = (*SOURCES, "dra_driver_health.go") if minor in WITH_HEALTH else SOURCES
+    files = (module, module.with_suffix(".sum"), *(HERE / name for name in sources))
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
     return BUILT / f"controlplane-{digest[:12]}"
 
