@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from app import __version__
-from app.policy.schema import GROUP, PLURAL, VERSION
+from app.kube.api_kinds import API_KINDS
 from tests.deploy import chart_page
 from tests.docstrings import ROOT
 from tests.markdown_links import LINK, broken_links
@@ -59,14 +59,15 @@ def test_chart_says_what_catalogues_ask() -> None:
     values = yaml.safe_load((ROOT / "deploy" / "chart" / "values.yaml").read_text("utf-8"))
     annotations = {name.partition("/")[2]: text for name, text in CHART["annotations"].items()}
     images = [row["image"] for row in yaml.safe_load(annotations["images"])]
-    (definition,) = yaml.safe_load(annotations["crds"])
+    definitions, kind = yaml.safe_load(annotations["crds"]), API_KINDS["GPUPolicy"]
     (example,) = yaml.safe_load(annotations["crdsExamples"])
 
     assert {"home", "sources", "icon", "keywords", "maintainers"} <= CHART.keys()
     assert CHART["appVersion"] == CHART["version"] == values["image"]["tag"] == __version__
     assert images == [f"gpu-usher:{__version__}", values["secondScheduler"]["image"]]
-    assert (definition["name"], definition["version"]) == (f"{PLURAL}.{GROUP}", VERSION)
-    assert example["apiVersion"] == f"{GROUP}/{VERSION}"
+    assert {row["name"] for row in definitions} == {f"{kind.plural}.{kind.group}"}
+    assert {row["version"] for row in definitions} == set(kind.versions)
+    assert example["apiVersion"] in [f"{kind.group}/{version}" for version in kind.versions]
 
 
 def addresses(value: Any) -> list[str]:
