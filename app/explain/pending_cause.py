@@ -70,6 +70,9 @@ class PendingCause:
 def cause_of(explanation: Explanation) -> PendingCause:
     """Return the primary cause of an explanation."""
     primary = explanation.primary
+    if explanation.not_started and (explanation.bound or primary is None):
+        text = ": ".join(filter(None, (explanation.place, explanation.not_started[0])))
+        return PendingCause(NOT_STARTED, text, 0, explanation.fits, "")
     if primary is None:
         words = f"fits on {counted(explanation.fits, 'node')} now" if explanation.fits else "there are no nodes"
         return PendingCause("", words, 0, explanation.fits, "")
@@ -88,6 +91,8 @@ def cause_of(explanation: Explanation) -> PendingCause:
     )
 
 
+NOT_STARTED = "NotStarted"
+"""The reason of a pod that has a node or devices, and that does not start."""
 NOT_LOOKED_AT = "SchedulerSilent"
 """The reason of a pod that fits and that its scheduler has not looked at."""
 UNSEEN_SECONDS = 120.0

@@ -143,6 +143,7 @@ class Knowledge:
     toolkit_env: ToolkitEnv
     pod_failures: tuple[PodFailure, ...]
     pod_starts: tuple[PodFailure, ...]
+    pod_evictions: tuple[PodFailure, ...]
     runtimes: Runtimes
     usage_metrics: UsageMetrics
     node_conditions: Mapping[str, ConditionMeaning]
@@ -183,6 +184,7 @@ def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = Non
             toolkit_env=load_toolkit_env(documents["toolkit_env.yaml"]["variables"]),
             pod_failures=load_pod_failures(documents["pod_failures.yaml"]["pod_failures"]),
             pod_starts=load_pod_failures(documents["pod_failures.yaml"]["pod_starts"]),
+            pod_evictions=load_pod_failures(documents["pod_failures.yaml"]["pod_evictions"]),
             runtimes=load_runtimes(documents["runtimes.yaml"]),
             usage_metrics=load_usage_metrics(documents["usage_metrics.yaml"]),
             node_conditions=load_node_conditions(documents["node_conditions.yaml"]),
