@@ -91,7 +91,7 @@ class ClusterSnapshot:
     volumes: Mapping[str, tuple[NodeSelectorTerm, ...]] = field(default_factory=dict)
     existing_pods: ExistingPods | None = None
     expected: ExpectedDemand | None = None
-    group_cliques: Callable[[Pod], frozenset[str]] = lambda _pod: frozenset()
+    group_cliques: Callable[[Pod, Demand], frozenset[str]] = lambda _pod, _demand: frozenset()
     unpromised: Callable[[str], Node | None] = lambda _uid: None
     dra_version: str = NEWEST_VERSION
     idle: Mapping[str, float] = field(default_factory=dict)
@@ -165,7 +165,9 @@ def scheduled_pod_of(review: ReviewedPod, result: ReviewResult, snapshot: Cluste
     if own_document is not admitted:
         own = replace(pod_constraints, terms=read_pod_constraints(own_document, families.of).terms)
     classes = review.context.fleet.runtime_classes
-    demand = scheduler_demand(pod, ruling.demand, snapshot.group_cliques(pod), snapshot.expected, classes)
+    demand = scheduler_demand(
+        pod, ruling.demand, snapshot.group_cliques(pod, ruling.demand), snapshot.expected, classes
+    )
     among_others = read_pod_among_others(admitted)
     judge = claims if claims.pod_claims.to_allocate or claims.pod_claims.obstacles or pod.claims else None
     tolerable = keys_added_with_nodes(ruling, families)

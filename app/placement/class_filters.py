@@ -300,6 +300,10 @@ def driver_settled(_demand: Demand, node: NodeClass) -> Reason | None:
     return reason(Code.DriverUpgrading, "GPU driver of the node is being upgraded", "upgrade-done")
 
 
+_WITHDRAWN = reason(Code.GPUUnhealthy, "the device plugin has withdrawn GPUs of the node", "all devices healthy")
+_TAINTED = reason(Code.GPUUnhealthy, "device taints keep claims off GPUs of the node", "all devices healthy")
+
+
 def gpus_healthy(demand: Demand, node: NodeClass) -> Reason | None:
     """Refuse a node with unhealthy GPUs if the policy says so, because a pod might get any GPU of the node.
 
@@ -310,7 +314,7 @@ def gpus_healthy(demand: Demand, node: NodeClass) -> Reason | None:
     if demand.health.ailing is HealthAction.Refuse and node.ailing > 0:
         return reason(Code.GPUUnhealthy, "GPUs of the node need a reset or are throttled", "healthy GPUs")
     if demand.health.withdrawn is HealthAction.Refuse and node.withdrawn > 0:
-        return reason(Code.GPUUnhealthy, "the device plugin has withdrawn GPUs of the node", "all devices healthy")
+        return _TAINTED if node.claims_only else _WITHDRAWN
     if demand.health.conditions is HealthAction.Refuse and node.faulty:
         return reason(Code.GPUUnhealthy, "a condition of the node reports a fault of its GPUs", "healthy GPUs")
     return None
