@@ -81,7 +81,7 @@ class WorkloadClass(Enum):
 
 
 class Match(StrictMapping):
-    """The pods to which a policy applies: all given parts must match. Without a part it applies to every GPU pod."""
+    """The pods to which a policy applies: all given parts must match. Without parts it selects every GPU pod."""
 
     namespace_selector: LabelSelector | None = described(
         Merge.Own, "labels of the pod's namespace", {"matchLabels": {"team": "ml"}}, default=None

@@ -46,7 +46,8 @@ def _spreads_by_default(profile: JSONObject) -> bool:
     if not any(_runs_spreading(profile, point) for point in POINTS):
         return False
     rows = (row for row in profile.get("pluginConfig") or () if row.get("name") == SPREADING)
-    args = next(rows, {}).get("args")
+    row = next(rows, None)
+    args = row.get("args") if row else None
     args = args if isinstance(args, Mapping) else {}
     return args.get("defaultingType", "System") != "List" or bool(args.get("defaultConstraints"))
 
