@@ -22,7 +22,7 @@ from app.explain.counterfactual import NODES_JUDGED_AT_ONCE, Fix, FixSearch
 from app.explain.edits import KINDS
 from app.explain.explanation import AdmissionOutcome, Explanation, FittingNode, NodeVerdict, Refused, dra_equivalent
 from app.explain.funnel import Objection, funnel, objection_name, objection_text
-from app.explain.numa import topology_notes
+from app.explain.numa import claim_notes, topology_notes
 from app.explain.pending_cause import primary_reason, refused_by
 from app.explain.placed_by import (
     answer_of_scheduler,
@@ -207,6 +207,7 @@ def _notes(pod: _ReadPod, nodes: _JudgedNodes, events: Sequence[Mapping[str, Any
     for condition in node.conditions if node is not None else ():
         yield f"its node reports {condition.words} ({condition.explained}); {condition.remedy}"
     if pod.node is None:
+        yield from claim_notes(scheduled_pod.claims, fitting)
         yield from topology_notes(scheduled_pod.pod, fitting, snapshot.topologies, snapshot.devices)
         yield from who_decides(scheduled_pod, snapshot, refused, bool(fitting))
     else:
