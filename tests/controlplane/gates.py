@@ -24,8 +24,8 @@ GROUPS = (
     "WorkloadAwarePreemption",
 )
 """What makes kube-scheduler place PodGroups: alpha in v1.36, the first ones beta in v1.37."""
-GROUP_APIS = ("scheduling.k8s.io/v1alpha2", "scheduling.k8s.io/v1alpha3", "scheduling.k8s.io/v1beta1")
-"""The versions of the API with PodGroups; one that a version has not is no error in its runtime-config."""
+GROUP_APIS = {False: ("scheduling.k8s.io/v1alpha2",), True: ("scheduling.k8s.io/v1beta1", "scheduling.k8s.io/v1alpha3")}
+"""The versions of the API with PodGroups: in v1.36, and since v1.37, which also knows groups of groups."""
 BETA_APIS = ("resource.k8s.io/v1beta1", "resource.k8s.io/v1beta2")
 """The versions of the API where the gate DynamicResourceAllocation can still be set, that is, before v1."""
 HELP_SECONDS = 60
@@ -49,6 +49,9 @@ def gate_flags(command: tuple[str, ...], wanted: tuple[str, ...] = WANTED) -> di
 def api_flags(command: tuple[str, ...], wanted: tuple[str, ...] = WANTED) -> dict[str, str]:
     """Return the flags of kube-apiserver that serve what these gates switch on, in the newest version that it has."""
     before_v1 = "DynamicResourceAllocation" in settable_gates(command)
-    versions = (*(BETA_APIS if before_v1 else ()), *(GROUP_APIS if set(GROUPS) & set(wanted) else ()))
+    versions = (
+        *(BETA_APIS if before_v1 else ()),
+        *(GROUP_APIS["CompositePodGroup" in settable_gates(command)] if set(GROUPS) & set(wanted) else ()),
+    )
     served = {"runtime-config": ",".join(f"{version}=true" for version in versions)} if versions else {}
     return {**gate_flags(command, wanted), **served}
