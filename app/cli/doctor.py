@@ -25,7 +25,7 @@ from app.cluster.core import RulingCache
 from app.cluster.doctor_survey import SECRET, ClusterObjects, survey_cluster
 from app.cluster.gpu_health_polling import find_source, poll_once
 from app.cluster.slipped_pods import PolicyView, slip_of
-from app.cluster.snapshot import SNAPSHOT_KINDS, fill
+from app.cluster.snapshot import SNAPSHOT_KINDS, fill, view
 from app.cluster.snapshot_policies import policies_or_last_good
 from app.cluster.state import State
 from app.doctor.cluster_checks import examine_cluster
@@ -35,6 +35,8 @@ from app.doctor.fleet_checks import ExaminedFleet, Finding, FindingLevel, advice
 from app.doctor.held_gpus import examine_held, read_held_gpus, with_pods
 from app.doctor.operand_checks import examine_runtime_classes
 from app.doctor.webhook_checks import GUARD, MUTATING, VALIDATING, Webhook, webhooks
+from app.explain.explanation import GangVerdict
+from app.explain.gang_placement import gang_verdict
 from app.knowledge.gpu_resources import Families
 from app.knowledge.tables import Knowledge
 from app.kube.pods import read_pod
@@ -44,6 +46,7 @@ from app.settings import Settings
 from app.telemetry.logs import now
 from app.tls.certificate_report import CertificateTexts, problems
 from app.tls.pem import read_certificate
+from app.values.computations import finish
 from app.values.errors import ApiError, BadInput, PolicyError
 from app.values.reasons import counted
 
@@ -258,6 +261,7 @@ def doctor(
         findings = examine(with_pods(examined, pods, state.knowledge))
         findings = (*findings, *examine_devices(ExaminedDevices(state.nodes, state.devices.dra.copy())))
         findings = (*findings, *examine_held(read_held_gpus(pods, state.knowledge, idle)))
+        findings = (*findings, *_gangs_that_wait(_gang_verdicts(state, objects, namespace)))
         if survey is not None:
             findings = (*examine_live(survey, state, namespace, scheduler_config, now()), *findings)
         else:
@@ -270,6 +274,26 @@ def doctor(
     findings = by_urgency(findings)
     show(findings, output, lambda console: _show(console, findings, summary_of(nodes, state.knowledge.families)))
     raise typer.Exit(1 if any(strict or finding.level is FindingLevel.Problem for finding in findings) else 0)
+
+
+def _gangs_that_wait(verdicts: Iterable[GangVerdict]) -> Iterator[Finding]:
+    """Report gangs of which not enough pods fit together, so that all of them wait."""
+    for verdict in verdicts:
+        if not verdict.enough:
+            text = f"{verdict.fits} of {verdict.pods} waiting pods fit together; the others lack: {verdict.lacks}"
+            remedy = verdict.change or "gpu-usher explain says what a pod of it lacks"
+            yield advice("GangDoesNotFit", text, remedy, verdict.gang)
+
+
+def _gang_verdicts(state: State, objects: list[dict[str, Any]], namespace: str) -> Iterator[GangVerdict]:
+    """Place the waiting pods of each gang in turn."""
+    snapshot = view(state, examined_policies(objects, state.knowledge, namespace, now())[0])
+    for members in state.pending_pods.gangs().values():
+        document = next(iter(members.values())).document
+        gang = snapshot.gang(read_pod(document), document) if document else None
+        verdict = finish(gang_verdict(gang, snapshot, live=True)) if gang else None
+        if verdict is not None:
+            yield verdict
 
 
 def _survey(cluster: ClusterOptions, namespace: str, state: State) -> ClusterObjects:

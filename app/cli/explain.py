@@ -81,7 +81,7 @@ def explained_by_api_server(load: Load, namespace: str, name: str, refused: ApiE
 
 
 Object = Mapping[str, Any]
-OPTIONAL = ("PersistentVolume", "PersistentVolumeClaim", "NodeResourceTopology", *DRA, *POLICY_KINDS)
+OPTIONAL = ("PersistentVolume", "PersistentVolumeClaim", "NodeResourceTopology", "PodGroup", *DRA, *POLICY_KINDS)
 """Kinds that a cluster may not have or may forbid to the user; policies are among them."""
 ANSWER_SECONDS = 60.0
 """For the answer of a running service; eight others may be ahead, a second each."""

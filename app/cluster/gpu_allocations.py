@@ -151,6 +151,11 @@ class GPUAllocations:
         alone = own.node if own is not None and own.group == group else None
         return [node for node, count in self._groups.get(group, {}).items() if count > (node == alone)]
 
+    def bound_of(self, group: str) -> int:
+        """Count the bound pods of a group."""
+        pods = (usages for name in self._groups.get(group, ()) for usages in self._by_node[name].values())
+        return sum(usage.group == group and usage.uid in self._bound for usage in pods)
+
     def nominated(self, uids: Iterable[str]) -> set[str]:
         """Return the nodes for which the API server shows these pods nominated."""
         return {self._nominations[uid] for uid in uids if uid in self._nominations}
