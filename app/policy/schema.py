@@ -56,6 +56,7 @@ class Rule(Enum):
     Privileged = "privileged"
     Bypass = "bypass"
     SharedReplicas = "sharedReplicas"
+    QueuedTemplates = "queuedTemplates"
     Idle = "idle"
     Products = "products"
     CUDA = "cuda"

@@ -167,6 +167,13 @@ class Admission(StrictMapping):
         False,
         default=None,
     )
+    queued_templates: Literal["Write", "Leave"] | None = described(
+        Merge.Single,
+        "required affinity and tolerations also in templates of new jobs that Kueue queues; absent: a warning",
+        "Write",
+        "Leave",
+        default=None,
+    )
     idle: Idle | None = Field(
         default=None, description="idle GPUs that the namespace holds, while the pod asks for more"
     )
