@@ -191,6 +191,7 @@ def view(
         existing_pods=neighbours,
         expected=expected,
         group_cliques=state.group_cliques,
+        held_in_namespace=state.held_in_namespace,
         unpromised=state.unpromised,
         dra_version=state.devices.dra.served_version,
         devices=state.devices.dra.copy(),

@@ -32,6 +32,7 @@ from app.kube.pods import Pod, workload_group
 from app.nodes.gpu_health import HEALTHY, Health
 from app.nodes.model import FreeResources, Node, NodeClass
 from app.nodes.reading import RuntimeClass, read_node, with_devices, with_other_devices
+from app.placement.scheduler_demand import HeldUnits
 from app.policy.compiled import PolicySet
 
 CLASSES_SPARE = 1024
@@ -203,6 +204,21 @@ class State:
         names = (*self._allocations.nodes_of(group, pod.uid), *self.claiming_pods.nodes_of(group, pod.uid))
         nodes = map(self.nodes.get, names)
         return frozenset(node.clique for node in nodes if node is not None and node.clique)
+
+    def held_in_namespace(self, pod: Pod) -> HeldUnits:
+        """Return what the other pods of a Pod's namespace hold, bound, nominated or promised."""
+        usages = (usage for usage in self._allocations.all_in(pod.namespace) if usage.uid != pod.uid)
+        known = ((self.nodes.get(usage.node), usage) for usage in usages)
+        return tuple(
+            (
+                (node.node_class.product,)
+                if node.node_class.product is not None
+                else node.node_class.possible_products,
+                sum(units for _, units in usage.units),
+            )
+            for node, usage in known
+            if node is not None
+        )
 
     def unpromised(self, uid: str) -> Node | None:
         """Return the node that is promised to a pod as it would be without the promise; None if there is none."""
