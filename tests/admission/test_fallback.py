@@ -58,7 +58,7 @@ def test_what_is_only_warned_of_is_bound_with_warn() -> None:
     ],
 )
 def test_each_repair_of_the_policies_is_said_and_nothing_else(spec: str, mutations: dict[str, int]) -> None:
-    """F14, F16, F17, F18."""
+    """F161, F7."""
     documents = mutating_policies(fallback_scope(policies(policy("default", spec)), knowledge()), knowledge())
 
     assert {

@@ -43,14 +43,14 @@ ONLY_ML = "match: {namespaceSelector: {matchExpressions: [{key: team, operator: 
     ("labels", "refused"), [({"team": "ml"}, []), ({"team": "web"}, ["TooManyGPUs"]), ({}, ["TooManyGPUs"])]
 )
 def test_only_namespaces_with_a_label_may_have_gpus(labels: Mapping[str, str], refused: list[str]) -> None:
-    """F13: maxGPUsPerPod: 0 in a policy that selects all other namespaces."""
+    """F163: maxGPUsPerPod: 0 in a policy that selects all other namespaces."""
     result = reviewed(f"{ONLY_ML}, priority: 1, admission: {{maxGPUsPerPod: 0}}", pod(gpus(1)), labels)
 
     assert codes(result) == refused
 
 
 def test_refusal_says_that_the_namespace_may_have_none() -> None:
-    """F13."""
+    """F163."""
     (refusal,) = reviewed("admission: {maxGPUsPerPod: 0}", pod(gpus(1))).reasons
 
     assert refusal.message == "asks for 1 GPUs; none are allowed here (policy default)"
@@ -67,7 +67,7 @@ def test_refusal_says_that_the_namespace_may_have_none() -> None:
     ],
 )
 def test_memory_requests_are_made_equal_to_limits(request_: str | None, limit: str | None, after: object) -> None:
-    """F17: the kubelet kills a container first that uses more than it requests."""
+    """F163: the kubelet kills a container first that uses more than it requests."""
     document = pod(with_memory(request_, limit))
 
     result = reviewed("admission: {memoryRequests: UseLimits}", document)
@@ -87,12 +87,12 @@ def test_memory_requests_are_made_equal_to_limits(request_: str | None, limit: s
     ids=["less", "no limit", "neither", "equal", "no GPU"],
 )
 def test_memory_requests_other_than_limits_are_refused(main: Object, refused: list[str]) -> None:
-    """F12."""
+    """F163."""
     assert codes(reviewed("admission: {memoryRequests: Deny}", pod(main))) == refused
 
 
 def test_every_container_of_a_gpu_pod_is_looked_at() -> None:
-    """F12: what a neighbour uses beyond its request is taken from the node of the GPU container."""
+    """F163: what a neighbour uses beyond its request is taken from the node of the GPU container."""
     result = reviewed(
         "admission: {memoryRequests: Deny}", pod(with_memory("1Gi", "1Gi"), with_memory("1Gi", "2Gi", "side", None))
     )
@@ -119,14 +119,14 @@ BOUNDS = "admission: {perGPU: {minCPU: '2', maxCPU: '8', minMemory: 8Gi, maxMemo
     ],
 )
 def test_cpu_and_memory_are_bounded_for_each_gpu(cpu: str, memory: str, gpu: int, refused: int) -> None:
-    """F12, F13."""
+    """F163."""
     result = reviewed(BOUNDS, pod(with_memory(memory, None, gpu=gpu, cpu=cpu)))
 
     assert codes(result) == ["AmountPerGPUOutOfBounds"] * refused
 
 
 def test_amounts_of_all_containers_count_against_the_bounds() -> None:
-    """F13: kube-scheduler counts a sidecar's CPU too."""
+    """F163: kube-scheduler counts a sidecar's CPU too."""
     main, side = with_memory("8Gi", None, cpu="6"), with_memory("8Gi", None, "side", None, cpu="3")
 
     (refusal,) = reviewed(BOUNDS, pod(main, side)).reasons

@@ -262,12 +262,12 @@ def differences(one: Mapping[str, Stored], other: Mapping[str, Stored]) -> dict[
 
 
 def test_stored_objects_are_those_of_the_webhooks(compared: Compared) -> None:
-    """F12, F13, F14, F16, F17, F18: difference 0 over the corpus and the situations of our own."""
+    """F161, F12, F14, F18: difference 0 over the corpus and the situations of our own."""
     assert differences(compared.webhooks, compared.floor) == {}
 
 
 def test_webhooks_have_nothing_left_to_change(compared: Compared) -> None:
-    """F23: the API server evaluates the exported policies first; 0 changes by gpu-usher after them."""
+    """F161, F23: the API server evaluates the exported policies first; 0 changes by gpu-usher after them."""
     changed = {name: stored.actions for name, stored in compared.both.items() if stored.actions}
 
     assert {name: actions for name, actions in changed.items() if name not in OUTSIDE} == {}
@@ -275,7 +275,7 @@ def test_webhooks_have_nothing_left_to_change(compared: Compared) -> None:
 
 
 def test_comparison_has_something_to_compare(compared: Compared) -> None:
-    """F12, F17: most manifests are changed or refused, so that equal results are no accident."""
+    """F161: most manifests are changed or refused, so that equal results are no accident."""
     changed = [name for name, stored in compared.webhooks.items() if stored.actions or stored.written is None]
     refused = [name for name in changed if compared.webhooks[name].written is None]
 

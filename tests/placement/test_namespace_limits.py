@@ -50,7 +50,7 @@ def asked(service: Service, document: Object, names: Iterable[str] | None = None
 
 
 def test_limit_is_refused_with_what_is_used_and_the_limit(tmp_path: Path) -> None:
-    """F30: the pods of the namespace alone count, on nodes of the products alone."""
+    """F162: the pods of the namespace alone count, on nodes of the products alone."""
     service = serving(tmp_path, filter_answer="all")
     for uid, amount, namespace, node in (
         ("one", 8, "team-a", "h-0"), ("two", 6, "team-a", "h-1"), ("three", 8, "team-b", "h-2"),
@@ -68,7 +68,7 @@ def test_limit_is_refused_with_what_is_used_and_the_limit(tmp_path: Path) -> Non
 
 
 def test_each_limit_is_judged_by_itself(tmp_path: Path) -> None:
-    """F30."""
+    """F162."""
     service = serving(tmp_path, filter_answer="all")
     service.state.put_pod(bound(gpu_pod("one", 8), "a-0"))
 
@@ -76,7 +76,7 @@ def test_each_limit_is_judged_by_itself(tmp_path: Path) -> None:
 
 
 def test_slices_count_each_as_one(tmp_path: Path) -> None:
-    """F30: a slice cannot be had beside the GPUs that a namespace is allowed."""
+    """F162: a slice cannot be had beside the GPUs that a namespace is allowed."""
     spec = "placement: {namespaceLimits: [{products: [A100], gpus: 3}]}"
     slices = {"nvidia.com/mig-1g.10gb": 14}
     nodes = [node_document("mig", A100, offers=slices, labels={"nvidia.com/mig.strategy": "mixed"})]
@@ -90,7 +90,7 @@ def test_slices_count_each_as_one(tmp_path: Path) -> None:
 
 
 def test_pod_that_was_named_a_node_counts_before_it_is_bound(tmp_path: Path) -> None:
-    """F30: the scheduler asks about the next pod before a watch shows the last one."""
+    """F162: the scheduler asks about the next pod before a watch shows the last one."""
     service = serving(
         tmp_path, "placement: {namespaceLimits: [{products: [H100], gpus: 8}], products: {allow: [H100]}}"
     )
@@ -103,7 +103,7 @@ def test_pod_that_was_named_a_node_counts_before_it_is_bound(tmp_path: Path) -> 
 
 
 def test_explain_says_the_same(tmp_path: Path) -> None:
-    """F30, F83: the Event on the pod has this text."""
+    """F162, F83: the Event on the pod has this text."""
     service = serving(
         tmp_path, "placement: {namespaceLimits: [{products: [H100], gpus: 0}], products: {allow: [H100]}}"
     )
@@ -174,7 +174,7 @@ LIMIT = {"h": 16, "a": 8}
 
 @pytest.mark.parametrize(("lag", "seed"), [(0, 1), (0, 2), (1, 3), (4, 4)])
 def test_two_replicas_keep_limits_but_for_bindings_not_yet_seen(tmp_path: Path, lag: int, seed: int) -> None:
-    """F30, F65: 2,000 pods come and go; beyond a limit is at most what was bound unseen, and it is counted."""
+    """F162, F65: 2,000 pods come and go; beyond a limit is at most what was bound unseen, and it is counted."""
     scene, random, refused = Scene(tmp_path, lag, seed), Random(seed), 0
     for number in range(2_000):
         if scene.schedule(f"p-{number}", random.choice((1, 1, 2, 4))) is None:
@@ -194,7 +194,7 @@ def test_two_replicas_keep_limits_but_for_bindings_not_yet_seen(tmp_path: Path, 
 
 
 def test_gpus_of_a_pod_that_ends_are_free_within_a_second(tmp_path: Path) -> None:
-    """F30: as soon as the watch shows its end, on both replicas."""
+    """F162: as soon as the watch shows its end, on both replicas."""
     scene = Scene(tmp_path, 0, 5)
     for index in range(24):
         scene.schedule(f"p-{index}", 1)
