@@ -126,13 +126,8 @@ def devices_asked_for(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[V
 
 def unprivileged(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Validation]:
     """Refuse a privileged container in a pod that names a GPU."""
-    if rules.privileged != "Deny":
-        return
-    asks = f"variables.guarded.exists(c, {AMOUNT_MAPS}.exists(m, m.exists(k, {is_gpu_resource(knowledge.families)})))"
-    yield Validation(
-        f"{_CREATED}!({asks}) || variables.guarded.all(c, !({_PRIVILEGED}))",
-        "is privileged, which lets it use every GPU of its node; set privileged: false",
-    )
+    if rules.privileged == "Deny":
+        yield _not_privileged(f"{_CREATED}!({_names_gpu(knowledge)})")
 
 
 def scheduled_by_us(rules: AdmissionRules, _knowledge: Knowledge) -> Iterator[Validation]:
@@ -151,6 +146,11 @@ def scheduled_by_us(rules: AdmissionRules, _knowledge: Knowledge) -> Iterator[Va
         )
 
 
+def _names_gpu(knowledge: Knowledge) -> str:
+    """Write CEL that is true where a container c names a GPU resource k in its limits or requests, maps m."""
+    return f"variables.guarded.exists(c, {AMOUNT_MAPS}.exists(m, m.exists(k, {is_gpu_resource(knowledge.families)})))"
+
+
 def devices_not_mounted(rules: AdmissionRules, _knowledge: Knowledge) -> Iterator[Validation]:
     """Refuse GPU device files as a hostPath volume."""
     if rules.visible_devices != "Leave":
@@ -159,14 +159,17 @@ def devices_not_mounted(rules: AdmissionRules, _knowledge: Knowledge) -> Iterato
 
 def node_not_reached(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Validation]:
     """A privileged pod without a GPU request reaches every GPU of the node; `unprivileged` judges the others."""
-    if rules.privileged != "Deny":
-        return
-    asks = f"variables.guarded.exists(c, {AMOUNT_MAPS}.exists(m, m.exists(k, {is_gpu_resource(knowledge.families)})))"
-    yield Validation(
-        f"({asks}) || variables.guarded.all(c, !({_PRIVILEGED}))",
+    if rules.privileged == "Deny":
+        yield _not_privileged(f"({_names_gpu(knowledge)})")
+        yield Validation(_no_volume(ALL_FILES), "has a hostPath that reaches every GPU of the node; remove it")
+
+
+def _not_privileged(unless: str) -> Validation:
+    """Refuse privileged containers, unless the CEL of `unless` is true."""
+    return Validation(
+        f"{unless} || variables.guarded.all(c, !({_PRIVILEGED}))",
         "is privileged, which lets it use every GPU of its node; set privileged: false",
     )
-    yield Validation(_no_volume(ALL_FILES), "has a hostPath that reaches every GPU of the node; remove it")
 
 
 def _no_volume(pattern: str) -> str:
@@ -179,12 +182,11 @@ def memory_equals_limits(rules: AdmissionRules, knowledge: Knowledge) -> Iterato
     """Refuse a pod of GPUs with a container whose memory request is not its limit."""
     if rules.memory_requests != "Deny":
         return
-    asks = f"variables.guarded.exists(c, {AMOUNT_MAPS}.exists(m, m.exists(k, {is_gpu_resource(knowledge.families)})))"
     given = " && ".join(f"has(c.resources.{side}) && 'memory' in c.resources.{side}" for side in ("limits", "requests"))
     amounts = [f"quantity(string(c.resources.{side}['memory']))" for side in ("limits", "requests")]
     equal = f"has(c.resources) && {given} && {amounts[0]}.compareTo({amounts[1]}) == 0"
     yield Validation(
-        f"{_CREATED}!({asks}) || variables.guarded.all(c, {equal})",
+        f"{_CREATED}!({_names_gpu(knowledge)}) || variables.guarded.all(c, {equal})",
         "requests other memory than its limit; set the same amount in requests and limits",
     )
 

@@ -14,7 +14,7 @@ from rich.table import Column
 from app.cli.output import Output, show, table_of
 from app.cli.source import Fleet, refuse_several, state_of
 from app.cluster.state import State
-from app.schedulerconfig.verify import ConfigurationFinding, verify
+from app.schedulerconfig.verify import ConfigurationFinding, batching_line, verify
 from app.schedulerconfig.write import (
     URLS,
     ConfigurationPlan,
@@ -88,9 +88,10 @@ def _read_ca(path: Path) -> bytes:
 
 
 def _check(path: Path, state: State, output: str) -> None:
-    findings = tuple(configuration_findings(str(path), read_configuration("--verify", path), state))
+    text = read_configuration("--verify", path)
+    findings = tuple(configuration_findings(str(path), text, state))
     compared = any(node.node_class.offered for node in state.nodes.values())
-    show(findings, output, lambda _: _show(path, findings, compared))
+    show(findings, output, lambda _: _show(path, findings, compared, batching_line(text)))
     raise typer.Exit(1 if findings else 0)
 
 
@@ -115,10 +116,12 @@ def configuration_findings(file: str, text: str, state: State) -> list[Configura
     return verify(file, text, tuple(offered), len(nodes), offers_claims(nodes))
 
 
-def _show(path: Path, findings: tuple[ConfigurationFinding, ...], compared: bool) -> None:
+def _show(path: Path, findings: tuple[ConfigurationFinding, ...], compared: bool, batching: str) -> None:
     console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
     if not compared:
         console.print("managedResources not compared with a fleet: give --kubeconfig, --snapshot or --demo")
+    if batching:
+        console.print(batching, markup=False)
     if not findings:
         console.print(f"{path}: nothing dangerous found", markup=False)
         return

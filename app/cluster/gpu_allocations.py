@@ -156,6 +156,10 @@ class GPUAllocations:
         """List the GPU usage of the pods of a namespace that are bound, nominated or promised."""
         return self._namespaces.get(namespace, {}).values()
 
+    def nominated(self, uids: Iterable[str]) -> set[str]:
+        """Return the nodes for which the API server shows these pods nominated."""
+        return {self._nominations[uid] for uid in uids if uid in self._nominations}
+
     def promised(self, uid: str) -> str | None:
         """Return the node that is promised to a pod; None if there is none."""
         promise = self._promises.get(uid)

@@ -74,10 +74,15 @@ def expecting(demand: Demand, cpu_milli: int, expected: ExpectedDemand | None) -
 
 
 def place_is_promised(pod: Pod, demand: Demand) -> bool:
-    """Tell whether later decisions depend on the node of a GPU pod: for declared memory, a pod group or a limit."""
-    return demand.requests_gpus and bool(
-        demand.declared_mib or demand.namespace_limits or workload_group(pod.namespace, pod.labels)
-    )
+    """Tell whether later decisions depend on the node of a GPU pod: for declared memory, for a limit of its namespace,
+    or for pods of its workload.
+
+    Those of a PodGroup are asked about in cycles that may be reverted, so that no answer depends on an earlier one.
+    """
+    own = bool(demand.declared_mib or demand.namespace_limits)
+    if pod.pod_group:
+        return demand.requests_gpus and own
+    return demand.requests_gpus and (own or bool(workload_group(pod.namespace, pod.labels)))
 
 
 def whole_cores(pod: Pod) -> int:

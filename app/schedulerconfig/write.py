@@ -182,10 +182,20 @@ _SCORING = (
 )
 
 
+_BATCHING: dict[Target, tuple[str, ...]] = {
+    "second": ("# An extender switches opportunistic batching (from 1.35) off, here for this scheduler's pods alone.",),
+    "default": (
+        "# An extender switches opportunistic batching (Kubernetes 1.35) off for every pod of this scheduler. With the",
+        "# default spreading constraints, as here, none is batched anyway; with defaultingType: List it costs it.",
+    ),
+}
+
+
 def _extender(plan: ConfigurationPlan) -> list[str]:
     place = "the sidecar beside this scheduler" if plan.target == "second" else "the Service"
     alone = ["  # No prioritizeVerb: filter names the best nodes alone, which saves the scheduler a call a pod."]
     return [
+        *_BATCHING[plan.target],
         "extenders:",
         f"- urlPrefix: {plan.url} # {place}",
         *(
