@@ -11,7 +11,10 @@ from tests.docstrings import ROOT
 PAGES = (
     *(
         ROOT / name
-        for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "deploy/README.md", "policies/README.md")
+        for name in (
+            *("README.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "DEPENDENCIES.md", "GOVERNANCE.md"),
+            *("MAINTAINERS.md", "REVIEW.md", "ROADMAP.md", "deploy/README.md", "policies/README.md"),
+        )
     ),
     *sorted((ROOT / "docs").rglob("*.md")),
 )
@@ -27,7 +30,7 @@ CODE = re.compile(r"```.*?```|`[^`\n]*`|\]\([^)]*\)", re.DOTALL)
 """Code, output of commands and addresses of links, which are not prose."""
 QUOTED = "| instead of | write |"
 """The head of the table of CONTRIBUTING.md that shows idiom beside better words."""
-MOST_WORDS = 38_000
+MOST_WORDS = 38_350
 """Words of docs/, deploy/README.md and policies/README.md, as `wc -w` counts them."""
 
 
@@ -40,6 +43,6 @@ def test_page_has_no_idiom(page: Path) -> None:
 
 def test_documentation_does_not_grow() -> None:
     """A new fact replaces an old one, or says in a decision record why it needs the room."""
-    texts = [path.read_text("utf-8") for path in PAGES[3:]]
+    texts = [path.read_text("utf-8") for path in PAGES[9:]]
 
     assert sum(len(text.split()) for text in texts) <= MOST_WORDS

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The core: state, policies, verdicts and rulings, and what routes, Events, pages and commands ask of them.
+"""The core: state, policies, verdicts, rulings, readiness (/readyz, /livez), for routes, Events, pages and commands.
 
 It knows nothing of HTTP and of certificates. `app/server/service.py` adds what a process that serves has besides.
 """
@@ -21,6 +21,7 @@ from app.cluster.demand_learning import DemandLearning
 from app.cluster.gpu_health_polling import HealthPoller
 from app.cluster.live import NOT_SYNCED, LiveCluster
 from app.cluster.policy_watch import PolicyBook
+from app.cluster.scheduling_groups import SchedulingGroups
 from app.cluster.slipped_pods import SlippedPods
 from app.cluster.snapshot import view
 from app.cluster.state import State
@@ -28,13 +29,14 @@ from app.cluster.usage_polling import UsagePoller
 from app.cluster.verdict_cache import VerdictCache, VerdictTable
 from app.explain.survey import ClusterSnapshot
 from app.knowledge.tables import Knowledge
+from app.kube.api_kinds import API_KINDS
 from app.kube.claimed_devices import NO_CLAIMED_DEVICES, ClaimedDevices
 from app.kube.gpu_usage import GPUUsage
-from app.kube.pods import GROUP_LABELS, PREFIX, Pod, workload_group
+from app.kube.pods import GROUP_LABELS, PREFIX, Pod, read_pod, workload_group
 from app.nodes.model import Node
-from app.placement.scheduler_demand import place_is_promised, with_cliques, with_runtime_handler
+from app.placement.scheduler_demand import place_is_promised, with_cliques, with_reached_limits, with_runtime_handler
 from app.policy.compiled import PolicySet
-from app.policy.demand import Demand
+from app.policy.demand import Demand, ProductLimit
 from app.policy.match import Ruling, compile_demand, ruling_for
 from app.schedulerconfig.write import managed_resources
 from app.settings import Settings
@@ -168,11 +170,13 @@ class Core:
         self.absent: tuple[str, ...] = ()
         self.beat = self.filled = time.monotonic()
         self.offered_nodes = OfferedNodes()
+        self.groups = SchedulingGroups(state)
         self.managed_resources = frozenset(managed_resources((), state.knowledge))
         self._verdicts = VerdictCache(state, settings.recounting)
         self._rulings, self._demands = RulingCache(), TemplateCache(compile_demand)
         self._learning = DemandLearning(state)
         self._asking: set[str] = set()
+        self._exceeded: dict[tuple[str, ProductLimit], int] = {}
 
     @property
     def policies(self) -> PolicySet:
@@ -208,6 +212,7 @@ class Core:
             claimed=self._claimed,
             has_template=state.devices.has_template,
             claim_warnings=state.devices.claim_warnings,
+            shares=state.devices.shares,
             idle_gpus=self.usage.count,
             rule=self._rulings.of,
         )
@@ -225,9 +230,28 @@ class Core:
         state, labels, policies = self.state, self.namespace_labels(pod.namespace), self.policies
         demand = self._demands.of(pod, labels, policies, state.knowledge, self._claimed(pod))
         demand = with_runtime_handler(demand, pod, state.runtime_classes)
-        if not pod.labels.keys().isdisjoint(GROUP_LABELS):
+        if pod.pod_group:
+            demand = with_cliques(demand, self.groups.cliques(pod, demand))
+        elif not pod.labels.keys().isdisjoint(GROUP_LABELS):
             demand = with_cliques(demand, state.group_cliques(pod))
+        if demand.namespace_limits:
+            demand = self._limited(pod, demand)
         return self._learning.expecting(pod, demand, policies)
+
+    def _limited(self, pod: Pod, demand: Demand) -> Demand:
+        """Add the limits of the namespace that are reached, and count what is held beyond them.
+
+        Replicas do not know of each other's promises, so that two of them may exceed a limit by the pods that are bound
+        within the delay of a watch.
+        """
+        demand = with_reached_limits(demand, self.state.held_in_namespace(pod))
+        for limit in demand.reached_limits:
+            key = (pod.namespace, replace(limit, used=0))
+            over = max(limit.used - limit.most, 0)
+            if over > self._exceeded.get(key, 0):
+                self.metrics.limits_exceeded.inc(over - self._exceeded.get(key, 0))
+            self._exceeded[key] = over
+        return demand
 
     def _claimed(self, pod: Pod) -> ClaimedDevices:
         """Return the GPUs that a pod claims; most have no claim, and name no resource that a DeviceClass serves."""
@@ -238,23 +262,30 @@ class Core:
         return NO_CLAIMED_DEVICES
 
     def note_scheduler_request(self, pod: Pod, demand: Demand) -> None:
-        """Note a request of the scheduler for a Pod: release earlier promises to it."""
+        """Note a request of the scheduler for a Pod: release earlier promises to it. A PodGroup's has none."""
         if len(self._asking) < MOST_SCHEDULERS:
             self._asking.add(pod.scheduler_name)
-        if place_is_promised(pod, demand) or self.state.served_twice:
+        if not pod.pod_group and (place_is_promised(pod, demand) or self.state.served_twice):
             self.state.release(pod.uid, time.monotonic())
 
     def promise(self, pod: Pod, demand: Demand, node: str) -> None:
         """Note the node named for a Pod, if later decisions depend on it."""
-        if place_is_promised(pod, demand) or (demand.requests_gpus and node in self.state.served_twice):
+        if pod.pod_group:
+            self.groups.hold(pod, demand, node, time.monotonic())
+        elif place_is_promised(pod, demand) or (demand.requests_gpus and node in self.state.served_twice):
             name, group = f"{pod.namespace}/{pod.name}", workload_group(pod.namespace, pod.labels)
             claims = tuple(device_class for device_class, _ in demand.claims)
             holding = GPUUsage(pod.uid, node, name, demand.resources, demand.declared_mib, group, claims=claims)
             self.state.promise(holding, time.monotonic())
 
+    def groups_matter(self, pod: Pod, demand: Demand) -> bool:
+        """Tell whether groups count for a pod beside the verdicts: where only we count what it takes."""
+        return bool((pod.pod_group or self.groups.holds) and (demand.declared_mib or self.state.served_twice))
+
     def expire_promises(self) -> None:
         """Release promises to pods that were not bound in time."""
         self.state.release("", time.monotonic())
+        self.groups.expire(time.monotonic())
 
     def verdicts(self, demand: Demand) -> VerdictTable:
         return self._verdicts.of(demand)
@@ -276,6 +307,25 @@ class Core:
                 )
             return known.document
         return await get_pod(self.server, namespace, name)
+
+    async def fetch_pod_group(self, document: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Read the PodGroup of a pod from the API server; None without one, and where it may not be read.
+
+        Raises MalformedPod.
+        """
+        pod = read_pod(document)
+        if self.server is None or not NAME.fullmatch(pod.pod_group) or not NAME.fullmatch(pod.namespace):
+            return None
+        kind = API_KINDS["PodGroup"]
+        for version in kind.versions:
+            path = f"{kind.group_path}/{version}/namespaces/{pod.namespace}/{kind.plural}/{pod.pod_group}"
+            try:
+                async with asyncio.timeout(FETCH_SECONDS):
+                    found = msgspec.json.decode(await self.server.get(path, {}))
+                return found if isinstance(found, dict) else None
+            except (ApiError, TimeoutError, msgspec.DecodeError):
+                continue
+        return None
 
     def cache_problem(self) -> str | None:
         """Return why the cache does not show the cluster now, so that no scheduler request is answered by it.

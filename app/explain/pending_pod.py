@@ -20,8 +20,18 @@ from app.explain.claim_funnel import RequestFunnel, funnels, is_of_claims, with_
 from app.explain.container_requests import asked_by, needs
 from app.explain.counterfactual import NODES_JUDGED_AT_ONCE, Fix, FixSearch
 from app.explain.edits import KINDS
-from app.explain.explanation import AdmissionOutcome, Explanation, FittingNode, NodeVerdict, Refused, dra_equivalent
+from app.explain.explanation import (
+    AdmissionOutcome,
+    Explanation,
+    FittingNode,
+    GangVerdict,
+    NodeVerdict,
+    Refused,
+    dra_equivalent,
+)
 from app.explain.funnel import Objection, funnel, objection_name, objection_text
+from app.explain.gang_placement import gang_verdict
+from app.explain.numa import claim_notes, topology_notes
 from app.explain.pending_cause import primary_reason, refused_by
 from app.explain.placed_by import (
     answer_of_scheduler,
@@ -49,6 +59,7 @@ from app.explain.survey import (
 from app.intree.checks import InTreeRefusal, unjudged_constraints
 from app.intree.inter_pod_constraints import InterPodConstraints
 from app.kube.finished_pods import Ending
+from app.kube.gangs import with_pod_group
 from app.nodes.model import Node
 from app.placement.engine import breakdown, class_for_demand, judge_class, total
 from app.placement.ranking import demand_scores, ranking_key
@@ -152,6 +163,7 @@ def _answer(
     demand = scheduled_pod.demand
     devices = yield from _device_funnels(scheduled_pod, groups, snapshot)
     best = yield from _best(demand, fitting, place_is_promised(scheduled_pod.pod, demand))
+    gang = None if pod.node or pod.ending else (yield from _gang(pod))
     counts = {objections: len(names) for objections, names in groups.items()}
     refused, in_tree = _count_reasons(counts, scheduled_pod)
     return Explanation(
@@ -182,9 +194,20 @@ def _answer(
         not_started=pod.not_started,
         phase=str((pod.review.document.get("status") or {}).get("phase") or ""),
         devices=devices,
-        notes=tuple(_notes(pod, nodes, events, bool(refused))),
+        gang=gang,
+        notes=(*([gang.sentence] if gang else ()), *_notes(pod, nodes, events, bool(refused))),
         asked_by=asked_by(scheduled_pod.pod, dict(demand.resources)),
     )
+
+
+def _gang(pod: _ReadPod) -> Generator[None, None, GangVerdict | None]:
+    """Place all waiting pods of the pod's gang in turn; None for a pod without one."""
+    gang = pod.snapshot.gang(pod.review.pod, pod.review.document)
+    if gang is None:
+        return None
+    if pod.snapshot.pod_group is not None:
+        gang = with_pod_group(gang, pod.snapshot.pod_group)
+    return (yield from gang_verdict(gang, pod.snapshot, pod.live))
 
 
 def _notes(pod: _ReadPod, nodes: _JudgedNodes, events: Sequence[Mapping[str, Any]], refused: bool) -> Iterator[str]:
@@ -206,6 +229,8 @@ def _notes(pod: _ReadPod, nodes: _JudgedNodes, events: Sequence[Mapping[str, Any
     for condition in node.conditions if node is not None else ():
         yield f"its node reports {condition.words} ({condition.explained}); {condition.remedy}"
     if pod.node is None:
+        yield from claim_notes(scheduled_pod.claims, fitting)
+        yield from topology_notes(scheduled_pod.pod, fitting, snapshot.topologies, snapshot.devices)
         yield from who_decides(scheduled_pod, snapshot, refused, bool(fitting))
     else:
         yield from what_ends_it(pod.review.document, snapshot)

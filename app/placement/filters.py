@@ -78,7 +78,7 @@ def request_within_node(demand: Demand, node: NodeClass) -> Reason | None:
             )
         if amount > node.allocatable(resource) and resource not in node.dra_resources:
             if amount <= node.capacity(resource):
-                return _devices_withdrawn(resource)
+                return _devices_tainted(resource) if node.claims_only else _devices_withdrawn(resource)
             return reason(Code.RequestExceedsNode, "asks for more than the node has", f"{amount} {resource}")
     return None
 
@@ -90,6 +90,10 @@ def _most_in_one_container(demand: Demand, resource: str) -> int:
 
 def _devices_withdrawn(resource: str) -> Reason:
     return reason(Code.GPUUnhealthy, "the device plugin has withdrawn devices of the node", f"healthy {resource}")
+
+
+def _devices_tainted(resource: str) -> Reason:
+    return reason(Code.GPUUnhealthy, "device taints keep claims off devices of the node", f"healthy {resource}")
 
 
 def node_selected(demand: Demand, node: NodeClass) -> Reason | None:
@@ -131,6 +135,18 @@ def allows_product(demand: Demand | DemandClass, product: str) -> bool:
     if any(pattern.matches(product) for pattern in demand.denied_products):
         return False
     return all(any(pattern.matches(product) for pattern in any_of) for any_of in demand.products)
+
+
+def within_namespace_limits(demand: Demand, node: NodeClass) -> Reason | None:
+    """Refuse a product of which the namespace would hold more than a policy allows it, pods being bound included."""
+    if not demand.reached_limits:
+        return None
+    candidates = (node.product,) if node.product is not None else node.possible_products
+    for limit in demand.reached_limits:
+        if any(map(limit.concerns, candidates)):
+            held = f"the namespace has {limit.used} of at most {limit.most}"
+            return reason(Code.NamespaceLimitReached, f"{held} {limit.patterns[0].text}", f"{demand.gpus} more")
+    return None
 
 
 def _wanted_products(demand: Demand) -> str:
@@ -201,6 +217,7 @@ _CLASS_FILTERS: tuple[tuple[ClassFilter, DecidedBy], ...] = (
     (image_for_machine, DecidedBy.NODE),
     (runtime_handler_present, DecidedBy.NODE),
     (product_allowed, DecidedBy.PRODUCT),
+    (within_namespace_limits, DecidedBy.NODE),
     (mig_valid, DecidedBy.NODE),
     (mig_config_settled, DecidedBy.NODE),
     (driver_settled, DecidedBy.NODE),

@@ -34,7 +34,8 @@ class Tolerations(StrictMapping):
 
     from_node_taints: bool | None = described(
         Merge.Single,
-        "tolerate GPU taints of nodes that could serve the pod: of requested resources, of clouds, and of keys",
+        "add tolerations for taints of nodes that fit, if the taint key is a requested resource, a cloud's GPU taint "
+        "or in keys",
         True,
         False,
         default=None,
@@ -58,7 +59,8 @@ class Affinity(StrictMapping):
     )
     keys: tuple[Literal["GFD", "Karpenter", "GKE", "AKS"], ...] | None = described(
         Merge.Single,
-        "label dialects, each in a node selector term of its own; absent: GFD, and those of the cluster's nodes",
+        "whose node labels the affinity uses, one node selector term each; absent: GFD, and those of the cluster's "
+        "nodes",
         ["GFD", "Karpenter"],
         ["GFD"],
         default=None,
@@ -97,8 +99,17 @@ class Idle(StrictMapping):
         Merge.Single, "percent of activity that an idle GPU never exceeds; absent: 1", 1.0, 5.0, default=None
     )
     gpus: Annotated[int, Field(ge=1)] | None = described(
-        Merge.Single, "the number of idle GPUs or slices from which new pods are refused; absent: 1", 1, 4, default=None
+        Merge.Single, "idle GPUs or slices at which new pods are refused; absent: 1", 1, 4, default=None
     )
+
+
+class PerGPU(StrictMapping):
+    """Bounds of what a pod requests for each GPU, MIG slice or share of it. A pod without a request is below any."""
+
+    min_cpu: QuantityText | None = described(Merge.Highest, "CPU, at least", "2", "4", default=None, alias="minCPU")
+    max_cpu: QuantityText | None = described(Merge.Lowest, "CPU, at most", "16", "12", default=None, alias="maxCPU")
+    min_memory: QuantityText | None = described(Merge.Highest, "memory, at least", "8Gi", "16Gi", default=None)
+    max_memory: QuantityText | None = described(Merge.Lowest, "memory, at most", "128Gi", "64Gi", default=None)
 
 
 AUTO = "Auto"
@@ -108,14 +119,14 @@ AUTO = "Auto"
 class Admission(StrictMapping):
     """What admission changes in a GPU pod, and what it refuses.
 
-    For pods of other schedulers (Volcano, KAI) only the repair of amounts and the guards (visibleDevices, privileged,
-    bypass, sharedReplicas) apply, unless a policy names their scheduler. The shipped guards have the action Warn.
+    For pods of other schedulers (Volcano, KAI), unless a policy names their scheduler, only extendedResources and the
+    guards (visibleDevices, privileged, bypass, sharedReplicas) apply. The shipped guards have the action Warn.
     """
 
     runtime_class_name: str | None = described(
         Merge.Single,
-        "set if the pod names none; Auto: the class of the vendor's toolkit, if each node that fits has its handler "
-        "and nothing shows that it is needless",
+        "set if the pod names none; Auto: the class of the GPU vendor's toolkit, if every node that fits has its "
+        "handler, unless no node needs it",
         "Auto",
         "nvidia-cdi",
         default=None,
@@ -128,7 +139,7 @@ class Admission(StrictMapping):
     )
     override: bool = described(
         Merge.Own,
-        "these three names, and defaults, also replace values of the pod",
+        "the three names above, and defaults, replace values of the pod",
         True,
         default=False,
     )
@@ -138,7 +149,12 @@ class Admission(StrictMapping):
     )
     affinity: Affinity | None = Field(default=None, description="node affinity from the needs of the pod")
     max_gpus_per_pod: Annotated[int, Field(ge=0)] | None = described(
-        Merge.Lowest, "a pod that requests more is refused", 8, 4, default=None, alias="maxGPUsPerPod"
+        Merge.Lowest,
+        "a pod that requests more is refused; 0: namespaces that match may have none",
+        8,
+        4,
+        default=None,
+        alias="maxGPUsPerPod",
     )
     defaults: Defaults | None = Field(default=None, description="values for GPU containers that do not set them")
     right_sizing: bool | None = described(
@@ -164,6 +180,23 @@ class Admission(StrictMapping):
         True,
         False,
         default=None,
+    )
+    queued_templates: Literal["Write", "Leave"] | None = described(
+        Merge.Single,
+        "required affinity and tolerations also in templates of new jobs that Kueue queues; absent: a warning",
+        "Write",
+        "Leave",
+        default=None,
+    )
+    memory_requests: Literal["Deny", "UseLimits", "Leave"] | None = described(
+        Merge.Strictest,
+        "memory requests other than limits, also of single ones",
+        "UseLimits",
+        "Deny",
+        default=None,
+    )
+    per_gpu: PerGPU | None = Field(
+        default=None, alias="perGPU", description="bounds of the CPU and memory that a pod requests per GPU"
     )
     idle: Idle | None = Field(
         default=None, description="idle GPUs that the namespace holds, while the pod asks for more"
