@@ -203,7 +203,7 @@ def scheduler_configuration(service: Service, *words: str) -> Object:
 
 
 ASKED_ABOUT_CLAIMS: Mapping[str, Any] = {"managedResources": []}
-"""The change of the extender for clusters with ResourceSlices, as `scheduler-config` and deploy/ have it: else it is not
+"""The change of the extender where there are ResourceSlices, as `scheduler-config` and deploy/ have it: else it is not
 asked about pods that have claims alone, and a node with a device plugin as well may give a GPU twice."""
 
 
