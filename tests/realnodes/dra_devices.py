@@ -7,8 +7,15 @@ driver itself is `controlplane dra-driver` (tests/controlplane/dra_driver.go).
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+import yaml
+
+import app.knowledge
+from app.knowledge.products import normal_form
+from tests.builders import knowledge
 from tests.realnodes.nvml_config import Gpu, Machine, MigInstance, list_capabilities
 
 DRIVER = "gpu.nvidia.com"
@@ -73,8 +80,10 @@ def _devices(machine: Machine) -> Iterator[tuple[dict[str, Any], list[str]]]:
             attributes = {**shared, "type": {"string": "gpu"}, "uuid": {"string": gpu.uuid}}
             capacity = {"memory": {"value": f"{gpu.memory}Mi"}}
             yield {"name": f"gpu-{gpu.minor}", "attributes": attributes, "capacity": capacity}, [file]
+        placed = _placements(gpu)
         for instance in gpu.instances:
             profile = profile_name(gpu, instance)
+            number, start, size = placed.get(instance.gi, (instance.gi_profile, instance.gi, 0))
             prefix = f"gpu{gpu.minor}/gi{instance.gi}"
             rights = (f"{prefix}/access", f"{prefix}/ci{instance.ci}/access")
             attributes = {
@@ -87,19 +96,51 @@ def _devices(machine: Machine) -> Iterator[tuple[dict[str, Any], list[str]]]:
             capacity = {
                 "memory": {"value": f"{instance.memory}Mi"},
                 "multiprocessors": {"value": str(instance.multiprocessors)},
+                "copyEngines": {"value": str(instance.copy_engines)},
+                "decoders": {"value": str(instance.decoders)},
+                "encoders": {"value": str(instance.encoders)},
+                "jpegEngines": {"value": str(instance.jpegs)},
+                "ofaEngines": {"value": str(instance.ofas)},
+                **{f"memorySlice{position}": {"value": "1"} for position in range(start, start + size)},
             }
-            name = f"gpu-{gpu.minor}-mig-{profile.replace('.', '')}-{instance.gi_profile}-{instance.gi}"
+            part = f"-{instance.ci}" if instance.ci else ""
+            name = f"gpu-{gpu.minor}-mig-{profile.replace('.', '')}-{number}-{start}{part}"
             files = [file, *(f"/dev/nvidia-caps/nvidia-cap{capabilities[right]}" for right in rights)]
             yield {"name": name, "attributes": attributes, "capacity": capacity}, files
 
 
+def _placements(gpu: Gpu) -> dict[int, tuple[int, int, int]]:
+    """Return profile id, first memory slice and length of each GPU instance; none where the table lacks a profile."""
+    product = normal_form(gpu.name.replace(" ", "-"))
+    geometry, ids = knowledge().geometry.get(product), _profile_ids(product)
+    profiles = {instance.gi: profile_name(gpu, instance) for instance in gpu.instances}
+    if geometry is None or not set(profiles.values()) <= geometry.slots.keys():
+        return {}
+    starts = geometry.find_starts(list(profiles.values())) or ()
+    return {
+        gi: (ids[profile], start, geometry.slots[profile].length)
+        for (gi, profile), start in zip(profiles.items(), starts, strict=False)
+    }
+
+
+@cache
+def _profile_ids(product: str) -> Mapping[str, int]:
+    """Return the number of each profile of a product, as `nvidia-smi mig -lgip` shows it."""
+    text = Path(app.knowledge.__path__[0], "mig_profiles.yaml").read_text("utf-8")
+    rows = [row for row in yaml.safe_load(text)["products"] if product in map(normal_form, row["gfd_products"])]
+    return {one["profile"].replace("+", "."): one["profile_id"] for row in rows for one in row["profiles"]}
+
+
 def _attributes(machine: Machine, gpu: Gpu) -> dict[str, Any]:
     return {
+        "addressingMode": {"string": "HMM"},
         "architecture": {"string": ARCHITECTURES.get(gpu.compute, "Hopper" if gpu.compute == "9.0" else "Blackwell")},
         "brand": {"string": "Nvidia"},
         "cudaComputeCapability": {"version": f"{gpu.compute}.0"},
         "cudaDriverVersion": {"version": f"{machine.cuda}.0"},
         "driverVersion": {"version": ".".join(str(int(part)) for part in machine.driver.split("."))},
         "productName": {"string": gpu.name},
+        "resource.kubernetes.io/numaNode": {"int": machine.gpus.index(gpu) * 2 // len(machine.gpus)},
         "resource.kubernetes.io/pciBusID": {"string": gpu.bus},
+        "resource.kubernetes.io/pcieRoot": {"string": f"pci{gpu.bus.rpartition(':')[0]}"},
     }
