@@ -13,6 +13,7 @@ from app.admission.device_guard import guard_devices, hide_devices, warn_of_runt
 from app.admission.fleet_warnings import warn_of_claims, warn_of_names, warn_of_unsuitable_fleet
 from app.admission.node_affinity import add_affinity, keep_off_gpu_nodes
 from app.admission.pod_defaults import (
+    equalize_memory,
     provide_cpu_and_memory,
     provide_driver_capabilities,
     provide_shared_memory,
@@ -40,6 +41,7 @@ MUTATOR_RULES: tuple[tuple[Mutator, tuple[str, ...]], ...] = (
     (set_scheduler, ("scheduler_name", "override")),
     (set_priority_class, ("priority_class_name", "override")),
     (provide_cpu_and_memory, ("defaults", "override")),
+    (equalize_memory, ("memory_requests",)),
     (provide_shared_memory, ("defaults",)),
     (provide_driver_capabilities, ("defaults", "override")),
     (convert_to_claims, ("convert_to_claims",)),
@@ -47,7 +49,7 @@ MUTATOR_RULES: tuple[tuple[Mutator, tuple[str, ...]], ...] = (
     (add_tolerations, _TAINTS),
     (warn_of_claims, _TAINTS),
     (warn_of_unsuitable_fleet, ()),
-    (add_affinity, ("affinity_mode", "affinity_keys")),
+    (add_affinity, ("affinity_mode", "affinity_keys", "queued_templates")),
     (keep_off_gpu_nodes, ()),
 )
 """The order of execution: each mutator sees the object as the earlier ones left it. Beside each are the fields of
@@ -57,6 +59,9 @@ MUTATORS = tuple(mutator for mutator, _ in MUTATOR_RULES)
 REPAIRS: frozenset[Mutator] = frozenset({repair_resources})
 """Repairs of what the API server would refuse; pods of other schedulers get them too. All mutators run on a
 template, of which review.py applies only these and warnings."""
+
+FOR_QUEUED: frozenset[Mutator] = frozenset({add_tolerations, add_affinity})
+"""What queuedTemplates: Write applies to the templates of workloads that Kueue queues."""
 
 CHANGING_AMOUNTS: frozenset[Mutator] = REPAIRS | {apply_mig_fallback, choose_smallest_slice, convert_to_claims}
 """Mutators that change which container asks for what; after them the pod gets a new ruling."""
@@ -71,6 +76,7 @@ NEEDED_RULE: Mapping[Mutator, str] = {
     provide_cpu_and_memory: "defaults",
     provide_shared_memory: "defaults",
     provide_driver_capabilities: "defaults",
+    equalize_memory: "memory_requests",
     convert_to_claims: "convert_to_claims",
     add_tolerations: "tolerate",
 }

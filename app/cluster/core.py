@@ -29,13 +29,14 @@ from app.cluster.usage_polling import UsagePoller
 from app.cluster.verdict_cache import VerdictCache, VerdictTable
 from app.explain.survey import ClusterSnapshot
 from app.knowledge.tables import Knowledge
+from app.kube.api_kinds import API_KINDS
 from app.kube.claimed_devices import NO_CLAIMED_DEVICES, ClaimedDevices
 from app.kube.gpu_usage import GPUUsage
-from app.kube.pods import GROUP_LABELS, PREFIX, Pod, workload_group
+from app.kube.pods import GROUP_LABELS, PREFIX, Pod, read_pod, workload_group
 from app.nodes.model import Node
-from app.placement.scheduler_demand import place_is_promised, with_cliques, with_runtime_handler
+from app.placement.scheduler_demand import place_is_promised, with_cliques, with_reached_limits, with_runtime_handler
 from app.policy.compiled import PolicySet
-from app.policy.demand import Demand
+from app.policy.demand import Demand, ProductLimit
 from app.policy.match import Ruling, compile_demand, ruling_for
 from app.schedulerconfig.write import managed_resources
 from app.settings import Settings
@@ -175,6 +176,7 @@ class Core:
         self._rulings, self._demands = RulingCache(), TemplateCache(compile_demand)
         self._learning = DemandLearning(state)
         self._asking: set[str] = set()
+        self._exceeded: dict[tuple[str, ProductLimit], int] = {}
 
     @property
     def policies(self) -> PolicySet:
@@ -232,7 +234,24 @@ class Core:
             demand = with_cliques(demand, self.groups.cliques(pod, demand))
         elif not pod.labels.keys().isdisjoint(GROUP_LABELS):
             demand = with_cliques(demand, state.group_cliques(pod))
+        if demand.namespace_limits:
+            demand = self._limited(pod, demand)
         return self._learning.expecting(pod, demand, policies)
+
+    def _limited(self, pod: Pod, demand: Demand) -> Demand:
+        """Add the limits of the namespace that are reached, and count what is held beyond them.
+
+        Replicas do not know of each other's promises, so that two of them may exceed a limit by the pods that are bound
+        within the delay of a watch.
+        """
+        demand = with_reached_limits(demand, self.state.held_in_namespace(pod))
+        for limit in demand.reached_limits:
+            key = (pod.namespace, replace(limit, used=0))
+            over = max(limit.used - limit.most, 0)
+            if over > self._exceeded.get(key, 0):
+                self.metrics.limits_exceeded.inc(over - self._exceeded.get(key, 0))
+            self._exceeded[key] = over
+        return demand
 
     def _claimed(self, pod: Pod) -> ClaimedDevices:
         """Return the GPUs that a pod claims; most have no claim, and name no resource that a DeviceClass serves."""
@@ -288,6 +307,25 @@ class Core:
                 )
             return known.document
         return await get_pod(self.server, namespace, name)
+
+    async def fetch_pod_group(self, document: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Read the PodGroup of a pod from the API server; None without one, and where it may not be read.
+
+        Raises MalformedPod.
+        """
+        pod = read_pod(document)
+        if self.server is None or not NAME.fullmatch(pod.pod_group) or not NAME.fullmatch(pod.namespace):
+            return None
+        kind = API_KINDS["PodGroup"]
+        for version in kind.versions:
+            path = f"{kind.group_path}/{version}/namespaces/{pod.namespace}/{kind.plural}/{pod.pod_group}"
+            try:
+                async with asyncio.timeout(FETCH_SECONDS):
+                    found = msgspec.json.decode(await self.server.get(path, {}))
+                return found if isinstance(found, dict) else None
+            except (ApiError, TimeoutError, msgspec.DecodeError):
+                continue
+        return None
 
     def cache_problem(self) -> str | None:
         """Return why the cache does not show the cluster now, so that no scheduler request is answered by it.

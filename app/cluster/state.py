@@ -33,6 +33,7 @@ from app.kube.pods import Pod
 from app.nodes.gpu_health import HEALTHY, Health
 from app.nodes.model import FreeResources, Node, NodeClass
 from app.nodes.reading import RuntimeClass, read_node, with_devices, with_other_devices
+from app.placement.scheduler_demand import HeldUnits
 from app.policy.compiled import PolicySet
 
 CLASSES_SPARE = 1024
@@ -73,7 +74,7 @@ class State:
     `put_…` methods read a Kubernetes object, `take_…` methods take one that was read; both add or change. `changes` is
     the log of changed nodes. `runtime_classes` is None until listed. `overrun` holds the names of nodes on which pods
     declare more memory of shared GPUs than there is, and `served_twice` those whose GPUs a device plugin and a DRA
-    driver both give away.
+    driver both give away. `pod_groups` are those of a snapshot, by namespace/name; a live cluster is asked for one.
     """
 
     def __init__(self, knowledge: Knowledge) -> None:
@@ -96,6 +97,7 @@ class State:
         self.pending_pods = PendingPodIndex()
         self.claiming_pods = ClaimingPods()
         self.pod_counts = PodCounts[PodShape]()
+        self.pod_groups: dict[str, Mapping[str, Any]] = {}
         self.free_gpus = FreeGPUs()
         self._refusals: dict[str, str] = {}
         self._fleet: FleetFacts | None = None
@@ -204,6 +206,25 @@ class State:
         names = (*self._allocations.nodes_of(group, pod.uid), *self.claiming_pods.nodes_of(group, pod.uid))
         nodes = map(self.nodes.get, names)
         return frozenset(node.clique for node in nodes if node is not None and node.clique)
+
+    def bound_of(self, workload: str) -> int:
+        """Count the bound pods with GPUs of a workload."""
+        return self._allocations.bound_of(workload)
+
+    def held_in_namespace(self, pod: Pod) -> HeldUnits:
+        """Return what the other pods of a Pod's namespace hold, bound, nominated or promised."""
+        usages = (usage for usage in self._allocations.all_in(pod.namespace) if usage.uid != pod.uid)
+        known = ((self.nodes.get(usage.node), usage) for usage in usages)
+        return tuple(
+            (
+                (node.node_class.product,)
+                if node.node_class.product is not None
+                else node.node_class.possible_products,
+                sum(units for _, units in usage.units),
+            )
+            for node, usage in known
+            if node is not None
+        )
 
     def nominated(self, uids: Iterable[str]) -> set[str]:
         """Return the nodes for which the API server shows these pods nominated."""

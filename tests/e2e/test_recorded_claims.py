@@ -2,7 +2,7 @@
 """Random claims on the recorded worlds of real DRA drivers: our verdicts are those of the real kube-scheduler (S13).
 
 The worlds and how they were recorded: tests/dra/recorded. `make test-long` poses 1,000 pods with claims for each node
-of each world, and writes tests/results/claims.md.
+of each world, and writes tests/results/recorded-claims.md.
 """
 
 import json
@@ -26,7 +26,7 @@ LONG_COPIES, LONG_ROUNDS = 50, 20
 """Together 1,000 pods for each node of a world."""
 NOT_JUDGED = 0.01
 """The largest share of the verdicts of a world that may be missing; of all worlds together it is a tenth of that."""
-RESULTS = Path(__file__).parents[1] / "results" / "claims.md"
+RESULTS = Path(__file__).parents[1] / "results" / "recorded-claims.md"
 REPORTS = Path(__file__).parents[2] / ".pytest_cache" / "claims"
 PAGE = """\
 # Random claims on recorded worlds
