@@ -70,6 +70,7 @@ class Node:
         self.world = world
         self.toolkit = Toolkit(self.folder, built)
         self._installation = DEFAULT_INSTALLATION
+        self.kubelet_settings: Mapping[str, Any] = {}
 
     def start(self, images: Sequence[Path]) -> None:
         """Start all of the node, and wait until the API server shows it Ready."""
@@ -216,7 +217,7 @@ class Node:
     def start_kubelet(self) -> None:
         """Start the kubelet, the first time or after it was stopped."""
         config = self.folder / "kubelet.json"
-        config.write_text(json.dumps(KUBELET_CONFIG), "utf-8")
+        config.write_text(json.dumps({**KUBELET_CONFIG, **self.kubelet_settings}), "utf-8")
         flags = {
             "config": str(config),
             "kubeconfig": str(self.plane.kubeconfig(self.name)),
