@@ -30,8 +30,9 @@ from app.api.decision_line import (
 )
 from app.api.decision_recorder import Recorder
 from app.api.direct_routes import Answer, DirectRoutes, send_answer
-from app.api.extender_routes import ExtenderAnswer, filter_steps, preempt_steps, prioritize_steps
+from app.api.extender_routes import ExtenderAnswer, filter_steps, prioritize_steps
 from app.api.operations_routes import answer_unknown_routes
+from app.api.preemption import preempt_steps
 from app.api.time_slices import JobQueue
 from app.api.tracing import Tracing
 from app.api.wire import status_body

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The extender routes: ExtenderArgs in, the answers of filter, prioritize and preempt out, in the form of the request.
+"""The extender routes filter and prioritize: ExtenderArgs in, the answer out, in the form of the request.
+
+Preemption is in api/preemption.py.
 
 No await and no I/O: each verb reads the state as it stands and answers (docs/reference/listeners.md#state).
 
@@ -23,14 +25,10 @@ from app.api.wire import (
     ExtenderArgs,
     HostPriority,
     check_bulk,
-    check_candidates,
     decode_extender_args,
     decode_node,
-    decode_preemption_args,
     encode,
-    meta_victims,
     read_asked,
-    victim_uids,
 )
 from app.cluster.core import Core
 from app.cluster.verdict_cache import VerdictTable
@@ -38,7 +36,7 @@ from app.intree.soft_constraints import SoftConstraints
 from app.kube.pods import Pod
 from app.nodes.model import Node
 from app.nodes.reading import read_node
-from app.placement.engine import helpful_candidates, judge, total
+from app.placement.engine import judge, total
 from app.placement.ranking import HIGHEST, best_in_turn, best_of_each, best_position, demand_scores
 from app.placement.scheduler_demand import place_is_promised
 from app.policy.demand import Demand
@@ -140,13 +138,13 @@ def filter_steps(body: bytes, core: Core, other_pods: bool = False) -> Generator
     args = _read_args(body, core)
     asked = read_asked(args.Pod)
     pod = asked[0]
-    if other_pods and _by_first_extender(pod, core):
+    if other_pods and by_first_extender(pod, core):
         return _all_nodes(args, pod, decided=False)
-    if _requests_no_devices(pod):
+    if requests_no_devices(pod):
         return _all_nodes(args, pod)
     if (problem := core.cache_problem()) is not None:
         return ExtenderAnswer(encode({"Error": problem}), pod, error=problem)
-    demand = _asked_demand(pod, core)
+    demand = asked_demand(pod, core)
     if not demand.requests_gpus:
         return _all_nodes(args, pod)
     names = args.NodeNames
@@ -161,7 +159,7 @@ def filter_steps(body: bytes, core: Core, other_pods: bool = False) -> Generator
     return answer
 
 
-def _by_first_extender(pod: Pod, core: Core) -> bool:
+def by_first_extender(pod: Pod, core: Core) -> bool:
     """Tell whether kube-scheduler asks the first extender about a pod, as its IsInterested does.
 
     It does where a container names a managed resource, whatever the amount (pkg/scheduler/extender.go).
@@ -170,7 +168,7 @@ def _by_first_extender(pod: Pod, core: Core) -> bool:
     return any(name in managed for container in pod.containers for name in (*container.requests, *container.limits))
 
 
-def _requests_no_devices(pod: Pod) -> bool:
+def requests_no_devices(pod: Pod) -> bool:
     """Tell whether a pod has no claims and requests no extended resources, so that no view of the fleet is needed."""
     amounts = ((*container.requests.items(), *container.limits.items()) for container in pod.containers)
     return not pod.claims and not any("/" in name and amount > 0 for pairs in amounts for name, amount in pairs)
@@ -298,10 +296,8 @@ def prioritize_steps(body: bytes, core: Core, other_pods: bool = False) -> Gener
     """
     args = _read_args(body, core)
     pod, _ = read_asked(args.Pod)
-    demand = _asked_demand(pod, core)
-    if other_pods and (
-        _by_first_extender(pod, core) or (demand.requests_gpus and core.settings.filter_answer != "all")
-    ):
+    demand = asked_demand(pod, core)
+    if other_pods and (by_first_extender(pod, core) or (demand.requests_gpus and core.settings.filter_answer != "all")):
         unscored = [HostPriority(name, 0) for name in args.NodeNames or ()]
         return ExtenderAnswer(encode(unscored), pod, len(unscored), len(unscored), decided=False)
     if args.NodeNames is not None:
@@ -321,42 +317,6 @@ def prioritize_steps(body: bytes, core: Core, other_pods: bool = False) -> Gener
         if demand.requests_gpus:
             core.promise(pod, demand, names[scores.index(HIGHEST)])
     return ExtenderAnswer(encode(list(map(HostPriority, names, scores))), pod, len(names), len(names))
-
-
-def preempt(body: bytes, core: Core) -> ExtenderAnswer:
-    """Answer preempt in one step; see `preempt_steps`."""
-    return finish(preempt_steps(body, core))
-
-
-def preempt_steps(body: bytes, core: Core, other_pods: bool = False) -> Generator[None, None, ExtenderAnswer]:
-    """Answer preempt: the candidates on which evicting the given victims lets the pod run.
-
-    The answer always has NodeNameToMetaVictims (docs/reference/control-plane.md#preemption-of-the-scheduler). Raises
-    WireError 400, and 503 while the state is not synced, so that nothing is evicted then.
-    """
-    check_bulk(body, len(core.nodes))
-    args = decode_preemption_args(body)
-    pod, _ = read_asked(args.Pod)
-    elsewhere = other_pods and _by_first_extender(pod, core)
-    free_choice = elsewhere or _requests_no_devices(pod)
-    if not free_choice and (problem := core.cache_problem()) is not None:
-        raise WireError(503, problem)
-    demand = _asked_demand(pod, core)
-    candidates = args.NodeNameToMetaVictims
-    check_candidates(args.NodeNameToVictims if candidates is None else candidates)
-    if candidates is None:
-        candidates = {name: meta_victims(name, victims) for name, victims in (args.NodeNameToVictims or {}).items()}
-    uids = {}
-    for index, (name, victims) in enumerate(candidates.items(), 1):
-        uids[name] = victim_uids(victims)
-        if index % NODES_AT_ONCE == 0:
-            yield
-    if free_choice or not demand.requests_gpus:
-        kept: Mapping[str, Any] = candidates
-    else:
-        kept = helpful_candidates(demand, candidates, uids, core.state.node_without_pods)
-    body = encode({"NodeNameToMetaVictims": candidates if core.settings.shadow else kept})
-    return ExtenderAnswer(body, pod, len(candidates), len(kept), decided=not elsewhere)
 
 
 def _read_args(body: bytes, core: Core) -> ExtenderArgs:
@@ -388,7 +348,7 @@ def _full_nodes(args: ExtenderArgs, core: Core) -> Generator[None, None, tuple[l
     return raws, nodes
 
 
-def _asked_demand(pod: Pod, core: Core) -> Demand:
+def asked_demand(pod: Pod, core: Core) -> Demand:
     """Compile what a Pod needs, and note that it was asked about."""
     demand = core.demand(pod)
     core.note_scheduler_request(pod, demand)

@@ -14,7 +14,7 @@ from rich.table import Column
 from app.cli.output import Output, show, table_of
 from app.cli.source import Fleet, refuse_several, state_of
 from app.cluster.state import State
-from app.schedulerconfig.verify import ConfigurationFinding, verify
+from app.schedulerconfig.verify import ConfigurationFinding, batching_line, verify
 from app.schedulerconfig.write import (
     URLS,
     ConfigurationPlan,
@@ -44,6 +44,10 @@ def scheduler_config(
         bool,
         typer.Option("--every-pod", help="Keep pods without GPU off untainted GPU nodes, by a second extender."),
     ] = False,
+    extender: Annotated[
+        bool,
+        typer.Option("--extender/--no-extender", help="Without: kube-scheduler packs GPU pods by itself."),
+    ] = True,
     url: Annotated[str | None, typer.Option(help="Where the scheduler finds us; a sidecar or our Service.")] = None,
     ca: Annotated[
         Path | None, typer.Option(help="CA that signed our certificate; by default certs/ca.crt, if the URL is https.")
@@ -59,7 +63,8 @@ def scheduler_config(
     if target not in get_args(Target):
         raise BadInput(f"scheduler-config: got --for {target}, wants second or default")
     answer = filter_answer_of(filter_answer)
-    refuse_several(("--verify", check), ("--ca", ca), ("--ca-file", ca_file))
+    refuse_several(("--verify", check), ("--ca", ca), ("--ca-file", ca_file), ("--no-extender", not extender))
+    refuse_several(("--no-extender", not extender), ("--every-pod", every_pod))
     # Without a fleet the configuration is for every known family.
     objects = fleet.read(("Node",), CLAIMABLE) if fleet.given else []
     state = state_of(objects)
@@ -68,10 +73,11 @@ def scheduler_config(
     chosen: Target = "second" if target == "second" else "default"
     resources = managed_resources(state.nodes.values(), state.knowledge)
     place = read_extender_url(url or URLS[chosen])
-    own = _read_ca(ca or Path("certs/ca.crt")) if ca or not (ca_file or place.startswith("http://")) else b""
-    trusted = str(ca_file) if ca_file else b"" if place.startswith("http://") else own
+    unencrypted = place.startswith("http://") or not extender
+    own = _read_ca(ca or Path("certs/ca.crt")) if ca or not (ca_file or unencrypted) else b""
+    trusted = str(ca_file) if ca_file else b"" if unencrypted else own
     claims = offers_claims(state.nodes.values())
-    plan = ConfigurationPlan(chosen, place, trusted, resources, len(state.nodes), answer, every_pod, claims)
+    plan = ConfigurationPlan(chosen, place, trusted, resources, len(state.nodes), answer, every_pod, claims, extender)
     text = write(plan)
     show(yaml.safe_load(text), output, lambda _: print(text, end=""))
 
@@ -88,9 +94,10 @@ def _read_ca(path: Path) -> bytes:
 
 
 def _check(path: Path, state: State, output: str) -> None:
-    findings = tuple(configuration_findings(str(path), read_configuration("--verify", path), state))
+    text = read_configuration("--verify", path)
+    findings = tuple(configuration_findings(str(path), text, state))
     compared = any(node.node_class.offered for node in state.nodes.values())
-    show(findings, output, lambda _: _show(path, findings, compared))
+    show(findings, output, lambda _: _show(path, findings, compared, batching_line(text)))
     raise typer.Exit(1 if findings else 0)
 
 
@@ -115,10 +122,12 @@ def configuration_findings(file: str, text: str, state: State) -> list[Configura
     return verify(file, text, tuple(offered), len(nodes), offers_claims(nodes))
 
 
-def _show(path: Path, findings: tuple[ConfigurationFinding, ...], compared: bool) -> None:
+def _show(path: Path, findings: tuple[ConfigurationFinding, ...], compared: bool, batching: str) -> None:
     console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
     if not compared:
         console.print("managedResources not compared with a fleet: give --kubeconfig, --snapshot or --demo")
+    if batching:
+        console.print(batching, markup=False)
     if not findings:
         console.print(f"{path}: nothing dangerous found", markup=False)
         return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The core: state, policies, verdicts and rulings, and what routes, Events, pages and commands ask of them.
+"""The core: state, policies, verdicts, rulings, readiness (/readyz, /livez), for routes, Events, pages and commands.
 
 It knows nothing of HTTP and of certificates. `app/server/service.py` adds what a process that serves has besides.
 """
@@ -211,6 +211,7 @@ class Core:
             claimed=self._claimed,
             has_template=state.devices.has_template,
             claim_warnings=state.devices.claim_warnings,
+            shares=state.devices.shares,
             idle_gpus=self.usage.count,
             rule=self._rulings.of,
         )

@@ -280,6 +280,7 @@ class State:
             claimed=devices.claimed,
             has_template=devices.has_template,
             claim_warnings=devices.claim_warnings,
+            shares=devices.shares,
         )
 
     def fleet(self) -> FleetFacts:

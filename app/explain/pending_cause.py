@@ -76,6 +76,9 @@ class PendingCause:
 def cause_of(explanation: Explanation) -> PendingCause:
     """Return the primary cause of an explanation."""
     primary, gang = explanation.primary, explanation.gang
+    if explanation.not_started and (explanation.bound or primary is None):
+        text = ": ".join(filter(None, (explanation.place, explanation.not_started[0])))
+        return PendingCause(NOT_STARTED, text, 0, explanation.fits, "")
     if primary is None and explanation.fits and gang is not None and not gang.enough:
         return PendingCause(GANG_WAITS, gang.sentence, 0, explanation.fits, gang.change, change=gang.change)
     if primary is None:
@@ -97,6 +100,8 @@ def cause_of(explanation: Explanation) -> PendingCause:
     )
 
 
+NOT_STARTED = "NotStarted"
+"""The reason of a pod that has a node or devices, and that does not start."""
 GANG_WAITS = "GangDoesNotFit"
 """The reason of a pod that fits, and whose gang does not fit together."""
 NOT_LOOKED_AT = "SchedulerSilent"

@@ -31,6 +31,7 @@ from app.explain.explanation import (
 )
 from app.explain.funnel import Objection, funnel, objection_name, objection_text
 from app.explain.gang_placement import gang_verdict
+from app.explain.numa import claim_notes, topology_notes
 from app.explain.pending_cause import primary_reason, refused_by
 from app.explain.placed_by import (
     answer_of_scheduler,
@@ -40,11 +41,10 @@ from app.explain.placed_by import (
     ending_of,
     node_of_bound_pod,
     not_looked_at,
-    start_problems,
-    unhealthy_devices,
     what_it_got,
     who_decides,
 )
+from app.explain.pod_start import start_problems, unhealthy_devices, what_ends_it
 from app.explain.survey import (
     ClusterSnapshot,
     Groups,
@@ -108,24 +108,24 @@ def explain(
     live: bool = False,
     by_node: bool = False,
     find_fixes: bool = True,
-    events: Sequence[Mapping[str, Any]] = (),
+    events: Sequence[Mapping[str, Any]] | None = None,
 ) -> Generator[None, None, Explanation]:
     """Explain one pod; yields often, so that a service can do other work in between.
 
     `live` is true where the pod is in the cluster as it is, admitted or not. `by_node` adds every node's verdict.
     `find_fixes` searches for fixes, which takes most of the time where the pod fits nowhere. `events` are those about
-    the pod.
+    the pod, None where they were not read.
 
     Raises MalformedPod, QuantityError.
     """
     pod = _read(document, snapshot, live, events)
     yield
     nodes = yield from _judged(pod, find_fixes)
-    return (yield from _answer(pod, nodes, by_node, events))
+    return (yield from _answer(pod, nodes, by_node, events or ()))
 
 
 def _read(
-    document: Mapping[str, Any], snapshot: ClusterSnapshot, live: bool, events: Sequence[Mapping[str, Any]]
+    document: Mapping[str, Any], snapshot: ClusterSnapshot, live: bool, events: Sequence[Mapping[str, Any]] | None
 ) -> _ReadPod:
     """Read a pod; one that has a node or has ended gives back what it holds."""
     review = review_as_is(document, snapshot)  # refuses a malformed pod, so that the code below need not check
@@ -192,6 +192,7 @@ def _answer(
         ending=pod.ending,
         unhealthy=() if pod.node is None else unhealthy_devices(pod.review.document),
         not_started=pod.not_started,
+        phase=str((pod.review.document.get("status") or {}).get("phase") or ""),
         devices=devices,
         gang=gang,
         notes=(*([gang.sentence] if gang else ()), *_notes(pod, nodes, events, bool(refused))),
@@ -228,7 +229,11 @@ def _notes(pod: _ReadPod, nodes: _JudgedNodes, events: Sequence[Mapping[str, Any
     for condition in node.conditions if node is not None else ():
         yield f"its node reports {condition.words} ({condition.explained}); {condition.remedy}"
     if pod.node is None:
+        yield from claim_notes(scheduled_pod.claims, fitting)
+        yield from topology_notes(scheduled_pod.pod, fitting, snapshot.topologies, snapshot.devices)
         yield from who_decides(scheduled_pod, snapshot, refused, bool(fitting))
+    else:
+        yield from what_ends_it(pod.review.document, snapshot)
     yield from asks_for_none(scheduled_pod, snapshot)
     yield from what_it_got(scheduled_pod, node, snapshot.context.knowledge.products)
 

@@ -114,16 +114,16 @@ def _entries(parent: Mapping[str, Any], key: str, where: str) -> Iterator[tuple[
     entries = member(parent, key, dict, where) or {}
     if len(entries) > MOST_ENTRIES:
         raise OversizedPod(f"{where}{key}: got {len(entries)} entries, wants at most {MOST_ENTRIES}")
-    if not any("/" in name for name in entries):
+    if "/" not in "".join(entries):
         return iter(entries.items())
     return iter(sorted(entries.items(), key=lambda entry: "/" in entry[0]))
 
 
 def _attributes(body: Mapping[str, Any], driver: str, where: str) -> Mapping[str, Attribute]:
-    entries = [
-        (name, value) for name, item in _entries(body, "attributes", where) if (value := _attribute(item)) is not None
-    ]
-    return Attributes(_positions(driver, tuple(name for name, _ in entries)), tuple(value for _, value in entries))
+    values = {
+        name: value for name, item in _entries(body, "attributes", where) if (value := _attribute(item)) is not None
+    }
+    return Attributes(_positions(driver, tuple(values)), tuple(values.values()))
 
 
 @lru_cache(1024)
@@ -132,20 +132,21 @@ def _positions(driver: str, names: tuple[str, ...]) -> Mapping[str, int]:
     return {intern(name if "/" in name else f"{driver}/{name}"): position for position, name in enumerate(names)}
 
 
-_TYPES: Mapping[str, type] = {"string": str, "version": str, "bool": bool, "int": int}
-"""The fields of an attribute; the API server accepts one of them, which most often is a string."""
+_TYPES: Mapping[str, type] = {"version": str, "bool": bool, "int": int}
+"""The fields of an attribute beside `string`, which most attributes have; the API server accepts one of all."""
 
 
 def _attribute(item: object) -> Attribute | None:
     """Read the value of an attribute; None for a type that is not known, which no constraint can match."""
     if not isinstance(item, dict):
         return None
+    text = item.get("string")
+    if type(text) is str:
+        return intern(text)
     for name, kind in _TYPES.items():
         value = item.get(name)
         if type(value) is kind:
-            if isinstance(value, str):
-                return _version(value) if name == "version" else intern(value)
-            return cast("bool | int", value)
+            return _version(value) if isinstance(value, str) else cast("bool | int", value)
     lists = (item.get(name) for name in ("bools", "ints", "strings", "versions"))
     return next((tuple(values) for values in lists if isinstance(values, list) and values), None)
 

@@ -48,6 +48,7 @@ class AdmissionRules:
     privileged: str = "Leave"
     bypass: str = "Leave"
     shared_replicas: str = "Leave"
+    queued_templates: str | None = None
     idle: Idle | None = None
     override: frozenset[str] = frozenset()
     set_by: Mapping[str, str] = field(default_factory=dict, compare=False)
@@ -105,6 +106,7 @@ def merge_admission(applied: list[AppliedPolicy], level: Action) -> AdmissionRul
         privileged=guard(Rule.Privileged, "privileged"),
         bypass=guard(Rule.Bypass, "bypass"),
         shared_replicas=guard(Rule.SharedReplicas, "shared_replicas"),
+        queued_templates=single(Rule.QueuedTemplates, "queued_templates"),
         idle=_joined(parts(Rule.Idle, "idle"), None),
         override=frozenset(_overriding_fields(applied, level)),
     )

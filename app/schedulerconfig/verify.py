@@ -13,19 +13,26 @@ from typing import Any, Literal
 
 from app.kube.api_kinds import NAMESPACE
 from app.policy.document import Document, YAMLPath, read_documents
+from app.schedulerconfig.batching import DEFAULT_NAME, POINTS, batchable_profiles, describe_batching, profile_names
 from app.schedulerconfig.write import EXTENDER_WEIGHT, OTHER_PODS, OWN_NAME, TIMEOUT_SECONDS
 from app.values.errors import PolicyError
+from app.values.json_members import object_if_any
 from app.values.quantity import parse_seconds
 
 CONFIGURATION_VERSION = "kubescheduler.config.k8s.io/v1"
-DEFAULT_NAME, DEFAULT_LEASE = "default-scheduler", ("kube-system", "kube-scheduler")
-"""The schedulerName and the Lease of kube-scheduler where its file sets none (pkg/scheduler/apis/config/v1)."""
+DEFAULT_LEASE = ("kube-system", "kube-scheduler")
+"""The Lease of kube-scheduler where its file sets none (pkg/scheduler/apis/config/v1)."""
 VERB_FIELDS = ("filterVerb", "prioritizeVerb", "preemptVerb")
 _LOOPBACK = re.compile(r"https?://(?:127(?:\.\d{1,3}){3}|localhost|\[::1\])(?::\d+)?(?:/|$)", re.ASCII)
-_TYPES = {"extenders": list, "profiles": list, "leaderElection": dict, "tlsConfig": dict, "managedResources": list}
+_TYPES = {
+    **dict.fromkeys(("extenders", "profiles", "managedResources", "pluginConfig", "enabled", "disabled"), list),
+    **dict.fromkeys(("leaderElection", "tlsConfig", "plugins", "multiPoint", *POINTS), dict),
+}
 SMALLEST_SHARE_PERCENT = 5
 """kube-scheduler's own sample is max(5, 50 - nodes / 125) % of the nodes (docs/reference/control-plane.md#sampling)."""
 REFUSES_TO_START = "the scheduler refuses to start"
+PACKING = ("MostAllocated", "RequestedToCapacityRatio")
+"""The types of NodeResourcesFit's scoringStrategy that may fill one node after the other."""
 TWO_ENTRIES = "the two extenders entries that gpu-usher scheduler-config --every-pod writes"
 
 
@@ -71,8 +78,7 @@ class ExtenderEntry:
     @property
     def serves_default(self) -> bool:
         """Whether a profile is the cluster's own scheduler."""
-        profiles = self.value.get("profiles") or [{}]
-        return any((profile.get("schedulerName") or DEFAULT_NAME) == DEFAULT_NAME for profile in profiles)
+        return DEFAULT_NAME in profile_names(self.value)
 
     def danger(self, field: str, message: str, remedy: str) -> ConfigurationFinding:
         """Report a field of our entry by which pods are lost or misplaced."""
@@ -108,6 +114,9 @@ def verify(
     malformed = list(_malformed(document, value))
     if malformed:
         return malformed
+    if _packs_alone(value):
+        alone = ExtenderEntry(document, {**value, "extenders": []}, 0, {}, offered, nodes, claims)
+        return [finding for check in FILE_CHECKS for finding in check(alone)]
     ours = [(index, extender) for index, extender in enumerate(value.get("extenders") or ()) if _is_ours(extender)]
     if not ours:
         remedy = "take the extenders entry that gpu-usher scheduler-config writes"
@@ -129,6 +138,20 @@ def managed_by_scheduler(text: str) -> dict[str, frozenset[str] | None]:
 
     It is empty where the text is no configuration with an extender of ours.
     """
+    value = _configuration(text)
+    rows = [each.get("managedResources") for each in value.get("extenders") or () if _is_ours(each)]
+    asked = frozenset(str(row.get("name")) for managed in rows for row in managed or ()) if all(rows) else None
+    return dict.fromkeys(profile_names(value), asked) if rows else {}
+
+
+def batching_line(text: str) -> str:
+    """Say in one line what a configuration means for opportunistic batching; empty for what is no configuration."""
+    value = _configuration(text)
+    return describe_batching(value) if value else ""
+
+
+def _configuration(text: str) -> Mapping[str, Any]:
+    """Read a configuration; empty for a text that is none."""
     try:
         [document] = read_documents("configuration", text)
     except (PolicyError, ValueError):
@@ -136,10 +159,7 @@ def managed_by_scheduler(text: str) -> dict[str, frozenset[str] | None]:
     value = document.value if isinstance(document.value, dict) else {}
     if value.get("kind") != "KubeSchedulerConfiguration" or any(_malformed(document, value)):
         return {}
-    rows = [each.get("managedResources") for each in value.get("extenders") or () if _is_ours(each)]
-    asked = frozenset(str(row.get("name")) for managed in rows for row in managed or ()) if all(rows) else None
-    names = [profile.get("schedulerName") or DEFAULT_NAME for profile in value.get("profiles") or [{}]]
-    return dict.fromkeys(names, asked) if rows else {}
+    return value
 
 
 def _danger(document: Document, path: YAMLPath, message: str, remedy: str) -> ConfigurationFinding:
@@ -157,9 +177,17 @@ def _malformed(document: Document, value: Mapping[str, Any], path: YAMLPath = ()
         if not isinstance(field_value, shape) or not all(isinstance(row, dict) for row in rows):
             wants = "a list of mappings" if shape is list else "a mapping"
             yield _danger(document, where, f"{field}: got another shape, {REFUSES_TO_START}", wants)
-        elif shape is list:
+        else:
             for index, row in enumerate(rows):
-                yield from _malformed(document, row, (*where, index))
+                yield from _malformed(document, row, (*where, index) if shape is list else where)
+
+
+def _packs_alone(value: Mapping[str, Any]) -> bool:
+    """Tell whether a profile packs by itself and there is no extender (`scheduler-config --no-extender`)."""
+    rows = (row for profile in value.get("profiles") or () for row in profile.get("pluginConfig") or ())
+    args = (object_if_any(row, "args") for row in rows if row.get("name") == "NodeResourcesFit")
+    packs = any(object_if_any(each, "scoringStrategy").get("type") in PACKING for each in args)
+    return packs and not value.get("extenders")
 
 
 def _url(extender: Mapping[str, Any]) -> str:
@@ -326,8 +354,7 @@ def node_sampling(entry: ExtenderEntry) -> Iterator[ConfigurationFinding]:
 
 def leader_election(entry: ExtenderEntry) -> Iterator[ConfigurationFinding]:
     """Require an own lease and name: two with one lease take turns; two with one name place the same pods."""
-    election, profiles = entry.value.get("leaderElection") or {}, entry.value.get("profiles") or [{}]
-    names = {profile.get("schedulerName") or DEFAULT_NAME for profile in profiles}
+    election, names = entry.value.get("leaderElection") or {}, profile_names(entry.value)
     election_lease = (
         election.get("resourceNamespace") or DEFAULT_LEASE[0],
         election.get("resourceName") or DEFAULT_LEASE[1],
@@ -338,6 +365,18 @@ def leader_election(entry: ExtenderEntry) -> Iterator[ConfigurationFinding]:
     if election_lease != DEFAULT_LEASE and DEFAULT_NAME in names:
         message = f"profiles: {DEFAULT_NAME} under a lease of its own: two schedulers place the same pods"
         yield entry.danger_at(("profiles",), message, f"schedulerName: {OWN_NAME}")
+
+
+def batching(entry: ExtenderEntry) -> Iterator[ConfigurationFinding]:
+    """Report profiles of others whose pods are no longer batched, unless another extender takes that from them too."""
+    others = [name for name in batchable_profiles(entry.value) if name != OWN_NAME]
+    if others and entry.extender and all(map(_is_ours, entry.value["extenders"])):
+        message = (
+            f"extenders: switch opportunistic batching (Kubernetes 1.35) off for every pod of {', '.join(others)}, "
+            "without GPU too: no default spreading constraints prevent it here"
+        )
+        remedy = "a scheduler of our own: gpu-usher scheduler-config --for second"
+        yield ConfigurationFinding("warning", entry.document.locate(("extenders",)), message, remedy)
 
 
 EntryCheck = Callable[[ExtenderEntry], Iterator[ConfigurationFinding]]
@@ -362,5 +401,6 @@ FILE_CHECKS: tuple[EntryCheck, ...] = (
     single_binder,
     node_sampling,
     leader_election,
+    batching,
 )
 """The checks of the whole file, made once, beyond our entry."""

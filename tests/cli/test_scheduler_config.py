@@ -34,7 +34,23 @@ def test_every_form_that_is_printed_verifies_clean(ca: Path, target: str, answer
 
     result = run("--demo", "--verify", file)
 
-    assert (result.exit_code, result.output) == (0, f"{file}: nothing dangerous found\n")
+    batching, verdict = result.output.splitlines()
+    assert (result.exit_code, verdict) == (0, f"{file}: nothing dangerous found")
+    assert batching.endswith("an extender costs none")
+
+
+@pytest.mark.parametrize("target", ["second", "default"])
+def test_form_without_an_extender_needs_no_certificate_and_verifies_clean(tmp_path: Path, target: str) -> None:
+    """F88."""
+    file = tmp_path / "scheduler.yaml"
+    file.write_text(run("--demo", "--for", target, "--no-extender").output, "utf-8")
+
+    result = run("--demo", "--verify", file)
+
+    assert result.output.splitlines() == [
+        "opportunistic batching: profile gpu-usher-scheduler",
+        f"{file}: nothing dangerous found",
+    ]
 
 
 def test_json_is_the_same_configuration_as_the_yaml(ca: Path) -> None:
@@ -60,7 +76,7 @@ def test_findings_stand_on_one_line_each_with_file_and_line(ca: Path) -> None:
 
     result = run("--demo", "--verify", file)
 
-    _, finding = result.output.splitlines()
+    *_, finding = result.output.splitlines()
     assert result.exit_code == 1
     assert finding.split()[:3] == ["danger", f"{file}:{line}:3", "ignorable:"]
 
@@ -94,6 +110,8 @@ def test_check_without_a_fleet_says_what_it_did_not_look_at(ca: Path) -> None:
         (("-o", "xml"), "text, json or yaml"),
         (("--for", "default", "--ca", "absent"), "wants the CA of our certificate, in PEM"),
         (("--url", "http://10.0.0.1/scheduler"), "wants https://HOST:PORT/scheduler"),
+        (("--no-extender", "--every-pod"), "got --no-extender and --every-pod, wants one of them"),
+        (("--no-extender", "--verify", "absent"), "got --verify and --no-extender, wants one of them"),
         (("--verify", "absent"), "wants a KubeSchedulerConfiguration"),
     ],
 )

@@ -66,15 +66,17 @@ def find_binaries() -> Binaries | str:
         programs = (*PROGRAMS, NOOP_EXTENDER, *NODE_PROGRAMS)
         return Binaries({program: (str(built), program) for program in programs}, "built from tests/controlplane")
     command = f"make controlplane {CHOICE}={minor}" if os.environ.get(CHOICE) else "make controlplane"
-    return f"no control plane: run `{command}` (needs Go {go_version(minor)}), or set {VARIABLES[0]} to a directory"
+    return f"The control plane is not built. Run `{command}` (needs Go {go_version(minor)}), or set {VARIABLES[0]}."
 
 
 def _ready_made(variable: str, folder: Path) -> Binaries | str:
     if minor := os.environ.get(CHOICE):
-        return f"{CHOICE}={minor} chooses what is built, and {variable}={folder} what is taken instead: set one of them"
+        return (
+            f"{CHOICE}={minor} chooses what is built, and {variable}={folder} what is taken instead. Set one of them."
+        )
     missing = [program for program in PROGRAMS if not os.access(folder / program, os.X_OK)]
     if missing:
-        return f"{variable}={folder}: {', '.join(missing)} not there, wants all of {', '.join(PROGRAMS)}"
+        return f"{variable}={folder} lacks {', '.join(missing)}. Set it to a folder with {', '.join(PROGRAMS)}."
     return Binaries({program: (str(folder / program),) for program in PROGRAMS}, f"{variable}")
 
 
