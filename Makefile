@@ -17,10 +17,12 @@ KUBERNETES ?=
 export KUBERNETES
 # Where `make chart` writes.
 BUILD  := build
+# Where `make release` writes, and `make verify-release` reads.
+RELEASE := build/release
 # Inputs of `make fuzz-guided`.
 RUNS   := 50000
 
-.PHONY: help setup run demo test test-all test-rest test-browser test-long go controlplane cluster prometheus haproxy chromium e2e e2e-versions neighbours node-programs e2e-nodes e2e-upstream gfd-worlds chaos fuzz fuzz-guided check format chart bench bench-largest bench-placement bench-scheduler bench-mig bench-churn bench-events lock generated sbom wheel krew audit vex clean
+.PHONY: help setup run demo test test-all test-rest test-browser test-long go controlplane cluster prometheus haproxy chromium e2e e2e-versions neighbours node-programs e2e-nodes e2e-upstream gfd-worlds chaos fuzz fuzz-guided check format chart bench bench-largest bench-placement bench-scheduler bench-mig bench-churn bench-events lock generated sbom wheel krew release verify-release audit vex clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -206,6 +208,14 @@ krew: ## write build/gpu-usher-krew.tar.gz, with the wheel of make wheel, and it
 	@sum=$$(sha256sum build/gpu-usher-krew.tar.gz | cut -d' ' -f1) && sed -e '/^# /d' -e "s|@VERSION@|$(VERSION)|; \
 		s|@URI@|$(URI)|; s|@SHA256@|$$sum|; s|@WHEEL@|$(notdir $(WHEEL))|" deploy/krew/gpu-usher.yaml > build/gpu-usher.yaml
 	@echo "build/gpu-usher-krew.tar.gz build/gpu-usher.yaml"
+
+release: $(STAMP) ## write RELEASE: all files of a release of this commit, signed by KEY, for VERSION; BASE: the image's base as an OCI layout
+	@test -n "$(VERSION)" && test -n "$(KEY)" || { echo "make release: wants VERSION=v1.2.3 and KEY=key.pem (RELEASE.md)"; exit 2; }
+	@$(BIN)/python -m tests.release.build $(VERSION:v%=%) --key $(KEY) --out $(RELEASE) $(if $(BASE),--base $(BASE))
+
+verify-release: $(STAMP) ## check every file of RELEASE: digests, signatures by PUBLIC_KEY, provenance, and what they hold
+	@test -n "$(PUBLIC_KEY)" || { echo "make verify-release: wants PUBLIC_KEY=key.pub, from elsewhere than the release"; exit 2; }
+	@$(BIN)/python -m tests.release.verify $(RELEASE) --public-key $(PUBLIC_KEY)
 
 audit: $(STAMP) ## ask OSV what is known against the packages of LOCK; exit 1: something, 2: nobody could be asked
 	@$(BIN)/python -m tests.audit $(LOCK) $(OSV)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two ValidatingAdmissionPolicies, which the API server evaluates itself, whether or not gpu-usher is up.
+"""The ValidatingAdmissionPolicies, which the API server evaluates itself, whether or not gpu-usher is up.
 
-The fallback has the part of our validation that CEL can express. It is evaluated after all mutating webhooks: while
-gpu-usher is up and repairs a pod, it has nothing to refuse. It knows neither nodes nor annotations and cannot repair;
-LIMITATIONS lists what is missing. It does not check fractions, negative amounts, or GPU requests that lack limits or
-differ from them: the API server refuses those before any validating admission (pkg/apis/core/validation
+The fallback has the part of our validation that CEL can express. It is evaluated after all that mutates: where
+gpu-usher or the mutating policies (mutating_policies.py) repair a pod, it has nothing to refuse. It knows neither nodes
+nor annotations; LIMITATIONS lists what is missing. It does not check fractions, negative amounts, or GPU requests that
+lack limits or differ from them: the API server refuses those before any validating admission (pkg/apis/core/validation
 ValidateResourceRequirements; tests/e2e/test_fallback.py). In the checks of variables `c` is a container and `e` an
 entry of its env.
 
@@ -19,61 +19,32 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.admission.device_guard import ALL_FILES, CDI, DEVICE_FOLDER, GPU_FILES, VISIBLE
+from app.admission.fallback_scope import (
+    AMOUNT_MAPS,
+    FALLBACK_NAME,
+    VERSION,
+    FallbackScope,
+    container_asks_for_gpu,
+    gives_devices,
+    made_harmless,
+    not_exempt,
+    policy_and_binding,
+)
 from app.admission.match_conditions import device_conditions, is_gpu_resource, match_conditions, quoted
 from app.admission.reviewed_pod import EXEMPT_LABELS
-from app.knowledge.container_toolkit import EXPANDED, ToolkitEnv, ToolkitVariable
 from app.knowledge.gpu_resources import Families
 from app.knowledge.tables import Knowledge
 from app.policy.merge_admission import AdmissionRules
 from app.values.reasons import Code
 
-
-def entry_gives_devices(row: ToolkitVariable) -> str:
-    """Write CEL that is true where e is the variable with an effective value (ToolkitVariable.is_effective)."""
-    return f"(e.name == {quoted(row.name)} && {_value_gives_devices(row, 'e')})"
-
-
-def _value_gives_devices(row: ToolkitVariable, entry: str) -> str:
-    value = f"{entry}.value"
-    listed = f"{value} in [{', '.join(map(quoted, row.effective or row.harmless))}]"
-    gives = f"({listed} || {value}.contains({quoted(EXPANDED)}))" if row.effective else f"!({listed})"
-    return f"(has({entry}.valueFrom) || (has({value}) && {gives}))"
-
-
-def made_harmless(row: ToolkitVariable, table: ToolkitEnv) -> str:
-    """Write CEL that is true where other variables of the container make this one harmless (_made_harmless there).
-
-    Of a hiding variable that is given twice every value must be harmless: CEL cannot pick the last one.
-    """
-    other = table[row.hidden_by]
-    voided = _all_named(other.name, f"!{_value_gives_devices(other, 'h')}")
-    required = f"has(h.value) && h.value != '' && !h.value.contains({quoted(EXPANDED)})"
-    return f"({voided} || {_all_named(row.required_by, required)})" if row.required_by else voided
-
-
-def _all_named(name: str, condition: str) -> str:
-    """Write CEL that is true where the env has entries of this name and the condition holds for all of them."""
-    named = f"h.name == {quoted(name)}"
-    return f"(c.env.exists(h, {named}) && c.env.all(h, !({named}) || ({condition})))"
-
-
-def container_asks_for_gpu(families: Families) -> str:
-    """Write CEL that is true where a container requests a GPU, by resource or by any claim (asks_for_gpu there)."""
-    amount = "quantity(string(c.resources.limits[k])).isGreaterThan(quantity('0'))"
-    gpu = is_gpu_resource(families, passthrough=False)
-    limits = f"(has(c.resources.limits) && c.resources.limits.exists(k, ({gpu}) && {amount}))"
-    return f"(has(c.resources) && ({limits} || (has(c.resources.claims) && size(c.resources.claims) > 0)))"
-
-
-FALLBACK_NAME = "gpu-usher-fallback"
 LIMITATIONS = (
-    "repair anything: limits, runtimeClassName, tolerations and node affinity are missing while gpu-usher is down",
-    "select pods by namespace or label: its rules are those for a pod that no selector matches, without exceptions",
+    "apply rules of policies that select pods by namespace, label or workload class, or follow dates",
     "read the annotations gpu-usher.io/*, or report that policies contradict each other",
-    "know the fleet: whether any node has the GPU, and whether a requested unit is a share of one",
+    "know the fleet: whether any node has the GPU, its taints and its runtime handler, and whether a unit is a share",
     "count GPUs of init containers, sidecars and ResourceClaims against maxGPUsPerPod",
+    "know which claims give GPUs: a container with any claim counts as one that requests a GPU",
     "know the DeviceClasses that the cluster's administrators created, and the extended resources that these serve",
-    "judge the templates of workloads: their pods are refused one by one",
+    "repair ephemeral containers, changed templates of workloads, and mount paths with `..`, or refuse templates",
 )
 _GUARDED = (
     "has(request.subResource) && request.subResource == 'ephemeralcontainers'"
@@ -117,14 +88,14 @@ def devices_asked_for(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[V
         return
     table, has_gpu = knowledge.toolkit_env.values(), container_asks_for_gpu(knowledge.families)
     gives_always = " || ".join(
-        entry_gives_devices(variable) for variable in table if not (variable.beside_gpu or variable.hidden_by)
+        gives_devices(variable) for variable in table if not (variable.beside_gpu or variable.hidden_by)
     )
     yield Validation(
         f"variables.guarded.all(c, !has(c.env) || !c.env.exists(e, {gives_always}))",
         f"sets {VISIBLE} or a like variable, which gives GPUs that were not requested; {REMOVE}",
     )
     gives_beside_gpu = " || ".join(
-        entry_gives_devices(variable) for variable in table if variable.beside_gpu and not variable.hidden_by
+        gives_devices(variable) for variable in table if variable.beside_gpu and not variable.hidden_by
     )
     yield Validation(
         f"variables.guarded.all(c, !has(c.env) || {has_gpu} || !c.env.exists(e, {gives_beside_gpu}))",
@@ -133,7 +104,7 @@ def devices_asked_for(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[V
     for variable in table:
         if hiding := variable.hidden_by:
             yield Validation(
-                f"variables.guarded.all(c, !has(c.env) || !c.env.exists(e, {entry_gives_devices(variable)})"
+                f"variables.guarded.all(c, !has(c.env) || !c.env.exists(e, {gives_devices(variable)})"
                 f" || {has_gpu} || {made_harmless(variable, knowledge.toolkit_env)})",
                 f"sets {variable.name} without {hiding}, which gives every GPU; set {hiding}: void beside it",
             )
@@ -177,9 +148,7 @@ def scheduled_by_us(rules: AdmissionRules, _knowledge: Knowledge) -> Iterator[Va
 
 def _names_gpu(knowledge: Knowledge) -> str:
     """Write CEL that is true where a container c names a GPU resource k in its limits or requests, maps m."""
-    both = (f"(has(c.resources.{kind}) ? [c.resources.{kind}] : [])" for kind in ("limits", "requests"))
-    amounts = f"(has(c.resources) ? {' + '.join(both)} : [])"
-    return f"variables.guarded.exists(c, {amounts}.exists(m, m.exists(k, {is_gpu_resource(knowledge.families)})))"
+    return f"variables.guarded.exists(c, {AMOUNT_MAPS}.exists(m, m.exists(k, {is_gpu_resource(knowledge.families)})))"
 
 
 def devices_not_mounted(rules: AdmissionRules, _knowledge: Knowledge) -> Iterator[Validation]:
@@ -209,86 +178,71 @@ def _no_volume(pattern: str) -> str:
     return f"{_CREATED}!has({volumes}) || !{volumes}.exists(v, {matching})"
 
 
-CHECKS: tuple[ValidationBuilder, ...] = (not_too_many, devices_asked_for, unprivileged, scheduled_by_us)
+def memory_equals_limits(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Validation]:
+    """Refuse a pod of GPUs with a container whose memory request is not its limit."""
+    if rules.memory_requests != "Deny":
+        return
+    given = " && ".join(f"has(c.resources.{side}) && 'memory' in c.resources.{side}" for side in ("limits", "requests"))
+    amounts = [f"quantity(string(c.resources.{side}['memory']))" for side in ("limits", "requests")]
+    equal = f"has(c.resources) && {given} && {amounts[0]}.compareTo({amounts[1]}) == 0"
+    yield Validation(
+        f"{_CREATED}!({_names_gpu(knowledge)}) || variables.guarded.all(c, {equal})",
+        "requests other memory than its limit; set the same amount in requests and limits",
+    )
 
 
-DEVICE_CHECKS: tuple[ValidationBuilder, ...] = (devices_not_mounted, node_not_reached)
+CheckRows = tuple[tuple[ValidationBuilder, tuple[str, ...]], ...]
+CHECKS: CheckRows = (
+    (not_too_many, ("max_gpus_per_pod",)),
+    (devices_asked_for, ("visible_devices",)),
+    (unprivileged, ("privileged",)),
+    (scheduled_by_us, ("bypass", "scheduler_name")),
+    (memory_equals_limits, ("memory_requests",)),
+)
+"""Beside each are the fields of AdmissionRules that it reads."""
+DEVICE_CHECKS: CheckRows = ((devices_not_mounted, ("visible_devices",)), (node_not_reached, ("privileged",)))
 """Checks of pods that need not concern GPUs otherwise; their own policy fails open, as their webhook does."""
+_RESOURCES = (("", "CREATE", ("pods",)), ("", "UPDATE", ("pods/ephemeralcontainers",)))
 
 
-def _checks(
-    builders: tuple[ValidationBuilder, ...], rules: AdmissionRules, knowledge: Knowledge
-) -> Iterator[Validation]:
-    for builder in builders:
-        yield from builder(rules, knowledge)
+def _checks(rows: CheckRows, rules: AdmissionRules, scope: FallbackScope, knowledge: Knowledge) -> Iterator[Validation]:
+    for builder, fields in rows:
+        for validation in builder(rules, knowledge):
+            yield Validation(scope.limited(validation.expression, fields, "true"), validation.message)
 
 
-def fallback_policies(enforced: AdmissionRules, warned: AdmissionRules, knowledge: Knowledge) -> list[dict[str, Any]]:
+def validating_policies(scope: FallbackScope, knowledge: Knowledge) -> list[dict[str, Any]]:
     """Write the policies and their bindings: enforced rules deny, rules of policies in mode Warn only warn."""
     objects = []
-    for name, builders, conditions, failure_policy in (
+    for name, rows, conditions, failure_policy in (
         (FALLBACK_NAME, CHECKS, match_conditions(knowledge), "Fail"),
         (f"{FALLBACK_NAME}-devices", DEVICE_CHECKS, device_conditions(knowledge), "Ignore"),
     ):
-        not_exempt = {"name": "not-exempt", "expression": _not_exempt(knowledge.families)}
-        denying = list(_checks(builders, enforced, knowledge))
-        warning = [check for check in _checks(builders, warned, knowledge) if check not in denying]
+        denying = list(_checks(rows, scope.enforced, scope, knowledge))
+        warning = [check for check in _checks(rows, scope.warned, scope, knowledge) if check not in denying]
         for suffix, checks, action in (("", denying, "Deny"), ("-warn", warning, "Warn")):
             if checks:
-                objects += _policy_and_binding(
-                    f"{name}{suffix}", checks, action, [*conditions, not_exempt], failure_policy
+                objects += policy_and_binding(
+                    "ValidatingAdmissionPolicy",
+                    f"{name}{suffix}",
+                    _RESOURCES,
+                    [*conditions, not_exempt(knowledge.families)],
+                    {**scope.selections, "guarded": _GUARDED},
+                    {
+                        "failurePolicy": failure_policy,
+                        "validations": [
+                            {"expression": check.expression, "message": f"gpu-usher: {check.message}"}
+                            for check in checks
+                        ],
+                    },
+                    {"validationActions": [action]},
                 )
     return objects
-
-
-def _policy_and_binding(
-    name: str, checks: list[Validation], action: str, conditions: list[dict[str, str]], failure_policy: str
-) -> list[dict[str, Any]]:
-    version = "admissionregistration.k8s.io/v1"
-    validations = [
-        {"expression": validation.expression, "message": f"gpu-usher: {validation.message}"} for validation in checks
-    ]
-    spec = {
-        "failurePolicy": failure_policy,
-        "matchConstraints": {
-            "matchPolicy": "Equivalent",
-            "namespaceSelector": {
-                "matchExpressions": [{"key": key, "operator": "NotIn", "values": ["true"]} for key in EXEMPT_LABELS]
-            },
-            "resourceRules": [
-                _rule("CREATE", "pods"),
-                _rule("UPDATE", "pods/ephemeralcontainers"),
-            ],
-        },
-        "matchConditions": conditions,
-        "variables": [{"name": "guarded", "expression": _GUARDED}],
-        "validations": validations,
-    }
-    return [
-        {"apiVersion": version, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": name}, "spec": spec},
-        {
-            "apiVersion": version,
-            "kind": "ValidatingAdmissionPolicyBinding",
-            "metadata": {"name": name},
-            "spec": {"policyName": name, "validationActions": [action]},
-        },
-    ]
-
-
-def _rule(operation: str, resource: str) -> dict[str, Any]:
-    groups = {"apiGroups": [""], "apiVersions": ["v1"], "scope": "Namespaced"}
-    return {**groups, "operations": [operation], "resources": [resource]}
-
-
-def _not_exempt(families: Families) -> str:
-    """Write CEL that is true where the namespace is none of the vendors' own."""
-    return f"!(request.namespace in [{', '.join(map(quoted, families.infrastructure_namespaces))}])"
 
 
 EXEMPTIONS_NAME = "gpu-usher-exemptions"
 SUBRESOURCES = ("namespaces", "namespaces/finalize", "namespaces/status")
 """All of them accept changed labels (pkg/registry/core/namespace/strategy.go: no subresource resets metadata)."""
-_VERSION = "admissionregistration.k8s.io/v1"
 
 
 def exemption_policy(families: Families) -> list[dict[str, Any]]:
@@ -325,8 +279,8 @@ def exemption_policy(families: Families) -> list[dict[str, Any]]:
     binding = {"policyName": EXEMPTIONS_NAME, "validationActions": ["Deny"]}
     metadata = {"name": EXEMPTIONS_NAME, "labels": {"app.kubernetes.io/name": "gpu-usher"}}
     return [
-        {"apiVersion": _VERSION, "kind": "ValidatingAdmissionPolicy", "metadata": metadata, "spec": spec},
-        {"apiVersion": _VERSION, "kind": "ValidatingAdmissionPolicyBinding", "metadata": metadata, "spec": binding},
+        {"apiVersion": VERSION, "kind": "ValidatingAdmissionPolicy", "metadata": metadata, "spec": spec},
+        {"apiVersion": VERSION, "kind": "ValidatingAdmissionPolicyBinding", "metadata": metadata, "spec": binding},
     ]
 
 

@@ -13,6 +13,7 @@ from app.admission.device_guard import guard_devices, hide_devices, warn_of_runt
 from app.admission.fleet_warnings import warn_of_claims, warn_of_names, warn_of_unsuitable_fleet
 from app.admission.node_affinity import add_affinity, keep_off_gpu_nodes
 from app.admission.pod_defaults import (
+    equalize_memory,
     provide_cpu_and_memory,
     provide_driver_capabilities,
     provide_shared_memory,
@@ -40,6 +41,7 @@ MUTATOR_RULES: tuple[tuple[Mutator, tuple[str, ...]], ...] = (
     (set_scheduler, ("scheduler_name", "override")),
     (set_priority_class, ("priority_class_name", "override")),
     (provide_cpu_and_memory, ("defaults", "override")),
+    (equalize_memory, ("memory_requests",)),
     (provide_shared_memory, ("defaults",)),
     (provide_driver_capabilities, ("defaults", "override")),
     (convert_to_claims, ("convert_to_claims",)),
@@ -74,6 +76,7 @@ NEEDED_RULE: Mapping[Mutator, str] = {
     provide_cpu_and_memory: "defaults",
     provide_shared_memory: "defaults",
     provide_driver_capabilities: "defaults",
+    equalize_memory: "memory_requests",
     convert_to_claims: "convert_to_claims",
     add_tolerations: "tolerate",
 }

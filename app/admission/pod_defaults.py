@@ -89,6 +89,26 @@ def _request(document: Any, container: Container, resource: str, amount: str) ->
         yield put(apply(document, [set_request]), (*path, "limits", resource), amount)
 
 
+def equalize_memory(review: ReviewedPod) -> Iterator[PodChange]:
+    """Make the memory request of each container its limit, and the limit its request where it has none.
+
+    A container with neither is left: nothing says how much it needs.
+    """
+    if review.rules.memory_requests != "UseLimits":
+        return
+    document: Any = review.document
+    for container in review.pod.containers:
+        limit, request = container.limits.get("memory"), container.requests.get("memory")
+        if limit == request:
+            continue
+        source, target = ("limits", "requests") if limit is not None else ("requests", "limits")
+        path = ("spec", container.list_name, str(container.index), "resources")
+        raw = document["spec"][container.list_name][container.index]["resources"][source]["memory"]
+        operation = put(document, (*path, target, "memory"), raw)
+        document = apply(document, [operation])
+        yield PodChange((operation,), f"{container.name}: memory {target} set to {raw} as in {source}")
+
+
 def provide_shared_memory(review: ReviewedPod) -> Iterator[PodChange]:
     """Mount memory at /dev/shm in pods of two or more GPUs: NCCL and data loaders need more than the usual 64 MiB."""
     size = review.rules.defaults.shared_memory

@@ -13,12 +13,13 @@ from app.admission.device_guard import device_accesses, devices_not_mounted, is_
 from app.admission.fleet_facts import FleetFacts, fitting_groups
 from app.admission.reviewed_pod import PodForm, ReviewedPod
 from app.knowledge.gpu_resources import is_refused, similar_resources
+from app.kube.pod_requests import CORE_MILLI, sum_pod_requests
 from app.kube.pods import Container
 from app.nodes.model import SHARED_UNITS
 from app.policy.demand import Demand
 from app.policy.merge_admission import AdmissionRules
 from app.policy.schema_admission import Idle
-from app.values.quantity import parse_seconds
+from app.values.quantity import parse_quantity, parse_seconds
 from app.values.reasons import Code, Reason, counted, join_with_or, reason
 
 DEFAULT_AFTER, DEFAULT_GPUS = "4h", 1
@@ -123,7 +124,9 @@ def not_too_many(review: ReviewedPod) -> Iterator[Reason]:
     total = sum(amount for _, amount in (*review.gpu_amounts(), *review.passthrough_amounts)) + sum(
         count or 0 for _, count in claims
     )
-    most = f"at most {allowed} per pod {'is' if allowed == 1 else 'are'} allowed{review.rules.by('max_gpus_per_pod')}"
+    by = review.rules.by("max_gpus_per_pod")
+    most = f"at most {allowed} per pod {'is' if allowed == 1 else 'are'} allowed{by}"
+    most = most if allowed else f"none are allowed here{by}"
     if total > allowed:
         yield reason(Code.TooManyGPUs, f"asks for {total} GPUs{_by_whom(review)}; {most}")
     elif any(count is None for _, count in claims):
@@ -138,6 +141,44 @@ def _by_whom(review: ReviewedPod) -> str:
     }
     shown = [f"{name[:63]} {units}" for name, units in asked.items() if units > 0]
     return f" ({', '.join(shown)})" if len(shown) > 1 else ""
+
+
+def memory_equals_limits(review: ReviewedPod) -> Iterator[Reason]:
+    """Refuse memory requests of GPU pods that are not their limits, where the policy denies them."""
+    if review.rules.memory_requests != "Deny":
+        return
+    for container in review.pod.containers:
+        limit, request = container.limits.get("memory"), container.requests.get("memory")
+        if limit is None or limit != request:
+            found = "has no limit of memory" if limit is None else "requests less memory than its limit"
+            yield _container_reason(
+                container, Code.MemoryRequestNotLimit, f"{found}{review.rules.by('memory_requests')}"
+            )
+
+
+def amounts_per_gpu_in_bounds(review: ReviewedPod) -> Iterator[Reason]:
+    """Refuse a pod whose CPU or memory for each GPU, slice or share is out of the policy's bounds.
+
+    A pod requests what kube-scheduler counts, with pod-level requests and init containers. Claims of devices count as
+    they do against maxGPUsPerPod.
+    """
+    bounds = review.rules.per_gpu
+    gpus = review.ruling.demand.gpus
+    if bounds is None or not gpus:
+        return
+    requested = dict(sum_pod_requests(review.document["spec"]))
+    for resource, unit, least, most in (
+        ("cpu", CORE_MILLI, bounds.min_cpu, bounds.max_cpu),
+        ("memory", 1, bounds.min_memory, bounds.max_memory),
+    ):
+        amount = requested.get(resource, 0)
+        by = review.rules.by("per_gpu")
+        if least is not None and amount < parse_quantity(least) * unit * gpus:
+            problem = f"requests less {resource} than {least} for each of {counted(gpus, 'GPU')}{by}"
+            yield reason(Code.AmountPerGPUOutOfBounds, problem)
+        if most is not None and amount > parse_quantity(most) * unit * gpus:
+            problem = f"requests more {resource} than {most} for each of {counted(gpus, 'GPU')}{by}"
+            yield reason(Code.AmountPerGPUOutOfBounds, problem)
 
 
 def annotations_parse(review: ReviewedPod) -> Iterator[Reason]:
@@ -222,6 +263,8 @@ VALIDATOR_RULES: tuple[tuple[Validator, tuple[str, ...]], ...] = (
     (limits_present, ("requests_only",)),
     (limits_equal_requests, ("mismatch",)),
     (not_too_many, ("max_gpus_per_pod",)),
+    (memory_equals_limits, ("memory_requests",)),
+    (amounts_per_gpu_in_bounds, ("per_gpu",)),
     (annotations_parse, ()),
     (policies_agree, ()),
     (devices_asked_for, ("visible_devices",)),

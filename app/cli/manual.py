@@ -139,7 +139,7 @@ MANUAL: Mapping[str, ManualPage] = {
             "gpu-usher schema --crd | kubectl apply -f -",
             "gpu-usher schema --answer plan-driver",
         ),
-        see=("policy lint", "policy vap"),
+        see=("policy lint", "export admission-policies"),
     ),
     "scheduler-config": ManualPage(
         "The CA of our certificate; for the resources a snapshot, a cluster or the demo fleet, else every resource "
@@ -180,9 +180,12 @@ MANUAL: Mapping[str, ManualPage] = {
         ("gpu-usher certs controller", "gpu-usher certs controller --kubeconfig ~/.kube/config --name 127.0.0.1"),
         see=("certs rotate", "certs show"),
     ),
-    "policy vap": ManualPage(
+    "export admission-policies": ManualPage(
         "Nothing but policies." + SHIPPED,
-        ("gpu-usher policy vap", "gpu-usher policy vap --policies policies/ | kubectl apply -f -"),
+        (
+            "gpu-usher export admission-policies",
+            "gpu-usher export admission-policies --policies policies/ | kubectl apply --server-side -f -",
+        ),
         see=("schema",),
     ),
     "plan claim-templates": ManualPage(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpu-usher policy diff`, `replay` and `vap`: what other policies change, and policies for the API server."""
+"""`gpu-usher policy diff` and `replay`: what other policies change."""
 
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -9,19 +9,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import yaml
 from rich.console import Console
 from rich.markup import escape
 
-from app import __version__
-from app.admission.admission_policies import LIMITATIONS, fallback_policies
 from app.admission.reviewed_pod import PodForm
 from app.api.decision_replay import DECISION_MEMBERS, DifferingDecision, Line, read_lines, replay_decisions
 from app.cli.mutate import read_file
 from app.cli.output import Output, show, show_count
 from app.cli.source import DemoFleet, Fleet, Objects, Policies, Snapshots, state_of, unfinished_pods
 from app.cluster.core import RulingCache
-from app.cluster.files import read_knowledge, shipped_policies
 from app.cluster.fleet_placements import FleetPlacements
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.snapshot_policies import holds_policies, policies_of
@@ -36,12 +32,9 @@ from app.explain.policy_diff import (
     compare_policies,
     without_cluster_fields,
 )
-from app.knowledge.tables import Knowledge
 from app.kube.api_kinds import DRA
-from app.kube.pods import read_pod
 from app.policy.compiled import PolicySet
 from app.policy.load import MOUNTED
-from app.policy.match import ruling_for
 from app.server.composition import build
 from app.server.service import Service
 from app.settings import Settings, filter_answer_of
@@ -270,30 +263,3 @@ def _line(difference: Difference) -> str:
         return f"{difference.pod}{where}: was {difference.was}"
     what = "" if difference.change == PodDifference.Otherwise.value else "best node "
     return f"{difference.pod}{where}: {what}before the edit: {difference.was}; after it: {difference.now}"
-
-
-ANY_POD = {"metadata": {"name": "any"}, "spec": {"containers": [{"name": "any"}]}}
-
-
-def vap(policies: Policies = None) -> None:
-    """Write a ValidatingAdmissionPolicy that refuses the worst GPU pods while gpu-usher is down.
-
-    It enforces what the policies enforce for a pod that matches no selector; a second policy warns of what they only
-    warn of. While gpu-usher is up it changes nothing, because mutating webhooks come first. Install it beside the
-    webhooks if their failurePolicy is Ignore. What CEL cannot express is listed at the top of the file.
-    """
-    knowledge = read_knowledge()
-    book = PolicyBook(policies or shipped_policies(), knowledge, today)
-    print(vap_text(book.current, knowledge), end="")
-
-
-def vap_text(policies: PolicySet, knowledge: Knowledge) -> str:
-    """Return the policies and bindings as YAML, below a list of what they cannot express."""
-    ruling = ruling_for(read_pod(ANY_POD), {}, policies, knowledge)
-    documents = fallback_policies(ruling.enforced, ruling.warned, knowledge)
-    head = [
-        f"# Made by `gpu-usher policy vap` of gpu-usher {__version__}, policies {policies.hash[:12]}.",
-        "# It cannot:",
-    ]
-    head += [f"# - {limitation};" for limitation in LIMITATIONS]
-    return "\n".join(head) + "\n" + yaml.safe_dump_all(documents, sort_keys=False, width=120)

@@ -253,7 +253,7 @@ VERBS = {
     "policy test": "policies:run_cases",
     "policy diff": "policy_changes:diff",
     "policy replay": "policy_changes:replay",
-    "policy vap": "policy_changes:vap",
+    "export admission-policies": "policies:admission_policies",
     "schema": "json_schema:schema",
     "scheduler-config": "scheduler_config:scheduler_config",
     "certs issue": "certs:issue",
@@ -265,7 +265,8 @@ VERBS = {
 """The module of app.cli and the function in it, by the words of the verb (decision 53)."""
 GROUPS = {
     "plan": "Plan a change of a fleet, and see its effects on pods before it is made. Nothing is changed.",
-    "policy": "Check, test, compare and export policies.",
+    "policy": "Check, test and compare policies.",
+    "export": "Write policies in the form of others.",
     "certs": "Make, rotate and show serving certificates; keep those of a cluster.",
 }
 """The help of a group of verbs, by its word."""

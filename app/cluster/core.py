@@ -34,9 +34,9 @@ from app.kube.claimed_devices import NO_CLAIMED_DEVICES, ClaimedDevices
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pods import GROUP_LABELS, PREFIX, Pod, read_pod, workload_group
 from app.nodes.model import Node
-from app.placement.scheduler_demand import place_is_promised, with_cliques, with_runtime_handler
+from app.placement.scheduler_demand import place_is_promised, with_cliques, with_reached_limits, with_runtime_handler
 from app.policy.compiled import PolicySet
-from app.policy.demand import Demand
+from app.policy.demand import Demand, ProductLimit
 from app.policy.match import Ruling, compile_demand, ruling_for
 from app.schedulerconfig.write import managed_resources
 from app.settings import Settings
@@ -176,6 +176,7 @@ class Core:
         self._rulings, self._demands = RulingCache(), TemplateCache(compile_demand)
         self._learning = DemandLearning(state)
         self._asking: set[str] = set()
+        self._exceeded: dict[tuple[str, ProductLimit], int] = {}
 
     @property
     def policies(self) -> PolicySet:
@@ -233,7 +234,24 @@ class Core:
             demand = with_cliques(demand, self.groups.cliques(pod, demand))
         elif not pod.labels.keys().isdisjoint(GROUP_LABELS):
             demand = with_cliques(demand, state.group_cliques(pod))
+        if demand.namespace_limits:
+            demand = self._limited(pod, demand)
         return self._learning.expecting(pod, demand, policies)
+
+    def _limited(self, pod: Pod, demand: Demand) -> Demand:
+        """Add the limits of the namespace that are reached, and count what is held beyond them.
+
+        Replicas do not know of each other's promises, so that two of them may exceed a limit by the pods that are bound
+        within the delay of a watch.
+        """
+        demand = with_reached_limits(demand, self.state.held_in_namespace(pod))
+        for limit in demand.reached_limits:
+            key = (pod.namespace, replace(limit, used=0))
+            over = max(limit.used - limit.most, 0)
+            if over > self._exceeded.get(key, 0):
+                self.metrics.limits_exceeded.inc(over - self._exceeded.get(key, 0))
+            self._exceeded[key] = over
+        return demand
 
     def _claimed(self, pod: Pod) -> ClaimedDevices:
         """Return the GPUs that a pod claims; most have no claim, and name no resource that a DeviceClass serves."""

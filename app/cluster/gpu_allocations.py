@@ -57,6 +57,7 @@ class GPUAllocations:
         self._nominations: dict[str, str] = {}  # by pod UID, the nodes that the API server shows
         self._by_node: dict[str, dict[str, GPUUsage]] = {}
         self._groups: dict[str, dict[str, int]] = {}
+        self._namespaces: dict[str, dict[str, GPUUsage]] = {}
 
     def get(self, uid: str) -> GPUUsage | None:
         """Return the GPU usage of a bound pod; None if it is unknown."""
@@ -156,6 +157,10 @@ class GPUAllocations:
         pods = (usages for name in self._groups.get(group, ()) for usages in self._by_node[name].values())
         return sum(usage.group == group and usage.uid in self._bound for usage in pods)
 
+    def all_in(self, namespace: str) -> Iterable[GPUUsage]:
+        """List the GPU usage of the pods of a namespace that are bound, nominated or promised."""
+        return self._namespaces.get(namespace, {}).values()
+
     def nominated(self, uids: Iterable[str]) -> set[str]:
         """Return the nodes for which the API server shows these pods nominated."""
         return {self._nominations[uid] for uid in uids if uid in self._nominations}
@@ -167,16 +172,21 @@ class GPUAllocations:
 
     def _add(self, usage: GPUUsage) -> None:
         self._by_node.setdefault(usage.node, {})[usage.uid] = usage
+        self._namespaces.setdefault(usage.name.partition("/")[0], {})[usage.uid] = usage
         if usage.group:
             nodes = self._groups.setdefault(usage.group, {})
             nodes[usage.node] = nodes.get(usage.node, 0) + 1
 
     def _remove(self, usage: GPUUsage) -> None:
-        """Remove the usage of a pod, and its node and group with the last one, so that old names do not pile up."""
+        """Remove the usage of a pod, and its node, namespace and group with the last one, lest old names pile up."""
         on_node = self._by_node[usage.node]
         del on_node[usage.uid]
         if not on_node:
             del self._by_node[usage.node]
+        in_namespace = self._namespaces[namespace := usage.name.partition("/")[0]]
+        del in_namespace[usage.uid]
+        if not in_namespace:
+            del self._namespaces[namespace]
         if usage.group:
             nodes = self._groups[usage.group]
             nodes[usage.node] -= 1

@@ -195,6 +195,7 @@ def view(
         expected=expected,
         group_cliques=SchedulingGroups(state).cliques,
         gang=lambda pod, document: gang_of_pod(state, pod, document),
+        held_in_namespace=state.held_in_namespace,
         unpromised=state.unpromised,
         dra_version=state.devices.dra.served_version,
         devices=state.devices.dra.copy(),

@@ -33,6 +33,7 @@ from app.kube.pods import Pod
 from app.nodes.gpu_health import HEALTHY, Health
 from app.nodes.model import FreeResources, Node, NodeClass
 from app.nodes.reading import RuntimeClass, read_node, with_devices, with_other_devices
+from app.placement.scheduler_demand import HeldUnits
 from app.policy.compiled import PolicySet
 
 CLASSES_SPARE = 1024
@@ -209,6 +210,21 @@ class State:
     def bound_of(self, workload: str) -> int:
         """Count the bound pods with GPUs of a workload."""
         return self._allocations.bound_of(workload)
+
+    def held_in_namespace(self, pod: Pod) -> HeldUnits:
+        """Return what the other pods of a Pod's namespace hold, bound, nominated or promised."""
+        usages = (usage for usage in self._allocations.all_in(pod.namespace) if usage.uid != pod.uid)
+        known = ((self.nodes.get(usage.node), usage) for usage in usages)
+        return tuple(
+            (
+                (node.node_class.product,)
+                if node.node_class.product is not None
+                else node.node_class.possible_products,
+                sum(units for _, units in usage.units),
+            )
+            for node, usage in known
+            if node is not None
+        )
 
     def nominated(self, uids: Iterable[str]) -> set[str]:
         """Return the nodes for which the API server shows these pods nominated."""

@@ -39,7 +39,7 @@ from app.nodes.mig_state import may_offer_later
 from app.nodes.model import Node
 from app.placement import engine
 from app.placement.filters import FREE_FILTERS
-from app.placement.scheduler_demand import scheduler_demand
+from app.placement.scheduler_demand import HeldUnits, scheduler_demand
 from app.policy.demand import Demand, ExpectedDemand
 from app.policy.match import Ruling
 from app.values.json_members import member
@@ -74,9 +74,9 @@ class ClusterSnapshot:
     `existing_pods` are all pods that have a node; None where they are not known: a running service keeps only their
     resources.
     `expected` is the expected demand that the service has learnt. `group_cliques` returns the NVLink domains in which
-    other pods of a pod's group run, and `gang` its gang with the pods of it that wait. `pod_group` is the PodGroup of
-    the pod that is explained, where the cluster was asked for it. `unpromised` returns the node promised to a pod, by
-    UID, without that promise.
+    other pods of a pod's group run, `held_in_namespace` what other pods of its namespace hold, and `gang` its gang with
+    the pods of it that wait. `pod_group` is the PodGroup of the pod that is explained, where the cluster was asked for
+    it. `unpromised` returns the node promised to a pod, by UID, without that promise.
     `idle` are the seconds for which all GPUs of a pod have been idle for certain, by namespace/name; a pod that is not
     in it works, or nothing is known of it.
     `topologies` are the NodeResourceTopology objects by node, of which only explain reads any.
@@ -95,6 +95,7 @@ class ClusterSnapshot:
     existing_pods: ExistingPods | None = None
     expected: ExpectedDemand | None = None
     group_cliques: Callable[[Pod, Demand], frozenset[str]] = lambda _pod, _demand: frozenset()
+    held_in_namespace: Callable[[Pod], HeldUnits] = lambda _pod: ()
     unpromised: Callable[[str], Node | None] = lambda _uid: None
     gang: Callable[[Pod, Mapping[str, Any]], Gang | None] = lambda _pod, _document: None
     pod_group: Mapping[str, Any] | None = None
@@ -171,7 +172,12 @@ def scheduled_pod_of(review: ReviewedPod, result: ReviewResult, snapshot: Cluste
         own = replace(pod_constraints, terms=read_pod_constraints(own_document, families.of).terms)
     classes = review.context.fleet.runtime_classes
     demand = scheduler_demand(
-        pod, ruling.demand, snapshot.group_cliques(pod, ruling.demand), snapshot.expected, classes
+        pod,
+        ruling.demand,
+        snapshot.group_cliques(pod, ruling.demand),
+        snapshot.expected,
+        classes,
+        snapshot.held_in_namespace,
     )
     among_others = read_pod_among_others(admitted)
     judge = claims if claims.pod_claims.to_allocate or claims.pod_claims.obstacles or pod.claims else None

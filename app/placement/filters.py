@@ -137,6 +137,18 @@ def allows_product(demand: Demand | DemandClass, product: str) -> bool:
     return all(any(pattern.matches(product) for pattern in any_of) for any_of in demand.products)
 
 
+def within_namespace_limits(demand: Demand, node: NodeClass) -> Reason | None:
+    """Refuse a product of which the namespace would hold more than a policy allows it, pods being bound included."""
+    if not demand.reached_limits:
+        return None
+    candidates = (node.product,) if node.product is not None else node.possible_products
+    for limit in demand.reached_limits:
+        if any(map(limit.concerns, candidates)):
+            held = f"the namespace has {limit.used} of at most {limit.most}"
+            return reason(Code.NamespaceLimitReached, f"{held} {limit.patterns[0].text}", f"{demand.gpus} more")
+    return None
+
+
 def _wanted_products(demand: Demand) -> str:
     shortest = min(demand.products, key=len, default=())
     allowed = join_with_or([pattern.text for pattern in shortest])
@@ -205,6 +217,7 @@ _CLASS_FILTERS: tuple[tuple[ClassFilter, DecidedBy], ...] = (
     (image_for_machine, DecidedBy.NODE),
     (runtime_handler_present, DecidedBy.NODE),
     (product_allowed, DecidedBy.PRODUCT),
+    (within_namespace_limits, DecidedBy.NODE),
     (mig_valid, DecidedBy.NODE),
     (mig_config_settled, DecidedBy.NODE),
     (driver_settled, DecidedBy.NODE),

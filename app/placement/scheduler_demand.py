@@ -5,7 +5,7 @@ The extender and explain both use it, so that explain shows the scores that kube
 expected demand of the cluster's workload: the frequencies of its demand classes, and the free GPUs by product.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from math import ceil, inf
@@ -18,6 +18,9 @@ from app.placement.scorers import uses_expected_demand
 from app.placement.unusable_capacity import free_gpus
 from app.policy.demand import Demand, DemandClass, ExpectedDemand
 
+HeldUnits = tuple[tuple[Iterable[str], int], ...]
+"""What pods hold: the product of their node, or all that it may be, in normal form; and the units."""
+
 
 def scheduler_demand(
     pod: Pod,
@@ -25,11 +28,13 @@ def scheduler_demand(
     group_cliques: frozenset[str],
     expected: ExpectedDemand | None,
     classes: Mapping[str, RuntimeClass] | None,
+    held: Callable[[Pod], HeldUnits],
 ) -> Demand:
-    """Add to a Pod's demand its runtime handler, the NVLink domains in which its workload runs, its CPU, and the
-    expected demand.
+    """Add to a Pod's demand its runtime handler, the NVLink domains in which its workload runs, its CPU, the expected
+    demand, and the limits of its namespace that are reached. `held` returns what other pods of the namespace hold.
     """
     demand = with_cliques(with_runtime_handler(demand, pod, classes), group_cliques)
+    demand = with_reached_limits(demand, held(pod)) if demand.namespace_limits else demand
     return expecting(demand, whole_cores(pod), expected)
 
 
@@ -45,6 +50,19 @@ def _with_handler(demand: Demand, handler: str) -> Demand:
     return replace(demand, runtime_handler=handler)
 
 
+def with_reached_limits(demand: Demand, held: HeldUnits) -> Demand:
+    """Add the limits of the namespace that the pod would exceed; the same object where there are none.
+
+    Only those carry what is used, so that the verdicts of pods below their limits stay cached.
+    """
+    reached = []
+    for limit in demand.namespace_limits:
+        used = sum(units for products, units in held if any(map(limit.concerns, products)))
+        if used + demand.gpus > limit.most:
+            reached.append(replace(limit, used=used))
+    return replace(demand, reached_limits=tuple(reached)) if reached else demand
+
+
 def with_cliques(demand: Demand, group_cliques: frozenset[str]) -> Demand:
     """Add the NVLink domains in which pods of the same workload run; without any, return the same object."""
     return replace(demand, group_cliques=group_cliques) if group_cliques else demand
@@ -56,13 +74,15 @@ def expecting(demand: Demand, cpu_milli: int, expected: ExpectedDemand | None) -
 
 
 def place_is_promised(pod: Pod, demand: Demand) -> bool:
-    """Tell whether later decisions depend on the node of a GPU pod: for declared memory, or for pods of its workload.
+    """Tell whether later decisions depend on the node of a GPU pod: for declared memory, for a limit of its namespace,
+    or for pods of its workload.
 
     Those of a PodGroup are asked about in cycles that may be reverted, so that no answer depends on an earlier one.
     """
+    own = bool(demand.declared_mib or demand.namespace_limits)
     if pod.pod_group:
-        return demand.requests_gpus and bool(demand.declared_mib)
-    return demand.requests_gpus and bool(demand.declared_mib or workload_group(pod.namespace, pod.labels))
+        return demand.requests_gpus and own
+    return demand.requests_gpus and (own or bool(workload_group(pod.namespace, pod.labels)))
 
 
 def whole_cores(pod: Pod) -> int:

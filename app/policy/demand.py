@@ -68,6 +68,19 @@ class ExpectedDemand:
 
 
 @dataclass(frozen=True, slots=True)
+class ProductLimit:
+    """The most units of products of these patterns that a namespace holds, and how many it holds besides the pod."""
+
+    patterns: tuple[ProductPattern, ...]
+    most: int
+    used: int = 0
+
+    def concerns(self, product: str) -> bool:
+        """Tell whether a product, in normal form, counts."""
+        return any(pattern.matches(product) for pattern in self.patterns)
+
+
+@dataclass(frozen=True, slots=True)
 class HealthRules:
     """The consequences of unhealthy GPUs for their node: unhealthy GPUs (`ill`), degraded GPUs (`ailing`), withdrawn
     devices, bad conditions.
@@ -101,7 +114,9 @@ class Demand(HashedOnce):
     `memory_mib` is the least memory of each GPU or MIG slice. `declared_mib` is the memory that the pod itself declares
     to use of each unit, which counts against the budget of shared GPUs.
     `mig_profile` is (profile, whether larger profiles qualify too). `form_factors` are alternatives, None for all.
-    `node_selector` are requirements on the node's labels. `group_cliques` are the NVLink domains in which pods of its
+    `node_selector` are requirements on the node's labels. `namespace_limits` are limits of its namespace, without what
+    is used, and `reached_limits` those that it would exceed now, with what is used.
+    `group_cliques` are the NVLink domains in which pods of its
     workload run. `refuse_unknown` says that an unknown fact does not meet a need.
     `scores` are pairs of scorer and weight, empty for the default; `ranked` says that the
     best node gets 10 on the wire and all others at most 9.
@@ -133,6 +148,8 @@ class Demand(HashedOnce):
     nvlink: bool = False
     form_factors: frozenset[FormFactor] | None = None
     node_selector: tuple[Requirement, ...] = ()
+    namespace_limits: tuple[ProductLimit, ...] = ()
+    reached_limits: tuple[ProductLimit, ...] = ()
     health: HealthRules = HEALTH
     group_cliques: frozenset[str] = frozenset()
     refuse_unknown: bool = False

@@ -8,7 +8,8 @@ from typing import Any
 
 from app.policy.merge import AppliedPolicy, highest_priority_value
 from app.policy.schema import Action, Rule
-from app.policy.schema_admission import Admission, Defaults, Idle
+from app.policy.schema_admission import Admission, Defaults, Idle, PerGPU
+from app.values.quantity import parse_quantity
 
 _AMOUNT_ACTIONS = ("Deny", "UseLimits", "CopyToLimits", "Leave")
 _GUARD_ACTIONS = ("Deny", "Void", "Strip", "Leave")
@@ -49,6 +50,8 @@ class AdmissionRules:
     bypass: str = "Leave"
     shared_replicas: str = "Leave"
     queued_templates: str | None = None
+    memory_requests: str = "Leave"
+    per_gpu: PerGPU | None = None
     idle: Idle | None = None
     override: frozenset[str] = frozenset()
     set_by: Mapping[str, str] = field(default_factory=dict, compare=False)
@@ -107,6 +110,8 @@ def merge_admission(applied: list[AppliedPolicy], level: Action) -> AdmissionRul
         bypass=guard(Rule.Bypass, "bypass"),
         shared_replicas=guard(Rule.SharedReplicas, "shared_replicas"),
         queued_templates=single(Rule.QueuedTemplates, "queued_templates"),
+        memory_requests=min(parts(Rule.MemoryRequests, "memory_requests"), key=_AMOUNT_ACTIONS.index, default="Leave"),
+        per_gpu=_narrowest(parts(Rule.PerGPU, "per_gpu")),
         idle=_joined(parts(Rule.Idle, "idle"), None),
         override=frozenset(_overriding_fields(applied, level)),
     )
@@ -123,6 +128,8 @@ NAMED = (
     (Rule.Privileged, "privileged", "privileged"),
     (Rule.Bypass, "bypass", "bypass"),
     (Rule.SharedReplicas, "shared_replicas", "shared_replicas"),
+    (Rule.MemoryRequests, "memory_requests", "memory_requests"),
+    (Rule.PerGPU, "per_gpu", "per_gpu"),
     (Rule.Idle, "idle", "idle"),
 )
 """Fields for which a pod can be refused: rule, field in a policy's admission block, and field in AdmissionRules."""
@@ -133,9 +140,19 @@ def _setters(applied: list[AppliedPolicy], level: Action, rules: AdmissionRules)
         read, merged = attrgetter(path), getattr(rules, name)
         for policy in applied:
             sets = policy.applies(rule, level) and _sets(policy.spec.admission, read)
-            if sets and (name == "idle" or read(policy.spec.admission) == merged):
+            if sets and (name in ("idle", "per_gpu") or read(policy.spec.admission) == merged):
                 yield name, policy.name
                 break
+
+
+def _narrowest(parts: list[PerGPU]) -> PerGPU | None:
+    """Take the highest of the lower bounds, and the lowest of the upper ones."""
+    merged = {}
+    for name in PerGPU.model_fields:
+        values = [value for part in parts if (value := getattr(part, name)) is not None]
+        if values:
+            merged[name] = (max if name.startswith("min") else min)(values, key=parse_quantity)
+    return PerGPU.model_validate(merged, by_name=True) if merged else None
 
 
 def _joined(parts: list[Any], default: Any) -> Any:

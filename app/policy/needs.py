@@ -20,6 +20,7 @@ from app.knowledge.images import Branches, ImageCUDA, ImagePlatform
 from app.knowledge.products import ProductPattern, Products
 from app.knowledge.tables import Knowledge
 from app.kube.pods import Container
+from app.policy.demand import ProductLimit
 from app.policy.schema import Rule
 from app.policy.schema_placement import FormFactor, Placement, SharingWish
 from app.values.label_requirements import Requirement, selector_requirements
@@ -216,6 +217,15 @@ def _node_selector(placement: Placement, _products: Products) -> tuple[Requireme
     return selector_requirements(selector.model_dump(by_alias=True)) if selector else None
 
 
+def _namespace_limits(placement: Placement, products: Products) -> tuple[ProductLimit, ...] | None:
+    rows = placement.namespace_limits
+    return tuple(ProductLimit(tuple(map(products.pattern, row.products)), row.gpus) for row in rows) or None
+
+
+def _show_limit(limit: ProductLimit) -> str:
+    return f"at most {limit.most} {join_with_or([pattern.text for pattern in limit.patterns])} in the namespace"
+
+
 def _in_order(lists: list[tuple[Any, ...]]) -> tuple[Any, ...]:
     """Join the lists without repetitions."""
     return tuple(dict.fromkeys(item for items in lists for item in items))
@@ -347,6 +357,16 @@ NODE_SELECTOR: Need[tuple[Requirement, ...]] = Need(
     (Code.NodeExcluded,),
 )
 """Requirements on the node's labels, all of which must be met."""
+NAMESPACE_LIMITS: Need[tuple[ProductLimit, ...]] = Need(
+    "spec.placement.namespaceLimits",
+    "namespace_limits",
+    Rule.NamespaceLimits,
+    _namespace_limits,
+    _in_order,
+    lambda limits: map(_show_limit, limits),
+    (Code.NamespaceLimitReached,),
+)
+"""Limits on what the pods of the namespace hold together."""
 
 NEEDS: tuple[Need[Any], ...] = (
     ALLOWED_PRODUCTS,
@@ -359,6 +379,7 @@ NEEDS: tuple[Need[Any], ...] = (
     NVLINK,
     FORM_FACTORS,
     NODE_SELECTOR,
+    NAMESPACE_LIMITS,
 )
 """All needs, in the order in which explain lists them."""
 

@@ -103,6 +103,15 @@ class Idle(StrictMapping):
     )
 
 
+class PerGPU(StrictMapping):
+    """Bounds of what a pod requests for each GPU, MIG slice or share of it. A pod without a request is below any."""
+
+    min_cpu: QuantityText | None = described(Merge.Highest, "CPU, at least", "2", "4", default=None, alias="minCPU")
+    max_cpu: QuantityText | None = described(Merge.Lowest, "CPU, at most", "16", "12", default=None, alias="maxCPU")
+    min_memory: QuantityText | None = described(Merge.Highest, "memory, at least", "8Gi", "16Gi", default=None)
+    max_memory: QuantityText | None = described(Merge.Lowest, "memory, at most", "128Gi", "64Gi", default=None)
+
+
 AUTO = "Auto"
 """The value of runtimeClassName that leaves the choice to us; no RuntimeClass can have a name with a capital letter."""
 
@@ -140,7 +149,12 @@ class Admission(StrictMapping):
     )
     affinity: Affinity | None = Field(default=None, description="node affinity from the needs of the pod")
     max_gpus_per_pod: Annotated[int, Field(ge=0)] | None = described(
-        Merge.Lowest, "a pod that requests more is refused", 8, 4, default=None, alias="maxGPUsPerPod"
+        Merge.Lowest,
+        "a pod that requests more is refused; 0: namespaces that match may have none",
+        8,
+        4,
+        default=None,
+        alias="maxGPUsPerPod",
     )
     defaults: Defaults | None = Field(default=None, description="values for GPU containers that do not set them")
     right_sizing: bool | None = described(
@@ -173,6 +187,16 @@ class Admission(StrictMapping):
         "Write",
         "Leave",
         default=None,
+    )
+    memory_requests: Literal["Deny", "UseLimits", "Leave"] | None = described(
+        Merge.Strictest,
+        "memory requests other than limits, also of single ones",
+        "UseLimits",
+        "Deny",
+        default=None,
+    )
+    per_gpu: PerGPU | None = Field(
+        default=None, alias="perGPU", description="bounds of the CPU and memory that a pod requests per GPU"
     )
     idle: Idle | None = Field(
         default=None, description="idle GPUs that the namespace holds, while the pod asks for more"

@@ -193,6 +193,22 @@ class HealthWish(StrictMapping):
     )
 
 
+MOST_LIMITS = 64
+"""Limits of a policy. A guess; each is compared with each GPU that a namespace holds."""
+
+
+class NamespaceLimit(StrictMapping):
+    """The most GPUs, slices or shares of some products that pods of a namespace hold together, without claims.
+
+    Borrowing and fair share are Kueue's.
+    """
+
+    products: tuple[str, ...] = Field(
+        strict=False, max_length=MOST_LISTED_PRODUCTS, description="any of these, as in products"
+    )
+    gpus: Annotated[int, Field(ge=0)] = Field(description="at most")
+
+
 class Placement(StrictMapping):
     """Where a GPU pod may run, and which nodes are best. Each policy can only add restrictions.
 
@@ -227,6 +243,15 @@ class Placement(StrictMapping):
         {"matchLabels": {"pool": "training"}},
         {"matchExpressions": [{"key": "spot", "operator": "DoesNotExist"}]},
         default=None,
+    )
+    namespace_limits: tuple[NamespaceLimit, ...] = described(
+        Merge.Union,
+        "GPUs that a namespace may hold",
+        [{"products": ["H100", "H200"], "gpus": 16}],
+        [{"products": ["H100"], "gpus": 8}],
+        default=(),
+        strict=False,
+        max_length=MOST_LIMITS,
     )
     health: HealthWish | None = Field(default=None, description="what happens to nodes with unhealthy GPUs")
     unknown_facts: Literal["Accept", "Refuse"] | None = described(

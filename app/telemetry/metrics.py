@@ -99,6 +99,10 @@ class Metrics:
         )
         self._request_series: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
         self.refusals = self._counter("gpu_usher_refusals_total", "Nodes or pods refused, by reason", "verb", "reason")
+        self.limits_exceeded = self._counter(
+            "gpu_usher_namespace_limit_exceeded_total",
+            "GPUs seen held beyond namespaceLimits",
+        )
         self.evictions_prevented = self._counter("gpu_usher_evictions_prevented_total", "Nodes dropped by preempt")
         self.internal_errors = self._counter("gpu_usher_internal_errors_total", "Internal errors", "where")
         self.oversized = self._counter("gpu_usher_oversized_bodies_total", "Bodies answered with 413", "verb")

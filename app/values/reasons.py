@@ -141,6 +141,11 @@ class Code(Enum):
         "drop runtimeClassName, which CDI does not need, or have the node's container runtime configured with it",
     )
     NodeExcluded = _node(FunnelStage.Selectors, Duration.LASTING, "change the policy's node selector")
+    NamespaceLimitReached = _node(
+        FunnelStage.Product,
+        Duration.TRANSIENT,
+        "wait until other pods of the namespace end, or have the policy's namespaceLimits raised",
+    )
     GhostGPUs = _node(
         FunnelStage.Health,
         Duration.REPORTED,
@@ -181,6 +186,8 @@ class Code(Enum):
     QuantityNegative = _admission("ask for zero or more")
     TooManyGPUs = _admission("ask for fewer GPUs, or have the policy's maxGPUsPerPod raised")
     SharedReplicasAskedAsGPUs = _admission("ask for one replica; several may be on the same GPU", FunnelStage.Sharing)
+    MemoryRequestNotLimit = _admission("set the same amount of memory in resources.requests and resources.limits")
+    AmountPerGPUOutOfBounds = _admission("change the request, or the number of GPUs")
     IdleGPUsHeld = _admission("stop pods whose GPUs are idle; gpu-usher usage lists them")
     VisibleDevicesForbidden = _admission("remove it, and request GPUs in resources.limits")
     PrivilegedGPUPod = _admission("set privileged: false")

@@ -146,6 +146,7 @@ POLICIES = {
 """What a policy places by, for the pods that have the code as their label `only`."""
 NOT_STAGED = {
     "NodeNotKnown": "ends as soon as our own watch has the node",
+    "NamespaceLimitReached": "ends as InsufficientGPUs does, by the deletion of a pod",
     "LayoutDoesNotFit": "ends as InsufficientGPUs does, by the deletion of a pod",
     "ImageForOtherMachine": "ends by another image or a node of another architecture alone",
     "GPUHeldByClaim": "ends as InsufficientGPUs does, by the deletion of the pods with claims there",

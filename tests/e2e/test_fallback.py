@@ -30,9 +30,10 @@ def exported(folder: Path, spec: str | None) -> list[Object]:
         folder.mkdir(exist_ok=True)
         (folder / "default.yaml").write_text(policy("default", spec), "utf-8")
         words = ["--policies", str(folder)]
-    result = CliRunner().invoke(app, ["policy", "vap", *words])
+    result = CliRunner().invoke(app, ["export", "admission-policies", *words])
     assert result.exit_code == 0, result.output
-    return list(yaml.safe_load_all(result.stdout))
+    documents = yaml.safe_load_all(result.stdout)
+    return [document for document in documents if document["kind"].startswith("Validating")]
 
 
 @pytest.fixture(scope="module")

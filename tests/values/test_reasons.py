@@ -16,6 +16,7 @@ ADMISSION = {
     "SharedReplicasAskedAsGPUs", "VisibleDevicesForbidden", "PrivilegedGPUPod", "NodeDevicesReached",
     "ReservedAnnotation",
     "InvalidAnnotation", "NoProductLeft", "PolicyConflict", "RuntimeClassMissing", "BypassesScheduling",
+    "MemoryRequestNotLimit", "AmountPerGPUOutOfBounds",
     "InvalidPolicy", "ObjectTooLarge", "IdleGPUsHeld", "ResourceNameInvalid",
 }  # fmt: skip
 
