@@ -168,10 +168,11 @@ class SchedulingGroups:
         starts: dict[str, int] = {}
         rooms: dict[str, int] = {}
         turns: dict[Hashable, int] = {}
+        own = self._state.nominated(members)
         for name in sorted(name for name, node in self._state.nodes.items() if node.free.memory):
             node = self._state.nodes[name]
-            without = self._state.node_without_pods(name, members) or node
-            room = _room(without, needs, {})
+            without = self._state.node_without_pods(name, members) if name in own else node
+            room = _room(without or node, needs, {})
             kind = (id(node.node_class), node.labels.get(ZONE))
             starts[name] = turns.get(kind, 0)
             rooms[name] = room

@@ -15,7 +15,7 @@ from typing import Any
 from app.dra.cluster_devices import ClusterDevices
 from app.kube.pod_requests import read_amounts
 from app.kube.pods import Pod
-from app.kube.resource_claims import ClaimSpec, DeviceRequest, ResourceClaim
+from app.kube.resource_claims import POD, ClaimSpec, DeviceRequest, ResourceClaim
 from app.nodes.model import Node
 from app.values.json_members import object_if_any, objects_if_any
 
@@ -281,8 +281,13 @@ def _entries(
 
 
 def released(pod: Pod, document: Mapping[str, Any], cluster: ClusterDevices) -> ClusterDevices:
-    """Return the cluster as it is once a pod is gone: with it go the claims that were made for it."""
+    """Return the cluster as it is once a pod is gone: with it go the claims that were made for it.
+
+    A claim that was made for its PodGroup stays, since it serves the other members.
+    """
     keys = {f"{pod.namespace}/{name}" for name in generated_claims(document).values()}
+    made = {key: claim for key in keys if (claim := cluster.claims.get(key)) is not None}
+    keys -= {key for key, claim in made.items() if any(kind != POD for kind, _ in claim.reserved_for)}
     claims = {key: claim for key, claim in cluster.claims.items() if key not in keys}
     return replace(cluster, claims=claims, allocated=cluster.allocated.without(keys))
 

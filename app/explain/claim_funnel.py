@@ -114,7 +114,7 @@ def holder_names(cluster: ClusterDevices, device: Device) -> tuple[str, ...]:
     for key in cluster.allocated.holders(device.id):
         claim = cluster.allocated.claim(key)
         namespace = key.partition("/")[0]
-        pods = [f"pod {namespace}/{name}" for _, name in (claim.reserved_for if claim else ())]
+        pods = [f"{kind} {namespace}/{name}" for kind, name in (claim.reserved_for if claim else ())]
         names += pods or [f"claim {key}"]
     return tuple(names)
 

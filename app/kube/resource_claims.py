@@ -110,7 +110,8 @@ class Allocation:
 class ResourceClaim:
     """A ResourceClaim, or a ResourceClaimTemplate without state; `key` is namespace/name.
 
-    `allocation` is None while it has no devices. `reserved_for` are the UIDs and names of the pods that use it. A claim
+    `allocation` is None while it has no devices. `reserved_for` are the kinds and names of the pods and PodGroups that
+    use it. A claim
     that is `deleted` goes when they end, and no other pod can use it.
     """
 
@@ -129,6 +130,10 @@ MOST_TOLERATIONS = 16
 LONGEST_EXPRESSION = 10 << 10
 """The same file: FirstAvailableDeviceRequestMaxSize, DeviceTolerationsMaxLength, CELSelectorExpressionMaxLength."""
 MOST_RESERVED = 256
+POD = "pod"
+CONSUMERS = {"pods": POD, "podgroups": "PodGroup"}
+"""What uses a claim, by the resource of a consumer; a claim of a PodGroup serves all its members
+(kubernetes gate DRAWorkloadResourceClaims; resourceclaim.go BindTo)."""
 
 
 def read_resource_claim(document: Mapping[str, Any]) -> ResourceClaim:
@@ -143,7 +148,10 @@ def read_resource_claim(document: Mapping[str, Any]) -> ResourceClaim:
         key=_key(document),
         spec=_spec(member(document, "spec", dict, "") or {}, "spec."),
         allocation=_allocation(member(status, "allocation", dict, "status."), status),
-        reserved_for=tuple((str(item.get("uid") or ""), str(item.get("name") or "")) for item in consumers),
+        reserved_for=tuple(
+            (CONSUMERS.get(resource := str(item.get("resource") or "pods"), resource), str(item.get("name") or ""))
+            for item in consumers
+        ),
         deleted=metadata.get("deletionTimestamp") is not None,
     )
 

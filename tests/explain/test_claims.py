@@ -5,8 +5,10 @@ from typing import Any
 
 from app.cluster.snapshot import fill, view
 from app.cluster.state import State
+from app.dra.pod_claims import released
 from app.explain.explanation import Explanation
 from app.explain.pending_pod import explain
+from app.kube.pods import read_pod
 from app.values.computations import finish
 from tests.builders import knowledge, node_document, pod, shipped
 from tests.dra.worlds import DRIVER, allocated_document, class_document, device, request, slice_document
@@ -184,3 +186,35 @@ def test_claim_is_ranked_last_on_the_node_of_which_the_driver_has_tainted_a_devi
     explanation = explained(asked, own, devices("m", taint), devices("n"))
 
     assert [(node.node, node.lowered_by) for node in explanation.best] == [("n", ()), ("m", ("devices withdrawn",))]
+
+
+def test_claim_of_a_pod_group_serves_its_members_and_is_held_by_it_against_others() -> None:
+    """S13: kube-controller-manager writes the group's claim into the status of each member (resourceclaim controller.go
+    handleClaim), and kube-scheduler reserves it for the PodGroup.
+    """
+    held = {**allocated_document("x", "a"), "kind": "ResourceClaim"}
+    group = {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "train", "uid": "1"}
+    held["status"]["reservedFor"] = [group]
+    member = pod({"name": "main", "image": "train:1"}, resourceClaims=[
+        {"name": "gpus", "resourceClaimTemplateName": "t"}], schedulingGroup={"podGroupName": "train"})  # fmt: skip
+    member["status"] = {"resourceClaimStatuses": [{"name": "gpus", "resourceClaimName": "x"}]}
+
+    own = explained(template(request()), slices(gpu("a")), held, document=member)
+    other = explained(template(request()), slices(gpu("a")), held)
+
+    assert own.fits == 2
+    assert other.devices[0].steps[-1].detail == "1 of PodGroup default/train"
+
+
+def test_claim_of_a_pod_group_stays_when_one_of_its_pods_is_explained_as_if_it_were_gone() -> None:
+    """S13: the other members keep its devices."""
+    held = {**allocated_document("x", "a"), "kind": "ResourceClaim"}
+    held["status"]["reservedFor"] = [{"resource": "podgroups", "name": "train", "uid": "1"}]
+    state = State(knowledge())
+    fill(state, [held])
+    member = pod(resourceClaims=[{"name": "gpus", "resourceClaimTemplateName": "t"}])
+    member["metadata"]["namespace"] = "default"
+    member["status"] = {"resourceClaimStatuses": [{"name": "gpus", "resourceClaimName": "x"}]}
+    devices = view(state, shipped()).devices
+
+    assert released(read_pod(member), member, devices).claims == devices.claims
