@@ -20,7 +20,7 @@ BUILD  := build
 # Inputs of `make fuzz-guided`.
 RUNS   := 50000
 
-.PHONY: help setup run demo test test-all test-rest test-browser test-long go controlplane cluster prometheus haproxy chromium e2e e2e-versions neighbours node-programs e2e-nodes e2e-upstream gfd-worlds chaos fuzz fuzz-guided check format chart bench bench-largest bench-placement bench-scheduler bench-mig bench-churn bench-events lock generated sbom wheel krew audit clean
+.PHONY: help setup run demo test test-all test-rest test-browser test-long go controlplane cluster prometheus haproxy chromium e2e e2e-versions neighbours node-programs e2e-nodes e2e-upstream gfd-worlds chaos fuzz fuzz-guided check format chart bench bench-largest bench-placement bench-scheduler bench-mig bench-churn bench-events lock generated sbom wheel krew audit vex clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -177,6 +177,8 @@ generated: $(STAMP) ## write what is made from code once more: schemas, the CRD,
 	@$(BIN)/python -m tests.reference
 	@$(BIN)/python -m tests.reports
 	@$(BIN)/python -m tests.deploy.identities
+	@$(BIN)/python -m tests.deploy.chart_page
+	@$(BIN)/python -m tests.nvidia_versions
 
 sbom: $(STAMP) ## write build/sbom.cdx.json: what LOCK pins, as CycloneDX 1.6 (needs no network)
 	@mkdir -p build
@@ -207,6 +209,9 @@ krew: ## write build/gpu-usher-krew.tar.gz, with the wheel of make wheel, and it
 
 audit: $(STAMP) ## ask OSV what is known against the packages of LOCK; exit 1: something, 2: nobody could be asked
 	@$(BIN)/python -m tests.audit $(LOCK) $(OSV)
+
+vex: $(STAMP) ## write what `make audit` finds, with our assessments, as build/openvex.json; exit codes as there
+	@$(BIN)/python -m tests.vex $(LOCK) build/openvex.json $(OSV)
 
 clean: ## remove the environment and what was made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .controlplane certs/*.crt certs/*.key

@@ -17,8 +17,15 @@ AUDIT_SECONDS = 600
 """Seconds for about seventy requests, each of which takes 15 s at most."""
 
 
-def audit(lock: Path, url: str = OSV) -> int:
-    """Ask about every package of a lock, print the known vulnerabilities, and return the exit code."""
+class NotAskedError(Exception):
+    """The database gave no answer; the text says why."""
+
+
+def ask(lock: Path, url: str = OSV) -> list[dict[str, Any]]:
+    """Ask about every package of a lock; return pip-audit's list of packages, each with its vulnerabilities.
+
+    Raises NotAskedError.
+    """
     words = ["--requirement", str(lock), "--require-hashes", "--disable-pip", "--no-deps", "--progress-spinner", "off"]
     words += ["--vulnerability-service", "osv", "--osv-url", url, "--format", "json"]
     try:
@@ -29,15 +36,23 @@ def audit(lock: Path, url: str = OSV) -> int:
             timeout=AUDIT_SECONDS,
             check=False,
         )
-        packages = json.loads(done.stdout)["dependencies"]
+        packages: list[dict[str, Any]] = json.loads(done.stdout)["dependencies"]
     except (subprocess.TimeoutExpired, ValueError, KeyError) as error:
         why = _last_line(done.stderr) if not isinstance(error, subprocess.TimeoutExpired) else str(error)
-        print(f"not audited: {url} gave no answer: {why}", file=sys.stderr)
+        raise NotAskedError(f"not audited: {url} gave no answer: {why}") from error
+    return packages
+
+
+def audit(lock: Path, url: str = OSV) -> int:
+    """Ask about every package of a lock, print the known vulnerabilities, and return the exit code."""
+    try:
+        return _report(lock, ask(lock, url))
+    except NotAskedError as error:
+        print(error, file=sys.stderr)
         print(
             f"nothing is known about {lock}; try again where {url} can be reached (OSV=URL: a mirror)", file=sys.stderr
         )
         return NOT_ASKED
-    return _report(lock, packages)
 
 
 def _report(lock: Path, packages: list[dict[str, Any]]) -> int:

@@ -106,16 +106,20 @@ class DebianProgram:
     @property
     def remedy(self) -> str:
         """What to do where there is none."""
-        return f"run `make {self.name}` (needs apt-get), or set {self.variable} to a program"
+        return f"Run `make {self.name}` (needs apt-get), or set {self.variable} to a program."
 
     def find(self) -> Path | str:
         """Find the program; a str gives the cause why there is none, and the remedy."""
         if named := os.environ.get(self.variable):
-            return Path(named) if os.access(named, os.X_OK) else f"{self.variable}={named}: no program"
+            return (
+                Path(named)
+                if os.access(named, os.X_OK)
+                else f"{self.variable}={named} names no program. Correct it or unset it."
+            )
         for name in self.on_path:
             if path := shutil.which(name):
                 return Path(path)
-        return self.program if self.program.is_file() else f"no {self.name}: {self.remedy}"
+        return self.program if self.program.is_file() else f"The program {self.name} is not there. {self.remedy}"
 
     def fetch(self) -> Path:
         """Download the packages and unpack them, unless there is a program already.

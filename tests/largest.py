@@ -9,7 +9,8 @@ from typing import Any
 
 from app.api.bodies import ADMISSION_LIMIT
 from app.api.extender_routes import MOST_NAMES
-from app.api.wire import MOST_CANDIDATES, MOST_VALUES, MOST_VICTIMS
+from app.api.preemption import MOST_CANDIDATES, MOST_VICTIMS
+from app.api.wire import MOST_VALUES
 from app.kube.pod_limits import (
     MOST_CLAUSES,
     MOST_CONTAINERS,

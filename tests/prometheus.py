@@ -32,7 +32,7 @@ def find_promtool() -> Path | str:
     if beside is not None and beside.is_file():
         return beside
     which = shutil.which("promtool")
-    return Path(which) if which else f"no promtool: {PROMETHEUS.remedy}"
+    return Path(which) if which else f"The program promtool is not there. {PROMETHEUS.remedy}"
 
 
 def promtool(*words: str, fed: str | None = None) -> str:

@@ -9,7 +9,8 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from app.api.admission_routes import review_steps
-from app.api.extender_routes import filter_steps, preempt_steps, prioritize_steps
+from app.api.extender_routes import filter_steps, prioritize_steps
+from app.api.preemption import preempt_steps
 from app.api.wire import decode_json, encode
 from app.demo.sample_fleets import demo_fleet
 from app.explain.pending_pod import explain

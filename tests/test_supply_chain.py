@@ -14,6 +14,7 @@ import pytest
 
 from tests.audit import CLEAN, NOT_ASKED, VULNERABLE, audit
 from tests.controlplane.processes import free_port
+from tests.vex import statements_of, vex
 
 ROOT = Path(__file__).parent.parent
 TOOL_SECONDS = 120
@@ -99,6 +100,57 @@ def test_audit_that_cannot_reach_its_database_says_so(
     assert printed.out == ""
     assert printed.err.startswith(f"not audited: {url} gave no answer: ")
     assert "Traceback" not in printed.err
+
+
+def test_finding_is_an_openvex_statement_under_investigation(lock: Path, tmp_path: Path) -> None:
+    """The members are those that OpenVEX 0.2.0 requires."""
+    target = tmp_path / "build" / "openvex.json"
+    with database("uvloop") as url:
+        code = vex(lock, target, url)
+
+    written = json.loads(target.read_text("utf-8"))
+    (statement,) = written["statements"]
+    assert code == VULNERABLE
+    assert {"@context", "@id", "author", "timestamp", "version"} <= written.keys()
+    assert (statement["vulnerability"]["name"], statement["status"]) == ("PYSEC-0000-1", "under_investigation")
+    assert statement["products"][0]["subcomponents"] == [{"@id": "pkg:pypi/uvloop@0.21.0"}]
+
+
+def test_without_findings_there_is_no_openvex_document(lock: Path, tmp_path: Path) -> None:
+    """OpenVEX wants at least one statement; the document of a former run would be wrong now."""
+    target = tmp_path / "openvex.json"
+    target.write_text("{}", "utf-8")
+    with database() as url:
+        code = vex(lock, target, url)
+
+    assert (code, target.exists()) == (CLEAN, False)
+
+
+@pytest.mark.parametrize(
+    ("assessment", "expected"),
+    [
+        (
+            {"status": "not_affected", "justification": "vulnerable_code_not_in_execute_path", "why": "never called"},
+            {
+                "status": "not_affected",
+                "justification": "vulnerable_code_not_in_execute_path",
+                "status_notes": "never called",
+            },
+        ),
+        ({"status": "affected", "action": "upgrade to 0.1.1"},
+         {"status": "affected", "action_statement": "upgrade to 0.1.1"}),
+    ],
+    ids=["not affected", "affected"],
+)  # fmt: skip
+def test_assessment_of_a_finding_is_its_statement(assessment: dict[str, str], expected: dict[str, str]) -> None:
+    """An assessment is found by any name of the vulnerability."""
+    package = {"name": "uvloop", "version": "0.21.0", "vulns": [{"id": "PYSEC-0000-1", "aliases": ["CVE-0000-1"]}]}
+
+    row = {"vulnerability": "CVE-0000-1", "package": "uvloop", **assessment}
+    (statement,) = statements_of([package], [row])
+
+    assert expected.items() <= statement.items()
+    assert statement["vulnerability"] == {"name": "PYSEC-0000-1", "aliases": ["CVE-0000-1"]}
 
 
 @pytest.mark.filterwarnings("ignore")

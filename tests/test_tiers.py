@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The last lines of a run of several tiers say which tests failed, as a reader of CI may see no more than those."""
+"""What a run says at its end: which tests failed, as a reader of CI may see no more; and why a test was skipped."""
 
+import ast
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+from tests.docstrings import ROOT
 from tests.tiers import failures
 
 TESTS = """
@@ -29,3 +33,26 @@ def test_failed_tests_and_failed_fixtures_are_named_with_the_cause(tmp_path: Pat
         'e2e: test_some.py::test_whose_fixture_fails failed: failed on setup with "OSError: no such port"',
         "e2e: test_some.py::test_that_fails failed: assert 1 == 2",
     ]
+
+
+SENTENCES = re.compile(r"[A-Z{].*[.}] [A-Z{].*[.}]", re.DOTALL)
+"""Why a test is skipped, and what would make it run; {} is what is computed."""
+
+
+def skip_reasons(source: Path) -> Iterator[str]:
+    """List the reasons of skips that a file writes out; others come from the finders of programs."""
+    for call in ast.walk(ast.parse(source.read_text("utf-8"))):
+        if not isinstance(call, ast.Call) or ast.unparse(call.func) not in ("pytest.skip", "pytest.mark.skipif"):
+            continue
+        for text in (*call.args[:1], *(word.value for word in call.keywords if word.arg == "reason")):
+            parts = text.values if isinstance(text, (ast.JoinedStr, ast.BoolOp)) else [text]
+            words = ["{}" if isinstance(part, ast.FormattedValue) else getattr(part, "value", None) for part in parts]
+            if reason := "".join(word for word in words if isinstance(word, str)):
+                yield reason
+
+
+def test_skipped_tests_say_why_and_what_would_make_them_run() -> None:
+    reasons = [reason for path in (ROOT / "tests").rglob("*.py") for reason in skip_reasons(path)]
+
+    assert len(reasons) >= 10
+    assert [reason for reason in reasons if not SENTENCES.fullmatch(reason)] == []

@@ -11,7 +11,10 @@ from tests.docstrings import ROOT
 PAGES = (
     *(
         ROOT / name
-        for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "deploy/README.md", "policies/README.md")
+        for name in (
+            *("README.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "DEPENDENCIES.md", "GOVERNANCE.md"),
+            *("MAINTAINERS.md", "REVIEW.md", "ROADMAP.md", "deploy/README.md", "policies/README.md"),
+        )
     ),
     *sorted((ROOT / "docs").rglob("*.md")),
 )
@@ -40,6 +43,6 @@ def test_page_has_no_idiom(page: Path) -> None:
 
 def test_documentation_does_not_grow() -> None:
     """A new fact replaces an old one, or says in a decision record why it needs the room."""
-    texts = [path.read_text("utf-8") for path in PAGES[3:]]
+    texts = [path.read_text("utf-8") for path in PAGES[9:]]
 
     assert sum(len(text.split()) for text in texts) <= MOST_WORDS

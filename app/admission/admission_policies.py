@@ -155,13 +155,8 @@ def devices_asked_for(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[V
 
 def unprivileged(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Validation]:
     """Refuse a privileged container in a pod that names a GPU."""
-    if rules.privileged != "Deny":
-        return
-    asks = f"variables.guarded.exists(c, {_amounts()}.exists(m, m.exists(k, {is_gpu_resource(knowledge.families)})))"
-    yield Validation(
-        f"{_CREATED}!({asks}) || variables.guarded.all(c, !({_PRIVILEGED}))",
-        "is privileged, which lets it use every GPU of its node; set privileged: false",
-    )
+    if rules.privileged == "Deny":
+        yield _not_privileged(f"{_CREATED}!({_names_gpu(knowledge)})")
 
 
 def scheduled_by_us(rules: AdmissionRules, _knowledge: Knowledge) -> Iterator[Validation]:
@@ -180,10 +175,11 @@ def scheduled_by_us(rules: AdmissionRules, _knowledge: Knowledge) -> Iterator[Va
         )
 
 
-def _amounts() -> str:
-    """Write CEL that lists the limits and the requests of a container c, as maps m."""
+def _names_gpu(knowledge: Knowledge) -> str:
+    """Write CEL that is true where a container c names a GPU resource k in its limits or requests, maps m."""
     both = (f"(has(c.resources.{kind}) ? [c.resources.{kind}] : [])" for kind in ("limits", "requests"))
-    return f"(has(c.resources) ? {' + '.join(both)} : [])"
+    amounts = f"(has(c.resources) ? {' + '.join(both)} : [])"
+    return f"variables.guarded.exists(c, {amounts}.exists(m, m.exists(k, {is_gpu_resource(knowledge.families)})))"
 
 
 def devices_not_mounted(rules: AdmissionRules, _knowledge: Knowledge) -> Iterator[Validation]:
@@ -194,14 +190,17 @@ def devices_not_mounted(rules: AdmissionRules, _knowledge: Knowledge) -> Iterato
 
 def node_not_reached(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Validation]:
     """A privileged pod without a GPU request reaches every GPU of the node; `unprivileged` judges the others."""
-    if rules.privileged != "Deny":
-        return
-    asks = f"variables.guarded.exists(c, {_amounts()}.exists(m, m.exists(k, {is_gpu_resource(knowledge.families)})))"
-    yield Validation(
-        f"({asks}) || variables.guarded.all(c, !({_PRIVILEGED}))",
+    if rules.privileged == "Deny":
+        yield _not_privileged(f"({_names_gpu(knowledge)})")
+        yield Validation(_no_volume(ALL_FILES), "has a hostPath that reaches every GPU of the node; remove it")
+
+
+def _not_privileged(unless: str) -> Validation:
+    """Refuse privileged containers, unless the CEL of `unless` is true."""
+    return Validation(
+        f"{unless} || variables.guarded.all(c, !({_PRIVILEGED}))",
         "is privileged, which lets it use every GPU of its node; set privileged: false",
     )
-    yield Validation(_no_volume(ALL_FILES), "has a hostPath that reaches every GPU of the node; remove it")
 
 
 def _no_volume(pattern: str) -> str:

@@ -27,13 +27,14 @@ from app.admission.claim_template import (
     device_class_of,
     not_expressible,
     request_name,
+    with_sharing,
 )
 from app.admission.json_patch import Operation, append, apply
 from app.admission.reviewed_pod import PodChange, ReviewedPod
 from app.knowledge.tables import Knowledge
+from app.kube.claimed_devices import NO_SHARES, PublishedShares
 from app.kube.pods import Container, Pod
 from app.policy.demand import Demand
-from app.policy.schema_placement import SharingWish
 
 CLAIM = "gpu-usher"
 """The entry of a pod's resourceClaims that stands for what it requested as resources."""
@@ -61,6 +62,11 @@ class Conversion:
         name: str = self.template["metadata"]["name"]
         return name
 
+    @property
+    def is_share(self) -> bool:
+        """Whether its devices are shares."""
+        return any("capacity" in one["exactly"] for one in self.template["spec"]["spec"]["devices"]["requests"])
+
 
 @dataclass(frozen=True, slots=True)
 class NoEquivalent:
@@ -69,12 +75,19 @@ class NoEquivalent:
     reasons: tuple[str, ...]
 
 
-def convert(pod: Pod, demand: Demand, knowledge: Knowledge, version: str = NEWEST_VERSION) -> Conversion | NoEquivalent:
+def convert(
+    pod: Pod,
+    demand: Demand,
+    knowledge: Knowledge,
+    shares: PublishedShares = NO_SHARES,
+    version: str = NEWEST_VERSION,
+) -> Conversion | NoEquivalent:
     """Work out the claim for the GPUs that a pod requests as resources, at least one. `version` is resource.k8s.io's.
 
-    The template does not depend on the names of the pod or its containers, so that many pods share one.
+    `shares` tells how claims get shares of GPUs. The template does not depend on the names of the pod or its
+    containers, so that many pods use one.
     """
-    uses = tuple(_uses(pod, demand, knowledge))
+    uses = tuple((container, with_sharing(one, demand, shares)) for container, one in _uses(pod, demand, knowledge))
     devices = tuple(dict.fromkeys(one for _, one in uses))
     reasons = tuple(dict.fromkeys(reason for find in OBSTACLES for reason in find(pod, demand, devices)))
     if reasons:
@@ -94,9 +107,11 @@ def convert(pod: Pod, demand: Demand, knowledge: Knowledge, version: str = NEWES
     )
 
 
-def template_for(pod: Pod, demand: Demand, knowledge: Knowledge) -> Conversion | NoEquivalent | None:
+def template_for(
+    pod: Pod, demand: Demand, knowledge: Knowledge, shares: Callable[[], PublishedShares]
+) -> Conversion | NoEquivalent | None:
     """Convert a pod that requests a resource whose devices NVIDIA's DRA driver publishes; None for any other pod."""
-    return convert(pod, demand, knowledge) if _asks_for_known_devices(demand, knowledge) else None
+    return convert(pod, demand, knowledge, shares()) if _asks_for_known_devices(demand, knowledge) else None
 
 
 def _asks_for_known_devices(demand: Demand, knowledge: Knowledge) -> bool:
@@ -158,9 +173,8 @@ def _other_makes(_pod: Pod, demand: Demand, devices: Sequence[RequestedDevices])
             yield f"{resource}: only the devices of NVIDIA's DRA driver are known"
 
 
-def _shares(_pod: Pod, demand: Demand, devices: Sequence[RequestedDevices]) -> Iterator[str]:
-    if demand.sharing is SharingWish.Shared or any(one.resource.endswith(".shared") for one in devices):
-        yield "a share of a GPU: a claim of one pod takes a whole device"
+def _shares(_pod: Pod, _demand: Demand, devices: Sequence[RequestedDevices]) -> Iterator[str]:
+    yield from (one.no_share for one in devices if one.no_share)
 
 
 def _other_resources(pod: Pod, demand: Demand, _devices: Sequence[RequestedDevices]) -> Iterator[str]:
@@ -237,7 +251,7 @@ def convert_to_claims(review: ReviewedPod) -> Iterator[PodChange]:
     """Replace requests for NVIDIA's resources by claims, where that loses nothing and the template exists."""
     if not review.rules.convert_to_claims:
         return
-    outcome = template_for(review.pod, review.ruling.demand, review.context.knowledge)
+    outcome = template_for(review.pod, review.ruling.demand, review.context.knowledge, review.context.shares)
     if outcome is None:
         return
     if isinstance(outcome, NoEquivalent):

@@ -11,7 +11,7 @@ import json
 import re
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import groupby
 from math import ceil
@@ -22,6 +22,7 @@ from app.knowledge.mig_profiles import nominal_size, profile_of
 from app.knowledge.products import ProductPattern
 from app.knowledge.tables import Knowledge
 from app.kube.api_kinds import API_KINDS
+from app.kube.claimed_devices import PublishedShares
 from app.kube.device_facts import NVIDIA_DRIVER
 from app.placement.class_filters import MEMORY_TOLERANCE
 from app.policy.demand import Demand
@@ -50,9 +51,12 @@ def selectors_of(device_class: str, profiles: Iterable[str], demand: Demand, kno
     """
     needs = list(dict.fromkeys(_needs(tuple(profiles), demand, knowledge))) if device_class in NVIDIA_CLASSES else []
     yield from needs[: MOST_SELECTORS - 1]
-    rest = needs[MOST_SELECTORS - 1 :]
-    if rest:
-        yield rest[0] if len(rest) == 1 else " && ".join(f"({need})" for need in rest)
+    yield from _joined(needs[MOST_SELECTORS - 1 :])
+
+
+def _joined(needs: Sequence[str]) -> Iterator[str]:
+    if needs:
+        yield needs[0] if len(needs) == 1 else " && ".join(f"({need})" for need in needs)
 
 
 def _needs(profiles: tuple[str, ...], demand: Demand, knowledge: Knowledge) -> Iterator[str]:
@@ -172,7 +176,9 @@ HASH_LENGTH = 10
 class RequestedDevices:
     """One request of a claim: its name, the resource that it stands for, the number of devices, their DeviceClass.
 
-    `profiles` are the MIG profiles that serve it, as resource names write them; empty for whole GPUs.
+    `profiles` are the MIG profiles that serve it, as resource names write them; empty for whole GPUs. `capacity` is
+    what a share of each device has, by capacity. `shareable` says whether other claims may use the devices too, None
+    where both are right. `no_share` says why there is no claim for the share that is asked for.
     """
 
     name: str
@@ -180,6 +186,9 @@ class RequestedDevices:
     count: int
     device_class: str
     profiles: tuple[str, ...] = ()
+    capacity: tuple[tuple[str, str], ...] = ()
+    shareable: bool | None = None
+    no_share: str = ""
 
     @property
     def is_known(self) -> bool:
@@ -208,6 +217,35 @@ def _profiles(resource: str, demand: Demand, knowledge: Knowledge) -> tuple[str,
     profiles = {name for _, name in knowledge.mig.sizes}
     larger = {name for name in profiles if (other := nominal_size(name)) is not None and other.covers(size)}
     return tuple(sorted({profile, *larger}))
+
+
+SHAREABLE = "device.allowMultipleAllocations"
+"""CEL: several claims may use the device (Kubernetes 1.34 and newer, as the devices themselves)."""
+
+
+def wants_share(demand: Demand, resource: str) -> bool:
+    """Tell whether a pod asks for shares by a resource."""
+    return demand.sharing is SharingWish.Shared or resource.endswith(".shared")
+
+
+def with_sharing(devices: RequestedDevices, demand: Demand, shares: PublishedShares) -> RequestedDevices:
+    """Request shares of GPUs for a pod that asks for shares, and whole ones for a pod that wants no share.
+
+    The memory that a pod declares is that of its share; without it a share is what the driver counts as one.
+    """
+    if not wants_share(demand, devices.resource):
+        whole = demand.sharing is SharingWish.Exclusive and shares.by_default and not devices.profiles
+        return replace(devices, shareable=False) if whole else devices
+    if devices.profiles:
+        return replace(devices, no_share="a share of a MIG slice: a claim takes a whole slice")
+    memory = demand.declared_mib or demand.memory_mib
+    if memory and "memory" in shares.capacities:
+        return replace(devices, capacity=(("memory", f"{memory}Mi"),), shareable=True)
+    if "shares" in shares.capacities:
+        return replace(devices, capacity=(("shares", "1"),), shareable=True)
+    if shares.capacities:
+        return replace(devices, no_share="a share of a GPU: claims share by memory, and the pod declares none")
+    return replace(devices, no_share="a share of a GPU: no DRA driver here publishes GPUs that claims can share")
 
 
 def request_name(resource: str, several: bool) -> str:
@@ -249,6 +287,11 @@ def _request(devices: RequestedDevices, demand: Demand, knowledge: Knowledge) ->
         "count": devices.count,
     }
     expressions = list(selectors_of(devices.device_class, devices.profiles, demand, knowledge))
+    if devices.shareable is not None:
+        first = SHAREABLE if devices.shareable else f"!{SHAREABLE}"
+        expressions = [first, *expressions[: MOST_SELECTORS - 2], *_joined(expressions[MOST_SELECTORS - 2 :])]
+    if devices.capacity:
+        exactly["capacity"] = {"requests": dict(devices.capacity)}
     if expressions:
         exactly["selectors"] = [{"cel": {"expression": expression}} for expression in expressions]
     return {"name": devices.name, "exactly": exactly}
@@ -270,8 +313,8 @@ def not_expressible(demand: Demand, devices: Sequence[RequestedDevices]) -> Iter
         yield f"{count} devices: a claim gets at most {MOST_CLAIMED_DEVICES}"
     if demand.nvlink:
         yield "NVLink: the driver publishes no attribute for it; name the products instead"
-    if demand.sharing is SharingWish.Shared or any(one.resource.endswith(".shared") for one in devices):
-        yield "a share of a GPU: DRA shares by one ResourceClaim for several pods, or by the driver's own configuration"
+    if any(wants_share(demand, one.resource) and not one.capacity for one in devices):
+        yield "a share of a GPU: DRA shares by one ResourceClaim for several pods, or by a capacity request"
     if demand.mig_profile and demand.mig_profile[1] and any(one.profiles and one.is_known for one in devices):
         yield "a whole GPU in place of a larger slice: that would be a second choice under firstAvailable"
     yield from _not_expressible_cuda(demand)

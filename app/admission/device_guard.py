@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device guard: GPUs taken by a variable, a mount, a CDI annotation or the node's devices, and not requested.
+"""The device guard: GPUs used without a request, by variable, mount, CDI annotation, hostPath or privileged container.
 
 A container runtime with NVIDIA's hook gives a container every GPU that NVIDIA_VISIBLE_DEVICES names, whatever the
 scheduler decided, and the pod's own value counts before the device plugin's. Other variables give GPUs, IMEX channels

@@ -116,7 +116,7 @@ def wanted_template(
     ruling, demand = review.ruling, review.ruling.demand
     rules = ((ruling.enforced, demand), (ruling.warned, demand.warned or demand), (ruling.audited, demand))
     demands = [demand] if always else [one for rule, one in rules if rule.convert_to_claims]
-    outcomes = [template_for(review.pod, one, context.knowledge) for one in demands]
+    outcomes = [template_for(review.pod, one, context.knowledge, context.shares) for one in demands]
     template = next((outcome.template for outcome in outcomes if isinstance(outcome, Conversion)), None)
     refused = next((outcome for outcome in outcomes if isinstance(outcome, NoEquivalent)), None)
     return WantedTemplate(template, refused.reasons[0] if refused and template is None else "")

@@ -14,7 +14,7 @@ from app.admission.fleet_facts import FleetFacts
 from app.admission.json_patch import Operation, apply
 from app.knowledge.gpu_resources import Family
 from app.knowledge.tables import Knowledge
-from app.kube.claimed_devices import NO_CLAIMED_DEVICES, ClaimedDevices, DeviceChoices
+from app.kube.claimed_devices import NO_CLAIMED_DEVICES, NO_SHARES, ClaimedDevices, DeviceChoices, PublishedShares
 from app.kube.pods import PREFIX, Container, Pod, gpu_amounts, read_pod
 from app.policy.compiled import PolicySet
 from app.policy.match import Ruling, ruling_for
@@ -65,7 +65,7 @@ class ReviewContext:
     template of a new workload that Kueue queues, and counts by its templates. `claimed` returns the devices
     that a pod claims through DRA. `has_template` tells whether a ResourceClaimTemplate is known to exist as it is
     written. `claim_warnings` says what keeps device requests from every device of the cluster; its second argument are
-    the keys of the taints that policies tolerate. `idle_gpus` counts the
+    the keys of the taints that policies tolerate. `shares` tells how claims get shares of GPUs. `idle_gpus` counts the
     GPUs of a namespace that are idle for certain, by namespace, seconds and activity as a share of one; 0 where nothing
     is known. `rule` returns the ruling on a pod.
     """
@@ -80,6 +80,7 @@ class ReviewContext:
     claimed: Callable[[Pod], ClaimedDevices] = lambda _pod: NO_CLAIMED_DEVICES
     has_template: Callable[[Mapping[str, Any]], bool] = lambda _template: False
     claim_warnings: Callable[[tuple[DeviceChoices, ...], Collection[str]], tuple[str, ...]] = lambda *_: ()
+    shares: Callable[[], PublishedShares] = lambda: NO_SHARES
     idle_gpus: Callable[[str, float, float], int] = lambda *_: 0
     rule: Callable[[Pod, Mapping[str, str], PolicySet, Knowledge, ClaimedDevices], Ruling] = ruling_for
 

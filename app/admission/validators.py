@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Validators: why a GPU pod is refused. They judge the object, and `no_idle_gpus` the use of its namespace.
+"""Validators: why a GPU pod is refused. `no_idle_gpus`, with the idle threshold, judges the use of its namespace.
 
-The table of all validators is at the end.
+The table of all validators is at the end. Privileged containers of pods with a GPU are judged here (`unprivileged`);
+those of pods without one, which reach the node's devices, in device_guard.py.
 """
 
 from collections.abc import Callable, Iterator

@@ -30,8 +30,9 @@ from app.api.decision_line import (
 )
 from app.api.decision_recorder import Recorder
 from app.api.direct_routes import Answer, DirectRoutes, send_answer
-from app.api.extender_routes import ExtenderAnswer, filter_steps, preempt_steps, prioritize_steps
+from app.api.extender_routes import ExtenderAnswer, filter_steps, prioritize_steps
 from app.api.operations_routes import answer_unknown_routes
+from app.api.preemption import preempt_steps
 from app.api.time_slices import JobQueue
 from app.api.tracing import Tracing
 from app.api.wire import status_body
@@ -59,8 +60,11 @@ Required node affinity keeps it from asking about nodes that are being changed; 
 
 
 def may_have_ended(decision: Decision) -> bool:
-    """Tell whether no node fits and at least one was refused for a reason of PASSING."""
-    return decision.kept == 0 and not PASSING.isdisjoint(decision.reasons)
+    """Tell whether no node fits and at least one was refused for a reason of PASSING.
+
+    Pods of a PodGroup never wait: a change has the whole group asked about again, and a wait would hold up the cycle.
+    """
+    return not decision.in_group and decision.kept == 0 and not PASSING.isdisjoint(decision.reasons)
 
 
 class RetryOnChange:

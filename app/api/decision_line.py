@@ -27,8 +27,9 @@ class Decision:
     """One decision of a verb.
 
     `reasons` is the number of refused objects (nodes, or the one pod) by reason code. `level` is DEBUG if nothing was
-    changed or refused. `nominated` is whether preemption has nominated a node for the pod. `made_here` is
-    false for an answer that leaves the decision to another one; it is neither shown nor recorded.
+    changed or refused. `nominated` is whether preemption has nominated a node for the pod, `in_group` whether
+    kube-scheduler places it with its PodGroup. `made_here` is false for an answer that leaves the decision to another
+    one; it is neither shown nor recorded.
     """
 
     outcome: str
@@ -43,6 +44,7 @@ class Decision:
     asked: int = 0
     kept: int = 0
     nominated: bool = False
+    in_group: bool = False
     error: str | None = None
     dry_run: bool = False
     warned: bool = False
@@ -96,6 +98,7 @@ def decision_of_answer(answer: ExtenderAnswer, core: Core) -> Decision:
         asked=answer.asked,
         kept=answer.kept,
         nominated=bool(pod and pod.nominated_node_name),
+        in_group=bool(pod and pod.pod_group),
         error=answer.error,
         made_here=answer.decided,
     )

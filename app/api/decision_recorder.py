@@ -21,7 +21,8 @@ from app.admission.redaction import redact_pod
 from app.admission.review_targets import review_target_of
 from app.admission.reviewed_pod import PodForm
 from app.api.decision_line import Decision
-from app.api.wire import decode_extender_args, decode_json, decode_node, decode_preemption_args, encode, meta_victims
+from app.api.preemption import meta_victims
+from app.api.wire import decode_extender_args, decode_json, decode_node, decode_preemption_args, encode
 from app.telemetry.logs import REPLICA, DroppingHandler, Writer
 from app.values.errors import BadInput
 

@@ -12,7 +12,8 @@ import msgspec
 from app.admission.reviewed_pod import PodForm
 from app.api.admission_routes import REVIEWS
 from app.api.decision_recorder import VERSION
-from app.api.extender_routes import filter_nodes, preempt, prioritize
+from app.api.extender_routes import filter_nodes, prioritize
+from app.api.preemption import preempt
 from app.api.wire import encode
 from app.cluster.core import Core
 from app.values.errors import BadInput, WireError

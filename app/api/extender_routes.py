@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The extender routes: ExtenderArgs in, the answers of filter, prioritize and preempt out, in the form of the request.
+"""The extender routes filter and prioritize: ExtenderArgs in, the answer out, in the form of the request.
+
+Preemption is in api/preemption.py.
 
 No await and no I/O: each verb reads the state as it stands and answers (docs/reference/listeners.md#state).
 
@@ -8,6 +10,7 @@ A pod that requests no GPUs gets back every node that it came with, and `priorit
 that name a resource of the first one have been judged there (docs/reference/control-plane.md#two-extenders).
 """
 
+import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -22,14 +25,10 @@ from app.api.wire import (
     ExtenderArgs,
     HostPriority,
     check_bulk,
-    check_candidates,
     decode_extender_args,
     decode_node,
-    decode_preemption_args,
     encode,
-    meta_victims,
     read_asked,
-    victim_uids,
 )
 from app.cluster.core import Core
 from app.cluster.verdict_cache import VerdictTable
@@ -37,13 +36,13 @@ from app.intree.soft_constraints import SoftConstraints
 from app.kube.pods import Pod
 from app.nodes.model import Node
 from app.nodes.reading import read_node
-from app.placement.engine import helpful_candidates, judge, total
-from app.placement.ranking import HIGHEST, best_in_turn, best_of_each, demand_scores
+from app.placement.engine import judge, total
+from app.placement.ranking import HIGHEST, best_in_turn, best_of_each, best_position, demand_scores
 from app.placement.scheduler_demand import place_is_promised
 from app.policy.demand import Demand
 from app.values.computations import finish
 from app.values.errors import BadInput, WireError
-from app.values.reasons import Code, reason
+from app.values.reasons import Code, Reason, reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +61,22 @@ class FittingNodes:
 
 
 def chosen(pod: Pod, soft: SoftConstraints, demand: Demand, fitting: FittingNodes, core: Core) -> list[str]:
-    """Return the names of the nodes to name, at least one, best first."""
-    if offered := core.offered_nodes.of(pod.uid):
+    """Return the names of the nodes to name, at least one, best first.
+
+    Pods of a PodGroup do not take turns: a further question about one tells nothing of a binding, and members of one
+    template get one answer, so that they fill a node before the next.
+    """
+    if not pod.pod_group and (offered := core.offered_nodes.of(pod.uid)):
         fitting = fitting.without(offered)
     places = 1 if place_is_promised(pod, demand) else core.settings.shortlist
-    positions = _shortlist(soft, demand, fitting, zlib.crc32(pod.uid.encode()), places)
+    turn = best_position(fitting.names, fitting.totals) if pod.pod_group else zlib.crc32(pod.uid.encode())
+    positions = _shortlist(soft, demand, fitting, turn, places)
     names = [fitting.names[position] for position in positions]
     if (nominated := pod.nominated_node_name) and nominated in fitting.names:
         names = [nominated, *(name for name in names if name != nominated)][:places]
     names = _served_once(names, fitting) if demand.requests_gpus else names
-    core.offered_nodes.note(pod.uid, names)
+    if not pod.pod_group:
+        core.offered_nodes.note(pod.uid, names)
     return names
 
 
@@ -98,6 +103,7 @@ NODES_AT_ONCE = 32
 """Whole nodes read and judged between two rests of the event loop; they take 1 ms (measured)."""
 NO_NODES: Mapping[str, str] = {}
 NO_COUNTS: Mapping[str, int] = {}
+NOT_CLOSED: Mapping[str, Reason] = {}
 NOT_KNOWN = reason(Code.NodeNotKnown, "node not known to gpu-usher yet", "a node seen in the watch")
 
 
@@ -132,13 +138,13 @@ def filter_steps(body: bytes, core: Core, other_pods: bool = False) -> Generator
     args = _read_args(body, core)
     asked = read_asked(args.Pod)
     pod = asked[0]
-    if other_pods and _by_first_extender(pod, core):
+    if other_pods and by_first_extender(pod, core):
         return _all_nodes(args, pod, decided=False)
-    if _requests_no_devices(pod):
+    if requests_no_devices(pod):
         return _all_nodes(args, pod)
     if (problem := core.cache_problem()) is not None:
         return ExtenderAnswer(encode({"Error": problem}), pod, error=problem)
-    demand = _asked_demand(pod, core)
+    demand = asked_demand(pod, core)
     if not demand.requests_gpus:
         return _all_nodes(args, pod)
     names = args.NodeNames
@@ -148,12 +154,12 @@ def filter_steps(body: bytes, core: Core, other_pods: bool = False) -> Generator
         answer, kept = _filter_names(names, asked, demand, core)
     if len(kept) == 1:  # the scheduler takes a single node without asking prioritize
         core.promise(pod, demand, kept[0])
-    elif not kept and pod.nominated_node_name:  # the victims on the nominated node are still terminating
+    elif not (kept or pod.pod_group) and pod.nominated_node_name:  # the victims there are still terminating
         core.promise(pod, demand, pod.nominated_node_name)
     return answer
 
 
-def _by_first_extender(pod: Pod, core: Core) -> bool:
+def by_first_extender(pod: Pod, core: Core) -> bool:
     """Tell whether kube-scheduler asks the first extender about a pod, as its IsInterested does.
 
     It does where a container names a managed resource, whatever the amount (pkg/scheduler/extender.go).
@@ -162,7 +168,7 @@ def _by_first_extender(pod: Pod, core: Core) -> bool:
     return any(name in managed for container in pod.containers for name in (*container.requests, *container.limits))
 
 
-def _requests_no_devices(pod: Pod) -> bool:
+def requests_no_devices(pod: Pod) -> bool:
     """Tell whether a pod has no claims and requests no extended resources, so that no view of the fleet is needed."""
     amounts = ((*container.requests.items(), *container.limits.items()) for container in pod.containers)
     return not pod.claims and not any("/" in name and amount > 0 for pairs in amounts for name, amount in pairs)
@@ -185,11 +191,17 @@ def _filter_names(
     """Filter nodes given by name; return the answer and the names of the nodes that fit."""
     verdicts = core.verdicts(demand)
     kept, totals, lost = verdicts.fitting(names)
+    closed = NOT_CLOSED
+    if core.groups_matter(asked[0], demand):
+        kept, closed = _open_nodes(asked[0], demand, kept, lost, core)
+        totals, fit = verdicts.totals(kept), frozenset(kept)
+        lost = [name for name in names if name not in fit]
     if core.settings.filter_answer != "all" and kept:
         kept = chosen(*asked, demand, FittingNodes(kept, totals, core.nodes.__getitem__), core)
-    failed, unresolvable = _messages(lost, verdicts) if lost else (NO_NODES, NO_NODES)
+    failed, unresolvable = _messages(lost, verdicts, closed) if lost else (NO_NODES, NO_NODES)
     counts = Counter([*failed.values(), *unresolvable.values()]) if lost else NO_COUNTS
-    refused = {verdicts.codes.get(message, NOT_KNOWN.code): count for message, count in counts.items()}
+    codes = {**verdicts.codes, **{why.message: why.code for why in closed.values()}} if closed else verdicts.codes
+    refused = {codes.get(message, NOT_KNOWN.code): count for message, count in counts.items()}
     if core.settings.shadow:
         return _shadowed({"NodeNames": names}, asked[0], len(names), len(kept), refused), ()
     behind = len(verdicts.behind.intersection(kept)) if verdicts.behind else 0
@@ -197,9 +209,23 @@ def _filter_names(
     return ExtenderAnswer(body, asked[0], len(names), len(kept), refused, behind=behind), kept
 
 
-def _messages(lost: Sequence[str], verdicts: VerdictTable) -> tuple[Mapping[str, str], Mapping[str, str]]:
+def _open_nodes(
+    pod: Pod, demand: Demand, kept: Sequence[str], lost: Sequence[str], core: Core
+) -> tuple[list[str], Mapping[str, Reason]]:
+    """Return the nodes that fit and are open to a pod beside groups, and those that are closed to it."""
+    closed = core.groups.closed(pod, demand, time.monotonic())
+    regained = core.groups.regained(pod, demand, lost, core.settings.recounting)
+    return [name for name in (*kept, *regained) if name not in closed], closed
+
+
+def _messages(
+    lost: Sequence[str], verdicts: VerdictTable, closed: Mapping[str, Reason]
+) -> tuple[Mapping[str, str], Mapping[str, str]]:
     """Return filter's two maps for the nodes that do not fit; an unknown node is unresolvable."""
     failed = {name: verdicts.failed[name] for name in lost if name in verdicts.failed} if verdicts.failed else NO_NODES
+    if closed:
+        beside = {name: closed[name].message for name in lost if name in closed and name not in verdicts.unresolvable}
+        failed = {**beside, **failed}
     others = [name for name in lost if name not in failed] if failed else lost
     return failed, {name: verdicts.unresolvable.get(name, NOT_KNOWN.message) for name in others}
 
@@ -214,6 +240,8 @@ def _filter_full(
         verdicts.append(judge(demand, node, core.settings.recounting))
         if index % NODES_AT_ONCE == 0:
             yield
+    if core.groups_matter(asked[0], demand):
+        verdicts = _verdicts_beside_groups(asked[0], demand, nodes, verdicts, core)
     kept = [index for index, verdict in enumerate(verdicts) if verdict is None]
     refusals = {node.name: verdict for node, verdict in zip(nodes, verdicts, strict=True) if verdict is not None}
     if core.settings.filter_answer != "all" and kept:
@@ -229,6 +257,16 @@ def _filter_full(
         return _shadowed(answer, asked[0], len(nodes), len(kept), refused), ()
     body = _filter_body(answer, failed, unresolvable)
     return ExtenderAnswer(body, asked[0], len(nodes), len(kept), refused), [nodes[index].name for index in kept]
+
+
+def _verdicts_beside_groups(
+    pod: Pod, demand: Demand, nodes: Sequence[Node], verdicts: list[Reason | None], core: Core
+) -> list[Reason | None]:
+    """Return the verdicts on whole nodes with those that are closed to a pod, or fit by what its own group holds."""
+    lost = [node.name for node, verdict in zip(nodes, verdicts, strict=True) if verdict is not None]
+    opened, closed = _open_nodes(pod, demand, (), lost, core)
+    judged = zip(nodes, verdicts, strict=True)
+    return [closed.get(node.name) if verdict is None or node.name in opened else verdict for node, verdict in judged]
 
 
 def _shadowed(
@@ -255,10 +293,8 @@ def prioritize_steps(body: bytes, core: Core, other_pods: bool = False) -> Gener
     """
     args = _read_args(body, core)
     pod, _ = read_asked(args.Pod)
-    demand = _asked_demand(pod, core)
-    if other_pods and (
-        _by_first_extender(pod, core) or (demand.requests_gpus and core.settings.filter_answer != "all")
-    ):
+    demand = asked_demand(pod, core)
+    if other_pods and (by_first_extender(pod, core) or (demand.requests_gpus and core.settings.filter_answer != "all")):
         unscored = [HostPriority(name, 0) for name in args.NodeNames or ()]
         return ExtenderAnswer(encode(unscored), pod, len(unscored), len(unscored), decided=False)
     if args.NodeNames is not None:
@@ -278,42 +314,6 @@ def prioritize_steps(body: bytes, core: Core, other_pods: bool = False) -> Gener
         if demand.requests_gpus:
             core.promise(pod, demand, names[scores.index(HIGHEST)])
     return ExtenderAnswer(encode(list(map(HostPriority, names, scores))), pod, len(names), len(names))
-
-
-def preempt(body: bytes, core: Core) -> ExtenderAnswer:
-    """Answer preempt in one step; see `preempt_steps`."""
-    return finish(preempt_steps(body, core))
-
-
-def preempt_steps(body: bytes, core: Core, other_pods: bool = False) -> Generator[None, None, ExtenderAnswer]:
-    """Answer preempt: the candidates on which evicting the given victims lets the pod run.
-
-    The answer always has NodeNameToMetaVictims (docs/reference/control-plane.md#preemption-of-the-scheduler). Raises
-    WireError 400, and 503 while the state is not synced, so that nothing is evicted then.
-    """
-    check_bulk(body, len(core.nodes))
-    args = decode_preemption_args(body)
-    pod, _ = read_asked(args.Pod)
-    elsewhere = other_pods and _by_first_extender(pod, core)
-    free_choice = elsewhere or _requests_no_devices(pod)
-    if not free_choice and (problem := core.cache_problem()) is not None:
-        raise WireError(503, problem)
-    demand = _asked_demand(pod, core)
-    candidates = args.NodeNameToMetaVictims
-    check_candidates(args.NodeNameToVictims if candidates is None else candidates)
-    if candidates is None:
-        candidates = {name: meta_victims(name, victims) for name, victims in (args.NodeNameToVictims or {}).items()}
-    uids = {}
-    for index, (name, victims) in enumerate(candidates.items(), 1):
-        uids[name] = victim_uids(victims)
-        if index % NODES_AT_ONCE == 0:
-            yield
-    if free_choice or not demand.requests_gpus:
-        kept: Mapping[str, Any] = candidates
-    else:
-        kept = helpful_candidates(demand, candidates, uids, core.state.node_without_pods)
-    body = encode({"NodeNameToMetaVictims": candidates if core.settings.shadow else kept})
-    return ExtenderAnswer(body, pod, len(candidates), len(kept), decided=not elsewhere)
 
 
 def _read_args(body: bytes, core: Core) -> ExtenderArgs:
@@ -345,7 +345,7 @@ def _full_nodes(args: ExtenderArgs, core: Core) -> Generator[None, None, tuple[l
     return raws, nodes
 
 
-def _asked_demand(pod: Pod, core: Core) -> Demand:
+def asked_demand(pod: Pod, core: Core) -> Demand:
     """Compile what a Pod needs, and note that it was asked about."""
     demand = core.demand(pod)
     core.note_scheduler_request(pod, demand)

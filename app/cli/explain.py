@@ -81,7 +81,7 @@ def explained_by_api_server(load: Load, namespace: str, name: str, refused: ApiE
 
 
 Object = Mapping[str, Any]
-OPTIONAL = ("PersistentVolume", "PersistentVolumeClaim", *DRA, *POLICY_KINDS)
+OPTIONAL = ("PersistentVolume", "PersistentVolumeClaim", "NodeResourceTopology", *DRA, *POLICY_KINDS)
 """Kinds that a cluster may not have or may forbid to the user; policies are among them."""
 ANSWER_SECONDS = 60.0
 """For the answer of a running service; eight others may be ahead, a second each."""
@@ -254,7 +254,8 @@ def snapshot_of(
     state = state_of(objects)
     pods = (document for document in objects if document.get("kind") == "Pod")
     cluster = view(state, policies_in(objects, policies, state), bound_volumes(objects), existing_pods_of(pods))
-    return replace(cluster, idle=idle_of(state), managed_resources=_managed_resources(objects))
+    topologies = {one["metadata"]["name"]: one for one in objects if one.get("kind") == "NodeResourceTopology"}
+    return replace(cluster, idle=idle_of(state), managed_resources=_managed_resources(objects), topologies=topologies)
 
 
 def _managed_resources(objects: list[Any]) -> dict[str, frozenset[str] | None]:

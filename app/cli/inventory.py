@@ -39,7 +39,7 @@ from app.values.errors import BadInput
 NAMESPACES_SHOWN = 4
 COLUMNS: tuple[tuple[str, Literal["left", "right"]], ...] = (
     ("product", "left"), ("driver", "left"), ("unit", "left"), ("nodes", "right"), ("units", "right"),
-    ("free", "right"), ("gpus", "right"), ("ill", "right"), ("slices", "left"), ("held by", "left"),
+    ("free", "right"), ("gpus", "right"), ("unhealthy", "right"), ("slices", "left"), ("held by", "left"),
 )  # fmt: skip
 ALWAYS_SHOWN = 6
 WRAPPED = 9

@@ -47,7 +47,7 @@ def _outcome(
 ) -> Conversion | NoEquivalent | None:
     """Convert a pod as it was created; None for one that admission would leave alone."""
     pod = read_pod(unbound(document))
-    outcome = convert(pod, demand, context.knowledge)
+    outcome = convert(pod, demand, context.knowledge, context.shares())
     wanted = wanted_template(document, pod.namespace, state.namespaces.labels(pod.namespace), context)
     return None if isinstance(outcome, Conversion) and wanted.template is None else outcome
 
@@ -66,7 +66,7 @@ def show_move(console: Console, move: DRAMove) -> None:
 
 def _show_order(console: Console, turns: Sequence[tuple[str, NodeMove | NodeTurn]]) -> None:
     """Print the order in which nodes are changed, each with its name."""
-    console.print("[bold]order[/] (others cordoned meanwhile)")
+    console.print("[bold]order[/] (cordon the nodes that come later)")
     for number, (name, turn) in enumerate(turns, 1):
         evicts = f"evicts {len(turn.evicts)}: {names_of(turn.evicts)}" if turn.evicts else "evicts no pod"
         console.print(f"{number:4} {escape(name)} {escape(evicts)}")
@@ -264,12 +264,14 @@ def documents_of_gpu_pods(
 
 def _show_rollout(console: Console, rollout: Rollout) -> None:
     console.print(
-        f"[bold]driver {rollout.to}[/] on {counted(rollout.nodes, 'node')}, of which {rollout.already} have it"
+        f"[bold]driver {rollout.to}[/]: {counted(rollout.nodes, 'node')} selected, {rollout.already} with it already"
     )
     for effect in rollout.effects[:MOST_SHOWN]:
         gains, loses = [f"{effect.gains} more"] * bool(effect.gains), [f"{effect.loses} fewer"] * bool(effect.loses)
         plural = "s" * (max(effect.gains, effect.loses) > 1)
-        change = f"{' and '.join([*gains, *loses])} node{plural}, {effect.eligible_after or 'none'} in all"
+        change = (
+            f"{' and '.join([*gains, *loses])} node{plural} could serve, {effect.eligible_after or 'none'} after it"
+        )
         colour = "red" if effect.loses and not effect.eligible_after else "yellow" if effect.loses else "green"
         console.print(f"[{colour}]{change}[/]: {escape(names_of(effect.pods))}")
         if effect.loses:

@@ -215,7 +215,7 @@ def _show_proposal(console: Console, proposal: RightSize, currency: str | None) 
     money = "" if proposal.saves_per_hour is None else f", saves {proposal.saves_per_hour:,.2f} {currency} an hour"
     console.print(f"  frees {escape(frees)}{escape(money)}")
     if proposal.would_start:
-        console.print(f"  [green]would start then:[/] {escape(names_of(proposal.would_start))}")
+        console.print(f"  [green]pending pods that would then start:[/] {escape(names_of(proposal.would_start))}")
     print("\n".join(f"    {line}" for line in yaml.safe_dump(proposal.patch, sort_keys=False).splitlines()))
 
 

@@ -20,9 +20,9 @@ from app.api.decision_replay import DECISION_MEMBERS, DifferingDecision, Line, r
 from app.cli.mutate import read_file
 from app.cli.output import Output, show, show_count
 from app.cli.source import DemoFleet, Fleet, Objects, Policies, Snapshots, state_of, unfinished_pods
-from app.cluster.best_nodes import BestNodes
 from app.cluster.core import RulingCache
 from app.cluster.files import read_knowledge, shipped_policies
+from app.cluster.fleet_placements import FleetPlacements
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.snapshot_policies import holds_policies, policies_of
 from app.cluster.state import State
@@ -192,7 +192,7 @@ def diff(
     total = len(lines) if lines is not None else sum(document.get("kind") == "Pod" for document in objects)
     with show_count(pods, "trying pods under both policies", total) as counted_pods:
         differences = compare_policies(
-            counted_pods, _side(old, state), _side(new, state), BestNodes(state) if objects else None
+            counted_pods, _side(old, state), _side(new, state), FleetPlacements(state) if objects else None
         )
     show(differences, output, lambda console: _show_differences(console, differences, limit))
     raise typer.Exit(1 if differences.hurts else 0)
@@ -263,12 +263,13 @@ def _show_differences(console: Console, differences: Differences, limit: int) ->
 
 
 def _line(difference: Difference) -> str:
-    where = f" on {difference.node}" if difference.node else ""
+    where = f" (runs on {difference.node})" if difference.node else ""
     if difference.change == PodDifference.Refused.value:
         return f"{difference.pod}{where}: {difference.now}"
     if difference.change == PodDifference.Admitted.value:
         return f"{difference.pod}{where}: was {difference.was}"
-    return f"{difference.pod}{where}: {difference.was} → {difference.now}"
+    what = "" if difference.change == PodDifference.Otherwise.value else "best node "
+    return f"{difference.pod}{where}: {what}before the edit: {difference.was}; after it: {difference.now}"
 
 
 ANY_POD = {"metadata": {"name": "any"}, "spec": {"containers": [{"name": "any"}]}}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The core: state, policies, verdicts and rulings, and what routes, Events, pages and commands ask of them.
+"""The core: state, policies, verdicts, rulings, readiness (/readyz, /livez), for routes, Events, pages and commands.
 
 It knows nothing of HTTP and of certificates. `app/server/service.py` adds what a process that serves has besides.
 """
@@ -21,6 +21,7 @@ from app.cluster.demand_learning import DemandLearning
 from app.cluster.gpu_health_polling import HealthPoller
 from app.cluster.live import NOT_SYNCED, LiveCluster
 from app.cluster.policy_watch import PolicyBook
+from app.cluster.scheduling_groups import SchedulingGroups
 from app.cluster.slipped_pods import SlippedPods
 from app.cluster.snapshot import view
 from app.cluster.state import State
@@ -168,6 +169,7 @@ class Core:
         self.absent: tuple[str, ...] = ()
         self.beat = self.filled = time.monotonic()
         self.offered_nodes = OfferedNodes()
+        self.groups = SchedulingGroups(state)
         self.managed_resources = frozenset(managed_resources((), state.knowledge))
         self._verdicts = VerdictCache(state, settings.recounting)
         self._rulings, self._demands = RulingCache(), TemplateCache(compile_demand)
@@ -208,6 +210,7 @@ class Core:
             claimed=self._claimed,
             has_template=state.devices.has_template,
             claim_warnings=state.devices.claim_warnings,
+            shares=state.devices.shares,
             idle_gpus=self.usage.count,
             rule=self._rulings.of,
         )
@@ -225,7 +228,9 @@ class Core:
         state, labels, policies = self.state, self.namespace_labels(pod.namespace), self.policies
         demand = self._demands.of(pod, labels, policies, state.knowledge, self._claimed(pod))
         demand = with_runtime_handler(demand, pod, state.runtime_classes)
-        if not pod.labels.keys().isdisjoint(GROUP_LABELS):
+        if pod.pod_group:
+            demand = with_cliques(demand, self.groups.cliques(pod, demand))
+        elif not pod.labels.keys().isdisjoint(GROUP_LABELS):
             demand = with_cliques(demand, state.group_cliques(pod))
         return self._learning.expecting(pod, demand, policies)
 
@@ -238,23 +243,30 @@ class Core:
         return NO_CLAIMED_DEVICES
 
     def note_scheduler_request(self, pod: Pod, demand: Demand) -> None:
-        """Note a request of the scheduler for a Pod: release earlier promises to it."""
+        """Note a request of the scheduler for a Pod: release earlier promises to it. A PodGroup's has none."""
         if len(self._asking) < MOST_SCHEDULERS:
             self._asking.add(pod.scheduler_name)
-        if place_is_promised(pod, demand) or self.state.served_twice:
+        if not pod.pod_group and (place_is_promised(pod, demand) or self.state.served_twice):
             self.state.release(pod.uid, time.monotonic())
 
     def promise(self, pod: Pod, demand: Demand, node: str) -> None:
         """Note the node named for a Pod, if later decisions depend on it."""
-        if place_is_promised(pod, demand) or (demand.requests_gpus and node in self.state.served_twice):
+        if pod.pod_group:
+            self.groups.hold(pod, demand, node, time.monotonic())
+        elif place_is_promised(pod, demand) or (demand.requests_gpus and node in self.state.served_twice):
             name, group = f"{pod.namespace}/{pod.name}", workload_group(pod.namespace, pod.labels)
             claims = tuple(device_class for device_class, _ in demand.claims)
             holding = GPUUsage(pod.uid, node, name, demand.resources, demand.declared_mib, group, claims=claims)
             self.state.promise(holding, time.monotonic())
 
+    def groups_matter(self, pod: Pod, demand: Demand) -> bool:
+        """Tell whether groups count for a pod beside the verdicts: where only we count what it takes."""
+        return bool((pod.pod_group or self.groups.holds) and (demand.declared_mib or self.state.served_twice))
+
     def expire_promises(self) -> None:
         """Release promises to pods that were not bound in time."""
         self.state.release("", time.monotonic())
+        self.groups.expire(time.monotonic())
 
     def verdicts(self, demand: Demand) -> VerdictTable:
         return self._verdicts.of(demand)

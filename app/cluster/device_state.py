@@ -11,9 +11,9 @@ from typing import Any
 
 from app.cluster.device_index import DeviceIndex, DeviceKindIndex
 from app.cluster.dra_index import DRAIndex
-from app.dra.device_kinds import DeviceKinds, claim_warnings
+from app.dra.device_kinds import DeviceKinds, claim_warnings, published_shares
 from app.knowledge.tables import Knowledge
-from app.kube.claimed_devices import ClaimedDevices, DeviceChoice, DeviceChoices, claimed_devices
+from app.kube.claimed_devices import ClaimedDevices, DeviceChoice, DeviceChoices, PublishedShares, claimed_devices
 from app.kube.device_classes import DeviceClass, DeviceTaintRule, read_class, read_taint_rule
 from app.kube.device_facts import NVIDIA_DRIVER
 from app.kube.devices import ResourceSlice
@@ -165,6 +165,10 @@ class DeviceState:
     def claim_warnings(self, requests: tuple[DeviceChoices, ...], tolerated_keys: Collection[str]) -> tuple[str, ...]:
         """Say what keeps device requests from every device of the cluster (app/dra/device_kinds.py)."""
         return claim_warnings(self.kinds.fleet(), requests, tolerated_keys)
+
+    def shares(self) -> PublishedShares:
+        """Tell how claims get shares of the cluster's GPUs."""
+        return published_shares(self.kinds.fleet())
 
     def devices_held_on(self, node: Node) -> Mapping[str, int]:
         """Count the devices of a node that claims have, by namespace; a device with two shares counts twice."""

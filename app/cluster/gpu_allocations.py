@@ -151,6 +151,10 @@ class GPUAllocations:
         alone = own.node if own is not None and own.group == group else None
         return [node for node, count in self._groups.get(group, {}).items() if count > (node == alone)]
 
+    def nominated(self, uids: Iterable[str]) -> set[str]:
+        """Return the nodes for which the API server shows these pods nominated."""
+        return {self._nominations[uid] for uid in uids if uid in self._nominations}
+
     def promised(self, uid: str) -> str | None:
         """Return the node that is promised to a pod; None if there is none."""
         promise = self._promises.get(uid)

@@ -14,17 +14,17 @@ from sys import intern
 from typing import Any, Generic, TypeVar
 
 from app.knowledge.tables import Knowledge
+from app.kube.gangs import read_workload
 from app.kube.gpu_usage import FINISHED, GPUUsage, read_bound_requests, read_gpu_usage
 from app.kube.pending_pods import PendingPod, read_pending_pod
 from app.kube.pod_requests import CORE_MILLI, CPU, PODS, Amounts, PodRequests, quantity_units
 from app.kube.pod_shapes import PodShape, read_pod_shape
-from app.kube.pods import workload_group
 from app.nodes.mig_state import node_that_gives_one_unit
 from app.nodes.model import Node
-from app.values.json_members import member, strings
+from app.values.json_members import member
 
 Place = tuple[str, str]
-"""The key of a workload (kube/pods.py workload_group), and a node."""
+"""The key of a workload (kube/gangs.py workload_of), and a node."""
 
 
 def read_place(document: Mapping[str, Any]) -> Place | None:
@@ -38,7 +38,7 @@ def read_place(document: Mapping[str, Any]) -> Place | None:
         return None
     metadata = member(document, "metadata", dict, "") or {}
     namespace = member(metadata, "namespace", str, "metadata.") or "default"
-    group = workload_group(namespace, strings(metadata, "labels", "metadata."))
+    group = read_workload(namespace, document)
     return (intern(group), intern(node)) if group else None
 
 
@@ -179,23 +179,38 @@ MOST_PODS = 20_000
 """Pods in the index, some 400 bytes each (a guess at what a person reads). Further pods are only counted."""
 
 
+NO_PODS: Mapping[str, PendingPod] = {}
+
+
 class PendingPodIndex(Mapping[str, PendingPod]):
     """Pending pods by UID. `generation` counts changes of the index; `missed` counts pods beyond MOST_PODS."""
 
     def __init__(self) -> None:
         self._pods: dict[str, PendingPod] = {}
+        self._gangs: dict[str, dict[str, PendingPod]] = {}
         self.generation = self.missed = 0
 
     def put(self, uid: str, pod: PendingPod | None) -> None:
         """Add or change a pod; None removes it, because it is no longer pending."""
-        if pod is None:
-            if self._pods.pop(uid, None) is not None:
-                self.generation += 1
-        elif (before := self._pods.get(uid)) is None and len(self._pods) >= MOST_PODS:
+        before = self._pods.get(uid)
+        if pod is not None and before is None and len(self._pods) >= MOST_PODS:
             self.missed += 1
+            return
+        if before is not None and before.gang:
+            del self._gangs[before.gang][uid]
+            if not self._gangs[before.gang]:
+                del self._gangs[before.gang]
+        if pod is None:
+            self._pods.pop(uid, None)
         else:
             self._pods[uid] = pod  # also where it is equal, since what is not compared may have changed
-            self.generation += before != pod
+            if pod.gang:
+                self._gangs.setdefault(pod.gang, {})[uid] = pod
+        self.generation += before != pod
+
+    def of_gang(self, gang: str) -> Mapping[str, PendingPod]:
+        """Return the pending pods of a gang by UID."""
+        return self._gangs.get(gang, NO_PODS)
 
     def by_name(self, namespace: str, name: str) -> PendingPod | None:
         """Return a pod by its namespace and name; None if it is not in the index."""

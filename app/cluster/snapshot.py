@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import yaml
 
+from app.cluster.scheduling_groups import SchedulingGroups
 from app.cluster.state import State
 from app.explain.survey import ClusterSnapshot
 from app.intree.existing_pods import ExistingPods
@@ -190,7 +191,7 @@ def view(
         volumes=volumes or {},
         existing_pods=neighbours,
         expected=expected,
-        group_cliques=state.group_cliques,
+        group_cliques=SchedulingGroups(state).cliques,
         unpromised=state.unpromised,
         dra_version=state.devices.dra.served_version,
         devices=state.devices.dra.copy(),

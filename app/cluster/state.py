@@ -25,10 +25,11 @@ from app.cluster.pod_index import (
     uid_of,
 )
 from app.knowledge.tables import Knowledge
+from app.kube.gangs import workload_of
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pending_pods import PendingPod
 from app.kube.pod_shapes import PodShape
-from app.kube.pods import Pod, workload_group
+from app.kube.pods import Pod
 from app.nodes.gpu_health import HEALTHY, Health
 from app.nodes.model import FreeResources, Node, NodeClass
 from app.nodes.reading import RuntimeClass, read_node, with_devices, with_other_devices
@@ -197,12 +198,16 @@ class State:
 
     def group_cliques(self, pod: Pod) -> frozenset[str]:
         """Return the NVLink domains of other pods of a Pod's group, bound or promised."""
-        group = workload_group(pod.namespace, pod.labels)
+        group = workload_of(pod.namespace, pod.labels, pod.pod_group)
         if not group:
             return frozenset()
         names = (*self._allocations.nodes_of(group, pod.uid), *self.claiming_pods.nodes_of(group, pod.uid))
         nodes = map(self.nodes.get, names)
         return frozenset(node.clique for node in nodes if node is not None and node.clique)
+
+    def nominated(self, uids: Iterable[str]) -> set[str]:
+        """Return the nodes for which the API server shows these pods nominated."""
+        return self._allocations.nominated(uids)
 
     def unpromised(self, uid: str) -> Node | None:
         """Return the node that is promised to a pod as it would be without the promise; None if there is none."""
@@ -270,6 +275,7 @@ class State:
             claimed=devices.claimed,
             has_template=devices.has_template,
             claim_warnings=devices.claim_warnings,
+            shares=devices.shares,
         )
 
     def fleet(self) -> FleetFacts:

@@ -102,7 +102,7 @@ def _is_gone(node: str, examined: ExaminedDevices) -> bool:
 
 def tainted_devices(examined: ExaminedDevices) -> Iterator[Finding]:
     """Report taints that no known claim or template tolerates: their devices serve no pod until the taint is tolerated
-    or removed."""
+    or removed. A driver taints what is faulty, which is a problem; a DeviceTaintRule is somebody's will."""
     tolerations = set(_tolerations(examined.devices))
     for device in examined.all_devices():
         for taint, source in _taints(device, examined.devices):
@@ -110,7 +110,8 @@ def tainted_devices(examined: ExaminedDevices) -> Iterator[Finding]:
                 value = f"={taint.value}" if taint.value else ""
                 text = f"no claim tolerates the device taint {taint.key}{value}:{taint.effect} of {source}"
                 remedy = f"repair the devices and let {source} remove the taint, or have claims tolerate it"
-                yield advice("DeviceTainted", text, remedy, f"Device {device.pool}/{device.name}")
+                finding = problem if taint in device.taints else advice
+                yield finding("DeviceTainted", text, remedy, f"Device {device.pool}/{device.name}")
 
 
 def _taints(device: Device, devices: ClusterDevices) -> Iterator[tuple[DeviceTaint, str]]:

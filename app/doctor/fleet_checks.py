@@ -112,10 +112,10 @@ def ghost_gpus(fleet: ExaminedFleet) -> Iterator[Finding]:
 
 
 def withdrawn_devices(fleet: ExaminedFleet) -> Iterator[Finding]:
-    """Report nodes of which the device plugin offers fewer devices than there are."""
+    """Report nodes of which the device plugin offers fewer devices than there are; `tainted_devices` reports DRA's."""
     for family, nodes in _by_family(fleet):
         remedy = f"read the device plugin's log and {family.health_source}"
-        for node in nodes:
+        for node in [node for node in nodes if not node.node_class.claims_only]:
             for resource, units in node.node_class.unhealthy_units:
                 capacity = node.node_class.capacity(resource)
                 text = f"{units} of {capacity} {resource} withdrawn by the device plugin"

@@ -27,7 +27,19 @@ class Aborted(EvaluationError):
 class NotJudged(Exception):
     """An expression, or the search for devices, is beyond what is judged here; the text says why.
 
-    `false && …` and `true || …` need no answer of an operand that is not judged.
+    `false && …` and `true || …` need no answer of an operand that is not judged. All causes, by file:
+
+    - allocator.py: more than {} combinations of devices to try on one node
+    - cel_facts.py: the evaluation takes too long
+    - cel_library.py: \\C in a regular expression; a regular expression so large; an optional null
+    - cel_library.py: asApproximateFloat() of a quantity that is stored as a decimal
+    - cel_operators.py: double() of such a text; string() of a double
+    - cel_parser.py: an expression nested over {} deep; over {} fields or calls in a row; over {} operators in a row
+    - cel_program.py: {} is not evaluated; {}() is not evaluated; device as a value
+    - cel_program.py: a map with keys that are not strings; has() of an optional value as the result of a condition
+    - cel_quantities.py: a quantity of over 200 characters; a quantity with an exponent of over 100
+    - cel_quantities.py: add() and sub() of quantities that Kubernetes stores as decimals
+    - cel_quantities.py: whether Kubernetes stores a quantity as an integer
     """
 
 

@@ -75,6 +75,24 @@ def lacking(
     return None
 
 
+def share_of(device: Device, requested: Mapping[str, Fraction] | None) -> Mapping[str, Fraction] | None:
+    """Return what one allocation consumes of a device that other claims can use beside it; None if it has it alone.
+
+    It has a shared device alone if it leaves less of some capacity than any other allocation consumes.
+    """
+    if not device.allow_multiple_allocations:
+        return None
+    consumed = consumption(device, requested)
+    alone = any(_too_little(device, name, total - consumed[name]) for name, total in device.amounts.items())
+    return None if alone else consumed
+
+
+def _too_little(device: Device, name: str, left: Fraction) -> bool:
+    policy = (device.policies or {}).get(name, NO_POLICY)
+    least = policy.minimum if policy.minimum is not None else next(iter(policy.values), None)
+    return left < least if least is not None else left <= 0 and policy.default != 0
+
+
 def consumed_by_kind(device: Device) -> Mapping[str, Fraction]:
     """Sum up what a device consumes, by kind of counter."""
     return _by_kind(entry for use in device.counters for entry in use.amounts.items())

@@ -11,13 +11,15 @@ never refused: a node that an autoscaler adds may bring the device.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 
 from app.dra.cel_syntax import SelectorError
+from app.dra.counters import lacking, share_of
 from app.dra.selectors import compile_selector
-from app.dra.words import unmet
+from app.dra.words import show_value, unmet
 from app.knowledge.tables import Knowledge
-from app.kube.claimed_devices import DeviceChoice, DeviceChoices
+from app.kube.claimed_devices import DeviceChoice, DeviceChoices, PublishedShares
 from app.kube.device_classes import DeviceClass, DeviceTaintRule, tolerates
 from app.kube.device_facts import MEMORY_SLICE, NVIDIA_DRIVER, DeviceFacts
 from app.kube.devices import BLOCKING_EFFECTS, Device, DeviceTaint
@@ -67,13 +69,14 @@ KindKey = tuple[object, ...]
 
 
 def kind_key(device: Device, facts: DeviceFacts | None, taints: tuple[DeviceTaint, ...]) -> KindKey:
-    """Return what makes devices one kind; of another vendor's driver all untainted ones are."""
+    """Return what makes devices one kind; of another vendor's driver all untainted ones are, the shared ones apart."""
     if device.driver != NVIDIA_DRIVER:
-        return device.driver, taints
+        return device.driver, taints, device.allow_multiple_allocations
     attributes = tuple(map(device.attributes.get, KIND_ATTRIBUTES))
     amounts = tuple(sorted([entry for entry in device.amounts.items() if _is_of_kind(_with_domain(entry[0]))]))
     has_facts = facts is not None  # which they are follows from attributes and amounts
-    return device.driver, attributes, amounts, device.allow_multiple_allocations, has_facts, taints
+    policies = tuple(sorted(device.policies.items(), key=lambda entry: entry[0])) if device.policies else ()
+    return device.driver, attributes, amounts, policies, device.allow_multiple_allocations, has_facts, taints
 
 
 def _with_domain(name: str) -> str:
@@ -103,7 +106,7 @@ class DeviceKinds:
         self.serial = serial
         self.kinds, self._classes, self._knowledge = kinds, classes, knowledge
         self._selected: dict[tuple[DeviceChoice, bool], tuple[int, ...]] = {}
-        self._makes: dict[tuple[NodeClass, int], NodeClass] = {}
+        self._makes: dict[tuple[NodeClass, int, int | None], NodeClass] = {}
 
     def with_kinds(self, kinds: tuple[DeviceKind, ...]) -> "DeviceKinds":
         """Return kinds as they would be after a change that is only imagined; no State gives a negative serial."""
@@ -120,7 +123,7 @@ class DeviceKinds:
         selected = self.select(choice)
         if not selected or any(self.kinds[kind].facts is None for kind in selected):
             return None
-        makes = tuple((self._make(node_class, kind), self.kinds[kind].number) for kind in selected)
+        makes = tuple((self._make(node_class, kind, choice), self.kinds[kind].number) for kind in selected)
         return ClaimableDevices(choice.count, makes)
 
     def next_make(
@@ -133,7 +136,9 @@ class DeviceKinds:
         selected = self.select(requests[0][0]) if requests and requests[0] else ()
         free = [kind for kind in order or () if kind in selected]
         taken = next(iter((*free, *selected)), None)
-        return None if taken is None or self.kinds[taken].facts is None else self._make(node_class, taken)
+        if taken is None or self.kinds[taken].facts is None:
+            return None
+        return self._make(node_class, taken, requests[0][0])
 
     def class_selectors(self, name: str) -> tuple[str, ...] | None:
         """Return the selectors of a DeviceClass; None if there is no such class."""
@@ -162,16 +167,35 @@ class DeviceKinds:
             position
             for position, kind in enumerate(self.kinds)
             if all(may_select(expression, kind.device) for expression in expressions)
+            and has_capacity(choice, kind.device)
             and (tolerate_all or _tolerated(choice, kind))
         )
 
-    def _make(self, node_class: NodeClass, kind: int) -> NodeClass:
-        key, facts = (node_class, kind), self.kinds[kind].facts
+    def _make(self, node_class: NodeClass, kind: int, choice: DeviceChoice) -> NodeClass:
+        """Give the class of the node with what a choice gets of devices of one kind alone: all of them, or shares."""
+        facts = self.kinds[kind].facts
+        share = _share_mib(self.kinds[kind].device, choice)
+        key = node_class, kind, share
         if key not in self._makes and facts is not None:
             if len(self._makes) >= REQUESTS_KEPT:
                 self._makes.clear()
-            self._makes[key] = class_of_device(node_class, facts, self._knowledge)
+            facts = replace(facts, memory_mib=share or facts.memory_mib)
+            self._makes[key] = class_of_device(node_class, facts, self._knowledge, share is not None)
         return self._makes[key]
+
+
+def _share_mib(device: Device, choice: DeviceChoice) -> int | None:
+    """Give the MiB of the share that a choice gets, 0 without a bound; None if it gets the device alone."""
+    share = share_of(device, dict(choice.capacity))
+    return None if share is None else int(share.get("memory", 0) // 2**20)
+
+
+def has_capacity(choice: DeviceChoice, device: Device) -> bool:
+    """Tell whether devices of a kind have what a choice requests of each; True where those of the kind may differ."""
+    requested = dict(choice.capacity)
+    if device.driver != NVIDIA_DRIVER or not all(_is_of_kind(_with_domain(name)) for name in requested):
+        return True
+    return not requested or lacking(device, requested) is None
 
 
 def _tolerated(choice: DeviceChoice, kind: DeviceKind) -> bool:
@@ -206,6 +230,23 @@ class KindsOfNode:
 
     kinds: DeviceKinds
     by_device: tuple[tuple[Device, int], ...]
+
+
+SHARE_CAPACITIES: Mapping[str, Fraction] = {"shares": Fraction(1), "memory": Fraction(2**20)}
+"""The capacities of which NVIDIA's driver lets a claim have a part, by the least amount that says so."""
+
+
+def published_shares(fleet: Iterable[DeviceKinds]) -> PublishedShares:
+    """Tell how claims get shares of the whole GPUs of a fleet."""
+    kinds = (kind for of_node in fleet for kind in of_node.kinds if kind.facts and not kind.facts.mig_profile)
+    devices = [kind.device for kind in kinds if kind.device.allow_multiple_allocations]
+    requests = ((name, {name: least}) for name, least in SHARE_CAPACITIES.items())
+    capacities = (name for name, request in requests if any(_gives_share(device, request) for device in devices))
+    return PublishedShares(frozenset(capacities), any(share_of(device, None) is not None for device in devices))
+
+
+def _gives_share(device: Device, request: Mapping[str, Fraction]) -> bool:
+    return lacking(device, request) is None and share_of(device, request) is not None
 
 
 MOST_SHOWN = 3
@@ -256,7 +297,7 @@ def _impossible(fleet: Collection[DeviceKinds], choice: DeviceChoice) -> str:
     if not left:
         ours = any(NVIDIA_DRIVER in selector for selector in selectors)
         return f"claim: no device in the cluster is of DeviceClass {choice.device_class}" if ours else ""
-    return _unselected(choice, left) or _too_many(fleet, choice)
+    return _unselected(choice, left) or _too_large(choice, left) or _too_many(fleet, choice)
 
 
 def _unselected(choice: DeviceChoice, left: list[DeviceKind]) -> str:
@@ -269,10 +310,19 @@ def _unselected(choice: DeviceChoice, left: list[DeviceKind]) -> str:
     return ""
 
 
+def _too_large(choice: DeviceChoice, left: Iterable[DeviceKind]) -> str:
+    """Say which capacity no device of the class has, or has as much of; "" if some device does."""
+    if any(has_capacity(choice, kind.device) for kind in left):
+        return ""
+    names = ", ".join(f"{name} {show_value(amount)}" for name, amount in choice.capacity)
+    return f"claim: no device of DeviceClass {choice.device_class} in the cluster has the capacity {names}"
+
+
 def _too_many(fleet: Collection[DeviceKinds], choice: DeviceChoice) -> str:
-    most = max(
-        sum(of_node.kinds[kind].number for kind in of_node.select(choice, tolerate_all=True)) for of_node in fleet
-    )
+    selected = [[of_node.kinds[kind] for kind in of_node.select(choice, tolerate_all=True)] for of_node in fleet]
+    if any(kind.device.allow_multiple_allocations for of_node in selected for kind in of_node):
+        return ""
+    most = max(sum(kind.number for kind in of_node) for of_node in selected)
     if choice.count is None or choice.count <= most:
         return ""
     devices = counted(choice.count, "device")

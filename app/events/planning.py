@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which Events to write: from the causes that are true now, and the Events that were written before; and their form.
+"""Which Events to write, by the causes now and the Events before; their form, rate, intervals and limits.
 
 The rules are those of an Event series (k8s.io/client-go tools/events/event_broadcaster.go): an Event that goes on is
 renewed by its `series`, before the API server forgets it, and only what is new makes a new Event.

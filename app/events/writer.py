@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes Events on GPU pods that stay Pending, their workloads, and policies with errors, while it holds the Lease.
 
-The requests run in a thread, one after another, each as soon as the limit of rate allows it; only the two of each turn
-for the Lease wait for nothing.
+How many Events are written, how often, and when they expire is in planning.py. The requests run in a thread, one after
+another, each as soon as the limit of rate allows it; only the two of each turn for the Lease wait for nothing.
 """
 
 import asyncio

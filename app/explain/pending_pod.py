@@ -22,6 +22,7 @@ from app.explain.counterfactual import NODES_JUDGED_AT_ONCE, Fix, FixSearch
 from app.explain.edits import KINDS
 from app.explain.explanation import AdmissionOutcome, Explanation, FittingNode, NodeVerdict, Refused, dra_equivalent
 from app.explain.funnel import Objection, funnel, objection_name, objection_text
+from app.explain.numa import topology_notes
 from app.explain.pending_cause import primary_reason, refused_by
 from app.explain.placed_by import (
     answer_of_scheduler,
@@ -206,6 +207,7 @@ def _notes(pod: _ReadPod, nodes: _JudgedNodes, events: Sequence[Mapping[str, Any
     for condition in node.conditions if node is not None else ():
         yield f"its node reports {condition.words} ({condition.explained}); {condition.remedy}"
     if pod.node is None:
+        yield from topology_notes(scheduled_pod.pod, fitting, snapshot.topologies, snapshot.devices)
         yield from who_decides(scheduled_pod, snapshot, refused, bool(fitting))
     yield from asks_for_none(scheduled_pod, snapshot)
     yield from what_it_got(scheduled_pod, node, snapshot.context.knowledge.products)

@@ -76,6 +76,7 @@ class ClusterSnapshot:
     other pods of a pod's group run. `unpromised` returns the node promised to a pod, by UID, without that promise.
     `idle` are the seconds for which all GPUs of a pod have been idle for certain, by namespace/name; a pod that is not
     in it works, or nothing is known of it.
+    `topologies` are the NodeResourceTopology objects by node, of which only explain reads any.
     `managed_resources` are by schedulerName the resources whose pods gpu-usher is asked about, None for every pod; a
     scheduler whose configuration is not known is not in it. `asking` are the schedulers that have called filter.
     `dra_version` is the version of resource.k8s.io that the cluster serves. `devices` are its devices and claims, and
@@ -90,12 +91,13 @@ class ClusterSnapshot:
     volumes: Mapping[str, tuple[NodeSelectorTerm, ...]] = field(default_factory=dict)
     existing_pods: ExistingPods | None = None
     expected: ExpectedDemand | None = None
-    group_cliques: Callable[[Pod], frozenset[str]] = lambda _pod: frozenset()
+    group_cliques: Callable[[Pod, Demand], frozenset[str]] = lambda _pod, _demand: frozenset()
     unpromised: Callable[[str], Node | None] = lambda _uid: None
     dra_version: str = NEWEST_VERSION
     idle: Mapping[str, float] = field(default_factory=dict)
     devices: ClusterDevices = field(default_factory=ClusterDevices)
     selection: Selection = field(default_factory=Selection)
+    topologies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     managed_resources: Mapping[str, frozenset[str] | None] = field(default_factory=dict)
     asking: frozenset[str] = frozenset()
 
@@ -163,7 +165,9 @@ def scheduled_pod_of(review: ReviewedPod, result: ReviewResult, snapshot: Cluste
     if own_document is not admitted:
         own = replace(pod_constraints, terms=read_pod_constraints(own_document, families.of).terms)
     classes = review.context.fleet.runtime_classes
-    demand = scheduler_demand(pod, ruling.demand, snapshot.group_cliques(pod), snapshot.expected, classes)
+    demand = scheduler_demand(
+        pod, ruling.demand, snapshot.group_cliques(pod, ruling.demand), snapshot.expected, classes
+    )
     among_others = read_pod_among_others(admitted)
     judge = claims if claims.pod_claims.to_allocate or claims.pod_claims.obstacles or pod.claims else None
     tolerable = keys_added_with_nodes(ruling, families)

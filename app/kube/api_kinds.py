@@ -57,6 +57,7 @@ API_KINDS: Mapping[str, APIKind] = {
     "ResourceClaim": APIKind(_DRA_GROUP, _DRA_VERSIONS, "resourceclaims"),
     "ResourceClaimTemplate": APIKind(_DRA_GROUP, _DRA_VERSIONS, "resourceclaimtemplates"),
     "DeviceTaintRule": APIKind(_DRA_GROUP, ("v1", "v1beta2", "v1alpha3"), "devicetaintrules"),
+    "NodeResourceTopology": APIKind("topology.node.k8s.io", ("v1alpha2", "v1alpha1"), "noderesourcetopologies"),
     "GPUPolicy": APIKind("gpu-usher.io", ("v1alpha1",), "gpupolicies"),
     "Service": APIKind("", _V1, "services", ours=True),
     "EndpointSlice": APIKind("discovery.k8s.io", _V1, "endpointslices", ours=True),

@@ -6,6 +6,7 @@ A pod only names its ResourceClaims and ResourceClaimTemplates; their requests a
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache
 
 from app.knowledge.gpu_resources import Family
@@ -19,13 +20,14 @@ class DeviceChoice:
 
     `selectors` are CEL expressions that must all hold, without those of the class; they are left out, which selects
     more, where they have more than LONGEST_SELECTORS characters. `tolerations` of device taints are (key, operator,
-    value, effect).
+    value, effect). `capacity` is what it requests of each device, by the name as written.
     """
 
     device_class: str
     count: int | None
     selectors: tuple[str, ...] = ()
     tolerations: tuple[tuple[str, str, str, str], ...] = ()
+    capacity: tuple[tuple[str, Fraction], ...] = ()
 
 
 DeviceChoices = tuple[DeviceChoice, ...]
@@ -39,7 +41,23 @@ def choice_of(request: DeviceRequest) -> DeviceChoice:
     """Return what filters read of a request, which can be the key of a cache."""
     tolerations = tuple((one.key, one.operator, one.value, one.effect) for one in request.tolerations)
     selectors = request.selectors if sum(map(len, request.selectors)) <= LONGEST_SELECTORS else ()
-    return DeviceChoice(request.device_class, None if request.mode == ALL else request.count, selectors, tolerations)
+    count = None if request.mode == ALL else request.count
+    capacity = tuple(sorted(request.capacity.items())) if request.capacity else ()
+    return DeviceChoice(request.device_class, count, selectors, tolerations, capacity)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedShares:
+    """How a claim gets a share of a GPU: the capacities of which it can request a part, on some node of the fleet.
+
+    `by_default` says that a claim which requests no capacity gets a share of some GPU.
+    """
+
+    capacities: frozenset[str] = frozenset()
+    by_default: bool = False
+
+
+NO_SHARES = PublishedShares()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 
 from app.knowledge.tables import Knowledge
+from app.kube.gangs import read_workload
 from app.kube.pod_requests import PodRequests, checked_pod_requests
-from app.kube.pods import GPU_MEMORY, gpu_amounts, read_pod, workload_group
+from app.kube.pods import GPU_MEMORY, gpu_amounts, read_pod
 from app.values.errors import BadInput
 from app.values.json_members import member, objects, strings
 from app.values.quantity import parse_mib
@@ -23,7 +24,7 @@ class GPUUsage(msgspec.Struct, frozen=True, gc=False):
 
     `name` is namespace/name of the pod, and `units` are pairs of GPU resource and amount. `memory_mib` is the GPU
     memory that the pod declares to use of each unit, 0 if it declares none. `group` is the key of the workload to which
-    the pod belongs (`workload_group`). `bound` is False where preemption has only nominated the node: kube-scheduler
+    the pod belongs (`workload_of`). `bound` is False where preemption has only nominated the node: kube-scheduler
     reserves the units for the pod, and we reserve the declared memory. `priority` is the pod's priority: preemption
     evicts pods of lower priority first. `claims` are the DeviceClasses whose devices a pod that is promised to the node
     will claim; what pods have claimed is read of their claims.
@@ -60,10 +61,10 @@ def read_gpu_usage(document: Mapping[str, Any], knowledge: Knowledge) -> GPUUsag
     name, namespace = (member(metadata, key, str, "metadata.") or "" for key in ("name", "namespace"))
     namespace = namespace or "default"
     uid = member(metadata, "uid", str, "metadata.") or ""
-    group = workload_group(namespace, strings(metadata, "labels", "metadata."))
+    group = read_workload(namespace, document)
     priority = member(spec, "priority", int, "spec.") or 0
     return GPUUsage(
-        uid, intern(node), f"{namespace}/{name}", units, _declared_memory_mib(metadata), group, bool(bound), priority
+        uid, intern(node), f"{namespace}/{name}", units, declared_memory_mib(metadata), group, bool(bound), priority
     )
 
 
@@ -80,7 +81,7 @@ def read_bound_requests(document: Mapping[str, Any]) -> PodRequests | None:
     return PodRequests(intern(node), checked_pod_requests(spec))
 
 
-def _declared_memory_mib(metadata: Mapping[str, Any]) -> int:
+def declared_memory_mib(metadata: Mapping[str, Any]) -> int:
     """Read the GPU memory that a pod declares to use of each unit, in MiB; 0 if it declares none.
 
     A value that does not parse counts as none: the webhook refuses such a pod, so that it was admitted without us.

@@ -31,17 +31,27 @@ PodLabels = TypedDict(
         "training.kubeflow.org/job-name": str,
         "ray.io/cluster": str,
         "batch.kubernetes.io/job-name": str,
+        "scheduling.x-k8s.io/pod-group": str,
+        "kueue.x-k8s.io/pod-group-name": str,
+        "leaderworkerset.sigs.k8s.io/group-key": str,
+        "volcano.sh/job-name": str,
     },
     total=False,
 )
-"""Labels by which controllers mark the pods of one workload, the widest first (the projects' own API references)."""
+"""Labels by which controllers mark the pods of one workload (GROUP_LABELS in pods.py) or of one gang (gangs.py)."""
 PodAnnotations = TypedDict(
     "PodAnnotations",
-    {"gpu-usher.io/gpu-memory": str, "gpu-usher.io/products": str, "gpu-usher.io/workload-class": str},
+    {
+        "gpu-usher.io/gpu-memory": str,
+        "gpu-usher.io/products": str,
+        "gpu-usher.io/workload-class": str,
+        "scheduling.k8s.io/group-name": str,
+        "pod-group-name": str,
+    },
     total=False,
 )
-"""The annotations of an existing pod that are read: the memory that it declares to use of a shared GPU, and what limits
-the products on which it can run."""
+"""The annotations of an existing pod that are read: the memory that it declares to use of a shared GPU, what limits
+the products on which it can run, and its gang (gangs.py)."""
 
 
 class PartialOwner(TypedDict, total=False):
@@ -85,10 +95,17 @@ class PartialClaimReference(TypedDict, total=False):
     resourceClaimTemplateName: str
 
 
+class PartialSchedulingGroup(TypedDict, total=False):
+    """The PodGroup to which a pod belongs (k8s.io/api core/v1 PodSchedulingGroup)."""
+
+    podGroupName: str | None
+
+
 class PodSpec(TypedDict, total=False):
     """The fields of a Pod's spec that are read."""
 
     nodeName: str
+    schedulingGroup: PartialSchedulingGroup | None
     priority: int | None
     overhead: dict[str, Any] | None
     resources: PartialResources | None

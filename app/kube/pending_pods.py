@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.knowledge.tables import Knowledge
-from app.kube.gpu_usage import FINISHED, names_gpus
+from app.kube.gangs import gang_of
+from app.kube.gpu_usage import FINISHED, declared_memory_mib, names_gpus
 from app.kube.pods import controller_of, gpu_amounts, read_pod
 from app.values.json_members import member
 
@@ -19,7 +20,8 @@ class PendingPod:
     it names, each as (claim, template), of which one is empty. `created` is the creation timestamp as the API server
     writes it, empty if unknown. `controller_uid` is the UID of its controller, empty without one. `document` is the
     whole pod where no API server can be asked for it, as in a snapshot or the demo; otherwise it is None. `unseen_by`
-    is as the function returns it.
+    is as the function returns it. `gang` is the key of its gang (gangs.py), and `memory_mib` the GPU memory that it
+    declares to use of each unit, 0 if it declares none.
     """
 
     namespace: str
@@ -30,6 +32,8 @@ class PendingPod:
     controller_uid: str = ""
     document: Mapping[str, Any] | None = field(default=None, compare=False)
     unseen_by: str = field(default="", compare=False)
+    gang: str = ""
+    memory_mib: int = 0
 
     @property
     def key(self) -> str:
@@ -79,6 +83,8 @@ def read_pending_pod(
         "" if controller is None else controller.uid,
         document if keep_document else None,
         unseen_by(document),
+        gang_of(pod.namespace, document),
+        declared_memory_mib(metadata),
     )
 
 

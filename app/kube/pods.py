@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from app.kube.partial_types import PodLabels
 from app.kube.pod_limits import (
     ANNOTATIONS_BYTES,
     LABELS_CHARACTERS,
@@ -86,8 +85,14 @@ PRODUCTS = PREFIX + "products"
 """The annotation in which a pod names the GPU products that it accepts or refuses."""
 WORKLOAD_CLASS = PREFIX + "workload-class"
 """The annotation by which a pod chooses the policies of a workload class."""
-GROUP_LABELS = tuple(PodLabels.__annotations__)
-"""The labels by which pods belong to one workload, the widest group first."""
+GROUP_LABELS = (
+    "jobset.sigs.k8s.io/jobset-name",
+    "leaderworkerset.sigs.k8s.io/name",
+    "training.kubeflow.org/job-name",
+    "ray.io/cluster",
+    "batch.kubernetes.io/job-name",
+)
+"""The labels by which pods belong to one workload, the widest group first (the projects' own API references)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +149,8 @@ class Pod:
 
     `containers` are the init containers and then the containers, in the order of the spec. `claims` are the entries of
     resourceClaims as (name, ResourceClaim, ResourceClaimTemplate); one of the last two is empty. `ephemeral` are the
-    containers that users add to a running pod; they cannot request resources.
+    containers that users add to a running pod; they cannot request resources. `pod_group` is the name of the PodGroup
+    (scheduling.k8s.io) with which kube-scheduler places it, empty without one.
     """
 
     name: str
@@ -159,6 +165,7 @@ class Pod:
     claims: tuple[tuple[str, str, str], ...] = ()
     nominated_node_name: str | None = None
     ephemeral: tuple[Container, ...] = ()
+    pod_group: str = ""
 
     def amounts(self) -> Mapping[str, Fraction]:
         """Sum every resource in one pass, by the rule of `amount`, with which tests compare it."""
@@ -201,6 +208,7 @@ def read_pod(
     """
     metadata, spec, status = (member(pod, key, dict, "") or {} for key in ("metadata", "spec", "status"))
     _check_patched_fields(spec)
+    group = member(spec, "schedulingGroup", dict, "spec.") or {}
     return Pod(
         name=name_of(metadata, "name", "metadata.") or name_of(metadata, "generateName", "metadata."),
         namespace=namespace or name_of(metadata, "namespace", "metadata.") or "default",
@@ -214,6 +222,7 @@ def read_pod(
         claims=tuple(_claims(spec)),
         nominated_node_name=name_of(status, "nominatedNodeName", "status.") or None,
         ephemeral=tuple(_containers(spec, known, "ephemeralContainers")),
+        pod_group=name_of(group, "podGroupName", "spec.schedulingGroup."),
     )
 
 

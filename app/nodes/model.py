@@ -88,6 +88,8 @@ class NodeClass(HashedOnce):
     """The memory of MIG slices in MiB as labels have it, as pairs of profile and memory."""
     sharing: Sharing = Sharing.Exclusive
     """What one unit of the whole-GPU resource is."""
+    by_claim: bool = False
+    """Whether the facts are those of the devices that a claim gets; `sharing` is then what it gets of each."""
     renamed_sharing: Sharing = Sharing.TimeSlicing
     """What one unit of a resource with the suffix `.shared` is."""
     shared_slices: frozenset[str] = frozenset()

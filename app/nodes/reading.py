@@ -259,13 +259,16 @@ def _with_all_device_facts(node_class: NodeClass, devices: tuple[DeviceFacts, ..
     return replace(shared, product=_same(variant.product for variant in variants), device_variants=variants)
 
 
-def class_of_device(node_class: NodeClass, device: DeviceFacts, knowledge: Knowledge) -> NodeClass:
-    """Give the class as it would be with devices of one kind alone, for a claim that gets such devices."""
+def class_of_device(
+    node_class: NodeClass, device: DeviceFacts, knowledge: Knowledge, is_share: bool = False
+) -> NodeClass:
+    """Give the class as it would be with devices of one kind alone, for a claim that gets such devices, or shares."""
     alone = replace(
         node_class,
         device_variants=(),
         claimable=(),
-        sharing=Sharing.MIG if device.mig_profile else Sharing.Exclusive,
+        by_claim=True,
+        sharing=Sharing.Share if is_share else Sharing.MIG if device.mig_profile else Sharing.Exclusive,
         dra_profiles=frozenset((device.mig_profile,)) if device.mig_profile else frozenset(),
         count_doubt=None,
         memory_at_most=None,

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prices of GPU capacity: of shares of a GPU by size, and of the GPUs of a scarce product.
+"""Prices of GPU capacity for scorers: of shares of a GPU by size, and of the GPUs of a scarce product.
+
+They are no money; prices in a currency are in usage/units.py.
 
 Prices of shares are the dual of the cutting-stock linear program (Gilmore and Gomory, Operations Research 9, 1961): the
 highest prices at which no way to fill one GPU costs more than 1. A share that fills a GPU well pays for the capacity it

@@ -56,12 +56,14 @@ def _slice_mib(node: NodeClass, profile: str) -> int | None:
 def sharing_allowed(demand: Demand, node: NodeClass) -> Reason | None:
     """Refuse shares for a pod that wants whole GPUs, and whole GPUs for one that wants shares.
 
-    A MIG slice that is requested by name counts as exclusive.
+    A MIG slice that is requested by name, or claimed, counts as exclusive.
     """
     if demand.sharing is SharingWish.Any:
         return None
-    for resource, _ in demand.resources:
-        unit = node.unit(resource)
+    units = [node.unit(resource) for resource, _ in demand.resources]
+    if not units and node.by_claim:
+        units = [Sharing.Exclusive if node.sharing is Sharing.MIG else node.sharing]
+    for unit in units:
         if unit is Sharing.Unknown:
             if demand.refuse_unknown:
                 wants = "a whole GPU" if demand.sharing is SharingWish.Exclusive else "a share of a GPU"
@@ -298,6 +300,10 @@ def driver_settled(_demand: Demand, node: NodeClass) -> Reason | None:
     return reason(Code.DriverUpgrading, "GPU driver of the node is being upgraded", "upgrade-done")
 
 
+_WITHDRAWN = reason(Code.GPUUnhealthy, "the device plugin has withdrawn GPUs of the node", "all devices healthy")
+_TAINTED = reason(Code.GPUUnhealthy, "device taints keep claims off GPUs of the node", "all devices healthy")
+
+
 def gpus_healthy(demand: Demand, node: NodeClass) -> Reason | None:
     """Refuse a node with unhealthy GPUs if the policy says so, because a pod might get any GPU of the node.
 
@@ -308,7 +314,7 @@ def gpus_healthy(demand: Demand, node: NodeClass) -> Reason | None:
     if demand.health.ailing is HealthAction.Refuse and node.ailing > 0:
         return reason(Code.GPUUnhealthy, "GPUs of the node need a reset or are throttled", "healthy GPUs")
     if demand.health.withdrawn is HealthAction.Refuse and node.withdrawn > 0:
-        return reason(Code.GPUUnhealthy, "the device plugin has withdrawn GPUs of the node", "all devices healthy")
+        return _TAINTED if node.claims_only else _WITHDRAWN
     if demand.health.conditions is HealthAction.Refuse and node.faulty:
         return reason(Code.GPUUnhealthy, "a condition of the node reports a fault of its GPUs", "healthy GPUs")
     return None

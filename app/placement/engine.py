@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine: it runs the filters in order on a Demand and a node, and computes the weighted mean of the scorers.
+"""The engine: it runs the filters on a Demand and a node, averages the scorers, and judges candidates of preemption.
 
 Its functions are pure; the caches of verdicts are in `cluster/` (verdict_cache.py).
 """

@@ -78,7 +78,7 @@ def request_within_node(demand: Demand, node: NodeClass) -> Reason | None:
             )
         if amount > node.allocatable(resource) and resource not in node.dra_resources:
             if amount <= node.capacity(resource):
-                return _devices_withdrawn(resource)
+                return _devices_tainted(resource) if node.claims_only else _devices_withdrawn(resource)
             return reason(Code.RequestExceedsNode, "asks for more than the node has", f"{amount} {resource}")
     return None
 
@@ -90,6 +90,10 @@ def _most_in_one_container(demand: Demand, resource: str) -> int:
 
 def _devices_withdrawn(resource: str) -> Reason:
     return reason(Code.GPUUnhealthy, "the device plugin has withdrawn devices of the node", f"healthy {resource}")
+
+
+def _devices_tainted(resource: str) -> Reason:
+    return reason(Code.GPUUnhealthy, "device taints keep claims off devices of the node", f"healthy {resource}")
 
 
 def node_selected(demand: Demand, node: NodeClass) -> Reason | None:

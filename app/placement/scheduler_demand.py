@@ -56,7 +56,12 @@ def expecting(demand: Demand, cpu_milli: int, expected: ExpectedDemand | None) -
 
 
 def place_is_promised(pod: Pod, demand: Demand) -> bool:
-    """Tell whether later decisions depend on the node of a GPU pod: for declared memory or a pod group."""
+    """Tell whether later decisions depend on the node of a GPU pod: for declared memory, or for pods of its workload.
+
+    Those of a PodGroup are asked about in cycles that may be reverted, so that no answer depends on an earlier one.
+    """
+    if pod.pod_group:
+        return demand.requests_gpus and bool(demand.declared_mib)
     return demand.requests_gpus and bool(demand.declared_mib or workload_group(pod.namespace, pod.labels))
 
 

@@ -156,7 +156,7 @@ def _forward_evidence(cuda: Version, forward: Branches, depends: str = "") -> st
     package = f"cuda-compat-{show_version(major_minor(cuda)).replace('.', '-')}"
     branches = ", ".join(f"R{branch}" for branch in sorted({branch for branch, _ in forward}))
     condition = f" if {depends}=1 is set or the container toolkit of the node enables it" if depends else ""
-    return f", carries {package}: data-centre GPUs on {branches} too{condition} (policy field cuda.accept)"
+    return f"; its {package} also allows driver {branches} on data-centre GPUs{condition} (policy field cuda.accept)"
 
 
 def show_need(need: CUDANeed) -> str:

@@ -23,10 +23,10 @@ from app.policy.schema_placement import Placement
 
 
 class Action(Enum):
-    """What a policy does with a pod, from mild to strict.
+    """The actions, from the strictest: Enforce, Warn, Audit, Off.
 
-    Enforce patches and refuses. Warn returns a warning instead, and lowers the scores of nodes that Enforce would
-    refuse. Audit only logs and counts. "Off" (in quotes, since YAML readers disagree on it) does nothing.
+    Enforce patches and refuses pods. Warn returns a warning instead, and lowers the scores of nodes that Enforce would
+    exclude. Audit only logs and counts. "Off" does nothing; quote it, because YAML readers differ on it.
     """
 
     Off = "Off"
@@ -82,7 +82,7 @@ class WorkloadClass(Enum):
 
 
 class Match(StrictMapping):
-    """The pods to which a policy applies: all given parts must match. Without any, it applies to every GPU pod."""
+    """The pods to which a policy applies: all given parts must match. Without parts it selects every GPU pod."""
 
     namespace_selector: LabelSelector | None = described(
         Merge.Own, "labels of the pod's namespace", {"matchLabels": {"team": "ml"}}, default=None
@@ -123,20 +123,20 @@ class PolicyException(StrictMapping):
 
 
 class Spec(StrictMapping):
-    """All policies that match a pod apply together. Where only one value of a field can
-    apply, two policies of equal priority with different values are an error, unless no pod can match both.
+    """All policies that match a pod apply together. For a field with one value, two policies of equal priority with
+    different values are an error, unless no pod can match both.
     """
 
     description: str = described(Merge.Own, "shown by kubectl get gpol", "Training gets whole GPUs.", default="")
     priority: Annotated[int, Field(ge=0, le=1_000_000)] = described(
-        Merge.Own, "the highest wins where only one value can apply", 100, default=0
+        Merge.Own, "the highest wins for a field with one value", 100, default=0
     )
     match: Match = Field(default=Match(), description="the pods to which it applies; absent: every GPU pod")
     action: Annotated[Action, Field(strict=False)] = described(
-        Merge.Own, "of all rules of the policy", "Warn", default=Action.Enforce
+        Merge.Own, "the action of all its rules", "Warn", default=Action.Enforce
     )
     actions: dict[Annotated[Rule, Field(strict=False)], Annotated[Action, Field(strict=False)]] = described(
-        Merge.Own, "another action for single rules, by field", {"tolerations": "Audit"}, default={}
+        Merge.Own, "other actions, by rule", {"tolerations": "Audit"}, default={}
     )
     enforce_from: Day | None = described(
         Merge.Own,

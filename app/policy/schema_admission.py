@@ -34,7 +34,8 @@ class Tolerations(StrictMapping):
 
     from_node_taints: bool | None = described(
         Merge.Single,
-        "tolerate GPU taints of nodes that could serve the pod: of requested resources, of clouds, and of keys",
+        "add tolerations for taints of nodes that fit, if the taint key is a requested resource, a cloud's GPU taint "
+        "or in keys",
         True,
         False,
         default=None,
@@ -58,7 +59,8 @@ class Affinity(StrictMapping):
     )
     keys: tuple[Literal["GFD", "Karpenter", "GKE", "AKS"], ...] | None = described(
         Merge.Single,
-        "label dialects, each in a node selector term of its own; absent: GFD, and those of the cluster's nodes",
+        "whose node labels the affinity uses, one node selector term each; absent: GFD, and those of the cluster's "
+        "nodes",
         ["GFD", "Karpenter"],
         ["GFD"],
         default=None,
@@ -97,7 +99,7 @@ class Idle(StrictMapping):
         Merge.Single, "percent of activity that an idle GPU never exceeds; absent: 1", 1.0, 5.0, default=None
     )
     gpus: Annotated[int, Field(ge=1)] | None = described(
-        Merge.Single, "the number of idle GPUs or slices from which new pods are refused; absent: 1", 1, 4, default=None
+        Merge.Single, "idle GPUs or slices at which new pods are refused; absent: 1", 1, 4, default=None
     )
 
 
@@ -108,14 +110,14 @@ AUTO = "Auto"
 class Admission(StrictMapping):
     """What admission changes in a GPU pod, and what it refuses.
 
-    For pods of other schedulers (Volcano, KAI) only the repair of amounts and the guards (visibleDevices, privileged,
-    bypass, sharedReplicas) apply, unless a policy names their scheduler. The shipped guards have the action Warn.
+    For pods of other schedulers (Volcano, KAI), unless a policy names their scheduler, only extendedResources and the
+    guards (visibleDevices, privileged, bypass, sharedReplicas) apply. The shipped guards have the action Warn.
     """
 
     runtime_class_name: str | None = described(
         Merge.Single,
-        "set if the pod names none; Auto: the class of the vendor's toolkit, if each node that fits has its handler "
-        "and nothing shows that it is needless",
+        "set if the pod names none; Auto: the class of the GPU vendor's toolkit, if every node that fits has its "
+        "handler, unless no node needs it",
         "Auto",
         "nvidia-cdi",
         default=None,
@@ -128,7 +130,7 @@ class Admission(StrictMapping):
     )
     override: bool = described(
         Merge.Own,
-        "these three names, and defaults, also replace values of the pod",
+        "the three names above, and defaults, replace values of the pod",
         True,
         default=False,
     )

@@ -114,8 +114,8 @@ class ImageTableRow(StrictMapping):
 class CUDAWish(StrictMapping):
     """The CUDA version that a node's driver must run, and the kind of compatibility that is sufficient.
 
-    Native: the driver is as new as the toolkit. MinorVersion: it is of the same CUDA major version. ForwardCompatible:
-    an older one, on data centre GPUs, for an image that is known to contain cuda-compat.
+    Native: the driver is as new as the toolkit. MinorVersion: the driver has the same CUDA major version.
+    ForwardCompatible: the driver is older, on data centre GPUs, and the image is known to contain cuda-compat.
     """
 
     minimum: VersionText | None = described(Merge.Highest, "at least this CUDA, quoted", "12.4", "12.6", default=None)
@@ -185,8 +185,8 @@ class HealthWish(StrictMapping):
     )
     conditions: Annotated[HealthAction, Field(strict=False)] | None = described(
         Merge.Strictest,
-        "conditions of the node (node_conditions.yaml); Refuse applies to those that report faulty GPUs, others lower "
-        "the score; absent: ScoreDown",
+        "conditions of the node (node_conditions.yaml); Refuse applies to conditions that report faulty GPUs, other "
+        "conditions lower the score; absent: ScoreDown",
         "ScoreDown",
         "Refuse",
         default=None,
@@ -205,7 +205,7 @@ class Placement(StrictMapping):
     compute_capability: VersionText | None = described(Merge.Highest, "at least, quoted", "8.0", "9.0", default=None)
     sharing: Annotated[SharingWish, Field(strict=False)] | None = described(
         Merge.Strictest,
-        "Exclusive: whole GPUs or MIG slices; Shared: replicas of a shared GPU; Any",
+        "Exclusive: whole GPUs or MIG slices; Shared: replicas of a shared GPU; Any: both",
         "Exclusive",
         "Any",
         default=None,
@@ -231,8 +231,7 @@ class Placement(StrictMapping):
     health: HealthWish | None = Field(default=None, description="what happens to nodes with unhealthy GPUs")
     unknown_facts: Literal["Accept", "Refuse"] | None = described(
         Merge.Strictest,
-        "a node without the labels that a need depends on; a node of unknown product never serves a pod that names "
-        "products",
+        "a node without the labels that a need depends on; pods that name products never get a node of unknown product",
         "Refuse",
         "Accept",
         default=None,
@@ -248,8 +247,8 @@ class Placement(StrictMapping):
     )
     score_spread: Literal["Ranked", "Proportional"] | None = described(
         Merge.Single,
-        "Ranked: only the best nodes get 10; Proportional: 0 to 10 by the totals, so that other scores of the "
-        "scheduler weigh more",
+        "Ranked: only the best nodes get 10; Proportional: nodes get 0 to 10 by their totals, so that other scores of "
+        "kube-scheduler weigh more",
         "Proportional",
         "Ranked",
         default=None,

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of use: GPU-hours held, active share, memory peak and idleness, by namespace, workload, product or node.
 
-A summary is what pages, metrics and policies keep of it between two polls.
+A summary is what pages, metrics and policies keep of it between two polls. The threshold of idleness (`IDLE_BELOW`) is
+in admission/validators.py, since the rule `idle` applies it too.
 """
 
 import heapq

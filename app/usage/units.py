@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The units that a fleet offers, their prices, and the peaks of workloads that a smaller unit must carry.
+"""The units that a fleet offers, their prices in money per hour, and the peaks that a smaller unit must carry.
 
 Units are whole GPUs, MIG slices and named shares, with their memory and part of a GPU. A peak is the most memory, and
 the largest part of a GPU, that any pod of a workload had in use. Prices are by product and hour, as an operator gives

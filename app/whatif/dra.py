@@ -88,7 +88,9 @@ def stay_reasons(moved: MovingPod, nodes: Mapping[str, Node]) -> tuple[str, ...]
         return (LEFT_ALONE,)
     own = moved.outcome.reasons if isinstance(moved.outcome, NoEquivalent) else ()
     node = nodes.get(moved.pod.node)
-    return tuple(dict.fromkeys((*own, *(_lost_there(moved.pod, node) if node is not None else ()))))
+    if node is None or (isinstance(moved.outcome, Conversion) and moved.outcome.is_share):
+        return own
+    return tuple(dict.fromkeys((*own, *_lost_there(moved.pod, node))))
 
 
 def _lost_there(pod: GPUPod, node: Node) -> Iterator[str]:

@@ -112,7 +112,9 @@ def test_other_content_has_another_name(document: dict[str, Any]) -> None:
 def test_name_is_the_same_in_each_version_of_the_api() -> None:
     document = pod(gpus(1), annotations={"products": "H100"})
 
-    outcomes = [convert(read_pod(document), demand(document), knowledge(), version) for version in ("v1", "v1beta1")]
+    outcomes = [
+        convert(read_pod(document), demand(document), knowledge(), version=version) for version in ("v1", "v1beta1")
+    ]
 
     assert [outcome.name for outcome in outcomes if isinstance(outcome, Conversion)] == [
         conversion_of(document).name

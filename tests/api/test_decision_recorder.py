@@ -191,7 +191,9 @@ def test_a_review_with_too_many_values_is_denied_with_the_log_on(tmp_path: Path)
     assert (answer.status_code, answer.json()["response"]["allowed"]) == (200, False)
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
+@pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="There is no /dev/full, to which every write fails. The test runs on Linux."
+)
 def test_a_full_disk_is_counted_and_nobody_notices(tmp_path: Path) -> None:
     """Fault 49."""
     record = Recorder(str(tmp_path / "log"))

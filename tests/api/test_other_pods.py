@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from app.api.extender_routes import ExtenderAnswer, filter_steps, preempt_steps, prioritize_steps
+from app.api.extender_routes import ExtenderAnswer, filter_steps, prioritize_steps
+from app.api.preemption import preempt_steps
 from app.api.wire import encode
 from app.server.service import Service
 from app.values.computations import finish

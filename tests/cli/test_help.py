@@ -196,7 +196,9 @@ def completed(*words: str) -> list[str]:
     return done.stdout.split()
 
 
-@pytest.mark.skipif(not shutil.which("bash"), reason="wants bash")
+@pytest.mark.skipif(
+    not shutil.which("bash"), reason="There is no bash, which the test asks for completions. Install it."
+)
 @pytest.mark.parametrize(
     ("words", "offered"),
     [

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.admission.review import validate
-from app.api.extender_routes import filter_nodes, preempt
+from app.api.extender_routes import filter_nodes
+from app.api.preemption import preempt
 from app.explain.pending_pod import explain
 from app.kube.claimed_devices import NO_CLAIMED_DEVICES
 from app.kube.pods import gpu_amounts, read_pod

@@ -34,6 +34,8 @@ NODE_PROGRAMS = ("kubelet", "kube-proxy", "dra-driver")
 """Only the built binary has these and NOOP_EXTENDER; ready binaries do not."""
 WITHOUT_DRA_DRIVER = ("1.33",)
 """Versions without resource.k8s.io/v1, for whose kubelet library dra_driver.go is not written."""
+WITH_HEALTH = ("1.37",)
+"""Versions whose kubelet library asks a driver for the health of its devices (dra_driver_health.go)."""
 VARIABLES = ("GPU_USHER_ASSETS", "KUBEBUILDER_ASSETS")
 BUILD_SECONDS = 3600
 """Seconds for a cold build, which took 245 s on two quiet cores with an empty Go cache, and 1500 s were too few while
@@ -64,15 +66,17 @@ def find_binaries() -> Binaries | str:
         programs = (*PROGRAMS, NOOP_EXTENDER, *NODE_PROGRAMS)
         return Binaries({program: (str(built), program) for program in programs}, "built from tests/controlplane")
     command = f"make controlplane {CHOICE}={minor}" if os.environ.get(CHOICE) else "make controlplane"
-    return f"no control plane: run `{command}` (needs Go {go_version(minor)}), or set {VARIABLES[0]} to a directory"
+    return f"The control plane is not built. Run `{command}` (needs Go {go_version(minor)}), or set {VARIABLES[0]}."
 
 
 def _ready_made(variable: str, folder: Path) -> Binaries | str:
     if minor := os.environ.get(CHOICE):
-        return f"{CHOICE}={minor} chooses what is built, and {variable}={folder} what is taken instead: set one of them"
+        return (
+            f"{CHOICE}={minor} chooses what is built, and {variable}={folder} what is taken instead. Set one of them."
+        )
     missing = [program for program in PROGRAMS if not os.access(folder / program, os.X_OK)]
     if missing:
-        return f"{variable}={folder}: {', '.join(missing)} not there, wants all of {', '.join(PROGRAMS)}"
+        return f"{variable}={folder} lacks {', '.join(missing)}. Set it to a folder with {', '.join(PROGRAMS)}."
     return Binaries({program: (str(folder / program),) for program in PROGRAMS}, f"{variable}")
 
 
@@ -94,6 +98,8 @@ def build() -> Path:
     flags = ["-trimpath", "-ldflags", LINK_FLAGS.format(version=version), f"-modfile={module_file(minor)}"]
     if minor in WITHOUT_DRA_DRIVER:
         flags.append("-tags=without_dra")
+    elif minor in WITH_HEALTH:
+        flags.append("-tags=dra_health")
     partial = target.with_suffix(".partial")
     done = subprocess.run(
         [go, "build", *flags, "-o", str(partial), "."],
@@ -119,7 +125,8 @@ def find_go() -> str | None:
 
 def _target(minor: str) -> Path:
     module = module_file(minor)
-    files = (module, module.with_suffix(".sum"), *(HERE / name for name in SOURCES))
+    sources = (*SOURCES, "dra_driver_health.go") if minor in WITH_HEALTH else SOURCES
+    files = (module, module.with_suffix(".sum"), *(HERE / name for name in sources))
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
     return BUILT / f"controlplane-{digest[:12]}"
 

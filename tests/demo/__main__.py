@@ -54,9 +54,10 @@ def _show(console: Console, send: Any, payloads: Path) -> None:
         console.print(_placement_table(question[0], place(send, payloads, question)))
     given, kept = preempt_candidates(send, payloads)
     console.print(
-        f"\n[bold]preemption[/] for a pod that wants an H100: the scheduler would evict on {', '.join(given)};"
+        f"\n[bold]preemption[/] for a pod that wants an H100: kube-scheduler would evict pods on {', '.join(given)};"
     )
-    console.print(f"gpu-usher keeps [green]{', '.join(kept)}[/]: on the others an eviction would not let the pod run.")
+    allowed = f"[green]{', '.join(kept)}[/]"
+    console.print(f"gpu-usher allows only {allowed}: the pod could not run on the other nodes even after an eviction.")
 
 
 def _admission_table(rows: Iterator[AdmittedPod]) -> Table:

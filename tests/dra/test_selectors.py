@@ -1,20 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Selectors of devices are judged as Kubernetes judges them, and say why a device is not selected (F135)."""
 
+import ast
 import json
 import random
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.dra import cel_syntax
 from app.dra.cel_comparisons import read_comparison
 from app.dra.cel_facts import Read
 from app.dra.cel_parser import parse
-from app.dra.cel_syntax import SelectorError
+from app.dra.cel_syntax import NotJudged, SelectorError
 from app.dra.selectors import compile_selector
 from app.kube.devices import SemanticVersion
 from tests.bench.measure import reference
@@ -216,3 +220,29 @@ def test_odd_texts_raise_nothing_else(text: str) -> None:
 def test_any_text_compiles_or_is_refused(text: str) -> None:
     with suppress(SelectorError):
         compile_selector(text).failing_parts(H100)
+
+
+def raised_causes(source: Path) -> Iterator[str]:
+    """List the causes of NotJudged that a file raises, with {} for what is computed, but for texts that repeat one."""
+    for call in ast.walk(ast.parse(source.read_text("utf-8"))):
+        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
+            continue
+        if call.func.id not in ("NotJudged", "OverBudget"):
+            continue
+        text = call.args[0]
+        if isinstance(text, ast.Constant):
+            yield str(text.value)
+        elif isinstance(text, ast.JoinedStr) and "judgement" not in ast.unparse(text):
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in text.values)
+
+
+def test_docstring_lists_all_causes_that_are_not_judged() -> None:
+    """F135."""
+    lines = map(str.strip, (NotJudged.__doc__ or "").splitlines())
+    rows = [line[2:].split(": ", 1) for line in lines if line.startswith("- ")]
+    listed = {(name, cause) for name, causes in rows for cause in causes.split("; ")}
+    folder = Path(cel_syntax.__file__).parent
+    raised = {(path.name, cause) for path in folder.glob("*.py") for cause in raised_causes(path)}
+
+    assert raised
+    assert listed == raised

@@ -111,7 +111,7 @@ def pods_created_without_pause(plane: ControlPlane) -> Iterator[list[str]]:
 
 
 @dataclass
-class Stage:
+class RunningController:
     """The certificate controller as its own process, and the service with the certificate that it issued."""
 
     plane: ControlPlane

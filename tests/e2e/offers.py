@@ -24,7 +24,9 @@ def dra_version(plane: ControlPlane) -> str:
     for version in KNOWN_VERSIONS:
         if version in served:
             return version
-    return pytest.skip(f"the API server serves none of {GROUP} {', '.join(KNOWN_VERSIONS)}")
+    return pytest.skip(
+        f"The API server serves none of {GROUP} {', '.join(KNOWN_VERSIONS)}. Choose a version that does."
+    )
 
 
 def dra_path(plane: ControlPlane) -> str:

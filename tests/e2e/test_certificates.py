@@ -25,7 +25,7 @@ from tests.e2e.certificate_stage import (
     SECRETS,
     Interrupted,
     Mount,
-    Stage,
+    RunningController,
     VersionWatch,
     data,
     pods_created_without_pause,
@@ -49,7 +49,7 @@ def prepared(plane: ControlPlane) -> ControlPlane:
 
 
 @pytest.fixture(scope="module")
-def stage(prepared: ControlPlane) -> Iterator[Stage]:
+def stage(prepared: ControlPlane) -> Iterator[RunningController]:
     plane = prepared
     controller = start_certificate_controller(plane, "controller")
     try:
@@ -59,7 +59,7 @@ def stage(prepared: ControlPlane) -> Iterator[Stage]:
             certificate, key = mount.folder / "tls.crt", mount.folder / "tls.key"
             with serving(plane, cert=str(certificate), key=str(key)) as service:
                 install_without_trust(plane, service)
-                yield (built := Stage(plane, controller, service))
+                yield (built := RunningController(plane, controller, service))
                 built.controller.stop()
         finally:
             mount.stop()
@@ -77,7 +77,7 @@ def install_without_trust(plane: ControlPlane, service: Service) -> None:
         assert result.code == 0, result.err
 
 
-def test_keeper_fills_the_secrets_and_every_bundle(stage: Stage) -> None:
+def test_keeper_fills_the_secrets_and_every_bundle(stage: RunningController) -> None:
     """TLS-01: with webhooks that fail closed, a pod can be created as soon as their CA is trusted."""
     stage.run_controller()
 
@@ -85,7 +85,7 @@ def test_keeper_fills_the_secrets_and_every_bundle(stage: Stage) -> None:
     assert stage.service.calls("validate") > 0
 
 
-def test_wiped_bundle_is_written_again(prepared: ControlPlane, stage: Stage) -> None:
+def test_wiped_bundle_is_written_again(prepared: ControlPlane, stage: RunningController) -> None:
     """Fault 45: a tool that applies the manifest again removes the CA bundle."""
     stage.run_controller()
     prepared.api.client.patch(
@@ -97,7 +97,7 @@ def test_wiped_bundle_is_written_again(prepared: ControlPlane, stage: Stage) -> 
     wait_until("it is there again", lambda: published(prepared), SOON_SECONDS, stage.controller)
 
 
-def test_rotation_breaks_no_creation_of_a_pod(prepared: ControlPlane, stage: Stage) -> None:
+def test_rotation_breaks_no_creation_of_a_pod(prepared: ControlPlane, stage: RunningController) -> None:
     """P44, TLS-06, fault 44: the CLI requests the rotation while pods are created without a pause."""
     plane = prepared
     stage.run_controller()
@@ -125,7 +125,7 @@ def test_rotation_breaks_no_creation_of_a_pod(prepared: ControlPlane, stage: Sta
     assert stage.service.metric("gpu_usher_cert_reload_total", result="error") == 0
 
 
-def test_two_writers_at_once_never_leave_a_leaf_untrusted(prepared: ControlPlane, stage: Stage) -> None:
+def test_two_writers_at_once_never_leave_a_leaf_untrusted(prepared: ControlPlane, stage: RunningController) -> None:
     """Fault 48: without any Lease, one writer does a whole rotation between any two requests of the other."""
     plane = prepared
     stage.run_controller()
@@ -162,7 +162,7 @@ def test_two_writers_at_once_never_leave_a_leaf_untrusted(prepared: ControlPlane
     assert conflicts >= 3
 
 
-def test_old_ca_goes_after_a_leafs_life(prepared: ControlPlane, stage: Stage) -> None:
+def test_old_ca_goes_after_a_leafs_life(prepared: ControlPlane, stage: RunningController) -> None:
     """TLS-06, its last step, with a clock set forward. A Secret lost before that is issued anew, with overlap."""
     plane = prepared
     stage.run_controller()
@@ -187,7 +187,7 @@ def test_old_ca_goes_after_a_leafs_life(prepared: ControlPlane, stage: Stage) ->
     assert published(plane)
 
 
-def test_second_keeper_waits_for_the_lease_and_takes_over(prepared: ControlPlane, stage: Stage) -> None:
+def test_second_keeper_waits_for_the_lease_and_takes_over(prepared: ControlPlane, stage: RunningController) -> None:
     """Fault 48."""
     plane = prepared
     stage.controller.stop()
@@ -236,7 +236,7 @@ def test_keeper_may_do_nothing_else(prepared: ControlPlane, method: str, path: s
     assert answer.status_code == 403
 
 
-def test_keeper_writes_the_ca_into_the_api_service_of_explanations(stage: Stage) -> None:
+def test_keeper_writes_the_ca_into_the_api_service_of_explanations(stage: RunningController) -> None:
     """TLS-06: where components/explain-api is installed, also when somebody has emptied it."""
     stage.run_controller()
     result = stage.plane.kubectl("apply", "-f", str(DEPLOY / "components" / "explain-api" / "apiservice.yaml"))

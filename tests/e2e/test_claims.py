@@ -37,7 +37,7 @@ FREED = 0.5
 
 
 @dataclass
-class Stage:
+class ClaimComparison:
     """The cluster, our view of it, and what was seen so far. `version` is that of resource.k8s.io."""
 
     plane: ControlPlane
@@ -56,10 +56,12 @@ class Stage:
 
 
 @pytest.fixture
-def stage(plane: ControlPlane, request: pytest.FixtureRequest) -> Stage:
+def stage(plane: ControlPlane, request: pytest.FixtureRequest) -> ClaimComparison:
     """Nodes with slices of all kinds, the DeviceClasses, and a scheduler without an extender."""
     if not (keeps_counters_apart(plane) and "allowMultipleAllocations" in repr(try_slice(plane, devices=[SHARED]))):
-        pytest.skip("the API server keeps no counters apart, or no devices of several allocations")
+        pytest.skip(
+            "The API server drops counters of their own slice, or allowMultipleAllocations. Choose a newer version."
+        )
     number, seed = request.param
     drawn = DrawnDevices(random.Random(seed))
     names = [f"node-{index}" for index in range(number)]
@@ -77,13 +79,15 @@ def stage(plane: ControlPlane, request: pytest.FixtureRequest) -> Stage:
     slices = PoolIndex(map(read_slice, plane.api.items(f"{dra_path(plane)}/resourceslices")))
     classes = {name: read_class(device_class(name)) for name in CLASSES}
     nodes = {name: read_node(document, knowledge()) for name, document in zip(names, documents, strict=True)}
-    return Stage(plane, create_namespace(plane, "drawn"), dra_version(plane), nodes, ClusterDevices(slices, classes))
+    return ClaimComparison(
+        plane, create_namespace(plane, "drawn"), dra_version(plane), nodes, ClusterDevices(slices, classes)
+    )
 
 
 SHARED = {"name": "d", "allowMultipleAllocations": True}
 
 
-def pod_of(stage: Stage, name: str) -> Object:
+def pod_of(stage: ClaimComparison, name: str) -> Object:
     """Write a pod that has the claim of its own name."""
     spec = {
         "schedulerName": PLAIN,
@@ -93,7 +97,7 @@ def pod_of(stage: Stage, name: str) -> Object:
     return {"metadata": {"name": name, "namespace": stage.namespace}, "spec": spec}
 
 
-def decided(stage: Stage, document: Object) -> Object:
+def decided(stage: ClaimComparison, document: Object) -> Object:
     """Wait until a pod is bound or refused, and return it."""
     stored: list[Object] = []
 
@@ -105,7 +109,7 @@ def decided(stage: Stage, document: Object) -> Object:
     return stored[0]
 
 
-def pose(stage: Stage, name: str, spec: Object, ends: bool) -> None:
+def pose(stage: ClaimComparison, name: str, spec: Object, ends: bool) -> None:
     """Pose one claim to both, compare, and let the pod end where it is refused, or with `ends`."""
     created = stage.plane.api.try_create(stage.claims, {"metadata": {"name": name}, "spec": spec})
     if not created.is_success:
@@ -144,7 +148,7 @@ def difference(verdicts: Mapping[str, NodeAllocation], pod: Object, got: Resourc
     return "" if ours == theirs else f"on {node} they take {theirs}, we {ours or verdict.outcome.name}"
 
 
-def remove(stage: Stage, name: str) -> None:
+def remove(stage: ClaimComparison, name: str) -> None:
     """Delete a pod and its claim, and wait until the claim is gone, which its controller releases first."""
     stage.plane.api.delete(f"/api/v1/namespaces/{stage.namespace}/pods/{name}")
     stage.plane.api.delete(f"{stage.claims}/{name}")
@@ -159,7 +163,7 @@ def remove(stage: Stage, name: str) -> None:
     ],
     indirect=["stage"],
 )
-def test_claims_get_just_the_devices_that_the_scheduler_gives_them(stage: Stage, count: int) -> None:
+def test_claims_get_just_the_devices_that_the_scheduler_gives_them(stage: ClaimComparison, count: int) -> None:
     """S13, F135: bound or refused, the node, the devices in their order, and the capacity that a share consumes."""
     drawn, chance = DrawnClaims(random.Random(count)), random.Random(7)
     for number in range(count):

@@ -80,7 +80,7 @@ WISHES = (
 def stage(plane: ControlPlane) -> Iterator[tuple[ControlPlane, Service, str]]:
     """The nodes, slices and classes of the fleet gpucluster, a scheduler without an extender, and the service."""
     if dra_version(plane) == "v1beta1" or not keeps_extended_resources(plane):
-        pytest.skip("the API server serves no extended resources by DeviceClasses")
+        pytest.skip("The API server drops extendedResourceName of DeviceClasses. Choose a newer version.")
     documents = demo_fleet("gpucluster")
     nodes = [document["metadata"]["name"] for document in documents if document["kind"] == "Node"]
     add_nodes(plane.api, [node_object(name, None, None, {}) for name in nodes])

@@ -173,7 +173,7 @@ PROFILES = ("1g.10gb", "1g.10gb.me", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb")
 def test_slice_carved_on_demand_finds_a_place_just_where_our_layout_has_one(stage: ControlPlane) -> None:
     """F60: two GPUs fill up with wishes. kube-scheduler counts by KEP-4815, and we by the slots of the fact table."""
     if not keeps_counters(stage):
-        pytest.skip("the API server keeps no sharedCounters (KEP-4815)")
+        pytest.skip("The API server drops sharedCounters (KEP-4815). Choose a newer version.")
     namespace, chance = create_namespace(stage, "carved"), random.Random(60)
     add_nodes(stage.api, [node_object(CARVED, offers={})])
     for document in carved_slices(apart=keeps_counters_apart(stage)):

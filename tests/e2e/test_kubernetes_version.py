@@ -83,7 +83,10 @@ def offered(plane: ControlPlane) -> dict[str, str]:
     return {f"versions of {GROUP}": ", ".join(versions) or "none", **answers}
 
 
-@pytest.mark.skipif(any(map(os.environ.get, VARIABLES)), reason="the programs were not built by tests/controlplane")
+@pytest.mark.skipif(
+    any(map(os.environ.get, VARIABLES)),
+    reason=f"{' or '.join(VARIABLES)} names programs of any version. Unset it to use `make controlplane`.",
+)
 def test_api_server_is_of_the_version_that_was_chosen(plane: ControlPlane, record: Record) -> None:
     """All that is said of a version rests on this."""
     version = plane.api.get("/version")["gitVersion"]

@@ -178,7 +178,9 @@ def claiming(name: str, namespace: str, scheduler: str) -> Object:
 def test_pod_with_a_claim_alone_is_judged_where_the_scheduler_asks_about_it(cluster: ControlPlane) -> None:
     """F88, F135: managedResources let it be bound to driver 550; the configuration for ResourceSlices does not."""
     if not dra_path(cluster).endswith("/v1"):
-        pytest.skip("the claim is written for resource.k8s.io/v1")
+        pytest.skip(
+            "The claim is of resource.k8s.io/v1, which this API server does not serve. Kubernetes 1.34 and newer do."
+        )
     add_nodes(cluster.api, [node_object("driver-550", product=None, driver=None, offers={})])
     cluster.api.create(f"{dra_path(cluster)}/deviceclasses", device_class("gpu.nvidia.com", "gpu"))
     old = slice_of("driver-550", [device(n, "gpu", "a10") for n in range(8)])

@@ -48,7 +48,7 @@ class ClaimRefusal:
 
     name: str
     by: str
-    end: Callable[["Stage", str], object]
+    end: Callable[["RefusedClaims", str], object]
     devices: tuple[str, ...] = ("h100",)
     annotations: tuple[tuple[str, str], ...] = ()
     device_class: str = CLASS
@@ -57,7 +57,7 @@ class ClaimRefusal:
     held: bool = False
 
 
-class Stage:
+class RefusedClaims:
     """Writes the objects of refusals, all with the name of the refusal."""
 
     def __init__(self, plane: ControlPlane, service: Service) -> None:
@@ -130,11 +130,11 @@ def claiming_pod(row: ClaimRefusal, name: str) -> Object:
     return pod
 
 
-def create_class(stage: Stage, name: str) -> None:
+def create_class(stage: RefusedClaims, name: str) -> None:
     stage.plane.api.create(stage.classes, one_make(name, "h100"))
 
 
-def change_class(stage: Stage, name: str) -> None:
+def change_class(stage: RefusedClaims, name: str) -> None:
     stage.plane.api.patch(f"{stage.classes}/{name}", {"spec": one_make(name, "h100")["spec"]})
 
 
@@ -162,7 +162,7 @@ ROWS = (
 def service(plane: ControlPlane) -> Iterator[Service]:
     """The service, a scheduler, the DeviceClass of NVIDIA's driver, and the namespace."""
     if dra_version(plane) == "v1beta1":
-        pytest.skip("claims are written as of resource.k8s.io/v1beta2 and newer")
+        pytest.skip("The claims need resource.k8s.io/v1beta2, which the API server lacks. Choose a newer version.")
     plane.api.create(f"{dra_path(plane)}/deviceclasses", device_class(CLASS, "gpu"))
     with waking_service(plane, "--every-pod") as running:
         create_namespace(plane, NAMESPACE)
@@ -173,8 +173,8 @@ def service(plane: ControlPlane) -> Iterator[Service]:
 def test_pod_with_a_claim_is_woken_in_time(plane: ControlPlane, service: Service, row: ClaimRefusal) -> None:
     """F140: whoever has refused it."""
     if row.tainted and "taints" not in repr(try_slice(plane, devices=[{"name": "d", "taints": [TAINT]}])):
-        pytest.skip("the API server keeps no taints of devices")
-    stage = Stage(plane, service)
+        pytest.skip("The API server drops taints of devices. Choose a newer version of Kubernetes.")
+    stage = RefusedClaims(plane, service)
     pod = stage.prepare(row)
     message = refusal(read_pod(plane, pod))
 
@@ -191,7 +191,7 @@ JUDGED_SECONDS = 90
 
 def test_pods_of_one_side_at_a_time_are_bound_to_a_node_served_twice(plane: ControlPlane, service: Service) -> None:
     """F135: pods of both sides at once; four of one side are bound, and the other side's when these are gone."""
-    stage = Stage(plane, service)
+    stage = RefusedClaims(plane, service)
     add_nodes(plane.api, [node_object(BOTH.name, offers={"nvidia.com/gpu": 4}, labels={"turn": BOTH.name})])
     stage.publish(BOTH.name, *["h100"] * 4)
     stage.template(BOTH.name)

@@ -88,7 +88,7 @@ class Exporter:
 
 
 @dataclass(frozen=True)
-class Stage:
+class RefusalEnds:
     """What the ends of refusals change."""
 
     plane: ControlPlane
@@ -103,7 +103,7 @@ class Stage:
         eventually("a poll has brought it", lambda: self.service.explain(pod)["fits"], POLL_SECONDS)
 
 
-ENDS: dict[str, Callable[[Stage], object]] = {
+ENDS: dict[str, Callable[[RefusalEnds], object]] = {
     FILE: lambda stage: Path(stage.flags["policies"], f"{FILE}.yaml").unlink(),
     CONFIG_MAP_POLICY: lambda stage: stage.plane.api.delete(f"{CONFIG_MAPS}/{CONFIG_MAP_POLICY}"),
     OBJECT_POLICY: lambda stage: stage.plane.api.delete(f"{GPU_POLICIES}/refuse-{OBJECT_POLICY}"),
@@ -115,7 +115,7 @@ ENDS: dict[str, Callable[[Stage], object]] = {
 
 
 @pytest.fixture(scope="module")
-def stage(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def stage(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefusalEnds]:
     """The service, a scheduler, the exporter, and the policies that refuse."""
     folder = tmp_path_factory.mktemp("policies")
     (folder / "bare.yaml").write_text(policy("bare", "priority: 1, admission: {affinity: {mode: 'Off'}}"), "utf-8")
@@ -133,7 +133,7 @@ def stage(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iter
         write_policies(plane)
         for name in (CONFIG_MAP_POLICY, OBJECT_POLICY):
             eventually(f"{name} is in force", partial(service.metric, "gpu_usher_policy_info", policy=f"refuse-{name}"))
-        yield Stage(plane, service, flags, exporter)
+        yield RefusalEnds(plane, service, flags, exporter)
     exporter.close()
 
 
@@ -150,7 +150,7 @@ def write_policies(plane: ControlPlane) -> None:
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_pod_is_woken_in_time_though_no_event_tells_the_scheduler(stage: Stage, name: str) -> None:
+def test_pod_is_woken_in_time_though_no_event_tells_the_scheduler(stage: RefusalEnds, name: str) -> None:
     """F140: for health the time counts from the poll that has brought it, as polls are half a minute apart."""
     pod = gpu_pod("waits", name, nodeSelector={"turn": name})
     if name == HEALTH:
@@ -168,7 +168,7 @@ def test_pod_is_woken_in_time_though_no_event_tells_the_scheduler(stage: Stage, 
 
 
 @pytest.fixture(scope="module")
-def other(stage: Stage) -> Iterator[Service]:
+def other(stage: RefusalEnds) -> Iterator[Service]:
     """A second replica, which the scheduler does not ask."""
     with serving(stage.plane, "other", **stage.flags) as running:
         yield running
@@ -180,7 +180,7 @@ def holder(plane: ControlPlane) -> str:
 
 @pytest.mark.parametrize("ended_by", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
 def test_next_replica_wakes_what_the_one_before_it_did_not(
-    stage: Stage, other: Service, ended_by: signal.Signals
+    stage: RefusalEnds, other: Service, ended_by: signal.Signals
 ) -> None:
     """F140: the refusal ends right after the signal; a replica that is stopped still looks while it drains."""
     plane, name = stage.plane, f"ended-{ended_by.name.lower()}"

@@ -16,8 +16,8 @@ from app.admission.review import mutate
 from app.admission.reviewed_pod import ReviewContext
 from app.cli.source import Fleet
 from app.cli.verbs import app
-from app.cluster.best_nodes import ANYWHERE, BestNodes
 from app.cluster.core import RulingCache
+from app.cluster.fleet_placements import ANYWHERE, FleetPlacements
 from app.cluster.state import State
 from app.explain.policy_diff import ComparedPod, PodDifference, PolicySide, compare_policies, without_cluster_fields
 from app.kube.api_kinds import DRA
@@ -118,7 +118,7 @@ def test_comparison_equals_that_of_every_pod_by_itself(number: int) -> None:
             )
             expected.setdefault(change.value, set()).add(pod_asked.name)
 
-    differences = compare_policies(asked_of(objects), side(before, state), side(after, state), BestNodes(state))
+    differences = compare_policies(asked_of(objects), side(before, state), side(after, state), FleetPlacements(state))
 
     reported: dict[str, set[str]] = {}
     for difference in differences.differences:
@@ -133,7 +133,7 @@ def test_same_policies_change_nothing() -> None:
     objects = fleet(random.Random(9))
     state = state_of(objects)
 
-    differences = compare_policies(asked_of(objects), side(STRICT, state), side(STRICT, state), BestNodes(state))
+    differences = compare_policies(asked_of(objects), side(STRICT, state), side(STRICT, state), FleetPlacements(state))
 
     assert (differences.differences, differences.unchanged, differences.hurts) == ((), 60, False)
 
@@ -152,7 +152,7 @@ def test_pods_of_one_template_are_one_kind_whatever_the_cluster_wrote_into_them(
         compared_pods.append(ComparedPod(f"p-{number}", "team-a", without_cluster_fields(made), uid=f"u-{number}"))
     state = state_of([node_document()])
 
-    differences = compare_policies(compared_pods, side(STRICT, state), side(STRICT, state), BestNodes(state))
+    differences = compare_policies(compared_pods, side(STRICT, state), side(STRICT, state), FleetPlacements(state))
 
     assert (differences.pods, differences.templates) == (3, 1)
 
@@ -182,7 +182,11 @@ def bound(amount: int, node: str = "h-0", name: str = "p") -> dict[str, Any]:
     [
         ("admission: {maxGPUsPerPod: 2}", "newly refused: 1 pod", 1),
         ("placement: {products: {allow: [A10]}}", "left without any node: 1 pod", 1),
-        ("placement: {products: {deny: [T4]}}", "moved: 1 pod\n  team-a/p on h-0: t-0 → h-0", 0),
+        (
+            "placement: {products: {deny: [T4]}}",
+            "moved: 1 pod\n  team-a/p (runs on h-0): best node before the edit: t-0; after it: h-0",
+            0,
+        ),
         ("admission: {runtimeClassName: other}", "changed otherwise: 1 pod", 0),
         ("description: other", "1 pod of 1 kind: 1 unchanged", 0),
     ],
@@ -279,5 +283,5 @@ def test_node_without_the_devices_that_a_pod_claims_is_none_for_it() -> None:
     waiting = next(document for document in objects if document["metadata"].get("name") == "long-context")
     demand = side(policies(), state).context.ruling(read_pod(waiting, "team-a"), {}).demand
 
-    assert BestNodes(state).best(demand, "long-context") is None
-    assert BestNodes(state).why(demand).startswith("no node: no device of the node has memory >= 141Gi (5 nodes)")
+    assert FleetPlacements(state).best(demand, "long-context") is None
+    assert FleetPlacements(state).why(demand).startswith("no node: no device of the node has memory >= 141Gi (5 nodes)")

@@ -20,7 +20,8 @@ from app.admission.fleet_facts import FleetFacts
 from app.admission.review import mutate
 from app.admission.reviewed_pod import ReviewContext
 from app.api.admission_routes import review
-from app.api.extender_routes import filter_nodes, preempt, prioritize
+from app.api.extender_routes import filter_nodes, prioritize
+from app.api.preemption import preempt
 from app.api.wire import ExtenderArgs, decode_extender_args, decode_json, decode_preemption_args, encode, status_body
 from app.cluster.exporters import read_exposition
 from app.cluster.files import shipped_policies

@@ -146,8 +146,8 @@ def test_matrix_is_large_enough() -> None:
         (
             [gpus(1, image=TORCH % "26.04")],
             {},
-            "container main: image tag 26.04-py3 = NGC 26.04 = CUDA 13.2.1, carries cuda-compat-13-2:"
-            " data-centre GPUs on R535, R570 too (policy field cuda.accept)",
+            "container main: image tag 26.04-py3 = NGC 26.04 = CUDA 13.2.1; its cuda-compat-13-2"
+            " also allows driver R535, R570 on data-centre GPUs (policy field cuda.accept)",
         ),
         (
             [gpus(1, image="pytorch/pytorch:2.4.0-cuda12.4-cudnn9-runtime")],

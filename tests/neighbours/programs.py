@@ -46,7 +46,11 @@ RECIPES: Mapping[str, Recipe] = {
 def find(name: str) -> Path | str:
     """Find the folder of a program, which has its name; a str gives the cause why there is none, and the remedy."""
     folder = _target(name)
-    return folder if (folder / name).is_file() else f"no {name}: run `python -m tests.neighbours.programs` (needs Go)"
+    return (
+        folder
+        if (folder / name).is_file()
+        else f"The program {name} is not built. Run `python -m tests.neighbours.programs` (needs Go)."
+    )
 
 
 def build(name: str) -> Path:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from app.api.extender_routes import filter_nodes, preempt, prioritize
+from app.api.extender_routes import filter_nodes, prioritize
+from app.api.preemption import preempt
 from app.cluster.gpu_allocations import PROMISE_SECONDS
 from app.nodes.gpu_health import Health
 from app.nodes.model import Node

@@ -15,12 +15,12 @@ CNI_PLUGINS = UNPACKED / "usr" / "lib" / "cni"
 RUNC = UNPACKED / "usr" / "sbin" / "runc"
 CONTAINERD = UNPACKED / "usr" / "bin" / "containerd"
 CTR = UNPACKED / "usr" / "bin" / "ctr"
-REMEDY = "run `make node-programs` (needs apt-get)"
+REMEDY = "Run `make node-programs` (needs apt-get)."
 
 
 def find_programs() -> Path | str:
     """Find the folder of the unpacked programs; a string says why there is none, and what to do."""
-    return UNPACKED if CONTAINERD.is_file() else f"no containerd: {REMEDY}"
+    return UNPACKED if CONTAINERD.is_file() else f"The programs of a node are not unpacked. {REMEDY}"
 
 
 def fetch() -> Path:

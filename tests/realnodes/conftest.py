@@ -35,7 +35,7 @@ def cluster() -> Iterator[Cluster]:
     Skips where it cannot run.
     """
     if state_folder() is None:
-        pytest.skip(sandbox.missing() or "real nodes run in a sandbox: make e2e-nodes")
+        pytest.skip(sandbox.missing() or "Real nodes run only in a sandbox of their own. Run `make e2e-nodes`.")
     binaries, programs, archives, built = find_binaries(), components.find_programs(), images.find(), nvidia.find()
     lacking = [why for why in (binaries, programs, archives, built) if isinstance(why, str)]
     if isinstance(binaries, str) or isinstance(archives, str) or isinstance(built, str) or lacking:

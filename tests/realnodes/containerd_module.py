@@ -27,7 +27,7 @@ def find() -> Path | str:
     built = _target()
     if all((built / program).is_file() for program in PROGRAMS):
         return built
-    return "no containerd 2: run `python -m tests.realnodes.containerd_module` (needs Go)"
+    return "The programs of containerd 2 are not built. Run `python -m tests.realnodes.containerd_module` (needs Go)."
 
 
 def build() -> Path:

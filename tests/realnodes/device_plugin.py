@@ -55,11 +55,15 @@ MPS_READY = "mps/.ready"
 def missing() -> str:
     """Say what this machine lacks for the namespaces; empty if nothing."""
     if os.geteuid() != 0:
-        return "the device plugin's namespaces need root"
+        return "The device plugin runs in namespaces of its own, which need root. Run the tests as root."
     done = subprocess.run(
         [*UNSHARE, "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True, text=True, check=False
     )
-    return f"no mount and PID namespaces: {done.stderr.strip()}" if done.returncode else ""
+    return (
+        f"This machine allows no mount and PID namespaces ({done.stderr.strip()}). Allow root to make them."
+        if done.returncode
+        else ""
+    )
 
 
 class PluginRun:

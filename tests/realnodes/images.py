@@ -44,7 +44,7 @@ BASE = "python:"
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 """The kernel's name → Go's, which the OCI specifications use."""
 PROGRAMS = ("apt-get", "dpkg-deb", "tar", "setpriv", "unshare", "mount", "mknod", "chroot")
-REMEDY = "run `python -m tests.realnodes.images` (needs root, apt-get and a package index for pip)"
+REMEDY = "Run `python -m tests.realnodes.images` (needs root, apt-get and a package index for pip)."
 SOURCES = ("dockerfile.py", "images.py", "layers.py", "rootfs.py")
 IMAGE = "application/vnd.oci.image"
 """How the media types of the OCI image specification begin (image-spec v1.1, media-types.md)."""
@@ -64,18 +64,22 @@ def archives(folder: Path) -> dict[str, Path]:
 def find() -> Path | str:
     """Find the folder of the archives; a string says why there is none, and what to do."""
     folder = _target()
-    return folder if folder.is_dir() else missing() or f"no images: {REMEDY}"
+    return folder if folder.is_dir() else missing() or f"The images are not built. {REMEDY}"
 
 
 def missing() -> str:
     """Say what this machine lacks for a build; empty if nothing."""
     if os.geteuid() != 0:
-        return "images are built in a chroot, which needs root"
+        return "Images are built and run in a chroot, which needs root. Run the tests as root."
     lacking = [program for program in PROGRAMS if shutil.which(program) is None]
     if lacking:
-        return f"images need the programs {', '.join(lacking)}"
+        return f"Images are built with {', '.join(lacking)}, which this machine lacks. Install them."
     done = subprocess.run([*NAMESPACE, "true"], capture_output=True, text=True, timeout=30, check=False)
-    return f"images need namespaces: {done.stderr.strip()[-200:]}" if done.returncode else ""
+    return (
+        f"This machine allows no namespaces ({done.stderr.strip()[-200:]}). Allow root to make them."
+        if done.returncode
+        else ""
+    )
 
 
 def build() -> Path:

@@ -60,7 +60,7 @@ def find() -> Path | str:
     built = _target()
     if all((built / name).exists() for name in (*PROGRAMS, MASTER, MANIFESTS, *SCRIPTS, KUBELET, LIBRARY)):
         return built
-    return "no NVIDIA components: run `python -m tests.realnodes.nvidia` (needs Go and gcc)"
+    return "NVIDIA's components are not built. Run `python -m tests.realnodes.nvidia` (needs Go and gcc)."
 
 
 def build() -> Path:

@@ -36,17 +36,17 @@ REMOVE_SECONDS = 20
 def missing() -> str:
     """Say what this machine lacks for real nodes; empty if nothing."""
     if os.geteuid() != 0:
-        return "real nodes need root"
+        return "Real nodes need root. Run `make e2e-nodes` as root."
     lacking = [program for program in PROGRAMS if shutil.which(program) is None]
     if lacking:
-        return f"real nodes need the programs {', '.join(lacking)}"
+        return f"Real nodes use {', '.join(lacking)}, which this machine lacks. Install them."
     absent = [name for name in CONTROLLERS if not (CGROUPS / name).is_dir()]
     if absent:
-        return f"real nodes need cgroup v1, and {CGROUPS} lacks {', '.join(absent)}"
+        return f"Real nodes use cgroup v1, and {CGROUPS} lacks {', '.join(absent)}. Mount these controllers."
     free = _free_inotify_instances()
     if free < INOTIFY_INSTANCES:
-        wanted = f"{INOTIFY_INSTANCES} free inotify instances (fs.inotify.max_user_instances)"
-        return f"real nodes need {wanted}, and {free} are free"
+        wanted = f"Real nodes use {INOTIFY_INSTANCES} inotify instances, and {free} are free."
+        return f"{wanted} Raise fs.inotify.max_user_instances."
     return _unshare_problem()
 
 
@@ -67,7 +67,8 @@ def _unshare_problem() -> str:
         " && mount -t overlay overlay -o lowerdir=/mnt/a,upperdir=/mnt/u,workdir=/mnt/w /mnt/m"
     )
     done = subprocess.run([*UNSHARE, "sh", "-c", attempt], capture_output=True, text=True, timeout=30, check=False)
-    return f"real nodes need namespaces, bridges and overlayfs: {done.stderr.strip()[-200:]}" if done.returncode else ""
+    problem = f"This machine allows no namespaces, bridges or overlayfs ({done.stderr.strip()[-200:]})."
+    return f"{problem} Allow root to make them." if done.returncode else ""
 
 
 UNSHARE = (

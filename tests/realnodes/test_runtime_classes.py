@@ -134,12 +134,10 @@ def dry_run(cluster: Cluster, namespace: str) -> Object:
     return admitted
 
 
-def test_pod_that_names_a_class_without_handler_does_not_start_and_is_told_so(
-    cluster: Cluster, installed: str, outside: str
-) -> None:
+@pytest.mark.parametrize("installed", ["NRI"], indirect=True)
+@pytest.mark.usefixtures("installed")
+def test_pod_that_names_a_class_without_handler_does_not_start_and_is_told_so(cluster: Cluster, outside: str) -> None:
     """F6: what the kubelet does with the class that we leave out, on the node that has no handler for it."""
-    if installed != "NRI":
-        pytest.skip("the handler is there")
     if cluster.plane.api.client.get(f"{RUNTIME_CLASSES}/nvidia").is_error:
         cluster.plane.api.create(RUNTIME_CLASSES, RUNTIME_CLASS)
 

@@ -19,6 +19,10 @@ from tests.controlplane.processes import wait_until
 from tests.running import running
 from tests.server.callers import METRICS, closed_for, connect_without_reading, serving
 
+WANTS_LINUX = pytest.mark.skipif(
+    not Path("/proc/net/tcp").exists(), reason="The kernel's buffers are read in /proc/net/tcp. The test runs on Linux."
+)
+
 QUICK = Limits(answer_seconds=0.3)
 
 
@@ -96,7 +100,7 @@ def sending(port: int) -> list[tuple[str, int]]:
     return [(row[3], int(row[4].partition(":")[0], 16)) for row in own]
 
 
-@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="tells of Linux' own buffers")
+@WANTS_LINUX
 def test_kernel_keeps_nothing_of_a_closed_peer_that_takes_nothing() -> None:
     """Fault 24: an orderly close would leave its bytes in the kernel's memory for one to two minutes."""
     with serving(large_answer, QUICK) as port, contextlib.ExitStack() as stack:
@@ -113,7 +117,7 @@ def reset_or_closed(sock: socket.socket) -> bool:
     return any(events & (select.POLLRDHUP | select.POLLHUP | select.POLLERR) for _, events in poll.poll(0))
 
 
-@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="tells of Linux' own buffers")
+@WANTS_LINUX
 def test_kernel_takes_a_bounded_part_of_an_answer_that_nobody_takes() -> None:
     """Fault 24: what does not fit waits in our buffer, where it is counted."""
     with serving(large_answer, Limits(answer_seconds=600)) as port, connect_without_reading(port, METRICS):

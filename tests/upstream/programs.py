@@ -43,7 +43,11 @@ PAUSE_CONFIG = Config({}, user="65535:65535", entrypoint=("/bin/sleep", "infinit
 def find() -> Path | str:
     """Find the folder with the programs and the images; a string says why there is none, and what to do."""
     built = _target()
-    return built if built.is_dir() else "no end-to-end suite: run `python -m tests.upstream.programs` (needs Go, root)"
+    return (
+        built
+        if built.is_dir()
+        else "The end-to-end suite is not built. Run `python -m tests.upstream.programs` (needs Go and root)."
+    )
 
 
 def archives(folder: Path) -> Mapping[str, Path]:

@@ -90,7 +90,7 @@ def test_pods_of_the_first_node_wait_where_no_node_has_moved() -> None:
             {},
             {"nvidia.com/gpu": 8},
             running("a", "n", annotations={"sharing": "Shared"}),
-            "a share of a GPU: a claim of one pod takes a whole device",
+            "a share of a GPU: no DRA driver here publishes GPUs that claims can share",
             id="of itself",
         ),
         pytest.param(

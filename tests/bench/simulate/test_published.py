@@ -20,7 +20,9 @@ an independent simulator's). They had another order of arrivals, and scores that
 TOLERANCE = 0.35
 """Percentage points: two standard deviations of the published seeds, and the loss by rounding scores on the wire."""
 
-pytestmark = pytest.mark.skipif(not TRACE, reason="GPU_USHER_TRACE names no directory of the openb traces")
+pytestmark = pytest.mark.skipif(
+    not TRACE, reason="The openb traces are not in this repository. Set GPU_USHER_TRACE to a directory that has them."
+)
 
 
 @pytest.mark.long

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The best node for a demand in a fleet that does not change; a pod's own node counts without the pod."""
+"""Placement on a fleet that does not change, for `policy diff`: the best node of a demand, or why none fits.
+
+A pod's own node counts without the pod. (The shortlist of a filter answer is in placement/ranking.py.)
+"""
 
 from collections import Counter
 from heapq import nsmallest
@@ -20,7 +23,7 @@ _Best = tuple[tuple[float, tuple[int, str]], str]
 """The sort key of the best node, and its name."""
 
 
-class BestNodes:
+class FleetPlacements:
     """The best nodes of a fleet, cached by demand. The state must not change meanwhile.
 
     Taints, node affinity, CPU and memory are left to kube-scheduler. Devices that a pod claims must be on its node, but

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gang of a pod: the pods that are of use only together, and the object or label by which they are known.
+
+A pod names its PodGroup in spec.schedulingGroup (scheduling.k8s.io). kube-scheduler then places all members in one
+cycle, which it may revert (kubernetes pkg/scheduler/schedule_one_podgroup.go). Other gangs are known by a label or an
+annotation of the project that makes them; kube-scheduler places their pods one by one, or another scheduler does.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.kube.pods import name_of, workload_group
+from app.values.json_members import member, strings
+
+POD_GROUP = "PodGroup"
+"""The kind of a gang that kube-scheduler places as a whole."""
+LABELS: tuple[tuple[str, str], ...] = (
+    ("scheduling.x-k8s.io/pod-group", "coscheduling group"),
+    ("kueue.x-k8s.io/pod-group-name", "Kueue pod group"),
+    ("leaderworkerset.sigs.k8s.io/group-key", "LeaderWorkerSet group"),
+    ("volcano.sh/job-name", "Volcano Job"),
+    ("jobset.sigs.k8s.io/jobset-name", "JobSet"),
+)
+"""The labels of gangs with what people call them, the narrowest first (the projects' own API references)."""
+ANNOTATIONS: tuple[tuple[str, str], ...] = (
+    ("scheduling.k8s.io/group-name", "Volcano PodGroup"),
+    ("pod-group-name", "KAI PodGroup"),
+)
+"""The annotations in which Volcano and KAI-Scheduler write the PodGroup of a pod."""
+_KINDS = dict((*LABELS, *ANNOTATIONS))
+
+
+def pod_group_key(namespace: str, name: str) -> str:
+    """Give the key of the gang of a PodGroup; empty without a name."""
+    return f"{namespace}/{POD_GROUP}={name}" if name else ""
+
+
+def gang_of(namespace: str, document: Mapping[str, Any]) -> str:
+    """Give the key of a pod's gang, `namespace/label=value`; empty if nothing names one.
+
+    Raises MalformedPod, OversizedPod.
+    """
+    spec, metadata = (member(document, key, dict, "") or {} for key in ("spec", "metadata"))
+    group = member(spec, "schedulingGroup", dict, "spec.") or {}
+    if name := name_of(group, "podGroupName", "spec.schedulingGroup."):
+        return pod_group_key(namespace, name)
+    for key, known in (("annotations", ANNOTATIONS), ("labels", LABELS)):
+        if values := strings(metadata, key, "metadata."):
+            for label, _ in known:
+                if values.get(label):
+                    return f"{namespace}/{label}={values[label]}"
+    return ""
+
+
+def workload_of(namespace: str, labels: Mapping[str, str], pod_group: str) -> str:
+    """Give the key of the pods that work together with one: those of its PodGroup, or else of its workload's label."""
+    return pod_group_key(namespace, pod_group) or workload_group(namespace, labels)
+
+
+def read_workload(namespace: str, document: Mapping[str, Any]) -> str:
+    """Read `workload_of` of a pod's JSON. Raises MalformedPod, OversizedPod."""
+    spec, metadata = (member(document, key, dict, "") or {} for key in ("spec", "metadata"))
+    group = member(spec, "schedulingGroup", dict, "spec.") or {}
+    name = name_of(group, "podGroupName", "spec.schedulingGroup.")
+    return workload_of(namespace, strings(metadata, "labels", "metadata."), name)
+
+
+def gang_words(key: str) -> str:
+    """Name a gang by its key, as `PodGroup ml/train`."""
+    namespace, _, rest = key.partition("/")
+    label, _, value = rest.rpartition("=")
+    return f"{_KINDS.get(label, label)} {namespace}/{value}"
