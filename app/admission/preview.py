@@ -7,9 +7,11 @@ from typing import Any
 
 from app.admission.claim_conversion import Conversion, NoEquivalent, template_for
 from app.admission.json_patch import apply
+from app.admission.queued_jobs import review_templates, template_targets_of
 from app.admission.review import NOT_DONE, mutate
 from app.admission.review_targets import WORKLOADS, ReviewTarget, ignored_annotations, review_target_of
 from app.admission.reviewed_pod import PodForm, ReviewContext, denial_message, limited_warnings
+from app.knowledge.workload_templates import Workloads
 from app.values.errors import BadInput
 from app.values.json_members import member
 
@@ -58,11 +60,17 @@ def preview(
 
     Raises MalformedPod, QuantityError, and BadInput for a kind that is not reviewed.
     """
-    target = target or _reviewed_part(document)
-    context = replace(context, form=target.form)
-    result = mutate(target.document, namespace, labels_of(namespace), context)
-    ignored = ignored_annotations(_request(document))
-    operations = tuple(map(target.operation_on_object, result.operations))
+    request = _request(document)
+    templates = () if target else template_targets_of(request, context.knowledge.workloads)
+    ignored = ignored_annotations(request)
+    if templates:
+        result = review_templates(templates, mutate, namespace, labels_of(namespace), context)
+        operations = result.operations
+    else:
+        target = target or _reviewed_part(document)
+        context = replace(context, form=target.form, queued=target.queued)
+        result = mutate(target.document, namespace, labels_of(namespace), context)
+        operations = tuple(map(target.operation_on_object, result.operations))
     metadata = member(document, "metadata", dict, "") or {}
     name = metadata.get("name") or metadata.get("generateName") or "without a name"
     return Preview(
@@ -139,6 +147,15 @@ def target_of_new_object(document: Mapping[str, Any]) -> ReviewTarget | None:
     Raises MalformedPod.
     """
     return review_target_of(_request(document))
+
+
+def is_reviewed(document: Mapping[str, Any], workloads: Workloads) -> bool:
+    """Tell whether creating an object is reviewed, by itself or by its templates.
+
+    Raises MalformedPod.
+    """
+    request = _request(document)
+    return review_target_of(request) is not None or bool(template_targets_of(request, workloads))
 
 
 def _reviewed_part(document: Mapping[str, Any]) -> ReviewTarget:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from app.admission.json_patch import apply
+from app.admission.preview import preview
 from app.admission.queued_jobs import MOST_TEMPLATES, review_templates, template_targets_of
 from app.admission.review import ReviewResult, mutate, validate
 from app.admission.review_targets import QUEUE_LABEL, review_target_of
@@ -320,6 +321,17 @@ def test_spec_without_templates_is_left_alone(spec: Any) -> None:
     document = {**workload("JobSet", template()), "spec": spec}
 
     assert template_targets_of(request_of(document), knowledge().workloads) == ()
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_preview_shows_what_the_webhook_answers(kind: str) -> None:
+    """F85, F153."""
+    document = workload(kind, wanting_h100())
+
+    shown = preview(document, "team-a", lambda _: {}, context(WRITES))
+
+    assert shown.object == apply(document, reviewed(document).operations)
+    assert shown.actions
 
 
 def test_path_is_followed_through_lists_and_mappings() -> None:

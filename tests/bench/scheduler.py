@@ -12,16 +12,26 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
+import yaml
 from rich.console import Console
 from rich.table import Table
 
+from app.admission.json_patch import apply
+from app.admission.review import mutate
+from app.admission.reviewed_pod import ReviewContext
+from app.nodes.reading import read_node
+from app.schedulerconfig.write import ConfigurationPlan, managed_resources, write
+from tests.bench.fleet import MAKES, node
 from tests.bench.load import add_fleet, add_pods
 from tests.bench.workloads import WORKLOADS
+from tests.builders import fleet, knowledge, setting
 from tests.controlplane.binaries import NOOP_EXTENDER, Binaries, find_binaries
 from tests.controlplane.cluster import ControlPlane, Scheduler, control_plane
 from tests.controlplane.kubectl import Object
@@ -35,12 +45,20 @@ VARIANTS = (
     "none", "Go no-op", "echo", "packing echo", "all", "shortlist", "plain shortlist", "shortlist, scored",
     "echo single",
 )  # fmt: skip
+FIVE = ("none", "none batching", "webhook-only", "second scheduler", "in the cluster's scheduler")
+"""The shapes of an installation that `--variants five` compares."""
 """The extenders that are compared, by name.
 
 `none` is the scheduler alone. `Go no-op` and `echo` are extenders in Go and Python that keep every node; `packing echo`
 scores them so that pods are packed, and `echo single` is not asked for scores. `all` and `shortlist` are ours,
 by --filter-answer; with `scored` prioritize is asked as well, and with `plain` the connection has no TLS.
+`none batching` has no default spreading constraints, so that kube-scheduler batches; `webhook-only` is what
+`scheduler-config --no-extender` writes, for pods as our webhook makes them; `second scheduler` calls us on loopback,
+and pods without GPUs are for the scheduler as it ships; `in the cluster's scheduler` calls us by TLS, where there would
+be batching without us.
 """
+BATCHING = {"pluginConfig": [{"name": "PodTopologySpread", "args": {"defaultingType": "List"}}]}
+"""What a profile needs for opportunistic batching (docs/reference/control-plane.md#batching)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +104,8 @@ def main() -> int:
     console = Console(highlight=False, width=150)
     for index in words.setups.split(","):
         setup = replace(SETUPS[int(index)], workload=words.workload)
-        runs = measure(binaries, setup, words.rounds, words.variants.split(","), console)
+        variants = list(FIVE) if words.variants == "five" else words.variants.split(",")
+        runs = measure(binaries, setup, words.rounds, variants, console)
         console.print(report(setup, runs))
     return 0
 
@@ -131,6 +150,13 @@ def extenders(plane: ControlPlane, binaries: Binaries) -> Iterator[dict[str, tup
             "shortlist": (shortlist.process, configuration(shortlist.url, shortlist.ca, single=True)),
             "plain shortlist": (shortlist.process, plain_configuration(beside)),
             "shortlist, scored": (shortlist.process, configuration(shortlist.url, shortlist.ca)),
+            "none batching": (None, None),
+            "webhook-only": (None, None),
+            "second scheduler": (shortlist.process, plain_configuration(beside)),
+            "in the cluster's scheduler": (
+                shortlist.process,
+                configuration(shortlist.url, shortlist.ca, single=True),
+            ),
         }
         if NOOP_EXTENDER in binaries.commands:
             flags = [f"-listen=127.0.0.1:{noop}", f"-cert={pki / 'tls.crt'}", f"-key={pki / 'tls.key'}"]
@@ -178,16 +204,20 @@ def plain_configuration(address: str) -> Object:
 
 def play(plane: ControlPlane, setup: Setup, variant: str, process: Process | None, extender: Object | None) -> Run:
     """Create the pods, start a scheduler, and time it from its first to its last binding."""
-    name = "load-" + variant.replace(" ", "-").lower()
+    name = "load-" + variant.replace(" ", "-").replace("'", "").lower()
     workload = WORKLOADS[setup.workload]
+    if variant == "second scheduler" and setup.workload == "CPU":
+        process, extender = None, None  # its pods are those of the cluster's scheduler, which has no extender
     profiles = [f"{name}-{number}" for number in range(workload.profiles)]
-    add_pods(plane.api, WHERE, workload.pods(setup.pods, profiles))
+    pods = workload.pods(setup.pods, profiles)
+    add_pods(plane.api, WHERE, map(as_admitted, pods) if variant == "webhook-only" else pods)
     extenders = [extender] if extender else []
     if extender and workload.every_pod:
         extenders = _of_every_pod(extender)
     cpu = process.cpu_seconds() if process else 0.0
     with bindings(plane) as moments:
-        scheduler = plane.start_scheduler(scheduler_document(profiles, setup, extenders), name)
+        more = profile_of(variant, setup)
+        scheduler = plane.start_scheduler(scheduler_document(profiles, setup, extenders, more), name)
         wait_until("every pod is bound", lambda: len(moments) >= setup.pods, LIMIT_SECONDS, scheduler.process)
     try:
         return Run(
@@ -238,13 +268,42 @@ def _of_every_pod(extender: Object) -> list[Object]:
     return [extender, {**of_every_pod, **scored, "urlPrefix": f"{extender['urlPrefix']}/other-pods"}]
 
 
-def scheduler_document(profiles: list[str], setup: Setup, extenders: list[Object]) -> Object:
-    """Write the whole configuration."""
+def profile_of(variant: str, setup: Setup) -> Object:
+    """Write what a variant adds to each profile; pods without GPUs keep the profile that batches."""
+    if variant in ("none batching", "in the cluster's scheduler"):
+        return BATCHING
+    if variant != "webhook-only":
+        return {}
+    if setup.workload == "CPU":
+        return BATCHING
+    resources = managed_resources((), knowledge())
+    plan = ConfigurationPlan("second", "", b"", resources, extender=False)
+    profile: Object = yaml.safe_load(write(plan))["profiles"][0]
+    return {key: profile[key] for key in ("plugins", "pluginConfig")}
+
+
+def as_admitted(pod: Object) -> Object:
+    """Return a pod with the tolerations and the affinity that our webhook gives it on this fleet."""
+    named = {**pod, "spec": {**pod["spec"], "schedulerName": "default-scheduler"}}
+    made: Object = apply(named, mutate(named, WHERE, {}, admission_of_fleet()).operations)
+    return {**made, "spec": {**made["spec"], "schedulerName": pod["spec"]["schedulerName"]}}
+
+
+@cache
+def admission_of_fleet() -> ReviewContext:
+    """Return the context of a review on the fleet of the bench."""
+    return setting(fleet=fleet(*(read_node(node(index), knowledge()) for index in range(len(MAKES)))))
+
+
+def scheduler_document(
+    profiles: list[str], setup: Setup, extenders: list[Object], more: Mapping[str, Any] | None = None
+) -> Object:
+    """Write the whole configuration; `more` are fields of each profile."""
     sampling = {} if setup.percentage is None else {"percentageOfNodesToScore": setup.percentage}
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
-        "profiles": [{"schedulerName": name, **sampling} for name in profiles],
+        "profiles": [{"schedulerName": name, **sampling, **(more or {})} for name in profiles],
         **({"extenders": extenders} if extenders else {}),
     }
 

@@ -66,6 +66,16 @@ def preferred_product(index: int, pod: Object) -> None:
     }
 
 
+def whole_node(_: int, pod: Object) -> None:
+    """Ask for eight GPUs, all that the larger half of the nodes have, as training jobs do."""
+    pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = "8"
+
+
+def without_gpu(_: int, pod: Object) -> None:
+    """Ask for no GPU."""
+    del pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"]
+
+
 def some_without_gpu(index: int, pod: Object) -> None:
     """Take the GPU from three pods of ten."""
     if index % 10 < 3:
@@ -77,6 +87,8 @@ WORKLOADS: Mapping[str, Workload] = {
     "zone spread": Workload(over_zones),
     "preferred product": Workload(preferred_product),
     "30 % without GPU": Workload(some_without_gpu, every_pod=True),
+    "whole node": Workload(whole_node),
+    "CPU": Workload(without_gpu),
     "two profiles": Workload(nothing, profiles=2),
 }
 """Workload by name, as the command takes it."""
