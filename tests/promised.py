@@ -65,8 +65,8 @@ def commands() -> Iterator[str]:
         for parameter in command.params:
             yield from (f"setting {name} {option}" for option in (*parameter.opts, *parameter.secondary_opts))
             yield from (f"setting {variable}" for variable in _variables(parameter.envvar))
-    for words, page in MANUAL.items():
-        yield f"exit {words} 1: {page.fails or 'none'}"
+    for verb, page in MANUAL.items():
+        yield f"exit {verb} 1: {page.fails or 'none'}"
     yield "exit any 2: bad input"
 
 
