@@ -188,7 +188,7 @@ def plane(binaries: Binaries) -> Iterator[ControlPlane]:
 def prepared(plane: ControlPlane) -> ControlPlane:
     """A cluster with the namespaces of the corpus, the runtime classes and the priority class."""
     if not plane.api.client.get(f"{ROOT}/{KIND}").is_success:
-        pytest.skip("this version of Kubernetes has no MutatingAdmissionPolicy v1")
+        pytest.skip("This Kubernetes has no MutatingAdmissionPolicy v1. Use 1.36 or newer.")
     for name in ("nvidia", "kata"):
         scheduling = {"scheduling": {"nodeSelector": {"toolkit": "yes"}}} if name == "nvidia" else {}
         plane.api.create(
