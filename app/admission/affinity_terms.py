@@ -63,8 +63,13 @@ class Terms:
 
 
 @lru_cache(maxsize=256)
-def affinity_terms_of(demand: Demand, fleet: FleetFacts, keys: tuple[str, ...] | None, knowledge: Knowledge) -> Terms:
-    """Write a demand as node affinity. `keys` are the dialects to use; None means GFD and the fleet's."""
+def affinity_terms_of(
+    demand: Demand, fleet: FleetFacts, keys: tuple[str, ...] | None, knowledge: Knowledge, lasting: bool = False
+) -> Terms:
+    """Write a demand as node affinity. `keys` are the dialects to use; None means GFD and the fleet's.
+
+    With `lasting` the terms do not say what nodes are going through, such as a driver upgrade.
+    """
     demand_by_labels = replace(demand, refuse_unknown=False)  # a label that is absent decides nothing
     families = _families_of(demand, knowledge)
     if families and not any(family.cuda for family in families):
@@ -98,6 +103,8 @@ def affinity_terms_of(demand: Demand, fleet: FleetFacts, keys: tuple[str, ...] |
     common = _common_expressions(
         context, [expressions for expressions in (*inferred, *needs) if expressions not in required_needs], dialects
     )
+    if not lasting:
+        common = (*common, *_harmless(context, exclude_changing_nodes(context.fleet)))
     required = tuple(_terms(context, required_needs, dialects, common))
     preferred = [
         *_architecture_preference(demand, fleet),
@@ -148,16 +155,18 @@ def _labels_expected(context: NeedContext, needs: Sequence[ExpressionsByDialect]
 
 
 def _common_expressions(context: NeedContext, needs: Iterable[ExpressionsByDialect], dialects: tuple[str, ...]) -> Term:
-    """List what every term excludes: what the needs refuse without requiring a label, and nodes that are changing."""
+    """List what every term excludes: what the needs refuse without requiring a label."""
     by_dialect = [
         {name: items for name, items in expressions.items() if name in (*dialects, OLD_GFD)} for expressions in needs
     ]
-    candidates = [
-        *(item for expressions in by_dialect for item in exclusions(context, expressions)),
-        *exclude_changing_nodes(context.fleet),
-    ]
-    harmless = (item for item in candidates if all(group_fulfils(group, (item,)) for group in context.fitting_groups))
-    return _distinct(harmless)
+    return _harmless(context, (item for expressions in by_dialect for item in exclusions(context, expressions)))
+
+
+def _harmless(context: NeedContext, expressions: Iterable[MatchExpression]) -> Term:
+    """Keep the expressions that exclude no node that fits."""
+    return _distinct(
+        item for item in expressions if all(group_fulfils(group, (item,)) for group in context.fitting_groups)
+    )
 
 
 def _distinct(expressions: Iterable[MatchExpression]) -> Term:

@@ -49,7 +49,7 @@ MUTATOR_RULES: tuple[tuple[Mutator, tuple[str, ...]], ...] = (
     (add_tolerations, _TAINTS),
     (warn_of_claims, _TAINTS),
     (warn_of_unsuitable_fleet, ()),
-    (add_affinity, ("affinity_mode", "affinity_keys")),
+    (add_affinity, ("affinity_mode", "affinity_keys", "queued_templates")),
     (keep_off_gpu_nodes, ()),
 )
 """The order of execution: each mutator sees the object as the earlier ones left it. Beside each are the fields of
@@ -59,6 +59,9 @@ MUTATORS = tuple(mutator for mutator, _ in MUTATOR_RULES)
 REPAIRS: frozenset[Mutator] = frozenset({repair_resources})
 """Repairs of what the API server would refuse; pods of other schedulers get them too. All mutators run on a
 template, of which review.py applies only these and warnings."""
+
+FOR_QUEUED: frozenset[Mutator] = frozenset({add_tolerations, add_affinity})
+"""What queuedTemplates: Write applies to the templates of workloads that Kueue queues."""
 
 CHANGING_AMOUNTS: frozenset[Mutator] = REPAIRS | {apply_mig_fallback, choose_smallest_slice, convert_to_claims}
 """Mutators that change which container asks for what; after them the pod gets a new ruling."""

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from app.admission.affinity_labels import MatchExpression
-from app.admission.affinity_terms import NEED_WEIGHT, Term, Terms, affinity_terms_of
+from app.admission.affinity_terms import NEED_WEIGHT, Term, Terms, affinity_terms_of, group_fulfils
 from app.admission.json_patch import Operation, append, apply, put
 from app.admission.reviewed_pod import PodChange, ReviewedPod
 from app.kube.pods import PREFIX
-from app.nodes.conditions import PRESENT
+from app.nodes.conditions import PRESENT, PRODUCT
 from app.values.json_members import member, objects
 
 NODE_AFFINITY = ("spec", "affinity", "nodeAffinity")
@@ -92,7 +92,10 @@ ONLY_PREFERRED = "node affinity only prefers what the pod needs: some nodes that
 def add_affinity(review: ReviewedPod) -> Iterator[PodChange]:
     """Write the pod's needs and preferences as node affinity, as far as labels can express them."""
     mode, terms = review.rules.affinity_mode, _terms_of_needs(review)
-    preferred = list(terms.preferred)
+    queued = review.context.queued  # Kueue reads no preference of a template, and the pods get theirs
+    preferred = [] if queued else list(terms.preferred)
+    if queued and review.rules.queued_templates is None:
+        yield from _warn_of_flavors(review, terms.required if mode == "Required" else ())
     if mode == "Required" and terms.required:
         operations = require_terms(review.document, terms.required)
         if operations is None:
@@ -102,7 +105,7 @@ def add_affinity(review: ReviewedPod) -> Iterator[PodChange]:
                 operations, f"required node affinity added on {_keys(terms.required)}", _zero_groups_warning(terms)
             )
             review = review.with_operations(operations)
-    elif mode == "Preferred":
+    elif mode == "Preferred" and not queued:
         preferred = [*((NEED_WEIGHT, term) for term in terms.required), *preferred]
     operations = prefer_terms(review.document, preferred)
     if operations:
@@ -115,7 +118,32 @@ def _terms_of_needs(review: ReviewedPod) -> Terms:
     demand, context = review.ruling.demand, review.context
     if review.rules.affinity_mode == "Off" or not demand.requests_gpus:
         return Terms()
-    return affinity_terms_of(demand, context.fleet, review.rules.affinity_keys, context.knowledge)
+    return affinity_terms_of(demand, context.fleet, review.rules.affinity_keys, context.knowledge, context.queued)
+
+
+def _warn_of_flavors(review: ReviewedPod, required: tuple[Term, ...]) -> Iterator[PodChange]:
+    """Warn of needs that Kueue does not see in the template, where nodes that offer the resources differ in them."""
+    document, fleet = review.document, review.context.fleet
+    if not required or not require_terms(document, required):
+        return
+    demand = review.ruling.demand
+    able = [
+        group
+        for group in fleet.node_groups
+        if all(group.node_class.allocatable(name) >= amount for name, amount in demand.resources)
+    ]
+    suited = [group for group in able if any(group_fulfils(group, term) for term in required)]
+    if not suited or len(suited) == len(able):
+        return
+    products = {group.label(PRODUCT) for group in suited}
+    others = {group.label(PRODUCT) for group in able if group not in suited}
+    [product, *more] = sorted(map(str, products))
+    if more or products & others or None in products:
+        wanted = f"node affinity on {_keys(required)}"
+    else:
+        wanted = f"nodeSelector {PRODUCT}: {product}"
+    warning = f"Kueue chooses the flavor by this template: add {wanted}, or set policy queuedTemplates: Write"
+    yield PodChange((), warning, warning)
 
 
 def _zero_groups_warning(terms: Terms) -> str | None:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from app.admission.json_patch import Operation, apply, put
-from app.admission.mutators import CHANGING_AMOUNTS, REPAIRS, Mutator, mutators_of, mutators_under
+from app.admission.mutators import CHANGING_AMOUNTS, FOR_QUEUED, REPAIRS, Mutator, mutators_of, mutators_under
 from app.admission.review_targets import ignored_labels
 from app.admission.reviewed_pod import (
     TEMPLATES,
@@ -341,8 +341,10 @@ def _run_mutators(review: ReviewedPod) -> tuple[ReviewedPod, list[tuple[Mutator,
 
 
 def _is_applied(review: ReviewedPod, mutator: Mutator, change: PodChange) -> bool:
-    """Tell whether a change is applied. A template gets repairs only, and warnings of what its pods will lack."""
-    return review.context.form not in TEMPLATES or mutator in REPAIRS or not change.operations
+    """Tell whether a change is applied. A template gets repairs, what Kueue reads of it, and warnings."""
+    if review.context.form not in TEMPLATES or mutator in REPAIRS or not change.operations:
+        return True
+    return review.context.queued and review.rules.queued_templates == "Write" and mutator in FOR_QUEUED
 
 
 def _withheld(review: ReviewedPod, made: list[PodChange]) -> tuple[list[str], list[str]]:

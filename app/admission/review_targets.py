@@ -10,7 +10,7 @@ kubectl annotate writes those of the object. What is only kept by an edit is not
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from app.admission.json_patch import Operation
@@ -29,13 +29,16 @@ WORKLOADS: Mapping[tuple[str, str], tuple[tuple[str, ...], frozenset[str]]] = {
     ("batch", "cronjobs"): (("spec", "jobTemplate", *_TEMPLATE), frozenset({"CREATE", "UPDATE"})),
 }
 """By (API group, resource): the path of the pod template, and the operations that are reviewed."""
+JOBS = ("batch", "jobs")
+"""The only one of them that Kueue counts by its template; of the others it counts the pods."""
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 
 @dataclass(frozen=True, slots=True)
 class ReviewTarget:
     """A pod, or a pod template, at `path` in the reviewed object.
 
-    `existing_ephemeral` and `old_template` are as in ReviewContext.
+    `existing_ephemeral`, `old_template` and `queued` are as in ReviewContext.
     """
 
     document: Mapping[str, Any]
@@ -43,6 +46,7 @@ class ReviewTarget:
     path: tuple[str, ...] = ()
     existing_ephemeral: frozenset[str] = frozenset()
     old_template: Mapping[str, Any] | None = None
+    queued: bool = False
 
     def operation_on_object(self, operation: Operation) -> Operation:
         """Turn an operation on the pod or template into one on the object."""
@@ -67,8 +71,18 @@ def review_target_of(request: Mapping[str, Any]) -> ReviewTarget | None:
     if group_resource in WORKLOADS and operation[1] == "":
         path, reviewed = WORKLOADS[group_resource]
         form = PodForm.DaemonSet if group_resource[1] == "daemonsets" else PodForm.Template
-        return _template(new, old, path, form) if operation[0] in reviewed else None
+        target = _template(new, old, path, form) if operation[0] in reviewed else None
+        return replace(target, queued=True) if target and group_resource == JOBS and is_queued(new) else target
     return None
+
+
+def is_queued(workload: Mapping[str, Any]) -> bool:
+    """Tell whether Kueue queues a workload, whose pods it then lets be made from its templates.
+
+    Raises MalformedPod.
+    """
+    metadata = member(workload, "metadata", dict, "") or {}
+    return bool((member(metadata, "labels", dict, "metadata.") or {}).get(QUEUE_LABEL))
 
 
 def _template(

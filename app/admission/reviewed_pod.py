@@ -61,7 +61,8 @@ class ReviewContext:
     """The surroundings of a review: the policies in force, the fleet as known now, the knowledge tables.
 
     `form` is the kind of the object. `existing_ephemeral` are the names of the ephemeral containers that the pod had
-    before this request. `old_template` is the pod template before an UPDATE, or None. `claimed` returns the devices
+    before this request. `old_template` is the pod template before an UPDATE, or None. `queued` is true for a
+    template of a new workload that Kueue queues, and counts by its templates. `claimed` returns the devices
     that a pod claims through DRA. `has_template` tells whether a ResourceClaimTemplate is known to exist as it is
     written. `claim_warnings` says what keeps device requests from every device of the cluster; its second argument are
     the keys of the taints that policies tolerate. `shares` tells how claims get shares of GPUs. `idle_gpus` counts the
@@ -75,6 +76,7 @@ class ReviewContext:
     form: PodForm = PodForm.Pod
     existing_ephemeral: frozenset[str] = frozenset()
     old_template: Mapping[str, Any] | None = None
+    queued: bool = False
     claimed: Callable[[Pod], ClaimedDevices] = lambda _pod: NO_CLAIMED_DEVICES
     has_template: Callable[[Mapping[str, Any]], bool] = lambda _template: False
     claim_warnings: Callable[[tuple[DeviceChoices, ...], Collection[str]], tuple[str, ...]] = lambda *_: ()

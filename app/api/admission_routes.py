@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from app import __version__
+from app.admission.queued_jobs import review_templates, template_targets_of
 from app.admission.review import UNCONCERNED, ReviewResult, mutate, validate
 from app.admission.review_targets import ignored_annotations, review_target_of
 from app.admission.reviewed_pod import ReviewContext, denial_message, limited_warnings
@@ -243,12 +244,20 @@ def _review_object(
     subject = review_target_of(request)
     ignored = ignored_annotations(request) if verb == "mutate" else ()
     if subject is None:
-        return ReviewResult(True, warnings=ignored) if ignored else None
+        templates = template_targets_of(request, core.state.knowledge.workloads)
+        if not templates:
+            return ReviewResult(True, warnings=ignored) if ignored else None
+        labels, context = core.namespace_labels(namespace), core.review_context()
+        try:
+            return review_templates(templates, REVIEWS[verb], namespace, labels, context)
+        except OversizedPod as error:
+            return ReviewResult(True, reasons=(reason(Code.ObjectTooLarge, str(error)),))
     context = replace(
         core.review_context(),
         form=subject.form,
         existing_ephemeral=subject.existing_ephemeral,
         old_template=subject.old_template,
+        queued=subject.queued,
     )
     try:
         result = REVIEWS[verb](subject.document, namespace, core.namespace_labels(namespace), context)

@@ -11,6 +11,7 @@ import re
 import ssl
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from fastapi import Response
@@ -23,6 +24,7 @@ from app.cluster.core import Core
 from app.explain.explanation import Explanation
 from app.explain.pending_cause import cause_of
 from app.explain.pending_pod import explain
+from app.explain.survey import ClusterSnapshot
 from app.explain.tenant_view import for_tenant
 from app.kube.api_kinds import EXPLAIN_GROUP as GROUP
 from app.kube.api_kinds import EXPLAIN_VERSION as VERSION
@@ -46,7 +48,7 @@ class Explainer:
         """
         async with self._turns.turn():
             document, live = await self._pod(body)
-            return await in_slices(explain(document, self._core.cluster_snapshot(), live, by_node))
+            return await in_slices(explain(document, await self._snapshot(document), live, by_node))
 
     async def of(self, document: Mapping[str, Any], live: bool) -> Explanation:
         """Explain a pod as it is in the cluster (with `live`), or as it would be.
@@ -54,7 +56,12 @@ class Explainer:
         Raises WireError (429, 503), MalformedPod, QuantityError.
         """
         async with self._turns.turn():
-            return await in_slices(explain(document, self._core.cluster_snapshot(), live))
+            return await in_slices(explain(document, await self._snapshot(document), live))
+
+    async def _snapshot(self, document: Mapping[str, Any]) -> ClusterSnapshot:
+        """Return the cluster, with the PodGroup of the pod that is explained."""
+        group = await self._core.fetch_pod_group(document)
+        return replace(self._core.cluster_snapshot(), pod_group=group)
 
     async def _pod(self, body: Any) -> tuple[Mapping[str, Any], bool]:
         if not isinstance(body, dict) or body.get("kind", "Pod") != "Pod":

@@ -193,9 +193,10 @@ def _filter_names(
     kept, totals, lost = verdicts.fitting(names)
     closed = NOT_CLOSED
     if core.groups_matter(asked[0], demand):
-        kept, closed = _open_nodes(asked[0], demand, kept, lost, core)
-        totals, fit = verdicts.totals(kept), frozenset(kept)
-        lost = [name for name in names if name not in fit]
+        open_nodes, closed = _open_nodes(asked[0], demand, kept, lost, core)
+        if open_nodes is not kept:
+            kept, totals, fit = open_nodes, verdicts.totals(open_nodes), frozenset(open_nodes)
+            lost = [name for name in names if name not in fit]
     if core.settings.filter_answer != "all" and kept:
         kept = chosen(*asked, demand, FittingNodes(kept, totals, core.nodes.__getitem__), core)
     failed, unresolvable = _messages(lost, verdicts, closed) if lost else (NO_NODES, NO_NODES)
@@ -211,10 +212,12 @@ def _filter_names(
 
 def _open_nodes(
     pod: Pod, demand: Demand, kept: Sequence[str], lost: Sequence[str], core: Core
-) -> tuple[list[str], Mapping[str, Reason]]:
+) -> tuple[Sequence[str], Mapping[str, Reason]]:
     """Return the nodes that fit and are open to a pod beside groups, and those that are closed to it."""
     closed = core.groups.closed(pod, demand, time.monotonic())
     regained = core.groups.regained(pod, demand, lost, core.settings.recounting)
+    if not (regained or closed):
+        return kept, closed
     return [name for name in (*kept, *regained) if name not in closed], closed
 
 

@@ -176,7 +176,8 @@ class PendingReasons:
         entry = self._causes.get(shape)
         if entry is None:
             return shape in self._documents
-        stale_seconds = STALE_SECONDS if self._watched() else UNWATCHED_STALE_SECONDS
+        soon = self._watched() or not entry[0].reason  # what keeps a pod that fits is only to become known
+        stale_seconds = STALE_SECONDS if soon else UNWATCHED_STALE_SECONDS
         return entry[1] != self._stamp() and time.monotonic() - entry[2] > stale_seconds
 
     async def _explain(self, shape: str) -> None:

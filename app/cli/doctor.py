@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from app.admission.review import has_our_scheduler
 from app.cli.output import Output, names_of, show, show_progress
 from app.cli.scheduler_config import configuration_findings, read_configuration
 from app.cli.source import ClusterOptions, Fleet, OwnNamespace, state_of
@@ -25,16 +26,19 @@ from app.cluster.core import RulingCache
 from app.cluster.doctor_survey import SECRET, ClusterObjects, survey_cluster
 from app.cluster.gpu_health_polling import find_source, poll_once
 from app.cluster.slipped_pods import PolicyView, slip_of
-from app.cluster.snapshot import SNAPSHOT_KINDS, fill
+from app.cluster.snapshot import SNAPSHOT_KINDS, fill, view
 from app.cluster.snapshot_policies import policies_or_last_good
 from app.cluster.state import State
 from app.doctor.cluster_checks import examine_cluster
 from app.doctor.cluster_objects import Certificate, ExaminedCluster, SlippedReport, asks_for_gpus
 from app.doctor.device_checks import ExaminedDevices, examine_devices
+from app.doctor.extender_need import ExtenderNeed, describe_need, extender_need, kinds_of_pods
 from app.doctor.fleet_checks import ExaminedFleet, Finding, FindingLevel, advice, by_urgency, examine, problem
 from app.doctor.held_gpus import examine_held, read_held_gpus, with_pods
 from app.doctor.operand_checks import examine_runtime_classes
 from app.doctor.webhook_checks import GUARD, MUTATING, VALIDATING, Webhook, webhooks
+from app.explain.explanation import GangVerdict
+from app.explain.gang_placement import gang_verdict
 from app.knowledge.gpu_resources import Families
 from app.knowledge.tables import Knowledge
 from app.kube.pods import read_pod
@@ -44,6 +48,7 @@ from app.settings import Settings
 from app.telemetry.logs import now
 from app.tls.certificate_report import CertificateTexts, problems
 from app.tls.pem import read_certificate
+from app.values.computations import finish
 from app.values.errors import ApiError, BadInput, PolicyError
 from app.values.reasons import counted
 
@@ -57,7 +62,7 @@ _HOST = re.compile(r"urlPrefix:[\s\"']*https?://([^/:\s\"']+)", re.ASCII)
 
 
 def examine_live(
-    survey: ClusterObjects, state: State, namespace: str, config: Path | None, now: dt.datetime
+    survey: ClusterObjects, state: State, policies: PolicySet, namespace: str, config: Path | None
 ) -> list[Finding]:
     """Run the checks of a live cluster and of its scheduler's configuration (a file, or our ConfigMap).
 
@@ -77,17 +82,13 @@ def examine_live(
         namespace=namespace,
         extender_hosts=hosts,
     )
-    documents = [
-        {"kind": kind, **document} for kind in ("ConfigMap", "GPUPolicy") for document in survey.objects.get(kind, ())
-    ]
-    policies, unreadable = examined_policies(documents, state.knowledge, namespace, now)
-    certificates = tuple(_certificates(cluster, survey, now))
+    certificates = tuple(_certificates(cluster, survey, now()))
     slipped = tuple(_slipped(survey, state, policies))
     findings = examine_cluster(
         replace(cluster, certificates=certificates, slipped=slipped, runtime_classes=runtime_class_names(policies))
     )
     scheduler = examine_scheduler(survey.objects.get("ConfigMap", ()), state, config)
-    return [*unreadable, *scheduler, *findings]
+    return [*scheduler, *findings]
 
 
 def has_cpu_guard(survey: ClusterObjects) -> bool:
@@ -258,18 +259,67 @@ def doctor(
         findings = examine(with_pods(examined, pods, state.knowledge))
         findings = (*findings, *examine_devices(ExaminedDevices(state.nodes, state.devices.dra.copy())))
         findings = (*findings, *examine_held(read_held_gpus(pods, state.knowledge, idle)))
+        stored = objects if survey is None else _policy_documents(survey)
+        policies, unreadable = examined_policies(stored, state.knowledge, namespace, now())
+        findings = (*findings, *_gangs_that_wait(_gang_verdicts(state, policies)))
         if survey is not None:
-            findings = (*examine_live(survey, state, namespace, scheduler_config, now()), *findings)
+            findings = (*unreadable, *examine_live(survey, state, policies, namespace, scheduler_config), *findings)
         else:
-            policies, unreadable = examined_policies(objects, state.knowledge, namespace, now())
             wanted = frozenset(runtime_class_names(policies))
             classes = examine_runtime_classes(nodes, state.runtime_classes, wanted, state.knowledge)
             config_maps = [document for document in objects if document.get("kind") == "ConfigMap"]
             scheduler = examine_scheduler(config_maps, state, None)
             findings = (*unreadable, *scheduler, *findings, *classes)
+        need = examined_need(pods, policies, state, bool(health))
     findings = by_urgency(findings)
-    show(findings, output, lambda console: _show(console, findings, summary_of(nodes, state.knowledge.families)))
+    summary = summary_of(nodes, state.knowledge.families)
+    show(findings, output, lambda console: _show(console, findings, describe_need(need), summary))
     raise typer.Exit(1 if any(strict or finding.level is FindingLevel.Problem for finding in findings) else 0)
+
+
+def _gangs_that_wait(verdicts: Iterable[GangVerdict]) -> Iterator[Finding]:
+    """Report gangs of which not enough pods fit together, so that all of them wait."""
+    for verdict in verdicts:
+        if not verdict.enough:
+            text = f"{verdict.fits} of {verdict.pods} waiting pods fit together; the others lack: {verdict.lacks}"
+            remedy = verdict.change or "gpu-usher explain says what a pod of it lacks"
+            yield advice("GangDoesNotFit", text, remedy, verdict.gang)
+
+
+def _gang_verdicts(state: State, policies: PolicySet) -> Iterator[GangVerdict]:
+    """Place the waiting pods of each gang in turn."""
+    snapshot = view(state, policies)
+    for members in state.pending_pods.gangs().values():
+        document = next(iter(members.values())).document
+        gang = snapshot.gang(read_pod(document), document) if document else None
+        verdict = finish(gang_verdict(gang, snapshot, live=True)) if gang else None
+        if verdict is not None:
+            yield verdict
+
+
+def _policy_documents(survey: ClusterObjects) -> list[Mapping[str, Any]]:
+    return [
+        {"kind": kind, **document} for kind in ("ConfigMap", "GPUPolicy") for document in survey.objects.get(kind, ())
+    ]
+
+
+def examined_need(
+    documents: Iterable[Mapping[str, Any]], policies: PolicySet, state: State, health_reported: bool
+) -> ExtenderNeed:
+    """Tell what only the extender serves for the GPU pods and policies of a cluster."""
+    rulings, pods = RulingCache(), []
+    for document in documents:
+        try:
+            pod = read_pod(document)
+        except BadInput:
+            continue
+        labels, claimed = state.namespaces.labels(pod.namespace), state.devices.claimed(pod)
+        ruling = rulings.of(pod, labels, policies, state.knowledge, claimed)
+        if has_our_scheduler(pod, ruling, policies):
+            pods.append((pod, ruling))
+    nodes = tuple(state.nodes.values())
+    kinds = kinds_of_pods(pods, policies, nodes, state.fleet(), state.knowledge)
+    return extender_need(kinds, nodes, health_reported)
 
 
 def _survey(cluster: ClusterOptions, namespace: str, state: State) -> ClusterObjects:
@@ -292,13 +342,15 @@ def summary_of(nodes: Sequence[Node], families: Families) -> str:
     return f"{counted(len(nodes), 'node')}, {with_gpus} with GPUs{passed}"
 
 
-def _show(console: Console, findings: tuple[Finding, ...], nodes: str) -> None:
+def _show(console: Console, findings: tuple[Finding, ...], need: Iterable[str], nodes: str) -> None:
     for finding in findings:
         console.print(
             f"[bold {COLOUR[finding.level]}]{finding.level.value:8}[/] [bold]{finding.check}[/]: {escape(finding.what)}"
         )
         console.print(f"         on {names_of(finding.nodes + finding.objects, NAMES_SHOWN)}", markup=False)
         console.print(f"         [green]→[/] {escape(finding.remedy)}")
+    for line in need:
+        console.print(line, markup=False)
     problems = sum(finding.level is FindingLevel.Problem for finding in findings)
     problem_count = counted(problems, "problem") if problems else "no problems"
     console.print(f"{nodes}: {problem_count}, {len(findings) - problems or 'no'} advice")

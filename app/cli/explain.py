@@ -81,7 +81,7 @@ def explained_by_api_server(load: Load, namespace: str, name: str, refused: ApiE
 
 
 Object = Mapping[str, Any]
-OPTIONAL = ("PersistentVolume", "PersistentVolumeClaim", "NodeResourceTopology", *DRA, *POLICY_KINDS)
+OPTIONAL = ("PersistentVolume", "PersistentVolumeClaim", "NodeResourceTopology", "PodGroup", *DRA, *POLICY_KINDS)
 """Kinds that a cluster may not have or may forbid to the user; policies are among them."""
 ANSWER_SECONDS = 60.0
 """For the answer of a running service; eight others may be ahead, a second each."""
@@ -132,7 +132,7 @@ def explain_pod(
                 cluster = snapshot_of(objects, policies, use.idle)
                 with show_progress(f"explaining on {counted(len(cluster.nodes), 'node')}"):
                     explanations = [
-                        finish(explain(each.pod, cluster, each.live, by_node, events=_events_of(each.pod, objects)))
+                        finish(explain(each.pod, cluster, each.live, by_node, events=_events_of(each, objects, fleet)))
                         for each in pods
                     ]
             except ApiError as refused:
@@ -194,11 +194,11 @@ def _named(fleet: Fleet, wanted: ObjectName, objects: Objects) -> PodToExplain:
     return of_fleet(wanted, objects, workload, listing)
 
 
-async def _object_at(load: Load, path: str) -> Any:
-    """Read one object; None if it is not there, or not shown to the user. Raises ApiError."""
+async def _object_at(load: Load, path: str, **params: str) -> Any:
+    """Read one object, or a list; None if it is not there, or not shown to the user. Raises ApiError."""
     server = ApiServer(load)
     try:
-        return msgspec.json.decode(await server.get(path, {}))
+        return msgspec.json.decode(await server.get(path, params))
     except ApiError as error:
         if error.status not in (FORBIDDEN, NOT_FOUND):
             raise
@@ -270,7 +270,20 @@ def _managed_resources(objects: list[Any]) -> dict[str, frozenset[str] | None]:
     return {name: managed for text in texts for name, managed in managed_by_scheduler(text).items()}
 
 
-def _events_of(pod: Object, objects: list[Any]) -> list[Object]:
-    """List the Events about a pod, where the snapshot or the cluster has them."""
-    events = (document for document in objects if document.get("kind") == "Event")
-    return [event for event in events if key_of({"metadata": event.get("involvedObject")}) == key_of(pod)]
+def _events_of(pod: PodToExplain, objects: list[Any], fleet: Fleet) -> list[Object] | None:
+    """List the Events about a pod of the cluster or of a snapshot; None where there are none to read."""
+    metadata = pod.pod.get("metadata") or {}
+    if fleet.live and pod.live:
+        path = f"/api/v1/namespaces/{metadata.get('namespace')}/events"
+        with fleet.telling():
+            found = asyncio.run(_object_at(fleet.load(), path, fieldSelector=f"involvedObject.name={metadata['name']}"))
+        events = None if found is None else found.get("items") or []
+    else:
+        events = [document for document in objects if document.get("kind") == "Event"] or None
+    return events and [event for event in events if _is_about(event.get("involvedObject") or {}, pod.pod)]
+
+
+def _is_about(involved: Object, pod: Object) -> bool:
+    """Tell whether an Event is about a pod, and not about an earlier one of its name."""
+    uid = (pod.get("metadata") or {}).get("uid")
+    return key_of({"metadata": involved}) == key_of(pod) and involved.get("uid") in (None, "", uid)

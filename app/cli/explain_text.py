@@ -6,7 +6,7 @@ from rich.markup import escape
 from rich.table import Column
 
 from app.cli.output import table_of
-from app.explain.explanation import Explanation
+from app.explain.explanation import Explanation, NodeVerdict
 from app.kube.finished_pods import SUCCEEDED, Ending
 from app.values.reasons import counted
 
@@ -47,21 +47,13 @@ def _headline(console: Console, explanation: Explanation) -> None:
     if explanation.ending is not None:
         _ending(console, explanation.pod, explanation.ending)
     if explanation.bound is not None:
-        console.print(f"[bold]{escape(explanation.pod)} is bound to {escape(explanation.bound.node)}[/]")
-        if not explanation.bound.fits:
-            against = "; ".join(dict.fromkeys(explanation.bound.messages))
-            console.print(f"  [yellow]created again, it would not go there: {escape(against)}[/]")
-    for device in explanation.unhealthy:
-        console.print(f"  [red]holds a device that is unhealthy: {escape(device)}; it keeps it until it ends[/]")
-    for problem in explanation.not_started:
-        console.print(f"  [red]does not start: {escape(problem)}[/]")
-    if explanation.fits:
-        nodes = counted(explanation.nodes, "node")
-        console.print(f"[bold green]{escape(explanation.pod)} fits on {explanation.fits} of {nodes}[/]")
-    elif not explanation.nodes:
-        console.print(f"[bold red]{escape(explanation.pod)} fits nowhere: there are no nodes[/]")
+        _bound(console, explanation, explanation.bound)
     else:
-        console.print(f"[bold red]{escape(explanation.pod)} fits on none of {counted(explanation.nodes, 'node')}[/]")
+        for problem in explanation.not_started:
+            console.print(f"  [red]does not start: {escape(problem)}[/]")
+        fits, nodes = explanation.fits, counted(explanation.nodes, "node")
+        number = f"on {fits or 'none'} of {nodes}" if explanation.nodes else "nowhere: there are no nodes"
+        console.print(f"[bold {'green' if fits else 'red'}]{escape(explanation.pod)} fits {number}[/]")
     if explanation.primary is not None:
         nodes = counted(explanation.primary.nodes, "node")
         console.print(f"  {escape(explanation.primary.sentence)} [dim]({explanation.primary.reason}, {nodes})[/]")
@@ -69,6 +61,21 @@ def _headline(console: Console, explanation: Explanation) -> None:
         console.print(f"  [yellow]{escape(note)}[/]")
     for conflict in explanation.conflicts:
         console.print(f"  [red]{escape(conflict)}[/]")
+
+
+def _bound(console: Console, explanation: Explanation, bound: NodeVerdict) -> None:
+    """Print where the pod is, why it has not started there, and where it would go if it were created again."""
+    colour = " red" if explanation.not_started else ""
+    console.print(f"[bold{colour}]{escape(explanation.pod)} is {escape(explanation.place)}[/]")
+    for problem in explanation.not_started:
+        console.print(f"  [red]{escape(problem)}[/]")
+    for device in explanation.unhealthy:
+        console.print(f"  [red]holds a device that is unhealthy: {escape(device)}; it keeps it until it ends[/]")
+    if not bound.fits:
+        against = "; ".join(dict.fromkeys(bound.messages))
+        console.print(f"  [yellow]created again, it would not go there: {escape(against)}[/]")
+    nodes = counted(explanation.nodes, "node")
+    console.print(f"created again, it would fit on {explanation.fits or 'none'} of {nodes}")
 
 
 def _needs(console: Console, explanation: Explanation) -> None:
@@ -142,10 +149,9 @@ def _best(console: Console, explanation: Explanation) -> None:
     for node in explanation.best:
         facts = ", ".join(f"{name} is {value}" for name, value in node.gives.items())
         parts = ", ".join(f"{name} {part['score']:g}" for name, part in node.scores.items())
-        lowered = f", lowered by {', '.join(node.lowered_by)}" if node.lowered_by else ""
-        console.print(
-            f"  [green]{node.score:3}[/]  {escape(node.node)}  [dim]{escape(facts)}; {parts}{escape(lowered)}[/]"
-        )
+        lowered = f"lowered by {', '.join(node.lowered_by)}" if node.lowered_by else ""
+        said = "; ".join(filter(None, (facts, ", ".join(filter(None, (parts, lowered))))))
+        console.print(f"  [green]{node.score:3}[/]  {escape(node.node)}  [dim]{escape(said)}[/]")
 
 
 def _nodes(console: Console, explanation: Explanation) -> None:

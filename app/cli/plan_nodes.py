@@ -269,11 +269,10 @@ def _show_rollout(console: Console, rollout: Rollout) -> None:
     for effect in rollout.effects[:MOST_SHOWN]:
         gains, loses = [f"{effect.gains} more"] * bool(effect.gains), [f"{effect.loses} fewer"] * bool(effect.loses)
         plural = "s" * (max(effect.gains, effect.loses) > 1)
-        change = (
-            f"{' and '.join([*gains, *loses])} node{plural} could serve, {effect.eligible_after or 'none'} after it"
-        )
+        change = f"{' and '.join([*gains, *loses])} node{plural} could serve"
         colour = "red" if effect.loses and not effect.eligible_after else "yellow" if effect.loses else "green"
-        console.print(f"[{colour}]{change}[/]: {escape(names_of(effect.pods))}")
+        left = effect.eligible_after or "none"
+        console.print(f"[{colour}]{change}, {left} after the change[/]: {escape(names_of(effect.pods))}")
         if effect.loses:
             console.print(f"  lost: {escape(effect.why)}")
         if effect.bound_there:

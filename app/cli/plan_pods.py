@@ -174,7 +174,7 @@ def _show_result(console: Console, result: Repack) -> None:
     if result.method is Method.Greedy:
         console.print("[yellow]the search was too large to try everything: there may be a plan with fewer moves[/]")
     elif result.moves:
-        console.print("[dim]no plan of these rules has fewer moves[/]")
+        console.print("[dim]no plan that moves only movable pods has fewer moves[/]")
 
 
 def find_right_sizes(

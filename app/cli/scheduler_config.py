@@ -44,6 +44,10 @@ def scheduler_config(
         bool,
         typer.Option("--every-pod", help="Keep pods without GPU off untainted GPU nodes, by a second extender."),
     ] = False,
+    extender: Annotated[
+        bool,
+        typer.Option("--extender/--no-extender", help="Without: kube-scheduler packs GPU pods by itself."),
+    ] = True,
     url: Annotated[str | None, typer.Option(help="Where the scheduler finds us; a sidecar or our Service.")] = None,
     ca: Annotated[
         Path | None, typer.Option(help="CA that signed our certificate; by default certs/ca.crt, if the URL is https.")
@@ -59,7 +63,8 @@ def scheduler_config(
     if target not in get_args(Target):
         raise BadInput(f"scheduler-config: got --for {target}, wants second or default")
     answer = filter_answer_of(filter_answer)
-    refuse_several(("--verify", check), ("--ca", ca), ("--ca-file", ca_file))
+    refuse_several(("--verify", check), ("--ca", ca), ("--ca-file", ca_file), ("--no-extender", not extender))
+    refuse_several(("--no-extender", not extender), ("--every-pod", every_pod))
     # Without a fleet the configuration is for every known family.
     objects = fleet.read(("Node",), CLAIMABLE) if fleet.given else []
     state = state_of(objects)
@@ -68,10 +73,11 @@ def scheduler_config(
     chosen: Target = "second" if target == "second" else "default"
     resources = managed_resources(state.nodes.values(), state.knowledge)
     place = read_extender_url(url or URLS[chosen])
-    own = _read_ca(ca or Path("certs/ca.crt")) if ca or not (ca_file or place.startswith("http://")) else b""
-    trusted = str(ca_file) if ca_file else b"" if place.startswith("http://") else own
+    unencrypted = place.startswith("http://") or not extender
+    own = _read_ca(ca or Path("certs/ca.crt")) if ca or not (ca_file or unencrypted) else b""
+    trusted = str(ca_file) if ca_file else b"" if unencrypted else own
     claims = offers_claims(state.nodes.values())
-    plan = ConfigurationPlan(chosen, place, trusted, resources, len(state.nodes), answer, every_pod, claims)
+    plan = ConfigurationPlan(chosen, place, trusted, resources, len(state.nodes), answer, every_pod, claims, extender)
     text = write(plan)
     show(yaml.safe_load(text), output, lambda _: print(text, end=""))
 

@@ -29,9 +29,10 @@ from app.cluster.usage_polling import UsagePoller
 from app.cluster.verdict_cache import VerdictCache, VerdictTable
 from app.explain.survey import ClusterSnapshot
 from app.knowledge.tables import Knowledge
+from app.kube.api_kinds import API_KINDS
 from app.kube.claimed_devices import NO_CLAIMED_DEVICES, ClaimedDevices
 from app.kube.gpu_usage import GPUUsage
-from app.kube.pods import GROUP_LABELS, PREFIX, Pod, workload_group
+from app.kube.pods import GROUP_LABELS, PREFIX, Pod, read_pod, workload_group
 from app.nodes.model import Node
 from app.placement.scheduler_demand import place_is_promised, with_cliques, with_reached_limits, with_runtime_handler
 from app.policy.compiled import PolicySet
@@ -306,6 +307,25 @@ class Core:
                 )
             return known.document
         return await get_pod(self.server, namespace, name)
+
+    async def fetch_pod_group(self, document: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Read the PodGroup of a pod from the API server; None without one, and where it may not be read.
+
+        Raises MalformedPod.
+        """
+        pod = read_pod(document)
+        if self.server is None or not NAME.fullmatch(pod.pod_group) or not NAME.fullmatch(pod.namespace):
+            return None
+        kind = API_KINDS["PodGroup"]
+        for version in kind.versions:
+            path = f"{kind.group_path}/{version}/namespaces/{pod.namespace}/{kind.plural}/{pod.pod_group}"
+            try:
+                async with asyncio.timeout(FETCH_SECONDS):
+                    found = msgspec.json.decode(await self.server.get(path, {}))
+                return found if isinstance(found, dict) else None
+            except (ApiError, TimeoutError, msgspec.DecodeError):
+                continue
+        return None
 
     def cache_problem(self) -> str | None:
         """Return why the cache does not show the cluster now, so that no scheduler request is answered by it.

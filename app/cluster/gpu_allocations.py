@@ -152,6 +152,11 @@ class GPUAllocations:
         alone = own.node if own is not None and own.group == group else None
         return [node for node, count in self._groups.get(group, {}).items() if count > (node == alone)]
 
+    def bound_of(self, group: str) -> int:
+        """Count the bound pods of a group."""
+        pods = (usages for name in self._groups.get(group, ()) for usages in self._by_node[name].values())
+        return sum(usage.group == group and usage.uid in self._bound for usage in pods)
+
     def all_in(self, namespace: str) -> Iterable[GPUUsage]:
         """List the GPU usage of the pods of a namespace that are bound, nominated or promised."""
         return self._namespaces.get(namespace, {}).values()

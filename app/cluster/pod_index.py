@@ -208,6 +208,10 @@ class PendingPodIndex(Mapping[str, PendingPod]):
                 self._gangs.setdefault(pod.gang, {})[uid] = pod
         self.generation += before != pod
 
+    def gangs(self) -> Mapping[str, Mapping[str, PendingPod]]:
+        """Return the pending pods of all gangs by UID, by the gang's key."""
+        return self._gangs
+
     def of_gang(self, gang: str) -> Mapping[str, PendingPod]:
         """Return the pending pods of a gang by UID."""
         return self._gangs.get(gang, NO_PODS)

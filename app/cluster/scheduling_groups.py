@@ -14,10 +14,12 @@ after the last question, in place of a promise.
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from app.cluster.state import State
-from app.kube.gangs import pod_group_key
-from app.kube.pods import Pod
+from app.kube.gangs import Gang, gang_of, pod_group_key, with_pod_group, workload_of
+from app.kube.pending_pods import PendingPod
+from app.kube.pods import GPU_MEMORY, Pod
 from app.nodes.model import Node
 from app.placement.engine import judge
 from app.policy.demand import Demand
@@ -211,6 +213,36 @@ class SchedulingGroups:
             elif layout and demand.declared_mib and not _open(layout, "", name, room):
                 closed[name] = HELD_FOR_GROUP
         return closed
+
+
+def gang_of_pod(state: State, pod: Pod, document: Mapping[str, Any]) -> Gang | None:
+    """Return the gang of a pod with its pods that wait, the pod itself first; None for a pod without one.
+
+    Where no document of another pod is kept, it is the pod's own with what the other requests.
+    """
+    if not (key := gang_of(pod.namespace, document)):
+        return None
+    waiting = state.pending_pods.of_gang(key)
+    own = waiting.get(pod.uid)
+    others = [other for uid, other in waiting.items() if uid != pod.uid]
+    documents = (document, *(other.document or _like(document, own, other) for other in others))
+    gang = Gang(key, documents, state.bound_of(workload_of(pod.namespace, {}, pod.pod_group)))
+    return with_pod_group(gang, state.pod_groups.get(f"{pod.namespace}/{pod.pod_group}"))
+
+
+def _like(document: Mapping[str, Any], own: PendingPod | None, other: PendingPod) -> Mapping[str, Any]:
+    """Write a pod like another one of its gang, but for its requests of GPUs where they differ."""
+    if own is None or (own.gpu_requests, own.memory_mib) == (other.gpu_requests, other.memory_mib):
+        return document
+    amounts = {resource: str(amount) for resource, amount in other.gpu_requests}
+    containers = [{"name": "main", "resources": {"limits": amounts, "requests": amounts}}]
+    annotations = {GPU_MEMORY: f"{other.memory_mib}Mi"} if other.memory_mib else {}
+    metadata = {**document["metadata"], "annotations": annotations}
+    return {
+        **document,
+        "metadata": metadata,
+        "spec": {**document["spec"], "containers": containers, "initContainers": []},
+    }
 
 
 def _open(layout: Layout, uid: str, name: str, room: int) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from app.cluster.scheduling_groups import SchedulingGroups
+from app.cluster.scheduling_groups import SchedulingGroups, gang_of_pod
 from app.cluster.state import State
 from app.explain.survey import ClusterSnapshot
 from app.intree.existing_pods import ExistingPods
@@ -26,7 +26,7 @@ from app.policy.document import yaml_problem
 from app.values.errors import SnapshotError
 from app.values.json_members import member, strings
 
-SNAPSHOT_KINDS = (*FLEET, *DRA)
+SNAPSHOT_KINDS = (*FLEET, "PodGroup", *DRA)
 """The kinds of a snapshot that are read; objects of other kinds are left out."""
 LARGEST_YAML_BYTES = 50 << 20
 """PyYAML takes about 1 s per 4 MB; JSON of any size is read (docs/reference/listeners.md#snapshots)."""
@@ -107,6 +107,8 @@ def fill(state: State, objects: list[dict[str, Any]]) -> dict[str, int]:
         devices.put_claim_template(template)
     for namespace in by_kind["Namespace"]:
         state.namespaces.put(_name(namespace), strings(_metadata(namespace), "labels", "metadata."))
+    for group in by_kind["PodGroup"]:
+        state.pod_groups[f"{_metadata(group).get('namespace') or 'default'}/{_name(group)}"] = group
     for runtime_class in by_kind["RuntimeClass"]:
         state.put_runtime_class(_name(runtime_class), read_runtime_class(runtime_class))
     return {kind: len(items) for kind, items in by_kind.items()}
@@ -192,6 +194,7 @@ def view(
         existing_pods=neighbours,
         expected=expected,
         group_cliques=SchedulingGroups(state).cliques,
+        gang=lambda pod, document: gang_of_pod(state, pod, document),
         held_in_namespace=state.held_in_namespace,
         unpromised=state.unpromised,
         dra_version=state.devices.dra.served_version,

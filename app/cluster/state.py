@@ -74,7 +74,7 @@ class State:
     `put_…` methods read a Kubernetes object, `take_…` methods take one that was read; both add or change. `changes` is
     the log of changed nodes. `runtime_classes` is None until listed. `overrun` holds the names of nodes on which pods
     declare more memory of shared GPUs than there is, and `served_twice` those whose GPUs a device plugin and a DRA
-    driver both give away.
+    driver both give away. `pod_groups` are those of a snapshot, by namespace/name; a live cluster is asked for one.
     """
 
     def __init__(self, knowledge: Knowledge) -> None:
@@ -97,6 +97,7 @@ class State:
         self.pending_pods = PendingPodIndex()
         self.claiming_pods = ClaimingPods()
         self.pod_counts = PodCounts[PodShape]()
+        self.pod_groups: dict[str, Mapping[str, Any]] = {}
         self.free_gpus = FreeGPUs()
         self._refusals: dict[str, str] = {}
         self._fleet: FleetFacts | None = None
@@ -205,6 +206,10 @@ class State:
         names = (*self._allocations.nodes_of(group, pod.uid), *self.claiming_pods.nodes_of(group, pod.uid))
         nodes = map(self.nodes.get, names)
         return frozenset(node.clique for node in nodes if node is not None and node.clique)
+
+    def bound_of(self, workload: str) -> int:
+        """Count the bound pods with GPUs of a workload."""
+        return self._allocations.bound_of(workload)
 
     def held_in_namespace(self, pod: Pod) -> HeldUnits:
         """Return what the other pods of a Pod's namespace hold, bound, nominated or promised."""

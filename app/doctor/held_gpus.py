@@ -12,9 +12,9 @@ from app.doctor.cluster_objects import asks_for_gpus
 from app.doctor.fleet_checks import ExaminedFleet, Finding, advice
 from app.knowledge.tables import Knowledge
 from app.kube.finished_pods import DEFAULT_SCHEDULER, FinishedPod, read_finished_pod
+from app.kube.gangs import read_workload
 from app.kube.gpu_usage import GPUUsage, read_gpu_usage
 from app.kube.pending_pods import PendingPod, read_pending_pod
-from app.kube.pods import workload_group
 from app.values.errors import BadInput, MalformedPod
 from app.values.reasons import counted
 
@@ -26,7 +26,7 @@ SHOWN = 4
 class HeldGPUs:
     """What holds GPUs and what waits for them.
 
-    `holders` and `waiting` are by workload group (`workload_group`), the pods without one under "". `idle` are the
+    `holders` and `waiting` are by workload group (`workload_of`), the pods without one under "". `idle` are the
     seconds for which all GPUs of a pod have been idle for certain, by namespace/name; empty without metrics.
     """
 
@@ -49,8 +49,7 @@ def read_held_gpus(
         if usage is not None and usage.bound:
             holders[usage.group] = (*holders.get(usage.group, ()), usage)
         elif pending is not None:
-            labels = (document.get("metadata") or {}).get("labels") or {}
-            group = workload_group(pending.namespace, labels)
+            group = read_workload(pending.namespace, document)
             waiting[group] = (*waiting.get(group, ()), pending)
     return HeldGPUs(holders, waiting, idle or {})
 

@@ -26,6 +26,9 @@ from app.kube.finished_pods import Ending
 from app.policy.demand import Demand
 from app.values.reasons import join_with_or
 
+PENDING = "Pending"
+"""status.phase of a pod that has not started."""
+
 
 @dataclass(frozen=True, slots=True)
 class Refused:
@@ -85,6 +88,32 @@ class NodeVerdict:
 
 
 @dataclass(frozen=True, slots=True)
+class GangVerdict:
+    """Of `pods` waiting pods of a gang, `fits` fit at once; `enough` says whether the gang can start with them.
+
+    `lacks` is the reason that keeps the others, and `change` the smallest change with which the gang fits.
+    """
+
+    gang: str
+    pods: int
+    fits: int
+    bound: int
+    enough: bool
+    lacks: str = ""
+    change: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """What is said of the gang to people, without a final stop."""
+        if self.fits == self.pods:
+            return f"all {self.pods} waiting pods of {self.gang} fit together"
+        first = f"{self.fits} of {self.pods} waiting pods of {self.gang} fit together"
+        enough = ", which is enough to start it" if self.enough else ""
+        change = f"; smallest change with which it fits: {self.change}" if self.change else ""
+        return f"{first}{enough}; the others lack: {self.lacks}{change}"
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """Everything about one pod.
 
@@ -95,9 +124,11 @@ class Explanation:
     with its resource. `fixes` are ordered, the smallest first. `verdicts` is None unless it was requested.
     `unjudged` are the constraints that only kube-scheduler can judge. `ending` is how a pod of the cluster ended; it is
     then judged as if it were created again. `devices` is the funnel of each request of its ResourceClaims, where these
-    get no devices on some node. `tried` are the kinds of changes that were tried for `fixes`, in words. `not_started`
-    says why it does not start though it has a node or devices. `notes` say which containers would run without the
-    devices that the pod claims, what the conditions of its node report, and what no score shows. `asked_by` are the
+    get no devices on some node. `gang` is how many of the pods of its gang fit together. `tried` are the kinds of
+    changes that were tried for `fixes`, in words. `not_started` says why it does not start though it has a node or
+    devices, each with the reason of the kubelet's Event, and `phase` is its status.phase. `notes` say which containers
+    would run without the devices that the pod claims, what the conditions of its node report, what ends it, and what no
+    score shows. `asked_by` are the
     units that each container asks for, by resource and by name of the container.
     """
 
@@ -128,7 +159,16 @@ class Explanation:
     devices: tuple[RequestFunnel, ...] = ()
     notes: tuple[str, ...] = ()
     tried: tuple[str, ...] = ()
+    gang: GangVerdict | None = None
     asked_by: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    phase: str = ""
+
+    @property
+    def place(self) -> str:
+        """Say which node the pod has, and whether it has started there; empty where it has none."""
+        if self.bound is None:
+            return ""
+        return f"bound to {self.bound.node}" + (", not started" if self.phase == PENDING else "")
 
     @property
     def no_change(self) -> str:

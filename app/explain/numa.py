@@ -10,18 +10,24 @@ plugin and a DRA driver serve the same GPUs, the driver's `numaNode` says where 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
+from app.dra.allocator import Outcome, allocate
 from app.dra.cluster_devices import ClusterDevices
+from app.dra.pod_judge import ClaimJudge
 from app.kube.device_facts import NVIDIA_DRIVER, facts_of
 from app.kube.pods import Pod
+from app.kube.resource_claims import Constraint
 from app.nodes.model import Node, Sharing
 from app.values.json_members import objects_if_any
 from app.values.quantity import parse_quantity
 
 WHOLE = "nvidia.com/gpu"
+NUMA_NODE = "/numaNode"
+"""How the attribute of a device ends that says its NUMA node: in the domain resource.kubernetes.io (KEP-6072), or in
+the driver's own."""
 SINGLE, RESTRICTED = "single-numa-node", "restricted"
 _LEGACY = {
     f"{legacy}{level}": (policy, scope)
@@ -78,7 +84,7 @@ def published_zones(node: Node, devices: ClusterDevices) -> NUMAZones:
     if not node.node_class.allocatable(WHOLE) or node.node_class.unit(WHOLE) is not Sharing.Exclusive:
         return NUMAZones("", "container", (), ())
     for device in (device for pool in devices.pools.pools(node) for device in pool.devices):
-        zone = next((value for key, value in device.attributes.items() if key.rpartition("/")[2] == "numaNode"), None)
+        zone = next((value for key, value in device.attributes.items() if key.endswith(NUMA_NODE)), None)
         facts = facts_of(device) if device.driver == NVIDIA_DRIVER else None
         if facts is not None and not facts.mig_profile and isinstance(zone, int):
             counts[zone] = counts.get(zone, 0) + 1
@@ -139,6 +145,28 @@ def _take(zones: Sequence[dict[str, Fraction]], name: str, amount: Fraction) -> 
         taken = min(amount, zone.get(name, Fraction(0)))
         zone[name] = zone.get(name, Fraction(0)) - taken
         amount -= taken
+
+
+def claim_notes(judge: ClaimJudge | None, fitting: Sequence[Node]) -> Iterator[str]:
+    """Say that claims get devices of several NUMA nodes, on the first node that fits, and what keeps them on one.
+
+    No kubelet refuses that.
+    """
+    if judge is None or not fitting:
+        return
+    node = fitting[0]
+    claims = judge.pod_claims.on(node)
+    devices = [one.device for one in allocate(claims, node, judge.cluster, judge.selection).devices]
+    attributes = [entry for one in devices for entry in one.attributes.items() if entry[0].endswith(NUMA_NODE)]
+    places = {(name, str(value)) for name, value in attributes}
+    names, zones = {name for name, _ in places}, sorted(zone for _, zone in places)
+    if len(names) != 1 or len(zones) < 2:
+        return
+    constraint = Constraint(names.pop())
+    kept = [replace(one, spec=replace(one.spec, constraints=(*one.spec.constraints, constraint))) for one in claims]
+    helps = allocate(kept, node, judge.cluster, judge.selection).outcome is Outcome.ALLOCATED
+    remedy = f"; matchAttribute: {constraint.attribute} keeps those of a claim on one" if helps else ""
+    yield f"on {node.name} the claims get devices of the NUMA nodes {' and '.join(zones)}{remedy}"
 
 
 def topology_notes(

@@ -26,6 +26,7 @@ from app.explain.funnel import Objection, first_objection, is_transient, objecti
 from app.explain.placed_by import silence_of
 from app.explain.survey import Groups
 from app.knowledge.dcgm import GPUCondition
+from app.kube.gangs import gang_of
 from app.kube.pods import DECISION, PREFIX, VARIABLES, without_token_volumes
 from app.nodes.model import Node, NodeClass
 from app.values.reasons import Code, counted
@@ -42,7 +43,7 @@ class PendingCause:
     `nodes` is the number of nodes with that reason, `all_nodes` that of all nodes. `remedy` is what helps against the
     reason in general. `change` is the fix for readers of the pod's Events: pods of other namespaces are not named.
     `opens` says which nodes the fix opens. `sentence` is the message with what the nodes have, empty where nothing is
-    to be added.
+    to be added. `gang` is how many pods of its gang fit together, empty where it is the message, or there is no gang.
     """
 
     reason: str
@@ -55,12 +56,17 @@ class PendingCause:
     change: str = ""
     opens: str = ""
     sentence: str = ""
+    gang: str = ""
 
     @property
     def note(self) -> str:
-        """The cause with its counts, and what helps, as sentences."""
+        """The cause with its counts, and what helps, as sentences; first of all what is to say of the pod's gang."""
+        return f"{self.gang[:1].upper()}{self.gang[1:]}. {self._note}" if self.gang else self._note
+
+    @property
+    def _note(self) -> str:
         if not self.nodes:
-            return f"{self.message}."
+            return f"{self.message[:1].upper()}{self.message[1:]}." if self.reason == GANG_WAITS else f"{self.message}."
         first = f"0 of {self.all_nodes} nodes fit. {counted(self.nodes, 'node')}: {self.sentence or self.message}."
         if self.change:
             return f"{first} Smallest change that helps: {self.change} → {self.opens}."
@@ -69,7 +75,12 @@ class PendingCause:
 
 def cause_of(explanation: Explanation) -> PendingCause:
     """Return the primary cause of an explanation."""
-    primary = explanation.primary
+    primary, gang = explanation.primary, explanation.gang
+    if explanation.not_started and (explanation.bound or primary is None):
+        text = ": ".join(filter(None, (explanation.place, explanation.not_started[0])))
+        return PendingCause(NOT_STARTED, text, 0, explanation.fits, "")
+    if primary is None and explanation.fits and gang is not None and not gang.enough:
+        return PendingCause(GANG_WAITS, gang.sentence, 0, explanation.fits, gang.change, change=gang.change)
     if primary is None:
         words = f"fits on {counted(explanation.fits, 'node')} now" if explanation.fits else "there are no nodes"
         return PendingCause("", words, 0, explanation.fits, "")
@@ -85,9 +96,14 @@ def cause_of(explanation: Explanation) -> PendingCause:
         _change(smallest.edits, explanation.pod.partition("/")[0]) if smallest else "",
         smallest.opened_nodes if smallest else "",
         primary.sentence,
+        gang.sentence if gang is not None and not gang.enough else "",
     )
 
 
+NOT_STARTED = "NotStarted"
+"""The reason of a pod that has a node or devices, and that does not start."""
+GANG_WAITS = "GangDoesNotFit"
+"""The reason of a pod that fits, and whose gang does not fit together."""
 NOT_LOOKED_AT = "SchedulerSilent"
 """The reason of a pod that fits and that its scheduler has not looked at."""
 UNSEEN_SECONDS = 120.0
@@ -222,7 +238,7 @@ def template_hash(document: Mapping[str, Any], label_keys: Collection[str]) -> s
     those by which pods are spread or kept apart are in the spec as selectors, and the pods that a running service would
     hold against them are not known to it. Controllers write an index, a name or a UID of their own into many. Of
     annotations only ours decide. What is left of the spec is compared whole, so that an unforeseen field makes two
-    templates of one, rather than one cause of two.
+    templates of one, rather than one cause of two. Pods of different gangs wait for different causes.
     """
     metadata, spec = document.get("metadata") or {}, document.get("spec") or {}
     labels = {key: value for key, value in (metadata.get("labels") or {}).items() if key in label_keys}
@@ -231,7 +247,8 @@ def template_hash(document: Mapping[str, Any], label_keys: Collection[str]) -> s
         for key, value in (metadata.get("annotations") or {}).items()
         if key.startswith(PREFIX) and key != DECISION
     }
-    parts = (metadata.get("namespace"), labels, annotations, _template_spec(spec))
+    namespace = metadata.get("namespace")
+    parts = (namespace, labels, annotations, gang_of(namespace or "default", document), _template_spec(spec))
     return sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 

@@ -20,9 +20,18 @@ from app.explain.claim_funnel import RequestFunnel, funnels, is_of_claims, with_
 from app.explain.container_requests import asked_by, needs
 from app.explain.counterfactual import NODES_JUDGED_AT_ONCE, Fix, FixSearch
 from app.explain.edits import KINDS
-from app.explain.explanation import AdmissionOutcome, Explanation, FittingNode, NodeVerdict, Refused, dra_equivalent
+from app.explain.explanation import (
+    AdmissionOutcome,
+    Explanation,
+    FittingNode,
+    GangVerdict,
+    NodeVerdict,
+    Refused,
+    dra_equivalent,
+)
 from app.explain.funnel import Objection, funnel, objection_name, objection_text
-from app.explain.numa import topology_notes
+from app.explain.gang_placement import gang_verdict
+from app.explain.numa import claim_notes, topology_notes
 from app.explain.pending_cause import primary_reason, refused_by
 from app.explain.placed_by import (
     answer_of_scheduler,
@@ -32,11 +41,10 @@ from app.explain.placed_by import (
     ending_of,
     node_of_bound_pod,
     not_looked_at,
-    start_problems,
-    unhealthy_devices,
     what_it_got,
     who_decides,
 )
+from app.explain.pod_start import start_problems, unhealthy_devices, what_ends_it
 from app.explain.survey import (
     ClusterSnapshot,
     Groups,
@@ -51,6 +59,7 @@ from app.explain.survey import (
 from app.intree.checks import InTreeRefusal, unjudged_constraints
 from app.intree.inter_pod_constraints import InterPodConstraints
 from app.kube.finished_pods import Ending
+from app.kube.gangs import with_pod_group
 from app.nodes.model import Node
 from app.placement.engine import breakdown, class_for_demand, judge_class, total
 from app.placement.ranking import demand_scores, ranking_key
@@ -99,24 +108,24 @@ def explain(
     live: bool = False,
     by_node: bool = False,
     find_fixes: bool = True,
-    events: Sequence[Mapping[str, Any]] = (),
+    events: Sequence[Mapping[str, Any]] | None = None,
 ) -> Generator[None, None, Explanation]:
     """Explain one pod; yields often, so that a service can do other work in between.
 
     `live` is true where the pod is in the cluster as it is, admitted or not. `by_node` adds every node's verdict.
     `find_fixes` searches for fixes, which takes most of the time where the pod fits nowhere. `events` are those about
-    the pod.
+    the pod, None where they were not read.
 
     Raises MalformedPod, QuantityError.
     """
     pod = _read(document, snapshot, live, events)
     yield
     nodes = yield from _judged(pod, find_fixes)
-    return (yield from _answer(pod, nodes, by_node, events))
+    return (yield from _answer(pod, nodes, by_node, events or ()))
 
 
 def _read(
-    document: Mapping[str, Any], snapshot: ClusterSnapshot, live: bool, events: Sequence[Mapping[str, Any]]
+    document: Mapping[str, Any], snapshot: ClusterSnapshot, live: bool, events: Sequence[Mapping[str, Any]] | None
 ) -> _ReadPod:
     """Read a pod; one that has a node or has ended gives back what it holds."""
     review = review_as_is(document, snapshot)  # refuses a malformed pod, so that the code below need not check
@@ -154,6 +163,7 @@ def _answer(
     demand = scheduled_pod.demand
     devices = yield from _device_funnels(scheduled_pod, groups, snapshot)
     best = yield from _best(demand, fitting, place_is_promised(scheduled_pod.pod, demand))
+    gang = None if pod.node or pod.ending else (yield from _gang(pod))
     counts = {objections: len(names) for objections, names in groups.items()}
     refused, in_tree = _count_reasons(counts, scheduled_pod)
     return Explanation(
@@ -182,10 +192,22 @@ def _answer(
         ending=pod.ending,
         unhealthy=() if pod.node is None else unhealthy_devices(pod.review.document),
         not_started=pod.not_started,
+        phase=str((pod.review.document.get("status") or {}).get("phase") or ""),
         devices=devices,
-        notes=tuple(_notes(pod, nodes, events, bool(refused))),
+        gang=gang,
+        notes=(*([gang.sentence] if gang else ()), *_notes(pod, nodes, events, bool(refused))),
         asked_by=asked_by(scheduled_pod.pod, dict(demand.resources)),
     )
+
+
+def _gang(pod: _ReadPod) -> Generator[None, None, GangVerdict | None]:
+    """Place all waiting pods of the pod's gang in turn; None for a pod without one."""
+    gang = pod.snapshot.gang(pod.review.pod, pod.review.document)
+    if gang is None:
+        return None
+    if pod.snapshot.pod_group is not None:
+        gang = with_pod_group(gang, pod.snapshot.pod_group)
+    return (yield from gang_verdict(gang, pod.snapshot, pod.live))
 
 
 def _notes(pod: _ReadPod, nodes: _JudgedNodes, events: Sequence[Mapping[str, Any]], refused: bool) -> Iterator[str]:
@@ -207,8 +229,11 @@ def _notes(pod: _ReadPod, nodes: _JudgedNodes, events: Sequence[Mapping[str, Any
     for condition in node.conditions if node is not None else ():
         yield f"its node reports {condition.words} ({condition.explained}); {condition.remedy}"
     if pod.node is None:
+        yield from claim_notes(scheduled_pod.claims, fitting)
         yield from topology_notes(scheduled_pod.pod, fitting, snapshot.topologies, snapshot.devices)
         yield from who_decides(scheduled_pod, snapshot, refused, bool(fitting))
+    else:
+        yield from what_ends_it(pod.review.document, snapshot)
     yield from asks_for_none(scheduled_pod, snapshot)
     yield from what_it_got(scheduled_pod, node, snapshot.context.knowledge.products)
 

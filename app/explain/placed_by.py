@@ -10,15 +10,14 @@ from typing import Any
 
 from app.admission.preview import unbound
 from app.admission.review import OUR_SCHEDULERS
-from app.admission.reviewed_pod import ReviewedPod
 from app.dra.cluster_devices import ClusterDevices
-from app.dra.pod_claims import claims_of_pod, generated_claims
+from app.dra.pod_claims import generated_claims
+from app.explain.pod_start import shortened
 from app.explain.survey import ClusterSnapshot, ScheduledPod
 from app.knowledge.gpu_resources import similar_resources
 from app.knowledge.products import Products
-from app.knowledge.reported_faults import PodFailure
 from app.kube.finished_pods import Ending, read_finished_pod
-from app.kube.gpu_usage import FINISHED, read_bound_requests, read_gpu_usage
+from app.kube.gpu_usage import read_bound_requests, read_gpu_usage
 from app.kube.pending_pods import unseen_by
 from app.kube.pod_requests import PODS, PodRequests
 from app.kube.pods import Pod
@@ -26,16 +25,6 @@ from app.nodes.mig_state import explained_by_node
 from app.nodes.model import SHARED_UNITS, Node
 from app.policy.schema_placement import SharingWish
 from app.values.reasons import join_with_or
-
-LONGEST_MESSAGE = 160
-"""Characters of a message of a kubelet or a scheduler that are shown. A guess at what is read."""
-
-
-def shortened(message: str) -> str:
-    """Write a message in one line, and cut it."""
-    text = " ".join(message.split())
-    return text if len(text) <= LONGEST_MESSAGE else f"{text[: LONGEST_MESSAGE - 1]}…"
-
 
 ANY_PROFILE = frozenset({"default-scheduler"})
 """Of OUR_SCHEDULERS, the one of which it is not known whether its extender is gpu-usher."""
@@ -174,60 +163,6 @@ def node_of_bound_pod(document: Mapping[str, Any]) -> str | None:
     """Name the node that a pod runs on; None where it has none, or is finished."""
     requests = read_bound_requests(document)
     return requests.node if requests else None
-
-
-def unhealthy_devices(document: Mapping[str, Any]) -> tuple[str, ...]:
-    """Name the devices of a pod that its kubelet reports as unhealthy, each as `nvidia.com/gpu GPU-…`.
-
-    The kubelet does so from Kubernetes 1.36 on (allocatedResourcesStatus, KEP-4680). A pod keeps such a device until it
-    ends: nothing evicts it.
-    """
-    return tuple(
-        f"{resource.get('name')} {device.get('resourceID')}"
-        for container in (document.get("status") or {}).get("containerStatuses") or ()
-        for resource in container.get("allocatedResourcesStatus") or ()
-        for device in resource.get("resources") or ()
-        if device.get("health") == "Unhealthy"
-    )
-
-
-def start_problems(
-    review: ReviewedPod, events: Iterable[Mapping[str, Any]], snapshot: ClusterSnapshot
-) -> tuple[str, ...]:
-    """Say why a pod that has a node, or devices, does not start, with the remedy; empty where nothing shows why.
-
-    The sources are the waiting reasons of its containers, by Events of the kubelet and the runtime, and by the binding
-    conditions of the devices that its claims have.
-    """
-    status = review.document.get("status") or {}
-    if status.get("phase") in FINISHED:
-        return ()
-    events = events if status.get("phase") in (None, "Pending") else ()  # those of a pod that runs are of its past
-    containers = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
-    waiting = [(container.get("state") or {}).get("waiting") or {} for container in containers]
-    said = [(str(one.get("reason") or ""), str(one.get("message") or "")) for one in (*waiting, *events)]
-    rows = snapshot.context.knowledge.pod_starts
-    first: dict[str, PodFailure] = {}
-    for reason, message in said:
-        for row in rows:
-            if row.explains(reason, message) or (not row.reason and row.message in message):
-                first.setdefault(message, row)
-    texts = [f"{row.why} ({shortened(message)}); {row.remedy}" for message, row in first.items()]
-    return (*dict.fromkeys(texts), *_unmet_conditions(review, snapshot))
-
-
-def _unmet_conditions(review: ReviewedPod, snapshot: ClusterSnapshot) -> Iterator[str]:
-    for claim in claims_of_pod(review.pod, review.document, snapshot.devices).allocated:
-        for result in claim.allocation.results if claim.allocation else ():
-            device = f"device {result.device[2]} of driver {result.device[0]} for claim {claim.key}"
-            if result.failed:
-                yield f"{device} failed: {', '.join(result.failed)} is true; kube-scheduler tries another device"
-            elif result.waits_for:
-                conditions = ", ".join(result.waits_for)
-                yield (
-                    f"{device} is not ready: kube-scheduler waits until its driver sets {conditions}, and gives the"
-                    " device back after ten minutes; read the log of the driver"
-                )
 
 
 def as_unbound(document: Mapping[str, Any], snapshot: ClusterSnapshot) -> tuple[Mapping[str, Any], ClusterSnapshot]:

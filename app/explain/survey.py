@@ -31,6 +31,7 @@ from app.intree.checks import (
 )
 from app.intree.existing_pods import REQUIRED_TERMS, ExistingPods, PodAmongOthers, read_pod_among_others
 from app.intree.inter_pod_constraints import InterPodConstraints, inter_pod_constraints_of
+from app.kube.gangs import Gang
 from app.kube.gpu_usage import GPUUsage
 from app.kube.node_selectors import NodeSelectorTerm
 from app.kube.pods import Pod, read_pod
@@ -73,8 +74,9 @@ class ClusterSnapshot:
     `existing_pods` are all pods that have a node; None where they are not known: a running service keeps only their
     resources.
     `expected` is the expected demand that the service has learnt. `group_cliques` returns the NVLink domains in which
-    other pods of a pod's group run, `held_in_namespace` what other pods of its namespace hold.
-    `unpromised` returns the node promised to a pod, by UID, without that promise.
+    other pods of a pod's group run, `held_in_namespace` what other pods of its namespace hold, and `gang` its gang with
+    the pods of it that wait. `pod_group` is the PodGroup of the pod that is explained, where the cluster was asked for
+    it. `unpromised` returns the node promised to a pod, by UID, without that promise.
     `idle` are the seconds for which all GPUs of a pod have been idle for certain, by namespace/name; a pod that is not
     in it works, or nothing is known of it.
     `topologies` are the NodeResourceTopology objects by node, of which only explain reads any.
@@ -95,6 +97,8 @@ class ClusterSnapshot:
     group_cliques: Callable[[Pod, Demand], frozenset[str]] = lambda _pod, _demand: frozenset()
     held_in_namespace: Callable[[Pod], HeldUnits] = lambda _pod: ()
     unpromised: Callable[[str], Node | None] = lambda _uid: None
+    gang: Callable[[Pod, Mapping[str, Any]], Gang | None] = lambda _pod, _document: None
+    pod_group: Mapping[str, Any] | None = None
     dra_version: str = NEWEST_VERSION
     idle: Mapping[str, float] = field(default_factory=dict)
     devices: ClusterDevices = field(default_factory=ClusterDevices)

@@ -29,6 +29,7 @@ from app.knowledge.reported_faults import (
     load_node_conditions,
     load_pod_failures,
 )
+from app.knowledge.workload_templates import Workloads, load_workloads
 from app.values.errors import BadInput, KnowledgeError
 
 IDENTITIES = (
@@ -118,6 +119,7 @@ TABLE_FILES = (
     "runtimes.yaml",
     "usage_metrics.yaml",
     "node_conditions.yaml",
+    "workload_templates.yaml",
 )
 
 
@@ -143,10 +145,12 @@ class Knowledge:
     toolkit_env: ToolkitEnv
     pod_failures: tuple[PodFailure, ...]
     pod_starts: tuple[PodFailure, ...]
+    pod_evictions: tuple[PodFailure, ...]
     runtimes: Runtimes
     usage_metrics: UsageMetrics
     node_conditions: Mapping[str, ConditionMeaning]
     condition_guesses: tuple[ConditionGuess, ...]
+    workloads: Workloads
 
 
 def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = None) -> Knowledge:
@@ -183,10 +187,12 @@ def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = Non
             toolkit_env=load_toolkit_env(documents["toolkit_env.yaml"]["variables"]),
             pod_failures=load_pod_failures(documents["pod_failures.yaml"]["pod_failures"]),
             pod_starts=load_pod_failures(documents["pod_failures.yaml"]["pod_starts"]),
+            pod_evictions=load_pod_failures(documents["pod_failures.yaml"]["pod_evictions"]),
             runtimes=load_runtimes(documents["runtimes.yaml"]),
             usage_metrics=load_usage_metrics(documents["usage_metrics.yaml"]),
             node_conditions=load_node_conditions(documents["node_conditions.yaml"]),
             condition_guesses=load_condition_guesses(documents["node_conditions.yaml"]),
+            workloads=load_workloads(documents["workload_templates.yaml"]["workloads"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError, BadInput) as error:
         raise KnowledgeError(f"fact tables: {type(error).__name__}: {error}") from error

@@ -52,6 +52,7 @@ API_KINDS: Mapping[str, APIKind] = {
     "PersistentVolume": APIKind("", _V1, "persistentvolumes"),
     "PersistentVolumeClaim": APIKind("", _V1, "persistentvolumeclaims"),
     "RuntimeClass": APIKind("node.k8s.io", _V1, "runtimeclasses"),
+    "PodGroup": APIKind("scheduling.k8s.io", ("v1beta1", "v1alpha3", "v1alpha2"), "podgroups"),
     "DeviceClass": APIKind(_DRA_GROUP, _DRA_VERSIONS, "deviceclasses"),
     "ResourceSlice": APIKind(_DRA_GROUP, _DRA_VERSIONS, "resourceslices"),
     "ResourceClaim": APIKind(_DRA_GROUP, _DRA_VERSIONS, "resourceclaims"),

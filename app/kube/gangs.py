@@ -7,10 +7,11 @@ annotation of the project that makes them; kube-scheduler places their pods one 
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from app.kube.pods import name_of, workload_group
-from app.values.json_members import member, strings
+from app.values.json_members import member, object_if_any, objects_if_any, strings
 
 POD_GROUP = "PodGroup"
 """The kind of a gang that kube-scheduler places as a whole."""
@@ -70,3 +71,28 @@ def gang_words(key: str) -> str:
     namespace, _, rest = key.partition("/")
     label, _, value = rest.rpartition("=")
     return f"{_KINDS.get(label, label)} {namespace}/{value}"
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """The gang of a pod. `waiting` are the documents of its waiting pods, `bound` is how many others have a node.
+
+    `least` is how many must have a node at once, None for all; `topology` is the label whose value they share, empty
+    for none.
+    """
+
+    key: str
+    waiting: tuple[Mapping[str, Any], ...]
+    bound: int = 0
+    least: int | None = None
+    topology: str = ""
+
+
+def with_pod_group(gang: Gang, document: Mapping[str, Any] | None) -> Gang:
+    """Add what a PodGroup (scheduling.k8s.io v1beta1, v1alpha3 or v1alpha2) says of its gang; None where not known."""
+    spec = object_if_any(document or {}, "spec")
+    policy = object_if_any(spec, "schedulingPolicy")
+    least = object_if_any(policy, "gang").get("minCount")
+    keys = [one.get("key") for one in objects_if_any(object_if_any(spec, "schedulingConstraints"), "topology")]
+    basic = 1 if "basic" in policy else None
+    return replace(gang, least=least if isinstance(least, int) else basic, topology=str(keys[0]) if keys else "")

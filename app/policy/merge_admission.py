@@ -49,6 +49,7 @@ class AdmissionRules:
     privileged: str = "Leave"
     bypass: str = "Leave"
     shared_replicas: str = "Leave"
+    queued_templates: str | None = None
     memory_requests: str = "Leave"
     per_gpu: PerGPU | None = None
     idle: Idle | None = None
@@ -108,6 +109,7 @@ def merge_admission(applied: list[AppliedPolicy], level: Action) -> AdmissionRul
         privileged=guard(Rule.Privileged, "privileged"),
         bypass=guard(Rule.Bypass, "bypass"),
         shared_replicas=guard(Rule.SharedReplicas, "shared_replicas"),
+        queued_templates=single(Rule.QueuedTemplates, "queued_templates"),
         memory_requests=min(parts(Rule.MemoryRequests, "memory_requests"), key=_AMOUNT_ACTIONS.index, default="Leave"),
         per_gpu=_narrowest(parts(Rule.PerGPU, "per_gpu")),
         idle=_joined(parts(Rule.Idle, "idle"), None),

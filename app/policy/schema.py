@@ -56,6 +56,7 @@ class Rule(Enum):
     Privileged = "privileged"
     Bypass = "bypass"
     SharedReplicas = "sharedReplicas"
+    QueuedTemplates = "queuedTemplates"
     MemoryRequests = "memoryRequests"
     PerGPU = "perGPU"
     Idle = "idle"

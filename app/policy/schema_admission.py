@@ -181,6 +181,13 @@ class Admission(StrictMapping):
         False,
         default=None,
     )
+    queued_templates: Literal["Write", "Leave"] | None = described(
+        Merge.Single,
+        "required affinity and tolerations also in templates of new jobs that Kueue queues; absent: a warning",
+        "Write",
+        "Leave",
+        default=None,
+    )
     memory_requests: Literal["Deny", "UseLimits", "Leave"] | None = described(
         Merge.Strictest,
         "memory requests other than limits, also of single ones",

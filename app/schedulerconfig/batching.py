@@ -11,7 +11,7 @@ spreading constraints apply, as they do unless its configuration says otherwise
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from app.values.json_members import JSONObject
+from app.values.json_members import JSONObject, object_if_any
 
 DEFAULT_NAME = "default-scheduler"
 """The schedulerName of a profile that sets none (pkg/scheduler/apis/config/v1)."""
@@ -45,10 +45,8 @@ def _spreads_by_default(profile: JSONObject) -> bool:
     """Tell whether spreading constraints that no pod names apply to the pods of a profile."""
     if not any(_runs_spreading(profile, point) for point in POINTS):
         return False
-    rows = (row for row in profile.get("pluginConfig") or () if row.get("name") == SPREADING)
-    row = next(rows, None)
-    args = row.get("args") if row else None
-    args = args if isinstance(args, Mapping) else {}
+    rows = [row for row in profile.get("pluginConfig") or () if row.get("name") == SPREADING]
+    args = object_if_any(rows[0], "args") if rows else {}
     return args.get("defaultingType", "System") != "List" or bool(args.get("defaultConstraints"))
 
 

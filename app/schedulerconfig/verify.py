@@ -16,6 +16,7 @@ from app.policy.document import Document, YAMLPath, read_documents
 from app.schedulerconfig.batching import DEFAULT_NAME, POINTS, batchable_profiles, describe_batching, profile_names
 from app.schedulerconfig.write import EXTENDER_WEIGHT, OTHER_PODS, OWN_NAME, TIMEOUT_SECONDS
 from app.values.errors import PolicyError
+from app.values.json_members import object_if_any
 from app.values.quantity import parse_seconds
 
 CONFIGURATION_VERSION = "kubescheduler.config.k8s.io/v1"
@@ -30,6 +31,8 @@ _TYPES = {
 SMALLEST_SHARE_PERCENT = 5
 """kube-scheduler's own sample is max(5, 50 - nodes / 125) % of the nodes (docs/reference/control-plane.md#sampling)."""
 REFUSES_TO_START = "the scheduler refuses to start"
+PACKING = ("MostAllocated", "RequestedToCapacityRatio")
+"""The types of NodeResourcesFit's scoringStrategy that may fill one node after the other."""
 TWO_ENTRIES = "the two extenders entries that gpu-usher scheduler-config --every-pod writes"
 
 
@@ -111,6 +114,9 @@ def verify(
     malformed = list(_malformed(document, value))
     if malformed:
         return malformed
+    if _packs_alone(value):
+        alone = ExtenderEntry(document, {**value, "extenders": []}, 0, {}, offered, nodes, claims)
+        return [finding for check in FILE_CHECKS for finding in check(alone)]
     ours = [(index, extender) for index, extender in enumerate(value.get("extenders") or ()) if _is_ours(extender)]
     if not ours:
         remedy = "take the extenders entry that gpu-usher scheduler-config writes"
@@ -174,6 +180,14 @@ def _malformed(document: Document, value: Mapping[str, Any], path: YAMLPath = ()
         else:
             for index, row in enumerate(rows):
                 yield from _malformed(document, row, (*where, index) if shape is list else where)
+
+
+def _packs_alone(value: Mapping[str, Any]) -> bool:
+    """Tell whether a profile packs by itself and there is no extender (`scheduler-config --no-extender`)."""
+    rows = (row for profile in value.get("profiles") or () for row in profile.get("pluginConfig") or ())
+    args = (object_if_any(row, "args") for row in rows if row.get("name") == "NodeResourcesFit")
+    packs = any(object_if_any(each, "scoringStrategy").get("type") in PACKING for each in args)
+    return packs and not value.get("extenders")
 
 
 def _url(extender: Mapping[str, Any]) -> str:
@@ -356,7 +370,7 @@ def leader_election(entry: ExtenderEntry) -> Iterator[ConfigurationFinding]:
 def batching(entry: ExtenderEntry) -> Iterator[ConfigurationFinding]:
     """Report profiles of others whose pods are no longer batched, unless another extender takes that from them too."""
     others = [name for name in batchable_profiles(entry.value) if name != OWN_NAME]
-    if others and all(map(_is_ours, entry.value["extenders"])):
+    if others and entry.extender and all(map(_is_ours, entry.value["extenders"])):
         message = (
             f"extenders: switch opportunistic batching (Kubernetes 1.35) off for every pod of {', '.join(others)}, "
             "without GPU too: no default spreading constraints prevent it here"

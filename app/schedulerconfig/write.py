@@ -40,6 +40,9 @@ TIMEOUT_SECONDS = 2
 """Scheduling is one loop: a slow answer delays every pod. Ours takes about a millisecond at 5,000 nodes."""
 OTHER_PODS_TIMEOUT_SECONDS = 1
 """Every pod of the cluster waits so long while our replicas neither answer nor refuse the connection."""
+BALANCE_WEIGHT = 20
+"""Weight of NodeResourcesBalancedAllocation without an extender, beside 1 of NodeResourcesFit: of the ratios tried on
+the traces the best for pods of several GPUs (docs/reference/scores.md#without-us)."""
 SCORE_ALL_UP_TO_NODES = 1000
 """Scoring every node costs kube-scheduler five times as much at 5,000 nodes
 (docs/reference/control-plane.md#sampling)."""
@@ -52,7 +55,7 @@ class ConfigurationPlan:
     `ca` is the CA as PEM, or its path on the scheduler's machine; plain HTTP needs none. `nodes` is the number of
     nodes, 0 where not known. `filter_answer` is that of the service: all or shortlist. `every_pod` makes pods
     without GPU call an extender too. `claims` says that the cluster has ResourceSlices of GPUs, so that a pod may ask
-    for GPUs without naming a resource.
+    for GPUs without naming a resource. Without `extender` kube-scheduler decides alone, by what admission has written.
     """
 
     target: Target
@@ -63,6 +66,7 @@ class ConfigurationPlan:
     filter_answer: str = "shortlist"
     every_pod: bool = False
     claims: bool = False
+    extender: bool = True
 
     @property
     def two_extenders(self) -> bool:
@@ -130,6 +134,8 @@ def percentage(plan: ConfigurationPlan) -> int:
 
 def write(plan: ConfigurationPlan) -> str:
     """Write the configuration as YAML."""
+    if not plan.extender:
+        return "\n".join([*_head(plan), *_packing_profiles(plan), ""])
     second = _other_pods(plan) if plan.two_extenders else ()
     return "\n".join([*_head(plan), *_profile(plan), *_extender(plan), *_resources(plan), *second, ""])
 
@@ -141,6 +147,7 @@ def _head(plan: ConfigurationPlan) -> list[str]:
         f"# Written by: gpu-usher scheduler-config --for {plan.target}"
         + (f" --filter-answer {plan.filter_answer}" if plan.filter_answer != "shortlist" else "")
         + (" --every-pod" if plan.every_pod else "")
+        + ("" if plan.extender else " --no-extender")
         + ". Check an edited copy with --verify FILE.",
         "apiVersion: kubescheduler.config.k8s.io/v1",
         "kind: KubeSchedulerConfiguration",
@@ -174,6 +181,43 @@ def _profile(plan: ConfigurationPlan) -> list[str]:
     own = plan.target == "second"
     name = f"{OWN_NAME} # pods name it; our webhook does so by policy" if own else "default-scheduler"
     return ["profiles:", f"- schedulerName: {name}", *comment, f"  percentageOfNodesToScore: {percent}"]
+
+
+def _packing_profiles(plan: ConfigurationPlan) -> list[str]:
+    """Write the profile for GPU pods without an extender, beside that of the cluster's own scheduler if it is that."""
+    own = ["- schedulerName: default-scheduler # as it ships: other pods are spread, and keep their scores"]
+    percent = 100 if 0 < plan.nodes <= SCORE_ALL_UP_TO_NODES else 0
+    return [
+        "# No extender: node affinity and tolerations, which our webhook writes, say where a pod may run. What only an",
+        "# extender knows (gpu-usher doctor lists it) is not looked at, and packing is by the number of GPUs alone.",
+        "profiles:",
+        *(own if plan.target == "default" else ()),
+        f"- schedulerName: {OWN_NAME} # pods name it; our webhook does so by policy (admission.schedulerName)",
+        f"  percentageOfNodesToScore: {percent} # 0 is the scheduler's own sampling",
+        "  plugins:",
+        "    score:",
+        "      enabled:",
+        f"      - {{name: NodeResourcesBalancedAllocation, weight: {BALANCE_WEIGHT}}} # decides",
+        "      - {name: NodeResourcesFit, weight: 1} # among nodes whose balance is equal",
+        "  pluginConfig:",
+        "  - name: NodeResourcesBalancedAllocation",
+        "    args:",
+        "      # GPUs too: a node whose CPU is used up before its GPUs strands these. A GPU resource that the pod",
+        "      # does not request counts for nothing.",
+        "      resources:",
+        "      - {name: cpu, weight: 1}",
+        "      - {name: memory, weight: 1}",
+        *(f"      - {{name: {name}, weight: 1}}" for name in plan.resources),
+        "  - name: NodeResourcesFit",
+        "    args:",
+        "      scoringStrategy:",
+        "        type: MostAllocated # the node whose GPUs are nearest to full, so that whole nodes stay free",
+        "        resources:",
+        *(f"        - {{name: {name}, weight: 1}}" for name in plan.resources),
+        "  - name: PodTopologySpread",
+        "    args:",
+        "      defaultingType: List # no default constraints: they spread, and prevent batching (from 1.35)",
+    ]
 
 
 _SCORING = (

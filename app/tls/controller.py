@@ -43,6 +43,7 @@ ROTATE = "gpu-usher.io/rotate"
 CONFIGURATIONS = (
     "mutatingwebhookconfigurations/gpu-usher",
     "mutatingwebhookconfigurations/gpu-usher-cpu-guard",
+    "mutatingwebhookconfigurations/gpu-usher-queued-jobs",
     "validatingwebhookconfigurations/gpu-usher",
     "validatingwebhookconfigurations/gpu-usher-policies",
 )

@@ -109,6 +109,25 @@ def test_pod_that_a_kubelet_refused_says_so_first(tmp_path: Path) -> None:
     assert "team-a/p fits on" in lines[6]
 
 
+def test_pod_that_has_not_started_begins_with_its_event(tmp_path: Path) -> None:
+    """F83: an Event of an earlier pod of the same name is not its own."""
+    bound = {**pod(nodeName="a100-1"), "status": {"phase": "Pending"}}
+    bound["metadata"] |= {"uid": "2"}
+    about = {"kind": "Pod", "namespace": "team-a", "name": "p", "uid": "2"}
+    mount = {"kind": "Event", "type": "Warning", "reason": "FailedMount", "message": "no such Secret",
+             "involvedObject": about}  # fmt: skip
+    earlier = {**mount, "reason": "FailedAttachVolume", "involvedObject": {**about, "uid": "1"}}
+    items = [*demo_fleet(), bound, mount, earlier]
+    (tmp_path / "fleet.json").write_text(json.dumps({"kind": "List", "items": items}), "utf-8")
+
+    lines = explained("team-a/p", "--snapshot", str(tmp_path / "fleet.json")).output.splitlines()
+
+    assert lines[0] == "team-a/p is bound to a100-1, not started"
+    assert lines[1].startswith("  FailedMount: a volume of the pod cannot be mounted (no such Secret); check that")
+    assert lines[2].startswith("  created again, it would not go there: ")
+    assert lines[3] == "created again, it would fit on none of 23 nodes"
+
+
 def test_running_service_answers_as_the_command_does(file: str, tmp_path: Path) -> None:
     """F83."""
     with running(make_service(tmp_path)) as service:

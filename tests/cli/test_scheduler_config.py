@@ -39,6 +39,20 @@ def test_every_form_that_is_printed_verifies_clean(ca: Path, target: str, answer
     assert batching.endswith("an extender costs none")
 
 
+@pytest.mark.parametrize("target", ["second", "default"])
+def test_form_without_an_extender_needs_no_certificate_and_verifies_clean(tmp_path: Path, target: str) -> None:
+    """F88."""
+    file = tmp_path / "scheduler.yaml"
+    file.write_text(run("--demo", "--for", target, "--no-extender").output, "utf-8")
+
+    result = run("--demo", "--verify", file)
+
+    assert result.output.splitlines() == [
+        "opportunistic batching: profile gpu-usher-scheduler",
+        f"{file}: nothing dangerous found",
+    ]
+
+
 def test_json_is_the_same_configuration_as_the_yaml(ca: Path) -> None:
     """F88."""
     text, plain = run("--demo", "--ca", ca).output, run("--demo", "--ca", ca, "-o", "json").output
@@ -96,6 +110,8 @@ def test_check_without_a_fleet_says_what_it_did_not_look_at(ca: Path) -> None:
         (("-o", "xml"), "text, json or yaml"),
         (("--for", "default", "--ca", "absent"), "wants the CA of our certificate, in PEM"),
         (("--url", "http://10.0.0.1/scheduler"), "wants https://HOST:PORT/scheduler"),
+        (("--no-extender", "--every-pod"), "got --no-extender and --every-pod, wants one of them"),
+        (("--no-extender", "--verify", "absent"), "got --verify and --no-extender, wants one of them"),
         (("--verify", "absent"), "wants a KubeSchedulerConfiguration"),
     ],
 )

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from app.tls.serving_certificates import issue_if_needed
 from tests.controlplane.binaries import Binaries
-from tests.controlplane.gates import api_flags, gate_flags
+from tests.controlplane.gates import WANTED, api_flags, gate_flags
 from tests.controlplane.kubectl import Api, Kubectl
 from tests.controlplane.processes import Process, free_port, wait_until
 
@@ -69,8 +69,8 @@ class ControlPlane:
     controllers: tuple[str, ...] = CONTROLLERS
     tokens: Mapping[str, tuple[str, str]] = TOKENS
     apiserver_flags: Mapping[str, str] = MappingProxyType({})
-    gates = True
-    """Whether features of dynamic resource allocation that are off by default are switched on (gates.py)."""
+    gates: tuple[str, ...] = WANTED
+    """The features that are switched on where they are off by default (gates.py)."""
 
     def __init__(self, binaries: Binaries, folder: Path, controllers: bool = True) -> None:
         self.folder = folder
@@ -156,7 +156,7 @@ class ControlPlane:
             "max-requests-inflight": "3000",
             "max-mutating-requests-inflight": "1000",
             "kubelet-preferred-address-types": "InternalIP",
-            **(api_flags(self.binaries.command("kube-apiserver")) if self.gates else {}),
+            **(api_flags(self.binaries.command("kube-apiserver"), self.gates) if self.gates else {}),
             **self.apiserver_flags,
         }
         process = self._start("kube-apiserver", flags)
@@ -184,7 +184,7 @@ class ControlPlane:
             "kube-api-qps": "500",
             "kube-api-burst": "1000",
             "node-monitor-grace-period": f"{NODE_GRACE_SECONDS}s",
-            **(gate_flags(self.binaries.command("kube-controller-manager")) if self.gates else {}),
+            **(gate_flags(self.binaries.command("kube-controller-manager"), self.gates)),
         }
 
     def start_scheduler(self, configuration: Mapping[str, Any], name: str = "kube-scheduler") -> "Scheduler":
@@ -204,7 +204,7 @@ class ControlPlane:
             "tls-cert-file": str(self.folder / "pki" / "tls.crt"),
             "tls-private-key-file": str(self.folder / "pki" / "tls.key"),
             "authorization-always-allow-paths": "/metrics,/healthz,/readyz,/livez",
-            **(gate_flags(self.binaries.command("kube-scheduler")) if self.gates else {}),
+            **(gate_flags(self.binaries.command("kube-scheduler"), self.gates)),
         }
         process = self._start(name, flags, "kube-scheduler")
         scheduler = Scheduler(process, f"https://127.0.0.1:{port}", self.ca, configuration)

@@ -34,6 +34,7 @@ WEBHOOKS = (
     ("base", "webhooks.yaml"),
     ("components", "crd", "webhook.yaml"),
     ("components", "cpu-guard", "webhook.yaml"),
+    ("components", "queued-jobs", "webhook.yaml"),
 )
 REVIEWING = ("mutate.gpu-usher.io", "validate.gpu-usher.io")
 
@@ -59,6 +60,18 @@ def test_match_conditions_are_printed_for_who_edits_the_manifests() -> None:
     assert printed["mutate, validate"] == webhooks()["mutate.gpu-usher.io"]["matchConditions"]
     assert printed["devices"] == webhooks()["devices.gpu-usher.io"]["matchConditions"]
     assert printed["cpu-guard"] == webhooks()["cpu-guard.gpu-usher.io"]["matchConditions"]
+
+
+def test_queued_jobs_are_the_kinds_of_the_table_outside_the_exempt_namespaces() -> None:
+    """F153: a kind of the table that no rule names is never reviewed."""
+    webhook = webhooks()["queued-jobs.gpu-usher.io"]
+    rules = webhook["rules"]
+    sent = {(group, resource) for rule in rules for group in rule["apiGroups"] for resource in rule["resources"]}
+
+    assert sent == set(knowledge().workloads)
+    assert {operation for rule in rules for operation in rule["operations"]} == {"CREATE"}
+    assert webhook["namespaceSelector"] == webhooks()["mutate.gpu-usher.io"]["namespaceSelector"]
+    assert webhook["failurePolicy"] == "Ignore"
 
 
 def test_cpu_guard_is_for_the_pods_that_ask_for_no_gpu() -> None:

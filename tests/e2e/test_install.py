@@ -60,6 +60,7 @@ CERTIFICATES = {
     "leases gpu-usher-certificates": {"get", "update"},
     "mutatingwebhookconfigurations gpu-usher": {"get", "patch"},
     "mutatingwebhookconfigurations gpu-usher-cpu-guard": {"get", "patch"},
+    "mutatingwebhookconfigurations gpu-usher-queued-jobs": {"get", "patch"},
     "validatingwebhookconfigurations gpu-usher": {"get", "patch"},
     "validatingwebhookconfigurations gpu-usher-policies": {"get", "patch"},
     "apiservices v1alpha1.explain.gpu-usher.io": {"get", "patch"},

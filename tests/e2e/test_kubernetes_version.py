@@ -48,7 +48,7 @@ def record(request: pytest.FixtureRequest) -> Record:
 class PlainControlPlane(ControlPlane):
     """A control plane with the features that are on by default."""
 
-    gates = False
+    gates = ()
 
 
 @pytest.fixture(scope="module")

@@ -142,3 +142,29 @@ def test_zones_that_are_no_numa_nodes_are_left_out() -> None:
     """F83."""
     document = topology(zones=[{"name": "socket", "type": "Socket"}, {"name": "n", "type": "Node"}])
     assert read_topology(document).total == ({},)
+
+
+CONSTRAINT = {"matchAttribute": "resource.kubernetes.io/numaNode"}
+
+
+@pytest.mark.parametrize(
+    ("count", "constraints", "expected"),
+    [(1, [], ""), (2, [], "0 and 1"), (2, [CONSTRAINT], "")],
+)
+def test_claims_that_spread_over_numa_nodes_are_told_what_keeps_them_on_one(
+    count: int, constraints: list[dict[str, str]], expected: str
+) -> None:
+    """F135: on node-1 of the recorded world each of two H100 is on a NUMA node of its own."""
+    request = {"name": "r", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": count}}
+    claim = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"namespace": "team-a", "name": "c"},
+        "spec": {"devices": {"requests": [request], "constraints": constraints}},
+    }
+    document = pod(container(), resourceClaims=[{"name": "c", "resourceClaimName": "c"}])
+    document["spec"]["containers"][0]["resources"] = {"claims": [{"name": "c"}]}
+    world = objects_of("device-plugin-and-dra-on-one-node")
+    explanation = finish(explain(document, snapshot_of([*world, claim], None)))
+    found = [note for note in explanation.notes if "NUMA" in note]
+    assert [expected in note for note in found] == ([True] if expected else [])

@@ -208,25 +208,6 @@ def test_what_a_scheduler_said_of_a_pod_that_fits_nowhere_is_not_repeated() -> N
     assert "the last answer" not in notes(stored(pod(gpus(9)), conditions=[said]), live=True)
 
 
-@pytest.mark.parametrize(
-    ("phase", "reason", "why"),
-    [
-        ("Pending", "ImagePullBackOff", "the image of a container cannot be pulled"),
-        ("Pending", "ErrImageNeverPull", "its imagePullPolicy is Never"),
-        ("Pending", "CreateContainerConfigError", "a ConfigMap, a Secret or a key of one"),
-        ("Running", "CrashLoopBackOff", "a container ends soon after each start"),
-    ],
-)
-def test_bound_pod_whose_container_waits_says_why(phase: str, reason: str, why: str) -> None:
-    """F83."""
-    document = stored(pod())
-    document["spec"]["nodeName"] = "h100"
-    state = {"waiting": {"reason": reason, "message": "as the kubelet says"}}
-    document["status"] |= {"phase": phase, "containerStatuses": [{"name": "main", "state": state}]}
-
-    assert f"{why}" in " ".join(explanation(document, live=True).not_started)
-
-
 def test_value_of_a_selector_that_is_nearest_to_what_was_written_comes_first() -> None:
     """F83."""
     products = ("NVIDIA-A10", "NVIDIA-H100-80GB-HBM3", "Tesla-T4")

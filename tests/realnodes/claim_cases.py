@@ -58,3 +58,28 @@ CASES: Mapping[str, ClaimCase] = {
     ),
 }
 """What is claimed → how. node-1 has 8 H100, node-2 has A100 cut into slices."""
+SHARED, EXTENDED, CONVERTED = "shared by two pods", "extended resource by DRA", "converted by gpu-usher"
+"""Claims of pods that have tests of their own."""
+
+
+def words_of(request: Mapping[str, Any]) -> str:
+    """Write a request as the table of results shows it."""
+    if "firstAvailable" in request:
+        return ", or else ".join(map(_words, request["firstAvailable"]))
+    return _words(request["exactly"])
+
+
+def _words(exactly: Mapping[str, Any]) -> str:
+    number = "all" if exactly.get("allocationMode") == "All" else exactly.get("count", 1)
+    where = " && ".join(f"`{one['cel']['expression']}`" for one in exactly.get("selectors", ()))
+    admin = " with adminAccess" if exactly.get("adminAccess") else ""
+    return f"{number} × `{exactly['deviceClassName']}`{admin}" + (f" where {where}" if where else "")
+
+
+CLAIMS: Mapping[str, str] = {
+    **{name: "; ".join(map(words_of, case.requests)) for name, case in CASES.items()},
+    SHARED: f"1 × `{GPU_CLASS}`",
+    EXTENDED: "`nvidia.com/gpu: 2`, which the DeviceClass serves",
+    CONVERTED: "`nvidia.com/gpu: 2`, with the policy field `convertToClaims`",
+}
+"""The rows of the table of claims: what is claimed → in which words."""

@@ -20,6 +20,7 @@ FIRST_SERVICE = "10.96.0.1"
 """The address of the Service `kubernetes`, by which pods reach the API server: the first of the range."""
 PODS = "10.89.0.0/16"
 NODE_CONTROLLERS = (
+    "device-taint-eviction-controller",
     "endpointslice-controller",
     "node-lifecycle-controller",
     "taint-eviction-controller",

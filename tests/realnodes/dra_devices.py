@@ -19,19 +19,16 @@ MEMORY_EIGHTHS = 8
 
 
 def driver_file(
-    machine: Machine, failure: str = "", taints: Mapping[str, Mapping[str, str]] | None = None
+    machine: Machine, failure: str = "", changes: Mapping[str, Mapping[str, Any]] | None = None
 ) -> dict[str, Any]:
     """Write the driver's file: the devices of the machine, and the device files on the node of each.
 
-    `failure` is the error with which preparing a claim fails; `taints` are those of devices, by their names.
+    `failure` is the error with which preparing a claim fails; `changes` are further fields of devices, by their names.
     """
     devices = list(_devices(machine))
-    for device, _ in devices:
-        if taint := (taints or {}).get(device["name"]):
-            device["taints"] = [dict(taint)]
     return {
         "driver": DRIVER,
-        "slices": [{"devices": [device for device, _ in devices]}],
+        "slices": [{"devices": [{**device, **(changes or {}).get(device["name"], {})} for device, _ in devices]}],
         "files": {device["name"]: files for device, files in devices},
         "failure": failure,
     }

@@ -258,11 +258,11 @@ class Node:
         for item in self.slices():
             self.plane.api.delete(f"{RESOURCE_SLICES}/{item['metadata']['name']}")
 
-    def publish_devices(self, failure: str = "", taints: Mapping[str, Mapping[str, str]] | None = None) -> None:
-        """Let the DRA driver publish what the machine has now, with taints of devices, or fail to prepare claims."""
+    def publish_devices(self, failure: str = "", changes: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+        """Let the DRA driver publish what the machine has now, with further fields, or fail to prepare claims."""
         path = self.folder / "dra.json"
         partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(driver_file(self.world.machine, failure, taints)), "utf-8")
+        partial.write_text(json.dumps(driver_file(self.world.machine, failure, changes)), "utf-8")
         partial.rename(path)
 
     def slices(self) -> list[Object]:
@@ -389,5 +389,6 @@ KUBELET_CONFIG: Mapping[str, Any] = {
     "nodeStatusUpdateFrequency": "2s",
     "nodeStatusReportFrequency": "10s",
     "resolvConf": "",
+    "syncFrequency": "10s",
     "registryPullQPS": 0,
 }

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tests/results/real-nodes.md: the tables of what containers saw, written by a run that has seen all of their rows."""
+"""tests/results/real-nodes.md and claims.md: what containers saw, written by a run that has seen all of their rows."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from tests.realnodes.bypass_cases import BYPASSES, Bypass
+from tests.realnodes.claim_cases import CLAIMS
 from tests.realnodes.nvml_config import CAPS_MAJOR, CONTROL_MINOR, MODESET_MINOR, NVIDIA_MAJOR, UVM_MAJOR
 from tests.realnodes.seen_devices import SeenDevices
 from tests.realnodes.whole_path_cases import CASES
 from tests.realnodes.worlds import World
 
-RESULTS = Path(__file__).parents[1] / "results" / "real-nodes.md"
+RESULTS, CLAIM_RESULTS = (Path(__file__).parents[1] / "results" / f"{name}.md" for name in ("real-nodes", "claims"))
 REQUIREMENTS = (
     "without gpu-usher, toolkit in its default mode",
     "without gpu-usher, toolkit in mode legacy",
@@ -29,6 +30,7 @@ class Results:
         self._paths: dict[str, str] = {}
         self._bypasses: dict[str, str] = {}
         self._requirements: dict[str, str] = {}
+        self._claims: dict[str, str] = {}
 
     def add_path(self, name: str, world: World, seen: SeenDevices, allowed: Collection[tuple[int, int]]) -> None:
         """Add what a container saw that asked for devices by a request."""
@@ -55,17 +57,25 @@ class Results:
         guards = f"refused: {_escape(refusal)}" if refusal else "admitted: it gets no GPU by that"
         self._bypasses[way] = f"| {way} | {bypass.runtime} | {seen} | {guards} |\n"
 
+    def add_claim(self, name: str, devices: Collection[str], seen: SeenDevices) -> None:
+        """Add the devices that a claim says, and what its container could open; it saw no others."""
+        files = ", ".join(f"`{file.removeprefix('/dev/')}`" for file in sorted(seen.opened))
+        given = ", ".join(f"`{device}`" for device in sorted(devices))
+        self._claims[name] = f"| {name}: {CLAIMS[name]} | {given} | {files} |\n"
+
     def add_requirement(self, where: str, outcome: str) -> None:
         """Add what becomes of a container whose requirement its node does not meet."""
         self._requirements[where] = f"| {where} | {_escape(outcome)} |\n"
 
     def write(self) -> None:
-        """Write the page, if this run has every row of its tables."""
+        """Write each page of which this run has every row."""
         tables = ((self._paths, CASES), (self._bypasses, BYPASSES), (self._requirements, REQUIREMENTS))
         if all(rows.keys() == set(names) for rows, names in tables):
             paths, bypasses, requirements = ("".join(rows[name] for name in names) for rows, names in tables)
             page = PAGE.format(paths=paths, bypasses=bypasses, requirements=requirements)
             RESULTS.write_text(page, "utf-8")
+        if self._claims.keys() == set(CLAIMS):
+            CLAIM_RESULTS.write_text(CLAIMS_PAGE + "".join(self._claims[name] for name in CLAIMS), "utf-8")
 
 
 def _describe(world: World) -> str:
@@ -94,6 +104,16 @@ def _escape(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
+CLAIMS_PAGE = """# What claims gave to containers
+
+`make e2e-nodes` wrote this, by `tests/realnodes/test_claims.py`. The nodes run containerd 2. A driver on Kubernetes'
+own library for DRA drivers (`tests/controlplane/dra_driver.go`) publishes their GPUs as NVIDIA's driver does;
+kube-scheduler allocates, the kubelet has the driver prepare the claim, and the container gets its device files by CDI.
+The files are stand-ins ([what is real](../../docs/real-nodes.md)). No container saw a file that it could not open.
+
+| the pod's claim | its devices, by the claim's status | the device files that its container could open |
+|---|---|---|
+"""
 PAGE = """# What containers saw on real nodes
 
 `make e2e-nodes` wrote this. kubelet, containerd, runc, and NVIDIA's device plugin v0.19.3, gpu-feature-discovery and

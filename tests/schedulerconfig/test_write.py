@@ -7,8 +7,17 @@ from typing import Any
 import pytest
 import yaml
 
+from app.schedulerconfig.batching import batchable_profiles
 from app.schedulerconfig.verify import verify
-from app.schedulerconfig.write import ConfigurationPlan, Target, managed_resources, read_ca, read_extender_url, write
+from app.schedulerconfig.write import (
+    OWN_NAME,
+    ConfigurationPlan,
+    Target,
+    managed_resources,
+    read_ca,
+    read_extender_url,
+    write,
+)
 from app.values.errors import BadInput
 from tests.builders import knowledge, node
 
@@ -214,3 +223,32 @@ def test_field_that_matters_says_why_it_is_there(field: str) -> None:
     at = next(number for number, line in enumerate(lines) if line.lstrip(" -").startswith(f"{field}:"))
 
     assert "# " in lines[at] or lines[at - 1].lstrip().startswith("# ")
+
+
+@pytest.mark.parametrize("target", ["second", "default"])
+def test_without_an_extender_gpu_pods_are_packed_and_batched(target: Target) -> None:
+    """F88: nothing calls us, GPU pods have a profile of their own, and other pods keep theirs."""
+    text = write(plan(target, extender=False, nodes=5000))
+
+    document = yaml.safe_load(text)
+    *others, own = document["profiles"]
+    args = {row["name"]: row["args"] for row in own["pluginConfig"]}
+    assert "extenders" not in document
+    assert others == ([{"schedulerName": "default-scheduler"}] if target == "default" else [])
+    assert own["schedulerName"] == OWN_NAME
+    assert args["NodeResourcesFit"]["scoringStrategy"]["type"] == "MostAllocated"
+    assert {"nvidia.com/gpu", "amd.com/gpu"} <= {
+        row["name"] for row in args["NodeResourcesFit"]["scoringStrategy"]["resources"]
+    }
+    assert batchable_profiles(document) == (OWN_NAME,)
+    assert verify("ours.yaml", text) == []
+
+
+def test_check_of_a_configuration_without_an_extender_finds_the_lease_of_another_scheduler() -> None:
+    """F88."""
+    document = yaml.safe_load(write(plan("second", extender=False)))
+    del document["leaderElection"]
+
+    [finding] = verify("ours.yaml", yaml.safe_dump(document))
+
+    assert "the lease of the cluster's own scheduler" in finding.message

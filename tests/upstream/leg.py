@@ -36,7 +36,7 @@ class FullControlPlane(RealControlPlane):
     """A control plane with all controllers that are on by default, as the suite expects them."""
 
     controllers = ("*",)
-    gates = False
+    gates = ()
 
 
 def main(leg: str, focus: str, folder: Path) -> int:

@@ -255,6 +255,25 @@ def test_nothing_is_worked_out_again_while_nothing_changed(service: Service) -> 
     assert (live.fetched, explainer.explained) == (["a"], 1)
 
 
+@pytest.mark.parametrize(("tolerates", "explained"), [(True, 2), (False, 1)], ids=["fits", "refused"])
+def test_pod_that_fits_is_explained_again_soon(
+    service: Service, monkeypatch: pytest.MonkeyPatch, tolerates: bool, explained: int
+) -> None:
+    """F139: what keeps it, such as a device that is not ready, is only to become known; no page is open."""
+    document = waiting("a")
+    document["spec"]["tolerations"] = [{"operator": "Exists"}] if tolerates else []
+    live: Any = Live(service, [document])
+    explainer = Counting(live)
+    causes = PendingReasons(live, explainer)
+    monkeypatch.setattr("app.api.pending_reasons.STALE_SECONDS", 0)
+    check(causes)
+
+    live.generation = live.generation + 1
+    check(causes)
+
+    assert explainer.explained == explained
+
+
 def test_page_is_told_of_a_pod_whose_reason_was_known(service: Service) -> None:
     """F132: else its row would say for ever that the reason is being worked out."""
     live: Any = Live(service, [waiting("a")])

@@ -127,7 +127,7 @@ def test_rollback_that_strands_pods_fails_and_names_them(tmp_path: Path) -> None
     assert stays.exit_code == 0, stays.output
     assert strands.exit_code == 1, strands.output
     assert "run there now and would not be placed there again: team-a/p" in strands.output
-    assert "1 more node could serve, 1 after it" in stays.output
+    assert "1 more node could serve, 1 after the change" in stays.output
 
 
 @pytest.mark.parametrize(

@@ -239,7 +239,7 @@ def test_text_has_the_steps_their_cost_and_what_stays(tmp_path: Path) -> None:
 
     assert result.exit_code == 0, result.output
     steps = ("1. restart team-a/y", "2. restart team-a/x", "free then: NVLink domain r1: a", "2 pods restarted")
-    for words in (*steps, "no plan of these rules has fewer moves", "stays: r2, because of team-a/z"):
+    for words in (*steps, "no plan that moves only movable pods has fewer moves", "stays: r2, because of team-a/z"):
         assert words in result.stdout
     assert "no PodDisruptionBudget was seen" not in result.stdout
 

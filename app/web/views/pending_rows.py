@@ -4,7 +4,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
-from app.explain.pending_cause import NOT_LOOKED_AT, PendingCause, told_of_scheduler
+from app.explain.pending_cause import PendingCause, told_of_scheduler
 from app.kube.pending_pods import PendingPod
 
 MOST_OF_GROUP = 10
@@ -52,7 +52,7 @@ class PendingPodRow:
             return ""
         if cause.fix:
             return f"{cause.fix} → opens {cause.opens}" if cause.opens else cause.fix
-        return cause.remedy or (FITS_HELP if cause.fits and cause.reason != NOT_LOOKED_AT else "")
+        return cause.remedy or (FITS_HELP if cause.fits and not cause.reason else "")
 
 
 @dataclass(frozen=True, slots=True)

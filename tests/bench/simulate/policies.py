@@ -83,6 +83,7 @@ class BenchmarkPolicy:
     `prioritize` is whether our prioritize verb is configured, `in_tree` whether kube-scheduler's own scores count.
     `shortlist` is whether filter names the best nodes alone. Only where pods come and go: with `repack_hours` the pods
     that wait get room by `plan repack` so often, and with `right_sized` half of the pods with one GPU ask for half.
+    With `packs_in_tree` kube-scheduler packs GPU pods by itself, as `scheduler-config --no-extender` has it.
     """
 
     name: str
@@ -93,6 +94,7 @@ class BenchmarkPolicy:
     shortlist: bool = False
     repack_hours: int = 0
     right_sized: bool = False
+    packs_in_tree: bool = False
 
 
 def best_fit(demand: Demand, node: Node) -> float:
@@ -114,11 +116,12 @@ POLICIES: tuple[BenchmarkPolicy, ...] = (
     BenchmarkPolicy("fgd", baseline=fgd),
     BenchmarkPolicy("bestfit", baseline=best_fit),
     BenchmarkPolicy("kubernetes", prioritize=False),
+    BenchmarkPolicy("no-extender", prioritize=False, packs_in_tree=True),
     BenchmarkPolicy("random", prioritize=False, in_tree=False),
 )
 """`shipped` has the scores of the shipped policy, and so has `shortlist`, where filter names a shortlist; `repack` and
 `right-sized` are `shortlist` but for what their names say. `kubernetes` is kube-scheduler with our filter alone,
-`random` takes any node that fits."""
+`no-extender` the same as `scheduler-config --no-extender` configures it, and `random` takes any node that fits."""
 
 
 def read_policy(text: str) -> BenchmarkPolicy:

@@ -170,6 +170,10 @@ class Simulation:
         )
         if not prioritize and not self._policy.in_tree:
             return self._rng.choice(candidates)
+        if self._policy.packs_in_tree and task.gpus:
+            totals = [fleet.in_tree_packing(position, task) for position in candidates]
+            best = [position for position, total in zip(candidates, totals, strict=True) if total == max(totals)]
+            return self._rng.choice(best)
         return candidates[select(points, lambda index: fleet.in_tree(candidates[index], task), self._rng)]
 
     def _asked(self, task: Task) -> bool:

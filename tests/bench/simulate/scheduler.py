@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import floor
 from random import Random
+from statistics import pstdev
 
 from tests.bench.simulate.over_time_figures import PlayedPod
 from tests.bench.simulate.trace import Task
@@ -77,6 +78,22 @@ def balanced_allocation(requested: tuple[int, int], allocatable: tuple[int, int]
     """Score a node by how evenly CPU and memory are used with the pod on it (balanced_allocation.go)."""
     cpu, memory = (min(1.0, used / most) for used, most in zip(requested, allocatable, strict=True))
     return int((1.0 - abs(cpu - memory) / 2) * 100)
+
+
+def most_allocated(requested: int, allocatable: int) -> int:
+    """Score a node by the share of its GPUs that is held with the pod on it (most_allocated.go, GPUs alone)."""
+    return min(requested, allocatable) * 100 // allocatable if allocatable else 0
+
+
+def balance_change(used: Sequence[int], wanted: Sequence[int], allocatable: Sequence[int]) -> int:
+    """Score a node by how a pod changes the balance of its resources (balancedResourceScorer of v1.36.3)."""
+    after = [amount + more for amount, more in zip(used, wanted, strict=True)]
+    return 50 + (50 + _balance(after, allocatable) - _balance(used, allocatable)) // 2
+
+
+def _balance(used: Sequence[int], allocatable: Sequence[int]) -> int:
+    fractions = [min(1.0, amount / most) for amount, most in zip(used, allocatable, strict=True) if most]
+    return int((1 - pstdev(fractions)) * 100) if len(fractions) > 1 else 100
 
 
 def select(points: Sequence[int], in_tree: Callable[[int], int], rng: Random) -> int:

@@ -20,9 +20,11 @@ from tests.bench.simulate.scheduler import (
     POINT,
     SchedulingQueue,
     backoff_seconds,
+    balance_change,
     balanced_allocation,
     find_feasible,
     least_allocated,
+    most_allocated,
     nodes_to_find,
     select,
 )
@@ -100,6 +102,31 @@ def test_in_tree_scores_are_those_of_kube_scheduler(
     """F52: the formulas are those of least_allocated.go and balanced_allocation.go."""
     assert least_allocated(requested, allocatable) == least
     assert balanced_allocation(requested, allocatable) == balanced
+
+
+@pytest.mark.parametrize(
+    ("requested", "allocatable", "score"),
+    [(1000, 8000, 12), (8000, 8000, 100), (9000, 8000, 100), (500, 1000, 50), (0, 0, 0)],
+)
+def test_packing_by_gpus_is_scored_as_kube_scheduler_does(requested: int, allocatable: int, score: int) -> None:
+    """F52: the formula is that of most_allocated.go."""
+    assert score == most_allocated(requested, allocatable)
+
+
+@pytest.mark.parametrize(
+    ("used", "wanted", "score"),
+    [
+        pytest.param((0, 0, 0), (100, 100, 100), 75, id="as balanced as before"),
+        pytest.param((500, 500, 0), (0, 0, 500), 87, id="balanced by the pod"),
+        pytest.param((0, 0, 0), (0, 0, 500), 63, id="unbalanced by the pod"),
+        pytest.param((900, 0, 0), (200, 0, 0), 72, id="no more than all counts"),
+    ],
+)
+def test_change_of_balance_is_scored_as_kube_scheduler_does(
+    used: tuple[int, ...], wanted: tuple[int, ...], score: int
+) -> None:
+    """F52: the formula is that of balancedResourceScorer, whose values were computed by hand."""
+    assert score == balance_change(used, wanted, (1000, 1000, 1000))
 
 
 def test_one_point_counts_what_the_written_configuration_makes_of_it() -> None:

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pod templates of workloads of other projects (JobSet, RayJob, MPIJob …), all of which one review judges.
+
+They are reviewed when they are created, as their pods will be. What the pods get is written into them only where Kueue
+queues the workload and a policy says so, since Kueue chooses a flavor by the templates alone
+(docs/decisions/0013-review-workload-templates-as-their-pods-will-be.md).
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
+from typing import Any, TypeVar
+
+from app.admission.review import UNCONCERNED, ReviewResult
+from app.admission.review_targets import WORKLOADS, ReviewTarget, is_queued
+from app.admission.reviewed_pod import PodForm, ReviewContext, limited_warnings
+from app.knowledge.workload_templates import Path, Workloads, values_at
+from app.values.json_members import member
+
+MOST_TEMPLATES = 32
+"""Templates of one object that are reviewed; Kueue takes at most 18 (kueue v0.19.0 api/kueue/v1beta2 PodSets). The pods
+of further ones are reviewed when they are created."""
+Item = TypeVar("Item")
+Review = Callable[[Mapping[str, Any], str, Mapping[str, str], ReviewContext], ReviewResult]
+
+
+def template_targets_of(request: Mapping[str, Any], workloads: Workloads) -> tuple[ReviewTarget, ...]:
+    """List the pod templates of an AdmissionReview's request that creates a workload of the table.
+
+    Raises MalformedPod.
+    """
+    resource = member(request, "resource", dict, "request.") or {}
+    row = (str(resource.get("group") or ""), str(resource.get("resource")))
+    new = member(request, "object", dict, "request.")
+    if row not in workloads or new is None or request.get("operation") != "CREATE" or request.get("subResource"):
+        return ()
+    queued = is_queued(new)
+    places = islice(_templates(new, row, workloads), MOST_TEMPLATES)
+    return tuple(ReviewTarget(template, PodForm.Template, place, queued=queued) for place, template in places)
+
+
+def _templates(
+    document: Mapping[str, Any], row: tuple[str, str], workloads: Workloads, place: Path = ()
+) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    kind = workloads[row]
+    for path in kind.templates:
+        yield from values_at(document, path, place)
+    for path in kind.objects:
+        for where, wrapped in values_at(document, path, place):
+            yield from _of_wrapped(wrapped, where, workloads)
+
+
+def _of_wrapped(
+    document: Mapping[str, Any], place: Path, workloads: Workloads
+) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """Yield the templates of an object in another one: of a pod, of a workload of Kubernetes, or of the table."""
+    group = str(document.get("apiVersion") or "").rpartition("/")[0]
+    row = group, f"{str(document.get('kind') or '').lower()}s"
+    if row == ("", "pods"):
+        yield place, document
+    elif row in WORKLOADS:
+        yield from values_at(document, WORKLOADS[row][0], place)
+    elif row in workloads and not workloads[row].objects:
+        yield from _templates(document, row, workloads, place)
+
+
+def review_templates(
+    targets: tuple[ReviewTarget, ...],
+    review: Review,
+    namespace: str,
+    labels: Mapping[str, str],
+    context: ReviewContext,
+) -> ReviewResult:
+    """Review each template, and join the results into one for the whole object. `labels` are the namespace's.
+
+    Raises MalformedPod, QuantityError, OversizedPod, PatchError.
+    """
+    joined = UNCONCERNED
+    for target in targets:
+        result = review(target.document, namespace, labels, replace(context, form=target.form, queued=target.queued))
+        joined = replace(
+            joined,
+            concerned=joined.concerned or result.concerned,
+            operations=(*joined.operations, *map(target.operation_on_object, result.operations)),
+            warnings=_distinct(joined.warnings, result.warnings),
+            reasons=_distinct(joined.reasons, result.reasons),
+            record=_distinct(joined.record, result.record),
+            policies=_distinct(joined.policies, result.policies),
+            policy_hash=result.policy_hash or joined.policy_hash,
+        )
+    operations = () if joined.reasons else joined.operations
+    return replace(joined, operations=operations, warnings=limited_warnings(joined.warnings))
+
+
+def _distinct(first: tuple[Item, ...], second: tuple[Item, ...]) -> tuple[Item, ...]:
+    return tuple(dict.fromkeys((*first, *second)))

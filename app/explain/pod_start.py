@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a pod that has a node, or devices, does not start, or is being ended.
+
+Its kubelet says so by Events, its containers by waiting reasons, its devices by binding conditions, and whoever ends it
+by the condition DisruptionTarget. pod_failures.yaml has what each means and what helps.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from app.admission.reviewed_pod import ReviewedPod
+from app.dra.pod_claims import claims_of_pod
+from app.explain.explanation import PENDING
+from app.explain.survey import ClusterSnapshot
+from app.knowledge.reported_faults import PodFailure
+from app.kube.gpu_usage import FINISHED
+
+LONGEST_MESSAGE = 160
+"""Characters of a message of a kubelet or a scheduler that are shown. A guess at what is read."""
+KUBELET = "kubelet"
+HAS_SANDBOX = frozenset({"Pulling", "Pulled", "Created", "Started"})
+"""Events of a kubelet that it writes once volumes, claims and sandbox of the pod are there, so that older Events are of
+its past (k8s.io/kubernetes pkg/kubelet/events/event.go)."""
+Event = Mapping[str, Any]
+
+
+def shortened(message: str) -> str:
+    """Write a message in one line, and cut it."""
+    text = " ".join(message.split())
+    return text if len(text) <= LONGEST_MESSAGE else f"{text[: LONGEST_MESSAGE - 1]}…"
+
+
+def unhealthy_devices(document: Mapping[str, Any]) -> tuple[str, ...]:
+    """Name the devices of a pod that its kubelet reports as unhealthy, each as `nvidia.com/gpu GPU-…`.
+
+    The kubelet does so from Kubernetes 1.36 on (allocatedResourcesStatus, KEP-4680). A pod keeps such a device until it
+    ends: nothing evicts it.
+    """
+    return tuple(
+        f"{resource.get('name')} {device.get('resourceID')}"
+        for container in (document.get("status") or {}).get("containerStatuses") or ()
+        for resource in container.get("allocatedResourcesStatus") or ()
+        for device in resource.get("resources") or ()
+        if device.get("health") == "Unhealthy"
+    )
+
+
+def start_problems(review: ReviewedPod, events: Sequence[Event] | None, snapshot: ClusterSnapshot) -> tuple[str, ...]:
+    """Say why a pod that has a node, or devices, does not start, with the remedy; empty where it has started.
+
+    The sources are the waiting reasons of its containers, its Events, and the binding conditions of the devices that
+    its claims have. `events` is None where they were not read.
+    """
+    document = review.document
+    status, node = document.get("status") or {}, str((document.get("spec") or {}).get("nodeName") or "")
+    if status.get("phase") in FINISHED:
+        return ()
+    pending = status.get("phase") in (None, PENDING)
+    current = _current(events or ()) if pending else []  # those of a pod that runs are of its past
+    told = [*_waiting(status), *((str(event.get("reason") or ""), _message(event)) for event in current)]
+    first: dict[str, str] = {}
+    for reason, message in told:
+        for row in snapshot.context.knowledge.pod_starts:
+            if row.explains(reason, message) or (not row.reason and row.message in message):
+                first.setdefault(row.why, _text(reason, row, message))
+                break
+    problems = (*first.values(), *_unmet_conditions(review, snapshot))
+    if problems or not node or status.get("phase") != PENDING:
+        return problems
+    return (_unexplained(node, document, None if events is None else current),)
+
+
+def _waiting(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield reason and message of each container that waits."""
+    for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        yield str(waiting.get("reason") or ""), str(waiting.get("message") or "")
+
+
+def _current(events: Sequence[Event]) -> list[Event]:
+    """List the Events that are not of the past, the newest first."""
+    since = max((_observed(event) for event in events if event.get("reason") in HAS_SANDBOX), default="")
+    return sorted((event for event in events if _observed(event) >= since), key=_observed, reverse=True)
+
+
+def _observed(event: Event) -> str:
+    """Return the second at which an Event was last observed, in either version of the API."""
+    series = event.get("series") or {}
+    times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("deprecatedLastTimestamp"))
+    newest = next((str(time) for time in (*times, event.get("eventTime")) if time), "")
+    return newest.partition(".")[0].removesuffix("Z")
+
+
+def _message(event: Event) -> str:
+    return str(event.get("message") or event.get("note") or "")
+
+
+def _text(reason: str, row: PodFailure, message: str) -> str:
+    said = f" ({shortened(message)})" if message else ""
+    return f"{reason}: {row.why}{said}; {row.remedy}"
+
+
+def _unexplained(node: str, document: Mapping[str, Any], events: Sequence[Event] | None) -> str:
+    """Write what is known of a pod that is not started for a reason that no row explains."""
+    if events is None:
+        metadata = document.get("metadata") or {}
+        named = f"{metadata.get('name')} -n {metadata.get('namespace') or 'default'}"
+        return f"its Events, which are not read here, may say why: kubectl describe pod {named}"
+    reporters = (
+        (event, event.get("reportingComponent") or (event.get("source") or {}).get("component")) for event in events
+    )
+    warnings = (event for event, reporter in reporters if reporter == KUBELET and event.get("type") == "Warning")
+    if (event := next(warnings, None)) is not None:
+        return f"{event.get('reason')}: {shortened(_message(event))}; read the kubelet's log on {node}"
+    return f"the kubelet of {node} has not said why; where that lasts, read its log"
+
+
+def _unmet_conditions(review: ReviewedPod, snapshot: ClusterSnapshot) -> Iterator[str]:
+    for claim in claims_of_pod(review.pod, review.document, snapshot.devices).allocated:
+        for result in claim.allocation.results if claim.allocation else ():
+            device = f"device {result.device[2]} of driver {result.device[0]} for claim {claim.key}"
+            if result.failed:
+                yield f"{device} failed: {', '.join(result.failed)} is true; kube-scheduler tries another device"
+            elif result.waits_for:
+                conditions = ", ".join(result.waits_for)
+                yield (
+                    f"{device} is not ready: kube-scheduler waits until its driver sets {conditions}, and gives the"
+                    " device back after ten minutes; read the log of the driver"
+                )
+
+
+def what_ends_it(document: Mapping[str, Any], snapshot: ClusterSnapshot) -> Iterator[str]:
+    """Say why a pod that has a node is being ended: by its condition DisruptionTarget (KEP-3329)."""
+    for condition in (document.get("status") or {}).get("conditions") or ():
+        if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
+            reason, message = str(condition.get("reason") or ""), str(condition.get("message") or "")
+            for row in snapshot.context.knowledge.pod_evictions:
+                if row.explains(reason, message):
+                    yield f"it is being ended: {_text(reason, row, message)}"
+                    break
+            else:
+                yield f"it is being ended: {reason}: {shortened(message)}"

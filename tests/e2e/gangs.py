@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m tests.e2e.gangs [NUMBER]`: place random gangs with the extender and without, and write what was seen.
+
+Each gang finds the same fleet twice: once kube-scheduler places it alone, once with our extender. Pods that hold GPUs
+are bound before; in half of the worlds the gang may preempt them, in a third it wants to be in one zone. The table of
+tests/results/groups.md is of NUMBER gangs, by default 200.
+"""
+
+import random
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tests.controlplane.binaries import Binaries, find_binaries
+from tests.controlplane.cluster import ControlPlane, control_plane
+from tests.controlplane.fleet import add_nodes, kubelets, node_object
+from tests.controlplane.gates import GROUPS, WANTED
+from tests.controlplane.kubectl import Object
+from tests.controlplane.module_files import chosen_minor, kubernetes_version
+from tests.e2e.settling import QUICK
+from tests.e2e.stage import OURS, Service, eventually, gpu_pod, scheduler_configuration, serving
+
+RESULTS = Path(__file__).parent.parent / "results" / "groups.md"
+PLAIN = "plain-scheduler"
+SPACE = "gangs"
+ZONE = "topology.kubernetes.io/zone"
+GPU = "nvidia.com/gpu"
+QUIET_SECONDS = 1.0
+"""A gang that is bound has its verdict when nothing has moved for so long."""
+REFUSED_SECONDS, EVICTING_SECONDS = 3.5, 7.0
+"""One that is not: kube-scheduler tries it again within the back-off of QUICK, as where it saw only some of its pods
+(schedule_one_podgroup.go, v1.36), or where the pods that it has evicted are gone."""
+SHARES = {"nvidia.com/gpu.memory": "15360", "nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.count": "2",
+          "nvidia.com/gpu.sharing-strategy": "time-slicing"}  # fmt: skip
+HEAD = """\
+# Groups
+
+`python -m tests.e2e.gangs` wrote this: random gangs on a real kube-apiserver and kube-scheduler with the gates of
+PodGroups on, each placed twice on the same fleet, without an extender and with ours. Without policies the same gangs
+bind. Calls are `filter` calls for one gang until its verdict, retries included, milliseconds those of their answers
+together, as the service measures them.
+
+"""
+
+
+class GroupPlane(ControlPlane):
+    """A control plane whose kube-scheduler places PodGroups."""
+
+    gates = (*WANTED, *GROUPS)
+    admission_off = ("TaintNodesByCondition", "Priority")
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """A gang to place: its size, how many must fit, what each member asks for, and the world that it finds.
+
+    `held` are (node, GPUs) of bound pods. `zoned` asks for one zone, `preempts` is whether its priority is higher than
+    theirs. `annotations` are those of gpu-usher, without the prefix.
+    """
+
+    name: str
+    size: int
+    least: int
+    gpus: int
+    held: tuple[tuple[str, int], ...]
+    zoned: bool = False
+    preempts: bool = False
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a gang: the node of each bound member, the condition's message, and what it took."""
+
+    nodes: tuple[str, ...]
+    message: str
+    calls: int = 0
+    milliseconds: float = 0.0
+
+
+def fleet() -> list[Object]:
+    """Write a mixed fleet in two zones: H100, A100 and shared T4."""
+    nodes = []
+    for index in range(12):
+        labels = {ZONE: "ab"[index % 2]}
+        if index < 4:
+            nodes.append(node_object(f"h100-{index}", labels=labels))
+        elif index < 8:
+            nodes.append(node_object(f"a100-{index}", "NVIDIA-A100-SXM4-80GB", offers={GPU: 4}, labels=labels))
+        else:
+            nodes.append(node_object(f"t4-{index}", "Tesla-T4-SHARED", offers={GPU: 8}, labels={**labels, **SHARES}))
+    return nodes
+
+
+def draw(seed: int, annotated: bool = False) -> Gang:
+    """Draw a gang; an annotated one names products, or declares memory on shared GPUs."""
+    chance = random.Random(seed)
+    held = []
+    for node in fleet():
+        free = int(node["status"]["allocatable"][GPU])
+        if chance.random() < 0.6:
+            held.append((node["metadata"]["name"], chance.randint(1, free)))
+    size, annotations = chance.randint(1, 8), {}
+    gpus = chance.choice((1, 1, 2, 4, 8))
+    if annotated:
+        if chance.random() < 0.5:
+            annotations, gpus = {"gpu-memory": chance.choice(("3Gi", "6Gi", "12Gi"))}, 1
+        else:
+            annotations = {"products": chance.choice(("H100", "A100", "!T4"))}
+    return Gang(
+        f"gang-{seed}", size, chance.choice((size, size, max(1, size // 2))), gpus, tuple(held),
+        chance.random() < 0.33, chance.random() < 0.5, annotations,
+    )  # fmt: skip
+
+
+class Stage:
+    """A control plane with both schedulers, a service, and the fleet."""
+
+    def __init__(self, plane: ControlPlane, service: Service) -> None:
+        self.plane, self.service = plane, service
+        self.version = podgroup_version(plane)
+
+    def _path(self, kind: str) -> str:
+        root = "/api/v1" if kind == "pods" else f"/apis/scheduling.k8s.io/{self.version}"
+        return f"{root}/namespaces/{SPACE}/{kind}"
+
+    def clear(self) -> None:
+        """Delete all pods and groups, and wait until the service has seen it."""
+        self.plane.api.delete(self._path("pods"))
+        self.plane.api.delete(self._path("podgroups"))
+        eventually("the pods are gone", lambda: not self.plane.api.items(self._path("pods")))
+
+    def hold(self, gang: Gang) -> None:
+        """Bind the pods that hold GPUs."""
+        for index, (node, gpus) in enumerate(gang.held):
+            for number in range(gpus):
+                name = f"held-{index}-{number}"
+                made = gpu_pod(name, SPACE, {GPU: 1}, nodeName=node, priority=0, terminationGracePeriodSeconds=0)
+                self.plane.api.create(self._path("pods"), made)
+
+    def group(self, gang: Gang, scheduler: str) -> Object:
+        """Write the PodGroup of a gang."""
+        spec: Object = {"schedulingPolicy": {"gang": {"minCount": gang.least}}}
+        if gang.zoned:
+            spec["schedulingConstraints"] = {"topology": [{"key": ZONE}]}
+        if gang.preempts:
+            spec["priority"] = 1000
+        metadata = {"name": f"{gang.name}-{scheduler}", "namespace": SPACE}
+        return {
+            "apiVersion": f"scheduling.k8s.io/{self.version}",
+            "kind": "PodGroup",
+            "metadata": metadata,
+            "spec": spec,
+        }
+
+    def create(self, gang: Gang, scheduler: str) -> None:
+        """Create the PodGroup and its members."""
+        self.plane.api.create(self._path("podgroups"), self.group(gang, scheduler))
+        self.plane.api.create_all(self._path("pods"), (member(gang, index, scheduler) for index in range(gang.size)))
+
+    def start_ours(self) -> None:
+        """Start the scheduler with our extender."""
+        self.plane.start_scheduler({**scheduler_configuration(self.service), **QUICK}, OURS)
+
+    def verdict(self, gang: Gang, scheduler: str) -> Outcome:
+        """Wait until nothing moves for QUIET_SECONDS, and read what became of a gang."""
+        quiet_since, last = time.monotonic(), None
+
+        def quiet() -> bool:
+            nonlocal quiet_since, last
+            pods, condition = self._read(gang, scheduler)
+            everyone = self.plane.api.items(self._path("pods"))
+            moving = any(one["metadata"].get("deletionTimestamp") for one in everyone)
+            evicted = len(everyone) < gang.size + sum(number for _, number in gang.held)
+            state = [(one["spec"].get("nodeName"), (one.get("status") or {}).get("nominatedNodeName")) for one in pods]
+            if moving or (state, condition) != last:
+                quiet_since, last = time.monotonic(), (state, condition)
+            bound = sum(bool(node) for node, _ in state)
+            done = bound >= gang.least or condition[0] == "False"
+            waits = EVICTING_SECONDS if evicted else REFUSED_SECONDS
+            patience = QUIET_SECONDS if bound >= gang.least else waits
+            return bool(done and not moving and time.monotonic() - quiet_since > patience)
+
+        eventually(f"{gang} has a verdict", quiet)
+        pods, condition = self._read(gang, scheduler)
+        return Outcome(tuple(sorted(filter(None, (one["spec"].get("nodeName") for one in pods)))), condition[1])
+
+    def _read(self, gang: Gang, scheduler: str) -> tuple[list[Object], tuple[str, str]]:
+        pods = self.plane.api.items(self._path("pods"))
+        pods = [one for one in pods if one["metadata"]["name"].startswith("member-")]
+        group = self.plane.api.get(f"{self._path('podgroups')}/{gang.name}-{scheduler}")
+        found = (group.get("status") or {}).get("conditions") or [{}]
+        return pods, (found[0].get("status", ""), found[0].get("message", ""))
+
+    def place(self, gang: Gang, scheduler: str) -> Outcome:
+        """Place a gang on the fleet as it finds it; the pods stay."""
+        self.clear()
+        self.hold(gang)
+        calls, spent = self._spent()
+        self.create(gang, scheduler)
+        seen = self.verdict(gang, scheduler)
+        calls_then, spent_then = self._spent()
+        return Outcome(seen.nodes, seen.message, int(calls_then - calls), 1000 * (spent_then - spent))
+
+    def _spent(self) -> tuple[float, float]:
+        """Return the filter calls so far, and the seconds of their answers."""
+        seconds = self.service.metric("gpu_usher_request_duration_seconds_sum", verb="filter")
+        return self.service.calls("filter"), seconds
+
+
+def member(gang: Gang, index: int, scheduler: str) -> Object:
+    """Write a member of a gang."""
+    more = {"schedulerName": scheduler, "schedulingGroup": {"podGroupName": f"{gang.name}-{scheduler}"}}
+    priority = 1000 if gang.preempts else 0
+    return gpu_pod(f"member-{index}", SPACE, {GPU: gang.gpus}, priority=priority, annotations=gang.annotations, **more)
+
+
+def podgroup_version(plane: ControlPlane) -> str:
+    """Find the newest version of scheduling.k8s.io that serves PodGroups."""
+    versions = plane.api.get("/apis/scheduling.k8s.io")["versions"]
+    for version in versions:
+        resources = plane.api.get(f"/apis/{version['groupVersion']}")["resources"]
+        if any(resource["name"] == "podgroups" for resource in resources):
+            return str(version["version"])
+    raise AssertionError(f"no PodGroups in {versions}")
+
+
+@contextmanager
+def stage(binaries: Binaries, policies: Path | None = None) -> Iterator[Stage]:
+    """Run a control plane with the fleet, the service, and a scheduler with and without the extender."""
+    with control_plane(binaries, make=GroupPlane) as plane, kubelets(plane.api):
+        plane.api.create("/api/v1/namespaces", {"metadata": {"name": SPACE}})
+        add_nodes(plane.api, fleet())
+        with serving(plane, **({"policies": str(policies)} if policies else {})) as service:
+            eventually("all nodes are known", lambda: service.health()["caches"]["nodes"]["objects"] == len(fleet()))
+            made = Stage(plane, service)
+            made.start_ours()
+            plain = {**scheduler_configuration(service), **QUICK, "profiles": [{"schedulerName": PLAIN}]}
+            plane.start_scheduler({key: value for key, value in plain.items() if key != "extenders"}, PLAIN)
+            yield made
+
+
+def compare(world: Stage, gangs: Sequence[Gang]) -> Iterator[tuple[Gang, Outcome, Outcome]]:
+    """Place each gang without the extender and with it; twice where it differs, since kube-scheduler may fail a gang
+    of which it saw only some pods at first (seen in v1.36 without us as well).
+    """
+    for gang in gangs:
+        seen = world.place(gang, PLAIN), world.place(gang, OURS)
+        if not agree(gang, *seen):
+            print("once more:", gang, *seen, flush=True)
+            again = replace(gang, name=f"{gang.name}-again")
+            seen = world.place(again, PLAIN), world.place(again, OURS)
+        yield gang, *seen
+
+
+def agree(gang: Gang, plain: Outcome, ours: Outcome) -> bool:
+    """Tell whether a gang binds either way, or does not; beyond the least number kube-scheduler draws among zones."""
+    alike = gang.least == gang.size or not gang.zoned
+    return (len(plain.nodes) >= gang.least) == (len(ours.nodes) >= gang.least) and (
+        not alike or gang.preempts or len(plain.nodes) == len(ours.nodes)
+    )
+
+
+def row(name: str, seen: Sequence[tuple[Gang, Outcome, Outcome]]) -> str:
+    """Write a row of the table."""
+    same = sum(agree(gang, plain, ours) for gang, plain, ours in seen)
+    bound = sum(len(ours.nodes) >= gang.least for gang, _, ours in seen)
+    calls, spent = sorted(ours.calls for _, _, ours in seen), sorted(ours.milliseconds for _, _, ours in seen)
+    middle = len(seen) // 2
+    cells = (name, len(seen), bound, same, calls[middle], calls[-1], f"{spent[middle]:.1f}", f"{spent[-1]:.1f}")
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+KINDS = (
+    ("alone", False, False),
+    ("may preempt", True, False),
+    ("in one zone", False, True),
+    ("in one zone, may preempt", True, True),
+)
+
+
+def table(version: str, seen: Sequence[tuple[Gang, Outcome, Outcome]]) -> str:
+    """Write the table of a version."""
+    head = "| gangs | number | bound | as without us | calls, median | calls, most | ms, median | ms, most |"
+    head += "\n|---|---:|---:|---:|---:|---:|---:|---:|"
+    rows = [
+        row(name, of_kind)
+        for name, preempts, zoned in KINDS
+        if (of_kind := [one for one in seen if (one[0].preempts, one[0].zoned) == (preempts, zoned)])
+    ]
+    return "\n".join([f"## {version}", "", head, *rows, ""])
+
+
+def main(words: list[str]) -> int:
+    """Place NUMBER gangs, and write the table of the chosen version beside those of others."""
+    binaries = find_binaries()
+    if isinstance(binaries, str):
+        print(binaries, file=sys.stderr)
+        return 1
+    number = int(words[0]) if words else 200
+    seen = []
+    with stage(binaries) as world:
+        for one in compare(world, [draw(seed) for seed in range(number)]):
+            seen.append(one)
+            if not agree(*one):
+                print("differs:", *one, flush=True)
+    text = RESULTS.read_text("utf-8") if RESULTS.exists() else HEAD
+    version = kubernetes_version(chosen_minor())
+    sections = {part.partition("\n")[0]: f"## {part}" for part in text.split("## ")[1:]}
+    sections[version] = table(version, seen)
+    RESULTS.write_text(HEAD + "\n".join(sections[key].rstrip() + "\n" for key in sorted(sections)), "utf-8")
+    print(sections[version])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

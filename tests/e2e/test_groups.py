@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gangs on the real scheduler with the gates of PodGroups on (F150, F151); tests/e2e/gangs.py places 200 by hand."""
+
+import json
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from app.cluster.snapshot import view
+from app.explain.pending_pod import explain
+from app.placement.engine import class_for_demand, judge_class
+from app.values.computations import finish
+from tests.builders import demand, shipped, state_of
+from tests.controlplane.binaries import Binaries
+from tests.controlplane.kubectl import Object
+from tests.controlplane.module_files import chosen_minor
+from tests.e2e.gangs import GPU, PLAIN, SPACE, Gang, Stage, agree, compare, draw, fleet, member, stage
+from tests.e2e.mixed import call_extender
+from tests.e2e.stage import OURS, gpu_pod
+
+pytestmark = pytest.mark.skipif(
+    chosen_minor() in ("1.33", "1.34", "1.35"), reason="kube-scheduler places PodGroups since Kubernetes 1.36"
+)
+COMPARED, ANNOTATED, PREDICTED = range(300, 306), range(400, 406), range(500, 508)
+
+
+@pytest.fixture(scope="module")
+def world(binaries: Binaries) -> Iterator[Stage]:
+    """A fleet, a service, and schedulers with and without the extender."""
+    with stage(binaries) as made:
+        yield made
+
+
+def test_same_gangs_bind_with_the_extender_as_without(world: Stage) -> None:
+    """F150: with whole GPUs and shipped policies nothing is added; a sample of those of tests/e2e/gangs.py."""
+    seen = list(compare(world, [draw(seed) for seed in COMPARED]))
+
+    assert [one for one in seen if not agree(*one)] == []
+    assert any(ours.nodes for _, _, ours in seen)
+
+
+def test_no_member_is_on_a_node_that_filter_refuses(world: Stage) -> None:
+    """F150, F65: gangs that name products or declare memory."""
+    bound = 0
+    for seed in ANNOTATED:
+        gang = draw(seed, annotated=True)
+        seen = world.place(gang, OURS)
+        bound += len(seen.nodes)
+        asked = demand(member(gang, 0, OURS))
+        nodes = state_of(fleet()).nodes
+        refused = [name for name in seen.nodes if judge_class(asked, class_for_demand(asked, nodes[name]))]
+        assert refused == []
+        assert world.service.metric("gpu_usher_vram_overrun_nodes") == 0
+    assert bound
+
+
+def test_nothing_is_left_a_second_after_a_gang_failed_and_bytes_are_equal(world: Stage) -> None:
+    """F150: nine members of 12 GiB each on four nodes of two T4: none binds, and the memory is free for others."""
+    gang = Gang("too-large", 9, 9, 1, (), annotations={"gpu-memory": "12Gi"})
+    seen = world.place(gang, OURS)
+    waiting = world.plane.api.get(f"/api/v1/namespaces/{SPACE}/pods/member-0")
+    names = [f"t4-{index}" for index in range(8, 12)]
+
+    world.plane.stop(OURS)
+    bodies = {filter_bytes(world, waiting, names) for _ in range(50)}
+    time.sleep(1.1)
+    group = {"podGroupName": "probe"}
+    probe = gpu_pod("probe", SPACE, {GPU: 2}, annotations={"gpu-memory": "15Gi"}, schedulingGroup=group)
+    probe["metadata"]["uid"] = "probe"
+    free = [call_extender(world.service, "filter", probe, [name])["NodeNames"] for name in names]
+
+    assert seen.nodes == ()
+    assert len(bodies) == 1
+    assert free == [[name] for name in names]
+    world.start_ours()
+
+
+def test_explanation_agrees_with_the_verdict_of_kube_scheduler(world: Stage) -> None:
+    """F151: gangs that may not preempt bind if, and only if, the explanation says that enough fit."""
+    said, seen = [], []
+    for seed in PREDICTED:
+        gang = draw(seed)
+        gang = Gang(gang.name, gang.size, gang.least, gang.gpus, gang.held, gang.zoned)
+        said.append((gang.name, predicted(world, gang)))
+        seen.append((gang.name, len(world.place(gang, PLAIN).nodes) >= gang.least))
+
+    assert said == seen
+
+
+def test_waiting_gang_is_explained_by_the_service(world: Stage) -> None:
+    """F151: 5 of 6 nodes' worth fit, and the PodGroup of the cluster says how many must."""
+    gang = Gang("five", 5, 5, 8, (("h100-0", 1), ("t4-8", 1), ("t4-9", 1), ("t4-10", 1), ("t4-11", 1)))
+    world.place(gang, OURS)
+
+    explanation = world.service.explain({"namespace": SPACE, "name": "member-0"})
+
+    assert explanation["gang"]["fits"] == 3
+    assert explanation["gang"]["enough"] is False
+    assert explanation["gang"]["change"].startswith("2 more nodes like ")
+
+
+def predicted(world: Stage, gang: Gang) -> bool:
+    """Say by our explanation whether a gang can start on the fleet as it will find it."""
+    world.clear()
+    world.hold(gang)
+    pods = world.plane.api.items(f"/api/v1/namespaces/{SPACE}/pods")
+    members = [member(gang, index, PLAIN) for index in range(gang.size)]
+    for one in members:
+        one["metadata"]["uid"] = one["metadata"]["name"]
+        one["status"] = {"phase": "Pending"}
+    objects: list[Object] = [*fleet(), *pods, *members, world.group(gang, PLAIN)]
+    objects = [{**one, "kind": one.get("kind", "Pod")} for one in objects]
+    explanation = finish(explain(members[0], view(state_of(objects), shipped()), live=True))
+    if explanation.gang is None:  # a gang of one pod
+        return explanation.fits > 0
+    return explanation.gang.enough
+
+
+def filter_bytes(world: Stage, pod: Object, names: list[str]) -> bytes:
+    """Return the answer of filter as it comes."""
+    with httpx.Client(verify=str(world.service.ca), trust_env=False) as client:
+        body = json.dumps({"Pod": pod, "NodeNames": names})
+        return client.post(f"{world.service.url}/scheduler/filter", content=body).content
