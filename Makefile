@@ -177,6 +177,7 @@ generated: $(STAMP) ## write what is made from code once more: schemas, the CRD,
 	@$(BIN)/python -m tests.policy.page > policies/README.md
 	@$(BIN)/python -m tests.cli.answers
 	@$(BIN)/python -m tests.reference
+	@$(BIN)/python -m tests.promised
 	@$(BIN)/python -m tests.reports
 	@$(BIN)/python -m tests.deploy.identities
 	@$(BIN)/python -m tests.deploy.chart_page

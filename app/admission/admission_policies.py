@@ -130,20 +130,28 @@ def unprivileged(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Valida
         yield _not_privileged(f"{_CREATED}!({_names_gpu(knowledge)})")
 
 
-def scheduled_by_us(rules: AdmissionRules, _knowledge: Knowledge) -> Iterator[Validation]:
+def scheduled_by_us(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[Validation]:
     """Refuse a pod with spec.nodeName, or with another scheduler than the policy's."""
     if rules.bypass != "Deny":
         return
+    other = f"{_CREATED}!({_asks_for_gpu(knowledge)}) || "
     yield Validation(
-        f"{_CREATED}!has(object.spec.nodeName) || object.spec.nodeName == ''",
+        f"{other}!has(object.spec.nodeName) || object.spec.nodeName == ''",
         "spec.nodeName is set, so that no scheduler checks the node; remove it",
     )
     if rules.scheduler_name:
         scheduler = quoted(rules.scheduler_name)
         yield Validation(
-            f"{_CREATED}object.spec.schedulerName == {scheduler}",
+            f"{other}object.spec.schedulerName == {scheduler}",
             f"names another scheduler than {rules.scheduler_name}; set schedulerName: {rules.scheduler_name}",
         )
+
+
+def _asks_for_gpu(knowledge: Knowledge) -> str:
+    """Write CEL that is true where some container asks for an amount of a GPU resource other than zero."""
+    nonzero = "quantity(string(m[k])).compareTo(quantity('0')) != 0"
+    gpu = is_gpu_resource(knowledge.families)
+    return f"variables.guarded.exists(c, {AMOUNT_MAPS}.exists(m, m.exists(k, ({gpu}) && {nonzero})))"
 
 
 def _names_gpu(knowledge: Knowledge) -> str:
