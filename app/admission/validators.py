@@ -163,8 +163,7 @@ def amounts_per_gpu_in_bounds(review: ReviewedPod) -> Iterator[Reason]:
     they do against maxGPUsPerPod.
     """
     bounds = review.rules.per_gpu
-    gpus = review.ruling.demand.gpus
-    if bounds is None or not gpus:
+    if bounds is None or not (gpus := review.ruling.demand.gpus):
         return
     requested = dict(sum_pod_requests(review.document["spec"]))
     for resource, unit, least, most in (

@@ -21,7 +21,8 @@ from tests.e2e.mixed import call_extender
 from tests.e2e.stage import OURS, gpu_pod
 
 pytestmark = pytest.mark.skipif(
-    chosen_minor() in ("1.33", "1.34", "1.35"), reason="kube-scheduler places PodGroups since Kubernetes 1.36"
+    chosen_minor() in ("1.33", "1.34", "1.35"),
+    reason="kube-scheduler places PodGroups since Kubernetes 1.36. Run it with a later GPU_USHER_KUBERNETES.",
 )
 COMPARED, ANNOTATED, PREDICTED = range(300, 306), range(400, 406), range(500, 508)
 
