@@ -229,6 +229,8 @@ class PartialAllocatedDevice(TypedDict, total=False):
     adminAccess: bool | None
     shareID: str | None
     consumedCapacity: dict[str, Any] | None
+    bindingConditions: list[str] | None
+    bindingFailureConditions: list[str] | None
 
 
 class PartialAllocatedDevices(TypedDict, total=False):
@@ -256,6 +258,7 @@ class ClaimStatus(TypedDict, total=False):
 
     allocation: PartialAllocation | None
     reservedFor: list[ClaimConsumer] | None
+    devices: list[dict[str, Any]] | None
 
 
 class ClaimMetadata(Metadata, total=False):

@@ -4,10 +4,12 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
 import pytest
 
 from app.knowledge.gpu_resources import Family
 from app.kube.claimed_devices import ClaimedDevices, DeviceChoice, choice_of, claimed_devices
+from app.kube.partial_types import PartialResourceClaim
 from app.kube.pod_limits import MOST_CLAIMS, MOST_CONTAINERS
 from app.kube.pods import read_pod
 from app.kube.resource_claims import ClaimSpec, ResourceClaim, read_resource_claim, read_resource_claim_template
@@ -240,3 +242,24 @@ def test_pod_of_many_claims_and_containers_costs_what_it_is_long() -> None:
 
 def test_claim_that_is_named_twice_is_unknown_once() -> None:
     assert claims_of_pod("gone", "gone").unknown == ("ResourceClaim team-a/gone",)
+
+
+def test_watch_brings_the_binding_conditions_and_those_that_are_true() -> None:
+    """F135: else a service could not know why kube-scheduler does not bind a pod whose claim has its devices."""
+    place = {"driver": "gpu.nvidia.com", "pool": "node-1", "device": "gpu-0"}
+    result = {
+        **place,
+        "request": "r",
+        "bindingConditions": ["attached", "tested"],
+        "bindingFailureConditions": ["lost"],
+    }
+    true = [{"type": "tested", "status": "True"}, {"type": "lost", "status": "True"}]
+    allocated = {"allocation": {"devices": {"results": [result]}}, "devices": [{**place, "conditions": true}]}
+    whole = {**claim(exactly(GPU)), "status": allocated}
+
+    watched = msgspec.json.decode(msgspec.json.encode(whole), type=PartialResourceClaim)
+
+    for document in (whole, watched):
+        allocation = read_resource_claim(document).allocation
+        assert allocation is not None
+        assert (allocation.results[0].waits_for, allocation.results[0].failed) == (("attached",), ("lost",))
