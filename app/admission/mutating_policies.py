@@ -67,6 +67,7 @@ LEFT_OUT: tuple[LeftOut, ...] = (
     LeftOut("rightSizing", ("right_sizing",), "it chooses among the slices of nodes"),
     LeftOut("migFallback", ("mig_fallback",), "it chooses among the slices of nodes"),
     LeftOut("convertToClaims", ("convert_to_claims",), "CEL does not know ResourceClaimTemplates"),
+    LeftOut("queuedTemplates", ("queued_templates",), "what it writes is made of the labels and taints of nodes"),
     LeftOut("sharedReplicas", ("shared_replicas",), "whether a unit is a share is a fact of nodes"),
     LeftOut("perGPU", ("per_gpu",), "it divides what the pod as a whole requests, which CEL cannot"),
     LeftOut("idle", ("idle",), "CEL does not know the use of GPUs"),
@@ -238,7 +239,8 @@ def set_runtime_class(rules: AdmissionRules, knowledge: Knowledge) -> Iterator[M
     wanted = "(has(params.scheduling) && has(params.scheduling.nodeSelector) ? params.scheduling.nodeSelector : {})"
     chosen = "(has(object.spec.nodeSelector) ? object.spec.nodeSelector : {})"
     agrees = f"{wanted}.all(k, !(k in {chosen}) || {chosen}[k] == {wanted}[k])"
-    tests = (_REPAIRED, absent, f"!{claims}", agrees, *((f"({suits})",) if suits else ()))
+    unclaimed = f"size(variables.gpus) > 0 && size(variables.classes) == 0 && !{claims}"
+    tests = (_REPAIRED, absent, unclaimed, agrees, *((f"({suits})",) if suits else ()))
     operation = _patch("add", "'/spec/runtimeClassName'", quoted(name))
     yield Mutation(f"({' && '.join(tests)} ? [{operation}] : [])", ("runtime_class_name", "override"))
 
@@ -261,7 +263,7 @@ def add_tolerations(rules: AdmissionRules, _knowledge: Knowledge) -> Iterator[Mu
 
 
 _TOLERATIONS = "object.spec.tolerations"
-_REPAIRED = "variables.ours && size(variables.gpus) > 0"
+_REPAIRED = "variables.ours && size(variables.gpus + variables.classes) > 0"
 """CEL: the pod requests a GPU, and its scheduler is one that calls gpu-usher, or the default one."""
 
 POD_MUTATIONS: tuple[MutationBuilder, ...] = (
@@ -278,18 +280,22 @@ POD_MUTATIONS: tuple[MutationBuilder, ...] = (
 def _variables(root: str, knowledge: Knowledge, schedulers: frozenset[str]) -> dict[str, str]:
     """Write the variables: the names of what is requested, the whole GPUs of its vendors, whether we complete the pod.
 
-    `gpus` and `elsewhere` are sorted names of resources, of GPUs and of those that others give; `wholes` has the name
-    of the vendor's whole GPU for each of them.
+    `gpus`, `classes` and `elsewhere` are sorted names of resources: of GPUs, of DeviceClasses of the vendors, and of
+    those that others give; `wholes` has the name of the vendor's whole GPU for each of them.
     """
     families = knowledge.families
     all_containers = " + ".join(f"(has({root}.spec.{name}) ? {root}.spec.{name} : [])" for name in LISTS)
     nonzero = "quantity(string(m[k])).compareTo(quantity('0')) != 0"
     named = f"({all_containers}).map(c, {AMOUNT_MAPS}.map(m, m.filter(k, {{}} && {nonzero})).flatten()).flatten()"
+    prefix = families.device_class_prefix
     gpu, passed = is_gpu_resource(families, passthrough=False), is_gpu_resource(families)
+    implicit = f"k.startsWith({quoted(prefix)})"
+    named_all = "variables.gpus + variables.elsewhere + variables.classes"
     return {
-        "gpus": named.format(f"({gpu})") + ".distinct().sort()",
+        "gpus": named.format(f"({gpu}) && !{implicit}") + ".distinct().sort()",
+        "classes": named.format(f"({gpu}) && {implicit}") + ".distinct().sort()",
         "elsewhere": named.format(f"!({gpu}) && ({passed})") + ".distinct().sort()",
-        "wholes": f"(variables.gpus + variables.elsewhere).map(k, {_whole_of(families)}).distinct()",
+        "wholes": f"({named_all}).map(k, {_whole_of(families)}).distinct()",
         "ours": f"{root}.spec.schedulerName in [{', '.join(map(quoted, sorted(schedulers)))}]",
     }
 

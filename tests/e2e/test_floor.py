@@ -133,6 +133,7 @@ SITUATIONS: dict[str, Object] = {
 }
 CORPUS = {f"corpus {name}": shape.object for name, shape in SHAPES.items()}
 OUTSIDE = {
+    "corpus needs-unreadable": "an annotation that does not parse, which no policy for the API server reads",
     "devices: mounted elsewhere": "a path that the toolkit does not read, which the validating policy refuses",
 }
 """Manifests that are judged otherwise, and why: what the head of the exported file says that it cannot."""
