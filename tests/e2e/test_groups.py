@@ -22,7 +22,7 @@ from tests.e2e.stage import OURS, gpu_pod
 
 pytestmark = pytest.mark.skipif(
     chosen_minor() in ("1.33", "1.34", "1.35"),
-    reason="PodGroups are placed since Kubernetes 1.36. `make e2e-versions` plays them on newer versions.",
+    reason="PodGroups are placed since Kubernetes 1.36. Run `make e2e-versions`, which plays them on newer versions.",
 )
 COMPARED, ANNOTATED, PREDICTED = range(300, 306), range(400, 406), range(500, 508)
 
