@@ -42,7 +42,8 @@ HEAD = """\
 `python -m tests.e2e.gangs` wrote this: random gangs on a real kube-apiserver and kube-scheduler with the gates of
 PodGroups on, each placed twice on the same fleet, without an extender and with ours. The shipped policies add
 nothing to these pods. Calls are `filter` calls for one gang until its verdict, retries included, milliseconds those of
-their answers together, as the service measures them. In v1.36 kube-scheduler tries a waiting gang without back-off, hence the most.
+their answers together, as the service measures them. In v1.36 kube-scheduler tries a waiting gang without back-off,
+hence the most.
 One gang of v1.36.3 was not bound with us, and was when it was placed again.
 
 """
