@@ -72,7 +72,7 @@ ROOM = {"cpu": 1000, "memory": 1 << 40}
 KINDS = ("Job", "JobSet", "RayCluster", "MPIJob", "AppWrapper")
 PER_KIND = 10
 MERGED = ("JobSet", "MPIJob")
-"""Kinds whose lists server-side apply merges; those of RayJob, RayCluster and AppWrapper are atomic, and in conflict."""
+"""Kinds whose lists server-side apply merges; those of Ray and AppWrapper are atomic, and in conflict."""
 WRITES = (
     "priority: 900, match: {namespaceSelector: {matchLabels: {templates: written}}}, "
     "admission: {queuedTemplates: Write, tolerations: {fromNodeTaints: true}}"
