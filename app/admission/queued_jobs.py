@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeVar
 
+from app.admission.json_patch import apply
 from app.admission.review import UNCONCERNED, ReviewResult
 from app.admission.review_targets import WORKLOADS, ReviewTarget, is_queued
 from app.admission.reviewed_pod import PodForm, ReviewContext, limited_warnings
@@ -27,16 +28,27 @@ Review = Callable[[Mapping[str, Any], str, Mapping[str, str], ReviewContext], Re
 def template_targets_of(request: Mapping[str, Any], workloads: Workloads) -> tuple[ReviewTarget, ...]:
     """List the pod templates of an AdmissionReview's request that creates a workload of the table.
 
-    Raises MalformedPod.
+    Of a queued one that is updated they are those that differ from what is stored. Raises MalformedPod.
     """
     resource = member(request, "resource", dict, "request.") or {}
     row = (str(resource.get("group") or ""), str(resource.get("resource")))
     new = member(request, "object", dict, "request.")
-    if row not in workloads or new is None or request.get("operation") != "CREATE" or request.get("subResource"):
+    old = member(request, "oldObject", dict, "request.")
+    operation = request.get("operation")
+    if row not in workloads or new is None or request.get("subResource"):
         return ()
     queued = is_queued(new)
     places = islice(_templates(new, row, workloads), MOST_TEMPLATES)
-    return tuple(ReviewTarget(template, PodForm.Template, place, queued=queued) for place, template in places)
+    if operation == "CREATE":
+        return tuple(ReviewTarget(template, PodForm.Template, place, queued=queued) for place, template in places)
+    if operation != "UPDATE" or not queued or old is None or new == old:
+        return ()
+    stored = dict(_templates(old, row, workloads))
+    return tuple(
+        ReviewTarget(template, PodForm.Template, place, old_template=stored[place], queued=True)
+        for place, template in places
+        if place in stored and stored[place] != template
+    )
 
 
 def _templates(
@@ -78,6 +90,8 @@ def review_templates(
     joined = UNCONCERNED
     for target in targets:
         result = review(target.document, namespace, labels, replace(context, form=target.form, queued=target.queued))
+        if target.old_template is not None:
+            result = _only_restoring(target, result)
         joined = replace(
             joined,
             concerned=joined.concerned or result.concerned,
@@ -90,6 +104,16 @@ def review_templates(
         )
     operations = () if joined.reasons else joined.operations
     return replace(joined, operations=operations, warnings=limited_warnings(joined.warnings))
+
+
+def _only_restoring(target: ReviewTarget, result: ReviewResult) -> ReviewResult:
+    """Keep of the review of a changed template what makes it again what is stored, and nothing else.
+
+    Lists of other projects' kinds are often replaced as a whole, so that applying a manifest again takes away what was
+    written at creation (kubectl's JSON merge patch; atomic lists of server-side apply).
+    """
+    restored = bool(result.operations) and apply(target.document, result.operations) == target.old_template
+    return ReviewResult(True, operations=result.operations if restored else ())
 
 
 def _distinct(first: tuple[Item, ...], second: tuple[Item, ...]) -> tuple[Item, ...]:

@@ -274,6 +274,31 @@ def test_job_of_kubernetes_is_treated_alike_when_it_is_created() -> None:
     assert review_target_of({**request, "operation": "UPDATE"}) is None
 
 
+def updated(old: dict[str, Any], new: dict[str, Any]) -> ReviewResult:
+    request = {**request_of(new, "UPDATE"), "oldObject": old}
+    return review_templates(template_targets_of(request, knowledge().workloads), mutate, "team-a", {}, context(WRITES))
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_manifest_that_is_applied_again_leaves_the_stored_object_as_it_is(kind: str) -> None:
+    """F23, F153: lists of these kinds are replaced as a whole."""
+    document = workload(kind, wanting_h100())
+    stored = apply(document, reviewed(document).operations)
+
+    assert apply(document, updated(stored, document).operations) == stored
+    assert updated(stored, stored).operations == ()
+
+
+def test_edit_by_the_author_is_neither_completed_nor_refused() -> None:
+    """F153: an edit of a template may restart pods, and a running job forbids it."""
+    stored = apply(workload("JobSet", wanting_h100()), reviewed(workload("JobSet", wanting_h100())).operations)
+    other = workload("JobSet", template(container({GPU: "0.5"}), **ONLY_H100))
+
+    result = updated(stored, other)
+
+    assert (result.operations, result.reasons) == ((), ())
+
+
 @pytest.mark.parametrize("operation", ["UPDATE", "DELETE", "CONNECT"])
 def test_workload_that_exists_is_never_changed(operation: str) -> None:
     """F153: a running one forbids it, and an edit of a template restarts pods."""

@@ -69,7 +69,7 @@ def test_queued_jobs_are_the_kinds_of_the_table_outside_the_exempt_namespaces() 
     sent = {(group, resource) for rule in rules for group in rule["apiGroups"] for resource in rule["resources"]}
 
     assert sent == set(knowledge().workloads)
-    assert {operation for rule in rules for operation in rule["operations"]} == {"CREATE"}
+    assert {operation for rule in rules for operation in rule["operations"]} == {"CREATE", "UPDATE"}
     assert webhook["namespaceSelector"] == webhooks()["mutate.gpu-usher.io"]["namespaceSelector"]
     assert webhook["failurePolicy"] == "Ignore"
 

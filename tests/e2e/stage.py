@@ -163,10 +163,14 @@ def create_namespace(plane: ControlPlane, name: str, **labels: str) -> str:
     return name
 
 
-def install_webhooks(plane: ControlPlane, service: Service, **changes: Any) -> None:
-    """Install the webhooks of deploy/ with the URL of the process; `changes` replace fields of every webhook."""
+def install_webhooks(plane: ControlPlane, service: Service, *components: str, **changes: Any) -> None:
+    """Install the webhooks of deploy/, and those of components, with the URL of the process.
+
+    `changes` replace fields of every webhook.
+    """
     ca = base64.b64encode(service.ca.read_bytes()).decode()
-    for document in yaml.safe_load_all((DEPLOY / "base" / "webhooks.yaml").read_text("utf-8")):
+    files = (DEPLOY / "base" / "webhooks.yaml", *(DEPLOY / "components" / name / "webhook.yaml" for name in components))
+    for document in (one for file in files for one in yaml.safe_load_all(file.read_text("utf-8"))):
         for webhook in document["webhooks"]:
             path = webhook["clientConfig"]["service"]["path"]
             webhook["clientConfig"] = {"url": service.url + path, "caBundle": ca}

@@ -109,6 +109,7 @@ def queued_job(kind: str, name: str, namespace: str, template: Object) -> Object
     version, _ = PATHS[kind]
     metadata = {"name": name, "namespace": namespace, "labels": {QUEUE: "queue"}}
     idle = pod_template(0)
+    idle["spec"]["tolerations"] = [{"key": GPU, "operator": "Exists"}]  # of the flavours, which all have the taint
     for one in (template, idle):
         one["spec"]["restartPolicy"] = "Never" if not kind.startswith("Ray") else "Always"
     return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": _spec(kind, template, idle)}
@@ -150,12 +151,14 @@ def stored_templates(document: Object) -> Iterator[Object]:
             yield template
 
 
-def pod_of(document: Object, template: Object, pod_set: Object | None = None) -> Object:
-    """Write the pod that a controller makes of a template, which Kueue has completed in it or beside it."""
+def pod_of(document: Object, template: Object) -> Object:
+    """Write the pod that a controller makes of a template; Kueue completes that of an AppWrapper beside it."""
     metadata = document["metadata"]
+    components = document["spec"].get("components") or ()
+    pod_sets = [pod_set for component in components for pod_set in component.get("podSetInfos") or ()]
     own = template.get("metadata") or {}
     spec = {key: value for key, value in template["spec"].items() if key != "restartPolicy"}
-    if pod_set:
+    for pod_set in pod_sets:
         spec["nodeSelector"] = {**(spec.get("nodeSelector") or {}), **(pod_set.get("nodeSelector") or {})}
     owner = {
         "apiVersion": document["apiVersion"],

@@ -20,6 +20,7 @@ WEBHOOKS = "kueue-webhook-service"
 CERTIFICATE = f"/api/v1/namespaces/{SYSTEM}/secrets/kueue-webhook-server-cert"
 LEFT_OUT = ("Deployment", "Service", "APIService")
 """Kinds of Kueue's installation that this process replaces: its pod, and what leads there."""
+PLAIN = ("batch/job", "pod")
 START_SECONDS = 90
 """Kueue looks for its mounted certificate after one, two, four … seconds."""
 API = "kueue.x-k8s.io/v1beta2"
@@ -29,14 +30,14 @@ QUEUE = "kueue.x-k8s.io/queue-name"
 
 
 @contextmanager
-def running_kueue(plane: ControlPlane, folder: Path) -> Iterator[Process]:
-    """Run Kueue, and wait until it is ready; `folder` holds its program and its kustomization."""
+def running_kueue(plane: ControlPlane, folder: Path, frameworks: Sequence[str] = PLAIN) -> Iterator[Process]:
+    """Run Kueue for kinds of jobs, and wait until it is ready; `folder` holds its program and its kustomization."""
     webhooks, probes = free_port(), free_port()
     apply(plane, (at_port(one, webhooks) for one in rendered(plane, folder / "config" / "default") if _wanted(one)))
     lead_service(plane, SYSTEM, WEBHOOKS)
     mount = Mount(plane, plane.folder / "kueue-certificate", CERTIFICATE)
     settings = plane.folder / "kueue.json"
-    settings.write_text(json.dumps(_configuration(webhooks, probes, mount.folder)), "utf-8")
+    settings.write_text(json.dumps(_configuration(webhooks, probes, mount.folder, frameworks)), "utf-8")
     account = account_kubeconfig(plane, SYSTEM, "kueue-controller-manager")
     command = [str(folder / NAME), f"--config={settings}", f"--kubeconfig={account}", "--zap-log-level=2"]
     process = Process(NAME, command, plane.folder / "kueue.log")
@@ -53,8 +54,8 @@ def _wanted(document: Object) -> bool:
     return document["kind"] not in LEFT_OUT
 
 
-def _configuration(webhooks: int, probes: int, certificate: Path) -> Object:
-    """Write Kueue's configuration: jobs and plain pods, and a webhook server that only this machine reaches."""
+def _configuration(webhooks: int, probes: int, certificate: Path, frameworks: Sequence[str]) -> Object:
+    """Write Kueue's configuration: kinds of jobs, and a webhook server that only this machine reaches."""
     return {
         "apiVersion": "config.kueue.x-k8s.io/v1beta2",
         "kind": "Configuration",
@@ -63,7 +64,7 @@ def _configuration(webhooks: int, probes: int, certificate: Path) -> Object:
         "metrics": {"bindAddress": "0"},
         "webhook": {"host": "127.0.0.1", "port": webhooks, "certDir": str(certificate)},
         "leaderElection": {"leaderElect": False},
-        "integrations": {"frameworks": ["batch/job", "pod"]},
+        "integrations": {"frameworks": list(frameworks)},
         "featureGates": {"VisibilityOnDemand": False},
     }
 
@@ -75,9 +76,11 @@ def _succeeds(url: str) -> bool:
         raise ConnectionError(str(error)) from error
 
 
-def flavour(name: str, labels: Mapping[str, str], taints: Sequence[Mapping[str, str]] = ()) -> Object:
+def flavour(
+    name: str, labels: Mapping[str, str], taints: Sequence[Mapping[str, str]] = (), topology: str | None = None
+) -> Object:
     """Write a ResourceFlavor, whose labels Kueue adds to the nodeSelector of what it admits."""
-    spec = {"nodeLabels": dict(labels), "nodeTaints": list(taints)}
+    spec = {"nodeLabels": dict(labels), "nodeTaints": list(taints), **({"topologyName": topology} if topology else {})}
     return {"apiVersion": API, "kind": "ResourceFlavor", "metadata": {"name": name}, "spec": spec}
 
 
@@ -112,6 +115,16 @@ def counted(plane: ControlPlane, namespace: str, owner: str) -> tuple[str, Mappi
             (assignment,) = admission["podSetAssignments"]
             (name,) = set(assignment["flavors"].values())
             return name, assignment["resourceUsage"]
+    return None
+
+
+def flavour_of_gpus(plane: ControlPlane, namespace: str, owner: str) -> str | None:
+    """Return the flavour of the GPUs of a job of several pod sets; None while it is not admitted."""
+    for workload in _workloads(plane, namespace):
+        admission = (workload.get("status") or {}).get("admission")
+        if admission and owner in (one["name"] for one in workload["metadata"]["ownerReferences"]):
+            flavours = (assignment.get("flavors") or {} for assignment in admission["podSetAssignments"])
+            return next((chosen[GPU] for chosen in flavours if GPU in chosen), None)
     return None
 
 

@@ -27,18 +27,30 @@ RUN_SECONDS = 120
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What to build in a module's folder: a package, and folders of upstream's module that are kept beside it."""
+    """What to build in a module's folder: a package, and folders of modules that are kept beside it.
+
+    `kept` are folders of `upstream`, `others` are pairs of another module and a folder of it, kept by its last name.
+    """
 
     package: str = "."
     upstream: str = ""
     kept: tuple[str, ...] = ()
+    others: tuple[tuple[str, str], ...] = ()
 
+
+JOBS = (
+    ("sigs.k8s.io/jobset", "config/components/crd/bases"),
+    ("github.com/ray-project/kuberay/ray-operator", "config/crd/bases"),
+    ("github.com/kubeflow/mpi-operator", "manifests/base"),
+    ("github.com/project-codeflare/appwrapper", "config/crd/bases"),
+)
+"""The modules that define kinds of jobs, and where: Kueue's own module names their versions."""
 
 RECIPES: Mapping[str, Recipe] = {
     "cluster-autoscaler": Recipe(),
     "karpenter": Recipe(),
     "cert-manager": Recipe(upstream="github.com/cert-manager/cert-manager", kept=("deploy/crds",)),
-    "kueue": Recipe("sigs.k8s.io/kueue/cmd/kueue", "sigs.k8s.io/kueue", ("config",)),
+    "kueue": Recipe("sigs.k8s.io/kueue/cmd/kueue", "sigs.k8s.io/kueue", ("config",), others=JOBS),
 }
 """Program → its recipe; the folder is <program>-module."""
 
@@ -59,7 +71,8 @@ def build(name: str) -> Path:
     Raises SystemExit with the compiler's own words.
     """
     target, recipe = _target(name), RECIPES[name]
-    if (target / name).is_file():
+    folders = {"jobs/" + module.rpartition("/")[2]: (module, folder) for module, folder in recipe.others}
+    if (target / name).is_file() and all((target / folder).is_dir() for folder in folders):
         return target
     go = find_go()
     if go is None:
@@ -68,6 +81,9 @@ def build(name: str) -> Path:
     with tempfile.TemporaryDirectory(dir=BUILT) as temporary:
         partly = Path(temporary, name)
         partly.mkdir()
+        for kept, (module, folder) in folders.items():
+            source = Path(_go(go, name, "list", "-m", "-f", "{{.Dir}}", module).strip(), folder)
+            shutil.copytree(source, partly / kept, copy_function=shutil.copyfile)
         flags = ("-trimpath", "-ldflags", "-s -w")
         _go(go, name, "build", *flags, "-o", str(partly / name), recipe.package)
         for folder in recipe.kept:
