@@ -171,7 +171,12 @@ def created(plane: ControlPlane, name: str, manifest: Object) -> Stored:
         plane.api.delete(f"{path}/{named['name']}?gracePeriodSeconds=0")
     annotations = dict(stored["metadata"].get("annotations") or {})
     decision = json.loads(annotations.pop(DECISION, "{}"))
-    written = {"annotations": annotations, "labels": stored["metadata"].get("labels"), "spec": stored["spec"]}
+    # A Job without labels of its own gets those of its template, some of them only after a webhook was called.
+    written = {
+        "annotations": annotations,
+        "labels": is_pod and stored["metadata"].get("labels"),
+        "spec": stored["spec"],
+    }
     return Stored(written, tuple(decision.get("actions", ())))
 
 
