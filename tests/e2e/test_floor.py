@@ -165,12 +165,18 @@ def created(plane: ControlPlane, name: str, manifest: Object) -> Stored:
     if answer.status_code != 201:
         assert answer.status_code in (400, 403, 422), answer.text
         return Stored(None)
-    stored = json.loads(answer.text.replace(answer.json()["metadata"]["uid"], "uid"))  # of a Job it is a label too
+    named = answer.json()["metadata"]  # of a Job, UID and generated name are labels too
+    stored = json.loads(answer.text.replace(named["uid"], "uid").replace(named["name"], "name"))
     if is_pod:
-        plane.api.delete(f"{path}/{stored['metadata']['name']}?gracePeriodSeconds=0")
+        plane.api.delete(f"{path}/{named['name']}?gracePeriodSeconds=0")
     annotations = dict(stored["metadata"].get("annotations") or {})
     decision = json.loads(annotations.pop(DECISION, "{}"))
-    written = {"annotations": annotations, "labels": stored["metadata"].get("labels"), "spec": stored["spec"]}
+    # A Job without labels of its own gets those of its template, some of them only after a webhook was called.
+    written = {
+        "annotations": annotations,
+        "labels": is_pod and stored["metadata"].get("labels"),
+        "spec": stored["spec"],
+    }
     return Stored(written, tuple(decision.get("actions", ())))
 
 
