@@ -102,7 +102,9 @@ def _is_gone(node: str, examined: ExaminedDevices) -> bool:
 
 def tainted_devices(examined: ExaminedDevices) -> Iterator[Finding]:
     """Report taints that no known claim or template tolerates: their devices serve no pod until the taint is tolerated
-    or removed. A driver taints what is faulty, which is a problem; a DeviceTaintRule is somebody's will."""
+    or removed. A driver taints what is faulty, which is a problem; an administrator's
+    DeviceTaintRule is advice.
+    """
     tolerations = set(_tolerations(examined.devices))
     for device in examined.all_devices():
         for taint, source in _taints(device, examined.devices):

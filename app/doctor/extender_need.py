@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does a cluster need the extender? What its policies refuse, and who keeps a pod off that node: affinity or we.
+"""Does a cluster need the extender? What keeps a pod off the nodes that policies refuse: affinity, or filter alone.
 
 Each kind of GPU pod is judged on each node by the engine, and by what kube-scheduler sees without us: the required node
 affinity that admission writes, and the resources that the node offers. What the engine alone refuses is served by the

@@ -24,7 +24,6 @@ from app.nodes.model import Node, Sharing
 from app.values.json_members import objects_if_any
 from app.values.quantity import parse_quantity
 
-WHOLE = "nvidia.com/gpu"
 NUMA_NODE = "/numaNode"
 """How the attribute of a device ends that says its NUMA node: in the domain resource.kubernetes.io (KEP-6072), or in
 the driver's own."""
@@ -75,20 +74,20 @@ def _amounts(zone: Mapping[str, Any], *members: str) -> Amounts:
     return found
 
 
-def published_zones(node: Node, devices: ClusterDevices) -> NUMAZones:
+def published_zones(node: Node, devices: ClusterDevices, whole: str) -> NUMAZones:
     """Count the whole GPUs that the device plugin of a node gives by the `numaNode` that a DRA driver publishes.
 
-    Which of them are free is not known.
+    `whole` is the resource of these GPUs. Which of them are free is not known.
     """
     counts: dict[int, int] = {}
-    if not node.node_class.allocatable(WHOLE) or node.node_class.unit(WHOLE) is not Sharing.Exclusive:
+    if not node.node_class.allocatable(whole) or node.node_class.unit(whole) is not Sharing.Exclusive:
         return NUMAZones("", "container", (), ())
     for device in (device for pool in devices.pools.pools(node) for device in pool.devices):
         zone = next((value for key, value in device.attributes.items() if key.endswith(NUMA_NODE)), None)
         facts = facts_of(device) if device.driver == NVIDIA_DRIVER else None
         if facts is not None and not facts.mig_profile and isinstance(zone, int):
             counts[zone] = counts.get(zone, 0) + 1
-    total = tuple({WHOLE: Fraction(number)} for _, number in sorted(counts.items()))
+    total = tuple({whole: Fraction(number)} for _, number in sorted(counts.items()))
     return NUMAZones("", "container", total, total)
 
 
@@ -170,13 +169,17 @@ def claim_notes(judge: ClaimJudge | None, fitting: Sequence[Node]) -> Iterator[s
 
 
 def topology_notes(
-    pod: Pod, fitting: Sequence[Node], topologies: Mapping[str, Mapping[str, Any]], devices: ClusterDevices
+    pod: Pod,
+    fitting: Sequence[Node],
+    topologies: Mapping[str, Mapping[str, Any]],
+    devices: ClusterDevices,
+    whole: str,
 ) -> Iterator[str]:
     """Say on which of the nodes that fit the kubelet will refuse a pod, and why, or that this is a guess."""
     known: dict[tuple[str, str], list[str]] = {}
     for node in fitting:
         document = topologies.get(node.name)
-        zones = published_zones(node, devices) if document is None else read_topology(document)
+        zones = published_zones(node, devices, whole) if document is None else read_topology(document)
         if refusal := topology_refusal(pod, zones):
             known.setdefault((zones.policy, refusal), []).append(node.name)
     for (policy, refusal), names in known.items():

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Why a pod that has a node, or devices, does not start, or is being ended.
 
-Its kubelet says so by Events, its containers by waiting reasons, its devices by binding conditions, and whoever ends it
-by the condition DisruptionTarget. pod_failures.yaml has what each means and what helps.
+Its kubelet says so by Events, its containers by waiting reasons, its devices by binding conditions. The
+condition DisruptionTarget says what ends it. pod_failures.yaml has what each means and what helps.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -61,6 +61,17 @@ REFUSALS: dict[str, tuple[str, dict[str, Any], str]] = {
         "asks for 4 GPUs; at most 2 per pod are allowed (policy mine); ask for fewer GPUs, or have the policy's"
         " maxGPUsPerPod raised",
     ),
+    "memory below its limit": (
+        "admission: {memoryRequests: Deny}",
+        pod(container({GPU: 1, "memory": "2Gi"}, {GPU: 1, "memory": "1Gi"})),
+        "container main requests less memory than its limit (policy mine); set the same amount of memory in"
+        " resources.requests and resources.limits",
+    ),
+    "little CPU for each GPU": (
+        'admission: {perGPU: {minCPU: "4"}}',
+        pod(container({GPU: 2, "cpu": "2"})),
+        "requests less cpu than 4 for each of 2 GPUs (policy mine); change the request, or the number of GPUs",
+    ),
     "a variable": (
         GUARDS,
         pod(container(env=ALL), **OURS),

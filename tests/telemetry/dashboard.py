@@ -20,9 +20,16 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel("Nodes known", (gauge("gpu_usher_nodes", "nodes"),), kind="stat"),
             Panel(
                 "Slipped pods",
-                (gauge("gpu_usher_slipped_pods", "{{kind}}", "kind"),),
+                (
+                    gauge("gpu_usher_slipped_pods", "{{kind}}", "kind"),
+                    (
+                        f"sum(increase(gpu_usher_namespace_limit_exceeded_total{{{JOB}}}[1d]))",
+                        "GPUs beyond namespaceLimits",
+                    ),
+                ),
                 kind="stat",
-                about="GPU pods that run without our decision, or on a node that is refused to them.",
+                about="GPU pods that run without our decision, or on a node that is refused to them, and GPUs beyond "
+                "namespaceLimits in a day.",
             ),
             Panel("Certificates taken", (rate("gpu_usher_cert_reload_total", "result"),)),
             Panel(

@@ -92,7 +92,7 @@ def test_rollback_that_claims_exclude_fails_and_names_the_condition(tmp_path: Pa
     result = CliRunner().invoke(app, ["plan", "driver", "--snapshot", str(tmp_path / "now.json"), "--to", "535.104.05"])
 
     assert result.exit_code == 1, result.output
-    assert "5 fewer nodes could serve, none after it: team-a/p" in result.output
+    assert "5 fewer nodes could serve, none after the change: team-a/p" in result.output
     assert "lost: no device of the node has driverVersion > 570.0.0" in result.output
 
 
