@@ -30,7 +30,7 @@ CODE = re.compile(r"```.*?```|`[^`\n]*`|\]\([^)]*\)", re.DOTALL)
 """Code, output of commands and addresses of links, which are not prose."""
 QUOTED = "| instead of | write |"
 """The head of the table of CONTRIBUTING.md that shows idiom beside better words."""
-MOST_WORDS = 38_600
+MOST_WORDS = 38_000
 """Words of docs/, deploy/README.md and policies/README.md, as `wc -w` counts them."""
 
 
