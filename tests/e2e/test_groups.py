@@ -60,7 +60,7 @@ def test_no_member_is_on_a_node_that_filter_refuses(world: Stage) -> None:
 
 def test_nothing_is_left_a_second_after_a_gang_failed_and_bytes_are_equal(world: Stage) -> None:
     """F150: nine members of 12 GiB each on four nodes of two T4: none binds, and the memory is free for others."""
-    gang = Gang("too-large", 9, 9, 1, (), annotations={"gpu-memory": "12Gi"})
+    gang = Gang("too-large", 9, 9, 1, (), annotations={"gpu-memory": "12Gi", "products": "T4"})
     seen = world.place(gang, OURS)
     waiting = world.plane.api.get(f"/api/v1/namespaces/{SPACE}/pods/member-0")
     names = [f"t4-{index}" for index in range(8, 12)]
