@@ -328,6 +328,7 @@ def test_pod_waits_for_the_binding_condition_of_its_device_and_is_told_so(
     seen, devices = read_seen(cluster, pod), allocated(cluster, path)
     delete_pod(cluster, pod)
     node.publish_devices()
+    eventually("they are published without conditions", lambda: ATTACHED not in str(node.slices()))
     print(event)
 
     assert f"is not ready: kube-scheduler waits until its driver sets {ATTACHED}" in explanation
