@@ -38,6 +38,7 @@ SERVING = {
     "namespaces": READS,
     "runtimeclasses": READS,
     "configmaps": READS,
+    "podgroups": {"get"},
     "gpupolicies": READS,
     "deviceclasses": READS,
     "devicetaintrules": READS,
