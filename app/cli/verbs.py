@@ -253,7 +253,7 @@ VERBS = {
     "policy test": "policies:run_cases",
     "policy diff": "policy_changes:diff",
     "policy replay": "policy_changes:replay",
-    "export admission-policies": "policies:admission_policies",
+    "export admission-policies": "export:admission_policies",
     "schema": "json_schema:schema",
     "scheduler-config": "scheduler_config:scheduler_config",
     "certs issue": "certs:issue",

@@ -9,7 +9,7 @@ import pytest
 from app.admission.admission_policies import validating_policies
 from app.admission.fallback_scope import GENERATED, fallback_scope
 from app.admission.mutating_policies import BY_THE_API_SERVER, LEFT_OUT, mutating_policies
-from app.cli.policies import admission_policies_text
+from app.cli.export import admission_policies_text
 from app.policy.merge_admission import RULES, AdmissionRules
 from tests.builders import knowledge, policies, policy
 
