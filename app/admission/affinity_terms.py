@@ -80,19 +80,12 @@ def affinity_terms_of(
         return Terms()
     names = _dialects(fleet, keys)
     clouds = tuple(dialect for dialect in knowledge.clouds.dialects if dialect.name in names)
-    declared = tuple(need for need in demand_by_labels.cuda if not need.inferred)
-    context = NeedContext(
-        demand_by_labels,
-        declared,
-        demand_by_labels.compute_capability,
-        fleet,
-        fitting_groups(demand, fleet),
-        knowledge,
-        clouds,
+    declared, by_images = (
+        tuple(need for need in demand_by_labels.cuda if need.inferred is inferred) for inferred in (False, True)
     )
-    image_context = replace(
-        context, cuda=tuple(need for need in demand_by_labels.cuda if need.inferred), compute_capability=None
-    )
+    capability, groups = demand_by_labels.compute_capability, fitting_groups(demand, fleet)
+    context = NeedContext(demand_by_labels, declared, capability, fleet, groups, knowledge, clouds)
+    image_context = replace(context, cuda=by_images, compute_capability=None)
     inferred = [expressions for need in INFERABLE_NEEDS if any((expressions := need(image_context)).values())]
     needs = [expressions for need in NEED_EXPRESSIONS if any((expressions := need(context)).values())]
     dialects = (*_deprecated_names(context, needs, names), *names)

@@ -16,6 +16,7 @@ from app.explain.explanation import GangVerdict
 from app.explain.funnel import Objection
 from app.explain.pending_cause import primary_reason
 from app.explain.survey import ClusterSnapshot, NodeJudge, ScheduledPod, existing_pod_constraints, read_scheduled_pod
+from app.intree.inter_pod_constraints import InterPodConstraints
 from app.kube.gangs import Gang, gang_words
 from app.kube.pod_requests import PODS
 from app.nodes.model import Node
@@ -27,18 +28,30 @@ from app.values.reasons import counted
 NODES_AT_ONCE = 64
 MOST_MEMBERS = 256
 """Members that are placed; of a larger gang no more is said."""
-MOST_KINDS, MOST_ADDED = 16, 256
-"""Kinds of nodes that are tried as further nodes, and how many of them."""
+MOST_KINDS, MOST_ADDED, MOST_TRIES = 16, 256, 8
+"""Kinds of nodes that are tried as further nodes, how many of them, and how many numbers above the first one tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Template:
+    """What pods of a gang that are alike need, and what the existing pods demand of them."""
+
+    pod: ScheduledPod
+    constraints: InterPodConstraints | None
 
 
 @dataclass(slots=True)
 class _Placing:
-    """A fleet that pods fill in turn; `seen` are the nodes that fit each template, with their totals."""
+    """A fleet that pods fill in turn.
+
+    `seen` are the nodes that fit each template, with their totals, and `left` the templates of pods that found none.
+    """
 
     nodes: dict[str, Node]
     used: dict[str, Mapping[str, int]]
     seen: dict[str, dict[str, float]] = field(default_factory=dict)
     judges: dict[str, NodeJudge] = field(default_factory=dict)
+    left: list[str] = field(default_factory=list)
 
 
 def gang_verdict(gang: Gang, snapshot: ClusterSnapshot, live: bool) -> Generator[None, None, GangVerdict | None]:
@@ -46,20 +59,21 @@ def gang_verdict(gang: Gang, snapshot: ClusterSnapshot, live: bool) -> Generator
     number = len(gang.waiting)
     if number > MOST_MEMBERS or (number + gang.bound < 2 and gang.least is None):
         return None
-    templates: dict[str, ScheduledPod] = {}
+    templates: dict[str, _Template] = {}
     order: list[str] = []
     for document in gang.waiting:
         template = _template(document)
         order.append(template)
         if template not in templates:
-            templates[template] = read_scheduled_pod(document, snapshot, admit=not live)
+            pod = read_scheduled_pod(document, snapshot, admit=not live)
+            templates[template] = _Template(pod, existing_pod_constraints(pod, snapshot))
             yield
-    if any(pod.claims is not None for pod in templates.values()):
+    if any(template.pod.claims is not None for template in templates.values()):
         return None
     best, placing = 0, _placing(snapshot, snapshot.nodes)
     for nodes in _domains(gang.topology, snapshot.nodes):
         here = _placing(snapshot, nodes)
-        fits = yield from _place_all(order, templates, here, snapshot)
+        fits = yield from _place_all(order, templates, here)
         if fits >= best:
             best, placing = fits, here
     least = number + gang.bound if gang.least is None else gang.least
@@ -94,27 +108,35 @@ def _placing(snapshot: ClusterSnapshot, nodes: Mapping[str, Node]) -> _Placing:
 
 
 def _place_all(
-    order: Sequence[str], templates: Mapping[str, ScheduledPod], placing: _Placing, snapshot: ClusterSnapshot
+    order: Sequence[str], templates: Mapping[str, _Template], placing: _Placing
 ) -> Generator[None, None, int]:
     """Place pods in turn on the best node for each, and return how many found one."""
     placed = 0
     for template in order:
-        pod = templates[template]
         if template not in placing.seen:
-            placing.judges[template] = NodeJudge(pod, placing.used, existing_pod_constraints(pod, snapshot))
+            pod = templates[template].pod
+            placing.judges[template] = NodeJudge(pod, placing.used, templates[template].constraints)
             placing.seen[template] = {}
             for index, name in enumerate(placing.nodes):
                 _judge_again(template, pod, name, placing)
                 if index % NODES_AT_ONCE == 0:
                     yield
-        fitting = placing.seen[template]
-        if fitting:
-            name = min(fitting, key=lambda name: ranking_key(fitting[name], name))
-            _take(pod, name, placing)
+        if _place(template, templates, placing):
             placed += 1
-            for other in placing.seen:
-                _judge_again(other, templates[other], name, placing)
+        else:
+            placing.left.append(template)
     return placed
+
+
+def _place(template: str, templates: Mapping[str, _Template], placing: _Placing) -> bool:
+    fitting = placing.seen[template]
+    if not fitting:
+        return False
+    name = min(fitting, key=lambda name: ranking_key(fitting[name], name))
+    _take(templates[template].pod, name, placing)
+    for other in placing.seen:
+        _judge_again(other, templates[other].pod, name, placing)
+    return True
 
 
 def _judge_again(template: str, pod: ScheduledPod, name: str, placing: _Placing) -> None:
@@ -149,33 +171,68 @@ def _change(
     least: int,
     fits: int,
     order: Sequence[str],
-    templates: Mapping[str, ScheduledPod],
+    templates: Mapping[str, _Template],
     placing: _Placing,
     snapshot: ClusterSnapshot,
 ) -> Generator[None, None, str]:
     """Find the fewest further nodes, like one of the fleet, with which enough pods are placed."""
-    missing = least - gang.bound - fits
     kinds = {node.node_class: node for node in reversed(placing.nodes.values()) if node.has_gpus}
-    found: list[tuple[int, str]] = []
+    fleet = {name: snapshot.nodes[name] for name in placing.nodes}
+    found = (MOST_ADDED + 1, "")
     for node in list(kinds.values())[:MOST_KINDS]:
-        alone = _with_copies({}, node, 1, snapshot)
-        each = yield from _place_all(order, templates, alone, snapshot)
-        number = -(-missing // each) if each else MOST_ADDED + 1
-        while number <= MOST_ADDED and (not found or number < min(found)[0]):
-            more = _with_copies({name: snapshot.nodes[name] for name in placing.nodes}, node, number, snapshot)
-            if (yield from _place_all(order, templates, more, snapshot)) + gang.bound >= least:
-                found.append((number, node.name))
+        first = yield from _filled(placing.left, least - gang.bound - fits, node, templates, snapshot)
+        proven = 0
+        number, last = first, min(first + MOST_TRIES, found[0])
+        while 0 < number < last:
+            placed = yield from _place_all(order, templates, _with_copies(fleet, node, number, snapshot))
+            if placed + gang.bound >= least:
+                proven, number, last = number, number - 1, number
+            elif proven:
                 break
-            number += 1
-    if not found:
-        return ""
-    number, name = min(found)
-    return f"{counted(number, 'more node')} like {name}, with all of it free"
+            else:
+                number += 1
+        if proven:
+            found = (proven, node.name)
+    number, name = found
+    return f"{counted(number, 'more node')} like {name}, with all of it free" if name else ""
+
+
+def _filled(
+    left: Sequence[str],
+    missing: int,
+    node: Node,
+    templates: Mapping[str, _Template],
+    snapshot: ClusterSnapshot,
+) -> Generator[None, None, int]:
+    """Count the copies of a node that pods which found no place fill; more than MOST_ADDED where too few fit on it.
+
+    It is where the search for the fewest begins.
+    """
+    copies = _with_copies({}, node, 0, snapshot)
+    suits: dict[str, bool] = {}
+    for template in left:
+        if template not in suits:
+            suits[template] = bool((yield from _place_all([template], templates, _with_copies({}, node, 1, snapshot))))
+        if suits[template] and not (yield from _place_all([template], templates, copies)):
+            copies.nodes |= _copies(node, 1, len(copies.nodes))
+            for other in copies.seen:
+                _judge_again(other, templates[other].pod, list(copies.nodes)[-1], copies)
+            _place(template, templates, copies)
+        missing -= suits[template]
+        if not missing:
+            return len(copies.nodes)
+        if len(copies.nodes) > MOST_ADDED:
+            break
+    return MOST_ADDED + 1
 
 
 def _with_copies(nodes: Mapping[str, Node], node: Node, number: int, snapshot: ClusterSnapshot) -> _Placing:
-    """Add copies of a node on which no pod runs."""
+    return _Placing({**nodes, **_copies(node, number)}, dict(snapshot.used))
+
+
+def _copies(node: Node, number: int, first: int = 0) -> dict[str, Node]:
+    """Make copies of a node on which no pod runs."""
     offered, budgets = dict(node.node_class.offered), dict(node.node_class.budgets)
     free = replace(node.free, units=offered, memory=budgets, twice=None)
-    copies = {f"{node.name}+{index}": replace(node, name=f"{node.name}+{index}", free=free) for index in range(number)}
-    return _Placing({**nodes, **copies}, dict(snapshot.used))
+    names = (f"{node.name}+{index}" for index in range(first, first + number))
+    return {name: replace(node, name=name, free=free) for name in names}

@@ -21,8 +21,10 @@ from app.kube.device_facts import NVIDIA_DRIVER, facts_of
 from app.kube.pods import Pod
 from app.kube.resource_claims import Constraint
 from app.nodes.model import Node, Sharing
+from app.values.errors import QuantityError
 from app.values.json_members import objects_if_any
 from app.values.quantity import parse_quantity
+from app.values.reasons import counted
 
 NUMA_NODE = "/numaNode"
 """How the attribute of a device ends that says its NUMA node: in the domain resource.kubernetes.io (KEP-6072), or in
@@ -52,9 +54,14 @@ class NUMAZones:
 
 
 def read_topology(document: Mapping[str, Any]) -> NUMAZones:
-    """Read a NodeResourceTopology of v1alpha2 or v1alpha1. Raises QuantityError."""
+    """Read a NodeResourceTopology of v1alpha2 or v1alpha1; what has another type in it is not read.
+
+    Its definition checks little of what agents write. Raises QuantityError.
+    """
     attributes = {str(one.get("name")): str(one.get("value")) for one in objects_if_any(document, "attributes")}
-    legacy = next((_LEGACY[name] for name in document.get("topologyPolicies") or () if name in _LEGACY), ("", ""))
+    policies = document.get("topologyPolicies")
+    names = [name for name in policies if isinstance(name, str)] if isinstance(policies, list) else []
+    legacy = next((_LEGACY[name] for name in names if name in _LEGACY), ("", ""))
     zones = [zone for zone in objects_if_any(document, "zones") if zone.get("type") == "Node"]
     return NUMAZones(
         attributes.get("topologyManagerPolicy", legacy[0]),
@@ -68,7 +75,7 @@ def _amounts(zone: Mapping[str, Any], *members: str) -> Amounts:
     """Read the amounts of a zone's device resources, by the first member that is there."""
     found: dict[str, Fraction] = {}
     for resource in objects_if_any(zone, "resources"):
-        name, text = str(resource.get("name")), next((resource[key] for key in members if resource.get(key)), "0")
+        name, text = str(resource.get("name")), next((resource[key] for key in members if key in resource), "0")
         if "/" in name:
             found[name] = parse_quantity(str(text))
     return found
@@ -177,11 +184,19 @@ def topology_notes(
 ) -> Iterator[str]:
     """Say on which of the nodes that fit the kubelet will refuse a pod, and why, or that this is a guess."""
     known: dict[tuple[str, str], list[str]] = {}
+    unread: dict[str, str] = {}
     for node in fitting:
         document = topologies.get(node.name)
-        zones = published_zones(node, devices, whole) if document is None else read_topology(document)
+        try:
+            zones = published_zones(node, devices, whole) if document is None else read_topology(document)
+        except QuantityError as error:
+            unread.setdefault(node.name, str(error))
+            continue
         if refusal := topology_refusal(pod, zones):
             known.setdefault((zones.policy, refusal), []).append(node.name)
+    if unread:
+        name = next(iter(unread))
+        yield f"NodeResourceTopology cannot be read of {counted(len(unread), 'node')}, such as {name}: {unread[name]}"
     for (policy, refusal), names in known.items():
         where = (
             f"{names[0]}" if len(names) == 1 else f"{len(names)} of {len(fitting)} nodes that fit, such as {names[0]}"

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a whole gang fits, and the smallest change with which it does (F151)."""
 
+import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from app.cluster.snapshot import view
-from app.explain.explanation import Explanation
+from app.explain.explanation import Explanation, GangVerdict
 from app.explain.pending_cause import cause_of
 from app.explain.pending_pod import explain
 from app.values.computations import finish
@@ -122,6 +123,28 @@ def test_pods_of_different_templates_are_placed_each_by_its_own() -> None:
 
     assert verdict is not None
     assert (verdict.fits, verdict.pods) == (2, 3)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_further_nodes_are_as_many_as_are_needed_and_no_more(seed: int) -> None:
+    """F151: of random gangs whose members request different numbers of GPUs; a fleet with those nodes is the proof."""
+    draw = random.Random(seed)
+    members = [
+        gang_pod(f"m-{i}", draw.choice([1, 2, 4, 8]), labels={"i": str(i)}, group="train")
+        for i in range(draw.randint(6, 24))
+    ]
+    draw.shuffle(members)
+
+    def verdict(nodes: int) -> GangVerdict:
+        found = explained(members[0], [*fleet(nodes), *members]).gang
+        assert found is not None
+        return found
+
+    said = verdict(1)
+
+    assert not said.enough
+    number = int(said.change.split()[0])
+    assert (verdict(1 + number).enough, verdict(number).enough) == (True, False)
 
 
 def test_pod_without_a_gang_and_a_running_pod_have_no_gang() -> None:

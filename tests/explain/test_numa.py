@@ -168,3 +168,23 @@ def test_claims_that_spread_over_numa_nodes_are_told_what_keeps_them_on_one(
     explanation = finish(explain(document, snapshot_of([*world, claim], None)))
     found = [note for note in explanation.notes if "NUMA" in note]
     assert [expected in note for note in found] == ([True] if expected else [])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"topologyPolicies": 7}, ""),
+        ({"topologyPolicies": [{"a": 1}, None]}, ""),
+        ({"attributes": "single-numa-node", "zones": {"a": 1}}, ""),
+        ({"zones": [{"type": "Node", "resources": "none"}, 7]}, ""),
+        ({"zones": [{"type": "Node", "resources": [{"name": GPU, "available": "a lot"}]}]}, "such as n: "),
+    ],
+)
+def test_topology_that_an_agent_wrote_wrongly_does_not_end_the_explanation(change: dict[str, Any], words: str) -> None:
+    """F83: only a quantity that cannot be read is reported."""
+    node, asked = node_document("n", offers={GPU: 8}), pod(gpus(2))
+    topology = {"kind": "NodeResourceTopology", "metadata": {"name": "n"}, **change}
+
+    notes = finish(explain(asked, snapshot_of([node, topology], None))).notes
+
+    assert any("cannot be read of 1 node, " + words in note for note in notes) == bool(words)
