@@ -91,7 +91,8 @@ class NodeVerdict:
 class GangVerdict:
     """Of `pods` waiting pods of a gang, `fits` fit at once; `enough` says whether the gang can start with them.
 
-    `lacks` is the reason that keeps the others, and `change` the smallest change with which the gang fits.
+    `lacks` is the reason that keeps the others, and `change` the smallest change with which the gang fits. `unjudged`
+    says why nothing is known of the gang; empty where it was placed.
     """
 
     gang: str
@@ -101,10 +102,13 @@ class GangVerdict:
     enough: bool
     lacks: str = ""
     change: str = ""
+    unjudged: str = ""
 
     @property
     def sentence(self) -> str:
         """What is said of the gang to people, without a final stop."""
+        if self.unjudged:
+            return f"whether all {self.pods} waiting pods of {self.gang} fit together is not known ({self.unjudged})"
         if self.fits == self.pods:
             return f"all {self.pods} waiting pods of {self.gang} fit together"
         first = f"{self.fits} of {self.pods} waiting pods of {self.gang} fit together"

@@ -78,7 +78,7 @@ class Gang:
     """The gang of a pod. `waiting` are the documents of its waiting pods, `bound` is how many others have a node.
 
     `least` is how many must have a node at once, None for all; `topology` is the label whose value they share, empty
-    for none.
+    for none. `claims` are what pods name in resourceClaims for claims of their PodGroup: name, claim and template.
     """
 
     key: str
@@ -86,6 +86,7 @@ class Gang:
     bound: int = 0
     least: int | None = None
     topology: str = ""
+    claims: tuple[tuple[str, str, str], ...] = ()
 
 
 def with_pod_group(gang: Gang, document: Mapping[str, Any] | None) -> Gang:
@@ -95,4 +96,10 @@ def with_pod_group(gang: Gang, document: Mapping[str, Any] | None) -> Gang:
     least = object_if_any(policy, "gang").get("minCount")
     keys = [one.get("key") for one in objects_if_any(object_if_any(spec, "schedulingConstraints"), "topology")]
     basic = 1 if "basic" in policy else None
-    return replace(gang, least=least if isinstance(least, int) else basic, topology=str(keys[0]) if keys else "")
+    names = ("name", "resourceClaimName", "resourceClaimTemplateName")
+    claims = tuple(
+        (str(one.get(names[0]) or ""), str(one.get(names[1]) or ""), str(one.get(names[2]) or ""))
+        for one in objects_if_any(spec, "resourceClaims")
+    )
+    least = least if isinstance(least, int) else basic
+    return replace(gang, least=least, topology=str(keys[0]) if keys else "", claims=claims)
