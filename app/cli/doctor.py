@@ -284,6 +284,7 @@ def _gangs_that_wait(verdicts: Iterable[GangVerdict]) -> Iterator[Finding]:
         if not verdict.enough:
             text = f"{verdict.fits} of {verdict.pods} waiting pods fit together; the others lack: {verdict.lacks}"
             remedy = verdict.change or "gpu-usher explain says what a pod of it lacks"
+            remedy = "kube-scheduler can preempt pods of lower priority for it" if verdict.preempts else remedy
             yield advice("GangDoesNotFit", text, remedy, verdict.gang)
 
 

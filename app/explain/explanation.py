@@ -92,7 +92,8 @@ class GangVerdict:
     """Of `pods` waiting pods of a gang, `fits` fit at once; `enough` says whether the gang can start with them.
 
     `lacks` is the reason that keeps the others, and `change` the smallest change with which the gang fits. `unjudged`
-    says why nothing is known of the gang; empty where it was placed.
+    says why nothing is known of the gang; empty where it was placed. `preempts` says that the gang can start once
+    kube-scheduler has preempted pods of lower priority for it.
     """
 
     gang: str
@@ -103,6 +104,7 @@ class GangVerdict:
     lacks: str = ""
     change: str = ""
     unjudged: str = ""
+    preempts: bool = False
 
     @property
     def sentence(self) -> str:
@@ -114,7 +116,8 @@ class GangVerdict:
         first = f"{self.fits} of {self.pods} waiting pods of {self.gang} fit together"
         enough = ", which is enough to start it" if self.enough else ""
         change = f"; smallest change with which it fits: {self.change}" if self.change else ""
-        return f"{first}{enough}; the others lack: {self.lacks}{change}"
+        preempts = "; kube-scheduler can make room by preempting pods of lower priority" if self.preempts else ""
+        return f"{first}{enough}; the others lack: {self.lacks}{change}{preempts}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from app.explain.gang_claims import GangDevices, shared_claims, with_devices_of_
 from app.explain.pending_cause import primary_reason
 from app.explain.survey import ClusterSnapshot, NodeJudge, ScheduledPod, existing_pod_constraints, read_scheduled_pod
 from app.intree.inter_pod_constraints import InterPodConstraints
-from app.kube.gangs import Gang, gang_words
+from app.kube.gangs import Gang, gang_priority, gang_words
 from app.kube.pod_requests import PODS
 from app.nodes.model import Node
 from app.placement.engine import total
@@ -91,9 +91,39 @@ def gang_verdict(gang: Gang, snapshot: ClusterSnapshot, live: bool) -> Generator
     verdict = GangVerdict(words, number, best, gang.bound, enough)
     if best == number:
         return verdict
-    lacks = _lacks(order, placing)
-    change = "" if enough else (yield from _change(gang, least, best, order, templates, placing, snapshot))
-    return replace(verdict, lacks=lacks, change=change)
+    verdict = replace(verdict, lacks=_lacks(order, placing))
+    if enough or (yield from _preempts(gang, least, order, templates, snapshot)):
+        return replace(verdict, preempts=not enough)
+    return replace(verdict, change=(yield from _change(gang, least, best, order, templates, placing, snapshot)))
+
+
+def _preempts(
+    gang: Gang, least: int, order: Sequence[str], templates: Mapping[str, _Template], snapshot: ClusterSnapshot
+) -> Generator[None, None, bool]:
+    """Tell whether enough pods fit on nodes without GPU pods of lower priority, which kube-scheduler then preempts.
+
+    Only units of GPUs are given back: of declared memory and of claims nothing is free before the victims are gone
+    (docs/decisions/0056-answer-for-groups-by-the-cluster-alone.md).
+    """
+    priority = gang_priority(gang)
+    if priority is None:
+        return False
+    nodes, used = dict(snapshot.nodes), dict(snapshot.used)
+    for name, node in snapshot.nodes.items():
+        usages = (usage for usage in snapshot.gpu_usage(name) if usage.bound and usage.priority < priority)
+        if units := [unit for usage in usages for unit in usage.units]:
+            nodes[name] = node.with_free(node.free.with_units(units), node.free_cpu_milli)
+            left = dict(used.get(name, {}))
+            for resource, amount in units:
+                left[resource] = left.get(resource, 0) - amount
+            used[name] = left
+    if nodes == snapshot.nodes:
+        return False
+    for domain in _domains(gang.topology, nodes):
+        placing = replace(_placing(snapshot, domain), used=dict(used))
+        if (yield from _place_all(order, templates, placing)) + gang.bound >= least:
+            return True
+    return False
 
 
 def _template(document: Mapping[str, Any], snapshot: ClusterSnapshot) -> str:
