@@ -230,7 +230,8 @@ def gang_of_pod(state: State, pod: Pod, document: Mapping[str, Any]) -> Gang | N
     waiting = state.pending_pods.of_gang(key)
     own = waiting.get(pod.uid)
     others = [other for uid, other in waiting.items() if uid != pod.uid]
-    documents = (document, *(other.document or _like(document, own, other) for other in others))
+    alike = {**document, "status": {}}  # its claims are not theirs
+    documents = (document, *(other.document or _like(alike, own, other) for other in others))
     gang = Gang(key, documents, state.bound_of(workload_of(pod.namespace, {}, pod.pod_group)))
     return with_pod_group(gang, state.pod_groups.get(f"{pod.namespace}/{pod.pod_group}"))
 
