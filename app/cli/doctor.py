@@ -32,7 +32,7 @@ from app.cluster.state import State
 from app.doctor.cluster_checks import examine_cluster
 from app.doctor.cluster_objects import Certificate, ExaminedCluster, SlippedReport, asks_for_gpus
 from app.doctor.device_checks import ExaminedDevices, examine_devices
-from app.doctor.extender_need import ExtenderNeed, describe_need, extender_need, kinds_of_pods
+from app.doctor.extender_need import ExtenderNeed, describe_need, extender_need, kinds_of_pods, need_record
 from app.doctor.fleet_checks import ExaminedFleet, Finding, FindingLevel, advice, by_urgency, examine, problem
 from app.doctor.held_gpus import examine_held, read_held_gpus, with_pods
 from app.doctor.operand_checks import examine_runtime_classes
@@ -273,7 +273,8 @@ def doctor(
         need = examined_need(pods, policies, state, bool(health))
     findings = by_urgency(findings)
     summary = summary_of(nodes, state.knowledge.families)
-    show(findings, output, lambda console: _show(console, findings, describe_need(need), summary))
+    answer = (*findings, *need_record(need))
+    show(answer, output, lambda console: _show(console, findings, describe_need(need), summary))
     raise typer.Exit(1 if any(strict or finding.level is FindingLevel.Problem for finding in findings) else 0)
 
 
@@ -283,6 +284,7 @@ def _gangs_that_wait(verdicts: Iterable[GangVerdict]) -> Iterator[Finding]:
         if not verdict.enough:
             text = f"{verdict.fits} of {verdict.pods} waiting pods fit together; the others lack: {verdict.lacks}"
             remedy = verdict.change or "gpu-usher explain says what a pod of it lacks"
+            remedy = "kube-scheduler can preempt pods of lower priority for it" if verdict.preempts else remedy
             yield advice("GangDoesNotFit", text, remedy, verdict.gang)
 
 

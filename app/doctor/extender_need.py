@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from app.admission.affinity_terms import Term, affinity_terms_of
 from app.admission.fleet_facts import FleetFacts
+from app.doctor.fleet_checks import Finding, FindingLevel
 from app.knowledge.tables import Knowledge
 from app.kube.pods import PREFIX, Pod, read_pod
 from app.nodes.model import Node
@@ -192,3 +193,19 @@ def describe_need(need: ExtenderNeed) -> Iterator[str]:
         yield "Node affinity alone refuses:"
         yield from (f"  {refused}" for refused in need.by_affinity)
     yield "Which of the nodes that fit a pod gets is the extender's choice too (docs/reference/scores.md#without-us)."
+
+
+def need_record(need: ExtenderNeed) -> tuple[Finding, ...]:
+    """Give the answer as a record for `-o json`: its nodes are those that the extender alone refuses to some pods.
+
+    Its objects are the kinds of these pods. There is none for a cluster without GPU pods and policies.
+    """
+    if not need.kinds:
+        return ()
+    nodes = {name for refused in need.by_extender for name in refused.nodes}
+    whose = dict.fromkeys(name for refused in need.by_extender for name in refused.whose)
+    remedy = "keep the extender" if nodes else "gpu-usher scheduler-config --no-extender"
+    alone, affinity = ("; ".join(map(str, refusals)) or "nothing" for refusals in (need.by_extender, need.by_affinity))
+    kinds = f"of {counted(need.kinds, 'kind')} of GPU pods"
+    what = f"{kinds} the extender alone refuses: {alone}. Node affinity alone refuses: {affinity}"
+    return (Finding("ExtenderNeed", FindingLevel.Info, what, remedy, tuple(sorted(nodes)), tuple(whose)),)

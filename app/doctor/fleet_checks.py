@@ -19,10 +19,11 @@ NO_FAMILIES = Families((), ())
 
 
 class FindingLevel(Enum):
-    """Whether pods are hurt now, or could be."""
+    """Whether pods are hurt now, or could be; Info is an answer about the cluster, with which nothing is wrong."""
 
     Problem = "problem"
     Advice = "advice"
+    Info = "info"
 
 
 @dataclass(frozen=True, slots=True)

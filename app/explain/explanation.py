@@ -91,7 +91,9 @@ class NodeVerdict:
 class GangVerdict:
     """Of `pods` waiting pods of a gang, `fits` fit at once; `enough` says whether the gang can start with them.
 
-    `lacks` is the reason that keeps the others, and `change` the smallest change with which the gang fits.
+    `lacks` is the reason that keeps the others, and `change` the smallest change with which the gang fits. `unjudged`
+    says why nothing is known of the gang; empty where it was placed. `preempts` says that the gang can start once
+    kube-scheduler has preempted pods of lower priority for it.
     """
 
     gang: str
@@ -101,16 +103,21 @@ class GangVerdict:
     enough: bool
     lacks: str = ""
     change: str = ""
+    unjudged: str = ""
+    preempts: bool = False
 
     @property
     def sentence(self) -> str:
         """What is said of the gang to people, without a final stop."""
+        if self.unjudged:
+            return f"whether all {self.pods} waiting pods of {self.gang} fit together is not known ({self.unjudged})"
         if self.fits == self.pods:
             return f"all {self.pods} waiting pods of {self.gang} fit together"
         first = f"{self.fits} of {self.pods} waiting pods of {self.gang} fit together"
         enough = ", which is enough to start it" if self.enough else ""
         change = f"; smallest change with which it fits: {self.change}" if self.change else ""
-        return f"{first}{enough}; the others lack: {self.lacks}{change}"
+        preempts = "; kube-scheduler can make room by preempting pods of lower priority" if self.preempts else ""
+        return f"{first}{enough}; the others lack: {self.lacks}{change}{preempts}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,20 +4,23 @@
 A pod that fits by itself may wait because others of its gang do not. Each pod takes the best node that fits and what it
 requests there; nodes are judged once for each template, and again when a pod was placed on them. With a topology key
 all must be on nodes of one value (kubernetes pkg/scheduler/framework/plugins/topologyaware). The proposed change is
-proven by placing all pods again. Devices of claims and constraints between pods of the gang are left aside.
+proven by placing all pods again. Claims get their devices from the allocator (gang_claims.py). Constraints between pods
+of the gang are left aside.
 """
 
 import json
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from app.dra.pod_claims import generated_claims
 from app.explain.explanation import GangVerdict
 from app.explain.funnel import Objection
+from app.explain.gang_claims import GangDevices, shared_claims, with_devices_of_copies
 from app.explain.pending_cause import primary_reason
 from app.explain.survey import ClusterSnapshot, NodeJudge, ScheduledPod, existing_pod_constraints, read_scheduled_pod
 from app.intree.inter_pod_constraints import InterPodConstraints
-from app.kube.gangs import Gang, gang_words
+from app.kube.gangs import Gang, gang_priority, gang_words
 from app.kube.pod_requests import PODS
 from app.nodes.model import Node
 from app.placement.engine import total
@@ -34,10 +37,14 @@ MOST_KINDS, MOST_ADDED, MOST_TRIES = 16, 256, 8
 
 @dataclass(frozen=True, slots=True)
 class _Template:
-    """What pods of a gang that are alike need, and what the existing pods demand of them."""
+    """What pods of a gang that are alike need, and what the existing pods demand of them.
+
+    `shared` are the claims that serve other pods too, as `shared_claims` names them.
+    """
 
     pod: ScheduledPod
     constraints: InterPodConstraints | None
+    shared: Mapping[str, str]
 
 
 @dataclass(slots=True)
@@ -49,27 +56,28 @@ class _Placing:
 
     nodes: dict[str, Node]
     used: dict[str, Mapping[str, int]]
+    devices: GangDevices
     seen: dict[str, dict[str, float]] = field(default_factory=dict)
     judges: dict[str, NodeJudge] = field(default_factory=dict)
     left: list[str] = field(default_factory=list)
 
 
 def gang_verdict(gang: Gang, snapshot: ClusterSnapshot, live: bool) -> Generator[None, None, GangVerdict | None]:
-    """Place the waiting pods of a gang in turn; None for a gang of one pod, a huge one, or one that claims devices."""
-    number = len(gang.waiting)
-    if number > MOST_MEMBERS or (number + gang.bound < 2 and gang.least is None):
+    """Place the waiting pods of a gang in turn; None for a gang of one pod."""
+    number, words = len(gang.waiting), gang_words(gang.key)
+    if number + gang.bound < 2 and gang.least is None:
         return None
+    if number > MOST_MEMBERS:
+        return GangVerdict(words, number, 0, gang.bound, True, unjudged=f"it has more than {MOST_MEMBERS} pods")
     templates: dict[str, _Template] = {}
     order: list[str] = []
     for document in gang.waiting:
-        template = _template(document)
+        template = _template(document, snapshot)
         order.append(template)
         if template not in templates:
             pod = read_scheduled_pod(document, snapshot, admit=not live)
-            templates[template] = _Template(pod, existing_pod_constraints(pod, snapshot))
+            templates[template] = _Template(pod, existing_pod_constraints(pod, snapshot), shared_claims(pod, gang))
             yield
-    if any(template.pod.claims is not None for template in templates.values()):
-        return None
     best, placing = 0, _placing(snapshot, snapshot.nodes)
     for nodes in _domains(gang.topology, snapshot.nodes):
         here = _placing(snapshot, nodes)
@@ -78,18 +86,53 @@ def gang_verdict(gang: Gang, snapshot: ClusterSnapshot, live: bool) -> Generator
             best, placing = fits, here
     least = number + gang.bound if gang.least is None else gang.least
     enough = best + gang.bound >= least
-    verdict = GangVerdict(gang_words(gang.key), number, best, gang.bound, enough)
+    if unjudged := placing.devices.not_judged:
+        return GangVerdict(words, number, best, gang.bound, True, unjudged=f"devices of its claims: {unjudged}")
+    verdict = GangVerdict(words, number, best, gang.bound, enough)
     if best == number:
         return verdict
-    lacks = _lacks(order, placing)
-    change = "" if enough else (yield from _change(gang, least, best, order, templates, placing, snapshot))
-    return replace(verdict, lacks=lacks, change=change)
+    verdict = replace(verdict, lacks=_lacks(order, placing))
+    if enough or (yield from _preempts(gang, least, order, templates, snapshot)):
+        return replace(verdict, preempts=not enough)
+    return replace(verdict, change=(yield from _change(gang, least, best, order, templates, placing, snapshot)))
 
 
-def _template(document: Mapping[str, Any]) -> str:
-    """Give a key of what placement reads of a pod."""
+def _preempts(
+    gang: Gang, least: int, order: Sequence[str], templates: Mapping[str, _Template], snapshot: ClusterSnapshot
+) -> Generator[None, None, bool]:
+    """Tell whether enough pods fit on nodes without GPU pods of lower priority, which kube-scheduler then preempts.
+
+    Only units of GPUs are given back: of declared memory and of claims nothing is free before the victims are gone
+    (docs/decisions/0056-answer-for-groups-by-the-cluster-alone.md).
+    """
+    priority = gang_priority(gang)
+    if priority is None:
+        return False
+    nodes, used = dict(snapshot.nodes), dict(snapshot.used)
+    for name, node in snapshot.nodes.items():
+        usages = (usage for usage in snapshot.gpu_usage(name) if usage.bound and usage.priority < priority)
+        if units := [unit for usage in usages for unit in usage.units]:
+            nodes[name] = node.with_free(node.free.with_units(units), node.free_cpu_milli)
+            left = dict(used.get(name, {}))
+            for resource, amount in units:
+                left[resource] = left.get(resource, 0) - amount
+            used[name] = left
+    if nodes == snapshot.nodes:
+        return False
+    for domain in _domains(gang.topology, nodes):
+        placing = replace(_placing(snapshot, domain), used=dict(used))
+        if (yield from _place_all(order, templates, placing)) + gang.bound >= least:
+            return True
+    return False
+
+
+def _template(document: Mapping[str, Any], snapshot: ClusterSnapshot) -> str:
+    """Give a key of what placement reads of a pod, with the claims that were made for it and have devices."""
     metadata = object_if_any(document, "metadata")
-    return json.dumps([metadata.get("labels"), metadata.get("annotations"), document.get("spec")], sort_keys=True)
+    keys = (f"{metadata.get('namespace') or 'default'}/{name}" for name in generated_claims(document).values())
+    allocated = [key for key in keys if snapshot.devices.allocated.claim(key) is not None]
+    read = [metadata.get("labels"), metadata.get("annotations"), document.get("spec"), allocated]
+    return json.dumps(read, sort_keys=True)
 
 
 def _domains(key: str, nodes: Mapping[str, Node]) -> Iterable[Mapping[str, Node]]:
@@ -104,7 +147,7 @@ def _domains(key: str, nodes: Mapping[str, Node]) -> Iterable[Mapping[str, Node]
 
 
 def _placing(snapshot: ClusterSnapshot, nodes: Mapping[str, Node]) -> _Placing:
-    return _Placing(dict(nodes), dict(snapshot.used))
+    return _Placing(dict(nodes), dict(snapshot.used), GangDevices(snapshot.devices, snapshot.selection))
 
 
 def _place_all(
@@ -115,7 +158,7 @@ def _place_all(
     for template in order:
         if template not in placing.seen:
             pod = templates[template].pod
-            placing.judges[template] = NodeJudge(pod, placing.used, templates[template].constraints)
+            placing.judges[template] = _judge(templates[template], placing)
             placing.seen[template] = {}
             for index, name in enumerate(placing.nodes):
                 _judge_again(template, pod, name, placing)
@@ -123,6 +166,8 @@ def _place_all(
                     yield
         if _place(template, templates, placing):
             placed += 1
+            if templates[template].pod.claims is not None:
+                yield
         else:
             placing.left.append(template)
     return placed
@@ -134,9 +179,24 @@ def _place(template: str, templates: Mapping[str, _Template], placing: _Placing)
         return False
     name = min(fitting, key=lambda name: ranking_key(fitting[name], name))
     _take(templates[template].pod, name, placing)
+    claims = placing.judges[template].scheduled_pod.claims
+    node = placing.nodes[name]
+    everywhere = claims is not None and placing.devices.take(claims, node, templates[template].shared)
     for other in placing.seen:
-        _judge_again(other, templates[other].pod, name, placing)
+        claiming = templates[other].pod.claims is not None
+        if claims is not None and claiming:
+            placing.judges[other] = _judge(templates[other], placing)
+        for changed in list(placing.nodes) if everywhere and claiming else (name,):
+            _judge_again(other, templates[other].pod, changed, placing)
     return True
+
+
+def _judge(template: _Template, placing: _Placing) -> NodeJudge:
+    """Make the judge of a template's pods by what is used, and what devices are left, now."""
+    pod = template.pod
+    if pod.claims is not None:
+        pod = replace(pod, claims=placing.devices.judge(pod.claims, template.shared))
+    return NodeJudge(pod, placing.used, template.constraints)
 
 
 def _judge_again(template: str, pod: ScheduledPod, name: str, placing: _Placing) -> None:
@@ -176,10 +236,10 @@ def _change(
     snapshot: ClusterSnapshot,
 ) -> Generator[None, None, str]:
     """Find the fewest further nodes, like one of the fleet, with which enough pods are placed."""
-    kinds = {node.node_class: node for node in reversed(placing.nodes.values()) if node.has_gpus}
+    kinds = _kinds_of_nodes(placing, any(template.pod.claims is not None for template in templates.values()))
     fleet = {name: snapshot.nodes[name] for name in placing.nodes}
     found = (MOST_ADDED + 1, "")
-    for node in list(kinds.values())[:MOST_KINDS]:
+    for node in kinds[:MOST_KINDS]:
         first = yield from _filled(placing.left, least - gang.bound - fits, node, templates, snapshot)
         proven = 0
         number, last = first, min(first + MOST_TRIES, found[0])
@@ -195,6 +255,16 @@ def _change(
             found = (proven, node.name)
     number, name = found
     return f"{counted(number, 'more node')} like {name}, with all of it free" if name else ""
+
+
+def _kinds_of_nodes(placing: _Placing, claiming: bool) -> list[Node]:
+    """Give one GPU node of each class, where pods claim devices one of each class and numbers of devices."""
+    kinds: dict[Hashable, Node] = {}
+    for node in reversed(placing.nodes.values()):
+        slices = placing.devices.cluster.pools.slices_on(node.name) if claiming else ()
+        if node.has_gpus or slices:
+            kinds[node.node_class, tuple((one.driver, len(one.devices)) for one in slices)] = node
+    return list(kinds.values())
 
 
 def _filled(
@@ -214,8 +284,11 @@ def _filled(
         if template not in suits:
             suits[template] = bool((yield from _place_all([template], templates, _with_copies({}, node, 1, snapshot))))
         if suits[template] and not (yield from _place_all([template], templates, copies)):
-            copies.nodes |= _copies(node, 1, len(copies.nodes))
+            added = _copies(node, 1, len(copies.nodes))
+            copies.nodes |= added
+            copies.devices.cluster = with_devices_of_copies(copies.devices.cluster, node, tuple(added))
             for other in copies.seen:
+                copies.judges[other] = _judge(templates[other], copies)
                 _judge_again(other, templates[other].pod, list(copies.nodes)[-1], copies)
             _place(template, templates, copies)
         missing -= suits[template]
@@ -227,7 +300,9 @@ def _filled(
 
 
 def _with_copies(nodes: Mapping[str, Node], node: Node, number: int, snapshot: ClusterSnapshot) -> _Placing:
-    return _Placing({**nodes, **_copies(node, number)}, dict(snapshot.used))
+    added = _copies(node, number)
+    devices = with_devices_of_copies(snapshot.devices, node, tuple(added))
+    return _Placing({**nodes, **added}, dict(snapshot.used), GangDevices(devices, snapshot.selection))
 
 
 def _copies(node: Node, number: int, first: int = 0) -> dict[str, Node]:

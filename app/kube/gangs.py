@@ -78,7 +78,8 @@ class Gang:
     """The gang of a pod. `waiting` are the documents of its waiting pods, `bound` is how many others have a node.
 
     `least` is how many must have a node at once, None for all; `topology` is the label whose value they share, empty
-    for none.
+    for none. `claims` are what pods name in resourceClaims for claims of their PodGroup: name, claim and template.
+    `priority` is that of its PodGroup, None without one; `never_preempts` says that a group cannot.
     """
 
     key: str
@@ -86,6 +87,22 @@ class Gang:
     bound: int = 0
     least: int | None = None
     topology: str = ""
+    claims: tuple[tuple[str, str, str], ...] = ()
+    priority: int | None = None
+    never_preempts: bool = False
+
+
+def gang_priority(gang: Gang) -> int | None:
+    """Give the priority below which pods are preempted for a gang; None if none are, as its first pod or version says.
+
+    kube-scheduler 1.36, which alone serves PodGroups as v1alpha2, preempts for none with a topology
+    (schedule_one_podgroup.go runWorkloadAwarePreemption).
+    """
+    spec = object_if_any(gang.waiting[0], "spec")
+    if gang.never_preempts or spec.get("preemptionPolicy") == "Never":
+        return None
+    priority = spec.get("priority") if gang.priority is None else gang.priority
+    return priority if isinstance(priority, int) else 0
 
 
 def with_pod_group(gang: Gang, document: Mapping[str, Any] | None) -> Gang:
@@ -95,4 +112,17 @@ def with_pod_group(gang: Gang, document: Mapping[str, Any] | None) -> Gang:
     least = object_if_any(policy, "gang").get("minCount")
     keys = [one.get("key") for one in objects_if_any(object_if_any(spec, "schedulingConstraints"), "topology")]
     basic = 1 if "basic" in policy else None
-    return replace(gang, least=least if isinstance(least, int) else basic, topology=str(keys[0]) if keys else "")
+    names = ("name", "resourceClaimName", "resourceClaimTemplateName")
+    claims = tuple(
+        (str(one.get(names[0]) or ""), str(one.get(names[1]) or ""), str(one.get(names[2]) or ""))
+        for one in objects_if_any(spec, "resourceClaims")
+    )
+    topology, priority = str(keys[0]) if keys else "", spec.get("priority")
+    return replace(
+        gang,
+        least=least if isinstance(least, int) else basic,
+        topology=topology,
+        claims=claims,
+        priority=priority if isinstance(priority, int) else None,
+        never_preempts=bool(topology) and (document or {}).get("apiVersion") == "scheduling.k8s.io/v1alpha2",
+    )

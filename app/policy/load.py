@@ -334,7 +334,7 @@ def _dotted(path: YAMLPath) -> str:
 
 def _paths_of(name: str, model: Any, above: str = "") -> list[str]:
     """List the paths at which the schema has a field of this name."""
-    paths = []
+    paths: list[str] = []
     for key, field in model.model_fields.items():
         path = above + (field.alias or key)
         inner = model_in(field.annotation)

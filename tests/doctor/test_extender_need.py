@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from app.doctor.extender_need import ExtenderNeed, describe_need, extender_need, kinds_of_pods
+from app.doctor.extender_need import ExtenderNeed, describe_need, extender_need, kinds_of_pods, need_record
+from app.doctor.fleet_checks import FindingLevel
 from app.kube.pods import read_pod
 from app.nodes.model import Node
 from app.policy.compiled import PolicySet
@@ -47,6 +48,9 @@ def test_product_is_kept_off_by_affinity_alone() -> None:
     first, *rest = describe_need(need)
     assert first.startswith("Do you need the extender? Not to keep")
     assert "  ProductNotAllowed on 1 node (Pod team-a/p)" in rest
+    [record] = need_record(need)
+    assert (record.level, record.nodes, record.objects) == (FindingLevel.Info, (), ())
+    assert record.remedy == "gpu-usher scheduler-config --no-extender"
 
 
 def test_without_affinity_the_same_need_is_the_extenders() -> None:
@@ -56,6 +60,12 @@ def test_without_affinity_the_same_need_is_the_extenders() -> None:
     assert codes(need) == ({Code.ProductNotAllowed}, set())
     first, *_ = describe_need(need)
     assert first.startswith("Do you need the extender? Yes")
+    [record] = need_record(need)
+    assert (record.nodes, record.objects) == (("t4",), ("Pod team-a/p",))
+    assert record.what == (
+        "of 2 kinds of GPU pods the extender alone refuses: ProductNotAllowed on 1 node (Pod team-a/p). "
+        "Node affinity alone refuses: nothing"
+    )
 
 
 def test_minor_driver_version_is_told_by_no_label_that_affinity_can_compare() -> None:
@@ -134,4 +144,6 @@ def test_fleet_without_gpu_pods_and_policies_has_no_answer() -> None:
     empty: Mapping[str, Any] = {}
     cpu = node("cpu", product=None, driver=None, offers=dict(empty))
 
-    assert list(describe_need(need_of([cpu], policy_set=policies(AFFINITY)))) == []
+    need = need_of([cpu], policy_set=policies(AFFINITY))
+
+    assert (list(describe_need(need)), need_record(need)) == ([], ())

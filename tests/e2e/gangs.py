@@ -29,6 +29,8 @@ PLAIN = "plain-scheduler"
 SPACE = "gangs"
 ZONE = "topology.kubernetes.io/zone"
 GPU = "nvidia.com/gpu"
+SHARED_ENTRY: Object = {"name": "shared"}
+"""The entry of a claim that a PodGroup has for all its members."""
 QUIET_SECONDS = 1.0
 """A gang that is bound has its verdict when nothing has moved for so long."""
 REFUSED_SECONDS, EVICTING_SECONDS = 3.5, 7.0
@@ -60,7 +62,8 @@ class Gang:
     """A gang to place: its size, how many must fit, what each member asks for, and the world that it finds.
 
     `held` are (node, GPUs) of bound pods. `zoned` asks for one zone, `preempts` is whether its priority is higher than
-    theirs. `annotations` are those of gpu-usher, without the prefix.
+    theirs. `annotations` are those of gpu-usher, without the prefix. `devices` is what a claim of each member asks for
+    instead of `gpus`, and `shared` what one of the PodGroup does (claimed_gangs.py).
     """
 
     name: str
@@ -71,6 +74,8 @@ class Gang:
     zoned: bool = False
     preempts: bool = False
     annotations: Mapping[str, str] = field(default_factory=dict)
+    devices: int = 0
+    shared: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +155,8 @@ class Stage:
             spec["schedulingConstraints"] = {"topology": [{"key": ZONE}]}
         if gang.preempts:
             spec["priority"] = 1000
+        if gang.shared:
+            spec["resourceClaims"] = [SHARED_ENTRY | {"resourceClaimTemplateName": f"devices-{gang.shared}"}]
         metadata = {"name": f"{gang.name}-{scheduler}", "namespace": SPACE}
         return {
             "apiVersion": f"scheduling.k8s.io/{self.version}",
@@ -217,7 +224,17 @@ def member(gang: Gang, index: int, scheduler: str) -> Object:
     """Write a member of a gang."""
     more = {"schedulerName": scheduler, "schedulingGroup": {"podGroupName": f"{gang.name}-{scheduler}"}}
     priority = 1000 if gang.preempts else 0
-    return gpu_pod(f"member-{index}", SPACE, {GPU: gang.gpus}, priority=priority, annotations=gang.annotations, **more)
+    claims: Object = {"resourceClaims": entries} if (entries := claim_entries(gang)) else {}
+    limits: Object = {GPU: gang.gpus} if gang.gpus else {"cpu": "100m"}
+    fields: Object = {"priority": priority, "annotations": gang.annotations, **more, **claims}
+    return gpu_pod(f"member-{index}", SPACE, limits, **fields)
+
+
+def claim_entries(gang: Gang) -> list[Object]:
+    """Write spec.resourceClaims of a member."""
+    own = [{"name": "own", "resourceClaimTemplateName": f"devices-{gang.devices}"}] if gang.devices else []
+    shared = [SHARED_ENTRY | {"resourceClaimTemplateName": f"devices-{gang.shared}"}] if gang.shared else []
+    return [*own, *shared]
 
 
 def podgroup_version(plane: ControlPlane) -> str:

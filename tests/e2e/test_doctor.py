@@ -94,12 +94,21 @@ def doctor(plane: ControlPlane, *words: str, user: str = "admin") -> Result:
     return CliRunner().invoke(app, ["doctor", "--kubeconfig", str(plane.kubeconfig(user)), "-o", "json", *words])
 
 
-def failing_checks(plane: ControlPlane) -> set[str]:
-    """Run the doctor, and return the names of the checks that found something."""
-    done = doctor(plane)
+def findings_of(plane: ControlPlane) -> list[Object]:
+    """Run the doctor, and return its findings without its answer about the extender."""
+    return findings_in(doctor(plane))
+
+
+def findings_in(done: Result) -> list[Object]:
+    """Return the findings of a run of the doctor without its answer about the extender."""
     assert done.exit_code in (0, 1), done.exception
     assert done.output, done.exception
-    return {finding["check"] for finding in json.loads(done.output)}
+    return [finding for finding in json.loads(done.output) if finding["level"] != "info"]
+
+
+def failing_checks(plane: ControlPlane) -> set[str]:
+    """Run the doctor, and return the names of the checks that found something."""
+    return {finding["check"] for finding in findings_of(plane)}
 
 
 @contextmanager
@@ -171,7 +180,7 @@ def test_api_of_ours_without_a_server_is_named_with_the_namespaces_that_it_keeps
     eventually("it is not available", lambda: failing_checks(cluster) == {"APIServiceUnavailable"})
     cluster.api.delete(f"/api/v1/namespaces/{namespace}")
 
-    [finding] = json.loads(doctor(cluster).output)
+    [finding] = findings_of(cluster)
     assert finding["objects"] == ["APIService v1alpha1.explain.gpu-usher.io"]
     assert finding["level"] == "problem"
     assert "no namespace of the cluster can be deleted" in finding["what"]
@@ -189,7 +198,7 @@ def test_replicas_scaled_to_zero_are_the_first_finding(cluster: ControlPlane) ->
     untainted = patched_object(cluster, NODE, {"op": "remove", "path": "/spec/taints"})
     cluster.api.delete(f"{SLICES}/gpu-usher-x")
     with untainted, patched_object(cluster, DEPLOYMENT, replaced("/spec/replicas", 0)):
-        first, *others = json.loads(doctor(cluster).output)
+        first, *others = findings_of(cluster)
 
     assert first["check"] == "NoReadyEndpoint"
     assert "GPU pods are refused: Deployment gpu-usher is scaled to 0" in first["what"]
@@ -213,7 +222,7 @@ def test_ca_that_signed_nothing_is_named(cluster: ControlPlane) -> None:
     ):
         done = doctor(cluster)
 
-    [finding] = json.loads(done.output)
+    [finding] = findings_in(done)
     assert done.exit_code == 1
     assert "none of the 1 CAs" in finding["what"]
 
@@ -259,7 +268,7 @@ def test_pod_made_while_webhooks_were_away_has_slipped(cluster: ControlPlane) ->
     finally:
         controller.stop()
 
-    left = json.loads(doctor(cluster).output)
+    left = findings_of(cluster)
 
     assert gone == {"WebhookAbsent", "Unadmitted"}
     assert [(finding["check"], finding["objects"]) for finding in left] == [("Unadmitted", [f"Pod {namespace}/early"])]
@@ -306,7 +315,7 @@ def test_what_the_user_may_not_read_is_named_and_the_rest_is_examined(cluster: C
     with patched_object(cluster, NODE, {"op": "remove", "path": "/spec/taints"}):
         done = doctor(cluster, user="gpu-usher")
 
-    findings = json.loads(done.output)
+    findings = findings_in(done)
     blind = {name for finding in findings if finding["check"] == "NotLookedAt" for name in finding["objects"]}
     assert done.exit_code == 0
     assert {finding["check"] for finding in findings} == {"NotLookedAt", "UntaintedGPUNodes"}

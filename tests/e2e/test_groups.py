@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gangs on the real scheduler with the gates of PodGroups on (F150, F151); tests/e2e/gangs.py places 200 by hand."""
+"""Gangs on the real scheduler with the gates of PodGroups on (F150); tests/e2e/gangs.py places 200 by hand."""
 
 import json
 import ssl
@@ -9,15 +9,12 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from app.cluster.snapshot import view
-from app.explain.pending_pod import explain
 from app.placement.engine import class_for_demand, judge_class
-from app.values.computations import finish
-from tests.builders import demand, shipped, state_of
+from tests.builders import demand, state_of
 from tests.controlplane.binaries import Binaries
 from tests.controlplane.kubectl import Object
 from tests.controlplane.module_files import chosen_minor
-from tests.e2e.gangs import GPU, PLAIN, SPACE, Gang, Stage, agree, compare, draw, fleet, member, stage
+from tests.e2e.gangs import GPU, SPACE, Gang, Stage, agree, compare, draw, fleet, member, stage
 from tests.e2e.mixed import call_extender
 from tests.e2e.stage import OURS, gpu_pod
 
@@ -25,7 +22,7 @@ pytestmark = pytest.mark.skipif(
     chosen_minor() in ("1.33", "1.34", "1.35"),
     reason="PodGroups are placed since Kubernetes 1.36. Run `make e2e-versions`, which plays them on newer versions.",
 )
-COMPARED, ANNOTATED, PREDICTED = range(300, 306), range(400, 406), range(500, 508)
+COMPARED, ANNOTATED = range(300, 306), range(400, 406)
 
 
 @pytest.fixture(scope="module")
@@ -77,47 +74,6 @@ def test_nothing_is_left_a_second_after_a_gang_failed_and_bytes_are_equal(world:
     assert seen.nodes == ()
     assert len(bodies) == 1
     assert free == [[name] for name in names]
-
-
-def test_explanation_agrees_with_the_verdict_of_kube_scheduler(world: Stage) -> None:
-    """F151: gangs that may not preempt bind if, and only if, the explanation says that enough fit."""
-    said, seen = [], []
-    for seed in PREDICTED:
-        gang = draw(seed)
-        gang = Gang(gang.name, gang.size, gang.least, gang.gpus, gang.held, gang.zoned)
-        said.append((gang.name, predicted(world, gang)))
-        seen.append((gang.name, len(world.place(gang, PLAIN).nodes) >= gang.least))
-
-    assert said == seen
-
-
-def test_waiting_gang_is_explained_by_the_service(world: Stage) -> None:
-    """F151: three nodes are wholly free, and the PodGroup of the cluster says that five pods must start."""
-    gang = Gang("five", 5, 5, 8, (("h100-0", 1), ("t4-8", 1), ("t4-9", 1), ("t4-10", 1), ("t4-11", 1)))
-    world.place(gang, OURS)
-
-    explanation = world.service.explain({"namespace": SPACE, "name": "member-0"})
-
-    assert explanation["gang"]["fits"] == 3
-    assert explanation["gang"]["enough"] is False
-    assert explanation["gang"]["change"].startswith("2 more nodes like ")
-
-
-def predicted(world: Stage, gang: Gang) -> bool:
-    """Say by our explanation whether a gang can start on the fleet as it will find it."""
-    world.clear()
-    world.hold(gang)
-    pods = world.plane.api.items(f"/api/v1/namespaces/{SPACE}/pods")
-    members = [member(gang, index, PLAIN) for index in range(gang.size)]
-    for one in members:
-        one["metadata"]["uid"] = one["metadata"]["name"]
-        one["status"] = {"phase": "Pending"}
-    objects: list[Object] = [*fleet(), *pods, *members, world.group(gang, PLAIN)]
-    objects = [{**one, "kind": one.get("kind", "Pod")} for one in objects]
-    explanation = finish(explain(members[0], view(state_of(objects), shipped()), live=True))
-    if explanation.gang is None:  # a gang of one pod
-        return explanation.fits > 0
-    return explanation.gang.enough
 
 
 def filter_bytes(world: Stage, pod: Object, names: list[str]) -> bytes:

@@ -153,3 +153,23 @@ def test_pod_without_a_gang_and_a_running_pod_have_no_gang() -> None:
 
     assert explained(single, [*fleet(1), single]).gang is None
     assert explained(running, [*fleet(1), running]).gang is None
+
+
+def test_gang_of_higher_priority_starts_by_preemption_where_enough_fit_without_the_others() -> None:
+    """F151: one of two nodes is held by a pod of lower priority; not with one of equal priority, nor with Never."""
+
+    def verdict(*, version: str = "v1beta1", topology: str = "", held: int = 0, **spec: Any) -> GangVerdict:
+        members = [gang_pod(f"m-{index}", group="train", **spec) for index in range(2)]
+        holder = gang_pod("holder", nodeName="n-0", priority=held)
+        group = pod_group("train", 2, topology, version)
+        found = explained(members[0], [*fleet(2), holder, *members, group]).gang
+        assert found is not None
+        return found
+
+    assert (verdict(priority=5).preempts, verdict(priority=5).enough, verdict(priority=5).change) == (True, False, "")
+    assert verdict(priority=5).sentence.endswith("kube-scheduler can make room by preempting pods of lower priority")
+    assert not verdict(priority=5, held=5).preempts
+    assert not verdict(priority=5, preemptionPolicy="Never").preempts
+    assert verdict(priority=5, topology=ZONE).preempts
+    assert not verdict(priority=5, topology=ZONE, version="v1alpha2").preempts
+    assert verdict(priority=0).change.startswith("1 more node")
