@@ -80,6 +80,10 @@ BETA_POLICIES = POLICIES.replace("v1alpha1", "v1beta1")
 class Story:
     """What was seen: a Stage after each step, what was created during the two changes, and the pods that stayed."""
 
+    installation: UpgradedInstallation
+    namespace: str
+    standing: list[Object]
+    pending: Object
     stages: dict[str, Stage] = field(default_factory=dict)
     images: dict[str, set[str]] = field(default_factory=dict)
     streams: dict[str, Admissions] = field(default_factory=dict)
@@ -97,6 +101,49 @@ class Story:
     file: Object = field(default_factory=dict)
     under_former_definition: dict[str, Object] = field(default_factory=dict)
     refused: str = ""
+
+    @property
+    def plane(self) -> ControlPlane:
+        """The control plane."""
+        return self.installation.plane
+
+    def look(self, step: str) -> None:
+        """Read everything after a step."""
+        self.stages[step] = read_stage(self.installation)
+        self.images[step] = self.installation.images()
+        self.pods[step] = [read_pod(self.plane, pod) for pod in self.standing]
+        self.events[step] = events_on(self.plane, self.pending)
+        self.holders[step] = self.plane.api.get(f"{LEASES}/gpu-usher-events")["spec"]["holderIdentity"]
+        self.last_good[step] = self.plane.api.get(LAST_GOOD)["data"]
+        self.ephemeral[step] = add_ephemeral_container(self.plane, self.standing[0])
+
+    def add_newer_policies(self) -> None:
+        """Store what the former release cannot read, and have its own lint find that."""
+        self.as_beta = specs(self.plane, BETA_POLICIES)
+        assert self.plane.kubectl.create(NEWER, BETA, BETA_FILE).code == 0
+        for name in ("newer", "cap-beta"):
+            eventually(f"{name} is accepted", partial(accepted, self.plane, name))
+        self.findings = self.installation.find_unreadable()
+
+    def take_newer_policies(self) -> None:
+        """Note what the former release says of these policies, and delete those that it cannot read."""
+        eventually("the former does not accept it", lambda: not accepted(self.plane, "newer"))
+        eventually("it writes an Event on the file", lambda: config_map_events(self.plane, "beta"))
+        self.newer = [self.plane.api.get(f"{POLICIES}/newer")]
+        self.file_events = config_map_events(self.plane, "beta")
+        self.file = self.plane.api.get(f"{CONFIG_MAPS}/beta")
+        self.plane.api.delete(f"{POLICIES}/newer")
+        self.plane.api.delete(f"{CONFIG_MAPS}/beta")
+        eventually("all policies are in force", lambda: in_force_everywhere(self.installation, "edited-file"))
+
+    def replace_definition(self) -> None:
+        """Apply the former definition, and try to write a policy of the version that it lacks."""
+        self.installation.apply_former_definition()
+        codes = {POLICIES: 200, BETA_POLICIES: 404}
+        served = lambda: {path: self.plane.api.client.get(path).status_code for path in codes} == codes  # noqa: E731
+        eventually("v1alpha1 alone is served", served)
+        self.under_former_definition = specs(self.plane, POLICIES)
+        self.refused = self.plane.kubectl("apply", "-f", "-", stdin=json.dumps(BETA)).err
 
 
 @pytest.fixture(scope="module")
@@ -117,10 +164,10 @@ def installation(cluster: Cluster, former: Path) -> Iterator[UpgradedInstallatio
 @pytest.fixture(scope="module")
 def story(cluster: Cluster, installation: UpgradedInstallation, former: Path) -> Iterator[Story]:
     """Install the former release, store policies, run pods, upgrade, roll back; look after each step."""
-    plane, seen = cluster.plane, Story()
-    namespace = create_namespace(plane, "team-upgrade")
+    plane, namespace = cluster.plane, create_namespace(cluster.plane, "team-upgrade")
     standing = [container_pod(f"stays-{n}", namespace, {GPU: 1}, schedulerName="default-scheduler") for n in range(2)]
     pending = container_pod("waits", namespace, {GPU: 9}, schedulerName="default-scheduler")
+    seen = Story(installation, namespace, standing, pending)
     mount_policy(plane)
     installation.install_former()
     store_policies(plane, former)
@@ -133,44 +180,20 @@ def story(cluster: Cluster, installation: UpgradedInstallation, former: Path) ->
     wait_for_policies(plane)
     eventually("the former release keeps the set", lambda: "cap-mounted" in str(plane.api.get(LAST_GOOD).get("data")))
 
-    def look(step: str) -> None:
-        seen.stages[step] = read_stage(installation)
-        seen.images[step] = installation.images()
-        seen.pods[step] = [read_pod(plane, pod) for pod in standing]
-        seen.events[step] = events_on(plane, pending)
-        seen.holders[step] = plane.api.get(f"{LEASES}/gpu-usher-events")["spec"]["holderIdentity"]
-        seen.last_good[step] = plane.api.get(LAST_GOOD)["data"]
-        seen.ephemeral[step] = add_ephemeral_container(plane, standing[0])
-
-    look("former")
-    with under_load(plane, namespace, seen, "upgrade", "README's install block of this tree") as stream:
+    seen.look("former")
+    with under_load(seen, "upgrade", "README's install block of this tree") as stream:
         installation.upgrade()
         stream.note("every Deployment runs this tree")
         wait_for_policies(plane)
-    look("upgraded")
-    seen.as_beta = specs(plane, BETA_POLICIES)
-    assert plane.kubectl.create(NEWER, BETA, BETA_FILE).code == 0
-    for name in ("newer", "cap-beta"):
-        eventually(f"{name} is accepted", partial(accepted, plane, name))
-    seen.findings = installation.find_unreadable()
-    with under_load(plane, namespace, seen, "rollback", "the roll back block of deploy/README") as stream:
+    seen.look("upgraded")
+    seen.add_newer_policies()
+    with under_load(seen, "rollback", "the roll back block of deploy/README") as stream:
         installation.roll_back()
         stream.note(f"every Deployment runs {former_release.TAG}")
         wait_for_policies(plane)
-    eventually("the former does not accept it", lambda: not accepted(plane, "newer"))
-    eventually("it writes an Event on the file", lambda: config_map_events(plane, "beta"))
-    seen.newer.append(plane.api.get(f"{POLICIES}/newer"))
-    seen.file_events, seen.file = config_map_events(plane, "beta"), plane.api.get(f"{CONFIG_MAPS}/beta")
-    plane.api.delete(f"{POLICIES}/newer")
-    plane.api.delete(f"{CONFIG_MAPS}/beta")
-    eventually("all policies are in force", lambda: in_force_everywhere(installation, "edited-file"))
-    look("rolled back")
-    installation.apply_former_definition()
-    codes = {POLICIES: 200, BETA_POLICIES: 404}
-    served = lambda: {path: plane.api.client.get(path).status_code for path in codes} == codes  # noqa: E731
-    eventually("v1alpha1 alone is served", served)
-    seen.under_former_definition = specs(plane, POLICIES)
-    seen.refused = plane.kubectl("apply", "-f", "-", stdin=json.dumps(BETA)).err
+    seen.take_newer_policies()
+    seen.look("rolled back")
+    seen.replace_definition()
     yield seen
     for pod in (*standing, pending):
         delete_pod(cluster, pod)
@@ -181,9 +204,10 @@ def story(cluster: Cluster, installation: UpgradedInstallation, former: Path) ->
 
 
 @contextmanager
-def under_load(plane: ControlPlane, namespace: str, seen: Story, name: str, step: str) -> Iterator[Admissions]:
+def under_load(seen: Story, name: str, step: str) -> Iterator[Admissions]:
     """Create and edit for as long as the block lasts, noted in the story under a name; then read what is stored."""
-    with activity(plane, namespace, name) as acting, admissions(plane, namespace) as stream:
+    plane = seen.plane
+    with activity(plane, seen.namespace, name) as acting, admissions(plane, seen.namespace) as stream:
         seen.streams[name], seen.activities[name] = stream, acting
         stream.go_on()
         stream.note(step)
