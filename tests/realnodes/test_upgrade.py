@@ -272,8 +272,8 @@ def test_no_creation_fails_and_every_gpu_pod_is_mutated(story: Story, step: str)
     """HA-02, HA-03, F112: pods, workloads and edits of policies, with the failure policies as shipped."""
     assert story.streams[step].failures() == {}
     assert story.activities[step].failures() == {}
-    assert all(counter.total() > 20 for counter in story.activities[step].outcomes.values())
-    assert len(story.streams[step].outcomes) > 500
+    assert all(counter.total() > 5 for counter in story.activities[step].outcomes.values())
+    assert len(story.streams[step].outcomes) > 200
     assert story.edits[step] == [f"edit {story.activities[step].edit}"] * 2
 
 
