@@ -305,6 +305,43 @@ def test_workload_that_exists_is_never_changed(operation: str) -> None:
     assert template_targets_of(request_of(workload("JobSet", template()), operation), knowledge().workloads) == ()
 
 
+SUSPENDED: dict[str, Any] = {"suspend": True}
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_suspended_workload_that_gets_a_queue_later_is_written_as_at_its_creation(kind: str) -> None:
+    """F153: only where its pods may run is changed, and nothing of one that runs."""
+    old, new = (workload(kind, wanting_h100(), queue=queue) for queue in (None, "queue"))
+    created = apply(new, reviewed(new).operations)
+    for document in (old, new, created):
+        document["spec"] = {**document["spec"], **SUSPENDED}
+    running = {**old, "spec": {**old["spec"], "suspend": False}}
+
+    assert apply(new, updated(old, new).operations) == created
+    assert updated(running, new).operations == ()
+    assert updated(old, {**new, "metadata": {**new["metadata"], "labels": {}}}).operations == ()
+
+
+def test_suspended_job_of_kubernetes_that_gets_a_queue_later_is_written_where_it_has_not_started() -> None:
+    """F153: the API server lets the placement of a suspended Job change, and its amounts not."""
+    made = wanting_h100()
+    made["spec"]["containers"][0]["resources"] = {"requests": {GPU: "1"}}  # refused by an API server, repaired by us
+    old = {"metadata": {"name": "j"}, "spec": {"suspend": True, "template": made}}
+    new = {**old, "metadata": {"name": "j", "labels": {QUEUE_LABEL: "q"}}}
+    request = {"resource": {"group": "batch", "resource": "jobs"}, "operation": "UPDATE", "object": new}
+    started = {**old, "status": {"startTime": "2026-11-26T12:00:00Z"}}
+
+    targets = template_targets_of({**request, "oldObject": old}, knowledge().workloads)
+    result = review_templates(targets, mutate, "team-a", {}, context(WRITES))
+
+    assert {one.path[:4] for one in result.operations} == {
+        ("spec", "template", "spec", "affinity"),
+        ("spec", "template", "spec", "tolerations"),
+    }
+    assert template_targets_of({**request, "oldObject": started}, knowledge().workloads) == ()
+    assert template_targets_of({**request, "oldObject": new}, knowledge().workloads) == ()
+
+
 def test_requests_only_is_repaired_in_templates_of_every_kind_and_queue() -> None:
     """F18: with and without a queue, and whatever else the policy says."""
     document = workload("MPIJob", template(container(None, {GPU: "2"})), queue=None)
