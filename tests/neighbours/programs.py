@@ -63,13 +63,13 @@ RECIPES: Mapping[str, Recipe] = {
 """Program → its recipe; the folder is <program>-module."""
 
 
-def find(name: str) -> Path | str:
-    """Find the folder of a program, which has its name; a str gives the cause why there is none, and the remedy."""
+def find(name: str, program: str = "") -> Path | str:
+    """Find the folder of a program, which has its name, or of one beside it; a str gives the cause, and the remedy."""
     folder = _target(name)
     return (
         folder
-        if (folder / name).is_file()
-        else f"The program {name} is not built. Run `python -m tests.neighbours.programs` (needs Go)."
+        if (folder / (program or name)).is_file()
+        else f"The program {program or name} is not built. Run `python -m tests.neighbours.programs` (needs Go)."
     )
 
 

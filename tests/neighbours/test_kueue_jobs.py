@@ -102,7 +102,7 @@ WRITES = (
 @pytest.fixture(scope="module")
 def kueue(plane: ControlPlane) -> Iterator[ControlPlane]:
     """A control plane on which Kueue runs with the definitions of five kinds; the tests skip where it is not built."""
-    folder = find(NAME)
+    folder = find(NAME, JOBSET.name)
     if isinstance(folder, str):
         pytest.skip(folder)
     add_nodes(plane.api, FLEET)
