@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import pytest
+
 from tests.bench import group_calls
 from tests.controlplane.binaries import Binaries, find_binaries
 from tests.controlplane.cluster import ControlPlane, control_plane
@@ -254,6 +256,16 @@ def claim_entries(gang: Gang) -> list[Object]:
     own = [{"name": "own", "resourceClaimTemplateName": f"devices-{gang.devices}"}] if gang.devices else []
     shared = [SHARED_ENTRY | {"resourceClaimTemplateName": f"devices-{gang.shared}"}] if gang.shared else []
     return [*own, *shared]
+
+
+def programs_of(minor: str) -> Binaries:
+    """Find the programs of a version that places PodGroups; a test skips where none is chosen, or it is not built."""
+    if not minor:
+        pytest.skip("PodGroups are placed since 1.36. Run `make e2e-versions`, which plays them on newer versions.")
+    programs = find_binaries(minor)
+    if isinstance(programs, str):
+        pytest.skip(programs)
+    return programs
 
 
 def podgroup_version(plane: ControlPlane) -> str:

@@ -11,26 +11,21 @@ from app.explain.explanation import GangVerdict
 from app.explain.pending_pod import explain
 from app.values.computations import finish
 from tests.builders import shipped, state_of
-from tests.controlplane.binaries import Binaries
 from tests.controlplane.kubectl import Object
-from tests.controlplane.module_files import chosen_minor
-from tests.e2e.gangs import GPU, PLAIN, SPACE, ZONE, Gang, Stage, draw, fleet, member, stage
+from tests.controlplane.module_files import minors_with_groups
+from tests.e2e.gangs import GPU, PLAIN, SPACE, ZONE, Gang, Stage, draw, fleet, member, programs_of, stage
 from tests.e2e.offers import dra_path
 from tests.e2e.stage import OURS, eventually
 
-pytestmark = pytest.mark.skipif(
-    chosen_minor() in ("1.33", "1.34", "1.35"),
-    reason="PodGroups are placed since Kubernetes 1.36. Run `make e2e-versions`, which plays them on newer versions.",
-)
 WAITING, PREEMPTING, CLAIMING = range(500, 508), range(520, 532), range(540, 556)
 DRIVER = "gpu.example.com"
 MOST_DEVICES = 4
 
 
-@pytest.fixture(scope="module")
-def world(binaries: Binaries) -> Iterator[Stage]:
-    """A fleet, a service, and schedulers with and without the extender."""
-    with stage(binaries) as made:
+@pytest.fixture(scope="module", params=minors_with_groups() or ("",))
+def world(request: pytest.FixtureRequest) -> Iterator[Stage]:
+    """A fleet, a service, and schedulers with and without the extender, of each version that places PodGroups."""
+    with stage(programs_of(request.param)) as made:
         yield made
 
 
