@@ -21,6 +21,8 @@ CHART: dict[str, Any] = yaml.safe_load((ROOT / "deploy" / "chart" / "Chart.yaml"
 INSIGHTS: dict[str, Any] = yaml.safe_load((ROOT / "SECURITY-INSIGHTS.yml").read_text("utf-8"))
 OURS = "https://gpu-usher.example"
 """The address in place of the project's (MAINTAINERS.md#addresses)."""
+PREDICATE = "https://slsa.dev/provenance/v1"
+"""The type of an attestation, which is no address of ours."""
 
 
 def test_thirty_questions_have_an_answer_and_a_place_that_exists() -> None:
@@ -80,7 +82,7 @@ def test_addresses_of_the_project_are_the_reserved_one_and_their_files_exist() -
     found = addresses([CHART, INSIGHTS])
     files = [address.partition("/main/")[2] for address in found if "/main/" in address]
 
-    assert [address for address in found if not address.startswith(OURS)] == []
+    assert [address for address in found if not address.startswith((OURS, PREDICATE))] == []
     assert files
     assert [name for name in files if not (ROOT / name).is_file()] == []
 
@@ -100,6 +102,9 @@ def test_security_insights_have_the_members_that_their_schema_requires() -> None
     required = {"status", "url", "accepts-change-request", "accepts-automated-change-request", "core-team"}
     assert required | {"license", "security"} <= repository.keys()
     assert repository["license"]["expression"] in (ROOT / "pyproject.toml").read_text("utf-8")
+    assert {"automated-pipeline", "distribution-points"} <= repository["release"].keys()
+    assert all({"uri", "comment"} <= row.keys() for row in repository["release"]["distribution-points"])
+    assert [row["predicate-uri"] for row in repository["release"]["attestations"]] == [PREDICATE]
     assert repository["security"]["assessments"]["self"]["comment"]
     for tool in repository["security"]["tools"]:
         assert {"name", "type", "rulesets", "integration", "results"} <= tool.keys()

@@ -87,14 +87,13 @@ def preview(
 def admitted_pod(
     document: Mapping[str, Any], namespace: str, labels_of: Callable[[str], Mapping[str, str]], context: ReviewContext
 ) -> Mapping[str, Any]:
-    """Return the pod that an object is, or that a workload creates, as admission admits it; unchanged if denied.
+    """Return a pod, or the pod of a template, as admission admits it; unchanged if denied.
 
-    Raises MalformedPod, QuantityError, and BadInput for a kind that is not reviewed.
+    Raises MalformedPod, QuantityError.
     """
-    target = _reviewed_part(document)
-    # The template is reviewed in the form Pod, since the pods that the workload creates are.
-    result = mutate(target.document, namespace, labels_of(namespace), context)
-    return target.document if result.admitted is None else result.admitted.document
+    # A template is reviewed in the form Pod, since the pods that its workload creates are.
+    result = mutate(document, namespace, labels_of(namespace), context)
+    return document if result.admitted is None else result.admitted.document
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +148,14 @@ def target_of_new_object(document: Mapping[str, Any]) -> ReviewTarget | None:
     return review_target_of(_request(document))
 
 
-def is_reviewed(document: Mapping[str, Any], workloads: Workloads) -> bool:
-    """Tell whether creating an object is reviewed, by itself or by its templates.
+def templates_of_new_object(document: Mapping[str, Any], workloads: Workloads) -> tuple[ReviewTarget, ...]:
+    """List the pod, or the pod templates, of an object that is to be created; none for kinds that are not reviewed.
 
     Raises MalformedPod.
     """
     request = _request(document)
-    return review_target_of(request) is not None or bool(template_targets_of(request, workloads))
+    target = review_target_of(request)
+    return (target,) if target else template_targets_of(request, workloads)
 
 
 def _reviewed_part(document: Mapping[str, Any]) -> ReviewTarget:

@@ -16,7 +16,7 @@ import typer
 
 from app import __version__
 from app.admission.claim_template import TEMPLATE_KIND, in_version
-from app.admission.preview import target_of_new_object, wanted_template
+from app.admission.preview import templates_of_new_object, wanted_template
 from app.cli.mutate import namespace_of, read_file
 from app.cli.output import names_of
 from app.cli.probes import ProbePort, run_controller
@@ -80,18 +80,18 @@ def templates_for(
     context = state.review_context(policies)
     templates = Templates()
     for document in objects:
-        target = target_of_new_object(document)
-        if target is None or (member(document, "status", dict, "") or {}).get("phase") in FINISHED:
+        if (member(document, "status", dict, "") or {}).get("phase") in FINISHED:
             continue
-        where = namespace_of(document, namespace)
-        wanted = wanted_template(target.document, where, state.namespaces.labels(where), context, always)
-        name = f"{document.get('kind', 'Pod')} {where}/{(document.get('metadata') or {}).get('name')}"
-        if wanted.template is not None:
-            key = (where, wanted.template["metadata"]["name"])
-            templates.by_key[key] = wanted.template
-            templates.needed_by.setdefault(key, []).append(name)
-        elif wanted.reason:
-            templates.without.setdefault(wanted.reason, []).append(name)
+        for target in templates_of_new_object(document, state.knowledge.workloads):
+            where = namespace_of(document, namespace)
+            wanted = wanted_template(target.document, where, state.namespaces.labels(where), context, always)
+            name = f"{document.get('kind', 'Pod')} {where}/{(document.get('metadata') or {}).get('name')}"
+            if wanted.template is not None:
+                key = (where, wanted.template["metadata"]["name"])
+                templates.by_key[key] = wanted.template
+                templates.needed_by.setdefault(key, []).append(name)
+            elif wanted.reason:
+                templates.without.setdefault(wanted.reason, []).append(name)
     return templates
 
 

@@ -36,6 +36,7 @@ from app.cli.source import (
 )
 from app.cli.usage import PrometheusOptions
 from app.cluster.apiserver import ApiServer
+from app.cluster.files import read_knowledge
 from app.cluster.garbage_collection import without_garbage_collection
 from app.cluster.kubeconfig import Load
 from app.cluster.snapshot import bound_volumes, view
@@ -44,6 +45,7 @@ from app.explain.explanation import Explanation
 from app.explain.pending_pod import explain
 from app.explain.survey import ClusterSnapshot
 from app.intree.existing_pods import existing_pods_of
+from app.knowledge.workload_templates import Workloads
 from app.kube.api_kinds import DRA, EXPLAIN_GROUP, EXPLAIN_VERSION, EXPLANATIONS, FLEET
 from app.schedulerconfig.verify import managed_by_scheduler
 from app.tls.kube_objects import KubeClient
@@ -119,8 +121,9 @@ def explain_pod(
         for other in others:
             refuse_several(("--url", url), other)
     home = fleet.namespace(namespace, default=not url)
-    wanted = read_name(words, home) if words else None
-    pods = [] if file is None else of_file(file, read_file(file), home)
+    workloads = read_knowledge().workloads
+    wanted = read_name(words, home, workloads) if words else None
+    pods = [] if file is None else of_file(file, read_file(file), home, workloads)
     with without_garbage_collection():
         if url:
             bodies = [pod.pod for pod in pods] or [pod_reference(wanted)]
@@ -128,7 +131,7 @@ def explain_pod(
         else:
             try:
                 objects = read_fleet(fleet, wanted)
-                pods = [_named(fleet, wanted, objects)] if wanted else pods
+                pods = _named(fleet, wanted, objects, workloads) if wanted else pods
                 cluster = snapshot_of(objects, policies, use.idle)
                 with show_progress(f"explaining on {counted(len(cluster.nodes), 'node')}"):
                     explanations = [
@@ -181,7 +184,7 @@ def without_rights(error: ApiError, wanted: ObjectName | None) -> str:
     )
 
 
-def _named(fleet: Fleet, wanted: ObjectName, objects: Objects) -> PodToExplain:
+def _named(fleet: Fleet, wanted: ObjectName, objects: Objects, workloads: Workloads) -> list[PodToExplain]:
     """Find what was named; the object of a workload is read from the cluster by itself.
 
     Raises BadInput, ApiError.
@@ -189,9 +192,13 @@ def _named(fleet: Fleet, wanted: ObjectName, objects: Objects) -> PodToExplain:
     workload = next((document for document in objects if wanted.names(document)), None)
     if fleet.live and wanted.kind != POD:
         with fleet.telling():
-            workload = asyncio.run(_object_at(fleet.load(), wanted.path))
-    listing = f": kubectl get {wanted.kind.lower()}s -n {wanted.namespace} lists them" if fleet.live else ""
-    return of_fleet(wanted, objects, workload, listing)
+            version = "v1"
+            if wanted.is_of_other_projects:
+                group = asyncio.run(_object_at(fleet.load(), f"/apis/{wanted.resource[0]}")) or {}
+                version = (group.get("preferredVersion") or {}).get("version") or version
+            workload = asyncio.run(_object_at(fleet.load(), wanted.path(version)))
+    listing = f": kubectl get {wanted.resource[1]} -n {wanted.namespace} lists them" if fleet.live else ""
+    return of_fleet(wanted, objects, workload, listing, workloads)
 
 
 async def _object_at(load: Load, path: str, **params: str) -> Any:

@@ -6,48 +6,51 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.admission.preview import target_of_new_object
-from app.admission.review_targets import WORKLOADS
+from app.admission.preview import templates_of_new_object
 from app.cli.source import key_of
+from app.knowledge.workload_templates import Workloads
 from app.kube.api_kinds import API_KINDS
 from app.kube.gpu_usage import FINISHED
+from app.kube.pods import GROUP_LABELS
 from app.usage.workloads import owners_of
 from app.values.errors import BadInput, closest, did_you_mean
 
 Object = Mapping[str, Any]
 POD = "Pod"
 SHORT_NAMES = {"po": POD, "deploy": "Deployment", "sts": "StatefulSet", "ds": "DaemonSet", "rs": "ReplicaSet",
-               "cj": "CronJob"}  # fmt: skip
+               "cj": "CronJob", "lws": "LeaderWorkerSet"}  # fmt: skip
 """kubectl's (kubectl api-resources)."""
-KINDS = (POD, "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Job", "CronJob")
-"""Kinds whose pods are explained; those but the first are read by admission as well (WORKLOADS)."""
-BY_WORD = {
-    **{word: kind for kind in KINDS for word in (kind.lower(), f"{kind.lower()}s")},
-    **SHORT_NAMES,
-}
-_TAKEN = ", ".join(KINDS).lower()
-_OTHER_WORDS = {word for name, kind in API_KINDS.items() for word in (name.lower(), kind.plural)} - BY_WORD.keys()
+KINDS = {POD: ("", "pods"), "Deployment": ("apps", "deployments"), "StatefulSet": ("apps", "statefulsets"),
+         "DaemonSet": ("apps", "daemonsets"), "ReplicaSet": ("apps", "replicasets"), "Job": ("batch", "jobs"),
+         "CronJob": ("batch", "cronjobs")}  # fmt: skip
+"""Kubernetes' kinds whose pods are explained, with (API group, resource); those but the first are in WORKLOADS."""
+_OTHER_WORDS = {word for name, kind in API_KINDS.items() for word in (name.lower(), kind.plural)}
+_INDEX = re.compile(r"\.(\d+)(?=\.|$)")
 _TIMED = re.compile(r"(.+)-\d+")
 """The Jobs of a CronJob end with the minutes since the epoch (k8s.io/kubernetes pkg/controller/cronjob/utils.go)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectName:
-    """A pod or a workload that the command line names."""
+    """A pod or a workload that the command line names; `resource` is its (API group, resource)."""
 
     kind: str
     namespace: str
     name: str
+    resource: tuple[str, str] = KINDS[POD]
 
     def __str__(self) -> str:
         return f"{self.kind.lower()} {self.namespace}/{self.name}"
 
     @property
-    def path(self) -> str:
-        """The path at which the API server has it."""
-        plural = f"{self.kind.lower()}s"
-        group = next(group for group, name in ((*WORKLOADS, ("", "pods"))) if name == plural)
-        root = f"/apis/{group}/v1" if group else "/api/v1"
+    def is_of_other_projects(self) -> bool:
+        """Whether its kind is one of workload_templates.yaml."""
+        return self.kind not in KINDS
+
+    def path(self, version: str = "v1") -> str:
+        """Return the path at which the API server has it."""
+        group, plural = self.resource
+        root = f"/apis/{group}/{version}" if group else f"/api/{version}"
         return f"{root}/namespaces/{self.namespace}/{plural}/{self.name}"
 
     def names(self, document: Object) -> bool:
@@ -69,79 +72,109 @@ class PodToExplain:
     of: str = ""
 
 
-def read_name(words: Sequence[str], namespace: str) -> ObjectName:
+def read_name(words: Sequence[str], namespace: str, workloads: Workloads) -> ObjectName:
     """Read TYPE NAME, TYPE/NAME, NAME or NAMESPACE/NAME; `namespace` is that of a name without one.
 
     Raises BadInput.
     """
     parts = [part for word in words if word for part in word.split("/")]
-    kind = BY_WORD.get(parts[0].lower().partition(".")[0]) if len(parts) > 1 else POD
+    kinds = _kinds(workloads)
+    by_word = _by_word(kinds)
+    kind = by_word.get(parts[0].lower().partition(".")[0]) if len(parts) > 1 else POD
     if kind is not None and len(parts) > 1:
         parts = parts[1:]
     elif len(parts) > 1 and parts[0].lower() in _OTHER_WORDS:
-        raise BadInput(f"explain: got {parts[0]}, takes a pod or a workload: {_TAKEN}")
+        raise BadInput(f"explain: got {parts[0]}, takes a pod or a workload: {', '.join(kinds).lower()}")
     elif len([word for word in words if word]) > 1:
-        raise BadInput(
-            f"explain: unknown type {parts[0][:60]}{did_you_mean(parts[0].lower(), BY_WORD) or f': {_TAKEN}'}"
-        )
+        similar = did_you_mean(parts[0].lower(), by_word) or f": {', '.join(kinds).lower()}"
+        raise BadInput(f"explain: unknown type {parts[0][:60]}{similar}")
     if not 1 <= len(parts) <= 2 or not all(parts):
         raise BadInput(f"explain {' '.join(words)[:80]}: wants a name, or TYPE/NAME such as deployment/train")
-    return ObjectName(kind or POD, parts[0] if len(parts) == 2 else namespace, parts[-1])
+    kind = kind or POD
+    return ObjectName(kind, parts[0] if len(parts) == 2 else namespace, parts[-1], kinds[kind])
 
 
-def of_file(file: str, documents: Sequence[Object], namespace: str) -> list[PodToExplain]:
+def _kinds(workloads: Workloads) -> Mapping[str, tuple[str, str]]:
+    """Map the kinds that are explained to (API group, resource)."""
+    return {**KINDS, **{workload.kind: resource for resource, workload in workloads.items()}}
+
+
+def _by_word(kinds: Mapping[str, tuple[str, str]]) -> Mapping[str, str]:
+    """Map what kubectl takes for a type to its kind."""
+    return {**{word: kind for kind, (_, plural) in kinds.items() for word in (kind.lower(), plural)}, **SHORT_NAMES}
+
+
+def of_file(file: str, documents: Sequence[Object], namespace: str, workloads: Workloads) -> list[PodToExplain]:
     """Return the pods, and the pods of the workloads, of a file; `namespace` is that of objects that name none.
 
     Raises MalformedPod, and BadInput for a file without any.
     """
-    pods = list(filter(None, (as_pod(document, namespace) for document in documents)))
+    pods = [pod for document in documents for pod in as_pods(document, namespace, workloads)]
     if not pods:
         kinds = ", ".join(sorted({str(document.get("kind")) for document in documents})) or "it is empty"
-        raise BadInput(f"{file}: no Pod and no workload in it ({kinds}), wants {POD}, {', '.join(KINDS[1:])}")
+        raise BadInput(f"{file}: no Pod and no workload in it ({kinds}), wants {', '.join(_kinds(workloads))}")
     return pods
 
 
-def as_pod(document: Object, namespace: str) -> PodToExplain | None:
-    """Return a pod, or the pod that a workload creates, as admission sees it; None for another kind."""
-    target = target_of_new_object(document)
-    if target is None:
-        return None
+def as_pods(document: Object, namespace: str, workloads: Workloads) -> list[PodToExplain]:
+    """Return a pod, or the pods that a workload creates, one of each template, as admission sees them.
+
+    None for another kind. Raises MalformedPod.
+    """
+    targets = templates_of_new_object(document, workloads)
     metadata = document.get("metadata") or {}
     own = {"namespace": metadata.get("namespace") or namespace}
-    if not target.path:
-        return PodToExplain({**document, "metadata": {**metadata, **own}}, False)
+    if targets and not targets[0].path:
+        return [PodToExplain({**document, "metadata": {**metadata, **own}}, False)]
     name = metadata.get("name") or metadata.get("generateName") or "without-a-name"
-    inner = {**(target.document.get("metadata") or {}), **own, "name": name}
-    pod = {**target.document, "apiVersion": "v1", "kind": POD, "metadata": inner}
-    return PodToExplain(pod, False, f"{document.get('kind')} {own['namespace']}/{name}, its pod template:")
+    made = []
+    for target in targets:
+        inner = {**(target.document.get("metadata") or {}), **own, "name": name}
+        pod = {**target.document, "apiVersion": "v1", "kind": POD, "metadata": inner}
+        place = _INDEX.sub(r"[\1]", ".".join(target.path))
+        template = "its pod template" if len(targets) == 1 else f"template {place}"
+        made.append(PodToExplain(pod, False, f"{document.get('kind')} {own['namespace']}/{name}, {template}:"))
+    return made
 
 
-def of_fleet(wanted: ObjectName, objects: Sequence[Object], workload: Object | None, listing: str) -> PodToExplain:
+def of_fleet(
+    wanted: ObjectName, objects: Sequence[Object], workload: Object | None, listing: str, workloads: Workloads
+) -> list[PodToExplain]:
     """Find what was named among the objects of a fleet: a pod; or of a workload the newest pod that is Pending.
 
-    Without one it is the pod template of `workload`, and without that the newest pod. `listing` ends the message where
-    no name is similar. Raises BadInput if there is none.
+    Without one they are the pod templates of `workload`, and without that the newest pod. `listing` ends the message
+    where no name is similar. Raises BadInput if there is none.
     """
     pods = [document for document in objects if document.get("kind") == POD]
     if wanted.kind == POD:
         for pod in pods:
             if wanted.names(pod):
-                return PodToExplain(pod, True)
+                return [PodToExplain(pod, True)]
         raise BadInput(f"{wanted} not found{_similar(wanted, map(key_of, pods)) or listing}")
     owners = dict(_owned(pods))
-    of_workload = sorted((pod for pod in pods if f"{wanted}" in owners[key_of(pod)]), key=_created)
+    of_workload = sorted((pod for pod in pods if _is_of(pod, wanted, owners[key_of(pod)])), key=_created)
     pending = [pod for pod in of_workload if _pending(pod)]
     title = f"{wanted.kind} {wanted.namespace}/{wanted.name}"
     if pending:
-        return PodToExplain(pending[-1], True, f"{title}, the newest of its {len(pending)} pending pods:")
-    if workload is not None and (template := as_pod(workload, wanted.namespace)):
-        return template
+        return [PodToExplain(pending[-1], True, f"{title}, the newest of its {len(pending)} pending pods:")]
+    if workload is not None and (templates := as_pods(workload, wanted.namespace, workloads)):
+        return templates
     if of_workload:
-        return PodToExplain(of_workload[-1], True, f"{title} has no pending pod; the newest of its {len(of_workload)}:")
+        count = len(of_workload)
+        return [PodToExplain(of_workload[-1], True, f"{title} has no pending pod; the newest of its {count}:")]
     known = {
         name.partition(" ")[2] for names in owners.values() for name in names if name.startswith(wanted.kind.lower())
     }
     raise BadInput(f"{wanted} not found{_similar(wanted, known) or listing}")
+
+
+def _is_of(pod: Object, wanted: ObjectName, owners: tuple[str, ...]) -> bool:
+    """Tell whether a pod belongs to a workload: by its owners, or by a label of a project whose Jobs make the pods."""
+    if f"{wanted}" in owners:
+        return True
+    labels = (pod.get("metadata") or {}).get("labels") or {}
+    in_namespace = key_of(pod).partition("/")[0] == wanted.namespace
+    return wanted.is_of_other_projects and in_namespace and wanted.name in map(labels.get, GROUP_LABELS[:-1])
 
 
 def _similar(wanted: ObjectName, keys: Iterable[str]) -> str:

@@ -13,7 +13,7 @@ import yaml
 from rich.console import Console
 from rich.markup import escape
 
-from app.admission.preview import Preview, is_reviewed, preview
+from app.admission.preview import Preview, preview, templates_of_new_object
 from app.admission.reviewed_pod import ReviewContext
 from app.cli.output import Output, show
 from app.cli.source import GovernedFleet, Namespace
@@ -50,13 +50,13 @@ def mutate(
     where = fleet.namespace(namespace, default=True)
     _, state, rules = fleet.read_governed()
     workloads = state.knowledge.workloads
-    if not any(is_reviewed(document, workloads) for document in objects):
+    if not any(templates_of_new_object(document, workloads) for document in objects):
         raise BadInput(nothing_to_review(file, objects))
     context = state.review_context(rules)
     previews = {
         index: _preview(document, namespace_of(document, where), state.namespaces.labels, context)
         for index, document in enumerate(objects)
-        if is_reviewed(document, workloads)
+        if templates_of_new_object(document, workloads)
     }
     result = MutatedFile(tuple(previews.values()))
     after = [previews[index].object if index in previews else document for index, document in enumerate(objects)]

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from app.admission.claim_conversion import Conversion, NoEquivalent, convert
-from app.admission.preview import admitted_pod, target_of_new_object, unbound, wanted_template
+from app.admission.preview import admitted_pod, templates_of_new_object, unbound, wanted_template
 from app.admission.reviewed_pod import ReviewContext
 from app.cli.mutate import namespace_of, read_file
 from app.cli.output import MOST_SHOWN, Output, names_of, output_of, show, show_count, show_more, show_progress
@@ -213,17 +213,19 @@ def find_node_template(
     Autoscaler (tags), so that a group without nodes is known to fit. A fleet is not needed; with one, admission adds
     tolerations of the taints of its nodes. Exit 1 if no product fits.
     """
-    documents = [document for document in read_file(file) if target_of_new_object(document) is not None]
-    if len(documents) != 1:
-        raise BadInput(f"{file}: got {len(documents)} Pods and workloads, wants one")
+    documents = read_file(file)
     _, state, rules = fleet.govern(fleet.read() if fleet.given else [])
-    context = state.review_context(rules)
-    where = namespace_of(documents[0], fleet.namespace(namespace))
-    pod = admitted_pod(documents[0], where, state.namespaces.labels, context)
-    ruling = context.ruling(read_pod(pod, where), state.namespaces.labels(where))
-    if not ruling.demand.requests_gpus:
-        raise BadInput(f"{file}: asks for no GPU, wants a pod that does")
-    template = node_template(ruling.demand, pod, state.knowledge)
+    context, home = state.review_context(rules), fleet.namespace(namespace)
+    asking = []
+    for document in documents:
+        where = namespace_of(document, home)
+        for target in templates_of_new_object(document, state.knowledge.workloads):
+            pod = admitted_pod(target.document, where, state.namespaces.labels, context)
+            demand = context.ruling(read_pod(pod, where), state.namespaces.labels(where)).demand
+            asking += [(demand, pod)] if demand.requests_gpus else []
+    if len(asking) != 1:
+        raise BadInput(f"{file}: got {len(asking)} Pods and pod templates that ask for GPUs, wants one")
+    template = node_template(*asking[0], state.knowledge)
     show(template, output, lambda _: None)
     raise typer.Exit(0 if template.products else 1)
 

@@ -30,7 +30,7 @@ class LintResult:
 
 def lint(
     directory: Annotated[
-        Path | None, typer.Argument(help="Directory of policies; the shipped ones by default.")
+        Path | None, typer.Argument(help="Directory of policies, or one file; the shipped ones by default.")
     ] = None,
     output: Output = "text",
 ) -> None:

@@ -21,6 +21,7 @@ from app.schedulerconfig.write import (
     Target,
     managed_resources,
     offers_claims,
+    packed_resources,
     read_ca,
     read_extender_url,
     write,
@@ -71,7 +72,8 @@ def scheduler_config(
     if check is not None:
         _check(check, state, output)
     chosen: Target = "second" if target == "second" else "default"
-    resources = managed_resources(state.nodes.values(), state.knowledge)
+    resources_of = managed_resources if extender else packed_resources
+    resources = resources_of(state.nodes.values(), state.knowledge)
     place = read_extender_url(url or URLS[chosen])
     unencrypted = place.startswith("http://") or not extender
     own = _read_ca(ca or Path("certs/ca.crt")) if ca or not (ca_file or unencrypted) else b""

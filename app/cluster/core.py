@@ -20,6 +20,7 @@ from app.cluster.apiserver import ApiServer
 from app.cluster.demand_learning import DemandLearning
 from app.cluster.gpu_health_polling import HealthPoller
 from app.cluster.live import NOT_SYNCED, LiveCluster
+from app.cluster.namespace_limits import LimitsExceeded, held_by_others
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.scheduling_groups import SchedulingGroups
 from app.cluster.slipped_pods import SlippedPods
@@ -36,7 +37,7 @@ from app.kube.pods import GROUP_LABELS, PREFIX, Pod, read_pod, workload_group
 from app.nodes.model import Node
 from app.placement.scheduler_demand import place_is_promised, with_cliques, with_reached_limits, with_runtime_handler
 from app.policy.compiled import PolicySet
-from app.policy.demand import Demand, ProductLimit
+from app.policy.demand import Demand
 from app.policy.match import Ruling, compile_demand, ruling_for
 from app.schedulerconfig.write import managed_resources
 from app.settings import Settings
@@ -176,7 +177,7 @@ class Core:
         self._rulings, self._demands = RulingCache(), TemplateCache(compile_demand)
         self._learning = DemandLearning(state)
         self._asking: set[str] = set()
-        self._exceeded: dict[tuple[str, ProductLimit], int] = {}
+        self._exceeded = LimitsExceeded(state, self.metrics.limits_exceeded.inc)
 
     @property
     def policies(self) -> PolicySet:
@@ -235,23 +236,9 @@ class Core:
         elif not pod.labels.keys().isdisjoint(GROUP_LABELS):
             demand = with_cliques(demand, state.group_cliques(pod))
         if demand.namespace_limits:
-            demand = self._limited(pod, demand)
+            self._exceeded.know(pod.namespace, demand.namespace_limits, (policies.hash, frozenset(labels.items())))
+            demand = with_reached_limits(demand, held_by_others(state, pod, self.groups.holds))
         return self._learning.expecting(pod, demand, policies)
-
-    def _limited(self, pod: Pod, demand: Demand) -> Demand:
-        """Add the limits of the namespace that are reached, and count what is held beyond them.
-
-        Replicas do not know of each other's promises, so that two of them may exceed a limit by the pods that are bound
-        within the delay of a watch.
-        """
-        demand = with_reached_limits(demand, self.state.held_in_namespace(pod))
-        for limit in demand.reached_limits:
-            key = (pod.namespace, replace(limit, used=0))
-            over = max(limit.used - limit.most, 0)
-            if over > self._exceeded.get(key, 0):
-                self.metrics.limits_exceeded.inc(over - self._exceeded.get(key, 0))
-            self._exceeded[key] = over
-        return demand
 
     def _claimed(self, pod: Pod) -> ClaimedDevices:
         """Return the GPUs that a pod claims; most have no claim, and name no resource that a DeviceClass serves."""
@@ -275,7 +262,10 @@ class Core:
         elif place_is_promised(pod, demand) or (demand.requests_gpus and node in self.state.served_twice):
             name, group = f"{pod.namespace}/{pod.name}", workload_group(pod.namespace, pod.labels)
             claims = tuple(device_class for device_class, _ in demand.claims)
-            holding = GPUUsage(pod.uid, node, name, demand.resources, demand.declared_mib, group, claims=claims)
+            claimed = demand.claimed - self.state.devices.allocated_to(pod) if claims else 0
+            holding = GPUUsage(
+                pod.uid, node, name, demand.resources, demand.declared_mib, group, claims=claims, claimed=claimed
+            )
             self.state.promise(holding, time.monotonic())
 
     def groups_matter(self, pod: Pod, demand: Demand) -> bool:

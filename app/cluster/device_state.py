@@ -22,6 +22,7 @@ from app.kube.pods import Pod
 from app.kube.resource_claims import ResourceClaim, read_resource_claim, read_resource_claim_template
 from app.kube.slice_reading import read_slice
 from app.nodes.model import Node
+from app.placement.scheduler_demand import HeldUnits
 
 NodesChanged = Callable[[Iterable[str]], None]
 """Called with the names of nodes."""
@@ -41,6 +42,8 @@ class DeviceState:
         self.index = DeviceIndex(self.dra, knowledge)
         self.kinds = DeviceKindIndex(self.index, self.dra, knowledge)
         self._rebuild, self._update_free = rebuild, update_free
+        self.on_allocated: Callable[[str, HeldUnits], None] = lambda _namespace, _held: None
+        """Called with each claim that gets devices: its namespace and what it holds."""
 
     def put_slice(self, document: Mapping[str, Any]) -> None:
         """Add or change a ResourceSlice. Raises MalformedPod, QuantityError."""
@@ -97,9 +100,12 @@ class DeviceState:
 
     def take_claim(self, claim: ResourceClaim) -> None:
         """Add or change a ResourceClaim as read; it affects the nodes of its devices."""
-        before = self._nodes_of_claim(claim.key)
+        before, had = self._nodes_of_claim(claim.key), self.dra.pools_of_claim(claim.key)
         self.dra.put_claim(claim)
         self._update_free(before | self._nodes_of_claim(claim.key))
+        if claim.allocation is not None and not had and not claim.extended:
+            products = Counter(self.dra.products_of(claim))
+            self.on_allocated(claim.key.partition("/")[0], tuple(((name,), units) for name, units in products.items()))
 
     def drop_claim(self, key: str) -> None:
         """Remove a ResourceClaim, by namespace/name."""
@@ -152,6 +158,19 @@ class DeviceState:
         """Sort the devices of every node by kind anew."""
         self.kinds.drop_all()
         self._rebuild(self.dra.pools.nodes())
+
+    def devices_claimed(self, pod: PendingPod) -> int:
+        """Count the GPUs that the claims of a pending pod ask for; a claim that is not known counts as one."""
+        keys = ((f"{pod.namespace}/{claim}", f"{pod.namespace}/{template}") for claim, template in pod.claims)
+        specs = [self.dra.claim_spec(claim) or self.dra.template_spec(template) for claim, template in keys]
+        requests = [choices for spec in specs if spec is not None for choices in spec.requests]
+        gpus = (choices for choices in requests if self.classes.may_give_gpus(choices[0].device_class))
+        return specs.count(None) + sum(max(choice.count for choice in choices) for choices in gpus)
+
+    def allocated_to(self, pod: Pod) -> int:
+        """Count the GPUs of the claims that a pod names and that have devices, as other pods use them already."""
+        claims = (self.dra.allocated_claim(f"{pod.namespace}/{name}") for _, name, _ in pod.claims if name)
+        return sum(1 for claim in claims if claim is not None for _ in self.dra.products_of(claim))
 
     def may_claim_gpus(self, pod: PendingPod) -> bool:
         """Tell whether claims of a pod may be for GPUs; False where all are known and of other vendors' drivers."""

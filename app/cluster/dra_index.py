@@ -5,13 +5,15 @@
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from app.dra.cluster_devices import AllocatedDevices, ClusterDevices, PoolID, PoolIndex
 from app.knowledge.gpu_resources import Families
+from app.knowledge.products import normal_form
 from app.kube.api_kinds import API_KINDS
 from app.kube.device_classes import DeviceClass, DeviceClassIndex, DeviceTaintRule
+from app.kube.device_facts import facts_of
 from app.kube.devices import BLOCKING_EFFECTS, DeviceID, ResourceSlice
 from app.kube.resource_claims import ClaimSpec, ResourceClaim
 
@@ -102,6 +104,8 @@ class DRAIndex:
         self._specs: dict[ClaimSpec, ClaimSpec] = {}
         self._rules: dict[str, DeviceTaintRule] = {}
         self._claims: dict[str, ResourceClaim] = {}
+        self._allocated_in: dict[str, dict[str, ResourceClaim]] = {}
+        self._products: dict[PoolID, Mapping[str, str]] = {}
         self._templates: dict[str, ResourceClaim] = {}
 
     def copy(self) -> ClusterDevices:
@@ -137,6 +141,7 @@ class DRAIndex:
     def _count(self, pool_slice: ResourceSlice) -> None:
         """Count the pool of a slice anew."""
         pool = pool_slice.driver, pool_slice.pool
+        self._products.pop(pool, None)
         self.counts.put_pool(pool, self.pools.slices_of(pool))
 
     def put_claim(self, claim: ResourceClaim) -> None:
@@ -144,12 +149,24 @@ class DRAIndex:
         claim = self._claims[claim.key] = self._shared(claim)
         self._allocated.put(claim)
         self.counts.put_claim(claim)
+        self._put_allocated(claim.key, claim if claim.allocation is not None and not claim.extended else None)
+
+    def _put_allocated(self, key: str, claim: ResourceClaim | None) -> None:
+        """Set an allocated claim by its namespace, None for one that is gone."""
+        namespace = key.partition("/")[0]
+        claims = self._allocated_in.setdefault(namespace, {})
+        claims.pop(key, None)
+        if claim is not None:
+            claims[key] = claim
+        if not claims:
+            del self._allocated_in[namespace]
 
     def drop_claim(self, key: str) -> None:
         """Remove a claim, by namespace/name."""
         self._claims.pop(key, None)
         self._allocated.drop(key)
         self.counts.drop_claim(key)
+        self._put_allocated(key, None)
 
     def _shared(self, claim: ResourceClaim) -> ResourceClaim:
         """Let claims that ask the same share one object, so that a template's thousand claims cost a thousand keys."""
@@ -176,9 +193,38 @@ class DRAIndex:
 
     def pools_of_claim(self, key: str) -> set[PoolID]:
         """Name the pools of the devices that a claim has."""
-        claim = self._allocated.claim(key)
+        claim = self.allocated_claim(key)
         results = claim.allocation.results if claim is not None and claim.allocation is not None else ()
         return {result.device[:2] for result in results}
+
+    def held_in(
+        self, namespace: str, counts: Callable[[ResourceClaim], bool]
+    ) -> tuple[tuple[tuple[str, ...], int], ...]:
+        """Count the GPUs that the claims of a namespace have, by product in normal form; a share counts as one.
+
+        Claims for extended resources do not count, as their pods hold the units, nor do devices with adminAccess, and
+        those that no ResourceSlice shows. `counts` tells whether one of the other claims counts.
+        """
+        claims = [claim for claim in self._allocated_in.get(namespace, {}).values() if counts(claim)]
+        held = Counter(product for claim in claims for product in self.products_of(claim))
+        return tuple(((product,), units) for product, units in held.items())
+
+    def allocated_claim(self, key: str) -> ResourceClaim | None:
+        """Return a claim that has devices, by namespace/name; None for any other."""
+        return self._allocated.claim(key)
+
+    def products_of(self, claim: ResourceClaim) -> Iterator[str]:
+        """Name the product, in normal form, of each GPU that a claim has."""
+        results = claim.allocation.results if claim.allocation is not None else ()
+        for driver, pool, name in (result.device for result in results if not result.admin_access):
+            products = self._products.get((driver, pool))
+            if products is None:
+                devices = (device for one in self.pools.slices_of((driver, pool)) for device in one.devices)
+                read = ((device.name, facts_of(device)) for device in devices)
+                products = {key: normal_form(facts.label) for key, facts in read if facts is not None and facts.label}
+                self._products[driver, pool] = products
+            if name in products:
+                yield products[name]
 
     def put_template(self, template: ResourceClaim) -> None:
         self._templates[template.key] = self._shared(template)

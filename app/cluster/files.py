@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the files of the command line: fact tables, policies, snapshots."""
 
+from collections.abc import Iterable
 from functools import cache, lru_cache
 from pathlib import Path
 
@@ -55,11 +56,11 @@ def shipped_default(knowledge: Knowledge) -> CompiledPolicy:
 
 
 def policy_texts(directory: Path) -> dict[str, str]:
-    """Read the policy files of a directory, by file name.
+    """Read the policy files of a directory, or the one file that is named, by file name.
 
     Raises PolicyError for an unreadable directory or file, and for a directory without policies.
     """
-    texts, problems = policy_files(directory)
+    texts, problems = policy_files(directory) if not directory.is_file() else _read((directory,))
     if problems:
         raise PolicyError(problems)
     return texts
@@ -72,18 +73,20 @@ def is_policy_file(name: str) -> bool:
 
 def policy_files(directory: Path) -> tuple[dict[str, str], tuple[str, ...]]:
     """Read the policy files of a directory, by file name, and list the problems of those that cannot be read."""
-    texts, problems = {}, []
     try:
         files = sorted(path for path in directory.iterdir() if is_policy_file(path.name) and path.is_file())
     except OSError as error:
         return {}, (f"{directory}: {_cause(error)}: wants a directory of policy files",)
+    return _read(files) if files else ({}, (f"{directory}: {NO_FILE}",))
+
+
+def _read(files: Iterable[Path]) -> tuple[dict[str, str], tuple[str, ...]]:
+    texts, problems = {}, []
     for path in files:
         try:
             texts[path.name] = path.read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             problems.append(f"{path.name}: {error}: wants a policy file in UTF-8")
-    if not files:
-        problems.append(f"{directory}: {NO_FILE}")
     return texts, tuple(problems)
 
 

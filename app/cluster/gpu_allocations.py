@@ -17,7 +17,8 @@ A fleet has thousands of nodes, but only dozens of different numbers of free GPU
 so that a reader that meets it again, such as the cache of verdicts, need not compare it.
 """
 
-from collections.abc import Container, Hashable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 from app.cluster.device_state import DeviceState
@@ -57,7 +58,9 @@ class GPUAllocations:
         self._nominations: dict[str, str] = {}  # by pod UID, the nodes that the API server shows
         self._by_node: dict[str, dict[str, GPUUsage]] = {}
         self._groups: dict[str, dict[str, int]] = {}
-        self._namespaces: dict[str, dict[str, GPUUsage]] = {}
+        self._namespaces: dict[tuple[str, bool], Counter[str]] = {}
+        self.on_bound: Callable[[GPUUsage], None] = lambda _usage: None
+        """Called with each usage that is new, or on another node, once it is counted."""
 
     def get(self, uid: str) -> GPUUsage | None:
         """Return the GPU usage of a bound pod; None if it is unknown."""
@@ -75,9 +78,12 @@ class GPUAllocations:
         """Set the GPU usage of a bound pod; return the nodes that changed."""
         if self._bound.get(usage.uid) == usage:
             return ()
+        before = self._bound.get(usage.uid)
         changed = {*self.drop(usage.uid), usage.node}
         self._bound[usage.uid] = usage
-        self._add(usage)
+        self._add(usage, bound=True)
+        if before is None or before.node != usage.node:
+            self.on_bound(usage)
         return changed
 
     def drop(self, uid: str) -> Iterable[str]:
@@ -90,7 +96,7 @@ class GPUAllocations:
         usage = promise_of_pod.usage if promise_of_pod else self._bound.pop(uid, None)
         if usage is None:
             return ()
-        self._remove(usage)
+        self._remove(usage, bound=promise_of_pod is None)
         return (usage.node,)
 
     def unbind(self, uid: str) -> Iterable[str]:
@@ -115,7 +121,7 @@ class GPUAllocations:
             changed.update(self._drop_usage(next(iter(self._promises))))
         nominated = self._nominations.get(usage.uid) == usage.node
         self._promises[usage.uid] = Promise(usage, NOMINATED if nominated else until)
-        self._add(usage)
+        self._add(usage, bound=False)
         return changed
 
     def release(self, uid: str, now: float) -> Iterable[str]:
@@ -157,9 +163,23 @@ class GPUAllocations:
         pods = (usages for name in self._groups.get(group, ()) for usages in self._by_node[name].values())
         return sum(usage.group == group and usage.uid in self._bound for usage in pods)
 
-    def all_in(self, namespace: str) -> Iterable[GPUUsage]:
-        """List the GPU usage of the pods of a namespace that are bound, nominated or promised."""
-        return self._namespaces.get(namespace, {}).values()
+    def held_in(self, namespace: str, without: str | None = None) -> Mapping[str, int]:
+        """Count the units that the pods of a namespace hold, by node.
+
+        Nominated and promised pods count too, but not the pod with the UID `without`; None: bound pods alone count.
+        """
+        if without is None:
+            return self._namespaces.get((namespace, True), Counter())
+        held = self._namespaces.get((namespace, True), Counter()) + self._namespaces.get((namespace, False), Counter())
+        own = self._promises[without].usage if without in self._promises else self._bound.get(without)
+        if own is not None and _namespace_of(own) == namespace:
+            held[own.node] -= own.all_units
+        return held
+
+    def promised_claims(self, namespace: str) -> frozenset[str]:
+        """Name the pods of a namespace that a node is promised to, and that will claim devices there."""
+        usages = (promise.usage for promise in self._promises.values() if promise.usage.claimed)
+        return frozenset(usage.name.partition("/")[2] for usage in usages if _namespace_of(usage) == namespace)
 
     def nominated(self, uids: Iterable[str]) -> set[str]:
         """Return the nodes for which the API server shows these pods nominated."""
@@ -170,23 +190,25 @@ class GPUAllocations:
         promise = self._promises.get(uid)
         return promise.usage.node if promise else None
 
-    def _add(self, usage: GPUUsage) -> None:
+    def _add(self, usage: GPUUsage, bound: bool) -> None:
         self._by_node.setdefault(usage.node, {})[usage.uid] = usage
-        self._namespaces.setdefault(usage.name.partition("/")[0], {})[usage.uid] = usage
+        self._namespaces.setdefault((_namespace_of(usage), bound), Counter())[usage.node] += usage.all_units
         if usage.group:
             nodes = self._groups.setdefault(usage.group, {})
             nodes[usage.node] = nodes.get(usage.node, 0) + 1
 
-    def _remove(self, usage: GPUUsage) -> None:
+    def _remove(self, usage: GPUUsage, bound: bool) -> None:
         """Remove the usage of a pod, and its node, namespace and group with the last one, lest old names pile up."""
         on_node = self._by_node[usage.node]
         del on_node[usage.uid]
         if not on_node:
             del self._by_node[usage.node]
-        in_namespace = self._namespaces[namespace := usage.name.partition("/")[0]]
-        del in_namespace[usage.uid]
+        in_namespace = self._namespaces[key := (_namespace_of(usage), bound)]
+        in_namespace[usage.node] -= usage.all_units
+        if not in_namespace[usage.node]:
+            del in_namespace[usage.node]
         if not in_namespace:
-            del self._namespaces[namespace]
+            del self._namespaces[key]
         if usage.group:
             nodes = self._groups[usage.group]
             nodes[usage.node] -= 1
@@ -194,6 +216,10 @@ class GPUAllocations:
                 del nodes[usage.node]
             if not nodes:
                 del self._groups[usage.group]
+
+
+def _namespace_of(usage: GPUUsage) -> str:
+    return usage.name.partition("/")[0]
 
 
 WHOLE = ""

@@ -44,13 +44,16 @@ SERVED_TWICE = reason(
 
 @dataclass(frozen=True, slots=True)
 class GroupHold:
-    """A node that was named for a member of a group. `members` are the UIDs that the group had then."""
+    """A node that was named for a member of a group. `members` are the UIDs that the group had then, and `all_units`
+    the units and devices that the member asks for.
+    """
 
     group: str
     members: tuple[str, ...]
     units: tuple[tuple[str, int], ...]
     memory_mib: int
     until: float
+    all_units: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +106,12 @@ class SchedulingGroups:
     def hold(self, pod: Pod, demand: Demand, name: str, now: float) -> None:
         """Note the node that was named for a member, where only we count what it takes there."""
         node = self._state.nodes.get(name)
-        if node is None or not ((demand.declared_mib and node.free.memory) or node.free.twice):
+        counted = bool(node is not None and ((demand.declared_mib and node.free.memory) or node.free.twice))
+        if not (counted or demand.namespace_limits):
             return
         group, members = pod_group_key(pod.namespace, pod.pod_group), self._layout(pod, demand).members
         self.holds.pop((pod.uid, name), None)
-        made = GroupHold(group, members, demand.resources, demand.declared_mib, now + HOLD_SECONDS)
+        made = GroupHold(group, members, demand.resources, demand.declared_mib, now + HOLD_SECONDS, demand.gpus)
         self.holds[pod.uid, name] = made
 
     def expire(self, now: float) -> None:

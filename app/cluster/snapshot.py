@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import yaml
 
+from app.cluster.namespace_limits import held_by_others
 from app.cluster.scheduling_groups import SchedulingGroups, gang_of_pod
 from app.cluster.state import State
 from app.explain.survey import ClusterSnapshot
@@ -195,7 +196,7 @@ def view(
         expected=expected,
         group_cliques=SchedulingGroups(state).cliques,
         gang=lambda pod, document: gang_of_pod(state, pod, document),
-        held_in_namespace=state.held_in_namespace,
+        held_in_namespace=lambda pod: held_by_others(state, pod),
         unpromised=state.unpromised,
         dra_version=state.devices.dra.served_version,
         devices=state.devices.dra.copy(),

@@ -33,7 +33,6 @@ from app.kube.pods import Pod
 from app.nodes.gpu_health import HEALTHY, Health
 from app.nodes.model import FreeResources, Node, NodeClass
 from app.nodes.reading import RuntimeClass, read_node, with_devices, with_other_devices
-from app.placement.scheduler_demand import HeldUnits
 from app.policy.compiled import PolicySet
 
 CLASSES_SPARE = 1024
@@ -167,7 +166,8 @@ class State:
         """Set what is known of a pod, bound, nominated or pending."""
         requested, usage = self.node_requests.put(uid, record.requests), record.usage
         if usage is None:
-            self._update_free(self._allocations.unbind(uid))
+            waits = record.pending is not None
+            self._update_free(self._allocations.unbind(uid) if waits else self._allocations.drop(uid))
         else:
             self._update_free(self._allocations.put(usage) if usage.bound else self._allocations.nominate(usage))
         self._take_rest(uid, record, requested)
@@ -211,20 +211,14 @@ class State:
         """Count the bound pods with GPUs of a workload."""
         return self._allocations.bound_of(workload)
 
-    def held_in_namespace(self, pod: Pod) -> HeldUnits:
-        """Return what the other pods of a Pod's namespace hold, bound, nominated or promised."""
-        usages = (usage for usage in self._allocations.all_in(pod.namespace) if usage.uid != pod.uid)
-        known = ((self.nodes.get(usage.node), usage) for usage in usages)
-        return tuple(
-            (
-                (node.node_class.product,)
-                if node.node_class.product is not None
-                else node.node_class.possible_products,
-                sum(units for _, units in usage.units),
-            )
-            for node, usage in known
-            if node is not None
-        )
+    @property
+    def allocations(self) -> GPUAllocations:
+        """What pods hold, and what was promised to them."""
+        return self._allocations
+
+    def units_of(self, pod: PendingPod) -> int:
+        """Count the units and devices that a pending pod asks for."""
+        return sum(units for _, units in pod.gpu_requests) + self.devices.devices_claimed(pod)
 
     def nominated(self, uids: Iterable[str]) -> set[str]:
         """Return the nodes for which the API server shows these pods nominated."""

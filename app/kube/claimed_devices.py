@@ -20,7 +20,8 @@ class DeviceChoice:
 
     `selectors` are CEL expressions that must all hold, without those of the class; they are left out, which selects
     more, where they have more than LONGEST_SELECTORS characters. `tolerations` of device taints are (key, operator,
-    value, effect). `capacity` is what it requests of each device, by the name as written.
+    value, effect). `capacity` is what it requests of each device, by the name as written. `counted` is False if the pod
+    holds nothing by it: with adminAccess, and for an extended resource, of which it holds the units.
     """
 
     device_class: str
@@ -28,6 +29,7 @@ class DeviceChoice:
     selectors: tuple[str, ...] = ()
     tolerations: tuple[tuple[str, str, str, str], ...] = ()
     capacity: tuple[tuple[str, Fraction], ...] = ()
+    counted: bool = True
 
 
 DeviceChoices = tuple[DeviceChoice, ...]
@@ -43,7 +45,7 @@ def choice_of(request: DeviceRequest) -> DeviceChoice:
     selectors = request.selectors if sum(map(len, request.selectors)) <= LONGEST_SELECTORS else ()
     count = None if request.mode == ALL else request.count
     capacity = tuple(sorted(request.capacity.items())) if request.capacity else ()
-    return DeviceChoice(request.device_class, count, selectors, tolerations, capacity)
+    return DeviceChoice(request.device_class, count, selectors, tolerations, capacity, not request.admin_access)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,7 @@ def claimed_devices(
         count = -int(-pod.amount(resource) // 1)
         if count > 0 and family_of(device_class) is not None:
             amounts[device_class] = _add_counts(amounts.get(device_class, 0), count)
-            device_requests.append((DeviceChoice(device_class, count),))
+            device_requests.append((DeviceChoice(device_class, count, counted=False),))
     for choice in (choice_of(choice) for request in _requests_of(references) for choice in request):
         if family_of(choice.device_class) is not None:
             amounts[choice.device_class] = _add_counts(amounts.get(choice.device_class, 0), choice.count)

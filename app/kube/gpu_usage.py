@@ -27,7 +27,7 @@ class GPUUsage(msgspec.Struct, frozen=True, gc=False):
     the pod belongs (`workload_of`). `bound` is False where preemption has only nominated the node: kube-scheduler
     reserves the units for the pod, and we reserve the declared memory. `priority` is the pod's priority: preemption
     evicts pods of lower priority first. `claims` are the DeviceClasses whose devices a pod that is promised to the node
-    will claim; what pods have claimed is read of their claims.
+    will claim, `claimed` of them at most; what pods have claimed is read of their claims.
     """
 
     uid: str
@@ -39,6 +39,12 @@ class GPUUsage(msgspec.Struct, frozen=True, gc=False):
     bound: bool = True
     priority: int = 0
     claims: tuple[str, ...] = ()
+    claimed: int = 0
+
+    @property
+    def all_units(self) -> int:
+        """The units that it holds or will claim."""
+        return sum(units for _, units in self.units) + self.claimed
 
 
 def read_gpu_usage(document: Mapping[str, Any], knowledge: Knowledge) -> GPUUsage | None:

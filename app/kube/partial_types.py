@@ -247,8 +247,9 @@ class PartialAllocation(TypedDict, total=False):
 
 
 class ClaimConsumer(TypedDict, total=False):
-    """A pod that a claim is reserved for."""
+    """A pod or a PodGroup that a claim is reserved for."""
 
+    resource: str
     name: str
     uid: str
 
@@ -261,10 +262,15 @@ class ClaimStatus(TypedDict, total=False):
     devices: list[dict[str, Any]] | None
 
 
+ClaimAnnotations = TypedDict("ClaimAnnotations", {"resource.kubernetes.io/extended-resource-claim": str}, total=False)
+"""The annotation of a claim that kube-scheduler made for extended resources."""
+
+
 class ClaimMetadata(Metadata, total=False):
     """Metadata of a ResourceClaim."""
 
     deletionTimestamp: str | None
+    annotations: ClaimAnnotations | None
 
 
 class PartialResourceClaim(TypedDict):

@@ -112,7 +112,8 @@ class ResourceClaim:
 
     `allocation` is None while it has no devices. `reserved_for` are the kinds and names of the pods and PodGroups that
     use it. A claim
-    that is `deleted` goes when they end, and no other pod can use it.
+    that is `deleted` goes when they end, and no other pod can use it. kube-scheduler made one for the `extended`
+    resources of a pod.
     """
 
     key: str
@@ -120,8 +121,11 @@ class ResourceClaim:
     allocation: Allocation | None = None
     reserved_for: tuple[tuple[str, str], ...] = ()
     deleted: bool = False
+    extended: bool = False
 
 
+EXTENDED = "resource.kubernetes.io/extended-resource-claim"
+"""The annotation of such a claim (k8s.io/api resource/v1 types.go ExtendedResourceClaimAnnotation)."""
 MOST_REQUESTS = 32
 """Requests of a claim, constraints of a claim, selectors of a request or class (k8s.io/api resource/v1 types.go
 DeviceRequestsMaxSize, DeviceConstraintsMaxSize, DeviceSelectorsMaxSize)."""
@@ -131,7 +135,8 @@ LONGEST_EXPRESSION = 10 << 10
 """The same file: FirstAvailableDeviceRequestMaxSize, DeviceTolerationsMaxLength, CELSelectorExpressionMaxLength."""
 MOST_RESERVED = 256
 POD = "pod"
-CONSUMERS = {"pods": POD, "podgroups": "PodGroup"}
+POD_GROUP = "PodGroup"
+CONSUMERS = {"pods": POD, "podgroups": POD_GROUP}
 """What uses a claim, by the resource of a consumer; a claim of a PodGroup serves all its members
 (kubernetes gate DRAWorkloadResourceClaims; resourceclaim.go BindTo)."""
 
@@ -153,6 +158,7 @@ def read_resource_claim(document: Mapping[str, Any]) -> ResourceClaim:
             for item in consumers
         ),
         deleted=metadata.get("deletionTimestamp") is not None,
+        extended=EXTENDED in (member(metadata, "annotations", dict, "metadata.") or {}),
     )
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The model of a node: its class, which are the facts that many nodes share, and its own free resources."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Protocol
@@ -164,6 +164,11 @@ class NodeClass(HashedOnce):
     labels: tuple[tuple[str, str], ...] | None = None
     """The labels on which a demand has requirements, as pairs of key and value; None where they are not evaluated."""
     __hash__ = HashedOnce.__hash__
+
+    @property
+    def candidates(self) -> Collection[str]:
+        """The product, or all that it may be, in normal form; none where nothing is known."""
+        return self.possible_products if self.product is None else (self.product,)
 
     @property
     def host(self) -> HostFacts:

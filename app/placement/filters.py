@@ -119,7 +119,7 @@ def product_allowed(demand: Demand, node: NodeClass) -> Reason | None:
         return reason(
             Code.GPUFactsMissing, "GPU product not certain, more units than the labels count", _wanted_products(demand)
         )
-    candidates = (node.product,) if node.product is not None else node.possible_products
+    candidates = node.candidates
     if demand.resources and not candidates and not node.offered and not node.dra_resources:
         return None  # the node has no GPUs, for which resources_offered has the reason
     verdicts = {allows_product(demand, product) for product in candidates}
@@ -141,9 +141,8 @@ def within_namespace_limits(demand: Demand, node: NodeClass) -> Reason | None:
     """Refuse a product of which the namespace would hold more than a policy allows it, pods being bound included."""
     if not demand.reached_limits:
         return None
-    candidates = (node.product,) if node.product is not None else node.possible_products
     for limit in demand.reached_limits:
-        if any(map(limit.concerns, candidates)):
+        if any(map(limit.concerns, node.candidates)):
             held = f"the namespace has {limit.used} of at most {limit.most}"
             return reason(Code.NamespaceLimitReached, f"{held} {limit.patterns[0].text}", f"{demand.gpus} more")
     return None

@@ -16,10 +16,10 @@ from app.nodes.model import Node
 from app.nodes.reading import RuntimeClass
 from app.placement.scorers import uses_expected_demand
 from app.placement.unusable_capacity import free_gpus
-from app.policy.demand import Demand, DemandClass, ExpectedDemand
+from app.policy.demand import Demand, DemandClass, ExpectedDemand, ProductLimit
 
-HeldUnits = tuple[tuple[Iterable[str], int], ...]
-"""What pods hold: the product of their node, or all that it may be, in normal form; and the units."""
+HeldUnits = tuple[tuple[Iterable[str] | None, int], ...]
+"""What is held: the product, or all that it may be, in normal form; None for any product; and the units."""
 
 
 def scheduler_demand(
@@ -57,10 +57,15 @@ def with_reached_limits(demand: Demand, held: HeldUnits) -> Demand:
     """
     reached = []
     for limit in demand.namespace_limits:
-        used = sum(units for products, units in held if any(map(limit.concerns, products)))
+        used = used_of(limit, held)
         if used + demand.gpus > limit.most:
             reached.append(replace(limit, used=used))
     return replace(demand, reached_limits=tuple(reached)) if reached else demand
+
+
+def used_of(limit: ProductLimit, held: HeldUnits) -> int:
+    """Sum up the units that a limit concerns."""
+    return sum(units for products, units in held if products is None or any(map(limit.concerns, products)))
 
 
 def with_cliques(demand: Demand, group_cliques: frozenset[str]) -> Demand:

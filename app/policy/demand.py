@@ -178,6 +178,14 @@ class Demand(HashedOnce):
 
     @property
     def gpus(self) -> int:
-        """Count the requested units and claimed devices; a claim for all devices of a node counts as two."""
-        by_resource = sum(amount for _, amount in self.resources)
-        return by_resource + sum(2 if count is None else count for _, count in self.claims)
+        """Count the requested units and claimed devices."""
+        return sum(amount for _, amount in self.resources) + self.claimed
+
+    @property
+    def claimed(self) -> int:
+        """Count the devices of claims, of alternatives the most; a request for all devices of a node counts as two.
+
+        Those of an extended resource are counted by its units.
+        """
+        counted = (choices for choices in self.device_requests if choices[0].counted)
+        return sum(max(2 if choice.count is None else choice.count for choice in choices) for choices in counted)

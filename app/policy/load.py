@@ -300,7 +300,8 @@ def _describe_error(document: Document, error: Any) -> str:
     dotted = _dotted(path)
     if error["type"] == "extra_forbidden":
         name = str(path[-1])
-        similar = get_close_matches(name, _fields_at(path[:-1]), n=1) if len(name) <= LONGEST_GUESSED_FIELD else []
+        guessed = len(name) <= LONGEST_GUESSED_FIELD
+        similar = guessed and (_paths_of(name, GPUPolicy) or get_close_matches(name, _fields_at(path[:-1]), n=1))
         hint = f", did you mean {similar[0]}?" if similar else ", remove it"
         return f"{document.locate(path)}: {dotted}: unknown field{hint}"
     if error["type"] == "string_type" and path in document.literals:
@@ -329,6 +330,16 @@ def _dotted(path: YAMLPath) -> str:
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part[:LONGEST_KEY]}"
     return text.removeprefix(".")
+
+
+def _paths_of(name: str, model: Any, above: str = "") -> list[str]:
+    """List the paths at which the schema has a field of this name."""
+    paths: list[str] = []
+    for key, field in model.model_fields.items():
+        path = above + (field.alias or key)
+        inner = model_in(field.annotation)
+        paths += [path] if path.rpartition(".")[2] == name else _paths_of(name, inner, f"{path}.") if inner else []
+    return paths
 
 
 def _fields_at(path: YAMLPath) -> list[str]:

@@ -198,7 +198,7 @@ MOST_LIMITS = 64
 
 
 class NamespaceLimit(StrictMapping):
-    """The most GPUs, slices or shares of some products that pods of a namespace hold together, without claims.
+    """The most GPUs, slices or shares of some products that pods and claims of a namespace hold together.
 
     Borrowing and fair share are Kueue's.
     """

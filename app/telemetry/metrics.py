@@ -101,7 +101,7 @@ class Metrics:
         self.refusals = self._counter("gpu_usher_refusals_total", "Nodes or pods refused, by reason", "verb", "reason")
         self.limits_exceeded = self._counter(
             "gpu_usher_namespace_limit_exceeded_total",
-            "GPUs seen held beyond namespaceLimits",
+            "GPUs bound beyond namespaceLimits, as each replica sees it",
         )
         self.evictions_prevented = self._counter("gpu_usher_evictions_prevented_total", "Nodes dropped by preempt")
         self.internal_errors = self._counter("gpu_usher_internal_errors_total", "Internal errors", "where")

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api.app import APART_SECONDS, WAIT_SECONDS, RetryOnChange, create_tls_app
+from app.api.app import LOOK_SECONDS, SHARE_WAITED, WAIT_SECONDS, RetryOnChange, create_tls_app
 from app.api.decision_line import Decision
 from app.server.service import Service
 from app.telemetry.metrics import Metrics
@@ -124,9 +124,34 @@ def test_waits_are_far_apart(service: Service, during: Callable[[Callable[[], ob
     during(passes)
     seconds = RetryOnChange(service, lambda: now[0])
     first, second = looks(seconds, LACKING), looks(seconds, LACKING)
-    now[0] += APART_SECONDS
+    now[0] += WAIT_SECONDS / SHARE_WAITED
 
     assert (first, second, looks(seconds, LACKING)) == (4, 0, 4)
+
+
+def test_short_wait_is_soon_followed_by_the_next(
+    service: Service, during: Callable[[Callable[[], object]], None]
+) -> None:
+    """The share of time counts, not the number of waits: most end by a change within milliseconds."""
+    now = [0.0]
+
+    def passes() -> None:
+        now[0] += LOOK_SECONDS
+        service.state.changes.note(NODE)
+
+    during(passes)
+    seconds = RetryOnChange(service, lambda: now[0])
+
+    async def ends_at_once() -> bool:
+        waits = seconds.changes(LACKING)
+        async for _ in waits:
+            return True
+        return False
+
+    first, second = asyncio.run(ends_at_once()), asyncio.run(ends_at_once())
+    now[0] += 2 * LOOK_SECONDS / SHARE_WAITED
+
+    assert (first, second, asyncio.run(ends_at_once())) == (True, False, True)
 
 
 def test_pod_for_which_others_were_evicted_always_waits(

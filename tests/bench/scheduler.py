@@ -26,8 +26,9 @@ from rich.table import Table
 from app.admission.json_patch import apply
 from app.admission.review import mutate
 from app.admission.reviewed_pod import ReviewContext
+from app.nodes.model import Node
 from app.nodes.reading import read_node
-from app.schedulerconfig.write import ConfigurationPlan, managed_resources, write
+from app.schedulerconfig.write import ConfigurationPlan, packed_resources, write
 from tests.bench.fleet import MAKES, node
 from tests.bench.load import add_fleet, add_pods
 from tests.bench.workloads import WORKLOADS
@@ -276,7 +277,7 @@ def profile_of(variant: str, setup: Setup) -> Object:
         return {}
     if setup.workload == "CPU":
         return BATCHING
-    resources = managed_resources((), knowledge())
+    resources = packed_resources(nodes_of_bench(), knowledge())
     plan = ConfigurationPlan("second", "", b"", resources, extender=False)
     profile: Object = yaml.safe_load(write(plan))["profiles"][0]
     return {key: profile[key] for key in ("plugins", "pluginConfig")}
@@ -292,7 +293,12 @@ def as_admitted(pod: Object) -> Object:
 @cache
 def admission_of_fleet() -> ReviewContext:
     """Return the context of a review on the fleet of the bench."""
-    return setting(fleet=fleet(*(read_node(node(index), knowledge()) for index in range(len(MAKES)))))
+    return setting(fleet=fleet(*nodes_of_bench()))
+
+
+def nodes_of_bench() -> list[Node]:
+    """Return one node of each make of the bench's fleet."""
+    return [read_node(node(index), knowledge()) for index in range(len(MAKES))]
 
 
 def scheduler_document(

@@ -63,6 +63,16 @@ def test_lint_of_the_shipped_policies_finds_nothing() -> None:
     assert (result.exit_code, result.output.splitlines()[-1].endswith("no findings")) == (0, True)
 
 
+def test_lint_reads_one_file(folder: Path) -> None:
+    """F75: an author checks the file that he edits, beside others that he does not."""
+    (folder / "x.yaml").write_text(policy("x", "placement: {produts: {}}"), "utf-8")
+
+    wrong, right = (RUN.invoke(app, ["policy", "lint", str(folder / name)]) for name in ("x.yaml", "default.yaml"))
+
+    assert (wrong.exit_code, right.exit_code) == (1, 0)
+    assert wrong.output.endswith("1 policy file, 0 cases: 1 finding\n")
+
+
 def test_lint_reads_cases_too(folder: Path) -> None:
     (folder / "cases" / "odd.yaml").write_text("pod: {}\nexpect: {refused: {n1: NoSuchCode}}\n", "utf-8")
 

@@ -230,6 +230,47 @@ def test_workload_of_a_file_is_explained_by_its_pod_template(tmp_path: Path, kin
     assert f"{kind} team-a/w, its pod template:\nteam-a/w fits on none of 23 nodes" in result.output
 
 
+RAY = {
+    "apiVersion": "ray.io/v1",
+    "kind": "RayCluster",
+    "metadata": {"name": "ray", "namespace": "team-a"},
+    "spec": {
+        "headGroupSpec": {"template": {"spec": pod()["spec"]}},
+        "workerGroupSpecs": [{"groupName": "big", "template": {"spec": NOWHERE["spec"]}}],
+    },
+}
+
+
+def test_each_template_of_a_workload_of_another_project_is_explained(tmp_path: Path) -> None:
+    """F83: an ML engineer asks about the RayCluster or PyTorchJob that he is about to create."""
+    (tmp_path / "w.yaml").write_text(yaml.safe_dump(RAY), "utf-8")
+
+    result = explained("-f", str(tmp_path / "w.yaml"), "--demo")
+
+    assert result.exit_code == 1
+    assert "RayCluster team-a/ray, template spec.headGroupSpec.template:\nteam-a/ray fits on" in result.output
+    assert (
+        "RayCluster team-a/ray, template spec.workerGroupSpecs[0].template:\nteam-a/ray fits on none" in result.output
+    )
+
+
+@pytest.mark.parametrize("word", ["jobset/train", "jobsets.jobset.x-k8s.io/train", "lws/train"])
+def test_workload_of_another_project_has_the_pods_of_its_jobs(tmp_path: Path, word: str) -> None:
+    """F83: the pods of a JobSet or LeaderWorkerSet are owned by Jobs and StatefulSets, and have a label of it."""
+    label = "leaderworkerset.sigs.k8s.io/name" if word[0] == "l" else "jobset.sigs.k8s.io/jobset-name"
+    pods = [
+        {**NOWHERE, "metadata": {"name": name, "namespace": "team-a", "labels": {label: of}}}
+        for name, of in (("train-0", "train"), ("other-0", "other"))
+    ]
+    (tmp_path / "fleet.json").write_text(json.dumps({"kind": "List", "items": [*demo_fleet(), *pods, RAY]}), "utf-8")
+
+    result = explained(word, "-n", "team-a", "--snapshot", str(tmp_path / "fleet.json"))
+    suspended = explained("raycluster/ray", "-n", "team-a", "--snapshot", str(tmp_path / "fleet.json"))
+
+    assert "train, the newest of its 1 pending pods:\nteam-a/train-0 fits on none of 23 nodes" in result.output
+    assert suspended.output.count("RayCluster team-a/ray, template ") == 2
+
+
 @pytest.mark.parametrize("form", ["List", "several documents"])
 def test_every_pod_and_workload_of_a_file_is_explained(tmp_path: Path, form: str) -> None:
     """F83: and the exit code is that of the worst."""

@@ -53,6 +53,11 @@ def problems(*documents: str) -> tuple[str, ...]:
             id="field of a selector",
         ),
         pytest.param(
+            HEADER + "spec:\n  fromImage: true\n",
+            "0.yaml:5:3: spec.fromImage: unknown field, did you mean spec.placement.cuda.fromImage?",
+            id="field of another place",
+        ),
+        pytest.param(
             HEADER + "spec:\n  zzz: 1\n", "0.yaml:5:3: spec.zzz: unknown field, remove it", id="like no other field"
         ),
     ],

@@ -25,8 +25,8 @@ from tests.release.signing import public_pem, read_private_key, sign
 
 ROOT = Path(__file__).parent.parent.parent
 SUMS, PROVENANCE, PUBLIC_KEY = "SHA256SUMS", "provenance.intoto.json", "release.pub"
-REPOSITORY = "https://github.com/gpu-usher/gpu-usher"
-"""Where the sources will be; only names in the files depend on it."""
+REPOSITORY = "https://gpu-usher.example/gpu-usher"
+"""The reserved address in place of that of the sources (MAINTAINERS.md); only names in the files depend on it."""
 KUSTOMIZE = ("deploy/base", "deploy/components", "deploy/overlays", "policies")
 """What the overlays read."""
 Object = dict[str, Any]

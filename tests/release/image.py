@@ -104,6 +104,15 @@ def python_of(root: Path) -> str:
     return match[1]
 
 
+def python_in(base: Base, otherwise: str) -> str:
+    """Return the minor version of Python of a base, which the images of docker.io/library/python have in their
+    environment; of one that says nothing `otherwise`.
+    """
+    variables = dict(entry.partition("=")[::2] for entry in (base.config.get("config") or {}).get("Env") or ())
+    match = re.match(r"3\.\d+", variables.get("PYTHON_VERSION", ""))
+    return match[0] if match else otherwise
+
+
 def site_packages(architecture: str, python: str, lock: Path, wheel: Path) -> Iterator[Entry]:
     """Yield the files of what the lock pins, and of our wheel, for a platform.
 
@@ -143,11 +152,15 @@ def last_stage(root: Path) -> Config:
 
 
 def build_image(root: Path, version: str, lock: Path, wheel: Path, base: Path | None, python: str) -> bytes:
-    """Build the image for every platform of the base, and return its OCI layout as a tar archive."""
+    """Build the image for every platform of the base, and return its OCI layout as a tar archive.
+
+    `python` is the version that a base has which names none.
+    """
     layout, stage = Layout(), last_stage(root)
     for platform in read_base(base):
         program = Entry(f"{PLACE}/bin/gpu-usher", PROGRAM.encode(), executable=True)
-        layer = tar_of([program, *site_packages(platform.architecture, python, lock, wheel)])
+        version_there = python_in(platform, python)
+        layer = tar_of([program, *site_packages(platform.architecture, version_there, lock, wheel)])
         layout.blobs |= platform.blobs
         descriptor = layout.add(f"{MEDIA}.layer.v1.tar+gzip", gzipped(layer))
         config = layout.add(f"{MEDIA}.config.v1+json", json_bytes(_config(platform, stage, version, sha256(layer))))

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from app import __version__
 from tests.release.archives import json_bytes, read_tar, sha256
 from tests.release.build import PROVENANCE, SUMS, _git
-from tests.release.image import MEDIA, Layout, read_base
+from tests.release.image import MEDIA, Base, Layout, python_in, read_base
 from tests.release.signing import PrivateKey, is_signed, public_pem, read_private_key, sign
 from tests.release.verify import Files, main, problems, read_release
 
@@ -228,6 +228,13 @@ def test_image_is_put_on_its_base(base: Path, key: Path, tmp_path: Path) -> None
     assert len(made.layers) == len(made.config["rootfs"]["diff_ids"]) == 2
     assert "LANG=C.UTF-8" in made.config["config"]["Env"]
     assert found(read_release(tmp_path / "out"), key) == []
+
+
+@pytest.mark.parametrize(("variable", "version"), [("PYTHON_VERSION=3.11.9", "3.11"), ("LANG=C.UTF-8", "3.12")])
+def test_wheels_are_those_of_the_python_of_the_base(variable: str, version: str) -> None:
+    """F134: a base with another minor version than the Dockerfile's could not load the others."""
+    assert python_in(Base("amd64", {"config": {"Env": ["PATH=/usr/bin", variable]}}, (), {}), "3.12") == version
+    assert python_in(Base("amd64", {}, (), {}), "3.12") == "3.12"
 
 
 def test_wrong_version_and_changed_checkout_are_refused(key: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from app.schedulerconfig.write import (
     ConfigurationPlan,
     Target,
     managed_resources,
+    packed_resources,
     read_ca,
     read_extender_url,
     write,
@@ -242,6 +243,15 @@ def test_without_an_extender_gpu_pods_are_packed_and_batched(target: Target) -> 
     }
     assert batchable_profiles(document) == (OWN_NAME,)
     assert verify("ours.yaml", text) == []
+
+
+def test_kube_scheduler_alone_packs_by_the_resources_that_nodes_offer() -> None:
+    """F88: each further name costs time for each node and pod; without nodes no MIG profile is listed."""
+    offered = node(offers={"nvidia.com/gpu": 8, "nvidia.com/mig-1g.10gb": 7})
+
+    assert packed_resources([offered], knowledge()) == ("nvidia.com/gpu", "nvidia.com/mig-1g.10gb")
+    assert {"nvidia.com/gpu", "amd.com/gpu"} < set(packed_resources([], knowledge()))
+    assert not any("mig-" in name for name in packed_resources([], knowledge()))
 
 
 def test_check_of_a_configuration_without_an_extender_finds_the_lease_of_another_scheduler() -> None:

@@ -23,7 +23,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 (
                     gauge("gpu_usher_slipped_pods", "{{kind}}", "kind"),
                     (
-                        f"sum(increase(gpu_usher_namespace_limit_exceeded_total{{{JOB}}}[1d]))",
+                        f"max(increase(gpu_usher_namespace_limit_exceeded_total{{{JOB}}}[1d]))",
                         "GPUs beyond namespaceLimits",
                     ),
                 ),

@@ -130,6 +130,20 @@ def test_workload_stands_for_its_pods_and_tolerated_taints_are_said(tmp_path: Pa
     assert answer["tags"][f"{TAG}/taint/nvidia.com/gpu"] == "present:NoSchedule"
 
 
+def test_template_of_a_workload_that_asks_for_gpus_is_meant(tmp_path: Path) -> None:
+    """F124: of a RayCluster the workers; of two templates with GPUs it is not known which."""
+    worker = {"template": {"spec": {"containers": [gpus(2)]}}}
+    spec = {"headGroupSpec": {"template": {"spec": {"containers": [{"name": "head", "image": "x"}]}}}}
+    made = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": {"name": "r"}}
+
+    answer = run(tmp_path / "p.yaml", {**made, "spec": {**spec, "workerGroupSpecs": [worker]}})
+    twice = run(tmp_path / "p.yaml", {**made, "spec": {**spec, "workerGroupSpecs": [worker, worker]}})
+
+    assert yaml.safe_load(answer.stdout)["resources"] == {GPU: 2}
+    assert isinstance(twice.exception, BadInput)
+    assert "got 2 Pods and pod templates that ask for GPUs, wants one" in str(twice.exception)
+
+
 def test_pod_that_no_product_suits_fails(tmp_path: Path) -> None:
     result = run(tmp_path / "p.yaml", pod(annotations={"gpu-memory": "900Gi"}))
 

@@ -74,19 +74,13 @@ def least_allocated(requested: tuple[int, int], allocatable: tuple[int, int]) ->
     return score // 2
 
 
-def balanced_allocation(requested: tuple[int, int], allocatable: tuple[int, int]) -> int:
-    """Score a node by how evenly CPU and memory are used with the pod on it (balanced_allocation.go)."""
-    cpu, memory = (min(1.0, used / most) for used, most in zip(requested, allocatable, strict=True))
-    return int((1.0 - abs(cpu - memory) / 2) * 100)
-
-
 def most_allocated(requested: int, allocatable: int) -> int:
     """Score a node by the share of its GPUs that is held with the pod on it (most_allocated.go, GPUs alone)."""
     return min(requested, allocatable) * 100 // allocatable if allocatable else 0
 
 
 def balance_change(used: Sequence[int], wanted: Sequence[int], allocatable: Sequence[int]) -> int:
-    """Score a node by how a pod changes the balance of its resources (balancedResourceScorer of v1.36.3)."""
+    """Score a node by how a pod changes the balance of its resources (balancedResourceScorer, v1.36 and v1.37)."""
     after = [amount + more for amount, more in zip(used, wanted, strict=True)]
     return 50 + (50 + _balance(after, allocatable) - _balance(used, allocatable)) // 2
 

@@ -17,7 +17,6 @@ from tests.bench.simulate.scheduler import (
     DEFAULT_CPU_MILLI,
     DEFAULT_MEMORY_MIB,
     balance_change,
-    balanced_allocation,
     least_allocated,
     most_allocated,
 )
@@ -86,11 +85,8 @@ class SimulatedCluster:
         score = least_allocated(requested, allocatable)
         if not task.cpu_milli and not task.memory_mib:
             return score  # BalancedAllocation skips pods without requests
-        used = (
-            allocatable[0] - self.cpu[position] + task.cpu_milli,
-            allocatable[1] - self.memory[position] + task.memory_mib,
-        )
-        return score + balanced_allocation(used, allocatable)
+        used = (allocatable[0] - self.cpu[position], allocatable[1] - self.memory[position])
+        return score + balance_change(used, (task.cpu_milli, task.memory_mib), allocatable)
 
     def in_tree_packing(self, position: int, task: Task) -> int:
         """Return the sum of the in-tree scores for a GPU pod, as `scheduler-config --no-extender` weighs them."""

@@ -21,7 +21,6 @@ from tests.bench.simulate.scheduler import (
     SchedulingQueue,
     backoff_seconds,
     balance_change,
-    balanced_allocation,
     find_feasible,
     least_allocated,
     most_allocated,
@@ -88,20 +87,19 @@ def test_search_is_a_walk_node_by_node(fits: list[bool], start: int, most: int) 
 
 
 @pytest.mark.parametrize(
-    ("requested", "allocatable", "least", "balanced"),
+    ("requested", "allocatable", "least"),
     [
-        pytest.param((0, 0), (1000, 1000), 100, 100, id="empty"),
-        pytest.param((500, 500), (1000, 1000), 50, 100, id="half"),
-        pytest.param((3000, 1000), (4000, 10_000), (25 + 90) // 2, 67, id="1 - |0.75 - 0.1| / 2, cut off"),
-        pytest.param((1001, 0), (1000, 1000), 50, 50, id="assumed beyond what is there"),
+        pytest.param((0, 0), (1000, 1000), 100, id="empty"),
+        pytest.param((500, 500), (1000, 1000), 50, id="half"),
+        pytest.param((3000, 1000), (4000, 10_000), (25 + 90) // 2, id="cut off"),
+        pytest.param((1001, 0), (1000, 1000), 50, id="assumed beyond what is there"),
     ],
 )
-def test_in_tree_scores_are_those_of_kube_scheduler(
-    requested: tuple[int, int], allocatable: tuple[int, int], least: int, balanced: int
+def test_spreading_is_scored_as_kube_scheduler_does(
+    requested: tuple[int, int], allocatable: tuple[int, int], least: int
 ) -> None:
-    """F52: the formulas are those of least_allocated.go and balanced_allocation.go."""
+    """F52: the formula is that of least_allocated.go."""
     assert least_allocated(requested, allocatable) == least
-    assert balanced_allocation(requested, allocatable) == balanced
 
 
 @pytest.mark.parametrize(
@@ -111,6 +109,19 @@ def test_in_tree_scores_are_those_of_kube_scheduler(
 def test_packing_by_gpus_is_scored_as_kube_scheduler_does(requested: int, allocatable: int, score: int) -> None:
     """F52: the formula is that of most_allocated.go."""
     assert score == most_allocated(requested, allocatable)
+
+
+@pytest.mark.parametrize(
+    ("used", "wanted", "score"),
+    [
+        pytest.param((0, 0), (2000, 5000), 75, id="both alike"),
+        pytest.param((3000, 0), (0, 1000), 50 + (50 + 67 - 62) // 2, id="of |0.75 - 0| / 2 and |0.75 - 0.1| / 2"),
+        pytest.param((0, 0), (1000, 0), 50 + (50 + 87 - 100) // 2, id="CPU alone on an empty node"),
+    ],
+)
+def test_change_of_balance_of_the_default_resources(used: tuple[int, int], wanted: tuple[int, int], score: int) -> None:
+    """F52: CPU and memory, which kube-scheduler as it ships looks at."""
+    assert score == balance_change(used, wanted, (4000, 10_000))
 
 
 @pytest.mark.parametrize(
