@@ -17,7 +17,9 @@ from tests.e2e.gangs import GPU, PLAIN, SPACE, ZONE, Gang, Stage, draw, fleet, m
 from tests.e2e.offers import dra_path
 from tests.e2e.stage import OURS, eventually
 
-WAITING, PREEMPTING, CLAIMING = range(500, 508), range(520, 532), range(540, 556)
+WAITING, CLAIMING = range(500, 508), range(540, 556)
+PREEMPTING = (57, 515, 520, 521, 522, 538, 559, 564, 568, 570)
+"""Gangs of which six or more fit after preemption alone: those of one zone preempt nobody in v1.36."""
 DRIVER = "gpu.example.com"
 MOST_DEVICES = 4
 
@@ -121,7 +123,7 @@ def test_gang_of_higher_priority_binds_if_and_only_if_it_fits_without_the_pods_o
     print(f"{preempted} of {len(seen)} start by preemption")
 
     assert said == seen
-    assert preempted
+    assert preempted >= 6
 
 
 def test_gang_with_claims_binds_if_and_only_if_the_devices_are_enough(devices: Stage) -> None:
