@@ -19,7 +19,7 @@ import pytest
 
 from tests.bench import group_calls
 from tests.controlplane.binaries import Binaries, find_binaries
-from tests.controlplane.cluster import ControlPlane, control_plane
+from tests.controlplane.cluster import CONTROLLERS, ControlPlane, control_plane
 from tests.controlplane.fleet import add_nodes, kubelets, node_object
 from tests.controlplane.gates import GROUPS, WANTED
 from tests.controlplane.kubectl import Object
@@ -61,6 +61,8 @@ class GroupPlane(ControlPlane):
     """A control plane whose kube-scheduler places PodGroups."""
 
     gates = (*WANTED, *GROUPS)
+    controllers = (*CONTROLLERS, "podgroup-protection-controller")
+    """With the one that lets deleted PodGroups go, and with them their claims."""
     admission_off = ("TaintNodesByCondition", "Priority")
 
 

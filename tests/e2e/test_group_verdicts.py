@@ -19,7 +19,7 @@ from tests.e2e.stage import OURS, eventually
 
 WAITING, CLAIMING = range(500, 508), range(540, 556)
 PREEMPTING = (57, 515, 520, 521, 522, 538, 559, 564, 568, 570)
-"""Gangs of which six or more fit after preemption alone: those of one zone preempt nobody in v1.36."""
+"""Gangs of which five or more fit after preemption alone: those of one zone preempt nobody in v1.36."""
 DRIVER = "gpu.example.com"
 MOST_DEVICES = 4
 
@@ -123,7 +123,7 @@ def test_gang_of_higher_priority_binds_if_and_only_if_it_fits_without_the_pods_o
     print(f"{preempted} of {len(seen)} start by preemption")
 
     assert said == seen
-    assert preempted >= 6
+    assert preempted >= 5
 
 
 def test_gang_with_claims_binds_if_and_only_if_the_devices_are_enough(devices: Stage) -> None:

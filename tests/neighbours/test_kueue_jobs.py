@@ -107,7 +107,7 @@ def kueue(plane: ControlPlane) -> Iterator[ControlPlane]:
         pytest.skip(folder)
     add_nodes(plane.api, FLEET)
     for file in sorted((folder / "jobs").rglob("*.yaml")):
-        if "CustomResourceDefinition" in file.read_text("utf-8") and "patches" not in file.parts:
+        if "\nkind: CustomResourceDefinition" in file.read_text("utf-8") and "patches" not in file.parts:
             result = plane.kubectl("apply", "--server-side", "-f", str(file))
             assert result.code == 0, result.err
     jobset = running_manager(plane, folder, JOBSET, folder / "jobs" / "jobset" / "default")
