@@ -52,7 +52,13 @@ HEAD = """\
 PodGroups on, each placed twice on the same fleet, without an extender and with ours. The shipped policies add
 nothing to these pods. Calls are `filter` calls for one gang until its verdict, retries included, milliseconds those of
 their answers together, as the service measures them. In v1.36 kube-scheduler tries a waiting gang without back-off,
-hence the most. One gang of v1.36.3 was not bound with us, and was when it was placed again.
+hence the most.
+
+One preempting gang of v1.36.3, gang-57, was not bound with us in that run: kube-scheduler said that it had no place
+with all victims gone either, although eight nodes were then free for its five pods. Placed again it was bound 69 of
+69 times with us and 69 of 69 without, half of them after the gang before it, and 12 of 12 with 60 ms for each call.
+It does not follow from an answer, which is a function of the cluster and the pod; the cause was not found. The
+verdict is now read after further attempts of kube-scheduler, and not after seconds.
 
 """
 
