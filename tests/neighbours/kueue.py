@@ -2,6 +2,7 @@
 """Kueue's and JobSet's own controllers as processes, with the objects of their modules and their own accounts."""
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,7 +33,8 @@ QUEUE = "kueue.x-k8s.io/queue-name"
 class Manager:
     """A controller with its webhooks: program, namespace, account, and the configuration that is its own.
 
-    The names of its Service and of its certificate's Secret follow the namespace in Kueue and in JobSet.
+    The names of its Service and of its certificate's Secret follow the namespace in Kueue and in JobSet. `mounted` is
+    where its certificate has to be, None where its configuration says it.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Manager:
     account: str
     settings: Mapping[str, object]
     flags: tuple[str, ...] = ()
+    mounted: Path | None = None
 
     @property
     def prefix(self) -> str:
@@ -52,6 +55,7 @@ JOBSET = Manager(
     "jobset-system",
     "jobset-controller-manager",
     {"apiVersion": "config.jobset.x-k8s.io/v1alpha1", "internalCertManagement": {"enable": True}},
+    mounted=Path("/tmp/k8s-webhook-server/serving-certs"),  # jobset v0.12.0 pkg/util/cert/cert.go certDir
 )
 
 
@@ -80,7 +84,10 @@ def running_manager(plane: ControlPlane, folder: Path, manager: Manager, install
     apply(plane, (at_port(one, webhooks) for one in rendered(plane, installation) if _wanted(one)))
     lead_service(plane, manager.system, f"{prefix}-webhook-service")
     certificate = f"/api/v1/namespaces/{manager.system}/secrets/{prefix}-webhook-server-cert"
-    mount = Mount(plane, plane.folder / f"{prefix}-certificate", certificate)
+    folder_of_certificate = manager.mounted or plane.folder / f"{prefix}-certificate"
+    shutil.rmtree(folder_of_certificate, ignore_errors=True)
+    folder_of_certificate.parent.mkdir(parents=True, exist_ok=True)
+    mount = Mount(plane, folder_of_certificate, certificate)
     settings = plane.folder / f"{prefix}.json"
     settings.write_text(json.dumps(_configuration(webhooks, probes, mount.folder, manager)), "utf-8")
     account = account_kubeconfig(plane, manager.system, manager.account)
@@ -93,6 +100,7 @@ def running_manager(plane: ControlPlane, folder: Path, manager: Manager, install
     finally:
         process.stop()
         mount.stop()
+        shutil.rmtree(folder_of_certificate)
 
 
 def _wanted(document: Object) -> bool:
