@@ -200,7 +200,7 @@ class Stage:
             moving = any(one["metadata"].get("deletionTimestamp") for one in everyone)
             evicted = len(everyone) < gang.size + sum(number for _, number in gang.held)
             nodes = [(one["spec"].get("nodeName"), (one.get("status") or {}).get("nominatedNodeName")) for one in pods]
-            state = (nodes, condition, len(everyone))
+            state = (nodes, condition[0], len(everyone))  # the message may name other nodes at each attempt
             if moving or state != last:
                 quiet_since, tried, last = time.monotonic(), self._attempts(scheduler), state
                 return False

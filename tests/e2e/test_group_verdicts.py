@@ -68,6 +68,8 @@ def draw_claiming(seed: int) -> Gang:
     least = chance.choice((size, size, max(1, size // 2)))
     shared = chance.choice((0, 1, 2, 4))
     own = chance.choice((1, 2, 3)) if not shared or chance.random() < 0.5 else 0
+    if shared and shared + own * least <= MOST_DEVICES + 1:
+        own = 0  # whether it fits depends on the node that the first member gets, among equal ones a random one
     return Gang(f"gang-{seed}", size, least, 0, (), chance.random() < 0.3, devices=own, shared=shared)
 
 
