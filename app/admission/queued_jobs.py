@@ -21,6 +21,7 @@ from app.values.json_members import member
 MOST_TEMPLATES = 32
 """Templates of one object that are reviewed; Kueue takes at most 18 (kueue v0.19.0 api/kueue/v1beta2 PodSets). The pods
 of further ones are reviewed when they are created."""
+JOB = WorkloadKind("Job", (WORKLOADS[JOBS][0],), late=True)
 Item = TypeVar("Item")
 Review = Callable[[Mapping[str, Any], str, Mapping[str, str], ReviewContext], ReviewResult]
 
@@ -28,8 +29,8 @@ Review = Callable[[Mapping[str, Any], str, Mapping[str, str], ReviewContext], Re
 def template_targets_of(request: Mapping[str, Any], workloads: Workloads) -> tuple[ReviewTarget, ...]:
     """List the pod templates of an AdmissionReview's request that creates a workload of the table, or queues one.
 
-    A suspended one, or a suspended Job, may get the label of a queue later. Of a queued one that is updated they are
-    those that differ from what is stored. Raises MalformedPod.
+    A suspended one of some kinds, or a suspended Job, may get the label of a queue later. Of a queued one that is
+    updated they are those that differ from what is stored. Raises MalformedPod.
     """
     resource = member(request, "resource", dict, "request.") or {}
     row = (str(resource.get("group") or ""), str(resource.get("resource")))
@@ -40,8 +41,8 @@ def template_targets_of(request: Mapping[str, Any], workloads: Workloads) -> tup
         return ()
     queued = is_queued(new)
     if operation == "UPDATE" and old is not None and queued and not is_queued(old):
-        places = _templates(new, row, workloads) if is_suspended(old) and is_suspended(new) else iter(())
-        found = islice(places, MOST_TEMPLATES)
+        late = workloads.get(row, JOB).late and is_suspended(old) and is_suspended(new)
+        found = islice(_templates(new, row, workloads) if late else (), MOST_TEMPLATES)
         return tuple(ReviewTarget(one, PodForm.Template, place, queued=True, entering=True) for place, one in found)
     if row == JOBS:
         return ()
@@ -61,7 +62,7 @@ def template_targets_of(request: Mapping[str, Any], workloads: Workloads) -> tup
 def _templates(
     document: Mapping[str, Any], row: tuple[str, str], workloads: Workloads, place: Path = ()
 ) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    kind = workloads.get(row) or WorkloadKind("Job", (WORKLOADS[JOBS][0],))
+    kind = workloads.get(row, JOB)
     for path in kind.templates:
         yield from values_at(document, path, place)
     for path in kind.objects:

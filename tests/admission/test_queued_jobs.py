@@ -309,15 +309,16 @@ SUSPENDED: dict[str, Any] = {"suspend": True}
 
 
 @pytest.mark.parametrize("kind", SHAPES)
-def test_suspended_workload_that_gets_a_queue_later_is_written_as_at_its_creation(kind: str) -> None:
-    """F153: only where its pods may run is changed, and nothing of one that runs."""
+def test_suspended_workload_that_gets_its_queue_later_is_written_where_the_kind_allows_it(kind: str) -> None:
+    """F153: only where its pods may run is changed, nothing of one that runs, and nothing where the kind forbids it."""
     old, new = (workload(kind, wanting_h100(), queue=queue) for queue in (None, "queue"))
     created = apply(new, reviewed(new).operations)
     for document in (old, new, created):
         document["spec"] = {**document["spec"], **SUSPENDED}
     running = {**old, "spec": {**old["spec"], "suspend": False}}
 
-    assert apply(new, updated(old, new).operations) == created
+    late = kind in ("RayJob", "RayCluster", "MPIJob")
+    assert apply(new, updated(old, new).operations) == (created if late else new)
     assert updated(running, new).operations == ()
     assert updated(old, {**new, "metadata": {**new["metadata"], "labels": {}}}).operations == ()
 
