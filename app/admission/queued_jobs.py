@@ -122,8 +122,18 @@ def _only_restoring(target: ReviewTarget, result: ReviewResult) -> ReviewResult:
     Lists of other projects' kinds are often replaced as a whole, so that applying a manifest again takes away what was
     written at creation (kubectl's JSON merge patch; atomic lists of server-side apply).
     """
-    restored = bool(result.operations) and apply(target.document, result.operations) == target.old_template
+    after = apply(target.document, result.operations) if result.operations else None
+    restored = after is not None and _comparable(after) == _comparable(target.old_template)
     return ReviewResult(True, operations=result.operations if restored else ())
+
+
+def _comparable(value: Any) -> Any:
+    """Write a template as a webhook written in Go does: amounts as text, and nothing that is empty (JobSet v0.12.0)."""
+    if isinstance(value, Mapping):
+        return {key: _comparable(item) for key, item in value.items() if item not in (None, {}, [])}
+    if isinstance(value, list):
+        return [_comparable(item) for item in value]
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 def _only_placement(result: ReviewResult) -> ReviewResult:

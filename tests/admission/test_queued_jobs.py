@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Templates of workloads that Kueue queues: which are read, what is written into them, and what is said."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -287,6 +288,17 @@ def test_manifest_that_is_applied_again_leaves_the_stored_object_as_it_is(kind: 
 
     assert apply(document, updated(stored, document).operations) == stored
     assert updated(stored, stored).operations == ()
+
+
+def test_stored_object_with_amounts_as_text_is_left_as_it_is_too() -> None:
+    """F153: JobSet's webhook writes them so, with an empty creationTimestamp."""
+    made = template(container({GPU: 1}), **ONLY_H100)
+    document = workload("JobSet", made)
+    stored = apply(document, reviewed(document).operations)
+    text = json.loads(json.dumps(stored).replace(f'"{GPU}": 1', f'"{GPU}": "1"'))
+    text["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["metadata"]["creationTimestamp"] = None
+
+    assert updated(text, document).operations == updated(stored, document).operations != ()
 
 
 def test_edit_by_the_author_is_neither_completed_nor_refused() -> None:
