@@ -13,31 +13,39 @@ from typing import Any, TypeVar
 
 from app.admission.json_patch import apply
 from app.admission.review import UNCONCERNED, ReviewResult
-from app.admission.review_targets import WORKLOADS, ReviewTarget, is_queued
+from app.admission.review_targets import JOBS, WORKLOADS, ReviewTarget, is_queued, is_suspended
 from app.admission.reviewed_pod import PodForm, ReviewContext, limited_warnings
-from app.knowledge.workload_templates import Path, Workloads, values_at
+from app.knowledge.workload_templates import Path, WorkloadKind, Workloads, values_at
 from app.values.json_members import member
 
 MOST_TEMPLATES = 32
 """Templates of one object that are reviewed; Kueue takes at most 18 (kueue v0.19.0 api/kueue/v1beta2 PodSets). The pods
 of further ones are reviewed when they are created."""
+JOB = WorkloadKind("Job", (WORKLOADS[JOBS][0],), late=True)
 Item = TypeVar("Item")
 Review = Callable[[Mapping[str, Any], str, Mapping[str, str], ReviewContext], ReviewResult]
 
 
 def template_targets_of(request: Mapping[str, Any], workloads: Workloads) -> tuple[ReviewTarget, ...]:
-    """List the pod templates of an AdmissionReview's request that creates a workload of the table.
+    """List the pod templates of an AdmissionReview's request that creates a workload of the table, or queues one.
 
-    Of a queued one that is updated they are those that differ from what is stored. Raises MalformedPod.
+    A suspended one of some kinds, or a suspended Job, may get the label of a queue later. Of a queued one that is
+    updated they are those that differ from what is stored. Raises MalformedPod.
     """
     resource = member(request, "resource", dict, "request.") or {}
     row = (str(resource.get("group") or ""), str(resource.get("resource")))
     new = member(request, "object", dict, "request.")
     old = member(request, "oldObject", dict, "request.")
     operation = request.get("operation")
-    if row not in workloads or new is None or request.get("subResource"):
+    if (row not in workloads and (row, operation) != (JOBS, "UPDATE")) or new is None or request.get("subResource"):
         return ()
     queued = is_queued(new)
+    if operation == "UPDATE" and old is not None and queued and not is_queued(old):
+        late = workloads.get(row, JOB).late and is_suspended(old) and is_suspended(new)
+        found = islice(_templates(new, row, workloads) if late else (), MOST_TEMPLATES)
+        return tuple(ReviewTarget(one, PodForm.Template, place, queued=True, entering=True) for place, one in found)
+    if row == JOBS:
+        return ()
     places = islice(_templates(new, row, workloads), MOST_TEMPLATES)
     if operation == "CREATE":
         return tuple(ReviewTarget(template, PodForm.Template, place, queued=queued) for place, template in places)
@@ -54,7 +62,7 @@ def template_targets_of(request: Mapping[str, Any], workloads: Workloads) -> tup
 def _templates(
     document: Mapping[str, Any], row: tuple[str, str], workloads: Workloads, place: Path = ()
 ) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    kind = workloads[row]
+    kind = workloads.get(row, JOB)
     for path in kind.templates:
         yield from values_at(document, path, place)
     for path in kind.objects:
@@ -92,6 +100,8 @@ def review_templates(
         result = review(target.document, namespace, labels, replace(context, form=target.form, queued=target.queued))
         if target.old_template is not None:
             result = _only_restoring(target, result)
+        elif target.entering:
+            result = _only_placement(result)
         joined = replace(
             joined,
             concerned=joined.concerned or result.concerned,
@@ -112,8 +122,27 @@ def _only_restoring(target: ReviewTarget, result: ReviewResult) -> ReviewResult:
     Lists of other projects' kinds are often replaced as a whole, so that applying a manifest again takes away what was
     written at creation (kubectl's JSON merge patch; atomic lists of server-side apply).
     """
-    restored = bool(result.operations) and apply(target.document, result.operations) == target.old_template
+    after = apply(target.document, result.operations) if result.operations else None
+    restored = after is not None and _comparable(after) == _comparable(target.old_template)
     return ReviewResult(True, operations=result.operations if restored else ())
+
+
+def _comparable(value: Any) -> Any:
+    """Write a template as a webhook written in Go does: amounts as text, and nothing that is empty (JobSet v0.12.0)."""
+    if isinstance(value, Mapping):
+        return {key: _comparable(item) for key, item in value.items() if item not in (None, {}, [])}
+    if isinstance(value, list):
+        return [_comparable(item) for item in value]
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _only_placement(result: ReviewResult) -> ReviewResult:
+    """Keep of the review of a stored template what a suspended workload allows to change: where its pods may run.
+
+    Source: kubernetes pkg/apis/batch/validation/validation.go, AllowMutableSchedulingDirectives.
+    """
+    kept = tuple(one for one in result.operations if one.path[:2] in (("spec", "affinity"), ("spec", "tolerations")))
+    return ReviewResult(True, operations=kept, warnings=result.warnings, policies=result.policies)
 
 
 def _distinct(first: tuple[Item, ...], second: tuple[Item, ...]) -> tuple[Item, ...]:

@@ -25,7 +25,7 @@ WORKLOADS: Mapping[tuple[str, str], tuple[tuple[str, ...], frozenset[str]]] = {
     ("apps", "statefulsets"): (_TEMPLATE, frozenset({"CREATE", "UPDATE"})),
     ("apps", "daemonsets"): (_TEMPLATE, frozenset({"CREATE", "UPDATE"})),
     ("apps", "replicasets"): (_TEMPLATE, frozenset({"CREATE", "UPDATE"})),
-    ("batch", "jobs"): (_TEMPLATE, frozenset({"CREATE"})),
+    ("batch", "jobs"): (_TEMPLATE, frozenset({"CREATE"})),  # and when a queue takes it: queued_jobs.py
     ("batch", "cronjobs"): (("spec", "jobTemplate", *_TEMPLATE), frozenset({"CREATE", "UPDATE"})),
 }
 """By (API group, resource): the path of the pod template, and the operations that are reviewed."""
@@ -38,7 +38,8 @@ QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 class ReviewTarget:
     """A pod, or a pod template, at `path` in the reviewed object.
 
-    `existing_ephemeral`, `old_template` and `queued` are as in ReviewContext.
+    `existing_ephemeral`, `old_template` and `queued` are as in ReviewContext; `entering` is true of a template that is
+    stored and whose workload gets the label of a queue now.
     """
 
     document: Mapping[str, Any]
@@ -47,6 +48,7 @@ class ReviewTarget:
     existing_ephemeral: frozenset[str] = frozenset()
     old_template: Mapping[str, Any] | None = None
     queued: bool = False
+    entering: bool = False
 
     def operation_on_object(self, operation: Operation) -> Operation:
         """Turn an operation on the pod or template into one on the object."""
@@ -83,6 +85,16 @@ def is_queued(workload: Mapping[str, Any]) -> bool:
     """
     metadata = member(workload, "metadata", dict, "") or {}
     return bool((member(metadata, "labels", dict, "metadata.") or {}).get(QUEUE_LABEL))
+
+
+def is_suspended(workload: Mapping[str, Any]) -> bool:
+    """Tell whether a workload is suspended and has not started, so that where its pods may run can be changed.
+
+    Raises MalformedPod.
+    """
+    spec, status = (member(workload, key, dict, "") or {} for key in ("spec", "status"))
+    policy = member(spec, "runPolicy", dict, "spec.") or spec
+    return policy.get("suspend") is True and status.get("startTime") is None
 
 
 def _template(

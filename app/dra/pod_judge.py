@@ -80,7 +80,7 @@ class AlikeNodes:
         for pool in self._cluster.pools.pools(node):
             if pool.counter_sets or any(map(_is_special, pool.devices)):
                 return None
-            parts.append((pool.incomplete, bool(pool.invalid)))
+            parts.append(("pool", pool.incomplete, bool(pool.invalid)))  # equal to no device, of which False is 0
             parts += [self._device(device) for device in pool.devices]
         return tuple(parts)
 

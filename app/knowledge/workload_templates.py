@@ -13,11 +13,15 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class WorkloadKind:
-    """One kind of workload, with the paths of its pod templates, and of whole objects of other kinds in it."""
+    """One kind of workload, with the paths of its pod templates, and of whole objects of other kinds in it.
+
+    `late` says that affinity of its templates can change while it is suspended.
+    """
 
     kind: str
     templates: tuple[Path, ...] = ()
     objects: tuple[Path, ...] = ()
+    late: bool = False
 
 
 Workloads = Mapping[tuple[str, str], WorkloadKind]
@@ -43,7 +47,7 @@ def _kind(row: Mapping[str, Any]) -> WorkloadKind:
     templates, objects = (tuple(map(read_path, row.get(field) or ())) for field in ("templates", "objects"))
     if not templates and not objects:
         raise KnowledgeError(f"workload_templates.yaml: {row['key']}: got no path, wants templates or objects")
-    return WorkloadKind(row["kind"], templates, objects)
+    return WorkloadKind(row["kind"], templates, objects, row.get("late") is True)
 
 
 def read_path(text: str) -> Path:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Templates of workloads that Kueue queues: which are read, what is written into them, and what is said."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -289,6 +290,17 @@ def test_manifest_that_is_applied_again_leaves_the_stored_object_as_it_is(kind: 
     assert updated(stored, stored).operations == ()
 
 
+def test_stored_object_with_amounts_as_text_is_left_as_it_is_too() -> None:
+    """F153: JobSet's webhook writes them so, with an empty creationTimestamp."""
+    made = template(container({GPU: 1}), **ONLY_H100)
+    document = workload("JobSet", made)
+    stored = apply(document, reviewed(document).operations)
+    text = json.loads(json.dumps(stored).replace(f'"{GPU}": 1', f'"{GPU}": "1"'))
+    text["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["metadata"]["creationTimestamp"] = None
+
+    assert updated(text, document).operations == updated(stored, document).operations != ()
+
+
 def test_edit_by_the_author_is_neither_completed_nor_refused() -> None:
     """F153: an edit of a template may restart pods, and a running job forbids it."""
     stored = apply(workload("JobSet", wanting_h100()), reviewed(workload("JobSet", wanting_h100())).operations)
@@ -303,6 +315,44 @@ def test_edit_by_the_author_is_neither_completed_nor_refused() -> None:
 def test_workload_that_exists_is_never_changed(operation: str) -> None:
     """F153: a running one forbids it, and an edit of a template restarts pods."""
     assert template_targets_of(request_of(workload("JobSet", template()), operation), knowledge().workloads) == ()
+
+
+SUSPENDED: dict[str, Any] = {"suspend": True}
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_suspended_workload_that_gets_its_queue_later_is_written_where_the_kind_allows_it(kind: str) -> None:
+    """F153: only where its pods may run is changed, nothing of one that runs, and nothing where the kind forbids it."""
+    old, new = (workload(kind, wanting_h100(), queue=queue) for queue in (None, "queue"))
+    created = apply(new, reviewed(new).operations)
+    for document in (old, new, created):
+        document["spec"] = {**document["spec"], **SUSPENDED}
+    running = {**old, "spec": {**old["spec"], "suspend": False}}
+
+    late = kind in ("RayJob", "RayCluster", "MPIJob")
+    assert apply(new, updated(old, new).operations) == (created if late else new)
+    assert updated(running, new).operations == ()
+    assert updated(old, {**new, "metadata": {**new["metadata"], "labels": {}}}).operations == ()
+
+
+def test_suspended_job_of_kubernetes_that_gets_a_queue_later_is_written_where_it_has_not_started() -> None:
+    """F153: the API server lets the placement of a suspended Job change, and its amounts not."""
+    made = wanting_h100()
+    made["spec"]["containers"][0]["resources"] = {"requests": {GPU: "1"}}  # refused by an API server, repaired by us
+    old = {"metadata": {"name": "j"}, "spec": {"suspend": True, "template": made}}
+    new = {**old, "metadata": {"name": "j", "labels": {QUEUE_LABEL: "q"}}}
+    request = {"resource": {"group": "batch", "resource": "jobs"}, "operation": "UPDATE", "object": new}
+    started = {**old, "status": {"startTime": "2026-11-26T12:00:00Z"}}
+
+    targets = template_targets_of({**request, "oldObject": old}, knowledge().workloads)
+    result = review_templates(targets, mutate, "team-a", {}, context(WRITES))
+
+    assert {one.path[:4] for one in result.operations} == {
+        ("spec", "template", "spec", "affinity"),
+        ("spec", "template", "spec", "tolerations"),
+    }
+    assert template_targets_of({**request, "oldObject": started}, knowledge().workloads) == ()
+    assert template_targets_of({**request, "oldObject": new}, knowledge().workloads) == ()
 
 
 def test_requests_only_is_repaired_in_templates_of_every_kind_and_queue() -> None:

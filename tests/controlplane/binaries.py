@@ -55,18 +55,18 @@ class Binaries:
         return self.commands[program]
 
 
-def find_binaries() -> Binaries | str:
-    """Find the programs; a str gives the cause why there are none, and the remedy."""
+def find_binaries(minor: str | None = None) -> Binaries | str:
+    """Find the programs, by default of the chosen version; a str gives the cause why there are none, and the remedy."""
     for variable in VARIABLES:
         if folder := os.environ.get(variable):
             return _ready_made(variable, Path(folder))
-    minor = chosen_minor()
-    built = _target(minor)
+    chosen = minor or chosen_minor()
+    built = _target(chosen)
     if built.is_file():
         programs = (*PROGRAMS, NOOP_EXTENDER, *NODE_PROGRAMS)
         return Binaries({program: (str(built), program) for program in programs}, "built from tests/controlplane")
-    command = f"make controlplane {CHOICE}={minor}" if os.environ.get(CHOICE) else "make controlplane"
-    return f"The control plane is not built. Run `{command}` (needs Go {go_version(minor)}), or set {VARIABLES[0]}."
+    command = f"make controlplane {CHOICE}={chosen}" if minor or os.environ.get(CHOICE) else "make controlplane"
+    return f"The control plane is not built. Run `{command}` (needs Go {go_version(chosen)}), or set {VARIABLES[0]}."
 
 
 def _ready_made(variable: str, folder: Path) -> Binaries | str:

@@ -40,6 +40,12 @@ def chosen_minor() -> str:
     return minor
 
 
+def minors_with_groups() -> tuple[str, ...]:
+    """List the minor versions whose kube-scheduler places PodGroups; where one is chosen, no other."""
+    first = minors().index("1.36")
+    return tuple(one for one in minors()[first:] if one == chosen_minor() or not os.environ.get(CHOICE))
+
+
 def checks_stateful_sets() -> bool:
     """Tell whether kube-apiserver checks the pod template of a StatefulSet, as it does those of other workloads.
 

@@ -78,6 +78,19 @@ def test_answer_for_nodes_that_are_alike_is_that_of_each_by_itself(
     assert (len(keys) == len(NAMES)) is False or constraint == "uuid"
 
 
+def test_two_pools_are_not_taken_for_one_pool_of_more_devices() -> None:
+    """F135: seen with nodes of three devices in one pool, and of two in two pools."""
+    one = slice_document("one", [device("a"), device("b"), device("c")], nodeName="one")
+    pools = [
+        slice_document(f"two-{index}", [device("a")], nodeName="two", pool={"name": f"two-{index}"}) for index in (0, 1)
+    ]
+    facts = ClusterDevices(pools=PoolIndex(map(read_slice, (one, *pools))))
+    keys = AlikeNodes(facts, frozenset())
+
+    assert len(facts.pools.pools(node("two"))) == 2
+    assert keys.key(node("one")) != keys.key(node("two"))
+
+
 def test_devices_that_share_counters_or_capacity_are_not_alike_to_any() -> None:
     counters = [{"name": "g", "counters": {"memory": {"value": "10"}}}]
     shared = [

@@ -7,6 +7,7 @@ tests/results/groups.md is of NUMBER gangs, by default 200.
 """
 
 import random
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,9 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import pytest
+
 from tests.bench import group_calls
 from tests.controlplane.binaries import Binaries, find_binaries
-from tests.controlplane.cluster import ControlPlane, control_plane
+from tests.controlplane.cluster import CONTROLLERS, ControlPlane, control_plane
 from tests.controlplane.fleet import add_nodes, kubelets, node_object
 from tests.controlplane.gates import GROUPS, WANTED
 from tests.controlplane.kubectl import Object
@@ -33,9 +36,13 @@ SHARED_ENTRY: Object = {"name": "shared"}
 """The entry of a claim that a PodGroup has for all its members."""
 QUIET_SECONDS = 1.0
 """A gang that is bound has its verdict when nothing has moved for so long."""
+FURTHER_ATTEMPTS = 3
+"""One that is not has its verdict when kube-scheduler has tried it so often again and nothing has moved: the first of
+these attempts may have begun before, and that of v1.36 may see only some of the pods (schedule_one_podgroup.go)."""
 REFUSED_SECONDS, EVICTING_SECONDS = 3.5, 7.0
-"""One that is not: kube-scheduler tries it again within the back-off of QUICK, as where it saw only some of its pods
-(schedule_one_podgroup.go, v1.36), or where the pods that it has evicted are gone."""
+"""Where it is not tried again, as by v1.37: seconds without a move and without a call of filter, beyond the back-off of
+QUICK. A preempting gang of v1.36 takes some hundred calls for one attempt, which may take longer than this."""
+ATTEMPTS = re.compile(r"^scheduler_podgroup_schedule_attempts_total\{.*\} (\S+)$", re.MULTILINE)
 SHARES = {"nvidia.com/gpu.memory": "15360", "nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.count": "2",
           "nvidia.com/gpu.sharing-strategy": "time-slicing"}  # fmt: skip
 HEAD = """\
@@ -45,7 +52,13 @@ HEAD = """\
 PodGroups on, each placed twice on the same fleet, without an extender and with ours. The shipped policies add
 nothing to these pods. Calls are `filter` calls for one gang until its verdict, retries included, milliseconds those of
 their answers together, as the service measures them. In v1.36 kube-scheduler tries a waiting gang without back-off,
-hence the most. One gang of v1.36.3 was not bound with us, and was when it was placed again.
+hence the most.
+
+One preempting gang of v1.36.3, gang-57, was not bound with us in that run: kube-scheduler said that it had no place
+with all victims gone either, although eight nodes were then free for its five pods. Placed again it was bound 69 of
+69 times with us and 69 of 69 without, half of them after the gang before it, and 12 of 12 with 60 ms for each call.
+It does not follow from an answer, which is a function of the cluster and the pod; the cause was not found. The
+verdict is now read after further attempts of kube-scheduler, and not after seconds.
 
 """
 
@@ -54,6 +67,8 @@ class GroupPlane(ControlPlane):
     """A control plane whose kube-scheduler places PodGroups."""
 
     gates = (*WANTED, *GROUPS)
+    controllers = (*CONTROLLERS, "podgroup-protection-controller")
+    """With the one that lets deleted PodGroups go, and with them their claims."""
     admission_off = ("TaintNodesByCondition", "Priority")
 
 
@@ -175,27 +190,41 @@ class Stage:
         self.plane.start_scheduler({**scheduler_configuration(self.service), **QUICK}, OURS)
 
     def verdict(self, gang: Gang, scheduler: str) -> Outcome:
-        """Wait until nothing moves for QUIET_SECONDS, and read what became of a gang."""
-        quiet_since, last = time.monotonic(), None
+        """Wait until nothing moves any more, and read what became of a gang."""
+        quiet_since, tried, last = time.monotonic(), 0.0, None
 
         def quiet() -> bool:
-            nonlocal quiet_since, last
+            nonlocal quiet_since, tried, last
             pods, condition = self._read(gang, scheduler)
             everyone = self.plane.api.items(self._path("pods"))
             moving = any(one["metadata"].get("deletionTimestamp") for one in everyone)
             evicted = len(everyone) < gang.size + sum(number for _, number in gang.held)
-            state = [(one["spec"].get("nodeName"), (one.get("status") or {}).get("nominatedNodeName")) for one in pods]
-            if moving or (state, condition) != last:
-                quiet_since, last = time.monotonic(), (state, condition)
-            bound = sum(bool(node) for node, _ in state)
-            done = bound >= gang.least or condition[0] == "False"
-            waits = EVICTING_SECONDS if evicted else REFUSED_SECONDS
-            patience = QUIET_SECONDS if bound >= gang.least else waits
-            return bool(done and not moving and time.monotonic() - quiet_since > patience)
+            nodes = [(one["spec"].get("nodeName"), (one.get("status") or {}).get("nominatedNodeName")) for one in pods]
+            state = (nodes, condition[0], len(everyone))  # the message may name other nodes at each attempt
+            if moving or state != last:
+                quiet_since, tried, last = time.monotonic(), self._attempts(scheduler), state
+                return False
+            seconds = time.monotonic() - quiet_since
+            if sum(bool(node) for node, _ in nodes) >= gang.least:
+                return seconds > QUIET_SECONDS
+            if condition[0] != "False" or seconds < QUIET_SECONDS:
+                return False
+            calm = seconds > (EVICTING_SECONDS if evicted else REFUSED_SECONDS)
+            return self._attempts(scheduler) >= tried + FURTHER_ATTEMPTS or (calm and self._waits(scheduler))
 
         eventually(f"{gang} has a verdict", quiet)
         pods, condition = self._read(gang, scheduler)
         return Outcome(tuple(sorted(filter(None, (one["spec"].get("nodeName") for one in pods)))), condition[1])
+
+    def _attempts(self, scheduler: str) -> float:
+        """Count the attempts of kube-scheduler at groups, whatever became of them."""
+        return sum(map(float, ATTEMPTS.findall(self.plane.schedulers[scheduler].metrics())))
+
+    def _waits(self, scheduler: str) -> bool:
+        """Tell whether kube-scheduler is not in an attempt: it does not call filter for a while."""
+        before = self.service.calls("filter")
+        time.sleep(QUIET_SECONDS if scheduler == OURS else 0)
+        return self.service.calls("filter") == before
 
     def _read(self, gang: Gang, scheduler: str) -> tuple[list[Object], tuple[str, str]]:
         pods = self.plane.api.items(self._path("pods"))
@@ -235,6 +264,16 @@ def claim_entries(gang: Gang) -> list[Object]:
     own = [{"name": "own", "resourceClaimTemplateName": f"devices-{gang.devices}"}] if gang.devices else []
     shared = [SHARED_ENTRY | {"resourceClaimTemplateName": f"devices-{gang.shared}"}] if gang.shared else []
     return [*own, *shared]
+
+
+def programs_of(minor: str) -> Binaries:
+    """Find the programs of a version that places PodGroups; a test skips where none is chosen, or it is not built."""
+    if not minor:
+        pytest.skip("PodGroups are placed since 1.36. Run `make e2e-versions`, which plays them on newer versions.")
+    programs = find_binaries(minor)
+    if isinstance(programs, str):
+        pytest.skip(programs)
+    return programs
 
 
 def podgroup_version(plane: ControlPlane) -> str:

@@ -11,26 +11,25 @@ from app.explain.explanation import GangVerdict
 from app.explain.pending_pod import explain
 from app.values.computations import finish
 from tests.builders import shipped, state_of
-from tests.controlplane.binaries import Binaries
 from tests.controlplane.kubectl import Object
-from tests.controlplane.module_files import chosen_minor
-from tests.e2e.gangs import GPU, PLAIN, SPACE, ZONE, Gang, Stage, draw, fleet, member, stage
+from tests.controlplane.module_files import minors_with_groups
+from tests.e2e.gangs import GPU, PLAIN, SPACE, ZONE, Gang, Stage, draw, fleet, member, programs_of, stage
 from tests.e2e.offers import dra_path
 from tests.e2e.stage import OURS, eventually
 
-pytestmark = pytest.mark.skipif(
-    chosen_minor() in ("1.33", "1.34", "1.35"),
-    reason="PodGroups are placed since Kubernetes 1.36. Run `make e2e-versions`, which plays them on newer versions.",
-)
-WAITING, PREEMPTING, CLAIMING = range(500, 508), range(520, 532), range(540, 556)
+WAITING, CLAIMING = range(500, 508), range(540, 556)
+PREEMPTING = (57, 515, 520, 521, 522, 538, 559, 564, 568, 570)
+"""Gangs of which five or more fit after preemption alone: those of one zone preempt nobody in v1.36."""
+LARGE = (Gang("five", 5, 5, 0, (), devices=3), Gang("six", 6, 6, 0, (), devices=3))
+"""Four nodes of four devices serve one claim for three each, and one of two devices with that of its zone the fifth."""
 DRIVER = "gpu.example.com"
 MOST_DEVICES = 4
 
 
-@pytest.fixture(scope="module")
-def world(binaries: Binaries) -> Iterator[Stage]:
-    """A fleet, a service, and schedulers with and without the extender."""
-    with stage(binaries) as made:
+@pytest.fixture(scope="module", params=minors_with_groups() or ("",))
+def world(request: pytest.FixtureRequest) -> Iterator[Stage]:
+    """A fleet, a service, and schedulers with and without the extender, of each version that places PodGroups."""
+    with stage(programs_of(request.param)) as made:
         yield made
 
 
@@ -71,6 +70,8 @@ def draw_claiming(seed: int) -> Gang:
     least = chance.choice((size, size, max(1, size // 2)))
     shared = chance.choice((0, 1, 2, 4))
     own = chance.choice((1, 2, 3)) if not shared or chance.random() < 0.5 else 0
+    if shared and shared + own * least <= MOST_DEVICES + 1:
+        own = 0  # whether it fits depends on the node that the first member gets, among equal ones a random one
     return Gang(f"gang-{seed}", size, least, 0, (), chance.random() < 0.3, devices=own, shared=shared)
 
 
@@ -126,15 +127,18 @@ def test_gang_of_higher_priority_binds_if_and_only_if_it_fits_without_the_pods_o
     print(f"{preempted} of {len(seen)} start by preemption")
 
     assert said == seen
-    assert preempted
+    assert preempted >= 5
 
 
 def test_gang_with_claims_binds_if_and_only_if_the_devices_are_enough(devices: Stage) -> None:
-    """F151, S13: claims of each member, and claims in spec.resourceClaims of the PodGroup."""
+    """F151, S13: claims of each member, and claims in spec.resourceClaims of the PodGroup.
+
+    With both of them kube-scheduler v1.36.3 came to no verdict on gang-541 in two minutes.
+    """
     said, seen = [], []
     claims = f"{dra_path(devices.plane)}/namespaces/{SPACE}/resourceclaims"
-    for seed in CLAIMING:
-        gang = draw_claiming(seed)
+    drawn = (*map(draw_claiming, CLAIMING), *LARGE)
+    for gang in (one for one in drawn if devices.version != "v1alpha2" or not (one.devices and one.shared)):
         verdict = predicted(devices, gang)
         eventually("no claim is left", lambda: not devices.plane.api.items(claims), 60)
         assert isinstance(verdict, bool) or not verdict.unjudged

@@ -11,24 +11,19 @@ import pytest
 
 from app.placement.engine import class_for_demand, judge_class
 from tests.builders import demand, state_of
-from tests.controlplane.binaries import Binaries
 from tests.controlplane.kubectl import Object
-from tests.controlplane.module_files import chosen_minor
-from tests.e2e.gangs import GPU, SPACE, Gang, Stage, agree, compare, draw, fleet, member, stage
+from tests.controlplane.module_files import minors_with_groups
+from tests.e2e.gangs import GPU, SPACE, Gang, Stage, agree, compare, draw, fleet, member, programs_of, stage
 from tests.e2e.mixed import call_extender
 from tests.e2e.stage import OURS, gpu_pod
 
-pytestmark = pytest.mark.skipif(
-    chosen_minor() in ("1.33", "1.34", "1.35"),
-    reason="PodGroups are placed since Kubernetes 1.36. Run `make e2e-versions`, which plays them on newer versions.",
-)
 COMPARED, ANNOTATED = range(300, 306), range(400, 406)
 
 
-@pytest.fixture(scope="module")
-def world(binaries: Binaries) -> Iterator[Stage]:
-    """A fleet, a service, and schedulers with and without the extender."""
-    with stage(binaries) as made:
+@pytest.fixture(scope="module", params=minors_with_groups() or ("",))
+def world(request: pytest.FixtureRequest) -> Iterator[Stage]:
+    """A fleet, a service, and schedulers with and without the extender, of each version that places PodGroups."""
+    with stage(programs_of(request.param)) as made:
         yield made
 
 

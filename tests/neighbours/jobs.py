@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs of several kinds for a queue of Kueue, and the pods that their controllers would make of the stored templates.
 
-Of these kinds only batch/v1 has its controller here. The others have their own definitions from upstream's modules, and
-Kueue, which suspends and starts them all, reads and writes nothing but these objects.
+Of these kinds batch/v1 and JobSet have their controllers here. The others have their own definitions from upstream's
+modules, and Kueue, which suspends and starts them all, reads and writes nothing but these objects.
 """
 
 from collections.abc import Iterator, Mapping
@@ -69,7 +69,9 @@ def _spec(kind: str, template: Object, idle: Object) -> Object:
         "Job": {**job, "suspend": True},
         "JobSet": {
             "suspend": True,
-            "replicatedJobs": [{"name": "workers", "replicas": 1, "template": {"spec": job}}],
+            "replicatedJobs": [
+                {"name": "workers", "replicas": 1, "template": {"spec": {**job, "completionMode": "Indexed"}}}
+            ],  # the default, which JobSet writes at creation alone and then does not let change
         },
         "RayJob": {
             "suspend": True,

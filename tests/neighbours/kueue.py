@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kueue's own controller as a process beside the control plane, with the objects of its module and its own account."""
+"""Kueue's and JobSet's own controllers as processes, with the objects of their modules and their own accounts."""
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -16,8 +18,6 @@ from tests.neighbours.running import account_kubeconfig, apply, at_port, lead_se
 
 NAME = "kueue"
 SYSTEM = "kueue-system"
-WEBHOOKS = "kueue-webhook-service"
-CERTIFICATE = f"/api/v1/namespaces/{SYSTEM}/secrets/kueue-webhook-server-cert"
 LEFT_OUT = ("Deployment", "Service", "APIService")
 """Kinds of Kueue's installation that this process replaces: its pod, and what leads there."""
 PLAIN = ("batch/job", "pod")
@@ -29,43 +29,93 @@ QUEUE = "kueue.x-k8s.io/queue-name"
 """The label by which a workload names its LocalQueue."""
 
 
+@dataclass(frozen=True, slots=True)
+class Manager:
+    """A controller with its webhooks: program, namespace, account, and the configuration that is its own.
+
+    The names of its Service and of its certificate's Secret follow the namespace in Kueue and in JobSet. `mounted` is
+    where its certificate has to be, None where its configuration says it.
+    """
+
+    name: str
+    system: str
+    account: str
+    settings: Mapping[str, object]
+    flags: tuple[str, ...] = ()
+    mounted: Path | None = None
+
+    @property
+    def prefix(self) -> str:
+        """What the names of its objects begin with."""
+        return self.system.removesuffix("-system")
+
+
+JOBSET = Manager(
+    "jobset-manager",
+    "jobset-system",
+    "jobset-controller-manager",
+    {"apiVersion": "config.jobset.x-k8s.io/v1alpha1", "internalCertManagement": {"enable": True}},
+    mounted=Path("/tmp/k8s-webhook-server/serving-certs"),  # jobset v0.12.0 pkg/util/cert/cert.go certDir
+)
+
+
+def kueue_manager(frameworks: Sequence[str] = PLAIN) -> Manager:
+    """Describe Kueue for some kinds of jobs."""
+    settings = {
+        "apiVersion": "config.kueue.x-k8s.io/v1beta2",
+        "namespace": SYSTEM,
+        "integrations": {"frameworks": list(frameworks)},
+        "featureGates": {"VisibilityOnDemand": False},
+    }
+    return Manager(NAME, SYSTEM, "kueue-controller-manager", settings, ("--zap-log-level=2",))
+
+
 @contextmanager
 def running_kueue(plane: ControlPlane, folder: Path, frameworks: Sequence[str] = PLAIN) -> Iterator[Process]:
     """Run Kueue for kinds of jobs, and wait until it is ready; `folder` holds its program and its kustomization."""
-    webhooks, probes = free_port(), free_port()
-    apply(plane, (at_port(one, webhooks) for one in rendered(plane, folder / "config" / "default") if _wanted(one)))
-    lead_service(plane, SYSTEM, WEBHOOKS)
-    mount = Mount(plane, plane.folder / "kueue-certificate", CERTIFICATE)
-    settings = plane.folder / "kueue.json"
-    settings.write_text(json.dumps(_configuration(webhooks, probes, mount.folder, frameworks)), "utf-8")
-    account = account_kubeconfig(plane, SYSTEM, "kueue-controller-manager")
-    command = [str(folder / NAME), f"--config={settings}", f"--kubeconfig={account}", "--zap-log-level=2"]
-    process = Process(NAME, command, plane.folder / "kueue.log")
+    with running_manager(plane, folder, kueue_manager(frameworks), folder / "config" / "default") as process:
+        yield process
+
+
+@contextmanager
+def running_manager(plane: ControlPlane, folder: Path, manager: Manager, installation: Path) -> Iterator[Process]:
+    """Run a controller, and wait until it is ready; `folder` holds its program, `installation` its kustomization."""
+    webhooks, probes, prefix = free_port(), free_port(), manager.prefix
+    apply(plane, (at_port(one, webhooks) for one in rendered(plane, installation) if _wanted(one)))
+    lead_service(plane, manager.system, f"{prefix}-webhook-service")
+    certificate = f"/api/v1/namespaces/{manager.system}/secrets/{prefix}-webhook-server-cert"
+    folder_of_certificate = manager.mounted or plane.folder / f"{prefix}-certificate"
+    shutil.rmtree(folder_of_certificate, ignore_errors=True)
+    folder_of_certificate.parent.mkdir(parents=True, exist_ok=True)
+    mount = Mount(plane, folder_of_certificate, certificate)
+    settings = plane.folder / f"{prefix}.json"
+    settings.write_text(json.dumps(_configuration(webhooks, probes, mount.folder, manager)), "utf-8")
+    account = account_kubeconfig(plane, manager.system, manager.account)
+    command = [str(folder / manager.name), f"--config={settings}", f"--kubeconfig={account}", *manager.flags]
+    process = Process(manager.name, command, plane.folder / f"{manager.name}.log")
     ready = f"http://127.0.0.1:{probes}/readyz"
     try:
-        wait_until("Kueue is ready", lambda: _succeeds(ready), START_SECONDS, process)
+        wait_until(f"{manager.name} is ready", lambda: _succeeds(ready), START_SECONDS, process)
         yield process
     finally:
         process.stop()
         mount.stop()
+        shutil.rmtree(folder_of_certificate)
 
 
 def _wanted(document: Object) -> bool:
     return document["kind"] not in LEFT_OUT
 
 
-def _configuration(webhooks: int, probes: int, certificate: Path, frameworks: Sequence[str]) -> Object:
-    """Write Kueue's configuration: kinds of jobs, and a webhook server that only this machine reaches."""
+def _configuration(webhooks: int, probes: int, certificate: Path, manager: Manager) -> Object:
+    """Write a controller's configuration, with a webhook server that only this machine reaches."""
     return {
-        "apiVersion": "config.kueue.x-k8s.io/v1beta2",
         "kind": "Configuration",
-        "namespace": SYSTEM,
         "health": {"healthProbeBindAddress": f"127.0.0.1:{probes}"},
         "metrics": {"bindAddress": "0"},
         "webhook": {"host": "127.0.0.1", "port": webhooks, "certDir": str(certificate)},
         "leaderElection": {"leaderElect": False},
-        "integrations": {"frameworks": list(frameworks)},
-        "featureGates": {"VisibilityOnDemand": False},
+        **manager.settings,
     }
 
 

@@ -30,16 +30,18 @@ class Recipe:
     """What to build in a module's folder: a package, and folders of modules that are kept beside it.
 
     `kept` are folders of `upstream`, `others` are pairs of another module and a folder of it, kept by its last name.
+    `beside` are the names and packages of further programs of the same module, kept in the same folder.
     """
 
     package: str = "."
     upstream: str = ""
     kept: tuple[str, ...] = ()
     others: tuple[tuple[str, str], ...] = ()
+    beside: tuple[tuple[str, str], ...] = ()
 
 
 JOBS = (
-    ("sigs.k8s.io/jobset", "config/components/crd/bases"),
+    ("sigs.k8s.io/jobset", "config"),
     ("github.com/ray-project/kuberay/ray-operator", "config/crd/bases"),
     ("github.com/kubeflow/mpi-operator", "manifests/base"),
     ("github.com/project-codeflare/appwrapper", "config/crd/bases"),
@@ -50,18 +52,24 @@ RECIPES: Mapping[str, Recipe] = {
     "cluster-autoscaler": Recipe(),
     "karpenter": Recipe(),
     "cert-manager": Recipe(upstream="github.com/cert-manager/cert-manager", kept=("deploy/crds",)),
-    "kueue": Recipe("sigs.k8s.io/kueue/cmd/kueue", "sigs.k8s.io/kueue", ("config",), others=JOBS),
+    "kueue": Recipe(
+        "sigs.k8s.io/kueue/cmd/kueue",
+        "sigs.k8s.io/kueue",
+        ("config",),
+        others=JOBS,
+        beside=(("jobset-manager", "sigs.k8s.io/jobset"),),
+    ),
 }
 """Program → its recipe; the folder is <program>-module."""
 
 
-def find(name: str) -> Path | str:
-    """Find the folder of a program, which has its name; a str gives the cause why there is none, and the remedy."""
+def find(name: str, program: str = "") -> Path | str:
+    """Find the folder of a program, which has its name, or of one beside it; a str gives the cause, and the remedy."""
     folder = _target(name)
     return (
         folder
-        if (folder / name).is_file()
-        else f"The program {name} is not built. Run `python -m tests.neighbours.programs` (needs Go)."
+        if (folder / (program or name)).is_file()
+        else f"The program {program or name} is not built. Run `python -m tests.neighbours.programs` (needs Go)."
     )
 
 
@@ -72,7 +80,8 @@ def build(name: str) -> Path:
     """
     target, recipe = _target(name), RECIPES[name]
     folders = {"jobs/" + module.rpartition("/")[2]: (module, folder) for module, folder in recipe.others}
-    if (target / name).is_file() and all((target / folder).is_dir() for folder in folders):
+    programs = {name: recipe.package, **dict(recipe.beside)}
+    if all((target / one).is_file() for one in programs) and all((target / folder).is_dir() for folder in folders):
         return target
     go = find_go()
     if go is None:
@@ -85,7 +94,8 @@ def build(name: str) -> Path:
             source = Path(_go(go, name, "list", "-m", "-f", "{{.Dir}}", module).strip(), folder)
             shutil.copytree(source, partly / kept, copy_function=shutil.copyfile)
         flags = ("-trimpath", "-ldflags", "-s -w")
-        _go(go, name, "build", *flags, "-o", str(partly / name), recipe.package)
+        for program, package in programs.items():
+            _go(go, name, "build", *flags, "-o", str(partly / program), package)
         for folder in recipe.kept:
             source = Path(_go(go, name, "list", "-m", "-f", "{{.Dir}}", recipe.upstream).strip(), folder)
             shutil.copytree(source, partly / folder, copy_function=shutil.copyfile)

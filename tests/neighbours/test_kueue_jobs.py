@@ -7,7 +7,8 @@ a wrong flavour if no pod of it can ever be placed there.
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -37,11 +38,23 @@ from tests.neighbours.jobs import (
     queued_job,
     stored_templates,
 )
-from tests.neighbours.kueue import API, GPU, NAME, flavour, flavour_of_gpus, queue, running_kueue
+from tests.neighbours.kueue import (
+    API,
+    GPU,
+    JOBSET,
+    NAME,
+    flavour,
+    flavour_of_gpus,
+    queue,
+    running_kueue,
+    running_manager,
+)
 from tests.neighbours.programs import find
 from tests.neighbours.running import apply
 
-PRODUCT, POOL, RACK = "nvidia.com/gpu.product", "gpu-usher.test/pool", "gpu-usher.test/rack"
+PRODUCT, MEMORY = "nvidia.com/gpu.product", "nvidia.com/gpu.memory"
+POOL, RACK, BLOCK = "gpu-usher.test/pool", "gpu-usher.test/rack", "gpu-usher.test/block"
+HOST = "kubernetes.io/hostname"
 H100, T4 = "NVIDIA-H100-80GB-HBM3", "Tesla-T4"
 TAINTS = [{"key": GPU, "value": "present", "effect": "NoSchedule"}]
 EACH = 12
@@ -51,26 +64,35 @@ FLEET = tuple(
         f"{name}-{index}",
         product,
         offers={GPU: 8},
-        labels={PRODUCT: product, POOL: "gpus", RACK: f"{'a' if name == 't4' else 'b'}-{index // 4}"},
+        labels={PRODUCT: product, MEMORY: memory, POOL: "gpus", RACK: f"{block}-{index // 4}", BLOCK: block},
         taints=TAINTS,
     )
-    for name, product in (("t4", T4), ("h100", H100))
+    for block, name, product, memory in (("a", "t4", T4, "15360"), ("b", "h100", H100, "81559"))
     for index in range(EACH)
 )
 FLAVOURS = (
     flavour("t4", {PRODUCT: T4}, TAINTS),
     flavour("h100", {PRODUCT: H100}, TAINTS),
     flavour("mixed", {POOL: "gpus"}, topology="racks"),
+    flavour("blocks", {POOL: "gpus"}, topology="blocks"),
 )
-TOPOLOGY: Object = {
-    "apiVersion": API,
-    "kind": "Topology",
-    "metadata": {"name": "racks"},
-    "spec": {"levels": [{"nodeLabel": RACK}, {"nodeLabel": "kubernetes.io/hostname"}]},
-}
+TOPOLOGIES = tuple(
+    {
+        "apiVersion": API,
+        "kind": "Topology",
+        "metadata": {"name": name},
+        "spec": {"levels": [{"nodeLabel": level}, {"nodeLabel": HOST}]},
+    }
+    for name, level in (("racks", RACK), ("blocks", BLOCK))
+)
+"""Each has domains whose nodes have one product alone, and one memory."""
 ROOM = {"cpu": 1000, "memory": 1 << 40}
 KINDS = ("Job", "JobSet", "RayCluster", "MPIJob", "AppWrapper")
 PER_KIND = 10
+CONTROLLED = ("Job", "JobSet")
+"""Kinds whose own controllers run here, and make the pods."""
+LATE = ("Job", "RayJob", "RayCluster", "MPIJob")
+"""Kinds whose templates may get affinity while they are suspended."""
 MERGED = ("JobSet", "MPIJob")
 """Kinds whose lists server-side apply merges; those of Ray and AppWrapper are atomic, and in conflict."""
 WRITES = (
@@ -82,16 +104,17 @@ WRITES = (
 @pytest.fixture(scope="module")
 def kueue(plane: ControlPlane) -> Iterator[ControlPlane]:
     """A control plane on which Kueue runs with the definitions of five kinds; the tests skip where it is not built."""
-    folder = find(NAME)
+    folder = find(NAME, JOBSET.name)
     if isinstance(folder, str):
         pytest.skip(folder)
     add_nodes(plane.api, FLEET)
     for file in sorted((folder / "jobs").rglob("*.yaml")):
-        if "CustomResourceDefinition" in file.read_text("utf-8"):
+        if "\nkind: CustomResourceDefinition" in file.read_text("utf-8") and "patches" not in file.parts:
             result = plane.kubectl("apply", "--server-side", "-f", str(file))
             assert result.code == 0, result.err
-    with kubelets(plane.api), running_kueue(plane, folder, FRAMEWORKS):
-        apply(plane, (TOPOLOGY, *FLAVOURS))
+    jobset = running_manager(plane, folder, JOBSET, folder / "jobs" / "jobset" / "default")
+    with kubelets(plane.api), jobset, running_kueue(plane, folder, FRAMEWORKS):
+        apply(plane, (*TOPOLOGIES, *FLAVOURS))
         yield plane
 
 
@@ -119,7 +142,7 @@ def pods_of_started(plane: ControlPlane, namespace: str, jobs: list[Object]) -> 
     eventually("all jobs are started", started, 180)
     for job in jobs:
         stored = plane.api.get(path_of(job))
-        if job["kind"] != "Job":
+        if job["kind"] not in CONTROLLED:
             [template] = stored_templates(stored)
             plane.api.create(f"/api/v1/namespaces/{namespace}/pods", pod_of(stored, template))
     eventually("all pods are made", lambda: len(pods_of(plane, namespace)) == len(jobs), 60)
@@ -129,7 +152,13 @@ def pods_of_started(plane: ControlPlane, namespace: str, jobs: list[Object]) -> 
         return bool(pod["spec"].get("nodeName")) or any(one.get("reason") == "Unschedulable" for one in conditions)
 
     eventually("all pods are judged", lambda: all(map(judged, pods_of(plane, namespace))), 120)
-    return {pod["metadata"]["ownerReferences"][0]["name"]: pod for pod in pods_of(plane, namespace)}
+    return {owner_of(pod): pod for pod in pods_of(plane, namespace)}
+
+
+def owner_of(pod: Object) -> str:
+    """Name the job of a pod; that of a JobSet's pod is named by a label, since a Job is between them."""
+    labels = pod["metadata"].get("labels") or {}
+    return str(labels.get("jobset.sigs.k8s.io/jobset-name") or pod["metadata"]["ownerReferences"][0]["name"])
 
 
 def tolerating(template: Object, templates: str) -> Object:
@@ -139,25 +168,32 @@ def tolerating(template: Object, templates: str) -> Object:
     return template
 
 
-@pytest.mark.parametrize(("templates", "refused"), [("written", False)])
+NEEDS: Mapping[str, Mapping[str, str]] = {"product": {"products": "H100"}, "memory": {"gpu-memory": "40Gi"}}
+"""Annotations of pods that can run in the blocks of H100 alone."""
+
+
+@pytest.mark.parametrize(("templates", "refused"), [("left", True), ("written", False)])
+@pytest.mark.parametrize("need", NEEDS)
 def test_topology_is_assigned_on_nodes_that_take_the_pods(
-    kueue: ControlPlane, service: Service, templates: str, refused: bool
+    kueue: ControlPlane, service: Service, need: str, templates: str, refused: bool
 ) -> None:
-    """F153, S14: with a topology Kueue names the host itself, among those that the template's affinity selects."""
-    namespace = create_namespace(kueue, f"topology-{templates}", templates=templates)
-    apply(kueue, queue(namespace, {"mixed": {GPU: 100, **ROOM}}))
+    """F153, S14: Kueue names the hosts itself, in two flavours with a topology each, by the templates alone."""
+    namespace = create_namespace(kueue, f"topology-{need}-{templates}", templates=templates)
+    apply(kueue, queue(namespace, {"mixed": {GPU: 8, **ROOM}, "blocks": {GPU: 8, **ROOM}}))
     jobs = []
-    for index in range(8):
-        template = tolerating(wanting_h100(), templates)
-        template["metadata"]["annotations"]["kueue.x-k8s.io/podset-required-topology"] = RACK
-        jobs.append(queued_job("Job", f"tas-{index}", namespace, template))
+    for index in range(16):
+        template = tolerating(pod_template(1, **NEEDS[need]), templates)
+        template["metadata"]["annotations"]["kueue.x-k8s.io/podset-required-topology"] = HOST
+        jobs.append(queued_job(("Job", "JobSet")[index % 2], f"tas-{index}", namespace, template))
         create(kueue, jobs[-1])
 
     pods = pods_of_started(kueue, namespace, jobs)
 
+    flavours = Counter(flavour_of_gpus(kueue, namespace, name) for name in pods)
     unplaced = [name for name, pod in pods.items() if not pod["spec"].get("nodeName")]
-    print(f"\n{namespace}: {len(unplaced)} of {len(jobs)} jobs are assigned a host that refuses their pods")
-    assert bool(unplaced) is refused
+    print(f"\n{namespace}: {len(unplaced)} of {len(jobs)} jobs are assigned a host that refuses their pods {flavours}")
+    assert flavours == {"mixed": 8, "blocks": 8}
+    assert len(unplaced) == (len(jobs) if refused else 0)
     assert service.process.running
 
 
@@ -203,6 +239,66 @@ def test_job_can_be_applied_again_and_by_a_second_manager(kueue: ControlPlane, s
     again = kueue.api.get(path_of(document))
 
     assert again["spec"] == first["spec"]
+    assert service.process.running
+
+
+def test_job_of_the_queue_that_is_a_namespaces_default_is_written_too(kueue: ControlPlane, service: Service) -> None:
+    """F153: Kueue's own webhook adds the label after ours has been called, which is called again."""
+    namespace = create_namespace(kueue, "by-default", templates="written")
+    cluster_queue, local = queue(namespace, {"t4": {GPU: 60, **ROOM}, "h100": {GPU: 60, **ROOM}})
+    local["metadata"]["name"] = "default"
+    apply(kueue, (cluster_queue, local))
+    jobs = [queued_job(kind, f"default-{kind.lower()}", namespace, wanting_h100()) for kind in ("Job", "JobSet")]
+    for job in jobs:
+        del job["metadata"]["labels"]
+        create(kueue, job)
+
+    pods = pods_of_started(kueue, namespace, jobs)
+
+    assert {flavour_of_gpus(kueue, namespace, name) for name in pods} == {"h100"}
+    assert all(pod["spec"].get("nodeName") for pod in pods.values())
+    assert service.process.running
+
+
+@pytest.mark.parametrize("kind", PATHS)
+def test_suspended_job_that_gets_a_queue_later_is_written_then(
+    kueue: ControlPlane, service: Service, kind: str
+) -> None:
+    """F153: kubectl label, on a queue that admits nothing; Kueue's own webhooks and JobSet's let it pass."""
+    namespace = create_namespace(kueue, f"later-{kind.lower()}", templates="written")
+    document = queued_job(kind, "late", namespace, wanting_h100())
+    del document["metadata"]["labels"]
+    create(kueue, document)
+    before = kueue.api.get(path_of(document))
+    resource = f"{PATHS[kind][1]}.{PATHS[kind][0].partition('/')[0]}/late"
+
+    result = kueue.kubectl("label", "-n", namespace, resource, "kueue.x-k8s.io/queue-name=queue")
+
+    after = kueue.api.get(path_of(document))
+    assert result.code == 0, result.err
+    assert PRODUCT not in json.dumps(before["spec"])
+    [template] = stored_templates(after)
+    written = json.dumps([template["spec"].get("affinity"), template["spec"].get("tolerations")])
+    assert (PRODUCT in written, GPU in written) == ((True, True) if kind in LATE else (False, False))
+    assert service.process.running
+
+
+def test_worker_groups_of_a_ray_cluster_get_each_its_own_flavour(kueue: ControlPlane, service: Service) -> None:
+    """F153: one group needs an H100, the other a T4; both flavours are open to both by labels."""
+    namespace = create_namespace(kueue, "worker-groups", templates="written")
+    apply(kueue, queue(namespace, {"t4": {GPU: 60, **ROOM}, "h100": {GPU: 60, **ROOM}}))
+    cluster = queued_job("RayCluster", "mixed", namespace, wanting_h100())
+    [first] = cluster["spec"]["workerGroupSpecs"]
+    cluster["spec"]["workerGroupSpecs"].append(
+        {**first, "groupName": "small", "template": pod_template(1, restart="Always", products="T4")}
+    )
+    create(kueue, cluster)
+    eventually("it is started", lambda: not is_suspended(kueue.api.get(path_of(cluster))), 60)
+
+    [workload] = kueue.api.items(f"/apis/{API}/namespaces/{namespace}/workloads")
+    chosen = {one["name"]: one["flavors"].get(GPU) for one in workload["status"]["admission"]["podSetAssignments"]}
+
+    assert {name: flavour for name, flavour in chosen.items() if flavour} == {"gpus": "h100", "small": "t4"}
     assert service.process.running
 
 
