@@ -58,6 +58,7 @@ test-rest: $(STAMP) ## run what `make test` leaves out, with real components whe
 	@$(BIN)/python -m tests.realnodes.components --if-possible
 	@$(BIN)/python -m tests.realnodes.containerd_module --if-possible
 	@$(BIN)/python -m tests.realnodes.images --if-possible
+	@$(BIN)/python -m tests.realnodes.former_image --if-possible
 	@$(BIN)/python -m tests.realnodes.nvidia --if-possible
 	@$(BIN)/python -m tests.tiers e2e nodes browser thorough
 
@@ -98,6 +99,7 @@ node-programs: $(STAMP) controlplane ## build and fetch what real nodes run: con
 	@$(BIN)/python -m tests.realnodes.components
 	@$(BIN)/python -m tests.realnodes.containerd_module
 	@$(BIN)/python -m tests.realnodes.images
+	@$(BIN)/python -m tests.realnodes.former_image --if-possible
 	@$(BIN)/python -m tests.realnodes.nvidia
 
 e2e-upstream: $(STAMP) node-programs ## run Kubernetes' own end-to-end suite without and with gpu-usher, and print what differs (root; before a release)

@@ -3,12 +3,14 @@
 
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from random import Random
 
 import pytest
 from hypothesis import settings
 
 from app.telemetry.logs import LOGGER
+from tests import former_release
 from tests.tiers import MARKS
 
 settings.register_profile("house", deadline=None, derandomize=True)
@@ -34,6 +36,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         shuffled.shuffle(items)
         items.sort(key=lambda item: ranks[item.path])
     items.sort(key=lambda item: not item.nodeid.startswith(SCENARIOS))
+
+
+@pytest.fixture(scope="session")
+def former(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of the former release; skips where the history of the clone lacks it."""
+    if lack := former_release.missing():
+        pytest.skip(lack)
+    return former_release.unpack(tmp_path_factory.mktemp("former"))
 
 
 @pytest.fixture(autouse=True)

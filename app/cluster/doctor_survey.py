@@ -36,6 +36,7 @@ EXAMINED = (
 )
 """The kinds in the order in which they are read. A kind that the cluster does not serve (404) is no finding."""
 SECRET = "gpu-usher-tls"
+DEFINITION = f"{API_KINDS['GPUPolicy'].plural}.{API_KINDS['GPUPolicy'].group}"
 UNREACHABLE = "API server"
 
 
@@ -78,6 +79,8 @@ async def survey_cluster(
                     continue
                 report(f"reading {API_KINDS[kind].path(namespace)} of the cluster")
                 await _list(server, survey, kind, namespace, keep_pod if kind == "Pod" else None)
+            if survey.objects.get("GPUPolicy") is not None:
+                await _read_definition(server, survey)
             report("asking for rights and the certificate")
             await _ask_rights(server, survey, namespace)
             await _read_certificate(server, survey, namespace)
@@ -141,13 +144,25 @@ async def _ask_rights(server: ApiServer, survey: ClusterObjects, namespace: str)
         survey.refused[f"rights of ServiceAccount {namespace}/gpu-usher"] = "an authorizer cannot list all rights"
 
 
+async def _read_definition(server: ApiServer, survey: ClusterObjects) -> None:
+    """Read the definition of GPUPolicy alone, since all definitions of a cluster are megabytes."""
+    path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{DEFINITION}"
+    definition = await _read_object(server, survey, path, f"CustomResourceDefinition {DEFINITION}")
+    survey.objects["CustomResourceDefinition"] = [definition] if definition else []
+
+
 async def _read_certificate(server: ApiServer, survey: ClusterObjects, namespace: str) -> None:
     """Read the served certificate and its issuer from the Secret; the private key in it is dropped at once."""
     path = f"/api/v1/namespaces/{namespace}/secrets/{SECRET}"
+    secret = await _read_object(server, survey, path, f"Secret {namespace}/{SECRET}")
+    survey.certificate = (secret.get("data") or {}).get("tls.crt", "")
+
+
+async def _read_object(server: ApiServer, survey: ClusterObjects, path: str, shown: str) -> Object:
+    """Read one object; empty if there is none, or if it cannot be read, which is noted under the name `shown`."""
     try:
-        data = msgspec.json.decode(await server.get(path, {})).get("data") or {}
+        return msgspec.json.decode(await server.get(path, {}), type=Object)
     except (ApiError, msgspec.DecodeError) as error:
         if not (isinstance(error, ApiError) and error.status == 404):
-            survey.refused[f"Secret {namespace}/{SECRET}"] = str(error)
-        return
-    survey.certificate = data.get("tls.crt", "")
+            survey.refused[shown] = str(error)
+        return {}

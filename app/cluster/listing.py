@@ -182,18 +182,18 @@ async def read_objects(
 async def list_kind(
     server: ApiServer, kind: str, namespace: str, keep: Callable[[dict[str, Any]], bool] | None = None
 ) -> list[dict[str, Any]]:
-    """List the objects of a kind in the newest version that is served: all of them, or those that `keep` selects.
+    """List the objects of a kind in the preferred version that is served: all of them, or those that `keep` selects.
 
     Raises ApiError, with the status 404 if the kind is served in none of its versions.
     """
-    *newer, oldest = API_KINDS[kind].versions
-    for version in newer:
+    *preferred, last = API_KINDS[kind].versions
+    for version in preferred:
         try:
             return await list_objects(server, kind, version, namespace, keep)
         except ApiError as error:
             if error.status != NOT_FOUND:
                 raise
-    return await list_objects(server, kind, oldest, namespace, keep)
+    return await list_objects(server, kind, last, namespace, keep)
 
 
 async def list_objects(

@@ -78,12 +78,12 @@ class LiveCluster:
             self._follow(tasks, dra_kinds(self._state, dra_version))
             rule_version = await self._served_kind(API_KINDS["DeviceTaintRule"])
             self._follow(tasks, taint_rule_kinds(self._state, rule_version) if rule_version else ())
-        self._follow(tasks, policy_kinds(self._book) if policy_version else ())
+        self._follow(tasks, policy_kinds(self._book, policy_version) if policy_version else ())
         self._required = tuple(self.reflectors)
         while not policy_version:
             await self._clock.sleep(DISCOVERY_SECONDS)
             policy_version = await self._served_version(API_KINDS["GPUPolicy"])
-            self._follow(tasks, policy_kinds(self._book) if policy_version else ())
+            self._follow(tasks, policy_kinds(self._book, policy_version) if policy_version else ())
 
     def _follow(self, tasks: asyncio.TaskGroup, kinds: Iterable[Any]) -> None:
         for reflector in map(self._reflector, kinds):
@@ -91,7 +91,7 @@ class LiveCluster:
             tasks.create_task(reflector.run())
 
     async def _served_kind(self, kind: APIKind) -> str | None:
-        """Return the newest version in which the cluster serves a kind; None if it only serves others of the group."""
+        """Return the preferred version in which the cluster serves a kind; None if it only has others of the group."""
         for version in kind.versions:
             resources = (await self._discovered(f"{kind.group_path}/{version}")).get("resources") or ()
             if any(resource.get("name") == kind.plural for resource in resources):
@@ -99,7 +99,7 @@ class LiveCluster:
         return None
 
     async def _served_version(self, kind: APIKind) -> str | None:
-        """Return the newest of a kind's versions in which the cluster serves its API group; None if in none."""
+        """Return the preferred of a kind's versions in which the cluster serves its API group; None if in none."""
         answer = await self._discovered(kind.group_path)
         served = {entry.get("version") for entry in answer.get("versions") or ()}
         return next((version for version in kind.versions if version in served), None)

@@ -90,10 +90,12 @@ class LimitsExceeded:
             self._held(usage.name.partition("/")[0], ((node.node_class.candidates, usage.all_units),))
 
     def _held(self, namespace: str, new: HeldUnits) -> None:
-        if (known := self._limits.get(namespace)) is None:
+        _, limits = self._limits.get(namespace, (None, ()))
+        concerned = [limit for limit in limits if used_of(limit, new)]
+        if not concerned:
             return
         state = self._state
         of_pods = _of_products(state, state.allocations.held_in(namespace).items())
         held = (*of_pods, *state.devices.dra.held_in(namespace, lambda _claim: True))
-        over = (min(used_of(limit, new), used_of(limit, held) - limit.most) for limit in known[1])
-        self._count(max(0, *over, 0))
+        over = (min(used_of(limit, new), used_of(limit, held) - limit.most) for limit in concerned)
+        self._count(max(0, *over))

@@ -25,7 +25,7 @@ from app.nodes.conditions import read_bad_conditions
 from app.nodes.model import Node
 from app.nodes.reading import read_node, read_runtime_class
 from app.policy.load import LAST_GOOD, LAST_GOOD_LABEL_VALUE, POLICY_LABEL, POLICY_LABEL_VALUE
-from app.policy.schema import GROUP, VERSION
+from app.policy.schema import GROUP, STORAGE_VERSION
 
 Fact = TypeVar("Fact")
 
@@ -96,10 +96,10 @@ def taint_rule_kinds(state: State, version: str) -> tuple[WatchedKind[Any], ...]
     )  # fmt: skip
 
 
-def policy_kinds(book: PolicyBook) -> tuple[WatchedKind[Any], ...]:
-    """Return the kinds of our own API group: policies as objects."""
+def policy_kinds(book: PolicyBook, version: str) -> tuple[WatchedKind[Any], ...]:
+    """Return the kinds of our own API group: policies as objects, in a version that the cluster serves."""
     return (
-        WatchedKind(*_name_and_path("GPUPolicy"), PartialObject, policy_of,
+        WatchedKind(*_name_and_path("GPUPolicy", version=version), PartialObject, policy_of,
              lambda key, _uid, fact: book.put_source(f"{GPUPOLICY} {key}", fact),
              lambda key, _uid: book.drop_source(f"{GPUPOLICY} {key}"), needed=False),
     )  # fmt: skip
@@ -165,7 +165,7 @@ def _policy_texts(document: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def policy_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a GPUPolicy as a file would have it, without the metadata that the API server adds."""
+    """Return a GPUPolicy of any version as a file would have it, without the metadata that the API server adds."""
     metadata = {"name": document["metadata"].get("name", "")}
-    document_of_policy = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "GPUPolicy", "metadata": metadata}
+    document_of_policy = {"apiVersion": f"{GROUP}/{STORAGE_VERSION}", "kind": "GPUPolicy", "metadata": metadata}
     return {**document_of_policy, "spec": document["spec"]} if "spec" in document else document_of_policy

@@ -31,6 +31,11 @@ EVENTS = "GPU_USHER_EVENTS"
 """The variable that has a process write Events (docs/reference/events.md#rights)."""
 MESSAGE_SHOWN = 200
 """Characters of another server's message that a finding shows. A guess."""
+MIGRATE = (
+    "kubectl get gpupolicies -o json | kubectl replace -f -; kubectl patch crd gpupolicies.gpu-usher.io "
+    """--subresource=status --type=merge -p '{"status":{"storedVersions":["$STORAGE"]}}'"""
+)
+"""The commands that store all objects in the storage version (docs/reference/stability.md)."""
 _MINOR = re.compile(r"v1\.(\d+)", re.ASCII)
 
 
@@ -157,6 +162,24 @@ def policies_out_of_reach(cluster: ExaminedCluster) -> Iterator[Finding]:
         yield problem("PoliciesUnreadable", text, "apply deploy/components/crd/rbac.yaml", account)
 
 
+def policy_definition(cluster: ExaminedCluster) -> Iterator[Finding]:
+    """Report a definition of GPUPolicy without the newest version, and versions in which objects may still be stored.
+
+    A definition without a version of status.storedVersions is refused by the API server, and with it a rollback.
+    """
+    for item in cluster.objects_of("CustomResourceDefinition"):
+        where, versions = f"CustomResourceDefinition {item['metadata']['name']}", item["spec"]["versions"]
+        newest = API_KINDS["GPUPolicy"].versions[-1]
+        if not any(version["name"] == newest and version["served"] for version in versions):
+            text = f"is of another release: it does not serve {newest}, so that policies of that version are refused"
+            yield advice("PolicyVersionAbsent", text, "apply deploy/components/crd/gpupolicies.yaml", where)
+        storage = next(version["name"] for version in versions if version["storage"])
+        old = [name for name in (item.get("status") or {}).get("storedVersions") or () if name != storage]
+        if old:
+            text = f"objects may still be stored as {', '.join(old)}, without which no definition can be installed then"
+            yield advice("PolicyStoredVersion", text, MIGRATE.replace("$STORAGE", storage), where)
+
+
 def _granted(cluster: ExaminedCluster, group: str, resource: str, verb: str) -> bool:
     return any(
         _covers(group, rule.get("apiGroups"))
@@ -204,6 +227,7 @@ CHECKS: tuple[ClusterCheck, ...] = (
     webhook_checks.other_allocators,
     service_account_rights,
     policies_out_of_reach,
+    policy_definition,
     operand_checks.scheduler_version,
     operand_checks.runtime_class,
     operand_checks.device_plugin,

@@ -21,6 +21,7 @@ from app.events.planning import NOTE_BYTES, Statement, cut
 from app.kube.api_kinds import API_KINDS
 from app.kube.pods import ObjectReference
 from app.policy.load import LAST_GOOD, MOUNTED
+from app.policy.schema import GROUP, STORAGE_VERSION, VERSIONS
 from app.telemetry.logs import event
 from app.telemetry.logs import now as wall_clock
 from app.tls.kube_objects import KubeClient, Object
@@ -36,6 +37,7 @@ HASH = "gpu-usher.io/policy-hash"
 REASON = "PolicyNotAccepted"
 ACCEPTED = "Accepted"
 _NO_KEY = re.compile(r"[^-._a-zA-Z0-9]+")
+_NEWER_VERSION = re.compile(rf"""(apiVersion["']?\s*:\s*["']?{GROUP}/)(?:{"|".join(VERSIONS[1:])})\b""")
 _CONFIG_MAP = re.compile(r"configmap [^/]*/([^:]+): ")
 
 
@@ -120,8 +122,10 @@ class PolicyReporter:
         statuses, digest = self._book.object_statuses(), self._book.current.hash
         if not statuses:
             return
-        path = API_KINDS["GPUPolicy"].path()
-        for item in (await self._read(path) or {}).get("items") or ():
+        for path in (API_KINDS["GPUPolicy"].path(version=version) for version in VERSIONS):
+            if (listed := await self._read(path)) is not None:
+                break
+        for item in (listed or {}).get("items") or ():
             status = statuses.get(item["metadata"].get("name", ""))
             if status is None or policy_of(item) != status.content:
                 continue  # not read yet; the next look has it
@@ -139,8 +143,11 @@ class PolicyReporter:
 
 
 def config_map_data(texts: Mapping[str, str]) -> dict[str, str]:
-    """Return texts by name as the data of a ConfigMap; a name that is no valid key is rewritten, and gets a digest."""
-    return {_key(name): text for name, text in texts.items()}
+    """Return texts by name as the data of a ConfigMap; a name that is no valid key is rewritten, and gets a digest.
+
+    The texts name the storage version, so that replicas of the former release can read them after a rollback.
+    """
+    return {_key(name): _NEWER_VERSION.sub(rf"\g<1>{STORAGE_VERSION}", text) for name, text in texts.items()}
 
 
 def _key(name: str) -> str:

@@ -14,7 +14,7 @@ NAMESPACE = "gpu-usher"
 class APIKind:
     """How the API server serves a kind.
 
-    `group` is the API group, "" for the core group. `versions` are those that gpu-usher can read, the newest first.
+    `group` is the API group, "" for the core group. `versions` are those that gpu-usher can read, the preferred first.
     `plural` is the name in paths and in RBAC rules. Of a kind that is `ours` only the objects in the namespace of
     gpu-usher are read.
     """
@@ -34,7 +34,7 @@ class APIKind:
         return f"{self.group}/{version}" if self.group else version
 
     def path(self, namespace: str = NAMESPACE, version: str = "") -> str:
-        """Give the path of the list; `namespace` is that of gpu-usher, and `version` is the newest by default."""
+        """Give the path of the list; `namespace` is that of gpu-usher, and `version` the preferred one by default."""
         inside = f"/namespaces/{namespace}" if self.ours else ""
         return f"{self.group_path}/{version or self.versions[0]}{inside}/{self.plural}"
 
@@ -59,7 +59,7 @@ API_KINDS: Mapping[str, APIKind] = {
     "ResourceClaimTemplate": APIKind(_DRA_GROUP, _DRA_VERSIONS, "resourceclaimtemplates"),
     "DeviceTaintRule": APIKind(_DRA_GROUP, ("v1", "v1beta2", "v1alpha3"), "devicetaintrules"),
     "NodeResourceTopology": APIKind("topology.node.k8s.io", ("v1alpha2", "v1alpha1"), "noderesourcetopologies"),
-    "GPUPolicy": APIKind("gpu-usher.io", ("v1alpha1",), "gpupolicies"),
+    "GPUPolicy": APIKind("gpu-usher.io", ("v1alpha1", "v1beta1"), "gpupolicies"),  # stored as the first
     "Service": APIKind("", _V1, "services", ours=True),
     "EndpointSlice": APIKind("discovery.k8s.io", _V1, "endpointslices", ours=True),
     "Deployment": APIKind("apps", _V1, "deployments", ours=True),

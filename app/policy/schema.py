@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schema of the GPUPolicy document (`gpu-usher.io/v1alpha1`); unknown fields are errors.
+"""The schema of the GPUPolicy document, the same in both versions; unknown fields are errors.
 
 The published JSON Schema, the CustomResourceDefinition and policies/README.md are made from these models, and take
 their texts from the docstrings and field descriptions.
@@ -177,7 +177,7 @@ class PolicyMetadata(StrictMapping):
 class GPUPolicy(StrictMapping):
     """One policy document."""
 
-    api_version: Literal["gpu-usher.io/v1alpha1"]
+    api_version: Literal["gpu-usher.io/v1alpha1", "gpu-usher.io/v1beta1"]
     kind: Literal["GPUPolicy"]
     metadata: PolicyMetadata
     spec: Spec = Spec()
@@ -189,11 +189,12 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
-GROUP, PLURAL = API_KINDS["GPUPolicy"].group, API_KINDS["GPUPolicy"].plural
-(VERSION,) = API_KINDS["GPUPolicy"].versions
+GROUP, PLURAL, VERSIONS = API_KINDS["GPUPolicy"].group, API_KINDS["GPUPolicy"].plural, API_KINDS["GPUPolicy"].versions
+"""The API group of GPUPolicy, its plural in API paths and RBAC rules, and its versions."""
+STORAGE_VERSION = VERSIONS[0]
+"""Why it is the older one: docs/decisions/0059-store-policies-as-the-former-release-reads-them.md."""
 _LABELS = {"app.kubernetes.io/name": "gpu-usher", "app.kubernetes.io/component": "policies"}
 """By the component an uninstallation leaves the definition out, with which all GPUPolicy objects would go."""
-"""The API group of GPUPolicy, its plural in API paths and RBAC rules, and its only version."""
 
 CRDSchema = dict[str, Any]
 
@@ -222,14 +223,6 @@ _COLUMNS = (
 
 def custom_resource_definition() -> CRDSchema:
     """Make the CustomResourceDefinition, ready for kubectl apply."""
-    version = {
-        "name": VERSION,
-        "served": True,
-        "storage": True,
-        "additionalPrinterColumns": [dict(zip(("name", "type", "jsonPath"), row, strict=True)) for row in _COLUMNS],
-        "subresources": {"status": {}},
-        "schema": {"openAPIV3Schema": _with_status(structural_schema(json_schema()))},
-    }
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -244,8 +237,20 @@ def custom_resource_definition() -> CRDSchema:
                 "singular": "gpupolicy",
                 "shortNames": ["gpol"],
             },
-            "versions": [version],
+            "conversion": {"strategy": "None"},
+            "versions": [_version(name) for name in VERSIONS],
         },
+    }
+
+
+def _version(name: str) -> CRDSchema:
+    return {
+        "name": name,
+        "served": True,
+        "storage": name == STORAGE_VERSION,
+        "additionalPrinterColumns": [dict(zip(("name", "type", "jsonPath"), row, strict=True)) for row in _COLUMNS],
+        "subresources": {"status": {}},
+        "schema": {"openAPIV3Schema": _with_status(structural_schema(json_schema()))},
     }
 
 

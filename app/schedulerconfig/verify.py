@@ -16,7 +16,7 @@ from app.policy.document import Document, YAMLPath, read_documents
 from app.schedulerconfig.batching import DEFAULT_NAME, POINTS, batchable_profiles, describe_batching, profile_names
 from app.schedulerconfig.write import EXTENDER_WEIGHT, OTHER_PODS, OWN_NAME, TIMEOUT_SECONDS
 from app.values.errors import PolicyError
-from app.values.json_members import object_if_any
+from app.values.json_members import object_if_any, objects_if_any
 from app.values.quantity import parse_seconds
 
 CONFIGURATION_VERSION = "kubescheduler.config.k8s.io/v1"
@@ -183,11 +183,16 @@ def _malformed(document: Document, value: Mapping[str, Any], path: YAMLPath = ()
 
 
 def _packs_alone(value: Mapping[str, Any]) -> bool:
-    """Tell whether a profile packs by itself and there is no extender (`scheduler-config --no-extender`)."""
-    rows = (row for profile in value.get("profiles") or () for row in profile.get("pluginConfig") or ())
-    args = (object_if_any(row, "args") for row in rows if row.get("name") == "NodeResourcesFit")
-    packs = any(object_if_any(each, "scoringStrategy").get("type") in PACKING for each in args)
-    return packs and not value.get("extenders")
+    """Tell whether a profile scores GPUs by itself and there is no extender (`scheduler-config --no-extender`)."""
+    rows = [row for profile in value.get("profiles") or () for row in profile.get("pluginConfig") or ()]
+    args = [(row.get("name"), object_if_any(row, "args")) for row in rows]
+    packs = any(
+        name == "NodeResourcesFit" and object_if_any(each, "scoringStrategy").get("type") in PACKING
+        for name, each in args
+    )
+    balanced = [each for name, each in args if name == "NodeResourcesBalancedAllocation"]
+    names = [str(one.get("name")) for each in balanced for one in objects_if_any(each, "resources")]
+    return (packs or any("/" in name for name in names)) and not value.get("extenders")
 
 
 def _url(extender: Mapping[str, Any]) -> str:

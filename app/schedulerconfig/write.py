@@ -41,8 +41,8 @@ TIMEOUT_SECONDS = 2
 OTHER_PODS_TIMEOUT_SECONDS = 1
 """Every pod of the cluster waits so long while our replicas neither answer nor refuse the connection."""
 BALANCE_WEIGHT = 20
-"""Weight of NodeResourcesBalancedAllocation without an extender, beside 1 of NodeResourcesFit: of the ratios tried on
-the traces the best for pods of several GPUs (docs/reference/scores.md#without-us)."""
+"""Weight of NodeResourcesBalancedAllocation without an extender: five points of balance count as much as all that
+ImageLocality gives (docs/reference/scores.md#without-us)."""
 SCORE_ALL_UP_TO_NODES = 1000
 """Scoring every node costs kube-scheduler five times as much at 5,000 nodes
 (docs/reference/control-plane.md#sampling)."""
@@ -200,7 +200,7 @@ def _packing_profiles(plan: ConfigurationPlan) -> list[str]:
     percent = 100 if 0 < plan.nodes <= SCORE_ALL_UP_TO_NODES else 0
     return [
         "# No extender: node affinity and tolerations, which our webhook writes, say where a pod may run. What only an",
-        "# extender knows (gpu-usher doctor lists it) is not looked at, and packing is by the number of GPUs alone.",
+        "# extender knows (gpu-usher doctor lists it) is not looked at, and of GPUs the number alone.",
         "profiles:",
         *(own if plan.target == "default" else ()),
         f"- schedulerName: {OWN_NAME} # pods name it; our webhook does so by policy (admission.schedulerName)",
@@ -209,22 +209,17 @@ def _packing_profiles(plan: ConfigurationPlan) -> list[str]:
         "    score:",
         "      enabled:",
         f"      - {{name: NodeResourcesBalancedAllocation, weight: {BALANCE_WEIGHT}}} # decides",
-        "      - {name: NodeResourcesFit, weight: 1} # among nodes whose balance is equal",
+        "      disabled: # its default spreads; MostAllocated fills small nodes first, and with them rare products",
+        "      - name: NodeResourcesFit",
         "  pluginConfig:",
         "  - name: NodeResourcesBalancedAllocation",
         "    args:",
-        "      # GPUs too: a node whose CPU is used up before its GPUs strands these. A GPU resource that the pod",
-        "      # does not request counts for nothing, but costs time on every node: list those that nodes offer.",
+        "      # A node whose CPU is used up before its GPUs strands these. A GPU resource that the pod does not",
+        "      # request counts for nothing, but costs time on every node: list those that nodes offer.",
+        "      # Where memory is used up first, write memory in place of cpu.",
         "      resources:",
         "      - {name: cpu, weight: 1}",
-        "      - {name: memory, weight: 1}",
         *(f"      - {{name: {name}, weight: 1}}" for name in plan.resources),
-        "  - name: NodeResourcesFit",
-        "    args:",
-        "      scoringStrategy:",
-        "        type: MostAllocated # the node whose GPUs are nearest to full, so that whole nodes stay free",
-        "        resources:",
-        *(f"        - {{name: {name}, weight: 1}}" for name in plan.resources),
         "  - name: PodTopologySpread",
         "    args:",
         "      defaultingType: List # no default constraints: they spread, and prevent batching (from 1.35)",

@@ -11,6 +11,7 @@ import pytest
 
 from app.api.app import create_tls_app
 from app.api.time_slices import MOST_WAITING
+from app.policy.schema import VERSIONS
 from app.server.service import Service
 from app.telemetry.metrics import Metrics
 from app.values.errors import WireError
@@ -39,12 +40,17 @@ def test_mistake_in_a_config_map_is_refused_with_its_place_and_what_was_meant(se
     assert "gpu-usher/policies: a.yaml:4:20: spec.placement.gpuMemry: unknown field, did you mean gpuMemory?" in message
 
 
+@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("operation", ["CREATE", "UPDATE"])
-def test_mistake_in_a_gpu_policy_is_refused_with_its_path(service: Service, operation: str) -> None:
-    document = gpu_policy({"placement": {"gpuMemry": "40Gi"}})
+def test_mistake_in_a_gpu_policy_is_refused_with_its_path(service: Service, operation: str, version: str) -> None:
+    """F131: a rule that lists both versions brings reviews of both."""
+    document = gpu_policy({"placement": {"gpuMemry": "40Gi"}}) | {"apiVersion": f"gpu-usher.io/{version}"}
+    right = gpu_policy({"priority": 7}) | {"apiVersion": f"gpu-usher.io/{version}"}
+    resource = {**GPUPOLICIES, "version": version}
 
-    message = denial_message(service, document, GPUPOLICIES, operation=operation)
+    message = denial_message(service, document, resource, operation=operation)
 
+    assert denial_message(service, right, resource, operation=operation) == ""
     assert "gpupolicy mine: spec.placement.gpuMemry: unknown field, did you mean gpuMemory?" in message
 
 

@@ -62,6 +62,38 @@ def test_kind_whose_group_is_not_served_is_neither_read_nor_missed() -> None:
     assert "Namespace" not in survey.refused  # 404: this API server has none
 
 
+POLICIES = {
+    "/apis": json_answer({"groups": [{"name": "gpu-usher.io"}]}),
+    "/apis/gpu-usher.io/v1alpha1/gpupolicies": json_answer({"items": [], "metadata": {}}),
+}
+DEFINITION = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/gpupolicies.gpu-usher.io"
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "refused"),
+    [
+        pytest.param(json_answer({"spec": {}}), [{"spec": {}}], False, id="read"),
+        pytest.param(status(403), [], True, id="forbidden"),
+        pytest.param(status(404), [], False, id="an API of another kind"),
+        pytest.param(json_answer([]), [], True, id="JSON of something else"),
+    ],
+)
+def test_definition_of_policies_is_read_alone(answer: Answer, expected: list[Any], refused: bool) -> None:
+    """F131."""
+    survey = survey_of({**POLICIES, DEFINITION: answer})
+
+    assert survey.objects["CustomResourceDefinition"] == expected
+    assert ("CustomResourceDefinition gpupolicies.gpu-usher.io" in survey.refused) is refused
+
+
+def test_definition_of_policies_is_not_asked_for_where_there_is_none() -> None:
+    """F131: a user who may not read definitions gets no finding about them there."""
+    survey = survey_of({DEFINITION: status(403)})
+
+    assert "CustomResourceDefinition" not in survey.objects
+    assert not any(kind.startswith("CustomResourceDefinition") for kind in survey.refused)
+
+
 @pytest.mark.parametrize(
     ("date", "expected"),
     [

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from aiohttp import web
 
 from app.cluster.live import DISCOVERY_SECONDS, LiveCluster
@@ -19,6 +20,7 @@ from tests.cluster.fake_apiserver import FakeApi, served, status, until
 
 Test = Callable[["Scene"], Awaitable[None]]
 OBJECTS = "/apis/gpu-usher.io/v1alpha1/gpupolicies"
+BETA = OBJECTS.replace("v1alpha1", "v1beta1")
 GROUP = "/apis/gpu-usher.io"
 CORE = ("/api/v1/nodes", "/api/v1/pods", "/api/v1/namespaces", "/apis/node.k8s.io/v1/runtimeclasses",
         "/api/v1/namespaces/gpu-usher/configmaps")  # fmt: skip
@@ -50,6 +52,7 @@ class Scene:
         (folder / "default.yaml").write_text(policy("default", ""), "utf-8")
         self.book = PolicyBook(folder, knowledge(), lambda: "2026-11-21")
         self.api = FakeApi()
+        self.beta = FakeApi()
         self.config_maps = FakeApi()
         self.group = FakeDiscovery(*versions)
         self.waits: list[float] = []
@@ -72,7 +75,13 @@ class Scene:
         """Run a test beside the task that follows the cluster."""
         apis = {path: FakeApi() for path in CORE}
         apis[CORE[-1]] = self.config_maps
-        paths = {**apis, OBJECTS: self.api, GROUP: self.group, "/apis/resource.k8s.io": FakeDiscovery()}
+        paths = {
+            **apis,
+            OBJECTS: self.api,
+            BETA: self.beta,
+            GROUP: self.group,
+            "/apis/resource.k8s.io": FakeDiscovery(),
+        }
         async with served(paths) as server:
             clock = Clock(sleep=self.pause, chance=lambda: 0.0)
             self.cluster = LiveCluster(server, State(knowledge()), self.book, Metrics(), "gpu-usher", clock=clock)
@@ -174,6 +183,30 @@ def test_version_that_is_not_ours_is_not_followed(tmp_path: Path) -> None:
         assert scene.api.queries == []
 
     play(tmp_path, test, "v2")
+
+
+@pytest.mark.parametrize("versions", [("v1alpha1",), ("v1beta1", "v1alpha1"), ("v1", "v1beta1", "v1alpha1")], ids=len)
+def test_version_that_the_former_release_serves_is_followed(tmp_path: Path, versions: tuple[str, ...]) -> None:
+    """F131: an upgrade or a rollback of the definition beside it takes nothing away."""
+
+    async def test(scene: Scene) -> None:
+        await until("it is in force", lambda: scene.names() == {"default", "team"})
+
+        assert (bool(scene.api.lists), scene.beta.queries) == (True, [])
+
+    play(tmp_path, test, *versions, objects=(gpu_policy("team"),))
+
+
+def test_newer_version_is_followed_where_no_other_is_served(tmp_path: Path) -> None:
+    """F131."""
+
+    async def test(scene: Scene) -> None:
+        scene.beta.put(gpu_policy("team") | {"apiVersion": "gpu-usher.io/v1beta1"})
+        await until("it is in force", lambda: scene.names() == {"default", "team"})
+
+        assert scene.api.queries == []
+
+    play(tmp_path, test, "v1beta1")
 
 
 def test_objects_that_we_may_not_read_are_named_and_not_waited_for(tmp_path: Path) -> None:

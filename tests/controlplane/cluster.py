@@ -5,6 +5,7 @@ There is no kubelet: nodes are objects that the tests create, bound pods stay Pe
 finishes the deletion of pods. Hence no controller that judges nodes by their heartbeat runs.
 """
 
+import base64
 import datetime as dt
 import json
 import shutil
@@ -171,6 +172,12 @@ class ControlPlane:
             f"{self._etcd_url}/v3/kv/compaction", json={"revision": now["header"]["revision"]}, trust_env=False
         )
         assert answer.status_code == 200, answer.text
+
+    def stored(self, key: str) -> bytes:
+        """Return the value that etcd has of a key, as kube-apiserver wrote it."""
+        encoded = base64.b64encode(key.encode()).decode()
+        answer = httpx.post(f"{self._etcd_url}/v3/kv/range", json={"key": encoded}, trust_env=False).json()
+        return base64.b64decode(answer["kvs"][0]["value"])
 
     def _controller_flags(self) -> dict[str, str]:
         return {

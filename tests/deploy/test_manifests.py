@@ -149,7 +149,7 @@ def test_every_watched_kind_is_one_that_the_serving_identity_may_read() -> None:
     """The doctor, RBAC and the watches follow one table."""
     state, book = State(knowledge()), PolicyBook(shipped_policies(), knowledge(), today)
     dra = (*dra_kinds(state, "v1"), *taint_rule_kinds(state, "v1"))
-    watched = {kind.name for kind in (*core_kinds(state, book, "ours"), *dra, *policy_kinds(book))}
+    watched = {kind.name for kind in (*core_kinds(state, book, "ours"), *dra, *policy_kinds(book, "v1"))}
 
     assert watched == {API_KINDS[kind].plural for kind in (*NEEDED, *DRA, "GPUPolicy")}
 

@@ -245,6 +245,46 @@ def test_policies_that_the_replicas_may_not_read_are_a_problem(allowed: bool) ->
     assert levels_by_check(examined) == ({} if allowed else {"PoliciesUnreadable": P})
 
 
+def definition(*served: str, storage: str = "v1alpha1", stored: tuple[str, ...] = ("v1alpha1",)) -> Object:
+    """Build the part of the CustomResourceDefinition of GPUPolicy that is examined."""
+    names = sorted({*served, storage})
+    versions = [{"name": name, "served": name in served, "storage": name == storage} for name in names]
+    status = {"storedVersions": list(stored)} if stored else {}
+    return {"metadata": {"name": "gpupolicies.gpu-usher.io"}, "spec": {"versions": versions}, "status": status}
+
+
+BOTH = ("v1alpha1", "v1beta1")
+
+
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        pytest.param(definition(*BOTH), {}, id="as installed"),
+        pytest.param(definition("v1alpha1"), {"PolicyVersionAbsent": A}, id="of the former release"),
+        pytest.param(definition("v1alpha1", storage="v1beta1", stored=("v1beta1",)), {"PolicyVersionAbsent": A},
+                     id="not served"),
+        pytest.param(definition("v1beta1", "v1", storage="v1", stored=("v1",)), {}, id="of a later release"),
+        pytest.param(definition(*BOTH, storage="v1beta1", stored=BOTH), {"PolicyStoredVersion": A}, id="not migrated"),
+        pytest.param(definition(*BOTH, stored=BOTH), {"PolicyStoredVersion": A}, id="rolled back"),
+        pytest.param(definition(*BOTH, storage="v1beta1", stored=("v1beta1",)), {}, id="migrated"),
+        pytest.param(definition(*BOTH, stored=()), {}, id="just created"),
+    ],
+)  # fmt: skip
+def test_versions_of_the_definition_are_examined(item: Object, expected: dict[str, FindingLevel]) -> None:
+    """F131, F87."""
+    assert levels_by_check(cluster(put("CustomResourceDefinition", item))) == expected
+
+
+def test_remedy_of_stored_versions_names_the_storage_version() -> None:
+    """F131, F87: tests/e2e/test_policy_versions.py runs it."""
+    (finding,) = examine_cluster(
+        cluster(put("CustomResourceDefinition", definition(*BOTH, storage="v1beta1", stored=BOTH)))
+    )
+
+    assert "stored as v1alpha1," in finding.what
+    assert """'{"status":{"storedVersions":["v1beta1"]}}'""" in finding.remedy
+
+
 @pytest.mark.parametrize(
     ("document", "expected"),
     [

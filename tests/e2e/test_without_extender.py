@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`scheduler-config --no-extender` on a real kube-scheduler: its own loader reads it, and GPU pods are packed."""
+"""`scheduler-config --no-extender` on a real kube-scheduler: its own loader reads it, and GPUs keep their CPU."""
 
 from collections.abc import Iterator
 
@@ -44,10 +44,9 @@ def scheduler(plane: ControlPlane, request: pytest.FixtureRequest) -> Iterator[S
     eventually("the pods are gone", lambda: not pods_of(plane, WHERE))
 
 
-def place(plane: ControlPlane, name: str, gpus: int, scheduler_name: str = OURS) -> str:
+def place(plane: ControlPlane, name: str, gpus: int, cores: int) -> str:
     """Create a pod, and return its node."""
-    pod = gpu_pod(name, WHERE, {GPU: gpus})
-    pod["spec"]["schedulerName"] = scheduler_name
+    pod = gpu_pod(name, WHERE, {GPU: gpus, "cpu": cores})
     return wait_for_node(plane, create_pod(plane, pod))
 
 
@@ -57,13 +56,13 @@ def hints_used(scheduler: Scheduler) -> float:
     return sum(float(line.split()[-1]) for line in lines if 'result="hint_used"' in line)
 
 
-def test_gpu_pods_fill_one_node_after_the_other(plane: ControlPlane, scheduler: Scheduler) -> None:
-    """F88: sixteen pods of one GPU and two of four are on three of six nodes."""
-    chosen = [place(plane, f"one-{index}", 1) for index in range(16)]
-    chosen += [place(plane, f"four-{index}", 4) for index in range(2)]
+def test_pods_with_much_cpu_join_one_with_many_gpus(plane: ControlPlane, scheduler: Scheduler) -> None:
+    """F88: GPUs and CPU of a node of 8 GPUs and 64 cores are used up together, while five nodes are empty."""
+    first = place(plane, "gpus", 4, 1)
+    others = [place(plane, f"cores-{index}", 1, 24) for index in range(2)]
 
     assert scheduler.process.running
-    assert sorted(map(chosen.count, set(chosen))) == [2, 8, 8]
+    assert others == [first, first]
 
 
 def create_together(plane: ControlPlane, count: int, scheduler_name: str = OURS) -> None:

@@ -31,15 +31,16 @@ class Server:
         self.policies: dict[str, dict[str, Any]] = {}
         self.patched: list[str] = []
         self.refusing = ""
+        self.served = OBJECTS
 
     def read(self, path: str) -> dict[str, Any] | None:
-        return {"items": list(self.policies.values())} if path == OBJECTS else self.objects.get(path)
+        return {"items": list(self.policies.values())} if path == self.served else self.objects.get(path)
 
     def patch(self, path: str, change: Mapping[str, Any], _kind: str) -> Mapping[str, Any]:
         self.patched.append(path)
         if self.refusing and self.refusing in path:
             raise ApiError(403, "forbidden")
-        if path.startswith(OBJECTS):
+        if path.startswith(self.served):
             self.policies[path.split("/")[-2]] |= change
         else:
             stored = self.objects[path]
@@ -192,6 +193,34 @@ def test_condition_says_what_has_become_of_a_policy(scene: Scene) -> None:
     assert "gpupolicy wrong: spec.placement.zzz: unknown field" in scene.message("team")
     assert scene.accepted("wrong") == ("False", "Invalid", 1)
     assert scene.server.policies["wrong"]["status"]["hash"] == scene.book.current.hash[:12]
+
+
+def test_condition_is_written_in_a_version_that_is_served(scene: Scene) -> None:
+    """F131: a definition of a later release may lack the older one."""
+    scene.server.served = OBJECTS.replace("v1alpha1", "v1beta1")
+    scene.put("team", priority=4)
+
+    scene.look()
+
+    assert scene.accepted("team") == ("True", "InForce", 1)
+    assert scene.server.patched[-1] == f"{scene.server.served}/team/status"
+
+
+@pytest.mark.parametrize(
+    "head",
+    ["apiVersion: {}\nkind: GPUPolicy\nmetadata: {{name: a}}\n",
+     '{{"apiVersion":"{}", kind: GPUPolicy, metadata: {{name: a}}}}',
+     "---\nkind: GPUPolicy\nmetadata: {{name: a}}\napiVersion: '{}' # gpu-usher.io/v1beta1\n"],
+    ids=["block", "flow", "quoted"],
+)  # fmt: skip
+def test_last_good_set_is_kept_in_the_version_that_the_former_release_reads(scene: Scene, head: str) -> None:
+    """F76: after `kubectl rollout undo` its replicas read what a controller of this release has kept."""
+    scene.write(head.format("gpu-usher.io/v1beta1"))
+
+    scene.look()
+
+    assert scene.book.error is None
+    assert scene.last_good()["base.yaml"] == head.format("gpu-usher.io/v1alpha1")
 
 
 def test_policy_that_was_in_force_before_a_mistake_of_another_stays_accepted(scene: Scene) -> None:

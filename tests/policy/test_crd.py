@@ -52,8 +52,19 @@ def test_definition_is_cluster_scoped_served_stored_and_has_a_short_name() -> No
 
     assert (spec["scope"], spec["names"]["kind"], spec["names"]["shortNames"]) == ("Cluster", "GPUPolicy", ["gpol"])
     assert [(version["name"], version["served"], version["storage"]) for version in spec["versions"]] == [
-        ("v1alpha1", True, True)
+        ("v1alpha1", True, True),
+        ("v1beta1", True, False),
     ]
+
+
+def test_versions_differ_in_nothing_but_what_is_stored() -> None:
+    """F131: so that no conversion is needed; a file may name each version that the definition serves."""
+    spec = custom_resource_definition()["spec"]
+    alpha, beta = ({**version, "name": "", "storage": None} for version in spec["versions"])
+    named = [f"{spec['group']}/{version['name']}" for version in spec["versions"]]
+
+    assert (alpha, spec["conversion"]) == (beta, {"strategy": "None"})
+    assert json_schema()["properties"]["apiVersion"]["enum"] == named
 
 
 def test_every_part_of_the_schema_has_a_type_and_nothing_that_is_not_structural() -> None:

@@ -8,6 +8,7 @@ import yaml
 
 from app.cluster.files import policy_texts, shipped_policies
 from app.policy.load import load_policies
+from app.policy.schema import STORAGE_VERSION, VERSIONS
 from app.values.errors import PolicyError
 from tests.builders import knowledge, policies, policy, shipped
 
@@ -56,6 +57,38 @@ def test_object_says_what_its_text_says() -> None:
 def test_mistake_in_an_object_is_named_by_its_path(spec: dict[str, Any], expected: str) -> None:
     """F75, F131: an object has no lines to name."""
     assert (f"gpupolicy training: {expected}",) == object_problems(parsed("training", **spec))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_file_and_object_of_each_version_say_the_same(version: str) -> None:
+    """F131: no version changes a field, a default or the hash by which replicas are compared."""
+    text = policy("a", "priority: 3, placement: {gpuMemory: 40Gi}").replace(STORAGE_VERSION, version)
+    made = parsed("a", priority=3, placement={"gpuMemory": "40Gi"}) | {"apiVersion": f"gpu-usher.io/{version}"}
+
+    hashes = {load_policies({}, knowledge(), None, {"gpupolicy a": made}).hash, policies(text).hash}
+
+    assert hashes == {policies(policy("a", "priority: 3, placement: {gpuMemory: 40Gi}")).hash}
+    assert text.startswith(f"apiVersion: gpu-usher.io/{version}\n")
+
+
+@pytest.mark.parametrize(
+    ("version", "meant"), [("v1beta2", "gpu-usher.io/v1beta1"), ("v1", "gpu-usher.io/v1"), ("v1alfa1", "v1alpha1")]
+)
+def test_version_that_is_not_served_is_refused_with_those_that_are(version: str, meant: str) -> None:
+    """F75, F131."""
+    (problem,) = object_problems(parsed("a") | {"apiVersion": f"gpu-usher.io/{version}"})
+
+    assert all(f"'gpu-usher.io/{served}'" in problem for served in VERSIONS)
+    assert meant in problem.partition("did you mean ")[2]
+
+
+def test_one_name_in_two_versions_is_one_policy_too_many() -> None:
+    """F131: an object and the file that it was made from, left in the directory."""
+    text = policy("a", "").replace(STORAGE_VERSION, VERSIONS[-1])
+
+    assert object_problems(parsed("a"), texts={"a.yaml": text}) == (
+        "gpupolicy a: metadata.name: a is taken by a.yaml:3:12",
+    )
 
 
 def test_object_without_a_spec_is_a_policy_that_says_nothing() -> None:

@@ -88,7 +88,7 @@ def build() -> Path:
     Raises SystemExit with the words of what failed.
     """
     try:
-        with _one_at_a_time():
+        with one_at_a_time():
             target = _target()
             if not target.is_dir():
                 if lack := missing():
@@ -138,7 +138,7 @@ def _target() -> Path:
 
 
 @contextlib.contextmanager
-def _one_at_a_time() -> Iterator[None]:
+def one_at_a_time() -> Iterator[None]:
     """Wait until no other process builds; a lock ends with the process that holds it.
 
     The umask lets everyone read the files that are made meanwhile, since they become files of an image.

@@ -227,7 +227,7 @@ def test_field_that_matters_says_why_it_is_there(field: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["second", "default"])
-def test_without_an_extender_gpu_pods_are_packed_and_batched(target: Target) -> None:
+def test_without_an_extender_gpus_and_cpu_are_balanced_and_pods_batched(target: Target) -> None:
     """F88: nothing calls us, GPU pods have a profile of their own, and other pods keep theirs."""
     text = write(plan(target, extender=False, nodes=5000))
 
@@ -237,9 +237,9 @@ def test_without_an_extender_gpu_pods_are_packed_and_batched(target: Target) -> 
     assert "extenders" not in document
     assert others == ([{"schedulerName": "default-scheduler"}] if target == "default" else [])
     assert own["schedulerName"] == OWN_NAME
-    assert args["NodeResourcesFit"]["scoringStrategy"]["type"] == "MostAllocated"
-    assert {"nvidia.com/gpu", "amd.com/gpu"} <= {
-        row["name"] for row in args["NodeResourcesFit"]["scoringStrategy"]["resources"]
+    assert own["plugins"]["score"]["disabled"] == [{"name": "NodeResourcesFit"}]
+    assert {"cpu", "nvidia.com/gpu", "amd.com/gpu"} <= {
+        row["name"] for row in args["NodeResourcesBalancedAllocation"]["resources"]
     }
     assert batchable_profiles(document) == (OWN_NAME,)
     assert verify("ours.yaml", text) == []

@@ -74,11 +74,6 @@ def least_allocated(requested: tuple[int, int], allocatable: tuple[int, int]) ->
     return score // 2
 
 
-def most_allocated(requested: int, allocatable: int) -> int:
-    """Score a node by the share of its GPUs that is held with the pod on it (most_allocated.go, GPUs alone)."""
-    return min(requested, allocatable) * 100 // allocatable if allocatable else 0
-
-
 def balance_change(used: Sequence[int], wanted: Sequence[int], allocatable: Sequence[int]) -> int:
     """Score a node by how a pod changes the balance of its resources (balancedResourceScorer, v1.36 and v1.37)."""
     after = [amount + more for amount, more in zip(used, wanted, strict=True)]

@@ -12,13 +12,11 @@ from app.knowledge.tables import Knowledge
 from app.nodes.model import FreeResources, Node, NodeClass
 from app.nodes.reading import read_node
 from app.placement.scheduler_demand import free_by_product
-from app.schedulerconfig.write import BALANCE_WEIGHT
 from tests.bench.simulate.scheduler import (
     DEFAULT_CPU_MILLI,
     DEFAULT_MEMORY_MIB,
     balance_change,
     least_allocated,
-    most_allocated,
 )
 from tests.bench.simulate.trace import Machine, Task
 
@@ -89,14 +87,11 @@ class SimulatedCluster:
         return score + balance_change(used, (task.cpu_milli, task.memory_mib), allocatable)
 
     def in_tree_packing(self, position: int, task: Task) -> int:
-        """Return the sum of the in-tree scores for a GPU pod, as `scheduler-config --no-extender` weighs them."""
-        cpu, memory = self._allocatable[position]
+        """Return the in-tree score for a GPU pod that counts with `scheduler-config --no-extender`."""
+        cpu, _ = self._allocatable[position]
         capacity = len(self._gpus[position]) * WHOLE_MILLI
-        held = capacity - sum(self._gpus[position])
-        used = (cpu - self.cpu[position], memory - self.memory[position], held)
-        wanted = (task.cpu_milli, task.memory_mib, task.milli)
-        balance = balance_change(used, wanted, (cpu, memory, capacity))
-        return BALANCE_WEIGHT * balance + most_allocated(held + task.milli, capacity)
+        used = (cpu - self.cpu[position], capacity - sum(self._gpus[position]))
+        return balance_change(used, (task.cpu_milli, task.milli), (cpu, capacity))
 
     def bind(self, position: int, task: Task) -> Binding:
         """Bind a pod to a node: it gets the first idle GPUs, and a share the fullest GPU that has room."""

@@ -23,7 +23,6 @@ from tests.bench.simulate.scheduler import (
     balance_change,
     find_feasible,
     least_allocated,
-    most_allocated,
     nodes_to_find,
     select,
 )
@@ -100,15 +99,6 @@ def test_spreading_is_scored_as_kube_scheduler_does(
 ) -> None:
     """F52: the formula is that of least_allocated.go."""
     assert least_allocated(requested, allocatable) == least
-
-
-@pytest.mark.parametrize(
-    ("requested", "allocatable", "score"),
-    [(1000, 8000, 12), (8000, 8000, 100), (9000, 8000, 100), (500, 1000, 50), (0, 0, 0)],
-)
-def test_packing_by_gpus_is_scored_as_kube_scheduler_does(requested: int, allocatable: int, score: int) -> None:
-    """F52: the formula is that of most_allocated.go."""
-    assert score == most_allocated(requested, allocatable)
 
 
 @pytest.mark.parametrize(
