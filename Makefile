@@ -194,7 +194,7 @@ sbom: $(STAMP) ## write build/sbom.cdx.json: what LOCK pins, as CycloneDX 1.6 (n
 wheel: $(STAMP) ## write dist/gpu_usher-VERSION-py3-none-any.whl, for pipx install
 	@$(BIN)/python -m hatchling build -t wheel -d dist
 
-chart: ## write the Helm chart as one file without symbolic links: build/gpu-usher-0.1.0.tgz
+chart: ## write the Helm chart as one file without symbolic links: build/gpu-usher-0.2.0.tgz
 	@mkdir -p $(BUILD)
 	@version=$$(sed -n 's/^version: //p' deploy/chart/Chart.yaml) && tar -ch --sort=name --mtime=@0 --owner=0 --group=0 \
 		--numeric-owner --transform 's,^chart,gpu-usher,' -C deploy chart | gzip -n > $(BUILD)/gpu-usher-$$version.tgz \

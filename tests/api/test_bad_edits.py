@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from app import __version__
 from app.api.admission_routes import review
 from app.cluster.files import read_policies, shipped_policies
 from app.cluster.policy_watch import LAST_GOOD_SET, VALID_ONES, PolicyBook
@@ -264,11 +265,11 @@ VERSION = "gpu-usher.io/version"
 @pytest.mark.parametrize(
     ("before", "after", "checked"),
     [
-        pytest.param("0.1.0", "0.2.0", False, id="upgrade"),
-        pytest.param("0.2.0", "0.2.0", True, id="edit of another version's"),
-        pytest.param("0.2.0", "0.1.0", True, id="to our own"),
+        pytest.param(__version__, "99.0.0", False, id="upgrade"),
+        pytest.param("99.0.0", "99.0.0", True, id="edit of another version's"),
+        pytest.param("99.0.0", __version__, True, id="to our own"),
         pytest.param(None, None, True, id="none"),
-        pytest.param("0.1.0", None, True, id="removed"),
+        pytest.param(__version__, None, True, id="removed"),
     ],
 )
 def test_upgrade_may_bring_what_only_the_next_version_can_read(

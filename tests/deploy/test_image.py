@@ -186,7 +186,7 @@ def test_steps_of_the_first_stage_give_a_program_that_tells_its_version(built: P
 
     done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60, check=True)
 
-    assert done.stdout.strip() == "0.1.0"
+    assert done.stdout.strip() == "0.2.0"
     assert not (built / "opt" / "gpu-usher" / "bin" / "pip").exists()
 
 

@@ -48,7 +48,7 @@ def daemon(name: str, ready: int = 1) -> Object:
     }
 
 
-def deployment(name: str, available: int = 3, image: str = "gpu-usher:0.1.0", replicas: int = 3) -> Object:
+def deployment(name: str, available: int = 3, image: str = "gpu-usher:0.2.0", replicas: int = 3) -> Object:
     labels = {"app.kubernetes.io/name": "gpu-usher", "app.kubernetes.io/component": "admission"}
     template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "main", "image": image}]}}
     return {

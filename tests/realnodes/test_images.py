@@ -39,7 +39,7 @@ READY_SECONDS = 60
 @pytest.mark.parametrize(
     ("name", "full"),
     [
-        ("gpu-usher:0.1.0", "docker.io/library/gpu-usher:0.1.0"),
+        ("gpu-usher:0.2.0", "docker.io/library/gpu-usher:0.2.0"),
         ("team/gpu-usher:1", "docker.io/team/gpu-usher:1"),
         ("registry.k8s.io/pause:3.10", "registry.k8s.io/pause:3.10"),
         ("localhost/a:1", "localhost/a:1"),
@@ -190,7 +190,7 @@ def test_our_image_tells_its_version_on_a_read_only_root_as_its_user(ours: Unpac
     done = ours.run("gpu-usher", "--version")
     attempts = ours.run("sh", "-c", "id -u; id -g; touch /written || echo refused")
 
-    assert (done.stdout, done.stderr) == ("0.1.0\n", "")
+    assert (done.stdout, done.stderr) == ("0.2.0\n", "")
     assert attempts.stdout.split() == ["65532", "65532", "refused"]
 
 
