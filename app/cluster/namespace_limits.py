@@ -30,8 +30,8 @@ def held_by_others(state: State, pod: Pod, holds: Mapping[tuple[str, str], Group
     """Return what the other pods and claims of a Pod's namespace hold, or will hold by what was promised.
 
     Of a Pod of a PodGroup those that wait and have a lower UID count too, whatever their product: its members are asked
-    about before one is bound, and whoever is asked first, the same ones stay below the limit. `holds` are what was
-    named for groups within the last second.
+    about before one is bound, and the same ones have to stay below the limit in any order. `holds` are the nodes that
+    groups got within the last second.
     """
     allocations, key = state.allocations, pod_group_key(pod.namespace, pod.pod_group)
     consumers = {(POD, name) for name in (pod.name, *allocations.promised_claims(pod.namespace))}
