@@ -16,6 +16,7 @@ from tests.realnodes.installed_results import InstalledResults
 LEFT = {
     "CustomResourceDefinition <none> gpupolicies.gpu-usher.io",
     "APIService <none> v1alpha1.gpu-usher.io",
+    "APIService <none> v1beta1.gpu-usher.io",
     "Namespace <none> gpu-usher",
     "ConfigMap gpu-usher kube-root-ca.crt",
     "ServiceAccount gpu-usher default",
