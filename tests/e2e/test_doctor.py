@@ -321,6 +321,7 @@ def test_what_the_user_may_not_read_is_named_and_the_rest_is_examined(cluster: C
     assert {finding["check"] for finding in findings} == {"NotLookedAt", "UntaintedGPUNodes"}
     assert blind == {
         "APIService",
+        "CustomResourceDefinition gpupolicies.gpu-usher.io",
         "DaemonSet",
         "Deployment",
         "EndpointSlice",
