@@ -58,6 +58,15 @@ class GangDevices:
         known = tuple(self.shared.get(shared.get(claim.key, ""), claim) for claim in own.claims)
         return ClaimJudge(replace(own, claims=known), self.cluster, self.selection)
 
+    @property
+    def first_pod_decides(self) -> bool:
+        """Whether a pod of the gang chose devices for the others that some nodes do not reach.
+
+        kube-scheduler takes any of the equal nodes for that pod, so that another try may end otherwise.
+        """
+        chosen = (claim.allocation for claim in self.shared.values() if "#" in claim.key)
+        return any(allocation is not None and allocation.nodes is not None for allocation in chosen)
+
     def take(self, claims: ClaimJudge, node: Node, shared: Mapping[str, str]) -> bool:
         """Give a pod that is placed on a node its devices; tell whether that can change what other nodes have left."""
         asked = claims.pod_claims.on(node)

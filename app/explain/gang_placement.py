@@ -62,6 +62,9 @@ class _Placing:
     left: list[str] = field(default_factory=list)
 
 
+FIRST_POD_DECIDES = "the node that its first pod gets, of several equal ones, decides which pods reach shared devices"
+
+
 def gang_verdict(gang: Gang, snapshot: ClusterSnapshot, live: bool) -> Generator[None, None, GangVerdict | None]:
     """Place the waiting pods of a gang in turn; None for a gang of one pod."""
     number, words = len(gang.waiting), gang_words(gang.key)
@@ -94,6 +97,8 @@ def gang_verdict(gang: Gang, snapshot: ClusterSnapshot, live: bool) -> Generator
     verdict = replace(verdict, lacks=_lacks(order, placing))
     if enough or (yield from _preempts(gang, least, order, templates, snapshot)):
         return replace(verdict, preempts=not enough)
+    if placing.devices.first_pod_decides:
+        return GangVerdict(words, number, best, gang.bound, True, unjudged=FIRST_POD_DECIDES)
     return replace(verdict, change=(yield from _change(gang, least, best, order, templates, placing, snapshot)))
 
 

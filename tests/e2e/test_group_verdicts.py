@@ -8,6 +8,7 @@ import pytest
 
 from app.cluster.snapshot import view
 from app.explain.explanation import GangVerdict
+from app.explain.gang_placement import FIRST_POD_DECIDES
 from app.explain.pending_pod import explain
 from app.values.computations import finish
 from tests.builders import shipped, state_of
@@ -133,20 +134,22 @@ def test_gang_of_higher_priority_binds_if_and_only_if_it_fits_without_the_pods_o
 def test_gang_with_claims_binds_if_and_only_if_the_devices_are_enough(devices: Stage) -> None:
     """F151, S13: claims of each member, and claims in spec.resourceClaims of the PodGroup.
 
-    With both of them it depends on the node that the first member gets, among equal ones a random one, whether the
-    others reach the shared devices: v1.37.2 bound gang-551, of which the explanation said that it does not fit, and
-    v1.36.3 came to no verdict on gang-541 in two minutes. Such gangs are left out.
+    Where the node that the first member gets, among equal ones a random one, decides whether the others reach the
+    shared devices, the explanation says so and nothing else: v1.37.2 bound such a gang, of the draw of gang-551.
     """
-    said, seen = [], []
+    said, seen, undecided = [], [], []
     claims = f"{dra_path(devices.plane)}/namespaces/{SPACE}/resourceclaims"
     drawn = (*map(draw_claiming, CLAIMING), *LARGE)
-    for gang in (one for one in drawn if not (one.devices and one.shared)):
+    for gang in (one for one in drawn if devices.version != "v1alpha2" or not (one.devices and one.shared)):
         verdict = predicted(devices, gang)
+        if not isinstance(verdict, bool) and verdict.unjudged == FIRST_POD_DECIDES:
+            undecided.append(gang.name)
+            continue
         eventually("no claim is left", lambda: not devices.plane.api.items(claims), 60)
         assert isinstance(verdict, bool) or not verdict.unjudged
         said.append((gang, starts(verdict)))
         seen.append((gang, len(devices.place(gang, PLAIN).nodes) >= gang.least))
-    print(f"{sum(bound for _, bound in seen)} of {len(seen)} gangs with claims bind")
+    print(f"{sum(bound for _, bound in seen)} of {len(seen)} gangs with claims bind; undecided: {undecided}")
 
     assert said == seen
     assert {bound for _, bound in seen} == {True, False}

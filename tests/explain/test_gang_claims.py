@@ -6,6 +6,7 @@ from typing import Any
 from app.cluster.snapshot import fill, view
 from app.cluster.state import State
 from app.explain.explanation import GangVerdict
+from app.explain.gang_placement import FIRST_POD_DECIDES
 from app.explain.pending_pod import explain
 from app.values.computations import finish
 from tests.builders import knowledge, node_document, pod, shipped
@@ -111,6 +112,19 @@ def test_devices_of_a_rack_are_taken_for_all_its_nodes() -> None:
     assert verdict.fits == 2
     shared = judged(members(3, OF_CLAIM), claim(request()), published("rack", 1, rack="a"))
     assert shared.fits == 3
+
+
+def test_gang_whose_first_pod_chooses_where_the_shared_devices_are_gets_no_number() -> None:
+    """F151: the node of the first pod holds the shared device, and too few of their own; that of another may not."""
+    own = {"name": "own", "resourceClaimTemplateName": "t"}
+    pods = members(4, OF_CLAIM, own)
+    world = (claim(request()), template(request()), published("n-0", 3), published("n-1", 3))
+
+    undecided = judged(pods, *world, published("n-2", 3))
+    enough = judged(pods, *world[:2], *(published(f"n-{index}", 6) for index in range(3)))
+
+    assert (undecided.unjudged, undecided.change) == (FIRST_POD_DECIDES, "")
+    assert (enough.fits, enough.unjudged) == (4, "")
 
 
 def test_gang_known_by_a_label_is_placed_with_its_claims() -> None:
