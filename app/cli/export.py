@@ -7,9 +7,7 @@ A module of its own, as `policy lint` starts in half the time without what this 
 import yaml
 
 from app import __version__
-from app.admission.admission_policies import LIMITATIONS, validating_policies
-from app.admission.fallback_scope import fallback_scope
-from app.admission.mutating_policies import LEFT_OUT, mutating_policies
+from app.admission.admission_policies import guard_policies, guards_in_force
 from app.cli.source import Policies
 from app.cluster.files import read_knowledge, shipped_policies
 from app.cluster.policy_watch import PolicyBook
@@ -19,12 +17,11 @@ from app.telemetry.logs import today
 
 
 def admission_policies(policies: Policies = None) -> None:
-    """Write policies that the API server evaluates itself, so that GPU pods are repaired and guarded without gpu-usher.
+    """Write policies that the API server evaluates itself, which guard devices while gpu-usher does not answer.
 
-    A MutatingAdmissionPolicy (Kubernetes 1.36 and newer) repairs pods and a ValidatingAdmissionPolicy refuses them, by
-    what the policies enforce for a pod that matches no selector; another one warns of what they only warn of. They are
-    evaluated before gpu-usher is asked, and it adds what they lack. What CEL cannot express is listed at the top of the
-    file, with the cause.
+    A ValidatingAdmissionPolicy refuses pods that take GPUs which they did not request, and privileged ones; a
+    MutatingAdmissionPolicy (Kubernetes 1.36 and newer) copies requests of GPUs to limits. Both only where the policies
+    enforce it for every pod. All other rules are left to gpu-usher.
     """
     knowledge = read_knowledge()
     book = PolicyBook(policies or shipped_policies(), knowledge, today)
@@ -32,15 +29,15 @@ def admission_policies(policies: Policies = None) -> None:
 
 
 def admission_policies_text(policies: PolicySet, knowledge: Knowledge) -> str:
-    """Return the policies and bindings as YAML, below a list of what they cannot express."""
-    scope = fallback_scope(policies, knowledge)
-    documents = [*mutating_policies(scope, knowledge), *validating_policies(scope, knowledge)]
+    """Return the policies and bindings as YAML, below a list of the guards that are left out."""
+    guards = guards_in_force(policies, knowledge)
     head = [
         f"# Made by `gpu-usher export admission-policies` of gpu-usher {__version__}, policies {policies.hash[:12]}.",
-        "# Rules that are left to gpu-usher:",
-        *(f"# - {row.name}: {row.cause};" for row in LEFT_OUT if row.is_in_force(scope.enforced)),
-        *(f"# - {', '.join(fields)}: for pods that policy {policy} selects;" for policy, fields in scope.exceptions()),
-        "# It cannot:",
-        *(f"# - {limitation};" for limitation in LIMITATIONS),
+        "# Every other rule is left to gpu-usher.",
+        *(
+            f"# {guard.field} too: policy {policy} says less for some pods."
+            for guard, policy in guards.items()
+            if policy
+        ),
     ]
-    return "\n".join(head) + "\n" + yaml.safe_dump_all(documents, sort_keys=False, width=120)
+    return "\n".join(head) + "\n" + yaml.safe_dump_all(guard_policies(guards, knowledge), sort_keys=False, width=120)
