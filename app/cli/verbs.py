@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line and its verbs, each imported when it is called: together they take two seconds of CPU.
 
-`--help` is a manual page: below what a verb does and its options, the sections of app/cli/manual.py. Typer's own tables
-cut names of options and variables where a terminal is narrow, so that pages are written here. Options that several
+Typer writes `--help`, with the examples and exit codes of app/cli/manual.py below the options. Options that several
 verbs share are one parameter: a frozen dataclass whose fields are Typer options.
 """
 
 import inspect
-import re
 import signal
-import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -21,20 +18,11 @@ import typer.main
 from typer.core import TyperCommand, TyperGroup
 
 from app import __version__
-from app.cli.manual import MANUAL, ManualPage
+from app.cli.manual import epilog
 from app.demo.notation import DEFAULT
 
-ERRORS = (("2", "bad input; stderr says what was found and what is wanted"),
-          ("3", "internal error, or a cluster or service that does not answer"))  # fmt: skip
-TERMINAL = {"NO_COLOR": "no colour on a terminal either", "COLUMNS": "width of the text"}
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 """Settings of every command; lines of more than a hundred characters are hard to read."""
-
-WIDEST_NAMES = 30
-"""Columns for the names of options beside their texts."""
-OPTION_NAME = re.compile(r"--?[\w-]+|[,/<> ]")
-VALUES = {"path": "PATH", "int": "NUMBER", "float": "NUMBER"}
-"""Words for the value of an option, by a part of the name of its type; TEXT for others."""
 
 
 def expand_demo(args: list[str]) -> list[str]:
@@ -45,7 +33,7 @@ def expand_demo(args: list[str]) -> list[str]:
 
 
 class Verb(TyperCommand):
-    """A command whose help ends with its manual page. It takes --demo for the default sample fleet."""
+    """A command that takes --demo for the default sample fleet."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the command line; a verb with its own --demo reads that itself."""
@@ -58,125 +46,24 @@ class Verb(TyperCommand):
             signal.signal(signal.SIGINT, signal.default_int_handler)
         return super().invoke(ctx)
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Print the help and the manual page."""
-        _write_page(self, ctx, formatter, sections(command_words(ctx), self.params))
-
 
 class VerbGroup(TyperGroup):
-    """A group of commands, or the whole command line; its examples are the first of each command."""
+    """A group of commands, or the whole command line."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the command line; without words it is a request for help."""
         return super().parse_args(ctx, args if args or ctx.resilient_parsing else ["--help"])
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Print the help, the commands with the first sentences of theirs, and the examples."""
-        _write_page(self, ctx, formatter, group_sections(command_words(ctx)))
-
-
-Sections = Iterator[tuple[str, list[str]]]
-"""Heading and lines; examples are not wrapped, so that they can be copied."""
-
-
-def command_words(ctx: Any) -> str:
-    """Return the words of a command, without the program's name."""
-    return f"{command_words(ctx.parent)} {ctx.info_name}".strip() if ctx.parent else ""
-
-
-def sections(words: str, params: list[Any]) -> Sections:
-    page = MANUAL[words]
-    yield "Reads", [page.reads]
-    yield "Examples", list(page.examples)
-    codes = [("0", "fine"), ("1", page.fails), *ERRORS]
-    yield "Exit codes", [f"{code}  {meaning}" for code, meaning in codes if meaning]
-    variables = environment(page, params)
-    widest = max(map(len, variables))
-    yield "Environment", [f"{name:{widest}}  {meaning}" for name, meaning in variables.items()]
-    yield "See also", [", ".join(f"gpu-usher {command}" for command in page.see)] if page.see else []
-
-
-def environment(page: ManualPage, params: list[Any]) -> dict[str, str]:
-    """Return the environment variables of a verb with their meanings."""
-    options = {param.envvar: f"as {param.opts[0]}" for param in params if getattr(param, "envvar", None)}
-    return options | dict(page.environment or {}) | TERMINAL
-
-
-def group_sections(words: str) -> Sections:
-    """Yield the sections of a group: one example of each command in it."""
-    inner = [page for name, page in MANUAL.items() if f"{name} ".startswith(f"{words} ".lstrip())]
-    yield "Examples", [page.examples[0] for page in inner]
-    yield (
-        "Exit codes",
-        ["0  fine", "1  a check failed; each command says which"] + [f"{code}  {meaning}" for code, meaning in ERRORS],
-    )
-
-
-def _write_page(command: Any, ctx: Any, formatter: Any, help_sections: Sections) -> None:
-    """Write a page: usage, text, arguments, options, commands and further sections."""
-    width = formatter.width
-    command.format_usage(ctx, formatter)
-    for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
-        formatter.write(f"\n{_filled(paragraph, width)}")
-    for param in command.params:
-        param.show_envvar = False  # the section Environment has the variables
-    params = [(param, param.get_help_record(ctx)) for param in command.get_params(ctx)]
-    rows = [(_names(param, record[0]), record[1], param.param_type_name) for param, record in params if record]
-    inner = [(name, inner.help.partition("\n\n")[0]) for name, inner in getattr(command, "commands", {}).items()]
-    for heading, kind in (("Arguments", "argument"), ("Options", "option")):
-        _write_rows(formatter, heading, [(names, text) for names, text, of_kind in rows if of_kind == kind])
-    _write_rows(formatter, "Commands", inner)
-    for heading, lines in help_sections:
-        formatter.write(f"\n{heading}:\n" if lines else "")
-        for line in lines:
-            formatter.write(_continued(line, width) if heading == "Examples" else _filled(line, width))
-
-
-def _names(param: Any, typers: str) -> str:
-    """Return how a parameter is written: its names, and a word for its value. `typers` is how Typer writes it."""
-    if param.param_type_name == "argument":
-        return str(param.name).upper()
-    names = ", ".join(sorted((*param.opts, *param.secondary_opts), key=len))
-    kind = OPTION_NAME.sub("", typers.lower())
-    return f"{names} {next((word for name, word in VALUES.items() if name in kind), 'TEXT')}" if kind else names
-
-
-def _write_rows(formatter: Any, heading: str, rows: list[tuple[str, str]]) -> None:
-    """Write names with their texts beside them; a long name has its text below."""
-    formatter.write(f"\n{heading}:\n" if rows else "")
-    column = min(max((len(names) for names, _ in rows), default=0) + 4, WIDEST_NAMES)
-    for names, text in rows:
-        beside = len(names) + 4 <= column
-        formatter.write("" if beside else f"  {names}\n")
-        formatter.write(_filled(text, formatter.width, f"  {names:<{column - 2}}" if beside else " " * column, column))
-
-
-def _filled(text: str, width: int, first: str = "  ", indent: int = 2) -> str:
-    """Wrap a paragraph once; names with hyphens and variables stay whole, so that they can be searched and copied."""
-    wrapper = textwrap.TextWrapper(width, initial_indent=first, subsequent_indent=" " * indent)
-    wrapper.break_on_hyphens = wrapper.break_long_words = False
-    return wrapper.fill(text.replace("\n", " ")) + "\n"
-
-
-def _continued(example: str, width: int) -> str:
-    """Write an example in lines of at most `width` characters, joined by backslashes as shells read them."""
-    lines = ["  "]
-    for word in example.split(" "):
-        if len(lines[-1]) + len(word) + 3 > width:
-            lines.append("     ")
-        lines[-1] += f"{' ' * bool(lines[-1].strip())}{word}"
-    return " \\\n".join(lines) + "\n"
-
 
 Function = Callable[..., Any]
 
 
-def command_of(verb: Function, name: str) -> Any:
-    """Return the command of a verb; its help ends with its manual page."""
-    target = typer.Typer(add_completion=False, rich_markup_mode=None)
-    target.command(name, cls=Verb)(with_records(verb))
+def command_of(verb: Function, words: str) -> Any:
+    """Return the command of a verb."""
+    target, name = typer.Typer(add_completion=False, rich_markup_mode=None), words.rpartition(" ")[2]
+    target.command(name, cls=Verb, epilog=epilog(words), context_settings=SETTINGS)(with_records(verb))
     made = typer.main.get_command(target)
-    made.name = name
+    made.name, made.short_help = name, inspect.cleandoc(verb.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
     return made
 
 
@@ -302,9 +189,9 @@ class CommandLine(VerbGroup):
 def load(words: str) -> Any:
     """Import a verb and return its command, or return a group. Raises KeyError for unknown words."""
     if words in GROUPS:
-        return CommandLine(words, name=words, help=GROUPS[words], rich_markup_mode=None)
+        return CommandLine(words, name=words, help=GROUPS[words], short_help=GROUPS[words], rich_markup_mode=None)
     module, _, function = VERBS[words].partition(":")
-    return command_of(getattr(import_module(f"app.cli.{module}"), function), words.rpartition(" ")[2])
+    return command_of(getattr(import_module(f"app.cli.{module}"), function), words)
 
 
 app = typer.Typer(name="gpu-usher", cls=CommandLine, rich_markup_mode=None, context_settings=SETTINGS)
