@@ -20,7 +20,7 @@ gpu-usher inventory --snapshot now.json -o yaml
 gpu-usher inventory --kubeconfig ~/.kube/config --watch
 gpu-usher usage --demo --by product
 gpu-usher usage --prometheus http://127.0.0.1:9090 --by owner --since 4w
-gpu-usher usage --prometheus http://127.0.0.1:9090 --prices prices.yaml -o json
+gpu-usher usage --prometheus http://127.0.0.1:9090 -o json
 gpu-usher mutate -f pod.yaml --demo --diff
 gpu-usher mutate -f train.yaml --snapshot now.json -o json
 gpu-usher mutate -f train.yaml --kubeconfig ~/.kube/config --policies policies/ | kubectl apply -f -
@@ -35,7 +35,7 @@ gpu-usher plan repack --free places --snapshot now.json
 gpu-usher plan repack --free node --nodes pool=a100 --moves 3 --kubeconfig ~/.kube/config -o json
 gpu-usher plan repack --demo-fleet weekday
 gpu-usher plan right-size --demo-fleet weekday
-gpu-usher plan right-size --prometheus http://127.0.0.1:9090 --since 4w --prices prices.yaml
+gpu-usher plan right-size --prometheus http://127.0.0.1:9090 --since 4w
 gpu-usher plan node-template -f pod.yaml
 gpu-usher plan node-template -f train.yaml --policies policies/ -o json
 gpu-usher plan claims --nodes nvidia.com/gpu.product=Tesla-T4 --snapshot now.json

@@ -13,7 +13,7 @@ from rich.markup import escape
 from app.cli.output import MOST_SHOWN, Output, in_words, names_of, one_of, show, show_more, show_progress
 from app.cli.plan_nodes import Nodes, documents_of_gpu_pods, gpu_pods, selected
 from app.cli.source import POLICY_KINDS, GovernedFleet, Objects, key_of, unfinished_pods
-from app.cli.usage import PricesFile, PrometheusOptions, Since, read_prices_file, read_since
+from app.cli.usage import PrometheusOptions, Since, read_since
 from app.cluster.snapshot import bound_volumes, view
 from app.cluster.state import State
 from app.intree.existing_pods import existing_pods_of
@@ -24,7 +24,7 @@ from app.policy.compiled import PolicySet
 from app.telemetry.logs import now
 from app.usage.history import UseHistory
 from app.usage.right_size import RightSize, RightSizes, right_sizes
-from app.usage.units import Prices, peaks_of
+from app.usage.units import peaks_of
 from app.usage.workloads import owners_of, workload_of, workloads_of
 from app.values.errors import BadInput
 from app.whatif.advice import Advice, advise_layout
@@ -177,22 +177,20 @@ def _show_result(console: Console, result: Repack) -> None:
         console.print("[dim]no plan that moves only movable pods has fewer moves[/]")
 
 
-def find_right_sizes(
-    objects: Objects, state: State, policies: PolicySet, history: UseHistory, prices: Prices
-) -> RightSizes:
+def find_right_sizes(objects: Objects, state: State, policies: PolicySet, history: UseHistory) -> RightSizes:
     documents = {key_of(document): document for document in objects if document.get("kind") == "Pod"}
     owners = owners_of(documents.values())
     pods = list(gpu_pods(objects, state, policies))
     peaks = peaks_of(history, workload_of(owners), state.knowledge.geometry)
     workloads = workloads_of(pods, documents, owners)
     waiting = [pod for pod in pods if not pod.node]
-    return right_sizes(workloads, peaks, waiting, view(state, policies), prices)
+    return right_sizes(workloads, peaks, waiting, view(state, policies))
 
 
 def show_right_sizes(console: Console, result: RightSizes) -> None:
     """Print the proposals, with what they free, and what was left undecided."""
     for proposal in result.proposals[:MOST_SHOWN]:
-        _show_proposal(console, proposal, result.currency)
+        _show_proposal(console, proposal)
     show_more(console, result.proposals, MOST_SHOWN)
     if not result.proposals:
         console.print("no workload is known to do with less")
@@ -202,7 +200,7 @@ def show_right_sizes(console: Console, result: RightSizes) -> None:
         console.print(f"[dim]not judged: {escape(unsized.workload)}: {escape(unsized.why)}[/]")
 
 
-def _show_proposal(console: Console, proposal: RightSize, currency: str | None) -> None:
+def _show_proposal(console: Console, proposal: RightSize) -> None:
     who = f"{proposal.pods} pods, each" if proposal.pods > 1 else "one pod,"
     console.print(
         f"[bold]{escape(proposal.workload)}[/]: {who} {escape(proposal.holds)} → [green]{escape(proposal.to)}[/]"
@@ -212,8 +210,7 @@ def _show_proposal(console: Console, proposal: RightSize, currency: str | None) 
         f"  peak of {proposal.known_hours:,.0f} h: {memory}, {proposal.peak_part:.0%} of the GPU's computation"
     )
     frees = ", ".join(f"{amount} x {resource}" for resource, amount in proposal.frees.items())
-    money = "" if proposal.saves_per_hour is None else f", saves {proposal.saves_per_hour:,.2f} {currency} an hour"
-    console.print(f"  frees {escape(frees)}{escape(money)}")
+    console.print(f"  frees {escape(frees)}")
     if proposal.would_start:
         console.print(f"  [green]pending pods that would then start:[/] {escape(names_of(proposal.would_start))}")
     print("\n".join(f"    {line}" for line in yaml.safe_dump(proposal.patch, sort_keys=False).splitlines()))
@@ -272,7 +269,6 @@ def right_size(
     *,
     source: PrometheusOptions,
     since: Since = "7d",
-    prices: PricesFile = None,
     fleet: GovernedFleet,
     output: Output = "text",
 ) -> None:
@@ -280,16 +276,15 @@ def right_size(
 
     A workload is judged where its use is known for a day and without gaps, and its pods hold one GPU or slice each. The
     unit must have a fifth more memory and computation than the peak. Computation is the share of multiprocessors in use
-    where DCGM_FI_PROF_SM_ACTIVE is exported; else any moment of full activity counts as the whole GPU. Another product
-    counts only where --prices says the speeds of both. Each patch was tried: admission, the filters and
-    kube-scheduler's checks leave every pod a node. Nothing is written.
+    where DCGM_FI_PROF_SM_ACTIVE is exported; else any moment of full activity counts as the whole GPU. Another
+    product is not proposed. Each patch was tried: admission, the filters and kube-scheduler's checks leave every pod a
+    node. Nothing is written.
     """
     seconds = read_since(since)
     objects, state, rules = fleet.read_governed()
-    costs = read_prices_file(prices, state.knowledge)
     history = source.history(fleet.demo_fleet, state, seconds)
     with show_progress("trying smaller units"):
-        result = find_right_sizes(objects, state, rules, history, costs)
+        result = find_right_sizes(objects, state, rules, history)
     show(result, output, lambda console: show_right_sizes(console, result))
 
 

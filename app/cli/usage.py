@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpu-usher usage`: shows how the GPUs that pods hold were used over time, and what that cost.
+"""`gpu-usher usage`: shows how the GPUs that pods hold were used over time.
 
 Its options that name a history of use are shared with `explain`, `doctor` and `plan right-size`.
 """
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-import yaml
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column
@@ -22,11 +21,9 @@ from app.cli.source import Fleet, refuse_several, state_of
 from app.cluster.state import State
 from app.cluster.usage_polling import PrometheusUse, shared_nodes
 from app.demo.usage import demo_history
-from app.knowledge.tables import Knowledge
 from app.telemetry.logs import now
 from app.usage.history import UseHistory, with_sharing
 from app.usage.table import By, UsageReport, UsageRow, UseUnit, idle_pods, usage_report
-from app.usage.units import NO_PRICES, Prices, read_prices
 from app.usage.workloads import owners_of
 from app.values.errors import BadInput
 from app.values.quantity import parse_seconds
@@ -103,12 +100,8 @@ async def _read(source: PrometheusUse, end: float, seconds: int) -> UseHistory:
 
 
 ROWS_SHOWN = 40
-LARGEST_FILE = 1 << 20
-"""Bytes of a file of prices."""
 SHARED = UseUnit.Share.value
 BYS = tuple(by.value for by in By)
-
-PricesFile = Annotated[Path | None, typer.Option("--prices", help="YAML: currency, and products with hourly prices.")]
 
 
 def usage(
@@ -116,7 +109,6 @@ def usage(
     source: PrometheusOptions,
     by: Annotated[str, one_of(*BYS, names=("--by",), prefix="What the rows are: ")] = "namespace",
     since: Since = "7d",
-    prices: PricesFile = None,
     fleet: Fleet,
     output: Output = "text",
 ) -> None:
@@ -132,27 +124,10 @@ def usage(
     seconds = read_since(since)
     objects = fleet.read(needs_nodes=False) if fleet.given else []
     state = state_of(objects)
-    costs = read_prices_file(prices, state.knowledge)
     history = source.history(fleet.demo_fleet, state, seconds)
     owners = owners_of(document for document in objects if document.get("kind") == "Pod")
-    report = usage_report(history, By(by), owners, costs)
+    report = usage_report(history, By(by), owners)
     show(report, output, lambda console: _show_usage(console, report))
-
-
-def read_prices_file(path: Path | None, knowledge: Knowledge) -> Prices:
-    """Read the file of prices; no prices without one.
-
-    Raises BadInput.
-    """
-    if path is None:
-        return NO_PRICES
-    try:
-        text = path.read_text("utf-8")
-        if len(text) > LARGEST_FILE:
-            raise BadInput(f"{path}: more than {LARGEST_FILE} bytes")
-        return read_prices(yaml.safe_load(text), knowledge.geometry, str(path))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
-        raise BadInput(f"{path}: {str(error)[:200]}: wants YAML with the prices of products") from error
 
 
 def _show_usage(console: Console, report: UsageReport) -> None:
@@ -163,13 +138,12 @@ def _show_usage(console: Console, report: UsageReport) -> None:
     if not report.rows:
         console.print("no pod was seen on a GPU: check that Prometheus has DCGM's metrics with the labels of pods")
         return
-    money = report.currency is not None
     names = ("held h", "active", "known", "memory peak", "now", "idle", "idle for")
     columns = [Column(report.by, overflow="fold"), Column("unit")]
-    for name in (*names, *((f"cost {report.currency}".strip(), "of it idle") if money else ())):
+    for name in names:
         columns.append(Column(name, justify="right", no_wrap=True))
     rows = report.rows[:ROWS_SHOWN]
-    cells = ((escape(row.of), row.unit, *_cells(row), *(_money(row) if money else ())) for row in rows)
+    cells = ((escape(row.of), row.unit, *_cells(row)) for row in rows)
     console.print(table_of(columns, cells))
     show_more(console, report.rows, ROWS_SHOWN, " rows")
 
@@ -185,10 +159,3 @@ def _cells(row: UsageRow) -> tuple[str, ...]:
         str(row.idle_now),
         "" if row.idle_hours is None else f"{row.idle_hours:,.1f} h",
     )
-
-
-def _money(row: UsageRow) -> tuple[str, str]:
-    unknown = "not divisible" if row.unit == SHARED else "unknown"
-    cells = (unknown if amount is None else f"{amount:,.2f}" for amount in (row.cost, row.idle_cost))
-    cost, idle = cells
-    return cost, idle

@@ -20,10 +20,8 @@ from app.placement.ranking import place_on_best
 from app.usage.units import (
     OfferedUnit,
     Peak,
-    Prices,
     Unsized,
     offered_units,
-    price_of,
     product_labels,
     smaller_units,
     unit_on,
@@ -43,7 +41,7 @@ class RightSize:
     `holds` and `to` are the unit of each pod, now and then: a resource, and the product of its nodes. `peak_memory_mib`
     and `peak_part` are what one pod used at most, of `known_hours`. `patch` is a strategic merge patch of the template,
     or of the Pod of a workload without one. `frees` and `takes` are units of all pods. `would_start` are pods that wait
-    now and would have a place then. `saves_per_hour` is in the currency of the prices; None without.
+    now and would have a place then.
     """
 
     workload: str
@@ -57,7 +55,6 @@ class RightSize:
     frees: Mapping[str, int]
     takes: Mapping[str, int]
     would_start: tuple[str, ...]
-    saves_per_hour: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +64,6 @@ class RightSizes:
     proposals: tuple[RightSize, ...]
     right: tuple[str, ...]
     undecided: tuple[Unsized, ...]
-    currency: str | None = None
 
 
 def right_sizes(
@@ -75,7 +71,6 @@ def right_sizes(
     peaks: Mapping[str, Peak | Unsized],
     waiting: Sequence[GPUPod],
     snapshot: ClusterSnapshot,
-    prices: Prices,
 ) -> RightSizes:
     """Propose units for workloads; `waiting` are the pods without a node, in the order in which they are placed."""
     units = offered_units(snapshot.nodes.values(), snapshot.context.knowledge)
@@ -89,13 +84,13 @@ def right_sizes(
         if isinstance(own, Unsized) or isinstance(peak, Unsized):
             undecided.append(own if isinstance(own, Unsized) else Unsized(workload.name, ""))
             continue
-        proposal = _RightSizing(workload, peak, own, units, snapshot, prices).search(waiting, before)
+        proposal = _RightSizing(workload, peak, own, units, snapshot).search(waiting, before)
         if proposal is None:
             right.append(workload.name)
         else:
             proposals.append(proposal)
     ordered = sorted(proposals, key=lambda one: (-len(one.would_start), -sum(one.frees.values()), one.workload))
-    return RightSizes(tuple(ordered), tuple(right), tuple(undecided), prices.currency)
+    return RightSizes(tuple(ordered), tuple(right), tuple(undecided))
 
 
 def _own_unit(workload: SizedWorkload, snapshot: ClusterSnapshot) -> OfferedUnit | Unsized:
@@ -129,10 +124,9 @@ class _RightSizing:
         own: OfferedUnit,
         units: Sequence[OfferedUnit],
         snapshot: ClusterSnapshot,
-        prices: Prices,
     ) -> None:
         self._workload, self._peak, self._own = workload, peak, own
-        self._units, self._prices = units, prices
+        self._units = units
         nodes = dict(snapshot.nodes)
         for pod in workload.pods:
             nodes[pod.node] = with_units_returned(nodes[pod.node], [pod])
@@ -141,7 +135,7 @@ class _RightSizing:
 
     def search(self, waiting: Sequence[GPUPod], before: frozenset[str]) -> RightSize | None:
         """Try the smaller units, the smallest first; None where the engine proves none of them."""
-        smaller = smaller_units(self._units, self._peak, self._own, self._prices)
+        smaller = smaller_units(self._units, self._peak, self._own)
         for unit in islice(smaller, MOST_TRIED):
             edits = self._edits(unit)
             nodes = self._proven(edits)
@@ -171,8 +165,6 @@ class _RightSizing:
     def _proposal(self, unit: OfferedUnit, edits: tuple[Edit, ...], would_start: tuple[str, ...]) -> RightSize:
         workload, peak, count = self._workload, self._peak, len(self._workload.pods)
         base = as_created(workload.documents[0], self._snapshot)
-        prices = price_of(self._own, self._prices), price_of(unit, self._prices)
-        saves = (prices[0] - prices[1]) * count if prices[0] is not None and prices[1] is not None else None
         return RightSize(
             workload=workload.name,
             pods=count,
@@ -185,7 +177,6 @@ class _RightSizing:
             frees={self._own.resource: count},
             takes={unit.resource: count},
             would_start=would_start,
-            saves_per_hour=saves,
         )
 
 

@@ -12,7 +12,6 @@ from enum import Enum
 
 from app.admission.validators import IDLE_BELOW
 from app.usage.history import KNOWN_SHARE, Hold, Pace, UseHistory, held_now, idle_seconds
-from app.usage.units import NO_PRICES, Prices
 from app.usage.workloads import owner_by_name
 
 
@@ -43,9 +42,7 @@ class UsageRow:
     the mean activity in that part; it is None where nothing was known, and for shared GPUs, whose activity cannot be
     attributed to one pod. `memory_peak_mib` is the most memory that one unit had in use, None as above. `held_now` are
     the units held at the end, and `idle_now` those of them that are idle for certain, the longest for `idle_hours`.
-    `unseen_hours` are hours between two sightings of a pod on its GPU in which neither was seen. `cost` is the price of
-    the hours held, and `idle_cost` that of the hours without activity; None where the price or the activity is unknown,
-    and for shared GPUs, whose price cannot be divided among their pods.
+    `unseen_hours` are hours between two sightings of a pod on its GPU in which neither was seen.
     """
 
     of: str
@@ -59,8 +56,6 @@ class UsageRow:
     idle_now: int
     idle_hours: float | None
     unseen_hours: float
-    cost: float | None = None
-    idle_cost: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +66,6 @@ class UsageReport:
     end: float
     window_seconds: int
     by: str
-    currency: str | None
     rows: tuple[UsageRow, ...]
     problems: tuple[str, ...]
 
@@ -80,7 +74,6 @@ def usage_report(
     history: UseHistory,
     by: By,
     owners: Mapping[str, str] | None = None,
-    prices: Prices = NO_PRICES,
     below: float = IDLE_BELOW,
 ) -> UsageReport:
     """Make the table of a history, whose shared GPUs are marked (`with_sharing`); the rows with most hours come first.
@@ -93,8 +86,7 @@ def usage_report(
         end=history.end,
         window_seconds=history.window_seconds,
         by=by.value,
-        currency=prices.currency,
-        rows=usage_rows(history, key_of(by, owners or {}), idle_by_hold(history, below), prices),
+        rows=usage_rows(history, key_of(by, owners or {}), idle_by_hold(history, below)),
         problems=history.problems,
     )
 
@@ -103,7 +95,6 @@ def usage_rows(
     history: UseHistory,
     key: Callable[[Hold], str],
     idle: Mapping[int, float],
-    prices: Prices = NO_PRICES,
     pace: Pace = iter,
 ) -> tuple[UsageRow, ...]:
     """Make the rows of a table, those with most hours first.
@@ -113,7 +104,7 @@ def usage_rows(
     groups: dict[tuple[UseUnit, str], list[int]] = {}
     for position, hold in enumerate(history.holds):
         groups.setdefault((unit_of(hold), key(hold)), []).append(position)
-    rows = (_row(of, unit, positions, history, idle, prices) for (unit, of), positions in pace(groups.items()))
+    rows = (_row(of, unit, positions, history, idle) for (unit, of), positions in pace(groups.items()))
     return tuple(sorted(rows, key=lambda row: (-row.held_hours, row.of, row.unit)))
 
 
@@ -170,9 +161,7 @@ def idle_of(hold: Hold, history: UseHistory, below: float) -> float:
     return idle_seconds([hold], history, below) if held_now(hold, history) else float("inf")
 
 
-def _row(
-    of: str, unit: UseUnit, positions: Sequence[int], history: UseHistory, idle: Mapping[int, float], prices: Prices
-) -> UsageRow:
+def _row(of: str, unit: UseUnit, positions: Sequence[int], history: UseHistory, idle: Mapping[int, float]) -> UsageRow:
     holds = [history.holds[position] for position in positions]
     held = _sum(window.held for hold in holds for window in hold.windows)
     known = _sum(min(window.known, window.held) for hold in holds for window in hold.windows)
@@ -181,7 +170,6 @@ def _row(
     shared = unit is UseUnit.Share
     idle_now = [seconds for position in positions if (seconds := idle.get(position, 0.0)) > 0]
     share = None if shared or not measured else active / measured
-    cost, idle_cost = _costs(holds, share is not None, prices)
     return UsageRow(
         of=of,
         unit=unit.value,
@@ -194,8 +182,6 @@ def _row(
         idle_now=len(idle_now),
         idle_hours=max(idle_now) / 3600 if idle_now else None,
         unseen_hours=_sum(_unseen(hold, history) for hold in holds) / 60,
-        cost=cost,
-        idle_cost=idle_cost,
     )
 
 
@@ -210,18 +196,6 @@ def _unseen(hold: Hold, history: UseHistory) -> float:
         return 0.0
     between = hold.windows[-1].number - hold.windows[0].number + 1
     return float((between - len(hold.windows)) * history.minutes)
-
-
-def _costs(holds: Sequence[Hold], known: bool, prices: Prices) -> tuple[float | None, float | None]:
-    """Give what the hours held cost, and those without activity; None where a price or the activity is unknown."""
-    cost = idle_cost = 0.0
-    for hold in holds:
-        price = prices.per_hour(hold.model, hold.profile)
-        if price is None or hold.shared:
-            return None, None
-        cost += price * _sum(window.held for window in hold.windows) / 60
-        idle_cost += price * _sum(window.known - window.active for window in hold.windows) / 60
-    return cost, idle_cost if known else None
 
 
 def _sum(values: Iterable[float]) -> float:

@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The units that a fleet offers, their prices in money per hour, and the peaks that a smaller unit must carry.
+"""The units that a fleet offers, and the peaks that a smaller unit must carry.
 
 Units are whole GPUs, MIG slices and named shares, with their memory and part of a GPU. A peak is the most memory, and
-the largest part of a GPU, that any pod of a workload had in use. Prices are by product and hour, as an operator gives
-them.
+the largest part of a GPU, that any pod of a workload had in use.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from app.knowledge.mig_geometry import Geometry
 from app.knowledge.mig_profiles import profile_of
@@ -17,91 +14,11 @@ from app.knowledge.products import normal_form
 from app.knowledge.tables import Knowledge
 from app.nodes.model import SHARED_UNITS, SHARES, Node, NodeClass, Sharing
 from app.usage.history import KNOWN_SHARE, Hold, UseHistory
-from app.values.errors import BadInput
-
-MOST_PRODUCTS = 1_000
-"""Products of a file; the table of products has some hundred."""
-LONGEST_CURRENCY = 16
-FIELDS = {"currency", "products"}
-
-
-@dataclass(frozen=True, slots=True)
-class Prices:
-    """Prices of an hour. `gpus` are by product in normal form, `slices` by product and MIG profile.
-
-    `speeds` compare products: how fast one is beside another, in any unit. Only the operator can say that. A slice
-    without a price of its own costs its part of the GPU: the larger of its parts of the memory slices and of the
-    compute slices (`geometry`). None is unknown, and never guessed.
-    """
-
-    currency: str | None = None
-    gpus: Mapping[str, float] = field(default_factory=dict)
-    slices: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    geometry: Mapping[str, Geometry] = field(default_factory=dict)
-    speeds: Mapping[str, float] = field(default_factory=dict)
-
-    def per_hour(self, model: str, profile: str) -> float | None:
-        """Give the price of an hour of a GPU, or of a slice of it; `model` is as labels or DCGM write it."""
-        product = product_form(model)
-        whole = self.gpus.get(product)
-        if not profile:
-            return whole
-        own = self.slices.get((product, profile))
-        part = part_of_gpu(self.geometry.get(product), profile)
-        return own if own is not None else whole * part if whole is not None and part is not None else None
-
-
-NO_PRICES = Prices()
 
 
 def product_form(model: str) -> str:
     """Reduce a product to its normal form; DCGM writes blanks where labels of nodes have hyphens."""
     return normal_form("-".join(model.split()))
-
-
-def part_of_gpu(geometry: Geometry | None, profile: str) -> float | None:
-    """Give the part of a GPU that a slice takes from others; None for an unknown product or profile."""
-    slot = geometry.slots.get(profile.replace("+", ".")) if geometry else None
-    return (
-        max(slot.length / geometry.memory_total, slot.compute / geometry.compute_total) if geometry and slot else None
-    )
-
-
-def read_prices(document: Any, geometry: Mapping[str, Geometry], where: str) -> Prices:
-    """Read a document of prices: `currency`, and `products` by label, each a price, or a mapping.
-
-    The mapping has the price of a whole one (`gpu`), of slices by profile, and the product's `speed` beside others.
-
-    Raises BadInput. `where` names the file.
-    """
-    if not isinstance(document, dict) or not document.keys() <= FIELDS:
-        raise BadInput(f"{where}: wants a mapping with currency and products")
-    currency, products = document.get("currency", ""), document.get("products")
-    if not isinstance(currency, str) or len(currency) > LONGEST_CURRENCY or not currency.isprintable():
-        raise BadInput(f"{where}: currency: wants at most {LONGEST_CURRENCY} characters, such as EUR")
-    if not isinstance(products, dict) or not products or len(products) > MOST_PRODUCTS:
-        raise BadInput(f"{where}: products: wants 1 to {MOST_PRODUCTS} products with the price of an hour")
-    gpus, slices, speeds = {}, {}, {}
-    for name, value in products.items():
-        product, inside = product_form(str(name)), f"{where}: products: {str(name)[:60]}"
-        rows = value if isinstance(value, dict) else {"gpu": value}
-        for part, price in rows.items():
-            amount = _price(price, f"{inside}: {str(part)[:20]}")
-            if part == "gpu":
-                gpus[product] = amount
-            elif part == "speed":
-                speeds[product] = amount
-            else:
-                slices[product, str(part).replace("+", ".")] = amount
-    if 0 in speeds.values():
-        raise BadInput(f"{where}: speed: got 0, wants a number such as 1 or 2.5")
-    return Prices(currency, gpus, slices, geometry, speeds)
-
-
-def _price(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-        raise BadInput(f"{where}: got {str(value)[:20]!r}, wants the price of an hour, such as 2.5")
-    return float(value)
 
 
 LEAST_HOURS = 24.0
@@ -239,46 +156,18 @@ def unit_on(node_class: NodeClass, resource: str, knowledge: Knowledge) -> Offer
     return OfferedUnit(resource, product, node_class.memory_mib, 1.0)
 
 
-def carries(unit: OfferedUnit, peak: Peak, own: OfferedUnit, prices: Prices) -> bool:
-    """Tell whether a unit would have carried a peak with a margin; `own` is the unit that the workload has now.
+def smaller_units(units: Sequence[OfferedUnit], peak: Peak, own: OfferedUnit) -> tuple[OfferedUnit, ...]:
+    """List the units of the workload's product that carry its peak with a margin in less memory, the smallest first.
 
-    Products are compared by the operator's speeds alone: a share of one says nothing of another.
+    A share of one product says nothing of another. Of equal units those that are not shared come first.
     """
-    needed = min(own.part, peak.part * (1 + MARGIN))
-    speeds = prices.speeds.get(own.product), prices.speeds.get(unit.product)
-    if unit.product == own.product:
-        enough = unit.part >= needed
-    elif speeds[0] and speeds[1]:
-        enough = unit.part * speeds[1] >= needed * speeds[0]
-    else:
-        return False
-    return enough and unit.memory_mib >= peak.memory_mib * (1 + MARGIN)
-
-
-def smaller_units(
-    units: Sequence[OfferedUnit], peak: Peak, own: OfferedUnit, prices: Prices
-) -> tuple[OfferedUnit, ...]:
-    """List the units that carry a peak and are smaller than the workload's own, the smallest first.
-
-    Smaller is cheaper, where all of them have a price; else it is less memory. Of equal ones those that are not shared
-    come first.
-    """
-    carrying = [unit for unit in units if carries(unit, peak, own, prices)]
-    costs = {unit: price_of(unit, prices) for unit in (*carrying, own)}
-    priced = None not in costs.values()
-
-    def size(unit: OfferedUnit) -> float:
-        return (costs[unit] or 0.0) if priced else float(unit.memory_mib)
-
-    smaller = (unit for unit in carrying if size(unit) < size(own))
-    return tuple(sorted(smaller, key=lambda unit: (size(unit), unit.shared, unit.resource, unit.product)))
-
-
-def price_of(unit: OfferedUnit, prices: Prices) -> float | None:
-    """Give the price of an hour of a unit; None if it is unknown."""
-    profile = profile_of(unit.resource) or ""
-    whole = prices.per_hour(unit.product, profile)
-    return whole if whole is None or profile else whole * unit.part
+    part, memory_mib = min(own.part, peak.part * (1 + MARGIN)), peak.memory_mib * (1 + MARGIN)
+    smaller = (
+        unit
+        for unit in units
+        if unit.product == own.product and unit.part >= part and memory_mib <= unit.memory_mib < own.memory_mib
+    )
+    return tuple(sorted(smaller, key=lambda unit: (unit.memory_mib, unit.shared, unit.resource)))
 
 
 def product_labels(units: Iterable[OfferedUnit], knowledge: Knowledge) -> Mapping[str, str]:

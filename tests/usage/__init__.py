@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The use of GPUs over time: tables, prices and advice."""
+"""The use of GPUs over time: tables and advice."""

@@ -20,7 +20,6 @@ from app.kube.pods import read_pod
 from app.nodes.conditions import PRODUCT
 from app.usage.history import Hold, UseHistory, Window
 from app.usage.right_size import RightSizes
-from app.usage.units import NO_PRICES, Prices, read_prices
 from app.values.computations import finish
 from tests.builders import knowledge, shipped, state_of
 
@@ -91,10 +90,6 @@ def history(puzzle: Document, objects: list[Document]) -> UseHistory:
     return UseHistory(0, WINDOWS * 3600, 3600, tuple(holds))
 
 
-def prices(puzzle: Document) -> Prices:
-    return read_prices(puzzle["prices"], knowledge().geometry, "puzzle") if "prices" in puzzle else NO_PRICES
-
-
 def world(puzzle: Document) -> tuple[State, list[Document]]:
     fleet = {"description": "a puzzle", "pools": pools(puzzle), "pods": pods(puzzle)}
     objects = list(objects_of(msgspec.convert(fleet, DemoFleet)))
@@ -104,7 +99,7 @@ def world(puzzle: Document) -> tuple[State, list[Document]]:
 
 def played(puzzle: Document) -> RightSizes:
     state, objects = world(puzzle)
-    return find_right_sizes(objects, state, shipped(), history(puzzle, objects), prices(puzzle))
+    return find_right_sizes(objects, state, shipped(), history(puzzle, objects))
 
 
 Unit = tuple[str, str, int, float, int]
@@ -136,28 +131,12 @@ def tried(puzzle: Document, name: str) -> str | None:
     resource = next(iter(members[0]["asks"]))
     table, peak = list(units(puzzle)), puzzle["peaks"][name]
     own = next(unit for unit in table if unit[0] == resource and (unit[0] != "nvidia.com/gpu" or "A100" in unit[1]))
-    products = puzzle.get("prices", {}).get("products", {})
-
-    def size(unit: Unit) -> float:
-        row = products.get(unit[1])
-        whole = row["gpu"] if row else None
-        if whole is None:
-            return unit[2]
-        profile = unit[0].partition("/mig-")[2]
-        eighths = {"1g.10gb": 1, "2g.20gb": 2, "3g.40gb": 4}
-        default = max(unit[3], eighths[profile] / 8) * whole if profile else unit[3] * whole
-        return float(row.get(profile, default))
-
-    def speed(unit: Unit) -> float:
-        row = products.get(unit[1], {})
-        return row.get("speed", 1.0) if unit[1] == own[1] or "speed" in row else 0.0
-
-    needed = min(own[3], peak["share"] * own[3] * 1.2) * speed(own)
-    large = [unit for unit in table if unit[2] >= peak["memory"] * 1.2 and unit[3] * speed(unit) >= needed]
-    good = [unit for unit in large if size(unit) < size(own)]
+    needed = min(own[3], peak["share"] * own[3] * 1.2)
+    large = [unit for unit in table if unit[2] >= peak["memory"] * 1.2 and unit[3] >= needed and unit[1] == own[1]]
+    good = [unit for unit in large if unit[2] < own[2]]
     free = {unit[:2]: sum(other[4] for other in good if other[:2] == unit[:2]) for unit in good}
     fitting = [unit for unit in good if free[unit[:2]] >= len(members)]
-    best = min(fitting, key=lambda unit: (size(unit), unit[0]), default=None)
+    best = min(fitting, key=lambda unit: (unit[2], unit[0]), default=None)
     return f"{best[0]} of {best[1]}" if best else None
 
 
