@@ -59,6 +59,19 @@ def device_conditions(knowledge: Knowledge) -> list[dict[str, str]]:
     ]
 
 
+def claim_conditions(families: Families) -> list[dict[str, str]]:
+    """Write the matchConditions of the webhooks for claims: some request is not for devices that are known not to be
+    GPUs."""
+    others = ", ".join(map(quoted, families.classes_without_gpus))
+    requests = "(has(r.firstAvailable) ? r.firstAvailable : has(r.exactly) ? [r.exactly] : [r])"
+    other = f"has(c.deviceClassName) && c.deviceClassName in [{others}]"
+    asked = (
+        f"has(s.devices) && has(s.devices.requests) && s.devices.requests.exists(r, {requests}.exists(c, !({other})))"
+    )
+    spec = "(has(object.spec.spec) ? [object.spec.spec] : [object.spec])"
+    return [{"name": "may-claim-gpus", "expression": f"{spec}.exists(s, {asked})"}]
+
+
 def cpu_guard_conditions(families: Families) -> list[dict[str, str]]:
     """Write the matchConditions of the cpu-guard webhook: pods that request no GPU, by resource or by claim."""
     requested = " || ".join(f"({_some_container(name, _names_gpu_resource(families))})" for name in CONTAINER_LISTS)

@@ -214,6 +214,8 @@ class Core:
             has_template=state.devices.has_template,
             claim_warnings=state.devices.claim_warnings,
             shares=state.devices.shares,
+            claimed_facts=state.devices.claimed_facts,
+            class_index=state.devices.classes,
             idle_gpus=self.usage.count,
             rule=self._rulings.of,
         )
