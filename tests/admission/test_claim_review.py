@@ -62,7 +62,7 @@ FLEET = (
 )  # fmt: skip
 
 
-def core_of(*objects: Mapping[str, Any], text: str = SEC) -> Core:
+def core_of(*objects: dict[str, Any], text: str = SEC) -> Core:
     """Make a service whose cluster has two nodes with GPUs by DRA, and a policy in force."""
     state = State(knowledge())
     fill(state, [*FLEET, *objects])
@@ -95,9 +95,9 @@ def answer(core: Core, document: Mapping[str, Any], verb: str = "mutate", operat
     return review(json.dumps(body).encode(), verb, core).result
 
 
-def admitted(core: Core, document: Mapping[str, Any]) -> Mapping[str, Any]:
+def admitted(core: Core, document: dict[str, Any]) -> dict[str, Any]:
     """Return a claim as it is stored, which both webhooks accept; a second call changes nothing."""
-    changed = apply(document, answer(core, document).operations)
+    changed: dict[str, Any] = apply(document, answer(core, document).operations)
     assert not answer(core, changed).operations
     assert answer(core, changed, "validate").reasons == ()
     return changed
@@ -242,10 +242,10 @@ def test_exempt_namespace_is_left_alone() -> None:
 )
 def test_what_policies_demand_of_some_pods_is_left_to_their_review(match: str) -> None:
     text = SEC.replace("placement:", f"match: {{{match}}}, placement:")
-    big = {"labels": {"app": "big"}} if "matchLabels" in match else {}
+    labels = {"app": "big"} if "matchLabels" in match else {}
 
     assert admitted(core_of(text=text), claim(exactly(count=3))) == claim(exactly(count=3))
-    assert codes(answer(core_of(text=text), using("one", **big))) == ["ClaimNotKnown"]
+    assert codes(answer(core_of(text=text), using("one", labels=labels))) == ["ClaimNotKnown"]
 
 
 def test_rule_with_an_exception_for_some_pods_is_not_written_into_claims() -> None:
