@@ -291,6 +291,8 @@ class State:
             has_template=devices.has_template,
             claim_warnings=devices.claim_warnings,
             shares=devices.shares,
+            claimed_facts=devices.claimed_facts,
+            class_index=devices.classes,
         )
 
     def fleet(self) -> FleetFacts:

@@ -355,6 +355,9 @@ def _freeing(judge: ClaimJudge, devices: NodeDevices) -> Iterator[ClaimChange]:
         pods = [name for name in holder_names(judge.cluster, held[0]) if name.startswith("pod ")]
         names = ", ".join(device.name for device in held)
         text = f"end {' and '.join(pods)}, which has {names}" if pods else f"delete claim {key}, which has {names}"
+        if (claim := judge.cluster.allocated.claim(key)) is not None and claim.deleted:
+            gone = " and ".join(f"{kind} {name}" for kind, name in claim.reserved_for)
+            text = f"take {gone}, if gone, out of reservedFor of claim {key}, which is being deleted and has {names}"
         yield ClaimChange("free-devices", text, 50 + len(held), partial(_without_claim, key), "fleet")
 
 

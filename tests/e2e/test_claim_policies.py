@@ -5,9 +5,9 @@ Each way is tried with a denied product, with too many GPUs, and with what is al
 extender and without. No pod gets what the policy denies, and each allowed one is bound.
 """
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -330,10 +330,23 @@ def devices_of(plane: ControlPlane, namespace: str, pod: Object) -> list[str]:
     return [NODES[one["pool"]] for one in results]
 
 
-def settled(plane: ControlPlane, namespace: str) -> bool:
-    """Tell whether each pod is bound or refused, or waits for a claim that does not exist."""
-    pods = plane.api.items(f"/api/v1/namespaces/{namespace}/pods")
-    return all(pod["spec"].get("nodeName") or refusal(pod) for pod in pods)
+STILL_SECONDS = 5
+"""Seconds after which pods on which nothing changes have settled."""
+
+
+class Settled:
+    """Tells whether each pod of a namespace is bound or refused, or nothing changes, as where a claim is missing."""
+
+    def __init__(self, plane: ControlPlane, namespace: str) -> None:
+        self._plane, self._path = plane, f"/api/v1/namespaces/{namespace}/pods"
+        self._seen: tuple[object, float] = (None, 0.0)
+
+    def __call__(self) -> bool:
+        pods = self._plane.api.items(self._path)
+        decided = [pod["spec"].get("nodeName") or refusal(pod) for pod in pods]
+        if decided != self._seen[0]:
+            self._seen = decided, time.monotonic()
+        return all(decided) or time.monotonic() > self._seen[1] + STILL_SECONDS
 
 
 def is_denied(makes: list[str]) -> bool:
@@ -347,7 +360,7 @@ def try_ways(plane: ControlPlane, tenants: Mapping[str, Tenant]) -> tuple[list[s
             for kind, (make, count) in TRIED.items():
                 way(tenant, f"{way.__name__.replace('_', '-')}-{kind}", make, count)
     for tenant in tenants.values():
-        eventually(f"pods of {tenant.namespace}", partial(settled, plane, tenant.namespace), 120)
+        eventually(f"pods of {tenant.namespace}", Settled(plane, tenant.namespace), 120)
     running, missing = [], []
     for scheduler, tenant in tenants.items():
         pods = {pod["metadata"]["name"]: pod for pod in plane.api.items(tenant.pods)}
@@ -391,7 +404,7 @@ def test_all_devices_of_a_node_are_those_that_the_policy_allows(plane: ControlPl
     for name, asked, node in (("denied", request, where[DENIED]), ("named", few, where[DENIED])):
         tenant.pod(name, name, template=True, nodeSelector={"kubernetes.io/hostname": node})
         tenant.claim(name, asked, template=True)
-    eventually("both are refused", lambda: settled(plane, namespace), 60)
+    eventually("both are refused", Settled(plane, namespace), 60)
 
     pods = plane.api.items(tenant.pods)
 
@@ -412,7 +425,7 @@ def test_claim_made_before_the_policy_is_judged_with_the_pod(plane: ControlPlane
 
     accepted = {(kind, by): tenant.pod(f"{kind}-{by}", kind, template=by == "template")
                 for kind in TRIED for by in ("name", "template")}  # fmt: skip
-    eventually("they are bound", lambda: settled(plane, namespace), 60)
+    eventually("they are bound", Settled(plane, namespace), 60)
 
     assert {kind for (kind, _), open_ in accepted.items() if open_} == {"allowed"}
     assert all(pod["spec"].get("nodeName") for pod in plane.api.items(tenant.pods))
@@ -425,7 +438,7 @@ def test_policy_that_selects_pods_by_labels_is_seen_to_by_their_review(plane: Co
     for kind, (make, count) in TRIED.items():
         for way in (template_first, pod_before_template, claim_by_name, pod_before_claim, several_claims):
             way(tenant, f"{way.__name__.replace('_', '-')}-{kind}", make, count)
-    eventually("pods are bound", lambda: settled(plane, tenant.namespace), 60)
+    eventually("pods are bound", Settled(plane, tenant.namespace), 60)
 
     bound = [pod["metadata"]["name"] for pod in plane.api.items(tenant.pods) if pod["spec"].get("nodeName")]
 
