@@ -11,7 +11,7 @@ what policies demand of some pods only, by labels, is not written into a claim t
 the pod looks after these, and after the number of several claims together, so that it must know the claims.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,7 +27,7 @@ from app.admission.json_patch import put
 from app.admission.reviewed_pod import PodChange, ReviewContext, ReviewedPod
 from app.kube.api_kinds import API_KINDS
 from app.kube.claimed_devices import ClaimedDevices, claimed_devices
-from app.kube.device_facts import NVIDIA_DRIVER
+from app.kube.device_facts import NVIDIA_DRIVER, DeviceFacts
 from app.kube.pods import read_pod
 from app.kube.resource_claims import DeviceRequest, ResourceClaim, read_resource_claim, read_resource_claim_template
 from app.nodes.model import NodeClass
@@ -87,13 +87,17 @@ def demanded_selectors(request: DeviceRequest, demand: Demand, context: ReviewCo
 
 @dataclass(frozen=True, slots=True)
 class ReviewedClaim:
-    """A claim or template under review, with the ruling on it. `path` is that of its requests."""
+    """A claim or template under review, with the ruling on it.
+
+    `path` is that of its requests. With `allocating` it exists, and gets devices now.
+    """
 
     document: Mapping[str, Any]
     claim: ResourceClaim
     path: tuple[str, ...]
     context: ReviewContext
     ruling: Ruling
+    allocating: bool
 
     def requests(self) -> Iterator[tuple[tuple[str, ...], DeviceRequest]]:
         """List each request, and each alternative of one, with the path of its fields in the object."""
@@ -123,6 +127,16 @@ class ReviewedClaim:
             words = f"request {request.name} lacks {counted(len(lacking), 'selector')}"
             yield reason(Code.ClaimUnrestricted, f"{words} for {self.demanded(self.ruling.demand)}")
 
+    def denied_devices(self) -> Iterator[Reason]:
+        """Refuse devices that policies deny, for the claim that kube-scheduler makes for extended resources.
+
+        It allocates them before the claim is made, so that selectors of the claim would have no effect.
+        """
+        if (
+            refusal := first_refusal(self.ruling.demand, self.context.allocated_facts(self.claim), self.context)
+        ) is not None:
+            yield reason(refusal.code, f"{refusal.message}; a ResourceClaim would get another ({self.by})")
+
     def changes(self, demand: Demand) -> Iterator[PodChange]:
         """Add the selectors that a demand wants to the requests that lack them."""
         for path, request, lacking in self.missing(demand):
@@ -134,7 +148,14 @@ class ReviewedClaim:
         """Name what policies demand of the devices, and the policies."""
         stated = [need for need in NEEDS if need.demand_field in IN_CLAIMS]
         needs = [line for need in stated for line in need.show(getattr(demand, need.demand_field))]
-        return f"{', '.join(needs)} (policy {', '.join(self.ruling.policies)})"
+        return f"{', '.join(needs)} ({self.by})"
+
+    @property
+    def by(self) -> str:
+        """Name the policies that demand something of the devices."""
+        paths = {need.path for need in NEEDS if need.demand_field in IN_CLAIMS}
+        names = dict.fromkeys(origin for path, origin in self.ruling.origins if path in paths)
+        return f"policy {', '.join(names or self.ruling.policies)}"
 
 
 def is_claim(request: Mapping[str, Any]) -> bool:
@@ -153,12 +174,21 @@ def read_claim(request: Mapping[str, Any], labels: Mapping[str, str], context: R
     Raises MalformedPod, OversizedPod, QuantityError.
     """
     is_template, document = _kind(request) == TEMPLATE, member(request, "object", dict, "request.")
-    if request.get("operation") != "CREATE" or request.get("subResource") or document is None:
+    operation = request.get("operation"), request.get("subResource") or ""
+    if operation not in (("CREATE", ""), ("UPDATE", "status")) or document is None:
         return None
     claim = read_resource_claim_template(document) if is_template else read_resource_claim(document)
     claimed = claimed_devices(_NOBODY, lambda _: claim.spec, lambda _: None, context.device_classes.family)
     path = ("spec", *(("spec",) if is_template else ()), "devices", "requests")
-    return ReviewedClaim(document, claim, path, context, bare_ruling(labels, None, context, claimed))
+    ruling = bare_ruling(labels, None, context, claimed)
+    return ReviewedClaim(document, claim, path, context, ruling, request.get("operation") == "UPDATE")
+
+
+def first_refusal(demand: Demand, devices: Iterable[DeviceFacts], context: ReviewContext) -> Reason | None:
+    """Give the first reason why a demand refuses one of some devices."""
+    classes = (class_of_device(NodeClass(), facts, context.knowledge) for facts in devices)
+    refusals = (judge(demand, one) for one in classes for judge in (*PRODUCT_FILTERS, driver_new_enough))
+    return next(filter(None, refusals), None)
 
 
 def claims_restricted(review: ReviewedPod) -> Iterator[Reason]:
@@ -174,9 +204,7 @@ def claims_restricted(review: ReviewedPod) -> Iterator[Reason]:
     for name, request, devices in context.claimed_facts(review.pod):
         if all(one in request.selectors for one in demanded_selectors(request, ruling.demand, context)):
             continue
-        classes = (class_of_device(NodeClass(), facts, context.knowledge) for facts in devices)
-        refusals = (judge(ruling.demand, one) for one in classes for judge in (*PRODUCT_FILTERS, driver_new_enough))
-        if (refusal := next(filter(None, refusals), None)) is not None:
+        if (refusal := first_refusal(ruling.demand, devices, context)) is not None:
             words = f"{name} may get a device that policy {', '.join(ruling.policies)} refuses"
             yield reason(Code.ClaimUnrestricted, f"{words} ({refusal.message})")
 

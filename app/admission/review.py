@@ -289,11 +289,10 @@ def _result(review: ReviewedPod, **fields: Any) -> ReviewResult:
 def review_claim(reviewed: ReviewedClaim, verb: str) -> ReviewResult:
     """Restrict a claim or a template to what policies allow every pod of its namespace, and judge it."""
     ruling = reviewed.ruling
-    judged = (
-        _too_many(ruling.enforced, ruling),
-        reviewed.no_room(),
-        *([] if verb == "mutate" else [reviewed.unrestricted()]),
-    )
+    if reviewed.allocating:
+        return ReviewResult(True, reasons=tuple(reviewed.denied_devices()), policies=ruling.policies)
+    missing = () if verb == "mutate" else reviewed.unrestricted()
+    judged = (_too_many(ruling.enforced, ruling), reviewed.no_room(), missing)
     reasons = tuple(problem for problems in judged for problem in problems)
     warned = [f"{one.advice} (warning only)" for one in _too_many(ruling.warned, ruling) if one not in reasons]
     made = list(reviewed.changes(ruling.demand)) if verb == "mutate" and not reasons else []

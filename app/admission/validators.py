@@ -251,8 +251,8 @@ def claims_known(review: ReviewedPod) -> Iterator[Reason]:
     if not review.ruling.claimed.unknown or review.context.form is not PodForm.Pod:
         return
     if leaves_to_pods(review) or any(True for judge in VALIDATORS if judge not in GUARDS for _ in judge(review)):
-        by = f"policy {', '.join(review.ruling.policies)}"
-        yield reason(Code.ClaimNotKnown, f"{review.ruling.claimed.unknown[0]} does not exist, and {by} restricts GPUs")
+        missing = review.ruling.claimed.unknown[0]
+        yield reason(Code.ClaimNotKnown, f"{missing} does not exist, and policies restrict the pod's GPUs")
 
 
 def _container_reason(container: Container, code: Code, problem: str) -> Reason:

@@ -213,13 +213,14 @@ class DeviceState:
             spec = self.dra.claim_spec(key) if claim else self.dra.template_spec(key)
             has = self.dra.allocated_claim(key) if claim else None
             for request in (choice for choices in (spec.requests if spec else ()) for choice in choices):
-                facts = self._devices_of(has) if has is not None else self._selectable(choice_of(request))
+                facts = self.allocated_facts(has) if has is not None else self._selectable(choice_of(request))
                 yield f"{kind} {key}", request, tuple(dict.fromkeys(filter(None, facts)))
 
-    def _devices_of(self, claim: ResourceClaim) -> Iterator[DeviceFacts | None]:
+    def allocated_facts(self, claim: ResourceClaim) -> Iterator[DeviceFacts]:
+        """List the facts of the devices that a claim has, as far as ResourceSlices show them."""
         ids = {result.device for result in claim.allocation.results} if claim.allocation is not None else set()
         slices = (one for pool in {device[:2] for device in ids} for one in self.dra.pools.slices_of(pool))
-        yield from (facts_of(device) for one in slices for device in one.devices if device.id in ids)
+        yield from filter(None, (facts_of(device) for one in slices for device in one.devices if device.id in ids))
 
     def _selectable(self, choice: DeviceChoice) -> Iterator[DeviceFacts | None]:
         for of_node in self.kinds.fleet():

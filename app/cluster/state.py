@@ -292,6 +292,7 @@ class State:
             claim_warnings=devices.claim_warnings,
             shares=devices.shares,
             claimed_facts=devices.claimed_facts,
+            allocated_facts=devices.allocated_facts,
             class_index=devices.classes,
         )
 

@@ -85,11 +85,12 @@ def exactly(name: str = "gpu", **fields: Any) -> dict[str, Any]:
     return {"name": name, "exactly": {**GPU, **fields}}
 
 
-def answer(core: Core, document: Mapping[str, Any], verb: str = "mutate", operation: str = "CREATE") -> ReviewResult:
+def answer(core: Core, document: Mapping[str, Any], verb: str = "mutate", *operation: str) -> ReviewResult:
     """Review an object of team-a as the API server sends it."""
     plural = document["kind"].lower() + "s"
     group = "" if plural == "pods" else "resource.k8s.io"
-    request = {"uid": "1", "namespace": "team-a", "operation": operation, "object": document}
+    request = {"uid": "1", "namespace": "team-a", "operation": (*operation, "CREATE")[0], "object": document}
+    request["subResource"] = (*operation, "", "")[1]
     request["resource"] = {"group": group, "resource": plural}
     body = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
     return review(json.dumps(body).encode(), verb, core).result
@@ -256,6 +257,17 @@ def test_rule_with_an_exception_for_some_pods_is_not_written_into_claims() -> No
     assert admitted(core_of(text=text), claim(exactly())) == claim(exactly())
 
 
+@pytest.mark.parametrize(("node", "refused"), [("l40s", []), ("h100", ["ProductNotAllowed"])])
+def test_claim_for_extended_resources_is_refused_a_denied_device(node: str, refused: list[str]) -> None:
+    """kube-scheduler allocates the device before the claim exists, and writes both."""
+    device = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": node, "device": "gpu-0"}
+    status = {"allocation": {"devices": {"results": [device]}}}
+
+    result = answer(core_of(), {**claim(exactly()), "status": status}, "validate", "UPDATE", "status")
+
+    assert codes(result) == refused
+
+
 def using(*names: str, template: bool = False, labels: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Make a pod that uses claims by name, or of templates."""
     key = "resourceClaimTemplateName" if template else "resourceClaimName"
@@ -278,7 +290,9 @@ def test_pod_before_its_several_claims_is_refused_with_the_order() -> None:
     for verb in ("mutate", "validate"):
         [refusal] = answer(core_of(), using("late", "later", template=True), verb).reasons
 
-        assert refusal.message == "ResourceClaimTemplate team-a/late does not exist, and policy sec restricts GPUs"
+        assert (
+            refusal.message == "ResourceClaimTemplate team-a/late does not exist, and policies restrict the pod's GPUs"
+        )
         assert "create it first" in refusal.remedy
 
 

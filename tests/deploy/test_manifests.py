@@ -66,11 +66,12 @@ def test_match_conditions_are_printed_for_who_edits_the_manifests() -> None:
 def test_claims_that_may_be_for_gpus_are_sent_when_they_are_created(verb: str) -> None:
     """F166."""
     webhook = webhooks()[f"{verb}-claims.gpu-usher.io"]
-    [rule] = webhook["rules"]
+    rule, *others = webhook["rules"]
 
     assert webhook["matchConditions"] == claim_conditions(knowledge().families)
     assert webhook["clientConfig"]["service"]["path"] == f"/{verb}"
     assert (rule["operations"], rule["apiVersions"]) == (["CREATE"], list(API_KINDS["ResourceClaim"].versions))
+    assert [one["resources"] for one in others] == ([["resourceclaims/status"]] if verb == "validate" else [])
     assert rule["resources"] == [API_KINDS[kind].plural for kind in ("ResourceClaim", "ResourceClaimTemplate")]
     assert webhook["namespaceSelector"] == webhooks()["mutate.gpu-usher.io"]["namespaceSelector"]
 

@@ -19,7 +19,7 @@ from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, node_object
 from tests.controlplane.kubectl import Object
 from tests.dra.makes import device, device_class, slice_of
-from tests.e2e.offers import dra_path, dra_version, keeps_extended_resources
+from tests.e2e.offers import GROUP, dra_path, dra_version, keeps_extended_resources, served_versions
 from tests.e2e.settling import QUICK
 from tests.e2e.stage import (
     ASKED_ABOUT_CLAIMS,
@@ -223,7 +223,8 @@ def class_of_the_administrator(tenant: Tenant, name: str, make: str, count: int)
 
 
 def older_version_of_the_api(tenant: Tenant, name: str, make: str, count: int) -> None:
-    tenant.claim(name, gpus(make, count), version="v1beta2")
+    served = served_versions(tenant.plane, GROUP)
+    tenant.claim(name, gpus(make, count), version="v1beta2" if "v1beta2" in served else "")
     tenant.pod(name, name)
 
 
