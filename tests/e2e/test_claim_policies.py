@@ -344,7 +344,7 @@ class Settled:
 
     def __call__(self) -> bool:
         pods = self._plane.api.items(self._path)
-        decided = [pod["spec"].get("nodeName") or refusal(pod) for pod in pods]
+        decided = [bool(pod["spec"].get("nodeName") or refusal(pod)) for pod in pods]
         if decided != self._seen[0]:
             self._seen = decided, time.monotonic()
         return all(decided) or time.monotonic() > self._seen[1] + STILL_SECONDS
