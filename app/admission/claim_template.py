@@ -41,6 +41,13 @@ _DRIVER = f"{_ATTRIBUTES}.driverVersion"
 _MEMORY = f"device.capacity['{NVIDIA_DRIVER}'].memory"
 _PRODUCT = f"{_ATTRIBUTES}.productName.lowerAscii().replace(' ', '-')"
 """CEL: the product as GPU Feature Discovery labels it, in lower case; GFD writes dashes for spaces."""
+_OTHER_PRODUCT = (
+    f"(has({_ATTRIBUTES}.productName) ? {_ATTRIBUTES}.productName : {_ATTRIBUTES}.model)"
+    ".lowerAscii().replace(' ', '-').replace('_', '-')"
+)
+"""CEL: the product as other vendors' drivers publish it, once their name stands for NVIDIA's (kube/device_facts.py)."""
+_ATTRIBUTE = re.compile(rf"(?<!has\(){re.escape(_ATTRIBUTES)}\.\w+")
+"""An attribute that CEL reads without asking first whether the device has it."""
 
 
 def selectors_of(device_class: str, profiles: Iterable[str], demand: Demand, knowledge: Knowledge) -> Iterator[str]:
@@ -52,6 +59,27 @@ def selectors_of(device_class: str, profiles: Iterable[str], demand: Demand, kno
     needs = list(dict.fromkeys(_needs(tuple(profiles), demand, knowledge))) if device_class in NVIDIA_CLASSES else []
     yield from needs[: MOST_SELECTORS - 1]
     yield from _joined(needs[MOST_SELECTORS - 1 :])
+
+
+def guarded_selectors(driver: str, demand: Demand, knowledge: Knowledge) -> Iterator[str]:
+    """Write each need as CEL for a DeviceClass that may also give devices of other drivers, or without the attributes.
+
+    Of a driver that is not NVIDIA's only product and memory are read (kube/device_facts.py).
+    """
+    needs = _needs((), demand, knowledge) if driver == NVIDIA_DRIVER else _needs_of_others(demand)
+    for need in dict.fromkeys(needs):
+        members = dict.fromkeys(_ATTRIBUTE.findall(need)) if driver == NVIDIA_DRIVER else ()
+        present = "".join(f"has({member}) && " for member in members)
+        yield f"device.driver != '{driver}' || ({present}({need.replace(NVIDIA_DRIVER, driver)}))"
+
+
+def _needs_of_others(demand: Demand) -> Iterator[str]:
+    named = f"(has({_ATTRIBUTES}.productName) || has({_ATTRIBUTES}.model))"
+    yield from (f"{named} && ({_any_product(any_of, _OTHER_PRODUCT)})" for any_of in demand.products)
+    if demand.denied_products:
+        yield f"{named} && !({_any_product(demand.denied_products, _OTHER_PRODUCT)})"
+    if demand.memory_mib:
+        yield _memory(demand)
 
 
 def _joined(needs: Sequence[str]) -> Iterator[str]:
@@ -76,16 +104,16 @@ def _needs(profiles: tuple[str, ...], demand: Demand, knowledge: Knowledge) -> I
     yield from _not_among({capability for need in demand.cuda for capability in need.unsupported}, knowledge)
 
 
-def _any_product(patterns: Iterable[ProductPattern]) -> str:
+def _any_product(patterns: Iterable[ProductPattern], product: str = _PRODUCT) -> str:
     """Write that the product is one of these: exact names, or patterns over the name without the vendor's prefix."""
     product_patterns = list(patterns)
     forms = sorted({_plain(re.escape(form)) for pattern in product_patterns for form in pattern.labels or ()})
-    tests = [f"{_PRODUCT}.matches('^(nvidia-|tesla-)?({'|'.join(forms)})$')"] if forms else []
+    tests = [f"{product}.matches('^(nvidia-|tesla-)?({'|'.join(forms)})$')"] if forms else []
     expressions = [pattern.expression.pattern for pattern in product_patterns if pattern.expression is not None]
     if expressions:
         bare = "p.matches('^(nvidia|tesla)-') ? p.substring(p.indexOf('-') + 1) : p"
         matched = " || ".join(f"n.matches('{_plain(expression)}')" for expression in expressions)
-        tests.append(f"cel.bind(p, {_PRODUCT}, cel.bind(n, {bare}, {matched}))")
+        tests.append(f"cel.bind(p, {product}, cel.bind(n, {bare}, {matched}))")
     return " || ".join(tests) or "false"
 
 

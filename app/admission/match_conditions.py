@@ -14,6 +14,7 @@ from app.admission.device_guard import ALL_FILES, CDI, DEVICE_FOLDER, GPU_FILES
 from app.knowledge.gpu_resources import Families
 from app.knowledge.tables import Knowledge
 from app.kube.pods import PREFIX
+from app.kube.resource_claims import EXTENDED
 
 POD_OR_TEMPLATE = (
     "(has(object.spec.jobTemplate) ? [object.spec.jobTemplate.spec.template]"
@@ -56,6 +57,28 @@ def device_conditions(knowledge: Knowledge) -> list[dict[str, str]]:
     return [
         {"name": "reaches-devices", "expression": f"{POD_OR_TEMPLATE}.exists(p, {' || '.join((*lists, volumes))})"},
         match_conditions(knowledge)[1],
+    ]
+
+
+def claim_conditions(families: Families) -> list[dict[str, str]]:
+    """Write the matchConditions of the webhooks for claims: some request may be for GPUs.
+
+    Of the updates of the status only that counts by which kube-scheduler's own claims get devices, those for extended
+    resources.
+    """
+    others = ", ".join(map(quoted, families.classes_without_gpus))
+    requests = "(has(r.firstAvailable) ? r.firstAvailable : has(r.exactly) ? [r.exactly] : [r])"
+    other = f"has(c.deviceClassName) && c.deviceClassName in [{others}]"
+    asked = (
+        f"has(s.devices) && has(s.devices.requests) && s.devices.requests.exists(r, {requests}.exists(c, !({other})))"
+    )
+    spec = "(has(object.spec.spec) ? [object.spec.spec] : [object.spec])"
+    allocated = "has({0}.status) && has({0}.status.allocation)"
+    extended = _annotation("object", f"k == {quoted(EXTENDED)}")
+    gets = f"{extended} && {allocated.format('object')} && !({allocated.format('oldObject')})"
+    return [
+        {"name": "may-claim-gpus", "expression": f"{spec}.exists(s, {asked})"},
+        {"name": "created-or-extended", "expression": f"request.operation == 'CREATE' || ({gets})"},
     ]
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from app.admission.claim_review import ReviewedClaim
 from app.admission.json_patch import Operation, apply, put
 from app.admission.mutators import CHANGING_AMOUNTS, FOR_QUEUED, REPAIRS, Mutator, mutators_of, mutators_under
 from app.admission.review_targets import ignored_labels
@@ -283,6 +284,36 @@ def _is_recorded(review: ReviewedPod) -> bool:
 
 def _result(review: ReviewedPod, **fields: Any) -> ReviewResult:
     return ReviewResult(True, policies=review.ruling.policies, policy_hash=review.ruling.policy_hash, **fields)
+
+
+def review_claim(reviewed: ReviewedClaim, verb: str) -> ReviewResult:
+    """Restrict a claim or a template to what policies allow every pod of its namespace, and judge it."""
+    ruling = reviewed.ruling
+    if reviewed.allocating:
+        return ReviewResult(True, reasons=tuple(reviewed.denied_devices()), policies=ruling.policies)
+    missing = () if verb == "mutate" else reviewed.unrestricted()
+    judged = (_too_many(ruling.enforced, ruling), reviewed.no_room(), missing)
+    reasons = tuple(problem for problems in judged for problem in problems)
+    warned = [f"{one.advice} (warning only)" for one in _too_many(ruling.warned, ruling) if one not in reasons]
+    made = list(reviewed.changes(ruling.demand)) if verb == "mutate" and not reasons else []
+    if verb == "mutate" and ruling.demand.warned is not None:
+        others = reviewed.changes(ruling.demand.warned)
+        warned += [f"{NOT_DONE}policy only warns: {one.record}" for one in others if one not in made]
+    return ReviewResult(
+        True,
+        tuple(operation for change in made for operation in change.operations),
+        limited_warnings((*(change.record for change in made), *warned)),
+        reasons,
+        tuple(change.record for change in made),
+        ruling.policies,
+        ruling.policy_hash,
+    )
+
+
+def _too_many(rules: AdmissionRules, ruling: Ruling) -> tuple[Reason, ...]:
+    """Judge the number of GPUs of a claim, since a pod gets all its devices."""
+    problem = rules.too_many(0, ruling.claimed.most)
+    return (problem,) if problem is not None else ()
 
 
 def _read_review(

@@ -15,7 +15,10 @@ from app.admission.json_patch import Operation, apply
 from app.knowledge.gpu_resources import Family
 from app.knowledge.tables import Knowledge
 from app.kube.claimed_devices import NO_CLAIMED_DEVICES, NO_SHARES, ClaimedDevices, DeviceChoices, PublishedShares
+from app.kube.device_classes import DeviceClassIndex
+from app.kube.device_facts import DeviceFacts
 from app.kube.pods import PREFIX, Container, Pod, gpu_amounts, read_pod
+from app.kube.resource_claims import DeviceRequest, ResourceClaim
 from app.policy.compiled import PolicySet
 from app.policy.match import Ruling, ruling_for
 from app.policy.merge_admission import RULES, AdmissionRules
@@ -61,13 +64,16 @@ class ReviewContext:
     """The surroundings of a review: the policies in force, the fleet as known now, the knowledge tables.
 
     `form` is the kind of the object. `existing_ephemeral` are the names of the ephemeral containers that the pod had
-    before this request. `old_template` is the pod template before an UPDATE, or None. `queued` is true for a
-    template of a new workload that Kueue queues, and counts by its templates. `claimed` returns the devices
-    that a pod claims through DRA. `has_template` tells whether a ResourceClaimTemplate is known to exist as it is
-    written. `claim_warnings` says what keeps device requests from every device of the cluster; its second argument are
-    the keys of the taints that policies tolerate. `shares` tells how claims get shares of GPUs. `idle_gpus` counts the
-    GPUs of a namespace that are idle for certain, by namespace, seconds and activity as a share of one; 0 where nothing
-    is known. `rule` returns the ruling on a pod.
+    before this request. `old_template` is the pod template before an UPDATE, or None. `queued` is true for a template
+    of a new workload that Kueue queues, and counts by its templates. `claimed` returns the devices that a pod claims
+    through DRA. `has_template` tells whether a ResourceClaimTemplate is known to exist as it is written.
+    `claim_warnings` says what keeps device requests from every device of the cluster; its second argument are the keys
+    of the taints that policies tolerate. `shares` tells how claims get shares of GPUs. `claimed_facts` lists the
+    requests of a pod's claims: the name of the claim, the request, and the facts of the devices that it has, or may get
+    on some node of today. `allocated_facts` are those of the devices that a claim has. `class_index` are the
+    DeviceClasses of the cluster, None where they are not known. `idle_gpus` counts the GPUs of a namespace that are
+    idle for certain, by namespace, seconds and activity as a share of one; 0 where nothing is known. `rule` returns the
+    ruling on a pod.
     """
 
     policies: PolicySet
@@ -81,8 +87,16 @@ class ReviewContext:
     has_template: Callable[[Mapping[str, Any]], bool] = lambda _template: False
     claim_warnings: Callable[[tuple[DeviceChoices, ...], Collection[str]], tuple[str, ...]] = lambda *_: ()
     shares: Callable[[], PublishedShares] = lambda: NO_SHARES
+    claimed_facts: Callable[[Pod], Iterable[tuple[str, DeviceRequest, tuple[DeviceFacts, ...]]]] = lambda _pod: ()
+    allocated_facts: Callable[[ResourceClaim], Iterable[DeviceFacts]] = lambda _claim: ()
+    class_index: DeviceClassIndex | None = None
     idle_gpus: Callable[[str, float, float], int] = lambda *_: 0
     rule: Callable[[Pod, Mapping[str, str], PolicySet, Knowledge, ClaimedDevices], Ruling] = ruling_for
+
+    @property
+    def device_classes(self) -> DeviceClassIndex:
+        """The DeviceClasses; without those of a cluster, classes are known by the names that drivers' charts use."""
+        return self.class_index or DeviceClassIndex(self.knowledge.families)
 
     def ruling(self, pod: Pod, labels: Mapping[str, str]) -> Ruling:
         """Rule on a pod with all that it asks for, by resources and by claims. `labels` are its namespace's."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from app.admission.claim_review import claims_restricted, leaves_to_pods
 from app.admission.device_guard import device_accesses, devices_not_mounted, is_privileged, node_not_reached
 from app.admission.fleet_facts import FleetFacts, fitting_groups
 from app.admission.reviewed_pod import PodForm, ReviewedPod
@@ -118,19 +119,9 @@ def limits_equal_requests(review: ReviewedPod) -> Iterator[Reason]:
 
 def not_too_many(review: ReviewedPod) -> Iterator[Reason]:
     """Refuse a pod that asks for more GPUs than the policy allows."""
-    allowed, claims = review.rules.max_gpus_per_pod, review.ruling.claimed.classes
-    if allowed is None:
-        return
-    total = sum(amount for _, amount in (*review.gpu_amounts(), *review.passthrough_amounts)) + sum(
-        count or 0 for _, count in claims
-    )
-    by = review.rules.by("max_gpus_per_pod")
-    most = f"at most {allowed} per pod {'is' if allowed == 1 else 'are'} allowed{by}"
-    most = most if allowed else f"none are allowed here{by}"
-    if total > allowed:
-        yield reason(Code.TooManyGPUs, f"asks for {total} GPUs{_by_whom(review)}; {most}")
-    elif any(count is None for _, count in claims):
-        yield reason(Code.TooManyGPUs, f"claims all GPUs of a node; {most}")
+    units = sum(amount for _, amount in (*review.gpu_amounts(), *review.passthrough_amounts))
+    if (problem := review.rules.too_many(units, review.ruling.claimed.most, _by_whom(review))) is not None:
+        yield problem
 
 
 def _by_whom(review: ReviewedPod) -> str:
@@ -252,6 +243,18 @@ def _always_shared(demand: Demand, fleet: FleetFacts, resource: str) -> bool:
     return bool(shared) and all(shared)
 
 
+def claims_known(review: ReviewedPod) -> Iterator[Reason]:
+    """Refuse a pod that names claims which are not there, where the review of the claims alone would not be enough.
+
+    Whether it claims GPUs is not known, so that it is refused as well for what would be wrong with a GPU pod.
+    """
+    if not review.ruling.claimed.unknown or review.context.form is not PodForm.Pod:
+        return
+    if leaves_to_pods(review) or any(True for judge in VALIDATORS if judge not in GUARDS for _ in judge(review)):
+        missing = review.ruling.claimed.unknown[0]
+        yield reason(Code.ClaimNotKnown, f"{missing} does not exist, and policies restrict the pod's GPUs")
+
+
 def _container_reason(container: Container, code: Code, problem: str) -> Reason:
     return reason(code, f"container {container.name[:63]} {problem}")
 
@@ -262,6 +265,8 @@ VALIDATOR_RULES: tuple[tuple[Validator, tuple[str, ...]], ...] = (
     (limits_present, ("requests_only",)),
     (limits_equal_requests, ("mismatch",)),
     (not_too_many, ("max_gpus_per_pod",)),
+    (claims_known, ()),
+    (claims_restricted, ()),
     (memory_equals_limits, ("memory_requests",)),
     (amounts_per_gpu_in_bounds, ("per_gpu",)),
     (annotations_parse, ()),
@@ -278,7 +283,9 @@ VALIDATOR_RULES: tuple[tuple[Validator, tuple[str, ...]], ...] = (
 reads."""
 VALIDATORS = tuple(validator for validator, _ in VALIDATOR_RULES)
 
-GUARDS: frozenset[Validator] = frozenset({names_valid, devices_asked_for, devices_not_mounted, node_not_reached})
+GUARDS: frozenset[Validator] = frozenset(
+    {names_valid, claims_known, claims_restricted, devices_asked_for, devices_not_mounted, node_not_reached}
+)
 """Validators for every object that reaches the webhook, whether it asks for a GPU or not."""
 
 

@@ -13,10 +13,11 @@ from typing import Any
 import msgspec
 
 from app import __version__
+from app.admission.claim_review import is_claim, read_claim
 from app.admission.queued_jobs import review_templates, template_targets_of
-from app.admission.review import UNCONCERNED, ReviewResult, mutate, validate
+from app.admission.review import UNCONCERNED, ReviewResult, mutate, review_claim, validate
 from app.admission.review_targets import ignored_annotations, review_target_of
-from app.admission.reviewed_pod import ReviewContext, denial_message, limited_warnings
+from app.admission.reviewed_pod import ReviewContext, denial_message, is_exempt, limited_warnings
 from app.api.wire import DECODE_ERRORS, decode_json, encode
 from app.cluster.core import Core
 from app.cluster.files import is_policy_file
@@ -241,6 +242,8 @@ def _review_object(
     """
     if is_policy(request):
         return (yield from judge_policy(request, core)) if verb == "validate" else None
+    if is_claim(request):
+        return _review_claim(request, namespace, verb, core)
     subject = review_target_of(request)
     ignored = ignored_annotations(request) if verb == "mutate" else ()
     if subject is None:
@@ -266,6 +269,18 @@ def _review_object(
     operations = tuple(map(subject.operation_on_object, result.operations))
     warnings = limited_warnings((*ignored, *result.warnings)) if ignored else result.warnings
     return replace(result, concerned=result.concerned or bool(ignored), operations=operations, warnings=warnings)
+
+
+def _review_claim(request: Mapping[str, Any], namespace: str, verb: str, core: Core) -> ReviewResult | None:
+    """Review a ResourceClaim or a template; None for an operation that is not reviewed. Raises as _review_object."""
+    labels, context = core.namespace_labels(namespace), core.review_context()
+    if is_exempt(namespace, labels, context.knowledge):
+        return UNCONCERNED
+    try:
+        claim = read_claim(request, labels, context)
+    except OversizedPod as error:
+        return ReviewResult(True, reasons=(reason(Code.ObjectTooLarge, str(error)),))
+    return review_claim(claim, verb) if claim is not None else None
 
 
 def _text(request: Mapping[str, Any], key: str) -> str | None:

@@ -225,6 +225,12 @@ class WebhookRoutes:
     async def _decide(self, verb: str, answer: Answering, body: bytes) -> tuple[bytes, str]:
         """Decide, then count, log and record the decision; return the answer and the outcome for the metric."""
         content, decision, request, spent = await self._run_steps(verb, answer(body))
+        if verb in ADMISSION_VERBS and Code.ClaimNotKnown in decision.reasons:
+            until = self._clock() + WAIT_SECONDS  # that a claim of the same manifest has not been seen yet is likely
+            while Code.ClaimNotKnown in decision.reasons and self._clock() < until:
+                await asyncio.sleep(WAIT_SECONDS / 5)
+                content, decision, request, more = await self._run_steps(verb, answer(body))
+                spent += more
         if verb == "filter" and may_have_ended(decision):
             async for _ in self._retries.changes(decision):
                 content, decision, request, more = await self._run_steps(verb, answer(body))

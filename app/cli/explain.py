@@ -18,7 +18,7 @@ from rich.markup import escape
 
 from app.cli.claims import FORBIDDEN
 from app.cli.explain_text import print_explanation
-from app.cli.explained_objects import POD, ObjectName, PodToExplain, of_file, of_fleet, read_name
+from app.cli.explained_objects import POD, ObjectName, PodToExplain, claims_of_file, of_file, of_fleet, read_name
 from app.cli.mutate import read_file
 from app.cli.output import output_of, show, show_progress
 from app.cli.source import (
@@ -109,8 +109,8 @@ def explain_pod(
 
     Of a pod in the cluster: gpu-usher explain pod/train-0 -n team-a. Of a workload: explain deployment/train, which is
     the newest of its pods that are Pending, or its pod template. Of what is not there yet: explain -f train.yaml, with
-    Pods, workloads, Lists and several documents. Of a pod that has ended, how it did, such as UnexpectedAdmissionError;
-    and where it would run if created again.
+    Pods, workloads, their ResourceClaims and templates, Lists and several documents. Of a pod that has ended, how it
+    did, such as UnexpectedAdmissionError; and where it would run if created again.
     """
     words = [word for word in (kind, name) if word]
     if bool(words) == bool(file):
@@ -123,14 +123,15 @@ def explain_pod(
     home = fleet.namespace(namespace, default=not url)
     workloads = read_knowledge().workloads
     wanted = read_name(words, home, workloads) if words else None
-    pods = [] if file is None else of_file(file, read_file(file), home, workloads)
+    documents = [] if file is None else read_file(file)
+    pods = [] if file is None else of_file(file, documents, home, workloads)
     with without_garbage_collection():
         if url:
             bodies = [pod.pod for pod in pods] or [pod_reference(wanted)]
             explanations = [ask_service(url, body, by_node) for body in bodies]
         else:
             try:
-                objects = read_fleet(fleet, wanted)
+                objects = [*read_fleet(fleet, wanted), *claims_of_file(documents, home)]
                 pods = _named(fleet, wanted, objects, workloads) if wanted else pods
                 cluster = snapshot_of(objects, policies, use.idle)
                 with show_progress(f"explaining on {counted(len(cluster.nodes), 'node')}"):

@@ -80,10 +80,8 @@ def _bound(console: Console, explanation: Explanation, bound: NodeVerdict) -> No
 
 def _needs(console: Console, explanation: Explanation) -> None:
     console.print("\n[bold]needs[/]")
-    for need in explanation.needs or (() if explanation.claims else ("no GPU",)):
+    for need in (*(explanation.needs or (() if explanation.claims else ("no GPU",))), *explanation.claimed):
         console.print(f"  {escape(need)}")
-    for name, count in explanation.claims.items():
-        console.print(f"  claims {count} of DeviceClass {escape(name)}")
     if explanation.policies:
         console.print(f"  [dim]policies: {escape(', '.join(explanation.policies))}[/]")
     for name in explanation.unjudged:

@@ -116,6 +116,15 @@ def of_file(file: str, documents: Sequence[Object], namespace: str, workloads: W
     return pods
 
 
+CLAIM_KINDS = ("ResourceClaim", "ResourceClaimTemplate")
+
+
+def claims_of_file(documents: Sequence[Object], namespace: str) -> list[dict[str, Any]]:
+    """Return the claims and templates of a file, in their namespace, with which its pods are explained."""
+    claims = [document for document in documents if document.get("kind") in CLAIM_KINDS]
+    return [{**claim, "metadata": {"namespace": namespace, **(claim.get("metadata") or {})}} for claim in claims]
+
+
 def as_pods(document: Object, namespace: str, workloads: Workloads) -> list[PodToExplain]:
     """Return a pod, or the pods that a workload creates, one of each template, as admission sees them.
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 import yaml
 
-from app.admission.match_conditions import cpu_guard_conditions, device_conditions, match_conditions
+from app.admission.match_conditions import claim_conditions, cpu_guard_conditions, device_conditions, match_conditions
 from app.cluster.files import PACKAGE, read_knowledge
 from app.policy.schema import custom_resource_definition, json_schema
 from app.values.errors import BadInput
@@ -89,6 +89,7 @@ def conditions_text(also: Collection[str] = ()) -> str:
     conditions_by_webhook = {
         "mutate, validate": match_conditions(knowledge, also),
         "devices": device_conditions(knowledge),
+        "mutate-claims, validate-claims": claim_conditions(knowledge.families),
         "cpu-guard": cpu_guard_conditions(knowledge.families),
     }
     return yaml.safe_dump(conditions_by_webhook, sort_keys=False, width=120)

@@ -205,18 +205,8 @@ class Core:
 
     def review_context(self) -> ReviewContext:
         """Return the policies, fleet facts and knowledge that a review works with."""
-        state = self.state
-        return ReviewContext(
-            self.policies,
-            state.fleet(),
-            state.knowledge,
-            claimed=self._claimed,
-            has_template=state.devices.has_template,
-            claim_warnings=state.devices.claim_warnings,
-            shares=state.devices.shares,
-            idle_gpus=self.usage.count,
-            rule=self._rulings.of,
-        )
+        context = self.state.review_context(self.policies)
+        return replace(context, claimed=self._claimed, idle_gpus=self.usage.count, rule=self._rulings.of)
 
     def namespace_labels(self, name: str) -> Mapping[str, str]:
         return self.state.namespaces.by_name[name]

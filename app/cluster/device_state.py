@@ -6,20 +6,27 @@ explained, reads the same records whole.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from app.cluster.device_index import DeviceIndex, DeviceKindIndex
 from app.cluster.dra_index import DRAIndex
 from app.dra.device_kinds import DeviceKinds, claim_warnings, published_shares
 from app.knowledge.tables import Knowledge
-from app.kube.claimed_devices import ClaimedDevices, DeviceChoice, DeviceChoices, PublishedShares, claimed_devices
+from app.kube.claimed_devices import (
+    ClaimedDevices,
+    DeviceChoice,
+    DeviceChoices,
+    PublishedShares,
+    choice_of,
+    claimed_devices,
+)
 from app.kube.device_classes import DeviceClass, DeviceTaintRule, read_class, read_taint_rule
-from app.kube.device_facts import NVIDIA_DRIVER
+from app.kube.device_facts import NVIDIA_DRIVER, DeviceFacts, facts_of
 from app.kube.devices import ResourceSlice
 from app.kube.pending_pods import PendingPod
 from app.kube.pods import Pod
-from app.kube.resource_claims import ResourceClaim, read_resource_claim, read_resource_claim_template
+from app.kube.resource_claims import DeviceRequest, ResourceClaim, read_resource_claim, read_resource_claim_template
 from app.kube.slice_reading import read_slice
 from app.nodes.model import Node
 from app.placement.scheduler_demand import HeldUnits
@@ -197,3 +204,25 @@ class DeviceState:
     def claimed(self, pod: Pod) -> ClaimedDevices:
         classes = self.classes
         return claimed_devices(pod, self.dra.claim_spec, self.dra.template_spec, classes.family, classes.serving)
+
+    def claimed_facts(self, pod: Pod) -> Iterator[tuple[str, DeviceRequest, tuple[DeviceFacts, ...]]]:
+        """List each request of a pod's claims: the claim, the request, the devices that it has or may get today."""
+        for _, claim, template in pod.claims:
+            kind, key = ("ResourceClaim", claim) if claim else ("ResourceClaimTemplate", template)
+            key = f"{pod.namespace}/{key}"
+            spec = self.dra.claim_spec(key) if claim else self.dra.template_spec(key)
+            has = self.dra.allocated_claim(key) if claim else None
+            for request in (choice for choices in (spec.requests if spec else ()) for choice in choices):
+                facts = self.allocated_facts(has) if has is not None else self._selectable(choice_of(request))
+                yield f"{kind} {key}", request, tuple(dict.fromkeys(filter(None, facts)))
+
+    def allocated_facts(self, claim: ResourceClaim) -> Iterator[DeviceFacts]:
+        """List the facts of the devices that a claim has, as far as ResourceSlices show them."""
+        ids = {result.device for result in claim.allocation.results} if claim.allocation is not None else set()
+        slices = (one for pool in {device[:2] for device in ids} for one in self.dra.pools.slices_of(pool))
+        yield from filter(None, (facts_of(device) for one in slices for device in one.devices if device.id in ids))
+
+    def _selectable(self, choice: DeviceChoice) -> Iterator[DeviceFacts | None]:
+        for of_node in self.kinds.fleet():
+            selected = (of_node.kinds[position] for position in of_node.select(choice, tolerate_all=True))
+            yield from (kind.facts or facts_of(kind.device) for kind in selected)

@@ -291,6 +291,9 @@ class State:
             has_template=devices.has_template,
             claim_warnings=devices.claim_warnings,
             shares=devices.shares,
+            claimed_facts=devices.claimed_facts,
+            allocated_facts=devices.allocated_facts,
+            class_index=devices.classes,
         )
 
     def fleet(self) -> FleetFacts:

@@ -34,6 +34,7 @@ from app.explain.claim_edits import (
 from app.explain.claim_funnel import holder_names, is_of_claims, show_taint
 from app.explain.counterfactual import MOST_FIXES, NODES_JUDGED_AT_ONCE, Fix, FixStep, few_of_a_kind
 from app.explain.survey import Groups
+from app.kube.device_facts import GPU_DRIVER
 from app.kube.devices import Device, SemanticVersion
 from app.kube.resource_claims import ALL, EXACT_COUNT, DeviceRequest, DeviceToleration, ResourceClaim
 from app.nodes.model import Node
@@ -153,6 +154,21 @@ def _proposals(judge: ClaimJudge, node: Node) -> Iterator[ClaimChange]:
             for request in (request for choices in claim.spec.requests for request in choices):
                 yield from _fewer(claims, claim, request, request.count - 1)
         yield from _freeing(judge, devices)
+    yield from _left_out(judge.pod_claims.on(node), judge.cluster)
+
+
+def _left_out(claims: Claims, cluster: ClusterDevices) -> Iterator[ClaimChange]:
+    """Leave out a claim whose devices are no GPUs, by the drivers that its DeviceClasses name."""
+    for claim in claims:
+        names = [choice.device_class for choices in claim.spec.requests for choice in choices]
+        drivers = [cluster.classes[name].driver if name in cluster.classes else None for name in names]
+        if drivers and all(driver is not None and not driver.startswith(GPU_DRIVER) for driver in drivers):
+            text = f"leave out the claim {claim.key} of {names[0]}, if the pod works without it"
+            yield ClaimChange("drop-claim", text, 60, partial(_without, claim.key), "pod")
+
+
+def _without(key: str, claims: Claims, cluster: ClusterDevices) -> tuple[Claims, ClusterDevices]:
+    return tuple(claim for claim in claims if claim.key != key), cluster
 
 
 def _for_request(
@@ -339,6 +355,9 @@ def _freeing(judge: ClaimJudge, devices: NodeDevices) -> Iterator[ClaimChange]:
         pods = [name for name in holder_names(judge.cluster, held[0]) if name.startswith("pod ")]
         names = ", ".join(device.name for device in held)
         text = f"end {' and '.join(pods)}, which has {names}" if pods else f"delete claim {key}, which has {names}"
+        if (claim := judge.cluster.allocated.claim(key)) is not None and claim.deleted:
+            gone = " and ".join(f"{kind} {name}" for kind, name in claim.reserved_for)
+            text = f"take {gone}, if gone, out of reservedFor of claim {key}, which is being deleted and has {names}"
         yield ClaimChange("free-devices", text, 50 + len(held), partial(_without_claim, key), "fleet")
 
 

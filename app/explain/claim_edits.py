@@ -118,6 +118,7 @@ CLAIM_KINDS: Mapping[str, str] = {
     "ask-less-capacity": "less capacity",
     "tolerate-device-taint": "a toleration of a device taint",
     "drop-constraint": "no constraint",
+    "drop-claim": "no claim of another device",
     "free-devices": "ending pods",
     "name-claim": "another claim",
     "create-template": "a new template",

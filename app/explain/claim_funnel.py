@@ -5,7 +5,7 @@ Objections to a node that come from the pod's claims are recognized by `is_of_cl
 """
 
 from collections import Counter
-from collections.abc import Generator, Hashable, Mapping, Sequence
+from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from app.dra.cluster_devices import ClusterDevices
@@ -18,7 +18,7 @@ from app.explain.survey import Groups
 from app.intree.checks import InTreeCause, InTreeRefusal
 from app.kube.device_classes import untolerated
 from app.kube.devices import Device, DeviceTaint
-from app.kube.resource_claims import ALL, DeviceRequest
+from app.kube.resource_claims import ALL, DeviceRequest, ResourceClaim
 from app.nodes.model import Node
 from app.values.reasons import FunnelStage
 
@@ -109,13 +109,17 @@ def show_taint(taint: DeviceTaint) -> str:
 
 
 def holder_names(cluster: ClusterDevices, device: Device) -> tuple[str, ...]:
-    """Name the pods that have a device, by namespace/name; a claim that no pod uses by its own."""
+    """Name the pods that have a device, by namespace/name; a claim that no pod uses, or that is deleted, by its own.
+
+    A claim that is being deleted keeps its devices while pods stand in its reservedFor, also those that are gone.
+    """
     names: list[str] = []
     for key in cluster.allocated.holders(device.id):
         claim = cluster.allocated.claim(key)
         namespace = key.partition("/")[0]
         pods = [f"{kind} {namespace}/{name}" for kind, name in (claim.reserved_for if claim else ())]
-        names += pods or [f"claim {key}"]
+        deleted = claim is not None and claim.deleted
+        names += [f"claim {key}, which is being deleted"] if deleted else pods or [f"claim {key}"]
     return tuple(names)
 
 
@@ -189,3 +193,27 @@ def erring(groups: Groups) -> Groups:
         for objections, names in groups.items()
         if len(objections) == 1 and is_claim_error(objections[0])
     }
+
+
+def claims_in_words(claims: Iterable[ResourceClaim], demanded: Iterable[tuple[str, int | None]]) -> tuple[str, ...]:
+    """Say what claims ask for, of GPUs and of other devices; alternatives in their order, which are never added up.
+
+    `demanded` are the devices that a demand counts, of which those of extended resources have no claim yet.
+    """
+    totals: Counter[str] = Counter()
+    lines = []
+    for choices in (choices for claim in claims for choices in claim.spec.requests):
+        if len(choices) == 1 and choices[0].mode != ALL:
+            totals[choices[0].device_class] += choices[0].count
+            continue
+        words: list[str] = []
+        device_class = ""
+        for choice in choices:
+            count = "all" if choice.mode == ALL else str(choice.count)
+            of_class = f" of DeviceClass {choice.device_class}" if choice.device_class != device_class else ""
+            words, device_class = [*words, f"{count}{of_class}"], choice.device_class
+        lines.append(f"claims {', or else '.join(words)}")
+    named = {choice.device_class for claim in claims for choices in claim.spec.requests for choice in choices}
+    others = {name: count for name, count in demanded if name not in named}
+    counts = [*totals.items(), *((name, "all" if count is None else count) for name, count in others.items())]
+    return (*(f"claims {count} of DeviceClass {name}" for name, count in counts), *lines)

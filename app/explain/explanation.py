@@ -135,8 +135,8 @@ class Explanation:
     changes that were tried for `fixes`, in words. `not_started` says why it does not start though it has a node or
     devices, each with the reason of the kubelet's Event, and `phase` is its status.phase. `notes` say which containers
     would run without the devices that the pod claims, what the conditions of its node report, what ends it, and what no
-    score shows. `asked_by` are the
-    units that each container asks for, by resource and by name of the container.
+    score shows. `asked_by` are the units that each container asks for, by resource and by name of the container.
+    `claims` are the most devices by DeviceClass, and `claimed` says in words what claims ask for, alternatives too.
     """
 
     pod: str
@@ -169,6 +169,7 @@ class Explanation:
     gang: GangVerdict | None = None
     asked_by: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     phase: str = ""
+    claimed: tuple[str, ...] = ()
 
     @property
     def place(self) -> str:

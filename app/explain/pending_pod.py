@@ -16,7 +16,7 @@ from app.admission.reviewed_pod import ReviewedPod
 from app.dra.pod_claims import released
 from app.explain.claim_changes import claim_fixes
 from app.explain.claim_edits import CLAIM_KINDS
-from app.explain.claim_funnel import RequestFunnel, funnels, is_of_claims, with_claim_errors
+from app.explain.claim_funnel import RequestFunnel, claims_in_words, funnels, is_of_claims, with_claim_errors
 from app.explain.container_requests import asked_by, needs
 from app.explain.counterfactual import NODES_JUDGED_AT_ONCE, Fix, FixSearch
 from app.explain.edits import KINDS
@@ -183,6 +183,7 @@ def _answer(
         tried=tuple(dict.fromkeys(nodes.tried)),
         best=best,
         claims={name: "all" if count is None else count for name, count in demand.claims},
+        claimed=claims_in_words(scheduled_pod.claims.pod_claims.claims if scheduled_pod.claims else (), demand.claims),
         dra=_equivalent_claim(demand, snapshot),
         unsourced=_unsourced(snapshot),
         unjudged=_unjudged(scheduled_pod, nodes.constraints),

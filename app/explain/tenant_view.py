@@ -18,7 +18,7 @@ from app.explain.explanation import Explanation
 from app.explain.pending_cause import text_for_namespace
 
 ELSEWHERE = "of another namespace"
-OWN = frozenset({"pod", "asks", "asked_by", "claims", "dra", "patch", "needs"})
+OWN = frozenset({"pod", "asks", "asked_by", "claims", "claimed", "dra", "patch", "needs"})
 """Members that are made from the pod alone."""
 _HOLDER = re.compile(r"\b(pod|claim|PodGroup) ([a-z0-9][-a-z0-9]{0,62})/[a-z0-9][-a-z0-9.]{0,252}")
 _KEY = re.compile(r"(?<![\w./-])([a-z0-9][-a-z0-9]{0,62})/[a-z0-9][-a-z0-9.]{0,252}")

@@ -77,7 +77,8 @@ class Families:
     `device_class_prefix` is the prefix of the resources by which a pod requests devices of a DeviceClass without a
     ResourceClaim. `mig_gpu` is the resource whose unit is a whole GPU that MIG can partition, and `mig_prefix` the
     prefix of the resources of its slices. Both are empty if no family has MIG. `fault_taints` are regular expressions
-    for the keys of taints that say that a node or a device is faulty, not ready, or about to go.
+    for the keys of taints that say that a node or a device is faulty, not ready, or about to go. `classes_without_gpus`
+    are DeviceClasses that GPU drivers install for other devices.
     """
 
     all: tuple[Family, ...]
@@ -86,6 +87,7 @@ class Families:
     mig_gpu: str = ""
     mig_prefix: str = ""
     fault_taints: tuple[str, ...] = ()
+    classes_without_gpus: tuple[str, ...] = ()
 
     def is_fault(self, key: str) -> bool:
         """Tell whether a taint of a node or of a device says that something is wrong with it, or that it goes away."""
@@ -144,6 +146,7 @@ def load_families(
     infrastructure_namespaces: Iterable[str],
     device_class_prefix: str = DEVICE_CLASS_PREFIX,
     fault_taints: Iterable[str] = (),
+    classes_without_gpus: Iterable[str] = (),
 ) -> Families:
     """Read families.yaml.
 
@@ -174,7 +177,8 @@ def load_families(
     )
     mig = _family_with_mig(families)
     whole, prefix = (mig.whole, mig.mig_prefix) if mig else ("", "")
-    return Families(families, namespaces, device_class_prefix, whole, prefix, tuple(fault_taints))
+    without = tuple(classes_without_gpus)
+    return Families(families, namespaces, device_class_prefix, whole, prefix, tuple(fault_taints), without)
 
 
 def _family_with_mig(families: tuple[Family, ...]) -> Family | None:

@@ -171,6 +171,7 @@ def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = Non
             documents["families.yaml"]["infrastructure_namespaces"],
             documents["families.yaml"]["device_class_prefix"],
             (row["key"] for row in documents["families.yaml"]["fault_taints"]),
+            documents["families.yaml"]["classes_without_gpus"]["names"],
         )
         return Knowledge(
             products=load_products(documents["gpu_products.yaml"]),

@@ -4,7 +4,7 @@
 A pod only names its ResourceClaims and ResourceClaimTemplates; their requests are in those objects.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -66,14 +66,16 @@ NO_SHARES = PublishedShares()
 class ClaimedDevices:
     """The GPUs that a pod claims through DRA.
 
-    `classes` are pairs of DeviceClass and number of devices (None for all devices of a node), sorted; every alternative
-    counts as if it were taken. `families` are the GPU families of these classes, by name. `container_families` are
-    pairs of container and family for the containers that may use the devices, in the order of the spec. `unknown` are
-    the claims and templates that the pod names and that are not in the cluster state yet. `requests` are the requests
-    that give GPUs, and one for each extended resource that DRA serves.
+    `classes` are pairs of DeviceClass and number of devices (None for all devices of a node), sorted; of the
+    alternatives of a request the largest of each class counts. `most` is the largest number of GPUs that the pod can
+    get, None where a request is for all devices of a node. `families` are the GPU families of these classes, by name.
+    `container_families` are pairs of container and family for the containers that may use the devices, in the order of
+    the spec. `unknown` are the claims and templates that the pod names and that are not in the cluster state yet.
+    `requests` are the requests that give GPUs, and one for each extended resource that DRA serves.
     """
 
     classes: tuple[tuple[str, int | None], ...] = ()
+    most: int | None = 0
     families: tuple[Family, ...] = ()
     container_families: tuple[tuple[str, str], ...] = ()
     unknown: tuple[str, ...] = ()
@@ -128,20 +130,25 @@ def claimed_devices(
     family_of = cache(family_of)
     references = tuple(_claim_references(pod, claims, templates))
     amounts: dict[str, int | None] = {}
+    most: int | None = 0
     device_requests = [
         tuple(map(choice_of, request)) for request in _requests_of(references) if _gives_gpus(request, family_of)
     ]
     for resource, device_class in served.items():
         count = -int(-pod.amount(resource) // 1)
         if count > 0 and family_of(device_class) is not None:
-            amounts[device_class] = _add_counts(amounts.get(device_class, 0), count)
+            amounts[device_class], most = _sum((amounts.get(device_class, 0), count)), _sum((most, count))
             device_requests.append((DeviceChoice(device_class, count, counted=False),))
-    for choice in (choice_of(choice) for request in _requests_of(references) for choice in request):
-        if family_of(choice.device_class) is not None:
-            amounts[choice.device_class] = _add_counts(amounts.get(choice.device_class, 0), choice.count)
+    for request in _requests_of(references):
+        choices = [choice for choice in map(choice_of, request) if family_of(choice.device_class) is not None]
+        for name in dict.fromkeys(choice.device_class for choice in choices):
+            largest = _largest(choice.count for choice in choices if choice.device_class == name)
+            amounts[name] = _sum((amounts.get(name, 0), largest))
+        most = _sum((most, _largest(choice.count for choice in choices)))
     families = {family.name: family for name in amounts if (family := family_of(name)) is not None}
     return ClaimedDevices(
         classes=tuple(sorted(amounts.items(), key=lambda item: item[0])),
+        most=most,
         families=tuple(families[name] for name in sorted(families)),
         container_families=tuple(_container_families(pod, references, family_of, served)),
         unknown=tuple(dict.fromkeys(reference.key for reference in references if reference.spec is None)),
@@ -149,8 +156,16 @@ def claimed_devices(
     )
 
 
-def _add_counts(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else one + other
+def _sum(counts: Iterable[int | None]) -> int | None:
+    """Add numbers of devices; None, all devices of a node, stays None."""
+    known = list(counts)
+    return None if None in known else sum(filter(None, known))
+
+
+def _largest(counts: Iterable[int | None]) -> int | None:
+    """Give the number of devices of the largest alternative; None, all devices of a node, is more than any number."""
+    known = list(counts)
+    return None if None in known else max(filter(None, known), default=0)
 
 
 def _claim_references(pod: Pod, claims: ClaimLookup, templates: ClaimLookup) -> Iterator[_ClaimReference]:

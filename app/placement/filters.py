@@ -48,7 +48,10 @@ class DecidedBy(Enum):
 
 
 def annotations_parse(demand: Demand, _node: NodeClass) -> Reason | None:
-    """Refuse every node if an annotation does not parse; such a pod was admitted while the webhook was down."""
+    """Refuse every node if an annotation does not parse, or if claims are for too many GPUs.
+
+    Such a pod was admitted while the webhook was down, or before its claims.
+    """
     return demand.invalid
 
 

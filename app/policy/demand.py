@@ -126,7 +126,8 @@ class Demand(HashedOnce):
     `claims` are pairs of DeviceClass and devices (None for all of a node) that DRA allocates; kube-scheduler counts
     them. `device_requests` are the requests behind them, each with its alternatives and their selectors.
     `runtime_handler` is that of the pod's RuntimeClass; empty without a class, and for one that is not known.
-    `invalid` is the reason if an annotation of the pod does not parse, so that no node can serve it.
+    `invalid` is the reason why no node can serve the pod: an annotation that does not parse, or claims for too many
+    GPUs.
     `requests_gpus` says that the pod requests GPUs by resource or by claim; filters judge no other pods.
     """
 

@@ -82,7 +82,17 @@ class _Sources:
             merge_demand(self.request, self.applied, self.source_needs(level), level, self.knowledge)
             for level in (Action.Enforce, Action.Warn)
         )
-        return replace(demand, warned=warned if warned != demand else None, invalid=next(iter(self.invalid()), None))
+        invalid = next(iter(self.invalid()), None) or self.too_many()
+        return replace(demand, warned=warned if warned != demand else None, invalid=invalid)
+
+    def too_many(self) -> Reason | None:
+        """Give the reason if the claims of the pod are for more GPUs than it may have.
+
+        Admission judged the pod, and its resources stay as they were; what its claims ask for may have come later.
+        """
+        claimed, units = self.request.claimed, sum(amount for _, amount in self.request.resources)
+        rules = merge_admission(self.applied, Action.Enforce) if self.request.pod.claims and claimed.classes else None
+        return rules.too_many(units, claimed.most) if rules is not None else None
 
 
 def compile_demand(
@@ -164,6 +174,28 @@ def selections_by_namespace(policy_set: PolicySet, namespace_labels: Mapping[str
         for selection in (policy.match, *(exception for exception, _ in policy.exceptions))
     )
     return tuple(all_allow(selector, namespace_labels) for selector in selected if selector is not None)
+
+
+def for_every_pod(policy_set: PolicySet, namespace_labels: Mapping[str, str]) -> PolicySet:
+    """Leave what holds for each pod of a namespace, whatever the labels and annotations of the pod.
+
+    A policy that selects pods is left out, and a rule that an exception turns off for some pods is off. The fallback
+    holds for each pod only if no policy of the namespace selects pods by labels, since it is not for these.
+    """
+    every, selective = [], False
+    for policy in policy_set.policies:
+        if policy.match.pod and policy.workload_classes is None:
+            selective = selective or all_allow(policy.match.namespace or (), namespace_labels)
+        elif policy.workload_classes is None:
+            every.append(_without_excepted(policy))
+    fallback = None if selective or policy_set.fallback is None else _without_excepted(policy_set.fallback)
+    return replace(policy_set, policies=tuple(every), fallback=fallback)
+
+
+def _without_excepted(policy: CompiledPolicy) -> CompiledPolicy:
+    """Let an exception for some pods of a namespace hold for all of them."""
+    exceptions = ((replace(selected, pod=None), rules) for selected, rules in policy.exceptions)
+    return replace(policy, exceptions=tuple(exceptions))
 
 
 def _actions(policy: CompiledPolicy, pod: Pod, namespace_labels: Mapping[str, str]) -> dict[Rule, Action]:

@@ -10,6 +10,7 @@ from app.policy.merge import AppliedPolicy, highest_priority_value
 from app.policy.schema import Action, Rule
 from app.policy.schema_admission import Admission, Defaults, Idle, PerGPU
 from app.values.quantity import parse_quantity
+from app.values.reasons import Code, Reason, reason
 
 _AMOUNT_ACTIONS = ("Deny", "UseLimits", "CopyToLimits", "Leave")
 _GUARD_ACTIONS = ("Deny", "Void", "Strip", "Leave")
@@ -59,6 +60,18 @@ class AdmissionRules:
     def by(self, name: str) -> str:
         """Write ` (policy NAME)` for the policy that sets a field; empty where none is known."""
         return f" (policy {self.set_by[name]})" if name in self.set_by else ""
+
+    def too_many(self, units: int, claimed: int | None, by_whom: str = "") -> Reason | None:
+        """Refuse more GPUs than a pod may have: units of resources, and GPUs of claims, None for all of a node."""
+        allowed = self.max_gpus_per_pod
+        if allowed is None or (claimed is not None and units + claimed <= allowed):
+            return None
+        by = self.by("max_gpus_per_pod")
+        most = f"at most {allowed} per pod {'is' if allowed == 1 else 'are'} allowed{by}"
+        most = most if allowed else f"none are allowed here{by}"
+        if claimed is None and units <= allowed:
+            return reason(Code.TooManyGPUs, f"claims all GPUs of a node; {most}")
+        return reason(Code.TooManyGPUs, f"asks for {units + (claimed or 0)} GPUs{by_whom}; {most}")
 
 
 RULES = tuple(rule.name for rule in fields(AdmissionRules) if rule.compare)

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from app import __version__
-from app.admission.match_conditions import cpu_guard_conditions, match_conditions
+from app.admission.match_conditions import claim_conditions, cpu_guard_conditions, match_conditions
 from app.admission.review_targets import JOBS, WORKLOADS
 from app.admission.reviewed_pod import EXEMPT_LABELS
 from app.api.admission_routes import VERSION
@@ -62,6 +62,20 @@ def test_match_conditions_are_printed_for_who_edits_the_manifests() -> None:
     assert printed["cpu-guard"] == webhooks()["cpu-guard.gpu-usher.io"]["matchConditions"]
 
 
+@pytest.mark.parametrize("verb", ["mutate", "validate"])
+def test_claims_that_may_be_for_gpus_are_sent_when_they_are_created(verb: str) -> None:
+    """F166."""
+    webhook = webhooks()[f"{verb}-claims.gpu-usher.io"]
+    rule, *others = webhook["rules"]
+
+    assert webhook["matchConditions"] == claim_conditions(knowledge().families)
+    assert webhook["clientConfig"]["service"]["path"] == f"/{verb}"
+    assert (rule["operations"], rule["apiVersions"]) == (["CREATE"], list(API_KINDS["ResourceClaim"].versions))
+    assert [one["resources"] for one in others] == ([["resourceclaims/status"]] if verb == "validate" else [])
+    assert rule["resources"] == [API_KINDS[kind].plural for kind in ("ResourceClaim", "ResourceClaimTemplate")]
+    assert webhook["namespaceSelector"] == webhooks()["mutate.gpu-usher.io"]["namespaceSelector"]
+
+
 def test_queued_jobs_are_the_kinds_of_the_table_outside_the_exempt_namespaces() -> None:
     """F153: a kind of the table that no rule names is never reviewed."""
     webhook = webhooks()["queued-jobs.gpu-usher.io"]
@@ -113,12 +127,13 @@ def test_policy_on_exemptions_is_the_one_that_is_generated() -> None:
     assert (DEPLOY / "base" / "exemptions.yaml").read_text("utf-8") == exemptions_text()
 
 
-def test_only_the_validation_of_pods_fails_closed() -> None:
+def test_only_the_validation_of_pods_and_claims_fails_closed() -> None:
     """P43, F106, ADM-01, ADM-02, ADM-09: a policy must be correctable while we are down."""
     by_name = webhooks()
 
     assert [name for name, webhook in by_name.items() if webhook["failurePolicy"] == "Fail"] == [
-        "validate.gpu-usher.io"
+        "validate.gpu-usher.io",
+        "validate-claims.gpu-usher.io",
     ]
     for webhook in by_name.values():
         assert webhook["sideEffects"] == "None"

@@ -76,8 +76,8 @@ The objects come from the same files that kustomize reads; these definitions lay
 {{- $_ := set $object.metadata "annotations" (dict "cert-manager.io/inject-ca-from" "gpu-usher/gpu-usher") -}}
 {{- end -}}
 {{- range $object.webhooks -}}
-{{- if eq .name "mutate.gpu-usher.io" }}{{ $_ := set . "failurePolicy" $values.webhooks.mutate.failurePolicy }}{{ $_ := set . "timeoutSeconds" $values.webhooks.mutate.timeoutSeconds }}{{ end -}}
-{{- if eq .name "validate.gpu-usher.io" }}{{ $_ := set . "failurePolicy" $values.webhooks.validate.failurePolicy }}{{ $_ := set . "timeoutSeconds" $values.webhooks.validate.timeoutSeconds }}{{ end -}}
+{{- if has .name (list "mutate.gpu-usher.io" "mutate-claims.gpu-usher.io") }}{{ $_ := set . "failurePolicy" $values.webhooks.mutate.failurePolicy }}{{ $_ := set . "timeoutSeconds" $values.webhooks.mutate.timeoutSeconds }}{{ end -}}
+{{- if has .name (list "validate.gpu-usher.io" "validate-claims.gpu-usher.io") }}{{ $_ := set . "failurePolicy" $values.webhooks.validate.failurePolicy }}{{ $_ := set . "timeoutSeconds" $values.webhooks.validate.timeoutSeconds }}{{ end -}}
 {{- if eq $values.certificates.mode "secret" }}{{ $_ := set .clientConfig "caBundle" (required "certificates.caBundle: wants the CA in base64 with mode secret" $values.certificates.caBundle) }}{{ end -}}
 {{- end -}}
 {{- end }}
