@@ -78,7 +78,7 @@ def patched(document: dict[str, Any], answer: Reviewed) -> Any:
         pytest.param("", "pods", "DELETE", "", False, id="pod deleted"),
         pytest.param("", "pods", "CREATE", "binding", False, id="bound"),
         pytest.param("", "pods", "CREATE", "eviction", False, id="evicted"),
-        pytest.param("", "pods", "UPDATE", "resize", False, id="resized"),
+        pytest.param("", "pods", "UPDATE", "resize", True, id="resized"),
         pytest.param("", "pods", "UPDATE", "status", False, id="status"),
         pytest.param("", "pods", "CONNECT", "exec", False, id="exec"),
         pytest.param("other.example.com", "pods", "CREATE", "", False, id="somebody else's pods"),
