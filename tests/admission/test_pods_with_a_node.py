@@ -75,9 +75,9 @@ def test_state_that_passes_is_written_into_no_pod_that_has_a_node(labels: dict[s
 def test_what_is_inferred_from_an_image_is_written_into_no_pod_with_a_node_name() -> None:
     """The image of CUDA 12.4 refuses the branch 545 in every release; the kubelet would refuse the pod by a guess."""
     drivers = fleet(*(node(driver=f"{branch}.99.99", labels=LABELS) for branch in (535, 545, 550)))
-    free, placed = (pod(gpus(1, image=IMAGE), **spec) for spec in ({}, {"nodeName": "n"}))
+    documents = pod(gpus(1, image=IMAGE)), pod(gpus(1, image=IMAGE), nodeName="n")
 
-    written = [mutate(one, "team-a", {}, setting(shipped(), drivers)).record for one in (free, placed)]
+    written = [mutate(one, "team-a", {}, setting(shipped(), drivers)).record for one in documents]
 
     assert ["cuda.driver-version.major" in " ".join(record) for record in written] == [True, False]
 

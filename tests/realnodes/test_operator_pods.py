@@ -7,6 +7,7 @@ with the image of the tests; their creator has the operator's account and rights
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.controlplane.kubectl import Object
 from tests.e2e.stage import (
     Service,
     create_namespace,
+    eventually,
     install_webhooks,
     own_policies,
     read_pod,
@@ -27,7 +29,7 @@ from tests.e2e.stage import (
 )
 from tests.e2e.test_pods_with_a_node import OPERATOR, RBAC, RIGHTS, bind_role
 from tests.realnodes.cluster import Cluster
-from tests.realnodes.seen_devices import container_pod, delete_pod, eventually, wait_for_phase
+from tests.realnodes.seen_devices import container_pod, delete_pod, wait_for_phase
 
 GPU = "nvidia.com/gpu"
 PRODUCTION = Path("deploy/components/guards/guards.yaml").read_text("utf-8")
@@ -78,6 +80,11 @@ def validator(namespace: str, app: str, node: str, limits: dict[str, Any] | None
     return pod
 
 
+def is_decided(cluster: Cluster, pod: Object) -> bool:
+    """Tell whether the kubelet has started the pod or refused it."""
+    return bool(read_pod(cluster.plane, pod)["status"]["phase"] != "Pending")
+
+
 def set_label(cluster: Cluster, node: str, key: str, value: str | None) -> None:
     cluster.plane.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {key: value}}})
 
@@ -99,9 +106,7 @@ def test_no_validation_is_refused_in_any_state_of_a_node(cluster: Cluster, servi
             if answer.code:
                 refused.append((key, value, answer.err))
                 continue
-            eventually(
-                "the kubelet decides", lambda pod=pod: read_pod(cluster.plane, pod)["status"]["phase"] != "Pending"
-            )
+            eventually("the kubelet decides", partial(is_decided, cluster, pod))
             status = read_pod(cluster.plane, pod)["status"]
             if status["phase"] == "Failed":
                 refused.append((key, value, str(status)))
