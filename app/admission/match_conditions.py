@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 
 from app.admission.device_guard import ALL_FILES, CDI, DEVICE_FOLDER, GPU_FILES
 from app.knowledge.gpu_resources import Families
+from app.knowledge.operators import APP
 from app.knowledge.tables import Knowledge
 from app.kube.pods import PREFIX
 from app.kube.resource_claims import EXTENDED
@@ -29,6 +30,9 @@ NVIDIA = "NVIDIA_"
 """Prefix of most variables that NVIDIA's container toolkit reads."""
 MIRROR = "kubernetes.io/config.mirror"
 """Annotation of a static pod's mirror pod; the static pod runs already, whatever admission answers."""
+KUBELET = "(has(request.userInfo.groups) && 'system:nodes' in request.userInfo.groups)"
+"""CEL: true where a kubelet asks. Anybody may write the annotation, and a kubelet creates no other pods (kubernetes
+plugin/pkg/admission/noderestriction/admission.go)."""
 
 
 def match_conditions(knowledge: Knowledge, also: Iterable[str] = ()) -> list[dict[str, str]]:
@@ -41,7 +45,11 @@ def match_conditions(knowledge: Knowledge, also: Iterable[str] = ()) -> list[dic
             "name": "concerns-gpus",
             "expression": f"{POD_OR_TEMPLATE}.exists(p, {' || '.join(_gpu_questions(knowledge, also))})",
         },
-        {"name": "not-a-mirror-pod", "expression": f"!({_annotation('object', f'k == {quoted(MIRROR)}')})"},
+        {
+            "name": "not-a-mirror-pod",
+            "expression": f"!({_annotation('object', f'k == {quoted(MIRROR)}')} && {KUBELET})",
+        },
+        {"name": "not-an-operators-pod", "expression": f"!({_operators_pod(knowledge)})"},
     ]
 
 
@@ -56,7 +64,7 @@ def device_conditions(knowledge: Knowledge) -> list[dict[str, str]]:
     volumes = f"(has(p.spec.volumes) && p.spec.volumes.exists(v, has(v.hostPath) && ({paths})))"
     return [
         {"name": "reaches-devices", "expression": f"{POD_OR_TEMPLATE}.exists(p, {' || '.join((*lists, volumes))})"},
-        match_conditions(knowledge)[1],
+        *match_conditions(knowledge)[1:],
     ]
 
 
@@ -103,6 +111,25 @@ def _gpu_questions(knowledge: Knowledge, also: Iterable[str]) -> Iterator[str]:
     yield "(has(p.spec.runtimeClassName) && p.spec.runtimeClassName.startsWith('nvidia'))"
     our_annotation = f"k.startsWith({quoted(PREFIX)}) || k.startsWith({quoted(CDI)})"
     yield f"(has(p.metadata) && {_annotation('p', our_annotation)})"
+
+
+def _operators_pod(knowledge: Knowledge) -> str:
+    """Write CEL that is true of a pod that an operator of the table placed itself.
+
+    Its label alone tells nothing: who creates it must have a right that no tenant has.
+    """
+    label = f"object.metadata.labels[{quoted(APP)}]"
+    rows = [
+        f"{label} in [{', '.join(map(quoted, row.pods))}] && authorizer.group({quoted(row.right.group)})"
+        f".resource({quoted(row.right.resource)}).subresource({quoted(row.right.subresource)})"
+        f".check({quoted(row.right.verb)}).allowed()"
+        for row in knowledge.operators
+        if row.right
+    ]
+    return (
+        f"has(object.spec.nodeName) && has(object.metadata.labels) && {quoted(APP)} in object.metadata.labels"
+        f" && ({' || '.join(f'({row})' for row in rows)})"
+    )
 
 
 def _some_container(list_name: str, question: str) -> str:

@@ -63,11 +63,17 @@ template, of which review.py applies only these and warnings."""
 FOR_QUEUED: frozenset[Mutator] = frozenset({add_tolerations, add_affinity})
 """What queuedTemplates: Write applies to the templates of workloads that Kueue queues."""
 
+FOR_KUBELETS: frozenset[Mutator] = frozenset({add_affinity})
+"""Mutators for pods with spec.nodeName of any scheduler: the kubelet enforces what they write."""
+
 CHANGING_AMOUNTS: frozenset[Mutator] = REPAIRS | {apply_mig_fallback, choose_smallest_slice, convert_to_claims}
 """Mutators that change which container asks for what; after them the pod gets a new ruling."""
 
 GUARDS: frozenset[Mutator] = frozenset({warn_of_names, guard_devices, hide_devices, warn_of_runtime_class})
 """Mutators for every object that reaches the webhook, whether it asks for a GPU or not."""
+
+FOR_RESIZE: frozenset[Mutator] = frozenset({equalize_memory})
+"""Mutators for a running pod whose CPU or memory is changed."""
 
 NEEDED_RULE: Mapping[Mutator, str] = {
     choose_smallest_slice: "right_sizing",
@@ -93,11 +99,13 @@ def mutators_of(review: ReviewedPod) -> tuple[Mutator, ...]:
     """List the mutators that apply to the object, in order."""
     if review.context.form is PodForm.Ephemeral:
         chosen = GUARDS
+    elif review.context.form is PodForm.Resize:
+        chosen = FOR_RESIZE if review.asks_for_gpu and review.has_our_scheduler else frozenset()
     elif not review.asks_for_gpu:
         tolerated = review.passthrough_amounts and review.has_our_scheduler
         chosen = GUARDS | FOR_CPU_PODS | (frozenset({add_tolerations}) if tolerated else frozenset())
     elif not review.has_our_scheduler:
-        chosen = GUARDS | REPAIRS
+        chosen = GUARDS | REPAIRS | (FOR_KUBELETS if review.pod.node_name else frozenset())
     else:
         chosen = FOR_GPU_PODS
     rules = review.rules

@@ -5,6 +5,7 @@ CPU pods are kept off GPU nodes, in namespaces that opt in by a label (component
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from app.admission.affinity_labels import MatchExpression
@@ -22,11 +23,14 @@ MOST_TERMS = 16
 """Required terms of one pod, after the user's terms are multiplied with ours (docs/reference/admission.md#affinity)."""
 
 
-def require_terms(document: Mapping[str, Any], wanted: Sequence[Term]) -> tuple[Operation, ...] | None:
+def require_terms(
+    document: Mapping[str, Any], wanted: Sequence[Term], most: int | None = MOST_TERMS
+) -> tuple[Operation, ...] | None:
     """Build the operations that AND the wanted terms into every required term of the user.
 
     Terms are ORed, so that each of the user's terms is needed once per wanted term: with the first one in its place,
-    with the others as copies at the end. Returns None where that would be more than MOST_TERMS.
+    with the others as copies at the end. Returns None where that would be more than `most`. With None for `most` one
+    operation writes all terms, however many they are.
     """
     terms = value_at(document, REQUIRED_TERMS_PATH)
     if not terms:
@@ -35,7 +39,11 @@ def require_terms(document: Mapping[str, Any], wanted: Sequence[Term]) -> tuple[
         return (put(document, REQUIRED_TERMS_PATH, [{"matchExpressions": list(term)} for term in wanted]),)
     # An empty term selects no node; an expression added to it would make it select some.
     open_terms = [index for index, term in enumerate(terms) if _selects(term) and not _covers_one(term, wanted)]
-    if len(terms) + len(open_terms) * (len(wanted) - 1) > MOST_TERMS and open_terms:
+    if most is None:
+        both = [_with_missing(terms[index], term) for term in wanted for index in open_terms]
+        covered = [term for index, term in enumerate(terms) if index not in set(open_terms)]
+        return (put(document, REQUIRED_TERMS_PATH, [*covered, *both]),) if both else ()
+    if len(terms) + len(open_terms) * (len(wanted) - 1) > most and open_terms:
         return None
     operations: list[Operation] = []
     for index in open_terms:
@@ -44,9 +52,7 @@ def require_terms(document: Mapping[str, Any], wanted: Sequence[Term]) -> tuple[
             operations.append(append(apply(document, operations), path, expression))
     for term in wanted[1:]:
         for index in open_terms:
-            present = terms[index].get("matchExpressions") or []
-            copy = {**terms[index], "matchExpressions": [*present, *_missing(terms[index], term)]}
-            operations.append(Operation("add", (*REQUIRED_TERMS_PATH, "-"), copy))
+            operations.append(Operation("add", (*REQUIRED_TERMS_PATH, "-"), _with_missing(terms[index], term)))
     return tuple(operations)
 
 
@@ -75,6 +81,11 @@ def _missing(term: Mapping[str, Any], wanted: Term) -> Iterator[MatchExpression]
     return (expression for expression in wanted if expression not in present)
 
 
+def _with_missing(term: Mapping[str, Any], wanted: Term) -> dict[str, Any]:
+    present = term.get("matchExpressions") or []
+    return {**term, "matchExpressions": [*present, *_missing(term, wanted)]}
+
+
 def value_at(document: Any, path: tuple[str, ...]) -> Any:
     """Follow members of JSON objects; None where one is missing."""
     for key in path:
@@ -90,14 +101,18 @@ ONLY_PREFERRED = "node affinity only prefers what the pod needs: some nodes that
 
 
 def add_affinity(review: ReviewedPod) -> Iterator[PodChange]:
-    """Write the pod's needs and preferences as node affinity, as far as labels can express them."""
-    mode, terms = review.rules.affinity_mode, _terms_of_needs(review)
-    queued = review.context.queued  # Kueue reads no preference of a template, and the pods get theirs
-    preferred = [] if queued else list(terms.preferred)
-    if queued and review.rules.queued_templates is None:
+    """Write the pod's needs and preferences as node affinity, as far as labels can express them.
+
+    Of a pod with spec.nodeName only the kubelet reads the affinity, and only what is required
+    (k8s.io/kubernetes pkg/kubelet/lifecycle/predicate.go): it gets all of these terms, whichever scheduler it names.
+    """
+    mode, terms, placed = review.rules.affinity_mode, _terms_of_needs(review), bool(review.pod.node_name)
+    unread = placed or review.context.queued  # Kueue reads no preference of a template, and the pods get theirs
+    preferred = [] if unread else list(terms.preferred)
+    if review.context.queued and review.rules.queued_templates is None:
         yield from _warn_of_flavors(review, terms.required if mode == "Required" else ())
     if mode == "Required" and terms.required:
-        operations = require_terms(review.document, terms.required)
+        operations = require_terms(review.document, terms.required, None if placed else MOST_TERMS)
         if operations is None:
             yield PodChange((), TOO_MANY_TERMS, TOO_MANY_TERMS)
         elif operations:
@@ -105,7 +120,7 @@ def add_affinity(review: ReviewedPod) -> Iterator[PodChange]:
                 operations, f"required node affinity added on {_keys(terms.required)}", _zero_groups_warning(terms)
             )
             review = review.with_operations(operations)
-    elif mode == "Preferred" and not queued:
+    elif mode == "Preferred" and not unread:
         preferred = [*((NEED_WEIGHT, term) for term in terms.required), *preferred]
     operations = prefer_terms(review.document, preferred)
     if operations:
@@ -115,10 +130,19 @@ def add_affinity(review: ReviewedPod) -> Iterator[PodChange]:
 
 
 def _terms_of_needs(review: ReviewedPod) -> Terms:
+    """Write the terms of the pod's needs; of a pod whose node is chosen, none about a state that passes.
+
+    That are a pod with spec.nodeName, whose terms say nothing that is only inferred from images either, and one of a
+    DaemonSet. Operators validate a node by such pods while its driver is upgraded (NVIDIA/gpu-operator
+    cmd/nvidia-validator/main.go, manifests/state-dra-validation).
+    """
     demand, context = review.ruling.demand, review.context
     if review.rules.affinity_mode == "Off" or not demand.requests_gpus:
         return Terms()
-    return affinity_terms_of(demand, context.fleet, review.rules.affinity_keys, context.knowledge, context.queued)
+    if review.pod.node_name:
+        demand = replace(demand, cuda=tuple(need for need in demand.cuda if not need.inferred), platforms=())
+    lasting = context.queued or bool(review.pod.node_name) or _belongs_to_daemon_set(review)
+    return affinity_terms_of(demand, context.fleet, review.rules.affinity_keys, context.knowledge, lasting)
 
 
 def _warn_of_flavors(review: ReviewedPod, required: tuple[Term, ...]) -> Iterator[PodChange]:
@@ -211,5 +235,5 @@ def required_terms(review: ReviewedPod) -> tuple[Term, ...]:
     """List the ORed terms of required node affinity that the mutators above write into a pod with the ruling on it."""
     if not review.asks_for_gpu:
         return (NO_GPU,) if _strength_of_cpu_guard(review) == "required" else ()
-    written = review.has_our_scheduler and review.rules.affinity_mode == "Required"
+    written = (review.has_our_scheduler or review.pod.node_name) and review.rules.affinity_mode == "Required"
     return _terms_of_needs(review).required if written else ()

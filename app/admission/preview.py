@@ -7,13 +7,16 @@ from typing import Any
 
 from app.admission.claim_conversion import Conversion, NoEquivalent, template_for
 from app.admission.json_patch import apply
+from app.admission.match_conditions import MIRROR
 from app.admission.queued_jobs import review_templates, template_targets_of
-from app.admission.review import NOT_DONE, mutate
+from app.admission.review import NOT_DONE, ReviewResult, mutate
 from app.admission.review_targets import WORKLOADS, ReviewTarget, ignored_annotations, review_target_of
 from app.admission.reviewed_pod import PodForm, ReviewContext, denial_message, limited_warnings
+from app.knowledge.operators import APP
+from app.knowledge.tables import Knowledge
 from app.knowledge.workload_templates import Workloads
 from app.values.errors import BadInput
-from app.values.json_members import member
+from app.values.json_members import member, strings
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,9 @@ def preview(
     else:
         target = target or _reviewed_part(document)
         context = replace(context, form=target.form, queued=target.queued)
-        result = mutate(target.document, namespace, labels_of(namespace), context)
+        result = _left_alone(target, context.knowledge) or mutate(
+            target.document, namespace, labels_of(namespace), context
+        )
         operations = tuple(map(target.operation_on_object, result.operations))
     metadata = member(document, "metadata", dict, "") or {}
     name = metadata.get("name") or metadata.get("generateName") or "without a name"
@@ -81,6 +86,25 @@ def preview(
         actions=result.record,
         patch=tuple(operation.as_json() for operation in operations),
         object=apply(document, operations),
+    )
+
+
+def _left_alone(target: ReviewTarget, knowledge: Knowledge) -> ReviewResult | None:
+    """Answer for a pod of a kubelet or of an operator, which the API server does not send to gpu-usher.
+
+    None for other pods. See app/admission/match_conditions.py.
+    """
+    metadata, spec = (member(target.document, key, dict, "") or {} for key in ("metadata", "spec"))
+    if target.form is not PodForm.Pod or not spec.get("nodeName"):
+        return None
+    if MIRROR in strings(metadata, "annotations", "metadata."):
+        return ReviewResult(True, warnings=("a mirror pod: left alone where a kubelet creates it, else reviewed",))
+    app = strings(metadata, "labels", "metadata.").get(APP)
+    row = next((row for row in knowledge.operators if row.right and app in row.pods), None)
+    if row is None or row.right is None:
+        return None
+    return ReviewResult(
+        True, warnings=(f"left alone where {row.name} creates it, who may {row.right.words}; else reviewed",)
     )
 
 

@@ -20,6 +20,7 @@ from app.admission.json_patch import Operation, apply, put
 from app.admission.mutators import CHANGING_AMOUNTS, FOR_QUEUED, REPAIRS, Mutator, mutators_of, mutators_under
 from app.admission.review_targets import ignored_labels
 from app.admission.reviewed_pod import (
+    RUNNING,
     TEMPLATES,
     PodChange,
     PodForm,
@@ -279,7 +280,7 @@ def _ruling_warnings(review: ReviewedPod) -> tuple[str, ...]:
 
 def _is_recorded(review: ReviewedPod) -> bool:
     """Tell whether the answer is recorded even where nothing was changed: for GPU pods and their templates."""
-    return review.asks_for_gpu and review.context.form is not PodForm.Ephemeral
+    return review.asks_for_gpu and review.context.form not in RUNNING
 
 
 def _result(review: ReviewedPod, **fields: Any) -> ReviewResult:

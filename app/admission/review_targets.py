@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part of an object that is reviewed: a pod, a workload's pod template, or new ephemeral containers.
+"""The part of an object that is reviewed: a pod, a workload's pod template, new ephemeral containers, or new
+amounts of CPU and memory (pods/resize).
 
 An UPDATE that leaves the template unchanged is not reviewed: a Deployment must still scale, and a ReplicaSet be
 deleted, after a policy has become stricter (docs/reference/admission.md#reviewed-objects).
@@ -70,6 +71,8 @@ def review_target_of(request: Mapping[str, Any]) -> ReviewTarget | None:
         return ReviewTarget(new)
     if group_resource == ("", "pods") and operation == ("UPDATE", "ephemeralcontainers"):
         return ReviewTarget(new, PodForm.Ephemeral, existing_ephemeral=_ephemeral_names(old or {}))
+    if group_resource == ("", "pods") and operation == ("UPDATE", "resize"):
+        return ReviewTarget(new, PodForm.Resize) if old is None or new.get("spec") != old.get("spec") else None
     if group_resource in WORKLOADS and operation[1] == "":
         path, reviewed = WORKLOADS[group_resource]
         form = PodForm.DaemonSet if group_resource[1] == "daemonsets" else PodForm.Template

@@ -48,15 +48,18 @@ def is_exempt(namespace: str, labels: Mapping[str, str], knowledge: Knowledge) -
 
 
 class PodForm(Enum):
-    """The kind of object under review: a pod, a workload's pod template, or a pod's new ephemeral containers."""
+    """The object under review: a pod, a workload's pod template, or new ephemeral containers or amounts of a pod."""
 
     Pod = "Pod"
     Template = "PodTemplate"
     DaemonSet = "PodTemplate of a DaemonSet"
     Ephemeral = "EphemeralContainers"
+    Resize = "Pod with other CPU or memory"
 
 
 TEMPLATES = frozenset({PodForm.Template, PodForm.DaemonSet})
+RUNNING = frozenset({PodForm.Ephemeral, PodForm.Resize})
+"""What is changed in a pod that runs: nothing else of it can be changed, so that nothing else is judged."""
 
 
 @dataclass(frozen=True, slots=True)

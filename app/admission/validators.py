@@ -289,8 +289,15 @@ GUARDS: frozenset[Validator] = frozenset(
 """Validators for every object that reaches the webhook, whether it asks for a GPU or not."""
 
 
+OF_AMOUNTS: frozenset[Validator] = frozenset({memory_equals_limits, amounts_per_gpu_in_bounds})
+"""Validators that read CPU or memory, which can be changed in a running pod (pods/resize)."""
+
+
 def validators_of(review: ReviewedPod) -> tuple[Validator, ...]:
     """List the validators that apply to the object."""
+    if review.context.form is PodForm.Resize:
+        concerned = review.asks_for_gpu or review.passthrough_amounts
+        return tuple(validator for validator in VALIDATORS if validator in OF_AMOUNTS and concerned)
     if (review.asks_for_gpu or review.passthrough_amounts) and review.context.form is not PodForm.Ephemeral:
         return VALIDATORS
     return tuple(validator for validator in VALIDATORS if validator in GUARDS)

@@ -221,6 +221,7 @@ CHECKS: tuple[ClusterCheck, ...] = (
     webhook_checks.exemptions_unguarded,
     webhook_checks.namespaces_exempt_by_label,
     webhook_checks.namespaces_exempt_by_name,
+    webhook_checks.operators_not_exempt,
     webhook_checks.reinvocation_never,
     webhook_checks.failure_policies,
     webhook_checks.timeouts,

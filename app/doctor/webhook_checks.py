@@ -14,6 +14,7 @@ from app.doctor.cluster_objects import APPLY, ExaminedCluster, asks_for_gpus
 from app.doctor.fleet_checks import Finding, advice, problem
 from app.knowledge.gpu_resources import Families
 from app.kube.device_classes import DeviceClassIndex, read_class
+from app.kube.pods import controller_of
 from app.values.errors import BadInput
 from app.values.json_members import JSONObject
 from app.values.label_requirements import all_allow, selector_requirements
@@ -341,6 +342,26 @@ def namespaces_exempt_by_name(cluster: ExaminedCluster) -> Iterator[Finding]:
             text = "is exempt by its name, and runs no DaemonSet of a GPU vendor"
             remedy = "find out whose it is; delete it if no GPU operands are to run there"
             yield advice("ExemptWithoutOperands", text, remedy, f"Namespace {_metadata(namespace).get('name')}")
+
+
+def operators_not_exempt(cluster: ExaminedCluster) -> Iterator[Finding]:
+    """Report operators of GPUs in a namespace that is not exempt: their pods are reviewed as a tenant's are."""
+    names = {owner: row.name for row in cluster.knowledge.operators for owner in row.owners}
+    labels = dict(namespaces_with_labels(cluster))
+    found: dict[str, str] = {}
+    for item in (*cluster.objects_of("DaemonSet"), *cluster.objects_of("Pod")):
+        owner, namespace = controller_of(item), str(_metadata(item).get("namespace"))
+        if owner is not None and (owner.group, owner.kind) in names and namespace in labels:
+            found.setdefault(namespace, names[owner.group, owner.kind])
+    reviewing = [webhook for webhook in _ours(cluster) if webhook.name in (MUTATE, VALIDATE)]
+    for namespace, operator in sorted(found.items()):
+        if any(webhook.selects(labels[namespace]) for webhook in reviewing):
+            text = f"has pods of {operator} and is not exempt: enforced guards refuse those that use devices directly"
+            remedy = f"if only administrators create pods there: kubectl label namespace {namespace} {OPERATORS_LABEL}"
+            yield problem("OperatorNotExempt", text, remedy, f"Namespace {namespace}")
+
+
+OPERATORS_LABEL = f"{EXEMPT_LABELS[0]}=true"
 
 
 def _metadata(item: JSONObject) -> JSONObject:

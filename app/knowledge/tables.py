@@ -20,6 +20,7 @@ from app.knowledge.gpu_resources import Families, load_families
 from app.knowledge.images import Images, load_images
 from app.knowledge.mig_geometry import Geometry, load_geometry
 from app.knowledge.mig_profiles import MIGProfiles, load_profiles
+from app.knowledge.operators import Operator, load_operators
 from app.knowledge.products import Products, load_products
 from app.knowledge.reported_faults import (
     ConditionGuess,
@@ -114,6 +115,7 @@ TABLE_FILES = (
     "node_groups.yaml",
     "xids.yaml",
     "dcgm.yaml",
+    "operators.yaml",
     "toolkit_env.yaml",
     "pod_failures.yaml",
     "runtimes.yaml",
@@ -151,6 +153,7 @@ class Knowledge:
     node_conditions: Mapping[str, ConditionMeaning]
     condition_guesses: tuple[ConditionGuess, ...]
     workloads: Workloads
+    operators: tuple[Operator, ...]
 
 
 def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = None) -> Knowledge:
@@ -194,6 +197,7 @@ def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = Non
             node_conditions=load_node_conditions(documents["node_conditions.yaml"]),
             condition_guesses=load_condition_guesses(documents["node_conditions.yaml"]),
             workloads=load_workloads(documents["workload_templates.yaml"]["workloads"]),
+            operators=load_operators(documents["operators.yaml"]["operators"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError, BadInput) as error:
         raise KnowledgeError(f"fact tables: {type(error).__name__}: {error}") from error

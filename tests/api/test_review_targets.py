@@ -78,7 +78,6 @@ def patched(document: dict[str, Any], answer: Reviewed) -> Any:
         pytest.param("", "pods", "DELETE", "", False, id="pod deleted"),
         pytest.param("", "pods", "CREATE", "binding", False, id="bound"),
         pytest.param("", "pods", "CREATE", "eviction", False, id="evicted"),
-        pytest.param("", "pods", "UPDATE", "resize", False, id="resized"),
         pytest.param("", "pods", "UPDATE", "status", False, id="status"),
         pytest.param("", "pods", "CONNECT", "exec", False, id="exec"),
         pytest.param("other.example.com", "pods", "CREATE", "", False, id="somebody else's pods"),
@@ -237,6 +236,13 @@ def test_new_ephemeral_containers_are_guarded(
 
     assert answer.handled
     assert spoken is any("NVIDIA_VISIBLE_DEVICES" in warning for warning in answer.result.warnings)
+
+
+@pytest.mark.parametrize("before", [None, pod(gpus(1)), pod(gpus(2))], ids=["no old object", "as it was", "changed"])
+def test_resize_is_reviewed_where_the_pod_changes(service: Service, before: Any) -> None:
+    answer = ask(service, pod(gpus(1)), "pods", operation="UPDATE", subResource="resize", oldObject=before)
+
+    assert answer.handled is (before != pod(gpus(1)))
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def test_rules_name_the_workloads_and_operations_that_are_reviewed(name: str) ->
         for resource in rule["resources"]
     }
 
-    pods = {("", "pods"): {"CREATE"}, ("", "pods/ephemeralcontainers"): {"UPDATE"}}
+    pods = {("", "pods"): {"CREATE"}, ("", "pods/ephemeralcontainers"): {"UPDATE"}, ("", "pods/resize"): {"UPDATE"}}
     assert sent == {**pods, **{kind: operations for kind, (_, operations) in WORKLOADS.items()}}
 
 

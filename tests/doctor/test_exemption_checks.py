@@ -4,6 +4,7 @@
 import pytest
 
 from app.admission.match_conditions import match_conditions
+from app.admission.reviewed_pod import EXEMPT_LABELS
 from app.doctor.cluster_checks import examine_cluster
 from app.doctor.fleet_checks import FindingLevel
 from tests.builders import knowledge
@@ -44,6 +45,16 @@ def in_match_conditions(resource: str) -> Break:
     return change
 
 
+def operands(api_version: str, kind: str, **labels: str) -> Break:
+    """Make a namespace with a DaemonSet that an object of this kind controls."""
+    owner = {"apiVersion": api_version, "kind": kind, "name": "o", "uid": "u", "controller": True}
+    daemon_set = {"metadata": {"name": "d", "namespace": "nvidia", "ownerReferences": [owner]}, "spec": {}}
+    return lambda objects: [
+        add("Namespace", namespace("nvidia", **labels))(objects),
+        add("DaemonSet", daemon_set)(objects),
+    ]
+
+
 @pytest.mark.parametrize(
     ("broken", "expected"),
     [
@@ -71,6 +82,21 @@ def in_match_conditions(resource: str) -> Break:
             id="F21: an exempt name without operands",
         ),
         pytest.param(add("Namespace", namespace("gpu-operator")), {}, id="an exempt name with operands"),
+        *(
+            pytest.param(operands(group, kind), {"OperatorNotExempt": P}, id=f"operands of a {kind}, not exempt")
+            for group, kind in (
+                ("nvidia.com/v1", "ClusterPolicy"),
+                ("nvidia.com/v1alpha1", "NVIDIADriver"),
+                ("amd.com/v1alpha1", "DeviceConfig"),
+                ("deviceplugin.intel.com/v1", "GpuDevicePlugin"),
+            )
+        ),
+        pytest.param(
+            operands("nvidia.com/v1", "ClusterPolicy", **{EXEMPT_LABELS[0]: "true"}),
+            {"ExemptByLabel": A},
+            id="operands, exempt by label",
+        ),
+        pytest.param(operands("apps/v1", "Deployment"), {}, id="a DaemonSet of another owner"),
         pytest.param(
             serving("example.com/gpu"), {"ResourceNotReached": P}, id="GPUs under a name of the cluster's own"
         ),

@@ -103,6 +103,9 @@ CLAIM = {"name": "gpu", "resourceClaimTemplateName": "one-gpu"}
         pytest.param(bare_pod(resourceClaims=[CLAIM]), id="resource claim"),
         pytest.param(bare_pod(runtimeClassName="nvidia-cdi"), id="runtime class of NVIDIA"),
         pytest.param(bare_pod({"gpu-usher.io/products": "H100"}), id="annotation of ours"),
+        pytest.param(
+            bare_pod({MIRROR: "x"}, nodeName="n", containers=[GPU_CONTAINER]), id="mirror pod that no kubelet wrote"
+        ),
     ],
 )
 def test_pod_that_concerns_gpus_reaches_us_once(
@@ -128,7 +131,6 @@ def test_pod_that_concerns_gpus_reaches_us_once(
             bare_pod(initContainers=[{"name": "a", "image": "x:1", "env": [{"name": "A"}]}]), id="other variable"
         ),
         pytest.param(bare_pod({"example.com/gpu-usher.io": "x"}), id="annotation of others"),
-        pytest.param(bare_pod({MIRROR: "x"}, nodeName="n", containers=[GPU_CONTAINER]), id="mirror of a static pod"),
     ],
 )
 def test_pod_that_concerns_none_costs_no_call(
