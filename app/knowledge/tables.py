@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import yaml
 
 from app.knowledge.clouds import Clouds, load_clouds
@@ -20,6 +21,7 @@ from app.knowledge.gpu_resources import Families, load_families
 from app.knowledge.images import Images, load_images
 from app.knowledge.mig_geometry import Geometry, load_geometry
 from app.knowledge.mig_profiles import MIGProfiles, load_profiles
+from app.knowledge.pod_security import Levels, PodSecurityRule
 from app.knowledge.products import Products, load_products
 from app.knowledge.reported_faults import (
     ConditionGuess,
@@ -120,6 +122,7 @@ TABLE_FILES = (
     "usage_metrics.yaml",
     "node_conditions.yaml",
     "workload_templates.yaml",
+    "pod_security.yaml",
 )
 
 
@@ -151,6 +154,7 @@ class Knowledge:
     node_conditions: Mapping[str, ConditionMeaning]
     condition_guesses: tuple[ConditionGuess, ...]
     workloads: Workloads
+    pod_security: Levels
 
 
 def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = None) -> Knowledge:
@@ -193,6 +197,9 @@ def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = Non
             node_conditions=load_node_conditions(documents["node_conditions.yaml"]),
             condition_guesses=load_condition_guesses(documents["node_conditions.yaml"]),
             workloads=load_workloads(documents["workload_templates.yaml"]["workloads"]),
+            pod_security=msgspec.convert(
+                documents["pod_security.yaml"]["levels"], dict[str, tuple[PodSecurityRule, ...]]
+            ),
         )
     except (KeyError, TypeError, ValueError, AttributeError, BadInput) as error:
         raise KnowledgeError(f"fact tables: {type(error).__name__}: {error}") from error
