@@ -151,8 +151,8 @@ def explain_pod(
                 if wanted is None or wanted.kind != POD:
                     raise
                 explanations = [explained_by_api_server(fleet.load(), wanted.namespace, wanted.name, refused)]
-    refused = [pod.refused for pod in pods] or [""]
-    explanations = [_with_refusal(each, words) for each, words in zip(explanations, refused, strict=True)]
+    reported = [pod.refused for pod in pods] or [""]
+    explanations = [_with_refusal(each, words) for each, words in zip(explanations, reported, strict=True)]
     titles = [pod.of for pod in pods] or [""]
     show(
         explanations[0] if len(explanations) == 1 else explanations,

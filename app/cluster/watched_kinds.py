@@ -13,6 +13,7 @@ from app.kube.admission_objects import ADMISSION_KINDS, AdmissionObjects, read_a
 from app.kube.api_kinds import API_KINDS, NAMESPACE
 from app.kube.device_classes import read_class, read_taint_rule
 from app.kube.partial_types import (
+    PartialAdmissionObject,
     PartialConfigMap,
     PartialNamespace,
     PartialNode,
@@ -127,7 +128,7 @@ def _namespaces(state: State) -> WatchedKind[tuple[Mapping[str, str], Any]]:
 def _admission_kind(objects: AdmissionObjects, kind: str) -> WatchedKind[Any]:
     """Return a kind by which the API server's own admission refuses pods; only explanations read it."""
     return WatchedKind(
-        *_name_and_path(kind), dict[str, Any], partial(read_admission_object, kind),
+        *_name_and_path(kind), PartialAdmissionObject, partial(read_admission_object, kind),
         lambda key, _uid, found: objects.put(kind, key, found), lambda key, _uid: objects.drop(kind, key),
         needed=False, listed=lambda: objects.listed.add(kind),
     )  # fmt: skip

@@ -22,6 +22,7 @@ from app.values.quantity import parse_quantity
 
 Amounts = dict[str, Fraction]
 Classes = Mapping[str, RuntimeClass] | None
+ZERO = Fraction(0)
 COMPUTE = ("cpu", "memory", "ephemeral-storage")
 POD_LEVEL = ("cpu", "memory")
 SYSTEM = "system-"
@@ -81,7 +82,7 @@ def _requests(holder: JSONObject) -> Amounts:
 
 def _add(total: Amounts, more: Amounts) -> None:
     for name, amount in more.items():
-        total[name] = total.get(name, Fraction(0)) + amount
+        total[name] = total.get(name, ZERO) + amount
 
 
 def _pod_amounts(spec: JSONObject, of: Callable[[JSONObject], Amounts]) -> Amounts:
@@ -99,14 +100,11 @@ def _pod_amounts(spec: JSONObject, of: Callable[[JSONObject], Amounts]) -> Amoun
             own = {}
         at_once = dict(sidecars)
         _add(at_once, own)
-        peak = {name: max(peak.get(name, Fraction(0)), at_once.get(name, Fraction(0))) for name in (*peak, *at_once)}
-    total = {name: max(total.get(name, Fraction(0)), peak.get(name, Fraction(0))) for name in (*total, *peak)}
+        peak = {name: max(peak.get(name, ZERO), at_once.get(name, ZERO)) for name in (*peak, *at_once)}
+    total = {name: max(total.get(name, ZERO), peak.get(name, ZERO)) for name in (*total, *peak)}
     given = of if of is _limits else lambda holder: _amounts(object_if_any(holder, "resources").get("requests"))
     return {name: amount for name, amount in of(spec).items() if name in POD_LEVEL} | total | {
         name: amount for name, amount in given(spec).items() if name in POD_LEVEL}  # fmt: skip
-
-
-# What the API server writes.
 
 
 def completed(document: JSONObject, namespace: str, objects: AdmissionObjects, classes: Classes) -> JSONObject:
@@ -147,13 +145,10 @@ def completed(document: JSONObject, namespace: str, objects: AdmissionObjects, c
 def node_selector(namespace: str, objects: AdmissionObjects) -> tuple[str, dict[str, str]]:
     """Return the annotation of a namespace that has a node selector, and the labels that it wants; else empty."""
     found = objects.by_kind["Namespace"].get(namespace)
-    annotations = (found.metadata.get("annotations") if found else None) or {}
+    annotations = (found.metadata.annotations if found else None) or {}
     name = next((name for name in SELECTORS if annotations.get(name)), "")
     pairs = (each.partition("=") for each in annotations.get(name, "").split(","))
     return name, {key.strip(): value.strip() for key, _, value in pairs if key.strip()}
-
-
-# What it refuses.
 
 
 def service_account(pod: NewPod) -> Iterator[InTreeRefusal]:
@@ -187,11 +182,10 @@ def runtime_class(pod: NewPod) -> Iterator[InTreeRefusal]:
     if (found := pod.classes.get(name)) is None:
         yield _refusal("RuntimeClass", f'pod rejected: RuntimeClass "{name}" not found')
         return
-    own, overhead = pod.spec.get("overhead"), dict(found.overhead)
-    if own is not None and not overhead:
-        text = "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead"
-        yield _refusal("RuntimeClass", text)
-    elif overhead and _amounts(own) != _amounts(overhead):
+    own, without = pod.spec.get("overhead"), "set without corresponding RuntimeClass defined Overhead"
+    if own is not None and not found.overhead:
+        yield _refusal("RuntimeClass", f"pod rejected: Pod Overhead {without}")
+    elif found.overhead and _amounts(own) != _amounts(found.overhead):
         yield _refusal("RuntimeClass", "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead")
     for key, value in found.node_selector.items():
         if wanted.get(key, value) != value:
@@ -251,8 +245,8 @@ def _outside(item: Any, requests: Amounts, limits: Amounts) -> Iterator[tuple[st
                 yield f"{text} no {kind} is specified or {kind} is 0", resource, None
                 break
         else:
-            if (given := limits[resource] / requests[resource]) > ratio:
-                yield f"{text} provided ratio is {float(given):f}", resource, None
+            if (found := limits[resource] / requests[resource]) > ratio:
+                yield f"{text} provided ratio is {float(found):f}", resource, None
 
 
 def pod_security(pod: NewPod) -> Iterator[InTreeRefusal]:
@@ -274,26 +268,22 @@ def quotas(pod: NewPod) -> Iterator[InTreeRefusal]:
         counted = [resource for resource in hard if counts_for_pods(resource)]
         missing = "; ".join(_must_specify(pod, counted))
         unknown = sorted(resource for resource in counted if quota.status is not None and resource not in used)
-        if counted and missing:
+        if missing:
             yield _refusal("ResourceQuota", f"failed quota: {name}: must specify {missing}", name)
-        elif counted and unknown:
-            text = f"status unknown for quota: {name}, resources: {','.join(unknown)}"
-            yield _refusal("ResourceQuota", text, name)
+        elif unknown:
+            yield _refusal("ResourceQuota", f"status unknown for quota: {name}, resources: {','.join(unknown)}", name)
         else:
             yield from _exceeded(name, {each: amount for each, amount in _usage(pod).items() if amount}, hard, used)
 
 
 def _exceeded(name: str, usage: Amounts, hard: Amounts, used: Amounts) -> Iterator[InTreeRefusal]:
     """Compare what a pod adds with what is left; the message lists all that is exceeded, `about` names the first."""
-    over = sorted(each for each in usage if each in hard and used.get(each, Fraction(0)) + usage[each] > hard[each])
+    over = sorted(each for each in usage if each in hard and used.get(each, ZERO) + usage[each] > hard[each])
     if over:
-        parts = (
-            ("requested", usage),
-            ("used", {each: used.get(each, Fraction(0)) for each in over}),
-            ("limited", hard),
-        )
+        known = {each: used.get(each, ZERO) for each in over}
+        parts = (("requested", usage), ("used", known), ("limited", hard))
         lists = (f"{word}: {','.join(f'{each}={shown(each, of[each])}' for each in over)}" for word, of in parts)
-        left = {each: max(Fraction(0), hard[each] - used.get(each, Fraction(0))) for each in over}
+        left = {each: max(ZERO, hard[each] - known[each]) for each in over}
         bare = {each.removeprefix("requests.") for each in over}
         resource = bare.pop()
         about = ("", "") if bare else (resource, str(_units(resource, min(left.values()))))
@@ -370,14 +360,8 @@ def _cross_namespace(affinity: JSONObject) -> Iterator[bool]:
 
 
 CHECKS: tuple[APICheck, ...] = (
-    service_account,
-    priority_class,
-    runtime_class,
-    amounts_valid,
-    limit_ranges,
-    pod_security,
-    quotas,
-)
+    service_account, priority_class, runtime_class, amounts_valid, limit_ranges, pod_security, quotas
+)  # fmt: skip
 """In the API server's order: what the plugins that write refuse, the pod's validation, what the others refuse."""
 
 

@@ -78,10 +78,16 @@ class PriorityClass(msgspec.Struct, frozen=True, rename="camel"):
     global_default: bool = False
 
 
+class Annotations(msgspec.Struct, frozen=True):
+    """The part of an object's metadata that is kept."""
+
+    annotations: dict[str, str] | None = None
+
+
 class AnnotatedObject(msgspec.Struct, frozen=True):
     """A Namespace, whose annotations may hold a node selector, or a ServiceAccount, of which the existence counts."""
 
-    metadata: dict[str, Any] = {}
+    metadata: Annotations = Annotations()
 
 
 ADMISSION_TYPES: Mapping[str, type[msgspec.Struct]] = {
@@ -125,7 +131,7 @@ class AdmissionObjects:
         self.by_kind: dict[str, dict[str, Any]] = {
             kind: dict(of.by_kind[kind]) if of else {} for kind in ADMISSION_TYPES
         }
-        self.listed = set(of.listed) if of else set[str]()
+        self.listed: set[str] = set(of.listed) if of else set()
 
     def put(self, kind: str, key: str, found: msgspec.Struct) -> None:
         self.by_kind[kind][key] = found

@@ -235,6 +235,16 @@ class PartialObject(TypedDict):
     spec: NotRequired[dict[str, Any]]
 
 
+class PartialAdmissionObject(TypedDict):
+    """An object by which the API server's own admission refuses pods (admission_objects.py), without its metadata."""
+
+    metadata: Metadata
+    spec: NotRequired[dict[str, Any]]
+    status: NotRequired[dict[str, Any]]
+    value: NotRequired[int]
+    globalDefault: NotRequired[bool]
+
+
 class PartialAllocatedDevice(TypedDict, total=False):
     """One device that is allocated to a claim."""
 

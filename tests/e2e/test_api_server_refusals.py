@@ -26,15 +26,36 @@ NAMESPACES = 300
 GPU = "nvidia.com/gpu"
 CLASSES: tuple[Object, ...] = (
     {"metadata": {"name": "plain"}, "handler": "runc"},
-    {"metadata": {"name": "kata"}, "handler": "kata", "overhead": {"podFixed": {"cpu": "250m", "memory": "2Gi"}},
-     "scheduling": {"nodeSelector": {"kata": "true"}, "tolerations": [{"key": "kata", "operator": "Exists"}]}},
-)  # fmt: skip
+    {
+        "metadata": {"name": "kata"},
+        "handler": "kata",
+        "overhead": {"podFixed": {"cpu": "250m", "memory": "2Gi"}},
+        "scheduling": {"nodeSelector": {"kata": "true"}, "tolerations": [{"key": "kata", "operator": "Exists"}]},
+    },
+)
 PRIORITIES = {"batch": 10, "urgent": 1000}
-COUNTED = (f"requests.{GPU}", "requests.cpu", "cpu", "limits.cpu", "requests.memory", "memory", "limits.memory", "pods",
-           "count/pods", GPU, f"limits.{GPU}", "configmaps", "requests.ephemeral-storage")  # fmt: skip
+COUNTED = (
+    f"requests.{GPU}",
+    "requests.cpu",
+    "cpu",
+    "limits.cpu",
+    "requests.memory",
+    "memory",
+    "limits.memory",
+    "pods",
+    "count/pods",
+    GPU,
+    f"limits.{GPU}",
+    "configmaps",
+    "requests.ephemeral-storage",
+)
 SCOPED = ("cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory", "pods")
-AMOUNTS = {"cpu": ("250m", "1", "2", "2500m", "8"), "memory": ("1Gi", "512Mi", "1536Mi", "4Gi"), GPU: ("0", "1", "2", "4"),
-           "ephemeral-storage": ("1Gi", "3Gi")}  # fmt: skip
+AMOUNTS = {
+    "cpu": ("250m", "1", "2", "2500m", "8"),
+    "memory": ("1Gi", "512Mi", "1536Mi", "4Gi"),
+    GPU: ("0", "1", "2", "4"),
+    "ephemeral-storage": ("1Gi", "3Gi"),
+}
 LEVELS: tuple[Mapping[str, str], ...] = (
     *({},) * 4,
     *({"pod-security.kubernetes.io/enforce": level} for level in ("baseline", "restricted", "restricted")),
@@ -89,8 +110,13 @@ def quota(rng: random.Random, name: str) -> Object:
         key: rng.choice(["0", "0", value, "1" if key.endswith(("cpu", GPU)) else "0"])
         for key, value in spec["hard"].items()
     }
-    return {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": name}, "spec": spec,
-            "status": {"hard": spec["hard"], "used": used}}  # fmt: skip
+    return {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": name},
+        "spec": spec,
+        "status": {"hard": spec["hard"], "used": used},
+    }
 
 
 def limit_range(rng: random.Random) -> Object:
@@ -145,17 +171,30 @@ def security(rng: random.Random) -> Object:
     """Write a securityContext: good for restricted, or with some fields others, or none."""
     if (kind := rng.random()) < 0.3:
         return {}
-    good: Object = {"allowPrivilegeEscalation": False, "runAsNonRoot": True, "capabilities": {"drop": ["ALL"]},
-                    "seccompProfile": {"type": "RuntimeDefault"}}  # fmt: skip
+    good: Object = {
+        "allowPrivilegeEscalation": False,
+        "runAsNonRoot": True,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
     if kind < 0.75:
         return good
-    change: Object = rng.choice([
-        {"privileged": True, "allowPrivilegeEscalation": True}, {"runAsUser": 0}, {"runAsUser": 1000, "runAsNonRoot": False},
-        {"capabilities": {"drop": ["ALL"], "add": ["SYS_ADMIN"]}}, {"capabilities": {"add": ["IPC_LOCK"]}},
-        {"capabilities": {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]}}, {"seccompProfile": {"type": "Unconfined"}},
-        {"seLinuxOptions": {"type": "container_engine_t"}}, {"seLinuxOptions": {"user": "system_u"}},
-        {"appArmorProfile": {"type": "Unconfined"}}, {"capabilities": {"drop": ["all"]}}, {"procMount": "Default"},
-    ])  # fmt: skip
+    change: Object = rng.choice(
+        [
+            {"privileged": True, "allowPrivilegeEscalation": True},
+            {"runAsUser": 0},
+            {"runAsUser": 1000, "runAsNonRoot": False},
+            {"capabilities": {"drop": ["ALL"], "add": ["SYS_ADMIN"]}},
+            {"capabilities": {"add": ["IPC_LOCK"]}},
+            {"capabilities": {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]}},
+            {"seccompProfile": {"type": "Unconfined"}},
+            {"seLinuxOptions": {"type": "container_engine_t"}},
+            {"seLinuxOptions": {"user": "system_u"}},
+            {"appArmorProfile": {"type": "Unconfined"}},
+            {"capabilities": {"drop": ["all"]}},
+            {"procMount": "Default"},
+        ]
+    )
     return {**good, **change}
 
 
@@ -171,11 +210,16 @@ def pod(rng: random.Random) -> Object:
             container(rng, "i1"),
         ]
     if rng.random() < 0.5:
-        spec["securityContext"] = rng.choice([
-            {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}, {"runAsNonRoot": False},
-            {"sysctls": [{"name": "net.ipv4.tcp_keepalive_time", "value": "60"}]}, {"runAsUser": 0},
-            {"sysctls": [{"name": "kernel.shm_rmid_forced", "value": "1"}]}, {"seccompProfile": {"type": "Unconfined"}},
-        ])  # fmt: skip
+        spec["securityContext"] = rng.choice(
+            [
+                {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+                {"runAsNonRoot": False},
+                {"sysctls": [{"name": "net.ipv4.tcp_keepalive_time", "value": "60"}]},
+                {"runAsUser": 0},
+                {"sysctls": [{"name": "kernel.shm_rmid_forced", "value": "1"}]},
+                {"seccompProfile": {"type": "Unconfined"}},
+            ]
+        )
     for chance, change in (
         (0.15, {"priorityClassName": rng.choice([*PRIORITIES, "missing", "system-node-critical"])}),
         (0.15, {"runtimeClassName": rng.choice(["plain", "kata", "kata", "missing"])}),
@@ -187,9 +231,19 @@ def pod(rng: random.Random) -> Object:
         (0.3, {"volumes": [volume(rng)]}),
         (0.1, {"nodeSelector": {"kata": rng.choice(["true", "false"])}}),
         (0.06, {"resources": {"requests": {"cpu": "16", "memory": "64Gi"}, "limits": {"cpu": "20", "memory": "64Gi"}}}),
-        (0.08, {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
-            {"topologyKey": "kubernetes.io/hostname", "labelSelector": {}, "namespaces": ["default"]}]}}}),
-    ):  # fmt: skip
+        (
+            0.08,
+            {
+                "affinity": {
+                    "podAntiAffinity": {
+                        "requiredDuringSchedulingIgnoredDuringExecution": [
+                            {"topologyKey": "kubernetes.io/hostname", "labelSelector": {}, "namespaces": ["default"]}
+                        ]
+                    }
+                }
+            },
+        ),
+    ):
         spec |= change if rng.random() < chance else {}
     if spec.get("hostNetwork") or spec.get("hostIPC"):  # with which these are not valid
         spec.pop("hostUsers", None)
@@ -198,8 +252,17 @@ def pod(rng: random.Random) -> Object:
 
 
 def volume(rng: random.Random) -> Object:
-    return {"name": "v", **rng.choice([{"hostPath": {"path": "/dev/shm"}}, {"emptyDir": {"medium": "Memory"}},
-            {"nfs": {"server": "nas.example", "path": "/"}}, {"persistentVolumeClaim": {"claimName": "data"}}])}  # fmt: skip
+    return {
+        "name": "v",
+        **rng.choice(
+            [
+                {"hostPath": {"path": "/dev/shm"}},
+                {"emptyDir": {"medium": "Memory"}},
+                {"nfs": {"server": "nas.example", "path": "/"}},
+                {"persistentVolumeClaim": {"claimName": "data"}},
+            ]
+        ),
+    }
 
 
 def build(plane: ControlPlane, seed: int) -> tuple[dict[str, Mapping[str, str]], AdmissionObjects]:
