@@ -34,7 +34,13 @@ from app.doctor.cluster_objects import Certificate, ExaminedCluster, SlippedRepo
 from app.doctor.device_checks import ExaminedDevices, examine_devices
 from app.doctor.extender_need import ExtenderNeed, describe_need, extender_need, kinds_of_pods, need_record
 from app.doctor.fleet_checks import ExaminedFleet, Finding, FindingLevel, advice, by_urgency, examine, problem
-from app.doctor.held_gpus import examine_held, read_held_gpus, with_pods
+from app.doctor.held_gpus import (
+    examine_held,
+    quotas_that_count_nothing,
+    read_held_gpus,
+    refused_pods,
+    with_pods,
+)
 from app.doctor.operand_checks import examine_runtime_classes
 from app.doctor.webhook_checks import GUARD, MUTATING, VALIDATING, Webhook, webhooks
 from app.explain.explanation import GangVerdict
@@ -258,6 +264,8 @@ def doctor(
         examined = ExaminedFleet(nodes, health, frozenset(state.overrun), cpu_guard=guard)
         findings = examine(with_pods(examined, pods, state.knowledge))
         findings = (*findings, *examine_devices(ExaminedDevices(state.nodes, state.devices.dra.copy())))
+        families, limits = state.knowledge.families, state.admission_objects
+        findings = (*findings, *quotas_that_count_nothing(limits, families), *refused_pods(objects, families))
         findings = (*findings, *examine_held(read_held_gpus(pods, state.knowledge, idle)))
         stored = objects if survey is None else _policy_documents(survey)
         policies, unreadable = examined_policies(stored, state.knowledge, namespace, now())

@@ -46,6 +46,7 @@ from app.explain.pending_pod import explain
 from app.explain.survey import ClusterSnapshot
 from app.intree.existing_pods import existing_pods_of
 from app.knowledge.workload_templates import Workloads
+from app.kube.admission_objects import ADMISSION_KINDS
 from app.kube.api_kinds import DRA, EXPLAIN_GROUP, EXPLAIN_VERSION, EXPLANATIONS, FLEET
 from app.schedulerconfig.verify import managed_by_scheduler
 from app.tls.kube_objects import KubeClient
@@ -83,7 +84,15 @@ def explained_by_api_server(load: Load, namespace: str, name: str, refused: ApiE
 
 
 Object = Mapping[str, Any]
-OPTIONAL = ("PersistentVolume", "PersistentVolumeClaim", "NodeResourceTopology", "PodGroup", *DRA, *POLICY_KINDS)
+OPTIONAL = (
+    *ADMISSION_KINDS,
+    "PersistentVolume",
+    "PersistentVolumeClaim",
+    "NodeResourceTopology",
+    "PodGroup",
+    *DRA,
+    *POLICY_KINDS,
+)
 """Kinds that a cluster may not have or may forbid to the user; policies are among them."""
 ANSWER_SECONDS = 60.0
 """For the answer of a running service; eight others may be ahead, a second each."""
@@ -143,6 +152,8 @@ def explain_pod(
                 if wanted is None or wanted.kind != POD:
                     raise
                 explanations = [explained_by_api_server(fleet.load(), wanted.namespace, wanted.name, refused)]
+    reported = [pod.refused for pod in pods] or [""]
+    explanations = [_with_refusal(each, words) for each, words in zip(explanations, reported, strict=True)]
     titles = [pod.of for pod in pods] or [""]
     show(
         explanations[0] if len(explanations) == 1 else explanations,
@@ -150,6 +161,12 @@ def explain_pod(
         lambda console: _show(console, explanations, titles, by_node),
     )
     raise typer.Exit(0 if all(explanation.fits for explanation in explanations) else 1)
+
+
+def _with_refusal(explanation: Explanation, words: str) -> Explanation:
+    """Add why the API server has refused pods of the workload, in its words; they are empty where it has not."""
+    note = f"the API server has refused pods of this workload: {words}"
+    return replace(explanation, notes=(note, *explanation.notes)) if words else explanation
 
 
 def _show(console: Console, explanations: list[Explanation], titles: list[str], by_node: bool) -> None:

@@ -7,6 +7,7 @@ from rich.table import Column
 
 from app.cli.output import table_of
 from app.explain.explanation import Explanation, NodeVerdict
+from app.intree.checks import InTreeCause
 from app.kube.finished_pods import SUCCEEDED, Ending
 from app.values.reasons import counted
 
@@ -52,8 +53,10 @@ def _headline(console: Console, explanation: Explanation) -> None:
         for problem in explanation.not_started:
             console.print(f"  [red]does not start: {escape(problem)}[/]")
         fits, nodes = explanation.fits, counted(explanation.nodes, "node")
+        refused = explanation.primary is not None and explanation.primary.reason == InTreeCause.RefusedByAPIServer.name
         number = f"on {fits or 'none'} of {nodes}" if explanation.nodes else "nowhere: there are no nodes"
-        console.print(f"[bold {'green' if fits else 'red'}]{escape(explanation.pod)} fits {number}[/]")
+        verdict = "is refused by the API server" if refused else f"fits {number}"
+        console.print(f"[bold {'green' if fits else 'red'}]{escape(explanation.pod)} {verdict}[/]")
     if explanation.primary is not None:
         nodes = counted(explanation.primary.nodes, "node")
         console.print(f"  {escape(explanation.primary.sentence)} [dim]({explanation.primary.reason}, {nodes})[/]")

@@ -9,6 +9,7 @@ from typing import Any
 from app.admission.preview import templates_of_new_object
 from app.cli.source import key_of
 from app.knowledge.workload_templates import Workloads
+from app.kube.admission_objects import refused_replicas
 from app.kube.api_kinds import API_KINDS
 from app.kube.gpu_usage import FINISHED
 from app.kube.pods import GROUP_LABELS
@@ -65,11 +66,15 @@ class ObjectName:
 
 @dataclass(frozen=True, slots=True)
 class PodToExplain:
-    """A pod to explain. `of` says what it stands for, where that is not the pod itself; `live` that it exists."""
+    """A pod to explain. `of` says what it stands for, where that is not the pod itself; `live` that it exists.
+
+    `refused` is why the API server has refused pods of its workload, in its words.
+    """
 
     pod: Object
     live: bool
     of: str = ""
+    refused: str = ""
 
 
 def read_name(words: Sequence[str], namespace: str, workloads: Workloads) -> ObjectName:
@@ -142,7 +147,8 @@ def as_pods(document: Object, namespace: str, workloads: Workloads) -> list[PodT
         pod = {**target.document, "apiVersion": "v1", "kind": POD, "metadata": inner}
         place = _INDEX.sub(r"[\1]", ".".join(target.path))
         template = "its pod template" if len(targets) == 1 else f"template {place}"
-        made.append(PodToExplain(pod, False, f"{document.get('kind')} {own['namespace']}/{name}, {template}:"))
+        title = f"{document.get('kind')} {own['namespace']}/{name}, {template}:"
+        made.append(PodToExplain(pod, False, title, refused_replicas(document)))
     return made
 
 
@@ -165,7 +171,8 @@ def of_fleet(
     pending = [pod for pod in of_workload if _pending(pod)]
     title = f"{wanted.kind} {wanted.namespace}/{wanted.name}"
     if pending:
-        return [PodToExplain(pending[-1], True, f"{title}, the newest of its {len(pending)} pending pods:")]
+        newest = f"{title}, the newest of its {len(pending)} pending pods:"
+        return [PodToExplain(pending[-1], True, newest, refused_replicas(workload or {}))]
     if workload is not None and (templates := as_pods(workload, wanted.namespace, workloads)):
         return templates
     if of_workload:

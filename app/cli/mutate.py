@@ -3,8 +3,8 @@
 
 import difflib
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,13 +15,18 @@ from rich.markup import escape
 
 from app.admission.preview import Preview, preview, templates_of_new_object
 from app.admission.reviewed_pod import ReviewContext
+from app.cli.explained_objects import as_pods
 from app.cli.output import Output, show
-from app.cli.source import GovernedFleet, Namespace
+from app.cli.source import POLICY_KINDS, GovernedFleet, Namespace
 from app.cluster.files import read_snapshot_file
-from app.cluster.snapshot import read_snapshot
+from app.cluster.snapshot import read_snapshot, view
+from app.explain.survey import ClusterSnapshot, read_scheduled_pod
+from app.kube.admission_objects import ADMISSION_KINDS
+from app.kube.api_kinds import DRA
 from app.values.errors import BadInput
 from app.values.json_members import member
 
+REFUSED = "the API server refuses it: "
 COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 Object = Mapping[str, Any]
 
@@ -48,13 +53,13 @@ def mutate(
     """
     objects = read_file(file)
     where = fleet.namespace(namespace, default=True)
-    _, state, rules = fleet.read_governed()
+    _, state, rules = fleet.read_governed(optional=(*ADMISSION_KINDS, *DRA, *POLICY_KINDS))
     workloads = state.knowledge.workloads
     if not any(templates_of_new_object(document, workloads) for document in objects):
         raise BadInput(nothing_to_review(file, objects))
-    context = state.review_context(rules)
+    context, creating = state.review_context(rules), replace(view(state, rules), judges_creation=True)
     previews = {
-        index: _preview(document, namespace_of(document, where), state.namespaces.labels, context)
+        index: _preview(document, namespace_of(document, where), creating, context)
         for index, document in enumerate(objects)
         if templates_of_new_object(document, workloads)
     }
@@ -64,15 +69,17 @@ def mutate(
     raise typer.Exit(0 if all(reviewed.allowed for reviewed in previews.values()) else 1)
 
 
-def _preview(
-    document: Object, namespace: str, labels_of: Callable[[str], Mapping[str, str]], context: ReviewContext
-) -> Preview:
-    """Preview one object of a file.
+def _preview(document: Object, namespace: str, creating: ClusterSnapshot, context: ReviewContext) -> Preview:
+    """Preview one object of a file, and say first what the API server itself refuses.
 
     Raises BadInput with the object's name.
     """
     try:
-        return preview(document, namespace, labels_of, context)
+        shown = preview(document, namespace, creating.namespace_labels, context)
+        pods = (each.pod for each in as_pods(document, namespace, context.knowledge.workloads) if shown.allowed)
+        refusals = (each for pod in pods for each in read_scheduled_pod(pod, creating, admit=True).api_refusals)
+        refused = dict.fromkeys(f"{REFUSED}{each.message}" for each in refusals)
+        return replace(shown, warnings=(*refused, *shown.warnings))
     except BadInput as error:
         name = (member(document, "metadata", dict, "") or {}).get("name")
         raise BadInput(f"{document.get('kind', 'Pod')} {namespace}/{name}: {error}") from error
@@ -114,13 +121,18 @@ def _show(console: Console, result: MutatedFile, before: list[dict[str, Any]], a
 
 
 def _messages(reviewed: Preview) -> Iterator[tuple[str, str]]:
+    yield from (("red", f"{reviewed.what}: {text}") for text in reviewed.warnings if text.startswith(REFUSED))
     if not reviewed.allowed:
         yield "red", f"{reviewed.what}: denied: {reviewed.message}"
     elif not (reviewed.actions or reviewed.patch):
         yield "dim", f"{reviewed.what}: nothing to do"
     else:
         yield "green", f"{reviewed.what}: " + ("patched" if reviewed.patch else "allowed")
-    yield from (("yellow" if kind == "warning" else "none", f"  {kind}: {text}") for kind, text in reviewed.messages())
+    yield from (
+        ("yellow" if kind == "warning" else "none", f"  {kind}: {text}")
+        for kind, text in reviewed.messages()
+        if not text.startswith(REFUSED)
+    )
 
 
 def _lines(objects: list[Any]) -> list[str]:

@@ -30,6 +30,7 @@ from app.cluster.usage_polling import UsagePoller
 from app.cluster.verdict_cache import VerdictCache, VerdictTable
 from app.explain.survey import ClusterSnapshot
 from app.knowledge.tables import Knowledge
+from app.kube.admission_objects import LIMIT_KINDS
 from app.kube.api_kinds import API_KINDS
 from app.kube.claimed_devices import NO_CLAIMED_DEVICES, ClaimedDevices
 from app.kube.gpu_usage import GPUUsage
@@ -273,7 +274,8 @@ class Core:
     def cluster_snapshot(self) -> ClusterSnapshot:
         """Return a copy of the state, for work that takes longer than one turn of the event loop."""
         snapshot = view(self.state, self.policies, expected=self._learning.expected_demand(self.policies))
-        return replace(snapshot, asking=frozenset(self._asking))
+        unread = set(LIMIT_KINDS) - self.state.admission_objects.listed if self.cluster is not None else ()
+        return replace(snapshot, asking=frozenset(self._asking), unread_limits=tuple(sorted(unread)))
 
     async def fetch_pod(self, namespace: str, name: str) -> Mapping[str, Any]:
         """Read a Pod from the API server, or from the pending pods of a snapshot.

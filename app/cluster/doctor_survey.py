@@ -19,6 +19,7 @@ from app.values.errors import ApiError
 Object = dict[str, Any]
 EXAMINED = (
     *FLEET,
+    "ResourceQuota",
     "DaemonSet",
     "MutatingWebhookConfiguration",
     "ValidatingWebhookConfiguration",

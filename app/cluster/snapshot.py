@@ -17,6 +17,7 @@ from app.cluster.scheduling_groups import SchedulingGroups, gang_of_pod
 from app.cluster.state import State
 from app.explain.survey import ClusterSnapshot
 from app.intree.existing_pods import ExistingPods
+from app.kube.admission_objects import ADMISSION_KINDS, ADMISSION_TYPES, AdmissionObjects, read_admission_object
 from app.kube.api_kinds import API_KINDS, DRA, FLEET
 from app.kube.node_selectors import NodeSelectorTerm, read_terms
 from app.kube.partial_types import PartialExistingPod, PartialNode
@@ -27,7 +28,7 @@ from app.policy.document import yaml_problem
 from app.values.errors import SnapshotError
 from app.values.json_members import member, strings
 
-SNAPSHOT_KINDS = (*FLEET, "PodGroup", *DRA)
+SNAPSHOT_KINDS = (*FLEET, *ADMISSION_KINDS, "PodGroup", *DRA)
 """The kinds of a snapshot that are read; objects of other kinds are left out."""
 LARGEST_YAML_BYTES = 50 << 20
 """PyYAML takes about 1 s per 4 MB; JSON of any size is read (docs/reference/listeners.md#snapshots)."""
@@ -110,6 +111,11 @@ def fill(state: State, objects: list[dict[str, Any]]) -> dict[str, int]:
         state.namespaces.put(_name(namespace), strings(_metadata(namespace), "labels", "metadata."))
     for group in by_kind["PodGroup"]:
         state.pod_groups[f"{_metadata(group).get('namespace') or 'default'}/{_name(group)}"] = group
+    for item in (item for kind in ADMISSION_TYPES for item in by_kind[kind]):
+        kind, inside = item["kind"], _metadata(item).get("namespace") or "default"
+        key = _name(item) if kind in ("Namespace", "PriorityClass") else f"{inside}/{_name(item)}"
+        state.admission_objects.put(kind, key, read_admission_object(kind, item))
+        state.admission_objects.listed.add(kind)
     for runtime_class in by_kind["RuntimeClass"]:
         state.put_runtime_class(_name(runtime_class), read_runtime_class(runtime_class))
     return {kind: len(items) for kind, items in by_kind.items()}
@@ -200,6 +206,7 @@ def view(
         unpromised=state.unpromised,
         dra_version=state.devices.dra.served_version,
         devices=state.devices.dra.copy(),
+        admission_objects=AdmissionObjects(state.admission_objects),
     )
 
 

@@ -25,6 +25,7 @@ from app.cluster.pod_index import (
     uid_of,
 )
 from app.knowledge.tables import Knowledge
+from app.kube.admission_objects import AdmissionObjects
 from app.kube.gangs import workload_of
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pending_pods import PendingPod
@@ -97,6 +98,7 @@ class State:
         self.claiming_pods = ClaimingPods()
         self.pod_counts = PodCounts[PodShape]()
         self.pod_groups: dict[str, Mapping[str, Any]] = {}
+        self.admission_objects = AdmissionObjects()
         self.free_gpus = FreeGPUs()
         self._refusals: dict[str, str] = {}
         self._fleet: FleetFacts | None = None

@@ -3,14 +3,17 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from app.cluster.pod_index import PodRecord, read_pod_record
 from app.cluster.policy_watch import CONFIGMAP, GPUPOLICY, PolicyBook
 from app.cluster.state import State
+from app.kube.admission_objects import ADMISSION_KINDS, AdmissionObjects, read_admission_object
 from app.kube.api_kinds import API_KINDS, NAMESPACE
 from app.kube.device_classes import read_class, read_taint_rule
 from app.kube.partial_types import (
+    PartialAdmissionObject,
     PartialConfigMap,
     PartialNamespace,
     PartialNode,
@@ -56,8 +59,8 @@ def core_kinds(state: State, book: PolicyBook, namespace: str) -> tuple[WatchedK
     return (
         _nodes(state),
         _pods(state),
-        WatchedKind(*_name_and_path("Namespace"), PartialNamespace, _labels, _by_key(state.namespaces.put),
-             lambda key, _uid: state.namespaces.drop(key)),
+        _namespaces(state),
+        *(_admission_kind(state.admission_objects, kind) for kind in ADMISSION_KINDS),
         WatchedKind(*_name_and_path("RuntimeClass"), PartialRuntimeClass, read_runtime_class,
              _by_key(state.put_runtime_class), lambda key, _uid: state.drop_runtime_class(key),
              needed=False, listed=state.runtime_classes_listed),
@@ -102,6 +105,32 @@ def policy_kinds(book: PolicyBook, version: str) -> tuple[WatchedKind[Any], ...]
         WatchedKind(*_name_and_path("GPUPolicy", version=version), PartialObject, policy_of,
              lambda key, _uid, fact: book.put_source(f"{GPUPOLICY} {key}", fact),
              lambda key, _uid: book.drop_source(f"{GPUPOLICY} {key}"), needed=False),
+    )  # fmt: skip
+
+
+def _namespaces(state: State) -> WatchedKind[tuple[Mapping[str, str], Any]]:
+    objects = state.admission_objects
+
+    def put(key: str, _uid: str, fact: tuple[Mapping[str, str], Any]) -> None:
+        state.namespaces.put(key, fact[0])
+        objects.put("Namespace", key, fact[1])
+
+    def drop(key: str, _uid: str) -> None:
+        state.namespaces.drop(key)
+        objects.drop("Namespace", key)
+
+    def read(document: Mapping[str, Any]) -> tuple[Mapping[str, str], Any]:
+        return _labels(document), read_admission_object("Namespace", document)
+
+    return WatchedKind(*_name_and_path("Namespace"), PartialNamespace, read, put, drop)
+
+
+def _admission_kind(objects: AdmissionObjects, kind: str) -> WatchedKind[Any]:
+    """Return a kind by which the API server's own admission refuses pods; only explanations read it."""
+    return WatchedKind(
+        *_name_and_path(kind), PartialAdmissionObject, partial(read_admission_object, kind),
+        lambda key, _uid, found: objects.put(kind, key, found), lambda key, _uid: objects.drop(kind, key),
+        needed=False, listed=lambda: objects.listed.add(kind),
     )  # fmt: skip
 
 

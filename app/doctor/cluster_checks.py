@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from app.doctor import operand_checks, replica_checks, webhook_checks
 from app.doctor.cluster_objects import APPLY, ExaminedCluster, containers
 from app.doctor.fleet_checks import Finding, advice, merged, problem
+from app.kube.admission_objects import ADMISSION_KINDS
 from app.kube.api_kinds import API_KINDS, DRA, EXPLAIN_GROUP
 from app.policy.load import MOUNTED
 
@@ -23,7 +24,7 @@ OVERDUE, URGENT = 0.75, 0.9
 """Shares of a certificate's life. It is renewed at 2/3 (app/tls/authority.py RENEW_AT) and overdue at 3/4."""
 READS = ("get", "list", "watch")
 WRITES = {"create", "update", "patch", "delete", "deletecollection", "*"}
-NEEDED = ("Node", "Pod", "Namespace", "ConfigMap", "RuntimeClass")
+NEEDED = ("Node", "Pod", "Namespace", "ConfigMap", "RuntimeClass", *ADMISSION_KINDS)
 """The kinds that deploy/base/rbac.yaml gives the right to read."""
 ABOUT_ONESELF = "selfsubject"
 """Prefix of the self-subject reviews, which every user may create (system:basic-user)."""
@@ -118,7 +119,8 @@ def service_account_rights(cluster: ExaminedCluster) -> Iterator[Finding]:
     ]
     if lacking:
         text = f"may not get, list and watch {', '.join(lacking)}"
-        yield problem("RightsMissing", text, f"{APPLY}; DRA needs components/dra", account)
+        finding = advice if set(lacking) <= {API_KINDS[kind].plural for kind in ADMISSION_KINDS} else problem
+        yield finding("RightsMissing", text, f"{APPLY}; DRA needs components/dra", account)
     if _replicas_write_events(cluster):
         return  # as installed before there was a controller; without these rights its Events would end
     writes = sorted(

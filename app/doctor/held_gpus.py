@@ -9,8 +9,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app.doctor.cluster_objects import asks_for_gpus
-from app.doctor.fleet_checks import ExaminedFleet, Finding, advice
+from app.doctor.fleet_checks import ExaminedFleet, Finding, advice, problem
+from app.intree.api_server import counts_for_pods
+from app.knowledge.gpu_resources import Families
 from app.knowledge.tables import Knowledge
+from app.kube.admission_objects import AdmissionObjects, refused_replicas
 from app.kube.finished_pods import DEFAULT_SCHEDULER, FinishedPod, read_finished_pod
 from app.kube.gangs import read_workload
 from app.kube.gpu_usage import GPUUsage, read_gpu_usage
@@ -70,6 +73,28 @@ def partly_placed_groups(held: HeldGPUs) -> Iterator[Finding]:
         )
         nodes = tuple(sorted({usage.node for usage in holders}))
         yield advice("PartlyPlacedGroup", text, remedy, f"Group {group}", nodes=nodes)
+
+
+def quotas_that_count_nothing(objects: AdmissionObjects, families: Families) -> Iterator[Finding]:
+    """Report quotas on GPUs by a name that the API server does not count: only `requests.` counts extended resources.
+
+    Source: k8s.io/kubernetes pkg/quota/v1/evaluator/core/pods.go MatchingResources.
+    """
+    for key, quota in objects.by_kind["ResourceQuota"].items():
+        for name in quota.spec.hard or {}:
+            resource = name.removeprefix("limits.")
+            if families.of(resource) and not counts_for_pods(name):
+                text = f"limits {name}, which the API server counts for no pod: nothing is bounded"
+                yield problem("QuotaCountsNothing", text, f"name it requests.{resource}", f"ResourceQuota {key}")
+
+
+def refused_pods(documents: Iterable[Mapping[str, Any]], families: Families) -> Iterator[Finding]:
+    """Report workloads with GPUs whose pods the API server refuses, in its own words."""
+    for document in documents:
+        if (words := refused_replicas(document)) and asks_for_gpus({"spec": document.get("spec")}, families):
+            metadata, remedy = document["metadata"], "gpu-usher explain says the smallest change of the workload"
+            name = f"{document['kind']} {metadata.get('namespace') or 'default'}/{metadata['name']}"
+            yield problem("PodsRefused", f"the API server refuses its pods: {words}", remedy, name)
 
 
 def idle_while_waiting(held: HeldGPUs) -> Iterator[Finding]:

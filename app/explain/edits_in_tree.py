@@ -10,11 +10,13 @@ from difflib import SequenceMatcher
 
 from app.explain.container_requests import (
     amount_text,
+    at_most_each,
     is_extended,
     lowered,
     names_of_requesters,
     requests_text,
     set_requests,
+    total_after,
     without_resource,
 )
 from app.explain.edits import Edit, EditedDocument, NearMiss, containers_of, distance
@@ -118,8 +120,9 @@ def request_less(near_miss: NearMiss) -> Iterator[Edit]:
     if near_miss.code is not InTreeCause.InsufficientResource:
         return
     resource, pod = near_miss.about[0], near_miss.scheduled_pod.pod
-    left = node_left(near_miss.node, near_miss.snapshot.used.get(near_miss.node.name, {}), resource)
-    wanted = dict(near_miss.scheduled_pod.pod_constraints.requests)[resource]
+    overhead = read_amounts(near_miss.scheduled_pod.document["spec"].get("overhead")).get(resource, 0)
+    left = node_left(near_miss.node, near_miss.snapshot.used.get(near_miss.node.name, {}), resource) - overhead
+    wanted = dict(near_miss.scheduled_pod.pod_constraints.requests)[resource] - overhead
     if left > 0 and (requests := lowered(pod, resource, left)):
         text = f"request {amount_text(resource, left)} of {resource} instead of {amount_text(resource, wanted)}"
         text += requests_text(pod, resource, requests)
@@ -134,7 +137,23 @@ def node_left(node: Node, used: Mapping[str, int], resource: str) -> int:
     return read_amounts(node.allocatable).get(resource, 0) - used.get(resource, 0)
 
 
+def keep_to_limit(near_miss: NearMiss) -> Iterator[Edit]:
+    """Ask for what a ResourceQuota has left, or for the maximum of a LimitRange."""
+    match near_miss.code, near_miss.about:
+        case InTreeCause.RefusedByAPIServer, (_, _, resource, text, each) if text not in ("", "0"):
+            most, pod = int(text), near_miss.scheduled_pod.pod
+        case _:
+            return
+    requests = at_most_each(pod, resource, most) if each == "Container" else lowered(pod, resource, most)
+    after, asked = total_after(pod, resource, requests), total_after(pod, resource, ())
+    if 0 < after < asked:
+        words = f"{amount_text(resource, after)} {resource} instead of {amount_text(resource, asked)}"
+        words = f"ask for {words}{requests_text(pod, resource, requests)}"
+        yield Edit("ask-fewer", words, 30 + distance(asked, after), set_requests(resource, requests))
+
+
 IN_TREE = (
+    keep_to_limit,
     remove_gates,
     remove_node_name,
     tolerate,

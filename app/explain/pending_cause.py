@@ -25,6 +25,7 @@ from app.explain.explanation import Explanation, Refused
 from app.explain.funnel import Objection, first_objection, is_transient, objection_name, objection_text
 from app.explain.placed_by import silence_of
 from app.explain.survey import Groups
+from app.intree.checks import InTreeCause
 from app.knowledge.dcgm import GPUCondition
 from app.kube.gangs import gang_of
 from app.kube.pods import DECISION, PREFIX, VARIABLES, without_token_volumes
@@ -68,6 +69,8 @@ class PendingCause:
         if not self.nodes:
             return f"{self.message[:1].upper()}{self.message[1:]}." if self.reason == GANG_WAITS else f"{self.message}."
         first = f"0 of {self.all_nodes} nodes fit. {counted(self.nodes, 'node')}: {self.sentence or self.message}."
+        if self.reason == InTreeCause.RefusedByAPIServer.name:
+            first = f"The API server refuses it: {self.message}."
         if self.change:
             return f"{first} Smallest change that helps: {self.change} → {self.opens}."
         return f"{first} {self.remedy[:1].upper()}{self.remedy[1:]}." if self.remedy else first

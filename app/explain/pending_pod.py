@@ -38,6 +38,7 @@ from app.explain.placed_by import (
     as_unbound,
     asks_for_none,
     claims_to_come,
+    creation_notes,
     ending_of,
     node_of_bound_pod,
     not_looked_at,
@@ -53,6 +54,7 @@ from app.explain.survey import (
     existing_pod_constraints,
     review_as_is,
     scheduled_pod_of,
+    with_api_defaults,
     without_our_affinity,
     without_promise,
 )
@@ -138,7 +140,10 @@ def _read(
         snapshot = replace(snapshot, devices=released(review.pod, document, snapshot.devices))
     snapshot = without_promise(review.pod.uid, snapshot)
     base = without_our_affinity(review)
-    review = review if live else replace(review, document=base)
+    if not live:
+        snapshot = replace(snapshot, judges_creation=True)
+        new = with_api_defaults(base, review.pod.namespace, snapshot)
+        review = replace(review, document=base) if new is base else review_as_is(new, snapshot)
     return _ReadPod(review, base, snapshot, live, node, ending, not_started)
 
 
@@ -217,6 +222,7 @@ def _notes(pod: _ReadPod, nodes: _JudgedNodes, events: Sequence[Mapping[str, Any
     `refused` tells whether a filter of gpu-usher refuses a node.
     """
     scheduled_pod, snapshot, fitting = nodes.scheduled_pod, pod.snapshot, nodes.fitting
+    yield from creation_notes(scheduled_pod, snapshot)
     yield from scheduled_pod.claims.pod_claims.notes if scheduled_pod.claims else ()
     if pod.ending is not None and pod.ending.refused and any(node.name == pod.ending.node for node in fitting):
         yield (  # no score shows that

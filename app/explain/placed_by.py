@@ -12,8 +12,10 @@ from app.admission.preview import unbound
 from app.admission.review import OUR_SCHEDULERS
 from app.dra.cluster_devices import ClusterDevices
 from app.dra.pod_claims import generated_claims
+from app.explain.container_requests import amount_text
 from app.explain.pod_start import shortened
 from app.explain.survey import ClusterSnapshot, ScheduledPod
+from app.intree.api_server import node_selector
 from app.knowledge.gpu_resources import similar_resources
 from app.knowledge.products import Products
 from app.kube.finished_pods import Ending, read_finished_pod
@@ -77,6 +79,27 @@ def not_looked_at(document: Mapping[str, Any], events: Iterable[Mapping[str, Any
     created = (document.get("metadata") or {}).get("creationTimestamp")
     since = f" since it was created at {created}" if created else ""
     yield silence_of(name, since)
+
+
+def creation_notes(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot) -> Iterator[str]:
+    """Say of a new pod what limits leave to it, and what its RuntimeClass and its namespace add to it."""
+    if not snapshot.judges_creation:
+        return
+    pod, spec = scheduled_pod.pod, scheduled_pod.document["spec"]
+    for refusal in scheduled_pod.api_refusals:
+        match refusal.about:
+            case "ResourceQuota", name, resource, most, _ if resource:
+                left = amount_text(resource, int(most))
+                yield f"ResourceQuota {name} leaves {left} {resource} to new pods of namespace {pod.namespace}"
+    if spec.get("overhead"):
+        amounts = ", ".join(f"{resource} {amount}" for resource, amount in sorted(spec["overhead"].items()))
+        yield f"RuntimeClass {pod.runtime_class_name} adds an overhead to what the containers request: {amounts}"
+    annotation, selector = node_selector(pod.namespace, snapshot.admission_objects)
+    if selector:
+        pairs = ", ".join(f"{key}={value}" for key, value in selector.items())
+        yield f"namespace {pod.namespace} adds a node selector to its pods: {pairs} (annotation {annotation})"
+    if snapshot.unread_limits:
+        yield f"the API server may refuse it all the same: {', '.join(snapshot.unread_limits)} are not read here"
 
 
 def claims_to_come(pod: Pod, document: Mapping[str, Any], devices: ClusterDevices) -> Iterator[str]:

@@ -21,6 +21,7 @@ from app.dra.pod_claims import claims_of_pod
 from app.dra.pod_judge import ClaimJudge
 from app.dra.selectors import Selection
 from app.explain.funnel import Objection, is_transient
+from app.intree.api_server import NewPod, api_server_refusals, completed
 from app.intree.checks import (
     InTreeCause,
     InTreeRefusal,
@@ -31,6 +32,7 @@ from app.intree.checks import (
 )
 from app.intree.existing_pods import REQUIRED_TERMS, ExistingPods, PodAmongOthers, read_pod_among_others
 from app.intree.inter_pod_constraints import InterPodConstraints, inter_pod_constraints_of
+from app.kube.admission_objects import AdmissionObjects
 from app.kube.gangs import Gang
 from app.kube.gpu_usage import GPUUsage
 from app.kube.node_selectors import NodeSelectorTerm
@@ -82,6 +84,9 @@ class ClusterSnapshot:
     `topologies` are the NodeResourceTopology objects by node, of which only explain reads any.
     `managed_resources` are by schedulerName the resources whose pods gpu-usher is asked about, None for every pod; a
     scheduler whose configuration is not known is not in it. `asking` are the schedulers that have called filter.
+    `admission_objects` are quotas and other objects of the API server's own admission, which a pod is held against only
+    where `judges_creation`: what a pod of the cluster asks for is counted in them already. `unread_limits` are
+    those kinds of them that a running service may not read.
     `dra_version` is the version of resource.k8s.io that the cluster serves. `devices` are its devices and claims, and
     `selection` what selectors said of the devices so far.
     """
@@ -106,6 +111,9 @@ class ClusterSnapshot:
     topologies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     managed_resources: Mapping[str, frozenset[str] | None] = field(default_factory=dict)
     asking: frozenset[str] = frozenset()
+    admission_objects: AdmissionObjects = field(default_factory=AdmissionObjects)
+    judges_creation: bool = False
+    unread_limits: tuple[str, ...] = ()
 
 
 Groups = Mapping[tuple[Objection, ...], list[str]]
@@ -119,7 +127,8 @@ class ScheduledPod:
     `review_result` is what admission makes of it. `pod_constraints` are its constraints on a node. `own` are the same
     without the node affinity that admission wrote into it, since the filters give a better reason for a node which that
     affinity excludes. `claims` judges nodes for its ResourceClaims; None where it has none. `tolerable` are the keys of
-    the taints that admission tolerates for it as soon as a node with them suits it.
+    the taints that admission tolerates for it as soon as a node with them suits it. `api_refusals` are those of the API
+    server's own admission.
     """
 
     document: Mapping[str, Any]
@@ -132,11 +141,12 @@ class ScheduledPod:
     pod_among_others: PodAmongOthers
     claims: ClaimJudge | None = None
     tolerable: frozenset[str] = frozenset()
+    api_refusals: tuple[InTreeRefusal, ...] = ()
 
     def pod_objections(self) -> tuple[Objection, ...]:
-        """List the objections to the pod itself on any node: admission's reasons, scheduling gates."""
+        """List the objections to the pod itself: admission's reasons, the API server's own, scheduling gates."""
         gate = scheduling_gate_refusal(self.pod_constraints)
-        return (*self.review_result.reasons, *((gate,) if gate else ()))
+        return (*self.review_result.reasons, *self.api_refusals, *((gate,) if gate else ()))
 
 
 def review_as_is(document: Mapping[str, Any], snapshot: ClusterSnapshot) -> ReviewedPod:
@@ -148,9 +158,18 @@ def review_as_is(document: Mapping[str, Any], snapshot: ClusterSnapshot) -> Revi
     return begin_review(document, pod, snapshot.namespace_labels(pod.namespace), snapshot.context)
 
 
+def with_api_defaults(document: Mapping[str, Any], namespace: str, snapshot: ClusterSnapshot) -> Mapping[str, Any]:
+    """Return a pod with what the API server's plugins write into a new one. Raises QuantityError."""
+    if not snapshot.judges_creation:
+        return document
+    return completed(document, namespace, snapshot.admission_objects, snapshot.context.fleet.runtime_classes)
+
+
 def read_scheduled_pod(document: Mapping[str, Any], snapshot: ClusterSnapshot, admit: bool) -> ScheduledPod:
     """Read a pod after admission, or as it is in the cluster. Raises MalformedPod, QuantityError."""
     review = review_as_is(document, snapshot)
+    if (new := with_api_defaults(document, review.pod.namespace, snapshot)) is not document:
+        review = review_as_is(new, snapshot)
     return scheduled_pod_of(review, mutate_reviewed(review), snapshot, admit)
 
 
@@ -159,9 +178,11 @@ def scheduled_pod_of(review: ReviewedPod, result: ReviewResult, snapshot: Cluste
 
     Raises MalformedPod, QuantityError.
     """
-    own_document = without_our_affinity(review)
+    own_document = with_api_defaults(without_our_affinity(review), review.pod.namespace, snapshot)
     if admit and result.admitted is not None:
         review = result.admitted
+    if (new := with_api_defaults(review.document, review.pod.namespace, snapshot)) is not review.document:
+        review = replace(review, document=new, pod=read_pod(new))
     admitted, pod, ruling, families = review.document, review.pod, review.ruling, review.context.knowledge.families
     labels = review.namespace_labels
     claims = ClaimJudge(claims_of_pod(pod, admitted, snapshot.devices, labels), snapshot.devices, snapshot.selection)
@@ -182,7 +203,20 @@ def scheduled_pod_of(review: ReviewedPod, result: ReviewResult, snapshot: Cluste
     among_others = read_pod_among_others(admitted)
     judge = claims if claims.pod_claims.to_allocate or claims.pod_claims.obstacles or pod.claims else None
     tolerable = keys_added_with_nodes(ruling, families)
-    return ScheduledPod(admitted, pod, result, ruling, demand, pod_constraints, own, among_others, judge, tolerable)
+    refused = _api_refusals(review, demand, snapshot) if snapshot.judges_creation else ()
+    return ScheduledPod(
+        admitted, pod, result, ruling, demand, pod_constraints, own, among_others, judge, tolerable, refused
+    )
+
+
+def _api_refusals(review: ReviewedPod, demand: Demand, snapshot: ClusterSnapshot) -> tuple[InTreeRefusal, ...]:
+    """Hold a new pod against what the API server's own admission refuses; its claims count if they are made for it."""
+    made = review.pod.claims and all(template for _, _, template in review.pod.claims)
+    claimed = {name: count for name, count in demand.claims if count is not None} if made else {}
+    security = review.context.knowledge.pod_security
+    objects, classes = snapshot.admission_objects, review.context.fleet.runtime_classes
+    new = NewPod(review.document, review.pod.namespace, review.namespace_labels, objects, classes, security, claimed)
+    return api_server_refusals(new)
 
 
 def without_promise(uid: str, snapshot: ClusterSnapshot) -> ClusterSnapshot:

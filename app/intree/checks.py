@@ -69,6 +69,11 @@ class InTreeCause(Enum):
         False,
         "correct the claim or its DeviceClass: until then kube-scheduler cannot place the pod",
     )
+    RefusedByAPIServer = (
+        FunnelStage.Admission,
+        False,
+        "no pod is created until it keeps to this limit, or whoever runs the namespace changes it",
+    )
     SchedulingGated = (
         FunnelStage.Admission,
         False,

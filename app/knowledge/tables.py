@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import yaml
 
 from app.knowledge.clouds import Clouds, load_clouds
@@ -21,6 +22,7 @@ from app.knowledge.images import Images, load_images
 from app.knowledge.mig_geometry import Geometry, load_geometry
 from app.knowledge.mig_profiles import MIGProfiles, load_profiles
 from app.knowledge.operators import Operator, load_operators
+from app.knowledge.pod_security import Levels, PodSecurityRule
 from app.knowledge.products import Products, load_products
 from app.knowledge.reported_faults import (
     ConditionGuess,
@@ -122,6 +124,7 @@ TABLE_FILES = (
     "usage_metrics.yaml",
     "node_conditions.yaml",
     "workload_templates.yaml",
+    "pod_security.yaml",
 )
 
 
@@ -154,6 +157,7 @@ class Knowledge:
     condition_guesses: tuple[ConditionGuess, ...]
     workloads: Workloads
     operators: tuple[Operator, ...]
+    pod_security: Levels
 
 
 def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = None) -> Knowledge:
@@ -198,6 +202,9 @@ def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = Non
             condition_guesses=load_condition_guesses(documents["node_conditions.yaml"]),
             workloads=load_workloads(documents["workload_templates.yaml"]["workloads"]),
             operators=load_operators(documents["operators.yaml"]["operators"]),
+            pod_security=msgspec.convert(
+                documents["pod_security.yaml"]["levels"], dict[str, tuple[PodSecurityRule, ...]]
+            ),
         )
     except (KeyError, TypeError, ValueError, AttributeError, BadInput) as error:
         raise KnowledgeError(f"fact tables: {type(error).__name__}: {error}") from error

@@ -179,10 +179,24 @@ class PartialExistingPod(TypedDict):
     status: NotRequired[PodStatus]
 
 
+NamespaceAnnotations = TypedDict(
+    "NamespaceAnnotations",
+    {"openshift.io/node-selector": str, "scheduler.alpha.kubernetes.io/node-selector": str},
+    total=False,
+)
+"""Annotations of a namespace with the node selector of its pods (intree/api_server.py)."""
+
+
+class NamespaceMetadata(LabelledMetadata, total=False):
+    """Metadata of a Namespace with its labels and the annotations that are read."""
+
+    annotations: NamespaceAnnotations | None
+
+
 class PartialNamespace(TypedDict):
     """A Namespace."""
 
-    metadata: LabelledMetadata
+    metadata: NamespaceMetadata
 
 
 class PartialNamedObject(TypedDict):
@@ -195,6 +209,7 @@ class PartialScheduling(TypedDict, total=False):
     """The scheduling constraints that a RuntimeClass adds to its pods."""
 
     nodeSelector: dict[str, str] | None
+    tolerations: list[dict[str, Any]] | None
 
 
 class PartialRuntimeClass(TypedDict):
@@ -203,6 +218,7 @@ class PartialRuntimeClass(TypedDict):
     metadata: Metadata
     handler: NotRequired[str]
     scheduling: NotRequired[PartialScheduling | None]
+    overhead: NotRequired[dict[str, dict[str, Any] | None] | None]
 
 
 class PartialConfigMap(TypedDict):
@@ -217,6 +233,16 @@ class PartialObject(TypedDict):
 
     metadata: Metadata
     spec: NotRequired[dict[str, Any]]
+
+
+class PartialAdmissionObject(TypedDict):
+    """An object by which the API server's own admission refuses pods (admission_objects.py), without its metadata."""
+
+    metadata: Metadata
+    spec: NotRequired[dict[str, Any]]
+    status: NotRequired[dict[str, Any]]
+    value: NotRequired[int]
+    globalDefault: NotRequired[bool]
 
 
 class PartialAllocatedDevice(TypedDict, total=False):

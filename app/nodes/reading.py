@@ -27,10 +27,12 @@ from app.values.quantity import parse_quantity
 
 @dataclass(frozen=True, slots=True)
 class RuntimeClass:
-    """A RuntimeClass: the handler that it names, and the node selector that it adds to its pods."""
+    """A RuntimeClass: the handler that it names, and the node selector, tolerations and overhead that its pods get."""
 
     handler: str
     node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: tuple[Mapping[str, Any], ...] = ()
+    overhead: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_runtime_class(document: Mapping[str, Any]) -> RuntimeClass:
@@ -39,8 +41,14 @@ def read_runtime_class(document: Mapping[str, Any]) -> RuntimeClass:
     Raises MalformedPod.
     """
     name = member(member(document, "metadata", dict, "") or {}, "name", str, "metadata.") or ""
-    selector = strings(member(document, "scheduling", dict, "") or {}, "nodeSelector", "scheduling.")
-    return RuntimeClass(member(document, "handler", str, "") or name, selector)
+    scheduling = member(document, "scheduling", dict, "") or {}
+    overhead = member(member(document, "overhead", dict, "") or {}, "podFixed", dict, "overhead.") or {}
+    return RuntimeClass(
+        member(document, "handler", str, "") or name,
+        strings(scheduling, "nodeSelector", "scheduling."),
+        tuple(each for _, each in objects(scheduling, "tolerations", "scheduling.")),
+        overhead,
+    )
 
 
 def read_runtime_handlers(status: Mapping[str, Any]) -> frozenset[str] | None:

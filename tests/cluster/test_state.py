@@ -9,9 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.admission.fleet_facts import FleetFacts, NodeGroup, fleet_facts_of
+from app.cluster.files import shipped_policies
 from app.cluster.node_groups import CHANGES_KEPT
+from app.cluster.policy_watch import PolicyBook
+from app.cluster.snapshot import fill, view
 from app.cluster.state import CLASSES_SPARE, State
 from app.cluster.verdict_cache import VerdictTable
+from app.cluster.watched_kinds import core_kinds
+from app.kube.admission_objects import ADMISSION_KINDS
 from app.kube.gpu_usage import read_gpu_usage
 from app.kube.pods import gpu_amounts, read_pod
 from app.nodes.gpu_health import Health
@@ -139,7 +144,7 @@ def test_classes_that_no_node_has_any_more_are_let_go_and_the_verdicts_on_them_t
     assert state.nodes["b"].node_class is node_class is state.intern(node_class)
 
 
-def test_reader_that_is_too_far_behind_starts_over() -> None:
+def test_reader_that_is_too_far_behind_names_over() -> None:
     state = state_after([("put_node", node_document("a"))])
     pod_demand = demand(pod())
     appraisal = VerdictTable(pod_demand, state, recount=True)
@@ -196,3 +201,35 @@ def test_bound_pod_of_a_wrong_shape_behind_its_first_gpu_is_malformed(second: An
 
     with pytest.raises(MalformedPod, match=r"spec.containers\[1\]"):
         read_gpu_usage(document, knowledge())
+
+
+LIMITS: tuple[dict[str, Any], ...] = (
+    {"kind": "ResourceQuota", "metadata": {"name": "q", "namespace": "a"}, "spec": {"hard": {"pods": "1"}}},
+    {"kind": "LimitRange", "metadata": {"name": "l", "namespace": "a"}, "spec": {"limits": [{"type": "Pod"}]}},
+    {"kind": "PriorityClass", "metadata": {"name": "p"}, "value": 1},
+    {"kind": "ServiceAccount", "metadata": {"name": "s", "namespace": "a"}},
+)
+
+
+def test_objects_of_the_api_servers_admission_are_read_alike_from_a_watch_and_a_snapshot() -> None:
+    watched, filled = State(knowledge()), State(knowledge())
+    book = PolicyBook(shipped_policies(), knowledge(), lambda: "2026-11-27")
+    kinds = [
+        kind
+        for kind in core_kinds(watched, book, "x")
+        if kind.name.startswith(("resourceq", "limit", "service", "prio"))
+    ]
+
+    fill(filled, list(LIMITS))
+    for kind, document in zip(kinds, LIMITS, strict=True):
+        metadata = document["metadata"]
+        key = "/".join(filter(None, (metadata.get("namespace"), metadata["name"])))
+        kind.put(key, "uid", kind.read(document))
+        kind.listed()
+
+    assert [kind.needed for kind in kinds] == [False] * len(ADMISSION_KINDS)
+    assert watched.admission_objects.by_kind == filled.admission_objects.by_kind
+    assert watched.admission_objects.listed == filled.admission_objects.listed == set(ADMISSION_KINDS)
+    copied = view(watched, book.current).admission_objects
+    kinds[0].drop("a/q", "uid")
+    assert (watched.admission_objects.inside("ResourceQuota", "a"), len(copied.inside("ResourceQuota", "a"))) == ([], 1)

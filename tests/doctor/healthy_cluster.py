@@ -79,6 +79,8 @@ RULES = (
     rule("", ["nodes", "pods", "namespaces"], "get", "list", "watch"),
     rule("", ["configmaps"], "get", "list", "watch"),
     rule("node.k8s.io", ["runtimeclasses"], "get", "list", "watch"),
+    rule("", ["resourcequotas", "limitranges", "serviceaccounts"], "get", "list", "watch"),
+    rule("scheduling.k8s.io", ["priorityclasses"], "get", "list", "watch"),
     rule("authorization.k8s.io", ["selfsubjectaccessreviews"], "create"),
 )
 

@@ -38,6 +38,7 @@ SERVING = {
     "namespaces": READS,
     "runtimeclasses": READS,
     "configmaps": READS,
+    **dict.fromkeys(("resourcequotas", "limitranges", "serviceaccounts", "priorityclasses"), READS),
     "podgroups": {"get"},
     "gpupolicies": READS,
     "deviceclasses": READS,

@@ -47,7 +47,7 @@ class RealControlPlane(ControlPlane):
     authorization = "Node,RBAC"
     admission_off = ()
     admission_on = ("NodeRestriction",)
-    controllers: tuple[str, ...] = (*CONTROLLERS, *NODE_CONTROLLERS)
+    controllers: tuple[str, ...] = (*CONTROLLERS, *NODE_CONTROLLERS, "resourcequota-controller")
     tokens = IDENTITIES
 
     def __init__(self, binaries: Binaries, folder: Path) -> None:

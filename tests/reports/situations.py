@@ -21,6 +21,7 @@ FOLDER = Path(__file__).parent
 PAGE = ROOT / "tests" / "results" / "reports.md"
 
 KINDS = {
+    "creation": "Pods that the API server itself refuses",
     "absent": "GPU nodes that offer no GPU",
     "counts": "Counts that contradict each other",
     "shared": "Several units of a shared GPU",

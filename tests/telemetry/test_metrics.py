@@ -17,6 +17,7 @@ from tests.telemetry.scrape import offered, samples, scraped
 VERBS = {"mutate", "validate", "filter", "prioritize", "preempt"}
 OUTCOMES = {"patched", "allowed", "denied", "unconcerned", "unhandled", "answered", "none_fits", "error"}
 KINDS = {"nodes", "pods", "namespaces", "runtimeclasses", "configmaps", "gpupolicies"}
+KINDS |= {"resourcequotas", "limitranges", "priorityclasses", "serviceaccounts"}
 CLOSED: dict[str, set[str]] = {
     "verb": VERBS,
     "outcome": OUTCOMES | {f"http_{status}" for status in (400, 408, 411, 413, 415, 429, 500, 503)},
