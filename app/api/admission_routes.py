@@ -36,6 +36,8 @@ VERSION = "gpu-usher.io/version"
 DELETED = f"{MOUNTED} is deleted: the last good policies stay in force; apply deploy/ again to bring it back"
 """Warnings have at most 120 characters."""
 
+PolicyEdit = tuple[str, str, Mapping[str, Any]]
+"""The kind, the name and the content of an edited object that holds policies."""
 MOST_DOUBTS = 10
 """Warnings of one edit, since kubectl prints each. A guess."""
 
@@ -65,6 +67,7 @@ def judge_policy(request: Mapping[str, Any], core: Core) -> Generator[None, None
     name = member(metadata, "name", str, "object.metadata.") or ""
     if metadata.get("deletionTimestamp") is not None:
         return ReviewResult(False)
+    checked: PolicyEdit | str | None
     if not is_config_map:
         unchanged = before is not None and before.get("spec") == edited.get("spec")
         written = {key: value for key, value in edited.items() if key != "status"}
@@ -85,7 +88,7 @@ def judge_policy(request: Mapping[str, Any], core: Core) -> Generator[None, None
 
 def _edited_texts(
     edited: Mapping[str, Any], before: Mapping[str, Any] | None, core: Core, key: str
-) -> tuple[str, str, Mapping[str, str]] | str | None:
+) -> PolicyEdit | str | None:
     """Return what of a ConfigMap is to be checked: its kind, key and texts; a problem; or None if nothing is."""
     namespace, _, name = key.partition("/")
     mounted = name == MOUNTED

@@ -112,22 +112,12 @@ def _case_problems(case: Case) -> Iterator[tuple[YAMLPath, str]]:
     for path, code in codes.items():
         if code not in Code.__members__:
             similar = similar_choice(code, list(Code.__members__))
-            hint = (
-                f"did you mean {similar}?"
-                if similar
-                else "wants one of docs/reference/reasons.md, such as ProductNotAllowed"
-            )
+            hint = f"did you mean {similar}?" if similar else "wants one of docs/reference/reasons.md"
             yield path, f"no such reason code {code[:40]!r}, {hint}"
-    for field, names in (
-        ("fits", expect.fits),
-        ("refused", expect.refused),
-        ("best", [expect.best] if expect.best else ()),
-    ):
-        for name in names or ():
-            if name not in case.nodes:
-                yield (
-                    ("expect", field),
-                    f"got the node {name[:40]!r}, wants one of nodes: {', '.join(case.nodes)[:200]}",
-                )
+    listed = [("fits", name) for name in expect.fits or ()] + [("refused", name) for name in expect.refused]
+    for field, name in [*listed, *([("best", expect.best)] if expect.best else [])]:
+        if name not in case.nodes:
+            nodes = ", ".join(case.nodes)[:200] or "none"
+            yield ("expect", field), f"got the node {name[:40]!r}, wants one of nodes: {nodes}"
     if problem := namespace_problem(case.namespace):
         yield ("pod", "metadata", "namespace"), problem
