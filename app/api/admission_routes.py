@@ -37,6 +37,11 @@ VERSION = "gpu-usher.io/version"
 DELETED = f"{MOUNTED} is deleted: the last good policies stay in force; apply deploy/ again to bring it back"
 """Warnings have at most 120 characters."""
 
+PolicyEdit = tuple[str, str, Mapping[str, Any]]
+"""The kind, the name and the content of an edited object that holds policies."""
+MOST_DOUBTS = 10
+"""Warnings of one edit, since kubectl prints each. A guess."""
+
 
 def is_policy(request: Mapping[str, Any]) -> bool:
     """Tell whether a request is about a kind of object that may hold policies."""
@@ -63,24 +68,29 @@ def judge_policy(request: Mapping[str, Any], core: Core) -> Generator[None, None
     name = member(metadata, "name", str, "object.metadata.") or ""
     if metadata.get("deletionTimestamp") is not None:
         return ReviewResult(False)
+    checked: PolicyEdit | str | None
     if not is_config_map:
         unchanged = before is not None and before.get("spec") == edited.get("spec")
         written = {key: value for key, value in edited.items() if key != "status"}
-        problem = None if unchanged else (yield from core.check_policy("gpupolicy", name, written))
+        checked = None if unchanged else ("gpupolicy", name, written)
     elif (key := f"{request.get('namespace')}/{name}") == mounted and _for_another_version(edited, before):
         version = str(metadata["annotations"][VERSION])[:20]
         warning = f"policies for gpu-usher {version} are not checked by {__version__}: see /readyz after the rollout"
         return ReviewResult(False, warnings=(warning,))
     else:
-        problem = yield from _judge_config_map(edited, before, core, key)
-    if not problem:
+        checked = _edited_texts(edited, before, core, key)
+    if checked is None:
         return ReviewResult(False)
+    problem, doubts = (checked, ()) if isinstance(checked, str) else (yield from core.check_policy(*checked))
+    if problem is None:
+        return ReviewResult(False, warnings=doubts[:MOST_DOUBTS])
     return ReviewResult(False, reasons=(Reason(Code.InvalidPolicy, "; ".join(problem.splitlines())),))
 
 
-def _judge_config_map(
+def _edited_texts(
     edited: Mapping[str, Any], before: Mapping[str, Any] | None, core: Core, key: str
-) -> Generator[None, None, str | None]:
+) -> PolicyEdit | str | None:
+    """Return what of a ConfigMap is to be checked: its kind, key and texts; a problem; or None if nothing is."""
     namespace, _, name = key.partition("/")
     mounted = name == MOUNTED
     if namespace != core.settings.namespace or not (mounted or _is_labelled(edited)):
@@ -99,7 +109,7 @@ def _judge_config_map(
             if text is None:
                 return f"configmap {key}: {file}: not UTF-8: write it in UTF-8"
             texts[file] = text
-    return (yield from core.check_policy("configmap", key, texts))
+    return "configmap", key, texts
 
 
 def _for_another_version(edited: Mapping[str, Any], before: Mapping[str, Any] | None) -> bool:

@@ -2,6 +2,7 @@
 """`gpu-usher policy lint` and `policy test`: checks policies, and runs their cases. export.py writes other forms."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -21,11 +22,15 @@ from app.values.reasons import counted
 
 @dataclass(frozen=True, slots=True)
 class LintResult:
-    """The number of policy files and cases, and the findings in them, each as file:line:column: what, remedy."""
+    """The number of policy files and cases, and what is wrong, each as file:line:column: what, remedy.
+
+    `warnings` are about products that no table has, which may be new ones: they do not fail.
+    """
 
     policies: int
     cases: int
     findings: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
 
 
 def lint(
@@ -36,20 +41,28 @@ def lint(
 ) -> None:
     """Check every policy and case of a directory; each finding is one line: file:line:column: what, remedy."""
     directory = directory or shipped_policies()
-    result = LintResult(len(policy_texts(directory)), len(case_texts(directory)), tuple(_findings(directory)))
+    warnings: list[str] = []
+    findings = tuple(_findings(directory, warnings))
+    result = LintResult(len(policy_texts(directory)), len(case_texts(directory)), findings, tuple(warnings))
     show(result, output, lambda console: _show_findings(console, result))
     raise typer.Exit(1 if result.findings else 0)
 
 
 def _show_findings(console: Console, result: LintResult) -> None:
-    for line in result.findings:
+    for line in (*result.findings, *(f"warning: {warning}" for warning in result.warnings)):
         console.print(line, markup=False)
     count = len(result.findings)
     findings = counted(count, "finding") if count else "no findings"
     console.print(f"{counted(result.policies, 'policy file')}, {counted(result.cases, 'case')}: {findings}")
 
 
-def _findings(directory: Path) -> Iterator[str]:
+def _findings(directory: Path, warnings: list[str]) -> Iterator[str]:
+    """Yield what is wrong with the policies and cases, and add to `warnings` what is only unusual."""
+    for file, text in policy_texts(directory).items():
+        with suppress(PolicyError):
+            for policy in load_policies({file: text}, read_knowledge()).policies:
+                yield from policy.doubts
+                warnings.extend(warning for _, warning in policy.unknown_products)
     try:
         load_policies(policy_texts(directory), read_knowledge())
     except PolicyError as error:

@@ -194,9 +194,18 @@ class Core:
         """The number of changes of nodes since the start."""
         return self.state.changes.generation
 
-    def check_policy(self, kind: str, name: str, content: Mapping[str, Any]) -> Generator[None, None, str | None]:
-        """Return the problem that an edited object would cause in the policy set. `kind` is configmap or gpupolicy."""
-        return self.book.check_steps(f"{kind} {name}", content)
+    def check_policy(
+        self, kind: str, name: str, content: Mapping[str, Any]
+    ) -> Generator[None, None, tuple[str | None, tuple[str, ...]]]:
+        """Return the problem that an edited object would cause in the policy set, and what cannot be meant in it.
+
+        `kind` is configmap or gpupolicy. A product that a node carries is not unknown.
+        """
+        problem, policies = yield from self.book.check_steps(f"{kind} {name}", content)
+        carried = {group.node_class.product or "" for group in self.review_context().fleet.node_groups}
+        unknown = (pair for policy in policies for pair in policy.unknown_products)
+        warnings = (text for pattern, text in unknown if not any(map(pattern.matches, carried)))
+        return problem, (*(text for policy in policies for text in policy.doubts), *warnings)
 
     @property
     def policy_error(self) -> str | None:

@@ -68,6 +68,10 @@ class ObjectStatus:
     message: str
 
 
+Checked = tuple[str | None, tuple[CompiledPolicy, ...]]
+"""The problems of an edit, None if it has none, and its policies."""
+
+
 class PolicyBook:
     """The policies in force. `loaded` is the set as written, `current` as it applies today.
 
@@ -150,10 +154,12 @@ class PolicyBook:
 
     def check(self, source: str, content: Mapping[str, Any]) -> str | None:
         """Run `check_steps` in one step."""
-        return finish(self.check_steps(source, content))
+        return finish(self.check_steps(source, content))[0]
 
-    def check_steps(self, source: str, content: Mapping[str, Any]) -> Generator[None, None, str | None]:
-        """Return in steps the problems that a new or changed source would cause: a ConfigMap's texts or a GPUPolicy.
+    def check_steps(self, source: str, content: Mapping[str, Any]) -> Generator[None, None, Checked]:
+        """Return in steps the problems that a new or changed source would cause, and the policies that it holds.
+
+        A source is a ConfigMap's texts or a GPUPolicy.
 
         The texts of the ConfigMap that is mounted as the directory replace those of the directory. None if it would
         cause no problem. Problems that exist without the source are not counted.
@@ -164,7 +170,7 @@ class PolicyBook:
             files = {key: text for key, text in content.items() if is_policy_file(key)}
             problem = _oversized(source, files) if files else f"{source}: {NO_FILE}"
             if problem:
-                return problem
+                return problem, ()
             problems = yield from self._problems(files, others, parsed)
             without = (yield from self._problems({}, others, parsed)) if problems else ()
         else:
@@ -176,7 +182,10 @@ class PolicyBook:
             for problem in problems
             if problem not in without
         )
-        return str(PolicyError(caused)) if caused else None
+        names = files or ([source] if _is_object(source) else [f"{source}: {key}" for key in content])
+        read = [parsed[name][1] for name in names if name in parsed]
+        policies = tuple(policy for result in read if not isinstance(result, PolicyError) for policy in result)
+        return (str(PolicyError(caused)) if caused else None), policies
 
     def whole_set(self) -> dict[str, str] | None:
         """Return the texts of all sources by name, GPUPolicies as JSON; None unless all are listed and in force."""

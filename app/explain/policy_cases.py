@@ -21,18 +21,27 @@ from app.policy.case_document import Case
 from app.policy.compiled import CompiledPolicy, PolicySet
 from app.policy.demand import Demand
 from app.policy.match import ruling_for
+from app.policy.problems import in_yaml
 
 
 def run_case(case: Case, policies: PolicySet, knowledge: Knowledge) -> Iterator[str]:
     """Run a case through the core; yields each difference as `what: got …, wants …`.
 
-    Raises MalformedPod.
+    A case that fails ends with the policies that apply to its pod. Raises MalformedPod.
     """
+    differences = list(_differences(case, policies, knowledge))
+    if differences:
+        applied = ruling_for(read_pod(case.pod), case.labels_of_namespace, policies, knowledge).policies
+        differences.append(f"policies that apply: {', '.join(applied) or 'none'}; namespace {case.namespace}")
+    yield from differences
+
+
+def _differences(case: Case, policies: PolicySet, knowledge: Knowledge) -> Iterator[str]:
     nodes = [read_node(node.document(name), knowledge, node.used) for name, node in case.nodes.items()]
     names = case.runtime_classes
     classes = None if names is None else {name: RuntimeClass(name) for name in names}
     context = ReviewContext(policies, fleet_facts_of(nodes, classes, knowledge), knowledge)
-    review = begin_review(case.pod, read_pod(case.pod), case.namespace_labels, context)
+    review = begin_review(case.pod, read_pod(case.pod), case.labels_of_namespace, context)
     result = mutate_reviewed(review)
     codes = [reason.code.name for reason in result.reasons]
     yield from admission_differences(case, result.allowed, codes, list(result.warnings))
@@ -50,7 +59,7 @@ def rules_of(policies: PolicySet) -> set[str]:
 def rules_touched(case: Case, policies: PolicySet, knowledge: Knowledge) -> set[str]:
     """List the rules of the policies that match a case's pod."""
     pod = read_pod(case.pod)
-    matched = set(ruling_for(pod, case.namespace_labels, policies, knowledge).policies)
+    matched = set(ruling_for(pod, case.labels_of_namespace, policies, knowledge).policies)
     return {
         f"{policy.name}.{rule}" for policy in policies.policies if policy.name in matched for rule in _set_rules(policy)
     }
@@ -65,22 +74,23 @@ def admission_differences(case: Case, allowed: bool, codes: list[str] | None, wa
     """Compare the admission result; `codes` is None where they cannot be seen (over HTTP)."""
     expect = case.expect
     if allowed is not expect.allowed:
-        yield f"allowed: got {allowed} {codes or ''}, wants {expect.allowed}"
+        yield f"allowed: got {in_yaml(allowed)}{f' {in_yaml(codes)}' if codes else ''}, wants {in_yaml(expect.allowed)}"
     if codes is not None and sorted(codes) != sorted(expect.reasons):
-        yield f"reasons: got {sorted(codes)}, wants {sorted(expect.reasons)}"
+        yield f"reasons: got {in_yaml(sorted(codes))}, wants {in_yaml(sorted(expect.reasons))}"
     for words in expect.warnings:
         if not any(words in warning for warning in warnings):
-            yield f"warnings: got {warnings}, wants one with {words!r}"
+            yield f"warnings: got {in_yaml(warnings)}, wants one with {words!r}"
 
 
 def patch_differences(case: Case, admitted: Mapping[str, Any], changed: bool) -> Iterator[str]:
     """Compare the pod after admission with what the case expects."""
     if case.expect.unchanged is not None and changed is case.expect.unchanged:
-        yield f"unchanged: got {not changed}, wants {case.expect.unchanged}"
+        yield f"unchanged: got {in_yaml(not changed)}, wants {in_yaml(case.expect.unchanged)}"
     for path, expected in case.expect.patched.items():
         value = _at(admitted, path)
         if value != expected:
-            yield f"patched {path}: got {value!r}, wants {expected!r}"
+            got = "nothing there" if value is None else in_yaml(value)
+            yield f"patched {path}: got {got}, wants {in_yaml(expected)}"
 
 
 _PATH_PART = re.compile(r"\[([^\]]+)\]|([^.\[\]]+)")
@@ -110,9 +120,10 @@ def placement_differences(case: Case, fits: list[str], refused: Mapping[str, str
     """Compare the nodes that fit, the reasons of the others, and the best node."""
     expect = case.expect
     if expect.fits is not None and sorted(fits) != sorted(expect.fits):
-        yield f"fits: got {sorted(fits)}, wants {sorted(expect.fits)}, refused: {dict(refused)}"
+        got, wanted = in_yaml(sorted(fits)), in_yaml(sorted(expect.fits))
+        yield f"fits: got {got}, wants {wanted}, refused: {in_yaml(dict(refused))}"
     for name, code in expect.refused.items():
         if refused.get(name) != code:
-            yield f"refused {name}: got {refused.get(name)}, wants {code}"
+            yield f"refused {name}: got {refused.get(name, 'a node that fits')}, wants {code}"
     if expect.best is not None and best != expect.best:
-        yield f"best: got {best}, wants {expect.best}"
+        yield f"best: got {best or 'no node that fits'}, wants {expect.best}"

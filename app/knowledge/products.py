@@ -151,9 +151,18 @@ class Products:
             return True
         return self.others.fullmatch(normal_form(pattern.text)) is not None
 
+    def with_star(self, text: str) -> str | None:
+        """Give the pattern that a name without a row means, such as A100-*-40GB for A100-40GB, or None."""
+        if "*" in text or text.count("-") > 3 or any(self.pattern(text).matches(form) for form in self.by_form):
+            return None
+        spread = self.pattern(text.replace("-", "-*-"))
+        return spread.text if any(spread.matches(form) for form in self.by_form) else None
+
     def suggest(self, text: str) -> str | None:
         """Guess the product or family that a misspelt text means; None if no name is similar."""
         rows = self.by_form.values()
+        if (family := normal_form(text)) in self.families:
+            return next(row.family for row in rows if row.family.lower() == family)
         words = {word.lower(): word for row in rows for word in (row.family, row.label)}
         alike = {_without_lookalikes(word): word for word in words}
         closest = get_close_matches(_without_lookalikes(text.lower()), alike, n=1, cutoff=0.6)

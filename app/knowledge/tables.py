@@ -125,6 +125,7 @@ TABLE_FILES = (
     "node_conditions.yaml",
     "workload_templates.yaml",
     "pod_security.yaml",
+    "policy_fields.yaml",
 )
 
 
@@ -134,6 +135,7 @@ class Knowledge:
 
     `group_keys` are labels of nodes that a cloud or provisioner created; most of them name the node group. `xids` are
     XID errors by code, `geometry` is the MIG geometry by product in normal form, and `node_conditions` are by type.
+    `field_ideas` says what to write instead of a field that policies do not have.
     """
 
     products: Products
@@ -158,6 +160,7 @@ class Knowledge:
     workloads: Workloads
     operators: tuple[Operator, ...]
     pod_security: Levels
+    field_ideas: Mapping[str, str]
 
 
 def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = None) -> Knowledge:
@@ -205,9 +208,17 @@ def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = Non
             pod_security=msgspec.convert(
                 documents["pod_security.yaml"]["levels"], dict[str, tuple[PodSecurityRule, ...]]
             ),
+            field_ideas=_field_ideas(documents["policy_fields.yaml"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError, BadInput) as error:
         raise KnowledgeError(f"fact tables: {type(error).__name__}: {error}") from error
+
+
+def _field_ideas(document: Mapping[str, Any]) -> dict[str, str]:
+    """Give the texts of policy_fields.yaml by each word that has the same meaning."""
+    texts: Mapping[str, str] = document["field_ideas"]
+    same = {word: texts[key] for key, words in document["same_as"].items() for word in words}
+    return {key: str(text) for key, text in {**same, **texts}.items()}
 
 
 def _read(name: str, texts: Mapping[str, str]) -> Any:

@@ -146,8 +146,9 @@ def within_namespace_limits(demand: Demand, node: NodeClass) -> Reason | None:
         return None
     for limit in demand.reached_limits:
         if any(map(limit.concerns, node.candidates)):
-            held = f"the namespace has {limit.used} of at most {limit.most}"
-            return reason(Code.NamespaceLimitReached, f"{held} {limit.patterns[0].text}", f"{demand.gpus} more")
+            counted = "GPUs of any product" if limit.patterns[0].text == "*" else limit.patterns[0].text
+            held = f"the namespace has {limit.used} of at most {limit.most} {counted}"
+            return reason(Code.NamespaceLimitReached, held, f"{demand.gpus} more")
     return None
 
 

@@ -4,14 +4,15 @@
 It is apart from explain/policy_cases.py, which runs cases, so that `lint` starts without admission and placement.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from app.kube.pods import read_pod
-from app.policy.document import read_documents
+from app.policy.document import YAMLPath, read_documents
+from app.policy.problems import NAMESPACE_NAME, describe_error, located, namespace_problem, similar_choice
 from app.values.errors import BadInput, PolicyError
 from app.values.reasons import Code
 
@@ -62,10 +63,23 @@ class Case(_Part):
     """One case file."""
 
     pod: dict[str, Any] = Field(description="the pod as its user writes it")
-    namespace_labels: dict[str, str] = Field(default={}, description="the labels of its namespace")
+    namespace_labels: dict[str, str] = Field(
+        default={}, description="the labels of its namespace; kubernetes.io/metadata.name is added"
+    )
     nodes: dict[str, CaseNode] = Field(default={}, description="by name; see below")
     runtime_classes: list[str] | None = Field(default=None, description="of the cluster; absent: unknown")
     expect: Expectation = Field(default=Expectation(), description="see below")
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the pod."""
+        metadata = self.pod.get("metadata")
+        return str((metadata.get("namespace") if isinstance(metadata, dict) else None) or "default")
+
+    @property
+    def labels_of_namespace(self) -> dict[str, str]:
+        """The labels of the namespace, with the one that the API server sets."""
+        return {NAMESPACE_NAME: self.namespace, **self.namespace_labels}
 
 
 def read_case(file: str, text: str) -> Case:
@@ -79,14 +93,31 @@ def read_case(file: str, text: str) -> Case:
     try:
         case = Case.model_validate(documents[0].value)
     except ValidationError as error:
-        problems = (f"{documents[0].locate(detail['loc'])}: {detail['msg']}" for detail in error.errors())
-        raise PolicyError(tuple(problems)) from error
-    unknown = {*case.expect.reasons, *case.expect.refused.values()} - set(Code.__members__)
-    if unknown:
-        where = documents[0].locate(("expect",))
-        raise PolicyError((f"{where}: {', '.join(sorted(unknown))}: no such reason code",))
+        raise PolicyError(tuple(describe_error(documents[0], detail, Case) for detail in error.errors())) from error
+    problems = [located(documents[0], path, text) for path, text in _case_problems(case)]
     try:
         read_pod(case.pod)
     except BadInput as error:
-        raise PolicyError((f"{documents[0].locate(('pod',))}: pod.{error}",)) from error
+        problems.append(f"{documents[0].locate(('pod',))}: pod.{error}")
+    if problems:
+        raise PolicyError(tuple(problems))
     return case
+
+
+def _case_problems(case: Case) -> Iterator[tuple[YAMLPath, str]]:
+    """List misspelt reason codes, nodes that the case does not have, and a namespace that no cluster can have."""
+    expect = case.expect
+    codes: dict[YAMLPath, str] = {("expect", "reasons", index): code for index, code in enumerate(expect.reasons)}
+    codes |= {("expect", "refused", node): code for node, code in expect.refused.items()}
+    for path, code in codes.items():
+        if code not in Code.__members__:
+            similar = similar_choice(code, list(Code.__members__))
+            hint = f"did you mean {similar}?" if similar else "wants one of docs/reference/reasons.md"
+            yield path, f"no such reason code {code[:40]!r}, {hint}"
+    listed = [("fits", name) for name in expect.fits or ()] + [("refused", name) for name in expect.refused]
+    for field, name in [*listed, *([("best", expect.best)] if expect.best else [])]:
+        if name not in case.nodes:
+            nodes = ", ".join(case.nodes)[:200] or "none"
+            yield ("expect", field), f"got the node {name[:40]!r}, wants one of nodes: {nodes}"
+    if problem := namespace_problem(case.namespace):
+        yield ("pod", "metadata", "namespace"), problem

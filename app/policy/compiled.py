@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from app.knowledge.products import ProductPattern
 from app.policy.schema import STRICTNESS, Action, Rule, Spec
 from app.values.label_requirements import Requirement
 
@@ -28,6 +29,8 @@ class CompiledPolicy:
 
     `origin` is file:line:column of its name, for messages. `workload_classes` is None if the policy does not depend on
     the workload class. `exceptions` are pairs of the selected pods and the rules that are off for them.
+    `doubts` are texts about what cannot be meant, and `unknown_products` the patterns that match no product of the
+    tables, each with its text, which holds where no node of the fleet has such a product.
     """
 
     name: str
@@ -36,6 +39,8 @@ class CompiledPolicy:
     match: PodSelection
     workload_classes: frozenset[str] | None
     exceptions: tuple[tuple[PodSelection, tuple[Rule, ...]], ...] = ()
+    doubts: tuple[str, ...] = ()
+    unknown_products: tuple[tuple[ProductPattern, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,7 +120,7 @@ class LabelSelector(StrictMapping):
         default=(),
         strict=False,
         max_length=MOST_LABEL_REQUIREMENTS,
-        description="expressions that must all hold",
+        description="must all hold; operators: In, NotIn, Exists, DoesNotExist",
     )
 
 

@@ -5,9 +5,7 @@ Sources come in as texts by file name and as objects by name. Their order does n
 none is used. Problems of the set are two policies of one name, and two of one priority that set a field differently.
 """
 
-import re
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from difflib import get_close_matches
 from itertools import chain, groupby, islice
 from typing import Any
 
@@ -16,7 +14,15 @@ from pydantic import ValidationError
 from app.knowledge.tables import Knowledge
 from app.policy.compiled import CompiledPolicy, PodSelection, PolicySet, policy_set_hash
 from app.policy.document import Document, YAMLPath, check_object_values, document_steps
-from app.policy.fields import LabelSelector, Merge, merge_rules, model_in
+from app.policy.fields import LabelSelector, Merge, merge_rules
+from app.policy.problems import (
+    describe_error,
+    located,
+    policy_doubts,
+    product_problems,
+    unknown_products,
+    version_problems,
+)
 from app.policy.schema import GROUP, GPUPolicy, Rule, Spec
 from app.values.computations import finish
 from app.values.errors import BadInput, PolicyError
@@ -103,11 +109,6 @@ MOST_POLICY_VALUES = 2_500
 and 2,500 take about 30 ms to read and check (measured)."""
 MOST_PROBLEMS = 20
 """Problems that are reported of one document, since the search for a similar name takes 0.3 ms for each. A guess."""
-LONGEST_GUESSED_FIELD = 64
-"""Characters of an unknown field for which a similar name is searched; the longest field name has 20."""
-
-LONGEST_KEY = 80
-"""Characters of a key in a message."""
 
 POLICY_LABEL, POLICY_LABEL_VALUE = f"{GROUP}/policy", "true"
 """The label of a ConfigMap whose keys are policy files, and its value (docs/reference/policy.md)."""
@@ -194,10 +195,10 @@ def _policy(document: Document, knowledge: Knowledge) -> CompiledPolicy:
     try:
         parsed = GPUPolicy.model_validate({key: part for key, part in document.value.items() if key != "status"})
     except ValidationError as error:
-        described = (_describe_error(document, detail) for detail in error.errors())
-        products = (f"{document.locate(path)}: {text}" for path, text in _product_problems(document.value, knowledge))
+        described = (describe_error(document, detail, GPUPolicy, knowledge) for detail in error.errors())
+        products = (located(document, path, text) for path, text in product_problems(document.value, knowledge))
         raise PolicyError(_limit_problems(document, chain(described, products))) from error
-    texts = (f"{document.locate(path)}: {text}" for path, text in _policy_problems(parsed, knowledge))
+    texts = (located(document, path, text) for path, text in _policy_problems(parsed, knowledge))
     problems = _limit_problems(document, texts)
     if problems:
         raise PolicyError(problems)
@@ -212,6 +213,11 @@ def _policy(document: Document, knowledge: Knowledge) -> CompiledPolicy:
             for detail in parsed.spec.exceptions
         ),
         workload_classes=frozenset(detail.value for detail in match.workload_class) if match.workload_class else None,
+        doubts=tuple(located(document, path, text) for path, text in policy_doubts(parsed, knowledge)),
+        unknown_products=tuple(
+            (pattern, located(document, path, text))
+            for pattern, path, text in unknown_products(parsed.model_dump(by_alias=True), knowledge)
+        ),
     )
 
 
@@ -247,19 +253,19 @@ def _policy_problems(policy: GPUPolicy, knowledge: Knowledge) -> Iterable[tuple[
     if match.workload_class and spec.priority >= WORKLOAD_CLASS_BELOW:
         yield (
             ("spec", "priority"),
-            f"spec.priority: got {spec.priority}, wants less than {WORKLOAD_CLASS_BELOW} with match.workloadClass",
+            f"got {spec.priority}, wants less than {WORKLOAD_CLASS_BELOW} with match.workloadClass",
         )
     for index, exception in enumerate(spec.exceptions):
         if exception.match.namespace_selector is None and exception.match.pod_selector is None:
-            where = f"spec.exceptions[{index}].match"
-            yield ("spec", "exceptions", index, "match"), f"{where}: selects every pod, wants a selector"
+            yield ("spec", "exceptions", index, "match"), "selects every pod, wants a selector"
         path = ("spec", "exceptions", index, "match")
         yield from _selector_problems(path, exception.match.namespace_selector, exception.match.pod_selector)
-    yield from _product_problems(policy.model_dump(by_alias=True), knowledge)
+    yield from product_problems(policy.model_dump(by_alias=True), knowledge)
+    yield from version_problems(spec.placement, knowledge.cuda)
     try:
         _selector(spec.placement.node_selector)
     except BadInput as error:
-        yield ("spec", "placement", "nodeSelector"), f"spec.placement.nodeSelector: {error}"
+        yield ("spec", "placement", "nodeSelector"), str(error)
 
 
 def _selector_problems(
@@ -269,88 +275,4 @@ def _selector_problems(
         try:
             _selector(selector)
         except BadInput as error:
-            yield (*path, name), f"{_dotted((*path, name))}: {error}"
-
-
-def _product_problems(policy: Mapping[str, Any], knowledge: Knowledge) -> Iterable[tuple[YAMLPath, str]]:
-    """List unknown products of a document, whether or not it has the right form elsewhere."""
-    products: Any = policy
-    for name in ("spec", "placement", "products"):
-        products = products.get(name) if isinstance(products, dict) else None
-    for field in ("allow", "deny", "prefer") if isinstance(products, dict) else ():
-        names = products.get(field)
-        for index, name in enumerate(names if isinstance(names, list | tuple) else ()):
-            if not isinstance(name, str):
-                continue
-            path = ("spec", "placement", "products", field, index)
-            label = f"spec.placement.products.{field}[{index}]"
-            try:
-                is_known = knowledge.products.names_any(knowledge.products.pattern(name))
-            except BadInput as error:
-                yield path, f"{label}: {error}"
-                continue
-            similar = None if is_known else knowledge.products.suggest(name)
-            if similar:
-                yield path, f"{label}: unknown product {name!r}, did you mean {similar}?"
-
-
-def _describe_error(document: Document, error: Any) -> str:
-    """Turn a pydantic error into one line with its position and, for an unknown field, a similar name."""
-    path: YAMLPath = tuple(error["loc"])
-    dotted = _dotted(path)
-    if error["type"] == "extra_forbidden":
-        name = str(path[-1])
-        guessed = len(name) <= LONGEST_GUESSED_FIELD
-        similar = guessed and (_paths_of(name, GPUPolicy) or get_close_matches(name, _fields_at(path[:-1]), n=1))
-        hint = f", did you mean {similar[0]}?" if similar else ", remove it"
-        return f"{document.locate(path)}: {dotted}: unknown field{hint}"
-    if error["type"] == "string_type" and path in document.literals:
-        literal = document.literals[path]
-        return f'{document.locate(path)}: {dotted}: got {literal} unquoted, wants a string, quote it: "{literal}"'
-    message = error["msg"].removeprefix("Value error, ")
-    return f"{document.locate(path)}: {dotted}: {message[:1].lower()}{message[1:]}{_choice_meant(error)}"
-
-
-def _choice_meant(error: Any) -> str:
-    """Guess which of the words that a field takes a wrong one means, whatever its case."""
-    wrong, expected = error.get("input"), str((error.get("ctx") or {}).get("expected") or "")
-    if (
-        error["type"] not in ("enum", "literal_error")
-        or not isinstance(wrong, str)
-        or len(wrong) > LONGEST_GUESSED_FIELD
-    ):
-        return ""
-    choices = {choice.lower(): choice for choice in re.findall(r"'([^']*)'", expected)}
-    similar = get_close_matches(wrong.lower(), choices, n=1)
-    return f", did you mean {choices[similar[0]]}?" if similar else ""
-
-
-def _dotted(path: YAMLPath) -> str:
-    text = ""
-    for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part[:LONGEST_KEY]}"
-    return text.removeprefix(".")
-
-
-def _paths_of(name: str, model: Any, above: str = "") -> list[str]:
-    """List the paths at which the schema has a field of this name."""
-    paths: list[str] = []
-    for key, field in model.model_fields.items():
-        path = above + (field.alias or key)
-        inner = model_in(field.annotation)
-        paths += [path] if path.rpartition(".")[2] == name else _paths_of(name, inner, f"{path}.") if inner else []
-    return paths
-
-
-def _fields_at(path: YAMLPath) -> list[str]:
-    """List the names of the fields that the schema has at a path."""
-    model: Any = GPUPolicy
-    for part in path:
-        if isinstance(part, int):
-            continue
-        field = next((candidate for candidate in model.model_fields.values() if candidate.alias == part), None)
-        inner = model_in(field.annotation) if field else None
-        if inner is None:
-            return []
-        model = inner
-    return [field.alias or name for name, field in model.model_fields.items()]
+            yield (*path, name), str(error)

@@ -171,7 +171,7 @@ class PolicyMetadata(StrictMapping):
     """Kubernetes metadata; other keys of it are ignored, since kubectl adds some."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
-    name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")]
+    name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$", examples=["training"])]
 
 
 class GPUPolicy(StrictMapping):
@@ -293,7 +293,7 @@ def structural_schema(schema: CRDSchema) -> CRDSchema:
 
 
 def _structural(schema: Mapping[str, Any], defs: Mapping[str, Any]) -> CRDSchema:
-    node = _resolve(schema, defs)
+    node = resolve_schema(schema, defs)
     structural = {key: _copy_list(node[key]) for key in _COPIED_KEYWORDS if key in node}
     if "const" in node:
         structural["enum"] = [node["const"]]
@@ -317,11 +317,11 @@ def _map_schema(node: Mapping[str, Any], defs: Mapping[str, Any]) -> CRDSchema:
     """
     if "propertyNames" not in node:
         return {"additionalProperties": _structural(node["additionalProperties"], defs)}
-    names = _resolve(node["propertyNames"], defs)["enum"]
+    names = resolve_schema(node["propertyNames"], defs)["enum"]
     return {"properties": {name: _structural(node["additionalProperties"], defs) for name in names}}
 
 
-def _resolve(schema: Mapping[str, Any], defs: Mapping[str, Any]) -> CRDSchema:
+def resolve_schema(schema: Mapping[str, Any], defs: Mapping[str, Any]) -> CRDSchema:
     """Follow $ref, and take the one branch of `anyOf` that is not null, since an absent field means the same as null.
 
     Keywords beside the reference, such as the field's own description, replace those of its target.
@@ -334,7 +334,7 @@ def _resolve(schema: Mapping[str, Any], defs: Mapping[str, Any]) -> CRDSchema:
     if not branches:
         return siblings
     (branch,) = branches
-    return {**_resolve(branch, defs), **siblings}
+    return {**resolve_schema(branch, defs), **siblings}
 
 
 def _copy_list(value: Any) -> Any:

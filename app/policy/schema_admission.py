@@ -125,8 +125,7 @@ class Admission(StrictMapping):
 
     runtime_class_name: str | None = described(
         Merge.Single,
-        "set if the pod names none; Auto: the class of the GPU vendor's toolkit, if every node that fits has its "
-        "handler, unless no node needs it",
+        "set if the pod names none; Auto: the GPU vendor's class, where a node needs one and all that fit have it",
         "Auto",
         "nvidia-cdi",
         default=None,

@@ -204,7 +204,10 @@ class NamespaceLimit(StrictMapping):
     """
 
     products: tuple[str, ...] = Field(
-        strict=False, max_length=MOST_LISTED_PRODUCTS, description="any of these, as in products"
+        strict=False,
+        max_length=MOST_LISTED_PRODUCTS,
+        description="any of these, as in products; '*': all GPUs",
+        examples=[["*"]],
     )
     gpus: Annotated[int, Field(ge=0)] = Field(description="at most")
 
@@ -256,7 +259,7 @@ class Placement(StrictMapping):
     health: HealthWish | None = Field(default=None, description="what happens to nodes with unhealthy GPUs")
     unknown_facts: Literal["Accept", "Refuse"] | None = described(
         Merge.Strictest,
-        "a node without the labels that a need depends on; pods that name products never get a node of unknown product",
+        "nodes without the labels that a need is read from; if products are named, such nodes are always refused",
         "Refuse",
         "Accept",
         default=None,

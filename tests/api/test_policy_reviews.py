@@ -33,6 +33,23 @@ def test_good_policies_are_let_in(service: Service) -> None:
     assert [(answer.handled, answer.result.allowed) for answer in answers] == [(True, True)] * 2
 
 
+def test_policy_that_cannot_be_meant_is_let_in_with_a_warning_unless_a_node_has_the_product(service: Service) -> None:
+    """F79: of a file and of an object alike."""
+    products = {"products": {"allow": ["H100", "L5"], "deny": ["H100"]}}
+    text = policy("mine", "placement: {products: {allow: [H100, L5], deny: [H100]}}")
+
+    answers = [
+        ask(service, config_map({"a.yaml": text}), CONFIGMAPS),
+        ask(service, gpu_policy({"placement": products}), GPUPOLICIES),
+    ]
+
+    for answer in answers:
+        assert answer.result.allowed
+        doubt, unknown = json.loads(answer.body)["response"]["warnings"]
+        assert "spec.placement.products.allow[0]: deny excludes every H100 as well, remove one of the two" in doubt
+        assert "spec.placement.products.allow[1]: no known product is called L5" in unknown
+
+
 @pytest.mark.parametrize("operation", ["CREATE", "UPDATE"])
 def test_mistake_in_a_config_map_is_refused_with_its_place_and_what_was_meant(service: Service, operation: str) -> None:
     message = denial_message(service, config_map({"a.yaml": TYPO}), CONFIGMAPS, operation=operation)

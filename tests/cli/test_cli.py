@@ -63,6 +63,19 @@ def test_lint_of_the_shipped_policies_finds_nothing() -> None:
     assert (result.exit_code, result.output.splitlines()[-1].endswith("no findings")) == (0, True)
 
 
+def test_lint_warns_of_a_product_that_may_be_new_and_fails_on_what_cannot_be_meant(folder: Path) -> None:
+    """F79."""
+    (folder / "x.yaml").write_text(policy("x", "priority: 77, placement: {products: {deny: [L5]}}"), "utf-8")
+    warned = RUN.invoke(app, ["policy", "lint", str(folder)])
+    (folder / "x.yaml").write_text(policy("x", "priority: 77, placement: {gpuMemory: 900Gi}"), "utf-8")
+    failed = RUN.invoke(app, ["policy", "lint", str(folder)])
+
+    assert (warned.exit_code, failed.exit_code) == (0, 1)
+    assert "warning: x.yaml:4:" in warned.output
+    assert "no known product is called L5" in warned.output
+    assert "got 900Gi, and no known GPU has more than" in failed.output
+
+
 def test_lint_reads_one_file(folder: Path) -> None:
     """F75: an author checks the file that he edits, beside others that he does not."""
     (folder / "x.yaml").write_text(policy("x", "placement: {produts: {}}"), "utf-8")
@@ -79,7 +92,7 @@ def test_lint_reads_cases_too(folder: Path) -> None:
     result = RUN.invoke(app, ["policy", "lint", str(folder)])
 
     assert result.exit_code == 1
-    assert "odd.yaml:2:1: NoSuchCode: no such reason code" in result.output
+    assert "odd.yaml:2:20: expect.refused.n1: no such reason code 'NoSuchCode', wants one of" in result.output
 
 
 def test_test_runs_the_cases_and_names_rules_that_none_is_for(folder: Path) -> None:

@@ -74,12 +74,12 @@ def test_file_and_object_of_each_version_say_the_same(version: str) -> None:
 @pytest.mark.parametrize(
     ("version", "meant"), [("v1beta2", "gpu-usher.io/v1beta1"), ("v1", "gpu-usher.io/v1"), ("v1alfa1", "v1alpha1")]
 )
-def test_version_that_is_not_served_is_refused_with_those_that_are(version: str, meant: str) -> None:
+def test_version_that_is_not_served_is_refused_with_the_one_meant(version: str, meant: str) -> None:
     """F75, F131."""
     (problem,) = object_problems(parsed("a") | {"apiVersion": f"gpu-usher.io/{version}"})
 
-    assert all(f"'gpu-usher.io/{served}'" in problem for served in VERSIONS)
     assert meant in problem.partition("did you mean ")[2]
+    assert any(f"gpu-usher.io/{served}?" in problem for served in VERSIONS)
 
 
 def test_one_name_in_two_versions_is_one_policy_too_many() -> None:

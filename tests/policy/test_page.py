@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
+from app.explain.policy_cases import run_case
 from app.policy.annotations import ANNOTATIONS, read_annotations
+from app.policy.case_document import read_case
 from app.policy.compiled import PolicySet
 from app.policy.fields import Merge, merge_rules
 from app.policy.load import load_policies
@@ -171,3 +173,50 @@ def test_links_of_the_page_lead_somewhere() -> None:
 def test_every_model_of_the_page_says_what_it_is(model: str) -> None:
     """F75."""
     assert MODELS[model].__doc__
+
+
+RECIPES = re.findall(r"^\| (.+?) \| `(.+?)`", page_text().partition("## Recipes")[2].partition("\n## ")[0], re.M)[1:]
+H100, A100 = "NVIDIA-H100-80GB-HBM3", "NVIDIA-A100-SXM4-80GB"
+EXPECTED_OF_RECIPES = {
+    "driver 550": "{fits: [h100], refused: {a100: DriverTooOld}}",
+    "one team's products": "{fits: [a100], refused: {h100: ProductNotAllowed}}",
+    "a namespace holds": "{fits: [h100, a100]}",
+    "slices": "{fits: [a100], patched: {'spec.containers[0].resources.limits[nvidia.com/mig-1g.10gb]': '1'}}",
+    "a pool": "{fits: [h100], refused: {a100: NodeExcluded}}",
+}
+"""What each recipe does with a pod of namespace team-a on two nodes: an H100 with driver 550, an A100 with 535."""
+
+
+@pytest.mark.parametrize(("wanted", "spec"), RECIPES, ids=[wanted for wanted, _ in RECIPES])
+def test_recipe_does_what_it_says(wanted: str, spec: str) -> None:
+    """F75: each recipe is a policy without doubts, and its case holds."""
+    (expected,) = [text for words, text in EXPECTED_OF_RECIPES.items() if wanted.startswith(words)]
+    document = {**HEAD, "metadata": {"name": "one"}, "spec": yaml.safe_load(spec)}
+    policy_set = loaded(yaml.safe_dump(document))
+    case = read_case("case.yaml", case_of_recipe(expected, "rightSizing" in spec))
+
+    assert [(policy.doubts, policy.unknown_products) for policy in policy_set.policies] == [((), ())]
+    assert list(run_case(case, policy_set, knowledge())) == []
+
+
+def case_of_recipe(expected: str, slices: bool) -> str:
+    annotations = "{gpu-usher.io/gpu-memory: 9Gi, gpu-usher.io/workload-class: inference}" if slices else "{}"
+    offered = "nvidia.com/gpu: 0, nvidia.com/mig-1g.10gb: 7" if slices else "nvidia.com/gpu: 8"
+    return f"""
+pod:
+  metadata: {{name: p, namespace: team-a, annotations: {annotations}}}
+  spec: {{containers: [{{name: main, image: 'train:1', resources: {{limits: {{nvidia.com/gpu: '1'}}}}}}]}}
+nodes:
+  h100:
+    labels: {{nvidia.com/gpu.product: {H100}, nvidia.com/cuda.driver-version.full: 550.54.15, pool: main}}
+    allocatable: {{nvidia.com/gpu: {0 if slices else 8}}}
+  a100:
+    labels: {{nvidia.com/gpu.product: {A100}, nvidia.com/cuda.driver-version.full: 535.104.05, pool: spot}}
+    allocatable: {{{offered}}}
+expect: {expected}
+"""
+
+
+def test_every_recipe_has_its_case() -> None:
+    """F75."""
+    assert len(RECIPES) == len(EXPECTED_OF_RECIPES)
