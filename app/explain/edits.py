@@ -139,6 +139,7 @@ KINDS: Mapping[str, str] = {
     "change-selector": "another nodeSelector",
     "drop-selector": "no nodeSelector",
     "drop-affinity": "less node affinity",
+    "honor-taints": "a topology spread without tainted nodes",
     "soften-spread": "a softer topology spread",
     "drop-host-port": "no hostPort",
     "drop-pod-affinity": "no pod affinity",
