@@ -105,11 +105,12 @@ def choose_smallest_slice(review: ReviewedPod) -> Iterator[PodChange]:
     demand, whole = review.ruling.demand, review.context.knowledge.families.mig_gpu
     if not review.rules.right_sizing or not demand.memory_mib or demand.resources != ((whole, 1),):
         return
-    if demand.sharing is not SharingWish.Any or demand.nvlink or demand.mig_profile is not None:
+    if demand.sharing is SharingWish.Shared or demand.nvlink or demand.mig_profile is not None:
         return
     offers = _offers(review)
     if offers:
-        why = f"{demand.memory_mib} MiB is all that gpu-memory asks for"
+        best = offers[0].size.memory_mib
+        why = f"gpu-memory asks for {demand.memory_mib} MiB, and the slice has {best} MiB"
         yield _replacement(review, whole, offers[0].resource, why)
         return
     products = _smallest_products(review)

@@ -148,6 +148,7 @@ KINDS: Mapping[str, str] = {
     "lower-need": "a lower need",
     "drop-need": "no such need",
     "ask-fewer": "fewer GPUs",
+    "ask-whole": "a whole number of GPUs",
     "request-less": "smaller requests",
     "drop-resource": "no such resource",
     "drop-runtime-class": "no runtimeClassName",

@@ -62,6 +62,7 @@ from app.kube.finished_pods import Ending
 from app.kube.gangs import with_pod_group
 from app.kube.pods import PREFIX
 from app.nodes.model import Node
+from app.placement.class_filters import lacks_code, lacks_code_words
 from app.placement.engine import breakdown, class_for_demand, judge_class, total
 from app.placement.ranking import demand_scores, ranking_key
 from app.placement.scheduler_demand import place_is_promised
@@ -250,6 +251,9 @@ def _notes(pod: _ReadPod, nodes: _JudgedNodes, events: Sequence[Mapping[str, Any
         yield from who_decides(scheduled_pod, snapshot, refused, bool(fitting))
     else:
         yield from what_ends_it(pod.review.document, snapshot)
+    classes = [node.node_class for node in fitting]
+    lacking = ((need, one) for one in classes if (need := lacks_code(scheduled_pod.demand, one)) is not None)
+    yield from dict.fromkeys(lacks_code_words(*pair) for pair in lacking)
     yield from asks_for_none(scheduled_pod, snapshot)
     yield from what_it_got(scheduled_pod, node, snapshot.context.knowledge.products)
 

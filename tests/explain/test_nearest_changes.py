@@ -274,3 +274,14 @@ def test_every_kind_of_edit_has_words() -> None:
     kinds = set(re.findall(r'Edit\(\s*"([a-z-]+)"', source)) | {"drop-pod-affinity", "drop-pod-anti-affinity"}
 
     assert kinds == set(KINDS)
+
+
+@pytest.mark.parametrize(("asked", "whole"), [("0.5", 1), ("1.5", 2), ("500m", 1)])
+def test_fraction_becomes_the_next_whole_number(asked: str, whole: int) -> None:
+    """F84: Kubernetes gives extended resources only as whole numbers."""
+    document = pod()
+    document["spec"]["containers"][0]["resources"] = {"limits": {GPU: asked}}
+
+    [fix] = answer([Pool("one", "A10", "12.4", 2, 0, 32)], document).fixes[:1]
+
+    assert fix.edits[0].text == f"ask for {whole} {GPU}, a whole number"
