@@ -13,6 +13,7 @@ from app.admission.tolerations import tolerated_keys
 from app.knowledge.gpu_resources import is_refused, similar_resources
 from app.kube.pods import controller_of
 from app.nodes.model import NodeClass
+from app.placement.class_filters import lacks_code, lacks_code_words
 from app.placement.engine import class_refusals
 from app.policy.demand import Demand
 from app.values.reasons import Duration, Reason, counted, join_with_or
@@ -52,9 +53,16 @@ def warn_of_unsuitable_fleet(review: ReviewedPod) -> Iterator[PodChange]:
         return
     if review.context.form is PodForm.Pod and controller_of(review.document) is not None:
         return
-    warning = unsuitable_fleet(demand, fleet)
+    warning = unsuitable_fleet(demand, fleet) or code_unknown(demand, fleet)
     if warning is not None:
         yield PodChange((), warning, warning)
+
+
+def code_unknown(demand: Demand, fleet: FleetFacts) -> str | None:
+    """Say that the image is older than every GPU that the pod could get; None where some GPU is not newer."""
+    classes = [group.node_class for group in fitting_groups(demand, fleet)]
+    lacking = [lacks_code(demand, node_class) for node_class in classes]
+    return lacks_code_words(lacking[0], classes[0]) if lacking and lacking[0] and all(lacking) else None
 
 
 def unsuitable_fleet(demand: Demand, fleet: FleetFacts) -> str | None:

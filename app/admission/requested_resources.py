@@ -16,7 +16,7 @@ from app.admission.node_affinity import REQUIRED_TERMS_PATH, prefer_terms, value
 from app.admission.reviewed_pod import PodChange, ReviewedPod
 from app.admission.tolerations import taint_tolerated
 from app.knowledge.mig_profiles import SliceSize, nominal_size, profile_of
-from app.kube.pods import Container
+from app.kube.pods import PREFIX, Container
 from app.nodes.conditions import PRODUCT
 from app.policy.schema_placement import SharingWish
 from app.values.errors import BadInput
@@ -105,11 +105,14 @@ def choose_smallest_slice(review: ReviewedPod) -> Iterator[PodChange]:
     demand, whole = review.ruling.demand, review.context.knowledge.families.mig_gpu
     if not review.rules.right_sizing or not demand.memory_mib or demand.resources != ((whole, 1),):
         return
-    if demand.sharing is not SharingWish.Any or demand.nvlink or demand.mig_profile is not None:
+    if demand.sharing is not SharingWish.Any and PREFIX + "sharing" in review.pod.annotations:
+        return  # the pod itself wants a whole GPU; a policy with Exclusive allows slices too
+    if demand.sharing is SharingWish.Shared or demand.nvlink or demand.mig_profile is not None:
         return
     offers = _offers(review)
     if offers:
-        why = f"{demand.memory_mib} MiB is all that gpu-memory asks for"
+        best = offers[0].size.memory_mib
+        why = f"gpu-memory asks for {demand.memory_mib} MiB, and the slice has {best} MiB"
         yield _replacement(review, whole, offers[0].resource, why)
         return
     products = _smallest_products(review)

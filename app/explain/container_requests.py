@@ -153,11 +153,12 @@ def is_extended(resource: str) -> bool:
 
 
 def amount_text(resource: str, amount: int) -> str:
-    """Write an amount in the unit that people use."""
+    """Write an amount in the unit that people use, rounded down: more than is left would not fit."""
     if resource == CPU:
         return f"{amount}m" if amount % CORE_MILLI else str(amount // CORE_MILLI)
     if resource in ("memory", "ephemeral-storage") and amount >= 1 << 30:
-        return f"{amount / (1 << 30):.4g}Gi" if amount % (1 << 30) else f"{amount >> 30}Gi"
+        gib, hundredths = divmod(amount * 100 >> 30, 100)
+        return f"{gib}.{hundredths:02}".rstrip("0").rstrip(".") + "Gi"
     return str(amount)
 
 

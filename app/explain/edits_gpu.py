@@ -13,6 +13,7 @@ from app.explain.container_requests import (
     requests_text,
     set_requests,
     total_after,
+    units_of,
 )
 from app.explain.edits import Edit, EditedDocument, NearMiss, containers_of, distance, set_annotation
 from app.intree.checks import InTreeCause
@@ -46,6 +47,18 @@ def request_fewer_gpus(near_miss: NearMiss) -> Iterator[Edit]:
         if after < amount:
             text = f"ask for {after} {resource} instead of {amount}{requests_text(pod, resource, requests)}"
             yield Edit("ask-fewer", text, 30 + amount - after, set_requests(resource, requests))
+
+
+def whole_gpus(near_miss: NearMiss) -> Iterator[Edit]:
+    """Ask for a whole number of GPUs instead of a fraction, rounded up."""
+    if near_miss.code is not Code.QuantityFractional:
+        return
+    pod = near_miss.scheduled_pod.pod
+    for resource, amount in near_miss.scheduled_pod.demand.resources:
+        requests = [(one, units_of(one, resource)) for one in pod.containers if one.requested(resource) % 1]
+        if requests:
+            text = f"ask for {amount} {resource}, a whole number{requests_text(pod, resource, requests)}"
+            yield Edit("ask-whole", text, 5, set_requests(resource, requests))
 
 
 FEWER_HELP = (Code.InsufficientGPUs, Code.RequestExceedsNode, Code.TooManyGPUs, Code.SharedReplicasAskedAsGPUs)
@@ -322,6 +335,7 @@ IMAGE_CODES = (Code.DriverTooOld, Code.ImageRequirementUnmet, Code.ComputeCapabi
                Code.ComputeCapabilityTooLow)  # fmt: skip
 
 GPU_EDITS = (
+    whole_gpus,
     correct_resource,
     correct_product,
     allow_product,

@@ -204,6 +204,14 @@ def soften_spread(near_miss: NearMiss) -> Iterator[Edit]:
     def soften(pod: EditedDocument) -> None:
         pod["spec"]["topologySpreadConstraints"][int(index)]["whenUnsatisfiable"] = "ScheduleAnyway"
 
+    constraint = near_miss.scheduled_pod.document["spec"]["topologySpreadConstraints"][int(index)]
+    if constraint.get("nodeTaintsPolicy") != "Honor":
+
+        def honor(pod: EditedDocument) -> None:
+            pod["spec"]["topologySpreadConstraints"][int(index)]["nodeTaintsPolicy"] = "Honor"
+
+        text = f"set nodeTaintsPolicy: Honor for the spread over {key}, so that nodes with other taints do not count"
+        yield Edit("honor-taints", text, 20, honor)
     yield Edit("soften-spread", f"set whenUnsatisfiable: ScheduleAnyway for the spread over {key}", 21, soften)
 
 

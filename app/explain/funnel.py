@@ -20,7 +20,7 @@ def stage_of(objection: Objection) -> FunnelStage:
 def is_transient(objection: Objection) -> bool:
     """Tell whether an objection may pass while the pod and the node stay as they are."""
     if isinstance(objection, InTreeRefusal):
-        return objection.cause.transient
+        return objection.transient
     return objection.code.duration is Duration.TRANSIENT
 
 
@@ -86,7 +86,8 @@ def objection_text(objection: Objection) -> str:
         return objection.message
     match objection.cause, objection.about:
         case InTreeCause.UntoleratedTaint, (key, value, effect):
-            return f"{objection.message}: {key}{f'={value}' if value else ''}:{effect}"
+            meaning = f": {objection.meaning.says}" if objection.meaning else ""
+            return f"{objection.message}: {key}{f'={value}' if value else ''}:{effect}{meaning}"
         case InTreeCause.NodeAffinityMismatch, ("nodeSelector", key, value):
             return f"{objection.message}: {key}={value}"
         case InTreeCause.HostPortTaken, (port, protocol):

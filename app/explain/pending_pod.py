@@ -45,7 +45,7 @@ from app.explain.placed_by import (
     what_it_got,
     who_decides,
 )
-from app.explain.pod_start import start_problems, unhealthy_devices, what_ends_it
+from app.explain.pod_start import required_cuda, start_problems, unhealthy_devices, what_ends_it
 from app.explain.survey import (
     ClusterSnapshot,
     Groups,
@@ -62,7 +62,9 @@ from app.intree.checks import InTreeRefusal, unjudged_constraints
 from app.intree.inter_pod_constraints import InterPodConstraints
 from app.kube.finished_pods import Ending
 from app.kube.gangs import with_pod_group
+from app.kube.pods import PREFIX
 from app.nodes.model import Node
+from app.placement.class_filters import lacks_code, lacks_code_words
 from app.placement.engine import breakdown, class_for_demand, judge_class, total
 from app.placement.ranking import demand_scores, ranking_key
 from app.placement.scheduler_demand import place_is_promised
@@ -70,6 +72,8 @@ from app.placement.scorers import PENALTIES
 from app.policy.demand import Demand
 from app.values.reasons import Code, Reason
 
+CUDA = PREFIX + "cuda"
+"""The annotation for the least CUDA version."""
 BEST_SHOWN = 10
 """Nodes that are shown with their score; the others are only counted."""
 VERDICTS_AT_ONCE = 512
@@ -135,8 +139,9 @@ def _read(
     node = node_of_bound_pod(document) if live else None
     not_started = start_problems(review, events, snapshot) if live else ()
     if node is not None or ending is not None:
-        document, snapshot = as_unbound(document, snapshot)
-        review = replace(review, document=document, pod=replace(review.pod, node_name=None))
+        document, snapshot = as_unbound(_with_found_need(document), snapshot)
+        review = review_as_is(document, snapshot)
+        review = replace(review, pod=replace(review.pod, node_name=None))
         snapshot = replace(snapshot, devices=released(review.pod, document, snapshot.devices))
     snapshot = without_promise(review.pod.uid, snapshot)
     base = without_our_affinity(review)
@@ -145,6 +150,15 @@ def _read(
         new = with_api_defaults(base, review.pod.namespace, snapshot)
         review = replace(review, document=base) if new is base else review_as_is(new, snapshot)
     return _ReadPod(review, base, snapshot, live, node, ending, not_started)
+
+
+def _with_found_need(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a pod with the annotation for the CUDA version that its start error names, if it states none itself."""
+    metadata, cuda = document.get("metadata") or {}, required_cuda(document.get("status") or {})
+    annotations = metadata.get("annotations") or {}
+    if not cuda or CUDA in annotations:
+        return document
+    return {**document, "metadata": {**metadata, "annotations": {**annotations, CUDA: cuda}}}
 
 
 def _judged(pod: _ReadPod, find_fixes: bool) -> Generator[None, None, _JudgedNodes]:
@@ -232,6 +246,8 @@ def _notes(pod: _ReadPod, nodes: _JudgedNodes, events: Sequence[Mapping[str, Any
         yield from claims_to_come(scheduled_pod.pod, scheduled_pod.document, snapshot.devices)
         yield from not_looked_at(scheduled_pod.document, events)
         yield from answer_of_scheduler(scheduled_pod.document) if fitting else ()
+    if (cuda := required_cuda(pod.review.document.get("status") or {})) and pod.node:
+        yield f'judged with the annotation {CUDA}: "{cuda}", which the start error names: set it on the pod'
     node = snapshot.nodes.get(pod.node or "")
     for condition in node.conditions if node is not None else ():
         yield f"its node reports {condition.words} ({condition.explained}); {condition.remedy}"
@@ -242,6 +258,9 @@ def _notes(pod: _ReadPod, nodes: _JudgedNodes, events: Sequence[Mapping[str, Any
         yield from who_decides(scheduled_pod, snapshot, refused, bool(fitting))
     else:
         yield from what_ends_it(pod.review.document, snapshot)
+    classes = [node.node_class for node in fitting]
+    lacking = ((need, one) for one in classes if (need := lacks_code(scheduled_pod.demand, one)) is not None)
+    yield from dict.fromkeys(lacks_code_words(*pair) for pair in lacking)
     yield from asks_for_none(scheduled_pod, snapshot)
     yield from what_it_got(scheduled_pod, node, snapshot.context.knowledge.products)
 

@@ -5,6 +5,7 @@ Its kubelet says so by Events, its containers by waiting reasons, its devices by
 condition DisruptionTarget says what ends it. pod_failures.yaml has what each means and what helps.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,11 @@ KUBELET = "kubelet"
 HAS_SANDBOX = frozenset({"Pulling", "Pulled", "Created", "Started"})
 """Events of a kubelet that it writes once volumes, claims and sandbox of the pod are there, so that older Events are of
 its past (k8s.io/kubernetes pkg/kubelet/events/event.go)."""
+BACKING_OFF = "CrashLoopBackOff"
+NOT_STARTED = frozenset({"StartError", "ContainerCannotRun"})
+"""Reasons of a terminated container that never ran (containerd internal/cri/server/container_start.go; cri-o)."""
+_REQUIRED_CUDA = re.compile(r"unsatisfied condition: cuda ?>= ?(\d{1,2}\.\d{1,2})\b")
+"""What NVIDIA's container toolkit says of an image (NVIDIA/libnvidia-container, requirement error)."""
 Event = Mapping[str, Any]
 
 
@@ -28,6 +34,21 @@ def shortened(message: str) -> str:
     """Write a message in one line, and cut it."""
     text = " ".join(message.split())
     return text if len(text) <= LONGEST_MESSAGE else f"{text[: LONGEST_MESSAGE - 1]}…"
+
+
+def decisive_part(message: str, decisive: str = "") -> str:
+    """Write a message in one line, and cut what stands before its decisive part; without one, the middle.
+
+    A runtime puts the cause at the end, after the names of all the steps that failed with it.
+    """
+    text = " ".join(message.split())
+    if len(text) <= LONGEST_MESSAGE:
+        return text
+    at = text.find(decisive) if decisive else -1
+    if at < 0:
+        return f"{text[:50]}…{text[50 + 1 - LONGEST_MESSAGE :]}"
+    part = text[at:] if len(text) - at < LONGEST_MESSAGE else f"{text[at : at + LONGEST_MESSAGE - 2]}…"
+    return f"…{part}"
 
 
 def unhealthy_devices(document: Mapping[str, Any]) -> tuple[str, ...]:
@@ -59,22 +80,35 @@ def start_problems(review: ReviewedPod, events: Sequence[Event] | None, snapshot
     current = _current(events or ()) if pending else []  # those of a pod that runs are of its past
     told = [*_waiting(status), *((str(event.get("reason") or ""), _message(event)) for event in current)]
     first: dict[str, str] = {}
+    fails_again = False
     for reason, message in told:
         for row in snapshot.context.knowledge.pod_starts:
             if row.explains(reason, message) or (not row.reason and row.message in message):
                 first.setdefault(row.why, _text(reason, row, message))
+                fails_again = fails_again or row.on_node
                 break
-    problems = (*first.values(), *_unmet_conditions(review, snapshot))
+    again = (f"created again on {node}, it would fail in the same way until that is repaired",) if fails_again else ()
+    problems = (*first.values(), *_unmet_conditions(review, snapshot), *again)
     if problems or not node or status.get("phase") != PENDING:
         return problems
     return (_unexplained(node, document, None if events is None else current),)
 
 
 def _waiting(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield reason and message of each container that waits."""
+    """Yield reason and message of each container that waits; of one that could not be started, those of its last start.
+
+    A kubelet backs off between the starts of a container, and its waiting reason then tells nothing of the cause.
+    """
     for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         waiting = (container.get("state") or {}).get("waiting") or {}
-        yield str(waiting.get("reason") or ""), str(waiting.get("message") or "")
+        last = (container.get("lastState") or {}).get("terminated") or {}
+        said = last if waiting.get("reason") == BACKING_OFF and last.get("reason") in NOT_STARTED else waiting
+        yield str(said.get("reason") or ""), str(said.get("message") or "")
+
+
+def required_cuda(status: Mapping[str, Any]) -> str:
+    """Give the CUDA version that a container requires by its start error; empty where none says so."""
+    return next((match[1] for _, message in _waiting(status) if (match := _REQUIRED_CUDA.search(message))), "")
 
 
 def _current(events: Sequence[Event]) -> list[Event]:
@@ -96,7 +130,7 @@ def _message(event: Event) -> str:
 
 
 def _text(reason: str, row: PodFailure, message: str) -> str:
-    said = f" ({shortened(message)})" if message else ""
+    said = f" ({decisive_part(message, row.message)})" if message else ""
     return f"{reason}: {row.why}{said}; {row.remedy}"
 
 
@@ -111,7 +145,7 @@ def _unexplained(node: str, document: Mapping[str, Any], events: Sequence[Event]
     )
     warnings = (event for event, reporter in reporters if reporter == KUBELET and event.get("type") == "Warning")
     if (event := next(warnings, None)) is not None:
-        return f"{event.get('reason')}: {shortened(_message(event))}; read the kubelet's log on {node}"
+        return f"{event.get('reason')}: {decisive_part(_message(event))}; read the kubelet's log on {node}"
     return f"the kubelet of {node} has not said why; where that lasts, read its log"
 
 

@@ -187,7 +187,8 @@ def scheduled_pod_of(review: ReviewedPod, result: ReviewResult, snapshot: Cluste
     labels = review.namespace_labels
     claims = ClaimJudge(claims_of_pod(pod, admitted, snapshot.devices, labels), snapshot.devices, snapshot.selection)
     served = frozenset(resource for resource, _ in claims.pod_claims.extended)
-    pod_constraints = replace(read_pod_constraints(admitted, families.of, snapshot.volumes), served=served)
+    pod_constraints = read_pod_constraints(admitted, families.of, snapshot.volumes)
+    pod_constraints = replace(pod_constraints, served=served, taints=families.taints)
     own = pod_constraints
     if own_document is not admitted:
         own = replace(pod_constraints, terms=read_pod_constraints(own_document, families.of).terms)

@@ -15,6 +15,7 @@ from typing import Any
 
 from app.admission.tolerations import toleration_covers
 from app.intree.existing_pods import REQUIRED_TERMS, PodAmongOthers
+from app.knowledge.gpu_resources import TaintMeaning, meaning_of_taint
 from app.kube.node_selectors import NodeSelectorTerm, read_terms
 from app.kube.pod_limits import MOST_CONSTRAINTS, check_constraints
 from app.kube.pod_requests import PODS, Amounts, read_amounts, sum_pod_requests
@@ -98,16 +99,25 @@ class InTreeCause(Enum):
 
 @dataclass(frozen=True, slots=True)
 class InTreeRefusal:
-    """A refusal by kube-scheduler. `message` is its own text; `about` names the taint, label or resource."""
+    """A refusal by kube-scheduler. `message` is its own text; `about` names the taint, label or resource.
+
+    `meaning` is that of a taint which no pod is to tolerate; None for other taints and causes.
+    """
 
     cause: InTreeCause
     message: str
     about: tuple[str, ...] = ()
+    meaning: TaintMeaning | None = None
 
     @property
     def remedy(self) -> str:
         """The one action that would remove the cause."""
-        return self.cause.remedy
+        return self.meaning.remedy if self.meaning else self.cause.remedy
+
+    @property
+    def transient(self) -> bool:
+        """Whether it may pass while the pod and the node stay as they are."""
+        return self.meaning.passes if self.meaning else self.cause.transient
 
 
 UNSCHEDULABLE_TAINT = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
@@ -122,6 +132,7 @@ class PodConstraints:
     `requests` are the resource requests without GPUs, which gpu-usher's filters count. `gates` are scheduling gates.
     `volumes` are the node affinity terms of each bound volume. `served` are the extended resources that a DeviceClass
     serves: a node that has none of one in allocatable is judged by its devices (fit.go shouldDelegateResourceToDRA).
+    `taints` say what taints mean that no pod is to tolerate.
     """
 
     tolerations: tuple[Mapping[str, Any], ...]
@@ -132,6 +143,7 @@ class PodConstraints:
     gates: tuple[str, ...]
     volumes: tuple[tuple[NodeSelectorTerm, ...], ...] = ()
     served: frozenset[str] = frozenset()
+    taints: tuple[TaintMeaning, ...] = ()
 
 
 def read_pod_constraints(
@@ -197,7 +209,8 @@ def taints_tolerated(pod: PodConstraints, node: Node, _used: Mapping[str, int]) 
             continue
         taint = {"key": key, "value": value, "effect": effect}
         if not any(toleration_covers(toleration, taint) for toleration in pod.tolerations):
-            yield InTreeRefusal(InTreeCause.UntoleratedTaint, TAINTED, (key, value, effect))
+            meaning = meaning_of_taint(key, pod.taints)
+            yield InTreeRefusal(InTreeCause.UntoleratedTaint, TAINTED, (key, value, effect), meaning)
 
 
 def node_affinity_matches(pod: PodConstraints, node: Node, _used: Mapping[str, int]) -> Iterator[InTreeRefusal]:

@@ -71,14 +71,28 @@ def matches_whole_name(pattern: str, name: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class TaintMeaning:
+    """One row of node_taints.yaml, whose comment explains the fields."""
+
+    key: str
+    says: str
+    remedy: str
+    passes: bool
+
+
+def meaning_of_taint(key: str, taints: Iterable[TaintMeaning]) -> TaintMeaning | None:
+    """Find what the key of a taint means; None for a taint that a pod may tolerate."""
+    return next((row for row in taints if matches_whole_name(row.key, key)), None)
+
+
+@dataclass(frozen=True, slots=True)
 class Families:
     """All resource families, and the namespaces of the vendors' own operators and daemons, which are exempt.
 
     `device_class_prefix` is the prefix of the resources by which a pod requests devices of a DeviceClass without a
     ResourceClaim. `mig_gpu` is the resource whose unit is a whole GPU that MIG can partition, and `mig_prefix` the
-    prefix of the resources of its slices. Both are empty if no family has MIG. `fault_taints` are regular expressions
-    for the keys of taints that say that a node or a device is faulty, not ready, or about to go. `classes_without_gpus`
-    are DeviceClasses that GPU drivers install for other devices.
+    prefix of the resources of its slices. Both are empty if no family has MIG. `classes_without_gpus` are DeviceClasses
+    that GPU drivers install for other devices. `taints` say of taints that no pod is to tolerate what they mean.
     """
 
     all: tuple[Family, ...]
@@ -86,12 +100,12 @@ class Families:
     device_class_prefix: str = DEVICE_CLASS_PREFIX
     mig_gpu: str = ""
     mig_prefix: str = ""
-    fault_taints: tuple[str, ...] = ()
     classes_without_gpus: tuple[str, ...] = ()
+    taints: tuple[TaintMeaning, ...] = ()
 
     def is_fault(self, key: str) -> bool:
-        """Tell whether a taint of a node or of a device says that something is wrong with it, or that it goes away."""
-        return any(matches_whole_name(pattern, key) for pattern in self.fault_taints)
+        """Tell whether a taint of a node or of a device is one that no pod is to tolerate."""
+        return meaning_of_taint(key, self.taints) is not None
 
     def of(self, resource: str) -> Family | None:
         """Find the family of a resource; None if it is not a GPU resource."""
@@ -145,8 +159,8 @@ def load_families(
     rows: Iterable[Mapping[str, Any]],
     infrastructure_namespaces: Iterable[str],
     device_class_prefix: str = DEVICE_CLASS_PREFIX,
-    fault_taints: Iterable[str] = (),
     classes_without_gpus: Iterable[str] = (),
+    taints: Iterable[Mapping[str, Any]] = (),
 ) -> Families:
     """Read families.yaml.
 
@@ -177,8 +191,9 @@ def load_families(
     )
     mig = _family_with_mig(families)
     whole, prefix = (mig.whole, mig.mig_prefix) if mig else ("", "")
+    meanings = (TaintMeaning(row["key"], row["says"], row["remedy"], row.get("passes", False)) for row in taints)
     without = tuple(classes_without_gpus)
-    return Families(families, namespaces, device_class_prefix, whole, prefix, tuple(fault_taints), without)
+    return Families(families, namespaces, device_class_prefix, whole, prefix, without, tuple(meanings))
 
 
 def _family_with_mig(families: tuple[Family, ...]) -> Family | None:

@@ -110,6 +110,7 @@ class PodFailure:
     causes: str
     remedy: str
     one_unit: bool = False
+    on_node: bool = False
 
     def explains(self, reason: str, message: str) -> bool:
         """Tell whether this row is about a pod with this reason and message."""
@@ -129,6 +130,7 @@ def load_pod_failures(rows: Iterable[Mapping[str, Any]]) -> tuple[PodFailure, ..
             causes=row.get("causes", ""),
             remedy=row["remedy"],
             one_unit=row.get("one_unit", False),
+            on_node=row.get("on_node", False),
         )
         for row in rows
     )

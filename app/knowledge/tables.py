@@ -112,6 +112,7 @@ TABLE_FILES = (
     "cuda_driver.yaml",
     "image_cuda.yaml",
     "families.yaml",
+    "node_taints.yaml",
     "clouds.yaml",
     "gpu_evidence.yaml",
     "node_groups.yaml",
@@ -180,8 +181,8 @@ def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = Non
             documents["families.yaml"]["families"],
             documents["families.yaml"]["infrastructure_namespaces"],
             documents["families.yaml"]["device_class_prefix"],
-            (row["key"] for row in documents["families.yaml"]["fault_taints"]),
             documents["families.yaml"]["classes_without_gpus"]["names"],
+            documents["node_taints.yaml"]["taints"],
         )
         return Knowledge(
             products=load_products(documents["gpu_products.yaml"]),

@@ -240,6 +240,25 @@ def compute_capability_high_enough(demand: Demand, node: NodeClass) -> Reason | 
     return reason(Code.ComputeCapabilityTooLow, "compute capability too low", f">= {show_version(floor)}")
 
 
+def lacks_code(demand: Demand, node: NodeClass) -> CUDANeed | None:
+    """Find a need by an image whose toolkit generates no machine code for the node's GPU; None where there is none."""
+    if node.compute_capability is None:
+        return None
+    needs = (*demand.cuda, *demand.preferred_cuda)
+    return next(
+        (need for need in needs if need.targets is not None and node.compute_capability not in need.targets), None
+    )
+
+
+def lacks_code_words(need: CUDANeed, node: NodeClass) -> str:
+    """Say that an image is not known to have code for a GPU that is newer than its toolkit."""
+    capability = show_version(node.compute_capability or ())
+    return (
+        f"an image of CUDA {show_version(need.cuda)} is not known to have code for GPUs of compute capability "
+        f"{capability}: without PTX it ends with 'no kernel image is available'; use an image of a newer CUDA"
+    )
+
+
 def toolkit_targets_gpu(demand: Demand, node: NodeClass) -> Reason | None:
     """Refuse a GPU that the CUDA toolkit of the image no longer supports.
 

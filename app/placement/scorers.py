@@ -15,6 +15,7 @@ from app.knowledge.cuda_compatibility import Compatibility, CUDANeed, judge_driv
 from app.knowledge.mig_profiles import profile_of
 from app.nodes.model import SHARED_UNITS, WHOLE_MILLI, Node, NodeClass
 from app.placement.capacity_prices import scarcity, share_prices
+from app.placement.class_filters import lacks_code
 from app.placement.mig_slices import mig_layout
 from app.placement.unusable_capacity import STATES_KEPT, GPUs, WasteByCPU, free_gpus, placements
 from app.policy.demand import Demand, ExpectedDemand
@@ -279,11 +280,9 @@ def replicas_as_gpus(demand: Demand, node: NodeClass) -> bool:
     return any(amount > 1 and node.unit(resource) in SHARED_UNITS for resource, amount in demand.resources)
 
 
-def code_compiled_at_start(demand: Demand, node: NodeClass) -> bool:
-    """Tell whether an image may have no machine code for the GPU, so that it must compile PTX at the start."""
-    needs = (*demand.cuda, *demand.preferred_cuda)
-    capability = node.compute_capability
-    return capability is not None and any(need.targets is not None and capability not in need.targets for need in needs)
+def not_known_to_have_code_for_this_gpu(demand: Demand, node: NodeClass) -> bool:
+    """Tell whether an image is older than the GPU, so that it runs there only if it has PTX."""
+    return lacks_code(demand, node) is not None
 
 
 def image_for_other_machine(demand: Demand, node: NodeClass) -> int:
@@ -308,7 +307,7 @@ PENALTIES: tuple[Penalty, ...] = (
     node_condition,
     labels_stale,
     replicas_as_gpus,
-    code_compiled_at_start,
+    not_known_to_have_code_for_this_gpu,
     image_for_other_machine,
     cuda_compat_uncertain,
 )

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which containers request less so that a pod fits, and how many of them a line names."""
 
+from math import ceil
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.explain.container_requests import MOST_CONTAINERS_NAMED, lowered, requests_text, set_requests
+from app.explain.container_requests import MOST_CONTAINERS_NAMED, amount_text, lowered, requests_text, set_requests
 from app.explain.edits import edited
 from app.kube.pods import read_pod
+from app.values.quantity import parse_quantity
 from tests.builders import container, gpus, pod
 
 GPU = "nvidia.com/gpu"
@@ -65,3 +67,12 @@ def test_many_containers_are_counted() -> None:
     assert requests_text(read, GPU, lowered(read, GPU, MOST_CONTAINERS_NAMED + 3)).endswith(
         "1 in container c4 and 3 more"
     )
+
+
+@given(st.integers(1, 1 << 50), st.sampled_from(["memory", "ephemeral-storage", "cpu"]))
+def test_amount_that_is_written_is_never_more_than_the_amount(amount: int, resource: str) -> None:
+    """F84: what a node has left, rounded up, would not fit."""
+    written = parse_quantity(amount_text(resource, amount)) * (1000 if resource == "cpu" else 1)
+
+    assert ceil(written) <= amount
+    assert written > amount * 0.98

@@ -204,6 +204,18 @@ def test_as_much_cpu_as_some_node_has_left_is_proposed(nodes: list[Pool], two: b
         ("karpenter.sh/disrupted", False),
         ("node.cilium.io/agent-not-ready", False),
         ("healthcare-team", True),
+        ("ebs.csi.aws.com/agent-not-ready", False),
+        ("startup-taint.cluster-autoscaler.kubernetes.io/driver", False),
+        ("status-taint.cluster-autoscaler.kubernetes.io/broken", False),
+        ("node.cluster.x-k8s.io/uninitialized", False),
+        ("cloud.google.com/impending-node-termination", False),
+        ("aws-node-termination-handler/spot-itn", False),
+        ("remediator.kubernetes.azure.com/unschedulable", False),
+        ("node.gardener.cloud/critical-components-not-ready", False),
+        ("readiness.k8s.io/nvidia-gpu", False),
+        ("amd-dcm", False),
+        ("kubernetes.azure.com/scalesetpriority", True),
+        ("cloud.google.com/gke-spot", True),
     ],
 )
 def test_taint_that_says_that_a_node_is_faulty_is_never_tolerated(key: str, tolerated: bool) -> None:
@@ -211,6 +223,8 @@ def test_taint_that_says_that_a_node_is_faulty_is_never_tolerated(key: str, tole
     nodes = [Pool("one", "A10", "12.4", 2, 0, 32, f"{key}=true:NoSchedule")]
 
     assert any(edit.kind == "tolerate" for fix in answer(nodes, pod()).fixes for edit in fix.edits) is tolerated
+    text = f"{answer(nodes, pod()).no_change} {answer(nodes, pod()).primary}"
+    assert ("add the toleration" in text) is tolerated
     two_needed = answer(nodes, pod(4))
     assert any(edit.kind == "tolerate" for fix in two_needed.fixes for edit in fix.edits) is tolerated
 
@@ -260,3 +274,14 @@ def test_every_kind_of_edit_has_words() -> None:
     kinds = set(re.findall(r'Edit\(\s*"([a-z-]+)"', source)) | {"drop-pod-affinity", "drop-pod-anti-affinity"}
 
     assert kinds == set(KINDS)
+
+
+@pytest.mark.parametrize(("asked", "whole"), [("0.5", 1), ("1.5", 2), ("500m", 1)])
+def test_fraction_becomes_the_next_whole_number(asked: str, whole: int) -> None:
+    """F84: Kubernetes gives extended resources only as whole numbers."""
+    document = pod()
+    document["spec"]["containers"][0]["resources"] = {"limits": {GPU: asked}}
+
+    [fix] = answer([Pool("one", "A10", "12.4", 2, 0, 32)], document).fixes[:1]
+
+    assert fix.edits[0].text == f"ask for {whole} {GPU}, a whole number"

@@ -94,7 +94,7 @@ def printed(answer: Explanation) -> list[str]:
 )
 def test_event_of_a_kubelet_is_named_with_its_meaning(reason: str, message: str, why: str) -> None:
     """F83: also by an Event alone, since a kubelet gives a container no waiting reason before the pod has a sandbox."""
-    [problem] = explanation(bound(), warning(reason, message)).not_started
+    problem, *_ = explanation(bound(), warning(reason, message)).not_started
 
     assert problem.startswith(f"{reason}: ")
     assert why in problem
@@ -238,3 +238,50 @@ def test_pod_that_is_being_ended_is_told_by_whom(reason: str, message: str, told
     assert f"it is being ended: {reason}: " in notes
     assert told in notes
     assert "being ended" not in str(explanation(bound("Running", conditions=[{**target, "status": "False"}])).notes)
+
+
+RUNC = "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: "
+HOOK = f"{RUNC}error running prestart hook #0: exit status 1, stdout: , stderr: Auto-detected mode as legacy\n"
+
+
+@pytest.mark.parametrize(
+    ("message", "shown", "why"),
+    [
+        (f"{HOOK}nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8, please update your driver",
+         "unsatisfied condition: cuda>=12.8", "requires a newer CUDA"),
+        (f"{HOOK}nvidia-container-cli: requirement error: unsatisfied condition: brand = tesla",
+         "unsatisfied condition: brand = tesla", "another driver or GPU"),
+        (f"{HOOK}nvidia-container-cli: initialization error: nvml error: driver/library version mismatch: unknown",
+         "driver/library version mismatch", "former kernel module"),
+        (f"{HOOK}nvidia-container-cli: initialization error: nvml error: driver not loaded: unknown",
+         "driver not loaded", "is not loaded"),
+        (f"{HOOK}nvidia-container-cli: initialization error: load library failed: libnvidia-ml.so.1: cannot open shared"
+         " object file", "libnvidia-ml.so.1", "finds no driver"),
+        (f"{HOOK}nvidia-container-cli: device error: GPU-1f: unknown device: unknown", ": unknown device", "no longer"),
+        (f"{RUNC}exec /usr/bin/python: exec format error: unknown", "exec format error", "another CPU architecture"),
+        (f"{RUNC}something that no row knows went wrong in the very last step of all: EINVAL", "step of all: EINVAL",
+         "could not start a container"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("backing_off", [True, False])
+def test_start_error_is_told_by_its_decisive_part(message: str, shown: str, why: str, backing_off: bool) -> None:
+    """F83: also between two starts, where the waiting reason is CrashLoopBackOff and the cause stands in lastState."""
+    last = {"terminated": {"reason": "StartError", "message": message, "exitCode": 128}}
+    waiting = {"reason": "CrashLoopBackOff", "message": "back-off 5m0s"} if backing_off else {
+        "reason": "RunContainerError", "message": message}  # fmt: skip
+    document = bound(containerStatuses=[{"name": "main", "state": {"waiting": waiting}, "lastState": last}])
+
+    problem = explanation(document).not_started[0]
+
+    assert shown in problem
+    assert why in problem
+    assert "kubectl logs" not in problem
+
+
+def test_container_that_ran_before_it_ended_keeps_its_own_words() -> None:
+    """F83: what ended after it had started has logs."""
+    last = {"terminated": {"reason": "Error", "exitCode": 1}}
+    state = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s"}}
+    document = bound(containerStatuses=[{"name": "main", "state": state, "lastState": last}])
+
+    assert "kubectl logs --previous" in explanation(document).not_started[0]

@@ -32,6 +32,8 @@ KINDS = {
     "images": "CPU architecture and CUDA of images",
     "names": "Resources by other names",
     "changes": "The smallest change",
+    "taints": "Taints that pass, or that nobody may tolerate",
+    "start": "Containers that do not start",
     "containers": "Which container asks",
     "products": "Variants of a product",
     "claims": "Claims of devices",
