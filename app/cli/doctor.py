@@ -35,6 +35,7 @@ from app.doctor.device_checks import ExaminedDevices, examine_devices
 from app.doctor.extender_need import ExtenderNeed, describe_need, extender_need, kinds_of_pods, need_record
 from app.doctor.fleet_checks import ExaminedFleet, Finding, FindingLevel, advice, by_urgency, examine, problem
 from app.doctor.held_gpus import examine_held, read_held_gpus, with_pods
+from app.doctor.node_states import NOT_READY, DatedNodes, examine_node_states, is_outage, read_ages
 from app.doctor.operand_checks import examine_runtime_classes
 from app.doctor.webhook_checks import GUARD, MUTATING, VALIDATING, Webhook, webhooks
 from app.explain.explanation import GangVerdict
@@ -256,14 +257,16 @@ def doctor(
         health = asyncio.run(poll_once(source, state.knowledge)) if source else {}
         guard = survey is not None and has_cpu_guard(survey)
         examined = ExaminedFleet(nodes, health, frozenset(state.overrun), cpu_guard=guard)
-        findings = examine(with_pods(examined, pods, state.knowledge))
+        documents = survey.objects.get("Node", ()) if survey is not None else objects
+        states = examine_node_states(DatedNodes(nodes, now(), read_ages(documents)))
+        findings = (*states, *examine(with_pods(examined, pods, state.knowledge)))
         findings = (*findings, *examine_devices(ExaminedDevices(state.nodes, state.devices.dra.copy())))
         findings = (*findings, *examine_held(read_held_gpus(pods, state.knowledge, idle)))
         stored = objects if survey is None else _policy_documents(survey)
         policies, unreadable = examined_policies(stored, state.knowledge, namespace, now())
         findings = (*findings, *_gangs_that_wait(_gang_verdicts(state, policies)))
         if survey is not None:
-            findings = (*unreadable, *examine_live(survey, state, policies, namespace, scheduler_config), *findings)
+            findings = (*examine_live(survey, state, policies, namespace, scheduler_config), *unreadable, *findings)
         else:
             wanted = frozenset(runtime_class_names(policies))
             classes = examine_runtime_classes(nodes, state.runtime_classes, wanted, state.knowledge)
@@ -271,7 +274,7 @@ def doctor(
             scheduler = examine_scheduler(config_maps, state, None)
             findings = (*unreadable, *scheduler, *findings, *classes)
         need = examined_need(pods, policies, state, bool(health))
-    findings = by_urgency(findings)
+    findings = by_urgency(findings, NOT_READY if is_outage(states, nodes) else "")
     summary = summary_of(nodes, state.knowledge.families)
     answer = (*findings, *need_record(need))
     show(answer, output, lambda console: _show(console, findings, describe_need(need), summary))
