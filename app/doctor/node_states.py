@@ -15,6 +15,7 @@ import msgspec
 
 from app.doctor.fleet_checks import Finding, advice, merged, problem
 from app.knowledge.mig_profiles import profile_of
+from app.kube.pending_pods import PendingPod
 from app.nodes.conditions import MIG_CONFIG, MIG_STATE, UPGRADE_STATE, NotReady, read_time
 from app.nodes.model import Node
 from app.values.reasons import Code, counted
@@ -51,11 +52,15 @@ class _DatedNode(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class DatedNodes:
-    """The nodes at a time. `since` has by node name and label when the label was set at the latest, where known."""
+    """The nodes at a time, and the `pending` GPU pods.
+
+    `since` has by node name and label when the label was set at the latest, where known.
+    """
 
     nodes: tuple[Node, ...]
     now: dt.datetime
     since: Mapping[tuple[str, str], dt.datetime] = field(default_factory=dict)
+    pending: tuple[PendingPod, ...] = ()
 
 
 def read_ages(documents: Iterable[Mapping[str, Any]]) -> Mapping[tuple[str, str], dt.datetime]:
@@ -142,6 +147,24 @@ def changes_pending(dated: DatedNodes) -> Iterator[Finding]:
                      UPGRADE_NOT_BEGUN, nodes=tuple(required))  # fmt: skip
 
 
+def schedulers_absent(dated: DatedNodes) -> Iterator[Finding]:
+    """Report GPU pods that the scheduler which they name has not looked at for long: it does not run."""
+    waiting: dict[str, list[PendingPod]] = {}
+    for pod in dated.pending:
+        created = read_time(pod.created)
+        if pod.unseen_by and created is not None and dated.now - created >= UNSEEN:
+            waiting.setdefault(pod.unseen_by, []).append(pod)
+    for name, pods in sorted(waiting.items()):
+        oldest, verb = min(pod.created for pod in pods), "names" if len(pods) == 1 else "name"
+        text = f"{counted(len(pods), 'GPU pod')} {verb} scheduler {name}, which has not looked at them, since {oldest}"
+        remedy = (
+            f"start a scheduler with a profile {name}, or correct schedulerName in the policy or the pods that name it"
+        )
+        yield problem("SchedulerAbsent", text, remedy, *(f"Pod {pod.key}" for pod in pods))
+
+
+UNSEEN = dt.timedelta(minutes=2)
+"""As long as for pod Events (explain/pending_cause.py UNSEEN_SECONDS)."""
 MIG_SETTLED = frozenset({"success", "failed"})
 UPGRADE_REQUIRED = "upgrade-required"
 UPGRADE_SETTLED = frozenset({UPGRADE_REQUIRED, "upgrade-done", "upgrade-failed"})
@@ -163,7 +186,7 @@ PENDING_CHANGES: Mapping[str, tuple[Code, str, str]] = {
     ),
 }
 """Label → the reason code, what is changed, and the remedy where it is pending for long."""
-CHECKS = (nodes_not_ready, changes_pending)
+CHECKS = (nodes_not_ready, schedulers_absent, changes_pending)
 
 
 def examine_node_states(dated: DatedNodes) -> tuple[Finding, ...]:

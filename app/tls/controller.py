@@ -221,7 +221,7 @@ class Controller:
         missing = [
             webhook
             for webhook in configuration.get("webhooks") or ()
-            if webhook["clientConfig"].get("caBundle") != ca_bundle
+            if webhook["clientConfig"].get("caBundle") != ca_bundle and self._is_ours(webhook["clientConfig"])
         ]
         if missing:
             webhooks = [{"name": webhook["name"], "clientConfig": {"caBundle": ca_bundle}} for webhook in missing]
@@ -229,6 +229,11 @@ class Controller:
             self._kube.patch(REGISTRATION + name, {"metadata": version, "webhooks": webhooks})
             event("caBundle written", configuration=name, webhooks=[webhook["name"] for webhook in missing])
         return not missing
+
+    def _is_ours(self, client: Object) -> bool:
+        """Tell whether a webhook calls our Service: behind a URL, or another Service, is a server with its own CA."""
+        called = client.get("service") or {}
+        return (called.get("namespace"), called.get("name")) == (self._names.namespace, self._names.service)
 
 
 def _leaf(secret: Object) -> KeyPair | None:

@@ -45,11 +45,13 @@ def object_nodes(api: Api, documents: Sequence[Object]) -> Iterator[None]:
         renewed = now()
         with api.like() as own:
             while not stop.wait(LOOK_SECONDS):
-                # An error is of one moment, such as a pod that is gone meanwhile: the next look tries again.
-                with contextlib.suppress(AssertionError, httpx.HTTPError):
-                    if now() - renewed >= dt.timedelta(seconds=LEASE_SECONDS / 4):
+                # An error is of one moment, such as a pod that is gone meanwhile: the next look tries again. The Leases
+                # come first and by themselves, so that an API server that hung finds them renewed once it answers.
+                if now() - renewed >= dt.timedelta(seconds=LEASE_SECONDS / 4):
+                    with contextlib.suppress(AssertionError, httpx.HTTPError):
                         _renew(own, names)
                         renewed = now()
+                with contextlib.suppress(AssertionError, httpx.HTTPError):
                     _play_pods(own, frozenset(names))
 
     thread = threading.Thread(target=work, daemon=True)
