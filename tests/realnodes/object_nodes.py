@@ -2,8 +2,8 @@
 """Nodes that are objects alone, kept Ready beside real ones, and pods on them that are shown as Running.
 
 KWOK does the same at the same cost (docs/reference/neighbours.md#kwok). It is not used, since it is one more module to
-build and to keep at the version of Kubernetes, while all that is needed of it are the three functions below: renew a
-Lease, write a status, and finish a deletion.
+build and to keep at the version of Kubernetes, while all that is needed of it are the functions below: renew a Lease, write a
+status, and finish a deletion.
 """
 
 import contextlib
@@ -50,6 +50,7 @@ def object_nodes(api: Api, documents: Sequence[Object]) -> Iterator[None]:
                 if now() - renewed >= dt.timedelta(seconds=LEASE_SECONDS / 4):
                     with contextlib.suppress(AssertionError, httpx.HTTPError):
                         _renew(own, names)
+                        _report_ready(own, frozenset(names))
                         renewed = now()
                 with contextlib.suppress(AssertionError, httpx.HTTPError):
                     _play_pods(own, frozenset(names))
@@ -71,6 +72,18 @@ def _describe(document: Object) -> Object:
 def _renew(api: Api, names: Sequence[str]) -> None:
     for name in names:
         api.patch(f"{LEASES}/{name}", {"spec": _term()})
+
+
+def _report_ready(api: Api, names: frozenset[str]) -> None:
+    """Report nodes as Ready that are not, as their kubelets would: after a gap no other writer sets the condition."""
+    for node in api.items("/api/v1/nodes"):
+        conditions = node["status"].get("conditions") or ()
+        ready = next((one for one in conditions if one["type"] == "Ready"), None)
+        if node["metadata"]["name"] in names and (ready is None or ready["status"] != "True"):
+            others = [one for one in conditions if one["type"] != "Ready"]
+            report = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
+            change = {"status": {"conditions": [*others, report]}}
+            api.patch(f"/api/v1/nodes/{node['metadata']['name']}/status", change)
 
 
 def _term() -> Object:
