@@ -113,10 +113,15 @@ UNSEEN_SECONDS = 120.0
 
 
 def told_of_scheduler(cause: PendingCause, unseen_by: str) -> PendingCause:
-    """Return the cause of a pod that fits but waits for a scheduler, as PendingPod names it; else the cause itself."""
-    if cause.reason or not cause.fits or not unseen_by:
+    """Return the cause of a pod that waits for a scheduler, as PendingPod names it; else the cause itself.
+
+    No other change helps before that scheduler runs, so that none is named.
+    """
+    if not unseen_by:
         return cause
-    return replace(cause, reason=NOT_LOOKED_AT, message=f"{silence_of(unseen_by)}. It {cause.message}")
+    besides = f"It {cause.message}" if not cause.reason else f"Once it does, {cause.sentence or cause.message}"
+    words = f"{silence_of(unseen_by)}. {besides}"
+    return replace(cause, reason=NOT_LOOKED_AT, message=words, nodes=0, fix="", change="", remedy="", sentence="")
 
 
 def _change(edits: Iterable[FixStep], namespace: str) -> str:

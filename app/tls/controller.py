@@ -22,6 +22,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from app.telemetry.logs import event
 from app.tls.authority import KeyPair, service_names
@@ -231,8 +232,10 @@ class Controller:
         return not missing
 
     def _is_ours(self, client: Object) -> bool:
-        """Tell whether a webhook calls our Service: behind a URL, or another Service, is a server with its own CA."""
+        """Tell whether a webhook calls our Service, or a URL that our certificate is for; others have another CA."""
         called = client.get("service") or {}
+        if url := client.get("url"):
+            return urlsplit(url).hostname in self._names.served
         return (called.get("namespace"), called.get("name")) == (self._names.namespace, self._names.service)
 
 

@@ -2,8 +2,8 @@
 """Nodes that are objects alone, kept Ready beside real ones, and pods on them that are shown as Running.
 
 KWOK does the same at the same cost (docs/reference/neighbours.md#kwok). It is not used, since it is one more module to
-build and to keep at the version of Kubernetes, while all that is needed of it are the functions below: renew a Lease, write a
-status, and finish a deletion.
+build and to keep at the version of Kubernetes, while all that is needed of it are the functions below: renew a Lease,
+write a status, and finish a deletion.
 """
 
 import contextlib
