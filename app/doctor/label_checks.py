@@ -26,8 +26,9 @@ def absent_gpus(node: Node, evidence: GPUEvidence | None) -> Iterator[tuple[str,
             yield what, Code.GhostGPUs.remedy, False
             continue
         layer = evidence.layer(promise, node.labels, any(map(promise.concerns, node.allocatable)))
-        taint = next((f"taint {key}" for key, _, _ in node.taints if key in evidence.coming_up), "")
-        why = "it was not Ready yet" if node.not_ready and node.not_ready.never else taint
+        why = next((f"taint {key}" for key, _, _ in node.taints if key in evidence.coming_up), "")
+        if node.not_ready is not None:
+            why = "it was not Ready yet" if node.not_ready.never else ""
         yield f"{what}: {layer.says}{f'; the node is still coming up ({why})' * bool(why)}", layer.remedy, bool(why)
 
 

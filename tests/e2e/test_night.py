@@ -5,11 +5,13 @@ The node lifecycle controller runs here, so that a node whose Lease nobody renew
 """
 
 import base64
+import contextlib
 import datetime as dt
-import json
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
+import httpx
 import pytest
 
 from app.telemetry.logs import now
@@ -18,22 +20,24 @@ from tests.controlplane.binaries import Binaries
 from tests.controlplane.cluster import CONTROLLERS, ControlPlane, control_plane
 from tests.controlplane.kubectl import Object
 from tests.e2e.certificate_stage import MUTATING, SECRETS, VALIDATING, data
-from tests.e2e.stage import eventually
+from tests.e2e.stage import DEPLOY, eventually
 from tests.e2e.test_doctor import (
     DEPLOYMENT,
     FIRST,
     NODE,
     SLICES,
     cluster,  # noqa: F401
+    failing_checks,
     findings_of,
     make_endpoint,
+    make_ready,
     patched_object,
     replaced,
 )
+from tests.realnodes.object_nodes import LEASES, lease_term, renew_leases, report_ready
 
 DEPLOYMENTS = "/apis/apps/v1/namespaces/gpu-usher/deployments"
 POLICIES = "/api/v1/namespaces/gpu-usher/configmaps/gpu-usher-policies"
-LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 MIG, UPGRADE = "nvidia.com~1mig.config.state", "nvidia.com~1gpu-driver-upgrade-state"
 SECOND = """\
 apiVersion: gpu-usher.io/v1beta1
@@ -50,10 +54,36 @@ class NightPlane(ControlPlane):
     controllers: tuple[str, ...] = (*CONTROLLERS, "node-lifecycle-controller")
 
 
+HEARTBEAT_SECONDS = 2
+NODES = ("h100-0", "cpu-0")
+SILENT: set[str] = set()
+"""The nodes whose kubelets are dead."""
+
+
 @pytest.fixture(scope="module")
 def plane(binaries: Binaries) -> Iterator[ControlPlane]:
+    """Two nodes are kept Ready, as by kubelets, but for those in SILENT."""
     with control_plane(binaries, make=NightPlane) as running:
+        terms = [{"metadata": {"name": name}, "spec": {"holderIdentity": name, **lease_term()}} for name in NODES]
+        eventually(
+            "the namespace is there",
+            lambda: all(running.api.try_create(LEASES, one).status_code in (201, 409) for one in terms),
+        )
+        stop = threading.Event()
+
+        def beat() -> None:
+            with running.api.like() as own:
+                while not stop.wait(HEARTBEAT_SECONDS):
+                    with contextlib.suppress(AssertionError, httpx.HTTPError):
+                        living = [name for name in NODES if name not in SILENT]
+                        renew_leases(own, living)
+                        report_ready(own, frozenset(living))
+
+        thread = threading.Thread(target=beat, daemon=True)
+        thread.start()
         yield running
+        stop.set()
+        thread.join(10)
 
 
 def first_problem(plane: ControlPlane) -> tuple[str, str, list[str]]:
@@ -62,6 +92,16 @@ def first_problem(plane: ControlPlane) -> tuple[str, str, list[str]]:
     assert found, "doctor has found nothing"
     assert found[0]["level"] == "problem"
     return found[0]["check"], found[0]["what"], found[0]["objects"]
+
+
+def mend(plane: ControlPlane) -> None:
+    """Let the pods of Deployments that were scaled become ready, as kubelets would."""
+
+    def mended() -> bool:
+        make_ready(plane, "gpu-usher")
+        return failing_checks(plane) == set()
+
+    eventually("nothing is said", mended)
 
 
 def label(key: str, value: str) -> Scene:
@@ -74,6 +114,7 @@ def no_replicas(plane: ControlPlane) -> Iterator[None]:
     with patched_object(plane, DEPLOYMENT, replaced("/spec/replicas", 0)):
         yield
     make_endpoint(plane)
+    mend(plane)
 
 
 @contextmanager
@@ -113,6 +154,7 @@ def expired_and_no_keeper(plane: ControlPlane) -> Iterator[None]:
         stack.enter_context(patched_object(plane, keeper, replaced("/spec/replicas", 0)))
         eventually("it has no pod", lambda: not plane.api.get(keeper)["status"].get("availableReplicas"))
         yield
+    mend(plane)
 
 
 @contextmanager
@@ -127,15 +169,9 @@ def pending_for_hours(plane: ControlPlane) -> Iterator[None]:
 
 @contextmanager
 def misnamed_profile(plane: ControlPlane) -> Iterator[None]:
-    extender = {"urlPrefix": "https://127.0.0.1:8443/scheduler", "filterVerb": "filter", "nodeCacheCapable": True}
-    config = {
-        "apiVersion": "kubescheduler.config.k8s.io/v1",
-        "kind": "KubeSchedulerConfiguration",
-        "profiles": [{"schedulerName": "gpu-schedular"}],
-        "leaderElection": {"leaderElect": False},
-        "extenders": [extender | {"managedResources": [{"name": "nvidia.com/gpu"}], "httpTimeout": "5s"}],
-    }
-    document: Object = {"metadata": {"name": "gpu-usher-scheduler"}, "data": {"config.yaml": json.dumps(config)}}
+    text = (DEPLOY / "components" / "second-scheduler" / "config.yaml").read_text("utf-8")
+    misnamed = text.replace("schedulerName: gpu-usher-scheduler", "schedulerName: gpu-schedular")
+    document: Object = {"metadata": {"name": "gpu-usher-scheduler"}, "data": {"config.yaml": misnamed}}
     configmaps = "/api/v1/namespaces/gpu-usher/configmaps"
     plane.api.create(configmaps, document)
     with patched_object(plane, POLICIES, replaced("/data/second.yaml", SECOND)):
@@ -164,14 +200,12 @@ def no_webhook(plane: ControlPlane) -> Iterator[None]:
 
 @contextmanager
 def kubelet_gone(plane: ControlPlane) -> Iterator[None]:
-    """The Lease is renewed once, and then never: the node lifecycle controller says that the kubelet has stopped."""
-    renewed = {"leaseDurationSeconds": 40, "renewTime": now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")}
-    lease = {"metadata": {"name": "h100-0"}, "spec": {"holderIdentity": "h100-0", **renewed}}
-    plane.api.try_create(LEASE, lease)
-    conditions = plane.api.get(NODE)["status"]["conditions"]
+    """Nobody renews its Lease any more: the node lifecycle controller says that the kubelet has stopped."""
+    SILENT.add("h100-0")
     eventually("the node is not Ready", lambda: ready_state(plane) == "Unknown", 60)
     yield
-    plane.api.patch(f"{NODE}/status", {"status": {"conditions": conditions}})
+    SILENT.clear()
+    eventually("it is Ready again", lambda: ready_state(plane) == "True", 60)
 
 
 def ready_state(plane: ControlPlane) -> str:

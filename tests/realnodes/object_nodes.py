@@ -37,7 +37,7 @@ def object_nodes(api: Api, documents: Sequence[Object]) -> Iterator[None]:
     names = [document["metadata"]["name"] for document in documents]
     add_nodes(api, map(_describe, documents))
     api.create_all(
-        LEASES, [{"metadata": {"name": name}, "spec": {"holderIdentity": name, **_term()}} for name in names]
+        LEASES, [{"metadata": {"name": name}, "spec": {"holderIdentity": name, **lease_term()}} for name in names]
     )
     stop = threading.Event()
 
@@ -49,8 +49,8 @@ def object_nodes(api: Api, documents: Sequence[Object]) -> Iterator[None]:
                 # come first and by themselves, so that an API server that hung finds them renewed once it answers.
                 if now() - renewed >= dt.timedelta(seconds=LEASE_SECONDS / 4):
                     with contextlib.suppress(AssertionError, httpx.HTTPError):
-                        _renew(own, names)
-                        _report_ready(own, frozenset(names))
+                        renew_leases(own, names)
+                        report_ready(own, frozenset(names))
                         renewed = now()
                 with contextlib.suppress(AssertionError, httpx.HTTPError):
                     _play_pods(own, frozenset(names))
@@ -69,12 +69,12 @@ def _describe(document: Object) -> Object:
     return {**node, "status": {**node["status"], "nodeInfo": {"kubeletVersion": VERSION}}}
 
 
-def _renew(api: Api, names: Sequence[str]) -> None:
+def renew_leases(api: Api, names: Sequence[str]) -> None:
     for name in names:
-        api.patch(f"{LEASES}/{name}", {"spec": _term()})
+        api.patch(f"{LEASES}/{name}", {"spec": lease_term()})
 
 
-def _report_ready(api: Api, names: frozenset[str]) -> None:
+def report_ready(api: Api, names: frozenset[str]) -> None:
     """Report nodes as Ready that are not, as their kubelets would: after a gap no other writer sets the condition."""
     for node in api.items("/api/v1/nodes"):
         conditions = node["status"].get("conditions") or ()
@@ -86,7 +86,7 @@ def _report_ready(api: Api, names: frozenset[str]) -> None:
             api.patch(f"/api/v1/nodes/{node['metadata']['name']}/status", change)
 
 
-def _term() -> Object:
+def lease_term() -> Object:
     """Give the fields of a Lease that was renewed just now; its time has microseconds (metav1.MicroTime)."""
     return {"leaseDurationSeconds": LEASE_SECONDS, "renewTime": now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")}
 
