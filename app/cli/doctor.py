@@ -274,7 +274,9 @@ def doctor(
         guard = survey is not None and has_cpu_guard(survey)
         examined = ExaminedFleet(nodes, health, frozenset(state.overrun), cpu_guard=guard)
         documents = survey.objects.get("Node", ()) if survey is not None else objects
-        states = examine_node_states(DatedNodes(nodes, now(), read_ages(documents), tuple(state.waiting_pods())))
+        states = examine_node_states(
+            DatedNodes(nodes, now().timestamp(), read_ages(documents), tuple(state.waiting_pods()))
+        )
         findings = (*states, *examine(with_pods(examined, pods, state.knowledge)))
         findings = (*findings, *examine_devices(ExaminedDevices(state.nodes, state.devices.dra.copy())))
         findings = (*findings, *examine_held(read_held_gpus(pods, state.knowledge, idle)))

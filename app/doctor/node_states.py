@@ -5,7 +5,6 @@ A label has no time of its own. What wrote it last is known by metadata.managedF
 any field of that writer, so that a state is at least as old; the driver upgrade notes its start in annotations.
 """
 
-import datetime as dt
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,10 +20,10 @@ from app.nodes.model import Node
 from app.values.reasons import Code, counted
 
 NOT_READY = "NodeNotReady"
-STARTING = dt.timedelta(minutes=10)
-"""A node that is no older may still be starting. A guess: machines with GPUs take minutes to install a driver."""
-LONG, TOO_LONG = dt.timedelta(minutes=15), dt.timedelta(hours=1)
-"""A change of a MIG layout, or of a driver, that is pending for longer is advice, and then a problem. A guess: either
+STARTING = 600.0
+"""Seconds. A node that is no older may be starting. A guess: machines with GPUs take minutes to install a driver."""
+LONG, TOO_LONG = 900.0, 3600.0
+"""Seconds. A change of a MIG layout or of a driver that is pending for longer is advice, then a problem. A guess: either
 takes some minutes, a reboot included."""
 START_ANNOTATIONS = ("wait-for-pod-completion-start-time", "validation-start-time")
 """Ends of the annotations that note when a step of an upgrade began, in seconds since 1970 (NVIDIA/k8s-operator-libs
@@ -58,14 +57,14 @@ class DatedNodes:
     """
 
     nodes: tuple[Node, ...]
-    now: dt.datetime
-    since: Mapping[tuple[str, str], dt.datetime] = field(default_factory=dict)
+    now: float
+    since: Mapping[tuple[str, str], float] = field(default_factory=dict)
     pending: tuple[PendingPod, ...] = ()
 
 
-def read_ages(documents: Iterable[Mapping[str, Any]]) -> Mapping[tuple[str, str], dt.datetime]:
+def read_ages(documents: Iterable[Mapping[str, Any]]) -> Mapping[tuple[str, str], float]:
     """Read when the labels of the MIG layout and of the driver upgrade were set at the latest, as in DatedNodes."""
-    since: dict[tuple[str, str], dt.datetime] = {}
+    since: dict[tuple[str, str], float] = {}
     for document in documents:
         try:
             metadata = msgspec.convert(document, _DatedNode).metadata
@@ -73,7 +72,7 @@ def read_ages(documents: Iterable[Mapping[str, Any]]) -> Mapping[tuple[str, str]
             continue  # such as a node of a snapshot that people wrote; its age is not known
         for key, value in (metadata.annotations or {}).items():
             if "-driver-upgrade-" in key and key.endswith(START_ANNOTATIONS) and re.fullmatch(r"\d{9,11}", value):
-                since[metadata.name, UPGRADE_STATE] = dt.datetime.fromtimestamp(int(value), dt.UTC)
+                since[metadata.name, UPGRADE_STATE] = float(value)
         for writer in metadata.managed_fields or ():
             labels = (writer.fields.get("f:metadata") or {}).get("f:labels") or {}
             for label in (MIG_STATE, UPGRADE_STATE):
@@ -124,7 +123,7 @@ def nodes_not_ready(dated: DatedNodes) -> Iterator[Finding]:
 
 def changes_pending(dated: DatedNodes) -> Iterator[Finding]:
     """Report MIG layouts and driver upgrades that are pending for long, and nodes that wait for an upgrade."""
-    pending: dict[tuple[str, str, str], list[tuple[dt.datetime, str]]] = {}
+    pending: dict[tuple[str, str, str], list[tuple[float, str]]] = {}
     required = []
     for node in dated.nodes:
         for label, settled in ((MIG_STATE, MIG_SETTLED), (UPGRADE_STATE, UPGRADE_SETTLED)):
@@ -139,12 +138,16 @@ def changes_pending(dated: DatedNodes) -> Iterator[Finding]:
         code, change, remedy = PENDING_CHANGES[label]
         finding = problem if dated.now - since >= TOO_LONG else advice
         layout = f" (asked for: {MIG_CONFIG}={wished})" if wished else ""
-        text = f"{change} is not finished: {label}={state} since {since:%Y-%m-%d %H:%M}Z or earlier{layout}"
+        text = f"{change} is not finished: {label}={state} for {_duration(dated.now - since)} or longer{layout}"
         yield finding(code.name, text, remedy, nodes=names)
     if required:
         text = f"{counted(len(required), 'node')} {'waits' if len(required) == 1 else 'wait'} for a driver upgrade"
         yield advice("DriverUpgradeRequired", f"{text} ({UPGRADE_STATE}={UPGRADE_REQUIRED}); pods still run there",
                      UPGRADE_NOT_BEGUN, nodes=tuple(required))  # fmt: skip
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / 3600:.0f} h" if seconds >= 3600 else f"{seconds / 60:.0f} min"
 
 
 def schedulers_absent(dated: DatedNodes) -> Iterator[Finding]:
@@ -163,7 +166,7 @@ def schedulers_absent(dated: DatedNodes) -> Iterator[Finding]:
         yield problem("SchedulerAbsent", text, remedy, *(f"Pod {pod.key}" for pod in pods))
 
 
-UNSEEN = dt.timedelta(minutes=2)
+UNSEEN = 120.0
 """As long as for pod Events (explain/pending_cause.py UNSEEN_SECONDS)."""
 MIG_SETTLED = frozenset({"success", "failed"})
 UPGRADE_REQUIRED = "upgrade-required"

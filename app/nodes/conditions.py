@@ -7,7 +7,8 @@ pair holds the start of several keys, and the parts that end them. The condition
 knowledge/node_conditions.yaml.
 """
 
-import datetime as dt
+import re
+from calendar import timegm
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -117,19 +118,19 @@ def read_not_ready(document: Mapping[str, Any]) -> NotReady | None:
         return None
     since, reason = str(ready.get("lastTransitionTime") or ""), str(ready.get("reason") or "")
     begun, became = read_time(created), read_time(since)
-    at_birth = begun is not None and became is not None and (became - begun).total_seconds() <= REGISTERING_SECONDS
+    at_birth = begun is not None and became is not None and became - begun <= REGISTERING_SECONDS
     answers = ready.get("status") == "False"
     says = _printable(str(ready.get("message") or reason))
     return NotReady(answers, since, says, reason == NEVER_POSTED or (answers and at_birth), created)
 
 
-def read_time(text: str) -> dt.datetime | None:
-    """Read a time as the API server writes it; None for anything else."""
-    try:
-        time = dt.datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return time if time.tzinfo else time.replace(tzinfo=dt.UTC)
+def read_time(text: str) -> float | None:
+    """Read a time as the API server writes it, in seconds since 1970; None for anything else."""
+    parts = _TIME.match(text)
+    return float(timegm(tuple(map(int, parts.groups())))) if parts else None
+
+
+_TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)", re.ASCII)
 
 
 def _printable(text: str) -> str:
