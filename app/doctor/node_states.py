@@ -23,8 +23,8 @@ NOT_READY = "NodeNotReady"
 STARTING = 600.0
 """Seconds. A node that is no older may be starting. A guess: machines with GPUs take minutes to install a driver."""
 LONG, TOO_LONG = 900.0, 3600.0
-"""Seconds. A change of a MIG layout or of a driver that is pending for longer is advice, then a problem. A guess: either
-takes some minutes, a reboot included."""
+"""Seconds. A change of a MIG layout or of a driver that is pending for longer is advice, then a problem. A guess:
+either takes some minutes, a reboot included."""
 START_ANNOTATIONS = ("wait-for-pod-completion-start-time", "validation-start-time")
 """Ends of the annotations that note when a step of an upgrade began, in seconds since 1970 (NVIDIA/k8s-operator-libs
 pkg/upgrade/consts.go)."""
