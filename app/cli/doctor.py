@@ -8,7 +8,6 @@ import re
 import ssl
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -19,7 +18,7 @@ from rich.markup import escape
 
 from app.admission.review import has_our_scheduler
 from app.cli.output import Output, names_of, show, show_progress
-from app.cli.scheduler_config import configuration_findings, read_configuration
+from app.cli.scheduler_config import configuration_findings, read_configuration, scheduler_names
 from app.cli.source import ClusterOptions, Fleet, OwnNamespace, state_of
 from app.cli.usage import PrometheusOptions
 from app.cluster.core import RulingCache
@@ -32,7 +31,7 @@ from app.cluster.state import State
 from app.doctor.cluster_checks import examine_cluster
 from app.doctor.cluster_objects import Certificate, ExaminedCluster, SlippedReport, asks_for_gpus
 from app.doctor.device_checks import ExaminedDevices, examine_devices
-from app.doctor.extender_need import ExtenderNeed, describe_need, extender_need, kinds_of_pods, need_record
+from app.doctor.extender_need import ExtenderNeed, extender_need, kinds_of_pods, need_record
 from app.doctor.fleet_checks import ExaminedFleet, Finding, FindingLevel, advice, by_urgency, examine, problem
 from app.doctor.held_gpus import (
     examine_held,
@@ -41,6 +40,7 @@ from app.doctor.held_gpus import (
     refused_pods,
     with_pods,
 )
+from app.doctor.node_states import NOT_READY, DatedNodes, examine_node_states, is_outage, read_ages
 from app.doctor.operand_checks import examine_runtime_classes
 from app.doctor.webhook_checks import GUARD, MUTATING, VALIDATING, Webhook, webhooks
 from app.explain.explanation import GangVerdict
@@ -50,6 +50,7 @@ from app.knowledge.tables import Knowledge
 from app.kube.pods import read_pod
 from app.nodes.model import Node
 from app.policy.compiled import PolicySet
+from app.policy.load import MOUNTED
 from app.settings import Settings
 from app.telemetry.logs import now
 from app.tls.certificate_report import CertificateTexts, problems
@@ -93,7 +94,7 @@ def examine_live(
     findings = examine_cluster(
         replace(cluster, certificates=certificates, slipped=slipped, runtime_classes=runtime_class_names(policies))
     )
-    scheduler = examine_scheduler(survey.objects.get("ConfigMap", ()), state, config)
+    scheduler = examine_scheduler(survey.objects.get("ConfigMap", ()), state, policies, config)
     return [*scheduler, *findings]
 
 
@@ -170,7 +171,21 @@ def examined_policies(
         documents, None, knowledge, now.date().isoformat(), namespace
     )
     remedy = f"correct them: replicas that start serve the {serving} until then"
-    return policies, [problem("PolicyUnreadable", text, remedy, f"Namespace {namespace}") for text in policy_problems]
+    return policies, [
+        problem("PolicyUnreadable", text, remedy, _policy_source(text, documents, namespace))
+        for text in policy_problems
+    ]
+
+
+def _policy_source(text: str, documents: Sequence[Mapping[str, Any]], namespace: str) -> str:
+    """Name the object that a problem is about: it begins with a key of the mounted ConfigMap, or its name."""
+    file = text.partition(":")[0]
+    for document in documents:
+        metadata = document.get("metadata") or {}
+        named = (metadata.get("namespace"), metadata.get("name")) == (namespace, MOUNTED)
+        if named and file in (document.get("data") or {}):
+            return f"ConfigMap {namespace}/{MOUNTED}, key {file}"
+    return file if " " in file else f"Namespace {namespace}"
 
 
 def _slipped(survey: ClusterObjects, state: State, policies: PolicySet) -> Iterator[SlippedReport]:
@@ -197,14 +212,16 @@ def _slipped(survey: ClusterObjects, state: State, policies: PolicySet) -> Itera
             )
 
 
-def examine_scheduler(config_maps: Iterable[Mapping[str, Any]], state: State, config: Path | None) -> list[Finding]:
+def examine_scheduler(
+    config_maps: Iterable[Mapping[str, Any]], state: State, policies: PolicySet, config: Path | None
+) -> list[Finding]:
     """Return the findings of `scheduler-config --verify` on a file or our ConfigMap; none if there is neither.
 
     Raises BadInput for an unreadable file.
     """
     for file, text in _configurations(config_maps, config):
         try:
-            remarks = configuration_findings(file, text, state)
+            remarks = configuration_findings(file, text, state, scheduler_names(policies))
         except PolicyError as error:
             return [problem("SchedulerConfiguration", str(error), "gpu-usher scheduler-config writes one", file)]
         finding = {"danger": problem, "warning": advice}
@@ -262,7 +279,11 @@ def doctor(
         health = asyncio.run(poll_once(source, state.knowledge)) if source else {}
         guard = survey is not None and has_cpu_guard(survey)
         examined = ExaminedFleet(nodes, health, frozenset(state.overrun), cpu_guard=guard)
-        findings = examine(with_pods(examined, pods, state.knowledge))
+        documents = survey.objects.get("Node", ()) if survey is not None else objects
+        states = examine_node_states(
+            DatedNodes(nodes, now().timestamp(), read_ages(documents), tuple(state.waiting_pods()))
+        )
+        findings = (*states, *examine(with_pods(examined, pods, state.knowledge)))
         findings = (*findings, *examine_devices(ExaminedDevices(state.nodes, state.devices.dra.copy())))
         families, limits = state.knowledge.families, state.admission_objects
         findings = (*findings, *quotas_that_count_nothing(limits, families), *refused_pods(objects, families))
@@ -271,18 +292,18 @@ def doctor(
         policies, unreadable = examined_policies(stored, state.knowledge, namespace, now())
         findings = (*findings, *_gangs_that_wait(_gang_verdicts(state, policies)))
         if survey is not None:
-            findings = (*unreadable, *examine_live(survey, state, policies, namespace, scheduler_config), *findings)
+            findings = (*examine_live(survey, state, policies, namespace, scheduler_config), *unreadable, *findings)
         else:
             wanted = frozenset(runtime_class_names(policies))
             classes = examine_runtime_classes(nodes, state.runtime_classes, wanted, state.knowledge)
             config_maps = [document for document in objects if document.get("kind") == "ConfigMap"]
-            scheduler = examine_scheduler(config_maps, state, None)
+            scheduler = examine_scheduler(config_maps, state, policies, None)
             findings = (*unreadable, *scheduler, *findings, *classes)
         need = examined_need(pods, policies, state, bool(health))
-    findings = by_urgency(findings)
+    findings = by_urgency(findings, NOT_READY if is_outage(states, nodes) else "")
     summary = summary_of(nodes, state.knowledge.families)
     answer = (*findings, *need_record(need))
-    show(answer, output, lambda console: _show(console, findings, describe_need(need), summary))
+    show(answer, output, lambda console: _show(console, findings, summary))
     raise typer.Exit(1 if any(strict or finding.level is FindingLevel.Problem for finding in findings) else 0)
 
 
@@ -333,7 +354,9 @@ def examined_need(
 
 
 def _survey(cluster: ClusterOptions, namespace: str, state: State) -> ClusterObjects:
-    keep_pod = partial(asks_for_gpus, families=state.knowledge.families)
+    def keep_pod(pod: Mapping[str, Any]) -> bool:
+        return asks_for_gpus(dict(pod), state.knowledge.families) or pod["metadata"].get("namespace") == namespace
+
     load = cluster.load()
     with cluster.telling(), show_progress("reading the cluster") as report:
         survey = asyncio.run(survey_cluster(load, namespace, now, keep_pod, report))
@@ -352,15 +375,13 @@ def summary_of(nodes: Sequence[Node], families: Families) -> str:
     return f"{counted(len(nodes), 'node')}, {with_gpus} with GPUs{passed}"
 
 
-def _show(console: Console, findings: tuple[Finding, ...], need: Iterable[str], nodes: str) -> None:
+def _show(console: Console, findings: tuple[Finding, ...], nodes: str) -> None:
     for finding in findings:
         console.print(
             f"[bold {COLOUR[finding.level]}]{finding.level.value:8}[/] [bold]{finding.check}[/]: {escape(finding.what)}"
         )
         console.print(f"         on {names_of(finding.nodes + finding.objects, NAMES_SHOWN)}", markup=False)
         console.print(f"         [green]→[/] {escape(finding.remedy)}")
-    for line in need:
-        console.print(line, markup=False)
     problems = sum(finding.level is FindingLevel.Problem for finding in findings)
     problem_count = counted(problems, "problem") if problems else "no problems"
     console.print(f"{nodes}: {problem_count}, {len(findings) - problems or 'no'} advice")

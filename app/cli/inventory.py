@@ -39,10 +39,11 @@ from app.values.errors import BadInput
 NAMESPACES_SHOWN = 4
 COLUMNS: tuple[tuple[str, Literal["left", "right"]], ...] = (
     ("product", "left"), ("driver", "left"), ("unit", "left"), ("nodes", "right"), ("units", "right"),
-    ("free", "right"), ("gpus", "right"), ("unhealthy", "right"), ("slices", "left"), ("held by", "left"),
+    ("free", "right"), ("gpus", "right"), ("unhealthy", "right"), ("not ready", "right"), ("slices", "left"),
+    ("held by", "left"),
 )  # fmt: skip
 ALWAYS_SHOWN = 6
-WRAPPED = 9
+WRAPPED = 10
 """Columns before this one are not wrapped, because a wrapped version or number is unreadable."""
 REDRAW_SECONDS = 1.0
 """Interval of checks for changes; faster changes cannot be read."""
@@ -57,7 +58,8 @@ def inventory(
     """Count the fleet's GPUs by product, driver and sharing: in all, free, held by which namespaces, unhealthy.
 
     One unit is what one nvidia.com/gpu (or .shared) is on these nodes: a whole GPU, a time-slice, an MPS share, a HAMi
-    vGPU or a MIG slice; MIG slices are also counted by profile. Free units are held by no bound, unfinished pod.
+    vGPU or a MIG slice; MIG slices are also counted by profile. Free units are held by no bound, unfinished pod, and
+    their node is Ready.
     """
     if watch:
         if not fleet.live or output != "text":
@@ -152,7 +154,7 @@ def _count_cells(row: InventoryRow | InventoryTotal) -> tuple[str, ...]:
     ill = str(row.unhealthy or "")
     slices = "\n".join(f"{mig_slice.profile} {mig_slice.free}/{mig_slice.all}" for mig_slice in row.slices)
     gpus = "" if row.gpus == row.units else str(row.gpus)
-    return str(row.units), str(row.free), gpus, ill, slices, _holders(row.held)
+    return str(row.units), str(row.free), gpus, ill, str(row.not_ready or ""), slices, _holders(row.held)
 
 
 def _holders(usages: tuple[NamespaceUsage, ...]) -> str:

@@ -13,7 +13,9 @@ from rich.table import Column
 
 from app.cli.output import Output, show, table_of
 from app.cli.source import Fleet, refuse_several, state_of
+from app.cluster.snapshot_policies import holds_policies, policies_of
 from app.cluster.state import State
+from app.policy.compiled import PolicySet
 from app.schedulerconfig.verify import ConfigurationFinding, batching_line, verify
 from app.schedulerconfig.write import (
     URLS,
@@ -27,6 +29,7 @@ from app.schedulerconfig.write import (
     write,
 )
 from app.settings import filter_answer_of
+from app.telemetry.logs import today
 from app.values.errors import BadInput
 
 CLAIMABLE = ("ResourceSlice", "DeviceClass")
@@ -67,10 +70,13 @@ def scheduler_config(
     refuse_several(("--verify", check), ("--ca", ca), ("--ca-file", ca_file), ("--no-extender", not extender))
     refuse_several(("--no-extender", not extender), ("--every-pod", every_pod))
     # Without a fleet the configuration is for every known family.
-    objects = fleet.read(("Node",), CLAIMABLE) if fleet.given else []
+    policies = ("ConfigMap", "GPUPolicy") if check is not None else ()
+    objects = fleet.read(("Node",), (*CLAIMABLE, *policies)) if fleet.given else []
     state = state_of(objects)
     if check is not None:
-        _check(check, state, output)
+        stored = any(map(holds_policies, objects))
+        named = scheduler_names(policies_of(objects, None, state.knowledge, today())) if stored else frozenset()
+        _check(check, state, output, named)
     chosen: Target = "second" if target == "second" else "default"
     resources_of = managed_resources if extender else packed_resources
     resources = resources_of(state.nodes.values(), state.knowledge)
@@ -95,9 +101,9 @@ def _read_ca(path: Path) -> bytes:
         raise BadInput(f"--ca {path}: {error.strerror}: wants the CA of our certificate, in PEM") from error
 
 
-def _check(path: Path, state: State, output: str) -> None:
+def _check(path: Path, state: State, output: str, named: frozenset[str]) -> None:
     text = read_configuration("--verify", path)
-    findings = tuple(configuration_findings(str(path), text, state))
+    findings = tuple(configuration_findings(str(path), text, state, named))
     compared = any(node.node_class.offered for node in state.nodes.values())
     show(findings, output, lambda _: _show(path, findings, compared, batching_line(text)))
     raise typer.Exit(1 if findings else 0)
@@ -114,14 +120,21 @@ def read_configuration(option: str, path: Path) -> str:
         raise BadInput(f"{option} {path}: {error}: wants a KubeSchedulerConfiguration") from error
 
 
-def configuration_findings(file: str, text: str, state: State) -> list[ConfigurationFinding]:
-    """Compare a configuration with what the nodes offer.
+def scheduler_names(policies: PolicySet) -> frozenset[str]:
+    """List the schedulers that policies have pods name."""
+    return frozenset(name for policy in policies.policies if (name := policy.spec.admission.scheduler_name))
+
+
+def configuration_findings(
+    file: str, text: str, state: State, named: frozenset[str] = frozenset()
+) -> list[ConfigurationFinding]:
+    """Compare a configuration with what the nodes offer, and with the schedulers that policies name.
 
     Raises PolicyError.
     """
     nodes = state.nodes.values()
     offered = sorted({name for node in nodes for name, _ in node.node_class.offered})
-    return verify(file, text, tuple(offered), len(nodes), offers_claims(nodes))
+    return verify(file, text, tuple(offered), len(nodes), offers_claims(nodes), named)
 
 
 def _show(path: Path, findings: tuple[ConfigurationFinding, ...], compared: bool, batching: str) -> None:

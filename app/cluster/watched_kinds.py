@@ -24,7 +24,7 @@ from app.kube.partial_types import (
 )
 from app.kube.resource_claims import read_resource_claim, read_resource_claim_template
 from app.kube.slice_reading import read_slice
-from app.nodes.conditions import read_bad_conditions
+from app.nodes.conditions import read_bad_conditions, read_not_ready
 from app.nodes.model import Node
 from app.nodes.reading import read_node, read_runtime_class
 from app.policy.load import LAST_GOOD, LAST_GOOD_LABEL_VALUE, POLICY_LABEL, POLICY_LABEL_VALUE
@@ -142,9 +142,8 @@ def _nodes(state: State) -> WatchedKind[Node]:
         metadata = document["metadata"]
         name = metadata.get("name", "")
         status = dict(document.get("status") or {})
-        status["conditions"] = read_bad_conditions(
-            status, state.knowledge
-        )  # a heartbeat renews the times of all others
+        # What is read of conditions: a heartbeat renews the times of all of them.
+        status["conditions"] = read_bad_conditions(status, state.knowledge), read_not_ready(document)
         fields = (metadata.get("labels"), metadata.get("annotations"), document.get("spec"), status)
         before = last_read.get(name)
         if before is not None and before[0] == fields:

@@ -95,12 +95,18 @@ def clock_skew(cluster: ExaminedCluster) -> Iterator[Finding]:
     yield finding("ClockSkew", text, "synchronise both machines by NTP", "API server")
 
 
-def certificates(cluster: ExaminedCluster) -> Iterator[Finding]:
-    """Report certificates that callers do not accept, which stops admission, or that were not renewed in time."""
+def certificates_refused(cluster: ExaminedCluster) -> Iterator[Finding]:
+    """Report certificates that callers do not accept, which stops admission, also by replicas that do not start."""
+    absent = any(replica_checks.certificates_keeper(cluster))
+    log = "start gpu-usher-certificates" if absent else "read the log of gpu-usher-certificates or of cert-manager"
     for certificate in cluster.certificates:
         for reason in certificate.wrong:
-            remedy = "read the log of gpu-usher-certificates or of cert-manager; `gpu-usher certs show` says more"
-            yield problem("Certificate", reason, remedy, certificate.where)
+            yield problem("Certificate", reason, f"{log}; `gpu-usher certs show` says more", certificate.where)
+
+
+def certificates_due(cluster: ExaminedCluster) -> Iterator[Finding]:
+    """Report certificates that were not renewed in time."""
+    for certificate in cluster.certificates:
         if not certificate.wrong and certificate.spent >= OVERDUE:
             finding = problem if certificate.spent >= URGENT else advice
             text = f"expires at {certificate.ends}, and {certificate.spent:.0%} of its life is over: renewal is overdue"
@@ -209,12 +215,14 @@ def unadmitted_and_misplaced_pods(cluster: ExaminedCluster) -> Iterator[Finding]
 
 
 CHECKS: tuple[ClusterCheck, ...] = (
+    replica_checks.certificates_keeper,
+    certificates_refused,
     replica_checks.no_ready_endpoint,
     api_version,
     clock_skew,
     webhook_checks.webhook_absent,
     webhook_checks.ca_bundle_absent,
-    certificates,
+    certificates_due,
     replica_checks.deployments,
     api_services,
     webhook_checks.exempts_too_little,

@@ -179,22 +179,6 @@ def _fulfils(node: Node, term: Term) -> bool:
     return all_allow(requirements, node.labels)
 
 
-def describe_need(need: ExtenderNeed) -> Iterator[str]:
-    """Write the answer, a line for each cause."""
-    if not need.kinds:
-        return
-    kinds = f"{counted(need.kinds, 'kind')} of GPU pods"
-    if need.by_extender:
-        yield f"Do you need the extender? Yes, of {kinds} it alone refuses:"
-        yield from (f"  {refused}" for refused in need.by_extender)
-    else:
-        yield f"Do you need the extender? Not to keep {kinds} off nodes: gpu-usher scheduler-config --no-extender"
-    if need.by_affinity:
-        yield "Node affinity alone refuses:"
-        yield from (f"  {refused}" for refused in need.by_affinity)
-    yield "Which of the nodes that fit a pod gets is the extender's choice too (docs/reference/scores.md#without-us)."
-
-
 def need_record(need: ExtenderNeed) -> tuple[Finding, ...]:
     """Give the answer as a record for `-o json`: its nodes are those that the extender alone refuses to some pods.
 

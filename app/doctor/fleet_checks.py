@@ -76,6 +76,7 @@ class ExaminedFleet:
 
 STOPS_PODS = frozenset(
     {
+        "NodeNotReady",
         "NoReadyEndpoint",
         "CABundleAbsent",
         "Certificate",
@@ -86,9 +87,13 @@ STOPS_PODS = frozenset(
         "ClockSkew",
         "KubernetesVersion",
         "RuntimeClassSelector",
+        "SchedulerAbsent",
+        "WebhookAbsent",
+        "WebhookNeverCalled",
     }
 )
-"""The checks whose problems refuse GPU pods, or keep them from being scheduled or started, all over the cluster."""
+"""The checks whose problems refuse GPU pods, let them pass unreviewed, or keep them from being scheduled or started, in
+the whole cluster."""
 UNKNOWN_VENDOR = Family("", frozenset(), (), "gpu", (), cuda=True)
 FleetCheck = Callable[[ExaminedFleet], Iterator[Finding]]
 REPELLING_EFFECTS = ("NoSchedule", "NoExecute")
@@ -291,8 +296,10 @@ def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(by_words.values())
 
 
-def by_urgency(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Sort by what hurts now: what stops pods, then all other problems, then advice; else the order stays."""
-    return tuple(
-        sorted(findings, key=lambda found: (found.level is not FindingLevel.Problem, found.check not in STOPS_PODS))
-    )
+def by_urgency(findings: Iterable[Finding], first: str = "") -> tuple[Finding, ...]:
+    """Sort by what hurts now: the check `first`, what stops pods, all other problems, advice; else the order stays."""
+
+    def urgency(found: Finding) -> tuple[bool, bool, bool]:
+        return found.level is not FindingLevel.Problem, found.check != first, found.check not in STOPS_PODS
+
+    return tuple(sorted(findings, key=urgency))

@@ -26,9 +26,10 @@ def absent_gpus(node: Node, evidence: GPUEvidence | None) -> Iterator[tuple[str,
             yield what, Code.GhostGPUs.remedy, False
             continue
         layer = evidence.layer(promise, node.labels, any(map(promise.concerns, node.allocatable)))
-        taint = next((key for key, _, _ in node.taints if key in evidence.coming_up), None)
-        coming = f"; the node is still coming up (taint {taint})" if taint else ""
-        yield f"{what}: {layer.says}{coming}", layer.remedy, taint is not None
+        why = next((f"taint {key}" for key, _, _ in node.taints if key in evidence.coming_up), "")
+        if node.not_ready is not None:
+            why = "it was not Ready yet" if node.not_ready.never else ""
+        yield f"{what}: {layer.says}{f'; the node is still coming up ({why})' * bool(why)}", layer.remedy, bool(why)
 
 
 def differing_counts(node: Node, doubt: CountDoubt) -> tuple[str, str]:

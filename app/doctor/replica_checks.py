@@ -6,7 +6,9 @@ the cause, and the webhook's failurePolicy decides about the pod.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+
+import msgspec
 
 from app.doctor.cluster_objects import APPLY, ExaminedCluster, object_name
 from app.doctor.fleet_checks import Finding, advice, problem
@@ -109,10 +111,47 @@ def _cause(cluster: ExaminedCluster, name: str) -> tuple[str, str]:
     scaled = [item["metadata"]["name"] for item in serving if _desired(item) == 0]
     if len(scaled) == len(serving):
         return f"Deployment {scaled[0]} is scaled to 0", _scale(cluster, scaled[0])
-    first = serving[0]["metadata"]["name"]
-    pods = f"kubectl -n {cluster.namespace} describe pods"
+    first, namespace = serving[0]["metadata"]["name"], cluster.namespace
     flags = "".join(f" -l {key}={value}" for key, value in sorted(selector.items())[-1:])
-    return f"none of the {sum(map(_desired, serving))} pods of Deployment {first} is ready", pods + flags
+    text = f"none of the {sum(map(_desired, serving))} pods of Deployment {first} is ready"
+    if said := _last_words(cluster, selector):
+        return f"{text}: {said}", f"mend what it says; kubectl -n {namespace} logs deployment/{first} has all of it"
+    return text, f"kubectl -n {namespace} describe pods{flags}"
+
+
+class _ContainerState(msgspec.Struct, frozen=True):
+    reason: str = ""
+    message: str = ""
+
+
+class _ContainerStatus(msgspec.Struct, frozen=True, rename="camel"):
+    """A container's state and the one before, each by name: waiting, running or terminated."""
+
+    name: str
+    state: dict[str, _ContainerState] = {}
+    last_state: dict[str, _ContainerState] = {}
+
+
+def _last_words(cluster: ExaminedCluster, selector: Mapping[str, str]) -> str:
+    """Return what a container of the selected pods said as it ended, or else why one waits; empty if nothing says it.
+
+    The Deployments have terminationMessagePolicy FallbackToLogsOnError, by which the message is the end of the log.
+    """
+    pods = [
+        pod for pod in cluster.objects_of("Pod") if (pod["metadata"].get("labels") or {}).items() >= selector.items()
+    ]
+    listed = [(pod.get("status") or {}).get("containerStatuses") or () for pod in pods]
+    statuses = msgspec.convert([one for some in listed for one in some], list[_ContainerStatus])
+    states = [(one.name, state) for one in statuses for state in (one.state, one.last_state)]
+    for kind in ("terminated", "waiting"):
+        for name, state in states:
+            if kind in state and (lines := state[kind].message.strip().splitlines()):
+                return f"container {name}: {lines[-1][-LONGEST_WORDS:]}"
+    return ""
+
+
+LONGEST_WORDS = 300
+"""Characters of the end of a container's last line that are shown; the cause stands at its end. A guess."""
 
 
 def _labels(deployment: JSONObject) -> dict[str, str]:
@@ -129,13 +168,33 @@ def _scale(cluster: ExaminedCluster, name: str) -> str:
     return f"kubectl -n {cluster.namespace} scale deployment {name} --replicas={replicas}"
 
 
+def certificates_keeper(cluster: ExaminedCluster) -> Iterator[Finding]:
+    """Report that what renews our certificates does not run, as the cause, where one is not accepted or is due."""
+    due = any(one.wrong or one.spent >= DUE for one in cluster.certificates)
+    for item in cluster.objects_of("Deployment") if due else ():
+        if item["metadata"]["name"] == CERTIFICATES and not (item.get("status") or {}).get("availableReplicas"):
+            state = "is scaled to 0" if not _desired(item) else "has no available replica"
+            remedy = (
+                _scale(cluster, CERTIFICATES) if not _desired(item) else f"kubectl -n {cluster.namespace} describe pods"
+            )
+            text = f"{state}, so that our certificates are not renewed: one is not accepted, or about to expire"
+            yield problem("ReplicasUnavailable", text, remedy, object_name("Deployment", item))
+
+
+DUE = 0.75
+"""The share of a certificate's life after which it is renewed for certain (app/tls/authority.py RENEW_AT, 2/3)."""
+
+
 def deployments(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report our Deployments that are scaled to 0 or lack replicas, but for what no_ready_endpoint has said."""
     told = {finding.check for finding in no_ready_endpoint(cluster)}
+    keeper = any(certificates_keeper(cluster))
     for item in sorted(cluster.objects_of("Deployment"), key=lambda item: str(item["metadata"]["name"])):
         name, desired = item["metadata"]["name"], _desired(item)
         available = (item.get("status") or {}).get("availableReplicas", 0)
         if not name.startswith(ADMISSION) or (name == ADMISSION and not available and "NoReadyEndpoint" in told):
+            continue
+        if name == CERTIFICATES and keeper:
             continue
         without = f": {WITHOUT[name]}" if name in WITHOUT and not available else ""
         finding = problem if not available and name in SHIPPED_REPLICAS else advice

@@ -185,7 +185,7 @@ class InventoryRow:
     `gpus` are the GPUs behind these units, several of which may be shares of one; MIG slices count as none.
     `slices` are by profile, including those requested as nvidia.com/gpu (MIG strategy single).
     `unhealthy` are the devices that the device plugin withdrew or that health sources report, whichever are more,
-    since both may mean the same devices.
+    since both may mean the same devices. `not_ready` are the nodes that are not Ready: nothing is free there.
     `held` is ordered by units, most first.
     """
 
@@ -197,6 +197,7 @@ class InventoryRow:
     units: int
     free: int
     unhealthy: int
+    not_ready: int
     held: tuple[NamespaceUsage, ...]
     slices: tuple[Slices, ...]
 
@@ -211,6 +212,7 @@ class InventoryTotal:
     units: int
     free: int
     unhealthy: int
+    not_ready: int
     held: tuple[NamespaceUsage, ...]
     slices: tuple[Slices, ...]
 
@@ -228,7 +230,7 @@ class _Counts:
     """The counts of one row while nodes are added."""
 
     def __init__(self) -> None:
-        self.nodes = self.gpus = self.units = self.free = self.unhealthy = 0
+        self.nodes = self.gpus = self.units = self.free = self.unhealthy = self.not_ready = 0
         self.held: Counter[str] = Counter()
         self.slices: Counter[str] = Counter()
         self.free_slices: Counter[str] = Counter()
@@ -243,8 +245,9 @@ class _Counts:
         node_class = node.node_class
         self.nodes += 1
         self.unhealthy += max(node_class.ill, node_class.withdrawn)
+        self.not_ready += node.not_ready is not None
         for resource, amount in node_class.offered:
-            free = max(node.free.units.get(resource, 0), 0)
+            free = 0 if node.not_ready else max(node.free.units.get(resource, 0), 0)
             profile = profile_of(resource)
             if profile is None:
                 self.units, self.free = self.units + amount, self.free + free
@@ -253,15 +256,15 @@ class _Counts:
             if profile is not None:
                 self.slices[profile] += node_class.gpus(resource, amount)
                 self.free_slices[profile] += node_class.gpus(resource, free)
-        self._add_devices(devices, node_class.withdrawn)
+        self._add_devices(devices, node_class.withdrawn, ready=node.not_ready is None)
         for usage in usages:
             self.held[usage.name.partition("/")[0]] += sum(units for _, units in usage.units)
 
-    def _add_devices(self, devices: Iterable[DeviceStatus], withdrawn: int) -> None:
+    def _add_devices(self, devices: Iterable[DeviceStatus], withdrawn: int, ready: bool) -> None:
         """Add the devices of a node of which no device plugin offers any: whole GPUs, and slices that exist."""
         tainted = 0
         for device in devices:
-            free = device.state == DeviceAvailability.Free.value
+            free = ready and device.state == DeviceAvailability.Free.value
             tainted += device.state == DeviceAvailability.Tainted.value
             if device.kind == "gpu":
                 self.gpus, self.units, self.free = self.gpus + 1, self.units + 1, self.free + free
@@ -310,12 +313,26 @@ def take_inventory(
         total.nodes += bool(elsewhere) and not node.has_gpus
     rows = (
         InventoryRow(
-            *key, counts.nodes, counts.gpus, counts.units, counts.free, counts.unhealthy, *counts.usage_and_slices()
+            *key,
+            counts.nodes,
+            counts.gpus,
+            counts.units,
+            counts.free,
+            counts.unhealthy,
+            counts.not_ready,
+            *counts.usage_and_slices(),
         )
         for key, counts in counts_by_key.items()
     )
     sum_of_all = InventoryTotal(
-        len(nodes), total.nodes, total.gpus, total.units, total.free, total.unhealthy, *total.usage_and_slices()
+        len(nodes),
+        total.nodes,
+        total.gpus,
+        total.units,
+        total.free,
+        total.unhealthy,
+        total.not_ready,
+        *total.usage_and_slices(),
     )
     return Inventory(tuple(sorted(rows, key=lambda row: (row.product, row.driver, row.unit))), sum_of_all)
 

@@ -25,10 +25,11 @@ from app.explain.explanation import Explanation, Refused
 from app.explain.funnel import Objection, first_objection, is_transient, objection_name, objection_text
 from app.explain.placed_by import silence_of
 from app.explain.survey import Groups
-from app.intree.checks import InTreeCause
+from app.intree.checks import InTreeCause, InTreeRefusal
 from app.knowledge.dcgm import GPUCondition
 from app.kube.gangs import gang_of
 from app.kube.pods import DECISION, PREFIX, VARIABLES, without_token_volumes
+from app.nodes.conditions import TAINTS_WHILE_NOT_READY, NotReady
 from app.nodes.model import Node, NodeClass
 from app.values.reasons import Code, counted
 from app.values.versions import show_driver, show_version
@@ -114,10 +115,15 @@ UNSEEN_SECONDS = 120.0
 
 
 def told_of_scheduler(cause: PendingCause, unseen_by: str) -> PendingCause:
-    """Return the cause of a pod that fits but waits for a scheduler, as PendingPod names it; else the cause itself."""
-    if cause.reason or not cause.fits or not unseen_by:
+    """Return the cause of a pod that waits for a scheduler, as PendingPod names it; else the cause itself.
+
+    No other change helps before that scheduler runs, so that none is named.
+    """
+    if not unseen_by:
         return cause
-    return replace(cause, reason=NOT_LOOKED_AT, message=f"{silence_of(unseen_by)}. It {cause.message}")
+    besides = f"It {cause.message}" if not cause.reason else f"Once it does, {cause.sentence or cause.message}"
+    words = f"{silence_of(unseen_by)}. {besides}"
+    return replace(cause, reason=NOT_LOOKED_AT, message=words, nodes=0, fix="", change="", remedy="", sentence="")
 
 
 def _change(edits: Iterable[FixStep], namespace: str) -> str:
@@ -184,7 +190,7 @@ OFFER_NONE = {Code.OfferedByClaimOnly.name: 1, Code.GhostGPUs.name: 1, Code.Reso
 def primary_reason(groups: Groups, fixes: tuple[Fix, ...], nodes: Mapping[str, Node]) -> Refused | None:
     """Choose the reason to look at first: of the nodes with only transient objections, or else of the nearest nodes.
 
-    A claim that kube-scheduler gives up on comes before all.
+    A claim that kube-scheduler gives up on comes before all, and then nodes that do not answer.
 
     The nearest nodes are among those of a product that the pod allows, if there are any. They are those of the smallest
     fix, or without a fix those with the fewest objections. A node that offers no GPUs is chosen only where all nodes
@@ -193,7 +199,9 @@ def primary_reason(groups: Groups, fixes: tuple[Fix, ...], nodes: Mapping[str, N
     transient = {
         objections: names for objections, names in groups.items() if objections and all(map(is_transient, objections))
     }
-    candidates = erring(groups) or transient or _of_allowed_products(groups) or groups
+    if not (given_up := erring(groups)) and (silent := _not_answering(groups, nodes)) is not None:
+        return silent
+    candidates = given_up or transient or _of_allowed_products(groups) or groups
     as_asked = [fix for fix in fixes if fix.edits[0].kind != OTHER_CLASS]  # which is served by another kind of node
     fixed = (objections for fix in as_asked for objections, names in candidates.items() if fix.node in names)
     nearest = next(fixed, None) or min(candidates, key=_distance, default=None)
@@ -208,6 +216,38 @@ def primary_reason(groups: Groups, fixes: tuple[Fix, ...], nodes: Mapping[str, N
     ]
     refused = refused_by(objection, len(refusing))
     return replace(refused, have=values_of(refused.reason, refusing))
+
+
+PASSING = {Code.InsufficientGPUs.name, InTreeCause.InsufficientResource.name, InTreeCause.TooManyPods.name}
+"""Names of the objections that end with other pods; what a node that does not answer has left is not known."""
+
+
+def _not_answering(groups: Groups, nodes: Mapping[str, Node]) -> Refused | None:
+    """Return the nodes that do not answer as the reason, where otherwise the pod would fit on one, or could on most.
+
+    Nothing but their taints, and the pods that they still have, is in the way on these nodes.
+    """
+    silent, usable = list[NotReady](), [0, 0]
+    would_fit = False
+    for objections, names in groups.items():
+        left = [one for one in objections if not _is_lifecycle_taint(one)]
+        if not all(is_transient(one) or objection_name(one) in PASSING for one in left):
+            continue
+        states = [nodes[name].not_ready for name in names]
+        silent += (found := [state for state in states if state is not None])
+        would_fit = would_fit or bool(found and not left)
+        usable = [usable[0] + len(found), usable[1] + len(states) - len(found)]
+    if not (would_fit or usable[0] > usable[1]) or not silent:
+        return None
+    says = Counter(state.says for state in silent).most_common(1)[0][0].removesuffix(".")
+    since = min((state.since for state in silent if state.since), default="")
+    state = "not Ready" if all(state.answers for state in silent) else "not answering"
+    message = f"{state}{f' since {since}' * bool(since)}{f': {says}' * bool(says)}"
+    return Refused("NodeNotReady", message, len(silent), "look at the kubelets and the network of these nodes")
+
+
+def _is_lifecycle_taint(objection: Objection) -> bool:
+    return isinstance(objection, InTreeRefusal) and bool({*objection.about[:1]} & {*TAINTS_WHILE_NOT_READY})
 
 
 def _of_allowed_products(groups: Groups) -> Groups:

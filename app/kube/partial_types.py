@@ -313,6 +313,7 @@ class Taint(TypedDict, total=False):
     key: str
     value: str | None
     effect: str | None
+    timeAdded: str | None
 
 
 NodeAnnotations = TypedDict("NodeAnnotations", {"hami.io/node-nvidia-register": str}, total=False)
@@ -322,6 +323,7 @@ NodeAnnotations = TypedDict("NodeAnnotations", {"hami.io/node-nvidia-register": 
 class NodeMetadata(LabelledMetadata, total=False):
     """Metadata of a Node with its labels and the annotations that are read."""
 
+    creationTimestamp: str | None
     annotations: NodeAnnotations | None
 
 
@@ -339,12 +341,13 @@ class NodeInfo(TypedDict, total=False):
 
 
 class PartialCondition(TypedDict, total=False):
-    """A condition of a Node without its times, so that a heartbeat changes nothing."""
+    """A condition of a Node without the time of the last heartbeat, so that a heartbeat changes nothing."""
 
     type: str
     status: str
     reason: str | None
     message: str | None
+    lastTransitionTime: str | None
 
 
 class PartialRuntimeHandler(TypedDict, total=False):

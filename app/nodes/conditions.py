@@ -7,6 +7,8 @@ pair holds the start of several keys, and the parts that end them. The condition
 knowledge/node_conditions.yaml.
 """
 
+import re
+from calendar import timegm
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +16,7 @@ from typing import Any
 from app.knowledge.dcgm import GPUCondition
 from app.knowledge.reported_faults import guessed_meaning
 from app.knowledge.tables import Knowledge
-from app.values.json_members import objects_if_any
+from app.values.json_members import object_if_any, objects_if_any
 
 MOST_CONDITIONS = 16
 """Conditions that are kept of one node, in the order of their types. A guess; publishers report a few at a time."""
@@ -75,6 +77,60 @@ def read_bad_conditions(status: Mapping[str, Any], knowledge: Knowledge) -> tupl
                 remedy=(doubt or row).remedy,
             )
     return tuple(found[name] for name in sorted(found)[:MOST_CONDITIONS]) if found else ()
+
+
+TAINTS_WHILE_NOT_READY = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
+"""The taints of a node whose Ready condition is Unknown, or False (kubernetes pkg/controller/nodelifecycle)."""
+NEVER_POSTED = "NodeStatusNeverUpdated"
+"""The reason of the Ready condition where no kubelet ever wrote one (pkg/controller/nodelifecycle)."""
+REGISTERING_SECONDS = 60.0
+"""A Ready condition that is False since a time at most so long after the node's creation was never true: a kubelet
+writes it as it registers the node. A guess."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotReady:
+    """A node whose Ready condition is not true, so that no new pod can run there.
+
+    `answers` is whether its kubelet still reports. `since` and `created` are times as the API server writes them, empty
+    if unknown. `says` are the words of the kubelet, or of the node lifecycle controller. `never` is whether the node
+    has not been Ready since its creation.
+    """
+
+    answers: bool
+    since: str
+    says: str
+    never: bool
+    created: str = ""
+
+
+def read_not_ready(document: Mapping[str, Any]) -> NotReady | None:
+    """Read the Ready condition of a Node, or the taint that follows from it; None for a node that is Ready."""
+    metadata, spec, status = (object_if_any(document, name) for name in ("metadata", "spec", "status"))
+    ready = next((one for one in objects_if_any(status, "conditions") if one.get("type") == "Ready"), None)
+    taints = (taint for taint in objects_if_any(spec, "taints") if taint.get("key") in TAINTS_WHILE_NOT_READY)
+    taint = next(taints, None) if ready is None else None
+    created = str(metadata.get("creationTimestamp") or "")
+    if taint is not None:
+        unreachable = taint["key"] == TAINTS_WHILE_NOT_READY[0]
+        return NotReady(not unreachable, str(taint.get("timeAdded") or ""), "", not unreachable, created)
+    if ready is None or ready.get("status") == "True":
+        return None
+    since, reason = str(ready.get("lastTransitionTime") or ""), str(ready.get("reason") or "")
+    begun, became = read_time(created), read_time(since)
+    at_birth = begun is not None and became is not None and became - begun <= REGISTERING_SECONDS
+    answers = ready.get("status") == "False"
+    says = _printable(str(ready.get("message") or reason))
+    return NotReady(answers, since, says, reason == NEVER_POSTED or (answers and at_birth), created)
+
+
+def read_time(text: str) -> float | None:
+    """Read a time as the API server writes it, in seconds since 1970; None for anything else."""
+    parts = _TIME.match(text)
+    return float(timegm(tuple(map(int, parts.groups())))) if parts else None
+
+
+_TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)", re.ASCII)
 
 
 def _printable(text: str) -> str:

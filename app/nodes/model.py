@@ -13,7 +13,7 @@ from app.knowledge.mig_geometry import GPULayout
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.products import WHOLE_MILLI as WHOLE_MILLI
 from app.kube.claimed_devices import DeviceChoices
-from app.nodes.conditions import CLIQUE, BadCondition
+from app.nodes.conditions import CLIQUE, BadCondition, NotReady
 from app.values.computations import HashedOnce
 from app.values.versions import Version
 
@@ -354,7 +354,7 @@ class Node:
 
     `devices` are its DRA devices, None for a node without any. `container_runtime` is the runtime with its version,
     such as `containerd://1.7.27`. `conditions` are those that report a fault of its
-    GPUs, with the words of their publishers.
+    GPUs, with the words of their publishers. `not_ready` is None for a node that is Ready.
     """
 
     name: str
@@ -368,6 +368,7 @@ class Node:
     devices: DevicesOnNode | None = field(default=None, compare=False)
     container_runtime: str = field(default="", compare=False)
     conditions: tuple[BadCondition, ...] = field(default=(), compare=False)
+    not_ready: NotReady | None = None
 
     def with_free(self, free: FreeResources, free_cpu_milli: int | None) -> "Node":
         """Give the node with other free resources, in a third of the time of `dataclasses.replace`."""
@@ -383,6 +384,7 @@ class Node:
             self.devices,
             self.container_runtime,
             self.conditions,
+            self.not_ready,
         )
 
     @property

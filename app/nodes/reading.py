@@ -16,7 +16,7 @@ from app.knowledge.products import normal_form
 from app.knowledge.tables import Knowledge
 from app.kube.device_classes import DeviceClass
 from app.kube.device_facts import NVIDIA_DRIVER, DeviceFacts, distinct_devices, shared_facts
-from app.nodes.conditions import ARCHITECTURE, NVIDIA_DOMAIN, read_bad_conditions
+from app.nodes.conditions import ARCHITECTURE, NVIDIA_DOMAIN, read_bad_conditions, read_not_ready
 from app.nodes.labels import NODE_CLASSES_KEPT, read_node_class
 from app.nodes.model import UNSHARED, WHOLE_MILLI, FreeResources, Node, NodeClass, Sharing
 from app.nodes.sharing import NOT_REGISTERED, count_registered_gpus
@@ -101,6 +101,7 @@ def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[s
         unschedulable=spec.get("unschedulable") is True,
         container_runtime=str((member(status, "nodeInfo", dict, "status.") or {}).get("containerRuntimeVersion") or ""),
         conditions=conditions,
+        not_ready=read_not_ready(document),
     )
 
 

@@ -9,6 +9,7 @@ kube-scheduler 1.36 was run with such a file.
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, Literal
 
 from app.kube.api_kinds import NAMESPACE
@@ -54,7 +55,8 @@ class ExtenderEntry:
     """A configuration, and our entry in its extenders.
 
     `index` is the entry's position in the extenders. `offered` are the GPU resources of the fleet, empty if not known.
-    `nodes` is the number of its nodes, 0 if not known. `claims` says that the fleet has ResourceSlices of GPUs.
+    `nodes` is the number of its nodes, 0 if not known. `claims` says that the fleet has ResourceSlices of GPUs. `named`
+    are the schedulers that policies have pods name, empty if not known.
     """
 
     document: Document
@@ -64,6 +66,7 @@ class ExtenderEntry:
     offered: tuple[str, ...]
     nodes: int = 0
     claims: bool = False
+    named: frozenset[str] = frozenset()
 
     @property
     def other_pods(self) -> bool:
@@ -98,7 +101,12 @@ class ExtenderEntry:
 
 
 def verify(
-    file: str, text: str, offered: tuple[str, ...] = (), nodes: int = 0, claims: bool = False
+    file: str,
+    text: str,
+    offered: tuple[str, ...] = (),
+    nodes: int = 0,
+    claims: bool = False,
+    named: frozenset[str] = frozenset(),
 ) -> list[ConfigurationFinding]:
     """List the dangers of a configuration for a fleet, as in ExtenderEntry.
 
@@ -115,13 +123,15 @@ def verify(
     if malformed:
         return malformed
     if _packs_alone(value):
-        alone = ExtenderEntry(document, {**value, "extenders": []}, 0, {}, offered, nodes, claims)
+        alone = ExtenderEntry(document, {**value, "extenders": []}, 0, {}, offered, nodes, claims, named)
         return [finding for check in FILE_CHECKS for finding in check(alone)]
     ours = [(index, extender) for index, extender in enumerate(value.get("extenders") or ()) if _is_ours(extender)]
     if not ours:
         remedy = "take the extenders entry that gpu-usher scheduler-config writes"
         return [_danger(document, ("extenders",), "no extender whose urlPrefix ends in /scheduler", remedy)]
-    entries = [ExtenderEntry(document, value, index, extender, offered, nodes, claims) for index, extender in ours]
+    entries = [
+        ExtenderEntry(document, value, index, extender, offered, nodes, claims, named) for index, extender in ours
+    ]
     findings = [finding for entry in entries for check in CHECKS for finding in check(entry)]
     findings += [finding for check in FILE_CHECKS for finding in check(entries[0])]
     kinds = [entry.other_pods for entry in entries]
@@ -401,11 +411,25 @@ CHECKS: tuple[EntryCheck, ...] = (
 )
 """The checks of our entry. A new check is one function, one line here, and one test."""
 
+
+def profiles_named(entry: ExtenderEntry) -> Iterator[ConfigurationFinding]:
+    """Require a profile of a name that policies give pods; without policies, report a misspelt name of ours."""
+    names = profile_names(entry.value)
+    named = entry.named - {DEFAULT_NAME}
+    if not entry.named:
+        named = frozenset(OWN_NAME for name in names if get_close_matches(name, [OWN_NAME], 1, 0.8))
+    if named and not named & set(names):
+        who = "policies have pods name" if entry.named else "the shipped policy has pods name"
+        message = f"profiles: got {', '.join(names)}, and {who} {' and '.join(sorted(named))}: they stay Pending"
+        yield entry.danger_at(("profiles",), message, f"schedulerName: {min(named)}")
+
+
 FILE_CHECKS: tuple[EntryCheck, ...] = (
     managed_resources_unique,
     single_binder,
     node_sampling,
     leader_election,
     batching,
+    profiles_named,
 )
 """The checks of the whole file, made once, beyond our entry."""

@@ -192,6 +192,8 @@ class Listeners:
             self._metrics.vram_overrun_nodes.set(len(self._service.state.overrun))
             reported = sum(1 for node in self._service.nodes.values() if node.conditions and node.has_gpus)
             self._metrics.health_nodes.labels("condition").set(reported)
+            silent = sum(1 for node in self._service.nodes.values() if node.not_ready and node.has_gpus)
+            self._metrics.health_nodes.labels("not_ready").set(silent)
             if self._service.cluster is not None:
                 self._service.cluster.measure()
             if self._service.gpu_health is not None:

@@ -247,7 +247,7 @@ class Metrics:
         self.health_age.set(float("nan"))
         self.health_nodes = self._gauge(
             "gpu_usher_health_nodes",
-            "Nodes with unhealthy or degraded GPUs, or with a condition that reports a fault of them",
+            "Nodes with unhealthy or degraded GPUs, or a condition that reports a fault of them, or that are not Ready",
             "state",
         )
 

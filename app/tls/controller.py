@@ -22,6 +22,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from app.telemetry.logs import event
 from app.tls.authority import KeyPair, service_names
@@ -221,7 +222,7 @@ class Controller:
         missing = [
             webhook
             for webhook in configuration.get("webhooks") or ()
-            if webhook["clientConfig"].get("caBundle") != ca_bundle
+            if webhook["clientConfig"].get("caBundle") != ca_bundle and self._is_ours(webhook["clientConfig"])
         ]
         if missing:
             webhooks = [{"name": webhook["name"], "clientConfig": {"caBundle": ca_bundle}} for webhook in missing]
@@ -229,6 +230,13 @@ class Controller:
             self._kube.patch(REGISTRATION + name, {"metadata": version, "webhooks": webhooks})
             event("caBundle written", configuration=name, webhooks=[webhook["name"] for webhook in missing])
         return not missing
+
+    def _is_ours(self, client: Object) -> bool:
+        """Tell whether a webhook calls our Service, or a URL that our certificate is for; others have another CA."""
+        called = client.get("service") or {}
+        if url := client.get("url"):
+            return urlsplit(url).hostname in self._names.served
+        return (called.get("namespace"), called.get("name")) == (self._names.namespace, self._names.service)
 
 
 def _leaf(secret: Object) -> KeyPair | None:

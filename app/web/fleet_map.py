@@ -190,7 +190,7 @@ class AllocationHistory:
         self.samples: deque[SharesSample] = deque(maxlen=SAMPLES_KEPT)
         self._state = state
         self._generation = -1
-        self._counted: dict[str, tuple[Product, int, int]] = {}
+        self._counted: dict[str, tuple[tuple[Product, int, int], ...]] = {}
         self._nodes: Counter[Product] = Counter()
         self._units: Counter[Product] = Counter()
         self._used: Counter[Product] = Counter()
@@ -214,14 +214,15 @@ class AllocationHistory:
 
     def _count(self, name: str) -> None:
         """Count a node as it is now instead of as it was."""
-        if (before := self._counted.pop(name, None)) is not None:
+        for before in self._counted.pop(name, ()):
             self._add(*before, -1)
         node = self._state.nodes.get(name)
         if node is not None and node.has_gpus:
-            product, _, unit = inventory_key(node, self._state.knowledge.products)
-            units, free = counted_units(node)
-            self._counted[name] = now = (product, unit), units, units - free
-            self._add(*now, 1)
+            product, _, _ = inventory_key(node, self._state.knowledge.products)
+            counts = counted_units(node, self._state.knowledge)
+            self._counted[name] = tuple(((product, one.unit), one.units, one.units - one.free) for one in counts)
+            for now in self._counted[name]:
+                self._add(*now, 1)
 
     def _add(self, product: Product, units: int, used: int, sign: int) -> None:
         self._nodes[product] += sign

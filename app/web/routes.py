@@ -50,7 +50,7 @@ from app.web.rendering import (
 from app.web.use_page import UsePage
 from app.web.views import pending_rows
 from app.web.views.decision_rows import choices_of, read_decision_filter, rows_of, select
-from app.web.views.fleet_tiles import chart, find, read_tile_filter, sum_of
+from app.web.views.fleet_tiles import chart, find, read_tile_filter, sums_of
 from app.web.views.node_tile import GPUCell
 from app.web.views.tile_colours import Colouring, read_colouring
 
@@ -214,7 +214,7 @@ class WebPages:
             (total, chart(history.get((total.product, total.unit), ()), f"{total.product} allocated", span))
             for total in self._map.totals()
         ]
-        return {"totals": rows, "span": span, "sum": sum_of(total for total, _ in rows)}
+        return {"totals": rows, "span": span, "sums": sums_of(total for total, _ in rows)}
 
     async def node(self, request: Request) -> Response:
         """Show one node, and the pods that hold its GPUs."""

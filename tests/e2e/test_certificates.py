@@ -13,6 +13,7 @@ import yaml
 
 from app.cluster.kubeconfig import find_cluster
 from app.telemetry.logs import now
+from app.tls.authority import make_authority
 from app.tls.controller import API_SERVICE, REGISTRATION, ROTATE, Controller, Names
 from app.tls.kube_objects import CONFLICT, KubeClient
 from app.tls.pem import read_bundle, signed_by
@@ -171,7 +172,7 @@ def test_old_ca_goes_after_a_leafs_life(prepared: ControlPlane, stage: RunningCo
     plane.api.patch(f"{SECRETS}/gpu-usher-ca", EMPTY)
     clock = [now()]
     kube = KubeClient(find_cluster(plane.kubeconfig("certificates"), None))
-    writer = Controller(kube, Names(), lambda: clock[0], clock=lambda: clock[0].timestamp())
+    writer = Controller(kube, Names(others=("127.0.0.1",)), lambda: clock[0], clock=lambda: clock[0].timestamp())
     counts = []
 
     for hours in (0, 0, 0, 1, 1, 7 * 24 + 2, 0):
@@ -185,6 +186,32 @@ def test_old_ca_goes_after_a_leafs_life(prepared: ControlPlane, stage: RunningCo
     assert counts[-1] == 1
     assert not set(last) & set(before)
     assert published(plane)
+
+
+def test_webhook_of_another_server_keeps_its_ca(prepared: ControlPlane, stage: RunningController) -> None:
+    """Fault 45: a URL that our certificate is not for is that of another installation, which has a CA of its own."""
+    stage.run_controller()
+    wait_until("the bundle is there", lambda: published(prepared), SOON_SECONDS, stage.controller)
+    stage.controller.stop()
+    other = base64.b64encode(make_authority(now()).certificate).decode()
+    elsewhere = {"url": "https://gpu-usher.elsewhere.example/mutate", "caBundle": other}
+    before = prepared.api.get(MUTATING)["webhooks"][0]["clientConfig"]
+    replace_client(prepared, elsewhere)
+    kube = KubeClient(find_cluster(prepared.kubeconfig("certificates"), None))
+
+    Controller(kube, Names(others=("127.0.0.1",)), now).turn()
+
+    kube.close()
+    assert prepared.api.get(MUTATING)["webhooks"][0]["clientConfig"] == elsewhere
+    replace_client(prepared, before)
+
+
+def replace_client(plane: ControlPlane, client: Object) -> None:
+    plane.api.client.patch(
+        MUTATING,
+        content=json.dumps([{"op": "replace", "path": "/webhooks/0/clientConfig", "value": client}]),
+        headers={"Content-Type": "application/json-patch+json"},
+    ).raise_for_status()
 
 
 def test_second_keeper_waits_for_the_lease_and_takes_over(prepared: ControlPlane, stage: RunningController) -> None:

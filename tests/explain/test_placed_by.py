@@ -72,8 +72,8 @@ def test_pod_that_was_looked_at_or_is_not_there_yet_is_told_nothing(document: di
     assert "not looked at" not in notes(document, live=True, events=events)
 
 
-def test_event_tells_of_the_scheduler_where_nothing_else_keeps_the_pod() -> None:
-    """F139: a cause that a node has comes first."""
+def test_event_tells_of_the_scheduler_before_what_else_keeps_the_pod() -> None:
+    """F139: no change helps before that scheduler runs."""
     fits = cause_of(explanation(stored(pod()), live=True))
     told = told_of_scheduler(fits, "volcano")
 
@@ -85,7 +85,9 @@ def test_event_tells_of_the_scheduler_where_nothing_else_keeps_the_pod() -> None
     )
     assert told_of_scheduler(fits, "") == fits
     refused = PendingCause("DriverTooOld", "CUDA driver too old", 1, 0, "")
-    assert told_of_scheduler(refused, "volcano") == refused
+    told_refused = told_of_scheduler(refused, "volcano")
+    assert (told_refused.reason, told_refused.fix) == (NOT_LOOKED_AT, "")
+    assert told_refused.message.endswith(f"Once it does, {refused.message}")
 
 
 def test_waiting_pod_keeps_the_scheduler_that_has_not_looked_at_it() -> None:

@@ -2,8 +2,8 @@
 """Nodes that are objects alone, kept Ready beside real ones, and pods on them that are shown as Running.
 
 KWOK does the same at the same cost (docs/reference/neighbours.md#kwok). It is not used, since it is one more module to
-build and to keep at the version of Kubernetes, while all that is needed of it are the three functions below: renew a
-Lease, write a status, and finish a deletion.
+build and to keep at the version of Kubernetes, while all that is needed of it are the functions below: renew a Lease,
+write a status, and finish a deletion.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ def object_nodes(api: Api, documents: Sequence[Object]) -> Iterator[None]:
     names = [document["metadata"]["name"] for document in documents]
     add_nodes(api, map(_describe, documents))
     api.create_all(
-        LEASES, [{"metadata": {"name": name}, "spec": {"holderIdentity": name, **_term()}} for name in names]
+        LEASES, [{"metadata": {"name": name}, "spec": {"holderIdentity": name, **lease_term()}} for name in names]
     )
     stop = threading.Event()
 
@@ -45,11 +45,14 @@ def object_nodes(api: Api, documents: Sequence[Object]) -> Iterator[None]:
         renewed = now()
         with api.like() as own:
             while not stop.wait(LOOK_SECONDS):
-                # An error is of one moment, such as a pod that is gone meanwhile: the next look tries again.
-                with contextlib.suppress(AssertionError, httpx.HTTPError):
-                    if now() - renewed >= dt.timedelta(seconds=LEASE_SECONDS / 4):
-                        _renew(own, names)
+                # An error is of one moment, such as a pod that is gone meanwhile: the next look tries again. The Leases
+                # come first and by themselves, so that an API server that hung finds them renewed once it answers.
+                if now() - renewed >= dt.timedelta(seconds=LEASE_SECONDS / 4):
+                    with contextlib.suppress(AssertionError, httpx.HTTPError):
+                        renew_leases(own, names)
+                        report_ready(own, frozenset(names))
                         renewed = now()
+                with contextlib.suppress(AssertionError, httpx.HTTPError):
                     _play_pods(own, frozenset(names))
 
     thread = threading.Thread(target=work, daemon=True)
@@ -66,12 +69,24 @@ def _describe(document: Object) -> Object:
     return {**node, "status": {**node["status"], "nodeInfo": {"kubeletVersion": VERSION}}}
 
 
-def _renew(api: Api, names: Sequence[str]) -> None:
+def renew_leases(api: Api, names: Sequence[str]) -> None:
     for name in names:
-        api.patch(f"{LEASES}/{name}", {"spec": _term()})
+        api.patch(f"{LEASES}/{name}", {"spec": lease_term()})
 
 
-def _term() -> Object:
+def report_ready(api: Api, names: frozenset[str]) -> None:
+    """Report nodes as Ready that are not, as their kubelets would: after a gap no other writer sets the condition."""
+    for node in api.items("/api/v1/nodes"):
+        conditions = node["status"].get("conditions") or ()
+        ready = next((one for one in conditions if one["type"] == "Ready"), None)
+        if node["metadata"]["name"] in names and (ready is None or ready["status"] != "True"):
+            others = [one for one in conditions if one["type"] != "Ready"]
+            report = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
+            change = {"status": {"conditions": [*others, report]}}
+            api.patch(f"/api/v1/nodes/{node['metadata']['name']}/status", change)
+
+
+def lease_term() -> Object:
     """Give the fields of a Lease that was renewed just now; its time has microseconds (metav1.MicroTime)."""
     return {"leaseDurationSeconds": LEASE_SECONDS, "renewTime": now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")}
 

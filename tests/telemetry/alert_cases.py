@@ -126,6 +126,11 @@ CASES: dict[str, Case] = {
         {"gpu_usher_policy_expired_exceptions": "0x120"},
         "90m",
     ),
+    "GpuUsherNodesNotReady": (
+        {'gpu_usher_health_nodes{state="not_ready"}': "3x40"},
+        {'gpu_usher_health_nodes{state="not_ready"}': "0x40"},
+        "20m",
+    ),
     "GpuUsherMemoryOverrun": (
         {"gpu_usher_vram_overrun_nodes": "1x20"},
         {"gpu_usher_vram_overrun_nodes": "0x20"},

@@ -78,7 +78,9 @@ def test_every_unit_of_every_sample_fleet_is_drawn_once(fleet: str) -> None:
             assert 1 <= run.count <= MOST_PER_RUN
             assert 1 <= run.width <= GPU_WIDTH
         if node.node_class.offered and GPUCell.Shared not in cells:
-            assert (cells[GPUCell.Free], cells[GPUCell.Used]) == (node_tile.free, node_tile.units - node_tile.free)
+            free = sum(count.free for count in node_tile.counts)
+            used = sum(count.units for count in node_tile.counts) - free
+            assert (cells[GPUCell.Free], cells[GPUCell.Used]) == (free, used)
         if node.free.gpus and not node.node_class.offered:
             assert sum(run.count * run.width for run in node_tile.runs) == GPU_WIDTH * len(node.free.gpus)
 
@@ -116,16 +118,16 @@ def test_gpus_that_the_plugin_withdrew_are_drawn_besides() -> None:
 @pytest.mark.parametrize(
     ("allocatable", "requests", "stranded"),
     [
-        ({"cpu": "64", "memory": "512Gi", "pods": "110"}, {"cpu": "8"}, 7),
-        ({"cpu": "64", "memory": "512Gi", "pods": "110"}, {"cpu": "63500m"}, 7),
-        ({"cpu": "64", "memory": "512Gi", "pods": "110"}, {"memory": "512Gi"}, 7),
-        ({"cpu": "64", "memory": "512Gi", "pods": "1"}, {}, 7),
-        ({}, {"cpu": "64"}, 0),
+        ({"cpu": "64", "memory": "512Gi", "pods": "110"}, {"cpu": "8"}, False),
+        ({"cpu": "64", "memory": "512Gi", "pods": "110"}, {"cpu": "63500m"}, True),
+        ({"cpu": "64", "memory": "512Gi", "pods": "110"}, {"memory": "512Gi"}, True),
+        ({"cpu": "64", "memory": "512Gi", "pods": "1"}, {}, True),
+        ({}, {"cpu": "64"}, False),
     ],
     ids=["room", "no cpu", "no memory", "no place", "unknown"],
 )
 def test_free_gpus_of_a_node_that_is_full_otherwise_are_stranded(
-    allocatable: dict[str, str], requests: dict[str, str], stranded: int
+    allocatable: dict[str, str], requests: dict[str, str], stranded: bool
 ) -> None:
     """F132: CPU, memory or places for pods are used up; a resource that a node does not report strands nothing."""
     state = state_of()
@@ -138,8 +140,55 @@ def test_free_gpus_of_a_node_that_is_full_otherwise_are_stranded(
 
     node_tile = tile(state, "n")
 
-    assert node_tile.free == 7
-    assert node_tile.stranded == (0 if requests == {"cpu": "8"} else stranded)
+    assert [count.free for count in node_tile.counts] == [7]
+    assert node_tile.stranded is stranded
+
+
+@pytest.mark.parametrize(
+    ("labels", "state"),
+    [
+        ({"nvidia.com/mig.config.state": "failed"}, NodeState.ChangeFailed),
+        ({"nvidia.com/mig.config.state": "pending"}, NodeState.Changing),
+        ({"nvidia.com/gpu-driver-upgrade-state": "upgrade-failed"}, NodeState.UpgradeFailed),
+        ({"nvidia.com/gpu-driver-upgrade-state": "drain-required"}, NodeState.Upgrading),
+    ],
+    ids=["MIG failed", "MIG pending", "upgrade failed", "upgrade"],
+)
+def test_what_failed_is_not_said_to_be_changing(labels: dict[str, str], state: NodeState) -> None:
+    """F132: the first never ends by itself."""
+    world = state_of()
+    document = node_document()
+    document["metadata"]["labels"] |= labels
+    world.put_node(document)
+
+    assert tile(world, "n").state is state
+
+
+def test_nothing_is_free_on_a_node_that_does_not_answer() -> None:
+    """F132: its cells are crossed out, its free GPUs unusable."""
+    world = state_of()
+    document = node_document()
+    document["status"]["conditions"] = [{"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}]
+    world.put_node(document)
+
+    node_tile = tile(world, "n")
+
+    assert (node_tile.state, node_tile.stranded) == (NodeState.NotReady, True)
+    assert {run.cell for run in node_tile.runs} == {GPUCell.Ill}
+
+
+def test_slices_and_gpus_of_one_node_are_counted_apart() -> None:
+    """F132: as `inventory` counts them."""
+    world = state_of()
+    document = node_document()
+    units = {"nvidia.com/gpu": "2", "nvidia.com/mig-1g.10gb": "14"}
+    document["status"]["allocatable"] |= units
+    document["status"]["capacity"] = units
+    world.put_node(document)
+
+    counts = tile(world, "n").counts
+
+    assert {count.unit: count.units for count in counts} == {"a MIG slice": 14, "a whole GPU": 2}
 
 
 def test_text_says_what_the_colours_do() -> None:

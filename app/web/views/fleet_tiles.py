@@ -3,10 +3,11 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
-from app.web.views.node_tile import NodeState, Tile
+from app.nodes.model import Sharing
+from app.web.views.node_tile import WHOLE_UNITS, NodeState, Tile
 
 Word = TypeVar("Word", int, str)
 
@@ -60,11 +61,15 @@ class FleetTotal:
         return self.used / self.units if self.units else 0.0
 
 
-def sum_of(totals: Iterable[FleetTotal]) -> FleetTotal:
-    """Return the sum of totals of any products and units."""
-    rows = [(total.nodes, total.units, total.used, total.stranded) for total in totals]
-    nodes, units, used, stranded = map(sum, zip(*rows, strict=True)) if rows else (0, 0, 0, 0)
-    return FleetTotal("", "", nodes, units, used, None, stranded)
+def sums_of(totals: Iterable[FleetTotal]) -> tuple[FleetTotal, ...]:
+    """Return the sums over all products of GPUs, of MIG slices, and of shares: units of another kind are not added."""
+    sums: dict[str, FleetTotal] = {}
+    for total in totals:
+        kind = "GPUs" if total.unit in WHOLE_UNITS else "MIG slices" if total.unit == Sharing.MIG.value else "shares"
+        before = sums.get(kind, FleetTotal("", kind, 0, 0, 0, None, 0))
+        sums[kind] = replace(before, nodes=before.nodes + total.nodes, units=before.units + total.units,
+                             used=before.used + total.used, stranded=before.stranded + total.stranded)  # fmt: skip
+    return tuple(sums[kind] for kind in sorted(sums) if sums[kind].units)
 
 
 class FleetSums:
@@ -81,14 +86,15 @@ class FleetSums:
 
     def add(self, tile: Tile, sign: int = 1) -> None:
         """Add a tile, or with `sign` -1 remove it."""
-        key = tile.product, tile.unit
-        self._nodes[key] += sign
-        self._units[key] += sign * tile.units
-        self._free[key] += sign * tile.free
-        self._stranded[key] += sign * tile.stranded
-        if tile.whole:
-            _count(self._frees.setdefault(key, Counter()), (tile.free,), sign)
-            _count(self._sizes.setdefault(key, Counter()), tile.sizes, sign)
+        for count in tile.counts:
+            key = tile.product, count.unit
+            self._nodes[key] += sign
+            self._units[key] += sign * count.units
+            self._free[key] += sign * count.free
+            self._stranded[key] += sign * count.free * tile.stranded
+            if count.whole:
+                _count(self._frees.setdefault(key, Counter()), (count.free,), sign)
+                _count(self._sizes.setdefault(key, Counter()), tile.sizes, sign)
         shown = (tile.product,), (tile.driver,), (tile.state.value,), tile.namespaces
         for counter, words in zip(self._choices, shown, strict=True):
             _count(counter, words, sign)

@@ -41,7 +41,10 @@ class GPUCell(Enum):
 class NodeState(Enum):
     """The state of a node, the worst first."""
 
+    NotReady = "not Ready"
     Ghost = "missing GPUs"
+    UpgradeFailed = "driver upgrade failed"
+    ChangeFailed = "MIG layout failed"
     Upgrading = "driver upgrading"
     Changing = "MIG changing"
     Ill = "unhealthy GPUs"
@@ -51,7 +54,7 @@ class NodeState(Enum):
     Free = "free"
 
 
-UNAVAILABLE = frozenset({NodeState.Ghost, NodeState.Upgrading, NodeState.Changing, NodeState.Cordoned})
+UNAVAILABLE = frozenset(NodeState) - {NodeState.Ill, NodeState.Full, NodeState.Partly, NodeState.Free}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,31 +72,44 @@ class CellRun:
 
 
 @dataclass(frozen=True, slots=True)
+class UnitCount:
+    """The units of one kind on a node, such as GPUs or MIG slices: all, and free ones."""
+
+    unit: str
+    units: int
+    free: int
+
+    @property
+    def whole(self) -> bool:
+        return self.unit in WHOLE_UNITS
+
+
+WHOLE_UNITS = frozenset(kind.value for kind in UNSHARED)
+
+
+@dataclass(frozen=True, slots=True)
 class Tile:
     """The tile of one node.
 
-    `units` and `free` are counted as in the inventory; `whole` is whether they are whole GPUs. `stranded` counts free
-    GPUs that no pod can use now. `holders` are the pods here and the GPUs of each. `words` describes the tile.
+    `counts` are its units by kind, which are never added. `stranded` tells that no pod can use what is free. `sizes`
+    are the whole GPUs of each pod that has some. `words` describes the tile.
     """
 
     node: str
     product: str
     driver: str
-    unit: str
     state: NodeState
     namespaces: tuple[str, ...]
     runs: tuple[CellRun, ...]
     words: str
-    units: int
-    free: int
-    stranded: int
-    whole: bool
-    holders: tuple[tuple[str, int], ...]
+    counts: tuple[UnitCount, ...]
+    stranded: bool
+    sizes: tuple[int, ...]
 
     @property
-    def sizes(self) -> Iterator[int]:
-        """The GPUs of each pod."""
-        return (amount for _, amount in self.holders)
+    def unit(self) -> str:
+        """The kinds of units, as text."""
+        return " + ".join(count.unit for count in self.counts)
 
 
 def tile_of(
@@ -109,44 +125,62 @@ def tile_of(
     `used` is the sum of their requests by resource, `claimed` the number of devices that claims have, by namespace.
     With `colours` the held cells are coloured.
     """
-    product, driver, unit = inventory_key(node, knowledge.products)
+    product, driver, _ = inventory_key(node, knowledge.products)
     units_by_namespace = dict(claimed)
     for usage in usages:
         namespace = usage.name.partition("/")[0]
         units_by_namespace[namespace] = units_by_namespace.get(namespace, 0) + sum(amount for _, amount in usage.units)
-    offered, free = counted_units(node)
+    counts = counted_units(node, knowledge)
+    offered, free = sum(count.units for count in counts), sum(count.free for count in counts)
     state = state_of(node, offered, free)
-    stranded = free if state in UNAVAILABLE or _exhausted(node, used) else 0
     held = colours.marks(node, usages, claimed) if colours else None
     runs = tuple(_split(_runs(node, knowledge, state, held)))
+    if state is NodeState.NotReady:  # nothing is free there
+        runs = tuple(replace(run, cell=GPUCell.Ill) if run.cell is GPUCell.Free else run for run in runs)
     most = sorted(units_by_namespace.items(), key=lambda pair: (-pair[1], pair[0]))
     promises = "; ".join(f"{promise.words}, none is offered" for promise in node.node_class.absent)
-    counted = promises if state is NodeState.Ghost else f"{offered - free} of {offered} used"
+    named = len(counts) > 1
+    used_units = (f"{one.units - one.free} of {one.units}{f' ({one.unit})' * named} used" for one in counts)
+    counted = promises if state is NodeState.Ghost else ", ".join(used_units)
     words = f"{node.name}: {state.value}, {counted}" + "".join(f"; {namespace} {amount}" for namespace, amount in most)
     words += "".join(f"; {name}" for name, _ in node.node_class.bad_conditions)
     if colours:
         words += colours.words(node, usages, claimed)
-    holders = tuple((usage.name, sum(amount for _, amount in usage.units)) for usage in usages)
-    whole = unit in {kind.value for kind in UNSHARED}
-    names = tuple(sorted(units_by_namespace))
-    return Tile(node.name, product, driver, unit, state, names, runs, words, offered, free, stranded, whole, holders)
+    sizes = (sum(amount for name, amount in usage.units if not profile_of(name)) for usage in usages)
+    names, stranded = tuple(sorted(units_by_namespace)), state in UNAVAILABLE or _exhausted(node, used)
+    return Tile(
+        node.name, product, driver, state, names, runs, words, counts, stranded, tuple(size for size in sizes if size)
+    )
 
 
-def counted_units(node: Node) -> tuple[int, int]:
-    """Return the units of a node, all and free, summed over its resources."""
-    if not node.node_class.offered and node.free.gpus:
-        return len(node.free.gpus), sum(milli == WHOLE_MILLI for milli in node.free.gpus)
-    amounts = [(amount, max(node.free.units.get(name, 0), 0)) for name, amount in node.node_class.offered]
-    return sum(amount for amount, _ in amounts), sum(free for _, free in amounts)
+def counted_units(node: Node, knowledge: Knowledge) -> tuple[UnitCount, ...]:
+    """Return the units of a node by kind; one kind at least, of which there may be none."""
+    facts = node.node_class
+    unit = inventory_key(node, knowledge.products)[2]
+    if not facts.offered and node.free.gpus:
+        return (UnitCount(unit, len(node.free.gpus), sum(milli == WHOLE_MILLI for milli in node.free.gpus)),)
+    counts: dict[str, tuple[int, int]] = {}
+    for name, amount in facts.offered:
+        kind = facts.unit_words(name)
+        units, free = counts.get(kind, (0, 0))
+        counts[kind] = units + amount, free + max(node.free.units.get(name, 0), 0)
+    shown = {kind: count for kind, count in counts.items() if count[0]} or {unit: (0, 0)}
+    return tuple(UnitCount(kind, *count) for kind, count in sorted(shown.items()))
 
 
 def state_of(node: Node, offered: int, free: int) -> NodeState:
     node_class = node.node_class
+    if node.not_ready is not None:
+        return NodeState.NotReady
     if node_class.absent and not offered and node.devices is None:
         return NodeState.Ghost
+    if node_class.upgrade_state == "upgrade-failed":
+        return NodeState.UpgradeFailed
+    if node_class.mig_state == "failed" or node_class.mig_invalid:
+        return NodeState.ChangeFailed
     if node_class.upgrade_state in UPGRADE_STATES_REFUSED:
         return NodeState.Upgrading
-    if node_class.mig_state not in MIG_STATES_READY or node_class.mig_invalid:
+    if node_class.mig_state not in MIG_STATES_READY:
         return NodeState.Changing
     if node_class.ill or node_class.withdrawn or node_class.faulty:
         return NodeState.Ill
