@@ -135,8 +135,7 @@ def explain_pod(
                 cluster = snapshot_of(objects, policies, use.idle)
                 with show_progress(f"explaining on {counted(len(cluster.nodes), 'node')}"):
                     explanations = [
-                        finish(explain(each.pod, cluster, each.live, by_node, events=_events_of(each, objects, fleet)))
-                        for each in pods
+                        _explained(each, cluster, by_node, _events_of(each, objects, fleet)) for each in pods
                     ]
             except ApiError as refused:
                 if wanted is None or wanted.kind != POD:
@@ -149,6 +148,12 @@ def explain_pod(
         lambda console: _show(console, explanations, titles, by_node),
     )
     raise typer.Exit(0 if all(explanation.fits for explanation in explanations) else 1)
+
+
+def _explained(pod: PodToExplain, cluster: ClusterSnapshot, by_node: bool, events: list[Object] | None) -> Explanation:
+    """Explain a pod, and first what is to say of its workload."""
+    answer = finish(explain(pod.pod, cluster, pod.live, by_node, events=events, workload=pod.workload))
+    return replace(answer, notes=(*pod.notes, *answer.notes))
 
 
 def _show(console: Console, explanations: list[Explanation], titles: list[str], by_node: bool) -> None:

@@ -59,7 +59,7 @@ from app.explain.survey import (
 from app.intree.checks import InTreeRefusal, unjudged_constraints
 from app.intree.inter_pod_constraints import InterPodConstraints
 from app.kube.finished_pods import Ending
-from app.kube.gangs import with_pod_group
+from app.kube.gangs import Gang, with_pod_group
 from app.nodes.model import Node
 from app.placement.engine import breakdown, class_for_demand, judge_class, total
 from app.placement.ranking import demand_scores, ranking_key
@@ -109,19 +109,28 @@ def explain(
     by_node: bool = False,
     find_fixes: bool = True,
     events: Sequence[Mapping[str, Any]] | None = None,
+    workload: Gang | None = None,
 ) -> Generator[None, None, Explanation]:
     """Explain one pod; yields often, so that a service can do other work in between.
 
     `live` is true where the pod is in the cluster as it is, admitted or not. `by_node` adds every node's verdict.
     `find_fixes` searches for fixes, which takes most of the time where the pod fits nowhere. `events` are those about
-    the pod, None where they were not read.
+    the pod, None where they were not read. `workload` are the pods of the workload that was asked about, the bound ones
+    as a number.
 
     Raises MalformedPod, QuantityError.
     """
     pod = _read(document, snapshot, live, events)
     yield
     nodes = yield from _judged(pod, find_fixes)
-    return (yield from _answer(pod, nodes, by_node, events or ()))
+    answer = yield from _answer(pod, nodes, by_node, events or ())
+    replicas = (yield from gang_verdict(workload, snapshot, live)) if workload else None
+    if replicas is None:
+        return answer
+    same = answer.gang.sentence if answer.gang and answer.gang.gang == replicas.gang else None
+    return replace(
+        answer, replicas=replicas, notes=(replicas.of_replicas, *(note for note in answer.notes if note != same))
+    )
 
 
 def _read(
