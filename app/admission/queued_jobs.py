@@ -113,6 +113,7 @@ def review_templates(
             warnings=_distinct(joined.warnings, result.warnings),
             reasons=_distinct(joined.reasons, result.reasons),
             record=_distinct(joined.record, result.record),
+            undone=_distinct(joined.undone, result.undone),
             policies=_distinct(joined.policies, result.policies),
             policy_hash=result.policy_hash or joined.policy_hash,
         )

@@ -116,10 +116,11 @@ def _show(console: Console, result: MutatedFile, before: list[dict[str, Any]], a
 def _messages(reviewed: Preview) -> Iterator[tuple[str, str]]:
     if not reviewed.allowed:
         yield "red", f"{reviewed.what}: denied: {reviewed.message}"
-    elif not (reviewed.actions or reviewed.patch):
+    elif not (reviewed.actions or reviewed.patch or reviewed.pods):
         yield "dim", f"{reviewed.what}: nothing to do"
     else:
-        yield "green", f"{reviewed.what}: " + ("patched" if reviewed.patch else "allowed")
+        also = ", and each pod is patched when it is created" if reviewed.pods else ""
+        yield "green", f"{reviewed.what}: {'patched' if reviewed.patch else 'allowed as it is'}{also}"
     yield from (("yellow" if kind == "warning" else "none", f"  {kind}: {text}") for kind, text in reviewed.messages())
 
 
