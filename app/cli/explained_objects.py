@@ -18,6 +18,7 @@ from app.kube.gpu_usage import FINISHED
 from app.kube.pods import GROUP_LABELS
 from app.usage.workloads import owners_of
 from app.values.errors import BadInput, closest, did_you_mean
+from app.values.json_members import member, object_if_any
 
 Object = Mapping[str, Any]
 POD = "Pod"
@@ -134,14 +135,15 @@ def as_pods(document: Object, namespace: str, workloads: Workloads) -> list[PodT
     None for another kind. Raises MalformedPod.
     """
     targets = templates_of_new_object(document, workloads)
-    metadata = document.get("metadata") or {}
+    metadata = member(document, "metadata", dict, "") or {}
     own = {"namespace": metadata.get("namespace") or namespace}
     if targets and not targets[0].path:
         return [PodToExplain({**document, "metadata": {**metadata, **own}}, False)]
     name = metadata.get("name") or metadata.get("generateName") or "without-a-name"
     made = []
     for target in targets:
-        inner = {**(target.document.get("metadata") or {}), **own, "name": name}
+        where = ".".join((*target.path, ""))
+        inner = {**(member(target.document, "metadata", dict, where) or {}), **own, "name": name}
         pod = {**target.document, "apiVersion": "v1", "kind": POD, "metadata": inner}
         place = _INDEX.sub(r"[\1]", ".".join(target.path))
         template = "its pod template" if len(targets) == 1 else f"template {place}"
@@ -159,8 +161,8 @@ def as_pods(document: Object, namespace: str, workloads: Workloads) -> list[PodT
 
 def _notes(document: Object, looked_at: int, pods: int | None, workloads: Workloads) -> Iterator[str]:
     """Say what keeps a workload from making pods, and which of its templates and pods are not looked at."""
-    spec, kind = document.get("spec") or {}, document.get("kind")
-    if (spec.get("runPolicy") or spec).get("suspend") is True:
+    spec, kind = object_if_any(document, "spec"), document.get("kind")
+    if (object_if_any(spec, "runPolicy") or spec).get("suspend") is True:
         queued = "Kueue sets that when it admits it" if is_queued(document) else "set spec.suspend to false to start it"
         yield f"the {kind} is suspended, so that no pods are created; {queued}"
     if pods == 0:
