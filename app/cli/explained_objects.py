@@ -143,7 +143,9 @@ def as_pods(document: Object, namespace: str, workloads: Workloads) -> list[PodT
     made = []
     for target in targets:
         where = ".".join((*target.path, ""))
+        owners = [{"kind": document.get("kind"), "name": name, "controller": True}]
         inner = {**(member(target.document, "metadata", dict, where) or {}), **own, "name": name}
+        inner["ownerReferences"] = owners
         pod = {**target.document, "apiVersion": "v1", "kind": POD, "metadata": inner}
         place = _INDEX.sub(r"[\1]", ".".join(target.path))
         template = "its pod template" if len(targets) == 1 else f"template {place}"

@@ -101,7 +101,7 @@ def _names_in_question(near_miss: NearMiss) -> Iterator[str]:
 
 
 def evict_to_free_gpus(near_miss: NearMiss) -> Iterator[Edit]:
-    """Evict pods from the node to free GPUs: idle holders first, then the lowest priority, and as few as possible."""
+    """Evict pods from the node to free GPUs: idle or broken ones first, then the lowest priority, and few."""
     if near_miss.code is not Code.InsufficientGPUs:
         return
     node = near_miss.node
@@ -111,22 +111,24 @@ def evict_to_free_gpus(near_miss: NearMiss) -> Iterator[Edit]:
         evicted: list[GPUUsage] = []
         freed = 0
         idle = near_miss.snapshot.idle
+        states = {pod.name: pod.state for pod in near_miss.snapshot.existing_pods or () if pod.state}
         for usage, held in sorted(
-            usages, key=lambda pair: (pair[0].name not in idle, pair[0].priority, -pair[1], pair[0].name)
+            usages,
+            key=lambda pair: (not {pair[0].name} & {*idle, *states}, pair[0].priority, -pair[1], pair[0].name),
         ):
             if held and freed < short:
                 evicted.append(usage)
                 freed += held
         if 0 < short <= freed:
-            names = ", ".join(_holder(usage, idle.get(usage.name)) for usage in evicted[:3])
+            names = ", ".join(_holder(one, idle.get(one.name), states.get(one.name, "")) for one in evicted[:3])
             more = f" and {len(evicted) - 3} more" if len(evicted) > 3 else ""
             yield Edit("free-gpus", f"free {short} {resource} on {node.name}, held by {names}{more}", 51 + freed,
                        node=_with_units(resource, freed), on=node.name, evicts=tuple(evicted))  # fmt: skip
 
 
-def _holder(usage: GPUUsage, idle_seconds: float | None) -> str:
+def _holder(usage: GPUUsage, idle_seconds: float | None, state: str) -> str:
     idle = f", idle for {idle_seconds / 3600:.0f} h" if idle_seconds else ""
-    return f"{usage.name} (priority {usage.priority}{idle})"
+    return f"{usage.name} (priority {usage.priority}{idle}{f', {state}' if state else ''})"
 
 
 def _with_units(resource: str, amount: int) -> Callable[[Node], Node]:

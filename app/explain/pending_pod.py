@@ -43,6 +43,7 @@ from app.explain.placed_by import (
     not_looked_at,
     what_it_got,
     who_decides,
+    who_is_in_the_way,
 )
 from app.explain.pod_start import start_problems, unhealthy_devices, what_ends_it
 from app.explain.survey import (
@@ -234,6 +235,8 @@ def _notes(pod: _ReadPod, nodes: _JudgedNodes, events: Sequence[Mapping[str, Any
         yield from claims_to_come(scheduled_pod.pod, scheduled_pod.document, snapshot.devices)
         yield from not_looked_at(scheduled_pod.document, events)
         yield from answer_of_scheduler(scheduled_pod.document) if fitting else ()
+    if not (fitting or pod.node or pod.ending):
+        yield from who_is_in_the_way(scheduled_pod, snapshot)
     node = snapshot.nodes.get(pod.node or "")
     for condition in node.conditions if node is not None else ():
         yield f"its node reports {condition.words} ({condition.explained}); {condition.remedy}"

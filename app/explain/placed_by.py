@@ -14,6 +14,7 @@ from app.dra.cluster_devices import ClusterDevices
 from app.dra.pod_claims import generated_claims
 from app.explain.pod_start import shortened
 from app.explain.survey import ClusterSnapshot, ScheduledPod
+from app.intree.existing_pods import deployment_of
 from app.knowledge.gpu_resources import similar_resources
 from app.knowledge.products import Products
 from app.kube.finished_pods import Ending, read_finished_pod
@@ -109,6 +110,24 @@ def answer_of_scheduler(document: Mapping[str, Any]) -> Iterator[str]:
     name = (document.get("spec") or {}).get("schedulerName") or "default-scheduler"
     if said.get("message"):
         yield f"the last answer of {name} was: {shortened(str(said['message']))}"
+
+
+def who_is_in_the_way(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot) -> Iterator[str]:
+    """Say of a pod that fits nowhere which holders of GPUs wait for it, or end for it."""
+    pod, deployment = scheduled_pod.pod, deployment_of(scheduled_pod.document)
+    if node := pod.nominated_node_name:
+        yield f"kube-scheduler has chosen {node} for it, and waits until the pods that it preempts there have ended"
+    holders = {usage.name: usage.node for name in snapshot.nodes for usage in snapshot.gpu_usage(name) if usage.bound}
+    template = pod.labels.get("pod-template-hash")
+    for other in snapshot.existing_pods or ():
+        same = deployment and (other.pod.namespace, other.deployment) == (pod.namespace, deployment)
+        if same and other.name in holders and other.pod.labels.get("pod-template-hash") != template:
+            yield (
+                f"{other.name} on {other.node} holds GPUs and is a pod of the same Deployment: unless its strategy is "
+                "Recreate, an update ends that pod only when the new one is ready, so that waiting does not help; "
+                "maxSurge: 0 with maxUnavailable: 1 ends it first"
+            )
+            return
 
 
 def silence_of(name: str, since: str = "") -> str:
