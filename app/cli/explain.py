@@ -18,7 +18,7 @@ from rich.markup import escape
 
 from app.cli.claims import FORBIDDEN
 from app.cli.explain_text import print_explanation
-from app.cli.explained_objects import POD, ObjectName, PodToExplain, of_file, of_fleet, read_name
+from app.cli.explained_objects import POD, ObjectName, PodToExplain, not_explained, of_file, of_fleet, read_name
 from app.cli.mutate import read_file
 from app.cli.output import output_of, show, show_progress
 from app.cli.source import (
@@ -30,6 +30,7 @@ from app.cli.source import (
     Policies,
     forbidden,
     key_of,
+    note,
     policies_in,
     refuse_several,
     state_of,
@@ -123,7 +124,12 @@ def explain_pod(
     home = fleet.namespace(namespace, default=not url)
     workloads = read_knowledge().workloads
     wanted = read_name(words, home, workloads) if words else None
-    pods = [] if file is None else of_file(file, read_file(file), home, workloads)
+    documents = [] if file is None else read_file(file)
+    pods = [] if file is None else of_file(file, documents, home, workloads)
+    if unknown := not_explained(documents, workloads):
+        note(
+            f"not explained, since their kind is not known here: {unknown}; explain the pods that are created for them"
+        )
     with without_garbage_collection():
         if url:
             bodies = [pod.pod for pod in pods] or [pod_reference(wanted)]

@@ -125,8 +125,28 @@ def of_file(file: str, documents: Sequence[Object], namespace: str, workloads: W
     pods = [pod for document in documents for pod in as_pods(document, namespace, workloads)]
     if not pods:
         kinds = ", ".join(sorted({str(document.get("kind")) for document in documents})) or "it is empty"
-        raise BadInput(f"{file}: no Pod and no workload in it ({kinds}), wants {', '.join(_kinds(workloads))}")
+        raise BadInput(
+            f"{file}: no Pod and no workload in it ({kinds}), wants {', '.join(_kinds(workloads))}; {OTHERS}"
+        )
     return pods
+
+
+OTHERS = "of other kinds, explain the pods that their controllers create"
+
+
+def not_explained(documents: Sequence[Object], workloads: Workloads) -> str:
+    """Name the objects of a file that are no workload known here and hold requests of containers; empty if none do."""
+    others = (one for one in documents if not templates_of_new_object(one, workloads) and _has_requests(one))
+    return ", ".join(f"{one.get('kind')} {key_of(one)}" for one in others)
+
+
+def _has_requests(value: Any) -> bool:
+    if isinstance(value, list):
+        return any(map(_has_requests, value))
+    if not isinstance(value, Mapping):
+        return False
+    amounts = (*object_if_any(value, "limits"), *object_if_any(value, "requests"))
+    return any("/" in name or name in ("cpu", "memory") for name in amounts) or any(map(_has_requests, value.values()))
 
 
 def as_pods(document: Object, namespace: str, workloads: Workloads) -> list[PodToExplain]:

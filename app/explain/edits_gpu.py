@@ -4,6 +4,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
+from app.admission.validators import pod_level_gpus
 from app.explain.container_requests import (
     at_most_each,
     lowered,
@@ -87,6 +88,22 @@ def correct_resource(near_miss: NearMiss) -> Iterator[Edit]:
             if other in offered and not any(names_resource(one, other) for one in naming):
                 text = f"ask for {other} instead of {name}{names_of_requesters(near_miss.scheduled_pod.pod, name)}"
                 yield Edit("correct-resource", text, 5 + position, replace_resource(name, other))
+
+
+def move_to_container(near_miss: NearMiss) -> Iterator[Edit]:
+    """Move the GPUs of the pod's own resources to its first container."""
+    pod, families = near_miss.scheduled_pod, near_miss.snapshot.context.knowledge.families
+    names = pod_level_gpus(pod.document, families) if near_miss.code is Code.ResourceNameInvalid else []
+    main = next((one.name for one in pod.pod.containers if one.list_name == "containers"), "")
+
+    def move(document: EditedDocument) -> None:
+        for kind, amounts in (document["spec"].get("resources") or {}).items():
+            for name in [name for name in amounts if name in names]:
+                resources = document["spec"]["containers"][0].setdefault("resources", {})
+                resources.setdefault(kind, {})[name] = amounts.pop(name)
+
+    if names and main:
+        yield Edit("correct-resource", f"ask for {', '.join(names)} in container {main}, not in the pod", 4, move)
 
 
 def _names_in_question(near_miss: NearMiss) -> Iterator[str]:
@@ -324,6 +341,7 @@ IMAGE_CODES = (Code.DriverTooOld, Code.ImageRequirementUnmet, Code.ComputeCapabi
                Code.ComputeCapabilityTooLow)  # fmt: skip
 
 GPU_EDITS = (
+    move_to_container,
     correct_resource,
     correct_product,
     allow_product,

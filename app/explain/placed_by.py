@@ -10,6 +10,7 @@ from typing import Any
 
 from app.admission.preview import unbound
 from app.admission.review import OUR_SCHEDULERS
+from app.admission.validators import pod_level_gpus
 from app.dra.cluster_devices import ClusterDevices
 from app.dra.pod_claims import generated_claims
 from app.explain.pod_start import shortened
@@ -149,7 +150,7 @@ def asks_for_none(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot) -> Ite
     """Say that a pod asks for no GPU, and how to ask for one that the cluster has."""
     families = snapshot.context.knowledge.families
     pod = scheduled_pod.pod
-    if scheduled_pod.demand.requests_gpus or pod.claims:
+    if scheduled_pod.demand.requests_gpus or pod.claims or pod_level_gpus(scheduled_pod.document, families):
         return
     offered = {name for node in snapshot.nodes.values() for name, _ in node.node_class.offered if families.of(name)}
     named = [name for container in pod.containers for name in container.resources()]
