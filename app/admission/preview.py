@@ -24,8 +24,9 @@ class Preview:
     """The outcome of a preview.
 
     `what` is the kind, namespace and name. `message` is the denial's message, or empty. `actions` are the changes in
-    order. `patch` are the operations as RFC 6902 writes them. `object` is the object as it would be admitted; where
-    it would be denied, it is unchanged.
+    order; those of `undone` change nothing. `patch` are the operations as RFC 6902 writes them. `object` is the object
+    as it would be admitted; where it would be denied, it is unchanged. `pods` are the further changes of the pods that
+    are created from its templates.
     """
 
     what: str
@@ -35,17 +36,20 @@ class Preview:
     actions: tuple[str, ...]
     patch: tuple[Mapping[str, Any], ...]
     object: Mapping[str, Any]
+    undone: tuple[str, ...] = ()
+    pods: tuple[str, ...] = ()
 
     def messages(self) -> Iterator[tuple[str, str]]:
-        """List everything once: (done, not done or warning; text). The text of a change has its warning, too."""
+        """List everything once: (done, not done, each pod or warning; text). A change is told with its warning."""
         told: set[str] = set()
         for action in self.actions:
             longer = next((warning for warning in self.warnings if warning.startswith(action)), None)
             told |= {longer or action}
-            if longer == action:
-                yield "warning", action
+            if longer == action or (longer and action in self.undone and not action.startswith(NOT_DONE)):
+                yield "warning", longer
             else:
-                yield ("not done" if action.startswith(NOT_DONE) else "done"), (longer or action).removeprefix(NOT_DONE)
+                yield ("not done" if action in self.undone else "done"), (longer or action).removeprefix(NOT_DONE)
+        yield from (("each pod", action) for action in self.pods)
         yield from (("warning", warning) for warning in self.warnings if warning not in told)
 
 
@@ -65,6 +69,7 @@ def preview(
     """
     request = _request(document)
     templates = () if target else template_targets_of(request, context.knowledge.workloads)
+    as_created = replace(context, form=PodForm.Pod)
     ignored = ignored_annotations(request)
     if templates:
         result = review_templates(templates, mutate, namespace, labels_of(namespace), context)
@@ -76,6 +81,9 @@ def preview(
             target.document, namespace, labels_of(namespace), context
         )
         operations = tuple(map(target.operation_on_object, result.operations))
+    made = [one.document for one in templates or (target,) if one and one.path] if result.allowed else []
+    of_pods = [mutate(one, namespace, labels_of(namespace), as_created) for one in made]
+    own = (action for one in of_pods for action in one.record if action not in (*result.record, *one.undone))
     metadata = member(document, "metadata", dict, "") or {}
     name = metadata.get("name") or metadata.get("generateName") or "without a name"
     return Preview(
@@ -86,6 +94,8 @@ def preview(
         actions=result.record,
         patch=tuple(operation.as_json() for operation in operations),
         object=apply(document, operations),
+        undone=result.undone,
+        pods=tuple(dict.fromkeys(own)),
     )
 
 

@@ -15,13 +15,12 @@ from app.admission.json_patch import apply
 from app.admission.review import UNCONCERNED, ReviewResult
 from app.admission.review_targets import JOBS, WORKLOADS, ReviewTarget, is_queued, is_suspended
 from app.admission.reviewed_pod import PodForm, ReviewContext, limited_warnings
-from app.knowledge.workload_templates import Path, WorkloadKind, Workloads, values_at
+from app.knowledge.workload_templates import Path, Workloads, resource_of, values_at
 from app.values.json_members import member
 
 MOST_TEMPLATES = 32
 """Templates of one object that are reviewed; Kueue takes at most 18 (kueue v0.19.0 api/kueue/v1beta2 PodSets). The pods
 of further ones are reviewed when they are created."""
-JOB = WorkloadKind("Job", (WORKLOADS[JOBS][0],), late=True)
 Item = TypeVar("Item")
 Review = Callable[[Mapping[str, Any], str, Mapping[str, str], ReviewContext], ReviewResult]
 
@@ -37,11 +36,11 @@ def template_targets_of(request: Mapping[str, Any], workloads: Workloads) -> tup
     new = member(request, "object", dict, "request.")
     old = member(request, "oldObject", dict, "request.")
     operation = request.get("operation")
-    if (row not in workloads and (row, operation) != (JOBS, "UPDATE")) or new is None or request.get("subResource"):
+    if row not in workloads or new is None or request.get("subResource"):
         return ()
     queued = is_queued(new)
     if operation == "UPDATE" and old is not None and queued and not is_queued(old):
-        late = workloads.get(row, JOB).late and is_suspended(old) and is_suspended(new)
+        late = workloads[row].late and is_suspended(old) and is_suspended(new)
         found = islice(_templates(new, row, workloads) if late else (), MOST_TEMPLATES)
         return tuple(ReviewTarget(one, PodForm.Template, place, queued=True, entering=True) for place, one in found)
     if row == JOBS:
@@ -59,10 +58,16 @@ def template_targets_of(request: Mapping[str, Any], workloads: Workloads) -> tup
     )
 
 
+def number_of_templates(document: Mapping[str, Any], workloads: Workloads) -> int:
+    """Count the pod templates of an object of the table."""
+    row = resource_of(document)
+    return sum(1 for _ in _templates(document, row, workloads)) if row in workloads else 0
+
+
 def _templates(
     document: Mapping[str, Any], row: tuple[str, str], workloads: Workloads, place: Path = ()
 ) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    kind = workloads.get(row, JOB)
+    kind = workloads[row]
     for path in kind.templates:
         yield from values_at(document, path, place)
     for path in kind.objects:
@@ -74,8 +79,7 @@ def _of_wrapped(
     document: Mapping[str, Any], place: Path, workloads: Workloads
 ) -> Iterator[tuple[Path, Mapping[str, Any]]]:
     """Yield the templates of an object in another one: of a pod, of a workload of Kubernetes, or of the table."""
-    group = str(document.get("apiVersion") or "").rpartition("/")[0]
-    row = group, f"{str(document.get('kind') or '').lower()}s"
+    row = resource_of(document)
     if row == ("", "pods"):
         yield place, document
     elif row in WORKLOADS:
@@ -109,6 +113,7 @@ def review_templates(
             warnings=_distinct(joined.warnings, result.warnings),
             reasons=_distinct(joined.reasons, result.reasons),
             record=_distinct(joined.record, result.record),
+            undone=_distinct(joined.undone, result.undone),
             policies=_distinct(joined.policies, result.policies),
             policy_hash=result.policy_hash or joined.policy_hash,
         )

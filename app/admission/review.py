@@ -157,7 +157,7 @@ class ReviewResult:
     `reasons` where the object is allowed. `record` lists the changes in words, in order. `policies` are the names of
     the policies that matched, and `policy_hash` is that of the policy set. `mutated` is a pod after the mutators, with
     the ruling on it; None where nothing is recorded of it, where it is refused, and for a template. `decision` are the
-    last operations, which write the decision annotation.
+    last operations, which write the decision annotation. `undone` are those of `record` that change nothing.
     """
 
     concerned: bool
@@ -167,6 +167,7 @@ class ReviewResult:
     record: tuple[str, ...] = ()
     policies: tuple[str, ...] = ()
     policy_hash: str = ""
+    undone: tuple[str, ...] = ()
     mutated: ReviewedPod | None = field(default=None, compare=False, repr=False)
     decision: tuple[Operation, ...] = field(default=(), compare=False, repr=False)
 
@@ -243,6 +244,7 @@ def _mutated(review: ReviewedPod) -> ReviewResult:
         operations=tuple(operations),
         warnings=limited_warnings(warnings),
         record=record,
+        undone=(*(change.record for change in applied if not change.operations), *warned, *audited),
         mutated=None if is_template else review,
         decision=tuple(decision),
     )

@@ -5,21 +5,23 @@ The table of all validators is at the end. Privileged containers of pods with a 
 those of pods without one, which reach the node's devices, in device_guard.py.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 from app.admission.claim_review import claims_restricted, leaves_to_pods
 from app.admission.device_guard import device_accesses, devices_not_mounted, is_privileged, node_not_reached
 from app.admission.fleet_facts import FleetFacts, fitting_groups
 from app.admission.reviewed_pod import PodForm, ReviewedPod
-from app.knowledge.gpu_resources import is_refused, similar_resources
+from app.knowledge.gpu_resources import Families, is_refused, similar_resources
 from app.kube.pod_requests import CORE_MILLI, sum_pod_requests
 from app.kube.pods import Container
 from app.nodes.model import SHARED_UNITS
 from app.policy.demand import Demand
 from app.policy.merge_admission import AdmissionRules
 from app.policy.schema_admission import Idle
+from app.values.json_members import object_if_any
 from app.values.quantity import parse_quantity, parse_seconds
 from app.values.reasons import Code, Reason, counted, join_with_or, reason
 
@@ -64,8 +66,14 @@ Validator = Callable[[ReviewedPod], Iterator[Reason]]
 
 
 def names_valid(review: ReviewedPod) -> Iterator[Reason]:
-    """Refuse resource names that the API server refuses after us, in words that say what is meant."""
+    """Refuse resource names that the API server refuses after us, in words that say what is meant.
+
+    The resources of the pod itself are CPU, memory and huge pages alone (KEP-2837).
+    """
     families = review.context.knowledge.families
+    for name in pod_level_gpus(review.document, families):
+        problem = f"spec.resources of the pod names {name[:63]}, which the API server refuses there"
+        yield reason(Code.ResourceNameInvalid, f"{problem}; ask for it in the resources of a container")
     for container in review.pod.containers:
         for name in filter(is_refused, container.resources()):
             offered = (
@@ -75,6 +83,13 @@ def names_valid(review: ReviewedPod) -> Iterator[Reason]:
             hint = f"; did you mean {meant}?" if meant else ""
             problem = f"names resource {name[:63]}, which the API server refuses{hint}"
             yield _container_reason(container, Code.ResourceNameInvalid, problem)
+
+
+def pod_level_gpus(document: Mapping[str, Any], families: Families) -> list[str]:
+    """List the GPU resources among the resources of the pod itself."""
+    resources = object_if_any(object_if_any(document, "spec"), "resources")
+    names = (name for kind in ("limits", "requests") for name in object_if_any(resources, kind))
+    return [name for name in dict.fromkeys(names) if families.of(name)]
 
 
 def amounts_whole(review: ReviewedPod) -> Iterator[Reason]:

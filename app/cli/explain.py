@@ -18,7 +18,16 @@ from rich.markup import escape
 
 from app.cli.claims import FORBIDDEN
 from app.cli.explain_text import print_explanation
-from app.cli.explained_objects import POD, ObjectName, PodToExplain, claims_of_file, of_file, of_fleet, read_name
+from app.cli.explained_objects import (
+    POD,
+    ObjectName,
+    PodToExplain,
+    claims_of_file,
+    not_explained,
+    of_file,
+    of_fleet,
+    read_name,
+)
 from app.cli.mutate import read_file
 from app.cli.output import output_of, show, show_progress
 from app.cli.source import (
@@ -30,6 +39,7 @@ from app.cli.source import (
     Policies,
     forbidden,
     key_of,
+    note,
     policies_in,
     refuse_several,
     state_of,
@@ -134,6 +144,10 @@ def explain_pod(
     wanted = read_name(words, home, workloads) if words else None
     documents = [] if file is None else read_file(file)
     pods = [] if file is None else of_file(file, documents, home, workloads)
+    if unknown := not_explained(documents, workloads):
+        note(
+            f"not explained, since their kind is not known here: {unknown}; explain the pods that are created for them"
+        )
     with without_garbage_collection():
         if url:
             bodies = [pod.pod for pod in pods] or [pod_reference(wanted)]
@@ -145,15 +159,12 @@ def explain_pod(
                 cluster = snapshot_of(objects, policies, use.idle)
                 with show_progress(f"explaining on {counted(len(cluster.nodes), 'node')}"):
                     explanations = [
-                        finish(explain(each.pod, cluster, each.live, by_node, events=_events_of(each, objects, fleet)))
-                        for each in pods
+                        _explained(each, cluster, by_node, _events_of(each, objects, fleet)) for each in pods
                     ]
             except ApiError as refused:
                 if wanted is None or wanted.kind != POD:
                     raise
                 explanations = [explained_by_api_server(fleet.load(), wanted.namespace, wanted.name, refused)]
-    reported = [pod.refused for pod in pods] or [""]
-    explanations = [_with_refusal(each, words) for each, words in zip(explanations, reported, strict=True)]
     titles = [pod.of for pod in pods] or [""]
     show(
         explanations[0] if len(explanations) == 1 else explanations,
@@ -163,10 +174,10 @@ def explain_pod(
     raise typer.Exit(0 if all(explanation.fits for explanation in explanations) else 1)
 
 
-def _with_refusal(explanation: Explanation, words: str) -> Explanation:
-    """Add why the API server has refused pods of the workload, in its words; they are empty where it has not."""
-    note = f"the API server has refused pods of this workload: {words}"
-    return replace(explanation, notes=(note, *explanation.notes)) if words else explanation
+def _explained(pod: PodToExplain, cluster: ClusterSnapshot, by_node: bool, events: list[Object] | None) -> Explanation:
+    """Explain a pod, and first what is to say of its workload."""
+    answer = finish(explain(pod.pod, cluster, pod.live, by_node, events=events, workload=pod.workload))
+    return replace(answer, notes=(*pod.notes, *answer.notes))
 
 
 def _show(console: Console, explanations: list[Explanation], titles: list[str], by_node: bool) -> None:

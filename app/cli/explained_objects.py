@@ -3,18 +3,23 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from app.admission.preview import templates_of_new_object
+from app.admission.queued_jobs import number_of_templates
+from app.admission.review_targets import is_queued
 from app.cli.source import key_of
-from app.knowledge.workload_templates import Workloads
+from app.explain.gang_placement import MOST_MEMBERS
+from app.knowledge.workload_templates import Workloads, number_of_pods
 from app.kube.admission_objects import refused_replicas
 from app.kube.api_kinds import API_KINDS
+from app.kube.gangs import Gang
 from app.kube.gpu_usage import FINISHED
 from app.kube.pods import GROUP_LABELS
 from app.usage.workloads import owners_of
 from app.values.errors import BadInput, closest, did_you_mean
+from app.values.json_members import member, object_if_any
 
 Object = Mapping[str, Any]
 POD = "Pod"
@@ -68,13 +73,17 @@ class ObjectName:
 class PodToExplain:
     """A pod to explain. `of` says what it stands for, where that is not the pod itself; `live` that it exists.
 
-    `refused` is why the API server has refused pods of its workload, in its words.
+    `workload` are the pods of its workload, and `notes` what else is to say of that; the first pod of it has them.
     """
 
     pod: Object
     live: bool
     of: str = ""
-    refused: str = ""
+    workload: Gang | None = None
+    notes: tuple[str, ...] = ()
+
+
+NO_PODS = Gang("", ())
 
 
 def read_name(words: Sequence[str], namespace: str, workloads: Workloads) -> ObjectName:
@@ -101,7 +110,7 @@ def read_name(words: Sequence[str], namespace: str, workloads: Workloads) -> Obj
 
 def _kinds(workloads: Workloads) -> Mapping[str, tuple[str, str]]:
     """Map the kinds that are explained to (API group, resource)."""
-    return {**KINDS, **{workload.kind: resource for resource, workload in workloads.items()}}
+    return {**KINDS, **{workload.kind: resource for resource, workload in workloads.items()}, **KINDS}
 
 
 def _by_word(kinds: Mapping[str, tuple[str, str]]) -> Mapping[str, str]:
@@ -117,7 +126,9 @@ def of_file(file: str, documents: Sequence[Object], namespace: str, workloads: W
     pods = [pod for document in documents for pod in as_pods(document, namespace, workloads)]
     if not pods:
         kinds = ", ".join(sorted({str(document.get("kind")) for document in documents})) or "it is empty"
-        raise BadInput(f"{file}: no Pod and no workload in it ({kinds}), wants {', '.join(_kinds(workloads))}")
+        raise BadInput(
+            f"{file}: no Pod and no workload in it ({kinds}), wants {', '.join(_kinds(workloads))}; {OTHERS}"
+        )
     return pods
 
 
@@ -130,26 +141,70 @@ def claims_of_file(documents: Sequence[Object], namespace: str) -> list[dict[str
     return [{**claim, "metadata": {"namespace": namespace, **(claim.get("metadata") or {})}} for claim in claims]
 
 
+OTHERS = "of other kinds, explain the pods that their controllers create"
+
+
+def not_explained(documents: Sequence[Object], workloads: Workloads) -> str:
+    """Name the objects of a file that are no workload known here and hold requests of containers; empty if none do."""
+    others = (one for one in documents if not templates_of_new_object(one, workloads) and _has_requests(one))
+    return ", ".join(f"{one.get('kind')} {key_of(one)}" for one in others)
+
+
+def _has_requests(value: Any) -> bool:
+    if isinstance(value, list):
+        return any(map(_has_requests, value))
+    if not isinstance(value, Mapping):
+        return False
+    amounts = (*object_if_any(value, "limits"), *object_if_any(value, "requests"))
+    return any("/" in name or name in ("cpu", "memory") for name in amounts) or any(map(_has_requests, value.values()))
+
+
 def as_pods(document: Object, namespace: str, workloads: Workloads) -> list[PodToExplain]:
     """Return a pod, or the pods that a workload creates, one of each template, as admission sees them.
 
     None for another kind. Raises MalformedPod.
     """
     targets = templates_of_new_object(document, workloads)
-    metadata = document.get("metadata") or {}
+    metadata = member(document, "metadata", dict, "") or {}
     own = {"namespace": metadata.get("namespace") or namespace}
     if targets and not targets[0].path:
         return [PodToExplain({**document, "metadata": {**metadata, **own}}, False)]
     name = metadata.get("name") or metadata.get("generateName") or "without-a-name"
     made = []
     for target in targets:
-        inner = {**(target.document.get("metadata") or {}), **own, "name": name}
+        where = ".".join((*target.path, ""))
+        owners = [{"kind": document.get("kind"), "name": name, "controller": True}]
+        inner = {**(member(target.document, "metadata", dict, where) or {}), **own, "name": name}
+        inner["ownerReferences"] = owners
         pod = {**target.document, "apiVersion": "v1", "kind": POD, "metadata": inner}
         place = _INDEX.sub(r"[\1]", ".".join(target.path))
         template = "its pod template" if len(targets) == 1 else f"template {place}"
-        title = f"{document.get('kind')} {own['namespace']}/{name}, {template}:"
-        made.append(PodToExplain(pod, False, title, refused_replicas(document)))
+        made.append(PodToExplain(pod, False, f"{document.get('kind')} {own['namespace']}/{name}, {template}:"))
+    if made:
+        numbers = [number_of_pods(document, target.path, workloads) for target in targets]
+        total = None if None in numbers else sum(filter(None, numbers))
+        waiting: tuple[Object, ...] = ()
+        if total is not None and 1 < total <= MOST_MEMBERS:
+            waiting = tuple(each.pod for each, number in zip(made, numbers, strict=True) for _ in range(number or 0))
+        gang = Gang(f"{own['namespace']}/{document.get('kind')}={name}", waiting) if waiting else None
+        made[0] = replace(made[0], workload=gang, notes=tuple(_notes(document, len(made), total, workloads)))
     return made
+
+
+def _notes(document: Object, looked_at: int, pods: int | None, workloads: Workloads) -> Iterator[str]:
+    """Say what keeps a workload from making pods, and which of its templates and pods are not looked at."""
+    spec, kind = object_if_any(document, "spec"), document.get("kind")
+    if (object_if_any(spec, "runPolicy") or spec).get("suspend") is True:
+        queued = "Kueue sets that when it admits it" if is_queued(document) else "set spec.suspend to false to start it"
+        yield f"the {kind} is suspended, so that no pods are created; {queued}"
+    if refused := refused_replicas(document):
+        yield f"the API server has refused pods of this workload: {refused}"
+    if pods == 0:
+        yield f"the {kind} wants no pods: its replicas, or what is left of its completions, are 0"
+    if (pods or 0) > MOST_MEMBERS:
+        yield f"how many of its {pods} pods fit together is not known: it has more than {MOST_MEMBERS}"
+    if (all_templates := number_of_templates(document, workloads)) > looked_at:
+        yield f"only the first {looked_at} of its {all_templates} pod templates are looked at"
 
 
 def of_fleet(
@@ -161,6 +216,7 @@ def of_fleet(
     where no name is similar. Raises BadInput if there is none.
     """
     pods = [document for document in objects if document.get("kind") == POD]
+    templates = as_pods(workload, wanted.namespace, workloads) if workload is not None else []
     if wanted.kind == POD:
         for pod in pods:
             if wanted.names(pod):
@@ -168,13 +224,18 @@ def of_fleet(
         raise BadInput(f"{wanted} not found{_similar(wanted, map(key_of, pods)) or listing}")
     owners = dict(_owned(pods))
     of_workload = sorted((pod for pod in pods if _is_of(pod, wanted, owners[key_of(pod)])), key=_created)
-    pending = [pod for pod in of_workload if _pending(pod)]
+    have = [pod for pod in of_workload if not (_finished(pod) or (pod.get("metadata") or {}).get("deletionTimestamp"))]
+    pending = [pod for pod in have if _pending(pod)]
     title = f"{wanted.kind} {wanted.namespace}/{wanted.name}"
+    all_pods, notes = ((templates[0].workload or NO_PODS).waiting, templates[0].notes) if templates else ((), ())
+    gang = Gang(f"{wanted.namespace}/{wanted.kind}={wanted.name}", all_pods[len(have) :], len(have) - len(pending))
     if pending:
-        newest = f"{title}, the newest of its {len(pending)} pending pods:"
-        return [PodToExplain(pending[-1], True, newest, refused_replicas(workload or {}))]
-    if workload is not None and (templates := as_pods(workload, wanted.namespace, workloads)):
-        return templates
+        waiting = (*pending, *({**pending[-1], "status": {}} for _ in gang.waiting if len(templates) == 1))
+        of = f"{title}, the newest of its {len(pending)} pending pods:"
+        return [PodToExplain(pending[-1], True, of, replace(gang, waiting=waiting), notes)]
+    if templates:
+        of_which = len(templates) == 1 or not (have and gang.waiting)  # else it is not known which are missing
+        return [replace(templates[0], workload=gang if of_which else None), *templates[1:]]
     if of_workload:
         count = len(of_workload)
         return [PodToExplain(of_workload[-1], True, f"{title} has no pending pod; the newest of its {count}:")]
@@ -229,5 +290,8 @@ def _created(pod: Object) -> str:
 
 
 def _pending(pod: Object) -> bool:
-    phase = (pod.get("status") or {}).get("phase")
-    return phase not in FINISHED and not (pod.get("spec") or {}).get("nodeName")
+    return not _finished(pod) and not (pod.get("spec") or {}).get("nodeName")
+
+
+def _finished(pod: Object) -> bool:
+    return (pod.get("status") or {}).get("phase") in FINISHED

@@ -124,10 +124,14 @@ def _messages(reviewed: Preview) -> Iterator[tuple[str, str]]:
     yield from (("red", f"{reviewed.what}: {text}") for text in reviewed.warnings if text.startswith(REFUSED))
     if not reviewed.allowed:
         yield "red", f"{reviewed.what}: denied: {reviewed.message}"
-    elif not (reviewed.actions or reviewed.patch):
+    elif not (reviewed.actions or reviewed.patch or reviewed.pods):
         yield "dim", f"{reviewed.what}: nothing to do"
     else:
-        yield "green", f"{reviewed.what}: " + ("patched" if reviewed.patch else "allowed")
+        also = ", and each pod is patched when it is created" if reviewed.pods else ""
+        yield (
+            "green",
+            f"{reviewed.what}: {'patched' if reviewed.patch else 'allowed as it is' if also else 'allowed'}{also}",
+        )
     yield from (
         ("yellow" if kind == "warning" else "none", f"  {kind}: {text}")
         for kind, text in reviewed.messages()

@@ -168,9 +168,10 @@ def diff(
     """Show for which pods an edit of policies changes anything, before it is applied; exit 1 if it hurts a pod.
 
     Every unfinished pod of the fleet is tried as if it were created again, under the old and the new policies. Shown
-    are pods that are newly refused, left without any node (both exit 1), newly admitted, moved to another best node, or
-    changed otherwise. A running pod first frees its own place. What old policies wrote into a running pod (affinity,
-    runtimeClassName) stays in it, and only GPUs are judged; taints, CPU and memory are left to the scheduler.
+    are pods that are newly refused, left without any node (both exit 1), newly admitted, moved to another best node, on
+    fewer or more nodes, or changed otherwise. A running pod first frees its own place. What old policies wrote into a
+    running pod (affinity, runtimeClassName) stays in it, and only GPUs are judged; taints, CPU and memory are left to
+    the scheduler.
 
     Instead of a directory, a file of manifests may be given, of which ConfigMap gpu-usher-policies and GPUPolicy
     objects count. To see what an overlay would deny in a cluster before it is applied: kubectl kustomize
@@ -261,5 +262,6 @@ def _line(difference: Difference) -> str:
         return f"{difference.pod}{where}: {difference.now}"
     if difference.change == PodDifference.Admitted.value:
         return f"{difference.pod}{where}: was {difference.was}"
-    what = "" if difference.change == PodDifference.Otherwise.value else "best node "
+    same = (PodDifference.Fewer.value, PodDifference.More.value, PodDifference.Otherwise.value)
+    what = "" if difference.change in same else "best node "
     return f"{difference.pod}{where}: {what}before the edit: {difference.was}; after it: {difference.now}"

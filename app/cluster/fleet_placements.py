@@ -34,6 +34,7 @@ class FleetPlacements:
         self._state = state
         self._verdicts = VerdictCache(state, recount=True)
         self._best: dict[Demand, tuple[_Best, ...]] = {}
+        self._fitting: dict[Demand, frozenset[str]] = {}
         self._refusals: dict[Demand, str] = {}
 
     def best(self, demand: Demand, uid: str) -> str | None:
@@ -47,6 +48,15 @@ class FleetPlacements:
         own = self._own_node(demand, usage) if usage else None
         return min([*others[:1], *([own] if own else [])], default=(None, None))[1]
 
+    def fitting(self, demand: Demand, uid: str) -> frozenset[str]:
+        """Return all nodes that fit a demand for the pod with this UID, its own without the pod."""
+        if not demand.requests_gpus:
+            return frozenset()
+        self.best(demand, uid)
+        usage = self._state.usage_of(uid)
+        own = {usage.node} if usage else frozenset()
+        return self._fitting[demand] - own | (own if usage and self._own_node(demand, usage) else frozenset())
+
     def why(self, demand: Demand) -> str:
         """Return why no node fits a demand, with the reasons of most nodes."""
         if demand not in self._refusals:
@@ -59,9 +69,10 @@ class FleetPlacements:
         return self._refusals[demand]
 
     def _find(self, demand: Demand) -> tuple[_Best, ...]:
-        """Find the two best nodes; two, because the pod's own node is weighed without the pod."""
+        """Find the nodes that fit, and the two best; two, because the pod's own node is weighed without the pod."""
         verdicts = self._verdicts.of(demand)
         names = [name for name in verdicts.feasible if not unserved_claim(demand, self._state.nodes[name])]
+        self._fitting[demand] = frozenset(names)
         return tuple(nsmallest(2, map(_sort_key, verdicts.totals(names), names)))
 
     def _own_node(self, demand: Demand, usage: GPUUsage) -> _Best | None:

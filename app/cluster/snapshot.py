@@ -21,12 +21,13 @@ from app.kube.admission_objects import ADMISSION_KINDS, ADMISSION_TYPES, Admissi
 from app.kube.api_kinds import API_KINDS, DRA, FLEET
 from app.kube.node_selectors import NodeSelectorTerm, read_terms
 from app.kube.partial_types import PartialExistingPod, PartialNode
+from app.kube.pod_types import check_types
 from app.nodes.reading import read_runtime_class
 from app.policy.compiled import PolicySet
 from app.policy.demand import ExpectedDemand
 from app.policy.document import yaml_problem
-from app.values.errors import SnapshotError
-from app.values.json_members import member, strings
+from app.values.errors import BadInput, MalformedPod, SnapshotError
+from app.values.json_members import member, object_if_any, strings
 
 SNAPSHOT_KINDS = (*FLEET, *ADMISSION_KINDS, "PodGroup", *DRA)
 """The kinds of a snapshot that are read; objects of other kinds are left out."""
@@ -55,6 +56,20 @@ def read_snapshot(file: str, data: bytes) -> list[dict[str, Any]]:
     return objects
 
 
+class _Loader(yaml.CSafeLoader):
+    """Refuses keys that are given twice, of which YAML's reader would lose the first in silence."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        """Read a mapping. Raises ConstructorError."""
+        keys: set[str] = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in keys:
+                problem = f"{key.value}: given twice, remove one"
+                raise yaml.constructor.ConstructorError(problem=problem, problem_mark=key.start_mark)
+            keys.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
 def _documents(file: str, data: bytes) -> list[Any]:
     if data.lstrip()[:1] in (b"{", b"["):
         try:
@@ -66,7 +81,7 @@ def _documents(file: str, data: bytes) -> list[Any]:
             f"{file}: {len(data)} bytes of YAML, wants at most {LARGEST_YAML_BYTES}, or JSON of any size"
         )
     try:
-        return [document for document in yaml.load_all(data, yaml.CSafeLoader) if document is not None]
+        return [document for document in yaml.load_all(data, _Loader) if document is not None]
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: an invalid date, or 5,000 digits
         raise SnapshotError(yaml_problem(file, error, data.decode("utf-8", "replace"))) from error
 
@@ -91,34 +106,47 @@ def fill(state: State, objects: list[dict[str, Any]]) -> dict[str, int]:
         kind = item.get("kind")
         if isinstance(kind, str) and kind in by_kind:
             by_kind[kind].append(item)
-    for pod in by_kind["Pod"]:  # pods before nodes, or each pod would update its node again
-        state.put_pod(pod)
-    for node in by_kind["Node"]:
-        state.put_node(node)
-    for device_class in by_kind["DeviceClass"]:
-        devices.put_device_class(device_class)
-    for rule in by_kind["DeviceTaintRule"]:
-        devices.put_taint_rule(rule)
-    for document in (item for kind in DRA if kind != "DeviceTaintRule" for item in by_kind[kind]):
-        devices.dra.served_version = _version(document) or devices.dra.served_version
-    for resource_slice in by_kind["ResourceSlice"]:
-        devices.put_slice(resource_slice)
-    for claim in by_kind["ResourceClaim"]:
-        devices.put_claim(claim)
-    for template in by_kind["ResourceClaimTemplate"]:
-        devices.put_claim_template(template)
-    for namespace in by_kind["Namespace"]:
-        state.namespaces.put(_name(namespace), strings(_metadata(namespace), "labels", "metadata."))
-    for group in by_kind["PodGroup"]:
-        state.pod_groups[f"{_metadata(group).get('namespace') or 'default'}/{_name(group)}"] = group
-    for item in (item for kind in ADMISSION_TYPES for item in by_kind[kind]):
-        kind, inside = item["kind"], _metadata(item).get("namespace") or "default"
-        key = _name(item) if kind in ("Namespace", "PriorityClass") else f"{inside}/{_name(item)}"
-        state.admission_objects.put(kind, key, read_admission_object(kind, item))
-        state.admission_objects.listed.add(kind)
-    for runtime_class in by_kind["RuntimeClass"]:
-        state.put_runtime_class(_name(runtime_class), read_runtime_class(runtime_class))
+    put: dict[str, Callable[[dict[str, Any]], None]] = {
+        "Pod": state.put_pod,  # before nodes, or each would update its node again
+        "Node": state.put_node,
+        "DeviceClass": devices.put_device_class,
+        "DeviceTaintRule": devices.put_taint_rule,
+        "ResourceSlice": devices.put_slice,
+        "ResourceClaim": devices.put_claim,
+        "ResourceClaimTemplate": devices.put_claim_template,
+        "Namespace": lambda one: state.namespaces.put(_name(one), strings(_metadata(one), "labels", "metadata.")),
+        "PodGroup": lambda one: state.pod_groups.update({_key(one): one}),
+        "RuntimeClass": lambda one: state.put_runtime_class(_name(one), read_runtime_class(one)),
+    }
+    for kind in (*put, *(kind for kind in ADMISSION_TYPES if kind not in put)):
+        for number, item in enumerate(by_kind[kind], 1):
+            try:
+                if not _name(item):
+                    raise MalformedPod("metadata.name: got none, wants the name of the object")
+                if kind in DRA and kind != "DeviceTaintRule":
+                    devices.dra.served_version = _version(item) or devices.dra.served_version
+                if kind == "Pod":
+                    check_types(item)
+                if kind in put:
+                    put[kind](item)
+                if kind in ADMISSION_TYPES:
+                    key = _name(item) if kind in ("Namespace", "PriorityClass") else _key(item)
+                    state.admission_objects.put(kind, key, read_admission_object(kind, item))
+                    state.admission_objects.listed.add(kind)
+            except BadInput as error:
+                raise MalformedPod(f"{_words(item, number)}: {error}") from error
     return {kind: len(items) for kind, items in by_kind.items()}
+
+
+def _key(item: Mapping[str, Any]) -> str:
+    return f"{_metadata(item).get('namespace') or 'default'}/{_name(item)}"
+
+
+def _words(item: Mapping[str, Any], number: int) -> str:
+    """Name an object for a message: by its kind and name, or by its place among those of its kind."""
+    metadata = object_if_any(item, "metadata")
+    name = "/".join(str(metadata[key]) for key in ("namespace", "name") if metadata.get(key))
+    return f"{item['kind']} {name[:120]}" if metadata.get("name") else f"{item['kind']} number {number}"
 
 
 def _version(item: Mapping[str, Any]) -> str:

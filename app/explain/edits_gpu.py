@@ -4,6 +4,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
+from app.admission.validators import pod_level_gpus
 from app.explain.container_requests import (
     at_most_each,
     lowered,
@@ -102,6 +103,22 @@ def correct_resource(near_miss: NearMiss) -> Iterator[Edit]:
                 yield Edit("correct-resource", text, 5 + position, replace_resource(name, other))
 
 
+def move_to_container(near_miss: NearMiss) -> Iterator[Edit]:
+    """Move the GPUs of the pod's own resources to its first container."""
+    pod, families = near_miss.scheduled_pod, near_miss.snapshot.context.knowledge.families
+    names = pod_level_gpus(pod.document, families) if near_miss.code is Code.ResourceNameInvalid else []
+    main = next((one.name for one in pod.pod.containers if one.list_name == "containers"), "")
+
+    def move(document: EditedDocument) -> None:
+        for kind, amounts in (document["spec"].get("resources") or {}).items():
+            for name in [name for name in amounts if name in names]:
+                resources = document["spec"]["containers"][0].setdefault("resources", {})
+                resources.setdefault(kind, {})[name] = amounts.pop(name)
+
+    if names and main:
+        yield Edit("correct-resource", f"ask for {', '.join(names)} in container {main}, not in the pod", 4, move)
+
+
 def _names_in_question(near_miss: NearMiss) -> Iterator[str]:
     """List the names of resources to which the objection may be."""
     if near_miss.code is InTreeCause.InsufficientResource and near_miss.about[0] not in near_miss.node.allocatable:
@@ -114,7 +131,7 @@ def _names_in_question(near_miss: NearMiss) -> Iterator[str]:
 
 
 def evict_to_free_gpus(near_miss: NearMiss) -> Iterator[Edit]:
-    """Evict pods from the node to free GPUs: idle holders first, then the lowest priority, and as few as possible."""
+    """Evict pods from the node to free GPUs: idle or broken ones first, then the lowest priority, and few."""
     if near_miss.code is not Code.InsufficientGPUs:
         return
     node = near_miss.node
@@ -124,22 +141,24 @@ def evict_to_free_gpus(near_miss: NearMiss) -> Iterator[Edit]:
         evicted: list[GPUUsage] = []
         freed = 0
         idle = near_miss.snapshot.idle
+        states = {pod.name: pod.state for pod in near_miss.snapshot.existing_pods or () if pod.state}
         for usage, held in sorted(
-            usages, key=lambda pair: (pair[0].name not in idle, pair[0].priority, -pair[1], pair[0].name)
+            usages,
+            key=lambda pair: (not {pair[0].name} & {*idle, *states}, pair[0].priority, -pair[1], pair[0].name),
         ):
             if held and freed < short:
                 evicted.append(usage)
                 freed += held
         if 0 < short <= freed:
-            names = ", ".join(_holder(usage, idle.get(usage.name)) for usage in evicted[:3])
+            names = ", ".join(_holder(one, idle.get(one.name), states.get(one.name, "")) for one in evicted[:3])
             more = f" and {len(evicted) - 3} more" if len(evicted) > 3 else ""
             yield Edit("free-gpus", f"free {short} {resource} on {node.name}, held by {names}{more}", 51 + freed,
                        node=_with_units(resource, freed), on=node.name, evicts=tuple(evicted))  # fmt: skip
 
 
-def _holder(usage: GPUUsage, idle_seconds: float | None) -> str:
+def _holder(usage: GPUUsage, idle_seconds: float | None, state: str) -> str:
     idle = f", idle for {idle_seconds / 3600:.0f} h" if idle_seconds else ""
-    return f"{usage.name} (priority {usage.priority}{idle})"
+    return f"{usage.name} (priority {usage.priority}{idle}{f', {state}' if state else ''})"
 
 
 def _with_units(resource: str, amount: int) -> Callable[[Node], Node]:
@@ -336,6 +355,7 @@ IMAGE_CODES = (Code.DriverTooOld, Code.ImageRequirementUnmet, Code.ComputeCapabi
 
 GPU_EDITS = (
     whole_gpus,
+    move_to_container,
     correct_resource,
     correct_product,
     allow_product,

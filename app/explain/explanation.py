@@ -119,6 +119,25 @@ class GangVerdict:
         preempts = "; kube-scheduler can make room by preempting pods of lower priority" if self.preempts else ""
         return f"{first}{enough}; the others lack: {self.lacks}{change}{preempts}"
 
+    @property
+    def of_replicas(self) -> str:
+        """What is said where the gang is a workload whose pods are placed one by one."""
+        wanted, of = self.pods + self.bound, f"pods of {self.gang}"
+        if not self.pods:
+            return f"all {wanted} {of} have a node"
+        have = f"{self.bound} of {wanted} {of} have a node; " if self.bound else ""
+        these = f"the {self.pods} without one" if have else f"{wanted} {of}"
+        if self.unjudged:
+            return f"{have}how many of {these} fit now is not known ({self.unjudged})"
+        if self.fits == self.pods:
+            return f"{have}{'' if have else 'all '}{these} fit{'s' if self.pods == 1 else ''} now"
+        who, change = "the others lack" if self.fits else "they lack", ""
+        if self.preempts or self.change:
+            change = f"; smallest change with which all fit: {self.change or 'preempting pods of lower priority'}"
+        return (
+            f"{have}{self.fits or 'none'} of {these} fit{'' if self.fits > 1 else 's'} now; {who}: {self.lacks}{change}"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
@@ -131,7 +150,8 @@ class Explanation:
     with its resource. `fixes` are ordered, the smallest first. `verdicts` is None unless it was requested.
     `unjudged` are the constraints that only kube-scheduler can judge. `ending` is how a pod of the cluster ended; it is
     then judged as if it were created again. `devices` is the funnel of each request of its ResourceClaims, where these
-    get no devices on some node. `gang` is how many of the pods of its gang fit together. `tried` are the kinds of
+    get no devices on some node. `gang` is how many of the pods of its gang fit together,
+    and `replicas` how many pods of the workload that was asked about fit now. `tried` are the kinds of
     changes that were tried for `fixes`, in words. `not_started` says why it does not start though it has a node or
     devices, each with the reason of the kubelet's Event, and `phase` is its status.phase. `notes` say which containers
     would run without the devices that the pod claims, what the conditions of its node report, what ends it, and what no
@@ -167,6 +187,7 @@ class Explanation:
     notes: tuple[str, ...] = ()
     tried: tuple[str, ...] = ()
     gang: GangVerdict | None = None
+    replicas: GangVerdict | None = None
     asked_by: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     phase: str = ""
     claimed: tuple[str, ...] = ()

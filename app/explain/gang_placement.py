@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a whole gang fits: all its waiting pods are placed in turn, as kube-scheduler places those of a PodGroup.
+"""Whether a whole gang, or all pods of a workload, fit: they are placed in turn, as kube-scheduler places a PodGroup.
 
 A pod that fits by itself may wait because others of its gang do not. Each pod takes the best node that fits and what it
 requests there; nodes are judged once for each template, and again when a pod was placed on them. With a topology key
 all must be on nodes of one value (kubernetes pkg/scheduler/framework/plugins/topologyaware). The proposed change is
-proven by placing all pods again. Claims get their devices from the allocator (gang_claims.py). Constraints between pods
-of the gang are left aside.
+proven by placing all pods again. Claims get their devices from the allocator (gang_claims.py). Constraints between the
+pods count where the existing pods are known: after each pod they are counted anew, and all nodes are judged again.
 """
 
 import json
@@ -19,6 +19,7 @@ from app.explain.funnel import Objection
 from app.explain.gang_claims import GangDevices, shared_claims, with_devices_of_copies
 from app.explain.pending_cause import primary_reason
 from app.explain.survey import ClusterSnapshot, NodeJudge, ScheduledPod, existing_pod_constraints, read_scheduled_pod
+from app.intree.existing_pods import ExistingPod
 from app.intree.inter_pod_constraints import InterPodConstraints
 from app.kube.gangs import Gang, gang_priority, gang_words
 from app.kube.pod_requests import PODS
@@ -52,17 +53,22 @@ class _Placing:
     """A fleet that pods fill in turn.
 
     `seen` are the nodes that fit each template, with their totals, and `left` the templates of pods that found none.
+    `placed` are the pods that have found one, where some of them constrain others.
     """
 
+    snapshot: ClusterSnapshot
     nodes: dict[str, Node]
     used: dict[str, Mapping[str, int]]
     devices: GangDevices
     seen: dict[str, dict[str, float]] = field(default_factory=dict)
     judges: dict[str, NodeJudge] = field(default_factory=dict)
     left: list[str] = field(default_factory=list)
+    placed: list[ExistingPod] = field(default_factory=list)
 
 
 FIRST_POD_DECIDES = "the node that its first pod gets, of several equal ones, decides which pods reach shared devices"
+
+BESIDE_EACH_OTHER = "they must run beside each other, so that the node of the first one decides"
 
 
 def gang_verdict(gang: Gang, snapshot: ClusterSnapshot, live: bool) -> Generator[None, None, GangVerdict | None]:
@@ -94,6 +100,8 @@ def gang_verdict(gang: Gang, snapshot: ClusterSnapshot, live: bool) -> Generator
     verdict = GangVerdict(words, number, best, gang.bound, enough)
     if best == number:
         return verdict
+    if any(_constrains(template) and template.pod.pod_among_others.affinity for template in templates.values()):
+        return replace(verdict, enough=True, unjudged=BESIDE_EACH_OTHER)
     verdict = replace(verdict, lacks=_lacks(order, placing))
     if enough or (yield from _preempts(gang, least, order, templates, snapshot)):
         return replace(verdict, preempts=not enough)
@@ -152,7 +160,7 @@ def _domains(key: str, nodes: Mapping[str, Node]) -> Iterable[Mapping[str, Node]
 
 
 def _placing(snapshot: ClusterSnapshot, nodes: Mapping[str, Node]) -> _Placing:
-    return _Placing(dict(nodes), dict(snapshot.used), GangDevices(snapshot.devices, snapshot.selection))
+    return _Placing(snapshot, dict(nodes), dict(snapshot.used), GangDevices(snapshot.devices, snapshot.selection))
 
 
 def _place_all(
@@ -171,7 +179,7 @@ def _place_all(
                     yield
         if _place(template, templates, placing):
             placed += 1
-            if templates[template].pod.claims is not None:
+            if templates[template].pod.claims is not None or placing.placed:
                 yield
         else:
             placing.left.append(template)
@@ -187,21 +195,33 @@ def _place(template: str, templates: Mapping[str, _Template], placing: _Placing)
     claims = placing.judges[template].scheduled_pod.claims
     node = placing.nodes[name]
     everywhere = claims is not None and placing.devices.take(claims, node, templates[template].shared)
+    constrained = any(map(_constrains, templates.values()))
+    if constrained:
+        placing.placed.append(ExistingPod("", name, templates[template].pod.pod_among_others, terminating=False))
     for other in placing.seen:
         claiming = templates[other].pod.claims is not None
-        if claims is not None and claiming:
+        if constrained or (claims is not None and claiming):
             placing.judges[other] = _judge(templates[other], placing)
-        for changed in list(placing.nodes) if everywhere and claiming else (name,):
+        for changed in list(placing.nodes) if constrained or (everywhere and claiming) else (name,):
             _judge_again(other, templates[other].pod, changed, placing)
     return True
 
 
 def _judge(template: _Template, placing: _Placing) -> NodeJudge:
-    """Make the judge of a template's pods by what is used, and what devices are left, now."""
-    pod = template.pod
+    """Make the judge of a template's pods by what is used, what devices are left, and where the others are, now."""
+    pod, constraints, snapshot = template.pod, template.constraints, placing.snapshot
+    if placing.placed and snapshot.existing_pods is not None:
+        nodes, pods = {**snapshot.nodes, **placing.nodes}, (*snapshot.existing_pods, *placing.placed)
+        constraints = existing_pod_constraints(pod, replace(snapshot, nodes=nodes, existing_pods=pods))
     if pod.claims is not None:
         pod = replace(pod, claims=placing.devices.judge(pod.claims, template.shared))
-    return NodeJudge(pod, placing.used, template.constraints)
+    return NodeJudge(pod, placing.used, constraints)
+
+
+def _constrains(template: _Template) -> bool:
+    """Tell whether pods of a template constrain where others may run, in a cluster whose existing pods are known."""
+    pod = template.pod.pod_among_others
+    return template.constraints is not None and bool(pod.ports or pod.affinity or pod.anti_affinity or pod.spread)
 
 
 def _judge_again(template: str, pod: ScheduledPod, name: str, placing: _Placing) -> None:
@@ -307,7 +327,7 @@ def _filled(
 def _with_copies(nodes: Mapping[str, Node], node: Node, number: int, snapshot: ClusterSnapshot) -> _Placing:
     added = _copies(node, number)
     devices = with_devices_of_copies(snapshot.devices, node, tuple(added))
-    return _Placing({**nodes, **added}, dict(snapshot.used), GangDevices(devices, snapshot.selection))
+    return _Placing(snapshot, {**nodes, **added}, dict(snapshot.used), GangDevices(devices, snapshot.selection))
 
 
 def _copies(node: Node, number: int, first: int = 0) -> dict[str, Node]:

@@ -44,6 +44,7 @@ from app.explain.placed_by import (
     not_looked_at,
     what_it_got,
     who_decides,
+    who_is_in_the_way,
 )
 from app.explain.pod_start import required_cuda, start_problems, unhealthy_devices, what_ends_it
 from app.explain.survey import (
@@ -61,7 +62,7 @@ from app.explain.survey import (
 from app.intree.checks import InTreeRefusal, unjudged_constraints
 from app.intree.inter_pod_constraints import InterPodConstraints
 from app.kube.finished_pods import Ending
-from app.kube.gangs import with_pod_group
+from app.kube.gangs import Gang, with_pod_group
 from app.kube.pods import PREFIX
 from app.nodes.model import Node
 from app.placement.class_filters import lacks_code, lacks_code_words
@@ -115,19 +116,28 @@ def explain(
     by_node: bool = False,
     find_fixes: bool = True,
     events: Sequence[Mapping[str, Any]] | None = None,
+    workload: Gang | None = None,
 ) -> Generator[None, None, Explanation]:
     """Explain one pod; yields often, so that a service can do other work in between.
 
     `live` is true where the pod is in the cluster as it is, admitted or not. `by_node` adds every node's verdict.
     `find_fixes` searches for fixes, which takes most of the time where the pod fits nowhere. `events` are those about
-    the pod, None where they were not read.
+    the pod, None where they were not read. `workload` are the pods of the workload that was asked about, the bound ones
+    as a number.
 
     Raises MalformedPod, QuantityError.
     """
     pod = _read(document, snapshot, live, events)
     yield
     nodes = yield from _judged(pod, find_fixes)
-    return (yield from _answer(pod, nodes, by_node, events or ()))
+    answer = yield from _answer(pod, nodes, by_node, events or ())
+    replicas = (yield from gang_verdict(workload, snapshot, live)) if workload else None
+    if replicas is None:
+        return answer
+    same = answer.gang.sentence if answer.gang and answer.gang.gang == replicas.gang else None
+    return replace(
+        answer, replicas=replicas, notes=(replicas.of_replicas, *(note for note in answer.notes if note != same))
+    )
 
 
 def _read(
@@ -248,6 +258,8 @@ def _notes(pod: _ReadPod, nodes: _JudgedNodes, events: Sequence[Mapping[str, Any
         yield from answer_of_scheduler(scheduled_pod.document) if fitting else ()
     if (cuda := required_cuda(pod.review.document.get("status") or {})) and pod.node:
         yield f'judged with the annotation {CUDA}: "{cuda}", which the start error names: set it on the pod'
+    if not (fitting or pod.node or pod.ending):
+        yield from who_is_in_the_way(scheduled_pod, snapshot)
     node = snapshot.nodes.get(pod.node or "")
     for condition in node.conditions if node is not None else ():
         yield f"its node reports {condition.words} ({condition.explained}); {condition.remedy}"

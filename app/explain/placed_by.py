@@ -10,12 +10,14 @@ from typing import Any
 
 from app.admission.preview import unbound
 from app.admission.review import OUR_SCHEDULERS
+from app.admission.validators import pod_level_gpus
 from app.dra.cluster_devices import ClusterDevices
 from app.dra.pod_claims import generated_claims
 from app.explain.container_requests import amount_text
 from app.explain.pod_start import shortened
 from app.explain.survey import ClusterSnapshot, ScheduledPod
 from app.intree.api_server import node_selector
+from app.intree.existing_pods import deployment_of
 from app.knowledge.gpu_resources import similar_resources
 from app.knowledge.products import Products
 from app.kube.finished_pods import Ending, read_finished_pod
@@ -134,6 +136,24 @@ def answer_of_scheduler(document: Mapping[str, Any]) -> Iterator[str]:
         yield f"the last answer of {name} was: {shortened(str(said['message']))}"
 
 
+def who_is_in_the_way(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot) -> Iterator[str]:
+    """Say of a pod that fits nowhere which holders of GPUs wait for it, or end for it."""
+    pod, deployment = scheduled_pod.pod, deployment_of(scheduled_pod.document)
+    if node := pod.nominated_node_name:
+        yield f"kube-scheduler has chosen {node} for it, and waits until the pods that it preempts there have ended"
+    holders = {usage.name: usage.node for name in snapshot.nodes for usage in snapshot.gpu_usage(name) if usage.bound}
+    template = pod.labels.get("pod-template-hash")
+    for other in snapshot.existing_pods or ():
+        same = deployment and (other.pod.namespace, other.deployment) == (pod.namespace, deployment)
+        if same and other.name in holders and other.pod.labels.get("pod-template-hash") != template:
+            yield (
+                f"{other.name} on {other.node} holds GPUs and is a pod of the same Deployment: unless its strategy is "
+                "Recreate, an update ends that pod only when the new one is ready, so that waiting does not help; "
+                "maxSurge: 0 with maxUnavailable: 1 ends it first"
+            )
+            return
+
+
 def silence_of(name: str, since: str = "") -> str:
     """Write that a scheduler has not looked at a pod, and what to do."""
     return (
@@ -153,7 +173,7 @@ def asks_for_none(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot) -> Ite
     """Say that a pod asks for no GPU, and how to ask for one that the cluster has."""
     families = snapshot.context.knowledge.families
     pod = scheduled_pod.pod
-    if scheduled_pod.demand.requests_gpus or pod.claims:
+    if scheduled_pod.demand.requests_gpus or pod.claims or pod_level_gpus(scheduled_pod.document, families):
         return
     offered = {name for node in snapshot.nodes.values() for name, _ in node.node_class.offered if families.of(name)}
     named = [name for container in pod.containers for name in container.resources()]

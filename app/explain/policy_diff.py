@@ -17,6 +17,7 @@ from app.intree.existing_pods import REQUIRED_TERMS
 from app.kube.pods import DECISION, read_pod, without_token_volumes
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
+from app.values.reasons import counted
 
 
 class PodDifference(Enum):
@@ -27,9 +28,13 @@ class PodDifference(Enum):
     Admitted = "no longer refused"
     Placed = "has a node now"
     Moved = "moved"
+    Fewer = "fits on fewer nodes"
+    More = "fits on more nodes"
     Otherwise = "changed otherwise"
 
 
+MOST_NAMED = 3
+"""Nodes that are named of those on which a pod fits no longer."""
 HARMFUL = frozenset({PodDifference.Refused, PodDifference.NoNode})
 
 
@@ -55,6 +60,10 @@ class Placements(Protocol):
 
     def best(self, demand: Demand, uid: str) -> str | None:
         """Name the best node for a demand, or None; an existing pod (`uid`) first releases its own resources."""
+        ...
+
+    def fitting(self, demand: Demand, uid: str) -> frozenset[str]:
+        """Name all nodes that fit a demand, in the same way."""
         ...
 
     def why(self, demand: Demand) -> str:
@@ -234,6 +243,13 @@ def _difference(pod: ComparedPod, judged: _Judged, placements: Placements | None
                 PodDifference.NoNode if now is None else PodDifference.Placed if was is None else PodDifference.Moved
             )
             return difference(change, was or placements.why(old.demand), now or placements.why(new.demand))
+        before, after = (placements.fitting(demand, pod.uid) for demand in (old.demand, new.demand))
+        if lost := sorted(before - after):
+            named = ", ".join(lost[:MOST_NAMED]) + (" …" if len(lost) > MOST_NAMED else "")
+            nodes = f"{counted(len(after), 'node')}, no longer on {named}"
+            return difference(PodDifference.Fewer, counted(len(before), "node"), nodes)
+        if before != after:
+            return difference(PodDifference.More, counted(len(before), "node"), counted(len(after), "node"))
     if old.result == new.result:
         return None
     return difference(PodDifference.Otherwise, *_otherwise(old.result, new.result))

@@ -10,7 +10,7 @@ from typing import Any
 from app.kube.gpu_usage import FINISHED
 from app.kube.pod_limits import check_constraints
 from app.values.errors import BadInput
-from app.values.json_members import objects_if_any
+from app.values.json_members import object_if_any, objects_if_any
 from app.values.label_requirements import Requirement, label_requirement
 
 REQUIRED_TERMS = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -93,12 +93,17 @@ class PodAmongOthers:
 
 @dataclass(frozen=True, slots=True)
 class ExistingPod:
-    """A pod on a node. `terminating` is true while it is being deleted; such a pod no longer counts for spread."""
+    """A pod on a node. `terminating` is true while it is being deleted; such a pod no longer counts for spread.
+
+    `state` says why it makes no progress, empty where nothing says so. `deployment` is the name of its Deployment.
+    """
 
     name: str
     node: str
     pod: PodAmongOthers
     terminating: bool
+    state: str = ""
+    deployment: str = ""
 
 
 ExistingPods = tuple[ExistingPod, ...]
@@ -118,7 +123,29 @@ def _existing_pod(document: Mapping[str, Any]) -> ExistingPod | None:
     labels = metadata.get("labels") or NONE
     terms = _terms(spec, "podAntiAffinity", namespace, labels)
     pod = PodAmongOthers(namespace, labels, _ports(spec), anti_affinity=terms)
-    return ExistingPod(f"{namespace}/{metadata.get('name')}", node, pod, bool(metadata.get("deletionTimestamp")))
+    terminating = bool(metadata.get("deletionTimestamp"))
+    state = "being deleted" if terminating else _crashing(document)
+    return ExistingPod(f"{namespace}/{metadata.get('name')}", node, pod, terminating, state, deployment_of(document))
+
+
+def _crashing(document: Mapping[str, Any]) -> str:
+    """Say that a container of a pod is restarted again and again; empty where none is."""
+    for container in objects_if_any(object_if_any(document, "status"), "containerStatuses"):
+        waiting = object_if_any(object_if_any(container, "state"), "waiting")
+        if waiting.get("reason") == "CrashLoopBackOff":
+            return f"in CrashLoopBackOff, {container.get('restartCount') or 0} restarts"
+    return ""
+
+
+def deployment_of(document: Mapping[str, Any]) -> str:
+    """Name the Deployment of a pod by its ReplicaSet, whose name ends with the hash of the template; empty if none."""
+    metadata = object_if_any(document, "metadata")
+    template = object_if_any(metadata, "labels").get("pod-template-hash")
+    for owner in objects_if_any(metadata, "ownerReferences"):
+        name = str(owner.get("name"))
+        if owner.get("kind") == "Deployment" or (template and name.endswith(f"-{template}")):
+            return name.removesuffix(f"-{template}")
+    return ""
 
 
 def read_pod_among_others(document: Mapping[str, Any]) -> PodAmongOthers:

@@ -157,6 +157,13 @@ class ExistingPodMetadata(Metadata, total=False):
     labels: dict[str, str] | None
     annotations: PodAnnotations | None
     deletionTimestamp: str | None
+    ownerReferences: list[PartialOwner] | None
+
+
+class ExistingPodStatus(PodStatus, total=False):
+    """The status of an existing pod, with what says that it is restarted again and again."""
+
+    containerStatuses: list[dict[str, Any]] | None
 
 
 class ExistingPodSpec(TypedDict, total=False):
@@ -176,7 +183,7 @@ class PartialExistingPod(TypedDict):
 
     metadata: ExistingPodMetadata
     spec: NotRequired[ExistingPodSpec]
-    status: NotRequired[PodStatus]
+    status: NotRequired[ExistingPodStatus]
 
 
 NamespaceAnnotations = TypedDict(

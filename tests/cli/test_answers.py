@@ -212,6 +212,8 @@ def test_an_answer_that_says_more_or_less_than_its_schema_is_seen() -> None:
         "actions": [],
         "patch": [],
         "object": {},
+        "undone": [],
+        "pods": [],
     }
 
     more, less = {**whole, "new": 1}, {key: value for key, value in whole.items() if key != "patch"}

@@ -16,7 +16,7 @@ from app.admission.review_targets import WORKLOADS
 from app.api.admission_routes import review
 from app.cli.verbs import app
 from app.values.errors import BadInput
-from tests.builders import container, gpus, make_service, pod, policy
+from tests.builders import container, gpus, make_service, node_document, pod, policy
 from tests.builders import review as wrap
 
 RUN = CliRunner()
@@ -99,7 +99,7 @@ def test_json_has_patch_and_words_of_each_object(tmp_path: Path) -> None:
 
     fine, denied = json.loads(result.stdout)["objects"]
     assert result.exit_code == 1
-    assert list(fine) == ["what", "allowed", "message", "warnings", "actions", "patch", "object"]
+    assert list(fine) == ["what", "allowed", "message", "warnings", "actions", "patch", "object", "undone", "pods"]
     assert (fine["allowed"], denied["allowed"], denied["patch"]) == (True, False, [])
 
 
@@ -132,3 +132,48 @@ def test_policies_of_a_directory_decide(tmp_path: Path) -> None:
 
     assert result.exit_code == 1
     assert "at most 1 per pod" in result.stderr
+
+
+def in_template(api_version: str, kind: str, spec: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": api_version, "kind": kind, "metadata": {"name": "w"}, "spec": spec}
+
+
+TEMPLATE = {"spec": {"restartPolicy": "Never", "containers": [gpus(1)]}}
+WORKLOADS_OF_GPUS = {
+    "Job": in_template("batch/v1", "Job", {"template": TEMPLATE}),
+    "CronJob": in_template("batch/v1", "CronJob", {"jobTemplate": {"spec": {"template": TEMPLATE}}}),
+    "Deployment": in_template("apps/v1", "Deployment", {"template": TEMPLATE}),
+    "JobSet": in_template(
+        "jobset.x-k8s.io/v1alpha2", "JobSet", {"replicatedJobs": [{"template": {"spec": {"template": TEMPLATE}}}]}
+    ),
+    "Notebook": in_template("kubeflow.org/v1", "Notebook", {"template": TEMPLATE}),
+}
+
+
+@pytest.mark.parametrize("kind", WORKLOADS_OF_GPUS)
+def test_workload_that_stays_as_it_is_is_told_what_its_pods_get(tmp_path: Path, kind: str) -> None:
+    """F82, F7: repairs are written into a template, all else into its pods."""
+    result = run(tmp_path / "w.yaml", WORKLOADS_OF_GPUS[kind])
+
+    assert f"{kind} default/w: allowed as it is, and each pod is patched when it is created" in result.stderr
+    assert "  each pod: runtimeClassName set to nvidia" in result.stderr
+    assert "  each pod: toleration added for nvidia.com/gpu" in result.stderr
+    assert "nothing to do" not in result.stderr
+
+
+def test_workload_without_gpus_has_nothing_to_do(tmp_path: Path) -> None:
+    """F82."""
+    other = in_template("batch/v1", "Job", {"template": {"spec": {"containers": [container()]}}})
+
+    assert "nothing to do" in run(tmp_path / "w.yaml", other, pod()).stderr
+
+
+def test_what_was_not_set_is_not_listed_as_done(tmp_path: Path) -> None:
+    """F82: the cluster has no RuntimeClass."""
+    (tmp_path / "n.yaml").write_text(yaml.safe_dump(node_document(offers={"nvidia.com/gpu": 8})), "utf-8")
+    (tmp_path / "p.yaml").write_text(yaml.safe_dump(pod()), "utf-8")
+
+    said = RUN.invoke(app, ["mutate", "-f", str(tmp_path / "p.yaml"), "--snapshot", str(tmp_path / "n.yaml")]).stderr
+
+    assert "  not done: RuntimeClass nvidia is not known to exist, runtimeClassName not set" in said
+    assert "done: RuntimeClass" not in said.replace("not done", "")

@@ -9,7 +9,7 @@ import yaml
 
 from app import __version__
 from app.admission.match_conditions import claim_conditions, cpu_guard_conditions, match_conditions
-from app.admission.review_targets import JOBS, WORKLOADS
+from app.admission.review_targets import WORKLOADS
 from app.admission.reviewed_pod import EXEMPT_LABELS
 from app.api.admission_routes import VERSION
 from app.cli.json_schema import conditions_text
@@ -82,7 +82,7 @@ def test_queued_jobs_are_the_kinds_of_the_table_outside_the_exempt_namespaces() 
     rules = webhook["rules"]
     sent = {(group, resource) for rule in rules for group in rule["apiGroups"] for resource in rule["resources"]}
 
-    assert sent == {*knowledge().workloads, JOBS}
+    assert sent == {resource for resource, kind in knowledge().workloads.items() if kind.templates or kind.objects}
     assert {operation for rule in rules for operation in rule["operations"]} == {"CREATE", "UPDATE"}
     assert webhook["namespaceSelector"] == webhooks()["mutate.gpu-usher.io"]["namespaceSelector"]
     assert webhook["failurePolicy"] == "Ignore"

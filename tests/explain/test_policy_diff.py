@@ -71,10 +71,10 @@ def side(policy_set: PolicySet, state: State) -> PolicySide:
     return PolicySide(context, state.namespaces.labels)
 
 
-def best_node_slowly(demand: Demand, uid: str, objects: list[dict[str, Any]]) -> str | None:
-    """Return the best node by trying all nodes; for its own node, the fleet does not count the pod."""
+def nodes_slowly(demand: Demand, uid: str, objects: list[dict[str, Any]]) -> tuple[str | None, frozenset[str]]:
+    """Return the best node, and all that fit, by trying all nodes; its own node does not count the pod."""
     if not demand.requests_gpus:
-        return ANYWHERE
+        return ANYWHERE, frozenset()
     own = next(
         (document["spec"].get("nodeName") for document in objects if document["metadata"].get("uid") == uid), None
     )
@@ -82,21 +82,20 @@ def best_node_slowly(demand: Demand, uid: str, objects: list[dict[str, Any]]) ->
     without = state_of([document for document in objects if document["metadata"].get("uid") != uid]).nodes
     nodes = [without[name] if name == own else full[name] for name in full]
     fitting = [node for node in nodes if judge(demand, node, True) is None]
-    return min((ranking_key(total(demand, node), node.name), node.name) for node in fitting)[1] if fitting else None
+    best = min((ranking_key(total(demand, node), node.name), node.name) for node in fitting)[1] if fitting else None
+    return best, frozenset(node.name for node in fitting)
 
 
 def one_by_one(compared_pod: ComparedPod, policy_set: PolicySet, state: State, objects: list[dict[str, Any]]) -> Any:
-    """Return whether one pod is admitted, and on which node it would be placed."""
+    """Return whether one pod is admitted, and on which node it would be placed, with all that fit."""
     labels = state.namespaces.labels(compared_pod.namespace)
     verdict = mutate(
         compared_pod.document, compared_pod.namespace, labels, ReviewContext(policy_set, state.fleet(), knowledge())
     )
     if not verdict.allowed:
-        return False, None
+        return False, (None, frozenset())
     admitted = read_pod(apply(compared_pod.document, verdict.operations), compared_pod.namespace)
-    return True, best_node_slowly(
-        ruling_for(admitted, labels, policy_set, knowledge()).demand, compared_pod.uid, objects
-    )
+    return True, nodes_slowly(ruling_for(admitted, labels, policy_set, knowledge()).demand, compared_pod.uid, objects)
 
 
 @pytest.mark.parametrize("number", range(len(OTHERS)))
@@ -107,7 +106,9 @@ def test_comparison_equals_that_of_every_pod_by_itself(number: int) -> None:
     before, after = policies(policy("q", "description: nothing")), OTHERS[number]
     expected: dict[str, set[str]] = {}
     for pod_asked in asked_of(objects):
-        (was_in, was), (is_in, now) = (one_by_one(pod_asked, which, state, objects) for which in (before, after))
+        (was_in, (was, before_nodes)), (is_in, (now, after_nodes)) = (
+            one_by_one(pod_asked, which, state, objects) for which in (before, after)
+        )
         if was_in and not is_in:
             expected.setdefault(PodDifference.Refused.value, set()).add(pod_asked.name)
         elif is_in and not was_in:
@@ -116,6 +117,9 @@ def test_comparison_equals_that_of_every_pod_by_itself(number: int) -> None:
             change = (
                 PodDifference.NoNode if now is None else PodDifference.Placed if was is None else PodDifference.Moved
             )
+            expected.setdefault(change.value, set()).add(pod_asked.name)
+        elif is_in and before_nodes != after_nodes:
+            change = PodDifference.Fewer if before_nodes - after_nodes else PodDifference.More
             expected.setdefault(change.value, set()).add(pod_asked.name)
 
     differences = compare_policies(asked_of(objects), side(before, state), side(after, state), FleetPlacements(state))
@@ -199,6 +203,47 @@ def test_each_change_is_named_and_what_hurts_fails(tmp_path: Path, spec: str, wo
 
     assert words in result.output
     assert result.exit_code == code
+
+
+FOUR = [node_document("h-0"), *(node_document(f"t-{number}", "Tesla-T4") for number in range(3))]
+LOST = "fits on fewer nodes: 1 pod\n  team-a/p: before the edit: 4 nodes; after it: 1 node, no longer on t-0, t-1, t-2"
+
+
+@pytest.mark.parametrize(
+    ("spec", "nodes", "words"),
+    [
+        ("placement: {products: {deny: [T4]}}", FOUR, LOST),
+        ("placement: {products: {allow: [H100]}}", FOUR, LOST),
+        ("placement: {gpuMemory: 40Gi}", FOUR, LOST),
+        (
+            "placement: {products: {deny: [T4]}}",
+            [*FOUR, *(node_document(f"u-{number}", "Tesla-T4") for number in range(9))],
+            "before the edit: 13 nodes; after it: 1 node, no longer on t-0, t-1, t-2 …",
+        ),
+    ],
+    ids=["denied", "allowed", "memory", "many"],
+)
+def test_pod_whose_best_node_stays_is_told_the_nodes_that_it_loses(
+    tmp_path: Path, spec: str, nodes: list[dict[str, Any]], words: str
+) -> None:
+    """F78: the H100 packs best, as seven of its GPUs are held."""
+    waiting = pod(gpus(1))
+    result = run(tmp_path, spec, [*nodes, bound(7, name="held"), waiting])
+
+    assert words in result.output
+    assert result.exit_code == 0
+
+
+def test_pod_that_gets_more_nodes_is_told_too(tmp_path: Path) -> None:
+    """F78: the same edit the other way round."""
+    held = [*FOUR, bound(7, name="held"), pod(gpus(1))]
+    (tmp_path / "now.json").write_text(json.dumps({"kind": "List", "items": held}), "utf-8")
+    old = written(tmp_path, "old", policy("p", "placement: {products: {deny: [T4]}}"))
+    new = written(tmp_path, "new", policy("p", "description: x"))
+
+    result = RUN.invoke(app, ["policy", "diff", old, new, "--snapshot", str(tmp_path / "now.json")])
+
+    assert "fits on more nodes: 1 pod\n  team-a/p: before the edit: 1 node; after it: 4 nodes" in result.output
 
 
 def test_json_has_every_pod(tmp_path: Path) -> None:
