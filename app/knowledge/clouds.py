@@ -87,10 +87,16 @@ class Dialect:
     on_templates: bool = True
 
     def products(self, labels: Mapping[str, str]) -> tuple[str, ...]:
-        """List the products that a node's labels may mean; empty if the labels are absent or their value is unknown."""
-        value = next((labels[key] for key in (self.key, *self.other_keys) if key in labels), "")
-        by_memory = self.by_memory.get(value, {}).get(labels.get(self.memory_key or "", ""))
-        return (by_memory,) if by_memory else self.values.get(value, ())
+        """List the products that a node's labels may mean; empty if the labels are absent or their value is unknown.
+
+        Where two labels are there, as class and model of CoreWeave, it is what both may mean.
+        """
+        memory = labels.get(self.memory_key or "", "")
+        values = [labels[key] for key in (self.key, *self.other_keys) if key in labels]
+        by_memory = next((product for value in values if (product := self.by_memory.get(value, {}).get(memory))), None)
+        known = [self.values[value] for value in values if value in self.values]
+        common = tuple(product for product in known[0] if all(product in other for other in known)) if known else ()
+        return (by_memory,) if by_memory else common or next(iter(known), ())
 
     def is_used_by(self, labels: Mapping[str, str]) -> bool:
         """Tell whether a node has labels of this dialect."""
