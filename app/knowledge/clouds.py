@@ -185,6 +185,14 @@ def _value(labels: Mapping[str, str], keys: tuple[str, ...]) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
+class Platform:
+    """A platform whose nodes' names begin with `node_prefix`, and that refuses pods that select by other `keys`."""
+
+    node_prefix: str
+    keys: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Clouds:
     """The content of clouds.yaml: the dialects of provisioners, the labels of other vendors, and machine types.
 
@@ -197,6 +205,11 @@ class Clouds:
     instances: InstanceTypes
     vendors: tuple[VendorLabels, ...] = ()
     sharing_annotations: tuple[str, ...] = ()
+    platforms: tuple[Platform, ...] = ()
+
+    def selectable(self, node: str) -> frozenset[str] | None:
+        """List the only keys by which a pod may select nodes where there is such a node; None if all keys are."""
+        return next((row.keys for row in self.platforms if node.startswith(row.node_prefix)), None)
 
     def possible_products(self, labels: Mapping[str, str]) -> tuple[str, ...]:
         """List the candidates for a node's product, as GFD names them; empty if its labels do not narrow it down.
@@ -297,6 +310,7 @@ def load_clouds(document: Mapping[str, Any]) -> Clouds:
         instances=load_instance_types(document["instance_types"]),
         vendors=tuple(map(_vendor, document["vendor_labels"])),
         sharing_annotations=tuple(row["key"] for row in document["sharing_annotations"]),
+        platforms=tuple(Platform(row["node_prefix"], frozenset(row["keys"])) for row in document["platforms"]),
     )
 
 
