@@ -107,12 +107,24 @@ def affinity_terms_of(
         ),
     ]
     return Terms(
-        _with_node_selector(demand, required),
-        (*preferred, *_preferences(context, dialects)),
+        _with_node_selector(demand, tuple(_selectable(required, fleet))),
+        tuple(
+            (weight, term)
+            for weight, wish in (*preferred, *_preferences(context, dialects))
+            for term in _selectable((wish,), fleet)
+        ),
         soft=len(harmless) < len(needs),
         unsure=required_needs != harmless,
         scale_up_labels=_required_labels(required[:1]) if _may_scale_from_zero(fleet) else (),
     )
+
+
+def _selectable(terms: Iterable[Term], fleet: FleetFacts) -> Iterator[Term]:
+    """Leave out what a platform would refuse the pod for; a term of which nothing is left says nothing."""
+    for term in terms:
+        allowed = tuple(item for item in term if fleet.selectable is None or item["key"] in fleet.selectable)
+        if allowed:
+            yield allowed
 
 
 def _architecture_preference(demand: Demand, fleet: FleetFacts) -> Iterator[tuple[int, Term]]:
@@ -193,16 +205,20 @@ def _dialects(fleet: FleetFacts, keys: tuple[str, ...] | None) -> tuple[str, ...
     """
     provisioners = [name for name in fleet.provisioners if keys is None or name in keys]
     named = (name for name in (keys or (GFD,)) if name not in provisioners)
-    return (*(name for name in named if name != GFD or not _known_by_slices_alone(fleet)), *provisioners)
+    return (*(name for name in named if name != GFD or not _without_gfd(fleet)), *provisioners)
 
 
-def _known_by_slices_alone(fleet: FleetFacts) -> bool:
-    """Tell whether no GPU node has a label about GPUs, while ResourceSlices say which products they are.
+def _without_gfd(fleet: FleetFacts) -> bool:
+    """Tell whether no pod can select by GFD's labels: a platform refuses it, or no node has any label about GPUs.
+
+    In the second case ResourceSlices say which products they are.
 
     No component sets the labels in such a cluster, as one whose GPU Operator leaves GPUs to DRA; terms on them would
     keep a pod from every node to come as well.
     """
     groups = fleet.node_groups
+    if fleet.selectable is not None and PRODUCT not in fleet.selectable:
+        return True
     return not any(group.labels for group in groups) and any(group.node_class.product for group in groups)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What admission knows of the cluster: groups of GPU nodes, free units, RuntimeClasses, label dialects."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -50,6 +50,7 @@ class FleetFacts:
     `provisioners` are the label dialects that some node carries, with or without GPUs.
     `pools` are the node pool labels on nodes of no dialect that an autoscaler knows before a node exists; such a pool
     may bring nodes with labels unknown here.
+    `selectable` are the only label keys that the platform of all nodes lets pods select by, None without such a rule.
     `free` are the free units of a GPU resource on the nodes of a group, `counts` the nodes of a group; both
     mappings are live views.
     """
@@ -60,6 +61,7 @@ class FleetFacts:
     pools: tuple[str, ...] = ()
     free: Mapping[tuple[NodeGroup, str], int] = field(default_factory=dict)
     counts: Mapping[NodeGroup, int] = field(default_factory=dict)
+    selectable: frozenset[str] | None = None
 
 
 def node_group_key(node: Node, knowledge: Knowledge) -> NodeGroupKey | None:
@@ -80,7 +82,9 @@ def fleet_facts_of(
     counts: dict[NodeGroup, int] = {}
     provisioners: set[str] = set()
     pools: set[str] = set()
+    platforms: set[frozenset[str] | None] = set()
     for node in nodes:
+        platforms.add(knowledge.clouds.selectable(node.name))
         dialects, pool_labels = label_dialects_of(node.labels, knowledge)
         provisioners.update(dialects)
         pools.update(pool_labels)
@@ -91,7 +95,13 @@ def fleet_facts_of(
             for resource, units in node.free.units.items():
                 free[group, resource] = free.get((group, resource), 0) + max(0, units)
     dialects, labels = tuple(sorted(provisioners)), tuple(sorted(pools))
-    return FleetFacts(tuple(groups.values()), runtime_classes, dialects, labels, free, counts)
+    selectable = selectable_on(platforms)
+    return FleetFacts(tuple(groups.values()), runtime_classes, dialects, labels, free, counts, selectable)
+
+
+def selectable_on(platforms: Collection[frozenset[str] | None]) -> frozenset[str] | None:
+    """List the only keys that pods may select by; None unless all nodes are of one platform that has such a rule."""
+    return next(iter(platforms)) if len(platforms) == 1 else None
 
 
 def label_dialects_of(labels: Mapping[str, str], knowledge: Knowledge) -> tuple[tuple[str, ...], tuple[str, ...]]:

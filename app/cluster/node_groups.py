@@ -9,7 +9,14 @@ GPU nodes, their number, their free resources and the label dialects in use (`No
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from app.admission.fleet_facts import FleetFacts, NodeGroup, NodeGroupKey, label_dialects_of, node_group_key
+from app.admission.fleet_facts import (
+    FleetFacts,
+    NodeGroup,
+    NodeGroupKey,
+    label_dialects_of,
+    node_group_key,
+    selectable_on,
+)
 from app.knowledge.tables import Knowledge
 from app.nodes.model import FreeResources, Node, NodeClass
 from app.nodes.reading import RuntimeClass
@@ -123,6 +130,7 @@ class NodeGroups:
         self._counts: dict[NodeGroup, int] = {}
         self._dialects: dict[str, int] = {}
         self._pools: dict[str, int] = {}
+        self._platforms: dict[frozenset[str] | None, int] = {}
         self._dialects_by_node: dict[str, Dialects] = {}
         self.free: dict[tuple[NodeGroup, str], int] = {}
         self.changed = False
@@ -130,7 +138,8 @@ class NodeGroups:
     def facts(self, runtime_classes: Mapping[str, RuntimeClass] | None) -> FleetFacts:
         """Return what admission reads of the fleet. `runtime_classes` is None until they are listed."""
         dialects, pools = tuple(sorted(self._dialects)), tuple(sorted(self._pools))
-        return FleetFacts(tuple(self._counts), runtime_classes, dialects, pools, self.free, self._counts)
+        selectable = selectable_on(self._platforms)
+        return FleetFacts(tuple(self._counts), runtime_classes, dialects, pools, self.free, self._counts, selectable)
 
     def replace(self, before: Node | None, after: Node | None) -> None:
         """Replace a node in the counts. `before` is None for a new node, `after` for a removed one."""
@@ -151,6 +160,8 @@ class NodeGroups:
             self.free[group, resource] = self.free.get((group, resource), 0) + sign * max(0, units)
 
     def _recount(self, before: Node | None, after: Node | None) -> None:
+        platforms = [[self._knowledge.clouds.selectable(node.name)] if node else [] for node in (before, after)]
+        self._count(self._platforms, *platforms)
         left = self._group_by_node.pop(before.name, None) if before is not None else None
         joined = self._group_of(after, left) if after is not None else None
         if after is not None:

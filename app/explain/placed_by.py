@@ -169,6 +169,10 @@ def _reporters(event: Mapping[str, Any]) -> set[str]:
     return {str(name) for name in names}
 
 
+REQUESTS_OF_OTHERS = ("gpu-fraction", "gpu-memory")
+"""Annotations that are requests to KAI (kai-scheduler/KAI-Scheduler docs/gpu-sharing/README.md)."""
+
+
 def asks_for_none(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot) -> Iterator[str]:
     """Say that a pod asks for no GPU, and how to ask for one that the cluster has."""
     families = snapshot.context.knowledge.families
@@ -178,6 +182,9 @@ def asks_for_none(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot) -> Ite
     offered = {name for node in snapshot.nodes.values() for name, _ in node.node_class.offered if families.of(name)}
     named = [name for container in pod.containers for name in container.resources()]
     if any(families.passthrough_family(name) or similar_resources(name, offered, families) for name in named):
+        return
+    if asked := [key for key in REQUESTS_OF_OTHERS if key in pod.annotations]:
+        yield f"annotation {asked[0]} asks another scheduler, KAI, for a part of a GPU, which is not judged here"
         return
     whole = [row.whole for row in families.all if row.whole in offered]
     resource = next(iter((*whole, *sorted(offered), families.all[0].whole)))

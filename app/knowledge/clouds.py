@@ -87,10 +87,16 @@ class Dialect:
     on_templates: bool = True
 
     def products(self, labels: Mapping[str, str]) -> tuple[str, ...]:
-        """List the products that a node's labels may mean; empty if the labels are absent or their value is unknown."""
-        value = next((labels[key] for key in (self.key, *self.other_keys) if key in labels), "")
-        by_memory = self.by_memory.get(value, {}).get(labels.get(self.memory_key or "", ""))
-        return (by_memory,) if by_memory else self.values.get(value, ())
+        """List the products that a node's labels may mean; empty if the labels are absent or their value is unknown.
+
+        Where two labels are there, as class and model of CoreWeave, it is what both may mean.
+        """
+        memory = labels.get(self.memory_key or "", "")
+        values = [labels[key] for key in (self.key, *self.other_keys) if key in labels]
+        by_memory = next((product for value in values if (product := self.by_memory.get(value, {}).get(memory))), None)
+        known = [self.values[value] for value in values if value in self.values]
+        common = tuple(product for product in known[0] if all(product in other for other in known)) if known else ()
+        return (by_memory,) if by_memory else common or next(iter(known), ())
 
     def is_used_by(self, labels: Mapping[str, str]) -> bool:
         """Tell whether a node has labels of this dialect."""
@@ -179,6 +185,14 @@ def _value(labels: Mapping[str, str], keys: tuple[str, ...]) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
+class Platform:
+    """A platform whose nodes' names begin with `node_prefix`, and that refuses pods that select by other `keys`."""
+
+    node_prefix: str
+    keys: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Clouds:
     """The content of clouds.yaml: the dialects of provisioners, the labels of other vendors, and machine types.
 
@@ -191,6 +205,11 @@ class Clouds:
     instances: InstanceTypes
     vendors: tuple[VendorLabels, ...] = ()
     sharing_annotations: tuple[str, ...] = ()
+    platforms: tuple[Platform, ...] = ()
+
+    def selectable(self, node: str) -> frozenset[str] | None:
+        """List the only keys by which a pod may select nodes where there is such a node; None if all keys are."""
+        return next((row.keys for row in self.platforms if node.startswith(row.node_prefix)), None)
 
     def possible_products(self, labels: Mapping[str, str]) -> tuple[str, ...]:
         """List the candidates for a node's product, as GFD names them; empty if its labels do not narrow it down.
@@ -291,6 +310,7 @@ def load_clouds(document: Mapping[str, Any]) -> Clouds:
         instances=load_instance_types(document["instance_types"]),
         vendors=tuple(map(_vendor, document["vendor_labels"])),
         sharing_annotations=tuple(row["key"] for row in document["sharing_annotations"]),
+        platforms=tuple(Platform(row["node_prefix"], frozenset(row["keys"])) for row in document["platforms"]),
     )
 
 

@@ -12,6 +12,7 @@ from tests.builders import demand, gpus, knowledge, node, pod, policies, policy
 INSTANCE = "node.kubernetes.io/instance-type"
 GKE = "cloud.google.com/gke-accelerator"
 KARPENTER, KARPENTER_MEMORY = "karpenter.k8s.aws/instance-gpu-name", "karpenter.k8s.aws/instance-gpu-memory"
+AUTO, AUTO_MEMORY = "eks.amazonaws.com/instance-gpu-name", "eks.amazonaws.com/instance-gpu-memory"
 AKS = "karpenter.azure.com/sku-gpu-name"
 CLASS, MODEL = "gpu.nvidia.com/class", "gpu.nvidia.com/model"
 
@@ -37,6 +38,31 @@ def made(labels: dict[str, str], **more: Any) -> Any:
         ("Standard_ND96isr_H100_v5", "h100-80gb-hbm3"),
         ("a2-highgpu-8g", "a100-sxm4-40gb"),
         ("g2-standard-24", "l4"),
+        ("Standard_ND128isr_NDR_GB200_v6", "gb200"),
+        ("Standard_ND128isr_GB300_v6", "gb300"),
+        ("Standard_ND96isr_MI300X_v5", "amd-instinct-mi300x-oam"),
+        ("gpu-h100x8-640gb", "h100-80gb-hbm3"),
+        ("gpu-l40sx1-48gb", "l40s"),
+        ("gx3.16x80.l4", "l4"),
+        ("gx3d.160x1792.8h200", "h200"),
+        ("gx2-16x128x1v100", "v100-pcie-16gb"),
+        ("L40S-2-48G", "l40s"),
+        ("H100-1-80G", "h100-pcie"),
+        ("H100-SXM-8-80G", "h100-80gb-hbm3"),
+        ("l4-360", "l4"),
+        ("h100-380", "h100-pcie"),
+        ("gpu_8x_a100_80gb_sxm4", "a100-sxm4-80gb"),
+        ("gpu_1x_gh200", "gh200-480gb"),
+        ("ecs.gn7i-c8g1.2xlarge", "a10"),
+        ("ecs.gn6e-c12g1.24xlarge", "v100-sxm2-32gb"),
+        ("GT4.41XLARGE948", "a100-sxm4-40gb"),
+        ("vcg-h100-216c-1914gb-640vram", "h100-80gb-hbm3"),
+        ("p2s.16xlarge.8", "v100-pcie-32gb"),
+        ("g2-gpu-rtx4000a1-m", "rtx-4000-ada-generation"),
+        ("gpu-b200-sxm", "b200"),
+        ("l4", None),
+        ("GT4", None),
+        ("vcg-a100-1c-6g-4vram", None),
         ("g5", None),
         ("m5.xlarge", None),
         ("BM.GPU", None),
@@ -64,6 +90,15 @@ def test_every_machine_type_in_the_table_is_found_by_its_own_row() -> None:
     [
         pytest.param({CLASS: "A100_NVLINK_80GB"}, "a100-sxm4-80gb", id="CoreWeave, class"),
         pytest.param({MODEL: "H100_NVLINK_80GB"}, "h100-80gb-hbm3", id="CoreWeave, model"),
+        pytest.param({CLASS: "H100", MODEL: "H100_NVLINK_80GB"}, "h100-80gb-hbm3", id="CoreWeave, class and model"),
+        pytest.param({CLASS: "unheard", MODEL: "A40"}, "a40", id="CoreWeave, a class that no table has"),
+        pytest.param({CLASS: "A40", MODEL: "H200"}, "a40", id="CoreWeave, class and model at odds"),
+        pytest.param({AUTO: "l4"}, "l4", id="EKS Auto Mode"),
+        pytest.param({AUTO: "a100", AUTO_MEMORY: "81920"}, "a100-sxm4-80gb", id="EKS Auto Mode, by memory"),
+        pytest.param({"doks.digitalocean.com/gpu-model": "h100"}, "h100-80gb-hbm3", id="DigitalOcean"),
+        pytest.param({"nebius.com/gpu-name": "B200"}, "b200", id="Nebius"),
+        pytest.param({"aliyun.accelerator/nvidia_name": "NVIDIA-A10"}, "a10", id="Alibaba ACK"),
+        pytest.param({"aliyun.accelerator/nvidia_name": "Tesla-V100-SXM2-16GB"}, "v100-sxm2-16gb", id="Alibaba, V100"),
         pytest.param({KARPENTER: "t4g"}, "t4g", id="Karpenter, T4G"),
         pytest.param({KARPENTER: "radeon-pro-v520"}, "amd-radeon-pro-v520", id="Karpenter, AMD"),
         pytest.param({AKS: "A10"}, "a10", id="AKS, A10"),
@@ -187,4 +222,7 @@ def test_every_product_that_a_cloud_names_is_known_or_another_vendors() -> None:
     named = {product for dialect in clouds.dialects for products in dialect.values.values() for product in products}
     named |= {product for row in clouds.instances.rows for product in row.products}
 
-    assert {product for product in named if knowledge().products.find(product) is None} == {"AMD-Radeon-Pro-V520"}
+    assert {product for product in named if knowledge().products.find(product) is None} == {
+        "AMD-Radeon-Pro-V520", "AMD-Instinct-MI300X-OAM", "AMD-Instinct-MI325X-OAM",
+        "NVIDIA-RTX-4000-Ada-Generation", "Quadro-RTX-6000",
+    }  # fmt: skip
