@@ -170,7 +170,7 @@ def _reporters(event: Mapping[str, Any]) -> set[str]:
 
 
 REQUESTS_OF_OTHERS = ("gpu-fraction", "gpu-memory")
-"""Annotations that are requests to KAI (kai-scheduler/KAI-Scheduler docs/gpu-sharing/README.md)."""
+"""Annotations that are requests to KAI (kai-scheduler/KAI-Scheduler, its page on GPU sharing)."""
 
 
 def asks_for_none(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot) -> Iterator[str]:
