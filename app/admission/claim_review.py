@@ -197,8 +197,6 @@ def claims_restricted(review: ReviewedPod) -> Iterator[Reason]:
     Such a claim is older than the policy or than gpu-usher, or the policy selects pods by labels. What it may get is
     judged by the devices of today, or by those that it has.
     """
-    if not review.pod.claims:
-        return
     context = review.context
     ruling = bare_ruling(review.namespace_labels, review.pod.labels, context, review.ruling.claimed)
     for name, request, devices in context.claimed_facts(review.pod):

@@ -6,6 +6,7 @@ A pod that waits for ever is admitted, since a node may be added; its user learn
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import lru_cache
 
 from app.admission.fleet_facts import FleetFacts, fitting_groups
 from app.admission.reviewed_pod import PodChange, PodForm, ReviewedPod
@@ -58,6 +59,7 @@ def warn_of_unsuitable_fleet(review: ReviewedPod) -> Iterator[PodChange]:
         yield PodChange((), warning, warning)
 
 
+@lru_cache(maxsize=256)
 def code_unknown(demand: Demand, fleet: FleetFacts) -> str | None:
     """Say that the image is older than every GPU that the pod could get; None where some GPU is not newer."""
     classes = [group.node_class for group in fitting_groups(demand, fleet)]

@@ -135,6 +135,8 @@ def limits_equal_requests(review: ReviewedPod) -> Iterator[Reason]:
 def not_too_many(review: ReviewedPod) -> Iterator[Reason]:
     """Refuse a pod that asks for more GPUs than the policy allows."""
     units = sum(amount for _, amount in (*review.gpu_amounts(), *review.passthrough_amounts))
+    if review.rules.max_gpus_per_pod is None:
+        return
     if (problem := review.rules.too_many(units, review.ruling.claimed.most, _by_whom(review))) is not None:
         yield problem
 
@@ -270,6 +272,11 @@ def claims_known(review: ReviewedPod) -> Iterator[Reason]:
         yield reason(Code.ClaimNotKnown, f"{missing} does not exist, and policies restrict the pod's GPUs")
 
 
+def restricted_claims(review: ReviewedPod) -> Iterator[Reason]:
+    """Refuse a pod whose claim was not restricted and may get a device that policies deny."""
+    return claims_restricted(review) if review.pod.claims else iter(())
+
+
 def _container_reason(container: Container, code: Code, problem: str) -> Reason:
     return reason(code, f"container {container.name[:63]} {problem}")
 
@@ -281,7 +288,7 @@ VALIDATOR_RULES: tuple[tuple[Validator, tuple[str, ...]], ...] = (
     (limits_equal_requests, ("mismatch",)),
     (not_too_many, ("max_gpus_per_pod",)),
     (claims_known, ()),
-    (claims_restricted, ()),
+    (restricted_claims, ()),
     (memory_equals_limits, ("memory_requests",)),
     (amounts_per_gpu_in_bounds, ("per_gpu",)),
     (annotations_parse, ()),
@@ -299,7 +306,7 @@ reads."""
 VALIDATORS = tuple(validator for validator, _ in VALIDATOR_RULES)
 
 GUARDS: frozenset[Validator] = frozenset(
-    {names_valid, claims_known, claims_restricted, devices_asked_for, devices_not_mounted, node_not_reached}
+    {names_valid, claims_known, restricted_claims, devices_asked_for, devices_not_mounted, node_not_reached}
 )
 """Validators for every object that reaches the webhook, whether it asks for a GPU or not."""
 

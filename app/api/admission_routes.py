@@ -252,11 +252,11 @@ def _review_object(
     """
     if is_policy(request):
         return (yield from judge_policy(request, core)) if verb == "validate" else None
-    if is_claim(request):
-        return _review_claim(request, namespace, verb, core)
     subject = review_target_of(request)
     ignored = ignored_annotations(request) if verb == "mutate" else ()
     if subject is None:
+        if is_claim(request):
+            return _review_claim(request, namespace, verb, core)
         templates = template_targets_of(request, core.state.knowledge.workloads)
         if not templates:
             return ReviewResult(True, warnings=ignored) if ignored else None
