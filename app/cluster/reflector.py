@@ -138,7 +138,9 @@ class Reflector:
             reason, detail = await self._list_and_watch()
             lifetime = self.stream.ended(self._clock.now())
             if reason != "closed" or not lifetime:
-                self._report(reason, detail)
+                if not self._reported:
+                    event(f"watch of {self.kind.name} lost", 30, reason=reason, error=detail)
+                self._reported = True
             self._metrics.watch_restarts.labels(self.kind.name, reason).inc()
             await self._clock.sleep(self._back_off.delay(lifetime, self._clock.chance()))
 
@@ -165,12 +167,6 @@ class Reflector:
             self.refusal = str(error)
             return "refused"
         return "http" if error.status else "connection"
-
-    def _report(self, reason: str, detail: str) -> None:
-        """Log once that the kind cannot be followed; `_stream_is_back` logs once that it can again."""
-        if not self._reported:
-            event(f"watch of {self.kind.name} lost", 30, reason=reason, error=detail)
-        self._reported = True
 
     async def _list(self) -> None:
         """Read all pages, and only then apply the differences.

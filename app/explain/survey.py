@@ -250,20 +250,16 @@ def without_our_affinity(review: ReviewedPod) -> Mapping[str, Any]:
     ours = [] if exempt else [list(term) for term in required_terms(review)]
     remaining: list[Mapping[str, Any]] = []
     for term in terms:
-        remaining_term = _without(term, ours)
+        present = term.get("matchExpressions") or []
+        written = (one for one in ours if all(expression in present for expression in one))
+        largest = max(written, key=len, default=[])
+        left = [expression for expression in present if expression not in largest]
+        remaining_term = {**term, "matchExpressions": left} if largest else term
         if not (remaining_term.get("matchExpressions") or remaining_term.get("matchFields")):
             return _with_required(review.document, None)
         if remaining_term not in remaining:
             remaining.append(remaining_term)
     return _with_required(review.document, {"nodeSelectorTerms": remaining})
-
-
-def _without(term: Mapping[str, Any], ours: list[list[Any]]) -> Mapping[str, Any]:
-    present = term.get("matchExpressions") or []
-    written = (one for one in ours if all(expression in present for expression in one))
-    largest = max(written, key=len, default=[])
-    left = [expression for expression in present if expression not in largest]
-    return {**term, "matchExpressions": left} if largest else term
 
 
 def _required(document: Mapping[str, Any]) -> Mapping[str, Any]:
