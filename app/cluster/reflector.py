@@ -270,7 +270,10 @@ class Reflector:
         }
         async with self._server.watch(self.kind.path, self._params(params), self._clock.silence) as stream:
             self.stream.established(self._clock.now())
-            self._stream_is_back()
+            self.refusal = None
+            if self._reported:
+                event(f"watch of {self.kind.name} is back")
+            self._reported = False
             async for lines in stream:
                 for line in lines:
                     if line:
@@ -278,12 +281,6 @@ class Reflector:
                 self.stream.received(self._clock.now())
                 if self._relist_asked:
                     raise ApiError(410, "list and index differ")
-
-    def _stream_is_back(self) -> None:
-        self.refusal = None
-        if self._reported:
-            event(f"watch of {self.kind.name} is back")
-        self._reported = False
 
     def apply_event(self, line: bytes) -> None:
         """Apply one event, a line of a watch.

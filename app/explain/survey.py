@@ -343,8 +343,11 @@ class NodeJudge:
     def _filter_reasons(self, node: Node) -> tuple[Reason, ...]:
         if not self._demand.requests_gpus:
             return ()
+        key = engine.class_key(node, self._demand.label_keys)
+        if key not in self._classes:
+            self._classes[key] = engine.class_refusals(self._demand, engine.class_for_demand(self._demand, node))
         reasons = (
-            *self._class_reasons(node),
+            *self._classes[key],
             *filter(None, (accepts(self._demand, node.free) for accepts in FREE_FILTERS)),
         )
         if len(reasons) > 1 and self._gets_layout_for_pod(node, reasons):
@@ -358,10 +361,3 @@ class NodeJudge:
         """Tell whether the node's MIG layout is being changed and may have all that the pod asks afterwards."""
         changing = any(reason.code is Code.MIGReconfiguring for reason in reasons)
         return changing and all(may_offer_later(node, *asked) for asked in self._demand.resources)
-
-    def _class_reasons(self, node: Node) -> tuple[Reason, ...]:
-        """Give the reasons of the class filters, on the same class and by the same key as the verb filter."""
-        key = engine.class_key(node, self._demand.label_keys)
-        if key not in self._classes:
-            self._classes[key] = engine.class_refusals(self._demand, engine.class_for_demand(self._demand, node))
-        return self._classes[key]
