@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from app.cli.manual import FAILS
-from app.cli.verbs import VERBS
+from app.cli.verbs import FAILS, VERBS
 from app.kube.pods import PREFIX
 from app.policy.annotations import ANNOTATIONS
 from app.policy.schema import custom_resource_definition

@@ -345,15 +345,6 @@ def not_expressible(demand: Demand, devices: Sequence[RequestedDevices]) -> Iter
         yield "a share of a GPU: DRA shares by one ResourceClaim for several pods, or by a capacity request"
     if demand.mig_profile and demand.mig_profile[1] and any(one.profiles and one.is_known for one in devices):
         yield "a whole GPU in place of a larger slice: that would be a second choice under firstAvailable"
-    yield from _not_expressible_cuda(demand)
-    if demand.preferred_products or demand.preferred_cuda or demand.warned:
-        yield "preferences: a claim selects devices, it does not rank them"
-    for one in devices:
-        if not one.is_known:
-            yield f"needs of {one.resource}: attributes of this driver are not known"
-
-
-def _not_expressible_cuda(demand: Demand) -> Iterator[str]:
     for need in demand.cuda:
         if need.requirement:
             yield f"NVIDIA_REQUIRE_*: {show_need(need)}"
@@ -361,3 +352,8 @@ def _not_expressible_cuda(demand: Demand) -> Iterator[str]:
             yield "driver branches that the image names for some brands of GPU only: the claim takes them for any"
         if demand.accept is AcceptedCompatibility.ForwardCompatible and need.forward:
             yield "forward compatibility on data-centre GPUs only: the claim takes these drivers on any GPU"
+    if demand.preferred_products or demand.preferred_cuda or demand.warned:
+        yield "preferences: a claim selects devices, it does not rank them"
+    for one in devices:
+        if not one.is_known:
+            yield f"needs of {one.resource}: attributes of this driver are not known"

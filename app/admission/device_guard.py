@@ -86,7 +86,7 @@ def _all_accesses(review: ReviewedPod) -> Iterator[DeviceAccess]:
         yield from _by_variables(review, container, raw.get("env") or ())  # read_pod has checked that it holds objects
         for index, mount in objects(raw, "volumeMounts", where):
             path = member(mount, "mountPath", str, f"{where}volumeMounts[{index}].") or ""
-            if DEVICE_FOLDER in path and _clean_path(path).startswith(DEVICE_MOUNTS):
+            if DEVICE_FOLDER in path and ("/" + posixpath.normpath("/" + path).lstrip("/")).startswith(DEVICE_MOUNTS):
                 yield _device_access(review, container, DEVICE_MOUNTS, "volumeMounts", index)
 
 
@@ -125,11 +125,6 @@ def _device_access(review: ReviewedPod, container: Container, setting: str, list
     return DeviceAccess(
         container.name, asks_for_gpu(review, container), _path(container, list_name, str(index)), setting
     )
-
-
-def _clean_path(path: str) -> str:
-    """Clean a mount path as NVIDIA's container toolkit does before it compares the path."""
-    return "/" + posixpath.normpath("/" + path).lstrip("/")
 
 
 def guarded_containers(review: ReviewedPod) -> tuple[Container, ...]:

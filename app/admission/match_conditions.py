@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 
 from app.admission.device_guard import ALL_FILES, CDI, DEVICE_FOLDER, GPU_FILES
 from app.knowledge.gpu_resources import Families
-from app.knowledge.operators import APP
 from app.knowledge.tables import Knowledge
+from app.knowledge.workload_templates import APP
 from app.kube.pods import PREFIX
 from app.kube.resource_claims import EXTENDED
 

@@ -56,7 +56,8 @@ def provide_cpu_and_memory(review: ReviewedPod) -> Iterator[PodChange]:
             amount = multiply_quantity(per_gpu, review.gpu_units(container))
             present = resource in container.requests or resource in container.limits
             if present and (
-                not _overrides(review, f"{resource}_per_gpu") or _requests_exactly(container, resource, amount)
+                not _overrides(review, f"{resource}_per_gpu")
+                or container.requests.get(resource) == parse_quantity(amount)
             ):
                 continue
             operations = tuple(_request(document, container, resource, amount))
@@ -73,10 +74,6 @@ def _set_on_pod(review: ReviewedPod, resource: str) -> bool:
 
 def _overrides(review: ReviewedPod, field: str) -> bool:
     return f"defaults.{field}" in review.rules.override
-
-
-def _requests_exactly(container: Container, resource: str, amount: str) -> bool:
-    return container.requests.get(resource) == parse_quantity(amount)
 
 
 def _request(document: Any, container: Container, resource: str, amount: str) -> Iterator[Operation]:

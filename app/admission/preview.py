@@ -12,9 +12,8 @@ from app.admission.queued_jobs import review_templates, template_targets_of
 from app.admission.review import NOT_DONE, ReviewResult, mutate
 from app.admission.review_targets import WORKLOADS, ReviewTarget, ignored_annotations, review_target_of
 from app.admission.reviewed_pod import PodForm, ReviewContext, denial_message, limited_warnings
-from app.knowledge.operators import APP
 from app.knowledge.tables import Knowledge
-from app.knowledge.workload_templates import Workloads
+from app.knowledge.workload_templates import APP, Workloads
 from app.values.errors import BadInput
 from app.values.json_members import member, strings
 

@@ -115,7 +115,13 @@ def choose_smallest_slice(review: ReviewedPod) -> Iterator[PodChange]:
         why = f"gpu-memory asks for {demand.memory_mib} MiB, and the slice has {best} MiB"
         yield _replacement(review, whole, offers[0].resource, why)
         return
-    products = _smallest_products(review)
+    sizes: dict[str, int] = {}
+    for group in fitting_groups(review.ruling.demand, review.context.fleet):
+        label, memory = group.label(PRODUCT), group.node_class.memory_mib
+        if label and memory and _pod_may_use(review, group):
+            sizes[label] = min(memory, sizes.get(label, memory))
+    least = min(sizes.values(), default=0)
+    products = sorted(label for label, size in sizes.items() if size == least) if len(set(sizes.values())) > 1 else []
     if products:
         term = ({"key": PRODUCT, "operator": "In", "values": products},)
         operations = prefer_terms(review.document, [(NEED_WEIGHT, term)])
@@ -202,17 +208,6 @@ def _read_requirement(item: Mapping[str, Any]) -> Requirement:
     if not all(isinstance(value, str) for value in values):
         raise BadInput("values: wants strings")
     return label_requirement(member(item, "key", str, "") or "", member(item, "operator", str, "") or "", values)
-
-
-def _smallest_products(review: ReviewedPod) -> list[str]:
-    """Name the products with the least memory that holds the pod; none where all have the same memory."""
-    sizes: dict[str, int] = {}
-    for group in fitting_groups(review.ruling.demand, review.context.fleet):
-        label, memory = group.label(PRODUCT), group.node_class.memory_mib
-        if label and memory and _pod_may_use(review, group):
-            sizes[label] = min(memory, sizes.get(label, memory))
-    least = min(sizes.values(), default=0)
-    return sorted(label for label, size in sizes.items() if size == least) if len(set(sizes.values())) > 1 else []
 
 
 def _replacement(review: ReviewedPod, old: str, new: str, why: str) -> PodChange:

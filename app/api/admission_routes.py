@@ -322,16 +322,11 @@ def _answer(uid: str, result: ReviewResult) -> dict[str, Any]:
     if result.reasons:
         response["status"] = {"code": 403, "reason": "Forbidden", "message": denial_message(result.reasons)}
     if result.concerned or result.reasons:
-        response["auditAnnotations"] = _audit(result)
+        codes = ",".join(reason.code.name for reason in result.reasons)
+        decision = codes or ("patched" if result.operations else "unchanged")
+        response["auditAnnotations"] = {
+            "decision": decision[:256],
+            "policies": ",".join(result.policies)[:256],
+            "policy-hash": result.policy_hash[:12],
+        }
     return {"apiVersion": V1, "kind": "AdmissionReview", "response": response}
-
-
-def _audit(result: ReviewResult) -> dict[str, str]:
-    """Return the annotations for the API server's audit log, of at most 256 bytes per value."""
-    codes = ",".join(reason.code.name for reason in result.reasons)
-    decision = codes or ("patched" if result.operations else "unchanged")
-    return {
-        "decision": decision[:256],
-        "policies": ",".join(result.policies)[:256],
-        "policy-hash": result.policy_hash[:12],
-    }

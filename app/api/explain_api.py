@@ -152,7 +152,8 @@ class ExplainAPI:
             return _status(
                 404, f"gpu-usher: no such path: wants /apis/{API_VERSION}/namespaces/NAMESPACE/{RESOURCE}/POD"
             )
-        user = self._user_of(scope)
+        names = (_header(scope, header.encode("latin-1")) for header in self._user_headers())
+        user = next((name.decode("latin-1") for name in names if name), "")
         if not user:
             return _status(401, "gpu-usher: no user: wants a request authenticated by kube-apiserver")
         return await self._explain(user, match["namespace"], match["name"], _header(scope, b"accept"))
@@ -178,11 +179,6 @@ class ExplainAPI:
             if not self._in_hand[user]:
                 del self._in_hand[user]
             event("explained", user=user[:200], namespace=namespace, pod=name, code=code)
-
-    def _user_of(self, scope: Scope) -> str:
-        """Return the user that the front proxy names; empty where it names none."""
-        names = (_header(scope, header.encode("latin-1")) for header in self._user_headers())
-        return next((name.decode("latin-1") for name in names if name), "")
 
 
 def _document(explanation: Explanation, namespace: str, name: str, as_table: bool) -> Mapping[str, Any]:

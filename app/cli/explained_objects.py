@@ -93,7 +93,7 @@ def read_name(words: Sequence[str], namespace: str, workloads: Workloads) -> Obj
     """
     parts = [part for word in words if word for part in word.split("/")]
     kinds = _kinds(workloads)
-    by_word = _by_word(kinds)
+    by_word = {**{word: kind for kind, (_, plural) in kinds.items() for word in (kind.lower(), plural)}, **SHORT_NAMES}
     kind = by_word.get(parts[0].lower().partition(".")[0]) if len(parts) > 1 else POD
     if kind is not None and len(parts) > 1:
         parts = parts[1:]
@@ -111,11 +111,6 @@ def read_name(words: Sequence[str], namespace: str, workloads: Workloads) -> Obj
 def _kinds(workloads: Workloads) -> Mapping[str, tuple[str, str]]:
     """Map the kinds that are explained to (API group, resource)."""
     return {**KINDS, **{workload.kind: resource for resource, workload in workloads.items()}, **KINDS}
-
-
-def _by_word(kinds: Mapping[str, tuple[str, str]]) -> Mapping[str, str]:
-    """Map what kubectl takes for a type to its kind."""
-    return {**{word: kind for kind, (_, plural) in kinds.items() for word in (kind.lower(), plural)}, **SHORT_NAMES}
 
 
 def of_file(file: str, documents: Sequence[Object], namespace: str, workloads: Workloads) -> list[PodToExplain]:
@@ -225,7 +220,7 @@ def of_fleet(
     owners = dict(_owned(pods))
     of_workload = sorted((pod for pod in pods if _is_of(pod, wanted, owners[key_of(pod)])), key=_created)
     have = [pod for pod in of_workload if not (_finished(pod) or (pod.get("metadata") or {}).get("deletionTimestamp"))]
-    pending = [pod for pod in have if _pending(pod)]
+    pending = [pod for pod in have if not _finished(pod) and not (pod.get("spec") or {}).get("nodeName")]
     title = f"{wanted.kind} {wanted.namespace}/{wanted.name}"
     all_pods, notes = ((templates[0].workload or NO_PODS).waiting, templates[0].notes) if templates else ((), ())
     gang = Gang(f"{wanted.namespace}/{wanted.kind}={wanted.name}", all_pods[len(have) :], len(have) - len(pending))
@@ -287,10 +282,6 @@ def _owned(pods: Sequence[Object]) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 def _created(pod: Object) -> str:
     return str((pod.get("metadata") or {}).get("creationTimestamp") or "")
-
-
-def _pending(pod: Object) -> bool:
-    return not _finished(pod) and not (pod.get("spec") or {}).get("nodeName")
 
 
 def _finished(pod: Object) -> bool:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line and its verbs, each imported when it is called: together they take two seconds of CPU.
 
-Typer writes `--help`, with the examples and exit codes of app/cli/manual.py below the options. Options that several
+Typer writes `--help`, with the examples (examples.txt) and exit codes of a verb below the options. Options that several
 verbs share are one parameter: a frozen dataclass whose fields are Typer options.
 """
 
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
@@ -18,11 +19,46 @@ import typer.main
 from typer.core import TyperCommand, TyperGroup
 
 from app import __version__
-from app.cli.manual import epilog
 from app.demo.notation import DEFAULT
 
+EXAMPLES = Path(__file__).with_name("examples.txt").read_text("utf-8").splitlines()
+FAILS = {
+    "explain": "no node fits now",
+    "doctor": "something hurts pods now; with --strict, also where there is advice",
+    "mutate": "an object is denied",
+    "plan driver": "pods are left that no node of the fleet could serve",
+    "plan relayout": "a node cannot have the layout",
+    "plan mig": "pods stay without a slice",
+    "plan repack": "nothing of the kind can be freed, or a pod that waits finds no place",
+    "plan node-template": "no GPU product fits",
+    "plan claims": "a node cannot move, as pods on it have no equivalent claim",
+    "policy lint": "there are findings",
+    "policy test": "a case does not hold",
+    "policy diff": "the edit hurts: a pod is newly refused, or left without any node",
+    "policy replay": "a decision differs",
+    "scheduler-config": "with --verify, something is dangerous or worth a warning",
+    "certs show": "it is expired, not yet valid, or does not belong to its key, its CA or the name asked for",
+}
+"""The meaning of exit code 1, by the words of the verb."""
+ERRORS = (
+    "2: bad input; stderr says what was found and what is wanted. "
+    "3: internal error, or a cluster or service that does not answer."
+)
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 """Settings of every command; lines of more than a hundred characters are hard to read."""
+
+
+def examples_of(words: str) -> list[str]:
+    """Return the examples of a verb."""
+    return [example for example in EXAMPLES if f"{example} ".startswith(f"gpu-usher {words} ")]
+
+
+def epilog(words: str) -> str:
+    """Return what follows the options in the help of a verb; click does not wrap the lines after a backspace."""
+    fails = f"1: {FAILS[words]}. " if words in FAILS else ""
+    return "\n".join(
+        ("\b", "Examples:", *(f"  {line}" for line in examples_of(words)), "", f"Exit codes: 0: fine. {fails}{ERRORS}")
+    )
 
 
 def expand_demo(args: list[str]) -> list[str]:

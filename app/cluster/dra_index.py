@@ -5,7 +5,7 @@
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from app.dra.cluster_devices import AllocatedDevices, ClusterDevices, PoolID, PoolIndex
@@ -47,7 +47,8 @@ class DeviceCounts:
             self.pools[state] -= 1
         if present := list(slices):
             driver = label_of(pool[0])
-            newest = _newest(present)
+            generation = max(one.generation for one in present)
+            newest = [one for one in present if one.generation == generation]
             state = driver, "complete" if len(newest) == newest[0].size else "incomplete"
             devices = _count(driver, newest)
             self.devices += devices
@@ -70,11 +71,6 @@ class DeviceCounts:
 def label_of(driver: str) -> str:
     """Return the value of the label `driver` for a driver."""
     return driver if driver in DRIVERS else "other"
-
-
-def _newest(slices: Collection[ResourceSlice]) -> list[ResourceSlice]:
-    generation = max(one.generation for one in slices)
-    return [one for one in slices if one.generation == generation]
 
 
 def _count(driver: str, slices: Iterable[ResourceSlice]) -> Counter[Count]:

@@ -42,7 +42,10 @@ class FleetPlacements:
         if not demand.requests_gpus:
             return ANYWHERE
         if demand not in self._best:
-            self._best[demand] = self._find(demand)
+            verdicts = self._verdicts.of(demand)
+            names = [name for name in verdicts.feasible if not unserved_claim(demand, self._state.nodes[name])]
+            self._fitting[demand] = frozenset(names)
+            self._best[demand] = tuple(nsmallest(2, map(_sort_key, verdicts.totals(names), names)))
         usage = self._state.usage_of(uid)
         others = [candidate for candidate in self._best[demand] if usage is None or candidate[1] != usage.node]
         own = self._own_node(demand, usage) if usage else None
@@ -67,13 +70,6 @@ class FleetPlacements:
             parts = [f"{message} ({counted(count, 'node')})" for message, count in counts.most_common(2)]
             self._refusals[demand] = "no node: " + ("; ".join(parts) or "the fleet has none")
         return self._refusals[demand]
-
-    def _find(self, demand: Demand) -> tuple[_Best, ...]:
-        """Find the nodes that fit, and the two best; two, because the pod's own node is weighed without the pod."""
-        verdicts = self._verdicts.of(demand)
-        names = [name for name in verdicts.feasible if not unserved_claim(demand, self._state.nodes[name])]
-        self._fitting[demand] = frozenset(names)
-        return tuple(nsmallest(2, map(_sort_key, verdicts.totals(names), names)))
 
     def _own_node(self, demand: Demand, usage: GPUUsage) -> _Best | None:
         """Weigh a pod's own node without the pod; None if the pod does not fit there."""

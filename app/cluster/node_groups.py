@@ -151,7 +151,9 @@ class NodeGroups:
             self._add_free(former, before, -1)
             self._add_free(group, after, 1)
         if former is not None and former not in self._counts:
-            self._forget(former)
+            self._by_key.pop((former.node_class, former.taints, former.labels), None)
+            for key in [counted for counted in self.free if counted[0] is former]:
+                del self.free[key]
 
     def _add_free(self, group: NodeGroup | None, node: Node | None, sign: int) -> None:
         if group is None or node is None:
@@ -182,12 +184,6 @@ class NodeGroups:
         if key is None or (former is not None and (former.node_class, former.taints, former.labels) == key):
             return former if key is not None else None
         return self._by_key.setdefault(key, NodeGroup(*key))
-
-    def _forget(self, group: NodeGroup) -> None:
-        """Remove a group without nodes."""
-        self._by_key.pop((group.node_class, group.taints, group.labels), None)
-        for key in [counted for counted in self.free if counted[0] is group]:
-            del self.free[key]
 
     def _count(self, counts: dict[Any, int], left: Iterable[Any], joined: Iterable[Any]) -> None:
         for key in joined:

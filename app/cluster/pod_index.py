@@ -256,7 +256,10 @@ class PodCounts(Generic[Shape]):
             if before.shape == shape:
                 return
             del self._by_uid[uid]
-            self._remove(before)
+            before.pods -= 1
+            self.changed[before] = None
+            if not before.pods and not before.known:
+                del self._counts[before.shape], self.changed[before]
         if shape is not None:
             count = self._counts.get(shape)
             if count is None:
@@ -264,13 +267,6 @@ class PodCounts(Generic[Shape]):
             self._by_uid[uid] = count
             count.pods += 1
             self.changed[count] = None
-
-    def _remove(self, count: PodCount[Shape]) -> None:
-        """Remove a pod from a count; a count of which the reader knows nothing is dropped with its last pod."""
-        count.pods -= 1
-        self.changed[count] = None
-        if not count.pods and not count.known:
-            del self._counts[count.shape], self.changed[count]
 
     def changes(self) -> Iterator[tuple[Shape, int]]:
         """Yield each shape whose number of pods has changed since the last call, and by how much."""

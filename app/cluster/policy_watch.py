@@ -166,7 +166,7 @@ class PolicyBook:
         """
         parsed = self._parsed.copy()
         others = {name: other for name, other in self._sources.items() if name != source}
-        if _is_mounted(source):
+        if source.startswith(CONFIGMAP) and source.endswith(f"/{MOUNTED}"):
             files = {key: text for key, text in content.items() if is_policy_file(key)}
             problem = _oversized(source, files) if files else f"{source}: {NO_FILE}"
             if problem:
@@ -343,10 +343,6 @@ def _problems(
 
 def _is_object(source: str) -> bool:
     return source.split(" ")[0] == GPUPOLICY
-
-
-def _is_mounted(source: str) -> bool:
-    return source.startswith(CONFIGMAP) and source.endswith(f"/{MOUNTED}")
 
 
 def _oversized(source: str, content: Mapping[str, Any]) -> str | None:

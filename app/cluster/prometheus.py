@@ -5,7 +5,6 @@ import asyncio
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -130,7 +129,7 @@ def read_answer(body: bytes, dcgm: DCGM) -> PollResult:
     """
     answer = read_result(body, "vector")
     try:
-        rows = [_decode(raw) for raw in answer.data.result]
+        rows = [_VECTOR.decode(raw) for raw in answer.data.result]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SourceError(f"no answer of a Prometheus: {str(error)[:200]}") from error
     samples: list[MetricSample] = []
@@ -148,10 +147,6 @@ def read_answer(body: bytes, dcgm: DCGM) -> PollResult:
         *(warning[:200] for warning in answer.warnings[:1]),
     ]
     return PollResult(samples, "; ".join(problems) or None)
-
-
-def _decode(raw: Any) -> SeriesValue:
-    return _VECTOR.decode(raw)
 
 
 def _number(text: str) -> float | None:

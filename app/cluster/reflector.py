@@ -138,7 +138,9 @@ class Reflector:
             reason, detail = await self._list_and_watch()
             lifetime = self.stream.ended(self._clock.now())
             if reason != "closed" or not lifetime:
-                self._report(reason, detail)
+                if not self._reported:
+                    event(f"watch of {self.kind.name} lost", 30, reason=reason, error=detail)
+                self._reported = True
             self._metrics.watch_restarts.labels(self.kind.name, reason).inc()
             await self._clock.sleep(self._back_off.delay(lifetime, self._clock.chance()))
 
@@ -165,12 +167,6 @@ class Reflector:
             self.refusal = str(error)
             return "refused"
         return "http" if error.status else "connection"
-
-    def _report(self, reason: str, detail: str) -> None:
-        """Log once that the kind cannot be followed; `_stream_is_back` logs once that it can again."""
-        if not self._reported:
-            event(f"watch of {self.kind.name} lost", 30, reason=reason, error=detail)
-        self._reported = True
 
     async def _list(self) -> None:
         """Read all pages, and only then apply the differences.
@@ -274,7 +270,10 @@ class Reflector:
         }
         async with self._server.watch(self.kind.path, self._params(params), self._clock.silence) as stream:
             self.stream.established(self._clock.now())
-            self._stream_is_back()
+            self.refusal = None
+            if self._reported:
+                event(f"watch of {self.kind.name} is back")
+            self._reported = False
             async for lines in stream:
                 for line in lines:
                     if line:
@@ -282,12 +281,6 @@ class Reflector:
                 self.stream.received(self._clock.now())
                 if self._relist_asked:
                     raise ApiError(410, "list and index differ")
-
-    def _stream_is_back(self) -> None:
-        self.refusal = None
-        if self._reported:
-            event(f"watch of {self.kind.name} is back")
-        self._reported = False
 
     def apply_event(self, line: bytes) -> None:
         """Apply one event, a line of a watch.

@@ -21,7 +21,7 @@ from app.kube.admission_objects import ADMISSION_KINDS, ADMISSION_TYPES, Admissi
 from app.kube.api_kinds import API_KINDS, DRA, FLEET
 from app.kube.node_selectors import NodeSelectorTerm, read_terms
 from app.kube.partial_types import PartialExistingPod, PartialNode
-from app.kube.pod_types import check_types
+from app.kube.pod_limits import check_types
 from app.nodes.reading import read_runtime_class
 from app.policy.compiled import PolicySet
 from app.policy.demand import ExpectedDemand

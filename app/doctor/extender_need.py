@@ -106,7 +106,12 @@ def kinds_of_pods(
     named = [(f"Pod {pod.namespace}/{pod.name}", ruling) for pod, ruling in pods]
     offered = sorted({name for node in nodes for name, _ in node.node_class.offered})
     for policy in (*policies.policies, *filter(None, (policies.fallback,))):
-        together = _with_policies_for_every_pod(policy, policies)
+        chosen = tuple(
+            replace(each, match=EVERY_POD, exceptions=()) if each is policy else each
+            for each in policies.policies
+            if each is policy or (each.match == EVERY_POD and each.workload_classes is None)
+        )
+        together = PolicySet(chosen, policy_set_hash(chosen), policies.fallback)
         units = ((f"policy {policy.name}: {name}", _one_unit(name, policy)) for name in offered)
         named += [(whose, ruling_for(pod, {}, together, knowledge)) for whose, pod in units]
     first: dict[tuple[Demand, bool, tuple[str, ...] | None], str] = {}
@@ -118,16 +123,6 @@ def kinds_of_pods(
         for (demand, required, keys), whose in first.items()
         if demand.requests_gpus and demand.invalid is None
     )
-
-
-def _with_policies_for_every_pod(policy: CompiledPolicy, policies: PolicySet) -> PolicySet:
-    """Give the policies of a pod that one policy selects: this one, those for every pod, and the fallback."""
-    chosen = tuple(
-        replace(each, match=EVERY_POD, exceptions=()) if each is policy else each
-        for each in policies.policies
-        if each is policy or (each.match == EVERY_POD and each.workload_classes is None)
-    )
-    return PolicySet(chosen, policy_set_hash(chosen), policies.fallback)
 
 
 def _one_unit(resource: str, policy: CompiledPolicy) -> Pod:

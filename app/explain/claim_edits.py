@@ -141,7 +141,11 @@ def rewritings(expression: str, devices: Sequence[Device]) -> Iterator[Rewriting
     }
     for part in failed.values():
         yield from _renamed(part, devices)
-        yield from _guarded(part)
+        missing = _missing(part)
+        if missing:
+            guard = " && ".join(f"has({attribute_path_of(read)})" for read in missing)
+            names = " and ".join(map(name_of, missing))
+            yield part.text, f"{guard} && ({part.text})", f"test {guard} before {names} {_is(missing)} read"
     if len(failed) > 1:
         yield from _all_guarded(expression, failed.values())
 
@@ -206,15 +210,6 @@ def _path_pattern(read: Read) -> re.Pattern[str]:
     domain, _, name = (re.escape(part) for part in read.name.partition("/"))
     tail = rf"(?:\.{name}\b|\[\s*['\"]{name}['\"]\s*\])"
     return re.compile(rf"device\.{read.group}\[\s*['\"]{domain}['\"]\s*\]{tail}")
-
-
-def _guarded(part: SelectorPart) -> Iterator[Rewriting]:
-    """Ask whether a device has what a condition reads, before it is read."""
-    missing = _missing(part)
-    if missing:
-        guard = " && ".join(f"has({attribute_path_of(read)})" for read in missing)
-        names = " and ".join(map(name_of, missing))
-        yield part.text, f"{guard} && ({part.text})", f"test {guard} before {names} {_is(missing)} read"
 
 
 def _all_guarded(expression: str, parts: Iterable[SelectorPart]) -> Iterator[Rewriting]:

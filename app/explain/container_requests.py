@@ -173,7 +173,9 @@ def needs(demand: Demand, pod: Pod, families: Families) -> list[str]:
 
     GPUs by resources of others are named too, although only their number is checked (knowledge/families.yaml).
     """
-    by_limit_range = _set_by_limit_range(pod.annotations)
+    by_limit_range: dict[str, set[str]] = {}
+    for resources, container in _SET.findall(pod.annotations.get(LIMIT_RANGER, "")):
+        by_limit_range.setdefault(container, set()).update(name.strip() for name in resources.split(","))
     lines = [f"{amount} x {resource}{_shown(pod, resource, by_limit_range)}" for resource, amount in demand.resources]
     lines += [
         f"{amount} x {resource}, each {row.unit}: counted, not placed by gpu-usher"
@@ -213,11 +215,3 @@ def _kind(container: Container) -> str:
     if container.sidecar:
         return " (sidecar)"
     return " (init)" if container.list_name == "initContainers" else ""
-
-
-def _set_by_limit_range(annotations: Mapping[str, str]) -> dict[str, set[str]]:
-    """Read the resources whose amounts a LimitRange has set, by the name of the container."""
-    found: dict[str, set[str]] = {}
-    for resources, container in _SET.findall(annotations.get(LIMIT_RANGER, "")):
-        found.setdefault(container, set()).update(name.strip() for name in resources.split(","))
-    return found

@@ -11,7 +11,6 @@ pods count where the existing pods are known: after each pod they are counted an
 import json
 from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from app.dra.pod_claims import generated_claims
 from app.explain.explanation import GangVerdict
@@ -81,7 +80,11 @@ def gang_verdict(gang: Gang, snapshot: ClusterSnapshot, live: bool) -> Generator
     templates: dict[str, _Template] = {}
     order: list[str] = []
     for document in gang.waiting:
-        template = _template(document, snapshot)
+        metadata = object_if_any(document, "metadata")
+        keys = (f"{metadata.get('namespace') or 'default'}/{name}" for name in generated_claims(document).values())
+        allocated = [key for key in keys if snapshot.devices.allocated.claim(key) is not None]
+        read = [metadata.get("labels"), metadata.get("annotations"), document.get("spec"), allocated]
+        template = json.dumps(read, sort_keys=True)
         order.append(template)
         if template not in templates:
             pod = read_scheduled_pod(document, snapshot, admit=not live)
@@ -137,15 +140,6 @@ def _preempts(
         if (yield from _place_all(order, templates, placing)) + gang.bound >= least:
             return True
     return False
-
-
-def _template(document: Mapping[str, Any], snapshot: ClusterSnapshot) -> str:
-    """Give a key of what placement reads of a pod, with the claims that were made for it and have devices."""
-    metadata = object_if_any(document, "metadata")
-    keys = (f"{metadata.get('namespace') or 'default'}/{name}" for name in generated_claims(document).values())
-    allocated = [key for key in keys if snapshot.devices.allocated.claim(key) is not None]
-    read = [metadata.get("labels"), metadata.get("annotations"), document.get("spec"), allocated]
-    return json.dumps(read, sort_keys=True)
 
 
 def _domains(key: str, nodes: Mapping[str, Node]) -> Iterable[Mapping[str, Node]]:

@@ -195,8 +195,9 @@ def _answer(
     gang = None if pod.node or pod.ending else (yield from _gang(pod))
     counts = {objections: len(names) for objections, names in groups.items()}
     refused, in_tree = _count_reasons(counts, scheduled_pod)
+    metadata = pod.review.document.get("metadata") or {}
     return Explanation(
-        pod=_name(pod.review.document),
+        pod=f"{metadata.get('namespace') or 'default'}/{metadata.get('name') or metadata.get('generateName') or ''}",
         policies=scheduled_pod.ruling.policies,
         asks=dict(demand.resources),
         needs=tuple(needs(demand, scheduled_pod.pod, snapshot.context.knowledge.families)),
@@ -314,12 +315,6 @@ def _device_funnels(
     if scheduled_pod.claims is None or not any(any(map(is_of_claims, objections)) for objections in groups):
         return ()
     return (yield from funnels(scheduled_pod.claims, snapshot.nodes))
-
-
-def _name(document: Mapping[str, Any]) -> str:
-    """Name a pod by namespace and name, or by generateName before the API server has named it."""
-    metadata = document.get("metadata") or {}
-    return f"{metadata.get('namespace') or 'default'}/{metadata.get('name') or metadata.get('generateName') or ''}"
 
 
 def _unjudged(scheduled_pod: ScheduledPod, constraints: InterPodConstraints | None) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ from app.kube.admission_objects import AdmissionObjects
 from app.kube.gangs import Gang
 from app.kube.gpu_usage import GPUUsage
 from app.kube.node_selectors import NodeSelectorTerm
-from app.kube.pod_types import check_types
+from app.kube.pod_limits import check_types
 from app.kube.pods import Pod, read_pod
 from app.nodes.mig_state import may_offer_later
 from app.nodes.model import Node
@@ -157,6 +157,7 @@ def review_as_is(document: Mapping[str, Any], snapshot: ClusterSnapshot) -> Revi
     """
     pod = read_pod(document)
     check_types(document)
+    document = document if document.get("spec") else {**document, "spec": {}}  # a template without one
     return begin_review(document, pod, snapshot.namespace_labels(pod.namespace), snapshot.context)
 
 
@@ -250,20 +251,16 @@ def without_our_affinity(review: ReviewedPod) -> Mapping[str, Any]:
     ours = [] if exempt else [list(term) for term in required_terms(review)]
     remaining: list[Mapping[str, Any]] = []
     for term in terms:
-        remaining_term = _without(term, ours)
+        present = term.get("matchExpressions") or []
+        written = (one for one in ours if all(expression in present for expression in one))
+        largest = max(written, key=len, default=[])
+        left = [expression for expression in present if expression not in largest]
+        remaining_term = {**term, "matchExpressions": left} if largest else term
         if not (remaining_term.get("matchExpressions") or remaining_term.get("matchFields")):
             return _with_required(review.document, None)
         if remaining_term not in remaining:
             remaining.append(remaining_term)
     return _with_required(review.document, {"nodeSelectorTerms": remaining})
-
-
-def _without(term: Mapping[str, Any], ours: list[list[Any]]) -> Mapping[str, Any]:
-    present = term.get("matchExpressions") or []
-    written = (one for one in ours if all(expression in present for expression in one))
-    largest = max(written, key=len, default=[])
-    left = [expression for expression in present if expression not in largest]
-    return {**term, "matchExpressions": left} if largest else term
 
 
 def _required(document: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -347,8 +344,11 @@ class NodeJudge:
     def _filter_reasons(self, node: Node) -> tuple[Reason, ...]:
         if not self._demand.requests_gpus:
             return ()
+        key = engine.class_key(node, self._demand.label_keys)
+        if key not in self._classes:
+            self._classes[key] = engine.class_refusals(self._demand, engine.class_for_demand(self._demand, node))
         reasons = (
-            *self._class_reasons(node),
+            *self._classes[key],
             *filter(None, (accepts(self._demand, node.free) for accepts in FREE_FILTERS)),
         )
         if len(reasons) > 1 and self._gets_layout_for_pod(node, reasons):
@@ -362,10 +362,3 @@ class NodeJudge:
         """Tell whether the node's MIG layout is being changed and may have all that the pod asks afterwards."""
         changing = any(reason.code is Code.MIGReconfiguring for reason in reasons)
         return changing and all(may_offer_later(node, *asked) for asked in self._demand.resources)
-
-    def _class_reasons(self, node: Node) -> tuple[Reason, ...]:
-        """Give the reasons of the class filters, on the same class and by the same key as the verb filter."""
-        key = engine.class_key(node, self._demand.label_keys)
-        if key not in self._classes:
-            self._classes[key] = engine.class_refusals(self._demand, engine.class_for_demand(self._demand, node))
-        return self._classes[key]

@@ -116,7 +116,7 @@ def completed(document: JSONObject, namespace: str, objects: AdmissionObjects, c
     if not (limits or runtime or selector or spec.get("hostNetwork")):
         return document
     changed: Any = copy.deepcopy(document)
-    spec = changed["spec"]
+    spec = changed["spec"] = changed.get("spec") or {}
     containers: list[Any] = [*objects_if_any(spec, "containers"), *objects_if_any(spec, "initContainers")]
     for requests, most in (item.defaults() for item in limits):
         for container in containers if requests or most else ():

@@ -306,19 +306,14 @@ def _months(rows: Iterable[Mapping[str, Any]]) -> dict[str, _Month]:
 def _month(row: Mapping[str, Any]) -> _Month:
     driver = parse_version(row["min_driver"])
     drivers = map(parse_version, row.get("dc_gpu_alt_branches", ()))
+    number, _, rest = row["cuda"].partition(" ")
+    update = re.match(r"U(\d+)", rest)
     return _Month(
-        cuda=_cuda_of_month(row["cuda"]),
+        cuda=parse_version(".".join(number.split(".")[:3]) + (f".{update[1]}" if update else "")),
         native=driver if len(driver) > 1 else None,
         forward=tuple((lowest[0], lowest) for lowest in drivers),
         unsourced=bool(row.get("unsourced")),
     )
-
-
-def _cuda_of_month(text: str) -> Version:
-    """Read the CUDA version of a month as its release notes write it: `12.6.1.006`, `11.7 U1 preview`."""
-    number, _, rest = text.partition(" ")
-    update = re.match(r"U(\d+)", rest)
-    return parse_version(".".join(number.split(".")[:3]) + (f".{update[1]}" if update else ""))
 
 
 def _family(row: Mapping[str, Any], months: Mapping[str, Mapping[str, _Month]]) -> _Family:

@@ -209,16 +209,11 @@ class _GPU(NamedTuple):
     def fillings(self, requested: Counts) -> tuple[Counts, ...]:
         """List the fillings with requested instances to which none of these can be added, largest first."""
         state = self.occupancy.taken_memory, self.occupancy.free_compute
-        return _maximal_fillings(*state, *_limit_counts(self, requested))
-
-
-def _limit_counts(gpu: _GPU, requested: Counts) -> tuple[tuple[ProfileSlots | None, ...], Counts]:
-    """Limit the requested numbers to what the GPU could take of each profile, so that the cache has fewer keys."""
-    limits = []
-    for slot, count in zip(gpu.slots, requested, strict=True):
-        by_compute = gpu.occupancy.free_compute // slot.compute if slot else 0
-        limits.append(max(0, min(count, by_compute, gpu.occupancy.remaining_instances(slot))) if slot else 0)
-    return gpu.slots, tuple(limits)
+        limits = []  # what the GPU could take of each profile, so that the cache has fewer keys
+        for slot, count in zip(self.slots, requested, strict=True):
+            by_compute = self.occupancy.free_compute // slot.compute if slot else 0
+            limits.append(max(0, min(count, by_compute, self.occupancy.remaining_instances(slot))) if slot else 0)
+        return _maximal_fillings(*state, self.slots, tuple(limits))
 
 
 @lru_cache(LAYOUTS_KEPT)

@@ -21,7 +21,6 @@ from app.knowledge.gpu_resources import Families, load_families
 from app.knowledge.images import Images, load_images
 from app.knowledge.mig_geometry import Geometry, load_geometry
 from app.knowledge.mig_profiles import MIGProfiles, load_profiles
-from app.knowledge.operators import Operator, load_operators
 from app.knowledge.pod_security import Levels, PodSecurityRule
 from app.knowledge.products import Products, load_products
 from app.knowledge.reported_faults import (
@@ -32,7 +31,7 @@ from app.knowledge.reported_faults import (
     load_node_conditions,
     load_pod_failures,
 )
-from app.knowledge.workload_templates import Workloads, load_workloads
+from app.knowledge.workload_templates import Operator, Workloads, load_operators, load_workloads
 from app.values.errors import BadInput, KnowledgeError
 
 IDENTITIES = (

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where workloads have their pod templates, and how many pods of each, by kind (workload_templates.yaml)."""
+"""The workloads and operators of other projects.
+
+Where workloads have their pod templates, and how many pods of each, by kind (workload_templates.yaml), and operators
+whose own pods admission leaves alone (operators.yaml).
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -143,3 +147,53 @@ def _children(document: Any, step: str) -> Iterable[tuple[Any, Any]]:
     if not isinstance(document, Mapping):
         return ()
     return document.items() if step == EACH_VALUE else ((step, document.get(step)),)
+
+
+APP = "app"
+"""The label by which operators distinguish their pods."""
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """A right in the whole cluster: a verb on a subresource of a resource."""
+
+    verb: str
+    group: str
+    resource: str
+    subresource: str
+
+    @property
+    def words(self) -> str:
+        """The right as RBAC's documentation writes it."""
+        return f"{self.verb} {self.resource}{f'.{self.group}' if self.group else ''}/{self.subresource}"
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """A program whose own pods admission leaves alone (operators.yaml).
+
+    `pods` are the values of APP of those that it creates with spec.nodeName, and `right` is what it may do and no
+    tenant may. `owners` are the (group, kind) of the objects that own its DaemonSets and pods.
+    """
+
+    name: str
+    pods: tuple[str, ...]
+    right: Right | None
+    owners: frozenset[tuple[str, str]]
+
+
+def load_operators(rows: Iterable[Mapping[str, Any]]) -> tuple[Operator, ...]:
+    """Read the rows of the table.
+
+    Raises KnowledgeError for pods without a right: anybody may write their label.
+    """
+    operators = []
+    for row in rows:
+        if bool(row.get("pods")) != bool(row.get("right")):
+            raise KnowledgeError(
+                f"operators.yaml: {row['name']}: wants pods together with the right of who creates them"
+            )
+        owners = frozenset((group, kind) for group, _, kind in (owner.rpartition("/") for owner in row["owners"]))
+        right = Right(**row["right"]) if row.get("right") else None
+        operators.append(Operator(row["name"], tuple(row.get("pods", ())), right, owners))
+    return tuple(operators)

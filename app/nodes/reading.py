@@ -216,7 +216,11 @@ def _class_with_devices(
         dra_resources=served if usable else frozenset(),
         claims_only=NVIDIA_DOMAIN,
     )
-    return _with_all_device_facts(node_class, distinct, knowledge)
+    variants = tuple(_with_device_facts(node_class, device, knowledge) for device in distinct)
+    if len(variants) == 1:
+        return variants[0]
+    shared = _with_device_facts(node_class, shared_facts(distinct), knowledge)
+    return replace(shared, product=_same(variant.product for variant in variants), device_variants=variants)
 
 
 def with_other_devices(
@@ -257,15 +261,6 @@ def _same(facts: Iterable[Fact | None]) -> Fact | None:
     """Give the fact that all devices have; None if they differ."""
     different = set(facts)
     return different.pop() if len(different) == 1 else None
-
-
-def _with_all_device_facts(node_class: NodeClass, devices: tuple[DeviceFacts, ...], knowledge: Knowledge) -> NodeClass:
-    """Replace facts by those of distinct devices; of several devices by those that they share."""
-    variants = tuple(_with_device_facts(node_class, device, knowledge) for device in devices)
-    if len(variants) == 1:
-        return variants[0]
-    shared = _with_device_facts(node_class, shared_facts(devices), knowledge)
-    return replace(shared, product=_same(variant.product for variant in variants), device_variants=variants)
 
 
 def class_of_device(

@@ -54,7 +54,9 @@ def sharing_of(
         return Sharing.TimeSlicing
     if profile or mig_without_strategy(labels, offered, knowledge):
         return Sharing.MIG
-    return Sharing.Exclusive if _sharing_is_labelled(labels, strategy, knowledge) else Sharing.Unknown
+    by_gfd = any(labels.get(key) for key in (PRODUCT, SHARING, REPLICAS_LABEL))
+    labelled = by_gfd or strategy or knowledge.clouds.labels_sharing(labels)
+    return Sharing.Exclusive if labelled else Sharing.Unknown
 
 
 def mig_without_strategy(labels: Mapping[str, str], offered: Amounts, knowledge: Knowledge) -> bool:
@@ -65,12 +67,6 @@ def mig_without_strategy(labels: Mapping[str, str], offered: Amounts, knowledge:
     """
     whole = knowledge.families.mig_gpu
     return labels.get(REPLICAS_LABEL) == "0" and any(name == whole and units > 0 for name, units in offered)
-
-
-def _sharing_is_labelled(labels: Mapping[str, str], strategy: str | None, knowledge: Knowledge) -> bool:
-    """Tell whether the node has labels of software that labels shared GPUs as such, GFD or a cloud's provisioner."""
-    by_gfd = any(labels.get(key) for key in (PRODUCT, SHARING, REPLICAS_LABEL))
-    return bool(by_gfd or strategy or knowledge.clouds.labels_sharing(labels))
 
 
 def shared_slices(labels: Mapping[str, str], offered: Amounts) -> Iterator[str]:

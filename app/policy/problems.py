@@ -24,6 +24,7 @@ from app.policy.schema import GPUPolicy, resolve_schema
 from app.policy.schema_admission import Admission, Defaults, PerGPU
 from app.policy.schema_placement import CUDAWish, Placement
 from app.values.errors import BadInput
+from app.values.json_members import object_if_any
 from app.values.quantity import parse_gpu_memory, parse_quantity
 from app.values.reasons import join_with_or
 from app.values.versions import parse_minimum, parse_version, show_driver, show_version
@@ -87,10 +88,8 @@ def located(document: Document, path: YAMLPath, text: str) -> str:
 
 def _dotted(path: YAMLPath) -> str:
     """Write a path as `spec.exceptions[0].match`."""
-    text = ""
-    for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part[:LONGEST_KEY]}"
-    return text.removeprefix(".")
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part[:LONGEST_KEY]}" for part in path)
+    return "".join(parts).removeprefix(".")
 
 
 def _node_at(schema: Schema, path: YAMLPath) -> Schema:
@@ -287,10 +286,8 @@ def _amount_doubts(admission: Admission) -> Iterator[tuple[YAMLPath, str]]:
         if text is not None and parse_quantity(text) < LEAST_BYTES:
             hint = f", did you mean {text}Gi?" if text.isdecimal() else ", wants an amount such as 16Gi"
             yield ("spec", "admission", *path), f"got {text}, which is less than 1Mi{hint}"
-    for name, least, largest in (
-        ("CPU", per_gpu.min_cpu, per_gpu.max_cpu),
-        ("Memory", per_gpu.min_memory, per_gpu.max_memory),
-    ):
+    bounds = ("CPU", per_gpu.min_cpu, per_gpu.max_cpu), ("Memory", per_gpu.min_memory, per_gpu.max_memory)
+    for name, least, largest in bounds:
         if least and largest and parse_quantity(least) > parse_quantity(largest):
             yield ("spec", "admission", "perGPU", f"min{name}"), f"got {least}, which is more than max{name} {largest}"
 
@@ -350,16 +347,9 @@ def unknown_products(policy: Mapping[str, Any], knowledge: Knowledge) -> Iterato
 
 
 def _listed_products(policy: Mapping[str, Any]) -> Iterator[tuple[YAMLPath, str]]:
-    placement: Any = policy
-    for name in ("spec", "placement"):
-        placement = placement.get(name) if isinstance(placement, dict) else None
-    placement = placement if isinstance(placement, dict) else {}
-    products, limits = placement.get("products"), placement.get("namespaceLimits")
-    lists: dict[YAMLPath, Any] = (
-        {("products", field): products.get(field) for field in ("allow", "deny", "prefer")}
-        if isinstance(products, dict)
-        else {}
-    )
+    placement = object_if_any(object_if_any(policy, "spec"), "placement")
+    products, limits = object_if_any(placement, "products"), placement.get("namespaceLimits")
+    lists: dict[YAMLPath, Any] = {("products", field): products.get(field) for field in ("allow", "deny", "prefer")}
     for index, row in enumerate(limits if isinstance(limits, list | tuple) else ()):
         lists[("namespaceLimits", index, "products")] = row.get("products") if isinstance(row, dict) else None
     for path, names in lists.items():

@@ -128,7 +128,12 @@ class Controller:
         """Run a turn and note its result; return the seconds until the next one."""
         wait_seconds = self._turn_seconds
         try:
-            self._take_turn()
+            leading = self._lease.hold(self._now())
+            if leading != self._leading:
+                event("leading" if leading else "not leading, waiting")
+                self._leading, self._seen = leading, None
+            if leading:
+                self.turn()
             self._problem = ""
         except ApiError as error:
             if error.status == CONFLICT:
@@ -139,14 +144,6 @@ class Controller:
                 event("certificates not maintained", logging.ERROR, error=str(error))
         self._turn_ended = self._clock()
         return wait_seconds
-
-    def _take_turn(self) -> None:
-        leading = self._lease.hold(self._now())
-        if leading != self._leading:
-            event("leading" if leading else "not leading, waiting")
-            self._leading, self._seen = leading, None
-        if leading:
-            self.turn()
 
     def turn(self) -> None:
         """Read everything once, and write what has changed.
@@ -162,7 +159,11 @@ class Controller:
         requested = ROTATE in (ca_secret["metadata"].get("annotations") or {})
         renewed = renew_trust(trust, leaf, now, requested, _data(tls_secret, "ca.crt"))
         if renewed is not trust:
-            self._write_trust(ca_secret, renewed)
+            annotations = {k: v for k, v in (ca_secret["metadata"].get("annotations") or {}).items() if k != ROTATE}
+            metadata = {**ca_secret["metadata"], "annotations": annotations}
+            data = {"ca.crt": _base64(renewed.bundle), "ca.key": _base64(renewed.authority.key)}
+            self._kube.replace(self._names.secret("ca"), {**ca_secret, "metadata": metadata, "data": data})
+            event("trusted CAs written", trusted=1 + len(renewed.retired), expires=_end(renewed.authority.certificate))
         published = [
             self._publish(name, configuration, renewed)
             for name, configuration in configurations.items()
@@ -192,13 +193,6 @@ class Controller:
         if self._seen is None or self._seen[0] != authority:
             self._seen = (authority, self._clock())
         return self._clock() - self._seen[1]
-
-    def _write_trust(self, secret: Object, trust: TrustedCAs) -> None:
-        annotations = {k: v for k, v in (secret["metadata"].get("annotations") or {}).items() if k != ROTATE}
-        metadata = {**secret["metadata"], "annotations": annotations}
-        data = {"ca.crt": _base64(trust.bundle), "ca.key": _base64(trust.authority.key)}
-        self._kube.replace(self._names.secret("ca"), {**secret, "metadata": metadata, "data": data})
-        event("trusted CAs written", trusted=1 + len(trust.retired), expires=_end(trust.authority.certificate))
 
     def _write_leaf(self, secret: Object, leaf: KeyPair, trust: TrustedCAs) -> None:
         pem = {"tls.crt": leaf.certificate, "tls.key": leaf.key, "ca.crt": trust.bundle}

@@ -19,7 +19,7 @@ from typing import Any, Self
 from cryptography import x509
 
 from app.tls.authority import LOCAL_NAMES, KeyPair, issued_at, service_names
-from app.tls.ca_rotation import TrustedCAs, read_trust, renew_leaf, renew_trust
+from app.tls.ca_rotation import read_trust, renew_leaf, renew_trust
 from app.tls.pem import check_served, names_of, read_bundle, read_certificate, read_certificates, read_file, signed_by
 from app.values.errors import CertificateError
 
@@ -55,19 +55,15 @@ def issue_if_needed(
         seen_seconds = (now - issued_at(read_certificate(renewed.authority.certificate))).total_seconds()
         issued = renew_leaf(leaf, renewed, names, now, seen_seconds)
         if renewed is not trust:
-            _write_trust(directory, renewed)
+            directory.mkdir(parents=True, exist_ok=True)
+            _write(directory / "ca.key", renewed.authority.key, 0o600)
+            _write(directory / "ca.crt", renewed.bundle, 0o644)
         if issued is not leaf:
             _write(pair.key, issued.key, 0o600)
             _write(pair.certificate, issued.certificate, 0o644)
     except OSError as error:
         raise CertificateError(f"{directory}: {error.strerror}: wants a directory that can be written") from error
     return pair
-
-
-def _write_trust(directory: Path, trust: TrustedCAs) -> None:
-    directory.mkdir(parents=True, exist_ok=True)
-    _write(directory / "ca.key", trust.authority.key, 0o600)
-    _write(directory / "ca.crt", trust.bundle, 0o644)
 
 
 def _leaf(pair: KeyPairFiles) -> KeyPair | None:
@@ -197,14 +193,9 @@ def _read(pair: KeyPairFiles, clients: Path | None) -> tuple[bytes, ...]:
     return (
         _readable(pair.certificate),
         _readable(pair.key),
-        _readable_if_present(pair.ca),
+        _readable(pair.ca) if pair.ca is not None and pair.ca.exists() else b"",
         _readable(clients) if clients else b"",
     )
-
-
-def _readable_if_present(path: Path | None) -> bytes:
-    """Read a file that may be absent, as the CA is in some Secrets; empty then."""
-    return _readable(path) if path is not None and path.exists() else b""
 
 
 def _readable(path: Path) -> bytes:

@@ -48,7 +48,9 @@ def create_web_app(core: Core, page: WebPages | None = None) -> FastAPI:
         return await explainer.answer(body, request.query_params.get("nodes") == "true")
 
     async def dry_run_body(body: Any, _request: Request) -> Any:
-        return dry_run(_pod(body), core)
+        if not isinstance(body, dict) or body.get("kind", "Pod") != "Pod":
+            raise WireError(400, "body: wants a Pod as JSON")
+        return dry_run(body, core)
 
     app.add_route("/explain", json_route(explain_body), methods=["POST"])
     dry_run_json = json_route(dry_run_body)
@@ -77,12 +79,6 @@ def _answer_browsers(app: FastAPI) -> None:
         return response
 
     app.add_exception_handler(404, no_page)
-
-
-def _pod(document: Any) -> Mapping[str, Any]:
-    if not isinstance(document, dict) or document.get("kind", "Pod") != "Pod":
-        raise WireError(400, "body: wants a Pod as JSON")
-    return document
 
 
 @dataclass(frozen=True, slots=True)

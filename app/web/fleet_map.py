@@ -1,26 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fleet map: a tile and its HTML for each node, the totals, and the allocated share of each product over hours.
+"""The fleet map: a tile and its HTML for each node, and the totals.
 
 Only tiles of changed nodes are made again, and only when the page is read. Readers bring the map up to date in steps,
-so that a fleet of 5,000 nodes never blocks the event loop. The history of shares is kept also while no page is open: it
-reads only changed nodes, and of each only what the share needs (docs/benchmarks.md#http).
+so that a fleet of 5,000 nodes never blocks the event loop.
 """
 
-import datetime as dt
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
 from app.cluster.state import State
 from app.cluster.usage_polling import UseReading
-from app.explain.gpu_inventory import inventory_key
 from app.nodes.model import Node
 from app.web.rendering import render_tile
 from app.web.views.fleet_tiles import FleetSums, FleetTotal, TileFilter
-from app.web.views.node_tile import Tile, counted_units, tile_of
+from app.web.views.node_tile import Tile, tile_of
 from app.web.views.tile_colours import Colouring, TileColours, slots_of
 
 TILED_AT_ONCE = 16
@@ -165,66 +161,3 @@ class FleetMap:
 
     def totals(self) -> tuple[FleetTotal, ...]:
         return self._sums.totals()
-
-
-SAMPLES_KEPT = 360
-"""Six hours of samples, one a minute; one of a fleet with 20 products is some 3 kB."""
-NODES_AT_ONCE = 64
-"""Nodes counted between two rests; one takes some 10 µs."""
-Product = tuple[str, str]
-"""A product and its unit, as in the inventory."""
-
-
-@dataclass(frozen=True, slots=True)
-class SharesSample:
-    """The share of units that pods use, from 0 to 1, by product at a time of the wall clock."""
-
-    at: dt.datetime
-    shares: Mapping[Product, float]
-
-
-class AllocationHistory:
-    """The samples, the oldest first."""
-
-    def __init__(self, state: State) -> None:
-        self.samples: deque[SharesSample] = deque(maxlen=SAMPLES_KEPT)
-        self._state = state
-        self._generation = -1
-        self._counted: dict[str, tuple[tuple[Product, int, int], ...]] = {}
-        self._nodes: Counter[Product] = Counter()
-        self._units: Counter[Product] = Counter()
-        self._used: Counter[Product] = Counter()
-
-    def sample(self) -> Generator[None, None, None]:
-        """Count the changed nodes, and add the shares to the history."""
-        state, generation = self._state, self._state.changes.generation
-        changed = state.changes.since(self._generation) if self._generation >= 0 else None
-        names: Iterable[str] = {**state.nodes, **self._counted} if changed is None else dict.fromkeys(changed)
-        for index, name in enumerate(names, 1):
-            self._count(name)
-            if index % NODES_AT_ONCE == 0:
-                yield
-        self._generation = generation
-        shares = {
-            product: self._used[product] / units if (units := self._units[product]) else 0.0
-            for product, nodes in self._nodes.items()
-            if nodes
-        }
-        self.samples.append(SharesSample(dt.datetime.now(dt.UTC), shares))
-
-    def _count(self, name: str) -> None:
-        """Count a node as it is now instead of as it was."""
-        for before in self._counted.pop(name, ()):
-            self._add(*before, -1)
-        node = self._state.nodes.get(name)
-        if node is not None and node.has_gpus:
-            product, _, _ = inventory_key(node, self._state.knowledge.products)
-            counts = counted_units(node, self._state.knowledge)
-            self._counted[name] = tuple(((product, one.unit), one.units, one.units - one.free) for one in counts)
-            for now in self._counted[name]:
-                self._add(*now, 1)
-
-    def _add(self, product: Product, units: int, used: int, sign: int) -> None:
-        self._nodes[product] += sign
-        self._units[product] += sign * units
-        self._used[product] += sign * used

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Live updates: one task finds changes, samples the allocated shares, and sends both to the open pages.
+"""Live updates: one task finds changes and sends them to the open pages.
 
 GET /events answers with server-sent events (WHATWG HTML §9.2), for a bounded number of pages. The task checks ten times
 a second and sends to all pages at once; a page that does not keep up is dropped.
@@ -22,7 +22,7 @@ from app.api.pending_reasons import PendingReasons
 from app.api.time_slices import JobQueue, TooManyJobs, in_slices
 from app.api.wire import status_body
 from app.cluster.core import Core
-from app.web.fleet_map import AllocationHistory, FleetMap
+from app.web.fleet_map import FleetMap
 from app.web.rendering import render
 from app.web.views.decision_rows import DecisionFilter, read_decision_filter, rows_of, select
 from app.web.views.tile_colours import Colouring, read_colouring
@@ -163,8 +163,6 @@ TICK_SECONDS = 0.1
 """Interval of the checks: a change is on the page within 200 ms, and more than some changes a second cannot be seen."""
 TICKS_PER_TOTALS = 20
 """Totals are sent every two seconds."""
-SAMPLE_SECONDS = 60.0
-"""Interval of the samples for the charts, which are taken also while no page is open."""
 MOST_TILES = 500
 """Tiles sent one by one; after more changes at once the page reloads."""
 MOST_DECISIONS = 50
@@ -183,7 +181,6 @@ class LiveUpdates:
         recent: RecentDecisions,
         start: str,
         totals: Callable[[], Mapping[str, Any]],
-        history: AllocationHistory,
     ) -> None:
         self._start = start
         self._totals = totals
@@ -191,7 +188,6 @@ class LiveUpdates:
         self._ticks = 0
         self._core = core
         self._fleet = fleet
-        self._history = history
         self._reasons = reasons
         self._queue = queue
         self._recent = recent
@@ -199,23 +195,11 @@ class LiveUpdates:
 
     async def run(self) -> None:
         """Check ten times a second until cancelled; when the service drains, the streams end first."""
-        loop = asyncio.get_running_loop()
-        sampled = float("-inf")
         while True:
             if self._core.draining:
                 self.listeners.close()
-            elif loop.time() - sampled >= SAMPLE_SECONDS and self._core.cache_problem() is None:
-                sampled = loop.time()
-                await self._sample()
             await self.check()
             await asyncio.sleep(TICK_SECONDS)
-
-    async def _sample(self) -> None:
-        try:
-            async with self._queue.turn():
-                await in_slices(self._history.sample())
-        except TooManyJobs:
-            pass  # many pages are being made; the next sample will do
 
     async def check(self) -> None:
         """Send every open page the changes of its view."""

@@ -34,7 +34,7 @@ from app.policy.document import read_documents
 from app.policy.schema import Spec
 from app.telemetry.logs import LOGGER
 from app.values.errors import BadInput, PolicyError, WireError
-from app.web.fleet_map import AllocationHistory, FleetMap
+from app.web.fleet_map import FleetMap
 from app.web.live_updates import LiveUpdates
 from app.web.rendering import (
     HEADERS,
@@ -50,7 +50,7 @@ from app.web.rendering import (
 from app.web.use_page import UsePage
 from app.web.views import pending_rows
 from app.web.views.decision_rows import choices_of, read_decision_filter, rows_of, select
-from app.web.views.fleet_tiles import chart, find, read_tile_filter, sums_of
+from app.web.views.fleet_tiles import find, read_tile_filter, sums_of
 from app.web.views.node_tile import GPUCell
 from app.web.views.tile_colours import Colouring, read_colouring
 
@@ -139,17 +139,14 @@ class WebPages:
         self._recent = recent or RecentDecisions()
         self._queue = JobQueue("pages")
         self._map = FleetMap(core.state)
-        self._history = AllocationHistory(core.state)
         self._reasons = reasons or PendingReasons(core, Explainer(core))
         self.explainer = self._reasons.explainer
         self._start = token_hex(8)
         self._use_page = UsePage(core, self._start)
-        self._updates = LiveUpdates(
-            core, self._map, self._reasons, self._queue, self._recent, self._start, self.totals, self._history
-        )
+        self._updates = LiveUpdates(core, self._map, self._reasons, self._queue, self._recent, self._start, self.totals)
 
     async def run(self) -> None:
-        """Keep the history, send live updates, and compute reasons, until cancelled."""
+        """Send live updates, and compute reasons, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(run_for_ever(self._updates.run))
             tasks.create_task(run_for_ever(self._reasons.run))
@@ -204,17 +201,8 @@ class WebPages:
 
     def totals(self) -> dict[str, Any]:
         """Return the variables of the totals' template."""
-        samples = self._history.samples
-        span = _span((samples[-1].at - samples[0].at).total_seconds()) if len(samples) > 1 else "hours"
-        history: dict[tuple[str, str], list[float]] = {}
-        for sample in samples:
-            for product, share in sample.shares.items():
-                history.setdefault(product, []).append(share)
-        rows = [
-            (total, chart(history.get((total.product, total.unit), ()), f"{total.product} allocated", span))
-            for total in self._map.totals()
-        ]
-        return {"totals": rows, "span": span, "sums": sums_of(total for total, _ in rows)}
+        totals = self._map.totals()
+        return {"totals": totals, "sums": sums_of(totals)}
 
     async def node(self, request: Request) -> Response:
         """Show one node, and the pods that hold its GPUs."""
@@ -344,10 +332,3 @@ async def run_for_ever(run: Callable[[], Awaitable[None]], pause_seconds: float 
         except Exception:  # noqa: BLE001  # see above
             LOGGER.exception("a task of the page failed, and is started again")
         await asyncio.sleep(pause_seconds)
-
-
-def _span(seconds: float) -> str:
-    if seconds >= 3600:
-        return f"{seconds / 3600:.1f} hours"
-    minutes = round(seconds / 60)
-    return f"{minutes} minutes" if minutes > 1 else "minute"

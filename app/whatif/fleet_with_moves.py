@@ -11,7 +11,7 @@ from typing import Any
 
 from app.admission.preview import unbound
 from app.explain.survey import ClusterSnapshot, NodeJudge, ScheduledPod, read_scheduled_pod
-from app.intree.existing_pods import ExistingPod, ExistingPods
+from app.intree.existing_pods import ExistingPod
 from app.intree.inter_pod_constraints import InterPodConstraints, inter_pod_constraints_of
 from app.kube.pod_requests import PODS, sum_pod_requests
 from app.nodes.model import Node
@@ -98,21 +98,18 @@ class FleetWithMoves:
 
     def _constraints(self, pod: ScheduledPod, name: str) -> InterPodConstraints:
         """Count what the other pods mean to a pod, those that have moved where they are now."""
-        return inter_pod_constraints_of(
-            pod.pod_among_others,
-            pod.pod_constraints,
-            self._existing_but(name),
-            self._nodes,
-            self._snapshot.namespace_labels,
-        )
-
-    def _existing_but(self, name: str) -> ExistingPods:
         elsewhere = (
             ExistingPod(other.name, self._node_of[other.name], other.pod, other.terminating)
             for other in self._existing.values()
             if other.name != name and other.name in self._node_of
         )
-        return (*self._others, *elsewhere)
+        return inter_pod_constraints_of(
+            pod.pod_among_others,
+            pod.pod_constraints,
+            (*self._others, *elsewhere),
+            self._nodes,
+            self._snapshot.namespace_labels,
+        )
 
 
 def _with_units(node: Node, pod: ScheduledPod, sign: int) -> Node:

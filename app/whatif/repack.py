@@ -109,10 +109,6 @@ class Repack:
         return all(seat.node for seat in self.waiting) if self.freed is Freed.Places else bool(self.nodes)
 
 
-Plan = tuple[tuple[Seats, ...], Method]
-"""Batches of moves, one for each search, and how they were found."""
-
-
 @dataclass(frozen=True, slots=True)
 class RepackUnit:
     """What is freed as a whole: a node, or the nodes of an NVLink domain. `pods` are the GPU pods on it."""

@@ -15,8 +15,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from app.cli.manual import FAILS, examples_of
-from app.cli.verbs import VERBS, app
+from app.cli.verbs import FAILS, VERBS, app, examples_of
 from app.cluster.files import shipped_policies
 from app.demo.sample_fleets import demo_fleet
 from tests.api.test_decision_recorder import posted, questions, shared_gpu_service

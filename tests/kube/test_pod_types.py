@@ -13,7 +13,7 @@ from app.cli.explained_objects import as_pods
 from app.cluster.snapshot import fill, read_snapshot, view
 from app.cluster.state import State
 from app.explain.pending_pod import explain
-from app.kube.pod_types import check_types
+from app.kube.pod_limits import check_types
 from app.values.computations import finish
 from app.values.errors import BadInput, MalformedPod, SnapshotError
 from tests.builders import gpus, knowledge, node_document, pod, shipped, state_of

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.cluster.state import State
-from app.web.fleet_map import SAMPLES_KEPT, WHOLE_SECONDS, AllocationHistory, FleetMap
-from app.web.views.fleet_tiles import HEIGHT, WIDTH, TileFilter, chart, fragmented_gpus
+from app.web.fleet_map import WHOLE_SECONDS, FleetMap
+from app.web.views.fleet_tiles import TileFilter, fragmented_gpus
 from tests.builders import container, gpus, knowledge, node_document, pod
 
 COUNTS = st.dictionaries(st.integers(0, 8), st.integers(1, 5), max_size=5)
@@ -108,32 +108,6 @@ def test_map_catches_up_where_too_much_was_missed() -> None:
     assert set(fleet_map.tiles) == {"a", "b"}
 
 
-def test_history_is_bounded() -> None:
-    """F132: it is in memory, without a database."""
-    history = AllocationHistory(State(knowledge()))
-    for _ in range(SAMPLES_KEPT + 5):
-        finish(history.sample())
-
-    assert len(history.samples) == SAMPLES_KEPT
-
-
-def test_history_that_follows_has_the_shares_of_the_map() -> None:
-    """F132: it is kept without the map, which is made only for people who look."""
-    state, drawn = State(knowledge()), random.Random(2311)
-    history = AllocationHistory(state)
-
-    for number in range(600):
-        change(state, drawn)
-        if number % 150 == 0:
-            state.changes.reset()
-        if drawn.random() < 0.4:
-            finish(history.sample())
-            fresh = FleetMap(state)
-            finish(fresh.catch_up())
-            shares = {(total.product, total.unit): total.allocated for total in fresh.totals()}
-            assert history.samples[-1].shares == shares
-
-
 def test_map_shows_memory_that_pods_without_gpus_took_a_minute_ago() -> None:
     """F132: they do not count as a change of a node, so every tile is made again once a minute for who looks."""
     now = [0.0]
@@ -169,18 +143,3 @@ def test_groups_are_by_product_and_in_the_order_of_names() -> None:
     assert [(group.product, group.count) for group in groups] == [("H100-80GB-HBM3", 1), ("Tesla-T4", 2)]
     assert groups[1].parts[0].index("n-a") < groups[1].parts[0].index("n-b")
     assert finish(fleet_map.tile_groups(TileFilter(product="K80"))) == ()
-
-
-@given(st.lists(st.floats(0, 1), min_size=2, max_size=30))
-def test_chart_goes_from_edge_to_edge_and_stays_inside(shares: list[float]) -> None:
-    """F132."""
-    points = [tuple(map(float, point.split())) for point in chart(shares, "x", "an hour").path[1:].split("L")]
-
-    assert len(points) == len(shares)
-    assert (points[0][0], points[-1][0]) == (0, WIDTH)
-    assert all(0 <= y <= HEIGHT for _, y in points)
-
-
-def test_chart_of_one_point_says_that_there_is_no_history() -> None:
-    """F132."""
-    assert chart([0.5], "H100", "a minute").path == ""

@@ -14,7 +14,7 @@ from app.api.pending_reasons import PendingReasons
 from app.api.time_slices import JobQueue
 from app.kube.pending_pods import read_pending_pod
 from app.server.service import Service
-from app.web.fleet_map import AllocationHistory, FleetMap
+from app.web.fleet_map import FleetMap
 from app.web.live_updates import MOST_TILES, TICKS_PER_TOTALS, EventListener, EventListeners, LiveUpdates
 from app.web.routes import WebPages, run_for_ever
 from app.web.views.decision_rows import DecisionFilter
@@ -36,11 +36,8 @@ class Opened:
         page, explainer = WebPages(service), Explainer(service)
         self.causes = PendingReasons(service, explainer)
         fleet = FleetMap(service.state)
-        history = AllocationHistory(service.state)
         self.fleet, self.decisions = fleet, RecentDecisions()
-        self.live = LiveUpdates(
-            service, fleet, self.causes, JobQueue("pages"), self.decisions, "start", page.totals, history
-        )
+        self.live = LiveUpdates(service, fleet, self.causes, JobQueue("pages"), self.decisions, "start", page.totals)
         at = service.generation if since is None else since
         self.listener = EventListener(of, at, DecisionFilter(), colouring)
 
