@@ -8,6 +8,7 @@ unhealthy. filters.py has the other filters, and the order of all.
 
 from app.knowledge.cuda_compatibility import AcceptedCompatibility, Compatibility, CUDANeed, judge_driver
 from app.knowledge.mig_profiles import SliceSize, nominal_size, profile_of
+from app.nodes.mig_state import MIG_FAILED
 from app.nodes.model import SHARED_UNITS, SHARES, UNSHARED, NodeClass, Sharing
 from app.policy.demand import Demand
 from app.policy.schema_placement import HealthAction, SharingWish
@@ -309,6 +310,8 @@ def mig_config_settled(_demand: Demand, node: NodeClass) -> Reason | None:
     """Refuse a node whose MIG layout MIG Manager is changing, has yet to make, or failed to change."""
     if node.mig_state in MIG_STATES_READY:
         return None
+    if node.mig_state == MIG_FAILED:
+        return reason(Code.MIGLayoutFailed, "MIG Manager failed to make the node's layout", "mig.config.state success")
     return reason(Code.MIGReconfiguring, "MIG layout of the node is being changed", "mig.config.state success")
 
 

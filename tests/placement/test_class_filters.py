@@ -60,7 +60,7 @@ TABLE = [
     # MIG (F45, F57, F59, F62, F63)
     (wants(resource=SLICE), mixed(), None),
     (wants(resource=SLICE), mixed("pending"), "MIGReconfiguring"),
-    (wants(resource=SLICE), mixed("failed"), "MIGReconfiguring"),
+    (wants(resource=SLICE), mixed("failed"), "MIGLayoutFailed"),
     (wants(resource=SLICE), mixed("rebooting"), "MIGReconfiguring"),
     (wants(), {"labels": {"nvidia.com/mig.config.state": "pending"}}, "MIGReconfiguring"),
     (wants(resource=SLICE), {}, "MIGProfileAbsent"),
