@@ -282,10 +282,17 @@ class CUDANeed:
         return not self.minimum
 
     def floor(self, accept: AcceptedCompatibility) -> Version:
-        """Give the least driver that certainly suffices under `accept`; messages name it as the driver to install."""
+        """Give the least driver that may suffice under `accept`; images that list drivers refuse some above it."""
         if accept is AcceptedCompatibility.Native or self.minor_version is None:
             return self.native
         return min(self.native, self.minor_version)
+
+    def sufficient(self, accept: AcceptedCompatibility) -> Version:
+        """Give the least driver from which on every one suffices under `accept`."""
+        if self.requirement:
+            return self.native
+        starts = (self.requires.since or self.native) if self.requires else ()
+        return min(self.native, max(self.floor(accept), starts))
 
 
 class Compatibility(IntEnum):

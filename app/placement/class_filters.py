@@ -183,17 +183,17 @@ def driver_new_enough(demand: Demand, node: NodeClass) -> Reason | None:
             return reason(Code.GPUWithoutCUDA, "GPU of a vendor without CUDA", f"CUDA {show_version(need.cuda)}")
         if node.driver is None:
             if demand.refuse_unknown:
-                return reason(Code.DriverUnknown, "CUDA driver unknown", f">= {_floor(demand, need)}")
+                return reason(Code.DriverUnknown, "CUDA driver unknown", _sufficient_drivers(demand, need, node))
             continue
         compatibility = judge_driver(need, node.host)
         if compatibility < demand.accept:
-            new_enough = node.driver >= need.floor(demand.accept)  # then the image itself refuses the driver branch
-            if new_enough or (compatibility is Compatibility.RequirementUnmet and need.requirement):
-                return _requirement_unmet(need, node)
+            native_only = demand.accept is AcceptedCompatibility.Native
+            if compatibility is Compatibility.RequirementUnmet and (need.requirement or not native_only):
+                return _requirement_unmet(need, node)  # the image itself refuses the driver
             return reason(
                 Code.DriverTooOld,
                 "CUDA driver too old",
-                f">= {_floor(demand, need)}{_sufficient_setting(compatibility)}",
+                f"{_sufficient_drivers(demand, need, node)}{_sufficient_setting(compatibility)}",
             )
     return None
 
@@ -214,7 +214,7 @@ def _requirement_unmet(need: CUDANeed, node: NodeClass) -> Reason:
 
 def _accepted_drivers(need: CUDANeed, node: NodeClass) -> str:
     """Name the drivers on which the image starts, for the brand of the node's GPU."""
-    newer = f"driver >= {show_driver(need.native)}"
+    newer = f"driver >= {show_driver(need.sufficient(AcceptedCompatibility.MinorVersion))}"
     if need.requires is None:
         return newer
     branches = need.requires.consumer_branches if node.datacenter is False else need.requires.branches
@@ -222,8 +222,10 @@ def _accepted_drivers(need: CUDANeed, node: NodeClass) -> str:
     return f"{newer}, or branch {join_with_or(served)}" if served else newer
 
 
-def _floor(demand: Demand, need: CUDANeed) -> str:
-    return show_driver(need.floor(demand.accept))
+def _sufficient_drivers(demand: Demand, need: CUDANeed, node: NodeClass) -> str:
+    if need.requires and not need.requirement and demand.accept is not AcceptedCompatibility.Native:
+        return _accepted_drivers(need, node).removeprefix("driver ")
+    return f">= {show_driver(need.sufficient(demand.accept))}"
 
 
 def compute_capability_high_enough(demand: Demand, node: NodeClass) -> Reason | None:
