@@ -215,7 +215,7 @@ def _requirement_unmet(need: CUDANeed, node: NodeClass) -> Reason:
 def _accepted_drivers(need: CUDANeed, node: NodeClass) -> str:
     """Name the drivers on which the image starts, for the brand of the node's GPU."""
     newer = f"driver >= {show_driver(need.sufficient(AcceptedCompatibility.MinorVersion))}"
-    if need.requires is None:
+    if need.requires is None or (need.forced_compat and node.datacenter is False):
         return newer
     branches = need.requires.consumer_branches if node.datacenter is False else need.requires.branches
     served = [str(branch) for branch in sorted(branches) if (branch + 1,) > (need.minor_version or need.native)]
