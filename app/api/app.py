@@ -53,9 +53,8 @@ that node only after it has seen a victim go, so the wait is seldom in vain."""
 LOOK_SECONDS = 0.01
 
 
-PASSING = frozenset(
-    {Code.GPUMemoryBudgetExceeded, Code.NamespaceLimitReached, Code.MIGReconfiguring, Code.DriverUpgrading}
-)
+CHANGED_BY_MIG_MANAGER = (Code.MIGReconfiguring, Code.MIGLayoutFailed)
+PASSING = {Code.GPUMemoryBudgetExceeded, Code.NamespaceLimitReached, Code.DriverUpgrading, *CHANGED_BY_MIG_MANAGER}
 """Reasons that end through an event that kube-scheduler sees too, perhaps before us.
 
 Required node affinity keeps it from asking about nodes that are being changed; if it asks, our view is behind.

@@ -10,8 +10,9 @@ from app.knowledge.dcgm import GPUCondition
 from app.knowledge.gpu_evidence import GPUEvidence
 from app.knowledge.gpu_resources import Families, Family
 from app.kube.finished_pods import FinishedPod
+from app.nodes.conditions import MIG_CONFIG
 from app.nodes.gpu_health import Health
-from app.nodes.mig_state import TO_COME, explained_by_node
+from app.nodes.mig_state import MIG_FAILED, TO_COME, explained_by_node
 from app.nodes.model import Node, Sharing
 from app.values.reasons import Code, counted
 
@@ -172,9 +173,11 @@ def mig_layout_failed(fleet: ExaminedFleet) -> Iterator[Finding]:
     """Report nodes whose MIG layout is invalid, is not made yet, or could not be changed."""
     invalid = (node for node in fleet.nodes if node.node_class.mig_invalid)
     yield from _by_code(Code.MIGInvalid, "have a MIG layout that strategy single does not allow", invalid)
-    failed = (node for node in fleet.nodes if node.node_class.mig_state == "failed")
-    yield from _by_code(Code.MIGReconfiguring, "MIG Manager failed to change the layout", failed)
     for node in fleet.nodes:
+        if node.node_class.mig_state == MIG_FAILED:
+            layout = node.node_class.mig_layout_failed
+            what = f"MIG Manager failed to make the layout{f' {MIG_CONFIG}={layout}' if layout else ''}"
+            yield problem(Code.MIGLayoutFailed.name, what, Code.MIGLayoutFailed.remedy, nodes=(node.name,))
         if node.node_class.mig_state == TO_COME:
             yield problem(Code.MIGReconfiguring.name, *layout_to_come(node), nodes=(node.name,))
 

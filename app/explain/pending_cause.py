@@ -170,6 +170,7 @@ VALUES: Mapping[str, Tell] = {
     Code.GPUMemoryTooSmall.name: _memory,
     Code.GPUUnhealthy.name: _conditions,
     Code.GhostGPUs.name: _promises,
+    Code.MIGLayoutFailed.name: lambda node: node.mig_layout_failed and f"{node.mig_layout_failed} failed",
 }
 """The value of a node by the code of the reason for which it is refused."""
 

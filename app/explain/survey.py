@@ -360,5 +360,7 @@ class NodeJudge:
 
     def _gets_layout_for_pod(self, node: Node, reasons: tuple[Reason, ...]) -> bool:
         """Tell whether the node's MIG layout is being changed and may have all that the pod asks afterwards."""
-        changing = any(reason.code is Code.MIGReconfiguring for reason in reasons)
+        changing = any(reason.code in {Code.MIGReconfiguring, Code.MIGLayoutFailed} for reason in reasons)
+        if self._demand.mig_profile and node.node_class.mig_strategy != "single":
+            return False  # the units that it asks for become no slices
         return changing and all(may_offer_later(node, *asked) for asked in self._demand.resources)

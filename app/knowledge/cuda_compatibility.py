@@ -256,11 +256,11 @@ class CUDANeed:
     if minor-version compatibility does not apply. `requires` is the driver requirement in the image's environment, None
     if it has none or is not known. `forward` are the driver branches, each with its least driver, on which the
     cuda-compat package in the image is supported. `forward_depends` says that the container may not load that package,
-    which no object shows: then it is not refused, and scored lower. `capability_floor` is the least compute capability
-    of the image family. `unsupported` are the known compute capabilities that the toolkit no longer supports, and
-    `targets` those for which it can generate machine code, None if that is not checked. `requirement` is the
-    requirement in the container's own environment, empty if there is none. `evidence` says in words where the need
-    comes from.
+    which no object shows: then it is not refused, and scored lower. `forced_compat` says that it always does, also on
+    GPUs that do not support it. `capability_floor` is the least compute capability of the image family. `unsupported`
+    are the known compute capabilities that the toolkit no longer supports, and `targets` those for which it can
+    generate machine code, None if that is not checked. `requirement` is the requirement in the container's own
+    environment, empty if there is none. `evidence` says in words where the need comes from.
     """
 
     cuda: Version
@@ -275,6 +275,7 @@ class CUDANeed:
     requirement: RequireExpression
     evidence: str = field(compare=False)
     forward_depends: bool = False
+    forced_compat: bool = False
 
     @property
     def inferred(self) -> bool:
@@ -282,10 +283,17 @@ class CUDANeed:
         return not self.minimum
 
     def floor(self, accept: AcceptedCompatibility) -> Version:
-        """Give the least driver that certainly suffices under `accept`; messages name it as the driver to install."""
+        """Give the least driver that may suffice under `accept`; images that list drivers refuse some above it."""
         if accept is AcceptedCompatibility.Native or self.minor_version is None:
             return self.native
         return min(self.native, self.minor_version)
+
+    def sufficient(self, accept: AcceptedCompatibility) -> Version:
+        """Give the least driver from which on every one suffices under `accept`."""
+        if self.requirement or self.forced_compat:
+            return self.native
+        starts = (self.requires.since or self.native) if self.requires else ()
+        return min(self.native, max(self.floor(accept), starts))
 
 
 class Compatibility(IntEnum):
@@ -321,6 +329,8 @@ def _judge_by_version(need: CUDANeed, host: HostFacts, driver: Version) -> Compa
     if driver >= need.native:
         return Compatibility.Native
     starts = need.requires is None or need.requires.is_met_by(host)
+    if starts and need.forced_compat and host.datacenter is False and driver[0] < need.native[0]:
+        return Compatibility.TooOld  # CUDA error 804, forward compatibility was attempted on non supported HW
     if need.minor_version is not None and driver >= need.minor_version:
         return Compatibility.MinorVersion if starts else Compatibility.RequirementUnmet
     if host.datacenter and starts and _supports_forward(need.forward, driver):

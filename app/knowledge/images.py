@@ -29,8 +29,9 @@ class ImageCUDA:
     applies. `requires` is the NVIDIA_REQUIRE_CUDA of the image's environment, None if it refuses no driver or is not
     known. `carries_compat` says that the image contains the cuda-compat package of its CUDA version, and `forward` are
     the driver branches that its publisher names for that package, besides those of NVIDIA's matrix. `compat_variable`
-    is the variable with which the container loads that package; empty where it always does. `capability_floor`
-    is the least compute capability that the image supports, None where that of the toolkit applies.
+    is the variable with which the container loads that package; empty where it always does. `loads_compat` says that
+    the image loads it itself, and not the container toolkit, so on any GPU. `capability_floor` is the least
+    compute capability that the image supports, None where that of the toolkit applies.
     """
 
     cuda: Version
@@ -41,6 +42,7 @@ class ImageCUDA:
     carries_compat: bool = False
     forward: Branches = ()
     compat_variable: str = ""
+    loads_compat: bool = False
     capability_floor: Version | None = None
 
 
@@ -202,6 +204,7 @@ class Images:
             carries_compat=family.carries_compat,
             forward=self.named.get(major_minor(row.cuda), ()) if family.requires_list else (),
             compat_variable=_compat_variable(family, match),
+            loads_compat=family.compat_opt_in is not None,
         )
 
     def _of_month(self, family: _Family, month: str, tag: str) -> ImageCUDA | None:

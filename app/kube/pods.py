@@ -72,9 +72,10 @@ def without_token_volumes(items: Iterable[Mapping[str, Any]]) -> list[Mapping[st
 
 
 ZERO = Fraction(0)
-VARIABLES = ("NVIDIA_", "VLLM_ENABLE_CUDA_COMPATIBILITY")
-"""The starts of the names of variables that are read: the container toolkit's, and those of `compat_opt_in` in
-knowledge/image_cuda.yaml. A PyTorchJob gives each pod another RANK, on which nothing depends."""
+VARIABLES = ("NVIDIA_", "VLLM_ENABLE_CUDA_COMPATIBILITY", "LD_LIBRARY_PATH")
+"""The starts of the names of variables that are read: the container toolkit's, those of `compat_opt_in` in
+knowledge/image_cuda.yaml, and the path by which a pod may load another library. A PyTorchJob gives each pod another
+RANK, on which nothing depends."""
 PREFIX = "gpu-usher.io/"
 """The prefix of the annotations and labels that gpu-usher defines."""
 DECISION = PREFIX + "decision"

@@ -19,6 +19,7 @@ from app.nodes.conditions import (
     COUNT,
     DRIVER,
     MEMORY,
+    MIG_CONFIG,
     MIG_STRATEGY,
     OLD_DRIVER,
     OLD_RUNTIME,
@@ -33,7 +34,7 @@ from app.nodes.conditions import (
     UPGRADE_STATE,
     VERSIONS,
 )
-from app.nodes.mig_state import mig_state
+from app.nodes.mig_state import MIG_FAILED, mig_state
 from app.nodes.model import UNSHARED, WHOLE_MILLI, NodeClass, Sharing
 from app.nodes.sharing import (
     NOT_REGISTERED,
@@ -139,7 +140,8 @@ def _read_class(
     node_class = replace(
         node_class,
         promises=() if for_machines else knowledge.evidence.promises(labels),
-        mig_state=mig_state(node_class, labels, knowledge),
+        mig_state=(state := mig_state(node_class, labels, knowledge)),
+        mig_layout_failed=labels.get(MIG_CONFIG) if state == MIG_FAILED else None,
         unhealthy_units=unhealthy,
         withdrawn=sum(node_class.gpus(name, amount) for name, amount in unhealthy),
         budgets=tuple(memory_budgets(node_class, labels.get(PRODUCT, node_class.product or ""), knowledge)),

@@ -36,6 +36,7 @@ OPERANDS = (
 """Labels that the GPU Operator writes to each node that it manages."""
 REPORTED_SHARE = 0.93
 """The share of its nominal memory that a GPU reports at least (docs/reference/sharing-and-memory.md#memory)."""
+MIG_FAILED = "failed"
 TO_COME = "to come"
 """The state of a node whose wished layout is not made, while no state or that of another layout is labelled."""
 

@@ -115,6 +115,8 @@ class NodeClass(HashedOnce):
     mig_state: str | None = None
     """The state of MIG Manager, such as `success`, `pending` or `failed` (label nvidia.com/mig.config.state); None
     without the label."""
+    mig_layout_failed: str | None = None
+    """The layout that MIG Manager failed to make (label nvidia.com/mig.config)."""
     upgrade_state: str | None = None
     """The state of the driver upgrade by the GPU Operator (label nvidia.com/gpu-driver-upgrade-state); None without
     the label."""

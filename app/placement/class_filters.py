@@ -8,6 +8,7 @@ unhealthy. filters.py has the other filters, and the order of all.
 
 from app.knowledge.cuda_compatibility import AcceptedCompatibility, Compatibility, CUDANeed, judge_driver
 from app.knowledge.mig_profiles import SliceSize, nominal_size, profile_of
+from app.nodes.mig_state import MIG_FAILED
 from app.nodes.model import SHARED_UNITS, SHARES, UNSHARED, NodeClass, Sharing
 from app.policy.demand import Demand
 from app.policy.schema_placement import HealthAction, SharingWish
@@ -182,17 +183,17 @@ def driver_new_enough(demand: Demand, node: NodeClass) -> Reason | None:
             return reason(Code.GPUWithoutCUDA, "GPU of a vendor without CUDA", f"CUDA {show_version(need.cuda)}")
         if node.driver is None:
             if demand.refuse_unknown:
-                return reason(Code.DriverUnknown, "CUDA driver unknown", f">= {_floor(demand, need)}")
+                return reason(Code.DriverUnknown, "CUDA driver unknown", _sufficient_drivers(demand, need, node))
             continue
         compatibility = judge_driver(need, node.host)
         if compatibility < demand.accept:
-            new_enough = node.driver >= need.floor(demand.accept)  # then the image itself refuses the driver branch
-            if new_enough or (compatibility is Compatibility.RequirementUnmet and need.requirement):
-                return _requirement_unmet(need, node)
+            native_only = demand.accept is AcceptedCompatibility.Native
+            if compatibility is Compatibility.RequirementUnmet and (need.requirement or not native_only):
+                return _requirement_unmet(need, node)  # the image itself refuses the driver
             return reason(
                 Code.DriverTooOld,
                 "CUDA driver too old",
-                f">= {_floor(demand, need)}{_sufficient_setting(compatibility)}",
+                f"{_sufficient_drivers(demand, need, node)}{_sufficient_setting(compatibility)}",
             )
     return None
 
@@ -213,16 +214,18 @@ def _requirement_unmet(need: CUDANeed, node: NodeClass) -> Reason:
 
 def _accepted_drivers(need: CUDANeed, node: NodeClass) -> str:
     """Name the drivers on which the image starts, for the brand of the node's GPU."""
-    newer = f"driver >= {show_driver(need.native)}"
-    if need.requires is None:
+    newer = f"driver >= {show_driver(need.sufficient(AcceptedCompatibility.MinorVersion))}"
+    if need.requires is None or (need.forced_compat and node.datacenter is False):
         return newer
     branches = need.requires.consumer_branches if node.datacenter is False else need.requires.branches
     served = [str(branch) for branch in sorted(branches) if (branch + 1,) > (need.minor_version or need.native)]
     return f"{newer}, or branch {join_with_or(served)}" if served else newer
 
 
-def _floor(demand: Demand, need: CUDANeed) -> str:
-    return show_driver(need.floor(demand.accept))
+def _sufficient_drivers(demand: Demand, need: CUDANeed, node: NodeClass) -> str:
+    if need.requires and not need.requirement and demand.accept is not AcceptedCompatibility.Native:
+        return _accepted_drivers(need, node).removeprefix("driver ")
+    return f">= {show_driver(need.sufficient(demand.accept))}"
 
 
 def compute_capability_high_enough(demand: Demand, node: NodeClass) -> Reason | None:
@@ -309,6 +312,8 @@ def mig_config_settled(_demand: Demand, node: NodeClass) -> Reason | None:
     """Refuse a node whose MIG layout MIG Manager is changing, has yet to make, or failed to change."""
     if node.mig_state in MIG_STATES_READY:
         return None
+    if node.mig_state == MIG_FAILED:
+        return reason(Code.MIGLayoutFailed, "MIG Manager failed to make the node's layout", "mig.config.state success")
     return reason(Code.MIGReconfiguring, "MIG layout of the node is being changed", "mig.config.state success")
 
 

@@ -126,10 +126,13 @@ def _image_need(inferred: ImageCUDA, container: Container, knowledge: Knowledge,
     toolkit = knowledge.cuda.toolkit(inferred.cuda)
     package = _branches_from_first_driver(toolkit.forward_branches) if inferred.carries_compat else ()
     forward = _beyond_minor_version(toolkit, (*package, *inferred.forward))
-    variable = inferred.compat_variable if forward else ""
-    depends = variable if (container.variable(variable) or "").strip().lower() not in ("1", "true") else ""
+    variable = inferred.compat_variable
+    loads = not variable or (container.variable(variable) or "").strip().lower() in ("1", "true")
+    depends = variable if forward and not loads else ""
+    forced = inferred.loads_compat and loads and container.variable("LD_LIBRARY_PATH") is None
     evidence = (
         f"container {container.name}: image {inferred.evidence}{_forward_evidence(inferred.cuda, forward, depends)}"
+        + "; on GeForce, the compat library that it always loads fails with an older driver (CUDA error 804)" * forced
     )
     return CUDANeed(
         cuda=inferred.cuda,
@@ -139,6 +142,7 @@ def _image_need(inferred: ImageCUDA, container: Container, knowledge: Knowledge,
         requires=None if lifted else inferred.requires,
         forward=forward,
         forward_depends=bool(depends),
+        forced_compat=forced,
         capability_floor=inferred.capability_floor,
         unsupported=knowledge.cuda.unsupported(inferred.cuda),
         targets=knowledge.cuda.targets(inferred.cuda),

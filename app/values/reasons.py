@@ -128,6 +128,12 @@ class Code(Enum):
         Duration.TRANSIENT,
         "wait until mig.config.state is success, or read MIG Manager's log; remove nvidia.com/mig.config if unused",
     )
+    MIGLayoutFailed = _node(
+        FunnelStage.Health,
+        Duration.REPORTED,
+        "look in MIG Manager's log for GPUs in use, or a layout that is not for this product; it tries again when "
+        "nvidia.com/mig.config changes, or its pod is restarted",
+    )
     DriverUpgrading = _node(FunnelStage.Health, Duration.TRANSIENT, "wait for the driver upgrade to finish")
     InterconnectAbsent = _node(
         FunnelStage.Product, Duration.LASTING, "drop gpu-usher.io/interconnect, or add SXM or NVL72 nodes"

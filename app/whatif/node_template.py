@@ -64,7 +64,7 @@ def node_template(demand: Demand, pod: Mapping[str, Any], knowledge: Knowledge) 
     product_keys = {PRODUCT, *(dialect.key for dialect in knowledge.clouds.dialects)}
     labels = {key: value for key, value in (spec.get("nodeSelector") or {}).items() if key not in product_keys}
     taints = tuple(_tolerated(spec.get("tolerations") or ()))
-    floors = [need.floor(demand.accept) for need in demand.cuda]
+    floors = [need.sufficient(demand.accept) for need in demand.cuda]
     driver = show_driver(max(floors)) if floors else ""
     labels |= {f"{DRIVER[0]}.major": str(max(floors)[0])} if floors else {}
     return NodeTemplate(

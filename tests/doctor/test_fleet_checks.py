@@ -43,7 +43,7 @@ HEALTHY: dict[str, Any] = {"taints": TAINT, "capacity": {GPU: 8}}
         pytest.param({"conditions": {"GPUMissing": "False"}}, None, id="F72: a condition that is good"),
         pytest.param({"offers": {GPU: 4}, "capacity": {GPU: 4}}, "GPUCountsDiffer", id="F73"),
         pytest.param({"product": "NVIDIA-A100-SXM4-40GB-MIG-INVALID"}, "MIGInvalid", id="F62"),
-        pytest.param({"labels": {"nvidia.com/mig.config.state": "failed"}}, "MIGReconfiguring", id="F45"),
+        pytest.param({"labels": {"nvidia.com/mig.config.state": "failed"}}, "MIGLayoutFailed", id="F45"),
         pytest.param(
             {"labels": {"nvidia.com/gpu-driver-upgrade-state": "upgrade-failed"}}, "DriverUpgrading", id="F44"
         ),

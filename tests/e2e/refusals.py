@@ -86,6 +86,8 @@ REFUSALS = (
     ),
     Refusal("MIGReconfiguring", {"labels": {"nvidia.com/mig.config.state": "pending"}}, {},
             {"nvidia.com/mig.config.state": "success"}),
+    Refusal("MIGLayoutFailed", {"labels": {"nvidia.com/mig.config.state": "failed"}}, {},
+            {"nvidia.com/mig.config.state": "success"}),
     Refusal("DriverUpgrading", {"labels": {"nvidia.com/gpu-driver-upgrade-state": "drain-required"}}, {},
             {"nvidia.com/gpu-driver-upgrade-state": "upgrade-done"}),
     Refusal(

@@ -217,7 +217,7 @@ SCENES: list[tuple[str, Scene, str, str]] = [
     ("replicas 0", no_replicas, "NoReadyEndpoint", "Deployment gpu-usher is scaled to 0"),
     ("replica crashes", replica_that_crashes, "NoReadyEndpoint", "gpu-usher: tls.crt: valid until 18:00Z, not now"),
     ("certificates", expired_and_no_keeper, "ReplicasUnavailable", "scaled to 0, so that our certificates are not"),
-    ("MIG failed", label(MIG, "failed"), "MIGReconfiguring", "MIG Manager failed"),
+    ("MIG failed", label(MIG, "failed"), "MIGLayoutFailed", "MIG Manager failed"),
     ("MIG pending", pending_for_hours, "MIGReconfiguring", "nvidia.com/mig.config.state=pending for 3 h"),
     ("upgrade failed", label(UPGRADE, "upgrade-failed"), "DriverUpgrading", "driver upgrade failed"),
     ("profile misnamed", misnamed_profile, "SchedulerConfiguration", "gpu-usher-scheduler: they stay Pending"),

@@ -22,6 +22,7 @@ CODES_BY_TEXT = {
     "GPU outside the image's toolkit": "ComputeCapabilityUnsupported",
     "MIG layout of the node is invalid": "MIGInvalid",
     "MIG layout of the node is being changed": "MIGReconfiguring",
+    "MIG Manager failed to make": "MIGLayoutFailed",
     "GPU driver of the node is being upgraded": "DriverUpgrading",
     "the device plugin has withdrawn": "GPUUnhealthy",
     "MIG profile not on this node": "MIGProfileAbsent",

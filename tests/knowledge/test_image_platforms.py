@@ -115,3 +115,32 @@ def test_compat_package_that_is_optional_depends_on_the_variable(tag: str, value
     assert [need.forward_depends for need in wanted.cuda] == [depends]
     assert judge(wanted, old, recount=True) is None
     assert ("VLLM_ENABLE_CUDA_COMPATIBILITY" in wanted.cuda[0].evidence) is depends
+
+
+@pytest.mark.parametrize(
+    ("image", "variables", "product", "driver", "fits"),
+    [
+        ("vllm/vllm-openai:v0.7.3", {}, "NVIDIA-GeForce-RTX-4090", "535.129.03", False),
+        ("vllm/vllm-openai:v0.7.3", {}, "NVIDIA-TITAN-RTX", "545.23.08", False),
+        ("vllm/vllm-openai:v0.7.3", {}, "NVIDIA-GeForce-RTX-4090", "550.144.03", True),
+        ("vllm/vllm-openai:v0.7.3", {}, "NVIDIA-L4", "535.183.06", True),
+        (
+            "vllm/vllm-openai:v0.7.3",
+            {"LD_LIBRARY_PATH": "/usr/lib/x86_64-linux-gnu"},
+            "NVIDIA-GeForce-RTX-4090",
+            "535.129.03",
+            True,
+        ),
+        ("vllm/vllm-openai:v0.11.0", {}, "NVIDIA-GeForce-RTX-4090", "550.144.03", False),
+        ("vllm/vllm-openai:v0.18.0", {}, "NVIDIA-GeForce-RTX-4090", "575.51.03", True),
+        ("nvidia/cuda:12.4.1-runtime-ubuntu22.04", {}, "NVIDIA-GeForce-RTX-4090", "535.129.03", True),
+    ],
+)
+def test_compat_library_that_the_image_forces_fails_on_geforce(
+    image: str, variables: dict[str, str], product: str, driver: str, fits: bool
+) -> None:
+    """CUDA error 804 (vllm-project/vllm#4940, gpustack/gpustack#1254); NVIDIA's own images let the toolkit decide."""
+    wanted = demand(pod_of(image, **variables))
+    host = node(product=product, labels={"nvidia.com/cuda.driver-version.full": driver})
+
+    assert (judge(wanted, host, recount=True) is None) is fits

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Class filters: which nodes can never serve a demand, and the constant message for each refusal."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from app.knowledge.cuda_compatibility import AcceptedCompatibility
 from app.placement.engine import judge_class
 from app.policy.demand import Demand
-from app.values.reasons import MESSAGE_LIMIT
-from tests.builders import demand, gpus, node, pod
+from app.values.reasons import MESSAGE_LIMIT, Code
+from app.whatif.node_template import node_template
+from tests.builders import demand, gpus, knowledge, node, pod
 
 SHARED = {"product": "NVIDIA-A10-SHARED", "labels": {"nvidia.com/gpu.sharing-strategy": "time-slicing"}}
 MPS = {
@@ -60,7 +63,7 @@ TABLE = [
     # MIG (F45, F57, F59, F62, F63)
     (wants(resource=SLICE), mixed(), None),
     (wants(resource=SLICE), mixed("pending"), "MIGReconfiguring"),
-    (wants(resource=SLICE), mixed("failed"), "MIGReconfiguring"),
+    (wants(resource=SLICE), mixed("failed"), "MIGLayoutFailed"),
     (wants(resource=SLICE), mixed("rebooting"), "MIGReconfiguring"),
     (wants(), {"labels": {"nvidia.com/mig.config.state": "pending"}}, "MIGReconfiguring"),
     (wants(resource=SLICE), {}, "MIGProfileAbsent"),
@@ -185,3 +188,31 @@ def test_node_without_the_handler_of_the_pods_class_is_refused(
     refusal = judge_class(replace(wants(), runtime_handler=handler), node_class)
 
     assert (refusal.code.name if refusal else None) == expected
+
+
+@pytest.mark.parametrize("accept", ["ForwardCompatible", "MinorVersion", "Native"])
+@pytest.mark.parametrize("product", ["NVIDIA-A100-SXM4-80GB", "NVIDIA-GeForce-RTX-4090", "NVIDIA-L4"])
+@pytest.mark.parametrize(
+    "image",
+    [
+        *(
+            f"nvidia/cuda:{tag}-runtime-ubuntu22.04"
+            for tag in ("11.8.0", "12.1.1", "12.4.1", "12.6.3", "12.9.1", "13.0.0")
+        ),
+        *(f"nvcr.io/nvidia/pytorch:{tag}-py3" for tag in ("22.12", "24.06", "25.01", "25.09")),
+        "pytorch/pytorch:2.6.0-cuda12.6-cudnn9-runtime",
+        "vllm/vllm-openai:v0.7.3",
+    ],
+)
+def test_a_driver_that_the_message_names_fits(image: str, product: str, accept: str) -> None:
+    """The drivers that DriverTooOld and a node template name, put on the node, are refused no more."""
+    asked = replace(wants(image=image), accept=AcceptedCompatibility[accept])
+    refusal = judge_class(asked, node(product=product, driver="418.40.04").node_class)
+
+    assert refusal is not None
+    assert refusal.code is Code.DriverTooOld
+    named = refusal.message.partition("wants ")[2].partition(", or policy field")[0]
+    drivers = [f"{branch}.999.99" for branch in re.findall(r"(?<![\d.])\d{3}(?![\d.])", named.partition("branch")[2])]
+    drivers += [*re.findall(r">= ([\d.]+)", named), node_template(asked, {}, knowledge()).driver]
+    for driver in drivers:
+        assert judge_class(asked, node(product=product, driver=driver).node_class) is None, (driver, refusal.message)

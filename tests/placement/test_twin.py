@@ -19,6 +19,7 @@ REASONS = (
     "MIGProfileAbsent",
     "MIGInvalid",
     "MIGReconfiguring",
+    "MIGLayoutFailed",
     "DriverUpgrading",
     "InterconnectAbsent",
     "NodeExcluded",

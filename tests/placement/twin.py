@@ -127,8 +127,10 @@ def operator_causes(_: Wish, node: RawNode) -> Iterator[str]:
     if node.labels.get("nvidia.com/gpu.product", "").endswith("-MIG-INVALID"):
         yield "MIGInvalid"
     paused = node.labels.get("nvidia.com/gpu.deploy.device-plugin")
-    at_work = node.labels.get("nvidia.com/mig.config.state", "success") != "success"
-    if at_work or paused == "paused-for-mig-change" or layout_to_come(node):
+    state = node.labels.get("nvidia.com/mig.config.state") or "success"
+    if state == "failed" and paused != "paused-for-mig-change":
+        yield "MIGLayoutFailed"
+    elif state != "success" or paused == "paused-for-mig-change" or layout_to_come(node):
         yield "MIGReconfiguring"
     state = node.labels.get("nvidia.com/gpu-driver-upgrade-state", "")
     if state in UPGRADING or paused == "paused-for-driver-upgrade":

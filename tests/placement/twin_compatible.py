@@ -54,6 +54,9 @@ def image_causes(accept: str, image: Image, node: RawNode, driver: str) -> Cause
     if numbers(driver) >= (numbers(image.native) if image.native else native_driver(image.cuda)):
         return
     begins = starts(image, numbers(driver)[0], twin_node.reported_cuda(node), consumer(node) is True)
+    if begins and image.forces and consumer(node) and numbers(driver)[0] < native_driver(image.cuda)[0]:
+        yield "DriverTooOld"
+        return
     minor = above_minor_floor(image.cuda, driver)
     if begins and minor and accept != "Native":
         return

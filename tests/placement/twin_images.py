@@ -20,6 +20,7 @@ class Image:
     floor: str | None = None
     listed: bool = False
     compat: bool = False
+    forces: bool = False
     accepted: tuple[str, ...] = ()
     wish: bool = False
 
@@ -76,6 +77,7 @@ def of_family(family: dict[str, Any], match: re.Match[str]) -> Image | None:
         floor=floor_of(match["month"]) if kind == "month" else None,
         listed=family.get("requires") == "list",
         compat=bool(family.get("carries_compat")),
+        forces=numbers(match["ver"]) < numbers(opt_in["since"]) if (opt_in := family.get("compat_opt_in")) else False,
         accepted=tuple(str(branch) for branch in row.get("dc_gpu_alt_branches", ())),
         wish=bool(family.get("unsourced") or row.get("unsourced")),
     )

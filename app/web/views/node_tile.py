@@ -16,6 +16,7 @@ from app.knowledge.products import WHOLE_MILLI, normal_form
 from app.knowledge.tables import Knowledge
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pod_requests import CPU, PODS, quantity_units
+from app.nodes.mig_state import MIG_FAILED
 from app.nodes.model import SHARES, UNSHARED, Node
 from app.placement.class_filters import MIG_STATES_READY, UPGRADE_STATES_REFUSED
 from app.web.views.tile_colours import HeldMarks, TileColours
@@ -176,7 +177,7 @@ def state_of(node: Node, offered: int, free: int) -> NodeState:
         return NodeState.Ghost
     if node_class.upgrade_state == "upgrade-failed":
         return NodeState.UpgradeFailed
-    if node_class.mig_state == "failed" or node_class.mig_invalid:
+    if node_class.mig_state == MIG_FAILED or node_class.mig_invalid:
         return NodeState.ChangeFailed
     if node_class.upgrade_state in UPGRADE_STATES_REFUSED:
         return NodeState.Upgrading
