@@ -46,7 +46,7 @@ MUTATOR_RULES: tuple[tuple[Mutator, tuple[str, ...]], ...] = (
     (provide_driver_capabilities, ("defaults", "override")),
     (convert_to_claims, ("convert_to_claims",)),
     (set_runtime_class, ("runtime_class_name", "override", *_TAINTS)),
-    (add_tolerations, _TAINTS),
+    (add_tolerations, (*_TAINTS, "queued_templates")),
     (warn_of_claims, _TAINTS),
     (warn_of_unsuitable_fleet, ()),
     (add_affinity, ("affinity_mode", "affinity_keys", "queued_templates")),

@@ -114,7 +114,7 @@ def add_tolerations(review: ReviewedPod) -> Iterator[PodChange]:
     """Add tolerations for the GPU taints of the nodes that could serve the pod.
 
     A pod template gets none (review.py drops it, in _is_applied): its pods get them. For a DaemonSet's template that is
-    too late, since the controller chooses nodes by the template; the user is warned instead.
+    too late, since the controller chooses nodes by the template, as Kueue does its flavor; the user is warned instead.
     """
     missing = missing_tolerations(review)
     operations: list[Operation] = []
@@ -125,8 +125,12 @@ def add_tolerations(review: ReviewedPod) -> Iterator[PodChange]:
     if operations:
         keys = dict.fromkeys(toleration["key"] for toleration in missing)
         listed = ", ".join(keys)
-        is_daemon_set = review.context.form is PodForm.DaemonSet
-        if is_daemon_set and any(key in keys for key, *_ in taints_of_fitting_nodes(review)):
-            problem = f"the template does not tolerate {listed}"
+        problem = f"the template does not tolerate {listed}"
+        if not any(key in keys for key, *_ in taints_of_fitting_nodes(review)):
+            pass  # no node has the taint now
+        elif review.context.form is PodForm.DaemonSet:
             yield PodChange((), problem, f"{problem}: its pods stay off tainted nodes")
+        elif review.context.queued and review.rules.queued_templates is None:
+            remedy = "add the toleration, or set policy queuedTemplates: Write"
+            yield PodChange((), problem, f"{problem}: Kueue gives it no flavor with that taint; {remedy}")
         yield PodChange(tuple(operations), f"toleration added for {listed}")

@@ -278,7 +278,8 @@ def doctor(
     with show_progress(f"examining {counted(len(nodes), 'node')}"):
         health = asyncio.run(poll_once(source, state.knowledge)) if source else {}
         guard = survey is not None and has_cpu_guard(survey)
-        examined = ExaminedFleet(nodes, health, frozenset(state.overrun), cpu_guard=guard)
+        machines = tuple(node for node in nodes if not state.knowledge.evidence.is_other(node.labels, virtual=True))
+        examined = ExaminedFleet(machines, health, frozenset(state.overrun), cpu_guard=guard)
         documents = survey.objects.get("Node", ()) if survey is not None else objects
         states = examine_node_states(
             DatedNodes(nodes, now().timestamp(), read_ages(documents), tuple(state.waiting_pods()))

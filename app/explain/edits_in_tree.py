@@ -127,9 +127,19 @@ def request_less(near_miss: NearMiss) -> Iterator[Edit]:
         text = f"request {amount_text(resource, left)} of {resource} instead of {amount_text(resource, wanted)}"
         text += requests_text(pod, resource, requests)
         yield Edit("request-less", text, 30 + distance(wanted, left), set_requests(resource, requests))
-    elif left <= 0 and is_extended(resource):
+    elif left <= 0 and is_extended(resource) and not _is_of_gpus(near_miss, resource):
         text = f"request no {resource}{names_of_requesters(pod, resource)}"
         yield Edit("drop-resource", text, 32, without_resource(resource))
+
+
+def _is_of_gpus(near_miss: NearMiss, resource: str) -> bool:
+    """Tell whether a resource is GPUs by another's name, or how much of them, such as HAMi's nvidia.com/gpucores.
+
+    Without it the pod would get none, or another's share of them.
+    """
+    families, domain = near_miss.snapshot.context.knowledge.families, resource.partition("/")[0]
+    of_vendor = any(domain == family.whole.partition("/")[0] for family in families.all)
+    return of_vendor or families.passthrough_family(resource) is not None
 
 
 def node_left(node: Node, used: Mapping[str, int], resource: str) -> int:

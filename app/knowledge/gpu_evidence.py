@@ -97,8 +97,14 @@ class GPUEvidence:
     machine_gpus: tuple[tuple[re.Pattern[str], int], ...]
     layers: tuple[Layer, ...]
     coming_up: frozenset[str]
+    other_nodes: tuple[tuple[str, str, bool], ...]
     families: Mapping[str, Family]
     clouds: Clouds
+
+    def is_other(self, labels: Mapping[str, str], virtual: bool = False) -> bool:
+        """Tell whether labels are of a node without GPUs for device plugins, or, with `virtual`, of no machine."""
+        return any(labels.get(key) == value and (is_virtual or not virtual)
+                   for key, value, is_virtual in self.other_nodes)  # fmt: skip
 
     def keys(self) -> Iterator[str]:
         """List the keys of the labels that are read, without those that are known by a prefix."""
@@ -196,6 +202,7 @@ def load_gpu_evidence(document: Mapping[str, Any], families: Families, clouds: C
         machine_gpus=tuple((type_pattern(row["types"]), row["gpus"]) for row in document["machine_gpus"]),
         layers=tuple(map(_layer, document["layers"])),
         coming_up=frozenset(document["coming_up"]["taints"]),
+        other_nodes=tuple((row["key"], row["value"], row.get("virtual", False)) for row in document["other_nodes"]),
         families=by_name,
         clouds=clouds,
     )

@@ -116,6 +116,15 @@ class Families:
                 return family
         return None
 
+    def gpus_behind(self, resource: str) -> str:
+        """Name the resource of the GPUs behind a GPU resource, whatever the device plugin calls shares or partitions.
+
+        MIG slices of a profile are devices of their own; partitions of other vendors are the GPUs under another name.
+        """
+        family = self.of(resource)
+        partition = family is not None and resource.startswith(family.prefixes) and not profile_of(resource)
+        return family.whole if family and partition else resource.removesuffix(".shared")
+
     def passthrough_family(self, resource: str) -> Family | None:
         """Find the family of a resource by which others give GPUs (`Family.elsewhere`); None for any other resource.
 

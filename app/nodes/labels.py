@@ -41,6 +41,7 @@ from app.nodes.sharing import (
     memory_budgets,
     parse_count,
     profile_in_product_label,
+    remembered_names,
     replicas_by_resource,
     shared_slices,
     sharing_of,
@@ -128,6 +129,9 @@ def _read_class(
     handlers: frozenset[str] | None = None,
 ) -> NodeClass:
     labels = dict(relevant)
+    if gone := remembered_names(offered, knowledge):
+        offered = tuple(pair for pair in offered if pair[0] not in gone)
+        capacity = tuple(pair for pair in capacity or () if pair[0] not in gone)
     node_class = _fill_from_tables(_read_labels(labels, offered, knowledge, registered), labels, knowledge)
     node_class = with_count_doubt(node_class, labels, capacity, knowledge)
     resources = tuple(sorted({**dict(offered), **dict(capacity or ())}.items()))

@@ -152,6 +152,17 @@ def unhealthy_units(offered: Amounts, capacity: Amounts) -> Amounts:
     return tuple((name, amount - healthy.get(name, 0)) for name, amount in capacity if amount > healthy.get(name, 0))
 
 
+def remembered_names(offered: Amounts, knowledge: Knowledge) -> frozenset[str]:
+    """List names without units of GPUs that the node offers by another name.
+
+    A kubelet keeps a name in its capacity, with no unit allocatable, after a device plugin has begun to offer the same
+    GPUs by another: shared or not, in partitions or not (pkg/kubelet/cm/devicemanager/manager.go GetCapacity).
+    """
+    of = knowledge.families.gpus_behind
+    present = {of(name) for name, units in offered if units > 0}
+    return frozenset(name for name, units in offered if units == 0 and of(name) in present)
+
+
 def with_count_doubt(
     node_class: NodeClass, labels: Mapping[str, str], capacity: Amounts | None, knowledge: Knowledge
 ) -> NodeClass:

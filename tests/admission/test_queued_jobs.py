@@ -230,9 +230,31 @@ def test_author_hears_at_apply_what_kueue_does_not_see() -> None:
     """F153: the warning names the nodeSelector to add."""
     result = reviewed(workload("JobSet", wanting_h100()), shipped())
 
-    [warning] = result.warnings
+    [warning] = [one for one in result.warnings if "Kueue chooses" in one]
     assert f"add nodeSelector {PRODUCT}: {H100}, or set policy queuedTemplates: Write" in warning
     assert len(warning) <= 256
+
+
+@pytest.mark.parametrize(
+    ("queue", "policy_set", "tainted", "warned"),
+    [
+        pytest.param("queue", shipped(), True, True, id="queued"),
+        pytest.param(None, shipped(), True, False, id="no queue"),
+        pytest.param("queue", LEAVES, True, False, id="left by policy"),
+        pytest.param("queue", WRITES, True, False, id="written"),
+        pytest.param("queue", shipped(), False, False, id="no taint"),
+    ],
+)
+@pytest.mark.parametrize("kind", SHAPES)
+def test_author_hears_of_the_toleration_that_kueue_does_not_see(
+    kind: str, queue: str | None, policy_set: PolicySet, tainted: bool, warned: bool
+) -> None:
+    """F153: Kueue gives a workload no flavor whose taints its template does not tolerate."""
+    taints = [{"key": GPU, "value": "present", "effect": "NoSchedule"}] if tainted else None
+
+    warnings = reviewed(workload(kind, template(), queue), policy_set, (node("t", taints=taints),)).warnings
+
+    assert warned is any(f"does not tolerate {GPU}: Kueue gives it no flavor" in warning for warning in warnings)
 
 
 def test_need_that_two_products_meet_is_told_as_affinity() -> None:
@@ -260,7 +282,7 @@ def test_nothing_is_said_where_flavors_cannot_differ(made: dict[str, Any], nodes
     """F153."""
     warnings = reviewed(workload("JobSet", made), shipped(), nodes).warnings
 
-    assert not any("Kueue" in warning for warning in warnings)
+    assert not any("Kueue chooses" in warning for warning in warnings)
 
 
 def test_job_of_kubernetes_is_treated_alike_when_it_is_created() -> None:

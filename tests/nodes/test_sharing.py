@@ -238,3 +238,28 @@ def test_annotation_of_hami_is_among_what_is_decoded_of_a_node() -> None:
 )
 def test_registration_is_read_within_bounds(text: str, expected: int) -> None:
     assert expected == count_registered_gpus(text)
+
+
+@pytest.mark.parametrize(
+    ("offers", "capacity", "withdrawn"),
+    [
+        pytest.param({GPU: 8, SHARED: 0}, {GPU: 8, SHARED: 8}, (), id="shared before"),
+        pytest.param({GPU: 0, SHARED: 32}, {GPU: 8, SHARED: 32}, (), id="whole before"),
+        pytest.param({"amd.com/gpu": 0, "amd.com/cpx_nps4": 64}, {"amd.com/gpu": 8, "amd.com/cpx_nps4": 64}, (),
+                     id="AMD, by the names of partitions now"),
+        pytest.param({"amd.com/spx_nps1": 0, "amd.com/cpx_nps1": 64}, {"amd.com/spx_nps1": 8, "amd.com/cpx_nps1": 64},
+                     (), id="AMD, other partitions before"),
+        pytest.param({GPU: 0}, {GPU: 8}, ((GPU, 8),), id="no other name"),
+        pytest.param({GPU: 0, SHARED: 0}, {GPU: 8, SHARED: 8}, ((GPU, 8), (SHARED, 8)), id="nothing offered"),
+        pytest.param({GPU: 7, SHARED: 0}, {GPU: 8, SHARED: 8}, ((GPU, 1),), id="and one is broken"),
+        pytest.param({GPU: 7, "nvidia.com/mig-1g.5gb": 0}, {GPU: 7, "nvidia.com/mig-1g.5gb": 7},
+                     (("nvidia.com/mig-1g.5gb", 7),), id="slices are devices of their own"),
+        pytest.param({"gpu.intel.com/i915": 0, "gpu.intel.com/xe": 1}, {"gpu.intel.com/i915": 1, "gpu.intel.com/xe": 1},
+                     (("gpu.intel.com/i915", 1),), id="Intel, two drivers, two GPUs"),
+    ],
+)  # fmt: skip
+def test_name_that_the_kubelet_remembers_is_no_withdrawn_device(
+    offers: dict[str, int], capacity: dict[str, int], withdrawn: tuple[tuple[str, int], ...]
+) -> None:
+    """The kubelet keeps a name in its capacity after the device plugin offers the same GPUs by another one."""
+    assert withdrawn == node(product=None, driver=None, offers=offers, capacity=capacity).node_class.unhealthy_units
