@@ -192,7 +192,7 @@ class Code(Enum):
     QuantityNegative = _admission("ask for zero or more")
     TooManyGPUs = _admission("ask for fewer GPUs, or have the policy's maxGPUsPerPod raised")
     ClaimNotKnown = _admission("create it first, then the pod again")
-    ClaimUnrestricted = _admission("delete it and create it again: gpu-usher adds the selectors")
+    ClaimUnrestricted = _admission("delete the claim or template and create it again: gpu-usher adds the selectors")
     SharedReplicasAskedAsGPUs = _admission("ask for one replica; several may be on the same GPU", FunnelStage.Sharing)
     MemoryRequestNotLimit = _admission("set the same amount of memory in resources.requests and resources.limits")
     AmountPerGPUOutOfBounds = _admission("change the request, or the number of GPUs")

@@ -7,18 +7,16 @@ security settings is offered to each. Quotas are half used by what their status 
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
-import pytest
 
 from app.cluster.files import read_knowledge
 from app.intree.api_server import NewPod, api_server_refusals, completed
 from app.kube.admission_objects import ADMISSION_TYPES, AdmissionObjects, read_admission_object
 from app.nodes.reading import read_runtime_class
-from tests.controlplane.binaries import Binaries
-from tests.controlplane.cluster import CONTROLLERS, ControlPlane, control_plane
+from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.kubectl import Object
 from tests.e2e.stage import eventually
 
@@ -62,19 +60,6 @@ LEVELS: tuple[Mapping[str, str], ...] = (
     {"pod-security.kubernetes.io/enforce": "restricted", "pod-security.kubernetes.io/enforce-version": "v1.24"},
     {"pod-security.kubernetes.io/enforce": "baseline", "pod-security.kubernetes.io/enforce-version": "v1.28"},
 )
-
-
-class PlaneWithQuotas(ControlPlane):
-    """A control plane that counts what quotas limit."""
-
-    controllers = (*CONTROLLERS, "resourcequota-controller")
-
-
-@pytest.fixture(scope="module")
-def counting_plane(binaries: Binaries) -> Iterator[ControlPlane]:
-    """A control plane with the controller of quotas, for this module alone."""
-    with control_plane(binaries, make=PlaneWithQuotas) as running:
-        yield running
 
 
 def amount(rng: random.Random, name: str) -> str:
