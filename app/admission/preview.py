@@ -39,7 +39,7 @@ class Preview:
     pods: tuple[str, ...] = ()
 
     def messages(self) -> Iterator[tuple[str, str]]:
-        """List everything once: (done, not done, each pod or warning; text). A change is told with its warning."""
+        """List everything once: (done, not done, each pod or warning; text). A change stands with its warning."""
         told: set[str] = set()
         for action in self.actions:
             longer = next((warning for warning in self.warnings if warning.startswith(action)), None)
@@ -113,7 +113,7 @@ def _left_alone(target: ReviewTarget, knowledge: Knowledge) -> ReviewResult | No
     if row is None or row.right is None:
         return None
     return ReviewResult(
-        True, warnings=(f"left alone where {row.name} creates it, who may {row.right.words}; else reviewed",)
+        True, warnings=(f"left alone where {row.name} creates it, by the right to {row.right.words}; else reviewed",)
     )
 
 

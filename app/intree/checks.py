@@ -73,7 +73,7 @@ class InTreeCause(Enum):
     RefusedByAPIServer = (
         FunnelStage.Admission,
         False,
-        "no pod is created until it keeps to this limit, or whoever runs the namespace changes it",
+        "no pod is created until it keeps to this limit, or the limit is changed",
     )
     SchedulingGated = (
         FunnelStage.Admission,

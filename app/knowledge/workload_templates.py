@@ -191,7 +191,7 @@ def load_operators(rows: Iterable[Mapping[str, Any]]) -> tuple[Operator, ...]:
     for row in rows:
         if bool(row.get("pods")) != bool(row.get("right")):
             raise KnowledgeError(
-                f"operators.yaml: {row['name']}: wants pods together with the right of who creates them"
+                f"operators.yaml: {row['name']}: wants pods together with the right of their creator"
             )
         owners = frozenset((group, kind) for group, _, kind in (owner.rpartition("/") for owner in row["owners"]))
         right = Right(**row["right"]) if row.get("right") else None

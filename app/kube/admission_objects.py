@@ -101,7 +101,7 @@ ADMISSION_TYPES: Mapping[str, type[msgspec.Struct]] = {
 ADMISSION_KINDS = tuple(kind for kind in ADMISSION_TYPES if kind != "Namespace")
 """Those that nothing else reads: a cluster may forbid them to us or to a user."""
 LIMIT_KINDS = ("LimitRange", "ResourceQuota")
-"""Those whose absence has to be told: without them a pod that fits may still be refused."""
+"""Those whose absence an explanation names: without them a pod that fits may still be refused."""
 
 
 def read_admission_object(kind: str, document: JSONObject) -> msgspec.Struct:

@@ -29,7 +29,7 @@ CLOSED: dict[str, set[str]] = {
     "waiting_for": {"silent", "header", "body", "header_size", "handshake", "idle", "answer", "room"},
     "where": VERBS | {"deadline"},
     "kind": KINDS | {"unadmitted", "misplaced"},
-    "state": {"ill", "ailing", "condition", *DEVICE_STATES, *POOL_STATES},
+    "state": {"ill", "ailing", "condition", "not_ready", *DEVICE_STATES, *POOL_STATES},
     "driver": set(DRIVERS),
     "role": set(get_args(Role)),
     "unit": set(UNITS.values()),

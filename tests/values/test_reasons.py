@@ -17,7 +17,7 @@ ADMISSION = {
     "ReservedAnnotation",
     "InvalidAnnotation", "NoProductLeft", "PolicyConflict", "RuntimeClassMissing", "BypassesScheduling",
     "MemoryRequestNotLimit", "AmountPerGPUOutOfBounds",
-    "InvalidPolicy", "ObjectTooLarge", "IdleGPUsHeld", "ResourceNameInvalid",
+    "InvalidPolicy", "ObjectTooLarge", "IdleGPUsHeld", "ResourceNameInvalid", "ClaimNotKnown", "ClaimUnrestricted",
 }  # fmt: skip
 
 
