@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from app.cluster.state import State
-from app.cluster.usage_polling import UseReading
 from app.nodes.model import Node
 from app.web.rendering import render_tile
 from app.web.views.fleet_tiles import FleetSums, FleetTotal, TileFilter
 from app.web.views.node_tile import Tile, tile_of
-from app.web.views.tile_colours import Colouring, TileColours, slots_of
 
 TILED_AT_ONCE = 16
 """Tiles made between two rests; one takes some 40 µs, its HTML included."""
@@ -95,47 +93,23 @@ class FleetMap:
         self.tiles[name] = tile, render_tile(tile)
         return True
 
-    def _tile(self, node: Node, colours: TileColours | None = None) -> Tile:
+    def _tile(self, node: Node) -> Tile:
         state, name = self._state, node.name
         held = state.devices.devices_held_on(node)
-        return tile_of(node, state.usage_on(name), state.requested_on(name), state.knowledge, held, colours)
+        return tile_of(node, state.usage_on(name), state.requested_on(name), state.knowledge, held)
 
-    def coloured(self, name: str, colours: TileColours | None) -> Markup:
-        """Return the HTML of a node's tile in colours, made now; without `colours` the one that is kept."""
-        node = self._state.nodes.get(name)
-        if colours is None or node is None:
-            return self.tiles[name][1]
-        return render_tile(self._tile(node, colours))
-
-    def colours(self, by: Colouring, use: UseReading) -> TileColours | None:
-        """Return the colours of the map as it is now; None for the plain one."""
-        if by is Colouring.State:
-            return None
-        units = use.summary.units if use.summary else {}
-        return TileColours(by, slots_of(self._sums.holders), units, use.generation)
-
-    def tiles_of(
-        self, names: Iterable[str], colours: TileColours | None
-    ) -> Generator[None, None, dict[str, tuple[str, Markup] | None]]:
+    def tiles_of(self, names: Iterable[str]) -> dict[str, tuple[str, Markup] | None]:
         """Return the product and the HTML of the tiles of some nodes; None for a node without a tile."""
-        tiles: dict[str, tuple[str, Markup] | None] = {}
-        for index, name in enumerate(list(names), 1):
-            tile = self.tiles.get(name)
-            tiles[name] = (tile[0].product, self.coloured(name, colours)) if tile else None
-            if colours and index % TILED_AT_ONCE == 0:
-                yield
-        return tiles
+        tiles = {name: self.tiles.get(name) for name in names}
+        return {name: (tile[0].product, tile[1]) if tile else None for name, tile in tiles.items()}
 
-    def tile_groups(
-        self, tile_filter: TileFilter, colours: TileColours | None = None
-    ) -> Generator[None, None, tuple[TileGroup, ...]]:
+    def tile_groups(self, tile_filter: TileFilter) -> Generator[None, None, tuple[TileGroup, ...]]:
         """Return the groups of the tiles that a filter selects."""
         groups: dict[str, list[tuple[str, Markup]]] = {}
-        at_once = TILED_AT_ONCE if colours else TILES_AT_ONCE
-        for index, (name, (tile, _)) in enumerate(list(self.tiles.items())):
+        for index, (name, (tile, html)) in enumerate(list(self.tiles.items())):
             if (not tile_filter or tile_filter.selects(tile)) and name in self.tiles:
-                groups.setdefault(tile.product, []).append((name, self.coloured(name, colours)))
-            if index % at_once == 0:
+                groups.setdefault(tile.product, []).append((name, html))
+            if index % TILES_AT_ONCE == 0:
                 yield
         shown_groups = []
         for product, tiles in sorted(groups.items()):

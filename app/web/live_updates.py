@@ -25,7 +25,6 @@ from app.cluster.core import Core
 from app.web.fleet_map import FleetMap
 from app.web.rendering import render
 from app.web.views.decision_rows import DecisionFilter, read_decision_filter, rows_of, select
-from app.web.views.tile_colours import Colouring, read_colouring
 
 MOST_LISTENERS = 16
 """Open pages, each with a connection of its own; a further one is answered with 503. A guess: the page is for a few
@@ -49,15 +48,13 @@ HEADERS = {
 class EventListener:
     """One open page.
 
-    `view` names what it shows, and `since` the generation that it has, or was notified of. `colouring` is what its map
-    is coloured by, and `colours` the stamp of these colours. `queue` holds its messages, with None as the last.
+    `view` names what it shows, and `since` the generation that it has, or was notified of. `queue`
+    holds its messages, with None as the last.
     """
 
     view: str
     since: int
     decision_filter: DecisionFilter
-    colouring: Colouring = Colouring.State
-    colours: str = ""
     queue: asyncio.Queue[bytes | None] = field(default_factory=lambda: asyncio.Queue(MOST_QUEUED))
 
 
@@ -119,8 +116,7 @@ class EventListeners:
         since = request.query_params.get("since", "")
         generation = int(since) if since.isdecimal() and len(since) < 16 else -1
         query = request.query_params
-        view, colours = query.get("of", ""), query.get("colours", "")
-        listener = EventListener(view, generation, read_decision_filter(query), read_colouring(query), colours)
+        listener = EventListener(query.get("of", ""), generation, read_decision_filter(query))
         return Stream(self, listener)
 
 
@@ -232,8 +228,9 @@ class LiveUpdates:
                 names |= dict.fromkeys(missed) if missed is not None else {}
         if len(names) > MOST_TILES:
             self.listeners.send(watching, "reload", {})
-        else:
-            await self._send_by_colouring(watching, names)
+        elif names:
+            tiles = {"generation": fleet.generation, "tiles": fleet.tiles_of(names)}
+            self.listeners.send(watching, "tiles", tiles)
         self._ticks += 1
         if self._ticks % TICKS_PER_TOTALS == 0 and self._totals_generation != fleet.generation:
             self._totals_generation = fleet.generation
@@ -241,22 +238,6 @@ class LiveUpdates:
             self.listeners.send(
                 watching, "totals", {"html": render("sum.html", **shown) + render("totals.html", **shown)}
             )
-
-    async def _send_by_colouring(self, watching: list[EventListener], names: Mapping[str, None]) -> None:
-        """Send tiles, to each page in its colours; a page whose colours mean something else now loads itself again."""
-        fleet, generation = self._fleet, self._fleet.generation
-        for colouring in Colouring:
-            listeners = [listener for listener in watching if listener.colouring is colouring]
-            if not listeners:
-                continue
-            colours = fleet.colours(colouring, self._core.usage.reading())
-            if colours:
-                self.listeners.send([one for one in listeners if one.colours != colours.stamp], "reload", {})
-                for listener in listeners:
-                    listener.colours = colours.stamp
-            if names:
-                tiles = await in_slices(fleet.tiles_of(names, colours))
-                self.listeners.send(listeners, "tiles", {"generation": generation, "tiles": tiles})
 
     def _send_decisions(self, watching: list[EventListener]) -> None:
         """Send each page the rows that changed since the page was made, also between the page and its stream."""

@@ -94,8 +94,7 @@ def render_tile(tile: Tile) -> Markup:
 
 
 def _run(run: CellRun) -> Markup:
-    cell = f"{run.cell.value} {run.colour}" if run.colour else run.cell.value
-    return _RUN.format(cell, run.count, run.width, run.text)
+    return _RUN.format(run.cell.value, run.count, run.width, run.text)
 
 
 HTML = "text/html"

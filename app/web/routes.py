@@ -52,7 +52,6 @@ from app.web.views import pending_rows
 from app.web.views.decision_rows import choices_of, read_decision_filter, rows_of, select
 from app.web.views.fleet_tiles import find, read_tile_filter, sums_of
 from app.web.views.node_tile import GPUCell
-from app.web.views.tile_colours import Colouring, read_colouring
 
 PASTED_LIMIT = 1 << 18
 """Bytes of the form, in which a byte may take three; a pod written by hand has some 4 kB."""
@@ -170,31 +169,26 @@ class WebPages:
     async def fleet(self, request: Request) -> Response:
         """Show the fleet map, as tiles or as a table."""
         query = request.query_params
-        tile_filter, table, colouring = read_tile_filter(query), query.get("as") == "table", read_colouring(query)
-        fleet, use = self._map, self._core.usage.reading()
+        tile_filter, table = read_tile_filter(query), query.get("as") == "table"
+        fleet = self._map
         async with self._queue.turn():
             await in_slices(fleet.catch_up())
-            colours = fleet.colours(colouring, use)
-            groups = () if table else await in_slices(fleet.tile_groups(tile_filter, colours))
+            groups = () if table else await in_slices(fleet.tile_groups(tile_filter))
             rows = await in_slices(fleet.tile_list(tile_filter)) if table else ()
         count = len(rows) if table else sum(group.count for group in groups)
         pages = max(1, -(-len(rows) // ROWS_PER_PAGE))
         page = min(max(int(text) if (text := query.get("page", "1")).isdecimal() and len(text) < 6 else 1, 1), pages)
         first = (page - 1) * ROWS_PER_PAGE
         selected = {name: value for name, value in asdict(tile_filter).items() if value}
-        kept = selected | ({"colour": colouring.value} if colours else {})
         parts = render_parts(
             "fleet.html", here="/", live="" if table else "fleet", generation=fleet.generation, table=table,
             start=self._start,
-            choices=fleet.choices(), wanted=tile_filter, wanted_any=bool(selected), query=urlencode(kept),
-            colouring=colouring.value, colourings=[one.value for one in Colouring],
-            marks=colours.legend if colours else (), stamp_of_colours=colours.stamp if colours else "",
-            unknown_use=use.summary is None,
+            choices=fleet.choices(), wanted=tile_filter, wanted_any=bool(selected), query=urlencode(selected),
             count=count, all=len(fleet.tiles), groups=groups, dense=count > DENSE_FROM,
             lazy=count > LAZY_FROM,
             rows=rows[first : first + ROWS_PER_PAGE], page=page, pages=pages, first=first + 1,
             last=min(first + ROWS_PER_PAGE, count),
-            legend=[(cell.value, cell.name.lower()) for cell in GPUCell if not (colours and cell is GPUCell.Used)],
+            legend=[(cell.value, cell.name.lower()) for cell in GPUCell],
             **self.totals(),
         )  # fmt: skip
         return streamed(parts)

@@ -16,8 +16,6 @@ PAGES = {
     "pending": "/pending",
     "pod": "/pending/team-a/train-h100-0",
     "use": "/use",
-    "fleet-namespace": "/?colour=namespace",
-    "fleet-activity": "/?colour=activity",
     "policies": "/policies",
     "decisions": "/decisions",
     "find": "/find?q=h100",

@@ -18,20 +18,16 @@ from app.web.fleet_map import FleetMap
 from app.web.live_updates import MOST_TILES, TICKS_PER_TOTALS, EventListener, EventListeners, LiveUpdates
 from app.web.routes import WebPages, run_for_ever
 from app.web.views.decision_rows import DecisionFilter
-from app.web.views.tile_colours import Colouring
 from tests.bench.fleet import node
 from tests.builders import gpus, knowledge, make_service, node_document, pod
 from tests.usage.polls import with_demo_usage
-from tests.web.test_fleet_map import finish
 from tests.web.test_pending_rows import waiting
 
 
 class Opened:
     """A service with one open page of the kind `of`."""
 
-    def __init__(
-        self, service: Service, of: str, since: int | None = None, colouring: Colouring = Colouring.State
-    ) -> None:
+    def __init__(self, service: Service, of: str, since: int | None = None) -> None:
         self.service = service
         page, explainer = WebPages(service), Explainer(service)
         self.causes = PendingReasons(service, explainer)
@@ -39,7 +35,7 @@ class Opened:
         self.fleet, self.decisions = fleet, RecentDecisions()
         self.live = LiveUpdates(service, fleet, self.causes, JobQueue("pages"), self.decisions, "start", page.totals)
         at = service.generation if since is None else since
-        self.listener = EventListener(of, at, DecisionFilter(), colouring)
+        self.listener = EventListener(of, at, DecisionFilter())
 
     def events_after(self, *changes: Any) -> list[tuple[str, Any]]:
         """Make each change and let the task look once after it; return the events that the page then got."""
@@ -165,59 +161,6 @@ def test_bug_of_the_page_does_not_end_the_service() -> None:
         asyncio.run(run_for_ever(fail, pause_seconds=0))
 
     assert len(begun) == 3
-
-
-@pytest.mark.parametrize("colouring", [Colouring.Namespace, Colouring.Activity])
-def test_tiles_come_in_the_colours_of_the_page(own: Service, colouring: Colouring) -> None:
-    """F148: live updates keep the colouring."""
-    opened = Opened(with_demo_usage(own), "fleet", colouring=colouring)
-    finish(opened.fleet.catch_up())
-    colours = opened.fleet.colours(colouring, own.usage.reading())
-    assert colours is not None
-    opened.listener.colours = colours.stamp
-
-    events = opened.events_after(lambda: bind(own, "more", "h100-0", next(iter(colours.slots))))
-
-    (tiles,) = [data["tiles"] for name, data in events if name == "tiles"]
-    assert ('class="u c' if colouring is Colouring.Namespace else 'class="u q') in tiles["h100-0"][1]
-    assert [name for name, _ in events] == ["hello", "tiles"]
-
-
-def test_map_by_activity_is_loaded_again_after_a_poll(own: Service) -> None:
-    """F148: no node has changed, and the colours have; also between the page and its stream."""
-    opened = Opened(with_demo_usage(own), "fleet", colouring=Colouring.Activity)
-    usage = own.usage
-    assert usage is not None
-    opened.listener.colours = "1"
-
-    async def play() -> list[bytes | None]:
-        with opened.live.listeners.register(opened.listener):
-            await usage.poll()
-            await opened.live.check()
-            await opened.live.check()
-        return [opened.listener.queue.get_nowait() for _ in range(opened.listener.queue.qsize())]
-
-    assert [message.split()[1] for message in asyncio.run(play()) if message] == [b"hello", b"reload"]
-
-
-def test_map_by_namespace_is_loaded_again_when_a_new_one_has_a_colour(own: Service) -> None:
-    """F148: the legend is another then."""
-    opened = Opened(own, "fleet", colouring=Colouring.Namespace)
-    finish(opened.fleet.catch_up())
-    colours = opened.fleet.colours(Colouring.Namespace, own.usage.reading())
-    assert colours is not None
-    opened.listener.colours = colours.stamp
-
-    events = opened.events_after(lambda: bind(own, "first", "h100-0", "brand-new"))
-
-    assert [name for name, _ in events] == ["hello", "reload", "tiles"]
-
-
-def bind(service: Service, name: str, node_name: str, namespace: str) -> None:
-    """Bind a pod of one GPU to a node."""
-    made = pod(gpus(1), nodeName=node_name)
-    made["metadata"] |= {"uid": name, "name": name, "namespace": namespace}
-    service.state.put_pod({**made, "status": {"phase": "Running"}})
 
 
 def test_page_of_use_is_loaded_again_after_a_poll_and_at_once_where_it_is_behind(own: Service) -> None:

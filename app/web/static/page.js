@@ -28,7 +28,7 @@ function replace(html, id) {
   if (!part) return;
   document.getElementById(id).replaceWith(document.adoptNode(part));
   const had = Number(body.dataset.generation);
-  for (const key of ["generation", "colours"]) if (fetched.body.dataset[key]) body.dataset[key] = fetched.body.dataset[key];
+  if (fetched.body.dataset.generation) body.dataset.generation = fetched.body.dataset.generation;
   for (const select of document.querySelectorAll("form.filter select")) { // what can be chosen changes with what is shown
     const fresh = fetched.querySelector(`form.filter select[name=${select.name}]`);
     if (fresh && select !== document.activeElement) select.replaceChildren(...fresh.children);
@@ -151,7 +151,6 @@ function listen() {
   const asked = new URLSearchParams(location.search);
   asked.set("of", body.dataset.live);
   if (body.dataset.generation) asked.set("since", body.dataset.generation);
-  if (body.dataset.colours) asked.set("colours", body.dataset.colours);
   stream = new EventSource(`/events?${asked}`);
   for (const [name, hear] of Object.entries(heard)) {
     stream.addEventListener(name, (event) => hear(JSON.parse(event.data)));

@@ -99,11 +99,6 @@ class FleetSums:
         for counter, words in zip(self._choices, shown, strict=True):
             _count(counter, words, sign)
 
-    @property
-    def holders(self) -> Mapping[str, int]:
-        """The number of nodes on which each namespace holds GPUs."""
-        return self._choices[-1]
-
     def choices(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
         """Return the values that can be filtered by: those of the fleet, sorted, by member of the filter."""
         order = [state.value for state in NodeState]

@@ -7,7 +7,6 @@ A run is one element of the page, so that 5,000 nodes of 8 GPUs are some 10,000 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import groupby
 
 from app.explain.gpu_inventory import inventory_key
 from app.knowledge.mig_geometry import Geometry, GPULayout
@@ -19,7 +18,6 @@ from app.kube.pod_requests import CPU, PODS, quantity_units
 from app.nodes.mig_state import MIG_FAILED
 from app.nodes.model import SHARES, UNSHARED, Node
 from app.placement.class_filters import MIG_STATES_READY, UPGRADE_STATES_REFUSED
-from app.web.views.tile_colours import HeldMarks, TileColours
 
 GPU_WIDTH = 8
 """The width of a GPU in memory slices, of which products with MIG have eight or four (mig_profiles.yaml)."""
@@ -60,16 +58,12 @@ UNAVAILABLE = frozenset(NodeState) - {NodeState.Ill, NodeState.Full, NodeState.P
 
 @dataclass(frozen=True, slots=True)
 class CellRun:
-    """Equal cells. `width` is that of one cell in eighths of a GPU; `text` stands in shared and in coloured cells.
-
-    `colour` is a class in page.css, and empty on a map without colours.
-    """
+    """Equal cells. `width` is that of one cell in eighths of a GPU; `text` stands in shared cells."""
 
     cell: GPUCell
     count: int
     width: int = GPU_WIDTH
     text: str = ""
-    colour: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +113,10 @@ def tile_of(
     used: Mapping[str, int],
     knowledge: Knowledge,
     claimed: Mapping[str, int],
-    colours: TileColours | None = None,
 ) -> Tile:
     """Make a node's tile from the GPU usage of its pods.
 
     `used` is the sum of their requests by resource, `claimed` the number of devices that claims have, by namespace.
-    With `colours` the held cells are coloured.
     """
     product, driver, _ = inventory_key(node, knowledge.products)
     units_by_namespace = dict(claimed)
@@ -134,8 +126,7 @@ def tile_of(
     counts = counted_units(node, knowledge)
     offered, free = sum(count.units for count in counts), sum(count.free for count in counts)
     state = state_of(node, offered, free)
-    held = colours.marks(node, usages, claimed) if colours else None
-    runs = tuple(_split(_runs(node, knowledge, state, held)))
+    runs = tuple(_split(_runs(node, knowledge, state)))
     if state is NodeState.NotReady:  # nothing is free there
         runs = tuple(replace(run, cell=GPUCell.Ill) if run.cell is GPUCell.Free else run for run in runs)
     most = sorted(units_by_namespace.items(), key=lambda pair: (-pair[1], pair[0]))
@@ -145,8 +136,6 @@ def tile_of(
     counted = promises if state is NodeState.Ghost else ", ".join(used_units)
     words = f"{node.name}: {state.value}, {counted}" + "".join(f"; {namespace} {amount}" for namespace, amount in most)
     words += "".join(f"; {name}" for name, _ in node.node_class.bad_conditions)
-    if colours:
-        words += colours.words(node, usages, claimed)
     sizes = (sum(amount for name, amount in usage.units if not profile_of(name)) for usage in usages)
     names, stranded = tuple(sorted(units_by_namespace)), state in UNAVAILABLE or _exhausted(node, used)
     return Tile(
@@ -199,13 +188,13 @@ def _exhausted(node: Node, used: Mapping[str, int]) -> bool:
     return False
 
 
-def _runs(node: Node, knowledge: Knowledge, state: NodeState, held: HeldMarks | None) -> Iterator[CellRun]:
+def _runs(node: Node, knowledge: Knowledge, state: NodeState) -> Iterator[CellRun]:
     node_class = node.node_class
     if state is NodeState.Ghost:
         yield CellRun(GPUCell.Ghost, sum(promise.count or 1 for promise in node_class.absent))
         return
     if not node_class.offered and node.free.gpus:
-        yield from _by_gpu(node.free.gpus, node.free.layouts or (), held)
+        yield from _by_gpu(node.free.gpus, node.free.layouts or ())
     ill = max(node_class.ill - node_class.withdrawn, 0)
     for resource, amount in node_class.offered:
         free = min(max(node.free.units.get(resource, 0), 0), amount)
@@ -213,56 +202,34 @@ def _runs(node: Node, knowledge: Knowledge, state: NodeState, held: HeldMarks | 
         profile = profile_of(resource) or node_class.mig_profile
         if unit in SHARES:
             width = _width(node_class.product, profile, knowledge) if profile else GPU_WIDTH
-            shared = CellRun(
-                GPUCell.Shared, max(node_class.gpus(resource, amount), 1), width, f"{amount - free}/{amount}"
-            )
-            yield from _shared(shared, resource, held)
+            yield CellRun(GPUCell.Shared, max(node_class.gpus(resource, amount), 1), width, f"{amount - free}/{amount}")
             continue
         width = _width(node_class.product, profile, knowledge) if profile else GPU_WIDTH
         sick = min(ill, amount) if profile is None else 0
         from_free = min(sick, free)
-        yield from _used(amount - free - (sick - from_free), width, resource, held)
+        yield CellRun(GPUCell.Used, amount - free - (sick - from_free), width)
         yield CellRun(GPUCell.Free, free - from_free, width)
         yield CellRun(GPUCell.Ill, sick, width)
     yield CellRun(GPUCell.Ill, node_class.withdrawn)
 
 
-def _used(count: int, width: int, resource: str, held: HeldMarks | None) -> Iterator[CellRun]:
-    """Draw used cells of a resource, in runs of one colour if there are colours."""
-    if held is None:
-        yield CellRun(GPUCell.Used, count, width)
-        return
-    for mark, cells in groupby(held.take(resource, count)):
-        yield CellRun(GPUCell.Used, len(list(cells)), width, mark.text, mark.colour)
-
-
-def _shared(run: CellRun, resource: str, held: HeldMarks | None) -> Iterator[CellRun]:
-    """Draw shared GPUs; with colours as many of them as are known in the colour of their holders."""
-    marks = held.known(resource, run.count) if held else []
-    for mark, cells in groupby(marks):
-        count = len(list(cells))
-        yield CellRun(run.cell, count, run.width, run.text, mark.colour)
-        run = replace(run, count=run.count - count, text="")
-    yield run
-
-
-def _by_gpu(gpus: Iterable[int], layouts: Sequence[GPULayout], held: HeldMarks | None) -> Iterator[CellRun]:
+def _by_gpu(gpus: Iterable[int], layouts: Sequence[GPULayout]) -> Iterator[CellRun]:
     """Draw the GPUs that DRA shows one by one, those with dynamic MIG with their slices."""
     for layout in layouts:
-        yield from _mig_layout(layout, held)
+        yield from _mig_layout(layout)
     left = list(gpus)
     whole = [milli for milli in left if milli in (0, WHOLE_MILLI)] if not layouts else [m for m in left if m == 0]
     if layouts:
         whole = whole[: max(len(left) - len(layouts), 0)]
-    yield from _used(sum(milli == 0 for milli in whole), GPU_WIDTH, "", held)
+    yield CellRun(GPUCell.Used, sum(milli == 0 for milli in whole))
     yield CellRun(GPUCell.Free, sum(milli == WHOLE_MILLI for milli in whole))
     for milli in () if layouts else (milli_left for milli_left in left if 0 < milli_left < WHOLE_MILLI):
         used = max(1, min(GPU_WIDTH - 1, round(GPU_WIDTH * (WHOLE_MILLI - milli) / WHOLE_MILLI)))
-        yield from _used(1, used, "", held)
+        yield CellRun(GPUCell.Used, 1, used)
         yield CellRun(GPUCell.Free, 1, GPU_WIDTH - used)
 
 
-def _mig_layout(layout: GPULayout, held: HeldMarks | None) -> Iterator[CellRun]:
+def _mig_layout(layout: GPULayout) -> Iterator[CellRun]:
     """Draw one GPU with MIG, from its first memory slice to its last."""
     if not layout.taken:
         yield CellRun(GPUCell.Free, 1)
@@ -273,7 +240,7 @@ def _mig_layout(layout: GPULayout, held: HeldMarks | None) -> Iterator[CellRun]:
             yield CellRun(GPUCell.Free, 1, (start - position) * scale)
         slot = layout.geometry.slots.get(profile)
         length = slot.length if slot else 1  # an unknown profile of one GPU must not break the page
-        yield from _used(1, length * scale, "", held)
+        yield CellRun(GPUCell.Used, 1, length * scale)
         position = start + length
     yield CellRun(
         GPUCell.Free,
@@ -296,6 +263,6 @@ def _split(runs: Iterable[CellRun]) -> Iterator[CellRun]:
     for run in runs:
         left = run.count
         while left > 0:
-            text = run.text if left == run.count or run.colour else ""
-            yield CellRun(run.cell, min(left, MOST_PER_RUN), run.width, text, run.colour)
+            text = run.text if left == run.count else ""
+            yield CellRun(run.cell, min(left, MOST_PER_RUN), run.width, text)
             left -= MOST_PER_RUN
