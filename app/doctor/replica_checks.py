@@ -115,7 +115,10 @@ def _cause(cluster: ExaminedCluster, name: str) -> tuple[str, str]:
     flags = "".join(f" -l {key}={value}" for key, value in sorted(selector.items())[-1:])
     text = f"none of the {sum(map(_desired, serving))} pods of Deployment {first} is ready"
     if said := _last_words(cluster, selector):
-        return f"{text}: {said}", f"correct the cause that it names; kubectl -n {namespace} logs deployment/{first} has all of it"
+        return (
+            f"{text}: {said}",
+            f"correct the cause that it names; kubectl -n {namespace} logs deployment/{first} has all of it",
+        )
     return text, f"kubectl -n {namespace} describe pods{flags}"
 
 

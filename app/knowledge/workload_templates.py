@@ -190,9 +190,7 @@ def load_operators(rows: Iterable[Mapping[str, Any]]) -> tuple[Operator, ...]:
     operators = []
     for row in rows:
         if bool(row.get("pods")) != bool(row.get("right")):
-            raise KnowledgeError(
-                f"operators.yaml: {row['name']}: wants pods together with the right of their creator"
-            )
+            raise KnowledgeError(f"operators.yaml: {row['name']}: wants pods together with the right of their creator")
         owners = frozenset((group, kind) for group, _, kind in (owner.rpartition("/") for owner in row["owners"]))
         right = Right(**row["right"]) if row.get("right") else None
         operators.append(Operator(row["name"], tuple(row.get("pods", ())), right, owners))

@@ -4,7 +4,7 @@
 Each limit is far above any pod that runs. Together they keep a review under 50 ms of CPU (tests/api/test_largest.py).
 
 The API server refuses a Pod whose members have other types, but a file or a request never passed it. The
-decoder skips what nobody reads. Amounts are checked where they are parsed, and times are left to the reader of YAML.
+decoder skips all other members. Amounts are checked where they are parsed, and times are left to the reader of YAML.
 """
 
 import re

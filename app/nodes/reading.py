@@ -84,7 +84,8 @@ def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[s
     offered = _amounts(allocatable, knowledge)
     in_all = _amounts(capacity, knowledge) if (capacity := member(status, "capacity", dict, "status.")) else None
     for_machines = not offered and _gives_gpus_to_machines(allocatable, knowledge)
-    labels_read = _with_architecture({} if knowledge.evidence.is_other(labels) else labels, status)
+    is_other = any(labels.get(key) == value for key, value, _ in knowledge.evidence.other_nodes)
+    labels_read = _with_architecture({} if is_other else labels, status)
     registered, handlers = _registered(metadata, knowledge), read_runtime_handlers(status)
     node_class = read_node_class(labels_read, offered, knowledge, in_all, registered, for_machines, handlers)
     if conditions := read_bad_conditions(status, knowledge):

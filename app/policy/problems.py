@@ -39,8 +39,8 @@ NEARLY = 0.8
 """The similarity, as difflib measures it, from which an unknown field is a misspelling of one beside it, whatever other
 meaning it has. A guess: matchLabel and product have 0.9, exclude and include less."""
 MOST_CUDA, MOST_CAPABILITY = 100, 20
-"""Major versions above which a number is no CUDA version or compute capability: NVIDIA is at 13 and 12, and drivers have
-been above 100 since 2005."""
+"""Major versions above which a number is no CUDA version or compute capability: NVIDIA is at 13 and 12, and
+drivers have been above 100 since 2005."""
 LEAST_BYTES = 1 << 20
 """Bytes of memory below which a unit was forgotten: 32 is 32 bytes."""
 NAMESPACE_NAME = "kubernetes.io/metadata.name"
