@@ -111,6 +111,7 @@ def add_affinity(review: ReviewedPod) -> Iterator[PodChange]:
     preferred = [] if unread else list(terms.preferred)
     if review.context.queued and review.rules.queued_templates is None:
         yield from _warn_of_flavors(review, terms.required if mode == "Required" else ())
+    yield from _warn_of_platform(review, terms)
     if mode == "Required" and terms.required:
         operations = require_terms(review.document, terms.required, None if placed else MOST_TERMS)
         if operations is None:
@@ -127,6 +128,14 @@ def add_affinity(review: ReviewedPod) -> Iterator[PodChange]:
         required = mode == "Required"
         warning = UNSURE if required and terms.unsure else ONLY_PREFERRED if required and terms.soft else None
         yield PodChange(operations, f"preferred node affinity added on {_keys(term for _, term in preferred)}", warning)
+
+
+def _warn_of_platform(review: ReviewedPod, terms: Terms) -> Iterator[PodChange]:
+    """Warn of a policy's node selector by keys for which the platform of all nodes refuses a pod."""
+    allowed = review.context.fleet.selectable
+    if allowed is not None and (refused := {item["key"] for term in terms.required for item in term} - allowed):
+        warning = f"a policy selects nodes by {', '.join(sorted(refused))}, for which the platform refuses the pod"
+        yield PodChange((), warning, warning)
 
 
 def _terms_of_needs(review: ReviewedPod) -> Terms:

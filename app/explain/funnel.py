@@ -90,6 +90,11 @@ def objection_text(objection: Objection) -> str:
             return f"{objection.message}: {key}{f'={value}' if value else ''}:{effect}{meaning}"
         case InTreeCause.NodeAffinityMismatch, ("nodeSelector", key, value):
             return f"{objection.message}: {key}={value}"
+        case (InTreeCause.NodeAffinityMismatch, ("affinity", unmet)) | (
+            InTreeCause.VolumeNodeAffinityConflict,
+            (unmet,),
+        ):
+            return f"{objection.message}: {unmet}"
         case InTreeCause.HostPortTaken, (port, protocol):
             return f"{objection.message}: {port}/{protocol}"
         case cause, (text, *_) if cause.stage is FunnelStage.Claims:

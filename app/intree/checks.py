@@ -21,6 +21,7 @@ from app.kube.pod_limits import MOST_CONSTRAINTS, check_constraints
 from app.kube.pod_requests import PODS, Amounts, read_amounts, sum_pod_requests
 from app.nodes.model import Node
 from app.values.json_members import member, objects_if_any, strings
+from app.values.label_requirements import match_expression
 from app.values.reasons import FunnelStage
 
 
@@ -130,8 +131,9 @@ class PodConstraints:
 
     `selector` is the nodeSelector. `terms` are the required node affinity terms, or None where there is none.
     `requests` are the resource requests without GPUs, which gpu-usher's filters count. `gates` are scheduling gates.
-    `volumes` are the node affinity terms of each bound volume. `served` are the extended resources that a DeviceClass
-    serves: a node that has none of one in allocatable is judged by its devices (fit.go shouldDelegateResourceToDRA).
+    `volumes` are claims with the node affinity terms of their volumes. `served` are the extended resources that a
+    DeviceClass serves: a node that has none of one in allocatable is judged by its devices (fit.go
+    shouldDelegateResourceToDRA).
     `taints` say what taints mean that no pod is to tolerate.
     """
 
@@ -141,7 +143,7 @@ class PodConstraints:
     node_name: str
     requests: Amounts
     gates: tuple[str, ...]
-    volumes: tuple[tuple[NodeSelectorTerm, ...], ...] = ()
+    volumes: tuple[tuple[str, tuple[NodeSelectorTerm, ...]], ...] = ()
     served: frozenset[str] = frozenset()
     taints: tuple[TaintMeaning, ...] = ()
 
@@ -173,7 +175,7 @@ def read_pod_constraints(
         node_name=member(spec, "nodeName", str, "spec.") or "",
         requests=tuple(amount for amount in sum_pod_requests(spec) if not counted(amount[0])),
         gates=tuple(str(gate.get("name")) for gate in objects_if_any(spec, "schedulingGates")),
-        volumes=tuple(filter(None, (volume_terms(f"{namespace}/{claim}") for claim in claims_of(spec)))),
+        volumes=tuple((claim, terms) for claim in claims_of(spec) if (terms := volume_terms(f"{namespace}/{claim}"))),
     )
 
 
@@ -219,7 +221,25 @@ def node_affinity_matches(pod: PodConstraints, node: Node, _used: Mapping[str, i
         if node.labels.get(key) != value:
             yield _unselected(key, value)
     if pod.terms is not None and not any(term.selects(node) for term in pod.terms):
-        yield InTreeRefusal(InTreeCause.NodeAffinityMismatch, UNSELECTED, ("affinity",))
+        yield InTreeRefusal(InTreeCause.NodeAffinityMismatch, UNSELECTED, ("affinity", *_unmet(pod.terms, node)))
+
+
+def _unmet(terms: tuple[NodeSelectorTerm, ...], node: Node) -> Iterator[str]:
+    """Write the first expression that a node does not fulfil, where there is one term alone."""
+    for key, rule in terms[0].expressions if len(terms) == 1 else ():
+        if rule is not None and not rule.allows(node.labels.get(key)):
+            written = match_expression(rule)
+            operator, values = written["operator"], written.get("values", [])
+            if rule.greater_than is not None or rule.less_than is not None:
+                operator = "Lt" if rule.greater_than is None else "Gt"
+                values = [str(rule.less_than if rule.greater_than is None else rule.greater_than)]
+            listed = ", ".join(values[:MOST_VALUES]) + ", …" * (len(values) > MOST_VALUES)
+            yield f"{key} {operator} {listed}".rstrip()
+            return
+
+
+MOST_VALUES = 3
+"""Values of an expression that a refusal names."""
 
 
 @lru_cache(maxsize=4 * MOST_CONSTRAINTS)
@@ -242,8 +262,11 @@ def resources_left(pod: PodConstraints, node: Node, used: Mapping[str, int]) -> 
 
 def volumes_reachable(pod: PodConstraints, node: Node, _used: Mapping[str, int]) -> Iterator[InTreeRefusal]:
     """Check the plugin VolumeBinding: the node affinity of the volumes that the pod's claims are bound to."""
-    if any(not any(term.selects(node) for term in terms) for terms in pod.volumes):
-        yield NODE_UNREACHABLE
+    for claim, terms in pod.volumes:
+        if not any(term.selects(node) for term in terms):
+            wants = "".join(f", whose volume wants {unmet}" for unmet in _unmet(terms, node))
+            yield InTreeRefusal(InTreeCause.VolumeNodeAffinityConflict, UNREACHABLE, (f"claim {claim}{wants}",))
+            return
 
 
 TAINTED = "node(s) had untolerated taint(s)"
@@ -251,9 +274,7 @@ UNSELECTED = "node(s) didn't match Pod's node affinity/selector"
 WRONG_NAME = InTreeRefusal(InTreeCause.NodeNameMismatch, "node(s) didn't match the requested node name")
 CORDONED = InTreeRefusal(InTreeCause.NodeUnschedulable, "node(s) were unschedulable")
 FULL = InTreeRefusal(InTreeCause.TooManyPods, "Too many pods")
-NODE_UNREACHABLE = InTreeRefusal(
-    InTreeCause.VolumeNodeAffinityConflict, "node(s) didn't match PersistentVolume's node affinity"
-)
+UNREACHABLE = "node(s) didn't match PersistentVolume's node affinity"
 
 CHECKS: tuple[InTreeCheck, ...] = (
     schedulable,

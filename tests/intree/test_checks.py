@@ -189,3 +189,37 @@ def test_node_falls_out_at_the_first_stage_that_objects() -> None:
         (1, 2),
     ]
     assert (objection_name(product), objection_text(product)) == ("ProductNotAllowed", "product")
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        pytest.param(spec(affinity=terms({"matchExpressions": [expression("zone", "In", "b", "c")]})),
+                     f"{UNSELECTED[1]}: zone In b, c", id="value"),
+        pytest.param(spec(affinity=terms({"matchExpressions": [expression("zone", "Exists"),
+                                                               expression("pool", "Exists")]})),
+                     f"{UNSELECTED[1]}: pool Exists", id="the one that fails"),
+        pytest.param(spec(affinity=terms({"matchExpressions": [expression("zone", "NotIn", "a")]})),
+                     f"{UNSELECTED[1]}: zone NotIn a", id="excluded"),
+        pytest.param(spec(affinity=terms({"matchExpressions": [expression("cores", "Gt", "64")]})),
+                     f"{UNSELECTED[1]}: cores Gt 64", id="bound"),
+        pytest.param(spec(affinity=terms({"matchExpressions": [expression("zone", "In", *"bcdef")]})),
+                     f"{UNSELECTED[1]}: zone In b, c, d, …", id="many values"),
+        pytest.param(spec(affinity=terms({"matchExpressions": [expression("zone", "In", "b")]},
+                                         {"matchExpressions": [expression("zone", "In", "c")]})),
+                     UNSELECTED[1], id="several terms"),
+        pytest.param(spec(**CLAIM), "node(s) didn't match PersistentVolume's node affinity: claim data, whose volume "
+                     "wants zone In b", id="volume"),
+    ],
+)  # fmt: skip
+def test_refusal_names_the_expression_that_fails(document: dict[str, Any], expected: str) -> None:
+    """The key alone of a nodeSelector was named before, and of a volume nothing."""
+    made = node_document("n", labels={"zone": "a", "cores": "64"})
+    made["status"]["allocatable"] |= HAS
+    claim = document["spec"].get("volumes", [{}])[0].get("persistentVolumeClaim", {}).get("claimName")
+    volumes = {f"{document['metadata'].get('namespace', 'team-a')}/{claim}": OF_ZONE_B}
+    constraints = read_pod_constraints(document, NEVER.__contains__, volumes)
+
+    [refusal] = in_tree_refusals(constraints, read_node(made, knowledge()), {})
+
+    assert expected == objection_text(refusal)

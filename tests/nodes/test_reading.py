@@ -271,3 +271,23 @@ def test_make_with_endless_labels_is_read_and_not_remembered() -> None:
     assert large == made(labels={"gpu.memory": "0"})
     assert after_large == before
     assert _read_class.cache_info() != before
+
+
+@pytest.mark.parametrize(
+    ("labels", "offers", "has_gpus"),
+    [
+        pytest.param({"kubernetes.io/os": "windows"}, {}, False, id="Windows"),
+        pytest.param({"eks.amazonaws.com/compute-type": "fargate"}, {}, False, id="Fargate"),
+        pytest.param({"eks.amazonaws.com/compute-type": "hybrid"}, {}, True, id="EKS, another compute type"),
+        pytest.param({"kubernetes.io/os": "linux"}, {}, True, id="Linux"),
+        pytest.param({"type": "virtual-kubelet"}, {"nvidia.com/gpu": 100}, True, id="virtual, with what it offers"),
+    ],
+)
+def test_node_without_device_plugins_is_promised_no_gpu(
+    labels: dict[str, str], offers: dict[str, int], has_gpus: bool
+) -> None:
+    """Labels of machine type and product say that GPUs are missing only where a device plugin could offer them."""
+    made = node(product=None, driver=None, offers=offers,
+                labels={"node.kubernetes.io/instance-type": "Standard_NC4as_T4_v3", **labels})  # fmt: skip
+
+    assert (has_gpus, ()) == (made.has_gpus, made.node_class.absent if offers or not has_gpus else ())
