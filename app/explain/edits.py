@@ -14,8 +14,9 @@ from app.explain.funnel import Objection
 from app.explain.survey import ClusterSnapshot, NodeJudge, ScheduledPod, read_scheduled_pod
 from app.intree.checks import InTreeCause, InTreeRefusal
 from app.intree.inter_pod_constraints import InterPodConstraints
+from app.knowledge.mig_profiles import profile_of
 from app.kube.gpu_usage import GPUUsage
-from app.nodes.model import Node
+from app.nodes.model import UNSHARED, Node, Sharing
 from app.policy.compiled import PolicySet
 from app.values.reasons import Code
 
@@ -160,6 +161,13 @@ KINDS: Mapping[str, str] = {
     "relax-policy": "no such rule of a policy",
 }
 """Each kind of edit, and what an explanation calls it where none of its kind helps."""
+
+
+def several_parts(near_miss: NearMiss) -> bool:
+    """Tell whether a pod asks for several GPUs, and gets parts of GPUs on the node."""
+    whole = (one for one in near_miss.scheduled_pod.demand.resources if not profile_of(one[0]) and one[1] > 1)
+    units = (near_miss.node.node_class.unit(name) for name, _ in whole if not name.endswith(".shared"))
+    return any(unit not in (*UNSHARED, Sharing.Unknown) for unit in units)
 
 
 def distance(wanted: float, offered: float) -> float:

@@ -88,7 +88,9 @@ def request_other_resource(near_miss: NearMiss) -> Iterator[Edit]:
             if enough and other != resource and other.partition("/")[0] == domain:
                 requesters = names_of_requesters(near_miss.scheduled_pod.pod, resource)
                 text = f"ask for {other} instead of {resource}{requesters}"
-                yield Edit("ask-another", text, 35 + changes_kind, replace_resource(resource, other))
+                asked = near_miss.scheduled_pod.demand.mig_profile
+                weight = 10 if asked and profile_of(other) == asked[0] else 35 + changes_kind
+                yield Edit("ask-another", text, weight, replace_resource(resource, other))
 
 
 def correct_resource(near_miss: NearMiss) -> Iterator[Edit]:
@@ -271,12 +273,12 @@ def correct_product(near_miss: NearMiss) -> Iterator[Edit]:
     """Replace a name in the annotation that is of no known product by the one that it is like."""
     key, products = PREFIX + "products", near_miss.snapshot.context.knowledge.products
     stated = near_miss.scheduled_pod.pod.annotations.get(key)
-    if near_miss.code is not Code.ProductNotAllowed or not stated:
+    if near_miss.code not in (Code.ProductNotAllowed, Code.InvalidAnnotation) or not stated:
         return
     names = [name.strip() for name in stated.split(",")]
     for name in names:
-        similar = None if name.startswith("!") or products.names_any(products.pattern(name)) else products.suggest(name)
-        if similar is not None:
+        similar = None if name.startswith("!") else products.correction(name)
+        if similar is not None and products.pattern(similar).matches(near_miss.node.node_class.product or ""):
             value = ",".join(similar if one == name else one for one in names)
             yield Edit("correct-product", f"set {key}: {value} instead of {stated}", 10, set_annotation(key, value))
 

@@ -19,7 +19,7 @@ from app.explain.container_requests import (
     total_after,
     without_resource,
 )
-from app.explain.edits import Edit, EditedDocument, NearMiss, containers_of, distance
+from app.explain.edits import Edit, EditedDocument, NearMiss, containers_of, distance, several_parts
 from app.intree.checks import InTreeCause
 from app.intree.existing_pods import REQUIRED_TERMS
 from app.kube.pod_requests import read_amounts
@@ -44,6 +44,8 @@ def tolerate(near_miss: NearMiss) -> Iterator[Edit]:
 def drop_selector(near_miss: NearMiss) -> Iterator[Edit]:
     """Drop a key of nodeSelector, or set it to the node's value."""
     if near_miss.code is InTreeCause.NodeAffinityMismatch and near_miss.about[0] == "nodeSelector":
+        if several_parts(near_miss):
+            return
         _, key, value = near_miss.about
         present = near_miss.node.labels.get(key)
 

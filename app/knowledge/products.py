@@ -135,7 +135,10 @@ class Products:
         if "*" in text:
             return ProductPattern(text, None, _token_pattern(text))
         if not _TOKENS.fullmatch(text) or len(text) > LONGEST_PATTERN:
-            raise BadInput(f"product: got {text[:40]!r}, wants a name such as H100 or NVIDIA-A100-SXM4-*")
+            words = text.split() if len(text) <= LONGEST_PATTERN else []
+            similar = self.correction(text) if len(words) > 1 else None
+            hint = f", did you mean {similar}?" if similar else ""
+            raise BadInput(f"product: got {text[:40]!r}, wants a name such as H100 or NVIDIA-A100-SXM4-*{hint}")
         form = normal_form(text)
         if form in self.families and not _VENDOR.match(text):
             return ProductPattern(text, self.families[form], self.variants[form])
@@ -158,10 +161,19 @@ class Products:
         spread = self.pattern(text.replace("-", "-*-"))
         return spread.text if any(spread.matches(form) for form in self.by_form) else None
 
+    def correction(self, text: str) -> str | None:
+        """Guess the name that a text means which names no product as it is written; None for any other text."""
+        words = "-".join(text.split())
+        if not _TOKENS.fullmatch(words.replace("*", "x")):
+            return None
+        if self.names_any(self.pattern(words)):
+            return None if words == text else words
+        return self.with_star(words) or self.suggest(words)
+
     def suggest(self, text: str) -> str | None:
         """Guess the product or family that a misspelt text means; None if no name is similar."""
         rows = self.by_form.values()
-        if (family := normal_form(text)) in self.families:
+        if (family := normal_form(normal_form(text))) in self.families:  # nvidia-tesla-t4, as GKE labels it
             return next(row.family for row in rows if row.family.lower() == family)
         words = {word.lower(): word for row in rows for word in (row.family, row.label)}
         alike = {_without_lookalikes(word): word for word in words}

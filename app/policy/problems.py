@@ -327,9 +327,7 @@ def product_problems(policy: Mapping[str, Any], knowledge: Knowledge) -> Iterato
         try:
             pattern = knowledge.products.pattern(name)
         except BadInput as error:
-            similar = knowledge.products.suggest(re.sub(r"\s+", "-", name)) if len(name) <= LONGEST_SHOWN else None
-            hint = f", did you mean {similar}?" if similar and " " in name else ""
-            yield path, f"{re.sub('^product: ', '', str(error))}{hint}"
+            yield path, re.sub("^product: ", "", str(error))
             continue
         similar = None if knowledge.products.names_any(pattern) else knowledge.products.suggest(name)
         if similar:

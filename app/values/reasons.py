@@ -131,8 +131,8 @@ class Code(Enum):
     MIGLayoutFailed = _node(
         FunnelStage.Health,
         Duration.REPORTED,
-        "look in MIG Manager's log for GPUs in use, or a layout that is not for this product; it tries again when "
-        "nvidia.com/mig.config changes, or its pod is restarted",
+        "read MIG Manager's log for GPUs in use, or a layout not of this product; "
+        "then change nvidia.com/mig.config, or restart its pod",
     )
     DriverUpgrading = _node(FunnelStage.Health, Duration.TRANSIENT, "wait for the driver upgrade to finish")
     InterconnectAbsent = _node(
