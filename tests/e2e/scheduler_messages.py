@@ -3,6 +3,7 @@
 
 from collections import Counter
 
+from app.dra.pod_claims import served_resources
 from app.explain.explanation import Explanation, NodeVerdict
 from app.explain.survey import ClusterSnapshot
 from app.intree.checks import (
@@ -104,7 +105,7 @@ def _as_the_scheduler_reports(
         return verdict
     seen, node = without_extender_reasons(verdict, asks_extender), world.nodes[verdict.node]
     reasons = list(zip(seen.reasons, seen.messages, strict=True))
-    served = {one.extended_resource for one in world.devices.classes.values()} - node.allocatable.keys()
+    served = served_resources(world.devices).keys() - node.allocatable.keys()
     claimed = {f"Insufficient {resource}" for resource in served}  # KEP-5004: kube-scheduler makes a claim for it
     left = (resource.message for resource in resources_left(pod_constraints, node, world.used.get(node.name, {})))
     if short := [message for message in left if message not in claimed]:
