@@ -27,7 +27,6 @@ from tests.e2e.test_doctor import (
     FIRST,
     NODE,
     SLICES,
-    cluster,  # noqa: F401
     failing_checks,
     findings_of,
     make_endpoint,
@@ -35,8 +34,10 @@ from tests.e2e.test_doctor import (
     patched_object,
     replaced,
 )
+from tests.e2e.test_doctor import cluster as cluster_to_examine
 from tests.realnodes.object_nodes import LEASES, lease_term, renew_leases, report_ready
 
+cluster = cluster_to_examine
 DEPLOYMENTS = "/apis/apps/v1/namespaces/gpu-usher/deployments"
 POLICIES = "/api/v1/namespaces/gpu-usher/configmaps/gpu-usher-policies"
 MIG, UPGRADE = "nvidia.com~1mig.config.state", "nvidia.com~1gpu-driver-upgrade-state"
@@ -235,7 +236,7 @@ SCENES: list[tuple[str, Scene, str, str]] = [
 
 
 @pytest.mark.parametrize(("scene", "check", "words"), [row[1:] for row in SCENES], ids=[row[0] for row in SCENES])
-def test_first_line_is_the_cause(cluster: ControlPlane, scene: Scene, check: str, words: str) -> None:  # noqa: F811
+def test_first_line_is_the_cause(cluster: ControlPlane, scene: Scene, check: str, words: str) -> None:
     """F87."""
     with scene(cluster):
         found, what, objects = first_problem(cluster)
