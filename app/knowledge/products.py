@@ -164,7 +164,8 @@ class Products:
     def correction(self, text: str) -> str | None:
         """Guess the name that a text means which names no product as it is written; None for any other text."""
         words = "-".join(text.split())
-        if not _TOKENS.fullmatch(words.replace("*", "x")):
+        too_long = len(words) > LONGEST_PATTERN or words.count("*") > 3
+        if too_long or not _TOKENS.fullmatch(words.replace("*", "x")):
             return None
         if self.names_any(self.pattern(words)):
             return None if words == text else words
