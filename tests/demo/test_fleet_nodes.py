@@ -137,7 +137,7 @@ MEANT: dict[str, dict[str, str]] = {
     "shared": {
         "a10-sliced-1": "a10 8 time-sliced by 4, 46056 MiB left",
         "l4-renamed-0": "l4 16 shared time-sliced by 8, 46068 MiB left",
-        "l4-renamed-lately-0": "l4 0 whole 8 shared time-sliced by 8, 23034 MiB left",
+        "l4-renamed-lately-0": "l4 8 shared time-sliced by 8, 23034 MiB left",
         "l40s-mps-0": "l40s 16 MPS by 4, 184272 MiB left",
         "l40s-mps-renamed-0": "l40s 16 shared MPS by 4, 184272 MiB left",
         "a100-mig-sliced-0": "a100-sxm4-80gb 28 time-sliced of 1g.10gb by 2, 137984 MiB left",
