@@ -116,9 +116,13 @@ def by_cloud(labels: dict[str, str]) -> list[str]:
 
 def instance_row(labels: dict[str, str]) -> dict[str, Any]:
     """Return the first row of instance types that matches the node's."""
-    table = facts("clouds.yaml")["instance_types"]
-    instance_type = labels.get(table["key"], "")
-    for row in table["rows"]:
+    return row_of_type(labels.get(facts("clouds.yaml")["instance_types"]["key"], ""))
+
+
+@cache
+def row_of_type(instance_type: str) -> dict[str, Any]:
+    """Return the row of an instance type; the table has more patterns than the module re keeps compiled (512)."""
+    for row in facts("clouds.yaml")["instance_types"]["rows"]:
         for pattern in row["types"]:
             if re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), instance_type):
                 return dict(row)
