@@ -90,7 +90,11 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "driver 470": ("a100-old-0-0", {"image": NO_COMPAT}, "CUDA driver too old: wants >= 525.60.13"),
     "slices pending": ("h100-mig-pending-0", {"limits": SLICE}, CHANGING),
-    "slices failed": ("h100-mig-failed-0", {"limits": SLICE}, CHANGING),
+    "slices failed": (
+        "h100-mig-failed-0",
+        {"limits": SLICE},
+        "MIG Manager failed to make the node's layout: wants mig.config.state success",
+    ),
     "upgrading": ("a100-upgrading-0-0", {}, "GPU driver of the node is being upgraded: wants upgrade-done"),
     "memory": (
         "t4-0-0",
