@@ -19,7 +19,7 @@ from tests.placement.twin_free import free_causes
 from tests.placement.twin_health import count_causes, health_causes
 from tests.placement.twin_images import built_for
 from tests.placement.twin_units import memory_causes, sharing_causes, slice_causes
-from tests.placement.twin_world import GPU, SLICES, Part, Policy, RawDevice, RawNode, RawPod, Wish
+from tests.placement.twin_world import GPU, SLICES, Part, Policy, RawDevice, RawNode, RawPod, Wish, without_remembered
 
 __all__ = ["GPU", "Part", "Policy", "RawNode", "RawPod", "Wish", "causes", "class_causes", "could_serve", "free_causes"]
 
@@ -56,11 +56,13 @@ def causes(wish: Wish, node: RawNode, pods: Sequence[RawPod] = ()) -> set[str]:
 
     What is free is a reason only where an eviction could help.
     """
+    node = without_remembered(node)
     return class_causes(wish, node) or free_causes(wish, node, pods)
 
 
 def class_causes(wish: Wish, node: RawNode) -> set[str]:
     """Name every reason that evicting pods cannot remove. A wish for no GPU fits anywhere."""
+    node = without_remembered(node)
     if wish.claimed:
         return claim_causes(wish, node)
     if not wish.asked:

@@ -5,8 +5,9 @@ Also Kubernetes' arithmetic of a pod's requests in its simplest form (KEP-753, k
 pkg/api/v1/resource/helpers.go).
 """
 
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 GPU = "nvidia.com/gpu"
@@ -182,3 +183,19 @@ class RawNode:
     def resources(self) -> Iterator[str]:
         """List the names of the GPU resources."""
         return (resource for resource in {**self.allocatable, **self.capacity} if resource.startswith(FAMILIES))
+
+
+def without_remembered(node: RawNode) -> RawNode:
+    """Leave out names without a unit whose GPUs the node offers by another name: the kubelet only remembers them."""
+    given = {gpus_of(name) for name, amount in node.allocatable.items() if amount > 0}
+    gone = {name for name, amount in node.allocatable.items() if amount == 0 and gpus_of(name) in given}
+    kept = [
+        {name: amount for name, amount in amounts.items() if name not in gone}
+        for amounts in (node.allocatable, node.capacity)
+    ]
+    return replace(node, allocatable=kept[0], capacity=kept[1]) if gone else node
+
+
+def gpus_of(name: str) -> str:
+    """Name the GPUs of a resource: shares and AMD's partitions are those of the whole GPU."""
+    return re.sub(r"^amd[.]com/[a-z]px_.*", "amd.com/gpu", name).removesuffix(".shared")
