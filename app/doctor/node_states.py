@@ -37,7 +37,7 @@ class _ManagedFields(msgspec.Struct, frozen=True, rename={"fields": "fieldsV1"})
     fields: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
+class _NodeMetadata(msgspec.Struct, frozen=True, rename="camel"):
     name: str
     annotations: dict[str, str] | None = None
     managed_fields: tuple[_ManagedFields, ...] | None = None
@@ -46,7 +46,7 @@ class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
 class _DatedNode(msgspec.Struct, frozen=True):
     """A Node with what tells the age of its labels."""
 
-    metadata: _Metadata
+    metadata: _NodeMetadata
 
 
 @dataclass(frozen=True, slots=True)
