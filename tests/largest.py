@@ -8,9 +8,8 @@ from functools import cache
 from typing import Any
 
 from app.api.bodies import ADMISSION_LIMIT
-from app.api.extender_routes import MOST_NAMES
 from app.api.preemption import MOST_CANDIDATES, MOST_VICTIMS
-from app.api.wire import MOST_VALUES
+from app.api.wire import MOST_NAMES, MOST_VALUES
 from app.kube.pod_limits import (
     MOST_CLAUSES,
     MOST_CONTAINERS,

@@ -12,7 +12,6 @@ from typing import Any
 from app.api.extender_routes import (
     NODES_AT_ONCE,
     ExtenderAnswer,
-    asked_demand,
     by_first_extender,
     requests_no_devices,
 )
@@ -79,12 +78,12 @@ def preempt_steps(body: bytes, core: Core, other_pods: bool = False) -> Generato
     """
     check_bulk(body, len(core.nodes))
     args = decode_preemption_args(body)
-    pod, _ = read_asked(args.Pod)
+    pod, soft = read_asked(args.Pod)
     elsewhere = other_pods and by_first_extender(pod, core)
     free_choice = elsewhere or requests_no_devices(pod)
     if not free_choice and (problem := core.cache_problem()) is not None:
         raise WireError(503, problem)
-    demand = asked_demand(pod, core)
+    demand = core.ask(pod, soft).demand
     candidates = args.NodeNameToMetaVictims
     check_candidates(args.NodeNameToVictims if candidates is None else candidates)
     if candidates is None:

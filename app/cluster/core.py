@@ -7,8 +7,8 @@ It knows nothing of HTTP and of certificates. `app/server/service.py` adds what 
 import asyncio
 import re
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Generic, TypeVar
 
@@ -29,6 +29,7 @@ from app.cluster.state import State
 from app.cluster.usage_polling import UsagePoller
 from app.cluster.verdict_cache import VerdictCache, VerdictTable
 from app.explain.survey import ClusterSnapshot
+from app.intree.soft_constraints import SoftConstraints
 from app.knowledge.tables import Knowledge
 from app.kube.admission_objects import LIMIT_KINDS
 from app.kube.api_kinds import API_KINDS
@@ -36,7 +37,14 @@ from app.kube.claimed_devices import NO_CLAIMED_DEVICES, ClaimedDevices
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pods import GROUP_LABELS, PREFIX, Pod, read_pod, workload_group
 from app.nodes.model import Node
-from app.placement.scheduler_demand import place_is_promised, with_cliques, with_reached_limits, with_runtime_handler
+from app.placement.scheduler_demand import (
+    place_is_promised,
+    whole_cores,
+    with_cliques,
+    with_reached_limits,
+    with_runtime_handler,
+)
+from app.placement.scorers import uses_expected_demand
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
 from app.policy.match import Ruling, compile_demand, ruling_for
@@ -45,27 +53,20 @@ from app.settings import Settings
 from app.telemetry.metrics import Metrics
 from app.values.errors import ApiError, WireError
 
-PODS_KEPT = 1024
-"""Pods whose lists are kept; a scheduler retries within minutes. At 16 names of 100 bytes they are 2 MB."""
-NOT_OFFERED: frozenset[str] = frozenset()
 
+@dataclass(frozen=True, slots=True)
+class AskedPod:
+    """A pod that a scheduler asks about: what it prefers, and what it needs.
 
-class OfferedNodes:
-    """The names of the nodes that each of the last PODS_KEPT pods was offered, by the pod's UID."""
+    `promised` says that later decisions depend on its node, `beside_groups` that what groups of pods hold counts for it
+    beside the verdicts: where only we count what it takes.
+    """
 
-    def __init__(self) -> None:
-        self._names: dict[str, frozenset[str]] = {}
-
-    def of(self, uid: str) -> frozenset[str]:
-        """Return the names that were offered to a pod."""
-        return self._names.get(uid, NOT_OFFERED)
-
-    def note(self, uid: str, names: Iterable[str]) -> None:
-        """Add names to those offered to a pod; names that were all offered before begin a new round."""
-        offered, before = frozenset(names), self._names.pop(uid, NOT_OFFERED)
-        self._names[uid] = offered if offered <= before else offered | before
-        if len(self._names) > PODS_KEPT:
-            del self._names[next(iter(self._names))]
+    pod: Pod
+    soft: SoftConstraints
+    demand: Demand
+    promised: bool
+    beside_groups: bool
 
 
 T = TypeVar("T")
@@ -102,6 +103,14 @@ class TemplateCache(Generic[T]):
                 del self._by_template[next(iter(self._by_template))]
             self._by_template[key] = made
         return made
+
+
+def _compile(
+    pod: Pod, labels: Mapping[str, str], policies: PolicySet, knowledge: Knowledge, claimed: ClaimedDevices
+) -> tuple[Demand, int | None]:
+    """Compile the demand of a pod, and give its CPU in milli-CPU; None where no scorer looks ahead."""
+    demand = compile_demand(pod, labels, policies, knowledge, claimed)
+    return demand, whole_cores(pod) if uses_expected_demand(demand) else None
 
 
 class RulingCache(TemplateCache[Ruling]):
@@ -161,6 +170,7 @@ class Core:
     def __init__(self, settings: Settings, state: State, book: PolicyBook) -> None:
         self.settings = settings
         self.state = state
+        self.nodes: Mapping[str, Node] = state.nodes
         self.book = book
         self.metrics = Metrics(settings.role)
         self.draining = self.synced = False
@@ -171,11 +181,12 @@ class Core:
         self.usage = UsagePoller(None, lambda: self.policies, state)
         self.absent: tuple[str, ...] = ()
         self.beat = self.filled = time.monotonic()
-        self.offered_nodes = OfferedNodes()
+        self.offered: dict[str, frozenset[str]] = {}
+        """The names of the nodes that the last pods were offered, by the pods' UIDs."""
         self.groups = SchedulingGroups(state)
         self.managed_resources = frozenset(managed_resources((), state.knowledge))
         self._verdicts = VerdictCache(state, settings.recounting)
-        self._rulings, self._demands = RulingCache(), TemplateCache(compile_demand)
+        self._rulings, self._demands = RulingCache(), TemplateCache(_compile)
         self._learning = DemandLearning(state)
         self._asking: set[str] = set()
         self._exceeded = LimitsExceeded(state, self.metrics.limits_exceeded.inc)
@@ -184,10 +195,6 @@ class Core:
     def policies(self) -> PolicySet:
         """The policies in force today."""
         return self.book.current
-
-    @property
-    def nodes(self) -> Mapping[str, Node]:
-        return self.state.nodes
 
     @property
     def generation(self) -> int:
@@ -229,7 +236,7 @@ class Core:
     def demand(self, pod: Pod) -> Demand:
         """Return the demand of a Pod that the scheduler asks about."""
         state, labels, policies = self.state, self.namespace_labels(pod.namespace), self.policies
-        demand = self._demands.of(pod, labels, policies, state.knowledge, self._claimed(pod))
+        demand, cpu_milli = self._demands.of(pod, labels, policies, state.knowledge, self._claimed(pod))
         demand = with_runtime_handler(demand, pod, state.runtime_classes)
         if pod.pod_group:
             demand = with_cliques(demand, self.groups.cliques(pod, demand))
@@ -238,7 +245,7 @@ class Core:
         if demand.namespace_limits:
             self._exceeded.know(pod.namespace, demand.namespace_limits, (policies.hash, frozenset(labels.items())))
             demand = with_reached_limits(demand, held_by_others(state, pod, self.groups.holds))
-        return self._learning.expecting(pod, demand, policies)
+        return demand if cpu_milli is None else self._learning.expecting(demand, cpu_milli, policies)
 
     def _claimed(self, pod: Pod) -> ClaimedDevices:
         """Return the GPUs that a pod claims; most have no claim, and name no resource that a DeviceClass serves."""
@@ -248,18 +255,23 @@ class Core:
             return devices.claimed(pod)
         return NO_CLAIMED_DEVICES
 
-    def note_scheduler_request(self, pod: Pod, demand: Demand) -> None:
-        """Note a request of the scheduler for a Pod: release earlier promises to it. A PodGroup's has none."""
+    def ask(self, pod: Pod, soft: SoftConstraints) -> AskedPod:
+        """Compile what a Pod needs that a scheduler asks about, and release earlier promises to it."""
+        demand = self.demand(pod)
+        promised, twice = place_is_promised(pod, demand), bool(self.state.served_twice)
         if len(self._asking) < MOST_SCHEDULERS:
             self._asking.add(pod.scheduler_name)
-        if not pod.pod_group and (place_is_promised(pod, demand) or self.state.served_twice):
+        if not pod.pod_group and (promised or twice):
             self.state.release(pod.uid, time.monotonic())
+        beside = bool((demand.declared_mib or twice) and (pod.pod_group or self.groups.holds))
+        return AskedPod(pod, soft, demand, promised, beside)
 
-    def promise(self, pod: Pod, demand: Demand, node: str) -> None:
-        """Note the node named for a Pod, if later decisions depend on it."""
+    def promise(self, asked: AskedPod, node: str) -> None:
+        """Note the node named for a pod, if later decisions depend on it."""
+        pod, demand = asked.pod, asked.demand
         if pod.pod_group:
             self.groups.hold(pod, demand, node, time.monotonic())
-        elif place_is_promised(pod, demand) or (demand.requests_gpus and node in self.state.served_twice):
+        elif asked.promised or (demand.requests_gpus and node in self.state.served_twice):
             name, group = f"{pod.namespace}/{pod.name}", workload_group(pod.namespace, pod.labels)
             claims = tuple(device_class for device_class, _ in demand.claims)
             claimed = demand.claimed - self.state.devices.allocated_to(pod) if claims else 0
@@ -267,10 +279,6 @@ class Core:
                 pod.uid, node, name, demand.resources, demand.declared_mib, group, claims=claims, claimed=claimed
             )
             self.state.promise(holding, time.monotonic())
-
-    def groups_matter(self, pod: Pod, demand: Demand) -> bool:
-        """Tell whether groups count for a pod beside the verdicts: where only we count what it takes."""
-        return bool((pod.pod_group or self.groups.holds) and (demand.declared_mib or self.state.served_twice))
 
     def expire_promises(self) -> None:
         """Release promises to pods that were not bound in time."""

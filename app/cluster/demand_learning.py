@@ -17,8 +17,7 @@ from app.cluster.state import State
 from app.kube.pod_shapes import PodShape
 from app.kube.pods import PRODUCTS, WORKLOAD_CLASS, Container, Pod
 from app.nodes.model import WHOLE_MILLI
-from app.placement.scheduler_demand import demand_class, expected_from_weights, expecting, whole_cores
-from app.placement.scorers import uses_expected_demand
+from app.placement.scheduler_demand import demand_class, expected_from_weights, expecting
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand, DemandClass, ExpectedDemand
 from app.policy.match import compile_demand, selections_by_namespace
@@ -273,14 +272,12 @@ class DemandLearning:
             self._expected_demand = self._workload.expected_demand(policies, free, self._cache)
         return self._expected_demand
 
-    def expecting(self, pod: Pod, demand: Demand, policies: PolicySet) -> Demand:
-        """Add to a Pod's demand what scorers that look ahead need, if it names any.
+    def expecting(self, demand: Demand, cpu_milli: int, policies: PolicySet) -> Demand:
+        """Add to a demand what scorers that look ahead need: the CPU of its pod, and the expected demand.
 
         Equal requests get the very same object, which is the key of cached verdicts.
         """
-        if not uses_expected_demand(demand):
-            return demand
-        key = (demand, whole_cores(pod), self.expected_demand(policies))
+        key = (demand, cpu_milli, self.expected_demand(policies))
         known = self._demands.get(key)
         if known is None:
             if len(self._demands) >= DEMANDS_KEPT:

@@ -87,13 +87,16 @@ class Verdicts:
         self._label_keys = demand.label_keys
         self._classes: dict[Hashable, Reason | None] = {}
 
-    def renew(self) -> None:
-        """Judge the nodes that changed since the last call; all nodes at the first call."""
-        generation = self._state.changes.generation
+    def renew(self, generation: int, changed: Iterable[str] | None) -> None:
+        """Judge the nodes that changed since the last call; all nodes at the first call.
+
+        `changed` are at least those, where the caller has read them from the log.
+        """
         if generation == self._generation:
             return
-        changed = self._state.changes.since(self._generation) if self._generation >= 0 else None
-        if changed is None or self._overgrown():
+        if changed is None and self._generation >= 0:
+            changed = self._state.changes.since(self._generation)
+        if self._generation < 0 or changed is None or self._overgrown():
             self._judge_all()
         else:
             for name in changed:
@@ -175,8 +178,8 @@ class VerdictTable:
         generation = self._state.changes.generation
         if generation == self._generation:
             return
-        self._verdicts.renew()
         changed = self._state.changes.since(self._generation) if self._generation >= 0 else None
+        self._verdicts.renew(generation, changed)
         if changed is None or self._overgrown():
             kept: tuple[dict[Any, Any], ...] = (self._weighed, self._others, self._shares, self._values)
             for contents in kept:

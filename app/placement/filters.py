@@ -9,6 +9,7 @@ now. Both give None if the node fits. Messages name what the pod wants, and no v
 from collections.abc import Callable
 from enum import Enum
 
+from app.knowledge.mig_geometry import place_instances
 from app.knowledge.mig_profiles import profile_of
 from app.nodes.model import FreeResources, NodeClass, Sharing
 from app.nodes.reading import lacks_handler
@@ -28,7 +29,7 @@ from app.placement.class_filters import (
     sharing_allowed,
     toolkit_targets_gpu,
 )
-from app.placement.mig_slices import layout_fits
+from app.placement.mig_slices import exceeds_all_gpus, profiles_of, requested_slices
 from app.policy.demand import Demand, DemandClass
 from app.values.label_requirements import all_allow
 from app.values.reasons import Code, Reason, join_with_or, reason
@@ -189,6 +190,26 @@ def memory_left(demand: Demand, free: FreeResources) -> Reason | None:
             wants = f"{demand.declared_mib} MiB on each of {amount} {resource}"
             return reason(Code.GPUMemoryBudgetExceeded, "memory of the shared GPUs is promised to other pods", wants)
     return None
+
+
+def layout_fits(demand: Demand, free: FreeResources) -> Reason | None:
+    """Refuse a node whose GPUs have no place for the requested MIG slices beside the existing ones.
+
+    It applies only where MIG slices are created on demand, since those of a device plugin are fixed and counted
+    exactly. The filter repeats what kube-scheduler's DynamicResources plugin checks by the shared counters of the same
+    ResourceSlices. Behind a live scheduler it is left out, because our later view would only add false
+    refusals.
+    """
+    if free.layouts is None:
+        return None
+    slices = requested_slices(demand, free)
+    if not slices:
+        return None
+    wants = " and ".join(f"{amount} {name}" for name, amount in slices)
+    refusal = reason(Code.LayoutDoesNotFit, "no room for the MIG slices beside others", wants)
+    if exceeds_all_gpus(slices, free.layouts):
+        return refusal
+    return None if place_instances(free.layouts, profiles_of(slices)) is not None else refusal
 
 
 def served_by_one(demand: Demand, free: FreeResources) -> Reason | None:

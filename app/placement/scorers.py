@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 from app.knowledge.cuda_compatibility import Compatibility, CUDANeed, judge_driver
-from app.knowledge.mig_profiles import profile_of
+from app.knowledge.mig_profiles import RESOURCE_FORM, profile_of
 from app.nodes.model import SHARED_UNITS, WHOLE_MILLI, Node, NodeClass
 from app.placement.capacity_prices import scarcity, share_prices
 from app.placement.class_filters import lacks_code
-from app.placement.mig_slices import mig_layout
+from app.placement.mig_slices import exceeds_all_gpus, headroom_loss, profiles_of, requested_slices
 from app.placement.unusable_capacity import STATES_KEPT, GPUs, WasteByCPU, free_gpus, placements
 from app.policy.demand import Demand, ExpectedDemand
 from app.policy.schema_placement import DEFAULT_SCORES, HealthAction, ScorerName
@@ -195,6 +195,41 @@ def interconnect(demand: Demand, node: Node) -> float:
 def nvlink_domain(demand: Demand, node: Node) -> float:
     """Prefer the NVLink domain (gpu.clique) in which pods of the same workload run, since NVLink ends with it."""
     return float(bool(demand.group_cliques) and node.clique in demand.group_cliques)
+
+
+NEUTRAL = 0.5
+"""The score of each node for a demand that requests no MIG slice by name."""
+
+
+def mig_layout(demand: Demand, node: Node) -> float:
+    """Prefer the node whose GPUs keep the most headroom for future MIG slices.
+
+    Where DRA creates slices on demand, the score is 1 less the mean headroom that a slice takes. Where a device plugin
+    offers fixed slices, the choice of the node does not change how many slices of a profile are left. It can only keep
+    nodes idle, on which MIG Manager can change the layout, so that busy nodes come first, the fuller the better.
+    """
+    if not any(RESOURCE_FORM in name and profile_of(name) for name, _ in demand.resources):
+        return NEUTRAL
+    if node.free.layouts is None:
+        return _busy_node_score(demand, node)
+    slices = requested_slices(demand, node.free)
+    if not slices or exceeds_all_gpus(slices, node.free.layouts):
+        return 0.0
+    loss = headroom_loss(node.free.layouts, profiles_of(slices))
+    return 0.0 if loss is None else 1.0 - loss / sum(amount for _, amount in slices)
+
+
+def _busy_node_score(demand: Demand, node: Node) -> float:
+    """Give 0 for an idle node, else 0.5 to 1, by the share of its units that are in use together with the pod.
+
+    Units of all its GPU resources count the same, whatever their size.
+    """
+    total = sum(max(0, amount) for _, amount in node.node_class.offered)
+    free = sum(min(max(0, node.free.units.get(name, 0)), amount) for name, amount in node.node_class.offered)
+    if total <= 0 or free >= total:
+        return 0.0
+    requested = sum(amount for name, amount in demand.resources if node.node_class.allocatable(name))
+    return (1.0 + min(1.0, (total - free + requested) / total)) / 2.0
 
 
 SCORERS: tuple[tuple[ScorerName, Scorer], ...] = (

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.api.wire import LARGEST_KEPT_BYTES, TEMPLATES_KEPT, AskedPods, decode_asked_pod
+from app.api.wire import LARGEST_KEPT_BYTES, TEMPLATES_KEPT, PodTemplates, decode_asked_pod
 from app.kube.pod_limits import LONGEST_NAME
 from app.values.errors import OversizedPod, WireError
 from tests.builders import container, gpus, pod
@@ -62,7 +62,7 @@ def outcome(read: Any, body: bytes) -> Any:
 @settings(max_examples=300, deadline=None)
 def test_pods_are_read_as_each_alone(documents: list[dict[str, Any]], escaped: bool) -> None:
     """P24: templates are shared only where the results are equal, and bad pods are refused with the same words."""
-    asked = AskedPods()
+    asked = PodTemplates()
     for document in documents:
         body = json.dumps(document, ensure_ascii=escaped, separators=(",", ":")).encode("utf-8", "surrogatepass")
 
@@ -71,7 +71,7 @@ def test_pods_are_read_as_each_alone(documents: list[dict[str, Any]], escaped: b
 
 def test_pods_of_one_deployment_are_read_once() -> None:
     """P24: their names, UIDs, times and token volumes differ."""
-    asked = AskedPods()
+    asked = PodTemplates()
     bodies = [
         as_json(with_token(suffix, name=f"web-{suffix}", uid=suffix, creationTimestamp=suffix))
         for suffix in ("abcde", "fghij", "klmno")
@@ -87,12 +87,12 @@ def test_pods_of_one_deployment_are_read_once() -> None:
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"metadata":' * 5_000], ids=["nothing", "list", "cut", "deep"])
 def test_body_that_is_no_pod_is_refused_as_before(body: bytes) -> None:
     """F125."""
-    assert outcome(AskedPods().read, body) == outcome(decode_asked_pod, body)
+    assert outcome(PodTemplates().read, body) == outcome(decode_asked_pod, body)
 
 
 def test_templates_are_bounded() -> None:
     """F125: in number, and each in size."""
-    asked = AskedPods()
+    asked = PodTemplates()
     for number in range(TEMPLATES_KEPT + 9):
         asked.read(as_json(pod(gpus(number))))
     before = list(asked._by_template)

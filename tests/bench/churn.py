@@ -221,7 +221,7 @@ def _node_free(layouts: tuple[GPULayout, ...], _profile: str) -> float:
 
 
 def _node_spoilt(layouts: tuple[GPULayout, ...], profile: str) -> float:
-    """Return the score that app.placement.mig_slices.mig_layout gives a node."""
+    """Return the score that app.placement.scorers.mig_layout gives a node."""
     return headroom_loss(layouts, (profile,)) or 0.0
 
 

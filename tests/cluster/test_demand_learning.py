@@ -2,6 +2,7 @@
 """The expected demand is learnt from the pods that exist, under the policies in force, and costs nothing elsewhere."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from app.cluster.demand_learning import (
@@ -14,7 +15,7 @@ from app.cluster.demand_learning import (
 from app.cluster.state import State
 from app.kube.pods import Pod, read_pod
 from app.policy.demand import DemandClass, ExpectedDemand
-from tests.builders import container, demand, knowledge, node_document, pod, policies, policy
+from tests.builders import container, demand, knowledge, make_service, node_document, pod, policies, policy
 
 AHEAD = policies(policy("p", "placement: {scores: [{name: Fragmentation}]}"))
 BLIND = policies(policy("p", "placement: {scores: [{name: Packing}]}"))
@@ -56,9 +57,9 @@ def test_pods_are_expected_as_often_as_they_exist() -> None:
     assert expected_demand.classes == ((DemandClass(2000, 1), 0.75), (DemandClass(4000, 1), 0.25))
     assert [product for product, _ in expected_demand.free] == ["h100-80gb-hbm3"]
     assert expected_demand.seen_milli == 1 << 14  # of 32,000, rounded
-    asked = learning.expecting(cpu_pod("u"), demand(pod(), AHEAD), AHEAD)
+    asked = learning.expecting(demand(pod(), AHEAD), 2000, AHEAD)
     assert asked.expected_demand is expected_demand
-    assert learning.expecting(cpu_pod("u"), demand(pod(), AHEAD), AHEAD) is asked
+    assert learning.expecting(demand(pod(), AHEAD), 2000, AHEAD) is asked
 
 
 def test_pods_that_have_finished_are_expected_no_more() -> None:
@@ -114,18 +115,19 @@ def test_limits_are_those_of_the_policies_in_force_in_the_namespace_as_labelled_
     assert products(learning.expected_demand(LIMITING)) == {(): 0.5, ("T4",): 0.25, ("-H100",): 0.25}
 
 
-def test_demand_that_does_not_look_ahead_is_left_alone() -> None:
+def test_demand_that_does_not_look_ahead_is_left_alone(tmp_path: Path) -> None:
     """F52: pods that differ only in CPU then share their verdicts."""
-    learning, pod_demand = DemandLearning(state_of(*map(waiting, "abc"))), demand(pod(), BLIND)
+    service = make_service(tmp_path, list(map(waiting, "abc")), BLIND)
 
-    assert learning.expecting(cpu_pod("u"), pod_demand, BLIND) is pod_demand
+    assert service.demand(cpu_pod("u")) == service.demand(cpu_pod("v", "4"))
+    assert service.demand(cpu_pod("u")).cpu_milli == 0
 
 
 def test_what_is_remembered_is_bounded() -> None:
     """F125: each question has other CPU, and each expected demand another class."""
     learning, pod_demand = DemandLearning(State(knowledge())), demand(pod(), AHEAD)
     for number in range(DEMANDS_KEPT + 100):
-        learning.expecting(cpu_pod(str(number), str(number)), pod_demand, AHEAD)
+        learning.expecting(pod_demand, 1000 * number, AHEAD)
     cache = ExpectedDemandCache()
     made = [cache.of({DemandClass(gpus=1 + number): 1.0}, {}, {}, 1000) for number in range(2 * EXPECTED_DEMANDS_KEPT)]
 

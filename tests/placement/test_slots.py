@@ -15,14 +15,13 @@ from app.nodes.model import FreeResources, Node
 from app.placement.engine import judge
 from app.placement.mig_slices import (
     CHANCE_ENDED,
-    NEUTRAL,
     distinct_profiles,
     first_fit,
     headroom,
     headroom_loss,
-    mig_layout,
     placement_losses,
 )
+from app.placement.scorers import NEUTRAL, mig_layout
 from tests.builders import demand, gpus, knowledge, node, pod
 from tests.placement.least_spoiling import least_spoiling
 
