@@ -290,8 +290,7 @@ def snapshot_of(
     state = state_of(objects)
     pods = (document for document in objects if document.get("kind") == "Pod")
     cluster = view(state, policies_in(objects, policies, state), bound_volumes(objects), existing_pods_of(pods))
-    topologies = {one["metadata"]["name"]: one for one in objects if one.get("kind") == "NodeResourceTopology"}
-    return replace(cluster, idle=idle_of(state), managed_resources=_managed_resources(objects), topologies=topologies)
+    return replace(cluster, idle=idle_of(state), managed_resources=_managed_resources(objects))
 
 
 def _managed_resources(objects: list[Any]) -> dict[str, frozenset[str] | None]:

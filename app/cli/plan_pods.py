@@ -34,7 +34,9 @@ from app.whatif.repack import MOST_MOVES, Freed, Method, Move, Repack, Repacking
 from app.whatif.repack_search import RepackPod
 
 FREED = tuple(freed.value for freed in Freed)
-OPTIONAL = ("PersistentVolume", "PersistentVolumeClaim", "PodDisruptionBudget", *DRA, *POLICY_KINDS)
+OPTIONAL = (
+    "PersistentVolume", "PersistentVolumeClaim", "PodDisruptionBudget", "NodeResourceTopology", *DRA, *POLICY_KINDS,
+)  # fmt: skip
 """Kinds that a cluster may not have or may forbid to the user."""
 
 

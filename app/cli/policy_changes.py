@@ -179,7 +179,7 @@ def diff(
 
     With --decisions the recorded requests are tried instead; best nodes are compared only if a fleet is given too.
     """
-    objects: Objects = [] if decisions and not fleet.given else fleet.read(optional=DRA)
+    objects: Objects = [] if decisions and not fleet.given else fleet.read(optional=("NodeResourceTopology", *DRA))
     state = state_of(objects)
     lines = read_logs(decisions) if decisions else None
     pods = map(_pod_of_line, lines) if lines is not None else _pods_of_cluster(objects)

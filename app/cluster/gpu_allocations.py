@@ -27,6 +27,7 @@ from app.knowledge.gpu_resources import Families
 from app.knowledge.mig_profiles import profile_of
 from app.kube.devices import Device
 from app.kube.gpu_usage import GPUUsage
+from app.kube.numa_zones import NUMAZones
 from app.nodes.dra_devices import remaining_capacity
 from app.nodes.model import FreeResources, Node, NodeClass, ServedTwice
 
@@ -292,8 +293,12 @@ OBJECTS_KEPT = 1 << 14
 class FreeResourcesOfNodes:
     """Computes free resources, and keeps those that it computed last, by their content."""
 
-    def __init__(self, devices: DeviceState, allocations: GPUAllocations, twice: NodesServedTwice) -> None:
-        self._devices, self._allocations, self.twice = devices, allocations, twice
+    def __init__(
+        self, devices: DeviceState, allocations: GPUAllocations, twice: NodesServedTwice, used: Container[str]
+    ) -> None:
+        """Make it; `used` has the nodes of which some pod is known."""
+        self._devices, self._allocations, self.twice, self._used = devices, allocations, twice, used
+        self.topologies: dict[str, tuple[NUMAZones, frozenset[str]]] = {}
         self._by_content: dict[Hashable, FreeResources] = {}
 
     def of(self, node: Node) -> FreeResources:
@@ -307,7 +312,9 @@ class FreeResourcesOfNodes:
             if shown.all and not node.node_class.uses_device_plugin:
                 gpus, layouts = remaining_capacity(shown, allocated)
             kinds = self._devices.kinds.free_order(node, allocated) if shown.all else None
-        return self._shared(FreeResources(units, gpus, node.free.uncounted, self.memory(node), layouts, kinds, twice))
+        return self._shared(FreeResources(
+            units, gpus, node.free.uncounted, self.memory(node), layouts, kinds, twice, self.numa(node)
+        ))  # fmt: skip
 
     def memory(self, node: Node, without: Container[str] = ()) -> Mapping[str, int]:
         """Return the memory of shared GPUs that no pod has declared, in MiB by resource.
@@ -318,6 +325,27 @@ class FreeResourcesOfNodes:
             return {}
         declared = self._allocations.declared(node.name, without)
         return {resource: total - declared.get(resource, 0) for resource, total in node.node_class.budgets}
+
+    def put_topology(self, name: str, zones: NUMAZones) -> None:
+        """Set a node's devices by NUMA node, with the pods that are there; an object that says nothing new is old."""
+        if name not in self.topologies or self.topologies[name][0] != zones:
+            self.topologies[name] = zones, frozenset(usage.uid for usage in self._allocations.bound(name))
+
+    def numa(self, node: Node, without: Container[str] = ()) -> NUMAZones | None:
+        """Return the devices of a node by NUMA node that are free at most; None where no object says it.
+
+        Of pods in `without` what they give back counts only where it is certain. An object is believed where no pod of
+        the node is known, as in a snapshot of nodes alone.
+        """
+        zones, seen = self.topologies.get(node.name, (None, ()))
+        if zones is None or node.name not in self._used:
+            return zones
+        held, evicted = Counter[str](), Counter[str]()
+        for usage in self._allocations.bound(node.name):
+            if usage.uid in seen:
+                held.update(dict(usage.units))
+                evicted.update(dict(usage.units) if usage.uid in without else {})
+        return zones.with_pods(held, evicted)
 
     def _shared(self, free: FreeResources) -> FreeResources:
         if len(self._by_content) >= OBJECTS_KEPT:
@@ -330,5 +358,6 @@ class FreeResourcesOfNodes:
             free.layouts,
             free.kinds,
             free.twice,
+            free.numa,
         )
         return self._by_content.setdefault(content, free)

@@ -3,6 +3,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -12,7 +13,7 @@ from app.cluster.listing import Unreadable
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.reflector import BackOff, Clock, Reflector
 from app.cluster.state import State
-from app.cluster.watched_kinds import core_kinds, dra_kinds, policy_kinds, taint_rule_kinds
+from app.cluster.watched_kinds import core_kinds, dra_kinds, policy_kinds, taint_rule_kinds, topology_kinds
 from app.kube.api_kinds import API_KINDS, APIKind
 from app.telemetry.logs import event
 from app.telemetry.metrics import Metrics
@@ -22,7 +23,7 @@ COMPARE_SECONDS = 600.0
 """Seconds between checks of the index: what a watch has lost is found within ten minutes, and listed again."""
 SYNC_CHECK_SECONDS = 0.05
 DISCOVERY_SECONDS = 30.0
-"""Between two checks whether GPUPolicy is installed; an answer is some 200 bytes."""
+"""Between two checks whether other kinds are installed; an answer is some 200 bytes."""
 NOT_SYNCED = "gpu-usher: not synced yet"
 STALE = "gpu-usher: node cache is stale"
 """Constant texts, because kube-scheduler shows them as they are; ages are in metrics
@@ -66,7 +67,7 @@ class LiveCluster:
             await self._server.close()
 
     async def _discover(self, tasks: asyncio.TaskGroup) -> None:
-        """Follow the kinds that not every cluster serves; GPUPolicy may be installed at any time.
+        """Follow the kinds that not every cluster serves; some may be installed at any time.
 
         Only kinds that exist at the start must be listed: a later one must not make a ready service unready.
         """
@@ -80,10 +81,17 @@ class LiveCluster:
             self._follow(tasks, taint_rule_kinds(self._state, rule_version) if rule_version else ())
         self._follow(tasks, policy_kinds(self._book, policy_version) if policy_version else ())
         self._required = tuple(self.reflectors)
-        while not policy_version:
+        later: dict[str, Callable[[str], Iterable[Any]]] = {
+            "NodeResourceTopology": partial(topology_kinds, self._state),
+            **({} if policy_version else {"GPUPolicy": partial(policy_kinds, self._book)}),
+        }
+        while not self.synced:  # which pods are there when a NodeResourceTopology comes
+            await self._clock.sleep(SYNC_CHECK_SECONDS)
+        while later:
+            for kind in tuple(later):
+                if version := await self._served_version(API_KINDS[kind]):
+                    self._follow(tasks, later.pop(kind)(version))
             await self._clock.sleep(DISCOVERY_SECONDS)
-            policy_version = await self._served_version(API_KINDS["GPUPolicy"])
-            self._follow(tasks, policy_kinds(self._book, policy_version) if policy_version else ())
 
     def _follow(self, tasks: asyncio.TaskGroup, kinds: Iterable[Any]) -> None:
         for reflector in map(self._reflector, kinds):

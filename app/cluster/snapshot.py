@@ -20,6 +20,7 @@ from app.intree.existing_pods import ExistingPods
 from app.kube.admission_objects import ADMISSION_KINDS, ADMISSION_TYPES, AdmissionObjects, read_admission_object
 from app.kube.api_kinds import API_KINDS, DRA, FLEET
 from app.kube.node_selectors import NodeSelectorTerm, read_terms
+from app.kube.numa_zones import read_topology
 from app.kube.partial_types import PartialExistingPod, PartialNode
 from app.kube.pod_limits import check_types
 from app.nodes.reading import read_runtime_class
@@ -29,7 +30,7 @@ from app.policy.document import yaml_problem
 from app.values.errors import BadInput, MalformedPod, SnapshotError
 from app.values.json_members import member, object_if_any, strings
 
-SNAPSHOT_KINDS = (*FLEET, *ADMISSION_KINDS, "PodGroup", *DRA)
+SNAPSHOT_KINDS = (*FLEET, *ADMISSION_KINDS, "PodGroup", "NodeResourceTopology", *DRA)
 """The kinds of a snapshot that are read; objects of other kinds are left out."""
 LARGEST_YAML_BYTES = 50 << 20
 """PyYAML takes about 1 s per 4 MB; JSON of any size is read (docs/reference/listeners.md#snapshots)."""
@@ -116,6 +117,7 @@ def fill(state: State, objects: list[dict[str, Any]]) -> dict[str, int]:
         "ResourceClaimTemplate": devices.put_claim_template,
         "Namespace": lambda one: state.namespaces.put(_name(one), strings(_metadata(one), "labels", "metadata.")),
         "PodGroup": lambda one: state.pod_groups.update({_key(one): one}),
+        "NodeResourceTopology": lambda one: state.put_topology(_name(one), read_topology(one)),
         "RuntimeClass": lambda one: state.put_runtime_class(_name(one), read_runtime_class(one)),
     }
     for kind in (*put, *(kind for kind in ADMISSION_TYPES if kind not in put)):

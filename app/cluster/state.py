@@ -28,6 +28,7 @@ from app.knowledge.tables import Knowledge
 from app.kube.admission_objects import AdmissionObjects
 from app.kube.gangs import workload_of
 from app.kube.gpu_usage import GPUUsage
+from app.kube.numa_zones import NUMAZones
 from app.kube.pending_pods import PendingPod
 from app.kube.pod_shapes import PodShape
 from app.kube.pods import Pod
@@ -89,11 +90,11 @@ class State:
         self._classes: dict[NodeClass, NodeClass] = {}
         self._allocations = GPUAllocations()
         twice = NodesServedTwice(self.devices.dra, self._allocations, knowledge.families)
-        self._free = FreeResourcesOfNodes(self.devices, self._allocations, twice)
+        self.node_requests = NodeRequests()
+        self._free = FreeResourcesOfNodes(self.devices, self._allocations, twice, self.node_requests.used)
         self._health: dict[str, Health] = {}
         self.overrun: set[str] = set()
         self.served_twice: set[str] = set()
-        self.node_requests = NodeRequests()
         self.pending_pods = PendingPodIndex()
         self.claiming_pods = ClaimingPods()
         self.pod_counts = PodCounts[PodShape]()
@@ -131,6 +132,8 @@ class State:
             node = replace(node, node_class=replace(node.node_class, ill=health.ill, ailing=health.ailing))
         if self._refusals and node.name in self._refusals.values():
             node = replace(node, node_class=replace(node.node_class, refuses_several=True))
+        if (topology := self._free.topologies.get(node.name)) is not None:
+            node = replace(node, node_class=replace(node.node_class, numa=replace(topology[0], free=topology[0].total)))
         if kinds is not None:
             node = replace(node, devices=kinds)
         return node.with_free(self._free.of(node), self.node_requests.cpu_left(node))
@@ -236,10 +239,14 @@ class State:
 
         Unknown UIDs free nothing. None for an unknown node.
         """
-        if (node := self.nodes.get(name)) is None or not (node.free.memory or node.free.twice):
+        if (node := self.nodes.get(name)) is None or not (node.free.memory or node.free.twice or node.free.numa):
             return node
-        memory, twice = self._free.memory(node, uids), self._free.twice.of(node, uids)
-        return replace(node, free=replace(node.free, memory=memory, twice=twice))
+        memory, twice, numa = (
+            self._free.memory(node, uids),
+            self._free.twice.of(node, uids),
+            self._free.numa(node, uids),
+        )
+        return replace(node, free=replace(node.free, memory=memory, twice=twice, numa=numa))
 
     def put_health(self, name: str, health: Health | None) -> None:
         """Set the health of a node's GPUs; None for unknown."""
@@ -249,6 +256,14 @@ class State:
         after = health or HEALTHY
         if (before.ill, before.ailing) != (after.ill, after.ailing):
             self._rebuild([name])
+
+    def put_topology(self, name: str, zones: NUMAZones | None) -> None:
+        """Set the devices of a node by NUMA node; None where no NodeResourceTopology says them any more."""
+        if zones is None:
+            self._free.topologies.pop(name, None)
+        else:
+            self._free.put_topology(name, zones)
+        self._rebuild([name])
 
     def put_runtime_class(self, name: str, runtime_class: RuntimeClass) -> None:
         self.runtime_classes = {**(self.runtime_classes or {}), name: runtime_class}

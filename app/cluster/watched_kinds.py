@@ -12,6 +12,7 @@ from app.cluster.state import State
 from app.kube.admission_objects import ADMISSION_KINDS, AdmissionObjects, read_admission_object
 from app.kube.api_kinds import API_KINDS, NAMESPACE
 from app.kube.device_classes import read_class, read_taint_rule
+from app.kube.numa_zones import read_topology
 from app.kube.partial_types import (
     PartialAdmissionObject,
     PartialConfigMap,
@@ -21,6 +22,7 @@ from app.kube.partial_types import (
     PartialPod,
     PartialResourceClaim,
     PartialRuntimeClass,
+    PartialTopology,
 )
 from app.kube.resource_claims import read_resource_claim, read_resource_claim_template
 from app.kube.slice_reading import read_slice
@@ -96,6 +98,14 @@ def taint_rule_kinds(state: State, version: str) -> tuple[WatchedKind[Any], ...]
     return (
         WatchedKind(*_name_and_path("DeviceTaintRule", version=version), PartialObject, read_taint_rule,
              _by_fact(devices.take_taint_rule), lambda key, _uid: devices.drop_taint_rule(key), needed=False),
+    )  # fmt: skip
+
+
+def topology_kinds(state: State, version: str) -> tuple[WatchedKind[Any], ...]:
+    """Return the kind by which agents on nodes tell what is free on each NUMA node (kube/numa_zones.py)."""
+    return (
+        WatchedKind(*_name_and_path("NodeResourceTopology", version=version), PartialTopology, read_topology,
+             _by_key(state.put_topology), lambda key, _uid: state.put_topology(key, None), needed=False),
     )  # fmt: skip
 
 

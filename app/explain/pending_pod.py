@@ -267,7 +267,7 @@ def _notes(pod: _ReadPod, nodes: _JudgedNodes, events: Sequence[Mapping[str, Any
     if pod.node is None:
         yield from claim_notes(scheduled_pod.claims, fitting)
         whole = snapshot.context.knowledge.families.mig_gpu
-        yield from topology_notes(scheduled_pod.pod, fitting, snapshot.topologies, snapshot.devices, whole)
+        yield from topology_notes(scheduled_pod.pod, fitting, snapshot.devices, whole)
         yield from who_decides(scheduled_pod, snapshot, refused, bool(fitting))
     else:
         yield from what_ends_it(pod.review.document, snapshot)

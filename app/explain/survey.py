@@ -82,7 +82,6 @@ class ClusterSnapshot:
     it. `unpromised` returns the node promised to a pod, by UID, without that promise.
     `idle` are the seconds for which all GPUs of a pod have been idle for certain, by namespace/name; a pod that is not
     in it works, or nothing is known of it.
-    `topologies` are the NodeResourceTopology objects by node, of which only explain reads any.
     `managed_resources` are by schedulerName the resources whose pods gpu-usher is asked about, None for every pod; a
     scheduler whose configuration is not known is not in it. `asking` are the schedulers that have called filter.
     `admission_objects` are quotas and other objects of the API server's own admission, which a pod is held against only
@@ -109,7 +108,6 @@ class ClusterSnapshot:
     idle: Mapping[str, float] = field(default_factory=dict)
     devices: ClusterDevices = field(default_factory=ClusterDevices)
     selection: Selection = field(default_factory=Selection)
-    topologies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     managed_resources: Mapping[str, frozenset[str] | None] = field(default_factory=dict)
     asking: frozenset[str] = frozenset()
     admission_objects: AdmissionObjects = field(default_factory=AdmissionObjects)

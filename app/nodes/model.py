@@ -13,6 +13,7 @@ from app.knowledge.mig_geometry import GPULayout
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.products import WHOLE_MILLI as WHOLE_MILLI
 from app.kube.claimed_devices import DeviceChoices
+from app.kube.numa_zones import NUMAZones
 from app.nodes.conditions import CLIQUE, BadCondition, NotReady
 from app.values.computations import HashedOnce
 from app.values.versions import Version
@@ -163,6 +164,9 @@ class NodeClass(HashedOnce):
     """The handlers of the container runtime, of which "" is the default; None where the node does not list them."""
     runtime_class_unneeded: str | None = None
     """Why pods need no RuntimeClass to get GPUs (knowledge/runtimes.yaml); None if nothing is known."""
+    numa: NUMAZones | None = None
+    """The devices by NUMA node, all of them free, and the policy of the kubelet's topology manager; None where no
+    NodeResourceTopology says it."""
     labels: tuple[tuple[str, str], ...] | None = None
     """The labels on which a demand has requirements, as pairs of key and value; None where they are not evaluated."""
     __hash__ = HashedOnce.__hash__
@@ -330,6 +334,8 @@ class FreeResources:
     are of one kind, or where there are none."""
     twice: ServedTwice | None = None
     """Who holds GPUs of a node that a device plugin and a DRA driver both serve; None for other nodes."""
+    numa: NUMAZones | None = None
+    """The devices by NUMA node that are free at most; None where no NodeResourceTopology says it."""
 
     def with_units(self, amounts: Iterable[tuple[str, int]], memory_mib: int = 0, sign: int = 1) -> "FreeResources":
         """Return them with units given back (`sign` 1) or taken (-1), each with `memory_mib` of declared memory."""

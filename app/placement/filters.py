@@ -11,6 +11,7 @@ from enum import Enum
 
 from app.knowledge.mig_geometry import place_instances
 from app.knowledge.mig_profiles import profile_of
+from app.kube.numa_zones import NUMAZones, topology_refusal
 from app.nodes.model import FreeResources, NodeClass, Sharing
 from app.nodes.reading import lacks_handler
 from app.placement.class_filters import (
@@ -153,6 +154,19 @@ def within_namespace_limits(demand: Demand, node: NodeClass) -> Reason | None:
     return None
 
 
+def numa_node_large_enough(demand: Demand, node: NodeClass) -> Reason | None:
+    """Refuse a node whose kubelet would refuse the pod, by its topology manager, even with no other pod on it."""
+    if not demand.device_amounts or node.numa is None:
+        return None
+    return _refused_by_kubelet(demand, node.numa, Code.RequestExceedsNUMANode, "NUMA nodes too small")
+
+
+def _refused_by_kubelet(demand: Demand, zones: NUMAZones, code: Code, wrong: str) -> Reason | None:
+    """Give the reason if a kubelet, whose policy is known, would refuse the pod."""
+    refusal = topology_refusal(demand.device_amounts, zones) if zones.policy else None
+    return reason(code, f"{wrong} for the topology manager", refusal.wanted) if refusal is not None else None
+
+
 def _wanted_products(demand: Demand) -> str:
     shortest = min(demand.products, key=len, default=())
     allowed = join_with_or([pattern.text for pattern in shortest])
@@ -168,6 +182,13 @@ def enough_units(demand: Demand, free: FreeResources) -> Reason | None:
         if free.units.get(resource, 0) < amount and resource not in free.uncounted:
             return reason(Code.InsufficientGPUs, "not enough free GPUs", f"{amount} {resource}")
     return None
+
+
+def numa_node_free(demand: Demand, free: FreeResources) -> Reason | None:
+    """Refuse a node whose kubelet would refuse the pod, by its topology manager, for what other pods hold."""
+    if not demand.device_amounts or free.numa is None:
+        return None
+    return _refused_by_kubelet(demand, free.numa, Code.InsufficientGPUsOnNUMANode, "not enough free on one NUMA node")
 
 
 def share_left(demand: Demand, free: FreeResources) -> Reason | None:
@@ -257,6 +278,7 @@ _CLASS_FILTERS: tuple[tuple[ClassFilter, DecidedBy], ...] = (
     (interconnect_present, DecidedBy.PRODUCT),
     (form_factor_allowed, DecidedBy.PRODUCT),
     (request_within_node, DecidedBy.NODE),
+    (numa_node_large_enough, DecidedBy.NODE),
 )
 """The class filters in order; the first refusal is the reason for the node.
 
@@ -266,7 +288,9 @@ resources that it lacks meanwhile.
 CLASS_FILTERS = tuple(class_filter for class_filter, _ in _CLASS_FILTERS)
 PRODUCT_FILTERS = tuple(class_filter for class_filter, decided_by in _CLASS_FILTERS if decided_by is DecidedBy.PRODUCT)
 
-FREE_FILTERS: tuple[FreeFilter, ...] = (enough_units, share_left, memory_left, layout_fits, served_by_one)
+FREE_FILTERS: tuple[FreeFilter, ...] = (
+    enough_units, share_left, memory_left, layout_fits, served_by_one, numa_node_free,
+)  # fmt: skip
 """The free filters in order."""
 
 COUNTED_IN_TREE: frozenset[FreeFilter] = frozenset({enough_units, share_left, layout_fits})

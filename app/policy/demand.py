@@ -13,6 +13,7 @@ from app.knowledge.cuda_compatibility import AcceptedCompatibility, CUDANeed
 from app.knowledge.images import ImagePlatform
 from app.knowledge.products import ProductPattern
 from app.kube.claimed_devices import DeviceChoices
+from app.kube.numa_zones import DeviceAmounts
 from app.policy.schema_placement import FormFactor, HealthAction, ScorerName, SharingWish
 from app.values.computations import HashedOnce
 from app.values.label_requirements import Requirement
@@ -118,6 +119,8 @@ class Demand(HashedOnce):
     is used, and `reached_limits` those that it would exceed now, with what is used.
     `group_cliques` are the NVLink domains in which pods of its
     workload run. `refuse_unknown` says that an unknown fact does not meet a need.
+    `topology_manager` says that a node whose kubelet would refuse the pod is refused, by `device_amounts`, which are
+    what the kubelet is asked for at once; empty where it does not count.
     `scores` are pairs of scorer and weight, empty for the default; `ranked` says that the
     best node gets 10 on the wire and all others at most 9.
     `share_milli` is the requested share of one GPU in thousandths; 0 for whole units.
@@ -154,6 +157,8 @@ class Demand(HashedOnce):
     health: HealthRules = HEALTH
     group_cliques: frozenset[str] = frozenset()
     refuse_unknown: bool = False
+    topology_manager: bool = False
+    device_amounts: tuple[DeviceAmounts, ...] = ()
     scores: tuple[tuple[ScorerName, int], ...] = ()
     ranked: bool = True
     claims: tuple[tuple[str, int | None], ...] = ()

@@ -15,6 +15,7 @@ from app.knowledge.cuda_compatibility import AcceptedCompatibility, CUDANeed
 from app.knowledge.products import ProductPattern
 from app.knowledge.tables import Knowledge
 from app.kube.claimed_devices import ClaimedDevices
+from app.kube.numa_zones import device_amounts
 from app.kube.pods import Container, Pod
 from app.policy.demand import DEFAULT_ACCEPT, HEALTH, Demand, HealthRules
 from app.policy.needs import (
@@ -23,6 +24,7 @@ from app.policy.needs import (
     LEAST_CUDA,
     LEAST_MEMORY,
     NEEDS,
+    TOPOLOGY_MANAGER,
     ImageRow,
     Needs,
     container_needs,
@@ -137,6 +139,7 @@ def merge_demand(
         declared_mib=next(declared, None) or 0,
         health=_health(applied, level),
         refuse_unknown="Refuse" in unknown_facts,
+        device_amounts=device_amounts(request.pod) if merged.get(TOPOLOGY_MANAGER.demand_field) else (),
         scores=tuple((score.name, score.weight) for score in scores or ()),
         claims=request.claimed.classes,
         device_requests=request.claimed.requests,

@@ -371,6 +371,16 @@ NAMESPACE_LIMITS: Need[tuple[ProductLimit, ...]] = Need(
     (Code.NamespaceLimitReached,),
 )
 """Limits on what the pods of the namespace hold together."""
+TOPOLOGY_MANAGER: Need[bool] = Need(
+    "spec.placement.topologyManager",
+    "topology_manager",
+    Rule.TopologyManager,
+    lambda placement, _: placement.topology_manager == "Refuse" or None,
+    any,
+    lambda refuses: ["GPUs as the kubelet's topology manager gives them"] if refuses else [],
+    (Code.RequestExceedsNUMANode, Code.InsufficientGPUsOnNUMANode),
+)
+"""Whether a node is refused whose kubelet would refuse the pod."""
 
 NEEDS: tuple[Need[Any], ...] = (
     ALLOWED_PRODUCTS,
@@ -384,6 +394,7 @@ NEEDS: tuple[Need[Any], ...] = (
     FORM_FACTORS,
     NODE_SELECTOR,
     NAMESPACE_LIMITS,
+    TOPOLOGY_MANAGER,
 )
 """All needs, in the order in which explain lists them."""
 

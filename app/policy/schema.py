@@ -71,6 +71,7 @@ class Rule(Enum):
     NamespaceLimits = "namespaceLimits"
     Health = "health"
     UnknownFacts = "unknownFacts"
+    TopologyManager = "topologyManager"
     Scores = "scores"
     ScoreSpread = "scoreSpread"
 

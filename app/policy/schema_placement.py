@@ -264,6 +264,13 @@ class Placement(StrictMapping):
         "Accept",
         default=None,
     )
+    topology_manager: Literal["Accept", "Refuse"] | None = described(
+        Merge.Strictest,
+        "nodes whose kubelet will refuse the pod, by NodeResourceTopology",
+        "Refuse",
+        "Accept",
+        default=None,
+    )
     scores: tuple[Score, ...] | None = described(
         Merge.Single,
         "how nodes that fit are ranked; absent: "

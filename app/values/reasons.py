@@ -173,6 +173,12 @@ class Code(Enum):
     )
     RequestExceedsNode = _node(FunnelStage.Free, Duration.REPORTED, "ask for fewer GPUs per pod, or add larger nodes")
     InsufficientGPUs = _free("wait for GPUs to be freed, or add nodes")
+    RequestExceedsNUMANode = _node(
+        FunnelStage.Free,
+        Duration.REPORTED,
+        "ask for fewer GPUs, or set topologyManagerPolicy best-effort in the kubelet",
+    )
+    InsufficientGPUsOnNUMANode = _free("wait for GPUs of one NUMA node to be freed")
     GPUMemoryBudgetExceeded = _free("declare less gpu-usher.io/gpu-memory, or wait for a share to be freed")
     OfferedByClaimOnly = _node(
         FunnelStage.Free,

@@ -81,6 +81,7 @@ class Scene:
             BETA: self.beta,
             GROUP: self.group,
             "/apis/resource.k8s.io": FakeDiscovery(),
+            "/apis/topology.node.k8s.io": FakeDiscovery(),
         }
         async with served(paths) as server:
             clock = Clock(sleep=self.pause, chance=lambda: 0.0)
@@ -157,7 +158,7 @@ def test_definition_installed_late_is_found_while_all_else_goes_on(tmp_path: Pat
         await until("it waits", lambda: DISCOVERY_SECONDS in scene.waits)
         scene.turn.set()
         await until(
-            "it asked again", lambda: len(scene.group.queries) == 2 and scene.waits.count(DISCOVERY_SECONDS) == 2
+            "it asked again", lambda: len(scene.group.queries) == 3 and scene.waits.count(DISCOVERY_SECONDS) == 2
         )
         assert (scene.api.queries, scene.names()) == ([], {"default"})
         assert "gpupolicies" not in scene.cluster.health()
@@ -169,7 +170,7 @@ def test_definition_installed_late_is_found_while_all_else_goes_on(tmp_path: Pat
         assert not scene.cluster.health()["gpupolicies"]["synced"]
         assert scene.cluster.synced
         await until("it is in force", lambda: scene.names() == {"default", "team"})
-        assert len(scene.group.queries) == 3
+        assert len(scene.group.queries) == 4
 
     play(tmp_path, test, objects=(gpu_policy("team"),))
 

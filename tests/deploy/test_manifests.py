@@ -145,7 +145,7 @@ def test_only_the_validation_of_pods_and_claims_fails_closed() -> None:
 @pytest.mark.parametrize(
     ("parts", "kinds"),
     [
-        pytest.param(("base", "rbac.yaml"), (*NEEDED, "PodGroup"), id="base"),
+        pytest.param(("base", "rbac.yaml"), (*NEEDED, "PodGroup", "NodeResourceTopology"), id="base"),
         pytest.param(("components", "dra", "rbac.yaml"), DRA, id="dra"),
         pytest.param(("components", "crd", "rbac.yaml"), ("GPUPolicy",), id="crd"),
     ],

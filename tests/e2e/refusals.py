@@ -153,6 +153,8 @@ NOT_STAGED = {
     "ImageForOtherMachine": "ends by another image or a node of another architecture alone",
     "GPUHeldByClaim": "ends as InsufficientGPUs does, by the deletion of the pods with claims there",
     "GPUHeldByDevicePlugin": "ends as InsufficientGPUs does, by the deletion of the pods with GPUs of the plugin there",
+    "InsufficientGPUsOnNUMANode": "ends as InsufficientGPUs does, or when the NodeResourceTopology changes",
+    "RequestExceedsNUMANode": "ends when the NodeResourceTopology changes",
     "OfferedByClaimOnly": "ends as ResourceNotOffered does, when a device plugin offers the resource",
     "RuntimeHandlerAbsent": "ends when the kubelet reports the handler in the node's status",
     "GPUWithoutCUDA": "ends by another image or a node of another vendor alone",

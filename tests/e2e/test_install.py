@@ -39,6 +39,7 @@ SERVING = {
     "runtimeclasses": READS,
     "configmaps": READS,
     **dict.fromkeys(("resourcequotas", "limitranges", "serviceaccounts", "priorityclasses"), READS),
+    "noderesourcetopologies": READS,
     "podgroups": {"get"},
     "gpupolicies": READS,
     "deviceclasses": READS,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A TopologyAffinityError is predicted where the kubelet's topology manager refuses, and nowhere else."""
 
-from fractions import Fraction
+from collections.abc import Sequence
 from itertools import chain, combinations, product
 from typing import Any
 
@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.cli.explain import snapshot_of
-from app.explain.numa import RESTRICTED, SINGLE, NUMAZones, read_topology, topology_refusal
 from app.explain.pending_pod import explain
+from app.kube.numa_zones import RESTRICTED, SINGLE, Amounts, NUMAZones, device_amounts, read_topology, topology_refusal
 from app.kube.pods import read_pod
 from app.values.computations import finish
+from app.values.errors import MalformedPod
 from tests.builders import container, gpus, node_document, pod
 from tests.dra.recorded_worlds import objects_of
 
@@ -30,9 +31,9 @@ def admitted(zones: NUMAZones, wanted: dict[str, int]) -> tuple[int, ...] | None
     places = masks(len(zones.total))
     hints: list[list[tuple[int, ...]]] = []
     for name, amount in wanted.items():
-        able = [mask for mask in places if sum(zones.total[zone].get(name, 0) for zone in mask) >= amount]
+        able = [mask for mask in places if sum(dict(zones.total[zone]).get(name, 0) for zone in mask) >= amount]
         least = min(map(len, able), default=0)
-        now = [mask for mask in places if sum(zones.free[zone].get(name, 0) for zone in mask) >= amount]
+        now = [mask for mask in places if sum(dict(zones.free[zone]).get(name, 0) for zone in mask) >= amount]
         preferred = [mask for mask in now if len(mask) == least]
         hints.append([mask for mask in preferred if zones.policy != SINGLE or len(mask) == 1])
     merged = [choice[0] for choice in product(*hints) if len(set(choice)) == 1]
@@ -47,9 +48,13 @@ Rows = list[tuple[int, int, int, int]]
 
 def zones_of(policy: str, rows: Rows) -> NUMAZones:
     """Make zones of rows: GPUs, of them taken, NICs, of them taken."""
-    total = tuple({GPU: Fraction(gpu), NIC: Fraction(nic)} for gpu, _, nic, _ in rows)
-    free = tuple({GPU: Fraction(max(0, gpu - a)), NIC: Fraction(max(0, nic - b))} for gpu, a, nic, b in rows)
-    return NUMAZones(policy, "container", total, free)
+    total = [{GPU: gpu, NIC: nic} for gpu, _, nic, _ in rows]
+    return numa_zones(policy, total, [{GPU: max(0, gpu - a), NIC: max(0, nic - b)} for gpu, a, nic, b in rows])
+
+
+def numa_zones(policy: str, total: Sequence[Amounts], free: Sequence[Amounts]) -> NUMAZones:
+    """Make zones of amounts by resource."""
+    return NUMAZones(policy, "container", *(tuple(tuple(zone.items()) for zone in zones) for zones in (total, free)))
 
 
 def asking(*containers: dict[str, int]) -> dict[str, Any]:
@@ -68,13 +73,13 @@ def test_single_numa_node_is_judged_as_the_hints_of_the_kubelet_are_merged(
     free = [dict(zone) for zone in zones.free]
     refused = False
     for limits in filter(None, wanted):
-        place = admitted(NUMAZones(SINGLE, "container", zones.total, tuple(free)), limits)
+        place = admitted(numa_zones(SINGLE, [*map(dict, zones.total)], free), limits)
         refused = place is None
         if place is None:
             break
         for name, count in limits.items():
             free[place[0]][name] -= count
-    assert bool(topology_refusal(read_pod(asking(*wanted)), zones)) == refused
+    assert bool(topology_refusal(device_amounts(read_pod(asking(*wanted))), zones)) == refused
 
 
 @settings(deadline=None, max_examples=300)
@@ -83,7 +88,7 @@ def test_restricted_is_judged_as_the_hints_of_the_kubelet_are(rows: Rows, count:
     """F83."""
     zones = zones_of(RESTRICTED, rows)
     refused = admitted(zones, {GPU: count}) is None
-    assert bool(topology_refusal(read_pod(asking({GPU: count})), zones)) == refused
+    assert bool(topology_refusal(device_amounts(read_pod(asking({GPU: count}))), zones)) == refused
 
 
 def topology(policy: str = SINGLE, scope: str = "", **more: Any) -> dict[str, Any]:
@@ -141,7 +146,7 @@ def test_without_an_object_numa_nodes_of_dra_are_a_guess(count: int, expected: i
 def test_zones_that_are_no_numa_nodes_are_left_out() -> None:
     """F83."""
     document = topology(zones=[{"name": "socket", "type": "Socket"}, {"name": "n", "type": "Node"}])
-    assert read_topology(document).total == ({},)
+    assert read_topology(document).total == ((),)
 
 
 CONSTRAINT = {"matchAttribute": "resource.kubernetes.io/numaNode"}
@@ -173,18 +178,20 @@ def test_claims_that_spread_over_numa_nodes_are_told_what_keeps_them_on_one(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"topologyPolicies": 7}, ""),
-        ({"topologyPolicies": [{"a": 1}, None]}, ""),
-        ({"attributes": "single-numa-node", "zones": {"a": 1}}, ""),
-        ({"zones": [{"type": "Node", "resources": "none"}, 7]}, ""),
-        ({"zones": [{"type": "Node", "resources": [{"name": GPU, "available": "a lot"}]}]}, "such as n: "),
+        ({"topologyPolicies": 7}, "`int` - at `$.topologyPolicies`"),
+        ({"topologyPolicies": [{"a": 1}, None]}, "got `object` - at `$.topologyPolicies[0]`"),
+        ({"attributes": "single-numa-node", "zones": {"a": 1}}, "`str` - at `$.attributes`"),
+        ({"zones": [{"type": "Node", "resources": "none"}, 7]}, "`$.zones[0].resources`"),
+        ({"zones": [{"type": "Node"}] * 1025}, "Expected `array` of length <= 1024 - at `$.zones`"),
+        ({"zones": [{"type": "Node", "resources": [{"name": GPU, "available": "a lot"}]}]}, "quantity: got 'a lot'"),
     ],
 )
-def test_topology_that_an_agent_wrote_wrongly_does_not_end_the_explanation(change: dict[str, Any], words: str) -> None:
-    """F83: only a quantity that cannot be read is reported."""
-    node, asked = node_document("n", offers={GPU: 8}), pod(gpus(2))
+def test_topology_that_the_api_server_would_refuse_is_named_with_its_place(change: dict[str, Any], words: str) -> None:
+    """F83."""
     topology = {"kind": "NodeResourceTopology", "metadata": {"name": "n"}, **change}
 
-    notes = finish(explain(asked, snapshot_of([node, topology], None))).notes
+    with pytest.raises(MalformedPod) as raised:
+        snapshot_of([node_document("n", offers={GPU: 8}), topology], None)
 
-    assert any("cannot be read of 1 node, " + words in note for note in notes) == bool(words)
+    assert str(raised.value).startswith("NodeResourceTopology n: ")
+    assert words in str(raised.value)

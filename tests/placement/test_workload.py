@@ -7,15 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.placement.scheduler_demand import (
-    FREE_STEPS,
-    demand_class,
-    expected_from_weights,
-    free_by_product,
-    free_floor,
-    free_step,
-)
-from app.placement.unusable_capacity import placements, unusable_milli
+from app.placement.scheduler_demand import FREE_STEPS, demand_class, expected_from_weights, free_floor, free_step
+from app.placement.unusable_capacity import placements
 from app.policy.demand import DemandClass, ExpectedDemand
 from tests.builders import demand, gpus, node, pod
 from tests.placement.expected_demands import (
@@ -25,8 +18,10 @@ from tests.placement.expected_demands import (
     PRODUCTS,
     SIZES,
     exact_stranded,
+    free_by_product,
     node_with_gpus,
     sizes_left,
+    unusable_milli,
 )
 
 

@@ -10,6 +10,7 @@ from tests.e2e.refusals import NOT_STAGED, POLICIES, REFUSALS
 
 FREE = {
     "InsufficientGPUs", "GPUMemoryBudgetExceeded", "LayoutDoesNotFit", "GPUHeldByClaim", "GPUHeldByDevicePlugin",
+    "InsufficientGPUsOnNUMANode",
 }  # fmt: skip
 ADMISSION = {
     "RequestsOnly", "RequestLimitMismatch", "QuantityFractional", "QuantityNegative", "TooManyGPUs",
