@@ -21,8 +21,11 @@ from app.values.reasons import Duration, Reason, counted, join_with_or
 
 
 def warn_of_names(review: ReviewedPod) -> Iterator[PodChange]:
-    """Warn of resources that look like a GPU resource and are none: no node offers them, so that the pod waits."""
+    """Warn of names with which the pod waits for ever: of no GPU resource, and of a scheduler that gives no GPU."""
     knowledge, groups = review.context.knowledge, review.context.fleet.node_groups
+    without = knowledge.evidence.schedulers_without_gpus.get(review.pod.scheduler_name)
+    if without and review.asks_for_gpu:
+        yield PodChange((), without, without)
     if review.ruling.claimed.classes:
         return  # a DeviceClass of the cluster may serve any name
     names = dict.fromkeys(name for container in review.pod.containers for name in container.resources())

@@ -127,6 +127,11 @@ def withdrawn_devices(fleet: ExaminedFleet) -> Iterator[Finding]:
                 capacity = node.node_class.capacity(resource)
                 text = f"{units} of {capacity} {resource} withdrawn by the device plugin"
                 yield from _finding(Code.GPUUnhealthy.name, FindingLevel.Problem, text, remedy, [node])
+    for node in fleet.nodes:
+        for resource, units, capacity in node.node_class.withdrawn_elsewhere:
+            text = f"{units} of {capacity} {resource} withdrawn by the device plugin"
+            remedy = "read the log of the device plugin that offers them, and check the devices on the node"
+            yield problem(Code.GPUUnhealthy.name, text, remedy, nodes=(node.name,))
 
 
 def unhealthy_gpus(fleet: ExaminedFleet) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ from app.explain.container_requests import (
     units_of,
 )
 from app.explain.edits import Edit, EditedDocument, NearMiss, containers_of, distance, set_annotation
+from app.explain.edits_in_tree import OPERATING_SYSTEM
 from app.intree.checks import InTreeCause
 from app.knowledge.gpu_resources import is_refused, similar_resources
 from app.knowledge.mig_profiles import profile_of
@@ -80,12 +81,15 @@ def request_other_resource(near_miss: NearMiss) -> Iterator[Edit]:
     """
     if near_miss.code not in (Code.ResourceNotOffered, Code.MIGProfileAbsent, Code.SharingNotAllowed):
         return
+    families, selector = near_miss.snapshot.context.knowledge.families, near_miss.scheduled_pod.own.selector
+    on_windows = (OPERATING_SYSTEM, "windows") in selector
+    others = [name for name in near_miss.node.allocatable if on_windows and families.elsewhere(name) in families.others]
     for resource, amount in near_miss.scheduled_pod.demand.resources:
         domain = resource.partition("/")[0]
-        for other, free in near_miss.node.free.units.items():
+        for other, free in (*near_miss.node.free.units.items(), *((name, amount) for name in others)):
             changes_kind = (profile_of(other) is None) is not (profile_of(resource) is None)
             enough = amount <= min(free, 1 if changes_kind else free)
-            if enough and other != resource and other.partition("/")[0] == domain:
+            if enough and other != resource and (other.partition("/")[0] == domain or other in others):
                 requesters = names_of_requesters(near_miss.scheduled_pod.pod, resource)
                 text = f"ask for {other} instead of {resource}{requesters}"
                 asked = near_miss.scheduled_pod.demand.mig_profile

@@ -47,6 +47,8 @@ def drop_selector(near_miss: NearMiss) -> Iterator[Edit]:
         if several_parts(near_miss):
             return
         _, key, value = near_miss.about
+        if key == OPERATING_SYSTEM:
+            return  # an image for Windows runs on Windows alone
         present = near_miss.node.labels.get(key)
 
         def drop(pod: EditedDocument) -> None:
@@ -61,6 +63,7 @@ def drop_selector(near_miss: NearMiss) -> Iterator[Edit]:
         yield Edit("drop-selector", f"drop {key}: {value} from nodeSelector", 22, drop)
 
 
+OPERATING_SYSTEM = "kubernetes.io/os"
 HOSTNAME = "kubernetes.io/hostname"
 """The label that names a node: names of nodes are not near each other by their letters."""
 
@@ -141,7 +144,7 @@ def _is_of_gpus(near_miss: NearMiss, resource: str) -> bool:
     """
     families, domain = near_miss.snapshot.context.knowledge.families, resource.partition("/")[0]
     of_vendor = any(domain == family.whole.partition("/")[0] for family in families.all)
-    return of_vendor or families.passthrough_family(resource) is not None
+    return of_vendor or families.elsewhere(resource) is not None
 
 
 def node_left(node: Node, used: Mapping[str, int], resource: str) -> int:

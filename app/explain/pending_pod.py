@@ -255,7 +255,9 @@ def _notes(pod: _ReadPod, nodes: _JudgedNodes, events: Sequence[Mapping[str, Any
         )
     if pod.live and not (pod.node or pod.ending):
         yield from claims_to_come(scheduled_pod.pod, scheduled_pod.document, snapshot.devices)
-        yield from not_looked_at(scheduled_pod.document, events)
+        yield from not_looked_at(
+            scheduled_pod.document, events, snapshot.context.knowledge.evidence.schedulers_without_gpus
+        )
         yield from answer_of_scheduler(scheduled_pod.document) if fitting else ()
     if (cuda := required_cuda(pod.review.document.get("status") or {})) and pod.node:
         yield f'judged with the annotation {CUDA}: "{cuda}", which the start error names: set it on the pod'

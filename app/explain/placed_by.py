@@ -4,7 +4,7 @@
 Of a pod that has a node already, or that has ended, what it holds is released, so that it is judged as a new pod.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -43,6 +43,9 @@ def who_decides(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot, refused:
     pod, name = scheduled_pod.pod, scheduled_pod.pod.scheduler_name
     if not scheduled_pod.demand.requests_gpus:
         return
+    if without := snapshot.context.knowledge.evidence.schedulers_without_gpus.get(name):
+        yield without
+        return
     managed = snapshot.managed_resources.get(name)
     named = {resource for container in pod.containers for resource in container.resources()}
     if managed is not None and not managed & named:
@@ -73,10 +76,15 @@ def _asking(snapshot: ClusterSnapshot) -> list[str]:
     return sorted(by_policy | (OUR_SCHEDULERS - ANY_PROFILE) | snapshot.asking | set(snapshot.managed_resources))
 
 
-def not_looked_at(document: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Say that no scheduler has looked at a pod of the cluster yet: neither a condition nor an Event tells that."""
+def not_looked_at(
+    document: Mapping[str, Any], events: Iterable[Mapping[str, Any]], without_gpus: Collection[str]
+) -> Iterator[str]:
+    """Say that no scheduler has looked at a pod of the cluster yet: neither a condition nor an Event tells that.
+
+    Of `without_gpus`, which are schedulers that give no GPU, `who_decides` says more.
+    """
     name = unseen_by(document)
-    if not name or any(name in _reporters(event) for event in events):
+    if not name or name in without_gpus or any(name in _reporters(event) for event in events):
         return
     created = (document.get("metadata") or {}).get("creationTimestamp")
     since = f" since it was created at {created}" if created else ""
@@ -181,7 +189,7 @@ def asks_for_none(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot) -> Ite
         return
     offered = {name for node in snapshot.nodes.values() for name, _ in node.node_class.offered if families.of(name)}
     named = [name for container in pod.containers for name in container.resources()]
-    if any(families.passthrough_family(name) or similar_resources(name, offered, families) for name in named):
+    if any(families.elsewhere(name) or similar_resources(name, offered, families) for name in named):
         return
     if asked := [key for key in REQUESTS_OF_OTHERS if key in pod.annotations]:
         yield f"annotation {asked[0]} asks another scheduler, KAI, for a part of a GPU, which is not judged here"

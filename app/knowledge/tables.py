@@ -182,6 +182,7 @@ def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = Non
             documents["families.yaml"]["device_class_prefix"],
             documents["families.yaml"]["classes_without_gpus"]["names"],
             documents["node_taints.yaml"]["taints"],
+            documents["families.yaml"]["other_gpus"],
         )
         return Knowledge(
             products=load_products(documents["gpu_products.yaml"]),
