@@ -38,6 +38,7 @@ from app.explain.placed_by import (
     as_unbound,
     asks_for_none,
     claims_to_come,
+    labels_of_no_node,
     creation_notes,
     ending_of,
     node_of_bound_pod,
@@ -263,6 +264,7 @@ def _notes(pod: _ReadPod, nodes: _JudgedNodes, events: Sequence[Mapping[str, Any
         yield f'judged with the annotation {CUDA}: "{cuda}", which the start error names: set it on the pod'
     if not (fitting or pod.node or pod.ending):
         yield from who_is_in_the_way(scheduled_pod, snapshot)
+        yield from labels_of_no_node(scheduled_pod, snapshot)
     node = snapshot.nodes.get(pod.node or "")
     for condition in node.conditions if node is not None else ():
         yield f"its node reports {condition.words} ({condition.explained}); {condition.remedy}"

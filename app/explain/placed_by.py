@@ -18,7 +18,7 @@ from app.explain.pod_start import shortened
 from app.explain.survey import ClusterSnapshot, ScheduledPod
 from app.intree.api_server import node_selector
 from app.intree.existing_pods import deployment_of
-from app.knowledge.gpu_resources import similar_resources
+from app.knowledge.gpu_resources import matches_whole_name, similar_resources
 from app.knowledge.products import Products
 from app.kube.finished_pods import Ending, read_finished_pod
 from app.kube.gpu_usage import read_bound_requests, read_gpu_usage
@@ -160,6 +160,19 @@ def who_is_in_the_way(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot) ->
                 "maxSurge: 0 with maxUnavailable: 1 ends it first"
             )
             return
+
+
+def labels_of_no_node(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot) -> Iterator[str]:
+    """Say of a pod that fits nowhere by which labels it selects that no node has and that nothing sets by itself."""
+    own, pattern = scheduled_pod.own, snapshot.context.knowledge.known_labels
+    wanted = [{key for key, rule in term.expressions if rule and not rule.allows(None)} for term in own.terms or ()]
+    by_all = set.intersection(*wanted) if wanted else set()
+    for key in dict.fromkeys((*(key for key, _ in own.selector), *sorted(by_all))):
+        if not matches_whole_name(pattern, key) and not any(key in node.labels for node in snapshot.nodes.values()):
+            yield (
+                f"no node has the label {key}, and no cloud, provisioner or GPU software is known to set it: an "
+                "autoscaler adds a node for this pod only if the template of a node group or NodePool has the label"
+            )
 
 
 def silence_of(name: str, since: str = "") -> str:
