@@ -162,6 +162,24 @@ def counts_differ(fleet: ExaminedFleet) -> Iterator[Finding]:
             yield problem("GPUCountsDiffer", *differing_counts(node, doubt), nodes=(node.name,))
 
 
+def partitions_missing(fleet: ExaminedFleet) -> Iterator[Finding]:
+    """Report nodes with fewer partitions than their GPUs have: the device plugin sees only the first of each GPU.
+
+    ROCm/k8s-device-plugin#157, #167. Where the number of GPUs is unknown, it may be one.
+    """
+    for node in fleet.nodes if fleet.evidence else ():
+        facts, clouds, gpus = node.node_class, fleet.evidence.clouds, fleet.evidence.machine_count(node.labels)
+        units = sum(facts.capacity(name) for name, _ in facts.offered)
+        row = next((row for row in clouds.vendors if row.family == facts.vendor), None)
+        if units and row and (found := row.partitioned(node.labels)) and units < (gpus or 2) * found[1]:
+            each = f"a GPU in {found[0]} has {found[1]} partitions, and {gpus or 'more than one'} of them have more"
+            remedy = (
+                "compare with amd-smi on the node; a device plugin that sees fewer wants a restart, or another version"
+            )
+            finding = problem if gpus else advice
+            yield finding("PartitionsMissing", f"the node offers {units} units: {each}", remedy, nodes=(node.name,))
+
+
 def sliced_gpus_offered_whole(fleet: ExaminedFleet) -> Iterator[Finding]:
     """Report nodes that offer GPUs with MIG enabled as whole GPUs."""
     what = (
@@ -278,6 +296,7 @@ CHECKS: tuple[FleetCheck, ...] = (
     unhealthy_gpus,
     node_conditions,
     counts_differ,
+    partitions_missing,
     sliced_gpus_offered_whole,
     mig_layout_failed,
     upgrade_failed,

@@ -93,9 +93,14 @@ def not_looked_at(
 
 def creation_notes(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot) -> Iterator[str]:
     """Say of a new pod what limits leave to it, and what its RuntimeClass and its namespace add to it."""
+    pod, spec = scheduled_pod.pod, scheduled_pod.document["spec"]
+    if any(claim.get("source") for claim in spec.get("resourceClaims") or ()):
+        yield (
+            "spec.resourceClaims[].source is a field of Kubernetes 1.26 to 1.30: a newer API server drops it, and "
+            "refuses the pod; write resourceClaimName or resourceClaimTemplateName beside name"
+        )
     if not snapshot.judges_creation:
         return
-    pod, spec = scheduled_pod.pod, scheduled_pod.document["spec"]
     for refusal in scheduled_pod.api_refusals:
         match refusal.about:
             case "ResourceQuota", name, resource, most, _ if resource:
