@@ -40,6 +40,7 @@ from app.explain.placed_by import (
     claims_to_come,
     creation_notes,
     ending_of,
+    group_to_come,
     labels_of_no_node,
     node_of_bound_pod,
     not_looked_at,
@@ -254,6 +255,8 @@ def _notes(pod: _ReadPod, nodes: _JudgedNodes, events: Sequence[Mapping[str, Any
         yield (  # no score shows that
             f"{pod.ending.node} fits, but its kubelet has just refused this pod; fix that before you create it again"
         )
+    if not (pod.node or pod.ending):
+        yield from group_to_come(pod.review.pod, pod.review.document, snapshot)
     if pod.live and not (pod.node or pod.ending):
         yield from claims_to_come(scheduled_pod.pod, scheduled_pod.document, snapshot.devices)
         yield from not_looked_at(

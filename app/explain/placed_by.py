@@ -21,6 +21,7 @@ from app.intree.existing_pods import deployment_of
 from app.knowledge.gpu_resources import matches_whole_name, similar_resources
 from app.knowledge.products import Products
 from app.kube.finished_pods import Ending, read_finished_pod
+from app.kube.gangs import gang_words
 from app.kube.gpu_usage import read_bound_requests, read_gpu_usage
 from app.kube.pending_pods import unseen_by
 from app.kube.pod_requests import PODS, PodRequests
@@ -58,6 +59,8 @@ def who_decides(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot, refused:
             f"gpu-usher is asked about this pod only if the extender of {name} has an entry without managedResources, "
             "since the pod has only ResourceClaims; check that with gpu-usher scheduler-config --verify"
         )
+    elif snapshot.context.knowledge.families.uncounted(name, ()):
+        return  # with another scheduler the pod would fit nowhere
     elif fits and scheduled_pod.demand.resources and not _asks_us(name, snapshot):
         yield (
             f"{name} places this pod, and is not known to ask gpu-usher: it may take another node than the first "
@@ -136,6 +139,19 @@ def claims_to_come(pod: Pod, document: Mapping[str, Any], devices: ClusterDevice
                 f"kube-scheduler does not try the pod before a claim is made of ResourceClaimTemplate "
                 f"{pod.namespace}/{template}{'' if known else ', which is not known here'}; {remedy}"
             )
+
+
+def group_to_come(pod: Pod, document: Mapping[str, Any], snapshot: ClusterSnapshot) -> Iterator[str]:
+    """Say that the PodGroup of a pod is not known: kube-scheduler does not try the pod before it is there.
+
+    Source: pkg/scheduler/framework/plugins/gangscheduling/gangscheduling.go PreEnqueue.
+    """
+    gang = snapshot.gang(pod, document) if pod.pod_group else None
+    if gang is not None and not gang.known and snapshot.pod_group is None:
+        yield (
+            f"kube-scheduler does not try the pod before {gang_words(gang.key)} exists, which is not known here; "
+            "create it, or correct schedulingGroup.podGroupName"
+        )
 
 
 def answer_of_scheduler(document: Mapping[str, Any]) -> Iterator[str]:

@@ -93,7 +93,8 @@ class Families:
     ResourceClaim. `mig_gpu` is the resource whose unit is a whole GPU that MIG can partition, and `mig_prefix` the
     prefix of the resources of its slices. Both are empty if no family has MIG. `classes_without_gpus` are DeviceClasses
     that GPU drivers install for other devices. `taints` say of taints that no pod is to tolerate what they mean.
-    `others` are GPUs of no family.
+    `others` are GPUs of no family. `counted_by_others` are resources of other projects' extenders: the resources, the
+    schedulers that ask them, and the annotation of the devices of a pod.
     """
 
     all: tuple[Family, ...]
@@ -104,6 +105,13 @@ class Families:
     classes_without_gpus: tuple[str, ...] = ()
     taints: tuple[TaintMeaning, ...] = ()
     others: tuple[GPUsElsewhere, ...] = ()
+    counted_by_others: tuple[tuple[frozenset[str], frozenset[str], str], ...] = ()
+
+    def uncounted(self, scheduler: str, annotations: Iterable[str]) -> frozenset[str]:
+        """List the resources of which kube-scheduler counts none for a pod, since another project's extender does."""
+        rows = self.counted_by_others
+        counted = (names for names, schedulers, key in rows if scheduler in schedulers or key in annotations)
+        return frozenset().union(*counted)
 
     def is_fault(self, key: str) -> bool:
         """Tell whether a taint of a node or of a device is one that no pod is to tolerate."""
@@ -173,6 +181,7 @@ def load_families(
     classes_without_gpus: Iterable[str] = (),
     taints: Iterable[Mapping[str, Any]] = (),
     other_gpus: Iterable[Mapping[str, Any]] = (),
+    counted_by_others: Iterable[Mapping[str, Any]] = (),
 ) -> Families:
     """Read families.yaml.
 
@@ -204,7 +213,11 @@ def load_families(
     meanings = (TaintMeaning(row["key"], row["says"], row["remedy"], row.get("passes", False)) for row in taints)
     without = tuple(classes_without_gpus)
     others = _elsewhere(other_gpus)
-    return Families(families, namespaces, device_class_prefix, whole, prefix, without, tuple(meanings), others)
+    extenders = tuple(
+        (frozenset(row["resources"]), frozenset(row["schedulers"]), row["annotation"]) for row in counted_by_others
+    )
+    of_tables = device_class_prefix, whole, prefix, without, tuple(meanings), others, extenders
+    return Families(families, namespaces, *of_tables)
 
 
 def _elsewhere(rows: Iterable[Mapping[str, Any]]) -> tuple[GPUsElsewhere, ...]:

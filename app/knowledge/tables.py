@@ -185,6 +185,7 @@ def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = Non
             documents["families.yaml"]["classes_without_gpus"]["names"],
             documents["node_taints.yaml"]["taints"],
             documents["families.yaml"]["other_gpus"],
+            documents["families.yaml"]["counted_by_others"],
         )
         return Knowledge(
             products=load_products(documents["gpu_products.yaml"]),
