@@ -43,7 +43,7 @@ DRIVER_WEIGHT = 5
 MOST_PREFERRED_PRODUCTS = 8
 """Preferred products that are written into a pod; the others are left out."""
 
-NEED_WORDS = {DRIVER_MAJOR: "the driver version", SHARING: "how GPUs are shared"}
+NEED_WORDS: dict[str, str] = {DRIVER_MAJOR: "the driver version", SHARING: "how GPUs are shared"}
 Term = tuple[MatchExpression, ...]
 
 
@@ -133,7 +133,7 @@ def _left_out(needs: Iterable[ExpressionsByDialect], fleet: FleetFacts) -> Itera
     for expressions in needs if fleet.selectable is not None else ():
         keys = {item["key"] for items in expressions.values() for item in items or ()}
         if keys.isdisjoint({*(fleet.selectable or ()), CAPABILITY_MAJOR, MEMORY}):
-            yield from (NEED_WORDS.get(item["key"], item["key"]) for item in expressions.get(GFD) or ())
+            yield from (NEED_WORDS.get(str(item["key"]), str(item["key"])) for item in expressions.get(GFD) or ())
 
 
 def _selectable(terms: Iterable[Term], fleet: FleetFacts) -> Iterator[Term]:

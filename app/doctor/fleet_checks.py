@@ -167,10 +167,12 @@ def partitions_missing(fleet: ExaminedFleet) -> Iterator[Finding]:
 
     ROCm/k8s-device-plugin#157, #167. Where the number of GPUs is unknown, it may be one.
     """
-    for node in fleet.nodes if fleet.evidence else ():
-        facts, clouds, gpus = node.node_class, fleet.evidence.clouds, fleet.evidence.machine_count(node.labels)
+    if (evidence := fleet.evidence) is None:
+        return
+    for node in fleet.nodes:
+        facts, gpus = node.node_class, evidence.machine_count(node.labels)
         units = sum(facts.capacity(name) for name, _ in facts.offered)
-        row = next((row for row in clouds.vendors if row.family == facts.vendor), None)
+        row = next((row for row in evidence.clouds.vendors if row.family == facts.vendor), None)
         if units and row and (found := row.partitioned(node.labels)) and units < (gpus or 2) * found[1]:
             each = f"a GPU in {found[0]} has {found[1]} partitions, and {gpus or 'more than one'} of them have more"
             remedy = (

@@ -61,15 +61,11 @@ def who_decides(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot, refused:
         )
     elif snapshot.context.knowledge.families.uncounted(name, ()):
         return  # with another scheduler the pod would fit nowhere
-    elif fits and scheduled_pod.demand.resources and not _asks_us(name, snapshot):
+    elif fits and scheduled_pod.demand.resources and name not in _asking(snapshot):
         yield (
             f"{name} places this pod, and is not known to ask gpu-usher: it may take another node than the first "
             f"here; schedulerName chooses a scheduler that asks gpu-usher, such as {join_with_or(_asking(snapshot))}"
         )
-
-
-def _asks_us(name: str, snapshot: ClusterSnapshot) -> bool:
-    return name in snapshot.managed_resources or name in _asking(snapshot)
 
 
 def _asking(snapshot: ClusterSnapshot) -> list[str]:

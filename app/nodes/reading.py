@@ -84,7 +84,8 @@ def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[s
     allocatable = member(status, "allocatable", dict, "status.") or {}
     offered = _amounts(allocatable, knowledge)
     in_all = _amounts(capacity, knowledge) if (capacity := member(status, "capacity", dict, "status.")) else None
-    for_machines = not offered and _gives_gpus_to_machines(allocatable, knowledge)
+    to_machines = knowledge.families.passthrough_family
+    for_machines = not offered and any(to_machines(name) for name in allocatable if "/" in name)
     other = {key: value for key, value, _ in knowledge.evidence.other_nodes if labels.get(key) == value}
     labels_read = _with_architecture(other or labels, status)
     registered, handlers = _registered(metadata, knowledge), read_runtime_handlers(status)
@@ -147,11 +148,6 @@ def _withdrawn_elsewhere(
     left = read_amounts(allocatable) if named else {}
     amounts = sorted(read_amounts(named).items())
     return tuple((name, all_ - left.get(name, 0), all_) for name, all_ in amounts if all_ > left.get(name, 0))
-
-
-def _gives_gpus_to_machines(allocatable: Mapping[str, Any], knowledge: Knowledge) -> bool:
-    """Tell whether a node offers GPUs to virtual machines, so that its labels promise containers none."""
-    return any(knowledge.families.passthrough_family(name) for name in allocatable if "/" in name)
 
 
 def _taints(spec: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:

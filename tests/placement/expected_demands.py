@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random expected demands, nodes and demands for the tests of the scorers that use the expected demand."""
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations
@@ -9,6 +10,8 @@ from itertools import combinations
 from hypothesis import strategies as st
 
 from app.nodes.model import FreeResources, Node
+from app.placement.scheduler_demand import expected_from_weights
+from app.placement.unusable_capacity import GPUs, cpu_steps, free_gpus, unusable_milli_at_step
 from app.policy.demand import Demand, DemandClass, ExpectedDemand
 from tests.builders import demand, gpus, knowledge, node, pod
 
@@ -68,3 +71,32 @@ def node_with_gpus(sizes: tuple[int, ...], cpu: int | None = None, product: str 
     """Make a node whose free thousandths are known for each GPU."""
     made = node(product=PRODUCTS[product], offers={GPU: len(sizes)})
     return replace(made, free=FreeResources({GPU: sizes.count(1000)}, gpus=sizes), free_cpu_milli=cpu)
+
+
+def expected_from_classes(
+    classes: Iterable[DemandClass], free: Mapping[str, int] | None = None
+) -> ExpectedDemand | None:
+    """Give the expected demand by a list of classes, in which each counts as often as it occurs."""
+    weights: dict[DemandClass, float] = {}
+    for demand_class in classes:
+        weights[demand_class] = weights.get(demand_class, 0.0) + 1.0
+    return expected_from_weights(weights, free or {})
+
+
+def free_by_product(nodes: Iterable[Node]) -> Mapping[str, int]:
+    """Sum up the free GPU capacity in thousandths by product, including products of which nothing is free."""
+    free: dict[str, int] = {}
+    for one in nodes:
+        if (product := one.node_class.product) is not None:
+            free[product] = free.get(product, 0) + sum(free_gpus(one.free))
+    return free
+
+
+def unusable_milli(expected_demand: ExpectedDemand, product: str | None, cpu_milli: int | None, gpus: GPUs) -> float:
+    """Compute F: the expected free capacity, in thousandths of a GPU, that the next pod cannot use.
+
+    `cpu_milli` is the free CPU of the node; None means that CPU is sufficient for each class.
+    """
+    steps = cpu_steps(expected_demand)
+    step = len(steps) if cpu_milli is None else bisect_right(steps, cpu_milli)
+    return unusable_milli_at_step(expected_demand, product, gpus, step)

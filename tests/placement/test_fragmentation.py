@@ -13,7 +13,6 @@ from app.nodes.model import Node
 from app.placement.capacity_prices import share_prices
 from app.placement.engine import judge, total
 from app.placement.ranking import scores_without_gpus
-from app.placement.scheduler_demand import expected_from_classes
 from app.placement.scorers import HALF_WAY, fragmentation, packing, spreading
 from app.placement.unusable_capacity import MOST_UNITS
 from app.policy.demand import DemandClass, ExpectedDemand
@@ -29,6 +28,7 @@ from tests.placement.expected_demands import (
     T4,
     demand_for,
     exact_stranded,
+    expected_from_classes,
     node_with_gpus,
 )
 

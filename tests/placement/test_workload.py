@@ -11,11 +11,10 @@ from app.placement.scheduler_demand import (
     FREE_STEPS,
     demand_class,
     expected_from_weights,
-    free_by_product,
     free_floor,
     free_step,
 )
-from app.placement.unusable_capacity import placements, unusable_milli
+from app.placement.unusable_capacity import placements
 from app.policy.demand import DemandClass, ExpectedDemand
 from tests.builders import demand, gpus, node, pod
 from tests.placement.expected_demands import (
@@ -25,8 +24,10 @@ from tests.placement.expected_demands import (
     PRODUCTS,
     SIZES,
     exact_stranded,
+    free_by_product,
     node_with_gpus,
     sizes_left,
+    unusable_milli,
 )
 
 
