@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from app.admission.affinity_labels import (
+    CAPABILITY_MAJOR,
     DRIVER_MAJOR,
     EXCLUDING,
     GFD,
@@ -29,7 +30,7 @@ from app.admission.fleet_facts import FleetFacts, NodeGroup, fitting_groups
 from app.knowledge.gpu_resources import Family
 from app.knowledge.products import ProductPattern
 from app.knowledge.tables import Knowledge
-from app.nodes.conditions import ARCHITECTURE, PRODUCT
+from app.nodes.conditions import ARCHITECTURE, MEMORY, PRODUCT, SHARING
 from app.policy.demand import Demand
 from app.values.label_requirements import label_requirement, match_expression
 
@@ -42,6 +43,7 @@ DRIVER_WEIGHT = 5
 MOST_PREFERRED_PRODUCTS = 8
 """Preferred products that are written into a pod; the others are left out."""
 
+NEED_WORDS: dict[str, str] = {DRIVER_MAJOR: "the driver version", SHARING: "how GPUs are shared"}
 Term = tuple[MatchExpression, ...]
 
 
@@ -60,6 +62,8 @@ class Terms:
     soft: bool = False
     unsure: bool = False
     scale_up_labels: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    told: bool = False
 
 
 @lru_cache(maxsize=256)
@@ -116,7 +120,20 @@ def affinity_terms_of(
         soft=len(harmless) < len(needs),
         unsure=required_needs != harmless,
         scale_up_labels=_required_labels(required[:1]) if _may_scale_from_zero(fleet) else (),
+        left_out=tuple(dict.fromkeys(_left_out((*needs, *inferred), fleet))),
+        told=any(_left_out(needs, fleet)),
     )
+
+
+def _left_out(needs: Iterable[ExpressionsByDialect], fleet: FleetFacts) -> Iterator[str]:
+    """List the needs that are said by no label by which the platform of all nodes lets pods select.
+
+    What the product decides is said by the platform's own label of it.
+    """
+    for expressions in needs if fleet.selectable is not None else ():
+        keys = {item["key"] for items in expressions.values() for item in items or ()}
+        if keys.isdisjoint({*(fleet.selectable or ()), CAPABILITY_MAJOR, MEMORY}):
+            yield from (NEED_WORDS.get(str(item["key"]), str(item["key"])) for item in expressions.get(GFD) or ())
 
 
 def _selectable(terms: Iterable[Term], fleet: FleetFacts) -> Iterator[Term]:

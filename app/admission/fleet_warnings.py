@@ -12,6 +12,7 @@ from app.admission.fleet_facts import FleetFacts, fitting_groups
 from app.admission.reviewed_pod import PodChange, PodForm, ReviewedPod
 from app.admission.tolerations import tolerated_keys
 from app.knowledge.gpu_resources import is_refused, similar_resources
+from app.knowledge.mig_profiles import profile_of
 from app.kube.pods import controller_of
 from app.nodes.model import NodeClass
 from app.placement.class_filters import lacks_code, lacks_code_words
@@ -21,8 +22,11 @@ from app.values.reasons import Duration, Reason, counted, join_with_or
 
 
 def warn_of_names(review: ReviewedPod) -> Iterator[PodChange]:
-    """Warn of resources that look like a GPU resource and are none: no node offers them, so that the pod waits."""
+    """Warn of names with which the pod waits for ever: of no GPU resource, and of a scheduler that gives no GPU."""
     knowledge, groups = review.context.knowledge, review.context.fleet.node_groups
+    without = knowledge.evidence.schedulers_without_gpus.get(review.pod.scheduler_name)
+    if without and review.asks_for_gpu:
+        yield PodChange((), without, without)
     if review.ruling.claimed.classes:
         return  # a DeviceClass of the cluster may serve any name
     names = dict.fromkeys(name for container in review.pod.containers for name in container.resources())
@@ -77,6 +81,11 @@ def unsuitable_fleet(demand: Demand, fleet: FleetFacts) -> str | None:
     reasons = [(_lasting(demand, group.node_class), fleet.counts.get(group, 1)) for group in fleet.node_groups]
     if not all(refused for refused, _ in reasons):
         return None
+    profile = demand.mig_profile[0] if demand.mig_profile else ""
+    offered = (name for group in fleet.node_groups for name, units in group.node_class.offered if units)
+    if named := sorted({name for name in offered if profile and profile_of(name) == profile}):
+        asked = join_with_or([resource for resource, _ in demand.resources])
+        return f"nodes offer MIG profile {profile} as {join_with_or(named)}: ask for that instead of {asked}"
     fewest = min(len(refused) for refused, _ in reasons)
     counts: Counter[Reason] = Counter()
     for refused, nodes in reasons:

@@ -131,8 +131,16 @@ def add_affinity(review: ReviewedPod) -> Iterator[PodChange]:
 
 
 def _warn_of_platform(review: ReviewedPod, terms: Terms) -> Iterator[PodChange]:
-    """Warn of a policy's node selector by keys for which the platform of all nodes refuses a pod."""
+    """Warn of a policy's node selector by keys for which the platform of all nodes refuses a pod.
+
+    Needs that are left out of the affinity for this reason are told.
+    """
     allowed = review.context.fleet.selectable
+    if terms.left_out:
+        needs = " and ".join(terms.left_out)
+        left_out = f"node affinity leaves out {needs}: the platform refuses pods that select by labels for it"
+        warning = f"{left_out}; only a scheduler that asks gpu-usher checks it"
+        yield PodChange((), left_out, warning if terms.told else None)
     if allowed is not None and (refused := {item["key"] for term in terms.required for item in term} - allowed):
         warning = f"a policy selects nodes by {', '.join(sorted(refused))}, for which the platform refuses the pod"
         yield PodChange((), warning, warning)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from app.admission.fleet_facts import NodeGroup, affinity_label_keys, fitting_groups
 from app.admission.json_patch import put
 from app.admission.reviewed_pod import TEMPLATES, PodChange, ReviewedPod
+from app.admission.tolerations import taint_tolerated
 from app.nodes.reading import RuntimeClass, lacks_handler
 from app.policy.schema_admission import AUTO
 from app.values.json_members import member
@@ -92,11 +93,20 @@ def _groups_that_serve(review: ReviewedPod) -> Sequence[NodeGroup]:
 
 
 def _selected_groups(review: ReviewedPod) -> Sequence[NodeGroup]:
-    """List the node groups that could serve the pod, without those that its node selector excludes for certain."""
+    """List the node groups that could serve the pod, without those that its node selector excludes for certain.
+
+    Nor is one listed whose taints it does not tolerate and that do not pass, such as that of a virtual node.
+    """
     selector = member(review.document["spec"], "nodeSelector", dict, "spec.") or {}
     known = [(key, selector[key]) for key in affinity_label_keys(review.context.knowledge) if key in selector]
     groups = fitting_groups(review.ruling.demand, review.context.fleet)
-    return [group for group in groups if all(group.label(key) == value for key, value in known)]
+    is_fault = review.context.knowledge.families.is_fault
+    return [
+        group
+        for group in groups
+        if all(group.label(key) == value for key, value in known)
+        and all(is_fault(taint[0]) or taint_tolerated(review, taint) for taint in group.taints)
+    ]
 
 
 def _class_of(handlers: Sequence[str], classes: Mapping[str, RuntimeClass], groups: Sequence[NodeGroup]) -> str:

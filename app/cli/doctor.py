@@ -282,7 +282,13 @@ def doctor(
         examined = ExaminedFleet(machines, health, frozenset(state.overrun), cpu_guard=guard)
         documents = survey.objects.get("Node", ()) if survey is not None else objects
         states = examine_node_states(
-            DatedNodes(nodes, now().timestamp(), read_ages(documents), tuple(state.waiting_pods()))
+            DatedNodes(
+                nodes,
+                now().timestamp(),
+                read_ages(documents),
+                tuple(state.waiting_pods()),
+                state.knowledge.evidence.schedulers_without_gpus,
+            )
         )
         findings = (*states, *examine(with_pods(examined, pods, state.knowledge)))
         findings = (*findings, *examine_devices(ExaminedDevices(state.nodes, state.devices.dra.copy())))

@@ -127,6 +127,11 @@ def withdrawn_devices(fleet: ExaminedFleet) -> Iterator[Finding]:
                 capacity = node.node_class.capacity(resource)
                 text = f"{units} of {capacity} {resource} withdrawn by the device plugin"
                 yield from _finding(Code.GPUUnhealthy.name, FindingLevel.Problem, text, remedy, [node])
+    for node in fleet.nodes:
+        for resource, units, capacity in node.node_class.withdrawn_elsewhere:
+            text = f"{units} of {capacity} {resource} withdrawn by the device plugin"
+            remedy = "read the log of the device plugin that offers them, and check the devices on the node"
+            yield problem(Code.GPUUnhealthy.name, text, remedy, nodes=(node.name,))
 
 
 def unhealthy_gpus(fleet: ExaminedFleet) -> Iterator[Finding]:
@@ -155,6 +160,26 @@ def counts_differ(fleet: ExaminedFleet) -> Iterator[Finding]:
     for node in fleet.nodes:
         if doubt := node.node_class.count_doubt:
             yield problem("GPUCountsDiffer", *differing_counts(node, doubt), nodes=(node.name,))
+
+
+def partitions_missing(fleet: ExaminedFleet) -> Iterator[Finding]:
+    """Report nodes with fewer partitions than their GPUs have: the device plugin sees only the first of each GPU.
+
+    ROCm/k8s-device-plugin#157, #167. Where the number of GPUs is unknown, it may be one.
+    """
+    if (evidence := fleet.evidence) is None:
+        return
+    for node in fleet.nodes:
+        facts, gpus = node.node_class, evidence.machine_count(node.labels)
+        units = sum(facts.capacity(name) for name, _ in facts.offered)
+        row = next((row for row in evidence.clouds.vendors if row.family == facts.vendor), None)
+        if units and row and (found := row.partitioned(node.labels)) and units < (gpus or 2) * found[1]:
+            each = f"a GPU in {found[0]} has {found[1]} partitions, and {gpus or 'more than one'} of them have more"
+            remedy = (
+                "compare with amd-smi on the node; a device plugin that sees fewer wants a restart, or another version"
+            )
+            finding = problem if gpus else advice
+            yield finding("PartitionsMissing", f"the node offers {units} units: {each}", remedy, nodes=(node.name,))
 
 
 def sliced_gpus_offered_whole(fleet: ExaminedFleet) -> Iterator[Finding]:
@@ -273,6 +298,7 @@ CHECKS: tuple[FleetCheck, ...] = (
     unhealthy_gpus,
     node_conditions,
     counts_differ,
+    partitions_missing,
     sliced_gpus_offered_whole,
     mig_layout_failed,
     upgrade_failed,

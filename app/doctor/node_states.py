@@ -53,6 +53,7 @@ class _DatedNode(msgspec.Struct, frozen=True):
 class DatedNodes:
     """The nodes at a time, and the `pending` GPU pods.
 
+    `without_gpus` says of schedulers that give no GPU why, and what to do (knowledge/gpu_evidence.yaml).
     `since` has by node name and label when the label was set at the latest, where known.
     """
 
@@ -60,6 +61,7 @@ class DatedNodes:
     now: float
     since: Mapping[tuple[str, str], float] = field(default_factory=dict)
     pending: tuple[PendingPod, ...] = ()
+    without_gpus: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_ages(documents: Iterable[Mapping[str, Any]]) -> Mapping[tuple[str, str], float]:
@@ -160,7 +162,7 @@ def schedulers_absent(dated: DatedNodes) -> Iterator[Finding]:
     for name, pods in sorted(waiting.items()):
         oldest, verb = min(pod.created for pod in pods), "names" if len(pods) == 1 else "name"
         text = f"{counted(len(pods), 'GPU pod')} {verb} scheduler {name}, which has not looked at them, since {oldest}"
-        remedy = (
+        remedy = dated.without_gpus.get(name) or (
             f"start a scheduler with a profile {name}, or correct schedulerName in the policy or the pods that name it"
         )
         yield problem("SchedulerAbsent", text, remedy, *(f"Pod {pod.key}" for pod in pods))

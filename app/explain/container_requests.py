@@ -179,7 +179,7 @@ def needs(demand: Demand, pod: Pod, families: Families) -> list[str]:
     lines = [f"{amount} x {resource}{_shown(pod, resource, by_limit_range)}" for resource, amount in demand.resources]
     lines += [
         f"{amount} x {resource}, each {row.unit}: counted, not placed by gpu-usher"
-        for resource, amount in gpu_amounts(pod, families.passthrough_family)
+        for resource, amount in gpu_amounts(pod, families.elsewhere)
         if (row := families.elsewhere(resource))
     ]
     lines += [f"architecture {platform.architecture} ({platform.evidence})" for platform in demand.platforms]

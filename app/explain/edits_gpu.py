@@ -17,13 +17,14 @@ from app.explain.container_requests import (
     units_of,
 )
 from app.explain.edits import Edit, EditedDocument, NearMiss, containers_of, distance, set_annotation
+from app.explain.edits_in_tree import OPERATING_SYSTEM, SAME_MEMORY
 from app.intree.checks import InTreeCause
 from app.knowledge.gpu_resources import is_refused, similar_resources
-from app.knowledge.mig_profiles import profile_of
+from app.knowledge.mig_profiles import nominal_size, profile_of
 from app.knowledge.products import normal_form
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pods import PREFIX
-from app.nodes.model import Node, Sharing
+from app.nodes.model import SHARES, Node, NodeClass, Sharing
 from app.placement.class_filters import memory_per_unit
 from app.placement.filters import allows_product
 from app.policy.demand import Demand
@@ -80,17 +81,39 @@ def request_other_resource(near_miss: NearMiss) -> Iterator[Edit]:
     """
     if near_miss.code not in (Code.ResourceNotOffered, Code.MIGProfileAbsent, Code.SharingNotAllowed):
         return
+    families, selector = near_miss.snapshot.context.knowledge.families, near_miss.scheduled_pod.own.selector
+    on_windows = (OPERATING_SYSTEM, "windows") in selector
+    others = [name for name in near_miss.node.allocatable if on_windows and families.elsewhere(name) in families.others]
     for resource, amount in near_miss.scheduled_pod.demand.resources:
         domain = resource.partition("/")[0]
-        for other, free in near_miss.node.free.units.items():
+        for other, free in (*near_miss.node.free.units.items(), *((name, amount) for name in others)):
             changes_kind = (profile_of(other) is None) is not (profile_of(resource) is None)
             enough = amount <= min(free, 1 if changes_kind else free)
-            if enough and other != resource and other.partition("/")[0] == domain:
+            if enough and other != resource and (other.partition("/")[0] == domain or other in others):
                 requesters = names_of_requesters(near_miss.scheduled_pod.pod, resource)
-                text = f"ask for {other} instead of {resource}{requesters}"
-                asked = near_miss.scheduled_pod.demand.mig_profile
-                weight = 10 if asked and profile_of(other) == asked[0] else 35 + changes_kind
+                wish = near_miss.scheduled_pod.demand.mig_profile
+                wished = wish is not None and profile_of(other) == wish[0]
+                lesser = "" if wished else _lesser_unit(near_miss.node.node_class, resource, other)
+                text = f"ask for {other} instead of {resource}{requesters}{f': {lesser}' if lesser else ''}"
+                weight = 10 if wished else 35 + changes_kind
                 yield Edit("ask-another", text, weight, replace_resource(resource, other))
+
+
+def _lesser_unit(node_class: NodeClass, resource: str, other: str) -> str:
+    """Say that a unit of another resource is less than one of the resource that is asked for; else empty."""
+    asked, offered = (profile_of(name) or "" for name in (resource, other))
+    if not asked and (offered or node_class.unit(other) in SHARES) and not resource.endswith(".shared"):
+        return f"{node_class.unit_words(other)}, not a whole GPU"
+    sizes = nominal_size(asked), nominal_size(offered)
+    if sizes[0] and sizes[1] and (sizes[1].compute, sizes[1].memory_mib) < (sizes[0].compute, sizes[0].memory_mib):
+        return f"a smaller slice, with {sizes[1].memory_mib} MiB"
+    if MEDIA in asked and MEDIA not in offered:
+        return "it need not have media engines; a device plugin before v0.20.0 gives those slices the same name"
+    return ""
+
+
+MEDIA = ".me"
+"""The part of a profile's name for media engines (NVIDIA/k8s-device-plugin#1807, #1972: v0.20.0)."""
 
 
 def correct_resource(near_miss: NearMiss) -> Iterator[Edit]:
@@ -307,10 +330,6 @@ def _less_memory(near_miss: NearMiss) -> str:
     if memory_mib and memory_mib < SAME_MEMORY * _asked_memory(near_miss):
         return f"{memory_mib} MiB of memory each"
     return ""
-
-
-SAME_MEMORY = 0.93
-"""Share of a product's memory that a GPU's label may state (docs/reference/sharing-and-memory.md#memory)."""
 
 
 def older_image(near_miss: NearMiss) -> Iterator[Edit]:

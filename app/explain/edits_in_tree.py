@@ -22,6 +22,7 @@ from app.explain.container_requests import (
 from app.explain.edits import Edit, EditedDocument, NearMiss, containers_of, distance, several_parts
 from app.intree.checks import InTreeCause
 from app.intree.existing_pods import REQUIRED_TERMS
+from app.knowledge.products import normal_form
 from app.kube.pod_requests import read_amounts
 from app.nodes.model import Node
 
@@ -47,6 +48,8 @@ def drop_selector(near_miss: NearMiss) -> Iterator[Edit]:
         if several_parts(near_miss):
             return
         _, key, value = near_miss.about
+        if key == OPERATING_SYSTEM:
+            return  # an image for Windows runs on Windows alone
         present = near_miss.node.labels.get(key)
 
         def drop(pod: EditedDocument) -> None:
@@ -57,10 +60,18 @@ def drop_selector(near_miss: NearMiss) -> Iterator[Edit]:
 
         if present is not None:
             weight = 21 + (0 if key == HOSTNAME else _distance(value, present))
-            yield Edit("change-selector", f"set nodeSelector {key}: {present} instead of {value}", weight, change)
+            by_form = near_miss.snapshot.context.knowledge.products.by_form
+            rows = (by_form.get(normal_form(name)) for name in (value, present) if value not in present)
+            asked, offered = [row.memory_mib or 0 if row else 0 for row in rows] or (0, 0)
+            lesser = f": {offered} MiB of memory each, not {asked}" if 0 < offered < SAME_MEMORY * asked else ""
+            text = f"set nodeSelector {key}: {present} instead of {value}{lesser}"
+            yield Edit("change-selector", text, weight + 20 * bool(lesser), change)
         yield Edit("drop-selector", f"drop {key}: {value} from nodeSelector", 22, drop)
 
 
+SAME_MEMORY = 0.93
+"""Share of a product's memory that a GPU's label may state (docs/reference/sharing-and-memory.md#memory)."""
+OPERATING_SYSTEM = "kubernetes.io/os"
 HOSTNAME = "kubernetes.io/hostname"
 """The label that names a node: names of nodes are not near each other by their letters."""
 
@@ -141,7 +152,7 @@ def _is_of_gpus(near_miss: NearMiss, resource: str) -> bool:
     """
     families, domain = near_miss.snapshot.context.knowledge.families, resource.partition("/")[0]
     of_vendor = any(domain == family.whole.partition("/")[0] for family in families.all)
-    return of_vendor or families.passthrough_family(resource) is not None
+    return of_vendor or families.elsewhere(resource) is not None
 
 
 def node_left(node: Node, used: Mapping[str, int], resource: str) -> int:

@@ -117,7 +117,8 @@ class GangVerdict:
         enough = ", which is enough to start it" if self.enough else ""
         change = f"; smallest change with which it fits: {self.change}" if self.change else ""
         preempts = "; kube-scheduler can make room by preempting pods of lower priority" if self.preempts else ""
-        return f"{first}{enough}; the others lack: {self.lacks}{change}{preempts}"
+        who = "the others lack" if self.fits else "they lack"
+        return f"{first}{enough}; {who}: {self.lacks}{change}{preempts}"
 
     @property
     def of_replicas(self) -> str:

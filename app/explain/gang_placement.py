@@ -75,6 +75,11 @@ def gang_verdict(gang: Gang, snapshot: ClusterSnapshot, live: bool) -> Generator
     number, words = len(gang.waiting), gang_words(gang.key)
     if number + gang.bound < 2 and gang.least is None:
         return None
+    specs = [object_if_any(document, "spec") for document in gang.waiting]
+    schedulers = sorted({str(spec.get("schedulerName") or "default-scheduler") for spec in specs})
+    if len(schedulers) > 1 and "PodGroup" in words:
+        lacks = f"one scheduler: they name {' and '.join(schedulers)}, of which each waits for the pods of the other"
+        return GangVerdict(words, number, 0, gang.bound, False, lacks)
     if number > MOST_MEMBERS:
         return GangVerdict(words, number, 0, gang.bound, True, unjudged=f"it has more than {MOST_MEMBERS} pods")
     templates: dict[str, _Template] = {}

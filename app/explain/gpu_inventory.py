@@ -22,7 +22,7 @@ from app.kube.devices import Device
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pod_requests import read_amounts
 from app.nodes.conditions import PRODUCT
-from app.nodes.model import Node, NodeClass
+from app.nodes.model import WHOLE_MILLI, Node, NodeClass
 from app.values.versions import show_driver
 
 NO_PRODUCT = "unknown"
@@ -235,10 +235,10 @@ class _Counts:
         self.slices: Counter[str] = Counter()
         self.free_slices: Counter[str] = Counter()
 
-    def add_elsewhere(self, units: int, used: int, per_gpu: int) -> None:
-        """Add the units of a resource by which others give a node's GPUs."""
+    def add_elsewhere(self, units: int, used: int, gone: int, gpus: int) -> None:
+        """Add the units of a resource by which others give a node's GPUs; `gone` are those that were withdrawn."""
         self.units, self.free = self.units + units, self.free + max(0, units - used)
-        self.gpus += units // per_gpu
+        self.gpus, self.unhealthy = self.gpus + gpus, self.unhealthy + gone
 
     def add(self, node: Node, usages: Iterable[GPUUsage], devices: Iterable[DeviceStatus]) -> None:
         """Add a node and what its pods and claims use of it."""
@@ -304,12 +304,16 @@ def take_inventory(
             for counts in (counts_by_key.setdefault(key, _Counts()), total):
                 counts.add(node, usages.get(name, ()), devices)
         elsewhere = _elsewhere(node, families)
-        for resource, (units, row) in elsewhere.items():
+        for resource, (units, gone, row) in elsewhere.items():
             used = (requested or {}).get(name, {}).get(resource, 0)
             counts = counts_by_key.setdefault((resource, UNKNOWN_HOLDER, row.unit), _Counts())
             counts.nodes += 1
+            part = products.find(
+                resource.partition("/")[2].replace("_", "-")
+            )  # of a board, by the name of its vGPU type
+            gpus = -(-units * part.milli // WHOLE_MILLI) if part else units // row.per_gpu
             for one in (counts, total):
-                one.add_elsewhere(units, used, row.per_gpu)
+                one.add_elsewhere(units, used, -(-gone // row.per_gpu), gpus)
         total.nodes += bool(elsewhere) and not node.has_gpus
     rows = (
         InventoryRow(
@@ -337,14 +341,16 @@ def take_inventory(
     return Inventory(tuple(sorted(rows, key=lambda row: (row.product, row.driver, row.unit))), sum_of_all)
 
 
-def _elsewhere(node: Node, families: Families | None) -> Mapping[str, tuple[int, GPUsElsewhere]]:
-    """List the units of a node of resources by which others give GPUs, with what a unit is."""
+def _elsewhere(node: Node, families: Families | None) -> Mapping[str, tuple[int, int, GPUsElsewhere]]:
+    """List the units of a node of resources by which others give GPUs, those withdrawn, and what a unit is."""
     if families is None:
         return {}
-    rows = (
-        (resource, families.elsewhere(resource), units) for resource, units in read_amounts(node.allocatable).items()
-    )
-    return {resource: (units, row) for resource, row, units in rows if row and units > 0}
+    gone = {resource: units for resource, units, _ in node.node_class.withdrawn_elsewhere}
+    units = {**dict.fromkeys(gone, 0), **read_amounts(node.allocatable)}
+    rows = ((resource, families.elsewhere(resource)) for resource in units)
+    return {
+        name: (units[name], gone.get(name, 0), row) for name, row in rows if row and (units[name] > 0 or name in gone)
+    }
 
 
 def _own_devices(node: Node, cluster: ClusterDevices) -> tuple[DeviceStatus, ...]:

@@ -40,6 +40,8 @@ from app.explain.placed_by import (
     claims_to_come,
     creation_notes,
     ending_of,
+    group_to_come,
+    labels_of_no_node,
     node_of_bound_pod,
     not_looked_at,
     what_it_got,
@@ -253,14 +255,19 @@ def _notes(pod: _ReadPod, nodes: _JudgedNodes, events: Sequence[Mapping[str, Any
         yield (  # no score shows that
             f"{pod.ending.node} fits, but its kubelet has just refused this pod; fix that before you create it again"
         )
+    if not (pod.node or pod.ending):
+        yield from group_to_come(pod.review.pod, pod.review.document, snapshot)
     if pod.live and not (pod.node or pod.ending):
         yield from claims_to_come(scheduled_pod.pod, scheduled_pod.document, snapshot.devices)
-        yield from not_looked_at(scheduled_pod.document, events)
+        yield from not_looked_at(
+            scheduled_pod.document, events, snapshot.context.knowledge.evidence.schedulers_without_gpus
+        )
         yield from answer_of_scheduler(scheduled_pod.document) if fitting else ()
     if (cuda := required_cuda(pod.review.document.get("status") or {})) and pod.node:
         yield f'judged with the annotation {CUDA}: "{cuda}", which the start error names: set it on the pod'
     if not (fitting or pod.node or pod.ending):
         yield from who_is_in_the_way(scheduled_pod, snapshot)
+        yield from labels_of_no_node(scheduled_pod, snapshot)
     node = snapshot.nodes.get(pod.node or "")
     for condition in node.conditions if node is not None else ():
         yield f"its node reports {condition.words} ({condition.explained}); {condition.remedy}"

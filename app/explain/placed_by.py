@@ -4,7 +4,7 @@
 Of a pod that has a node already, or that has ended, what it holds is released, so that it is judged as a new pod.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,9 +18,10 @@ from app.explain.pod_start import shortened
 from app.explain.survey import ClusterSnapshot, ScheduledPod
 from app.intree.api_server import node_selector
 from app.intree.existing_pods import deployment_of
-from app.knowledge.gpu_resources import similar_resources
+from app.knowledge.gpu_resources import matches_whole_name, similar_resources
 from app.knowledge.products import Products
 from app.kube.finished_pods import Ending, read_finished_pod
+from app.kube.gangs import gang_words
 from app.kube.gpu_usage import read_bound_requests, read_gpu_usage
 from app.kube.pending_pods import unseen_by
 from app.kube.pod_requests import PODS, PodRequests
@@ -43,6 +44,9 @@ def who_decides(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot, refused:
     pod, name = scheduled_pod.pod, scheduled_pod.pod.scheduler_name
     if not scheduled_pod.demand.requests_gpus:
         return
+    if without := snapshot.context.knowledge.evidence.schedulers_without_gpus.get(name):
+        yield without
+        return
     managed = snapshot.managed_resources.get(name)
     named = {resource for container in pod.containers for resource in container.resources()}
     if managed is not None and not managed & named:
@@ -55,15 +59,13 @@ def who_decides(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot, refused:
             f"gpu-usher is asked about this pod only if the extender of {name} has an entry without managedResources, "
             "since the pod has only ResourceClaims; check that with gpu-usher scheduler-config --verify"
         )
-    elif fits and scheduled_pod.demand.resources and not _asks_us(name, snapshot):
+    elif snapshot.context.knowledge.families.uncounted(name, ()):
+        return  # with another scheduler the pod would fit nowhere
+    elif fits and scheduled_pod.demand.resources and name not in _asking(snapshot):
         yield (
             f"{name} places this pod, and is not known to ask gpu-usher: it may take another node than the first "
             f"here; schedulerName chooses a scheduler that asks gpu-usher, such as {join_with_or(_asking(snapshot))}"
         )
-
-
-def _asks_us(name: str, snapshot: ClusterSnapshot) -> bool:
-    return name in snapshot.managed_resources or name in _asking(snapshot)
 
 
 def _asking(snapshot: ClusterSnapshot) -> list[str]:
@@ -73,10 +75,15 @@ def _asking(snapshot: ClusterSnapshot) -> list[str]:
     return sorted(by_policy | (OUR_SCHEDULERS - ANY_PROFILE) | snapshot.asking | set(snapshot.managed_resources))
 
 
-def not_looked_at(document: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Say that no scheduler has looked at a pod of the cluster yet: neither a condition nor an Event tells that."""
+def not_looked_at(
+    document: Mapping[str, Any], events: Iterable[Mapping[str, Any]], without_gpus: Collection[str]
+) -> Iterator[str]:
+    """Say that no scheduler has looked at a pod of the cluster yet: neither a condition nor an Event tells that.
+
+    Of `without_gpus`, which are schedulers that give no GPU, `who_decides` says more.
+    """
     name = unseen_by(document)
-    if not name or any(name in _reporters(event) for event in events):
+    if not name or name in without_gpus or any(name in _reporters(event) for event in events):
         return
     created = (document.get("metadata") or {}).get("creationTimestamp")
     since = f" since it was created at {created}" if created else ""
@@ -85,9 +92,14 @@ def not_looked_at(document: Mapping[str, Any], events: Iterable[Mapping[str, Any
 
 def creation_notes(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot) -> Iterator[str]:
     """Say of a new pod what limits leave to it, and what its RuntimeClass and its namespace add to it."""
+    pod, spec = scheduled_pod.pod, scheduled_pod.document["spec"]
+    if any(claim.get("source") for claim in spec.get("resourceClaims") or ()):
+        yield (
+            "spec.resourceClaims[].source is a field of Kubernetes 1.26 to 1.30: a newer API server drops it, and "
+            "refuses the pod; write resourceClaimName or resourceClaimTemplateName beside name"
+        )
     if not snapshot.judges_creation:
         return
-    pod, spec = scheduled_pod.pod, scheduled_pod.document["spec"]
     for refusal in scheduled_pod.api_refusals:
         match refusal.about:
             case "ResourceQuota", name, resource, most, _ if resource:
@@ -125,6 +137,19 @@ def claims_to_come(pod: Pod, document: Mapping[str, Any], devices: ClusterDevice
             )
 
 
+def group_to_come(pod: Pod, document: Mapping[str, Any], snapshot: ClusterSnapshot) -> Iterator[str]:
+    """Say that the PodGroup of a pod is not known: kube-scheduler does not try the pod before it is there.
+
+    Source: pkg/scheduler/framework/plugins/gangscheduling/gangscheduling.go PreEnqueue.
+    """
+    gang = snapshot.gang(pod, document) if pod.pod_group else None
+    if gang is not None and not gang.known and snapshot.pod_group is None:
+        yield (
+            f"kube-scheduler does not try the pod before {gang_words(gang.key)} exists, which is not known here; "
+            "create it, or correct schedulingGroup.podGroupName"
+        )
+
+
 def answer_of_scheduler(document: Mapping[str, Any]) -> Iterator[str]:
     """Repeat what the scheduler last said of a pod that fits here: it judges more, such as volumes."""
     conditions = (document.get("status") or {}).get("conditions") or ()
@@ -154,6 +179,19 @@ def who_is_in_the_way(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot) ->
             return
 
 
+def labels_of_no_node(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot) -> Iterator[str]:
+    """Say of a pod that fits nowhere by which labels it selects that no node has and that nothing sets by itself."""
+    own, pattern = scheduled_pod.own, snapshot.context.knowledge.known_labels
+    wanted = [{key for key, rule in term.expressions if rule and not rule.allows(None)} for term in own.terms or ()]
+    by_all = set.intersection(*wanted) if wanted else set()
+    for key in dict.fromkeys((*(key for key, _ in own.selector), *sorted(by_all))):
+        if not matches_whole_name(pattern, key) and not any(key in node.labels for node in snapshot.nodes.values()):
+            yield (
+                f"no node has the label {key}, and no cloud, provisioner or GPU software is known to set it: an "
+                "autoscaler adds a node for this pod only if the template of a node group or NodePool has the label"
+            )
+
+
 def silence_of(name: str, since: str = "") -> str:
     """Write that a scheduler has not looked at a pod, and what to do."""
     return (
@@ -181,7 +219,7 @@ def asks_for_none(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot) -> Ite
         return
     offered = {name for node in snapshot.nodes.values() for name, _ in node.node_class.offered if families.of(name)}
     named = [name for container in pod.containers for name in container.resources()]
-    if any(families.passthrough_family(name) or similar_resources(name, offered, families) for name in named):
+    if any(families.elsewhere(name) or similar_resources(name, offered, families) for name in named):
         return
     if asked := [key for key in REQUESTS_OF_OTHERS if key in pod.annotations]:
         yield f"annotation {asked[0]} asks another scheduler, KAI, for a part of a GPU, which is not judged here"

@@ -188,7 +188,12 @@ def scheduled_pod_of(review: ReviewedPod, result: ReviewResult, snapshot: Cluste
     labels = review.namespace_labels
     claims = ClaimJudge(claims_of_pod(pod, admitted, snapshot.devices, labels), snapshot.devices, snapshot.selection)
     served = frozenset(resource for resource, _ in claims.pod_claims.extended)
-    pod_constraints = read_pod_constraints(admitted, families.of, snapshot.volumes)
+    uncounted = families.uncounted(pod.scheduler_name, pod.annotations)
+
+    def counted(name: str) -> bool:
+        return name in uncounted or families.of(name) is not None
+
+    pod_constraints = read_pod_constraints(admitted, counted, snapshot.volumes)
     pod_constraints = replace(pod_constraints, served=served, taints=families.taints)
     own = pod_constraints
     if own_document is not admitted:

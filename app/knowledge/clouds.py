@@ -7,7 +7,7 @@ by exact name or by a pattern for a family of types.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from app.values.errors import QuantityError
@@ -134,7 +134,8 @@ class VendorLabels:
 
     `family` is the name of the vendor's row in families.yaml. `bytes_in_all` says that the memory label has the bytes
     of all GPUs of the node; otherwise it is a quantity for one GPU. The partition is that of compute and memory, such
-    as `cpx_nps4`; `whole_partition` begins the names of those that are a whole GPU.
+    as `cpx_nps4`; `whole_partition` begins the names of those that are a whole GPU. `partitions` are how many of them
+    one GPU has at most, by the start of their name.
     """
 
     family: str
@@ -144,6 +145,7 @@ class VendorLabels:
     partition_keys: tuple[str, ...]
     bytes_in_all: bool
     whole_partition: str = ""
+    partitions: Mapping[str, int] = field(default_factory=dict)
 
     def all_keys(self) -> Iterator[str]:
         """List the keys of all labels."""
@@ -157,6 +159,11 @@ class VendorLabels:
     def is_partition(self, name: str | None) -> bool:
         """Tell whether a partition is a part of a GPU."""
         return bool(name and self.whole_partition) and not (name or "").startswith(self.whole_partition)
+
+    def partitioned(self, labels: Mapping[str, str]) -> tuple[str, int] | None:
+        """Give the labelled partition, and how many of them a GPU has; None for whole GPUs."""
+        name = (_value(labels, self.partition_keys) or "").lower()
+        return next(((name, parts) for start, parts in self.partitions.items() if name.startswith(start)), None)
 
     def memory_mib(self, labels: Mapping[str, str], gpus: int) -> int | None:
         """Read the memory of one GPU in MiB; None without such a label. `gpus` is the number of GPUs of the node."""
@@ -329,6 +336,7 @@ def _vendor(row: Mapping[str, Any]) -> VendorLabels:
         partition_keys=tuple(row.get("partition_keys", ())),
         bytes_in_all=row["memory_of"] == "node",
         whole_partition=row.get("whole_partition", ""),
+        partitions=row.get("partitions", {}),
     )
 
 

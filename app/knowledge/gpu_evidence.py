@@ -98,6 +98,7 @@ class GPUEvidence:
     layers: tuple[Layer, ...]
     coming_up: frozenset[str]
     other_nodes: tuple[tuple[str, str, bool], ...]
+    schedulers_without_gpus: Mapping[str, str]
     families: Mapping[str, Family]
     clouds: Clouds
 
@@ -203,6 +204,9 @@ def load_gpu_evidence(document: Mapping[str, Any], families: Families, clouds: C
         layers=tuple(map(_layer, document["layers"])),
         coming_up=frozenset(document["coming_up"]["taints"]),
         other_nodes=tuple((row["key"], row["value"], row.get("virtual", False)) for row in document["other_nodes"]),
+        schedulers_without_gpus={
+            row["name"]: f"{row['name']} {row['says']}: {row['remedy']}" for row in document["schedulers_without_gpus"]
+        },
         families=by_name,
         clouds=clouds,
     )

@@ -93,6 +93,8 @@ class Families:
     ResourceClaim. `mig_gpu` is the resource whose unit is a whole GPU that MIG can partition, and `mig_prefix` the
     prefix of the resources of its slices. Both are empty if no family has MIG. `classes_without_gpus` are DeviceClasses
     that GPU drivers install for other devices. `taints` say of taints that no pod is to tolerate what they mean.
+    `others` are GPUs of no family. `counted_by_others` are resources of other projects' extenders: the resources, the
+    schedulers that ask them, and the annotation of the devices of a pod.
     """
 
     all: tuple[Family, ...]
@@ -102,6 +104,14 @@ class Families:
     mig_prefix: str = ""
     classes_without_gpus: tuple[str, ...] = ()
     taints: tuple[TaintMeaning, ...] = ()
+    others: tuple[GPUsElsewhere, ...] = ()
+    counted_by_others: tuple[tuple[frozenset[str], frozenset[str], str], ...] = ()
+
+    def uncounted(self, scheduler: str, annotations: Iterable[str]) -> frozenset[str]:
+        """List the resources of which kube-scheduler counts none for a pod, since another project's extender does."""
+        rows = self.counted_by_others
+        counted = (names for names, schedulers, key in rows if scheduler in schedulers or key in annotations)
+        return frozenset().union(*counted)
 
     def is_fault(self, key: str) -> bool:
         """Tell whether a taint of a node or of a device is one that no pod is to tolerate."""
@@ -136,9 +146,9 @@ class Families:
         return next((family for family in families if matches_whole_name(family.passthrough, resource)), None)
 
     def elsewhere(self, resource: str) -> GPUsElsewhere | None:
-        """Find what a unit of a resource is by which others give GPUs; None for any other resource."""
+        """Find what a unit of a resource is by which others give GPUs, of no family too; None for other resources."""
         family = self.passthrough_family(resource) if "/" in resource else None
-        rows = family.elsewhere if family else ()
+        rows = family.elsewhere if family else self.others
         return next((row for row in rows if matches_whole_name(row.names, resource)), None)
 
     def implicit_class(self, resource: str) -> str | None:
@@ -170,6 +180,8 @@ def load_families(
     device_class_prefix: str = DEVICE_CLASS_PREFIX,
     classes_without_gpus: Iterable[str] = (),
     taints: Iterable[Mapping[str, Any]] = (),
+    other_gpus: Iterable[Mapping[str, Any]] = (),
+    counted_by_others: Iterable[Mapping[str, Any]] = (),
 ) -> Families:
     """Read families.yaml.
 
@@ -189,9 +201,7 @@ def load_families(
             taint_keys=tuple(row["taint_keys"]),
             device_classes=tuple(row.get("device_classes", ())),
             passthrough="|".join(each["names"] for each in row.get("elsewhere", ())),
-            elsewhere=tuple(
-                GPUsElsewhere(each["names"], each["unit"], each.get("per_gpu", 1)) for each in row.get("elsewhere", ())
-            ),
+            elsewhere=_elsewhere(row.get("elsewhere", ())),
             cuda=row.get("cuda", False),
             mig_prefix=row.get("mig_prefix", ""),
             **{key: row[key] for key in ("labeller", "health_source") if key in row},
@@ -202,7 +212,16 @@ def load_families(
     whole, prefix = (mig.whole, mig.mig_prefix) if mig else ("", "")
     meanings = (TaintMeaning(row["key"], row["says"], row["remedy"], row.get("passes", False)) for row in taints)
     without = tuple(classes_without_gpus)
-    return Families(families, namespaces, device_class_prefix, whole, prefix, without, tuple(meanings))
+    others = _elsewhere(other_gpus)
+    extenders = tuple(
+        (frozenset(row["resources"]), frozenset(row["schedulers"]), row["annotation"]) for row in counted_by_others
+    )
+    of_tables = device_class_prefix, whole, prefix, without, tuple(meanings), others, extenders
+    return Families(families, namespaces, *of_tables)
+
+
+def _elsewhere(rows: Iterable[Mapping[str, Any]]) -> tuple[GPUsElsewhere, ...]:
+    return tuple(GPUsElsewhere(row["names"], row["unit"], row.get("per_gpu", 1)) for row in rows)
 
 
 def _family_with_mig(families: tuple[Family, ...]) -> Family | None:

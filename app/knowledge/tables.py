@@ -133,7 +133,8 @@ TABLE_FILES = (
 class Knowledge:
     """The facts about GPUs, drivers, images and resources; compared by identity, so that cache keys can contain it.
 
-    `group_keys` are labels of nodes that a cloud or provisioner created; most of them name the node group. `xids` are
+    `group_keys` are labels of nodes that a cloud or provisioner created; most of them name the node group.
+    `known_labels` is a pattern of the labels that nodes to come may have without their node group. `xids` are
     XID errors by code, `geometry` is the MIG geometry by product in normal form, and `node_conditions` are by type.
     `field_ideas` says what to write instead of a field that policies do not have.
     """
@@ -147,6 +148,7 @@ class Knowledge:
     clouds: Clouds
     evidence: GPUEvidence
     group_keys: tuple[str, ...]
+    known_labels: str
     xids: Mapping[int, XID]
     dcgm: DCGM
     toolkit_env: ToolkitEnv
@@ -182,6 +184,8 @@ def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = Non
             documents["families.yaml"]["device_class_prefix"],
             documents["families.yaml"]["classes_without_gpus"]["names"],
             documents["node_taints.yaml"]["taints"],
+            documents["families.yaml"]["other_gpus"],
+            documents["families.yaml"]["counted_by_others"],
         )
         return Knowledge(
             products=load_products(documents["gpu_products.yaml"]),
@@ -193,6 +197,7 @@ def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = Non
             clouds=clouds,
             evidence=load_gpu_evidence(documents["gpu_evidence.yaml"], families, clouds),
             group_keys=tuple(row["key"] for row in documents["node_groups.yaml"]["group_keys"]),
+            known_labels="|".join(row["keys"] for row in documents["node_groups.yaml"]["known_labels"]),
             xids=load_xids(documents["xids.yaml"]["xids"]),
             dcgm=load_dcgm(documents["dcgm.yaml"]),
             toolkit_env=load_toolkit_env(documents["toolkit_env.yaml"]["variables"]),

@@ -79,7 +79,8 @@ class Gang:
 
     `least` is how many must have a node at once, None for all; `topology` is the label whose value they share, empty
     for none. `claims` are what pods name in resourceClaims for claims of their PodGroup: name, claim and template.
-    `priority` is that of its PodGroup, None without one; `never_preempts` says that a group cannot.
+    `priority` is that of its PodGroup, None without one; `never_preempts` says that a group cannot. `known` tells
+    whether its PodGroup is known.
     """
 
     key: str
@@ -90,6 +91,7 @@ class Gang:
     claims: tuple[tuple[str, str, str], ...] = ()
     priority: int | None = None
     never_preempts: bool = False
+    known: bool = False
 
 
 def gang_priority(gang: Gang) -> int | None:
@@ -120,6 +122,7 @@ def with_pod_group(gang: Gang, document: Mapping[str, Any] | None) -> Gang:
     topology, priority = str(keys[0]) if keys else "", spec.get("priority")
     return replace(
         gang,
+        known=gang.known or document is not None,
         least=least if isinstance(least, int) else basic,
         topology=topology,
         claims=claims,

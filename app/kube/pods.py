@@ -342,7 +342,8 @@ def _container(item: Mapping[str, Any], list_name: str, index: int) -> Container
 def _claims(spec: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     for index, item in objects(spec, "resourceClaims", "spec.", MOST_CLAIMS):
         where = f"spec.resourceClaims[{index}]."
-        claim, template = (member(item, f"resourceClaim{suffix}Name", str, where) or "" for suffix in ("", "Template"))
+        both = {**(member(item, "source", dict, where) or {}), **item}  # `source` is of Kubernetes 1.26 to 1.30
+        claim, template = (member(both, f"resourceClaim{suffix}Name", str, where) or "" for suffix in ("", "Template"))
         yield member(item, "name", str, where) or "", claim, template
 
 

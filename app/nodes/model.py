@@ -140,6 +140,9 @@ class NodeClass(HashedOnce):
     device plugin has withdrawn."""
     withdrawn: int = 0
     """The number of GPUs, or MIG slices, of `unhealthy_units`."""
+    withdrawn_elsewhere: tuple[tuple[str, int, int], ...] = ()
+    """Resources by which others give GPUs (knowledge/families.yaml) whose device plugin has withdrawn units: resource,
+    units and capacity."""
     budgets: tuple[tuple[str, int], ...] = ()
     """Pairs of a shared resource and the total memory of its GPUs, or MIG slices, in MiB."""
     ill: int = 0

@@ -16,6 +16,7 @@ from app.knowledge.products import normal_form
 from app.knowledge.tables import Knowledge
 from app.kube.device_classes import DeviceClass
 from app.kube.device_facts import NVIDIA_DRIVER, DeviceFacts, distinct_devices, shared_facts
+from app.kube.pod_requests import read_amounts
 from app.nodes.conditions import ARCHITECTURE, NVIDIA_DOMAIN, read_bad_conditions, read_not_ready
 from app.nodes.labels import NODE_CLASSES_KEPT, read_node_class
 from app.nodes.model import UNSHARED, WHOLE_MILLI, FreeResources, Node, NodeClass, Sharing
@@ -83,14 +84,17 @@ def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[s
     allocatable = member(status, "allocatable", dict, "status.") or {}
     offered = _amounts(allocatable, knowledge)
     in_all = _amounts(capacity, knowledge) if (capacity := member(status, "capacity", dict, "status.")) else None
-    for_machines = not offered and _gives_gpus_to_machines(allocatable, knowledge)
-    is_other = any(labels.get(key) == value for key, value, _ in knowledge.evidence.other_nodes)
-    labels_read = _with_architecture({} if is_other else labels, status)
+    to_machines = knowledge.families.passthrough_family
+    for_machines = not offered and any(to_machines(name) for name in allocatable if "/" in name)
+    other = {key: value for key, value, _ in knowledge.evidence.other_nodes if labels.get(key) == value}
+    labels_read = _with_architecture(other or labels, status)
     registered, handlers = _registered(metadata, knowledge), read_runtime_handlers(status)
     node_class = read_node_class(labels_read, offered, knowledge, in_all, registered, for_machines, handlers)
     if conditions := read_bad_conditions(status, knowledge):
         bad = tuple((condition.name, condition.severity) for condition in conditions)
         node_class = replace(node_class, bad_conditions=bad)
+    if gone := _withdrawn_elsewhere(capacity or {}, allocatable, knowledge):
+        node_class = replace(node_class, withdrawn_elsewhere=gone)
     units = {resource: amount - (used or {}).get(resource, 0) for resource, amount in offered}
     return Node(
         name=name,
@@ -137,9 +141,13 @@ def _amounts(allocatable: Mapping[str, Any], knowledge: Knowledge) -> tuple[tupl
     return tuple(sorted(amounts))
 
 
-def _gives_gpus_to_machines(allocatable: Mapping[str, Any], knowledge: Knowledge) -> bool:
-    """Tell whether a node offers GPUs to virtual machines, so that its labels promise containers none."""
-    return any(knowledge.families.passthrough_family(name) for name in allocatable if "/" in name)
+def _withdrawn_elsewhere(
+    capacity: Mapping[str, Any], allocatable: Mapping[str, Any], knowledge: Knowledge
+) -> tuple[tuple[str, int, int], ...]:
+    named = {name: amount for name, amount in capacity.items() if knowledge.families.elsewhere(name)}
+    left = read_amounts(allocatable) if named else {}
+    amounts = sorted(read_amounts(named).items())
+    return tuple((name, all_ - left.get(name, 0), all_) for name, all_ in amounts if all_ > left.get(name, 0))
 
 
 def _taints(spec: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:
