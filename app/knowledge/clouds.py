@@ -44,11 +44,6 @@ class InstanceTypes:
         return next((row for row in self.rows if row.pattern.fullmatch(name)), None)
 
 
-def load_instance_types(document: Mapping[str, Any]) -> InstanceTypes:
-    """Read `instance_types` of clouds.yaml."""
-    return InstanceTypes(document["key"], tuple(map(_row, document["rows"])))
-
-
 def _row(row: Mapping[str, Any]) -> InstanceType:
     return InstanceType(type_pattern(row["types"]), tuple(row["products"]), row.get("memory_mib"))
 
@@ -304,10 +299,11 @@ class Clouds:
 
 def load_clouds(document: Mapping[str, Any]) -> Clouds:
     """Read clouds.yaml."""
+    types = document["instance_types"]
     return Clouds(
         dialects=tuple(map(_dialect, document["dialects"])),
         sharing=tuple(map(_sharing_label, document["sharing_labels"])),
-        instances=load_instance_types(document["instance_types"]),
+        instances=InstanceTypes(types["key"], tuple(map(_row, types["rows"]))),
         vendors=tuple(map(_vendor, document["vendor_labels"])),
         sharing_annotations=tuple(row["key"] for row in document["sharing_annotations"]),
         platforms=tuple(Platform(row["node_prefix"], frozenset(row["keys"])) for row in document["platforms"]),

@@ -83,7 +83,8 @@ def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[s
     allocatable = member(status, "allocatable", dict, "status.") or {}
     offered = _amounts(allocatable, knowledge)
     in_all = _amounts(capacity, knowledge) if (capacity := member(status, "capacity", dict, "status.")) else None
-    for_machines = not offered and _gives_gpus_to_machines(allocatable, knowledge)
+    passthrough = (knowledge.families.passthrough_family(name) for name in allocatable if "/" in name)
+    for_machines = not offered and any(passthrough)  # then its labels promise containers none
     is_other = any(labels.get(key) == value for key, value, _ in knowledge.evidence.other_nodes)
     labels_read = _with_architecture({} if is_other else labels, status)
     registered, handlers = _registered(metadata, knowledge), read_runtime_handlers(status)
@@ -135,11 +136,6 @@ def _amounts(allocatable: Mapping[str, Any], knowledge: Knowledge) -> tuple[tupl
         except QuantityError:
             continue
     return tuple(sorted(amounts))
-
-
-def _gives_gpus_to_machines(allocatable: Mapping[str, Any], knowledge: Knowledge) -> bool:
-    """Tell whether a node offers GPUs to virtual machines, so that its labels promise containers none."""
-    return any(knowledge.families.passthrough_family(name) for name in allocatable if "/" in name)
 
 
 def _taints(spec: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:
