@@ -154,8 +154,9 @@ def explain_pod(
         )
     with without_garbage_collection():
         if url:
-            bodies = [pod.pod for pod in pods] or [pod_reference(wanted)]
-            explanations = [ask_service(url, body, by_node) for body in bodies]
+            asked = pods or [PodToExplain(pod_reference(wanted), live=True)]
+            answers = ((each, ask_service(url, each.pod, by_node)) for each in asked)
+            explanations = [replace(one, notes=(*_notes_beside(each), *one.notes)) for each, one in answers]
         else:
             try:
                 objects = [*read_fleet(fleet, wanted), *claims_of_file(documents, home)]
@@ -177,6 +178,13 @@ def explain_pod(
         lambda console: _show(console, explanations, titles, by_node),
     )
     raise typer.Exit(0 if all(explanation.fits for explanation in explanations) else 1)
+
+
+def _notes_beside(pod: PodToExplain) -> tuple[str, ...]:
+    """Say of a workload what a service, which is sent one pod of each template, does not."""
+    number = len(pod.workload.waiting) if pod.workload else 0
+    text = f"how many of its {number} pods fit together is not asked of a service; without --url, explain counts them"
+    return (*pod.notes, *((text,) if number else ()))
 
 
 def _explained(

@@ -299,20 +299,17 @@ class Clouds:
 
 def load_clouds(document: Mapping[str, Any]) -> Clouds:
     """Read clouds.yaml."""
-    types = document["instance_types"]
+    types, in_sharing = document["instance_types"], ("replicas_key", "unless_key")
     return Clouds(
         dialects=tuple(map(_dialect, document["dialects"])),
-        sharing=tuple(map(_sharing_label, document["sharing_labels"])),
+        sharing=tuple(
+            SharingLabel(one["key"], one["values"], one.get("several_units", {}), *map(one.get, in_sharing))
+            for one in document["sharing_labels"]
+        ),
         instances=InstanceTypes(types["key"], tuple(map(_row, types["rows"]))),
         vendors=tuple(map(_vendor, document["vendor_labels"])),
         sharing_annotations=tuple(row["key"] for row in document["sharing_annotations"]),
         platforms=tuple(Platform(row["node_prefix"], frozenset(row["keys"])) for row in document["platforms"]),
-    )
-
-
-def _sharing_label(row: Mapping[str, Any]) -> SharingLabel:
-    return SharingLabel(
-        row["key"], row["values"], row.get("several_units", {}), row.get("replicas_key"), row.get("unless_key")
     )
 
 

@@ -104,13 +104,9 @@ def _classes_on_product(expected_demand: ExpectedDemand, product: str | None) ->
     return tuple(
         (demand_class, probability)
         for demand_class, probability in expected_demand.classes
-        if demand_class.gpus and can_run_on(demand_class, product)
+        if demand_class.gpus  # only a class without constraints can run on an unknown product
+        if not demand_class.constrained or (product is not None and allows_product(demand_class, product))
     )
-
-
-def can_run_on(demand_class: DemandClass, product: str | None) -> bool:
-    """Tell whether a class can run on a product; only a class without constraints can run on an unknown product."""
-    return not demand_class.constrained or (product is not None and allows_product(demand_class, product))
 
 
 CPU_FILL = 0.85
