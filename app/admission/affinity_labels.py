@@ -58,14 +58,6 @@ def names_only_known_products(demand: Demand) -> bool:
     return bool(demand.products) and all(pattern.labels is not None for any_of in demand.products for pattern in any_of)
 
 
-def names_only_listed_products(demand: Demand) -> bool:
-    """Tell whether the demand names only single products, so that their labels can be listed.
-
-    The labels of a family cannot: a node to come may have a variant that no table has.
-    """
-    return bool(demand.products) and all(pattern.listed for any_of in demand.products for pattern in any_of)
-
-
 def refused_by_label(demand: Demand, label: str, knowledge: Knowledge) -> bool:
     """Tell whether a GFD product label with its suffixes shows that no node with it can ever serve the demand."""
     node_class = _class_of(label, knowledge)
@@ -212,7 +204,9 @@ def product_expressions(context: NeedContext) -> ExpressionsByDialect:
     """Require a product by its label: a list of values where the products are known, else all but refused ones."""
     demand, knowledge = context.demand, context.knowledge
     expressions: dict[str, tuple[MatchExpression, ...] | None] = {}
-    listed, known = names_only_listed_products(demand), names_only_known_products(demand)
+    # The labels of a family cannot be listed: a node to come may have a variant that no table has.
+    listed = bool(demand.products) and all(pattern.listed for any_of in demand.products for pattern in any_of)
+    known = names_only_known_products(demand)
     by_gfd = (
         labels_accepted(demand, context.fitting_groups, knowledge)
         if listed

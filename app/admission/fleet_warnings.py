@@ -14,7 +14,6 @@ from app.admission.tolerations import tolerated_keys
 from app.knowledge.gpu_resources import is_refused, similar_resources
 from app.knowledge.mig_profiles import profile_of
 from app.kube.pods import controller_of
-from app.nodes.model import NodeClass
 from app.placement.class_filters import lacks_code, lacks_code_words
 from app.placement.engine import class_refusals
 from app.policy.demand import Demand
@@ -78,7 +77,13 @@ def unsuitable_fleet(demand: Demand, fleet: FleetFacts) -> str | None:
     """
     if fitting_groups(demand, fleet):
         return None
-    reasons = [(_lasting(demand, group.node_class), fleet.counts.get(group, 1)) for group in fleet.node_groups]
+    reasons = [
+        (
+            [one for one in class_refusals(demand, group.node_class) if one.code.duration is not Duration.TRANSIENT],
+            fleet.counts.get(group, 1),
+        )
+        for group in fleet.node_groups
+    ]
     if not all(refused for refused, _ in reasons):
         return None
     profile = demand.mig_profile[0] if demand.mig_profile else ""
@@ -95,10 +100,3 @@ def unsuitable_fleet(demand: Demand, fleet: FleetFacts) -> str | None:
     total = sum(count for _, count in reasons)
     why = f"{reason.message} ({reason.code.name}, {counted(nodes, 'node')})"
     return f"fits on none of {counted(total, 'GPU node')}: {why}; {reason.remedy}"
-
-
-def _lasting(demand: Demand, node_class: NodeClass) -> tuple[Reason, ...]:
-    """List the reasons against nodes of a class that do not pass by themselves."""
-    return tuple(
-        reason for reason in class_refusals(demand, node_class) if reason.code.duration is not Duration.TRANSIENT
-    )

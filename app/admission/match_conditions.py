@@ -107,6 +107,7 @@ def _gpu_questions(knowledge: Knowledge, also: Iterable[str]) -> Iterator[str]:
     questions = " || ".join((_names_gpu_resource(families, also, misnamed=True), *taken_devices))
     for name in CONTAINER_LISTS:
         yield f"({_some_container(name, questions)})"
+    yield f"[p.spec].exists(c, {_names_gpu_resource(families, also, misnamed=True)})"
     yield "(has(p.spec.resourceClaims) && size(p.spec.resourceClaims) > 0)"
     yield "(has(p.spec.runtimeClassName) && p.spec.runtimeClassName.startsWith('nvidia'))"
     our_annotation = f"k.startsWith({quoted(PREFIX)}) || k.startsWith({quoted(CDI)})"

@@ -37,8 +37,10 @@ def require_terms(
         if value_at(document, REQUIRED_TERMS_PATH[:-1]) is not None:
             return ()  # a selector without terms selects no node, and the API server refuses it; ours would widen it
         return (put(document, REQUIRED_TERMS_PATH, [{"matchExpressions": list(term)} for term in wanted]),)
-    # An empty term selects no node; an expression added to it would make it select some.
-    open_terms = [index for index, term in enumerate(terms) if _selects(term) and not _covers_one(term, wanted)]
+    # An empty term selects no node; an expression added to it would make it select some. Others may have all
+    # expressions of a wanted one already, by an earlier pass or by the user.
+    missing = ([any(_missing(term, one)) for one in wanted] if _selects(term) else [False] for term in terms)
+    open_terms = [index for index, lacks in enumerate(missing) if all(lacks)]
     if most is None:
         both = [_with_missing(terms[index], term) for term in wanted for index in open_terms]
         covered = [term for index, term in enumerate(terms) if index not in set(open_terms)]
@@ -69,11 +71,6 @@ def prefer_terms(document: Mapping[str, Any], wanted: Sequence[tuple[int, Term]]
 
 def _selects(term: Mapping[str, Any]) -> bool:
     return bool(term.get("matchExpressions") or term.get("matchFields"))
-
-
-def _covers_one(term: Mapping[str, Any], wanted: Sequence[Term]) -> bool:
-    """Tell whether a term has all expressions of some wanted one already, by an earlier pass or by the user."""
-    return any(not list(_missing(term, wanted_term)) for wanted_term in wanted)
 
 
 def _missing(term: Mapping[str, Any], wanted: Term) -> Iterator[MatchExpression]:

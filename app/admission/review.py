@@ -57,7 +57,8 @@ def record_decision(review: ReviewedPod, record: tuple[str, ...], changed: bool)
     if not changed and not (review.asks_for_gpu and review.has_our_scheduler):
         present = DECISION in review.pod.annotations
         return [Operation("remove", ("metadata", "annotations", DECISION))] if present else []
-    earlier_actions = map(_as_text, earlier["actions"]) if earlier and _written_by_us(review.document) else ()
+    actions = earlier["actions"] if earlier and _written_by_us(review.document) else ()
+    earlier_actions = (str(action).encode("utf-8", "ignore").decode() for action in actions)  # text that can be sent
     actions = dict.fromkeys([*earlier_actions, *record])
     value = {
         "v": DECISION_VERSION,
@@ -71,11 +72,6 @@ def record_decision(review: ReviewedPod, record: tuple[str, ...], changed: bool)
     if sum(len(part.encode()) for pair in (*others, (DECISION, text)) for part in pair) > ANNOTATIONS_BYTES:
         return []  # the pod's own leave no room for a record
     return [put(review.document, ("metadata", "annotations", DECISION), text)]
-
-
-def _as_text(action: Any) -> str:
-    """Read an action of an earlier annotation; whatever its JSON type is, it becomes text that can be sent."""
-    return str(action).encode("utf-8", "ignore").decode()
 
 
 def _shortened(actions: list[str]) -> list[str]:

@@ -73,7 +73,7 @@ def names_valid(review: ReviewedPod) -> Iterator[Reason]:
     families = review.context.knowledge.families
     for name in pod_level_gpus(review.document, families):
         problem = f"spec.resources of the pod names {name[:63]}, which the API server refuses there"
-        yield reason(Code.ResourceNameInvalid, f"{problem}; ask for it in the resources of a container")
+        yield reason(Code.ResourceNameInvalid, problem)
     for container in review.pod.containers:
         for name in filter(is_refused, container.resources()):
             offered = (
@@ -89,7 +89,8 @@ def pod_level_gpus(document: Mapping[str, Any], families: Families) -> list[str]
     """List the GPU resources among the resources of the pod itself."""
     resources = object_if_any(object_if_any(document, "spec"), "resources")
     names = (name for kind in ("limits", "requests") for name in object_if_any(resources, kind))
-    return [name for name in dict.fromkeys(names) if families.of(name)]
+    gives_gpus = (families.of, families.implicit_class, families.passthrough_family)
+    return [name for name in dict.fromkeys(names) if any(known(name) for known in gives_gpus)]
 
 
 def amounts_whole(review: ReviewedPod) -> Iterator[Reason]:

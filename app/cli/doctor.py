@@ -295,7 +295,8 @@ def doctor(
         families, limits = state.knowledge.families, state.admission_objects
         findings = (*findings, *quotas_that_count_nothing(limits, families), *refused_pods(objects, families))
         findings = (*findings, *examine_held(read_held_gpus(pods, state.knowledge, idle)))
-        stored = objects if survey is None else _policy_documents(survey)
+        kinds = ("ConfigMap", "GPUPolicy")  # the documents of each have their kind from the list
+        stored = objects if survey is None else [one for kind in kinds for one in survey.objects.get(kind, ())]
         policies, unreadable = examined_policies(stored, state.knowledge, namespace, now())
         findings = (*findings, *_gangs_that_wait(_gang_verdicts(state, policies)))
         if survey is not None:
@@ -333,12 +334,6 @@ def _gang_verdicts(state: State, policies: PolicySet) -> Iterator[GangVerdict]:
         verdict = finish(gang_verdict(gang, snapshot, live=True)) if gang else None
         if verdict is not None:
             yield verdict
-
-
-def _policy_documents(survey: ClusterObjects) -> list[Mapping[str, Any]]:
-    return [
-        {"kind": kind, **document} for kind in ("ConfigMap", "GPUPolicy") for document in survey.objects.get(kind, ())
-    ]
 
 
 def examined_need(

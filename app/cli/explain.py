@@ -46,11 +46,15 @@ from app.cli.source import (
 )
 from app.cli.usage import PrometheusOptions
 from app.cluster.apiserver import ApiServer
+from app.cluster.doctor_survey import survey_webhooks
 from app.cluster.files import read_knowledge
 from app.cluster.garbage_collection import without_garbage_collection
 from app.cluster.kubeconfig import Load
 from app.cluster.snapshot import bound_volumes, view
 from app.cluster.state import State
+from app.doctor.cluster_objects import ExaminedCluster, asks_for_gpus
+from app.doctor.replica_checks import creation_now
+from app.doctor.webhook_checks import NAMESPACE_NAME
 from app.explain.explanation import Explanation
 from app.explain.pending_pod import explain
 from app.explain.survey import ClusterSnapshot
@@ -150,16 +154,18 @@ def explain_pod(
         )
     with without_garbage_collection():
         if url:
-            bodies = [pod.pod for pod in pods] or [pod_reference(wanted)]
-            explanations = [ask_service(url, body, by_node) for body in bodies]
+            asked = pods or [PodToExplain(pod_reference(wanted), live=True)]
+            answers = ((each, ask_service(url, each.pod, by_node)) for each in asked)
+            explanations = [replace(one, notes=(*_notes_beside(each), *one.notes)) for each, one in answers]
         else:
             try:
                 objects = [*read_fleet(fleet, wanted), *claims_of_file(documents, home)]
                 pods = _named(fleet, wanted, objects, workloads) if wanted else pods
                 cluster = snapshot_of(objects, policies, use.idle)
+                webhooks = asyncio.run(survey_webhooks(fleet.load(), read_knowledge())) if fleet.live else None
                 with show_progress(f"explaining on {counted(len(cluster.nodes), 'node')}"):
                     explanations = [
-                        _explained(each, cluster, by_node, _events_of(each, objects, fleet)) for each in pods
+                        _explained(each, cluster, by_node, _events_of(each, objects, fleet), webhooks) for each in pods
                     ]
             except ApiError as refused:
                 if wanted is None or wanted.kind != POD:
@@ -174,10 +180,27 @@ def explain_pod(
     raise typer.Exit(0 if all(explanation.fits for explanation in explanations) else 1)
 
 
-def _explained(pod: PodToExplain, cluster: ClusterSnapshot, by_node: bool, events: list[Object] | None) -> Explanation:
-    """Explain a pod, and first what is to say of its workload."""
+def _notes_beside(pod: PodToExplain) -> tuple[str, ...]:
+    """Say of a workload what a service, which is sent one pod of each template, does not."""
+    number = len(pod.workload.waiting) if pod.workload else 0
+    text = f"how many of its {number} pods fit together is not asked of a service; without --url, explain counts them"
+    return (*pod.notes, *((text,) if number else ()))
+
+
+def _explained(
+    pod: PodToExplain,
+    cluster: ClusterSnapshot,
+    by_node: bool,
+    events: list[Object] | None,
+    webhooks: ExaminedCluster | None,
+) -> Explanation:
+    """Explain a pod, and first what is to say of its creation and of its workload."""
     answer = finish(explain(pod.pod, cluster, pod.live, by_node, events=events, workload=pod.workload))
-    return replace(answer, notes=(*pod.notes, *answer.notes))
+    now = ""
+    if webhooks is not None and asks_for_gpus(dict(pod.pod), webhooks.knowledge.families):
+        namespace = key_of(pod.pod).partition("/")[0]
+        now = creation_now(webhooks, {NAMESPACE_NAME: namespace, **cluster.namespace_labels(namespace)})
+    return replace(answer, notes=(*filter(None, (now,)), *pod.notes, *answer.notes))
 
 
 def _show(console: Console, explanations: list[Explanation], titles: list[str], by_node: bool) -> None:

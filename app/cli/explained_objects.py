@@ -19,7 +19,7 @@ from app.kube.gpu_usage import FINISHED
 from app.kube.pods import GROUP_LABELS
 from app.usage.workloads import owners_of
 from app.values.errors import BadInput, closest, did_you_mean
-from app.values.json_members import member, object_if_any
+from app.values.json_members import member, object_if_any, objects_if_any
 
 Object = Mapping[str, Any]
 POD = "Pod"
@@ -223,14 +223,17 @@ def of_fleet(
     pending = [pod for pod in have if not _finished(pod) and not (pod.get("spec") or {}).get("nodeName")]
     title = f"{wanted.kind} {wanted.namespace}/{wanted.name}"
     all_pods, notes = ((templates[0].workload or NO_PODS).waiting, templates[0].notes) if templates else ((), ())
-    gang = Gang(f"{wanted.namespace}/{wanted.kind}={wanted.name}", all_pods[len(have) :], len(have) - len(pending))
+    missing = all_pods[len(have) :] if len(templates) == 1 or not have or pending else _missing(all_pods, have)
+    gang = Gang(f"{wanted.namespace}/{wanted.kind}={wanted.name}", missing or (), len(have) - len(pending))
+    if len(templates) > 1 and ((pending and missing) or missing is None):
+        notes += (f"pods that are not created yet are not counted: {len(have)} of {len(all_pods)} are there, and it is "
+                  "not known of which pod templates the others are",)  # fmt: skip
     if pending:
         waiting = (*pending, *({**pending[-1], "status": {}} for _ in gang.waiting if len(templates) == 1))
         of = f"{title}, the newest of its {len(pending)} pending pods:"
         return [PodToExplain(pending[-1], True, of, replace(gang, waiting=waiting), notes)]
     if templates:
-        of_which = len(templates) == 1 or not (have and gang.waiting)  # else it is not known which are missing
-        return [replace(templates[0], workload=gang if of_which else None), *templates[1:]]
+        return [replace(templates[0], workload=None if missing is None else gang, notes=notes), *templates[1:]]
     if of_workload:
         count = len(of_workload)
         return [PodToExplain(of_workload[-1], True, f"{title} has no pending pod; the newest of its {count}:")]
@@ -238,6 +241,26 @@ def of_fleet(
         name.partition(" ")[2] for names in owners.values() for name in names if name.startswith(wanted.kind.lower())
     }
     raise BadInput(f"{wanted} not found{_similar(wanted, known) or listing}")
+
+
+def _missing(wanted: Sequence[Object], have: Iterable[Object]) -> tuple[Object, ...] | None:
+    """Return the pods of several templates that are not there; None where these do not tell which pods are of which.
+
+    A pod has the labels of its template, and its containers by name and image; webhooks may change all else.
+    """
+    left = list(wanted)
+    for pod in have:
+        of = {id(one): one for one in wanted if _marks(one) <= _marks(pod)}
+        if len(of) != 1:
+            return None
+        left = [one for one in left if id(one) not in of] + [one for one in left if id(one) in of][1:]
+    return tuple(left)
+
+
+def _marks(pod: Object) -> set[tuple[str, str]]:
+    containers = objects_if_any(object_if_any(pod, "spec"), "containers")
+    labels = object_if_any(object_if_any(pod, "metadata"), "labels")
+    return {(f"container {one.get('name')}", str(one.get("image"))) for one in containers} | {*labels.items()}
 
 
 def _is_of(pod: Object, wanted: ObjectName, owners: tuple[str, ...]) -> bool:

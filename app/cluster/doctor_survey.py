@@ -3,7 +3,7 @@
 
 import datetime as dt
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -12,7 +12,10 @@ import msgspec
 from app.cluster.apiserver import ApiServer
 from app.cluster.kubeconfig import Load
 from app.cluster.listing import list_kind
+from app.doctor.cluster_objects import ExaminedCluster
 from app.doctor.operand_checks import JOB_KINDS
+from app.doctor.webhook_checks import MUTATING, VALIDATING, webhooks
+from app.knowledge.tables import Knowledge
 from app.kube.api_kinds import API_KINDS, DRA, FLEET
 from app.values.errors import ApiError
 
@@ -88,6 +91,22 @@ async def survey_cluster(
     finally:
         await server.close()
     return survey
+
+
+async def survey_webhooks(load: Load, knowledge: Knowledge) -> ExaminedCluster:
+    """Read the webhook configurations, and the EndpointSlices of the namespace of ours, as far as the user may."""
+    server, survey = ApiServer(load), ClusterObjects()
+    try:
+        for kind in (MUTATING, VALIDATING):
+            await _list(server, survey, kind, "", None)
+        cluster = ExaminedCluster(knowledge, {kind: tuple(items) for kind, items in survey.objects.items()})
+        clients = (webhook.spec.get("clientConfig") or {} for webhook in webhooks(cluster) if webhook.ours)
+        if service := next((client["service"] for client in clients if client.get("service")), None):
+            await _list(server, survey, "EndpointSlice", service["namespace"], None)
+        objects = {kind: tuple(items) for kind, items in survey.objects.items()}
+        return replace(cluster, objects=objects, namespace=(service or {}).get("namespace", ""))
+    finally:
+        await server.close()
 
 
 async def _read_version(server: ApiServer, survey: ClusterObjects, now: Callable[[], dt.datetime]) -> None:

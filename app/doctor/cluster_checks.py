@@ -127,7 +127,9 @@ def service_account_rights(cluster: ExaminedCluster) -> Iterator[Finding]:
         text = f"may not get, list and watch {', '.join(lacking)}"
         finding = advice if set(lacking) <= {API_KINDS[kind].plural for kind in ADMISSION_KINDS} else problem
         yield finding("RightsMissing", text, f"{APPLY}; DRA needs components/dra", account)
-    if _replicas_write_events(cluster):
+    replicas = [one for one in cluster.objects_of("Deployment") if one["metadata"]["name"] == "gpu-usher"]
+    settings = (container.get("env") or () for one in replicas for container in containers(one.get("spec")))
+    if any({"name": EVENTS, "value": "true"} in values for values in settings):
         return  # as installed before there was a controller; without these rights its Events would end
     writes = sorted(
         f"{verb} {resource}"
@@ -141,16 +143,6 @@ def service_account_rights(cluster: ExaminedCluster) -> Iterator[Finding]:
         text = f"may {', '.join(dict.fromkeys(writes))}, though the serving replicas only read"
         remedy = "delete the bindings that give it these rights; gpu-usher-controller writes Events with its own"
         yield advice("RightsTooWide", text, remedy, account)
-
-
-def _replicas_write_events(cluster: ExaminedCluster) -> bool:
-    """Tell whether a Deployment whose pods have the serving account writes Events."""
-    return any(
-        {"name": EVENTS, "value": "true"} in (container.get("env") or ())
-        for deployment in cluster.objects_of("Deployment")
-        if deployment["metadata"]["name"] == "gpu-usher"
-        for container in containers(deployment.get("spec"))
-    )
 
 
 def policies_out_of_reach(cluster: ExaminedCluster) -> Iterator[Finding]:

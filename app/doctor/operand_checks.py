@@ -158,7 +158,8 @@ def discovery(cluster: ExaminedCluster) -> Iterator[Finding]:
 
 
 def _nvidia_nodes(cluster: ExaminedCluster) -> list[Node]:
-    return [node for node in cluster.gpu_nodes() if _is_nvidia(node.labels) and not node.node_class.claims_only]
+    with_devices = (node for node in cluster.gpu_nodes() if not node.node_class.claims_only)
+    return [node for node in with_devices if any(key.startswith(NVIDIA_DOMAIN) for key in node.labels)]
 
 
 def _daemon_set_finding(cluster: ExaminedCluster, program: str, check: str, consequence: str) -> Iterator[Finding]:
@@ -276,8 +277,3 @@ def requests_only(cluster: ExaminedCluster) -> Iterator[Finding]:
                 names = ", ".join(sorted(lacking))
                 text = f"has {names} in requests without limits: without gpu-usher its pods would be refused"
                 yield advice("RequestsOnly", text, "write the same amount in limits", object_name(kind, item))
-
-
-def _is_nvidia(keys: Iterable[str]) -> bool:
-    """Tell whether any of a node's labels or resources is NVIDIA's."""
-    return any(key.startswith(NVIDIA_DOMAIN) for key in keys)

@@ -12,7 +12,7 @@ import msgspec
 
 from app.doctor.cluster_objects import APPLY, ExaminedCluster, object_name
 from app.doctor.fleet_checks import Finding, advice, problem
-from app.doctor.webhook_checks import MUTATE, VALIDATE, webhooks
+from app.doctor.webhook_checks import MUTATE, VALIDATE, Webhook, webhooks
 from app.values.json_members import JSONObject
 
 ADMISSION, SCHEDULER = "gpu-usher", "gpu-usher-scheduler"
@@ -42,6 +42,39 @@ def no_ready_endpoint(cluster: ExaminedCluster) -> Iterator[Finding]:
             cause, remedy = _cause(cluster, name)
             text = f"no replica is ready to answer, so that {_consequence(cluster, name)}: {cause}"
             yield problem("NoReadyEndpoint", text, remedy, place)
+
+
+def creation_now(cluster: ExaminedCluster, labels: Mapping[str, str]) -> str:
+    """Say what becomes of GPU pods created now in a namespace with these labels, where the API server's call must fail.
+
+    Empty where nothing speaks against the calls. `cluster` has the EndpointSlices of the webhooks' namespace, if they
+    may be read.
+    """
+    failing = [
+        (webhook.spec.get("failurePolicy", "Fail"), webhook.name, cause)
+        for webhook in webhooks(cluster)
+        if webhook.name in (MUTATE, VALIDATE) and webhook.creates_pods() and webhook.selects(labels)
+        for cause in _call_fails(cluster, webhook)
+    ]
+    if not failing:
+        return ""
+    policy, name, cause = min(failing)  # Fail comes before Ignore, and mutate before validate
+    passes = "created unchanged" if name == MUTATE else "not validated"
+    result = "each creation of a GPU pod is refused" if policy == "Fail" else f"each GPU pod is {passes}"
+    return f"{result} now: {cause}, and webhook {name} has failurePolicy {policy}; gpu-usher doctor says more"
+
+
+def _call_fails(cluster: ExaminedCluster, webhook: Webhook) -> Iterator[str]:
+    """Say why no call of a webhook succeeds; nothing for one with a URL, which only the API server need reach."""
+    client = webhook.spec.get("clientConfig") or {}
+    if not (service := client.get("service")):
+        return
+    namespace, name = str(service.get("namespace")), str(service.get("name"))
+    read = cluster.could_read("EndpointSlice") and namespace == cluster.namespace
+    if read and not _has_ready_endpoint(cluster, name):
+        yield f"no replica of gpu-usher is ready to answer (Service {namespace}/{name})"
+    elif not client.get("caBundle"):
+        yield "the webhook has no caBundle, without which its certificate is not accepted"
 
 
 def _called_services(cluster: ExaminedCluster) -> set[tuple[str, str]]:

@@ -12,7 +12,6 @@ from app.admission.admission_policies import EXEMPTIONS_NAME, exemption_policy
 from app.admission.reviewed_pod import EXEMPT_LABELS
 from app.doctor.cluster_objects import APPLY, ExaminedCluster, asks_for_gpus
 from app.doctor.fleet_checks import Finding, advice, problem
-from app.knowledge.gpu_resources import Families
 from app.kube.device_classes import DeviceClassIndex, read_class
 from app.kube.pods import controller_of
 from app.values.errors import BadInput
@@ -176,9 +175,9 @@ def resource_not_matched(cluster: ExaminedCluster) -> Iterator[Finding]:
         missed = [
             device_class
             for device_class in index.by_name.values()
-            if device_class.extended_resource
+            if (resource := device_class.extended_resource)
             and index.family(device_class.name)
-            and not _matched(device_class.extended_resource, families, conditions)
+            and not (families.of(resource) or families.passthrough_family(resource) or f"'{resource}'" in conditions)
         ]
         if missed:
             resources = [str(device_class.extended_resource) for device_class in missed]
@@ -187,10 +186,6 @@ def resource_not_matched(cluster: ExaminedCluster) -> Iterator[Finding]:
             remedy = f"put what `gpu-usher schema --match-conditions {flags}` prints into matchConditions"
             names = (f"DeviceClass {device_class.name}" for device_class in missed)
             yield problem("ResourceNotReached", text, remedy, webhook.shown, *names)
-
-
-def _matched(resource: str, families: Families, conditions: str) -> bool:
-    return bool(families.of(resource) or families.passthrough_family(resource) or f"'{resource}'" in conditions)
 
 
 def exempts_too_much(cluster: ExaminedCluster) -> Iterator[Finding]:

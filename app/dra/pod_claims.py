@@ -57,17 +57,6 @@ class ClaimEntries:
     labels: Mapping[str, str] | None
 
 
-def obstacles_of(entries: ClaimEntries) -> tuple[Obstacle, ...]:
-    """List what is in the way of a pod on every node."""
-    return tuple(obstacle for check in OBSTACLES for obstacle in check(entries))
-
-
-def unknown_names(entries: ClaimEntries) -> tuple[str, ...]:
-    """Name the claims and templates that are not known, where none of their kind is: perhaps gpu-usher may not read
-    them."""
-    return tuple(name for name, claim in entries.claims if claim is None and not _of_kind(name, entries.cluster))
-
-
 def _of_kind(name: str, cluster: ClusterDevices) -> Mapping[str, ResourceClaim]:
     return cluster.templates if name.startswith("ResourceClaimTemplate ") else cluster.claims
 
@@ -251,7 +240,10 @@ def claims_of_pod(
     entries = ClaimEntries(pod, tuple(_entries(pod, generated, cluster)), cluster, labels)
     known = tuple(claim for _, claim in entries.claims if claim is not None)
     notes = tuple(container_notes(pod, _by_entry(pod, generated, cluster)))
-    return PodClaims(known, unknown_names(entries), obstacles_of(entries), extended_requests(pod, cluster), notes)
+    obstacles = tuple(obstacle for check in OBSTACLES for obstacle in check(entries))
+    # Where none of a kind is known, perhaps gpu-usher may not read them.
+    unknown = tuple(name for name, claim in entries.claims if claim is None and not _of_kind(name, cluster))
+    return PodClaims(known, unknown, obstacles, extended_requests(pod, cluster), notes)
 
 
 def _by_entry(pod: Pod, generated: Mapping[str, str], cluster: ClusterDevices) -> Mapping[str, ResourceClaim | None]:

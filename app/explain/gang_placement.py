@@ -18,6 +18,7 @@ from app.explain.funnel import Objection
 from app.explain.gang_claims import GangDevices, shared_claims, with_devices_of_copies
 from app.explain.pending_cause import primary_reason
 from app.explain.survey import ClusterSnapshot, NodeJudge, ScheduledPod, existing_pod_constraints, read_scheduled_pod
+from app.intree.api_server import api_server_refusals, counted_in_quotas
 from app.intree.existing_pods import ExistingPod
 from app.intree.inter_pod_constraints import InterPodConstraints
 from app.kube.gangs import Gang, gang_priority, gang_words
@@ -84,17 +85,25 @@ def gang_verdict(gang: Gang, snapshot: ClusterSnapshot, live: bool) -> Generator
         return GangVerdict(words, number, 0, gang.bound, True, unjudged=f"it has more than {MOST_MEMBERS} pods")
     templates: dict[str, _Template] = {}
     order: list[str] = []
+    objects, refused = snapshot.admission_objects, ""
     for document in gang.waiting:
         metadata = object_if_any(document, "metadata")
         keys = (f"{metadata.get('namespace') or 'default'}/{name}" for name in generated_claims(document).values())
         allocated = [key for key in keys if snapshot.devices.allocated.claim(key) is not None]
         read = [metadata.get("labels"), metadata.get("annotations"), document.get("spec"), allocated]
         template = json.dumps(read, sort_keys=True)
-        order.append(template)
         if template not in templates:
             pod = read_scheduled_pod(document, snapshot, admit=not live)
             templates[template] = _Template(pod, existing_pod_constraints(pod, snapshot), shared_claims(pod, gang))
             yield
+        new = templates[template].pod.new_pod
+        if new is not None and not metadata.get("uid"):  # one that exists is counted in quotas already
+            new = replace(new, objects=objects)
+            if refusals := api_server_refusals(new):
+                refused = f"admission by the API server ({refusals[0].message})"
+                continue
+            objects = counted_in_quotas(new)
+        order.append(template)
     best, placing = 0, _placing(snapshot, snapshot.nodes)
     for nodes in _domains(gang.topology, snapshot.nodes):
         here = _placing(snapshot, nodes)
@@ -110,7 +119,9 @@ def gang_verdict(gang: Gang, snapshot: ClusterSnapshot, live: bool) -> Generator
         return verdict
     if any(_constrains(template) and template.pod.pod_among_others.affinity for template in templates.values()):
         return replace(verdict, enough=True, unjudged=BESIDE_EACH_OTHER)
-    verdict = replace(verdict, lacks=_lacks(order, placing))
+    verdict = replace(verdict, lacks=_lacks(order, placing) if best < len(order) else "")
+    if refused:
+        return replace(verdict, lacks="; ".join(filter(None, (verdict.lacks, refused))))
     if enough or (yield from _preempts(gang, least, order, templates, snapshot)):
         return replace(verdict, preempts=not enough)
     if placing.devices.first_pod_decides:

@@ -133,6 +133,7 @@ def explain(
     yield
     nodes = yield from _judged(pod, find_fixes)
     answer = yield from _answer(pod, nodes, by_node, events or ())
+    snapshot = replace(snapshot, judges_creation=not live)
     replicas = (yield from gang_verdict(workload, snapshot, live)) if workload else None
     if replicas is None:
         return answer

@@ -126,8 +126,8 @@ class ScheduledPod:
     `review_result` is what admission makes of it. `pod_constraints` are its constraints on a node. `own` are the same
     without the node affinity that admission wrote into it, since the filters give a better reason for a node which that
     affinity excludes. `claims` judges nodes for its ResourceClaims; None where it has none. `tolerable` are the keys of
-    the taints that admission tolerates for it as soon as a node with them suits it. `api_refusals` are those of the API
-    server's own admission.
+    the taints that admission tolerates for it as soon as a node with them suits it. `new_pod` is what the API server's
+    own admission judges, None for a pod that exists, and `api_refusals` are those of it.
     """
 
     document: Mapping[str, Any]
@@ -141,6 +141,7 @@ class ScheduledPod:
     claims: ClaimJudge | None = None
     tolerable: frozenset[str] = frozenset()
     api_refusals: tuple[InTreeRefusal, ...] = ()
+    new_pod: NewPod | None = None
 
     def pod_objections(self) -> tuple[Objection, ...]:
         """List the objections to the pod itself: admission's reasons, the API server's own, scheduling gates."""
@@ -210,20 +211,20 @@ def scheduled_pod_of(review: ReviewedPod, result: ReviewResult, snapshot: Cluste
     among_others = read_pod_among_others(admitted)
     judge = claims if claims.pod_claims.to_allocate or claims.pod_claims.obstacles or pod.claims else None
     tolerable = keys_added_with_nodes(ruling, families)
-    refused = _api_refusals(review, demand, snapshot) if snapshot.judges_creation else ()
+    created = _new_pod(review, demand, snapshot) if snapshot.judges_creation else None
+    refused = api_server_refusals(created) if created else ()
     return ScheduledPod(
-        admitted, pod, result, ruling, demand, pod_constraints, own, among_others, judge, tolerable, refused
+        admitted, pod, result, ruling, demand, pod_constraints, own, among_others, judge, tolerable, refused, created
     )
 
 
-def _api_refusals(review: ReviewedPod, demand: Demand, snapshot: ClusterSnapshot) -> tuple[InTreeRefusal, ...]:
-    """Hold a new pod against what the API server's own admission refuses; its claims count if they are made for it."""
+def _new_pod(review: ReviewedPod, demand: Demand, snapshot: ClusterSnapshot) -> NewPod:
+    """Give what the API server's own admission judges of a new pod; its claims count if they are made for it."""
     made = review.pod.claims and all(template for _, _, template in review.pod.claims)
     claimed = {name: count for name, count in demand.claims if count is not None} if made else {}
     security = review.context.knowledge.pod_security
     objects, classes = snapshot.admission_objects, review.context.fleet.runtime_classes
-    new = NewPod(review.document, review.pod.namespace, review.namespace_labels, objects, classes, security, claimed)
-    return api_server_refusals(new)
+    return NewPod(review.document, review.pod.namespace, review.namespace_labels, objects, classes, security, claimed)
 
 
 def without_promise(uid: str, snapshot: ClusterSnapshot) -> ClusterSnapshot:

@@ -14,7 +14,7 @@ from typing import Any
 
 from app.intree.checks import InTreeCause, InTreeRefusal
 from app.knowledge.pod_security import LEVEL, VERSION, Levels, pod_security_violations
-from app.kube.admission_objects import AdmissionObjects, ScopeRequirement
+from app.kube.admission_objects import AdmissionObjects, Quantities, ResourceQuota, ScopeRequirement
 from app.nodes.reading import RuntimeClass
 from app.values.json_members import JSONObject, object_if_any, objects_if_any
 from app.values.label_requirements import label_requirement
@@ -274,6 +274,19 @@ def quotas(pod: NewPod) -> Iterator[InTreeRefusal]:
             yield _refusal("ResourceQuota", f"status unknown for quota: {name}, resources: {','.join(unknown)}", name)
         else:
             yield from _exceeded(name, {each: amount for each, amount in _usage(pod).items() if amount}, hard, used)
+
+
+def counted_in_quotas(pod: NewPod) -> AdmissionObjects:
+    """Return the objects after a pod was created: each quota that counts it has its amounts as used."""
+    after = AdmissionObjects(pod.objects)
+    for name, quota in pod.objects.inside("ResourceQuota", pod.namespace):
+        if all(_in_scope(pod, requirement) for requirement in quota.spec.requirements()):
+            status = quota.status or {"hard": quota.spec.hard}
+            used = dict.fromkeys(() if quota.status else quota.spec.hard or (), ZERO) | _amounts(status.get("used"))
+            _add(used, _usage(pod))
+            texts: Quantities = {resource: shown(resource, amount) for resource, amount in used.items()}
+            after.put("ResourceQuota", f"{pod.namespace}/{name}", ResourceQuota(quota.spec, {**status, "used": texts}))
+    return after
 
 
 def _exceeded(name: str, usage: Amounts, hard: Amounts, used: Amounts) -> Iterator[InTreeRefusal]:

@@ -90,9 +90,10 @@ class InterPodConstraints:
                 yield InTreeRefusal(InTreeCause.ExistingPodAntiAffinity, EXISTING_ANTI_AFFINITY, (key,))
 
     def _port_refusals(self, node: Node) -> Iterator[InTreeRefusal]:
-        ports = self.ports.get(node.name, frozenset())
-        for port in self.pod.ports:
-            if any(_conflict(port, port_in_use) for port_in_use in ports):
+        in_use = self.ports.get(node.name, frozenset())
+        for port in self.pod.ports:  # as framework/types.go HostPortInfo.CheckConflict
+            same = (other[0] for other in in_use if other[1:] == port[1:])
+            if any(address == port[0] or EVERY_ADDRESS in (address, port[0]) for address in same):
                 yield InTreeRefusal(InTreeCause.HostPortTaken, PORT_TAKEN, (str(port[2]), port[1]))
 
     def _spread_refusals(self, labels: Mapping[str, str]) -> Iterator[InTreeRefusal]:
@@ -153,11 +154,6 @@ def _domains(node: Node, terms: Iterable[AffinityTerm]) -> Iterator[Domain]:
     for term in terms:
         if (domain := node.labels.get(term.topology_key)) is not None:
             yield term.topology_key, domain
-
-
-def _conflict(one: Port, other: Port) -> bool:
-    """Tell whether two host ports exclude each other (framework/types.go HostPortInfo.CheckConflict)."""
-    return one[1:] == other[1:] and (one[0] == other[0] or EVERY_ADDRESS in (one[0], other[0]))
 
 
 def _spread_counts(

@@ -44,11 +44,6 @@ class InstanceTypes:
         return next((row for row in self.rows if row.pattern.fullmatch(name)), None)
 
 
-def load_instance_types(document: Mapping[str, Any]) -> InstanceTypes:
-    """Read `instance_types` of clouds.yaml."""
-    return InstanceTypes(document["key"], tuple(map(_row, document["rows"])))
-
-
 def _row(row: Mapping[str, Any]) -> InstanceType:
     return InstanceType(type_pattern(row["types"]), tuple(row["products"]), row.get("memory_mib"))
 
@@ -311,19 +306,17 @@ class Clouds:
 
 def load_clouds(document: Mapping[str, Any]) -> Clouds:
     """Read clouds.yaml."""
+    types, in_sharing = document["instance_types"], ("replicas_key", "unless_key")
     return Clouds(
         dialects=tuple(map(_dialect, document["dialects"])),
-        sharing=tuple(map(_sharing_label, document["sharing_labels"])),
-        instances=load_instance_types(document["instance_types"]),
+        sharing=tuple(
+            SharingLabel(one["key"], one["values"], one.get("several_units", {}), *map(one.get, in_sharing))
+            for one in document["sharing_labels"]
+        ),
+        instances=InstanceTypes(types["key"], tuple(map(_row, types["rows"]))),
         vendors=tuple(map(_vendor, document["vendor_labels"])),
         sharing_annotations=tuple(row["key"] for row in document["sharing_annotations"]),
         platforms=tuple(Platform(row["node_prefix"], frozenset(row["keys"])) for row in document["platforms"]),
-    )
-
-
-def _sharing_label(row: Mapping[str, Any]) -> SharingLabel:
-    return SharingLabel(
-        row["key"], row["values"], row.get("several_units", {}), row.get("replicas_key"), row.get("unless_key")
     )
 
 

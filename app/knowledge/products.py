@@ -286,18 +286,10 @@ def _product(row: Mapping[str, Any]) -> Product:
         family=row["family"],
         compute_capability=parse_version(row["compute_capability"]),
         memory_mib=row["memory_mib"],
-        nvlink=_has_full_nvlink(row["nvlink"]),
+        # Bridges connect only two cards, NVLink-C2C a GPU to its CPU (docs/reference/compatibility.md#interconnect).
+        nvlink=row["nvlink"] is True or "NVL72" in str(row["nvlink"]),
         form_factor=_SOCKET.sub("SXM", row.get("form_factor") or "") or None,
         datacenter="geforce" not in row["product"].lower(),
         unsourced=bool(row.get("unsourced")),
         aliases=tuple(row.get("aliases", ())),
     )
-
-
-def _has_full_nvlink(nvlink: bool | str) -> bool:
-    """Tell whether NVLink connects all GPUs of a node.
-
-    NVLink bridges connect only two cards, and NVLink-C2C connects a GPU to its CPU
-    (docs/reference/compatibility.md#interconnect).
-    """
-    return nvlink is True or (isinstance(nvlink, str) and "NVL72" in nvlink)

@@ -108,14 +108,11 @@ def number_of_pods(document: Mapping[str, Any], place: Path, workloads: Workload
                 return number_of_pods(wrapped, place[len(where) :], workloads)
     if kind is None or not kind.replicas:
         return None
-    factors = next((factors for path, factors in kind.replicas.items() if _is_at(place, path)), ())
-    return prod(factor.value(document, place) for factor in factors)
-
-
-def _is_at(place: Path, path: Path) -> bool:
-    return len(place) == len(path) and all(
-        step in (key, EACH_ITEM, EACH_VALUE) for key, step in zip(place, path, strict=True)
-    )
+    for path, factors in kind.replicas.items():
+        steps = zip(place, path, strict=False)
+        if len(place) == len(path) and all(step in (key, EACH_ITEM, EACH_VALUE) for key, step in steps):
+            return prod(factor.value(document, place) for factor in factors)
+    return 1
 
 
 def _number_at(document: Any, path: Path, place: Path) -> int | None:

@@ -132,7 +132,9 @@ def claimed_devices(
     amounts: dict[str, int | None] = {}
     most: int | None = 0
     device_requests = [
-        tuple(map(choice_of, request)) for request in _requests_of(references) if _gives_gpus(request, family_of)
+        tuple(map(choice_of, request))
+        for request in _requests_of(references)
+        if all(family_of(choice.device_class) is not None for choice in request)  # GPUs by whatever alternative
     ]
     for resource, device_class in served.items():
         count = -int(-pod.amount(resource) // 1)
@@ -180,11 +182,6 @@ def _claim_references(pod: Pod, claims: ClaimLookup, templates: ClaimLookup) -> 
 
 def _requests_of(references: tuple[_ClaimReference, ...]) -> Iterator[tuple[DeviceRequest, ...]]:
     return (request for reference in references for request in (reference.spec.requests if reference.spec else ()))
-
-
-def _gives_gpus(request: tuple[DeviceRequest, ...], family_of: FamilyOf) -> bool:
-    """Tell whether a request gives GPUs, whatever alternative is taken."""
-    return all(family_of(choice.device_class) is not None for choice in request)
 
 
 def _container_families(

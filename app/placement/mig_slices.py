@@ -117,7 +117,8 @@ def first_fit(layouts: Sequence[GPULayout], profiles: Sequence[str]) -> Sequence
         if position is None:
             return place_instances(layouts, profiles)
         chosen.append(position)
-        current[position.gpu] = _with_instance(current[position.gpu], Instance(profile, position.start))
+        layout, instance = current[position.gpu], Instance(profile, position.start)
+        current[position.gpu] = GPULayout(layout.gpu, layout.geometry, tuple(sorted((*layout.taken, instance))))
     return chosen
 
 
@@ -125,10 +126,6 @@ def _free_places(layouts: Sequence[GPULayout], profile: str) -> Iterator[Instanc
     for index, layout in enumerate(layouts):
         for _, start in placement_losses(layout.geometry, layout.taken, profile):
             yield InstancePlacement(index, start)
-
-
-def _with_instance(layout: GPULayout, instance: Instance) -> GPULayout:
-    return GPULayout(layout.gpu, layout.geometry, tuple(sorted((*layout.taken, instance))))
 
 
 def headroom_loss(layouts: Sequence[GPULayout], profiles: Sequence[str]) -> float | None:

@@ -65,7 +65,10 @@ def placements(gpus: GPUs, count: int, share_milli: int) -> tuple[GPUs, ...]:
 
 @lru_cache(STATES_KEPT)
 def unusable_milli_at_step(expected_demand: ExpectedDemand, product: str | None, gpus: GPUs, step: int) -> float:
-    """Compute F for a node whose CPU suffices for the first `step` amounts of `cpu_steps`."""
+    """Compute F: the expected free capacity, in thousandths of a GPU, that the next pod cannot use.
+
+    The node's CPU suffices for the first `step` amounts of `cpu_steps`.
+    """
     free = sum(gpus)
     unable, able = _class_sums(expected_demand, product, step)
     lost = unable * free
@@ -101,13 +104,9 @@ def _classes_on_product(expected_demand: ExpectedDemand, product: str | None) ->
     return tuple(
         (demand_class, probability)
         for demand_class, probability in expected_demand.classes
-        if demand_class.gpus and can_run_on(demand_class, product)
+        if demand_class.gpus  # only a class without constraints can run on an unknown product
+        if not demand_class.constrained or (product is not None and allows_product(demand_class, product))
     )
-
-
-def can_run_on(demand_class: DemandClass, product: str | None) -> bool:
-    """Tell whether a class can run on a product; only a class without constraints can run on an unknown product."""
-    return not demand_class.constrained or (product is not None and allows_product(demand_class, product))
 
 
 CPU_FILL = 0.85

@@ -191,7 +191,9 @@ class Code(Enum):
     )
     LayoutDoesNotFit = _free("wait for slices to be freed, or ask for a smaller profile")
     ObjectTooLarge = _admission("make the object smaller, or split it")
-    ResourceNameInvalid = _admission("write the resource as the device plugin does, such as nvidia.com/gpu")
+    ResourceNameInvalid = _admission(
+        "ask in the resources of a container, by the name that the device plugin gives, such as nvidia.com/gpu"
+    )
     RequestsOnly = _admission("set the same amount in resources.limits")
     RequestLimitMismatch = _admission("make requests equal to limits")
     QuantityFractional = _admission("ask for a whole number, a MIG profile, or nvidia.com/gpu.shared")

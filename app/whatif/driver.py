@@ -60,11 +60,6 @@ class Rollout:
         return any(effect.loses and not effect.eligible_after for effect in self.effects)
 
 
-def with_driver(node: Node, devices: DevicesWithDriver) -> Node:
-    """Return a node as it would be with the driver of these devices; with an unknown branch its CUDA is unknown."""
-    return replace(node, node_class=_class_with_driver(node.node_class, devices), devices=devices.of(node.devices))
-
-
 def _class_with_driver(node_class: NodeClass, devices: DevicesWithDriver) -> NodeClass:
     changed_makes = tuple(_class_with_driver(make, devices) for make in node_class.device_variants)
     return replace(node_class, driver=devices.driver, cuda=devices.cuda, device_variants=changed_makes)
@@ -76,7 +71,10 @@ def plan_rollout(
     """Plan a rollout of another driver to the chosen nodes, with its effects on these pods."""
     before = {name: nodes[name] for name in sorted(chosen) if nodes[name].has_gpus}
     devices = DevicesWithDriver(driver, tables)
-    with_new_driver = {name: with_driver(node, devices) for name, node in before.items()}
+    with_new_driver = {
+        name: replace(node, node_class=_class_with_driver(node.node_class, devices), devices=devices.of(node.devices))
+        for name, node in before.items()
+    }
     changed = {name: node for name, node in with_new_driver.items() if node.node_class != before[name].node_class}
     after = {**nodes, **changed}
     effects = sorted(_effects(nodes, after, changed, pods), key=lambda effect: (effect.eligible_after, effect.pods))

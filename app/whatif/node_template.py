@@ -15,7 +15,6 @@ from app.knowledge.products import Product, normal_form
 from app.knowledge.tables import Knowledge
 from app.nodes.conditions import COMPUTE, COUNT, DRIVER, MEMORY, MIG_STRATEGY, PRODUCT
 from app.nodes.labels import read_node_class
-from app.nodes.model import NodeClass
 from app.placement.engine import judge_class
 from app.policy.demand import Demand
 from app.values.versions import show_driver
@@ -58,7 +57,9 @@ def node_template(demand: Demand, pod: Mapping[str, Any], knowledge: Knowledge) 
     """Describe the new node that a pod needs, as admission leaves the pod."""
     strict_demand = replace(demand, refuse_unknown=True)  # a product with an unknown fact is not recommended
     rows = knowledge.products.by_form.values()
-    suitable = (row for row in rows if judge_class(strict_demand, hypothetical_class(demand, row, knowledge)) is None)
+    offered = tuple(sorted(_offered(demand).items()))
+    classes = ((row, read_node_class(_labels(demand, row, knowledge), offered, knowledge)) for row in rows)
+    suitable = (row for row, node_class in classes if judge_class(strict_demand, node_class) is None)
     fitting = sorted(suitable, key=lambda row: (row.memory_mib or 0, row.label))
     spec = pod.get("spec") or {}
     product_keys = {PRODUCT, *(dialect.key for dialect in knowledge.clouds.dialects)}
@@ -77,11 +78,6 @@ def node_template(demand: Demand, pod: Mapping[str, Any], knowledge: Knowledge) 
         tags=dict(_tags(demand, fitting[0], labels, taints, knowledge)) if fitting else {},
         notes=tuple(_notes(demand, fitting, driver, spec)),
     )
-
-
-def hypothetical_class(demand: Demand, row: Product, knowledge: Knowledge) -> NodeClass:
-    """Return the class of a new node of a product, with the newest driver known and as many units as requested."""
-    return read_node_class(_labels(demand, row, knowledge), tuple(sorted(_offered(demand).items())), knowledge)
 
 
 def _labels(demand: Demand, row: Product, knowledge: Knowledge) -> dict[str, str]:

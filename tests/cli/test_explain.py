@@ -138,6 +138,22 @@ def test_running_service_answers_as_the_command_does(file: str, tmp_path: Path) 
     assert "post the Pod itself" in str(missing.exception)
 
 
+def test_service_is_said_not_to_count_the_pods_of_a_workload(tmp_path: Path) -> None:
+    """F83, F151: it is sent one pod of each template."""
+    template = {
+        "spec": {"containers": [{"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": 1}}}]}
+    }
+    spec = {"parallelism": 3, "suspend": True, "template": template}
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "w"}, "spec": spec}
+    (tmp_path / "job.json").write_text(json.dumps(job), "utf-8")
+    with running(make_service(tmp_path)) as service:
+        words = ("-f", str(tmp_path / "job.json"), "--url", str(service.people.base_url), "-o", "json")
+        suspended, not_counted, *_ = json.loads(explained(*words).output)["notes"]
+
+    assert suspended.startswith("the Job is suspended")
+    assert not_counted.startswith("how many of its 3 pods fit together is not asked of a service; without --url, ")
+
+
 @pytest.mark.parametrize(
     ("words", "remedy"),
     [

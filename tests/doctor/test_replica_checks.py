@@ -7,6 +7,8 @@ import pytest
 
 from app.doctor.cluster_checks import examine_cluster
 from app.doctor.fleet_checks import Finding, FindingLevel, by_urgency
+from app.doctor.replica_checks import creation_now
+from app.doctor.webhook_checks import NAMESPACE_NAME
 from tests.doctor.healthy_cluster import (
     MUTATING,
     VALIDATING,
@@ -81,15 +83,78 @@ def test_one_ready_endpoint_answers_and_null_counts_as_ready() -> None:
 
 def test_webhooks_that_fail_open_admit_pods_without_a_review() -> None:
     """F87: what happens to pods is told by the failure policies of the cluster."""
-
-    def open_and_empty(objects: dict[str, list[Object]]) -> None:
-        for webhook in (*objects[MUTATING][0]["webhooks"], *objects[VALIDATING][0]["webhooks"]):
-            webhook["failurePolicy"] = "Ignore"
-        NO_ENDPOINT(objects)
+    open_and_empty = all_of(each_webhook(failurePolicy="Ignore"), NO_ENDPOINT)
 
     finding = next(each for each in examine_cluster(cluster(open_and_empty)) if each.check == "NoReadyEndpoint")
 
     assert "GPU pods are admitted without being reviewed" in finding.what
+
+
+def each_webhook(**fields: Any) -> Break:
+    """Set fields of each of our webhooks; those of `clientConfig` are added to it."""
+
+    def change(objects: dict[str, list[Object]]) -> None:
+        for webhook in (*objects[MUTATING][0]["webhooks"], *objects[VALIDATING][0]["webhooks"]):
+            client = {**webhook["clientConfig"], **fields.get("clientConfig", {})}
+            webhook.update({**fields, "clientConfig": client})
+
+    return change
+
+
+def only(kind: str, **fields: Any) -> Break:
+    """Set fields of the first webhook of a configuration."""
+    return lambda objects: objects[kind][0]["webhooks"][0].update(fields)
+
+
+IGNORE, NO_CA = each_webhook(failurePolicy="Ignore"), each_webhook(clientConfig={"caBundle": ""})
+REFUSED, UNCHANGED = "each creation of a GPU pod is refused now: ", "each GPU pod is created unchanged now: "
+NO_REPLICA = "no replica of gpu-usher is ready to answer (Service gpu-usher/gpu-usher)"
+
+
+@pytest.mark.parametrize(
+    ("broken", "told"),
+    [
+        pytest.param(NO_ENDPOINT, REFUSED + NO_REPLICA, id="no endpoint"),
+        pytest.param(put("EndpointSlice", endpoint_slice(False)), REFUSED + NO_REPLICA, id="unready endpoints"),
+        pytest.param(put("EndpointSlice", endpoint_slice(True, ports=0)), REFUSED + NO_REPLICA, id="no such port"),
+        pytest.param(all_of(NO_ENDPOINT, IGNORE), UNCHANGED + NO_REPLICA, id="Ignore"),
+        pytest.param(NO_CA, REFUSED + "the webhook has no caBundle", id="no CA"),
+        pytest.param(all_of(NO_CA, IGNORE), UNCHANGED + "the webhook has no caBundle", id="no CA, Ignore"),
+        pytest.param(
+            all_of(NO_ENDPOINT, only(MUTATING, failurePolicy="Fail"), only(VALIDATING, failurePolicy="Ignore")),
+            REFUSED + NO_REPLICA, id="the mutating one fails closed",
+        ),
+        pytest.param(
+            all_of(NO_ENDPOINT, IGNORE, put(MUTATING)), "each GPU pod is not validated now", id="nothing changes pods"
+        ),
+        pytest.param(put("EndpointSlice", endpoint_slice(False, None)), "", id="one of two is ready"),
+        pytest.param(lambda objects: objects.pop("EndpointSlice"), "", id="EndpointSlices may not be read"),
+        pytest.param(all_of(NO_ENDPOINT, put(MUTATING), put(VALIDATING)), "", id="no webhooks"),
+        pytest.param(
+            all_of(NO_ENDPOINT, each_webhook(clientConfig={"service": None, "url": "https://x/"})), "", id="by URL"
+        ),
+        pytest.param(all_of(NO_ENDPOINT, each_webhook(rules=[])), "", id="not asked about pods"),
+    ],
+)  # fmt: skip
+def test_creation_of_a_gpu_pod_is_said_to_fail_only_where_the_call_must(broken: Break, told: str) -> None:
+    """F87: what becomes of the pod is told by failurePolicy."""
+    said = creation_now(cluster(broken), {NAMESPACE_NAME: "ml"})
+
+    assert said.startswith(told) if told else said == ""
+
+
+@pytest.mark.parametrize("label", ["gpu-usher.io/ignore", "gpu-usher.io/infrastructure"])
+def test_pods_of_an_exempt_namespace_are_created_while_nobody_answers(label: str) -> None:
+    """F21, F87: the API server does not call the webhooks for them."""
+    down = cluster(NO_ENDPOINT)
+
+    assert creation_now(down, {NAMESPACE_NAME: "ml", label: "true"}) == ""
+    assert creation_now(down, {NAMESPACE_NAME: "kube-system"}) == ""
+
+
+def test_services_of_another_namespace_than_the_one_read_are_not_judged() -> None:
+    """F87: nothing is known of their endpoints."""
+    assert creation_now(cluster(NO_ENDPOINT, namespace="gpus"), {NAMESPACE_NAME: "ml"}) == ""
 
 
 @pytest.mark.parametrize("host", ["gpu-usher.gpu-usher.svc", "gpu-usher.gpu-usher.svc.cluster.local", "10.96.0.7"])

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`explain` beside the real scheduler: the same verdict on the same nodes for the same reasons, and fixes that work."""
 
+import base64
 import json
 import os
 import re
@@ -12,22 +13,27 @@ from pathlib import Path
 from random import Random
 
 import pytest
+import yaml
+from typer.testing import CliRunner
 
 from app import __version__
+from app.cli.verbs import app
 from app.explain.explanation import NodeVerdict
 from app.intree.existing_pods import REQUIRED_TERMS
 from tests.controlplane.binaries import Binaries
-from tests.controlplane.cluster import ControlPlane
+from tests.controlplane.cluster import TOKENS, ControlPlane
 from tests.controlplane.fleet import add_nodes, kubelets, node_object, pod_path
 from tests.controlplane.kubectl import Object
 from tests.e2e.scheduler_messages import FITS_NOT, LACKING, predicted_reasons
 from tests.e2e.stage import (
+    DEPLOY,
     Service,
     create_namespace,
     create_pod,
     eventually,
     gpu_pod,
     install_webhooks,
+    remove_webhooks,
     serving,
     start_scheduler,
     wait_for_node,
@@ -247,3 +253,72 @@ def test_kubectl_runs_our_commands_against_the_cluster_of_its_kubeconfig(
     assert (version.returncode, version.stdout.strip()) == (0, __version__)
     assert explained.returncode == 1, explained.stderr
     assert "train-0" in explained.stdout
+
+
+@pytest.fixture
+def service_without_endpoints(plane: ControlPlane, service: Service) -> Iterator[None]:
+    """Point the webhooks at our Service as deploy/ does, which no pod serves; at the process again afterwards."""
+    create_pod(plane, gpu_pod("earlier", ADMITTED, {GPU: 9}))
+    plane.kubectl("create", "namespace", "gpu-usher")  # it may be there
+    ports = {"ports": [{"port": 443, "targetPort": 8443}], "selector": {"app.kubernetes.io/name": "gpu-usher"}}
+    plane.api.create("/api/v1/namespaces/gpu-usher/services", {"metadata": {"name": "gpu-usher"}, "spec": ports})
+    for configuration in yaml.safe_load_all((DEPLOY / "base" / "webhooks.yaml").read_text("utf-8")):
+        for webhook in configuration["webhooks"]:
+            webhook["clientConfig"] |= {"caBundle": base64.b64encode(service.ca.read_bytes()).decode(), "url": None}
+        result = plane.kubectl("replace", "-f", "-", stdin=json.dumps(configuration))
+        assert result.code == 0, result.err
+    yield
+    plane.api.delete("/api/v1/namespaces/gpu-usher/services/gpu-usher")
+    remove_webhooks(plane)
+    install_webhooks(plane, service)
+
+
+@pytest.mark.usefixtures("service_without_endpoints")
+def test_what_nobody_reviews_is_said_to_be_refused_as_the_api_server_refuses_it(
+    plane: ControlPlane, tmp_path: Path
+) -> None:
+    """F83, F87: of a file, a pod and a workload; not to a user who may not read webhooks, and not of a CPU pod."""
+    pods = [gpu_pod("new", ADMITTED), gpu_pod("cpu", ADMITTED, {"cpu": 1}), gpu_pod("exempt", BARE)]
+    template = {"metadata": {"labels": {"app": "d"}}, "spec": pods[0]["spec"]}
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "asleep", "namespace": BARE},
+        "spec": {"replicas": 0, "selector": {"matchLabels": {"app": "d"}}, "template": template},
+    }
+    plane.api.create(f"/apis/apps/v1/namespaces/{BARE}/deployments", deployment)
+    reader, (user, _) = "claim-templates", TOKENS["claim-templates"]
+    resources = "--resource=nodes,pods,namespaces,runtimeclasses.node.k8s.io"
+    for words in (
+        ("clusterrole", "fleet", "--verb=get,list", resources),
+        ("clusterrolebinding", "fleet", "--clusterrole=fleet", f"--user={user}"),
+    ):
+        assert plane.kubectl("create", *words).code == 0
+
+    def notes(*words: str, user: str = "admin") -> list[str]:
+        command = ["explain", *words, "-o", "json", "--kubeconfig", str(plane.kubeconfig(user))]
+        done = CliRunner().invoke(app, command)
+        assert done.exit_code in (0, 1), done.output
+        notes: list[str] = json.loads(done.stdout)["notes"]
+        return [note for note in notes if "creat" in note]
+
+    def of_file(document: Object, user: str = "admin") -> list[str]:
+        file = tmp_path / "pod.json"
+        file.write_text(json.dumps(document), "utf-8")
+        return notes("-f", str(file), user=user)
+
+    refused = 'failed calling webhook "validate.gpu-usher.io"'
+    eventually("the webhooks are replaced", lambda: refused in plane.kubectl.create(pods[0]).err)
+
+    [told] = of_file(pods[0])
+
+    assert told == (
+        "each creation of a GPU pod is refused now: no replica of gpu-usher is ready to answer (Service "
+        "gpu-usher/gpu-usher), and webhook validate.gpu-usher.io has failurePolicy Fail; gpu-usher doctor says more"
+    )
+    assert of_file({**deployment, "metadata": {"name": "new", "namespace": ADMITTED}}) == [told]
+    assert notes("pod", f"{ADMITTED}/earlier") == [told]
+    assert of_file(pods[0], user=reader) == []
+    assert [of_file(pod) for pod in pods[1:]] == [[], []]
+    assert [plane.kubectl.create(pod).code for pod in pods[1:]] == [0, 0]
+    assert notes("deployment", f"{BARE}/asleep") == []

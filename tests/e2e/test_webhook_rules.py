@@ -143,6 +143,40 @@ def test_pod_that_concerns_none_costs_no_call(
     assert (status, calls) == (201, NONE)
 
 
+def deployment_of(pod: Object) -> Object:
+    """Write a Deployment whose pods have the spec of this one."""
+    labels = {"app": "d"}
+    template = {"metadata": {"labels": labels}, "spec": pod["spec"]}
+    return {"metadata": {"name": "d"}, "spec": {"selector": {"matchLabels": labels}, "template": template}}
+
+
+@pytest.mark.parametrize("resource", [GPU, SLICE, "amd.com/gpu", f"{IMPLICIT}gpu.nvidia.com", "nvidia.com/pgpu"])
+@pytest.mark.parametrize("amounts", ["limits", "requests"])
+def test_gpu_in_the_resources_of_the_pod_itself_is_refused_by_us_first_with_what_helps(
+    plane: ControlPlane, service: Service, namespace: str, resource: str, amounts: str
+) -> None:
+    """F17, F22: the API server's own refusal comes after mutating webhooks and before validating ones.
+
+    It says what is supported there, and nothing of containers (kubernetes pkg/apis/core/validation/validation.go
+    validatePodResourceRequirements).
+    """
+    ignored = create_namespace(plane, f"{namespace}-ignored", **{"gpu_usher.io__ignore": "true"})
+    pod = bare_pod(resources={amounts: {resource: "1"}})
+    for kind, document in (
+        ("/api/v1/namespaces/{}/pods", {**pod, "metadata": {"name": "p"}}),
+        ("/apis/apps/v1/namespaces/{}/deployments", deployment_of(pod)),
+    ):
+        with counted_calls(service) as calls:
+            answer = plane.api.try_create(kind.format(namespace), document)
+        own = plane.api.try_create(kind.format(ignored), document)
+
+        told = f"spec.resources of the pod names {resource}, which the API server refuses there; ask in the resources"
+        assert (answer.status_code, calls) == (403, [1, 0])
+        assert told in answer.json()["message"]
+        assert own.status_code == 422
+        assert f"spec.resources.{amounts}[{resource}]: Unsupported value" in own.json()["message"].replace('"', "")
+
+
 @pytest.mark.parametrize(
     ("label", "value", "expected"),
     [("ignore", "true", NONE), ("infrastructure", "true", NONE), ("ignore", "false", ONE_EACH)],

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.cli.explained_objects import ObjectName, PodToExplain, as_pods, of_fleet
+from app.cli.explained_objects import ObjectName, PodToExplain, as_pods, of_fleet, read_name
 from app.cluster.snapshot import view
 from app.explain.explanation import GangVerdict
 from app.explain.pending_pod import explain
@@ -301,3 +301,165 @@ def test_number_that_fits_is_that_of_counting_nodes_one_by_one(seed: int) -> Non
 
     assert verdict is not None
     assert verdict.fits == min(replicas, room)
+
+
+def quota(hard: Object, used: Object | None = None, **spec: Any) -> Object:
+    status = {"status": {"hard": hard, "used": used}} if used is not None else {}
+    metadata = {"name": "q", "namespace": "team-a"}
+    return {"kind": "ResourceQuota", "metadata": metadata, "spec": {"hard": hard, **spec}, **status}
+
+
+REQUESTED = f"requests.{GPU}"
+FOR_BATCH = {"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["b"]}]}}
+
+
+@pytest.mark.parametrize(
+    ("limits", "free", "fits", "lacks"),
+    [
+        pytest.param(quota({REQUESTED: "4"}), 8, 4, f"requested: {REQUESTED}=1, used: {REQUESTED}=4", id="no status"),
+        pytest.param(quota({REQUESTED: "8"}, {REQUESTED: "5"}), 8, 3, f"used: {REQUESTED}=8, limited", id="in use"),
+        pytest.param(quota({"pods": "2"}, {"pods": "0"}), 8, 2, "exceeded quota: q, requested: pods=1", id="pods"),
+        pytest.param(quota({"count/pods": "5"}), 8, 5, "used: count/pods=5", id="count/pods"),
+        pytest.param(quota({REQUESTED: "4"}), 2, 2, "exceeded quota: q", id="both, the nodes first"),
+        pytest.param(quota({REQUESTED: "0"}), 8, 0, "exceeded quota: q", id="nothing left"),
+        pytest.param(quota({REQUESTED: "6"}), 8, 6, "", id="enough for all"),
+        pytest.param(quota({"requests.amd.com/gpu": "1"}), 8, 6, "", id="another resource"),
+        pytest.param(quota({"pods": "2"}, **FOR_BATCH), 8, 6, "", id="another scope"),
+    ],
+)
+def test_pods_that_a_quota_refuses_once_the_first_are_created_do_not_fit(
+    limits: Object, free: int, fits: int, lacks: str
+) -> None:
+    """F151: each pod is counted in the quotas before the next one is created (apiserver resourcequota)."""
+    verdict = of_file(deployment(6, 1), [*nodes(free), limits])
+
+    assert verdict is not None
+    assert (verdict.pods, verdict.fits) == (6, fits)
+    assert lacks in verdict.lacks
+    assert bool(verdict.lacks) == bool(lacks)
+    assert not verdict.change or fits == free
+
+
+def test_pods_that_are_there_are_counted_in_a_quota_already() -> None:
+    """F151: two of them wait for nodes, and the quota that they use up does not refuse them."""
+    limits = quota({REQUESTED: "2"}, {REQUESTED: "2"})
+    waiting = [
+        {**pod(gpus(1), name=name), "metadata": {"name": name, "namespace": "team-a", "uid": name,
+         "ownerReferences": [{"kind": "ReplicaSet", "name": "w", "controller": True}]}, "kind": "Pod"}
+        for name in ("w-0", "w-1")
+    ]  # fmt: skip
+    workload = {**deployment(2, 1), "kind": "ReplicaSet"}
+    wanted = ObjectName("ReplicaSet", "team-a", "w", ("apps", "replicasets"))
+    first = of_fleet(wanted, waiting, workload, "", knowledge().workloads)[0]
+
+    verdict = verdict_of(first, [*nodes(8), limits, *waiting])
+
+    assert verdict is not None
+    assert (verdict.pods, verdict.fits) == (2, 2)
+
+
+def spec_of(name: str, amount: int = 0) -> Object:
+    """Write the spec of a pod of one container with a name and an image of its own."""
+    return pod(container({GPU: amount} if amount else None, name=name, image=f"{name}:1"))["spec"]  # type: ignore[no-any-return]
+
+
+def job_set(driver: str, workers: str) -> Object:
+    jobs = [
+        {"name": "driver", "template": {"spec": {"template": {"spec": spec_of(driver)}}}},
+        {
+            "name": "w",
+            "replicas": 3,
+            "template": {"spec": {"parallelism": 2, "template": {"spec": spec_of(workers, 4)}}},
+        },
+    ]
+    return {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "spec": {"replicatedJobs": jobs}}
+
+
+LEADERS: Object = {
+    "apiVersion": "leaderworkerset.x-k8s.io/v1",
+    "kind": "LeaderWorkerSet",
+    "spec": {
+        "replicas": 2,
+        "leaderWorkerTemplate": {
+            "size": 3,
+            "leaderTemplate": {"metadata": {"labels": {"role": "leader"}}, "spec": spec_of("vllm", 4)},
+            "workerTemplate": {"metadata": {"labels": {"role": "worker"}}, "spec": spec_of("vllm", 4)},
+        },
+    },
+}
+RAY: Object = {
+    "apiVersion": "ray.io/v1",
+    "kind": "RayCluster",
+    "spec": {
+        "headGroupSpec": {"template": {"spec": spec_of("ray-head")}},
+        "workerGroupSpecs": [{"groupName": "g", "replicas": 5, "template": {"spec": spec_of("ray-worker", 4)}}],
+    },
+}
+NOT_KNOWN = "of which pod templates"
+
+
+def member(label: str, name: str, spec: Object, node: str = "", **labels: str) -> Object:
+    """Write a pod of workload w, with the sidecar that some webhook added."""
+    sidecar = {"name": "proxy", "image": "proxy:2"}
+    status = {"phase": "Running"} if node else {"phase": "Pending"}
+    placed = {**spec, "containers": [*spec["containers"], sidecar], **({"nodeName": node} if node else {})}
+    metadata = {"name": name, "namespace": "team-a", "uid": name, "labels": {label: "w", **labels}}
+    return {"kind": "Pod", "apiVersion": "v1", "metadata": metadata, "spec": placed, "status": status}
+
+
+JOB_SET, LWS_NAME, RAY_NAME = (
+    "jobset.sigs.k8s.io/jobset-name", "leaderworkerset.sigs.k8s.io/name", "ray.io/cluster"
+)  # fmt: skip
+DRIVER, WORKER = spec_of("driver"), spec_of("worker", 4)
+
+
+@pytest.mark.parametrize(
+    ("workload", "have", "expected", "told"),
+    [
+        pytest.param(
+            job_set("driver", "worker"),
+            [member(JOB_SET, "d", DRIVER, "n-0"), *(member(JOB_SET, f"w{i}", WORKER, "n-0") for i in range(2))],
+            (3, 4, 2), False, id="JobSet: driver and two workers run",
+        ),
+        pytest.param(
+            job_set("driver", "worker"), [member(JOB_SET, "w0", WORKER, "n-0")], (1, 6, 4), False,
+            id="JobSet: a worker runs",
+        ),
+        pytest.param(
+            LEADERS,
+            [member(LWS_NAME, f"l{i}", spec_of("vllm", 4), f"n-{i}", role="leader") for i in range(2)],
+            (2, 4, 2), False, id="LeaderWorkerSet: its leaders run, told by their labels",
+        ),
+        pytest.param(
+            RAY,
+            [member(RAY_NAME, "h", spec_of("ray-head"), "n-0"), member(RAY_NAME, "r", spec_of("ray-worker", 4), "n-1")],
+            (2, 4, 3), False, id="RayCluster: head and a worker run",
+        ),
+        pytest.param(
+            job_set("main", "main"), [member(JOB_SET, "w0", spec_of("main", 4), "n-0")], None, True,
+            id="templates that are alike but for their requests",
+        ),
+        pytest.param(
+            job_set("driver", "worker"), [member(JOB_SET, "x", spec_of("other"), "n-0")], None, True,
+            id="a pod of an earlier template",
+        ),
+        pytest.param(
+            job_set("driver", "worker"),
+            [member(JOB_SET, "d", DRIVER, "n-0"), member(JOB_SET, "w0", WORKER)],
+            (1, 1, 1), True, id="one waits, the others are not created",
+        ),
+    ],
+)  # fmt: skip
+def test_pods_of_several_templates_that_do_not_run_yet_are_counted_or_said_not_to_be(
+    workload: Object, have: list[Object], expected: tuple[int, int, int] | None, told: bool
+) -> None:
+    """F151: on two nodes of eight, each pod is known by its template's containers and labels."""
+    kind = workload["kind"].lower()
+    whole = {**workload, "metadata": {"name": "w", "namespace": "team-a"}}
+    wanted = read_name([kind, "w"], "team-a", knowledge().workloads)
+
+    first = of_fleet(wanted, have, whole, "", knowledge().workloads)[0]
+    verdict = verdict_of(first, [*nodes(8, 8), *have])
+
+    assert (verdict and (verdict.bound, verdict.pods, verdict.fits)) == expected
+    assert any(NOT_KNOWN in note for note in first.notes) == told
