@@ -78,6 +78,7 @@ class ExaminedFleet:
 STOPS_PODS = frozenset(
     {
         "NodeNotReady",
+        "GPUPodRefused",
         "NoReadyEndpoint",
         "CABundleAbsent",
         "Certificate",

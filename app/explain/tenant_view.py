@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from app.explain.counterfactual import Fix, FixStep
+from app.explain.counterfactual import FixStep
 from app.explain.explanation import Explanation
 from app.explain.pending_cause import text_for_namespace
 
@@ -30,16 +30,12 @@ def for_tenant(explanation: Explanation, namespace: str, namespaces: Collection[
 
     `namespaces` are those of the cluster, by which a name without its kind is recognised.
     """
-    fixes = tuple(_fix(fix, namespace) for fix in explanation.fixes)
+    fixes = tuple(replace(fix, edits=tuple(_step(step, namespace) for step in fix.edits)) for fix in explanation.fixes)
     known = replace(explanation, fixes=fixes, verdicts=None)
     others = frozenset(namespaces) - {namespace}
     return msgspec.convert(
         _scrubbed(msgspec.to_builtins(known), lambda text: scrub(text, namespace, others)), type=Explanation
     )
-
-
-def _fix(fix: Fix, namespace: str) -> Fix:
-    return replace(fix, edits=tuple(_step(step, namespace) for step in fix.edits))
 
 
 def _step(step: FixStep, namespace: str) -> FixStep:

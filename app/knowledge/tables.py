@@ -153,6 +153,7 @@ class Knowledge:
     pod_failures: tuple[PodFailure, ...]
     pod_starts: tuple[PodFailure, ...]
     pod_evictions: tuple[PodFailure, ...]
+    webhook_calls: tuple[PodFailure, ...]
     runtimes: Runtimes
     usage_metrics: UsageMetrics
     node_conditions: Mapping[str, ConditionMeaning]
@@ -199,6 +200,7 @@ def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = Non
             pod_failures=load_pod_failures(documents["pod_failures.yaml"]["pod_failures"]),
             pod_starts=load_pod_failures(documents["pod_failures.yaml"]["pod_starts"]),
             pod_evictions=load_pod_failures(documents["pod_failures.yaml"]["pod_evictions"]),
+            webhook_calls=load_pod_failures(documents["pod_failures.yaml"]["webhook_calls"]),
             runtimes=load_runtimes(documents["runtimes.yaml"]),
             usage_metrics=load_usage_metrics(documents["usage_metrics.yaml"]),
             node_conditions=load_node_conditions(documents["node_conditions.yaml"]),

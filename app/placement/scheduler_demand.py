@@ -12,10 +12,8 @@ from math import ceil, inf
 
 from app.kube.pod_requests import CORE_MILLI, CPU
 from app.kube.pods import Pod, workload_group
-from app.nodes.model import Node
 from app.nodes.reading import RuntimeClass
 from app.placement.scorers import uses_expected_demand
-from app.placement.unusable_capacity import free_gpus
 from app.policy.demand import Demand, DemandClass, ExpectedDemand, ProductLimit
 
 HeldUnits = tuple[tuple[Iterable[str] | None, int], ...]
@@ -103,16 +101,6 @@ FREE_STEPS, FREE_FLOOR = 4, 16
 capacity was added. A new amount invalidates cached verdicts, and the last free GPUs come and go with every pod."""
 
 
-def expected_from_classes(
-    classes: Iterable[DemandClass], free: Mapping[str, int] | None = None
-) -> ExpectedDemand | None:
-    """Give the expected demand by a list of classes, in which each counts as often as it occurs."""
-    weights: dict[DemandClass, float] = {}
-    for demand_class in classes:
-        weights[demand_class] = weights.get(demand_class, 0.0) + 1.0
-    return expected_from_weights(weights, free or {})
-
-
 def expected_from_weights(
     weights: Mapping[DemandClass, float],
     free: Mapping[str, int],
@@ -159,15 +147,6 @@ def free_step(free: int, whole: int) -> tuple[int, int]:
         step += 1
         low, high = high, round(floor * 2 ** (step / FREE_STEPS)) + 1
     return low, high
-
-
-def free_by_product(nodes: Iterable[Node]) -> Mapping[str, int]:
-    """Sum up the free GPU capacity in thousandths by product, including products of which nothing is free."""
-    free: dict[str, int] = {}
-    for node in nodes:
-        if (product := node.node_class.product) is not None:
-            free[product] = free.get(product, 0) + sum(free_gpus(node.free))
-    return free
 
 
 def demand_class(demand: Demand) -> DemandClass:

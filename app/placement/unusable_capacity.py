@@ -63,19 +63,12 @@ def placements(gpus: GPUs, count: int, share_milli: int) -> tuple[GPUs, ...]:
     )
 
 
-def unusable_milli(expected_demand: ExpectedDemand, product: str | None, cpu_milli: int | None, gpus: GPUs) -> float:
-    """Compute F: the expected free capacity, in thousandths of a GPU, that the next pod cannot use.
-
-    `cpu_milli` is the free CPU of the node; None means that CPU is sufficient for each class.
-    """
-    steps = cpu_steps(expected_demand)
-    step = len(steps) if cpu_milli is None else bisect_right(steps, cpu_milli)
-    return unusable_milli_at_step(expected_demand, product, gpus, step)
-
-
 @lru_cache(STATES_KEPT)
 def unusable_milli_at_step(expected_demand: ExpectedDemand, product: str | None, gpus: GPUs, step: int) -> float:
-    """Compute F for a node whose CPU suffices for the first `step` amounts of `cpu_steps`."""
+    """Compute F: the expected free capacity, in thousandths of a GPU, that the next pod cannot use.
+
+    The CPU of the node suffices for the first `step` amounts of `cpu_steps`.
+    """
     free = sum(gpus)
     unable, able = _class_sums(expected_demand, product, step)
     lost = unable * free

@@ -151,11 +151,6 @@ def hold_key(labels: Mapping[str, str], dcgm: DCGM, usage: UsageMetrics) -> Hold
     return first_label(labels, usage.namespace_labels), pod, gpu, first_label(labels, usage.instance_labels)
 
 
-def is_shared(labels: Mapping[str, str], usage: UsageMetrics) -> bool:
-    """Tell whether the labels of a series say that its values may be of several pods together."""
-    return bool(first_label(labels, usage.shared_labels))
-
-
 class UnitLabels(NamedTuple):
     """What the labels of a series say of the GPU or instance itself; empty is unknown."""
 
@@ -209,7 +204,7 @@ class HistoryBuilder:
         key = hold_key(metric, self._dcgm, self._usage)
         if key is None:
             return
-        shared = is_shared(metric, self._usage)
+        shared = bool(first_label(metric, self._usage.shared_labels))
         if query.figure is Figure.Held:
             cells = self._cells.setdefault(key, _Cells(metric, shared))
             cells.shared |= shared

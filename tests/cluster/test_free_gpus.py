@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from app.cluster.node_groups import FreeGPUs
 from app.nodes.model import Node
-from app.placement.scheduler_demand import free_by_product, free_step
+from app.placement.scheduler_demand import free_step
 from app.placement.unusable_capacity import whole_milli
 from tests.builders import node
+from tests.placement.expected_demand import free_by_product
 from tests.placement.expected_demands import GPU
 
 PRODUCTS = ("Tesla-T4", "NVIDIA-A10", None)

@@ -16,11 +16,11 @@ from app.cluster.state import State
 from app.cluster.verdict_cache import DEMANDS_KEPT, VerdictCache, VerdictTable
 from app.kube.pods import read_pod
 from app.placement.engine import judge, total
-from app.placement.scheduler_demand import expected_from_classes
 from app.policy.demand import Demand, DemandClass, ExpectedDemand
 from app.policy.match import Ruling
 from app.policy.schema_placement import ScorerName
 from tests.builders import demand, gpus, knowledge, node_document, pod, policies, policy, shipped
+from tests.placement.expected_demand import expected_from_classes
 
 GPU, SLICE = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
 NAMES = ("a", "b", "c", "d", "e")

@@ -13,13 +13,13 @@ from app.nodes.model import Node
 from app.placement.capacity_prices import share_prices
 from app.placement.engine import judge, total
 from app.placement.ranking import scores_without_gpus
-from app.placement.scheduler_demand import expected_from_classes
 from app.placement.scorers import HALF_WAY, fragmentation, packing, spreading
 from app.placement.unusable_capacity import MOST_UNITS
 from app.policy.demand import DemandClass, ExpectedDemand
 from app.policy.schema_placement import ScorerName
 from app.values.reasons import Code
 from tests.builders import demand, gpus, node, pod
+from tests.placement.expected_demand import expected_from_classes
 from tests.placement.expected_demands import (
     CPU,
     EXPECTED_DEMANDS,

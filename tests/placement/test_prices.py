@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.placement.capacity_prices import CELLS, SIZES_KEPT, share_prices, solve_prices
-from app.placement.scheduler_demand import expected_from_classes
 from app.policy.demand import DemandClass
+from tests.placement.expected_demand import expected_from_classes
 
 COUNTS = st.dictionaries(st.integers(15, 99), st.integers(1, 9), min_size=1, max_size=3).map(
     lambda counts: {size: float(counts[size]) for size in sorted(counts)}

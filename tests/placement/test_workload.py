@@ -7,17 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.placement.scheduler_demand import (
-    FREE_STEPS,
-    demand_class,
-    expected_from_weights,
-    free_by_product,
-    free_floor,
-    free_step,
-)
-from app.placement.unusable_capacity import placements, unusable_milli
+from app.placement.scheduler_demand import FREE_STEPS, demand_class, expected_from_weights, free_floor, free_step
+from app.placement.unusable_capacity import placements
 from app.policy.demand import DemandClass, ExpectedDemand
 from tests.builders import demand, gpus, node, pod
+from tests.placement.expected_demand import free_by_product, unusable_milli
 from tests.placement.expected_demands import (
     CPU,
     EXPECTED_DEMANDS,

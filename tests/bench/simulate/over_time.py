@@ -12,8 +12,6 @@ from heapq import heappop, heappush
 from app.knowledge.products import WHOLE_MILLI
 from app.knowledge.tables import Knowledge
 from app.nodes.model import Node
-from app.placement.scheduler_demand import expected_from_classes
-from app.placement.unusable_capacity import unusable_milli
 from app.policy.compiled import PolicySet
 from app.policy.demand import ExpectedDemand
 from tests.bench.simulate.over_time_figures import (
@@ -33,6 +31,7 @@ from tests.bench.simulate.repacking import HOUR, RunningPod, repack
 from tests.bench.simulate.run import LESSON, History, Learning, Options, Simulation, kind_of
 from tests.bench.simulate.scheduler import SchedulingQueue
 from tests.bench.simulate.trace import Trace
+from tests.placement.expected_demand import expected_from_classes, unusable_milli
 
 WARM_UP = 3
 """The first of so many parts of the arrivals is not measured."""

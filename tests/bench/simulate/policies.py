@@ -19,13 +19,14 @@ from app.kube.pods import read_pod
 from app.nodes.model import Node
 from app.placement.scheduler_demand import demand_class
 from app.placement.scorers import uses_expected_demand
-from app.placement.unusable_capacity import STATES_KEPT, GPUs, free_gpus, placements, unusable_milli
+from app.placement.unusable_capacity import STATES_KEPT, GPUs, free_gpus, placements
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand, DemandClass, ExpectedDemand
 from app.policy.match import compile_demand
 from app.policy.schema_placement import ScorerName
 from app.values.errors import BadInput
 from tests.bench.simulate.trace import Task
+from tests.placement.expected_demand import unusable_milli
 
 COVERED = 0.95
 """Share of the arrivals whose classes count, the most popular first; the FGD paper includes pods without GPU."""

@@ -12,8 +12,6 @@ from app.knowledge.products import WHOLE_MILLI
 from app.knowledge.tables import Knowledge
 from app.nodes.model import Node
 from app.placement.ranking import best_in_turn, demand_scores, wire_scores
-from app.placement.scheduler_demand import expected_from_classes
-from app.placement.unusable_capacity import unusable_milli
 from app.policy.compiled import PolicySet
 from app.policy.demand import DemandClass, ExpectedDemand
 from tests.bench.simulate.over_time_figures import OverTime
@@ -21,6 +19,7 @@ from tests.bench.simulate.policies import BenchmarkPolicy, Demands, popular
 from tests.bench.simulate.scheduler import find_feasible, nodes_to_find, select
 from tests.bench.simulate.simulated_cluster import Binding, SimulatedCluster
 from tests.bench.simulate.trace import Task, Trace, draw_arrivals, shift_arrivals
+from tests.placement.expected_demand import expected_from_classes, unusable_milli
 
 MARKS = (90, 95, 100, 130)
 """Arrived load in percent of all GPUs at which the published experiment takes its figures."""

@@ -11,7 +11,6 @@ from app.knowledge.products import WHOLE_MILLI
 from app.knowledge.tables import Knowledge
 from app.nodes.model import FreeResources, Node, NodeClass
 from app.nodes.reading import read_node
-from app.placement.scheduler_demand import free_by_product
 from tests.bench.simulate.scheduler import (
     DEFAULT_CPU_MILLI,
     DEFAULT_MEMORY_MIB,
@@ -19,6 +18,7 @@ from tests.bench.simulate.scheduler import (
     least_allocated,
 )
 from tests.bench.simulate.trace import Machine, Task
+from tests.placement.expected_demand import free_by_product
 
 
 def node_document(machine: Machine) -> dict[str, Any]:

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.placement.unusable_capacity import unusable_milli
 from app.values.errors import BadInput
 from tests.bench.simulate.batch import SimulationJob, run_batch
 from tests.bench.simulate.over_time import WARM_UP, expected_of, run_over_time
@@ -34,6 +33,7 @@ from tests.bench.simulate.scheduler import backoff_seconds
 from tests.bench.simulate.simulated_cluster import Binding, SimulatedCluster
 from tests.bench.simulate.trace import Machine, Task, Trace, synthetic
 from tests.builders import knowledge, shipped
+from tests.placement.expected_demand import unusable_milli
 
 RULES = (shipped(), knowledge())
 T4 = "Tesla-T4"

@@ -15,8 +15,6 @@ from app.knowledge.tables import Knowledge
 from app.kube.pods import read_pod
 from app.placement.engine import judge, total
 from app.placement.ranking import scores_without_gpus, wire_scores
-from app.placement.scheduler_demand import expected_from_classes
-from app.placement.unusable_capacity import unusable_milli
 from app.policy.compiled import PolicySet
 from app.policy.schema_placement import ScorerName
 from app.values.errors import BadInput
@@ -28,6 +26,7 @@ from tests.bench.simulate.run import History, Options, Simulation, SimulationRun
 from tests.bench.simulate.simulated_cluster import node_document
 from tests.bench.simulate.trace import Task, Trace, draw_arrivals, synthetic
 from tests.builders import knowledge, make_service, policies, policy, shipped
+from tests.placement.expected_demand import expected_from_classes, unusable_milli
 
 RULES: tuple[PolicySet, Knowledge] = (shipped(), knowledge())
 PLAIN = Options(all_pods=True)
