@@ -36,6 +36,7 @@ from app.doctor.extender_need import ExtenderNeed, extender_need, kinds_of_pods,
 from app.doctor.fleet_checks import ExaminedFleet, Finding, FindingLevel, advice, by_urgency, examine, problem
 from app.doctor.held_gpus import (
     examine_held,
+    pods_that_fail_to_start,
     quotas_that_count_nothing,
     read_held_gpus,
     refused_pods,
@@ -43,7 +44,7 @@ from app.doctor.held_gpus import (
 )
 from app.doctor.node_states import NOT_READY, DatedNodes, examine_node_states, is_outage, read_ages
 from app.doctor.operand_checks import examine_runtime_classes
-from app.doctor.webhook_checks import GUARD, MUTATING, VALIDATING, Webhook, pod_to_try, webhooks
+from app.doctor.webhook_checks import GUARD, Webhook, pod_to_try, webhooks
 from app.explain.explanation import GangVerdict
 from app.explain.gang_placement import gang_verdict
 from app.knowledge.gpu_resources import Families
@@ -97,12 +98,6 @@ def examine_live(
     findings = examine_cluster(replace(cluster, runtime_classes=runtime_class_names(policies)))
     scheduler = examine_scheduler(survey.objects.get("ConfigMap", ()), state, policies, config)
     return [*findings, *scheduler]
-
-
-def has_cpu_guard(survey: ClusterObjects) -> bool:
-    """Tell whether the webhook of the component cpu-guard is installed."""
-    configurations = [item for kind in (MUTATING, VALIDATING) for item in survey.objects.get(kind, ())]
-    return any(webhook.get("name") == GUARD for item in configurations for webhook in item.get("webhooks") or ())
 
 
 def runtime_class_names(policies: PolicySet) -> tuple[str, ...]:
@@ -279,14 +274,17 @@ def doctor(
     idle = PrometheusOptions(prometheus).idle(state)
     with show_progress(f"examining {counted(len(nodes), 'node')}"):
         health = asyncio.run(poll_once(source, state.knowledge)) if source else {}
-        guard = survey is not None and has_cpu_guard(survey)
+        configured = {kind: tuple(items) for kind, items in survey.objects.items()} if survey is not None else {}
+        hooks = webhooks(ExaminedCluster(state.knowledge, configured))
+        guard = any(hook.name == GUARD for hook in hooks)
         machines = tuple(node for node in nodes if not state.knowledge.evidence.is_other(node.labels, virtual=True))
         examined = ExaminedFleet(machines, health, frozenset(state.overrun), cpu_guard=guard)
         documents = survey.objects.get("Node", ()) if survey is not None else objects
         states = examine_node_states(
             DatedNodes(nodes, now().timestamp(), read_ages(documents), tuple(state.waiting_pods()))
         )
-        findings = (*states, *examine(with_pods(examined, pods, state.knowledge)))
+        failing = pods_that_fail_to_start(pods, state.knowledge)
+        findings = (*states, *failing, *examine(with_pods(examined, pods, state.knowledge)))
         findings = (*findings, *examine_devices(ExaminedDevices(state.nodes, state.devices.dra.copy())))
         families, limits = state.knowledge.families, state.admission_objects
         findings = (*findings, *quotas_that_count_nothing(limits, families), *refused_pods(objects, families))

@@ -38,7 +38,9 @@ def no_ready_endpoint(cluster: ExaminedCluster) -> Iterator[Finding]:
         if namespace != cluster.namespace:
             text = f"is called by our webhooks or the scheduler, and only namespace {cluster.namespace} was read"
             yield advice("NotLookedAt", text, f"run doctor with --namespace {namespace}", place)
-        elif cluster.could_read("EndpointSlice") and not _has_ready_endpoint(cluster, name):
+        elif cluster.could_read("EndpointSlice") and not any(
+            _is_ready(endpoint) and item.get("ports") for item, endpoint in _endpoints(cluster, name)
+        ):
             cause, remedy = _cause(cluster, name)
             text = f"no replica is ready to answer, so that {_consequence(cluster, name)}: {cause}"
             yield problem("NoReadyEndpoint", text, remedy, place)
@@ -75,10 +77,6 @@ def _endpoints(cluster: ExaminedCluster, service: str) -> list[tuple[JSONObject,
 def _is_ready(endpoint: JSONObject) -> bool:
     """Tell whether an endpoint is ready; null counts as yes (discovery.k8s.io/v1 EndpointConditions)."""
     return (endpoint.get("conditions") or {}).get("ready") is not False
-
-
-def _has_ready_endpoint(cluster: ExaminedCluster, service: str) -> bool:
-    return any(_is_ready(endpoint) and item.get("ports") for item, endpoint in _endpoints(cluster, service))
 
 
 def _consequence(cluster: ExaminedCluster, service: str) -> str:
