@@ -275,8 +275,7 @@ def doctor(
     with show_progress(f"examining {counted(len(nodes), 'node')}"):
         health = asyncio.run(poll_once(source, state.knowledge)) if source else {}
         configured = {kind: tuple(items) for kind, items in survey.objects.items()} if survey is not None else {}
-        hooks = webhooks(ExaminedCluster(state.knowledge, configured))
-        guard = any(hook.name == GUARD for hook in hooks)
+        guard = any(hook.name == GUARD for hook in webhooks(ExaminedCluster(state.knowledge, configured)))
         machines = tuple(node for node in nodes if not state.knowledge.evidence.is_other(node.labels, virtual=True))
         examined = ExaminedFleet(machines, health, frozenset(state.overrun), cpu_guard=guard)
         documents = survey.objects.get("Node", ()) if survey is not None else objects

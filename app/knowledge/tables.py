@@ -135,7 +135,7 @@ class Knowledge:
 
     `group_keys` are labels of nodes that a cloud or provisioner created; most of them name the node group. `xids` are
     XID errors by code, `geometry` is the MIG geometry by product in normal form, and `node_conditions` are by type.
-    `field_ideas` says what to write instead of a field that policies do not have.
+    `field_ideas` says what to write instead of an unknown field, `meant_words` which words mean a choice.
     """
 
     products: Products
@@ -162,6 +162,7 @@ class Knowledge:
     operators: tuple[Operator, ...]
     pod_security: Levels
     field_ideas: Mapping[str, str]
+    meant_words: Mapping[str, list[str]]
 
 
 def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = None) -> Knowledge:
@@ -211,6 +212,7 @@ def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = Non
                 documents["pod_security.yaml"]["levels"], dict[str, tuple[PodSecurityRule, ...]]
             ),
             field_ideas=_field_ideas(documents["policy_fields.yaml"]),
+            meant_words=documents["policy_fields.yaml"]["meant_words"],
         )
     except (KeyError, TypeError, ValueError, AttributeError, BadInput) as error:
         raise KnowledgeError(f"fact tables: {type(error).__name__}: {error}") from error
