@@ -11,7 +11,7 @@ Admission creates no objects. A pod is only changed where the ResourceClaimTempl
 its namespace, with the content that it would have, since a pod with a missing template stays Pending.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -158,12 +158,7 @@ def _spans(pod: Pod, resource: str) -> Iterator[tuple[int, int, Container]]:
             at += amount
 
 
-Obstacle = Callable[[Pod, Demand, Sequence[RequestedDevices]], Iterator[str]]
-
-
-def _unreadable(_pod: Pod, demand: Demand, _devices: Sequence[RequestedDevices]) -> Iterator[str]:
-    if demand.invalid is not None:
-        yield demand.invalid.message
+Obstacle = Callable[[Pod, Demand, Sequence[RequestedDevices]], Iterable[str]]
 
 
 def _other_makes(_pod: Pod, demand: Demand, devices: Sequence[RequestedDevices]) -> Iterator[str]:
@@ -171,10 +166,6 @@ def _other_makes(_pod: Pod, demand: Demand, devices: Sequence[RequestedDevices])
     for resource, _ in demand.resources:
         if resource not in known:
             yield f"{resource}: only the devices of NVIDIA's DRA driver are known"
-
-
-def _shares(_pod: Pod, _demand: Demand, devices: Sequence[RequestedDevices]) -> Iterator[str]:
-    yield from (one.no_share for one in devices if one.no_share)
 
 
 def _other_resources(pod: Pod, demand: Demand, _devices: Sequence[RequestedDevices]) -> Iterator[str]:
@@ -217,26 +208,21 @@ def _sidecars_after_init_containers(_pod: Pod, demand: Demand, devices: Sequence
             yield f"{resource}: a sidecar takes over devices of an init container"
 
 
-def _bound_already(pod: Pod, _demand: Demand, _devices: Sequence[RequestedDevices]) -> Iterator[str]:
-    if pod.node_name:
-        yield "nodeName is set: only kube-scheduler allocates claims"
-
-
 def _name_taken(pod: Pod, _demand: Demand, _devices: Sequence[RequestedDevices]) -> Iterator[str]:
     if any(name == CLAIM for name, _, _ in pod.claims):
         yield f"resourceClaims already has an entry {CLAIM}"
 
 
 OBSTACLES: tuple[Obstacle, ...] = (
-    _unreadable,
+    lambda _pod, demand, _devices: [] if demand.invalid is None else [demand.invalid.message],
     _other_makes,
-    _shares,
+    lambda _pod, _demand, devices: [one.no_share for one in devices if one.no_share],
     _other_resources,
     _larger_slices,
     _fractions,
     _too_many,
     _sidecars_after_init_containers,
-    _bound_already,
+    lambda pod, _demand, _devices: ["nodeName is set: only kube-scheduler allocates claims"] if pod.node_name else [],
     _name_taken,
 )
 """Each finds in what a pod would lose by claims; a pod with any is left as it is."""

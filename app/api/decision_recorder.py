@@ -117,14 +117,12 @@ class _Rotated(logging.handlers.RotatingFileHandler):
         super().__init__(path, maxBytes=FILE_BYTES, backupCount=FILES - 1, encoding="utf-8")
 
     def _open(self) -> Any:
-        return open(self.baseFilename, self.mode, encoding="utf-8", opener=_private)
+        return open(
+            self.baseFilename, self.mode, encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)
+        )
 
     def handleError(self, _record: logging.LogRecord) -> None:  # noqa: N802  # logging's name
         self.failed += 1
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def _reduced_review(request: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -22,8 +22,9 @@ from app.cli.scheduler_config import configuration_findings, read_configuration,
 from app.cli.source import ClusterOptions, Fleet, OwnNamespace, state_of
 from app.cli.usage import PrometheusOptions
 from app.cluster.core import RulingCache
-from app.cluster.doctor_survey import SECRET, ClusterObjects, survey_cluster
+from app.cluster.doctor_survey import SECRET, ClusterObjects, survey_cluster, try_gpu_pod
 from app.cluster.gpu_health_polling import find_source, poll_once
+from app.cluster.kubeconfig import Load
 from app.cluster.slipped_pods import PolicyView, slip_of
 from app.cluster.snapshot import SNAPSHOT_KINDS, fill, view
 from app.cluster.snapshot_policies import policies_or_last_good
@@ -35,6 +36,7 @@ from app.doctor.extender_need import ExtenderNeed, extender_need, kinds_of_pods,
 from app.doctor.fleet_checks import ExaminedFleet, Finding, FindingLevel, advice, by_urgency, examine, problem
 from app.doctor.held_gpus import (
     examine_held,
+    pods_that_fail_to_start,
     quotas_that_count_nothing,
     read_held_gpus,
     refused_pods,
@@ -42,7 +44,7 @@ from app.doctor.held_gpus import (
 )
 from app.doctor.node_states import NOT_READY, DatedNodes, examine_node_states, is_outage, read_ages
 from app.doctor.operand_checks import examine_runtime_classes
-from app.doctor.webhook_checks import GUARD, MUTATING, VALIDATING, Webhook, webhooks
+from app.doctor.webhook_checks import GUARD, Webhook, pod_to_try, webhooks
 from app.explain.explanation import GangVerdict
 from app.explain.gang_placement import gang_verdict
 from app.knowledge.gpu_resources import Families
@@ -69,9 +71,9 @@ _HOST = re.compile(r"urlPrefix:[\s\"']*https?://([^/:\s\"']+)", re.ASCII)
 
 
 def examine_live(
-    survey: ClusterObjects, state: State, policies: PolicySet, namespace: str, config: Path | None
+    load: Load, survey: ClusterObjects, state: State, policies: PolicySet, namespace: str, config: Path | None
 ) -> list[Finding]:
-    """Run the checks of a live cluster and of its scheduler's configuration (a file, or our ConfigMap).
+    """Run the checks of a live cluster, with a GPU pod by dry run, and of its scheduler's configuration.
 
     Raises BadInput for an unreadable file.
     """
@@ -91,17 +93,11 @@ def examine_live(
     )
     certificates = tuple(_certificates(cluster, survey, now()))
     slipped = tuple(_slipped(survey, state, policies))
-    findings = examine_cluster(
-        replace(cluster, certificates=certificates, slipped=slipped, runtime_classes=runtime_class_names(policies))
-    )
+    tried = asyncio.run(try_gpu_pod(load, *pod_to_try(cluster)))
+    cluster = replace(cluster, certificates=certificates, slipped=slipped, tried=tried)
+    findings = examine_cluster(replace(cluster, runtime_classes=runtime_class_names(policies)))
     scheduler = examine_scheduler(survey.objects.get("ConfigMap", ()), state, policies, config)
-    return [*scheduler, *findings]
-
-
-def has_cpu_guard(survey: ClusterObjects) -> bool:
-    """Tell whether the webhook of the component cpu-guard is installed."""
-    configurations = [item for kind in (MUTATING, VALIDATING) for item in survey.objects.get(kind, ())]
-    return any(webhook.get("name") == GUARD for item in configurations for webhook in item.get("webhooks") or ())
+    return [*findings, *scheduler]
 
 
 def runtime_class_names(policies: PolicySet) -> tuple[str, ...]:
@@ -260,7 +256,8 @@ def doctor(
 ) -> None:
     """Examine every node, and of a live cluster what GPU pods depend on; exit 1 if something hurts pods now.
 
-    Nothing is written. What the kubeconfig's user may not read is reported as advice (NotLookedAt).
+    Nothing is stored: a GPU pod is created by server-side dry run, if the kubeconfig's user may create pods. What the
+    user may not read is reported as advice (NotLookedAt).
     """
     if scheduler_config and not fleet.live:
         raise BadInput("--scheduler-config: wants --kubeconfig; without a cluster, scheduler-config --verify checks it")
@@ -277,7 +274,8 @@ def doctor(
     idle = PrometheusOptions(prometheus).idle(state)
     with show_progress(f"examining {counted(len(nodes), 'node')}"):
         health = asyncio.run(poll_once(source, state.knowledge)) if source else {}
-        guard = survey is not None and has_cpu_guard(survey)
+        configured = {kind: tuple(items) for kind, items in survey.objects.items()} if survey is not None else {}
+        guard = any(hook.name == GUARD for hook in webhooks(ExaminedCluster(state.knowledge, configured)))
         machines = tuple(node for node in nodes if not state.knowledge.evidence.is_other(node.labels, virtual=True))
         examined = ExaminedFleet(machines, health, frozenset(state.overrun), cpu_guard=guard)
         documents = survey.objects.get("Node", ()) if survey is not None else objects
@@ -290,17 +288,19 @@ def doctor(
                 state.knowledge.evidence.schedulers_without_gpus,
             )
         )
-        findings = (*states, *examine(with_pods(examined, pods, state.knowledge)))
+        failing = pods_that_fail_to_start(pods, state.knowledge)
+        findings = (*states, *failing, *examine(with_pods(examined, pods, state.knowledge)))
         findings = (*findings, *examine_devices(ExaminedDevices(state.nodes, state.devices.dra.copy())))
         families, limits = state.knowledge.families, state.admission_objects
         findings = (*findings, *quotas_that_count_nothing(limits, families), *refused_pods(objects, families))
         findings = (*findings, *examine_held(read_held_gpus(pods, state.knowledge, idle)))
-        kinds = ("ConfigMap", "GPUPolicy")  # the documents of each have their kind from the list
-        stored = objects if survey is None else [one for kind in kinds for one in survey.objects.get(kind, ())]
+        read = {} if survey is None else survey.objects
+        stored = [{"kind": kind, **one} for kind in ("ConfigMap", "GPUPolicy") for one in read.get(kind, ())] or objects
         policies, unreadable = examined_policies(stored, state.knowledge, namespace, now())
         findings = (*findings, *_gangs_that_wait(_gang_verdicts(state, policies)))
         if survey is not None:
-            findings = (*examine_live(survey, state, policies, namespace, scheduler_config), *unreadable, *findings)
+            live = examine_live(fleet.load(), survey, state, policies, namespace, scheduler_config)
+            findings = (*live, *unreadable, *findings)
         else:
             wanted = frozenset(runtime_class_names(policies))
             classes = examine_runtime_classes(nodes, state.runtime_classes, wanted, state.knowledge)

@@ -30,7 +30,7 @@ from app.values.errors import BadInput
 from app.whatif.advice import Advice, advise_layout
 from app.whatif.fleet_with_moves import FleetWithMoves
 from app.whatif.movable_pods import controller_of, read_budgets, why_kept
-from app.whatif.repack import MOST_MOVES, Freed, Method, Move, Repack, Repacking, WaitingSeat
+from app.whatif.repack import MOST_MOVES, Freed, Method, Repack, Repacking, WaitingSeat
 from app.whatif.repack_search import RepackPod
 
 FREED = tuple(freed.value for freed in Freed)
@@ -127,7 +127,8 @@ def show_repack(console: Console, result: Repack) -> None:
     """Print the steps of a plan, what it costs, and what stood in its way."""
     for number, move in enumerate(result.moves, 1):
         held = ", ".join(f"{amount} x {resource}" for resource, amount in move.gpus.items())
-        what = f"{move.controller}, {held}, priority {move.priority}, {_age(move)}"
+        age = "age unknown" if move.hours is None else f"has run {move.hours:,.1f} h"
+        what = f"{move.controller}, {held}, priority {move.priority}, {age}"
         console.print(
             f"{number}. restart [bold]{escape(move.pod)}[/] ({escape(what)}): {escape(move.source)} → "
             f"[bold]{escape(move.seat)}[/]"
@@ -147,10 +148,6 @@ def show_repack(console: Console, result: Repack) -> None:
         console.print(
             "[dim]no PodDisruptionBudget was seen: add poddisruptionbudgets to a snapshot if there are any[/]"
         )
-
-
-def _age(move: Move) -> str:
-    return "age unknown" if move.hours is None else f"has run {move.hours:,.1f} h"
 
 
 def _where(seat: WaitingSeat, most_moves: int) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An HTTP client of the API server: reads of whole bodies, streams of lines, and reviews, which are not stored.
+"""An HTTP client of the API server: reads of whole bodies, streams of lines, reviews and dry runs; it stores nothing.
 
 aiohttp, which the `kubernetes` package requires, costs 5.5 µs per watch event where httpx costs 14
 (docs/decisions/0010-watch-the-api-server-with-a-reflector-of-our-own.md).
@@ -22,6 +22,10 @@ from app.values.errors import ApiError, BadInput
 CONNECT_SECONDS = 10.0
 LIST_SECONDS = 60.0
 """Bound on one page of a list; the API server's own limit for a request is 60 s."""
+DRY_RUN_SECONDS = 30
+"""The longest timeout of one webhook (admissionregistration.k8s.io/v1); the API server's own limit is twice that."""
+LONGEST_MESSAGE = 600
+"""Characters of a Status that are kept: the cause stands at its end, after a webhook's name and URL. A guess."""
 BUFFER_BYTES = 1 << 18
 """Read buffer: a large one means fewer wake-ups in a burst of events. A line may be longer."""
 WHOLE_ANSWER = aiohttp.ClientTimeout(total=LIST_SECONDS, sock_connect=CONNECT_SECONDS)
@@ -67,6 +71,15 @@ class ApiServer:
         async with self._request(path, {}, "application/json", WHOLE_ANSWER, headers, review) as answer:
             return await answer.read()
 
+    async def create_dry_run(self, path: str, document: Mapping[str, Any]) -> bytes:
+        """Create an object by dry run, which admission decides and which is never stored; return the object.
+
+        Raises ApiError, also if the API server does not decide within DRY_RUN_SECONDS.
+        """
+        params = {"dryRun": "All", "timeout": f"{DRY_RUN_SECONDS}s"}
+        async with self._request(path, params, "application/json", WHOLE_ANSWER, (), document) as answer:
+            return await answer.read()
+
     @asynccontextmanager
     async def watch(
         self, path: str, params: Mapping[str, str], silent_seconds: float
@@ -87,18 +100,18 @@ class ApiServer:
         accept: str,
         limits: aiohttp.ClientTimeout,
         more_headers: Headers = (),
-        review: Mapping[str, Any] | None = None,
+        posted: Mapping[str, Any] | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         try:
             session, access, headers = await self._connect()
             if more_headers and any(name == more_headers[0][0] for name, _ in headers):
                 raise ApiError(None, "not asked: the kubeconfig acts as another user already (as)")
             async with session.request(
-                "GET" if review is None else "POST",
+                "GET" if posted is None else "POST",
                 access.url + path,
                 params=params,
                 headers=[("Accept", accept), ("Accept-Encoding", "identity"), *headers, *more_headers],
-                json=review,
+                json=posted,
                 timeout=limits,
                 proxy=access.proxy,
                 server_hostname=access.server_name,
@@ -106,7 +119,7 @@ class ApiServer:
             ) as answer:
                 if answer.status == 401:
                     await self._forget_credentials(session)
-                if answer.status != (200 if review is None else 201):
+                if answer.status != (200 if posted is None else 201):
                     raise ApiError(answer.status, _status_message(answer.status, await answer.read()))
                 transport = _transport_of(answer.connection)
                 try:
@@ -192,7 +205,7 @@ def _status_message(status: int, body: bytes) -> str:
         message = msgspec.json.decode(body).get("message")
     except (msgspec.DecodeError, AttributeError, UnicodeDecodeError, RecursionError):
         message = None
-    return f"{status}: {message}"[:300] if message else str(status)
+    return f"{status}: {message}"[:LONGEST_MESSAGE] if message else str(status)
 
 
 async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[list[bytes]]:

@@ -12,11 +12,12 @@ import msgspec
 from app.cluster.apiserver import ApiServer
 from app.cluster.kubeconfig import Load
 from app.cluster.listing import list_kind
-from app.doctor.cluster_objects import ExaminedCluster
+from app.doctor.cluster_objects import ExaminedCluster, GPUPodTried
 from app.doctor.operand_checks import JOB_KINDS
 from app.doctor.webhook_checks import MUTATING, VALIDATING, webhooks
 from app.knowledge.tables import Knowledge
 from app.kube.api_kinds import API_KINDS, DRA, FLEET
+from app.kube.pods import DECISION
 from app.values.errors import ApiError
 
 Object = dict[str, Any]
@@ -42,6 +43,8 @@ EXAMINED = (
 SECRET = "gpu-usher-tls"
 DEFINITION = f"{API_KINDS['GPUPolicy'].plural}.{API_KINDS['GPUPolicy'].group}"
 UNREACHABLE = "API server"
+UNDECIDED = (500, 504)
+"""The API server could not call a webhook, or did not get its answer in time; a decision has another status."""
 
 
 @dataclass(slots=True)
@@ -186,3 +189,25 @@ async def _read_object(server: ApiServer, survey: ClusterObjects, path: str, sho
         if not (isinstance(error, ApiError) and error.status == 404):
             survey.refused[shown] = str(error)
         return {}
+
+
+async def try_gpu_pod(load: Load, namespace: str, resource: str) -> GPUPodTried | None:
+    """Create a GPU pod by dry run, so that the API server calls every webhook, and stores nothing.
+
+    Every Pod Security level allows the pod. None where it was refused for a reason of its own (no right to create it, a
+    quota, a policy).
+    """
+    limits = {"cpu": "100m", "memory": "64Mi", resource: "1"}
+    own = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    shared = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    container = {"name": "main", "image": "none", "resources": {"limits": limits}, "securityContext": own}
+    spec = {"securityContext": shared, "containers": [container]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "gpu-usher-doctor-"}, "spec": spec}
+    server = ApiServer(load)
+    try:
+        body = await server.create_dry_run(f"/api/v1/namespaces/{namespace}/pods", pod)
+        return GPUPodTried(namespace, reviewed=DECISION.encode() in body)
+    except ApiError as error:
+        return GPUPodTried(namespace, str(error)) if error.status in UNDECIDED else None
+    finally:
+        await server.close()

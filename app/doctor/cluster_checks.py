@@ -3,6 +3,7 @@
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from app.doctor import operand_checks, replica_checks, webhook_checks
 from app.doctor.cluster_objects import APPLY, ExaminedCluster, containers
@@ -245,4 +246,38 @@ CHECKS: tuple[ClusterCheck, ...] = (
 
 def examine_cluster(cluster: ExaminedCluster) -> tuple[Finding, ...]:
     """Run every check; findings that differ only in their objects or nodes are merged."""
-    return merged(finding for check in CHECKS for finding in check(cluster))
+    return _with_tried_pod(merged(finding for check in CHECKS for finding in check(cluster)), cluster)
+
+
+SAYS_WHY = ("NoReadyEndpoint", "CABundleAbsent", "Certificate", "WebhookNeverCalled")
+"""The checks that find why the API server cannot call a webhook of ours, or does not."""
+_CALLED = re.compile(r'calling webhook "([^"]+)"', re.ASCII)
+"""A webhook's name in a message of the API server (k8s.io/apiserver pkg/admission/plugin/webhook/errors)."""
+
+
+def _with_tried_pod(findings: tuple[Finding, ...], cluster: ExaminedCluster) -> tuple[Finding, ...]:
+    """Add what became of the GPU pod by dry run, first; where a check has found the cause, its finding says so."""
+    tried = cluster.tried
+    if tried is None or (tried.reviewed and not tried.failure):
+        return findings
+    called = _CALLED.findall(tried.failure) if tried.failure else [webhook_checks.MUTATE]
+    webhook = next((one for one in webhook_checks.webhooks(cluster) if one.name in called), None)
+    cause = next((one for one in findings if one.check in SAYS_WHY and webhook and _concerns(one, webhook)), None)
+    if not tried.failure:
+        text = f"a GPU pod created by dry run in namespace {tried.namespace} is admitted without our review"
+        remedy = "read in the API server's log why it does not call it; with serve --shadow this is intended"
+        unseen = [advice("GPUPodNotReviewed", text, remedy, webhook.shown)] if webhook and cause is None else []
+        return (*findings, *unseen)
+    said = f"a GPU pod created by dry run in namespace {tried.namespace} is refused: {tried.failure}"
+    if cause is not None:
+        return (replace(cause, what=f"{cause.what}; {said}"), *(one for one in findings if one is not cause))
+    row = next(row for row in cluster.knowledge.webhook_calls if row.message in tried.failure)
+    refused = problem("GPUPodRefused", f"{row.why}; {said}", row.remedy, webhook.shown if webhook else "API server")
+    return (refused, *findings)
+
+
+def _concerns(finding: Finding, webhook: webhook_checks.Webhook) -> bool:
+    """Tell whether a finding is about a webhook, its certificate, or the Service that answers it."""
+    service = (webhook.spec.get("clientConfig") or {}).get("service") or {}
+    place = f"Service {service.get('namespace')}/{service.get('name')}"
+    return any(named == place or named.startswith(webhook.shown) for named in finding.objects)

@@ -43,6 +43,19 @@ class SlippedReport:
 
 
 @dataclass(frozen=True, slots=True)
+class GPUPodTried:
+    """What became of a GPU pod that was created by dry run in a namespace.
+
+    `failure` is the API server's message where it could not decide about the pod, empty where it did. `reviewed` is
+    false where it admitted the pod without our review.
+    """
+
+    namespace: str
+    failure: str = ""
+    reviewed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class ExaminedCluster:
     """The cluster that is examined.
 
@@ -54,6 +67,7 @@ class ExaminedCluster:
     `namespace` is where gpu-usher runs.
     `runtime_classes` are the values of runtimeClassName of the policies.
     `extender_hosts` are the hosts of the URLs at which the scheduler's configuration calls the extender.
+    `tried` is what became of a GPU pod by dry run; None where the user may not create one.
     """
 
     knowledge: Knowledge
@@ -68,6 +82,7 @@ class ExaminedCluster:
     namespace: str = "gpu-usher"
     runtime_classes: tuple[str, ...] = (AUTO,)
     extender_hosts: tuple[str, ...] = ()
+    tried: GPUPodTried | None = None
 
     def objects_of(self, kind: str) -> tuple[JSONObject, ...]:
         """Return the objects of a kind; none where it is not served, or could not be read."""

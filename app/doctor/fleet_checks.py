@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The doctor's checks of nodes, each with a remedy: one function per check; the table of checks stands at the end."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -78,6 +79,7 @@ class ExaminedFleet:
 STOPS_PODS = frozenset(
     {
         "NodeNotReady",
+        "GPUPodRefused",
         "NoReadyEndpoint",
         "CABundleAbsent",
         "Certificate",
@@ -237,7 +239,9 @@ def refused_by_kubelets(fleet: ExaminedFleet) -> Iterator[Finding]:
         likely = f"; likely cause: {cause}" if cause else ""
         text = f"{counted(len(pods), 'GPU pod')} refused by the kubelet ({reason}): {why}{likely}"
         remedy = "delete them, since they never start again; gpu-usher explain says what to do about each"
-        names = tuple(sorted({pod.ending.node for pod in pods}))
+        by_node = Counter(pod.ending.node for pod in pods)
+        most = ", ".join(f"{node} ({count})" for node, count in by_node.most_common(3) if len(by_node) > 1)
+        text, names = f"{text}{most and f'; most on {most}'}", tuple(sorted(by_node))
         yield advice("RefusedByKubelet", text, remedy, *(f"Pod {pod.name}" for pod in pods), nodes=names)
 
 

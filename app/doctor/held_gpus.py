@@ -12,9 +12,10 @@ from app.doctor.cluster_objects import asks_for_gpus
 from app.doctor.fleet_checks import ExaminedFleet, Finding, advice, problem
 from app.intree.api_server import counts_for_pods
 from app.knowledge.gpu_resources import Families
+from app.knowledge.reported_faults import PodFailure
 from app.knowledge.tables import Knowledge
 from app.kube.admission_objects import AdmissionObjects, refused_replicas
-from app.kube.finished_pods import DEFAULT_SCHEDULER, FinishedPod, read_finished_pod
+from app.kube.finished_pods import DEFAULT_SCHEDULER, FinishedPod, decisive_part, read_finished_pod, start_reports
 from app.kube.gangs import read_workload
 from app.kube.gpu_usage import GPUUsage, read_gpu_usage
 from app.kube.pending_pods import PendingPod, read_pending_pod
@@ -95,6 +96,21 @@ def refused_pods(documents: Iterable[Mapping[str, Any]], families: Families) -> 
             metadata, remedy = document["metadata"], "gpu-usher explain says the smallest change of the workload"
             name = f"{document['kind']} {metadata.get('namespace') or 'default'}/{metadata['name']}"
             yield problem("PodsRefused", f"the API server refuses its pods: {words}", remedy, name)
+
+
+def pods_that_fail_to_start(pods: Iterable[Mapping[str, Any]], knowledge: Knowledge) -> Iterator[Finding]:
+    """Report the nodes on which GPU pods do not start for a cause in the node, one finding for each node and cause."""
+    failing: dict[tuple[str, PodFailure], dict[str, str]] = {}
+    for document in pods:
+        node, metadata = str((document.get("spec") or {}).get("nodeName") or ""), document.get("metadata") or {}
+        for reason, message in start_reports(document.get("status") or {}) if node else ():
+            row = next((row for row in knowledge.pod_starts if row.explains_start(reason, message)), None)
+            if row is not None and row.on_node and asks_for_gpus(dict(document), knowledge.families):
+                name = f"Pod {metadata.get('namespace') or 'default'}/{metadata.get('name')}"
+                failing.setdefault((node, row), {})[name] = decisive_part(message, row.message)
+    for (node, row), said in failing.items():
+        text = f"{counted(len(said), 'GPU pod')} of {node} cannot start: {row.why} ({next(iter(said.values()))})"
+        yield problem("PodsFailToStart", text, row.remedy, *said, nodes=(node,))
 
 
 def idle_while_waiting(held: HeldGPUs) -> Iterator[Finding]:

@@ -65,7 +65,9 @@ def _explained(node: Node, doubt: CountDoubt) -> tuple[str, str]:
         )
     if doubt is CountDoubt.Slices:
         renamed = sorted(
-            name for name in node.allocatable if name.startswith(NVIDIA_DOMAIN) and not _is_counted(node, name)
+            name
+            for name in node.allocatable
+            if name.startswith(NVIDIA_DOMAIN) and name not in dict(node.node_class.offered)
         )
         return (
             "either the layout was changed after GPU Feature Discovery ran; or the device plugin shares or selects "
@@ -81,10 +83,6 @@ def _explained(node: Node, doubt: CountDoubt) -> tuple[str, str]:
         "run nvidia-smi -L on the node: if it shows as many GPUs as labelled, give both components one config; if "
         "fewer, check the node's XID errors and restart GPU Feature Discovery",
     )
-
-
-def _is_counted(node: Node, name: str) -> bool:
-    return any(name == resource for resource, _ in node.node_class.offered)
 
 
 def _capacity(node: Node) -> str:

@@ -140,16 +140,14 @@ def changes_pending(dated: DatedNodes) -> Iterator[Finding]:
         code, change, remedy = PENDING_CHANGES[label]
         finding = problem if dated.now - since >= TOO_LONG else advice
         layout = f" (asked for: {MIG_CONFIG}={wished})" if wished else ""
-        text = f"{change} is not finished: {label}={state} for {_duration(dated.now - since)} or longer{layout}"
+        hours = (dated.now - since) / 3600
+        age = f"{hours:.0f} h" if hours >= 1 else f"{hours * 60:.0f} min"
+        text = f"{change} is not finished: {label}={state} for {age} or longer{layout}"
         yield finding(code.name, text, remedy, nodes=names)
     if required:
         text = f"{counted(len(required), 'node')} {'waits' if len(required) == 1 else 'wait'} for a driver upgrade"
         yield advice("DriverUpgradeRequired", f"{text} ({UPGRADE_STATE}={UPGRADE_REQUIRED}); pods still run there",
                      UPGRADE_NOT_BEGUN, nodes=tuple(required))  # fmt: skip
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds / 3600:.0f} h" if seconds >= 3600 else f"{seconds / 60:.0f} min"
 
 
 def schedulers_absent(dated: DatedNodes) -> Iterator[Finding]:

@@ -105,13 +105,13 @@ def _endpoints(cluster: ExaminedCluster, service: str) -> list[tuple[JSONObject,
     ]
 
 
+def _has_ready_endpoint(cluster: ExaminedCluster, service: str) -> bool:
+    return any(_is_ready(endpoint) and item.get("ports") for item, endpoint in _endpoints(cluster, service))
+
+
 def _is_ready(endpoint: JSONObject) -> bool:
     """Tell whether an endpoint is ready; null counts as yes (discovery.k8s.io/v1 EndpointConditions)."""
     return (endpoint.get("conditions") or {}).get("ready") is not False
-
-
-def _has_ready_endpoint(cluster: ExaminedCluster, service: str) -> bool:
-    return any(_is_ready(endpoint) and item.get("ports") for item, endpoint in _endpoints(cluster, service))
 
 
 def _consequence(cluster: ExaminedCluster, service: str) -> str:

@@ -222,18 +222,13 @@ def other_allocators(cluster: ExaminedCluster) -> Iterator[Finding]:
             or webhook.ours
             or webhook.kind != MUTATING
             or not webhook.creates_pods()
-            or not _is_allocator(webhook)
+            or not any(part in f"{webhook.order[0]} {webhook.name}".lower() for part in ALLOCATORS)
         ):
             continue
         never = webhook.spec.get("reinvocationPolicy", "Never") == "Never" and webhook.order < first
         text = f"also changes GPU pods{', is called before gpu-usher and never again' if never else ''}"
         remedy = "let only one of the two serve a namespace (gpu-usher.io/ignore=true exempts it from gpu-usher)"
         yield advice("OtherAllocator", text, remedy, webhook.shown)
-
-
-def _is_allocator(webhook: Webhook) -> bool:
-    words = f"{webhook.order[0]} {webhook.name}".lower()
-    return any(part in words for part in ALLOCATORS)
 
 
 def namespaces_with_labels(cluster: ExaminedCluster) -> Iterator[tuple[str, Mapping[str, str]]]:
@@ -258,6 +253,18 @@ def _with_gpu_pods(cluster: ExaminedCluster) -> Iterator[tuple[str, Mapping[str,
     )
 
 
+def pod_to_try(cluster: ExaminedCluster) -> tuple[str, str]:
+    """Choose namespace and GPU resource of a pod to try: `default`, or one with GPU pods for which more webhooks are
+    called; a resource that a node offers."""
+    called = [webhook for webhook in webhooks(cluster) if webhook.creates_pods()]
+    labels = dict(namespaces_with_labels(cluster)).get(DEFAULT_NAMESPACE, {NAMESPACE_NAME: DEFAULT_NAMESPACE})
+    candidates = ((DEFAULT_NAMESPACE, labels), *_with_gpu_pods(cluster))
+    chosen = max(candidates, key=lambda named: sum(webhook.selects(named[1]) for webhook in called))[0]
+    offered = (name for node in cluster.gpu_nodes() for name, units in node.node_class.offered if units)
+    return chosen, next(offered, cluster.knowledge.families.all[0].whole)
+
+
+DEFAULT_NAMESPACE = "default"
 POLICY, BINDING = "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"
 ALWAYS_THERE = ("kube-system", "kube-public", "kube-node-lease")
 """Namespaces that the API server creates itself, before any tenant can."""

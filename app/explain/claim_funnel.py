@@ -13,7 +13,6 @@ from app.dra.pod_judge import ClaimJudge
 from app.dra.selectors import ClaimError, NotJudged, shortened
 from app.dra.stages import DeviceStage, NodeDevices, StageKind, stages_of
 from app.dra.words import condition, failing_parts, has_instead, nearest
-from app.explain.funnel import Objection
 from app.explain.survey import Groups
 from app.intree.checks import InTreeCause, InTreeRefusal
 from app.kube.device_classes import untolerated
@@ -181,17 +180,14 @@ def with_claim_errors(groups: Groups) -> Groups:
     return {**others, error: [*others[error], *groups[()]]}
 
 
-def is_claim_error(objection: Objection) -> bool:
-    """Tell whether an objection is a claim that kube-scheduler gives up on."""
-    return isinstance(objection, InTreeRefusal) and objection.cause is InTreeCause.ClaimNotUsable
-
-
 def erring(groups: Groups) -> Groups:
     """Return the nodes that have nothing but a claim that kube-scheduler gives up on against the pod."""
     return {
         objections: names
         for objections, names in groups.items()
-        if len(objections) == 1 and is_claim_error(objections[0])
+        if len(objections) == 1
+        and isinstance(objections[0], InTreeRefusal)
+        and objections[0].cause is InTreeCause.ClaimNotUsable
     }
 
 

@@ -125,7 +125,7 @@ class FixSearch:
             yield from self._try((((RECREATE,), names) for _, names in nearest), MOST_POD_PROOFS)
         if not self._proven:
             yield from self._try(self._single_edits(nearest), MOST_POD_PROOFS)
-        if not any(_edits_pod_only(edits) for edits in self._proven):
+        if not any(all(edit.of == "pod" for edit in edits) for edits in self._proven):
             yield from self._try(self._combined_edits(nearest), MOST_POD_PROOFS)
         # 3. The fixes, the smallest first.
         return (yield from self._fixes(sorted(self._proven, key=_rank)))
@@ -262,10 +262,6 @@ NODES_JUDGED_AT_ONCE = 32
 """Nodes judged between two yields; one node takes about 20 µs."""
 NAMES_AT_ONCE = 256
 """Nodes compared between two yields where they are not judged; one node takes about 3 µs."""
-
-
-def _edits_pod_only(edits: Edits) -> bool:
-    return all(edit.of == "pod" for edit in edits)
 
 
 def _rank(edits: Edits) -> tuple[int, int, float, str]:

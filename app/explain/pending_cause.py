@@ -147,23 +147,17 @@ def _driver(node: NodeClass) -> str | None:
     return f"driver {show_driver(node.driver)}" if node.driver else None
 
 
-def _conditions(node: NodeClass) -> str | None:
-    return " and ".join(name for name, severity in node.bad_conditions if severity is GPUCondition.Ill) or None
-
-
-def _promises(node: NodeClass) -> str | None:
-    return "; ".join(promise.words for promise in node.absent) or None
-
-
 VALUES: Mapping[str, Tell] = {
     Code.DriverTooOld.name: _driver,
     Code.ImageRequirementUnmet.name: _driver,
-    Code.ComputeCapabilityTooLow.name: (
-        lambda node: show_version(node.compute_capability) if node.compute_capability else None
+    Code.ComputeCapabilityTooLow.name: lambda node: (
+        show_version(node.compute_capability) if node.compute_capability else None
     ),
     Code.GPUMemoryTooSmall.name: lambda node: f"{node.memory_mib} MiB" if node.memory_mib else None,
-    Code.GPUUnhealthy.name: _conditions,
-    Code.GhostGPUs.name: _promises,
+    Code.GPUUnhealthy.name: lambda node: " and ".join(
+        name for name, severity in node.bad_conditions if severity is GPUCondition.Ill
+    ),
+    Code.GhostGPUs.name: lambda node: "; ".join(promise.words for promise in node.absent),
     Code.MIGLayoutFailed.name: lambda node: node.mig_layout_failed and f"{node.mig_layout_failed} failed",
 }
 """The value of a node by the code of the reason for which it is refused."""

@@ -14,17 +14,13 @@ from app.dra.pod_claims import claims_of_pod
 from app.explain.explanation import PENDING
 from app.explain.survey import ClusterSnapshot
 from app.knowledge.reported_faults import PodFailure
+from app.kube.finished_pods import LONGEST_MESSAGE, decisive_part, start_reports
 from app.kube.gpu_usage import FINISHED
 
-LONGEST_MESSAGE = 160
-"""Characters of a message of a kubelet or a scheduler that are shown. A guess at what is read."""
 KUBELET = "kubelet"
 HAS_SANDBOX = frozenset({"Pulling", "Pulled", "Created", "Started"})
 """Events of a kubelet that it writes once volumes, claims and sandbox of the pod are there, so that older Events are of
 its past (k8s.io/kubernetes pkg/kubelet/events/event.go)."""
-BACKING_OFF = "CrashLoopBackOff"
-NOT_STARTED = frozenset({"StartError", "ContainerCannotRun"})
-"""Reasons of a terminated container that never ran (containerd internal/cri/server/container_start.go; cri-o)."""
 _REQUIRED_CUDA = re.compile(r"unsatisfied condition: cuda ?>= ?(\d{1,2}\.\d{1,2})\b")
 """What NVIDIA's container toolkit says of an image (NVIDIA/libnvidia-container, requirement error)."""
 Event = Mapping[str, Any]
@@ -34,21 +30,6 @@ def shortened(message: str) -> str:
     """Write a message in one line, and cut it."""
     text = " ".join(message.split())
     return text if len(text) <= LONGEST_MESSAGE else f"{text[: LONGEST_MESSAGE - 1]}…"
-
-
-def decisive_part(message: str, decisive: str = "") -> str:
-    """Write a message in one line, and cut what stands before its decisive part; without one, the middle.
-
-    A runtime puts the cause at the end, after the names of all the steps that failed with it.
-    """
-    text = " ".join(message.split())
-    if len(text) <= LONGEST_MESSAGE:
-        return text
-    at = text.find(decisive) if decisive else -1
-    if at < 0:
-        return f"{text[:50]}…{text[50 + 1 - LONGEST_MESSAGE :]}"
-    part = text[at:] if len(text) - at < LONGEST_MESSAGE else f"{text[at : at + LONGEST_MESSAGE - 2]}…"
-    return f"…{part}"
 
 
 def unhealthy_devices(document: Mapping[str, Any]) -> tuple[str, ...]:
@@ -78,12 +59,12 @@ def start_problems(review: ReviewedPod, events: Sequence[Event] | None, snapshot
         return ()
     pending = status.get("phase") in (None, PENDING)
     current = _current(events or ()) if pending else []  # those of a pod that runs are of its past
-    told = [*_waiting(status), *((str(event.get("reason") or ""), _message(event)) for event in current)]
+    told = [*start_reports(status), *((str(event.get("reason") or ""), _message(event)) for event in current)]
     first: dict[str, str] = {}
     fails_again = False
     for reason, message in told:
         for row in snapshot.context.knowledge.pod_starts:
-            if row.explains(reason, message) or (not row.reason and row.message in message):
+            if row.explains_start(reason, message):
                 first.setdefault(row.why, _text(reason, row, message))
                 fails_again = fails_again or row.on_node
                 break
@@ -94,21 +75,9 @@ def start_problems(review: ReviewedPod, events: Sequence[Event] | None, snapshot
     return (_unexplained(node, document, None if events is None else current),)
 
 
-def _waiting(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield reason and message of each container that waits; of one that could not be started, those of its last start.
-
-    A kubelet backs off between the starts of a container, and its waiting reason then tells nothing of the cause.
-    """
-    for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
-        waiting = (container.get("state") or {}).get("waiting") or {}
-        last = (container.get("lastState") or {}).get("terminated") or {}
-        said = last if waiting.get("reason") == BACKING_OFF and last.get("reason") in NOT_STARTED else waiting
-        yield str(said.get("reason") or ""), str(said.get("message") or "")
-
-
 def required_cuda(status: Mapping[str, Any]) -> str:
     """Give the CUDA version that a container requires by its start error; empty where none says so."""
-    return next((match[1] for _, message in _waiting(status) if (match := _REQUIRED_CUDA.search(message))), "")
+    return next((match[1] for _, message in start_reports(status) if (match := _REQUIRED_CUDA.search(message))), "")
 
 
 def _current(events: Sequence[Event]) -> list[Event]:

@@ -333,13 +333,9 @@ def _judge_by_version(need: CUDANeed, host: HostFacts, driver: Version) -> Compa
         return Compatibility.TooOld  # CUDA error 804, forward compatibility was attempted on non supported HW
     if need.minor_version is not None and driver >= need.minor_version:
         return Compatibility.MinorVersion if starts else Compatibility.RequirementUnmet
-    if host.datacenter and starts and _supports_forward(need.forward, driver):
+    if host.datacenter and starts and any(driver[0] == branch and driver >= floor for branch, floor in need.forward):
         return Compatibility.Forward
     return Compatibility.TooOld
-
-
-def _supports_forward(branches: tuple[tuple[int, Version], ...], driver: Version) -> bool:
-    return any(driver[0] == branch and driver >= floor for branch, floor in branches)
 
 
 def load_cuda(document: Mapping[str, Any]) -> CUDATables:

@@ -117,6 +117,10 @@ class PodFailure:
         same = reason.startswith(self.reason) if self.reason else not reason
         return same and self.message in message
 
+    def explains_start(self, reason: str, message: str) -> bool:
+        """Tell whether this row is about a container that does not start: a row without a reason, whatever that is."""
+        return self.explains(reason, message) or (not self.reason and self.message in message)
+
 
 def load_pod_failures(rows: Iterable[Mapping[str, Any]]) -> tuple[PodFailure, ...]:
     """Read the `pod_failures` of pod_failures.yaml, of which the first that explains a pod counts."""

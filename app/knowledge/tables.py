@@ -136,7 +136,7 @@ class Knowledge:
     `group_keys` are labels of nodes that a cloud or provisioner created; most of them name the node group.
     `known_labels` is a pattern of the labels that nodes to come may have without their node group. `xids` are
     XID errors by code, `geometry` is the MIG geometry by product in normal form, and `node_conditions` are by type.
-    `field_ideas` says what to write instead of a field that policies do not have.
+    `field_ideas` says what to write instead of an unknown field, `meant_words` which words mean a choice.
     """
 
     products: Products
@@ -155,6 +155,7 @@ class Knowledge:
     pod_failures: tuple[PodFailure, ...]
     pod_starts: tuple[PodFailure, ...]
     pod_evictions: tuple[PodFailure, ...]
+    webhook_calls: tuple[PodFailure, ...]
     runtimes: Runtimes
     usage_metrics: UsageMetrics
     node_conditions: Mapping[str, ConditionMeaning]
@@ -163,6 +164,7 @@ class Knowledge:
     operators: tuple[Operator, ...]
     pod_security: Levels
     field_ideas: Mapping[str, str]
+    meant_words: Mapping[str, list[str]]
 
 
 def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = None) -> Knowledge:
@@ -204,6 +206,7 @@ def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = Non
             pod_failures=load_pod_failures(documents["pod_failures.yaml"]["pod_failures"]),
             pod_starts=load_pod_failures(documents["pod_failures.yaml"]["pod_starts"]),
             pod_evictions=load_pod_failures(documents["pod_failures.yaml"]["pod_evictions"]),
+            webhook_calls=load_pod_failures(documents["pod_failures.yaml"]["webhook_calls"]),
             runtimes=load_runtimes(documents["runtimes.yaml"]),
             usage_metrics=load_usage_metrics(documents["usage_metrics.yaml"]),
             node_conditions=load_node_conditions(documents["node_conditions.yaml"]),
@@ -214,6 +217,7 @@ def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = Non
                 documents["pod_security.yaml"]["levels"], dict[str, tuple[PodSecurityRule, ...]]
             ),
             field_ideas=_field_ideas(documents["policy_fields.yaml"]),
+            meant_words=documents["policy_fields.yaml"]["meant_words"],
         )
     except (KeyError, TypeError, ValueError, AttributeError, BadInput) as error:
         raise KnowledgeError(f"fact tables: {type(error).__name__}: {error}") from error

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pods that have ended, or that a kubelet refused to start: what happened, why, and what to do."""
+"""Pods that have ended, that a kubelet refused, or that do not start: what happened, why, and what to do."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +12,11 @@ from app.values.json_members import member, objects
 
 REJECTED = "Pod was rejected: "
 """What a kubelet writes before the message of a pod that it refuses (k8s.io/kubernetes pkg/kubelet rejectPod)."""
+LONGEST_MESSAGE = 160
+"""Characters of a message of a kubelet or a scheduler that are shown. A guess at what is read."""
+BACKING_OFF = "CrashLoopBackOff"
+NOT_STARTED = frozenset({"StartError", "ContainerCannotRun"})
+"""Reasons of a terminated container that never ran (containerd internal/cri/server/container_start.go; cri-o)."""
 DEFAULT_SCHEDULER = "default-scheduler"
 SUCCEEDED, FAILED = "Succeeded", "Failed"
 UNKNOWN = PodFailure(reason="", message="", refused=False, chosen=False, why="", causes="", remedy="")
@@ -123,3 +128,32 @@ def _writer_of_node_name(metadata: Mapping[str, Any]) -> str:
         if isinstance(spec, dict) and "f:nodeName" in spec:
             return str(entry.get("manager") or "somebody")
     return ""
+
+
+def decisive_part(message: str, decisive: str = "") -> str:
+    """Write a message in one line, and cut what stands before its decisive part; without one, the middle.
+
+    A runtime puts the cause at the end, after the names of all the steps that failed with it.
+    """
+    text = " ".join(message.split())
+    if len(text) <= LONGEST_MESSAGE:
+        return text
+    at = text.find(decisive) if decisive else -1
+    if at < 0:
+        return f"{text[:50]}…{text[50 + 1 - LONGEST_MESSAGE :]}"
+    part = text[at:] if len(text) - at < LONGEST_MESSAGE else f"{text[at : at + LONGEST_MESSAGE - 2]}…"
+    return f"…{part}"
+
+
+def start_reports(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield reason and message of each container that waits; of one that could not be started, those of its last start.
+
+    A kubelet backs off between the starts of a container, and its waiting reason then tells nothing of the cause. A pod
+    that is not started again is Failed, and its container terminated.
+    """
+    for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        state, last = container.get("state") or {}, (container.get("lastState") or {}).get("terminated") or {}
+        waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
+        past = last if waiting.get("reason") == BACKING_OFF else ended
+        said = past if past.get("reason") in NOT_STARTED else waiting
+        yield str(said.get("reason") or ""), str(said.get("message") or "")

@@ -73,17 +73,15 @@ def _misspelt_prefixes(annotations: Mapping[str, str]) -> tuple[str, ...]:
     """Warn of keys that have one of our names behind another prefix that is nearly ours."""
     keys = (key for key in annotations if key.rpartition("/")[2] in ANNOTATIONS and not key.startswith(PREFIX))
     alike = (key for key in islice(keys, MOST_GUESSES) if _is_nearly_ours(key.rpartition("/")[0]))
-    return tuple(f"annotation {key[:63]} has no effect; did you mean {_right(key)}?" for key in alike)
+    return tuple(
+        f"annotation {key[:63]} has no effect; did you mean {PREFIX}{key.rpartition('/')[2]}?" for key in alike
+    )
 
 
 def _is_nearly_ours(prefix: str) -> bool:
     return len(prefix) <= LONGEST_GUESSED_NAME and bool(
         get_close_matches(prefix, [PREFIX.removesuffix("/")], 1, ALIKE_PREFIX)
     )
-
-
-def _right(key: str) -> str:
-    return PREFIX + key.rpartition("/")[2]
 
 
 def _read_ours(ours: Mapping[str, str], products: Products, warnings: list[str]) -> PodAnnotations:

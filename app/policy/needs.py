@@ -226,43 +226,9 @@ def _namespace_limits(placement: Placement, products: Products) -> tuple[Product
     return tuple(ProductLimit(tuple(map(products.pattern, row.products)), row.gpus) for row in rows) or None
 
 
-def _show_limit(limit: ProductLimit) -> str:
-    return f"at most {limit.most} {join_with_or([pattern.text for pattern in limit.patterns])} in the namespace"
-
-
 def _in_order(lists: list[tuple[Any, ...]]) -> tuple[Any, ...]:
     """Join the lists without repetitions."""
     return tuple(dict.fromkeys(item for items in lists for item in items))
-
-
-def _show_memory(mib: int) -> Iterator[str]:
-    if mib:
-        yield f"memory per GPU >= {mib} MiB"
-
-
-def _show_capability(version: Version | None) -> Iterator[str]:
-    if version:
-        yield f"compute capability >= {show_version(version)}"
-
-
-def _show_sharing(wish: SharingWish) -> Iterator[str]:
-    if wish is not SharingWish.Any:
-        yield f"sharing {wish.value}"
-
-
-def _show_profile(profile: tuple[str, bool] | None) -> Iterator[str]:
-    if profile:
-        yield f"MIG profile {'>= ' if profile[1] else ''}{profile[0]}"
-
-
-def _show_nvlink(required: bool) -> Iterator[str]:
-    if required:
-        yield "NVLink"
-
-
-def _show_form_factors(form_factors: frozenset[FormFactor] | None) -> Iterator[str]:
-    if form_factors is not None:
-        yield "form factor " + join_with_or(sorted(form_factor.value for form_factor in form_factors))
 
 
 _PRODUCT_CODES = (Code.ProductNotAllowed, Code.NoProductLeft)
@@ -303,7 +269,7 @@ LEAST_MEMORY: Need[int] = Need(
     Rule.GPUMemory,
     lambda placement, _: parse_mib(placement.gpu_memory) if placement.gpu_memory else None,
     max,
-    _show_memory,
+    lambda mib: [f"memory per GPU >= {mib} MiB"] if mib else [],
     (Code.GPUMemoryTooSmall,),
 )
 """The least memory of each GPU or MIG slice, in MiB."""
@@ -313,7 +279,7 @@ LEAST_CAPABILITY: Need[Version] = Need(
     Rule.ComputeCapability,
     lambda placement, _: parse_minimum(placement.compute_capability) if placement.compute_capability else None,
     max,
-    _show_capability,
+    lambda version: [f"compute capability >= {show_version(version)}"] if version else [],
     (Code.ComputeCapabilityTooLow,),
 )
 """The least compute capability."""
@@ -323,12 +289,17 @@ SHARING: Need[SharingWish] = Need(
     Rule.Sharing,
     lambda placement, _: placement.sharing,
     lambda wishes: max(wishes, key=list(SharingWish).index),
-    _show_sharing,
+    lambda wish: [] if wish is SharingWish.Any else [f"sharing {wish.value}"],
     (Code.SharingNotAllowed,),
 )
 """Which units the pod accepts as a GPU."""
 MIG_PROFILE: Need[tuple[str, bool]] = Need(
-    "gpu-usher.io/mig-profile", "mig_profile", None, None, lambda profiles: profiles[0], _show_profile
+    "gpu-usher.io/mig-profile",
+    "mig_profile",
+    None,
+    None,
+    lambda profiles: profiles[0],
+    lambda profile: [f"MIG profile {'>= ' if profile[1] else ''}{profile[0]}"] if profile else [],
 )
 """A MIG profile, and whether larger profiles qualify too. Only annotations state it."""
 NVLINK: Need[bool] = Need(
@@ -337,7 +308,7 @@ NVLINK: Need[bool] = Need(
     Rule.Interconnect,
     lambda placement, _: placement.interconnect == "NVLink" or None,
     any,
-    _show_nvlink,
+    lambda required: ["NVLink"] if required else [],
     (Code.InterconnectAbsent,),
 )
 """GPUs that NVLink joins all-to-all."""
@@ -347,7 +318,7 @@ FORM_FACTORS: Need[frozenset[FormFactor]] = Need(
     Rule.FormFactor,
     lambda placement, _: None if placement.form_factor is None else frozenset(placement.form_factor),
     lambda choices: frozenset.intersection(*choices),
-    _show_form_factors,
+    lambda forms: [] if forms is None else ["form factor " + join_with_or(sorted(form.value for form in forms))],
     (Code.FormFactorNotAllowed,),
 )
 """Form factors of the GPU, of which one must match."""
@@ -367,7 +338,10 @@ NAMESPACE_LIMITS: Need[tuple[ProductLimit, ...]] = Need(
     Rule.NamespaceLimits,
     _namespace_limits,
     _in_order,
-    lambda limits: map(_show_limit, limits),
+    lambda limits: (
+        f"at most {limit.most} {join_with_or([one.text for one in limit.patterns])} in the namespace"
+        for limit in limits
+    ),
     (Code.NamespaceLimitReached,),
 )
 """Limits on what the pods of the namespace hold together."""

@@ -54,6 +54,10 @@ WANTED_TEXTS = {
 }
 """What a text with a format is called."""
 
+_MEANT_VERSION = re.compile(
+    r"(?i)(?:>|≥|=|v|\s|cuda)*(\d{1,2})\.(\d{1,2})(?:\s*(?:\+|\.x|or \w+))?\s*|(?:sm|compute|cc)[_ ]?(\d{1,2})\.?(\d)"
+)
+"""A version as people write one with a bound of their own, or an architecture of nvcc (sm_80)."""
 Schema = Mapping[str, Any]
 
 
@@ -71,25 +75,20 @@ def describe_error(document: Document, error: Any, model: type[BaseModel], knowl
         text = _unknown_field(path, error["input"], schema, knowledge)
     elif is_key:
         names = _node_at(schema, path[:-1]).get("propertyNames", {})
-        text = _got_and_wanted(error["input"], resolve_schema(names, schema["$defs"]), None)
+        text = _got_and_wanted(error["input"], resolve_schema(names, schema["$defs"]), None, knowledge)
     elif error["type"] == "missing":
         text = f"missing, wants {_wanted(_node_at(schema, path), None)}"
     elif error["type"] == "value_error" and _node_at(schema, path).get("format") != "version":
         text = re.sub(r"^\w+: (?=got)", "", error["msg"].removeprefix("Value error, "))
     else:
-        text = _got_and_wanted(error["input"], _node_at(schema, path), document.literals.get(path))
+        text = _got_and_wanted(error["input"], _node_at(schema, path), document.literals.get(path), knowledge)
     return located(document, path, text)
 
 
 def located(document: Document, path: YAMLPath, text: str) -> str:
-    """Write the place and the path of a value before what is wrong with it."""
-    return f"{document.locate(path)}: {_dotted(path)}: {text}"
-
-
-def _dotted(path: YAMLPath) -> str:
-    """Write a path as `spec.exceptions[0].match`."""
+    """Write the place and the path of a value, as `spec.exceptions[0].match`, before what is wrong with it."""
     parts = (f"[{part}]" if isinstance(part, int) else f".{part[:LONGEST_KEY]}" for part in path)
-    return "".join(parts).removeprefix(".")
+    return f"{document.locate(path)}: {''.join(parts).removeprefix('.')}: {text}"
 
 
 def _node_at(schema: Schema, path: YAMLPath) -> Schema:
@@ -104,11 +103,15 @@ def _node_at(schema: Schema, path: YAMLPath) -> Schema:
     return {**node, **items, **({"properties": below} if below else {})}
 
 
-def _got_and_wanted(value: Any, node: Schema, literal: str | None) -> str:
+def _got_and_wanted(value: Any, node: Schema, literal: str | None, knowledge: Knowledge | None) -> str:
     """Say what was found and what a field wants; what was certainly meant comes first."""
     got, choices = _got(value, literal), _choices(node)
-    if similar := similar_choice(value, choices):
-        return f"got {got}, did you mean {similar}?"
+    word = re.sub(r"[\s_-]", "", in_yaml(value).strip("'")).lower()
+    meant = next((one for one in choices if knowledge and word in knowledge.meant_words.get(one, ())), None)
+    if similar := meant or similar_choice(value, choices):
+        return f"got {got}, did you mean {in_yaml(similar)}?"
+    if node.get("format") == "version" and isinstance(value, str) and (version := _MEANT_VERSION.fullmatch(value)):
+        return f"got {got}, did you mean '{'.'.join(filter(None, version.groups()))}'? It is a minimum already"
     if node.get("type") == "string" and not choices and isinstance(value, bool | int | float):
         needs_unit = node.get("format") and re.search("[A-Za-z]", in_yaml(node.get("examples", [""])[0]))
         quote = "" if needs_unit else f": quote it: {json.dumps(literal or in_yaml(value))}"
@@ -156,30 +159,28 @@ def _wanted(node: Schema, value: Any) -> str:
     choices = _choices(node)
     if choices:
         return choices[0] if len(choices) == 1 else f"one of {join_with_or([in_yaml(choice) for choice in choices])}"
-    shown = node.get("examples") or ([node["description"]] if "description" in node and not _is_mapping(node) else [])
+    shown = node.get("examples") or (
+        [node["description"]] if "description" in node and "properties" not in node else []
+    )
     example = (f", such as {in_yaml(shown[0])}" if node.get("examples") else f": {shown[0]}") if shown else ""
     return _WANTED.get(node.get("type", ""), _wanted_text)(node, value, example)
-
-
-def _is_mapping(node: Schema) -> bool:
-    return "properties" in node
 
 
 def _wanted_list(node: Schema, value: Any, example: str) -> str:
     words = [word.strip() for word in value.split(",")[:MOST_SHOWN_ITEMS]] if isinstance(value, str) else []
     choices = _choices(node["items"])
-    is_of_words = not _is_mapping(node["items"]) and all(0 < len(word) <= LONGEST_SHOWN for word in words)
+    is_of_words = "properties" not in node["items"] and all(0 < len(word) <= LONGEST_SHOWN for word in words)
     if words and is_of_words and (not choices or set(words) <= set(choices)):
         return f"a list: {in_yaml(words)}"
     return f"a list{example}"
 
 
 def _wanted_mapping(node: Schema, value: Any, example: str) -> str:
-    if not _is_mapping(node):
+    if "properties" not in node:
         return f"a mapping{example or ' of names and values'}"
     fields = node["properties"]
     first = next(((name, field["examples"][0]) for name, field in fields.items() if field.get("examples")), None)
-    shown = f", such as {in_yaml(dict([first]))}" if first else ""
+    shown = example or (f", such as {in_yaml(dict([first]))}" if first else "")
     absent = ", or no such field at all" if value is None else ""
     return f"a mapping with {join_with_or(list(fields))}{shown}{absent}"
 

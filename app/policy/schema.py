@@ -181,7 +181,7 @@ class GPUPolicy(StrictMapping):
     api_version: Literal["gpu-usher.io/v1alpha1", "gpu-usher.io/v1beta1"]
     kind: Literal["GPUPolicy"]
     metadata: PolicyMetadata
-    spec: Spec = Spec()
+    spec: Spec = Field(default=Spec(), examples=[{"placement": {"products": {"allow": ["H100"]}}}])
 
 
 def json_schema() -> dict[str, Any]:

@@ -204,7 +204,7 @@ class HistoryBuilder:
         key = hold_key(metric, self._dcgm, self._usage)
         if key is None:
             return
-        shared = bool(first_label(metric, self._usage.shared_labels))  # values of several pods together
+        shared = bool(first_label(metric, self._usage.shared_labels))
         if query.figure is Figure.Held:
             cells = self._cells.setdefault(key, _Cells(metric, shared))
             cells.shared |= shared

@@ -115,12 +115,6 @@ def unit_of(hold: Hold) -> UseUnit:
     return UseUnit.Slice if hold.instance or hold.profile else UseUnit.GPU
 
 
-def product_of(hold: Hold) -> str:
-    """Name the product, with the profile of a MIG slice."""
-    model = hold.model or "unknown product"
-    return f"{model} {hold.profile}" if hold.profile else model
-
-
 def key_of(by: By, owners: Mapping[str, str]) -> Callable[[Hold], str]:
     """Return what gives the row of a hold. `owners` are the workloads of pods by namespace/name."""
 
@@ -131,7 +125,7 @@ def key_of(by: By, owners: Mapping[str, str]) -> Callable[[Hold], str]:
     keys: Mapping[By, Callable[[Hold], str]] = {
         By.Namespace: lambda hold: hold.namespace,
         By.Owner: owner,
-        By.Product: product_of,
+        By.Product: lambda hold: " ".join(filter(None, (hold.model or "unknown product", hold.profile))),
         By.Node: lambda hold: hold.node or "unknown node",
         By.Pod: lambda hold: f"{hold.namespace}/{hold.pod}",
     }

@@ -196,14 +196,12 @@ def fill_gpu(geometry: Geometry, profiles: tuple[str, ...], mix: Mapping[str, in
     The profile is chosen by the highest averages of the mix (D'Hondt), of equal ones the larger. Start slices do not
     matter here: mig-parted takes counts and finds the starts itself.
     """
-    while fitting := [name for name in mix if name in geometry.slots and _still_fits(geometry, profiles, name)]:
+    while fitting := [
+        name for name in mix if name in geometry.slots and geometry.find_starts((*profiles, name)) is not None
+    ]:
         averages = {name: (mix[name] / (profiles.count(name) + 1), geometry.slots[name].length) for name in fitting}
         profiles += (max(sorted(fitting), key=averages.__getitem__),)
     return tuple(sorted(profiles))
-
-
-def _still_fits(geometry: Geometry, profiles: tuple[str, ...], profile: str) -> bool:
-    return geometry.find_starts((*profiles, profile)) is not None
 
 
 def _node_layouts(idle_nodes: _IdleNodes, mix: Mapping[str, int], knowledge: Knowledge) -> Iterator[NodeLayout]:

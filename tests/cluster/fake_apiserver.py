@@ -139,7 +139,7 @@ async def served(paths: Mapping[str, FakeApi]) -> AsyncIterator[ApiServer]:
     """Serve fake APIs by path on loopback, and yield a client of them."""
     app = web.Application()
     for path, api in paths.items():
-        app.router.add_get(path, api.answer)
+        app.router.add_route("*", path, api.answer)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -10,7 +10,8 @@ import pytest
 from aiohttp import web
 from kubernetes.client import Configuration
 
-from app.cluster.doctor_survey import ClusterObjects, survey_cluster
+from app.cluster.doctor_survey import ClusterObjects, survey_cluster, try_gpu_pod
+from app.doctor.cluster_objects import GPUPodTried
 from tests.cluster.fake_apiserver import Answer, FakeApi, served, status
 
 NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
@@ -127,3 +128,49 @@ def test_answer_to_the_first_question_decides_whether_to_go_on(answer: Answer, r
     assert survey.reached is reached
     assert "API server" in survey.refused
     assert bool(survey.objects) is reached
+
+
+CREATED = {"metadata": {"name": "p", "annotations": {"gpu-usher.io/decision": "{}"}}}
+WORDS = 'Internal error occurred: failed calling webhook "a.b": context deadline exceeded'
+
+
+def message(status_code: int, words: str) -> Answer:
+    return lambda _request: web.json_response({"kind": "Status", "message": words}, status=status_code)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        pytest.param(
+            lambda _request: web.json_response(CREATED, status=201), GPUPodTried("team-a"), id="admitted by us"
+        ),
+        pytest.param(
+            lambda _request: web.json_response({}, status=201), GPUPodTried("team-a", reviewed=False), id="unseen"
+        ),
+        pytest.param(message(500, WORDS), GPUPodTried("team-a", f"500: {WORDS}"), id="a webhook fails"),
+        pytest.param(message(504, "Timeout: x"), GPUPodTried("team-a", "504: Timeout: x"), id="no decision in time"),
+        pytest.param(message(403, 'User "u" cannot create resource "pods"'), None, id="no right"),
+        pytest.param(message(403, "exceeded quota"), None, id="quota"),
+        pytest.param(message(400, 'admission webhook "a.b" denied the request'), None, id="policy of a webhook"),
+        pytest.param(message(404, 'namespaces "team-a" not found'), None, id="no such namespace"),
+        pytest.param(message(422, "invalid"), None, id="ValidatingAdmissionPolicy"),
+    ],
+)
+def test_gpu_pod_is_created_by_dry_run_and_only_what_nobody_decided_is_told(
+    answer: Answer, expected: GPUPodTried | None
+) -> None:
+    """F87: the request says dryRun=All, by which the API server stores nothing."""
+    queries: list[dict[str, str]] = []
+
+    def post(request: web.Request) -> web.Response | None:
+        queries.append(dict(request.query))
+        return answer(request)
+
+    async def go() -> GPUPodTried | None:
+        api = FakeApi()
+        api.faults.append(post)
+        async with served({"/api/v1/namespaces/team-a/pods": api}):
+            return await try_gpu_pod(lambda: Configuration(host=api.url), "team-a", "nvidia.com/gpu")
+
+    assert asyncio.run(go()) == expected
+    assert queries == [{"dryRun": "All", "timeout": "30s"}]

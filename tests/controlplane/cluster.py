@@ -49,6 +49,7 @@ CONTROLLERS = (
 )
 TOKENS = {
     "admin": ("admin", "system:masters"),
+    "examiner": ("examiner", ""),
     "scheduler": ("system:kube-scheduler", ""),
     "gpu-usher": ("system:serviceaccount:gpu-usher:gpu-usher", "system:serviceaccounts"),
     "controller": ("system:serviceaccount:gpu-usher:gpu-usher-controller", "system:serviceaccounts"),

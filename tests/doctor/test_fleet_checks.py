@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from app.cli.verbs import app
 from app.doctor.fleet_checks import CHECKS, ExaminedFleet, Finding, FindingLevel, examine
-from app.doctor.held_gpus import with_pods
+from app.doctor.held_gpus import pods_that_fail_to_start, with_pods
 from app.nodes.gpu_health import Health
 from app.values.errors import BadInput
 from tests.builders import knowledge, node, node_document, pod
@@ -103,7 +103,91 @@ def test_pods_that_kubelets_refused_are_counted_with_their_nodes(made: dict[str,
     assert (finding.level, finding.nodes) == (FindingLevel.Advice, ("m", "n"))
     assert finding.objects == ("Pod team-a/n-0", "Pod team-a/n-1", "Pod team-a/m-0", "Pod team-a/m-1")
     assert "4 GPU pods refused by the kubelet (UnexpectedAdmissionError)" in finding.what
+    assert finding.what.endswith("; most on n (2), m (2)")
     assert f"likely cause: {cause}" in finding.what.replace("the device plugin has ", "")
+
+
+HOOK = "failed to create containerd task: OCI runtime create failed: error running prestart hook #0: exit status 1: "
+MISMATCH = f"{HOOK}nvidia-container-cli: initialization error: nvml error: driver/library version mismatch"
+LOST = f"{HOOK}nvidia-container-cli: device error: GPU-4c1f: unknown device"
+TOO_NEW = f"{HOOK}nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8, please update your driver"
+NO_CDI = "failed to generate spec: failed to inject CDI devices: unresolvable CDI devices nvidia.com/gpu=0"
+
+
+def waits(name: str, message: str, on: str = "n", reason: str = "RunContainerError") -> dict[str, Any]:
+    """Write a GPU pod whose container waits for its start."""
+    return starting(name, on, "Pending", {"state": {"waiting": {"reason": reason, "message": message}}})
+
+
+def backs_off(name: str, message: str, on: str = "n", ended: str = "StartError") -> dict[str, Any]:
+    """Write a GPU pod that the kubelet tries to start again, whose last start says the cause."""
+    state = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s restarting failed container"}}
+    last = {"terminated": {"reason": ended, "exitCode": 128, "message": message}}
+    return starting(name, on, "Running", {"state": state, "lastState": last})
+
+
+def gives_up(name: str, message: str, on: str = "n") -> dict[str, Any]:
+    """Write a GPU pod of a Job with restartPolicy Never."""
+    ended = {"reason": "StartError", "exitCode": 128, "message": message}
+    return starting(name, on, "Failed", {"state": {"terminated": ended}})
+
+
+def starting(name: str, on: str, phase: str, container: dict[str, Any]) -> dict[str, Any]:
+    document = {**pod(nodeName=on), "status": {"phase": phase, "containerStatuses": [{"name": "main", **container}]}}
+    document["metadata"]["name"] = name
+    return document
+
+
+@pytest.mark.parametrize(
+    ("pods", "expected"),
+    [
+        pytest.param(
+            [backs_off("a", MISMATCH), waits("b", MISMATCH), gives_up("c", MISMATCH)],
+            {"n": ("3 GPU pods of n cannot start: the driver's libraries", ("a", "b", "c"))},
+            id="one cause on one node",
+        ),
+        pytest.param(
+            [backs_off("a", MISMATCH), backs_off("b", MISMATCH, "m")],
+            {
+                "n": ("1 GPU pod of n cannot start: the driver's libraries", ("a",)),
+                "m": ("1 GPU pod of m cannot start: the driver's libraries", ("b",)),
+            },
+            id="one cause on two nodes",
+        ),
+        pytest.param([waits("a", LOST)], {"n": ("the driver no longer knows the GPU", ("a",))}, id="unknown device"),
+        pytest.param([gives_up("a", TOO_NEW)], {"n": ("cuda>=12.8", ("a",))}, id="unsatisfied condition"),
+        pytest.param(
+            [backs_off("a", TOO_NEW, ended="ContainerCannotRun")], {"n": ("newer CUDA", ("a",))}, id="of CRI-O"
+        ),
+        pytest.param(
+            [waits("a", NO_CDI, reason="CreateContainerError")], {"n": ("no CDI specification", ("a",))}, id="CDI"
+        ),
+        pytest.param([waits("a", "pull access denied", reason="ErrImagePull")], {}, id="a cause in the pod"),
+        pytest.param([backs_off("a", "exit status 1", ended="Error")], {}, id="a program that crashes"),
+        pytest.param([{**pod(nodeName="n"), "status": {"phase": "Running"}}], {}, id="runs"),
+    ],
+)
+def test_pods_that_their_node_cannot_start_are_counted_by_node_and_cause(
+    pods: list[dict[str, Any]], expected: dict[str, tuple[str, tuple[str, ...]]]
+) -> None:
+    """F87. Sources: NVIDIA/gpu-operator#898, NVIDIA/nvidia-container-toolkit#147, kserve/kserve#4513."""
+    found = list(pods_that_fail_to_start(pods, knowledge()))
+
+    assert {(finding.check, finding.level) for finding in found} <= {("PodsFailToStart", FindingLevel.Problem)}
+    assert {finding.nodes[0]: finding.objects for finding in found} == {
+        name: tuple(f"Pod team-a/{one}" for one in names) for name, (_, names) in expected.items()
+    }
+    assert all(expected[finding.nodes[0]][0] in finding.what for finding in found)
+
+
+def test_failed_starts_come_before_the_gpus_that_the_same_cause_withdrew(tmp_path: Path) -> None:
+    document = node_document("n", taints=TAINT, offers={GPU: 0}, capacity={GPU: 0})
+    file = tmp_path / "fleet.json"
+    file.write_text(json.dumps({"kind": "List", "items": [document, {"kind": "Pod", **backs_off("a", MISMATCH)}]}))
+
+    done = CliRunner().invoke(app, ["doctor", "--snapshot", str(file), "-o", "json"])
+
+    assert [finding["check"] for finding in json.loads(done.output)][:2] == ["PodsFailToStart", "GhostGPUs"]
 
 
 def test_pod_that_failed_while_it_ran_is_no_finding() -> None:

@@ -51,6 +51,7 @@ def make_ready(plane: ControlPlane, namespace: str, ready: bool = True) -> None:
 def cluster(plane: ControlPlane) -> ControlPlane:
     """A cluster with one GPU node and NVIDIA's operands, and gpu-usher installed as deploy/README says."""
     add_nodes(plane.api, [node_object("h100-0", taints=TAINTS), node_object("cpu-0", None, None, {})])
+    let_examine(plane)
     create_namespace(plane, "gpu-operator")
     for name in ("nvidia-device-plugin", "gpu-feature-discovery"):
         plane.api.create(DAEMONS, daemon(name))
@@ -90,7 +91,28 @@ def make_endpoint(plane: ControlPlane) -> None:
     )
 
 
-def doctor(plane: ControlPlane, *words: str, user: str = "admin") -> Result:
+EXAMINER = {
+    "metadata": {"name": "examiner"},
+    "rules": [
+        {"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list", "watch"]},
+        {"apiGroups": [""], "resources": ["serviceaccounts", "groups"], "verbs": ["impersonate"]},
+    ],
+}
+"""The rights of who may read everything, and create nothing: no API server of these tests reaches a Service's pods, so
+that each GPU pod by dry run would be refused (test_tried_pod.py has webhooks that answer)."""
+
+
+def let_examine(plane: ControlPlane) -> None:
+    """Give the user `examiner` its rights."""
+    rbac = "/apis/rbac.authorization.k8s.io/v1"
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "examiner"}
+    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "examiner"}
+    plane.api.create(f"{rbac}/clusterroles", EXAMINER)
+    binding = {"metadata": {"name": "examiner"}, "roleRef": role, "subjects": [subject]}
+    plane.api.create(f"{rbac}/clusterrolebindings", binding)
+
+
+def doctor(plane: ControlPlane, *words: str, user: str = "examiner") -> Result:
     return CliRunner().invoke(app, ["doctor", "--kubeconfig", str(plane.kubeconfig(user)), "-o", "json", *words])
 
 
@@ -210,6 +232,16 @@ def test_replicas_scaled_to_zero_are_the_first_finding(cluster: ControlPlane) ->
         return failing_checks(cluster) == set()
 
     eventually("nothing is said", mended)
+
+
+def test_webhook_whose_pods_the_control_plane_does_not_reach_is_the_first_problem(cluster: ControlPlane) -> None:
+    """F87: every object is right, and only the GPU pod by dry run tells."""
+    first, *others = findings_in(doctor(cluster, user="admin"))
+
+    assert (first["check"], first["level"], others) == ("GPUPodRefused", "problem", [])
+    assert 'failed calling webhook "validate.gpu-usher.io"' in first["what"]
+    assert first["objects"] == ["ValidatingWebhookConfiguration gpu-usher: validate.gpu-usher.io"]
+    assert cluster.api.items("/api/v1/namespaces/default/pods") == []
 
 
 def test_ca_that_signed_nothing_is_named(cluster: ControlPlane) -> None:

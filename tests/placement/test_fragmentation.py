@@ -19,7 +19,6 @@ from app.policy.demand import DemandClass, ExpectedDemand
 from app.policy.schema_placement import ScorerName
 from app.values.reasons import Code
 from tests.builders import demand, gpus, node, pod
-from tests.placement.expected_demands import expected_from_classes
 from tests.placement.expected_demands import (
     CPU,
     EXPECTED_DEMANDS,

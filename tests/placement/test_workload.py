@@ -11,7 +11,6 @@ from app.placement.scheduler_demand import FREE_STEPS, demand_class, expected_fr
 from app.placement.unusable_capacity import placements
 from app.policy.demand import DemandClass, ExpectedDemand
 from tests.builders import demand, gpus, node, pod
-from tests.placement.expected_demands import free_by_product, unusable_milli
 from tests.placement.expected_demands import (
     CPU,
     EXPECTED_DEMANDS,

@@ -298,3 +298,28 @@ def test_failed_case_ends_with_the_policies_that_apply() -> None:
     )
 
     assert last == "policies that apply: default; namespace default"
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ("action: deny", "did you mean Enforce?"),
+        ("action: dry-run", "did you mean Audit?"),
+        ("action: none", "did you mean 'Off'?"),
+        ("action: false", "got false, did you mean 'Off'?"),
+        ("actions: {products: block}", "did you mean Enforce?"),
+        ("placement: {sharing: time-slicing}", "did you mean Shared?"),
+        ("placement: {interconnect: true}", "did you mean NVLink?"),
+        ("placement: {computeCapability: '8.0+'}", "did you mean '8.0'? It is a minimum already"),
+        ("placement: {computeCapability: sm_90}", "did you mean '9.0'?"),
+        ("placement: {cuda: {minimum: '12.4 or newer'}}", "did you mean '12.4'? It is a minimum already"),
+        ("", "such as {placement: {products: {allow: [H100]}}}, or no such field at all"),
+    ],
+)
+def test_words_of_other_projects_are_answered_by_the_choice_that_they_mean(spec: str, expected: str) -> None:
+    text = yaml.safe_dump({**VALID, "spec": yaml.safe_load(spec)})
+
+    with pytest.raises(PolicyError) as caught:
+        load_policies({"a.yaml": text}, knowledge())
+
+    assert expected in str(caught.value)
