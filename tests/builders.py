@@ -3,16 +3,15 @@
 
 import datetime as dt
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from app.admission.fleet_facts import FleetFacts, fleet_facts_of
 from app.admission.reviewed_pod import ReviewContext
 from app.cluster.files import read_knowledge, read_policies, shipped_policies
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.snapshot import fill
-from app.cluster.state import State
 from app.demo.sample_fleets import demo_fleet
 from app.knowledge.tables import Knowledge
 from app.kube.pods import read_pod
@@ -25,6 +24,9 @@ from app.policy.match import Ruling, ruling_for
 from app.server.service import Service
 from app.settings import Settings
 from app.tls.serving_certificates import Certificates, issue_if_needed
+from app.world.fleet_facts import FleetFacts, fleet_facts_of
+from app.world.state import State
+from app.world.world import world_of
 
 CONTRACT = Path(__file__).parent / "contract"
 
@@ -139,9 +141,12 @@ def fleet(*nodes: Node, classes: Iterable[str] | None = None) -> FleetFacts:
     )
 
 
-def setting(policy_set: PolicySet | None = None, fleet: FleetFacts | None = None) -> ReviewContext:
-    """Return the context of a review, by default with the shipped policies and an unknown fleet."""
-    return ReviewContext(policy_set or shipped(), fleet or FleetFacts(), knowledge())
+def setting(
+    policy_set: PolicySet | None = None, fleet: FleetFacts | None = None, state: State | None = None, **known: Any
+) -> ReviewContext:
+    """Return the context of a review, by default with the shipped policies, an unknown fleet and no devices."""
+    world = world_of(state or State(knowledge()), policy_set or shipped(), **known)
+    return ReviewContext(replace(world, fleet=fleet or FleetFacts()))
 
 
 def review(document: Mapping[str, Any] | None, **request: Any) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def steps_of(route: str, body: bytes) -> Generator[None, None, bytes]:
             text = body.decode("utf-8", "replace")
             return (yield from load_steps({"f": text}, {}, core.state.knowledge, None, {})).hash.encode()
         case "explain":
-            return encode((yield from explain(decode_json(body), core.cluster_snapshot())))
+            return encode((yield from explain(decode_json(body), core.world_copied())))
     tried = dry_run(decode_json(body), core)
     yield
     return encode(tried)

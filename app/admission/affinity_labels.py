@@ -16,7 +16,6 @@ from functools import lru_cache
 from math import floor
 from typing import Any
 
-from app.admission.fleet_facts import STATE_KEYS, FleetFacts, NodeGroup, fitting_groups
 from app.knowledge.clouds import Dialect
 from app.knowledge.cuda_compatibility import AcceptedCompatibility, CUDANeed, HostFacts, judge_driver
 from app.knowledge.gpu_resources import Family
@@ -48,6 +47,7 @@ from app.placement.filters import PRODUCT_FILTERS
 from app.policy.demand import Demand
 from app.policy.schema_placement import SharingWish
 from app.values.versions import Version
+from app.world.fleet_facts import STATE_KEYS, FleetFacts, NodeGroup, fitting_groups
 
 LONGEST_LABEL_VALUE = 63
 """Characters of a label's value (Kubernetes label syntax); no node can have a longer one, and no pod select it."""

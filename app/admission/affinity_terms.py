@@ -26,13 +26,13 @@ from app.admission.affinity_labels import (
     label_values,
     vendor_exclusions,
 )
-from app.admission.fleet_facts import FleetFacts, NodeGroup, fitting_groups
 from app.knowledge.gpu_resources import Family
 from app.knowledge.products import ProductPattern
 from app.knowledge.tables import Knowledge
 from app.nodes.conditions import ARCHITECTURE, MEMORY, PRODUCT, SHARING
 from app.policy.demand import Demand
 from app.values.label_requirements import label_requirement, match_expression
+from app.world.fleet_facts import FleetFacts, NodeGroup, fitting_groups
 
 NEED_WEIGHT = 100
 """Weight of a need that is only preferred: the highest that Kubernetes allows."""

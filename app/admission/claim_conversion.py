@@ -237,13 +237,15 @@ def convert_to_claims(review: ReviewedPod) -> Iterator[PodChange]:
     """Replace requests for NVIDIA's resources by claims, where that loses nothing and the template exists."""
     if not review.rules.convert_to_claims:
         return
-    outcome = template_for(review.pod, review.ruling.demand, review.context.knowledge, review.context.shares)
+    outcome = template_for(
+        review.pod, review.ruling.demand, review.context.world.knowledge, review.context.world.state.devices.shares
+    )
     if outcome is None:
         return
     if isinstance(outcome, NoEquivalent):
         problem = f"{NOT_CONVERTED}{outcome.reasons[0]}"
         yield PodChange((), problem, problem)
-    elif not review.context.has_template(outcome.template):
+    elif review.context.without_templates or not review.context.world.state.devices.has_template(outcome.template):
         problem = f"not converted to a claim: namespace has no ResourceClaimTemplate {outcome.name}"
         yield PodChange((), problem, f"{problem}: {MISSING_TEMPLATE_REMEDY}")
     else:

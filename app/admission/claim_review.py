@@ -67,15 +67,19 @@ def bare_ruling(
 
     `labels` are those of the namespace.
     """
-    policies = context.policies if pod_labels is not None else for_every_pod(context.policies, labels)
-    return ruling_for(replace(_NOBODY, labels=pod_labels or {}), labels, policies, context.knowledge, claimed)
+    policies = context.world.policies if pod_labels is not None else for_every_pod(context.world.policies, labels)
+    return ruling_for(replace(_NOBODY, labels=pod_labels or {}), labels, policies, context.world.knowledge, claimed)
 
 
 def demanded_selectors(request: DeviceRequest, demand: Demand, context: ReviewContext) -> list[str]:
     """Write what a demand wants of the devices of a request as CEL; nothing for a class that gives no GPUs."""
-    classes, name, knowledge = context.device_classes, request.device_class, context.knowledge
+    classes, name, knowledge = context.world.state.devices.classes, request.device_class, context.world.knowledge
     if name in NVIDIA_CLASSES:
-        whole = name == NVIDIA_DRIVER and demand.sharing is SharingWish.Exclusive and context.shares().by_default
+        whole = (
+            name == NVIDIA_DRIVER
+            and demand.sharing is SharingWish.Exclusive
+            and context.world.state.devices.shares().by_default
+        )
         return [*([f"!{SHAREABLE}"] if whole else ()), *selectors_of(name, (), demand, knowledge)]
     if not classes.may_give_gpus(name):
         return []
@@ -133,7 +137,9 @@ class ReviewedClaim:
         It allocates them before the claim is made, so that selectors of the claim would have no effect.
         """
         if (
-            refusal := first_refusal(self.ruling.demand, self.context.allocated_facts(self.claim), self.context)
+            refusal := first_refusal(
+                self.ruling.demand, self.context.world.state.devices.allocated_facts(self.claim), self.context
+            )
         ) is not None:
             yield reason(refusal.code, f"{refusal.message}; a ResourceClaim would get another ({self.by})")
 
@@ -178,7 +184,7 @@ def read_claim(request: Mapping[str, Any], labels: Mapping[str, str], context: R
     if operation not in (("CREATE", ""), ("UPDATE", "status")) or document is None:
         return None
     claim = read_resource_claim_template(document) if is_template else read_resource_claim(document)
-    claimed = claimed_devices(_NOBODY, lambda _: claim.spec, lambda _: None, context.device_classes.family)
+    claimed = claimed_devices(_NOBODY, lambda _: claim.spec, lambda _: None, context.world.state.devices.classes.family)
     path = ("spec", *(("spec",) if is_template else ()), "devices", "requests")
     ruling = bare_ruling(labels, None, context, claimed)
     return ReviewedClaim(document, claim, path, context, ruling, request.get("operation") == "UPDATE")
@@ -186,7 +192,7 @@ def read_claim(request: Mapping[str, Any], labels: Mapping[str, str], context: R
 
 def first_refusal(demand: Demand, devices: Iterable[DeviceFacts], context: ReviewContext) -> Reason | None:
     """Give the first reason why a demand refuses one of some devices."""
-    classes = (class_of_device(NodeClass(), facts, context.knowledge) for facts in devices)
+    classes = (class_of_device(NodeClass(), facts, context.world.knowledge) for facts in devices)
     refusals = (judge(demand, one) for one in classes for judge in (*PRODUCT_FILTERS, driver_new_enough))
     return next(filter(None, refusals), None)
 
@@ -199,7 +205,7 @@ def claims_restricted(review: ReviewedPod) -> Iterator[Reason]:
     """
     context = review.context
     ruling = bare_ruling(review.namespace_labels, review.pod.labels, context, review.ruling.claimed)
-    for name, request, devices in context.claimed_facts(review.pod):
+    for name, request, devices in context.world.state.devices.claimed_facts(review.pod):
         if all(one in request.selectors for one in demanded_selectors(request, ruling.demand, context)):
             continue
         if (refusal := first_refusal(ruling.demand, devices, context)) is not None:

@@ -76,7 +76,7 @@ def device_accesses(review: ReviewedPod) -> Iterator[DeviceAccess]:
 
 
 def _all_accesses(review: ReviewedPod) -> Iterator[DeviceAccess]:
-    families = review.context.knowledge.families.all
+    families = review.context.world.knowledge.families.all
     for key, value in review.pod.annotations.items() if review.context.form is not PodForm.Ephemeral else ():
         if key.startswith(CDI) and any(f"{family.name}.com/" in value for family in families):
             yield DeviceAccess("pod", review.asks_for_gpu, ("metadata", "annotations", key), key[:40])
@@ -94,7 +94,7 @@ def _by_variables(
     review: ReviewedPod, container: Container, env: Sequence[Mapping[str, Any]]
 ) -> Iterator[DeviceAccess]:
     """List the variables that give devices which the container was not given; a hideable one only once."""
-    table, has_gpu, hideable = review.context.knowledge.toolkit_env, asks_for_gpu(review, container), set[str]()
+    table, has_gpu, hideable = review.context.world.knowledge.toolkit_env, asks_for_gpu(review, container), set[str]()
     for index, variable in enumerate(env):
         row = table.get(str(variable.get("name", "")))
         if row is None or not row.is_effective(variable) or (row.beside_gpu and has_gpu):
@@ -163,12 +163,12 @@ def warn_of_runtime_class(review: ReviewedPod) -> Iterator[PodChange]:
 
     The toolkit's runtime reads the image's own variables, which are not in the pod: nothing is refused for them.
     """
-    name, classes = review.pod.runtime_class_name or "", review.context.fleet.runtime_classes or {}
+    name, classes = review.pod.runtime_class_name or "", review.context.world.fleet.runtime_classes or {}
     handler = classes[name].handler if name in classes else name
     exposed = any(VISIBLE not in dict(container.env) for container in review.pod.containers)
     may_ask = review.asks_for_gpu or review.ruling.claimed.unknown or review.context.form is PodForm.Ephemeral
     guarded = exposed and review.ruling.warned.visible_devices in ("Deny", "Strip")
-    if guarded and not may_ask and handler in review.context.knowledge.runtimes.handlers.values():
+    if guarded and not may_ask and handler in review.context.world.knowledge.runtimes.handlers.values():
         text = f"runtimeClassName {name} without a GPU: an image that sets {VISIBLE} gets all GPUs of its node"
         yield PodChange((), text, text)
 

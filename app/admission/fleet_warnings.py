@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 
-from app.admission.fleet_facts import FleetFacts, fitting_groups
 from app.admission.reviewed_pod import PodChange, PodForm, ReviewedPod
 from app.admission.tolerations import tolerated_keys
 from app.knowledge.gpu_resources import is_refused, similar_resources
@@ -18,11 +17,12 @@ from app.placement.class_filters import lacks_code, lacks_code_words
 from app.placement.engine import class_refusals
 from app.policy.demand import Demand
 from app.values.reasons import Duration, Reason, counted, join_with_or
+from app.world.fleet_facts import FleetFacts, fitting_groups
 
 
 def warn_of_names(review: ReviewedPod) -> Iterator[PodChange]:
     """Warn of names with which the pod waits for ever: of no GPU resource, and of a scheduler that gives no GPU."""
-    knowledge, groups = review.context.knowledge, review.context.fleet.node_groups
+    knowledge, groups = review.context.world.knowledge, review.context.world.fleet.node_groups
     without = knowledge.evidence.schedulers_without_gpus.get(review.pod.scheduler_name)
     if without and review.asks_for_gpu:
         yield PodChange((), without, without)
@@ -41,7 +41,7 @@ def warn_of_claims(review: ReviewedPod) -> Iterator[PodChange]:
     """Warn of claims that no device of the cluster can serve, and of tolerations that belong into the claim."""
     claimed = review.ruling.claimed
     if claimed.requests:
-        for warning in review.context.claim_warnings(claimed.requests, tolerated_keys(review)):
+        for warning in review.context.world.state.devices.claim_warnings(claimed.requests, tolerated_keys(review)):
             yield PodChange((), warning, warning)
 
 
@@ -51,7 +51,7 @@ def warn_of_unsuitable_fleet(review: ReviewedPod) -> Iterator[PodChange]:
     Nothing is said of the pods of a controller, whose warnings no user sees: their template was warned of. Nor is it
     where an autoscaler may bring other nodes, or of pods that only claim devices, of which `warn_of_claims` speaks.
     """
-    fleet, demand = review.context.fleet, review.ruling.demand
+    fleet, demand = review.context.world.fleet, review.ruling.demand
     may_grow = fleet.provisioners or fleet.pools or not fleet.node_groups
     if review.context.form is PodForm.Ephemeral or may_grow or not demand.resources:
         return

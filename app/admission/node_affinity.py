@@ -132,7 +132,7 @@ def _warn_of_platform(review: ReviewedPod, terms: Terms) -> Iterator[PodChange]:
 
     Needs that are left out of the affinity for this reason are told.
     """
-    allowed = review.context.fleet.selectable
+    allowed = review.context.world.fleet.selectable
     if terms.left_out:
         needs = " and ".join(terms.left_out)
         left_out = f"node affinity leaves out {needs}: the platform refuses pods that select by labels for it"
@@ -156,12 +156,12 @@ def _terms_of_needs(review: ReviewedPod) -> Terms:
     if review.pod.node_name:
         demand = replace(demand, cuda=tuple(need for need in demand.cuda if not need.inferred), platforms=())
     lasting = context.queued or bool(review.pod.node_name) or _belongs_to_daemon_set(review)
-    return affinity_terms_of(demand, context.fleet, review.rules.affinity_keys, context.knowledge, lasting)
+    return affinity_terms_of(demand, context.world.fleet, review.rules.affinity_keys, context.world.knowledge, lasting)
 
 
 def _warn_of_flavors(review: ReviewedPod, required: tuple[Term, ...]) -> Iterator[PodChange]:
     """Warn of needs that Kueue does not see in the template, where nodes that offer the resources differ in them."""
-    document, fleet = review.document, review.context.fleet
+    document, fleet = review.document, review.context.world.fleet
     if not required or not require_terms(document, required):
         return
     demand = review.ruling.demand
@@ -236,7 +236,7 @@ def _strength_of_cpu_guard(review: ReviewedPod) -> str | None:
 def _needs_devices(review: ReviewedPod) -> bool:
     resources = (resource for container in review.pod.containers for resource in container.resources())
     return bool(review.pod.claims or review.passthrough_amounts) or any(
-        map(review.context.knowledge.families.implicit_class, resources)
+        map(review.context.world.knowledge.families.implicit_class, resources)
     )
 
 

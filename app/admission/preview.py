@@ -67,7 +67,7 @@ def preview(
     Raises MalformedPod, QuantityError, and BadInput for a kind that is not reviewed.
     """
     request = _request(document)
-    templates = () if target else template_targets_of(request, context.knowledge.workloads)
+    templates = () if target else template_targets_of(request, context.world.knowledge.workloads)
     as_created = replace(context, form=PodForm.Pod)
     ignored = ignored_annotations(request)
     if templates:
@@ -76,7 +76,7 @@ def preview(
     else:
         target = target or _reviewed_part(document)
         context = replace(context, form=target.form, queued=target.queued)
-        result = _left_alone(target, context.knowledge) or mutate(
+        result = _left_alone(target, context.world.knowledge) or mutate(
             target.document, namespace, labels_of(namespace), context
         )
         operations = tuple(map(target.operation_on_object, result.operations))
@@ -149,14 +149,16 @@ def wanted_template(
     A policy that only warns counts, so that templates are there when it is enforced. A pod that is bound is taken as
     it would be created again. Raises MalformedPod, QuantityError.
     """
-    context = replace(context, form=PodForm.Pod, has_template=lambda _template: False)
+    context = replace(context, form=PodForm.Pod, without_templates=True)
     review = mutate(unbound(document), namespace, labels, context).admitted
     if review is None or not (review.asks_for_gpu and review.has_our_scheduler):
         return WantedTemplate()
     ruling, demand = review.ruling, review.ruling.demand
     rules = ((ruling.enforced, demand), (ruling.warned, demand.warned or demand), (ruling.audited, demand))
     demands = [demand] if always else [one for rule, one in rules if rule.convert_to_claims]
-    outcomes = [template_for(review.pod, one, context.knowledge, context.shares) for one in demands]
+    outcomes = [
+        template_for(review.pod, one, context.world.knowledge, context.world.state.devices.shares) for one in demands
+    ]
     template = next((outcome.template for outcome in outcomes if isinstance(outcome, Conversion)), None)
     refused = next((outcome for outcome in outcomes if isinstance(outcome, NoEquivalent)), None)
     return WantedTemplate(template, refused.reasons[0] if refused and template is None else "")

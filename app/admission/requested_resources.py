@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app.admission.affinity_terms import NEED_WEIGHT
-from app.admission.fleet_facts import NodeGroup, affinity_label_keys, fitting_groups
 from app.admission.json_patch import Operation, apply, put
 from app.admission.node_affinity import REQUIRED_TERMS_PATH, prefer_terms, value_at
 from app.admission.reviewed_pod import PodChange, ReviewedPod
@@ -22,6 +21,7 @@ from app.policy.schema_placement import SharingWish
 from app.values.errors import BadInput
 from app.values.json_members import member, objects, strings
 from app.values.label_requirements import Requirement, label_requirement
+from app.world.fleet_facts import NodeGroup, affinity_label_keys, fitting_groups
 
 
 def repair_resources(review: ReviewedPod) -> Iterator[PodChange]:
@@ -83,11 +83,11 @@ def apply_mig_fallback(review: ReviewedPod) -> Iterator[PodChange]:
     kube-scheduler and the kubelet take a resource name as exact, so that it can only be relaxed at admission.
     """
     mode, wish = review.rules.mig_fallback, review.ruling.demand.mig_profile
-    if mode == "Off" or wish is None or not wish[1] or not review.context.fleet.node_groups:
+    if mode == "Off" or wish is None or not wish[1] or not review.context.world.fleet.node_groups:
         return
     if (requested := _requested_slice(review)) is None:
         return
-    present = any(group.node_class.allocatable(requested) > 0 for group in review.context.fleet.node_groups)
+    present = any(group.node_class.allocatable(requested) > 0 for group in review.context.world.fleet.node_groups)
     if present and mode is None:
         return
     offers = [offer for offer in _offers(review) if _covers(offer, wish[0])]
@@ -102,7 +102,7 @@ def apply_mig_fallback(review: ReviewedPod) -> Iterator[PodChange]:
 
 def choose_smallest_slice(review: ReviewedPod) -> Iterator[PodChange]:
     """Give a pod that asks for one GPU and states its memory the smallest slice or product that holds it."""
-    demand, whole = review.ruling.demand, review.context.knowledge.families.mig_gpu
+    demand, whole = review.ruling.demand, review.context.world.knowledge.families.mig_gpu
     if not review.rules.right_sizing or not demand.memory_mib or demand.resources != ((whole, 1),):
         return
     if demand.sharing is not SharingWish.Any and PREFIX + "sharing" in review.pod.annotations:
@@ -116,7 +116,7 @@ def choose_smallest_slice(review: ReviewedPod) -> Iterator[PodChange]:
         yield _replacement(review, whole, offers[0].resource, why)
         return
     sizes: dict[str, int] = {}
-    for group in fitting_groups(review.ruling.demand, review.context.fleet):
+    for group in fitting_groups(review.ruling.demand, review.context.world.fleet):
         label, memory = group.label(PRODUCT), group.node_class.memory_mib
         if label and memory and _pod_may_use(review, group):
             sizes[label] = min(memory, sizes.get(label, memory))
@@ -147,7 +147,7 @@ def _covers(offer: SliceOffer, profile: str) -> bool:
 
 def _offers(review: ReviewedPod) -> list[SliceOffer]:
     """List the slices on nodes that otherwise fit the pod: free ones first, then by size, plain profiles first."""
-    fleet, sizes = review.context.fleet, review.context.knowledge.mig
+    fleet, sizes = review.context.world.fleet, review.context.world.knowledge.mig
     offers: dict[str, SliceOffer] = {}
     for group in fleet.node_groups:
         for resource, units in group.node_class.offered if _pod_may_use(review, group) else ():
@@ -169,14 +169,14 @@ def _rank(offer: SliceOffer) -> tuple[Any, ...]:
 def _groups_with_slice(review: ReviewedPod, resource: str) -> tuple[NodeGroup, ...]:
     """List the node groups that would take the pod if it asked for this slice."""
     demand = replace(review.ruling.demand, resources=((resource, 1),), mig_profile=None)
-    return fitting_groups(demand, review.context.fleet)
+    return fitting_groups(demand, review.context.world.fleet)
 
 
 def _pod_may_use(review: ReviewedPod, group: NodeGroup) -> bool:
     """Tell whether the pod's selector, affinity and tolerations certainly allow the group; unknown labels do not."""
     spec = review.document["spec"]
     selector = strings(spec, "nodeSelector", "spec.")
-    known_keys = affinity_label_keys(review.context.knowledge)
+    known_keys = affinity_label_keys(review.context.world.knowledge)
     if any(group.label(key) != value for key, value in selector.items()):
         return False
     terms = value_at(review.document, REQUIRED_TERMS_PATH)

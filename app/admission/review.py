@@ -198,7 +198,7 @@ def mutate(
 
 def mutate_reviewed(review: ReviewedPod) -> ReviewResult:
     """Mutate and judge as `mutate` does, for a pod that is read already, with the ruling on it."""
-    exempt = is_exempt(review.pod.namespace, review.namespace_labels, review.context.knowledge)
+    exempt = is_exempt(review.pod.namespace, review.namespace_labels, review.context.world.knowledge)
     return UNCONCERNED if exempt else _mutated(review)
 
 
@@ -269,7 +269,7 @@ def _ruling_warnings(review: ReviewedPod) -> tuple[str, ...]:
     ruling = review.ruling
     if not ruling.unknown_products:
         return ruling.warnings
-    carried = {group.node_class.product or "" for group in review.context.fleet.node_groups}
+    carried = {group.node_class.product or "" for group in review.context.world.fleet.node_groups}
     unknown = (
         text for pattern, text in ruling.unknown_products if not any(pattern.matches(product) for product in carried)
     )
@@ -320,7 +320,11 @@ def _read_review(
 ) -> ReviewedPod | None:
     """Read the Pod; None if its namespace is exempt. A pod that asks for zero GPUs is no GPU pod."""
     pod = read_pod(document, namespace)
-    return None if is_exempt(pod.namespace, labels, context.knowledge) else begin_review(document, pod, labels, context)
+    return (
+        None
+        if is_exempt(pod.namespace, labels, context.world.knowledge)
+        else begin_review(document, pod, labels, context)
+    )
 
 
 def begin_review(
@@ -338,8 +342,8 @@ def begin_review(
         rules=ruling.enforced,
         context=context,
         namespace_labels=labels,
-        asks_for_gpu=bool(ruling.claimed.classes) or _asks_for_gpu(pod, context.knowledge),
-        has_our_scheduler=has_our_scheduler(pod, ruling, context.policies),
+        asks_for_gpu=bool(ruling.claimed.classes) or _asks_for_gpu(pod, context.world.knowledge),
+        has_our_scheduler=has_our_scheduler(pod, ruling, context.world.policies),
     )
 
 

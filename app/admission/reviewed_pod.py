@@ -4,25 +4,20 @@
 The limits of what a review answers in words are here too, so that every text keeps to them.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from typing import Any
 
-from app.admission.fleet_facts import FleetFacts
 from app.admission.json_patch import Operation, apply
 from app.knowledge.gpu_resources import Family
 from app.knowledge.tables import Knowledge
-from app.kube.claimed_devices import NO_CLAIMED_DEVICES, NO_SHARES, ClaimedDevices, DeviceChoices, PublishedShares
-from app.kube.device_classes import DeviceClassIndex
-from app.kube.device_facts import DeviceFacts
 from app.kube.pods import PREFIX, Container, Pod, gpu_amounts, read_pod
-from app.kube.resource_claims import DeviceRequest, ResourceClaim
-from app.policy.compiled import PolicySet
-from app.policy.match import Ruling, ruling_for
+from app.policy.match import Ruling
 from app.policy.merge_admission import RULES, AdmissionRules
 from app.values.reasons import Reason
+from app.world.world import World
 
 WARNING_LIMIT = 256
 """Characters of one admission warning: longer ones may be cut (k8s.io/api admission/v1 AdmissionResponse.Warnings,
@@ -64,46 +59,25 @@ RUNNING = frozenset({PodForm.Ephemeral, PodForm.Resize})
 
 @dataclass(frozen=True, slots=True)
 class ReviewContext:
-    """The surroundings of a review: the policies in force, the fleet as known now, the knowledge tables.
+    """The world in which something is reviewed, and what is reviewed.
 
     `form` is the kind of the object. `existing_ephemeral` are the names of the ephemeral containers that the pod had
     before this request. `old_template` is the pod template before an UPDATE, or None. `queued` is true for a template
-    of a new workload that Kueue queues, and counts by its templates. `claimed` returns the devices that a pod claims
-    through DRA. `has_template` tells whether a ResourceClaimTemplate is known to exist as it is written.
-    `claim_warnings` says what keeps device requests from every device of the cluster; its second argument are the keys
-    of the taints that policies tolerate. `shares` tells how claims get shares of GPUs. `claimed_facts` lists the
-    requests of a pod's claims: the name of the claim, the request, and the facts of the devices that it has, or may get
-    on some node of today. `allocated_facts` are those of the devices that a claim has. `class_index` are the
-    DeviceClasses of the cluster, None where they are not known. `idle_gpus` counts the GPUs of a namespace that are
-    idle for certain, by namespace, seconds and activity as a share of one; 0 where nothing is known. `rule` returns the
-    ruling on a pod.
+    of a new workload that Kueue queues, and counts by its templates. `without_templates` reviews a pod as if no
+    ResourceClaimTemplate was there.
     """
 
-    policies: PolicySet
-    fleet: FleetFacts
-    knowledge: Knowledge
+    world: World
     form: PodForm = PodForm.Pod
     existing_ephemeral: frozenset[str] = frozenset()
     old_template: Mapping[str, Any] | None = None
     queued: bool = False
-    claimed: Callable[[Pod], ClaimedDevices] = lambda _pod: NO_CLAIMED_DEVICES
-    has_template: Callable[[Mapping[str, Any]], bool] = lambda _template: False
-    claim_warnings: Callable[[tuple[DeviceChoices, ...], Collection[str]], tuple[str, ...]] = lambda *_: ()
-    shares: Callable[[], PublishedShares] = lambda: NO_SHARES
-    claimed_facts: Callable[[Pod], Iterable[tuple[str, DeviceRequest, tuple[DeviceFacts, ...]]]] = lambda _pod: ()
-    allocated_facts: Callable[[ResourceClaim], Iterable[DeviceFacts]] = lambda _claim: ()
-    class_index: DeviceClassIndex | None = None
-    idle_gpus: Callable[[str, float, float], int] = lambda *_: 0
-    rule: Callable[[Pod, Mapping[str, str], PolicySet, Knowledge, ClaimedDevices], Ruling] = ruling_for
-
-    @property
-    def device_classes(self) -> DeviceClassIndex:
-        """The DeviceClasses; without those of a cluster, classes are known by the names that drivers' charts use."""
-        return self.class_index or DeviceClassIndex(self.knowledge.families)
+    without_templates: bool = False
 
     def ruling(self, pod: Pod, labels: Mapping[str, str]) -> Ruling:
         """Rule on a pod with all that it asks for, by resources and by claims. `labels` are its namespace's."""
-        return self.rule(pod, labels, self.policies, self.knowledge, self.claimed(pod))
+        world, claimed = self.world, self.world.state.devices.claimed(pod)
+        return world.rulings.of(pod, labels, world.policies, world.knowledge, claimed)
 
 
 @dataclass(frozen=True)
@@ -134,7 +108,7 @@ class ReviewedPod:
             for resource in container.resources()
             if container.has_nonzero(resource)
         }
-        return tuple(sorted(filter(self.context.knowledge.families.of, names)))
+        return tuple(sorted(filter(self.context.world.knowledge.families.of, names)))
 
     @cached_property
     def _gpus(self) -> frozenset[str]:
@@ -171,12 +145,12 @@ class ReviewedPod:
 
     def gpu_amounts(self) -> tuple[tuple[str, int], ...]:
         """List what the pod asks for as it stands now: (GPU resource, units)."""
-        return gpu_amounts(self.pod, self.context.knowledge.families.of)
+        return gpu_amounts(self.pod, self.context.world.knowledge.families.of)
 
     @cached_property
     def passthrough_amounts(self) -> tuple[tuple[str, int], ...]:
         """The GPUs that the pod asks for by resources of others (Family.elsewhere): (resource, GPUs or shares)."""
-        families = self.context.knowledge.families
+        families = self.context.world.knowledge.families
         amounts = gpu_amounts(self.pod, families.passthrough_family)
         return tuple((name, -(-units // row.per_gpu)) for name, units in amounts if (row := families.elsewhere(name)))
 
@@ -191,7 +165,7 @@ class ReviewedPod:
 
     def families(self) -> tuple[Family, ...]:
         """List the GPU families of what the pod asks for, by resource or by DRA claim."""
-        families = self.context.knowledge.families
+        families = self.context.world.knowledge.families
         asked = (
             *map(families.of, self.gpu_resources),
             *(families.passthrough_family(n) for n, _ in self.passthrough_amounts),

@@ -7,7 +7,6 @@ gpu-usher may fail with it (docs/decisions/0045-set-a-runtime-class-only-where-e
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from app.admission.fleet_facts import NodeGroup, affinity_label_keys, fitting_groups
 from app.admission.json_patch import put
 from app.admission.reviewed_pod import TEMPLATES, PodChange, ReviewedPod
 from app.admission.tolerations import taint_tolerated
@@ -15,6 +14,7 @@ from app.nodes.reading import RuntimeClass, lacks_handler
 from app.policy.schema_admission import AUTO
 from app.values.json_members import member
 from app.values.reasons import Code, reason
+from app.world.fleet_facts import NodeGroup, affinity_label_keys, fitting_groups
 
 NOT_SET = "runtimeClassName not set"
 
@@ -38,7 +38,7 @@ def set_runtime_class(review: ReviewedPod) -> Iterator[PodChange]:
     handlers = _toolkit_handlers(review)
     if not handlers if wanted == AUTO else not _suits_family(review, wanted):
         return
-    classes, groups = review.context.fleet.runtime_classes, _groups_that_serve(review)
+    classes, groups = review.context.world.fleet.runtime_classes, _groups_that_serve(review)
     name = _class_of(handlers, classes or {}, groups) if wanted == AUTO else wanted
     if classes is None or name not in classes:
         state = "is not known to exist" if classes is None else "does not exist"
@@ -60,7 +60,7 @@ def set_runtime_class(review: ReviewedPod) -> Iterator[PodChange]:
 def _warn_of_own_class(review: ReviewedPod, name: str) -> Iterator[PodChange]:
     """Warn of a class that does not exist, where no other check does, and of one whose pods no node that fits
     starts."""
-    classes = review.context.fleet.runtime_classes
+    classes = review.context.world.fleet.runtime_classes
     if classes is None:
         return
     if name not in classes:
@@ -76,7 +76,7 @@ def _warn_of_own_class(review: ReviewedPod, name: str) -> Iterator[PodChange]:
 
 def _toolkit_handlers(review: ReviewedPod) -> Sequence[str]:
     """List the runtime handlers that the toolkits of the pod's GPU vendors install."""
-    handlers = review.context.knowledge.runtimes.handlers
+    handlers = review.context.world.knowledge.runtimes.handlers
     return [handlers[family.name] for family in review.families() if family.name in handlers]
 
 
@@ -85,7 +85,7 @@ def _groups_that_serve(review: ReviewedPod) -> Sequence[NodeGroup]:
 
     Nodes to come are most likely like them.
     """
-    fleet, of = review.context.fleet, review.context.knowledge.families.of
+    fleet, of = review.context.world.fleet, review.context.world.knowledge.families.of
     families = review.families()
     return _selected_groups(review) or [
         group for group in fleet.node_groups if any(of(name) in families for name, _ in group.node_class.offered)
@@ -98,9 +98,9 @@ def _selected_groups(review: ReviewedPod) -> Sequence[NodeGroup]:
     Nor is one listed whose taints it does not tolerate and that do not pass, such as that of a virtual node.
     """
     selector = member(review.document["spec"], "nodeSelector", dict, "spec.") or {}
-    known = [(key, selector[key]) for key in affinity_label_keys(review.context.knowledge) if key in selector]
-    groups = fitting_groups(review.ruling.demand, review.context.fleet)
-    is_fault = review.context.knowledge.families.is_fault
+    known = [(key, selector[key]) for key in affinity_label_keys(review.context.world.knowledge) if key in selector]
+    groups = fitting_groups(review.ruling.demand, review.context.world.fleet)
+    is_fault = review.context.world.knowledge.families.is_fault
     return [
         group
         for group in groups
@@ -168,5 +168,5 @@ def _obstacle(review: ReviewedPod, name: str, selector: Mapping[str, str]) -> st
 
 def _suits_family(review: ReviewedPod, name: str) -> bool:
     """Tell whether the pod asks for GPUs of the vendor that the runtime class is named after, if it is after one."""
-    owners = [family for family in review.context.knowledge.families.all if name.startswith(family.name)]
+    owners = [family for family in review.context.world.knowledge.families.all if name.startswith(family.name)]
     return not owners or any(family in owners for family in review.families())

@@ -7,12 +7,12 @@ A template of a workload gets none, because its pods get them (review.py, _is_ap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from app.admission.fleet_facts import Taint, fitting_groups
 from app.admission.json_patch import Operation, append, apply
 from app.admission.reviewed_pod import PodChange, PodForm, ReviewedPod
 from app.knowledge.gpu_resources import Families, Family
 from app.policy.match import Ruling
 from app.policy.merge_admission import AdmissionRules
+from app.world.fleet_facts import Taint, fitting_groups
 
 Toleration = dict[str, str]
 
@@ -66,7 +66,9 @@ def taints_of_fitting_nodes(review: ReviewedPod) -> set[Taint]:
     """Collect the taints of the nodes that could serve the pod, now or once other pods are gone."""
     if not review.rules.from_node_taints:
         return set()
-    return {taint for group in fitting_groups(review.ruling.demand, review.context.fleet) for taint in group.taints}
+    return {
+        taint for group in fitting_groups(review.ruling.demand, review.context.world.fleet) for taint in group.taints
+    }
 
 
 def _tolerations_for(key: str, taints: Iterable[Taint]) -> Iterator[Toleration]:

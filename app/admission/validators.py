@@ -12,7 +12,6 @@ from typing import Any
 
 from app.admission.claim_review import claims_restricted, leaves_to_pods
 from app.admission.device_guard import device_accesses, devices_not_mounted, is_privileged, node_not_reached
-from app.admission.fleet_facts import FleetFacts, fitting_groups
 from app.admission.reviewed_pod import PodForm, ReviewedPod
 from app.knowledge.gpu_resources import Families, is_refused, similar_resources
 from app.kube.pod_requests import CORE_MILLI, sum_pod_requests
@@ -24,6 +23,7 @@ from app.policy.schema_admission import Idle
 from app.values.json_members import object_if_any
 from app.values.quantity import parse_quantity, parse_seconds
 from app.values.reasons import Code, Reason, counted, join_with_or, reason
+from app.world.fleet_facts import FleetFacts, fitting_groups
 
 DEFAULT_AFTER, DEFAULT_GPUS = "4h", 1
 IDLE_BELOW = 0.01
@@ -53,7 +53,8 @@ def no_idle_gpus(review: ReviewedPod) -> Iterator[Reason]:
     if review.rules.idle is None:
         return
     limit = idle_limit(review.rules.idle)
-    idle = review.context.idle_gpus(review.pod.namespace, limit.seconds, limit.below)
+    known = review.context.world.idle_seconds.get(limit.below, {}).get(review.pod.namespace, ())
+    idle = sum(seconds >= limit.seconds for seconds in known)
     if idle >= limit.gpus:
         have = "has" if idle == 1 else "have"
         held = f"the namespace holds {counted(idle, 'GPU')} that {have} been idle for {limit.after}"
@@ -70,14 +71,14 @@ def names_valid(review: ReviewedPod) -> Iterator[Reason]:
 
     The resources of the pod itself are CPU, memory and huge pages alone (KEP-2837).
     """
-    families = review.context.knowledge.families
+    families = review.context.world.knowledge.families
     for name in pod_level_gpus(review.document, families):
         problem = f"spec.resources of the pod names {name[:63]}, which the API server refuses there"
         yield reason(Code.ResourceNameInvalid, problem)
     for container in review.pod.containers:
         for name in filter(is_refused, container.resources()):
             offered = (
-                resource for group in review.context.fleet.node_groups for resource, _ in group.node_class.offered
+                resource for group in review.context.world.fleet.node_groups for resource, _ in group.node_class.offered
             )
             meant = join_with_or(similar_resources(name, offered, families)[:2])
             hint = f"; did you mean {meant}?" if meant else ""
@@ -244,7 +245,9 @@ def replicas_not_gpus(review: ReviewedPod) -> Iterator[Reason]:
     for container in review.pod.containers:
         for resource in review.gpu_resources_of(container):
             amount = container.requested(resource)
-            if amount > 1 and (resource.endswith(".shared") or _always_shared(demand, review.context.fleet, resource)):
+            if amount > 1 and (
+                resource.endswith(".shared") or _always_shared(demand, review.context.world.fleet, resource)
+            ):
                 problem = f"asks for {amount} replicas of shared GPUs{review.rules.by('shared_replicas')}"
                 yield _container_reason(container, Code.SharedReplicasAskedAsGPUs, problem)
 

@@ -260,13 +260,13 @@ def _review_object(
         templates = template_targets_of(request, core.state.knowledge.workloads)
         if not templates:
             return ReviewResult(True, warnings=ignored) if ignored else None
-        labels, context = core.namespace_labels(namespace), core.review_context()
+        labels, context = core.namespace_labels(namespace), ReviewContext(core.world())
         try:
             return review_templates(templates, REVIEWS[verb], namespace, labels, context)
         except OversizedPod as error:
             return ReviewResult(True, reasons=(reason(Code.ObjectTooLarge, str(error)),))
     context = replace(
-        core.review_context(),
+        ReviewContext(core.world()),
         form=subject.form,
         existing_ephemeral=subject.existing_ephemeral,
         old_template=subject.old_template,
@@ -283,8 +283,8 @@ def _review_object(
 
 def _review_claim(request: Mapping[str, Any], namespace: str, verb: str, core: Core) -> ReviewResult | None:
     """Review a ResourceClaim or a template; None for an operation that is not reviewed. Raises as _review_object."""
-    labels, context = core.namespace_labels(namespace), core.review_context()
-    if is_exempt(namespace, labels, context.knowledge):
+    labels, context = core.namespace_labels(namespace), ReviewContext(core.world())
+    if is_exempt(namespace, labels, context.world.knowledge):
         return UNCONCERNED
     try:
         claim = read_claim(request, labels, context)

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from app.admission.reviewed_pod import PodForm
+from app.admission.reviewed_pod import PodForm, ReviewContext
 from app.api.admission_routes import REVIEWS
 from app.api.decision_recorder import VERSION
 from app.api.extender_routes import filter_nodes, prioritize
@@ -105,7 +105,7 @@ def decide_again(line: Line, core: Core) -> dict[str, Any]:
 
 def _review_again(line: Line, core: Core) -> dict[str, Any]:
     context = replace(
-        core.review_context(),
+        ReviewContext(core.world()),
         form=PodForm[line["form"]],
         existing_ephemeral=frozenset(line.get("settled", ())),
         old_template=line.get("before"),

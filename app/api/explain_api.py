@@ -24,7 +24,6 @@ from app.cluster.core import Core
 from app.explain.explanation import Explanation
 from app.explain.pending_cause import cause_of
 from app.explain.pending_pod import explain
-from app.explain.survey import ClusterSnapshot
 from app.explain.tenant_view import for_tenant
 from app.kube.api_kinds import EXPLAIN_GROUP as GROUP
 from app.kube.api_kinds import EXPLAIN_VERSION as VERSION
@@ -32,6 +31,7 @@ from app.kube.api_kinds import EXPLANATIONS as RESOURCE
 from app.telemetry.logs import event
 from app.values.errors import BadInput, MalformedPod, WireError
 from app.values.json_members import member
+from app.world.world import World
 
 
 class Explainer:
@@ -58,10 +58,10 @@ class Explainer:
         async with self._turns.turn():
             return await in_slices(explain(document, await self._snapshot(document), live))
 
-    async def _snapshot(self, document: Mapping[str, Any]) -> ClusterSnapshot:
+    async def _snapshot(self, document: Mapping[str, Any]) -> World:
         """Return the cluster, with the PodGroup of the pod that is explained."""
         group = await self._core.fetch_pod_group(document)
-        return replace(self._core.cluster_snapshot(), pod_group=group)
+        return replace(self._core.world_copied(), pod_group=group)
 
     async def _pod(self, body: Any) -> tuple[Mapping[str, Any], bool]:
         if not isinstance(body, dict) or body.get("kind", "Pod") != "Pod":

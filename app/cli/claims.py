@@ -17,6 +17,7 @@ import typer
 from app import __version__
 from app.admission.claim_template import TEMPLATE_KIND, in_version
 from app.admission.preview import templates_of_new_object, wanted_template
+from app.admission.reviewed_pod import ReviewContext
 from app.cli.mutate import namespace_of, read_file
 from app.cli.output import names_of
 from app.cli.probes import ProbePort, run_controller
@@ -31,7 +32,6 @@ from app.cli.source import (
     read_live,
     state_of,
 )
-from app.cluster.state import State
 from app.explain.explanation import templates_as_yaml
 from app.kube.api_kinds import DRA, FLEET
 from app.kube.gpu_usage import FINISHED
@@ -40,6 +40,8 @@ from app.telemetry.logs import event
 from app.tls.kube_objects import CONFLICT, KubeClient
 from app.values.errors import ApiError, UsherError
 from app.values.json_members import member
+from app.world.state import State
+from app.world.world import world_of
 
 Object = Mapping[str, Any]
 
@@ -77,7 +79,7 @@ def templates_for(
     `namespace` is that of objects that name none. Without `always` only for those that a policy converts.
     Raises MalformedPod, QuantityError.
     """
-    context = state.review_context(policies)
+    context = ReviewContext(world_of(state, policies))
     templates = Templates()
     for document in objects:
         if (member(document, "status", dict, "") or {}).get("phase") in FINISHED:

@@ -21,14 +21,12 @@ from app.cli.output import Output, names_of, show, show_progress
 from app.cli.scheduler_config import configuration_findings, read_configuration, scheduler_names
 from app.cli.source import ClusterOptions, Fleet, OwnNamespace, state_of
 from app.cli.usage import PrometheusOptions
-from app.cluster.core import RulingCache
 from app.cluster.doctor_survey import SECRET, ClusterObjects, survey_cluster, try_gpu_pod
 from app.cluster.gpu_health_polling import find_source, poll_once
 from app.cluster.kubeconfig import Load
 from app.cluster.slipped_pods import PolicyView, slip_of
-from app.cluster.snapshot import SNAPSHOT_KINDS, fill, view
+from app.cluster.snapshot import SNAPSHOT_KINDS, fill
 from app.cluster.snapshot_policies import policies_or_last_good
-from app.cluster.state import State
 from app.doctor.cluster_checks import examine_cluster
 from app.doctor.cluster_objects import Certificate, ExaminedCluster, SlippedReport, asks_for_gpus
 from app.doctor.device_checks import ExaminedDevices, examine_devices
@@ -60,6 +58,10 @@ from app.tls.pem import read_certificate
 from app.values.computations import finish
 from app.values.errors import ApiError, BadInput, PolicyError
 from app.values.reasons import counted
+from app.world.rulings import RulingCache
+from app.world.scheduling_groups import gang_of_pod
+from app.world.state import State
+from app.world.world import world_of
 
 ADDRESS_SECONDS = 10.0
 """Limit of one TLS handshake with a webhook that has a URL."""
@@ -290,7 +292,7 @@ def doctor(
         )
         failing = pods_that_fail_to_start(pods, state.knowledge)
         findings = (*states, *failing, *examine(with_pods(examined, pods, state.knowledge)))
-        findings = (*findings, *examine_devices(ExaminedDevices(state.nodes, state.devices.dra.copy())))
+        findings = (*findings, *examine_devices(ExaminedDevices(state.nodes, state.devices.dra.view())))
         families, limits = state.knowledge.families, state.admission_objects
         findings = (*findings, *quotas_that_count_nothing(limits, families), *refused_pods(objects, families))
         findings = (*findings, *examine_held(read_held_gpus(pods, state.knowledge, idle)))
@@ -327,10 +329,10 @@ def _gangs_that_wait(verdicts: Iterable[GangVerdict]) -> Iterator[Finding]:
 
 def _gang_verdicts(state: State, policies: PolicySet) -> Iterator[GangVerdict]:
     """Place the waiting pods of each gang in turn."""
-    snapshot = view(state, policies)
+    snapshot = world_of(state, policies)
     for members in state.pending_pods.gangs().values():
         document = next(iter(members.values())).document
-        gang = snapshot.gang(read_pod(document), document) if document else None
+        gang = gang_of_pod(state, read_pod(document), document) if document else None
         verdict = finish(gang_verdict(gang, snapshot, live=True)) if gang else None
         if verdict is not None:
             yield verdict

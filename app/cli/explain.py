@@ -50,23 +50,23 @@ from app.cluster.doctor_survey import survey_webhooks
 from app.cluster.files import read_knowledge
 from app.cluster.garbage_collection import without_garbage_collection
 from app.cluster.kubeconfig import Load
-from app.cluster.snapshot import bound_volumes, view
-from app.cluster.state import State
+from app.cluster.snapshot import bound_volumes
 from app.doctor.cluster_objects import ExaminedCluster, asks_for_gpus
 from app.doctor.replica_checks import creation_now
 from app.doctor.webhook_checks import NAMESPACE_NAME
 from app.explain.explanation import Explanation
 from app.explain.pending_pod import explain
-from app.explain.survey import ClusterSnapshot
-from app.intree.existing_pods import existing_pods_of
 from app.knowledge.workload_templates import Workloads
 from app.kube.admission_objects import ADMISSION_KINDS
 from app.kube.api_kinds import DRA, EXPLAIN_GROUP, EXPLAIN_VERSION, EXPLANATIONS, FLEET
+from app.kube.existing_pods import existing_pods_of
 from app.schedulerconfig.verify import managed_by_scheduler
 from app.tls.kube_objects import KubeClient
 from app.values.computations import finish
 from app.values.errors import ApiError, BadInput
 from app.values.reasons import counted
+from app.world.state import State
+from app.world.world import World, world_of
 
 
 def explained_by_api_server(load: Load, namespace: str, name: str, refused: ApiError) -> Explanation:
@@ -189,7 +189,7 @@ def _notes_beside(pod: PodToExplain) -> tuple[str, ...]:
 
 def _explained(
     pod: PodToExplain,
-    cluster: ClusterSnapshot,
+    cluster: World,
     by_node: bool,
     events: list[Object] | None,
     webhooks: ExaminedCluster | None,
@@ -199,7 +199,7 @@ def _explained(
     now = ""
     if webhooks is not None and asks_for_gpus(dict(pod.pod), webhooks.knowledge.families):
         namespace = key_of(pod.pod).partition("/")[0]
-        now = creation_now(webhooks, {NAMESPACE_NAME: namespace, **cluster.namespace_labels(namespace)})
+        now = creation_now(webhooks, {NAMESPACE_NAME: namespace, **cluster.state.namespaces.labels(namespace)})
     return replace(answer, notes=(*filter(None, (now,)), *pod.notes, *answer.notes))
 
 
@@ -305,15 +305,21 @@ def _message_of(answer: httpx.Response) -> str:
 
 def snapshot_of(
     objects: list[Any], policies: Path | None, idle_of: Callable[[State], Mapping[str, float]] = lambda _: {}
-) -> ClusterSnapshot:
+) -> World:
     """Return the cluster of whole objects, with the policies among them, and with the idle pods that `idle_of` finds.
 
     Raises PolicyError, MalformedPod, QuantityError, and what `idle_of` raises.
     """
     state = state_of(objects)
     pods = (document for document in objects if document.get("kind") == "Pod")
-    cluster = view(state, policies_in(objects, policies, state), bound_volumes(objects), existing_pods_of(pods))
-    return replace(cluster, idle=idle_of(state), managed_resources=_managed_resources(objects))
+    return world_of(
+        state,
+        policies_in(objects, policies, state),
+        volumes=bound_volumes(objects),
+        existing_pods=existing_pods_of(pods),
+        idle=idle_of(state),
+        managed_resources=_managed_resources(objects),
+    )
 
 
 def _managed_resources(objects: list[Any]) -> dict[str, frozenset[str] | None]:

@@ -21,7 +21,6 @@ from app.cluster.files import read_knowledge, shipped_policies
 from app.cluster.kubeconfig import Load
 from app.cluster.live import LiveCluster
 from app.cluster.policy_watch import PolicyBook
-from app.cluster.state import State
 from app.explain.gpu_inventory import (
     DeviceRow,
     Inventory,
@@ -35,6 +34,7 @@ from app.kube.api_kinds import DRA, NAMESPACE
 from app.telemetry.logs import LOGGER, today
 from app.telemetry.metrics import Metrics
 from app.values.errors import BadInput
+from app.world.state import State
 
 NAMESPACES_SHOWN = 4
 COLUMNS: tuple[tuple[str, Literal["left", "right"]], ...] = (
@@ -73,7 +73,7 @@ def inventory(
 
 def _take(state: State) -> Inventory:
     usages = {name: state.usage_on(name) for name in state.nodes}
-    cluster, families = state.devices.dra.copy(), state.knowledge.families
+    cluster, families = state.devices.dra.view(), state.knowledge.families
     requested = state.node_requests.used
     units = take_inventory(state.nodes, usages, state.knowledge.products, cluster, families, requested)
     return replace(units, devices=device_rows(state.nodes, cluster))

@@ -19,12 +19,13 @@ from app.cli.explained_objects import as_pods
 from app.cli.output import Output, show
 from app.cli.source import POLICY_KINDS, GovernedFleet, Namespace
 from app.cluster.files import read_snapshot_file
-from app.cluster.snapshot import read_snapshot, view
-from app.explain.survey import ClusterSnapshot, read_scheduled_pod
+from app.cluster.snapshot import read_snapshot
+from app.explain.survey import read_scheduled_pod
 from app.kube.admission_objects import ADMISSION_KINDS
 from app.kube.api_kinds import DRA
 from app.values.errors import BadInput
 from app.values.json_members import member
+from app.world.world import World, world_of
 
 REFUSED = "the API server refuses it: "
 COLOURS = {"+": "green", "-": "red", "@": "cyan"}
@@ -57,7 +58,7 @@ def mutate(
     workloads = state.knowledge.workloads
     if not any(templates_of_new_object(document, workloads) for document in objects):
         raise BadInput(nothing_to_review(file, objects))
-    context, creating = state.review_context(rules), replace(view(state, rules), judges_creation=True)
+    context, creating = ReviewContext(world_of(state, rules)), replace(world_of(state, rules), judges_creation=True)
     previews = {
         index: _preview(document, namespace_of(document, where), creating, context)
         for index, document in enumerate(objects)
@@ -69,14 +70,14 @@ def mutate(
     raise typer.Exit(0 if all(reviewed.allowed for reviewed in previews.values()) else 1)
 
 
-def _preview(document: Object, namespace: str, creating: ClusterSnapshot, context: ReviewContext) -> Preview:
+def _preview(document: Object, namespace: str, creating: World, context: ReviewContext) -> Preview:
     """Preview one object of a file, and say first what the API server itself refuses.
 
     Raises BadInput with the object's name.
     """
     try:
-        shown = preview(document, namespace, creating.namespace_labels, context)
-        pods = (each.pod for each in as_pods(document, namespace, context.knowledge.workloads) if shown.allowed)
+        shown = preview(document, namespace, creating.state.namespaces.labels, context)
+        pods = (each.pod for each in as_pods(document, namespace, context.world.knowledge.workloads) if shown.allowed)
         refusals = (each for pod in pods for each in read_scheduled_pod(pod, creating, admit=True).api_refusals)
         refused = dict.fromkeys(f"{REFUSED}{each.message}" for each in refusals)
         return replace(shown, warnings=(*refused, *shown.warnings))

@@ -3,7 +3,6 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -16,8 +15,6 @@ from app.admission.reviewed_pod import ReviewContext
 from app.cli.mutate import namespace_of, read_file
 from app.cli.output import MOST_SHOWN, Output, names_of, output_of, show, show_count, show_more, show_progress
 from app.cli.source import GovernedFleet, Namespace, Object, Objects, unfinished_pods
-from app.cluster.core import RulingCache
-from app.cluster.state import State
 from app.kube.pods import read_pod
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
@@ -30,6 +27,9 @@ from app.whatif.driver import NodeTurn, Rollout, plan_rollout
 from app.whatif.mig_relayout import MIGRelayout, parse_layout, relayout
 from app.whatif.node_template import node_template
 from app.whatif.placing_in_turn import GPUPod
+from app.world.rulings import RulingCache
+from app.world.state import State
+from app.world.world import world_of
 
 
 def moving_pods(objects: Objects, state: State, policies: PolicySet) -> Iterator[MovingPod]:
@@ -37,7 +37,7 @@ def moving_pods(objects: Objects, state: State, policies: PolicySet) -> Iterator
 
     Raises MalformedPod, QuantityError.
     """
-    context = replace(state.review_context(policies), rule=RulingCache().of)
+    context = ReviewContext(world_of(state, policies))
     for pod, document in documents_of_gpu_pods(unfinished_pods(objects), state, policies):
         yield MovingPod(pod, _outcome(document, pod.demand, state, context) if pod.demand.resources else None)
 
@@ -47,7 +47,7 @@ def _outcome(
 ) -> Conversion | NoEquivalent | None:
     """Convert a pod as it was created; None for one that admission would leave alone."""
     pod = read_pod(unbound(document))
-    outcome = convert(pod, demand, context.knowledge, context.shares())
+    outcome = convert(pod, demand, context.world.knowledge, context.world.state.devices.shares())
     wanted = wanted_template(document, pod.namespace, state.namespaces.labels(pod.namespace), context)
     return None if isinstance(outcome, Conversion) and wanted.template is None else outcome
 
@@ -215,7 +215,7 @@ def find_node_template(
     """
     documents = read_file(file)
     _, state, rules = fleet.govern(fleet.read() if fleet.given else [])
-    context, home = state.review_context(rules), fleet.namespace(namespace)
+    context, home = ReviewContext(world_of(state, rules)), fleet.namespace(namespace)
     asking = []
     for document in documents:
         where = namespace_of(document, home)

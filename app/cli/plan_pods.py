@@ -14,11 +14,10 @@ from app.cli.output import MOST_SHOWN, Output, in_words, names_of, one_of, show,
 from app.cli.plan_nodes import Nodes, documents_of_gpu_pods, gpu_pods, selected
 from app.cli.source import POLICY_KINDS, GovernedFleet, Objects, key_of, unfinished_pods
 from app.cli.usage import PrometheusOptions, Since, read_since
-from app.cluster.snapshot import bound_volumes, view
-from app.cluster.state import State
-from app.intree.existing_pods import existing_pods_of
+from app.cluster.snapshot import bound_volumes
 from app.knowledge.mig_profiles import profile_of
 from app.kube.api_kinds import DRA
+from app.kube.existing_pods import existing_pods_of
 from app.nodes.model import Node
 from app.policy.compiled import PolicySet
 from app.telemetry.logs import now
@@ -32,6 +31,8 @@ from app.whatif.fleet_with_moves import FleetWithMoves
 from app.whatif.movable_pods import controller_of, read_budgets, why_kept
 from app.whatif.repack import MOST_MOVES, Freed, Method, Repack, Repacking, WaitingSeat
 from app.whatif.repack_search import RepackPod
+from app.world.state import State
+from app.world.world import world_of
 
 FREED = tuple(freed.value for freed in Freed)
 OPTIONAL = (
@@ -58,7 +59,9 @@ def repacked(
     Raises BadInput where an NVLink domain is asked for, and no chosen node has the label of one.
     """
     documents = {key_of(pod): pod for pod in unfinished_pods(objects)}
-    snapshot = view(state, policies, bound_volumes(objects), existing_pods_of(documents.values()))
+    snapshot = world_of(
+        state, policies, volumes=bound_volumes(objects), existing_pods=existing_pods_of(documents.values())
+    )
     pods = list(_gpu_pods(objects, state, policies, now))
     fleet = FleetWithMoves(snapshot, {pod.name: documents[pod.name] for pod in pods})
     budgets_seen = any(document.get("kind") == "PodDisruptionBudget" for document in objects)
@@ -183,7 +186,7 @@ def find_right_sizes(objects: Objects, state: State, policies: PolicySet, histor
     peaks = peaks_of(history, workload_of(owners), state.knowledge.geometry)
     workloads = workloads_of(pods, documents, owners)
     waiting = [pod for pod in pods if not pod.node]
-    return right_sizes(workloads, peaks, waiting, view(state, policies))
+    return right_sizes(workloads, peaks, waiting, world_of(state, policies))
 
 
 def show_right_sizes(console: Console, result: RightSizes) -> None:

@@ -12,16 +12,14 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from app.admission.reviewed_pod import PodForm
+from app.admission.reviewed_pod import PodForm, ReviewContext
 from app.api.decision_replay import DECISION_MEMBERS, DifferingDecision, Line, read_lines, replay_decisions
 from app.cli.mutate import read_file
 from app.cli.output import Output, show, show_count
 from app.cli.source import DemoFleet, Fleet, Objects, Policies, Snapshots, state_of, unfinished_pods
-from app.cluster.core import RulingCache
 from app.cluster.fleet_placements import FleetPlacements
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.snapshot_policies import holds_policies, policies_of
-from app.cluster.state import State
 from app.explain.policy_diff import (
     HARMFUL,
     ComparedPod,
@@ -41,6 +39,8 @@ from app.settings import Settings, filter_answer_of
 from app.telemetry.logs import today
 from app.values.errors import BadInput, MalformedPod
 from app.values.reasons import counted
+from app.world.state import State
+from app.world.world import world_of
 
 LINES_SHOWN = 20
 Logs = Annotated[list[Path], typer.Argument(help="Files of serve --decision-log, the oldest first.")]
@@ -193,9 +193,7 @@ def diff(
 
 
 def _side(source: Path, state: State) -> PolicySide:
-    context = state.review_context(_policies(source, state))
-    # Warnings of claims are about the cluster's devices, not about policies, and are not compared.
-    return PolicySide(replace(context, claim_warnings=lambda *_: (), rule=RulingCache().of), state.namespaces.labels)
+    return PolicySide(ReviewContext(world_of(state, _policies(source, state))), state.namespaces.labels)
 
 
 def _policies(source: Path, state: State) -> PolicySet:

@@ -14,7 +14,6 @@ from rich.table import Column
 from app.cli.output import Output, show, table_of
 from app.cli.source import Fleet, refuse_several, state_of
 from app.cluster.snapshot_policies import holds_policies, policies_of
-from app.cluster.state import State
 from app.policy.compiled import PolicySet
 from app.schedulerconfig.verify import ConfigurationFinding, batching_line, verify
 from app.schedulerconfig.write import (
@@ -31,6 +30,7 @@ from app.schedulerconfig.write import (
 from app.settings import filter_answer_of
 from app.telemetry.logs import today
 from app.values.errors import BadInput
+from app.world.state import State
 
 CLAIMABLE = ("ResourceSlice", "DeviceClass")
 """The kinds that say which GPUs can be claimed; a cluster may not have them, or forbid them to the user."""

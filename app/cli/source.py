@@ -20,7 +20,6 @@ from app.cluster.kubeconfig import ChosenContext, Load, choose_context, find_clu
 from app.cluster.listing import read_objects
 from app.cluster.snapshot import fill, read_partial_snapshot, read_snapshot
 from app.cluster.snapshot_policies import policies_or_last_good
-from app.cluster.state import State
 from app.demo.notation import DEFAULT, fleet_names
 from app.demo.sample_fleets import demo_fleet
 from app.kube.api_kinds import DRA, FLEET
@@ -30,6 +29,7 @@ from app.telemetry.logs import now, today
 from app.tls.pem import read_certificate
 from app.values.errors import ApiError, BadInput, SnapshotError
 from app.values.reasons import counted
+from app.world.state import State
 
 UNAUTHORIZED, FORBIDDEN, NOT_FOUND = 401, 403, 404
 _REFUSED = re.compile(r'(\S+) (?:"[^"]*" )?is forbidden: User "([^"]*)" cannot (\S+) resource')

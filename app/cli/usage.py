@@ -18,7 +18,6 @@ from rich.table import Column
 
 from app.cli.output import Output, in_words, one_of, show, show_more, show_progress, table_of
 from app.cli.source import Fleet, refuse_several, state_of
-from app.cluster.state import State
 from app.cluster.usage_polling import PrometheusUse, shared_nodes
 from app.demo.usage import demo_history
 from app.telemetry.logs import now
@@ -27,6 +26,7 @@ from app.usage.table import By, UsageReport, UsageRow, UseUnit, idle_pods, usage
 from app.usage.workloads import owners_of
 from app.values.errors import BadInput
 from app.values.quantity import parse_seconds
+from app.world.state import State
 
 SINCE = re.compile(r"(\d{1,3})([dw])", re.ASCII)
 UNITS = {"d": 86_400, "w": 7 * 86_400}

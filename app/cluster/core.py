@@ -7,35 +7,26 @@ It knows nothing of HTTP and of certificates. `app/server/service.py` adds what 
 import asyncio
 import re
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
-from fractions import Fraction
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import msgspec
 
 from app import __version__
-from app.admission.reviewed_pod import ReviewContext
 from app.cluster.apiserver import ApiServer
-from app.cluster.demand_learning import DemandLearning
 from app.cluster.gpu_health_polling import HealthPoller
 from app.cluster.live import NOT_SYNCED, LiveCluster
-from app.cluster.namespace_limits import LimitsExceeded, held_by_others
 from app.cluster.policy_watch import PolicyBook
-from app.cluster.scheduling_groups import SchedulingGroups
 from app.cluster.slipped_pods import SlippedPods
-from app.cluster.snapshot import view
-from app.cluster.state import State
 from app.cluster.usage_polling import UsagePoller
-from app.cluster.verdict_cache import VerdictCache, VerdictTable
-from app.explain.survey import ClusterSnapshot
 from app.intree.soft_constraints import SoftConstraints
 from app.knowledge.tables import Knowledge
 from app.kube.admission_objects import LIMIT_KINDS
 from app.kube.api_kinds import API_KINDS
-from app.kube.claimed_devices import NO_CLAIMED_DEVICES, ClaimedDevices
+from app.kube.claimed_devices import ClaimedDevices
 from app.kube.gpu_usage import GPUUsage
-from app.kube.pods import GROUP_LABELS, PREFIX, Pod, read_pod, workload_group
+from app.kube.pods import GROUP_LABELS, Pod, read_pod, workload_group
 from app.nodes.model import Node
 from app.placement.scheduler_demand import (
     place_is_promised,
@@ -47,11 +38,18 @@ from app.placement.scheduler_demand import (
 from app.placement.scorers import uses_expected_demand
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
-from app.policy.match import Ruling, compile_demand, ruling_for
+from app.policy.match import Ruling, compile_demand
 from app.schedulerconfig.write import managed_resources
 from app.settings import Settings
 from app.telemetry.metrics import Metrics
 from app.values.errors import ApiError, WireError
+from app.world.demand_learning import DemandLearning
+from app.world.namespace_limits import LimitsExceeded, held_by_others
+from app.world.rulings import RulingCache, TemplateCache
+from app.world.scheduling_groups import SchedulingGroups
+from app.world.state import State
+from app.world.verdict_cache import VerdictCache, VerdictTable
+from app.world.world import World, world_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,77 +67,12 @@ class AskedPod:
     beside_groups: bool
 
 
-T = TypeVar("T")
-RULINGS_KEPT = 1024
-"""Distinct pod templates in a cache; a ruling costs about 150 µs to make and 2 kB to keep."""
-LARGEST_KEPT = 1 << 14
-"""Characters of the largest template that is cached, so that all take 16 MB at most: a review may have 3 MiB of labels
-that the API server has not refused yet. The largest recorded one has 331."""
-
-
-class TemplateCache(Generic[T]):
-    """The results of `make` for the last pod templates, at most RULINGS_KEPT of them."""
-
-    def __init__(self, make: Callable[[Pod, Mapping[str, str], PolicySet, Knowledge, ClaimedDevices], T]) -> None:
-        self._make = make
-        self._by_template: dict[Any, T] = {}
-
-    def of(
-        self,
-        pod: Pod,
-        labels: Mapping[str, str],
-        policies: PolicySet,
-        knowledge: Knowledge,
-        claimed: ClaimedDevices = NO_CLAIMED_DEVICES,
-    ) -> T:
-        """Return the result for a Pod in a namespace with these labels."""
-        key = (policies.hash, tuple(sorted(labels.items())), claimed, _template(pod))
-        remembered = self._by_template.get(key)
-        if remembered is not None:
-            return remembered
-        made = self._make(pod, labels, policies, knowledge, claimed)
-        if len(str(key)) <= LARGEST_KEPT:
-            if len(self._by_template) >= RULINGS_KEPT:
-                del self._by_template[next(iter(self._by_template))]
-            self._by_template[key] = made
-        return made
-
-
 def _compile(
     pod: Pod, labels: Mapping[str, str], policies: PolicySet, knowledge: Knowledge, claimed: ClaimedDevices
 ) -> tuple[Demand, int | None]:
     """Compile the demand of a pod, and give its CPU in milli-CPU; None where no scorer looks ahead."""
     demand = compile_demand(pod, labels, policies, knowledge, claimed)
     return demand, whole_cores(pod) if uses_expected_demand(demand) else None
-
-
-class RulingCache(TemplateCache[Ruling]):
-    """The rulings that admission needs."""
-
-    def __init__(self) -> None:
-        super().__init__(ruling_for)
-
-
-def _template(pod: Pod) -> tuple[Any, ...]:
-    """Return the part of a pod that a ruling depends on, as a hashable key; its claims are a separate key."""
-    ours = tuple(sorted((key, value) for key, value in pod.annotations.items() if key.startswith(PREFIX)))
-    containers = tuple(
-        (
-            container.name,
-            container.list_name,
-            container.sidecar,
-            container.image,
-            container.env,
-            *map(_items, (container.requests, container.limits)),
-        )
-        for container in pod.containers
-    )
-    return (tuple(sorted(pod.labels.items())), ours, containers)
-
-
-def _items(amounts: Mapping[str, Fraction]) -> tuple[tuple[str, int, int], ...]:
-    """Return amounts as integers, because hashing a Fraction costs as much as the rest of the key."""
-    return tuple(sorted((name, amount.numerator, amount.denominator) for name, amount in amounts.items()))
 
 
 MOST_SCHEDULERS = 16
@@ -209,7 +142,7 @@ class Core:
         `kind` is configmap or gpupolicy. A product that a node carries is not unknown.
         """
         problem, policies = yield from self.book.check_steps(f"{kind} {name}", content)
-        carried = {group.node_class.product or "" for group in self.review_context().fleet.node_groups}
+        carried = {group.node_class.product or "" for group in self.state.fleet().node_groups}
         unknown = (pair for policy in policies for pair in policy.unknown_products)
         warnings = (text for pattern, text in unknown if not any(map(pattern.matches, carried)))
         return problem, (*(text for policy in policies for text in policy.doubts), *warnings)
@@ -220,10 +153,9 @@ class Core:
         unreadable = self.cluster.unreadable_policies() if self.cluster is not None else []
         return "\n".join([*([self.book.error] if self.book.error else []), *unreadable]) or None
 
-    def review_context(self) -> ReviewContext:
-        """Return the policies, fleet facts and knowledge that a review works with."""
-        context = self.state.review_context(self.policies)
-        return replace(context, claimed=self._claimed, idle_gpus=self.usage.count, rule=self._rulings.of)
+    def world(self) -> World:
+        """View the cluster as it stands, under the policies in force."""
+        return world_of(self.state, self.policies, idle_seconds=self.usage.idle_seconds, rulings=self._rulings)
 
     def namespace_labels(self, name: str) -> Mapping[str, str]:
         return self.state.namespaces.by_name[name]
@@ -231,12 +163,12 @@ class Core:
     def ruling(self, pod: Pod) -> Ruling:
         """Return the ruling of the policies on a Pod; pods of one template share a cached ruling."""
         labels = self.namespace_labels(pod.namespace)
-        return self._rulings.of(pod, labels, self.policies, self.state.knowledge, self._claimed(pod))
+        return self._rulings.of(pod, labels, self.policies, self.state.knowledge, self.state.devices.claimed(pod))
 
     def demand(self, pod: Pod) -> Demand:
         """Return the demand of a Pod that the scheduler asks about."""
         state, labels, policies = self.state, self.namespace_labels(pod.namespace), self.policies
-        demand, cpu_milli = self._demands.of(pod, labels, policies, state.knowledge, self._claimed(pod))
+        demand, cpu_milli = self._demands.of(pod, labels, policies, state.knowledge, self.state.devices.claimed(pod))
         demand = with_runtime_handler(demand, pod, state.runtime_classes)
         if pod.pod_group:
             demand = with_cliques(demand, self.groups.cliques(pod, demand))
@@ -246,14 +178,6 @@ class Core:
             self._exceeded.know(pod.namespace, demand.namespace_limits, (policies.hash, frozenset(labels.items())))
             demand = with_reached_limits(demand, held_by_others(state, pod, self.groups.holds))
         return demand if cpu_milli is None else self._learning.expecting(demand, cpu_milli, policies)
-
-    def _claimed(self, pod: Pod) -> ClaimedDevices:
-        """Return the GPUs that a pod claims; most have no claim, and name no resource that a DeviceClass serves."""
-        devices, prefix = self.state.devices, self.state.knowledge.families.device_class_prefix
-        names = [name for container in pod.containers for name in (*container.requests, *container.limits)]
-        if pod.claims or any(name in devices.classes.by_resource or name.startswith(prefix) for name in names):
-            return devices.claimed(pod)
-        return NO_CLAIMED_DEVICES
 
     def ask(self, pod: Pod, soft: SoftConstraints) -> AskedPod:
         """Compile what a Pod needs that a scheduler asks about, and release earlier promises to it."""
@@ -288,11 +212,15 @@ class Core:
     def verdicts(self, demand: Demand) -> VerdictTable:
         return self._verdicts.of(demand)
 
-    def cluster_snapshot(self) -> ClusterSnapshot:
-        """Return a copy of the state, for work that takes longer than one turn of the event loop."""
-        snapshot = view(self.state, self.policies, expected=self._learning.expected_demand(self.policies))
+    def world_copied(self) -> World:
+        """Copy the cluster as it stands, for work that takes longer than one turn of the event loop."""
         unread = set(LIMIT_KINDS) - self.state.admission_objects.listed if self.cluster is not None else ()
-        return replace(snapshot, asking=frozenset(self._asking), unread_limits=tuple(sorted(unread)))
+        return replace(
+            self.world().copied(),
+            expected=self._learning.expected_demand(self.policies),
+            asking=frozenset(self._asking),
+            unread_limits=tuple(sorted(unread)),
+        )
 
     async def fetch_pod(self, namespace: str, name: str) -> Mapping[str, Any]:
         """Read a Pod from the API server, or from the pending pods of a snapshot.

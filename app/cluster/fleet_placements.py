@@ -7,14 +7,14 @@ A pod's own node counts without the pod. (The shortlist of a filter answer is in
 from collections import Counter
 from heapq import nsmallest
 
-from app.cluster.state import State
-from app.cluster.verdict_cache import VerdictCache
 from app.kube.gpu_usage import GPUUsage
 from app.placement.engine import judge, total
 from app.placement.ranking import ranking_key
 from app.policy.demand import Demand
 from app.values.reasons import counted
 from app.whatif.placing_in_turn import unserved_claim
+from app.world.state import State
+from app.world.verdict_cache import VerdictCache
 
 ANYWHERE = "any node"
 """The answer for a pod that asks for no GPU, which is not judged."""

@@ -8,7 +8,6 @@ from app.cluster.exporters import Exporters
 from app.cluster.prometheus import Prometheus
 from app.cluster.reflector import SLICE_OBJECTS, Clock
 from app.cluster.scrape import PollResult
-from app.cluster.state import State
 from app.knowledge.dcgm import DCGM
 from app.knowledge.tables import Knowledge
 from app.nodes.gpu_health import Health, PollMemory, evaluate_poll
@@ -16,6 +15,7 @@ from app.settings import Settings
 from app.telemetry.logs import event
 from app.telemetry.metrics import Metrics
 from app.values.errors import BadInput, SourceError
+from app.world.state import State
 
 POLL_SECONDS = 30.0
 """dcgm-exporter collects every 30 s by default (--collect-interval), so polling more often shows nothing new."""

@@ -12,12 +12,12 @@ from app.cluster.apiserver import ApiServer
 from app.cluster.listing import Unreadable
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.reflector import BackOff, Clock, Reflector
-from app.cluster.state import State
 from app.cluster.watched_kinds import core_kinds, dra_kinds, policy_kinds, taint_rule_kinds, topology_kinds
 from app.kube.api_kinds import API_KINDS, APIKind
 from app.telemetry.logs import event
 from app.telemetry.metrics import Metrics
 from app.values.errors import ApiError
+from app.world.state import State
 
 COMPARE_SECONDS = 600.0
 """Seconds between checks of the index: what a watch has lost is found within ten minutes, and listed again."""

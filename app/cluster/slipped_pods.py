@@ -19,7 +19,6 @@ from app.admission.reviewed_pod import is_exempt
 from app.cluster.apiserver import ApiServer
 from app.cluster.listing import ListPage
 from app.cluster.reflector import Clock
-from app.cluster.state import State
 from app.kube.api_kinds import API_KINDS
 from app.kube.partial_types import PartialNamedObject
 from app.kube.pods import DECISION, Pod, read_pod
@@ -31,6 +30,7 @@ from app.telemetry.logs import event
 from app.telemetry.metrics import Metrics
 from app.values.errors import ApiError, BadInput
 from app.values.reasons import Duration
+from app.world.state import State
 
 NODE_SECONDS = 0.25
 """Between two nodes: 5,000 nodes with GPU pods take 21 minutes, and some 20 ms of the API server's CPU a second (a

@@ -12,23 +12,17 @@ from typing import Any
 import msgspec
 import yaml
 
-from app.cluster.namespace_limits import held_by_others
-from app.cluster.scheduling_groups import SchedulingGroups, gang_of_pod
-from app.cluster.state import State
-from app.explain.survey import ClusterSnapshot
-from app.intree.existing_pods import ExistingPods
-from app.kube.admission_objects import ADMISSION_KINDS, ADMISSION_TYPES, AdmissionObjects, read_admission_object
+from app.kube.admission_objects import ADMISSION_KINDS, ADMISSION_TYPES, read_admission_object
 from app.kube.api_kinds import API_KINDS, DRA, FLEET
 from app.kube.node_selectors import NodeSelectorTerm, read_terms
 from app.kube.numa_zones import read_topology
 from app.kube.partial_types import PartialExistingPod, PartialNode
 from app.kube.pod_limits import check_types
 from app.nodes.reading import read_runtime_class
-from app.policy.compiled import PolicySet
-from app.policy.demand import ExpectedDemand
 from app.policy.document import yaml_problem
 from app.values.errors import BadInput, MalformedPod, SnapshotError
 from app.values.json_members import member, object_if_any, strings
+from app.world.state import State
 
 SNAPSHOT_KINDS = (*FLEET, *ADMISSION_KINDS, "PodGroup", "NodeResourceTopology", *DRA)
 """The kinds of a snapshot that are read; objects of other kinds are left out."""
@@ -211,33 +205,6 @@ def _object(raw: msgspec.Raw, keep_whole: Callable[[Object], bool]) -> Object:
     if kind == "Pod" and keep_whole(document):
         document = msgspec.json.decode(raw)
     return {**document, "kind": kind}
-
-
-def view(
-    state: State,
-    policies: PolicySet,
-    volumes: Mapping[str, tuple[NodeSelectorTerm, ...]] | None = None,
-    neighbours: ExistingPods | None = None,
-    expected: ExpectedDemand | None = None,
-) -> ClusterSnapshot:
-    """Copy the state. The copy is shallow, because nodes and sums are replaced, never changed."""
-    return ClusterSnapshot(
-        nodes=dict(state.nodes),
-        used=dict(state.node_requests.used),
-        context=state.review_context(policies),
-        namespace_labels=state.namespaces.labels,
-        gpu_usage=state.usage_on,
-        volumes=volumes or {},
-        existing_pods=neighbours,
-        expected=expected,
-        group_cliques=SchedulingGroups(state).cliques,
-        gang=lambda pod, document: gang_of_pod(state, pod, document),
-        held_in_namespace=lambda pod: held_by_others(state, pod),
-        unpromised=state.unpromised,
-        dra_version=state.devices.dra.served_version,
-        devices=state.devices.dra.copy(),
-        admission_objects=AdmissionObjects(state.admission_objects),
-    )
 
 
 def bound_volumes(objects: Sequence[Mapping[str, Any]]) -> dict[str, tuple[NodeSelectorTerm, ...]]:

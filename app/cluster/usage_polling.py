@@ -20,7 +20,6 @@ import msgspec
 from app.admission.validators import IdleLimit, idle_limit
 from app.cluster.prometheus import PrometheusClient, SeriesValue, read_result
 from app.cluster.reflector import Clock
-from app.cluster.state import State
 from app.knowledge.dcgm import DCGM, UsageMetrics
 from app.knowledge.products import WHOLE_MILLI
 from app.nodes.model import SHARES, Node
@@ -31,6 +30,7 @@ from app.usage.history import MINUTE, UseHistory, with_sharing
 from app.usage.reading import HALF_MINUTE, HistoryBuilder, RangeQuery, count_query, range_queries, spans, window_seconds
 from app.usage.table import UseSummary, poll_window, summary_of
 from app.values.errors import SourceError
+from app.world.state import State
 
 WORK_SECONDS = 0.0005
 """Computing between two rests, unless a single item takes longer: a fifth of what filter takes about 1,000 nodes."""
@@ -132,10 +132,11 @@ class UsagePoller:
             self._summary if fresh else None, age, self._problem, self._generation, asked=self._source is not None
         )
 
-    def count(self, namespace: str, seconds: float, below: float) -> int:
-        """Count the units of a namespace that were idle for certain at the last poll; 0 where nothing is known."""
+    @property
+    def idle_seconds(self) -> Mapping[float, Mapping[str, tuple[float, ...]]]:
+        """For how long units were idle for certain at the last poll, by activity and namespace (UseSummary)."""
         summary = self.reading().summary
-        return summary.idle_count(namespace, seconds, below) if summary else 0
+        return summary.idle_seconds if summary else {}
 
     async def run(self) -> None:
         try:

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from app.cluster.pod_index import PodRecord, read_pod_record
 from app.cluster.policy_watch import CONFIGMAP, GPUPOLICY, PolicyBook
-from app.cluster.state import State
 from app.kube.admission_objects import ADMISSION_KINDS, AdmissionObjects, read_admission_object
 from app.kube.api_kinds import API_KINDS, NAMESPACE
 from app.kube.device_classes import read_class, read_taint_rule
@@ -31,6 +29,8 @@ from app.nodes.model import Node
 from app.nodes.reading import read_node, read_runtime_class
 from app.policy.load import LAST_GOOD, LAST_GOOD_LABEL_VALUE, POLICY_LABEL, POLICY_LABEL_VALUE
 from app.policy.schema import GROUP, STORAGE_VERSION
+from app.world.pod_index import PodRecord, read_pod_record
+from app.world.state import State
 
 Fact = TypeVar("Fact")
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from app.admission.affinity_terms import Term, affinity_terms_of
-from app.admission.fleet_facts import FleetFacts
 from app.doctor.fleet_checks import Finding, FindingLevel
 from app.knowledge.tables import Knowledge
 from app.kube.pods import PREFIX, Pod, read_pod
@@ -22,6 +21,7 @@ from app.policy.demand import Demand
 from app.policy.match import Ruling, ruling_for
 from app.values.label_requirements import all_allow, label_requirement
 from app.values.reasons import Code, Reason, counted
+from app.world.fleet_facts import FleetFacts
 
 NAMES_SHOWN = 2
 WORKLOAD_CLASS = PREFIX + "workload-class"

@@ -270,3 +270,14 @@ class ClusterDevices:
     allocated: AllocatedDevices = field(default_factory=AllocatedDevices)
     claims: Mapping[str, ResourceClaim] = field(default_factory=dict)
     templates: Mapping[str, ResourceClaim] = field(default_factory=dict)
+
+    def copied(self) -> "ClusterDevices":
+        """Copy everything; the copy is shallow, because what is in it is replaced and never changed."""
+        return ClusterDevices(
+            self.pools.copy(),
+            dict(self.classes),
+            self.taint_rules,
+            self.allocated.copy(),
+            dict(self.claims),
+            dict(self.templates),
+        )

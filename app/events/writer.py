@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from app.admission.reviewed_pod import is_exempt
 from app.api.pending_reasons import ExplainedPod, PendingReasons
-from app.cluster.state import State
 from app.events.limited_client import LimitedClient
 from app.events.planning import (
     LOOKUP_SHARE,
@@ -43,6 +42,7 @@ from app.telemetry.metrics import Metrics
 from app.tls.kube_objects import CONFLICT, KubeClient, Object
 from app.tls.lease import Lease
 from app.values.errors import ApiError, BadInput
+from app.world.state import State
 
 TIMESTAMP = "%Y-%m-%dT%H:%M:%S.%fZ"
 

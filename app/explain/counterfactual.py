@@ -19,7 +19,6 @@ from app.explain.edits_in_tree import EXISTING_PODS, IN_TREE, node_left
 from app.explain.edits_policy import POLICY
 from app.explain.funnel import Objection
 from app.explain.survey import (
-    ClusterSnapshot,
     Groups,
     NodeJudge,
     ScheduledPod,
@@ -32,6 +31,7 @@ from app.kube.gpu_usage import GPUUsage
 from app.kube.pod_requests import CPU
 from app.nodes.model import Node
 from app.values.reasons import counted
+from app.world.world import World
 
 EDIT_PROPOSERS: tuple[EditProposer, ...] = (*IN_TREE, *EXISTING_PODS, *GPU_EDITS, *POLICY)
 
@@ -100,7 +100,7 @@ class FixSearch:
         self,
         scheduled_pod: ScheduledPod,
         base: Mapping[str, object],
-        snapshot: ClusterSnapshot,
+        snapshot: World,
         constraints: InterPodConstraints | None,
     ) -> None:
         self._scheduled_pod = scheduled_pod

@@ -11,7 +11,7 @@ from typing import Any
 
 from app.admission.json_patch import Operation
 from app.explain.funnel import Objection
-from app.explain.survey import ClusterSnapshot, NodeJudge, ScheduledPod, read_scheduled_pod
+from app.explain.survey import NodeJudge, ScheduledPod, read_scheduled_pod
 from app.intree.checks import InTreeCause, InTreeRefusal
 from app.intree.inter_pod_constraints import InterPodConstraints
 from app.knowledge.mig_profiles import profile_of
@@ -19,6 +19,7 @@ from app.kube.gpu_usage import GPUUsage
 from app.nodes.model import UNSHARED, Node, Sharing
 from app.policy.compiled import PolicySet
 from app.values.reasons import Code
+from app.world.world import World
 
 EditedDocument = dict[str, Any]
 
@@ -30,7 +31,7 @@ class NearMiss:
     scheduled_pod: ScheduledPod
     node: Node
     objection: Objection
-    snapshot: ClusterSnapshot
+    snapshot: World
 
     @property
     def code(self) -> InTreeCause | Code:
@@ -86,7 +87,7 @@ def edited(document: Mapping[str, Any], edits: tuple[Edit, ...]) -> EditedDocume
 def judge_edited(
     document: Mapping[str, Any],
     edits: tuple[Edit, ...],
-    snapshot: ClusterSnapshot,
+    snapshot: World,
     constraints_of: Callable[[ScheduledPod], InterPodConstraints | None] = lambda _pod: None,
 ) -> NodeJudge:
     """Try edits of a Pod, and of policies: judge nodes for the Pod as admission would leave it with them.
@@ -96,10 +97,10 @@ def judge_edited(
 
     Raises MalformedPod, QuantityError.
     """
-    policies = snapshot.context.policies
+    policies = snapshot.policies
     for edit in edits:
         policies = edit.policies(policies) if edit.policies else policies
-    with_policies = replace(snapshot, context=replace(snapshot.context, policies=policies))
+    with_policies = replace(snapshot, policies=policies)
     scheduled_pod = read_scheduled_pod(edited(document, edits), with_policies, admit=True)
     return NodeJudge(scheduled_pod, snapshot.used, constraints_of(scheduled_pod))
 

@@ -81,7 +81,7 @@ def request_other_resource(near_miss: NearMiss) -> Iterator[Edit]:
     """
     if near_miss.code not in (Code.ResourceNotOffered, Code.MIGProfileAbsent, Code.SharingNotAllowed):
         return
-    families, selector = near_miss.snapshot.context.knowledge.families, near_miss.scheduled_pod.own.selector
+    families, selector = near_miss.snapshot.knowledge.families, near_miss.scheduled_pod.own.selector
     on_windows = (OPERATING_SYSTEM, "windows") in selector
     others = [name for name in near_miss.node.allocatable if on_windows and families.elsewhere(name) in families.others]
     for resource, amount in near_miss.scheduled_pod.demand.resources:
@@ -119,7 +119,7 @@ MEDIA = ".me"
 def correct_resource(near_miss: NearMiss) -> Iterator[Edit]:
     """Request the resource that a misspelt name means, or that replaced one of former versions of Kubernetes."""
     offered = [resource for resource, free in near_miss.node.free.units.items() if free > 0]
-    families = near_miss.snapshot.context.knowledge.families
+    families = near_miss.snapshot.knowledge.families
     for name in _names_in_question(near_miss):
         naming = [one for one in near_miss.scheduled_pod.pod.containers if names_resource(one, name)]
         for position, other in enumerate(similar_resources(name, offered, families)):
@@ -130,7 +130,7 @@ def correct_resource(near_miss: NearMiss) -> Iterator[Edit]:
 
 def move_to_container(near_miss: NearMiss) -> Iterator[Edit]:
     """Move the GPUs of the pod's own resources to its first container."""
-    pod, families = near_miss.scheduled_pod, near_miss.snapshot.context.knowledge.families
+    pod, families = near_miss.scheduled_pod, near_miss.snapshot.knowledge.families
     names = pod_level_gpus(pod.document, families) if near_miss.code is Code.ResourceNameInvalid else []
     main = next((one.name for one in pod.pod.containers if one.list_name == "containers"), "")
 
@@ -162,7 +162,7 @@ def evict_to_free_gpus(near_miss: NearMiss) -> Iterator[Edit]:
     node = near_miss.node
     for resource, amount in near_miss.scheduled_pod.demand.resources:
         short = amount - node.free.units.get(resource, 0)
-        usages = [(usage, dict(usage.units).get(resource, 0)) for usage in near_miss.snapshot.gpu_usage(node.name)]
+        usages = [(usage, dict(usage.units).get(resource, 0)) for usage in near_miss.snapshot.state.usage_on(node.name)]
         evicted: list[GPUUsage] = []
         freed = 0
         idle = near_miss.snapshot.idle
@@ -273,7 +273,7 @@ def allow_product(near_miss: NearMiss) -> Iterator[Edit]:
     allowed = near_miss.scheduled_pod.pod.annotations.get(key)
     if near_miss.code is not Code.ProductNotAllowed or not allowed or product is None:
         return
-    row = near_miss.snapshot.context.knowledge.products.by_form.get(product)
+    row = near_miss.snapshot.knowledge.products.by_form.get(product)
     own = (value for value in near_miss.node.labels.values() if normal_form(value) == product)
     label = row.label if row else next(own, product)
     names = [name for name in allowed.split(",") if not name.strip().startswith("!")]
@@ -298,7 +298,7 @@ MOST_CORRECTED = 8
 
 def correct_product(near_miss: NearMiss) -> Iterator[Edit]:
     """Replace a name in the annotation that is of no known product by the one that it is like."""
-    key, products = PREFIX + "products", near_miss.snapshot.context.knowledge.products
+    key, products = PREFIX + "products", near_miss.snapshot.knowledge.products
     stated = near_miss.scheduled_pod.pod.annotations.get(key)
     if near_miss.code not in (Code.ProductNotAllowed, Code.InvalidAnnotation) or not stated:
         return
@@ -320,7 +320,7 @@ def _part_of_gpu(near_miss: NearMiss) -> str:
 def _asked_memory(near_miss: NearMiss) -> int:
     """Return the least memory of the requested products in MiB; 0 where no table knows any."""
     demand = near_miss.scheduled_pod.demand
-    rows = near_miss.snapshot.context.knowledge.products.by_form.items()
+    rows = near_miss.snapshot.knowledge.products.by_form.items()
     return min((row.memory_mib for form, row in rows if row.memory_mib and allows_product(demand, form)), default=0)
 
 
@@ -340,7 +340,7 @@ def older_image(near_miss: NearMiss) -> Iterator[Edit]:
     cuda = near_miss.node.node_class.cuda
     if near_miss.code not in IMAGE_CODES or cuda is None:
         return
-    images = near_miss.snapshot.context.knowledge.images
+    images = near_miss.snapshot.knowledge.images
     for exact, most in enumerate(((cuda[0], ANY_MINOR), cuda)):
         changes: dict[str, str] = {}
         for container in near_miss.scheduled_pod.pod.containers:

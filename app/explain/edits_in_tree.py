@@ -21,8 +21,8 @@ from app.explain.container_requests import (
 )
 from app.explain.edits import Edit, EditedDocument, NearMiss, containers_of, distance, several_parts
 from app.intree.checks import InTreeCause
-from app.intree.existing_pods import REQUIRED_TERMS
 from app.knowledge.products import normal_form
+from app.kube.existing_pods import REQUIRED_TERMS
 from app.kube.pod_requests import read_amounts
 from app.nodes.model import Node
 
@@ -32,7 +32,7 @@ def tolerate(near_miss: NearMiss) -> Iterator[Edit]:
     if near_miss.code is not InTreeCause.UntoleratedTaint:
         return
     key, value, effect = near_miss.about
-    if near_miss.snapshot.context.knowledge.families.is_fault(key):
+    if near_miss.snapshot.knowledge.families.is_fault(key):
         return  # the taint says that something is wrong with the node
     toleration = {"key": key, "operator": "Equal" if value else "Exists", **({"value": value} if value else {})}
 
@@ -60,7 +60,7 @@ def drop_selector(near_miss: NearMiss) -> Iterator[Edit]:
 
         if present is not None:
             weight = 21 + (0 if key == HOSTNAME else _distance(value, present))
-            by_form = near_miss.snapshot.context.knowledge.products.by_form
+            by_form = near_miss.snapshot.knowledge.products.by_form
             rows = (by_form.get(normal_form(name)) for name in (value, present) if value not in present)
             asked, offered = [row.memory_mib or 0 if row else 0 for row in rows] or (0, 0)
             lesser = f": {offered} MiB of memory each, not {asked}" if 0 < offered < SAME_MEMORY * asked else ""
@@ -150,7 +150,7 @@ def _is_of_gpus(near_miss: NearMiss, resource: str) -> bool:
 
     Without it the pod would get none, or another's share of them.
     """
-    families, domain = near_miss.snapshot.context.knowledge.families, resource.partition("/")[0]
+    families, domain = near_miss.snapshot.knowledge.families, resource.partition("/")[0]
     of_vendor = any(domain == family.whole.partition("/")[0] for family in families.all)
     return of_vendor or families.elsewhere(resource) is not None
 

@@ -32,7 +32,7 @@ def relax_policy(near_miss: NearMiss) -> Iterator[Edit]:
             policy for path, policy in near_miss.scheduled_pod.ruling.origins if path == field and policy != ANNOTATION
         ):
             product = near_miss.node.node_class.product
-            row = near_miss.snapshot.context.knowledge.products.by_form.get(product or "")
+            row = near_miss.snapshot.knowledge.products.by_form.get(product or "")
             if field == ALLOWED_PRODUCTS.path and row is not None:
                 text = f"allow {row.label} in policy {origin} (spec.placement.products.allow)"
                 yield Edit("allow-in-policy", text, 60, policies=_with_product_allowed(origin, row.label))

@@ -17,10 +17,10 @@ from app.explain.explanation import GangVerdict
 from app.explain.funnel import Objection
 from app.explain.gang_claims import GangDevices, shared_claims, with_devices_of_copies
 from app.explain.pending_cause import primary_reason
-from app.explain.survey import ClusterSnapshot, NodeJudge, ScheduledPod, existing_pod_constraints, read_scheduled_pod
+from app.explain.survey import NodeJudge, ScheduledPod, existing_pod_constraints, read_scheduled_pod
 from app.intree.api_server import api_server_refusals, counted_in_quotas
-from app.intree.existing_pods import ExistingPod
 from app.intree.inter_pod_constraints import InterPodConstraints
+from app.kube.existing_pods import ExistingPod
 from app.kube.gangs import Gang, gang_priority, gang_words
 from app.kube.pod_requests import PODS
 from app.nodes.model import Node
@@ -28,6 +28,7 @@ from app.placement.engine import total
 from app.placement.ranking import ranking_key
 from app.values.json_members import object_if_any
 from app.values.reasons import counted
+from app.world.world import World
 
 NODES_AT_ONCE = 64
 MOST_MEMBERS = 256
@@ -56,7 +57,7 @@ class _Placing:
     `placed` are the pods that have found one, where some of them constrain others.
     """
 
-    snapshot: ClusterSnapshot
+    snapshot: World
     nodes: dict[str, Node]
     used: dict[str, Mapping[str, int]]
     devices: GangDevices
@@ -71,7 +72,7 @@ FIRST_POD_DECIDES = "the node that its first pod gets, of several equal ones, de
 BESIDE_EACH_OTHER = "they must run beside each other, so that the node of the first one decides"
 
 
-def gang_verdict(gang: Gang, snapshot: ClusterSnapshot, live: bool) -> Generator[None, None, GangVerdict | None]:
+def gang_verdict(gang: Gang, snapshot: World, live: bool) -> Generator[None, None, GangVerdict | None]:
     """Place the waiting pods of a gang in turn; None for a gang of one pod."""
     number, words = len(gang.waiting), gang_words(gang.key)
     if number + gang.bound < 2 and gang.least is None:
@@ -130,7 +131,7 @@ def gang_verdict(gang: Gang, snapshot: ClusterSnapshot, live: bool) -> Generator
 
 
 def _preempts(
-    gang: Gang, least: int, order: Sequence[str], templates: Mapping[str, _Template], snapshot: ClusterSnapshot
+    gang: Gang, least: int, order: Sequence[str], templates: Mapping[str, _Template], snapshot: World
 ) -> Generator[None, None, bool]:
     """Tell whether enough pods fit on nodes without GPU pods of lower priority, which kube-scheduler then preempts.
 
@@ -142,7 +143,7 @@ def _preempts(
         return False
     nodes, used = dict(snapshot.nodes), dict(snapshot.used)
     for name, node in snapshot.nodes.items():
-        usages = (usage for usage in snapshot.gpu_usage(name) if usage.bound and usage.priority < priority)
+        usages = (usage for usage in snapshot.state.usage_on(name) if usage.bound and usage.priority < priority)
         if units := [unit for usage in usages for unit in usage.units]:
             nodes[name] = node.with_free(node.free.with_units(units), node.free_cpu_milli)
             left = dict(used.get(name, {}))
@@ -169,7 +170,7 @@ def _domains(key: str, nodes: Mapping[str, Node]) -> Iterable[Mapping[str, Node]
     return domains.values()
 
 
-def _placing(snapshot: ClusterSnapshot, nodes: Mapping[str, Node]) -> _Placing:
+def _placing(snapshot: World, nodes: Mapping[str, Node]) -> _Placing:
     return _Placing(snapshot, dict(nodes), dict(snapshot.used), GangDevices(snapshot.devices, snapshot.selection))
 
 
@@ -268,7 +269,7 @@ def _change(
     order: Sequence[str],
     templates: Mapping[str, _Template],
     placing: _Placing,
-    snapshot: ClusterSnapshot,
+    snapshot: World,
 ) -> Generator[None, None, str]:
     """Find the fewest further nodes, like one of the fleet, with which enough pods are placed."""
     kinds = _kinds_of_nodes(placing, any(template.pod.claims is not None for template in templates.values()))
@@ -307,7 +308,7 @@ def _filled(
     missing: int,
     node: Node,
     templates: Mapping[str, _Template],
-    snapshot: ClusterSnapshot,
+    snapshot: World,
 ) -> Generator[None, None, int]:
     """Count the copies of a node that pods which found no place fill; more than MOST_ADDED where too few fit on it.
 
@@ -334,7 +335,7 @@ def _filled(
     return MOST_ADDED + 1
 
 
-def _with_copies(nodes: Mapping[str, Node], node: Node, number: int, snapshot: ClusterSnapshot) -> _Placing:
+def _with_copies(nodes: Mapping[str, Node], node: Node, number: int, snapshot: World) -> _Placing:
     added = _copies(node, number)
     devices = with_devices_of_copies(snapshot.devices, node, tuple(added))
     return _Placing(snapshot, {**nodes, **added}, dict(snapshot.used), GangDevices(devices, snapshot.selection))

@@ -50,7 +50,6 @@ from app.explain.placed_by import (
 )
 from app.explain.pod_start import required_cuda, start_problems, unhealthy_devices, what_ends_it
 from app.explain.survey import (
-    ClusterSnapshot,
     Groups,
     NodeJudge,
     ScheduledPod,
@@ -74,6 +73,8 @@ from app.placement.scheduler_demand import place_is_promised
 from app.placement.scorers import PENALTIES
 from app.policy.demand import Demand
 from app.values.reasons import Code, Reason
+from app.world.scheduling_groups import gang_of_pod
+from app.world.world import World
 
 CUDA = PREFIX + "cuda"
 """The annotation for the least CUDA version."""
@@ -92,7 +93,7 @@ class _ReadPod:
 
     review: ReviewedPod
     base: Mapping[str, Any]
-    snapshot: ClusterSnapshot
+    snapshot: World
     live: bool
     node: str | None
     ending: Ending | None
@@ -113,7 +114,7 @@ class _JudgedNodes:
 
 def explain(
     document: Mapping[str, Any],
-    snapshot: ClusterSnapshot,
+    snapshot: World,
     live: bool = False,
     by_node: bool = False,
     find_fixes: bool = True,
@@ -144,7 +145,7 @@ def explain(
 
 
 def _read(
-    document: Mapping[str, Any], snapshot: ClusterSnapshot, live: bool, events: Sequence[Mapping[str, Any]] | None
+    document: Mapping[str, Any], snapshot: World, live: bool, events: Sequence[Mapping[str, Any]] | None
 ) -> _ReadPod:
     """Read a pod; one that has a node or has ended gives back what it holds."""
     review = review_as_is(document, snapshot)  # refuses a malformed pod, so that the code below need not check
@@ -203,7 +204,7 @@ def _answer(
         pod=f"{metadata.get('namespace') or 'default'}/{metadata.get('name') or metadata.get('generateName') or ''}",
         policies=scheduled_pod.ruling.policies,
         asks=dict(demand.resources),
-        needs=tuple(needs(demand, scheduled_pod.pod, snapshot.context.knowledge.families)),
+        needs=tuple(needs(demand, scheduled_pod.pod, snapshot.knowledge.families)),
         origins=tuple({"field": field, "from": origin} for field, origin in scheduled_pod.ruling.origins),
         conflicts=tuple(conflict.message for conflict in scheduled_pod.ruling.conflicts),
         nodes=len(snapshot.nodes),
@@ -236,7 +237,7 @@ def _answer(
 
 def _gang(pod: _ReadPod) -> Generator[None, None, GangVerdict | None]:
     """Place all waiting pods of the pod's gang in turn; None for a pod without one."""
-    gang = pod.snapshot.gang(pod.review.pod, pod.review.document)
+    gang = gang_of_pod(pod.snapshot.state, pod.review.pod, pod.review.document)
     if gang is None:
         return None
     if pod.snapshot.pod_group is not None:
@@ -260,9 +261,7 @@ def _notes(pod: _ReadPod, nodes: _JudgedNodes, events: Sequence[Mapping[str, Any
         yield from group_to_come(pod.review.pod, pod.review.document, snapshot)
     if pod.live and not (pod.node or pod.ending):
         yield from claims_to_come(scheduled_pod.pod, scheduled_pod.document, snapshot.devices)
-        yield from not_looked_at(
-            scheduled_pod.document, events, snapshot.context.knowledge.evidence.schedulers_without_gpus
-        )
+        yield from not_looked_at(scheduled_pod.document, events, snapshot.knowledge.evidence.schedulers_without_gpus)
         yield from answer_of_scheduler(scheduled_pod.document) if fitting else ()
     if (cuda := required_cuda(pod.review.document.get("status") or {})) and pod.node:
         yield f'judged with the annotation {CUDA}: "{cuda}", which the start error names: set it on the pod'
@@ -274,7 +273,7 @@ def _notes(pod: _ReadPod, nodes: _JudgedNodes, events: Sequence[Mapping[str, Any
         yield f"its node reports {condition.words} ({condition.explained}); {condition.remedy}"
     if pod.node is None:
         yield from claim_notes(scheduled_pod.claims, fitting)
-        whole = snapshot.context.knowledge.families.mig_gpu
+        whole = snapshot.knowledge.families.mig_gpu
         yield from topology_notes(scheduled_pod.pod, fitting, snapshot.devices, whole)
         yield from who_decides(scheduled_pod, snapshot, refused, bool(fitting))
     else:
@@ -283,7 +282,7 @@ def _notes(pod: _ReadPod, nodes: _JudgedNodes, events: Sequence[Mapping[str, Any
     lacking = ((need, one) for one in classes if (need := lacks_code(scheduled_pod.demand, one)) is not None)
     yield from dict.fromkeys(lacks_code_words(*pair) for pair in lacking)
     yield from asks_for_none(scheduled_pod, snapshot)
-    yield from what_it_got(scheduled_pod, node, snapshot.context.knowledge.products)
+    yield from what_it_got(scheduled_pod, node, snapshot.knowledge.products)
 
 
 def _with_fixes(pod: _ReadPod, judged: _JudgedNodes) -> Generator[None, None, _JudgedNodes]:
@@ -293,17 +292,17 @@ def _with_fixes(pod: _ReadPod, judged: _JudgedNodes) -> Generator[None, None, _J
     fixes = yield from search.run(judged.groups, pod.live)
     tried = tuple(KINDS.get(kind, kind) for kind in search.tried)
     if scheduled_pod.claims is not None:
-        is_fault = snapshot.context.knowledge.families.is_fault
+        is_fault = snapshot.knowledge.families.is_fault
         of_claims, kinds = yield from claim_fixes(scheduled_pod.claims, judged.groups, snapshot.nodes, is_fault)
         fixes, tried = (*fixes, *of_claims), (*tried, *(CLAIM_KINDS.get(kind, kind) for kind in kinds))
     return replace(judged, fixes=fixes, tried=tried)
 
 
-def _equivalent_claim(demand: Demand, snapshot: ClusterSnapshot) -> dict[str, Any] | None:
+def _equivalent_claim(demand: Demand, snapshot: World) -> dict[str, Any] | None:
     """Write the claim for what a pod requests as resources; None if it requests none."""
     if not demand.resources:
         return None
-    return dra_equivalent(demand, snapshot.context.knowledge, version=snapshot.dra_version)
+    return dra_equivalent(demand, snapshot.knowledge, version=snapshot.state.devices.dra.served_version)
 
 
 def _by_objections(nodes: Mapping[str, Node], judge: NodeJudge) -> Generator[None, None, Groups]:
@@ -317,7 +316,7 @@ def _by_objections(nodes: Mapping[str, Node], judge: NodeJudge) -> Generator[Non
 
 
 def _device_funnels(
-    scheduled_pod: ScheduledPod, groups: Groups, snapshot: ClusterSnapshot
+    scheduled_pod: ScheduledPod, groups: Groups, snapshot: World
 ) -> Generator[None, None, tuple[RequestFunnel, ...]]:
     """Count the devices of the fleet for each request, where the claims get none on some node."""
     if scheduled_pod.claims is None or not any(any(map(is_of_claims, objections)) for objections in groups):
@@ -392,9 +391,9 @@ def admission_outcome(result: ReviewResult) -> AdmissionOutcome:
     return AdmissionOutcome(result.allowed, message, result.warnings, actions)
 
 
-def _unsourced(snapshot: ClusterSnapshot) -> tuple[str, ...]:
+def _unsourced(snapshot: World) -> tuple[str, ...]:
     """Name the fleet's products whose facts (memory, MIG, interconnect) have no source; GFD labels override them."""
-    products = snapshot.context.knowledge.products.by_form
+    products = snapshot.knowledge.products.by_form
     rows = {products.get(product) for product in {node.node_class.product or "" for node in snapshot.nodes.values()}}
     return tuple(sorted(row.label for row in rows if row is not None and row.unsourced))
 

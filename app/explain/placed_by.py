@@ -15,11 +15,11 @@ from app.dra.cluster_devices import ClusterDevices
 from app.dra.pod_claims import generated_claims
 from app.explain.container_requests import amount_text
 from app.explain.pod_start import shortened
-from app.explain.survey import ClusterSnapshot, ScheduledPod
+from app.explain.survey import ScheduledPod
 from app.intree.api_server import node_selector
-from app.intree.existing_pods import deployment_of
 from app.knowledge.gpu_resources import matches_whole_name, similar_resources
 from app.knowledge.products import Products
+from app.kube.existing_pods import deployment_of
 from app.kube.finished_pods import Ending, read_finished_pod
 from app.kube.gangs import gang_words
 from app.kube.gpu_usage import read_bound_requests, read_gpu_usage
@@ -30,12 +30,14 @@ from app.nodes.mig_state import explained_by_node
 from app.nodes.model import SHARED_UNITS, Node
 from app.policy.schema_placement import SharingWish
 from app.values.reasons import join_with_or
+from app.world.scheduling_groups import gang_of_pod
+from app.world.world import World
 
 ANY_PROFILE = frozenset({"default-scheduler"})
 """Of OUR_SCHEDULERS, the one of which it is not known whether its extender is gpu-usher."""
 
 
-def who_decides(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot, refused: bool, fits: bool) -> Iterator[str]:
+def who_decides(scheduled_pod: ScheduledPod, snapshot: World, refused: bool, fits: bool) -> Iterator[str]:
     """Say where kube-scheduler decides a GPU pod without asking gpu-usher, as it does by managedResources.
 
     `refused` and `fits` tell whether filter refuses some node, and whether some node fits. Where the configuration of
@@ -44,7 +46,7 @@ def who_decides(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot, refused:
     pod, name = scheduled_pod.pod, scheduled_pod.pod.scheduler_name
     if not scheduled_pod.demand.requests_gpus:
         return
-    if without := snapshot.context.knowledge.evidence.schedulers_without_gpus.get(name):
+    if without := snapshot.knowledge.evidence.schedulers_without_gpus.get(name):
         yield without
         return
     managed = snapshot.managed_resources.get(name)
@@ -59,7 +61,7 @@ def who_decides(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot, refused:
             f"gpu-usher is asked about this pod only if the extender of {name} has an entry without managedResources, "
             "since the pod has only ResourceClaims; check that with gpu-usher scheduler-config --verify"
         )
-    elif snapshot.context.knowledge.families.uncounted(name, ()):
+    elif snapshot.knowledge.families.uncounted(name, ()):
         return  # with another scheduler the pod would fit nowhere
     elif fits and scheduled_pod.demand.resources and name not in _asking(snapshot):
         yield (
@@ -68,9 +70,9 @@ def who_decides(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot, refused:
         )
 
 
-def _asking(snapshot: ClusterSnapshot) -> list[str]:
+def _asking(snapshot: World) -> list[str]:
     """List the schedulers that ask gpu-usher: by their name, by a policy, or because they have done so."""
-    policies = snapshot.context.policies.policies
+    policies = snapshot.policies.policies
     by_policy = {policy.spec.admission.scheduler_name or "" for policy in policies} - {""}
     return sorted(by_policy | (OUR_SCHEDULERS - ANY_PROFILE) | snapshot.asking | set(snapshot.managed_resources))
 
@@ -90,7 +92,7 @@ def not_looked_at(
     yield silence_of(name, since)
 
 
-def creation_notes(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot) -> Iterator[str]:
+def creation_notes(scheduled_pod: ScheduledPod, snapshot: World) -> Iterator[str]:
     """Say of a new pod what limits leave to it, and what its RuntimeClass and its namespace add to it."""
     pod, spec = scheduled_pod.pod, scheduled_pod.document["spec"]
     if any(claim.get("source") for claim in spec.get("resourceClaims") or ()):
@@ -137,12 +139,12 @@ def claims_to_come(pod: Pod, document: Mapping[str, Any], devices: ClusterDevice
             )
 
 
-def group_to_come(pod: Pod, document: Mapping[str, Any], snapshot: ClusterSnapshot) -> Iterator[str]:
+def group_to_come(pod: Pod, document: Mapping[str, Any], snapshot: World) -> Iterator[str]:
     """Say that the PodGroup of a pod is not known: kube-scheduler does not try the pod before it is there.
 
     Source: pkg/scheduler/framework/plugins/gangscheduling/gangscheduling.go PreEnqueue.
     """
-    gang = snapshot.gang(pod, document) if pod.pod_group else None
+    gang = gang_of_pod(snapshot.state, pod, document) if pod.pod_group else None
     if gang is not None and not gang.known and snapshot.pod_group is None:
         yield (
             f"kube-scheduler does not try the pod before {gang_words(gang.key)} exists, which is not known here; "
@@ -161,12 +163,14 @@ def answer_of_scheduler(document: Mapping[str, Any]) -> Iterator[str]:
         yield f"the last answer of {name} was: {shortened(str(said['message']))}"
 
 
-def who_is_in_the_way(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot) -> Iterator[str]:
+def who_is_in_the_way(scheduled_pod: ScheduledPod, snapshot: World) -> Iterator[str]:
     """Say of a pod that fits nowhere which holders of GPUs wait for it, or end for it."""
     pod, deployment = scheduled_pod.pod, deployment_of(scheduled_pod.document)
     if node := pod.nominated_node_name:
         yield f"kube-scheduler has chosen {node} for it, and waits until the pods that it preempts there have ended"
-    holders = {usage.name: usage.node for name in snapshot.nodes for usage in snapshot.gpu_usage(name) if usage.bound}
+    holders = {
+        usage.name: usage.node for name in snapshot.nodes for usage in snapshot.state.usage_on(name) if usage.bound
+    }
     template = pod.labels.get("pod-template-hash")
     for other in snapshot.existing_pods or ():
         same = deployment and (other.pod.namespace, other.deployment) == (pod.namespace, deployment)
@@ -179,9 +183,9 @@ def who_is_in_the_way(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot) ->
             return
 
 
-def labels_of_no_node(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot) -> Iterator[str]:
+def labels_of_no_node(scheduled_pod: ScheduledPod, snapshot: World) -> Iterator[str]:
     """Say of a pod that fits nowhere by which labels it selects that no node has and that nothing sets by itself."""
-    own, pattern = scheduled_pod.own, snapshot.context.knowledge.known_labels
+    own, pattern = scheduled_pod.own, snapshot.knowledge.known_labels
     wanted = [{key for key, rule in term.expressions if rule and not rule.allows(None)} for term in own.terms or ()]
     by_all = set.intersection(*wanted) if wanted else set()
     for key in dict.fromkeys((*(key for key, _ in own.selector), *sorted(by_all))):
@@ -211,9 +215,9 @@ REQUESTS_OF_OTHERS = ("gpu-fraction", "gpu-memory")
 """Annotations that are requests to KAI (kai-scheduler/KAI-Scheduler, its page on GPU sharing)."""
 
 
-def asks_for_none(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot) -> Iterator[str]:
+def asks_for_none(scheduled_pod: ScheduledPod, snapshot: World) -> Iterator[str]:
     """Say that a pod asks for no GPU, and how to ask for one that the cluster has."""
-    families = snapshot.context.knowledge.families
+    families = snapshot.knowledge.families
     pod = scheduled_pod.pod
     if scheduled_pod.demand.requests_gpus or pod.claims or pod_level_gpus(scheduled_pod.document, families):
         return
@@ -253,7 +257,7 @@ def node_of_bound_pod(document: Mapping[str, Any]) -> str | None:
     return requests.node if requests else None
 
 
-def as_unbound(document: Mapping[str, Any], snapshot: ClusterSnapshot) -> tuple[Mapping[str, Any], ClusterSnapshot]:
+def as_unbound(document: Mapping[str, Any], snapshot: World) -> tuple[Mapping[str, Any], World]:
     """Return a pod without spec.nodeName, and the snapshot without the resources that it holds on its node.
 
     A pod that has ended holds none.
@@ -262,16 +266,16 @@ def as_unbound(document: Mapping[str, Any], snapshot: ClusterSnapshot) -> tuple[
     return unbound(document), snapshot if requests is None else _with_released(document, requests, snapshot)
 
 
-def ending_of(document: Mapping[str, Any], snapshot: ClusterSnapshot) -> Ending | None:
+def ending_of(document: Mapping[str, Any], snapshot: World) -> Ending | None:
     """Say how a pod ended; None for one that has not.
 
     Raises MalformedPod.
     """
-    pod = read_finished_pod(document, snapshot.context.knowledge)
+    pod = read_finished_pod(document, snapshot.knowledge)
     return explained_by_node(pod, snapshot.nodes.get(pod.ending.node)).ending if pod is not None else None
 
 
-def _with_released(document: Mapping[str, Any], requests: PodRequests, snapshot: ClusterSnapshot) -> ClusterSnapshot:
+def _with_released(document: Mapping[str, Any], requests: PodRequests, snapshot: World) -> World:
     node, used = snapshot.nodes.get(requests.node), {**snapshot.used.get(requests.node, {})}
     for resource, amount in (*requests.amounts, (PODS, 1)):
         used[resource] = max(0, used.get(resource, 0) - amount)
@@ -279,7 +283,7 @@ def _with_released(document: Mapping[str, Any], requests: PodRequests, snapshot:
         existing for existing in snapshot.existing_pods if existing.name != _name(document)
     )
     released = replace(snapshot, used={**snapshot.used, requests.node: used}, existing_pods=existing_pods)
-    usage = read_gpu_usage(document, snapshot.context.knowledge)
+    usage = read_gpu_usage(document, snapshot.knowledge)
     if node is None or usage is None:
         return released
     freed_node = replace(node, free=node.free.with_units(usage.units, usage.memory_mib))

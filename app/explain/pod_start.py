@@ -12,10 +12,10 @@ from typing import Any
 from app.admission.reviewed_pod import ReviewedPod
 from app.dra.pod_claims import claims_of_pod
 from app.explain.explanation import PENDING
-from app.explain.survey import ClusterSnapshot
 from app.knowledge.reported_faults import PodFailure
 from app.kube.finished_pods import LONGEST_MESSAGE, decisive_part, start_reports
 from app.kube.gpu_usage import FINISHED
+from app.world.world import World
 
 KUBELET = "kubelet"
 HAS_SANDBOX = frozenset({"Pulling", "Pulled", "Created", "Started"})
@@ -47,7 +47,7 @@ def unhealthy_devices(document: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def start_problems(review: ReviewedPod, events: Sequence[Event] | None, snapshot: ClusterSnapshot) -> tuple[str, ...]:
+def start_problems(review: ReviewedPod, events: Sequence[Event] | None, snapshot: World) -> tuple[str, ...]:
     """Say why a pod that has a node, or devices, does not start, with the remedy; empty where it has started.
 
     The sources are the waiting reasons of its containers, its Events, and the binding conditions of the devices that
@@ -63,7 +63,7 @@ def start_problems(review: ReviewedPod, events: Sequence[Event] | None, snapshot
     first: dict[str, str] = {}
     fails_again = False
     for reason, message in told:
-        for row in snapshot.context.knowledge.pod_starts:
+        for row in snapshot.knowledge.pod_starts:
             if row.explains_start(reason, message):
                 first.setdefault(row.why, _text(reason, row, message))
                 fails_again = fails_again or row.on_node
@@ -118,7 +118,7 @@ def _unexplained(node: str, document: Mapping[str, Any], events: Sequence[Event]
     return f"the kubelet of {node} has not said why; where that lasts, read its log"
 
 
-def _unmet_conditions(review: ReviewedPod, snapshot: ClusterSnapshot) -> Iterator[str]:
+def _unmet_conditions(review: ReviewedPod, snapshot: World) -> Iterator[str]:
     for claim in claims_of_pod(review.pod, review.document, snapshot.devices).allocated:
         for result in claim.allocation.results if claim.allocation else ():
             device = f"device {result.device[2]} of driver {result.device[0]} for claim {claim.key}"
@@ -132,12 +132,12 @@ def _unmet_conditions(review: ReviewedPod, snapshot: ClusterSnapshot) -> Iterato
                 )
 
 
-def what_ends_it(document: Mapping[str, Any], snapshot: ClusterSnapshot) -> Iterator[str]:
+def what_ends_it(document: Mapping[str, Any], snapshot: World) -> Iterator[str]:
     """Say why a pod that has a node is being ended: by its condition DisruptionTarget (KEP-3329)."""
     for condition in (document.get("status") or {}).get("conditions") or ():
         if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
             reason, message = str(condition.get("reason") or ""), str(condition.get("message") or "")
-            for row in snapshot.context.knowledge.pod_evictions:
+            for row in snapshot.knowledge.pod_evictions:
                 if row.explains(reason, message):
                     yield f"it is being ended: {_text(reason, row, message)}"
                     break

@@ -6,9 +6,9 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-from app.admission.fleet_facts import fleet_facts_of
 from app.admission.review import begin_review, mutate_reviewed
 from app.admission.reviewed_pod import ReviewContext
 from app.knowledge.tables import Knowledge
@@ -22,6 +22,9 @@ from app.policy.compiled import CompiledPolicy, PolicySet
 from app.policy.demand import Demand
 from app.policy.match import ruling_for
 from app.policy.problems import in_yaml
+from app.world.fleet_facts import fleet_facts_of
+from app.world.state import State
+from app.world.world import world_of
 
 
 def run_case(case: Case, policies: PolicySet, knowledge: Knowledge) -> Iterator[str]:
@@ -40,7 +43,9 @@ def _differences(case: Case, policies: PolicySet, knowledge: Knowledge) -> Itera
     nodes = [read_node(node.document(name), knowledge, node.used) for name, node in case.nodes.items()]
     names = case.runtime_classes
     classes = None if names is None else {name: RuntimeClass(name) for name in names}
-    context = ReviewContext(policies, fleet_facts_of(nodes, classes, knowledge), knowledge)
+    context = ReviewContext(
+        replace(world_of(State(knowledge), policies), fleet=fleet_facts_of(nodes, classes, knowledge))
+    )
     review = begin_review(case.pod, read_pod(case.pod), case.labels_of_namespace, context)
     result = mutate_reviewed(review)
     codes = [reason.code.name for reason in result.reasons]

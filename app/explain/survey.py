@@ -7,19 +7,16 @@ the claims, and the filters.
 """
 
 import copy
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from app.admission.claim_template import NEWEST_VERSION
 from app.admission.node_affinity import NODE_AFFINITY, required_terms, value_at
 from app.admission.review import ReviewResult, begin_review, mutate_reviewed
 from app.admission.reviewed_pod import ReviewContext, ReviewedPod, is_exempt
 from app.admission.tolerations import keys_added_with_nodes
-from app.dra.cluster_devices import ClusterDevices
 from app.dra.pod_claims import claims_of_pod
 from app.dra.pod_judge import ClaimJudge
-from app.dra.selectors import Selection
 from app.explain.funnel import Objection, is_transient
 from app.intree.api_server import NewPod, api_server_refusals, completed
 from app.intree.checks import (
@@ -30,23 +27,22 @@ from app.intree.checks import (
     read_pod_constraints,
     scheduling_gate_refusal,
 )
-from app.intree.existing_pods import REQUIRED_TERMS, ExistingPods, PodAmongOthers, read_pod_among_others
 from app.intree.inter_pod_constraints import InterPodConstraints, inter_pod_constraints_of
-from app.kube.admission_objects import AdmissionObjects
-from app.kube.gangs import Gang
-from app.kube.gpu_usage import GPUUsage
-from app.kube.node_selectors import NodeSelectorTerm
+from app.kube.existing_pods import REQUIRED_TERMS, PodAmongOthers, read_pod_among_others
 from app.kube.pod_limits import check_types
 from app.kube.pods import Pod, read_pod
 from app.nodes.mig_state import may_offer_later
 from app.nodes.model import Node
 from app.placement import engine
 from app.placement.filters import FREE_FILTERS
-from app.placement.scheduler_demand import HeldUnits, scheduler_demand
-from app.policy.demand import Demand, ExpectedDemand
+from app.placement.scheduler_demand import scheduler_demand
+from app.policy.demand import Demand
 from app.policy.match import Ruling
 from app.values.json_members import member
 from app.values.reasons import Code, Reason, ReasonKind
+from app.world.namespace_limits import held_by_others
+from app.world.scheduling_groups import SchedulingGroups
+from app.world.world import World
 
 NO_REQUESTS: Mapping[str, int] = {}
 LACKING = frozenset(
@@ -66,53 +62,6 @@ LACKED_MEANWHILE = frozenset(
 IMPLIED = frozenset({Code.RequestExceedsNode, Code.InsufficientGPUs})
 """Codes that follow from one of LACKING, so that explain leaves them out beside it: too few units in all where the node
 does not offer the resource, and too few free units in both cases."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterSnapshot:
-    """The cluster at one moment.
-
-    `used` are the requests of the pods on each node. `gpu_usage` returns the GPU usages of the pods on a node.
-    `volumes` is the node affinity of the PersistentVolume behind each PersistentVolumeClaim, by "namespace/name".
-    `existing_pods` are all pods that have a node; None where they are not known: a running service keeps only their
-    resources.
-    `expected` is the expected demand that the service has learnt. `group_cliques` returns the NVLink domains in which
-    other pods of a pod's group run, `held_in_namespace` what other pods of its namespace hold, and `gang` its gang with
-    the pods of it that wait. `pod_group` is the PodGroup of the pod that is explained, where the cluster was asked for
-    it. `unpromised` returns the node promised to a pod, by UID, without that promise.
-    `idle` are the seconds for which all GPUs of a pod have been idle for certain, by namespace/name; a pod that is not
-    in it works, or nothing is known of it.
-    `managed_resources` are by schedulerName the resources whose pods gpu-usher is asked about, None for every pod; a
-    scheduler whose configuration is not known is not in it. `asking` are the schedulers that have called filter.
-    `admission_objects` are quotas and other objects of the API server's own admission, which a pod is held against only
-    where `judges_creation`: what a pod of the cluster asks for is counted in them already. `unread_limits` are
-    those kinds of them that a running service may not read.
-    `dra_version` is the version of resource.k8s.io that the cluster serves. `devices` are its devices and claims, and
-    `selection` what selectors said of the devices so far.
-    """
-
-    nodes: Mapping[str, Node]
-    used: Mapping[str, Mapping[str, int]]
-    context: ReviewContext
-    namespace_labels: Callable[[str], Mapping[str, str]]
-    gpu_usage: Callable[[str], tuple[GPUUsage, ...]] = lambda _name: ()
-    volumes: Mapping[str, tuple[NodeSelectorTerm, ...]] = field(default_factory=dict)
-    existing_pods: ExistingPods | None = None
-    expected: ExpectedDemand | None = None
-    group_cliques: Callable[[Pod, Demand], frozenset[str]] = lambda _pod, _demand: frozenset()
-    held_in_namespace: Callable[[Pod], HeldUnits] = lambda _pod: ()
-    unpromised: Callable[[str], Node | None] = lambda _uid: None
-    gang: Callable[[Pod, Mapping[str, Any]], Gang | None] = lambda _pod, _document: None
-    pod_group: Mapping[str, Any] | None = None
-    dra_version: str = NEWEST_VERSION
-    idle: Mapping[str, float] = field(default_factory=dict)
-    devices: ClusterDevices = field(default_factory=ClusterDevices)
-    selection: Selection = field(default_factory=Selection)
-    managed_resources: Mapping[str, frozenset[str] | None] = field(default_factory=dict)
-    asking: frozenset[str] = frozenset()
-    admission_objects: AdmissionObjects = field(default_factory=AdmissionObjects)
-    judges_creation: bool = False
-    unread_limits: tuple[str, ...] = ()
 
 
 Groups = Mapping[tuple[Objection, ...], list[str]]
@@ -149,7 +98,7 @@ class ScheduledPod:
         return (*self.review_result.reasons, *self.api_refusals, *((gate,) if gate else ()))
 
 
-def review_as_is(document: Mapping[str, Any], snapshot: ClusterSnapshot) -> ReviewedPod:
+def review_as_is(document: Mapping[str, Any], snapshot: World) -> ReviewedPod:
     """Read a pod, and rule on it as it is: what admission, the judges and the search for fixes look at.
 
     Raises MalformedPod, OversizedPod, QuantityError.
@@ -157,17 +106,17 @@ def review_as_is(document: Mapping[str, Any], snapshot: ClusterSnapshot) -> Revi
     pod = read_pod(document)
     check_types(document)
     document = document if document.get("spec") else {**document, "spec": {}}  # a template without one
-    return begin_review(document, pod, snapshot.namespace_labels(pod.namespace), snapshot.context)
+    return begin_review(document, pod, snapshot.state.namespaces.labels(pod.namespace), ReviewContext(snapshot))
 
 
-def with_api_defaults(document: Mapping[str, Any], namespace: str, snapshot: ClusterSnapshot) -> Mapping[str, Any]:
+def with_api_defaults(document: Mapping[str, Any], namespace: str, snapshot: World) -> Mapping[str, Any]:
     """Return a pod with what the API server's plugins write into a new one. Raises QuantityError."""
     if not snapshot.judges_creation:
         return document
-    return completed(document, namespace, snapshot.admission_objects, snapshot.context.fleet.runtime_classes)
+    return completed(document, namespace, snapshot.admission_objects, snapshot.fleet.runtime_classes)
 
 
-def read_scheduled_pod(document: Mapping[str, Any], snapshot: ClusterSnapshot, admit: bool) -> ScheduledPod:
+def read_scheduled_pod(document: Mapping[str, Any], snapshot: World, admit: bool) -> ScheduledPod:
     """Read a pod after admission, or as it is in the cluster. Raises MalformedPod, QuantityError."""
     review = review_as_is(document, snapshot)
     if (new := with_api_defaults(document, review.pod.namespace, snapshot)) is not document:
@@ -175,7 +124,7 @@ def read_scheduled_pod(document: Mapping[str, Any], snapshot: ClusterSnapshot, a
     return scheduled_pod_of(review, mutate_reviewed(review), snapshot, admit)
 
 
-def scheduled_pod_of(review: ReviewedPod, result: ReviewResult, snapshot: ClusterSnapshot, admit: bool) -> ScheduledPod:
+def scheduled_pod_of(review: ReviewedPod, result: ReviewResult, snapshot: World, admit: bool) -> ScheduledPod:
     """Give a pod as kube-scheduler sees it. `result` is that of its admission, which `admit` applies.
 
     Raises MalformedPod, QuantityError.
@@ -185,7 +134,12 @@ def scheduled_pod_of(review: ReviewedPod, result: ReviewResult, snapshot: Cluste
         review = result.admitted
     if (new := with_api_defaults(review.document, review.pod.namespace, snapshot)) is not review.document:
         review = replace(review, document=new, pod=read_pod(new))
-    admitted, pod, ruling, families = review.document, review.pod, review.ruling, review.context.knowledge.families
+    admitted, pod, ruling, families = (
+        review.document,
+        review.pod,
+        review.ruling,
+        review.context.world.knowledge.families,
+    )
     labels = review.namespace_labels
     claims = ClaimJudge(claims_of_pod(pod, admitted, snapshot.devices, labels), snapshot.devices, snapshot.selection)
     served = frozenset(resource for resource, _ in claims.pod_claims.extended)
@@ -199,15 +153,10 @@ def scheduled_pod_of(review: ReviewedPod, result: ReviewResult, snapshot: Cluste
     own = pod_constraints
     if own_document is not admitted:
         own = replace(pod_constraints, terms=read_pod_constraints(own_document, families.of).terms)
-    classes = review.context.fleet.runtime_classes
-    demand = scheduler_demand(
-        pod,
-        ruling.demand,
-        snapshot.group_cliques(pod, ruling.demand),
-        snapshot.expected,
-        classes,
-        snapshot.held_in_namespace,
-    )
+    classes = review.context.world.fleet.runtime_classes
+    cliques = SchedulingGroups(snapshot.state).cliques(pod, ruling.demand)
+    held = held_by_others(snapshot.state, pod) if ruling.demand.namespace_limits else ()
+    demand = scheduler_demand(pod, ruling.demand, cliques, snapshot.expected, classes, held)
     among_others = read_pod_among_others(admitted)
     judge = claims if claims.pod_claims.to_allocate or claims.pod_claims.obstacles or pod.claims else None
     tolerable = keys_added_with_nodes(ruling, families)
@@ -218,22 +167,22 @@ def scheduled_pod_of(review: ReviewedPod, result: ReviewResult, snapshot: Cluste
     )
 
 
-def _new_pod(review: ReviewedPod, demand: Demand, snapshot: ClusterSnapshot) -> NewPod:
+def _new_pod(review: ReviewedPod, demand: Demand, snapshot: World) -> NewPod:
     """Give what the API server's own admission judges of a new pod; its claims count if they are made for it."""
     made = review.pod.claims and all(template for _, _, template in review.pod.claims)
     claimed = {name: count for name, count in demand.claims if count is not None} if made else {}
-    security = review.context.knowledge.pod_security
-    objects, classes = snapshot.admission_objects, review.context.fleet.runtime_classes
+    security = review.context.world.knowledge.pod_security
+    objects, classes = snapshot.admission_objects, review.context.world.fleet.runtime_classes
     return NewPod(review.document, review.pod.namespace, review.namespace_labels, objects, classes, security, claimed)
 
 
-def without_promise(uid: str, snapshot: ClusterSnapshot) -> ClusterSnapshot:
+def without_promise(uid: str, snapshot: World) -> World:
     """Return the snapshot without what is promised to a pod; prioritize drops its promise too when called again."""
-    node = snapshot.unpromised(uid)
+    node = snapshot.state.unpromised(uid)
     return replace(snapshot, nodes={**snapshot.nodes, node.name: node}) if node is not None else snapshot
 
 
-def existing_pod_constraints(scheduled_pod: ScheduledPod, snapshot: ClusterSnapshot) -> InterPodConstraints | None:
+def existing_pod_constraints(scheduled_pod: ScheduledPod, snapshot: World) -> InterPodConstraints | None:
     """Count the existing pods' constraints on a pod; None where the existing pods are not known."""
     if snapshot.existing_pods is None:
         return None
@@ -242,7 +191,7 @@ def existing_pod_constraints(scheduled_pod: ScheduledPod, snapshot: ClusterSnaps
         scheduled_pod.pod_constraints,
         snapshot.existing_pods,
         snapshot.nodes,
-        snapshot.namespace_labels,
+        snapshot.state.namespaces.labels,
     )
 
 
@@ -251,7 +200,7 @@ def without_our_affinity(review: ReviewedPod) -> Mapping[str, Any]:
     terms = _required(review.document).get("nodeSelectorTerms")
     if not terms or not isinstance(terms, list):
         return review.document
-    exempt = is_exempt(review.pod.namespace, review.namespace_labels, review.context.knowledge)
+    exempt = is_exempt(review.pod.namespace, review.namespace_labels, review.context.world.knowledge)
     ours = [] if exempt else [list(term) for term in required_terms(review)]
     remaining: list[Mapping[str, Any]] = []
     for term in terms:

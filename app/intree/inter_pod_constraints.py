@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from app.admission.tolerations import toleration_covers
 from app.intree.checks import InTreeCause, InTreeRefusal, PodConstraints, node_affinity_matches
-from app.intree.existing_pods import (
+from app.kube.existing_pods import (
     EVERY_ADDRESS,
     AffinityTerm,
     ExistingPod,

@@ -236,7 +236,7 @@ def layout_fits(demand: Demand, free: FreeResources) -> Reason | None:
 def served_by_one(demand: Demand, free: FreeResources) -> Reason | None:
     """Refuse a node on which the pod could get a GPU that another pod has, one of them by the plugin, one by a claim.
 
-    Neither the plugin nor kube-scheduler knows which GPUs the other one has given (cluster/gpu_allocations.py).
+    Neither the plugin nor kube-scheduler knows which GPUs the other one has given (world/gpu_allocations.py).
     """
     if (twice := free.twice) is None:
         return None

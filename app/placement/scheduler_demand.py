@@ -5,7 +5,7 @@ The extender and explain both use it, so that explain shows the scores that kube
 expected demand of the cluster's workload: the frequencies of its demand classes, and the free GPUs by product.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from math import ceil, inf
@@ -26,13 +26,13 @@ def scheduler_demand(
     group_cliques: frozenset[str],
     expected: ExpectedDemand | None,
     classes: Mapping[str, RuntimeClass] | None,
-    held: Callable[[Pod], HeldUnits],
+    held: HeldUnits,
 ) -> Demand:
     """Add to a Pod's demand its runtime handler, the NVLink domains in which its workload runs, its CPU, the expected
-    demand, and the limits of its namespace that are reached. `held` returns what other pods of the namespace hold.
+    demand, and the limits of its namespace that are reached. `held` is what other pods of the namespace hold.
     """
     demand = with_cliques(with_runtime_handler(demand, pod, classes), group_cliques)
-    demand = with_reached_limits(demand, held(pod)) if demand.namespace_limits else demand
+    demand = with_reached_limits(demand, held) if demand.namespace_limits else demand
     return expecting(demand, whole_cores(pod), expected)
 
 

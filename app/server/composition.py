@@ -16,7 +16,6 @@ from app.cluster.live import LiveCluster
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.slipped_pods import PolicyView, SlippedPods
 from app.cluster.snapshot import fill, read_snapshot
-from app.cluster.state import State
 from app.cluster.usage_polling import PrometheusUse, UsagePoller, UseSource, pausing
 from app.demo.sample_fleets import demo_fleet
 from app.demo.usage import DemoUsage
@@ -26,6 +25,7 @@ from app.telemetry.logs import now, today
 from app.tls.front_proxy import PATH as FRONT_PROXY_PATH
 from app.tls.front_proxy import FrontProxyTrust
 from app.tls.serving_certificates import Certificates, KeyPairFiles, issue_if_needed
+from app.world.state import State
 
 ALWAYS_PRESENT = ("Node", "Namespace", "RuntimeClass")
 """Kinds that every snapshot of a GPU cluster holds; without one, `kubectl get` was asked for too few kinds."""

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 from app.api.tracing import Tracing
 from app.cluster.core import Core
 from app.cluster.policy_watch import PolicyBook
-from app.cluster.state import State
 from app.settings import Settings
 from app.telemetry.logs import now
 from app.tls.front_proxy import FrontProxyTrust
 from app.tls.serving_certificates import Certificates
+from app.world.state import State
 
 if TYPE_CHECKING:
     from app.events.policy_reports import PolicyReporter

@@ -13,7 +13,7 @@ from typing import Any
 
 from app.explain.container_requests import replace_resource
 from app.explain.edits import Edit, EditedDocument, edited, judge_edited, set_annotation
-from app.explain.survey import ClusterSnapshot, review_as_is, without_our_affinity
+from app.explain.survey import review_as_is, without_our_affinity
 from app.kube.pods import PRODUCTS
 from app.nodes.model import Node
 from app.placement.ranking import place_on_best
@@ -28,6 +28,7 @@ from app.usage.units import (
 )
 from app.usage.workloads import SizedWorkload, template_patch
 from app.whatif.placing_in_turn import GPUPod, place_pod, with_units_returned
+from app.world.world import World
 
 MOST_TRIED = 8
 """Units tried for one workload, the smallest first; each takes one admission and a look at every node per pod."""
@@ -70,10 +71,10 @@ def right_sizes(
     workloads: Iterable[SizedWorkload],
     peaks: Mapping[str, Peak | Unsized],
     waiting: Sequence[GPUPod],
-    snapshot: ClusterSnapshot,
+    snapshot: World,
 ) -> RightSizes:
     """Propose units for workloads; `waiting` are the pods without a node, in the order in which they are placed."""
-    units = offered_units(snapshot.nodes.values(), snapshot.context.knowledge)
+    units = offered_units(snapshot.nodes.values(), snapshot.knowledge)
     before = _placed(waiting, snapshot.nodes)
     proposals: list[RightSize] = []
     right: list[str] = []
@@ -93,14 +94,14 @@ def right_sizes(
     return RightSizes(tuple(ordered), tuple(right), tuple(undecided))
 
 
-def _own_unit(workload: SizedWorkload, snapshot: ClusterSnapshot) -> OfferedUnit | Unsized:
+def _own_unit(workload: SizedWorkload, snapshot: World) -> OfferedUnit | Unsized:
     """Describe the unit that every pod of a workload holds one of."""
     asked = {pod.demand.resources for pod in workload.pods}
     if len(asked) != 1 or [amount for _, amount in next(iter(asked))] != [1]:
         return Unsized(workload.name, "a pod of it asks for several GPUs, which no smaller unit can replace")
     resource = next(iter(asked))[0][0]
     classes = {snapshot.nodes[pod.node].node_class for pod in workload.pods if pod.node in snapshot.nodes}
-    own = {unit_on(node_class, resource, snapshot.context.knowledge) for node_class in classes}
+    own = {unit_on(node_class, resource, snapshot.knowledge) for node_class in classes}
     if len(own) != 1 or (unit := own.pop()) is None:
         return Unsized(
             workload.name, "what one unit of its resource is on its nodes is unknown, or not the same on all"
@@ -123,7 +124,7 @@ class _RightSizing:
         peak: Peak,
         own: OfferedUnit,
         units: Sequence[OfferedUnit],
-        snapshot: ClusterSnapshot,
+        snapshot: World,
     ) -> None:
         self._workload, self._peak, self._own = workload, peak, own
         self._units = units
@@ -131,7 +132,7 @@ class _RightSizing:
         for pod in workload.pods:
             nodes[pod.node] = with_units_returned(nodes[pod.node], [pod])
         self._snapshot = replace(snapshot, nodes=nodes)
-        self._labels = product_labels((own, *units), snapshot.context.knowledge)
+        self._labels = product_labels((own, *units), snapshot.knowledge)
 
     def search(self, waiting: Sequence[GPUPod], before: frozenset[str]) -> RightSize | None:
         """Try the smaller units, the smallest first; None where the engine proves none of them."""
@@ -180,7 +181,7 @@ class _RightSizing:
         )
 
 
-def as_created(document: Mapping[str, Any], snapshot: ClusterSnapshot) -> EditedDocument:
+def as_created(document: Mapping[str, Any], snapshot: World) -> EditedDocument:
     """Give a running Pod as it would be created again: without its node, its status, and the affinity that we wrote."""
     bare = dict(without_our_affinity(review_as_is(document, snapshot)))
     bare.pop("status", None)

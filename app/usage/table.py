@@ -264,10 +264,6 @@ class UseSummary:
     idle_seconds: Mapping[float, Mapping[str, tuple[float, ...]]]
     problems: tuple[str, ...]
 
-    def idle_count(self, namespace: str, seconds: float, below: float) -> int:
-        """Count the units of a namespace that have been idle for certain for so long; 0 where nothing is known."""
-        return sum(idle >= seconds for idle in self.idle_seconds.get(below, {}).get(namespace, ()))
-
 
 def poll_window(units: int, seconds: float) -> int:
     """Choose the length of the windows of a poll of some seconds, for a fleet in which pods hold so many units."""

@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request, Response
 
 from app.admission.preview import preview
 from app.admission.review_targets import ReviewTarget
+from app.admission.reviewed_pod import ReviewContext
 from app.api.allowed_callers import RequireSameOrigin
 from app.api.bodies import ADMISSION_LIMIT, BodyReader
 from app.api.operations_routes import BareApp, answer_unknown_routes, on_loop
@@ -102,6 +103,6 @@ def dry_run(document: Mapping[str, Any], core: Core) -> DryRun:
     Raises MalformedPod, QuantityError.
     """
     outcome = preview(
-        document, namespace_of(document), core.namespace_labels, core.review_context(), ReviewTarget(document)
+        document, namespace_of(document), core.namespace_labels, ReviewContext(core.world()), ReviewTarget(document)
     )
     return DryRun(outcome.allowed, outcome.message, outcome.warnings, outcome.actions, outcome.patch, outcome.object)

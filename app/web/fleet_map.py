@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from app.cluster.state import State
 from app.nodes.model import Node
 from app.web.rendering import render_tile
 from app.web.views.fleet_tiles import FleetSums, FleetTotal, TileFilter
 from app.web.views.node_tile import Tile, tile_of
+from app.world.state import State
 
 TILED_AT_ONCE = 16
 """Tiles made between two rests; one takes some 40 µs, its HTML included."""

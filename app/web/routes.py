@@ -21,6 +21,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.responses import RedirectResponse
 
 from app.admission.preview import preview
+from app.admission.reviewed_pod import ReviewContext
 from app.api.bodies import BodyReader
 from app.api.decision_line import RecentDecisions
 from app.api.explain_api import Explainer
@@ -208,7 +209,7 @@ class WebPages:
             await in_slices(self._map.catch_up())
         tile = self._map.tiles.get(name)
         usages = sorted(self._core.state.usage_on(name), key=lambda usage: usage.name)
-        devices = devices_of_node(node, self._core.state.devices.dra.copy())
+        devices = devices_of_node(node, self._core.state.devices.dra.view().copied())
         return html_page("node.html", here="", live="", node=node, tile=tile[0] if tile else None,
                      html=tile[1] if tile else "", usages=usages, devices=devices)  # fmt: skip
 
@@ -289,7 +290,7 @@ class WebPages:
                 document = await asyncio.to_thread(read_pasted, sent)
                 namespace = namespace_of(document)
                 core = self._core
-                result = preview(document, namespace, core.namespace_labels, core.review_context())
+                result = preview(document, namespace, core.namespace_labels, ReviewContext(core.world()))
                 lines = await asyncio.to_thread(changed_lines, document, result.object)
         except TooManyJobs:
             raise

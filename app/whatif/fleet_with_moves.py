@@ -10,19 +10,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.admission.preview import unbound
-from app.explain.survey import ClusterSnapshot, NodeJudge, ScheduledPod, read_scheduled_pod
-from app.intree.existing_pods import ExistingPod
+from app.explain.survey import NodeJudge, ScheduledPod, read_scheduled_pod
 from app.intree.inter_pod_constraints import InterPodConstraints, inter_pod_constraints_of
+from app.kube.existing_pods import ExistingPod
 from app.kube.pod_requests import PODS, sum_pod_requests
 from app.nodes.model import Node
 from app.placement.engine import total
 from app.placement.ranking import ranking_key
+from app.world.world import World
 
 
 class FleetWithMoves:
     """The fleet of a snapshot. `documents` are the GPU pods that may be moved, by namespace/name."""
 
-    def __init__(self, snapshot: ClusterSnapshot, documents: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(self, snapshot: World, documents: Mapping[str, Mapping[str, Any]]) -> None:
         self._snapshot = snapshot
         self._documents = documents
         self._nodes = dict(snapshot.nodes)
@@ -108,7 +109,7 @@ class FleetWithMoves:
             pod.pod_constraints,
             (*self._others, *elsewhere),
             self._nodes,
-            self._snapshot.namespace_labels,
+            self._snapshot.state.namespaces.labels,
         )
 
 

@@ -4,11 +4,11 @@
 from dataclasses import replace
 from typing import Any
 
-from app.admission.fleet_facts import FleetFacts
 from app.admission.json_patch import apply
 from app.admission.review import ReviewResult, mutate
 from app.admission.reviewed_pod import PodForm
 from app.policy.compiled import PolicySet
+from app.world.fleet_facts import FleetFacts
 from tests.builders import fleet as fleet_of
 from tests.builders import node, policies, policy, setting
 

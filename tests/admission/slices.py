@@ -3,9 +3,9 @@
 
 from typing import Any
 
-from app.admission.fleet_facts import FleetFacts
 from app.nodes.model import Node
 from app.policy.compiled import PolicySet
+from app.world.fleet_facts import FleetFacts
 from tests.admission.mutated import spec_of
 from tests.builders import node
 

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from app.admission.review import mutate
 from app.admission.reviewed_pod import ReviewContext
-from app.cluster.state import State
 from app.placement.engine import class_for_demand, judge_class
 from app.policy.compiled import PolicySet
 from app.values.reasons import Code
+from app.world.state import State
+from app.world.world import world_of
 from tests.admission.fleets import fleet
 from tests.admission.wishes import rules, wish
 from tests.builders import demand, knowledge, node_document, pod, shipped
@@ -53,7 +54,7 @@ def state_of(nodes: list[Pod]) -> State:
 
 def admit(document: Pod, policy_set: PolicySet, state: State) -> Pod | None:
     """Return the Pod as admitted, or None if it is refused."""
-    verdict = mutate(document, "team-a", {}, ReviewContext(policy_set, state.fleet(), knowledge()))
+    verdict = mutate(document, "team-a", {}, ReviewContext(world_of(state, policy_set)))
     if not verdict.allowed:
         return None
     patched: Pod = jsonpatch.apply_patch(document, [operation.as_json() for operation in verdict.operations])
@@ -65,7 +66,7 @@ def violations(document: Pod, policy_set: PolicySet, state: State) -> Iterator[s
     admitted = admit(document, policy_set, state)
     if admitted is None:
         return
-    if again := mutate(admitted, "team-a", {}, ReviewContext(policy_set, state.fleet(), knowledge())).operations:
+    if again := mutate(admitted, "team-a", {}, ReviewContext(world_of(state, policy_set))).operations:
         yield f"a second pass changes {[operation.as_json() for operation in again]}"
     pod_demand = demand(admitted, policy_set)
     for name, node in state.nodes.items():

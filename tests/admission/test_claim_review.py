@@ -15,12 +15,12 @@ from app.api.admission_routes import review
 from app.cluster.core import Core
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.snapshot import fill
-from app.cluster.state import State
 from app.dra.selectors import compile_selector
 from app.kube.pods import read_pod
 from app.kube.slice_reading import read_slice
 from app.settings import Settings
 from app.telemetry.logs import today
+from app.world.state import State
 from tests.builders import container, knowledge, node_document, pod, policy
 
 SEC = policy("sec", "placement: {products: {deny: [H100]}}, admission: {maxGPUsPerPod: 2}")

@@ -9,11 +9,12 @@ import pytest
 from app.admission.json_patch import apply
 from app.admission.review import ReviewResult, mutate
 from app.admission.reviewed_pod import PodForm, ReviewContext
-from app.cluster.state import State
 from app.demo.sample_fleets import demo_fleet
 from app.nodes.reading import RuntimeClass
 from app.policy.compiled import PolicySet
-from tests.builders import container, gpus, knowledge, node_document, pod, policies, policy, shipped, state_of
+from app.world.state import State
+from app.world.world import world_of
+from tests.builders import container, gpus, node_document, pod, policies, policy, shipped, state_of
 from tests.placement.test_claimed_devices import A100, H100, MIG, TAINT, exactly, gpu, on_node, template
 
 ATTRIBUTES = "device.attributes['gpu.nvidia.com']"
@@ -30,14 +31,7 @@ def admit(
     state: State, document: dict[str, Any], policy_set: PolicySet | None = None, form: PodForm = PodForm.Pod
 ) -> ReviewResult:
     """Mutate a Pod of team-a."""
-    context = ReviewContext(
-        policy_set or shipped(),
-        state.fleet(),
-        knowledge(),
-        claimed=state.devices.claimed,
-        claim_warnings=state.devices.claim_warnings,
-    )
-    return mutate(document, "team-a", {}, replace(context, form=form))
+    return mutate(document, "team-a", {}, replace(ReviewContext(world_of(state, policy_set or shipped())), form=form))
 
 
 def claiming(**annotations: str) -> dict[str, Any]:

@@ -10,11 +10,12 @@ from app.admission.json_patch import apply
 from app.admission.review import ReviewResult, mutate, validate
 from app.admission.reviewed_pod import ReviewContext
 from app.cluster.snapshot import fill
-from app.cluster.state import State
 from app.nodes.reading import RuntimeClass
 from app.policy.compiled import PolicySet
 from app.values.errors import BadInput
 from app.values.reasons import Code
+from app.world.state import State
+from app.world.world import world_of
 from tests.admission.mutated import rules
 from tests.builders import container, gpus, knowledge, node_document, pod, shipped
 
@@ -59,7 +60,7 @@ def admit(
 
 def context(state: State, policy_set: PolicySet | None = None) -> ReviewContext:
     """Make the context of a review in a cluster."""
-    return ReviewContext(policy_set or shipped(), state.fleet(), knowledge(), claimed=state.devices.claimed)
+    return ReviewContext(world_of(state, policy_set or shipped()))
 
 
 def spec_of(document: dict[str, Any], state: State, policy_set: PolicySet | None = None) -> dict[str, Any]:

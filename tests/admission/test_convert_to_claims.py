@@ -4,6 +4,7 @@
 S13. See docs/reference/dra.md#the-bridge.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,13 +12,14 @@ import pytest
 from app.admission.json_patch import apply
 from app.admission.review import ReviewResult, mutate, validate
 from app.admission.reviewed_pod import WARNING_LIMIT, PodForm, ReviewContext
-from app.cluster.state import State
 from app.kube.pods import read_pod
 from app.nodes.reading import RuntimeClass
 from app.policy.compiled import PolicySet
+from app.world.state import State
+from app.world.world import world_of
 from tests.admission.converted import cluster, conversion_of
 from tests.admission.mutated import rules
-from tests.builders import container, gpus, knowledge, pod
+from tests.builders import container, gpus, pod
 
 CONVERT = "convertToClaims: true"
 GPU = "nvidia.com/gpu"
@@ -29,14 +31,7 @@ def review(document: dict[str, Any], state: State, policy_set: PolicySet, form: 
 
 
 def context(state: State, policy_set: PolicySet, form: PodForm = PodForm.Pod) -> ReviewContext:
-    return ReviewContext(
-        policy_set,
-        state.fleet(),
-        knowledge(),
-        form,
-        claimed=state.devices.claimed,
-        has_template=state.devices.has_template,
-    )
+    return replace(ReviewContext(world_of(state, policy_set)), form=form)
 
 
 def with_template(document: dict[str, Any], **changes: Any) -> State:

@@ -10,9 +10,9 @@ import pytest
 from app.admission.json_patch import apply
 from app.admission.review import ReviewResult, mutate, validate
 from app.admission.reviewed_pod import PodForm, ReviewContext
-from app.kube.claimed_devices import ClaimedDevices
 from app.kube.pods import DECISION
 from app.values.errors import BadInput
+from app.world.state import State
 from tests.builders import container, gpus, knowledge, pod, setting
 from tests.oracles.node_affinity import REQUIRED, eligible
 
@@ -167,17 +167,14 @@ def test_validation_asks_nothing_of_a_pod_that_was_not_guarded() -> None:
     assert not verdict.concerned
 
 
-@pytest.mark.parametrize(
-    "claimed",
-    [
-        ClaimedDevices(classes=(("gpu.nvidia.com", 1),), families=(knowledge().families.all[0],)),
-        ClaimedDevices(unknown=("ResourceClaimTemplate team-a/g",)),
-    ],
-    ids=["a GPU", "not known yet"],
-)
-def test_pod_that_claims_a_gpu_or_perhaps_one_is_not_guarded(claimed: ClaimedDevices) -> None:
+@pytest.mark.parametrize("known", [True, False], ids=["a GPU", "not known yet"])
+def test_pod_that_claims_a_gpu_or_perhaps_one_is_not_guarded(known: bool) -> None:
     """A claim's template is often created just before the pod, and matchConditions leave out pods with claims, too."""
-    context = replace(setting(), claimed=lambda _pod: claimed)
+    state, template = State(knowledge()), {"requests": [{"name": "gpu", "deviceClassName": "gpu.nvidia.com"}]}
+    if known:
+        metadata = {"name": "g", "namespace": "team-a"}
+        state.devices.put_claim_template({"metadata": metadata, "spec": {"spec": {"devices": template}}})
+    context = setting(state=state)
     document = cpu(resourceClaims=[{"name": "g", "resourceClaimTemplateName": "g"}])
 
     assert not any("affinity" in operation.path for operation in admit(document, "required", context).operations)

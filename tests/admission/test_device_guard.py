@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPUs that a pod takes by environment instead of requesting them are removed, hidden, refused or warned of (F12)."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from app.admission.json_patch import apply
 from app.admission.review import mutate, validate
-from app.kube.claimed_devices import ClaimedDevices
 from app.policy.compiled import PolicySet
 from app.values.reasons import Code
+from app.world.state import State
 from tests.admission.mutated import admit, rules, spec_of
-from tests.builders import container, gpus, pod, policies, policy, setting, shipped
+from tests.builders import container, gpus, knowledge, pod, policies, policy, setting, shipped
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 DEVICES = "/var/run/nvidia-container-devices"
@@ -250,10 +249,17 @@ def test_devices_taken_by_a_cdi_annotation_are_refused() -> None:
     assert not admit(document, guard("Deny")).allowed
 
 
+NETWORK_CARDS = {"cel": {"expression": "device.driver == 'dra.net'"}}
+
+
 def test_claim_for_a_network_card_gives_no_gpu() -> None:
     card = container(resources={"claims": [{"name": "card"}]})
     document = pod(card, gpus(1) | {"name": "gpu"}, resourceClaims=[{"name": "card", "resourceClaimName": "card"}])
-    context = replace(setting(guard("Void")), claimed=lambda _pod: ClaimedDevices())
+    state, metadata = State(knowledge()), {"name": "card", "namespace": "team-a"}
+    state.devices.put_device_class({"metadata": {"name": "nic"}, "spec": {"selectors": [NETWORK_CARDS]}})
+    request = {"name": "card", "exactly": {"deviceClassName": "nic"}}
+    state.devices.put_claim({"metadata": metadata, "spec": {"devices": {"requests": [request]}}})
+    context = setting(guard("Void"), state=state)
 
     changed = apply(document, mutate(document, "team-a", {}, context).operations)
 

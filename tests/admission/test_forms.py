@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from app.admission.fleet_facts import FleetFacts
 from app.admission.json_patch import apply
 from app.admission.review import ReviewResult, mutate, validate
 from app.admission.reviewed_pod import PodForm
 from app.kube.pods import DECISION
 from app.policy.compiled import PolicySet
 from app.values.reasons import Code
+from app.world.fleet_facts import FleetFacts
 from tests.admission.mutated import rules
 from tests.builders import container, fleet, gpus, node, pod, setting, shipped
 

@@ -8,12 +8,12 @@ import jsonpatch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.admission.fleet_facts import FleetFacts, NodeGroup
 from app.admission.json_patch import apply
 from app.admission.review import mutate
 from app.admission.reviewed_pod import MOST_WARNINGS, WARNING_LIMIT
 from app.nodes.reading import RuntimeClass
 from app.policy.compiled import PolicySet
+from app.world.fleet_facts import FleetFacts, NodeGroup
 from tests.admission.test_review import FLEET, REPAIR
 from tests.builders import policies, policy, setting, shipped
 from tests.oracles.pods import pods

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from app.admission.fleet_facts import FleetFacts
 from app.admission.json_patch import apply
 from app.admission.reviewed_pod import PodForm
 from app.nodes.reading import RuntimeClass
 from app.values.reasons import Code
+from app.world.fleet_facts import FleetFacts
 from tests.admission.mutated import admit, rules, spec_of
 from tests.builders import container, fleet, gpus, node, pod, policies, policy
 

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPUs under other names: DeviceClass, extended resource of a class, or passed through to a VM (S13, F26)."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from app.admission.review import ReviewResult, mutate, validate
-from app.cluster.state import State
 from app.values.reasons import Code
+from app.world.state import State
 from tests.admission.mutated import rules
 from tests.builders import gpus, knowledge, pod, policies, policy, setting
 
@@ -33,7 +32,7 @@ def state() -> State:
 
 def judged(*containers: dict[str, Any], spec: str = "admission: {maxGPUsPerPod: 4}") -> ReviewResult:
     """Validate a pod on that cluster."""
-    context = replace(setting(policies(policy("p", spec))), claimed=state().devices.claimed)
+    context = setting(policies(policy("p", spec)), state=state())
     return validate(pod(*containers), "team-a", {}, context)
 
 
@@ -83,7 +82,7 @@ def test_guards_of_gpu_pods_hold_for_them(resource: str) -> None:
 def test_class_that_goes_is_forgotten() -> None:
     made = state()
     made.devices.drop_device_class("big")
-    context = replace(setting(rules("maxGPUsPerPod: 4")), claimed=made.devices.claimed)
+    context = setting(rules("maxGPUsPerPod: 4"), state=made)
 
     assert not validate(pod(gpus(8, "example.com/gpu")), "team-a", {}, context).concerned
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from app.admission.fleet_facts import FleetFacts
 from app.admission.json_patch import apply
 from app.admission.reviewed_pod import PodForm
 from app.cluster.snapshot import fill
-from app.cluster.state import State
 from app.nodes.model import Node
 from app.nodes.reading import RuntimeClass, read_node
+from app.world.fleet_facts import FleetFacts
+from app.world.state import State
 from tests.admission.mutated import admit, rules
 from tests.builders import fleet, gpus, knowledge, node_document, pod
 

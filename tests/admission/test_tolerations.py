@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from app.admission.fleet_facts import FleetFacts
 from app.policy.compiled import PolicySet
+from app.world.fleet_facts import FleetFacts
 from tests.admission.mutated import fleet, rules, spec_of
 from tests.builders import gpus, pod
 

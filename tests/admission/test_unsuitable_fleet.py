@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from app.admission.fleet_facts import FleetFacts
 from app.admission.review import mutate
 from app.admission.reviewed_pod import PodForm
+from app.world.fleet_facts import FleetFacts
 from tests.builders import fleet, gpus, node, pod, setting
 
 NEW_IMAGE = "nvcr.io/nvidia/cuda:13.0.0-base-ubuntu24.04"

@@ -60,7 +60,7 @@ def test_explain_shows_the_scores_of_prioritize(
     if again:  # a node is then promised to the pod already
         ask(service, document, names)
 
-    explained = finish(explain(document, service.cluster_snapshot(), by_node=True))
+    explained = finish(explain(document, service.world_copied(), by_node=True))
     fitting = [verdict.node for verdict in explained.verdicts or () if verdict.fits]
     scored = ask(service, document, fitting)
 
@@ -82,7 +82,7 @@ def test_pods_of_the_same_group_count_for_both(tmp_path: Path) -> None:
     service = make_service(tmp_path, [*nodes, mate], drawn)
     document = document_of(("1", "1", {}, GROUP), "asked")
 
-    best = finish(explain(document, service.cluster_snapshot())).best
+    best = finish(explain(document, service.world_copied())).best
 
     assert {node.node: node.score for node in best} == ask(service, document, ["a", "b"]) == {"a": 10, "b": 0}
 
@@ -96,5 +96,5 @@ def test_promise_to_the_pod_itself_is_not_in_its_way(tmp_path: Path) -> None:
     other = document_of(("1", "1", {"gpu-memory": "10Gi"}, {}), "other")
 
     assert first == ask(service, document, ["n"]) == {"n": 10}
-    assert [node.node for node in finish(explain(document, service.cluster_snapshot())).best] == ["n"]
-    assert not finish(explain(other, service.cluster_snapshot())).best
+    assert [node.node for node in finish(explain(document, service.world_copied())).best] == ["n"]
+    assert not finish(explain(other, service.world_copied())).best

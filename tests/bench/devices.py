@@ -176,7 +176,7 @@ def _questions(followed: Followed) -> Iterator[Row]:
 
 def _explained(service: Service, find_fixes: bool) -> float:
     started = time.process_time()
-    explanation = finish(explain(waiting("large"), service.cluster_snapshot(), live=True, find_fixes=find_fixes))
+    explanation = finish(explain(waiting("large"), service.world_copied(), live=True, find_fixes=find_fixes))
     assert explanation.fits == 0
     assert explanation.unjudged == ()
     return time.process_time() - started

@@ -27,9 +27,9 @@ from app.cluster.garbage_collection import leave_out_all
 from app.cluster.live import LiveCluster
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.reflector import Reflector
-from app.cluster.state import State
 from app.telemetry.metrics import Metrics
 from app.tls.serving_certificates import issue_if_needed
+from app.world.state import State
 from tests.bench.fleet import node, pods
 from tests.bench.list_server import ListServer, arguments, listen, pages, played_by
 from tests.bench.measure import REFERENCE_MS, ROUNDS, Scaled, cpu, middle, paced, reference, resident_mib

@@ -14,12 +14,12 @@ import jsonpatch
 import pytest
 
 from app.admission.json_patch import PatchError
-from app.admission.reviewed_pod import ReviewContext
 from app.kube.pod_limits import MOST_EXTENDED
 from app.kube.pods import Pod
 from app.policy.demand import Demand
 from app.policy.match import Ruling
 from app.server.service import Service
+from app.world.world import World
 from tests.api.client import patch_of, post, reviewed
 from tests.api.sockets import answer, connect
 from tests.api.sockets import post as written
@@ -39,7 +39,7 @@ class Failing(Service):
 
     bug: Exception
 
-    def review_context(self) -> ReviewContext:
+    def world(self) -> World:
         """Raise the bug."""
         raise self.bug
 

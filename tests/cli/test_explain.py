@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 
 from app.cli.verbs import app
 from app.cluster.snapshot import fill, read_partial_snapshot, read_snapshot
-from app.cluster.state import State
 from app.demo.sample_fleets import demo_fleet
-from app.intree.existing_pods import existing_pods_of
+from app.kube.existing_pods import existing_pods_of
 from app.values.errors import BadInput
+from app.world.state import State
 from tests.builders import gpus, knowledge, make_service, pod, policy
 from tests.running import running
 

@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from app.admission.preview import preview, target_of_new_object
 from app.admission.review_targets import WORKLOADS
+from app.admission.reviewed_pod import ReviewContext
 from app.api.admission_routes import review
 from app.cli.verbs import app
 from app.values.errors import BadInput
@@ -48,7 +49,7 @@ def test_preview_of_every_pod_of_the_corpus_is_what_the_webhook_answers(tmp_path
         answer = json.loads(review(json.dumps(request_of(document)).encode(), "mutate", service).body)["response"]
         patch = json.loads(base64.b64decode(answer.get("patch") or base64.b64encode(b"[]")))
 
-        shown = preview(document, namespace, service.namespace_labels, service.review_context())
+        shown = preview(document, namespace, service.namespace_labels, ReviewContext(service.world()))
 
         assert (shown.allowed, list(shown.patch)) == (answer["allowed"], patch), shown.what
         assert (list(shown.warnings), shown.message) == (

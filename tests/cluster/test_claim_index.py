@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.cluster.dra_index import SPECS_SHARED
-from app.cluster.state import State
 from app.cluster.watched_kinds import WatchedKind, dra_kinds
 from app.kube.claimed_devices import ClaimedDevices
 from app.kube.pods import read_pod
+from app.world.dra_index import SPECS_SHARED
+from app.world.state import State
 from tests.builders import knowledge, state_of
 
 TEMPLATED = {"resourceClaims": [{"name": "g", "resourceClaimTemplateName": "one"}]}

@@ -5,16 +5,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from app.cluster.demand_learning import (
+from app.kube.pods import Pod, read_pod
+from app.policy.demand import DemandClass, ExpectedDemand
+from app.world.demand_learning import (
     DEMANDS_KEPT,
     EXPECTED_DEMANDS_KEPT,
     LEAST_PODS,
     DemandLearning,
     ExpectedDemandCache,
 )
-from app.cluster.state import State
-from app.kube.pods import Pod, read_pod
-from app.policy.demand import DemandClass, ExpectedDemand
+from app.world.state import State
 from tests.builders import container, demand, knowledge, make_service, node_document, pod, policies, policy
 
 AHEAD = policies(policy("p", "placement: {scores: [{name: Fragmentation}]}"))

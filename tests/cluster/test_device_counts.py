@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.cluster.state import State
 from app.telemetry.metrics import Metrics
+from app.world.state import State
 from tests.builders import knowledge
 
 DRIVERS = st.sampled_from(["gpu.nvidia.com", "net.example.com"])

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from app.cluster.state import State
 from app.placement.engine import judge
 from app.policy.demand import Demand
+from app.world.state import State
 from tests.builders import demand, gpus, knowledge, node_document, pod
 
 CLASS = {

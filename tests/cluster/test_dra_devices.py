@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from app.cluster.snapshot import fill
-from app.cluster.state import State
 from app.cluster.watched_kinds import dra_kinds
 from app.knowledge.mig_geometry import Instance
 from app.placement.engine import judge
+from app.world.state import State
 from tests.builders import demand, gpus, knowledge, node_document, pod, state_of
 from tests.cluster.dynamic import carved, claim, device_class, name_of, resource_slice
 

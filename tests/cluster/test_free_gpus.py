@@ -6,10 +6,10 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.cluster.node_groups import FreeGPUs
 from app.nodes.model import Node
 from app.placement.scheduler_demand import free_step
 from app.placement.unusable_capacity import whole_milli
+from app.world.node_groups import FreeGPUs
 from tests.builders import node
 from tests.placement.expected_demands import GPU, free_by_product
 

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from app.cluster.gpu_allocations import NOMINATED, PROMISE_SECONDS, GPUAllocations
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pods import GROUP_LABELS, workload_group
+from app.world.gpu_allocations import NOMINATED, PROMISE_SECONDS, GPUAllocations
 
 GPU = "nvidia.com/gpu"
 HOLDINGS = st.builds(

@@ -18,12 +18,12 @@ from app.cluster.exporters import Exporters, read_exposition
 from app.cluster.gpu_health_polling import FORGET_SECONDS, HealthPoller, HealthSource, find_source
 from app.cluster.prometheus import Prometheus, read_answer
 from app.cluster.reflector import Clock
-from app.cluster.state import State
 from app.nodes.gpu_health import Health, MetricSample
 from app.settings import Settings
 from app.telemetry.logs import LOGGER
 from app.telemetry.metrics import Metrics
 from app.values.errors import BadInput, SourceError
+from app.world.state import State
 from tests.builders import knowledge
 from tests.cluster.fake_exporter import FakeExporter, fake_exporter
 from tests.controlplane.processes import free_port

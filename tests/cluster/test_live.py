@@ -19,10 +19,10 @@ from app.cluster.listing import Unreadable
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.reflector import Clock, Reflector
 from app.cluster.snapshot import fill
-from app.cluster.state import State
 from app.cluster.watched_kinds import core_kinds
 from app.telemetry.metrics import Metrics
 from app.values.errors import ApiError
+from app.world.state import State
 from tests.bench.fleet import MAKES, node_name
 from tests.builders import gpus, knowledge, node_document, pod, policy
 from tests.cluster.fake_apiserver import FakeApi, fake_api, served, status, until

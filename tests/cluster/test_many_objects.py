@@ -10,11 +10,11 @@ from typing import Any, cast
 
 from app.cluster.reflector import Clock, Reflector
 from app.cluster.slipped_pods import PolicyView, SlippedPods
-from app.cluster.state import State
 from app.cluster.watched_kinds import WatchedKind
 from app.kube.partial_types import PartialNamedObject
 from app.telemetry.metrics import Metrics
 from app.values.errors import ApiError
+from app.world.state import State
 from tests.bench.measure import reference
 from tests.builders import knowledge, node, pod, ruling, shipped
 

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.cluster.pod_index import NodeRequests
-from app.cluster.state import State
 from app.cluster.watched_kinds import _pods
 from app.kube.gpu_usage import read_bound_requests, read_gpu_usage
 from app.kube.pod_requests import PodRequests
 from app.values.errors import QuantityError
+from app.world.pod_index import NodeRequests
+from app.world.state import State
 from tests.builders import knowledge, pod
 from tests.cluster.fake_apiserver import FakeApi, served, until
 from tests.cluster.test_live import reflectors

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.admission.review import validate
+from app.admission.reviewed_pod import ReviewContext
 from app.api.extender_routes import filter_nodes
 from app.api.preemption import preempt
 from app.explain.pending_pod import explain
@@ -144,7 +145,7 @@ def preempted(service: Service, document: dict[str, Any]) -> set[str]:
 
 def explained(service: Service, document: dict[str, Any], live: bool) -> set[str]:
     """Return the nodes on which, by explain, the pod would run."""
-    explanation = finish(explain(document, service.cluster_snapshot(), live=live, by_node=True, find_fixes=False))
+    explanation = finish(explain(document, service.world_copied(), live=live, by_node=True, find_fixes=False))
     return {verdict.node for verdict in explanation.verdicts or () if verdict.fits}
 
 
@@ -264,7 +265,7 @@ def test_profile_that_contradicts_the_slice_asked_is_invalid_for_everybody(
     service = make_service(certs, [node_document("n", "NVIDIA-H100-80GB-HBM3", offers=resources)])
     document = pod(container(dict.fromkeys(resources, 1)), annotations={"mig-profile": profile})
 
-    admitted = validate(document, "team-a", {}, service.review_context())
+    admitted = validate(document, "team-a", {}, ReviewContext(service.world()))
     expected = set() if denied else {"n"}
 
     assert admitted.allowed is not denied

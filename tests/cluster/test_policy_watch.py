@@ -13,8 +13,8 @@ from aiohttp import web
 from app.cluster.live import DISCOVERY_SECONDS, LiveCluster
 from app.cluster.policy_watch import LoadOutcome, PolicyBook
 from app.cluster.reflector import Clock
-from app.cluster.state import State
 from app.telemetry.metrics import Metrics
+from app.world.state import State
 from tests.builders import knowledge, policy
 from tests.cluster.fake_apiserver import FakeApi, served, status, until
 

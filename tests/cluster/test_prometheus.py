@@ -11,9 +11,9 @@ import pytest
 
 from app.cluster.gpu_health_polling import HealthPoller
 from app.cluster.prometheus import Prometheus, query
-from app.cluster.state import State
 from app.nodes.gpu_health import Health
 from app.telemetry.metrics import Metrics
+from app.world.state import State
 from tests.builders import knowledge, make_service
 from tests.cluster.fake_exporter import FakeExporter, fake_exporter
 from tests.prometheus import PROMETHEUS, Running, prometheus

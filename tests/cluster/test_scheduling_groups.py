@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from app.api.extender_routes import filter_nodes, prioritize
 from app.api.wire import encode
-from app.cluster.scheduling_groups import HOLD_SECONDS
 from app.kube.pods import read_pod
 from app.server.service import Service
+from app.world.scheduling_groups import HOLD_SECONDS
 from tests.builders import gpus, make_service, node_document, pod
 
 GPU = "nvidia.com/gpu"

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from app.cluster.state import State
 from app.dra.allocator import Outcome, allocate
 from app.dra.selectors import Selection
 from app.kube.claimed_devices import DeviceChoice
@@ -20,6 +19,7 @@ from app.kube.gpu_usage import GPUUsage
 from app.kube.resource_claims import read_resource_claim
 from app.placement.engine import judge
 from app.policy.demand import Demand
+from app.world.state import State
 from tests.dra.recorded_worlds import state_of
 
 NODE = "node-2"
@@ -96,7 +96,7 @@ class Cluster:
         return sum(map(len, held.values())) + units <= len(self.gpus)
 
     def _bind_claim(self, uid: str, count: int) -> None:
-        cluster = self.state.devices.dra.copy()
+        cluster = self.state.devices.dra.view()
         wanted = read_resource_claim(claim(uid, count))
         verdict = allocate((wanted,), self.state.nodes[NODE], cluster, Selection())
         assert verdict.outcome is Outcome.ALLOCATED

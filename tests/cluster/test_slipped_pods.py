@@ -12,10 +12,10 @@ from app.admission.json_patch import apply
 from app.admission.review import mutate
 from app.cluster.reflector import Clock
 from app.cluster.slipped_pods import NODE_SECONDS, SLICE_PODS, PolicyView, SlippedPod, SlippedPods, slip_of
-from app.cluster.state import State
 from app.kube.pods import read_pod
 from app.policy.match import ruling_for
 from app.telemetry.metrics import Metrics
+from app.world.state import State
 from tests.builders import gpus, knowledge, node_document, pod, policies, policy, setting, shipped, state_of
 from tests.cluster.fake_apiserver import FakeApi, served, status
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.cluster.snapshot import LARGEST_YAML_BYTES, SNAPSHOT_KINDS, fill, read_snapshot
-from app.cluster.state import State
 from app.demo.sample_fleets import demo_fleet
 from app.values.errors import BadInput, SnapshotError
+from app.world.state import State
 from tests.builders import gpus, knowledge, node_document, pod, state_of
 
 

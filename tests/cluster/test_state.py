@@ -8,13 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.admission.fleet_facts import FleetFacts, NodeGroup, fleet_facts_of
 from app.cluster.files import shipped_policies
-from app.cluster.node_groups import CHANGES_KEPT
 from app.cluster.policy_watch import PolicyBook
-from app.cluster.snapshot import fill, view
-from app.cluster.state import CLASSES_SPARE, State
-from app.cluster.verdict_cache import VerdictTable
+from app.cluster.snapshot import fill
 from app.cluster.watched_kinds import core_kinds
 from app.kube.admission_objects import ADMISSION_KINDS
 from app.kube.gpu_usage import read_gpu_usage
@@ -22,6 +18,11 @@ from app.kube.pods import gpu_amounts, read_pod
 from app.nodes.gpu_health import Health
 from app.placement.engine import judge
 from app.values.errors import MalformedPod
+from app.world.fleet_facts import FleetFacts, NodeGroup, fleet_facts_of
+from app.world.node_groups import CHANGES_KEPT
+from app.world.state import CLASSES_SPARE, State
+from app.world.verdict_cache import VerdictTable
+from app.world.world import world_of
 from tests.builders import demand, gpus, knowledge, node_document, pod
 
 NODES = [
@@ -230,6 +231,6 @@ def test_objects_of_the_api_servers_admission_are_read_alike_from_a_watch_and_a_
     assert [kind.needed for kind in kinds] == [False] * len(ADMISSION_KINDS)
     assert watched.admission_objects.by_kind == filled.admission_objects.by_kind
     assert watched.admission_objects.listed == filled.admission_objects.listed == set(ADMISSION_KINDS)
-    copied = view(watched, book.current).admission_objects
+    copied = world_of(watched, book.current).admission_objects
     kinds[0].drop("a/q", "uid")
     assert (watched.admission_objects.inside("ResourceQuota", "a"), len(copied.inside("ResourceQuota", "a"))) == ([], 1)

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.cluster import verdict_cache
-from app.cluster.core import LARGEST_KEPT, RulingCache
-from app.cluster.state import State
-from app.cluster.verdict_cache import DEMANDS_KEPT, VerdictCache, VerdictTable
 from app.kube.pods import read_pod
 from app.placement.engine import judge, total
 from app.policy.demand import Demand, DemandClass, ExpectedDemand
 from app.policy.match import Ruling
 from app.policy.schema_placement import ScorerName
+from app.world import verdict_cache
+from app.world.rulings import LARGEST_KEPT, RulingCache
+from app.world.state import State
+from app.world.verdict_cache import DEMANDS_KEPT, VerdictCache, VerdictTable
 from tests.builders import demand, gpus, knowledge, node_document, pod, policies, policy, shipped
 from tests.placement.expected_demands import expected_from_classes
 

@@ -6,8 +6,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.cluster.demand_learning import LEAST_PODS, WorkloadIndex
-from app.cluster.pod_index import PodCounts
+from app.world.demand_learning import LEAST_PODS, WorkloadIndex
+from app.world.pod_index import PodCounts
 
 RARE_BITS, COUNT_BITS = 5, 2
 MILLI = {"a": 1000, "b": 8000, "c": 0, "d": 250}

@@ -21,7 +21,6 @@ import jsonpatch
 from app.admission.review import mutate, validate
 from app.admission.reviewed_pod import ReviewContext
 from app.cluster.files import shipped_policies
-from app.cluster.state import State
 from app.kube.pods import PREFIX, read_pod
 from app.nodes.reading import RuntimeClass, read_node
 from app.placement.engine import class_for_demand, judge_class
@@ -29,6 +28,8 @@ from app.policy.compiled import PolicySet
 from app.policy.load import load_policies
 from app.policy.match import ruling_for
 from app.values.errors import BadInput
+from app.world.state import State
+from app.world.world import world_of
 from tests.builders import knowledge, shipped
 from tests.corpus.manifests import ROOT, Collection, Object, own_collection, read_collection
 from tests.corpus.places import Cluster, Place, clusters, could_run
@@ -119,7 +120,7 @@ class Trial:
             if document["kind"] == "Node":
                 state.put_node(document)
         state.runtime_classes = {name: RuntimeClass(name) for name in cluster.classes}
-        self._setting = ReviewContext(policies, state.fleet(), knowledge())
+        self._setting = ReviewContext(world_of(state, policies))
 
     def play(self, manifest_pod: Object) -> Outcome:
         """Admit one pod, and return the result."""

@@ -4,8 +4,8 @@
 from functools import cache
 from typing import Any
 
-from app.cluster.state import State
 from app.demo.sample_fleets import demo_fleet
+from app.world.state import State
 from tests.builders import state_of
 
 

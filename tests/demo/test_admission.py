@@ -9,7 +9,8 @@ from app.admission.json_patch import apply
 from app.admission.review import mutate
 from app.admission.reviewed_pod import ReviewContext
 from app.demo.notation import fleet_names
-from tests.builders import gpus, knowledge, pod, policies, policy, shipped
+from app.world.world import world_of
+from tests.builders import gpus, pod, policies, policy, shipped
 from tests.demo.fleets import state
 
 CLOUDS = ("aks", "eks", "gke")
@@ -30,7 +31,7 @@ def reachable(name: str, policy_text: str | None = None) -> set[str]:
     """Name the GPU nodes of a fleet whose taints a plain pod tolerates after admission."""
     cluster = state(name)
     document = pod(gpus(1))
-    context = ReviewContext(policies(policy_text) if policy_text else shipped(), cluster.fleet(), knowledge())
+    context = ReviewContext(world_of(cluster, policies(policy_text) if policy_text else shipped()))
     spec = apply(document, mutate(document, "ml", {}, context).operations)["spec"]
     tolerations = spec.get("tolerations", [])
     return {

@@ -6,7 +6,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from app.cluster.snapshot import view
 from app.demo.notation import DemoFleet, NodePool, fleet_names, read_fleet
 from app.demo.sample_fleets import demo_fleet, product_label
 from app.explain.pending_pod import explain
@@ -16,6 +15,7 @@ from app.settings import Settings
 from app.values.computations import finish
 from app.values.errors import BadInput
 from app.values.versions import parse_version
+from app.world.world import world_of
 from tests.builders import knowledge, shipped
 from tests.demo.fleets import nodes, state
 
@@ -116,7 +116,7 @@ def test_pods_of_the_weekday_wait_each_for_a_reason_of_its_own(name: str, cause:
         for document in demo_fleet("weekday")
         if document["kind"] == "Pod"
     }
-    explained = finish(explain(pods[name], view(state("weekday"), shipped()), live=True))
+    explained = finish(explain(pods[name], world_of(state("weekday"), shipped()), live=True))
 
     assert explained.primary is not None
     assert explained.primary.reason == cause
@@ -137,7 +137,7 @@ def test_pods_of_the_cluster_without_labels_wait_for_devices(name: str, cause: t
     assert pods.keys() == {*CLAIMING, "team-b/classic"}
     document = pods[name].document
     assert document is not None
-    explained = finish(explain(document, view(state("gpucluster"), shipped()), live=True))
+    explained = finish(explain(document, world_of(state("gpucluster"), shipped()), live=True))
 
     assert (explained.unjudged, explained.primary and explained.primary.reason) == ((), cause[0])
     assert cause[1] in [edit.text for fix in explained.fixes for edit in fix.edits]

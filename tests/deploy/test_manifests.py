@@ -15,7 +15,6 @@ from app.api.admission_routes import VERSION
 from app.cli.json_schema import conditions_text
 from app.cluster.files import shipped_policies
 from app.cluster.policy_watch import PolicyBook
-from app.cluster.state import State
 from app.cluster.watched_kinds import core_kinds, dra_kinds, policy_kinds, taint_rule_kinds
 from app.doctor.cluster_checks import NEEDED
 from app.events.planning import STEPS
@@ -25,6 +24,7 @@ from app.kube.api_kinds import API_KINDS, DRA
 from app.policy.load import LAST_GOOD, LAST_GOOD_LABEL_VALUE, MOUNTED, POLICY_LABEL, POLICY_LABEL_VALUE
 from app.telemetry.logs import today
 from app.tls.controller import API_SERVICE, Names
+from app.world.state import State
 from tests.builders import knowledge
 from tests.deploy.exemptions import exemptions_text
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from app.cluster.snapshot import fill
-from app.cluster.state import State
+from app.world.state import State
 from tests.builders import knowledge
 
 FOLDER = Path(__file__).parent / "recorded"

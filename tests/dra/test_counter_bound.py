@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from app.cluster.state import State
 from app.dra.allocator import NodeAllocation, Outcome, allocate
 from app.dra.selectors import Selection
 from app.kube.resource_claims import read_resource_claim
+from app.world.state import State
 from tests.dra.recorded_worlds import objects_of, state_of
 
 PROFILE = "device.attributes['gpu.nvidia.com'].profile == '{}'"
@@ -60,7 +60,7 @@ def decide(*requests: tuple[str, int]) -> NodeAllocation:
         for number, document in enumerate(documents)
     ]
     state = eight_h100()
-    return allocate(claims, state.nodes["node-1"], state.devices.dra.copy(), Selection())
+    return allocate(claims, state.nodes["node-1"], state.devices.dra.view(), Selection())
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 import pytest
 
 from app.cluster.snapshot import fill
-from app.cluster.state import State
 from app.demo.sample_fleets import demo_fleet
 from app.dra.cel_syntax import SelectorError
 from app.dra.device_kinds import DeviceKinds, may_select
 from app.dra.selectors import compile_selector
 from app.kube.claimed_devices import DeviceChoice
 from app.kube.devices import Device
+from app.world.state import State
 from tests.builders import knowledge
 from tests.dra.questions import published
 

@@ -3,8 +3,8 @@
 
 import pytest
 
-from app.cluster.snapshot import view
 from app.explain.survey import read_scheduled_pod
+from app.world.world import world_of
 from tests.builders import policies
 from tests.dra.recorded_worlds import Case, cases, claim_and_pod, state_of
 
@@ -15,7 +15,7 @@ def test_recorded_claim_is_judged_as_kube_scheduler_did(case: Case) -> None:
     claim, pod = claim_and_pod(case)
     state = state_of(case.world, claim)
 
-    scheduled = read_scheduled_pod(pod, view(state, policies()), admit=False)
+    scheduled = read_scheduled_pod(pod, world_of(state, policies()), admit=False)
 
     assert scheduled.claims is not None
     assert case.bound == (scheduled.claims.refusal(state.nodes[case.node]) is None)

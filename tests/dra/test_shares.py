@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from app.admission.reviewed_pod import ReviewContext
 from app.dra.counters import share_of
 from app.kube.pods import read_pod
 from app.kube.slice_reading import read_slice
 from app.placement.engine import class_for_demand, judge_class
 from app.policy.compiled import PolicySet
 from app.values.quantity import parse_quantity
+from app.world.world import world_of
 from tests.builders import policies
 from tests.dra.recorded_worlds import state_of
 from tests.dra.worlds import body, claim_document, device, slice_document
@@ -42,7 +44,7 @@ def refusals(world: str, annotations: dict[str, str], **request: Any) -> dict[st
         }
     )
     set_of: PolicySet = policies()
-    demand = state.review_context(set_of).ruling(pod, {}).demand
+    demand = ReviewContext(world_of(state, set_of)).ruling(pod, {}).demand
     found = {name: judge_class(demand, class_for_demand(demand, node)) for name, node in state.nodes.items()}
     return {name: refusal.code.name if refusal else "" for name, refusal in sorted(found.items())}
 

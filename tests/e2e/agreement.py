@@ -21,12 +21,12 @@ from app.cli.explain import OPTIONAL, snapshot_of
 from app.cluster.kubeconfig import find_cluster
 from app.cluster.listing import read_objects
 from app.explain.pending_pod import explain
-from app.explain.survey import ClusterSnapshot
-from app.intree.existing_pods import REQUIRED_TERMS
 from app.kube.api_kinds import FLEET
+from app.kube.existing_pods import REQUIRED_TERMS
 from app.kube.gpu_usage import FINISHED
 from app.kube.pods import DECISION
 from app.values.computations import finish
+from app.world.world import World
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import pod_path
 from tests.controlplane.kubectl import Object
@@ -76,7 +76,7 @@ def disagreements(plane: ControlPlane, policies: Path | None = None) -> list[str
     return disagreeing or [difference(*pair, world, True) for pair in apart[MOST_POSED:]]
 
 
-def _unchanged(plane: ControlPlane, world: ClusterSnapshot, pods: list[Object]) -> bool:
+def _unchanged(plane: ControlPlane, world: World, pods: list[Object]) -> bool:
     """Tell whether the cluster is in a state that was compared before, as scenarios that only read leave it."""
     versions = sorted(pod["metadata"]["resourceVersion"] for pod in pods)
     state = hash((repr(versions), repr(sorted(world.nodes.items(), key=lambda item: item[0]))))
@@ -93,7 +93,7 @@ def _profiles(configuration: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
         yield profile.get("schedulerName", "default-scheduler"), bool(configuration.get("extenders"))
 
 
-def read_world(plane: ControlPlane, policies: Path | None) -> tuple[ClusterSnapshot, list[Object]]:
+def read_world(plane: ControlPlane, policies: Path | None) -> tuple[World, list[Object]]:
     """Read the cluster as the command does, once for all pods."""
     cluster = find_cluster(plane.kubeconfig("admin"), None)
     objects = asyncio.run(read_objects(cluster, *FLEET, optional=OPTIONAL))
@@ -126,7 +126,7 @@ def lacks_claims(plane: ControlPlane, pod: Object) -> bool:
     return any(plane.api.client.get(path).status_code == httpx.codes.NOT_FOUND for path in paths)
 
 
-def difference(pod: Object, answer: Answer, world: ClusterSnapshot, asks_extender: bool) -> str:
+def difference(pod: Object, answer: Answer, world: World, asks_extender: bool) -> str:
     """Return how explain and kube-scheduler differ on a pod, or "" where they agree.
 
     `asks_extender` is whether the scheduler calls our extender.

@@ -5,7 +5,6 @@ from collections import Counter
 
 from app.dra.pod_claims import served_resources
 from app.explain.explanation import Explanation, NodeVerdict
-from app.explain.survey import ClusterSnapshot
 from app.intree.checks import (
     UNSELECTED,
     InTreeCause,
@@ -15,8 +14,9 @@ from app.intree.checks import (
     resources_left,
     taints_tolerated,
 )
-from app.intree.existing_pods import REQUIRED_TERMS
+from app.kube.existing_pods import REQUIRED_TERMS
 from app.values.reasons import Code
+from app.world.world import World
 from tests.controlplane.kubectl import Object
 
 LACKING = {"ResourceNotOffered", "RequestExceedsNode", "InsufficientGPUs", "GhostGPUs"}
@@ -46,7 +46,7 @@ PLUGINS = (
 OURS_ALONE = {code.name for code in Code} - LACKING
 
 
-def expected_message(pod: Object, explanation: Explanation, world: ClusterSnapshot, asks_extender: bool) -> str | None:
+def expected_message(pod: Object, explanation: Explanation, world: World, asks_extender: bool) -> str | None:
     """Write the message that kube-scheduler will give for a pod, or None where explain says that the pod fits.
 
     The form is that of FitError.Error in kube-scheduler's types.go. Where affinity that admission wrote refuses a node,
@@ -98,7 +98,7 @@ def _refused_by_dra(verdict: NodeVerdict) -> NodeVerdict:
 
 
 def _as_the_scheduler_reports(
-    verdict: NodeVerdict, pod_constraints: PodConstraints, world: ClusterSnapshot, asks_extender: bool
+    verdict: NodeVerdict, pod_constraints: PodConstraints, world: World, asks_extender: bool
 ) -> NodeVerdict:
     """Return a verdict as kube-scheduler reports it: GPUs counted like CPU, admission's affinity like any other."""
     if verdict.fits:

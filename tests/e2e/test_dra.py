@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from app.cluster.state import State
 from app.explain.explanation import dra_equivalent
 from app.knowledge.cuda_compatibility import AcceptedCompatibility
 from app.nodes.model import Node
 from app.placement.engine import judge
 from app.policy.demand import Demand
+from app.world.state import State
 from tests.builders import demand, gpus, knowledge, pod
 from tests.cluster import dynamic
 from tests.controlplane.cluster import ControlPlane

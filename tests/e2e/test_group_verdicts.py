@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.cluster.snapshot import view
 from app.explain.explanation import GangVerdict
 from app.explain.gang_placement import FIRST_POD_DECIDES
 from app.explain.pending_pod import explain
 from app.values.computations import finish
+from app.world.world import world_of
 from tests.builders import shipped, state_of
 from tests.controlplane.kubectl import Object
 from tests.controlplane.module_files import minors_with_groups
@@ -94,7 +94,7 @@ def predicted(world: Stage, gang: Gang) -> GangVerdict | bool:
     stored = [{**one, "kind": kind} for kind, path in read.items() for one in world.plane.api.items(path)]
     objects = [*fleet(), *members, world.group(gang, PLAIN)]
     objects = [*({**one, "kind": one.get("kind", "Pod")} for one in objects), *stored]
-    explanation = finish(explain(members[0], view(state_of(objects), shipped()), live=True))
+    explanation = finish(explain(members[0], world_of(state_of(objects), shipped()), live=True))
     return explanation.fits > 0 if explanation.gang is None else explanation.gang
 
 

@@ -5,7 +5,6 @@ import json
 from collections import Counter
 from random import Random
 
-from app.intree.existing_pods import REQUIRED_TERMS
 from app.intree.inter_pod_constraints import (
     EXISTING_ANTI_AFFINITY,
     POD_AFFINITY_MISMATCH,
@@ -13,6 +12,7 @@ from app.intree.inter_pod_constraints import (
     PORT_TAKEN,
     SPREAD_CONFLICT,
 )
+from app.kube.existing_pods import REQUIRED_TERMS
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, pod_path
 from tests.controlplane.kubectl import Object

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from app.cli.explained_objects import as_pods
-from app.cluster.snapshot import view
 from app.explain.explanation import GangVerdict
 from app.explain.pending_pod import explain
-from app.intree.existing_pods import existing_pods_of
+from app.kube.existing_pods import existing_pods_of
 from app.values.computations import finish
+from app.world.world import world_of
 from tests.builders import knowledge, shipped, state_of
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, kubelets, node_object
@@ -135,7 +135,7 @@ def said(plane: ControlPlane, drawn: Drawn) -> GangVerdict:
     pods = pods_of(plane, SPACE)
     stored = plane.api.items("/api/v1/nodes")
     objects = [*({**one, "kind": "Node"} for one in stored), *({**one, "kind": "Pod"} for one in pods)]
-    cluster = view(state_of(objects), shipped(), neighbours=existing_pods_of(pods))
+    cluster = world_of(state_of(objects), shipped(), existing_pods=existing_pods_of(pods))
     (first,) = as_pods(drawn.workload, SPACE, knowledge().workloads)
     verdict = finish(explain(first.pod, cluster, workload=first.workload, find_fixes=False)).replicas
     assert verdict is not None

@@ -20,8 +20,8 @@ from app.cluster.kubeconfig import find_cluster
 from app.cluster.live import LiveCluster
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.snapshot import fill
-from app.cluster.state import State
 from app.telemetry.metrics import Metrics
+from app.world.state import State
 from tests.builders import knowledge
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, node_object

@@ -13,13 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
-from app.cluster.snapshot import fill, view
-from app.cluster.state import State
+from app.cluster.snapshot import fill
 from app.dra.allocator import NodeAllocation, Outcome, allocate
 from app.dra.pod_claims import ADMIN_ACCESS
 from app.dra.pod_judge import CANNOT_ALLOCATE, ClaimJudge, ClaimRefusal
-from app.explain.survey import ClusterSnapshot, read_scheduled_pod
+from app.explain.survey import read_scheduled_pod
 from app.kube.resource_claims import ResourceClaim, read_resource_claim
+from app.world.state import State
+from app.world.world import World, world_of
 from tests.bench.load import spread
 from tests.builders import knowledge, policies
 from tests.controlplane.cluster import ControlPlane
@@ -193,7 +194,7 @@ class Copies:
         self.seen["invalid"] += not answer.is_success
         return answer.is_success
 
-    def _snapshot(self) -> ClusterSnapshot:
+    def _snapshot(self) -> World:
         """Read the cluster as the service does."""
         state, path = State(knowledge()), dra_path(self.plane)
         lists = {
@@ -211,9 +212,9 @@ class Copies:
                 for item in self.plane.api.items(collection)
             ],
         )
-        return view(state, policies())
+        return world_of(state, policies())
 
-    def _ours(self, one: Posed, snapshot: ClusterSnapshot) -> Ours:
+    def _ours(self, one: Posed, snapshot: World) -> Ours:
         """Judge a pod on its node, after some other nodes."""
         judge = read_scheduled_pod(one.pod(), snapshot, admit=False).claims
         assert judge is not None
@@ -221,7 +222,7 @@ class Copies:
             judge.refusal(snapshot.nodes[other])
         return self._judged(judge, one, snapshot)
 
-    def _judged(self, judge: ClaimJudge, one: Posed, snapshot: ClusterSnapshot) -> Ours:
+    def _judged(self, judge: ClaimJudge, one: Posed, snapshot: World) -> Ours:
         node = snapshot.nodes[one.node]
         judge.not_judged = ""
         refused = judge.refusal(node)

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from app.api.pending_reasons import ExplainedPod, ReadPod
-from app.cluster.state import State
 from app.events.planning import BURST, PENDING_SECONDS, RATE, TURN_SECONDS
 from app.events.writer import EventWriter
 from app.explain.pending_cause import UNSEEN_SECONDS, PendingCause
@@ -18,6 +17,7 @@ from app.kube.pending_pods import PendingPod
 from app.kube.pods import ObjectReference
 from app.telemetry.metrics import Metrics
 from app.values.errors import ApiError
+from app.world.state import State
 from tests.builders import knowledge
 
 FULL = PendingCause("InsufficientGPUs", "not enough free GPUs", 3, 0, "", 23, "wait for GPUs")

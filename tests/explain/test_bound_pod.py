@@ -3,12 +3,13 @@
 
 from typing import Any
 
-from app.cluster.snapshot import fill, view
-from app.cluster.state import State
+from app.cluster.snapshot import fill
 from app.explain.explanation import Explanation
 from app.explain.pending_pod import explain
-from app.intree.existing_pods import existing_pods_of
+from app.kube.existing_pods import existing_pods_of
 from app.values.computations import finish
+from app.world.state import State
+from app.world.world import world_of
 from tests.builders import gpus, knowledge, node_document, pod, policies
 from tests.kube.test_finished_pods import UNAVAILABLE
 
@@ -33,7 +34,7 @@ def explained(*pods: dict[str, Any], nodes: tuple[str, ...] = ("n",), gpus: int 
         state,
         [*({"kind": "Node", **document} for document in made), *({"kind": "Pod", **document} for document in pods)],
     )
-    world = view(state, policies(), neighbours=existing_pods_of(pods))
+    world = world_of(state, policies(), existing_pods=existing_pods_of(pods))
     return finish(explain(pods[0], world, live=True, by_node=True))
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import yaml
 
-from app.cluster.snapshot import view
 from app.demo.sample_fleets import demo_fleet
 from app.explain.explanation import Explanation
 from app.explain.pending_pod import explain
 from app.values.computations import finish
+from app.world.world import world_of
 from tests.builders import shipped, state_of
 
 Document = dict[str, Any]
@@ -47,7 +47,7 @@ def waiting(puzzle: Document) -> Document:
 def played(puzzle: Document) -> Explanation:
     """Explain the pod of a puzzle on the fleet gpucluster."""
     state = state_of([*demo_fleet("gpucluster"), template(puzzle), *puzzle.get("objects", ())])
-    return finish(explain(waiting(puzzle), view(state, shipped())))
+    return finish(explain(waiting(puzzle), world_of(state, shipped())))
 
 
 @pytest.mark.parametrize("name", PUZZLES)
@@ -88,7 +88,7 @@ def test_claims_and_templates_are_not_judged_where_none_of_their_kind_is_known()
     assert cluster.unjudged == ()
     state = state_of([document for document in demo_fleet("gpucluster") if document["kind"] != "ResourceClaim"])
     puzzle = {"pod": {"resourceClaims": [{"name": "gpus", "resourceClaimName": "other"}]}}
-    unknown = finish(explain(waiting(puzzle), view(state, shipped())))
+    unknown = finish(explain(waiting(puzzle), world_of(state, shipped())))
     assert (unknown.primary, unknown.unjudged) == (None, ("resourceClaims",))
 
 

@@ -3,13 +3,14 @@
 
 from typing import Any
 
-from app.cluster.snapshot import fill, view
-from app.cluster.state import State
+from app.cluster.snapshot import fill
 from app.dra.pod_claims import released
 from app.explain.explanation import Explanation
 from app.explain.pending_pod import explain
 from app.kube.pods import read_pod
 from app.values.computations import finish
+from app.world.state import State
+from app.world.world import world_of
 from tests.builders import knowledge, node_document, pod, shipped
 from tests.dra.worlds import DRIVER, allocated_document, class_document, device, request, slice_document
 
@@ -37,7 +38,7 @@ def explained(asked: Document, *objects: Document, document: Document | None = N
     waiting = document or pod({"name": "main", "image": "train:1"}, resourceClaims=[
         {"name": "gpus", "resourceClaimTemplateName": "t"}])  # fmt: skip
     waiting["metadata"]["namespace"] = "default"
-    return finish(explain(waiting, view(state, shipped())))
+    return finish(explain(waiting, world_of(state, shipped())))
 
 
 def slices(*devices: Document) -> Document:
@@ -215,6 +216,6 @@ def test_claim_of_a_pod_group_stays_when_one_of_its_pods_is_explained_as_if_it_w
     member = pod(resourceClaims=[{"name": "gpus", "resourceClaimTemplateName": "t"}])
     member["metadata"]["namespace"] = "default"
     member["status"] = {"resourceClaimStatuses": [{"name": "gpus", "resourceClaimName": "x"}]}
-    devices = view(state, shipped()).devices
+    devices = world_of(state, shipped()).devices
 
     assert released(read_pod(member), member, devices).claims == devices.claims

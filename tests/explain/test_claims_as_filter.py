@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from app.cluster.snapshot import view
 from app.explain.survey import NodeJudge, read_scheduled_pod
 from app.placement.engine import judge
 from app.values.reasons import Reason
+from app.world.world import world_of
 from tests.builders import policies
 from tests.dra.recorded_worlds import WORLDS, cases, claim_and_pod, objects_of, state_of
 
@@ -52,7 +52,7 @@ def test_explain_refuses_for_claims_just_where_filter_does(seed: int) -> None:
         if draw.random() < 0.2:
             pod["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/gpu": "1"}
         state = state_of(world, claim, *copies)
-        snapshot = view(state, policies())
+        snapshot = world_of(state, policies())
 
         scheduled = read_scheduled_pod(pod, snapshot, admit=False)
 

@@ -3,12 +3,13 @@
 
 from typing import Any
 
-from app.cluster.snapshot import fill, view
-from app.cluster.state import State
+from app.cluster.snapshot import fill
 from app.explain.explanation import GangVerdict
 from app.explain.gang_placement import FIRST_POD_DECIDES
 from app.explain.pending_pod import explain
 from app.values.computations import finish
+from app.world.state import State
+from app.world.world import world_of
 from tests.builders import knowledge, node_document, pod, shipped
 from tests.dra.worlds import DRIVER, class_document, device, request
 from tests.explain.test_claims import template
@@ -60,7 +61,7 @@ def judged(pods: list[Document], *objects: Document, racks: str = "aab") -> Gang
     nodes = [node_document(f"n-{index}", None, None, {}, labels={"rack": rack}) for index, rack in enumerate(racks)]
     classes = [{"kind": "DeviceClass", **class_document("any", f"device.driver == '{DRIVER}'")}]
     fill(state, [*({"kind": "Node", **node} for node in nodes), *classes, *pods, *objects])
-    verdict = finish(explain(pods[0], view(state, shipped()), live=True)).gang
+    verdict = finish(explain(pods[0], world_of(state, shipped()), live=True)).gang
     assert verdict is not None
     return verdict
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from app.cluster.snapshot import view
 from app.explain.explanation import Explanation, GangVerdict
 from app.explain.pending_cause import cause_of
 from app.explain.pending_pod import explain
 from app.values.computations import finish
+from app.world.world import world_of
 from tests.builders import gpus, node_document, pod, shipped, state_of
 
 GPU = "nvidia.com/gpu"
@@ -44,7 +44,7 @@ def fleet(number: int, zones: str = "a") -> list[dict[str, Any]]:
 
 
 def explained(asked: dict[str, Any], objects: Sequence[dict[str, Any]]) -> Explanation:
-    return finish(explain(asked, view(state_of(list(objects)), shipped()), live=True))
+    return finish(explain(asked, world_of(state_of(list(objects)), shipped()), live=True))
 
 
 MARKS: dict[str, dict[str, Any]] = {

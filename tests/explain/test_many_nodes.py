@@ -6,10 +6,10 @@ import time
 from collections.abc import Generator
 from dataclasses import replace
 
-from app.cluster.snapshot import view
-from app.cluster.state import State
 from app.explain.explanation import Explanation
 from app.explain.pending_pod import explain
+from app.world.state import State
+from app.world.world import world_of
 from tests.bench.measure import reference
 from tests.builders import gpus, knowledge, node_document, pod, policies
 from tests.stepping import MOST_REFERENCES
@@ -23,7 +23,7 @@ def explanation_steps() -> Generator[None, None, Explanation]:
     state = State(knowledge())
     state.put_node(node_document("n"))
     state.nodes = {f"n{number}": replace(state.nodes["n"], name=f"n{number}") for number in range(NODES)}
-    return explain(pod(gpus(16)), view(state, policies()), by_node=True, find_fixes=False)
+    return explain(pod(gpus(16)), world_of(state, policies()), by_node=True, find_fixes=False)
 
 
 def longest_step(steps: Generator[None, None, Explanation]) -> tuple[float, Explanation]:

@@ -20,7 +20,7 @@ from app.explain.edits import KINDS
 from app.explain.explanation import Explanation
 from app.explain.pending_pod import explain
 from app.values.computations import finish
-from tests.explain.test_puzzles import world_of
+from tests.explain.test_puzzles import world_under
 
 Document = dict[str, Any]
 GPU = "nvidia.com/gpu"
@@ -91,7 +91,7 @@ def pod(
 def answer(nodes: list[Pool], document: Document, live: bool = False) -> Explanation:
     """Explain a pod on nodes."""
     fleet = {"description": "random", "pools": [node.document() for node in nodes]}
-    return finish(explain(document, world_of({"fleet": fleet}), live))
+    return finish(explain(document, world_under({"fleet": fleet}), live))
 
 
 def check(nodes: list[Pool], document: Document, kind: str, *words: str) -> None:
@@ -258,7 +258,7 @@ def test_change_that_overcommits_a_shared_gpu_says_so() -> None:
     sharing = {"strategy": "time-slicing", "replicas": 4}
     shared = {"names": ["n"], "gpus": 1, "gpu": gpu, "driver": "550.54.15", "cuda": "12.4", "sharing": sharing}
     holder = {"name": "eve", "asks": {GPU: "1"}, "node": "n", "annotations": {"gpu-usher.io/gpu-memory": "16Gi"}}
-    world = world_of({"fleet": {"description": "shared", "pools": [shared], "pods": [holder]}})
+    world = world_under({"fleet": {"description": "shared", "pools": [shared], "pods": [holder]}})
 
     explanation = finish(explain(pod(annotations={"gpu-memory": "12Gi"}), world))
 

@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
-from app.cluster.snapshot import view
-from app.cluster.state import State
 from app.explain.explanation import Explanation
 from app.explain.pending_cause import NOT_LOOKED_AT, PendingCause, cause_of, told_of_scheduler
 from app.explain.pending_pod import explain
-from app.explain.survey import ClusterSnapshot
 from app.kube.pending_pods import read_pending_pod, unseen_by
 from app.values.computations import finish
+from app.world.state import State
+from app.world.world import World, world_of
 from tests.builders import container, gpus, knowledge, node_document, pod, policies, policy, shipped
 
 GPU = "nvidia.com/gpu"
@@ -22,12 +21,12 @@ SCHEDULED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable
 LEFT = "default-scheduler places this pod"
 
 
-def cluster(*documents: dict[str, Any], **more: Any) -> ClusterSnapshot:
+def cluster(*documents: dict[str, Any], **more: Any) -> World:
     """Return a cluster of these nodes, or of one with whole GPUs; `more` replaces fields of the snapshot."""
     state = State(knowledge())
     for document in documents or (node_document("h100"),):
         state.put_node(document)
-    return replace(view(state, more.pop("policies", shipped())), **more)
+    return replace(world_of(state, more.pop("policies", shipped())), **more)
 
 
 def stored(document: dict[str, Any], scheduler: str = "volcano", conditions: Any = ()) -> dict[str, Any]:
@@ -37,12 +36,12 @@ def stored(document: dict[str, Any], scheduler: str = "volcano", conditions: Any
     return {**document, "status": {"phase": "Pending", "qosClass": "BestEffort", "conditions": list(conditions)}}
 
 
-def notes(document: dict[str, Any], snapshot: ClusterSnapshot | None = None, **more: Any) -> str:
+def notes(document: dict[str, Any], snapshot: World | None = None, **more: Any) -> str:
     """Return all notes of the explanation of a pod."""
     return "\n".join(explanation(document, snapshot, **more).notes)
 
 
-def explanation(document: dict[str, Any], snapshot: ClusterSnapshot | None = None, **more: Any) -> Explanation:
+def explanation(document: dict[str, Any], snapshot: World | None = None, **more: Any) -> Explanation:
     return finish(explain(document, snapshot or cluster(), **more))
 
 
@@ -122,7 +121,7 @@ def test_order_of_nodes_is_said_to_be_ours_where_another_scheduler_places_the_po
         pytest.param(pod(container()), cluster(), id="no GPU"),
     ],
 )
-def test_order_of_nodes_needs_no_word_where_the_scheduler_asks_us(document: Any, snapshot: ClusterSnapshot) -> None:
+def test_order_of_nodes_needs_no_word_where_the_scheduler_asks_us(document: Any, snapshot: World) -> None:
     """F83."""
     assert "places this pod" not in notes(document, snapshot, live="nodeName" in document["spec"])
 

@@ -16,9 +16,7 @@ from app.admission.review import mutate
 from app.admission.reviewed_pod import ReviewContext
 from app.cli.source import Fleet
 from app.cli.verbs import app
-from app.cluster.core import RulingCache
 from app.cluster.fleet_placements import ANYWHERE, FleetPlacements
-from app.cluster.state import State
 from app.explain.policy_diff import ComparedPod, PodDifference, PolicySide, compare_policies, without_cluster_fields
 from app.kube.api_kinds import DRA
 from app.kube.pods import read_pod
@@ -28,6 +26,8 @@ from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
 from app.policy.match import ruling_for
 from app.values.errors import BadInput
+from app.world.state import State
+from app.world.world import world_of
 from tests.api.test_decision_recorder import STRICT, drawn, posted, questions, shared_gpu_service
 from tests.builders import gpus, knowledge, node_document, pod, policies, policy, state_of
 
@@ -65,10 +65,7 @@ def asked_of(objects: list[dict[str, Any]]) -> Iterator[ComparedPod]:
 
 
 def side(policy_set: PolicySet, state: State) -> PolicySide:
-    context = ReviewContext(
-        policy_set, state.fleet(), knowledge(), claimed=state.devices.claimed, rule=RulingCache().of
-    )
-    return PolicySide(context, state.namespaces.labels)
+    return PolicySide(ReviewContext(world_of(state, policy_set)), state.namespaces.labels)
 
 
 def nodes_slowly(demand: Demand, uid: str, objects: list[dict[str, Any]]) -> tuple[str | None, frozenset[str]]:
@@ -89,9 +86,7 @@ def nodes_slowly(demand: Demand, uid: str, objects: list[dict[str, Any]]) -> tup
 def one_by_one(compared_pod: ComparedPod, policy_set: PolicySet, state: State, objects: list[dict[str, Any]]) -> Any:
     """Return whether one pod is admitted, and on which node it would be placed, with all that fit."""
     labels = state.namespaces.labels(compared_pod.namespace)
-    verdict = mutate(
-        compared_pod.document, compared_pod.namespace, labels, ReviewContext(policy_set, state.fleet(), knowledge())
-    )
+    verdict = mutate(compared_pod.document, compared_pod.namespace, labels, ReviewContext(world_of(state, policy_set)))
     if not verdict.allowed:
         return False, (None, frozenset())
     admitted = read_pod(apply(compared_pod.document, verdict.operations), compared_pod.namespace)

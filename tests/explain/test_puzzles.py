@@ -15,22 +15,22 @@ import msgspec
 import pytest
 import yaml
 
-from app.cluster.snapshot import bound_volumes, view
+from app.cluster.snapshot import bound_volumes
 from app.demo.notation import DemoFleet
 from app.demo.sample_fleets import objects_of
 from app.explain.explanation import Explanation
 from app.explain.funnel import funnel
 from app.explain.pending_pod import explain
-from app.explain.survey import ClusterSnapshot
-from app.intree.existing_pods import existing_pods_of
+from app.kube.existing_pods import existing_pods_of
 from app.values.computations import finish
 from app.values.reasons import Code, Reason
+from app.world.world import World, world_of
 from tests.builders import policies, state_of
 
 PUZZLES = sorted(Path(__file__).parent.joinpath("puzzles").glob("*.yaml"))
 
 
-def world_of(puzzle: dict[str, Any]) -> ClusterSnapshot:
+def world_under(puzzle: dict[str, Any]) -> World:
     """Make the cluster of a puzzle with the shipped fallback policy and the puzzle's own policies."""
     objects = [*objects_of(msgspec.convert(puzzle["fleet"], DemoFleet)), *puzzle.get("objects", ())]
     state = state_of(objects)
@@ -40,14 +40,14 @@ def world_of(puzzle: dict[str, Any]) -> ClusterSnapshot:
         for policy in puzzle.get("policies", ())
     )
     pods = (document for document in objects if document.get("kind") == "Pod")
-    return view(state, policies(*texts), bound_volumes(objects), existing_pods_of(pods))
+    return world_of(state, policies(*texts), volumes=bound_volumes(objects), existing_pods=existing_pods_of(pods))
 
 
 @cache
 def played(path: Path) -> tuple[dict[str, Any], Explanation]:
     """Explain the pod of a puzzle, once for all tests of it."""
     puzzle = yaml.safe_load(path.read_text("utf-8"))
-    return puzzle, finish(explain(puzzle["pod"], world_of(puzzle), live=puzzle.get("live", False), by_node=True))
+    return puzzle, finish(explain(puzzle["pod"], world_under(puzzle), live=puzzle.get("live", False), by_node=True))
 
 
 @pytest.mark.parametrize("path", PUZZLES, ids=lambda path: path.stem)
@@ -75,7 +75,7 @@ def test_patch_of_a_fix_does_what_its_words_say(path: Path) -> None:
         assert bool(fix.patch) is ("pod" in kinds and fix.edits[0].kind != "recreate"), fix
         if kinds == {"pod"}:
             patched = jsonpatch.apply_patch(puzzle["pod"], [dict(operation) for operation in fix.patch])
-            assert finish(explain(patched, world_of(puzzle))).fits == fix.opens
+            assert finish(explain(patched, world_under(puzzle))).fits == fix.opens
 
 
 @pytest.mark.parametrize("path", PUZZLES, ids=lambda path: path.stem)

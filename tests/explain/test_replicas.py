@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from app.cli.explained_objects import ObjectName, PodToExplain, as_pods, of_fleet, read_name
-from app.cluster.snapshot import view
 from app.explain.explanation import GangVerdict
 from app.explain.pending_pod import explain
-from app.intree.existing_pods import existing_pods_of
 from app.knowledge.workload_templates import number_of_pods
+from app.kube.existing_pods import existing_pods_of
 from app.values.computations import finish
+from app.world.world import world_of
 from tests.builders import container, gpus, knowledge, node_document, pod, shipped, state_of
 
 GPU, HOST, ZONE = "nvidia.com/gpu", "kubernetes.io/hostname", "topology.kubernetes.io/zone"
@@ -45,7 +45,7 @@ def deployment(replicas: int, amount: int = 2, **spec: Any) -> Object:
 
 def verdict_of(first: PodToExplain, objects: Sequence[Object]) -> GangVerdict | None:
     pods = existing_pods_of(one for one in objects if one["kind"] == "Pod")
-    snapshot = view(state_of(list(objects)), shipped(), neighbours=pods)
+    snapshot = world_of(state_of(list(objects)), shipped(), existing_pods=pods)
     return finish(explain(first.pod, snapshot, first.live, workload=first.workload)).replicas
 
 

@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from app.cluster.core import RULINGS_KEPT
-from app.cluster.verdict_cache import DEMANDS_KEPT
 from app.kube.pods import read_pod
 from app.nodes.conditions import MEMORY
 from app.nodes.labels import NODE_CLASSES_KEPT, _read_class
@@ -26,6 +24,8 @@ from app.nodes.reading import read_node
 from app.placement.ranking import TIE_BREAKS_KEPT, tie_break
 from app.server.service import Service
 from app.values.quantity import parse_quantity
+from app.world.rulings import RULINGS_KEPT
+from app.world.verdict_cache import DEMANDS_KEPT
 from tests.bench.measure import resident_mib
 from tests.builders import knowledge
 from tests.fuzz.mutations import mutated

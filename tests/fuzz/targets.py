@@ -16,9 +16,7 @@ from typing import Any
 
 import jsonpatch
 
-from app.admission.fleet_facts import FleetFacts
 from app.admission.review import mutate
-from app.admission.reviewed_pod import ReviewContext
 from app.api.admission_routes import review
 from app.api.extender_routes import filter_nodes, prioritize
 from app.api.preemption import preempt
@@ -29,7 +27,6 @@ from app.cluster.listing import KindDecoders, Unreadable, UnreadableObject
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.prometheus import read_answer
 from app.cluster.snapshot import fill, read_snapshot
-from app.cluster.state import State
 from app.cluster.watched_kinds import core_kinds, dra_kinds
 from app.demo.sample_fleets import demo_fleet
 from app.explain.pending_pod import explain
@@ -46,7 +43,9 @@ from app.server.service import Service
 from app.values.computations import finish
 from app.values.errors import ApiError, BadInput, MalformedPod, PolicyError, QuantityError, SourceError, WireError
 from app.web.api import dry_run
-from tests.builders import demand, fleet, gpus, knowledge, make_service, node, pod, shipped
+from app.world.fleet_facts import FleetFacts
+from app.world.state import State
+from tests.builders import demand, fleet, gpus, knowledge, make_service, node, pod, setting, shipped
 from tests.fuzz.seeds import FLEETS
 
 REFUSED = "refused"
@@ -231,7 +230,7 @@ def _policy(body: bytes, _number: int) -> str:
         loaded = load_policies({"f": body.decode("utf-8", "replace")}, knowledge(), shipped().fallback)
     except PolicyError:
         return REFUSED
-    mutate(pod(gpus(2)), "team-a", {"team": "a"}, ReviewContext(loaded, _fleet(), knowledge()))
+    mutate(pod(gpus(2)), "team-a", {"team": "a"}, setting(loaded, _fleet()))
     return "read"
 
 
@@ -265,7 +264,7 @@ TARGETS = (
     Target("prioritize", "prioritize", 8, _wire(_prioritize)),
     Target("preempt", "preempt", 8, _wire(_preempt)),
     Target(
-        "explain", "pod", 1, _web_route(lambda document, service: finish(explain(document, service.cluster_snapshot())))
+        "explain", "pod", 1, _web_route(lambda document, service: finish(explain(document, service.world_copied())))
     ),
     Target("dry-run", "pod", 5, _web_route(dry_run)),
     Target("node", "node", 6, _object(lambda document: read_node(document, knowledge()))),

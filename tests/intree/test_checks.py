@@ -14,7 +14,7 @@ from app.intree.checks import (
     scheduling_gate_refusal,
     unjudged_constraints,
 )
-from app.intree.existing_pods import read_pod_among_others
+from app.kube.existing_pods import read_pod_among_others
 from app.kube.node_selectors import read_terms
 from app.nodes.reading import read_node
 from app.values.reasons import Code, FunnelStage, reason

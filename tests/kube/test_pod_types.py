@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from app.cli.explained_objects import as_pods
-from app.cluster.snapshot import fill, read_snapshot, view
-from app.cluster.state import State
+from app.cluster.snapshot import fill, read_snapshot
 from app.explain.pending_pod import explain
 from app.kube.pod_limits import check_types
 from app.values.computations import finish
 from app.values.errors import BadInput, MalformedPod, SnapshotError
+from app.world.state import State
+from app.world.world import world_of
 from tests.builders import gpus, knowledge, node_document, pod, shipped, state_of
 
 ODD: tuple[Any, ...] = (None, 1, "x", [], [None], [1], {}, {"a": None}, {"a": 1}, {"": ""}, True, 1.5, [{}], [[]], -1)
@@ -94,7 +95,7 @@ def test_null_is_absent_and_members_that_nobody_reads_may_be_anything() -> None:
 @pytest.mark.parametrize("live", [False, True])
 def test_pods_of_any_members_are_explained_or_refused_with_words(live: bool) -> None:
     """F83: 500 of all pairs of a place and an odd value."""
-    snapshot = view(state_of([node_document()]), shipped(), neighbours=())
+    snapshot = world_of(state_of([node_document()]), shipped(), existing_pods=())
     todo = [(place, odd) for place in places(FULL) if place for odd in ODD]
     for place, odd in random.Random(7).sample(todo, 500):
         with suppress(BadInput):
@@ -103,7 +104,7 @@ def test_pods_of_any_members_are_explained_or_refused_with_words(live: bool) -> 
 
 def test_workloads_of_any_members_are_explained_or_refused_with_words() -> None:
     """F83: 300 of all pairs."""
-    snapshot = view(state_of([node_document()]), shipped(), neighbours=())
+    snapshot = world_of(state_of([node_document()]), shipped(), existing_pods=())
     template = {"metadata": {"labels": {"a": "b"}}, "spec": pod()["spec"]}
     spec = {"replicas": 2, "runPolicy": {"suspend": True}, "template": template}
     workload = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": spec}

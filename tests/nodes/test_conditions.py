@@ -10,12 +10,12 @@ import pytest
 
 from app.cluster.files import read_knowledge
 from app.cluster.policy_watch import PolicyBook
-from app.cluster.state import State
 from app.cluster.watched_kinds import WatchedKind, core_kinds
 from app.knowledge.dcgm import GPUCondition
 from app.kube.partial_types import PartialNode
 from app.nodes.conditions import LONGEST_CONDITION_TEXT, MOST_CONDITIONS, BadCondition, read_bad_conditions
 from app.values.errors import KnowledgeError
+from app.world.state import State
 from tests.builders import knowledge, node, node_document, policy
 
 XID_79 = {"type": "AcceleratedHardwareReady", "status": "False", "reason": "NvidiaXID79Error", "message": "off the bus"}

@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 
-from app.cluster.state import State
-from app.cluster.verdict_cache import VerdictCache
 from app.dra.device_kinds import DeviceKinds
+from app.kube.claimed_devices import claimed_devices
 from app.kube.pods import read_pod
 from app.placement.engine import as_claimed, judge, total
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
 from app.policy.match import compile_demand
 from app.values.reasons import Code
+from app.world.state import State
+from app.world.verdict_cache import VerdictCache
 from tests.builders import container, knowledge, make_service, node_document, pod, policies, policy, shipped, state_of
 
 GPU, MIG = "gpu.nvidia.com", "mig.nvidia.com"
@@ -390,7 +391,9 @@ def test_service_finds_the_claims_that_the_state_finds(tmp_path: Path) -> None:
     documents += [{**document, "spec": {**document["spec"], **by_claim}} for document in documents]
     pods = list(map(read_pod, documents))
 
-    found = [service.review_context().claimed(asking) for asking in pods]
+    found = [service.state.devices.claimed(asking) for asking in pods]
 
-    assert found == [service.state.devices.claimed(asking) for asking in pods]
+    dra, classes = service.state.devices.dra, service.state.devices.classes
+    read = (claimed_devices(one, dra.claim_spec, dra.template_spec, classes.family, classes.serving) for one in pods)
+    assert found == [*read]
     assert sum(bool(claimed.classes or claimed.unknown) for claimed in found) >= 6

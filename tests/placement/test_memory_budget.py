@@ -10,12 +10,12 @@ import pytest
 
 from app.api.extender_routes import filter_nodes, prioritize
 from app.api.preemption import preempt
-from app.cluster.gpu_allocations import PROMISE_SECONDS
 from app.nodes.gpu_health import Health
 from app.nodes.model import Node
 from app.nodes.reading import read_node
 from app.placement.engine import judge
 from app.server.service import Service
+from app.world.gpu_allocations import PROMISE_SECONDS
 from tests.builders import container, demand, gpus, knowledge, make_service, node_document, pod, policies, policy
 
 GPU, SHARED, SLICE = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"

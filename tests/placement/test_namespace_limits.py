@@ -108,7 +108,7 @@ def test_explain_says_the_same(tmp_path: Path) -> None:
         tmp_path, "placement: {namespaceLimits: [{products: [H100], gpus: 0}], products: {allow: [H100]}}"
     )
 
-    explanation = finish(explain(gpu_pod("one"), service.cluster_snapshot()))
+    explanation = finish(explain(gpu_pod("one"), service.world_copied()))
 
     assert "NamespaceLimitReached" in str(explanation)
 

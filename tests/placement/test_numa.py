@@ -94,7 +94,7 @@ def test_filter_refuses_by_policy_what_the_kubelet_will_refuse(
     asking = pod(*(gpus(amount, name=f"c{index}") for index, amount in enumerate(amounts)))
 
     assert asked(service, *amounts) == message
-    assert finish(explain(asking, service.cluster_snapshot())).fits is not bool(message)
+    assert finish(explain(asking, service.world_copied())).fits is not bool(message)
     for spec in ("", "placement: {topologyManager: Accept}", f"{REFUSE}, action: Audit", f"{REFUSE}, action: Warn"):
         assert asked(serving(tmp_path, document, spec), *amounts) == ""
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from app.cluster.state import State
 from app.nodes.model import Node
 from app.placement.engine import judge
 from app.policy.compiled import PolicySet
+from app.world.state import State
 from tests.builders import demand, gpus, knowledge, node_document, pod, policies, policy
 
 GPU = "nvidia.com/gpu"

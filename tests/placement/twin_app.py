@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from app.cluster.state import State
 from app.kube.device_facts import NVIDIA_DRIVER
 from app.kube.pods import read_pod
 from app.nodes.gpu_health import Health
@@ -14,6 +13,7 @@ from app.placement.engine import judge
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
 from app.policy.match import ruling_for
+from app.world.state import State
 from tests.builders import container, knowledge, pod, policies, policy
 from tests.placement.twin_world import HAMI, Part, Policy, RawDevice, RawNode, RawPod, Wish
 

@@ -6,10 +6,10 @@ from typing import get_args
 import pytest
 
 from app import __version__
-from app.cluster.dra_index import DEVICE_STATES, DRIVERS, POOL_STATES
 from app.settings import Role
 from app.telemetry.metrics import UNITS, Metrics
 from app.values.reasons import Code
+from app.world.dra_index import DEVICE_STATES, DRIVERS, POOL_STATES
 from tests.builders import policies, policy, shipped
 from tests.prometheus import find_promtool, promtool
 from tests.telemetry.scrape import offered, samples, scraped

@@ -4,7 +4,6 @@
 import asyncio
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,14 @@ FOUR_HOURS = 4 * 3600.0
 RULE = policies(policy("p", "admission: {idle: {after: 4h, gpus: 2}}"))
 
 
+def count(poller: UsagePoller, namespace: str, seconds: float, below: float) -> int:
+    """Count the units of a namespace that were idle for so long at the last poll."""
+    return sum(idle >= seconds for idle in poller.idle_seconds.get(below, {}).get(namespace, ()))
+
+
 def judged(idle: Mapping[tuple[str, float, float], int], policy_set: PolicySet = RULE, **made: Any) -> ReviewResult:
-    context = replace(setting(policy_set), idle_gpus=lambda *asked: idle.get(asked, 0))
+    known = {below: {name: (seconds,) * units} for (name, seconds, below), units in idle.items()}
+    context = setting(policy_set, idle_seconds=known)
     return validate(made.get("document", pod(gpus(1))), "team-a", {}, context)
 
 
@@ -69,9 +74,9 @@ def test_time_of_one_policy_and_activity_of_another_are_polled_together() -> Non
                    policy("b", "priority: 1, admission: {idle: {after: 4h, below: 10}}"))  # fmt: skip
     poller = polled(Source(hold("a", *idle(32, peak=0.05))), two)
 
-    assert poller.count("team-a", 8 * 3600.0, 0.1) == 1
-    assert poller.count("team-a", 8 * 3600.0 + 1, 0.1) == 0
-    assert poller.count("team-a", WINDOW, 0.01) == 0
+    assert count(poller, "team-a", 8 * 3600.0, 0.1) == 1
+    assert count(poller, "team-a", 8 * 3600.0 + 1, 0.1) == 0
+    assert count(poller, "team-a", WINDOW, 0.01) == 0
 
 
 def test_only_what_is_idle_for_certain_is_counted() -> None:
@@ -81,9 +86,9 @@ def test_only_what_is_idle_for_certain_is_counted() -> None:
                     hold("unknown", *idle(16, peak=None)), hold("works", *idle(16, peak=0.5)))  # fmt: skip
     poller = polled(source)
 
-    assert poller.count("team-a", FOUR_HOURS, 0.01) == 2
-    assert poller.count("team-a", FOUR_HOURS - WINDOW, 0.01) == 3
-    assert poller.count("team-b", FOUR_HOURS, 0.01) == 0
+    assert count(poller, "team-a", FOUR_HOURS, 0.01) == 2
+    assert count(poller, "team-a", FOUR_HOURS - WINDOW, 0.01) == 3
+    assert count(poller, "team-b", FOUR_HOURS, 0.01) == 0
 
 
 def test_gpu_that_is_shared_is_idle_where_nobody_uses_it() -> None:
@@ -91,9 +96,9 @@ def test_gpu_that_is_shared_is_idle_where_nobody_uses_it() -> None:
     shared = node_document("n", product="NVIDIA-A10-SHARED", labels={"nvidia.com/gpu.replicas": "4"})
     busy = Source(hold("a", *idle(16), gpu="GPU-1"), hold("b", *idle(16, peak=0.5), gpu="GPU-1"))
 
-    assert polled(busy).count("team-a", FOUR_HOURS, 0.01) == 0
+    assert count(polled(busy), "team-a", FOUR_HOURS, 0.01) == 0
     poller = polled(Source(hold("a", *idle(16))), nodes=[shared])
-    assert poller.count("team-a", FOUR_HOURS, 0.01) == 1
+    assert count(poller, "team-a", FOUR_HOURS, 0.01) == 1
     summary = poller.reading().summary
     assert summary is not None
     assert [unit.shared for unit in summary.units["n"]] == [True]
@@ -120,8 +125,8 @@ def test_nothing_is_known_before_the_first_poll_nor_for_an_activity_that_was_not
     """F145."""
     source = Source(hold("a", *idle(16)))
 
-    assert poller_of(source).count("team-a", FOUR_HOURS, 0.01) == 0
-    assert polled(source).count("team-a", FOUR_HOURS, 0.02) == 0
+    assert count(poller_of(source), "team-a", FOUR_HOURS, 0.01) == 0
+    assert count(polled(source), "team-a", FOUR_HOURS, 0.02) == 0
 
 
 def test_failed_polls_change_nothing_for_a_while_and_then_all_is_unknown() -> None:
@@ -133,10 +138,10 @@ def test_failed_polls_change_nothing_for_a_while_and_then_all_is_unknown() -> No
     time[0] = FORGET_SECONDS - 1
     asyncio.run(poller.poll())
 
-    assert poller.count("team-a", FOUR_HOURS, 0.01) == 2
+    assert count(poller, "team-a", FOUR_HOURS, 0.01) == 2
     assert poller.status()["error"] == "no answer in time"
     time[0] = FORGET_SECONDS
-    assert poller.count("team-a", FOUR_HOURS, 0.01) == 0
+    assert count(poller, "team-a", FOUR_HOURS, 0.01) == 0
     assert poller.reading().summary is None
     assert poller.reading().age_seconds == FORGET_SECONDS
 
@@ -151,7 +156,7 @@ def test_without_a_source_the_policy_is_not_judged_and_says_so(tmp_path: Path) -
     asyncio.run(poller.poll())
 
     problem = "admission.idle of p is not judged and refuses no pod: start serve with --prometheus URL"
-    assert (poller.reading().problem, poller.status()["error"], poller.count("team-a", 1.0, 1.0)) == (
+    assert (poller.reading().problem, poller.status()["error"], count(poller, "team-a", 1.0, 1.0)) == (
         problem,
         problem,
         0,

@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 
 import app.cli.usage
 from app.cli.verbs import app as usher_app
-from app.cluster.state import State
 from app.cluster.usage_polling import PrometheusUse, UsagePoller
 from app.usage.history import UseHistory, with_sharing
 from app.usage.table import By, UsageRow, usage_report
 from app.values.errors import SourceError
+from app.world.state import State
 from tests.builders import knowledge, policies, policy
 from tests.prometheus import PROMETHEUS, Running, prometheus, promtool
 from tests.usage.made_week import END, HOURS, START, Truth, made_week, openmetrics, truths
@@ -164,7 +164,8 @@ def test_service_polls_who_is_idle_for_policies_and_for_the_page(server: Running
         return poller
 
     poller = asyncio.run(run())
-    counts = {name: poller.count(name, 4 * 3600.0, 0.01) for name in ("vision", "nlp", "nb", "share", "web")}
+    idle = {name: poller.idle_seconds[0.01].get(name, ()) for name in ("vision", "nlp", "nb", "share", "web")}
+    counts = {name: sum(seconds >= 4 * 3600.0 for seconds in units) for name, units in idle.items()}
     assert counts == {"vision": 1, "nlp": 1, "nb": 0, "share": 2, "web": 0}
     summary = poller.reading().summary
     assert summary is not None

@@ -11,8 +11,7 @@ import pytest
 import yaml
 
 from app.cli.plan_pods import find_right_sizes
-from app.cluster.snapshot import fill, view
-from app.cluster.state import State
+from app.cluster.snapshot import fill
 from app.demo.notation import DemoFleet
 from app.demo.sample_fleets import objects_of
 from app.explain.pending_pod import explain
@@ -21,6 +20,8 @@ from app.nodes.conditions import PRODUCT
 from app.usage.history import Hold, UseHistory, Window
 from app.usage.right_size import RightSizes
 from app.values.computations import finish
+from app.world.state import State
+from app.world.world import world_of
 from tests.builders import knowledge, shipped, state_of
 
 Document = dict[str, Any]
@@ -184,7 +185,7 @@ def test_patch_makes_a_pod_that_fits(name: str) -> None:
         fill(state, [one for one in objects if one not in members])
         new = merged({key: value for key, value in old.items() if key != "status"}, proposal.patch)
         del new["spec"]["nodeName"]
-        explanation = finish(explain(new, view(state, shipped()), by_node=True))
+        explanation = finish(explain(new, world_of(state, shipped()), by_node=True))
         fitting = {state.nodes[verdict.node].labels[PRODUCT] for verdict in explanation.verdicts or () if verdict.fits}
         assert {product.removesuffix("-SHARED") for product in fitting} == {proposal.to.partition(" of ")[2]}
         assert [str(amount) for amount in read_pod(new).amounts().values()] == ["1"]

@@ -4,7 +4,6 @@
 from dataclasses import replace
 from typing import Any
 
-from app.cluster.snapshot import view
 from app.doctor.fleet_checks import Finding
 from app.doctor.held_gpus import examine_held, read_held_gpus
 from app.explain.explanation import Explanation
@@ -12,6 +11,7 @@ from app.explain.pending_pod import explain
 from app.usage.history import Hold, UseHistory, Window, with_sharing
 from app.usage.table import idle_pods
 from app.values.computations import finish
+from app.world.world import world_of
 from tests.builders import gpus, knowledge, node_document, pod, shipped, state_of
 
 NINE_HOURS = 9 * 3600.0
@@ -34,7 +34,7 @@ HOLDERS = [
 
 def explained(idle: dict[str, float]) -> Explanation:
     state = state_of([node_document("a100-2"), *HOLDERS])
-    return finish(explain(named("waits", 1), replace(view(state, shipped()), idle=idle)))
+    return finish(explain(named("waits", 1), replace(world_of(state, shipped()), idle=idle)))
 
 
 def test_idle_holder_comes_first_and_is_said_to_be_idle() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.cluster.state import State
 from app.web.fleet_map import WHOLE_SECONDS, FleetMap
 from app.web.views.fleet_tiles import TileFilter, fragmented_gpus
+from app.world.state import State
 from tests.builders import container, gpus, knowledge, node_document, pod
 
 COUNTS = st.dictionaries(st.integers(0, 8), st.integers(1, 5), max_size=5)

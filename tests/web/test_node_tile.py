@@ -6,11 +6,11 @@ from collections import Counter
 import pytest
 
 from app.cluster.snapshot import fill
-from app.cluster.state import State
 from app.demo.notation import fleet_names
 from app.demo.sample_fleets import demo_fleet
 from app.nodes.gpu_health import Health
 from app.web.views.node_tile import GPU_WIDTH, MOST_PER_RUN, GPUCell, NodeState, Tile, tile_of
+from app.world.state import State
 from tests.builders import gpus, knowledge, node_document, pod
 
 

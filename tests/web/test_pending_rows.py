@@ -19,7 +19,6 @@ from app.api.pending_reasons import (
 )
 from app.cluster.files import shipped_policies
 from app.cluster.policy_watch import PolicyBook
-from app.cluster.state import State
 from app.cluster.watched_kinds import core_kinds
 from app.explain.pending_cause import PendingCause
 from app.kube.pending_pods import PendingPod, read_pending_pod
@@ -27,6 +26,7 @@ from app.server.service import Service
 from app.values.errors import WireError
 from app.web.rendering import age
 from app.web.views.pending_rows import FITS_HELP, PendingFilter, PendingPodRow, choices_of, groups_of, rows, selected
+from app.world.state import State
 from tests.builders import gpus, knowledge, pod, policies, policy
 
 NOW = dt.datetime(2026, 11, 25, 16, 7, 30, tzinfo=dt.UTC)

@@ -11,12 +11,12 @@ from typer.testing import CliRunner, Result
 
 from app.cli.plan_nodes import gpu_pods, parse_selector
 from app.cli.verbs import app
-from app.cluster.state import State
 from app.placement.engine import class_for_demand, judge_class
 from app.values.errors import BadInput
 from app.values.label_requirements import all_allow
 from app.values.versions import parse_version
 from app.whatif.driver import plan_rollout
+from app.world.state import State
 from tests.builders import gpus, knowledge, node_document, pod, shipped, state_of
 
 RUN = CliRunner()

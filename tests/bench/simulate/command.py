@@ -18,9 +18,9 @@ from rich.progress import Progress
 from rich.table import Table
 
 from app.cli.output import Output, show
-from app.cluster.demand_learning import LEAST_PODS
-from app.cluster.pod_index import MOST_PODS
 from app.values.errors import BadInput
+from app.world.demand_learning import LEAST_PODS
+from app.world.pod_index import MOST_PODS
 from tests.bench.simulate.batch import AnyRun, SimulationJob, job_key, load, run_batch, run_key
 from tests.bench.simulate.over_time_figures import PODS, QUEUE_MODEL, OverTimeRun, read_loads, show_over_time
 from tests.bench.simulate.policies import read_policy

@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
 
-from app.cluster.demand_learning import ExpectedDemandCache, Workload
-from app.cluster.verdict_cache import VerdictCache, VerdictTable
 from app.knowledge.products import WHOLE_MILLI
 from app.knowledge.tables import Knowledge
 from app.nodes.model import Node
 from app.placement.ranking import best_in_turn, demand_scores, wire_scores
 from app.policy.compiled import PolicySet
 from app.policy.demand import DemandClass, ExpectedDemand
+from app.world.demand_learning import ExpectedDemandCache, Workload
+from app.world.verdict_cache import VerdictCache, VerdictTable
 from tests.bench.simulate.over_time_figures import OverTime
 from tests.bench.simulate.policies import BenchmarkPolicy, Demands, popular
 from tests.bench.simulate.scheduler import find_feasible, nodes_to_find, select

@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from app.cluster.node_groups import ChangeLog, FreeGPUs
 from app.demo.sample_fleets import WHOLE_GPU
 from app.knowledge.products import WHOLE_MILLI
 from app.knowledge.tables import Knowledge
 from app.nodes.model import FreeResources, Node, NodeClass
 from app.nodes.reading import read_node
+from app.world.node_groups import ChangeLog, FreeGPUs
 from tests.bench.simulate.scheduler import (
     DEFAULT_CPU_MILLI,
     DEFAULT_MEMORY_MIB,

@@ -16,7 +16,6 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.cluster.state import State
 from app.kube.gangs import Gang, gang_of, pod_group_key, with_pod_group, workload_of
 from app.kube.pending_pods import PendingPod
 from app.kube.pods import GPU_MEMORY, Pod
@@ -24,6 +23,7 @@ from app.nodes.model import Node
 from app.placement.engine import judge
 from app.policy.demand import Demand
 from app.values.reasons import Code, Reason, reason
+from app.world.state import State
 
 HOLD_SECONDS = 1.0
 """A binding is seen within a second (docs/reference/sharing-and-memory.md#memory-budgets). One that takes longer, for a

@@ -21,8 +21,6 @@ from collections import Counter
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
-from app.cluster.device_state import DeviceState
-from app.cluster.dra_index import DRAIndex
 from app.knowledge.gpu_resources import Families
 from app.knowledge.mig_profiles import profile_of
 from app.kube.devices import Device
@@ -30,6 +28,8 @@ from app.kube.gpu_usage import GPUUsage
 from app.kube.numa_zones import NUMAZones
 from app.nodes.dra_devices import remaining_capacity
 from app.nodes.model import FreeResources, Node, NodeClass, ServedTwice
+from app.world.device_state import DeviceState
+from app.world.dra_index import DRAIndex
 
 MOST_PROMISES = 10_000
 """One more drops the oldest promise. A guess."""

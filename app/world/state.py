@@ -9,21 +9,6 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from app.admission.fleet_facts import FleetFacts
-from app.admission.reviewed_pod import ReviewContext
-from app.cluster.device_state import DeviceState
-from app.cluster.gpu_allocations import PROMISE_SECONDS, FreeResourcesOfNodes, GPUAllocations, NodesServedTwice
-from app.cluster.node_groups import ChangeLog, FreeGPUs, NodeGroups
-from app.cluster.pod_index import (
-    NO_POD,
-    ClaimingPods,
-    NodeRequests,
-    PendingPodIndex,
-    PodCounts,
-    PodRecord,
-    read_pod_record,
-    uid_of,
-)
 from app.knowledge.tables import Knowledge
 from app.kube.admission_objects import AdmissionObjects
 from app.kube.gangs import workload_of
@@ -35,7 +20,20 @@ from app.kube.pods import Pod
 from app.nodes.gpu_health import HEALTHY, Health
 from app.nodes.model import FreeResources, Node, NodeClass
 from app.nodes.reading import RuntimeClass, read_node, with_devices, with_other_devices
-from app.policy.compiled import PolicySet
+from app.world.device_state import DeviceState
+from app.world.fleet_facts import FleetFacts
+from app.world.gpu_allocations import PROMISE_SECONDS, FreeResourcesOfNodes, GPUAllocations, NodesServedTwice
+from app.world.node_groups import ChangeLog, FreeGPUs, NodeGroups
+from app.world.pod_index import (
+    NO_POD,
+    ClaimingPods,
+    NodeRequests,
+    PendingPodIndex,
+    PodCounts,
+    PodRecord,
+    read_pod_record,
+    uid_of,
+)
 
 CLASSES_SPARE = 1024
 """Node classes kept beyond two per node, before unused ones are dropped; a fleet has dozens, of some 2 kB each."""
@@ -296,22 +294,6 @@ class State:
             self._classes = {node.node_class: node.node_class for node in self.nodes.values()}
             self.changes.reset()  # a new class may get the id of a dropped one
         return self._classes.setdefault(node_class, node_class)
-
-    def review_context(self, policies: PolicySet) -> ReviewContext:
-        """Return what a review of admission works with: these policies, and the fleet as it is now."""
-        devices = self.devices
-        return ReviewContext(
-            policies,
-            self.fleet(),
-            self.knowledge,
-            claimed=devices.claimed,
-            has_template=devices.has_template,
-            claim_warnings=devices.claim_warnings,
-            shares=devices.shares,
-            claimed_facts=devices.claimed_facts,
-            allocated_facts=devices.allocated_facts,
-            class_index=devices.classes,
-        )
 
     def fleet(self) -> FleetFacts:
         """Return what admission reads of the fleet: groups of GPU nodes, and runtime classes."""

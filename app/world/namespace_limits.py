@@ -12,14 +12,14 @@ to reach the other: at most by what is bound in that time. `LimitsExceeded` coun
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 
-from app.cluster.scheduling_groups import GroupHold
-from app.cluster.state import State
 from app.kube.gangs import pod_group_key
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pods import Pod
 from app.kube.resource_claims import POD, POD_GROUP, ResourceClaim
 from app.placement.scheduler_demand import HeldUnits, used_of
 from app.policy.demand import ProductLimit
+from app.world.scheduling_groups import GroupHold
+from app.world.state import State
 
 NAMESPACES_KEPT = 1 << 14
 """Namespaces whose limits are known, the last that were asked about; 1 kB each. A guess: a cluster has hundreds."""

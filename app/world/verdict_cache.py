@@ -10,7 +10,6 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
-from app.cluster.node_groups import ChangeLog
 from app.nodes.conditions import CLIQUE
 from app.nodes.model import Node
 from app.placement.engine import (
@@ -26,6 +25,7 @@ from app.placement.engine import (
 from app.placement.scorers import ScoreByCPU
 from app.policy.demand import Demand
 from app.values.reasons import Code, Reason
+from app.world.node_groups import ChangeLog
 
 VERDICTS_SPARE = 1024
 """Verdicts and messages kept beyond two per node, before those of labels and states that no node has are dropped."""
@@ -283,7 +283,7 @@ class VerdictCache:
     def _new_table(self, demand: Demand) -> VerdictTable:
         """Make a table; demands that differ only in what scorers read of future pods share their verdicts.
 
-        Each lesson about the workload makes new demands (app/cluster/demand_learning.py), of which no node need be
+        Each lesson about the workload makes new demands (app/world/demand_learning.py), of which no node need be
         judged again.
         """
         judged = replace(demand, cpu_milli=0, expected_demand=None)

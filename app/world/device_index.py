@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Container, Iterable
 from itertools import count
 
-from app.cluster.dra_index import DRAIndex
 from app.dra.device_kinds import DeviceKind, DeviceKinds, KindKey, KindsOfNode, blocking_taints, kind_key
 from app.knowledge.tables import Knowledge
 from app.kube.device_facts import NVIDIA_DRIVER, DeviceFacts, facts_of
 from app.kube.devices import Device, DeviceID, ResourceSlice
 from app.nodes.dra_devices import NodeGPUs, group_by_gpu
 from app.nodes.model import Node
+from app.world.dra_index import DRAIndex
 
 KINDS_KEPT = 1 << 12
 """Combinations of kinds that are shared; a fleet has dozens. Above it, sharing starts again. A guess."""

@@ -9,7 +9,12 @@ GPU nodes, their number, their free resources and the label dialects in use (`No
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from app.admission.fleet_facts import (
+from app.knowledge.tables import Knowledge
+from app.nodes.model import FreeResources, Node, NodeClass
+from app.nodes.reading import RuntimeClass
+from app.placement.scheduler_demand import free_floor, free_step
+from app.placement.unusable_capacity import free_gpus, whole_milli
+from app.world.fleet_facts import (
     FleetFacts,
     NodeGroup,
     NodeGroupKey,
@@ -17,11 +22,6 @@ from app.admission.fleet_facts import (
     node_group_key,
     selectable_on,
 )
-from app.knowledge.tables import Knowledge
-from app.nodes.model import FreeResources, Node, NodeClass
-from app.nodes.reading import RuntimeClass
-from app.placement.scheduler_demand import free_floor, free_step
-from app.placement.unusable_capacity import free_gpus, whole_milli
 
 CHANGES_KEPT = 20_000
 """Names kept; a reader that is further behind starts over. Four times the largest fleet of the budgets (5,000

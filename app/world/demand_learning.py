@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Learns the workload from the GPU pods that exist, as the expected demand for scorers.
 
-`PodCounts` (cluster/pod_index.py) counts pods by shape with each event, `Workload` keeps the common shapes, and
+`PodCounts` (world/pod_index.py) counts pods by shape with each event, `Workload` keeps the common shapes, and
 `DemandLearning` compiles them with the policies into the expected demand. That is a function of the state and of the
 policies alone, so that replicas that have seen the same cluster agree, whichever of them was asked or started anew
 (decision 34). Counts and free GPUs are rounded, because a new expected demand invalidates all cached verdicts of
@@ -13,7 +13,6 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Generic, TypeVar
 
-from app.cluster.state import State
 from app.kube.pod_shapes import PodShape
 from app.kube.pods import PRODUCTS, WORKLOAD_CLASS, Container, Pod
 from app.nodes.model import WHOLE_MILLI
@@ -21,6 +20,7 @@ from app.placement.scheduler_demand import demand_class, expected_from_weights, 
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand, DemandClass, ExpectedDemand
 from app.policy.match import compile_demand, selections_by_namespace
+from app.world.state import State
 
 Shape = TypeVar("Shape", bound=Hashable)
 
@@ -140,7 +140,7 @@ class Workload(Generic[Shape]):
 EXPECTED_DEMANDS_KEPT = 16
 """Expected demands that are kept; a number of pods that goes up and down needs the same ones again."""
 SHAPES_KEPT = 16_384
-"""Shapes and limits with their demand class; twice as many as are common at a time (cluster/demand_learning.py)."""
+"""Shapes and limits with their demand class; twice as many as are common at a time (world/demand_learning.py)."""
 NAMESPACES_SPARE = 1_024
 """Namespaces that are kept beyond two for each that exists, before those that are gone are dropped."""
 DEMANDS_KEPT = 1_024

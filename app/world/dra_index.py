@@ -104,15 +104,10 @@ class DRAIndex:
         self._products: dict[PoolID, Mapping[str, str]] = {}
         self._templates: dict[str, ResourceClaim] = {}
 
-    def copy(self) -> ClusterDevices:
-        """Copy everything; the copy is shallow, because what is in it is replaced and never changed."""
+    def view(self) -> ClusterDevices:
+        """View everything as it stands."""
         return ClusterDevices(
-            self.pools.copy(),
-            dict(self.class_index.by_name),
-            self.taint_rules(),
-            self._allocated.copy(),
-            dict(self._claims),
-            dict(self._templates),
+            self.pools, self.class_index.by_name, self.taint_rules(), self._allocated, self._claims, self._templates
         )
 
     @property

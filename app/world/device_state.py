@@ -9,11 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from app.cluster.device_index import DeviceIndex, DeviceKindIndex
-from app.cluster.dra_index import DRAIndex
 from app.dra.device_kinds import DeviceKinds, claim_warnings, published_shares
 from app.knowledge.tables import Knowledge
 from app.kube.claimed_devices import (
+    NO_CLAIMED_DEVICES,
     ClaimedDevices,
     DeviceChoice,
     DeviceChoices,
@@ -30,6 +29,8 @@ from app.kube.resource_claims import DeviceRequest, ResourceClaim, read_resource
 from app.kube.slice_reading import read_slice
 from app.nodes.model import Node
 from app.placement.scheduler_demand import HeldUnits
+from app.world.device_index import DeviceIndex, DeviceKindIndex
+from app.world.dra_index import DRAIndex
 
 NodesChanged = Callable[[Iterable[str]], None]
 """Called with the names of nodes."""
@@ -42,8 +43,11 @@ class DeviceState:
     their devices, and `dra` what the allocator needs.
     """
 
-    def __init__(self, knowledge: Knowledge, rebuild: NodesChanged, update_free: NodesChanged) -> None:
+    def __init__(
+        self, knowledge: Knowledge, rebuild: NodesChanged = lambda _: None, update_free: NodesChanged = lambda _: None
+    ) -> None:
         """Begin without devices. `rebuild` builds nodes anew of what was read, `update_free` counts what is free."""
+        self._knowledge = knowledge
         self.dra = DRAIndex(knowledge.families)
         self.classes = self.dra.class_index
         self.index = DeviceIndex(self.dra, knowledge)
@@ -202,7 +206,11 @@ class DeviceState:
         return Counter(claim.partition("/")[0] for claim in claims)
 
     def claimed(self, pod: Pod) -> ClaimedDevices:
-        classes = self.classes
+        """Return the GPUs that a pod claims; most have no claim, and name no resource that a DeviceClass serves."""
+        classes, prefix = self.classes, self._knowledge.families.device_class_prefix
+        names = (name for container in pod.containers for name in (*container.requests, *container.limits))
+        if not (pod.claims or any(name in classes.by_resource or name.startswith(prefix) for name in names)):
+            return NO_CLAIMED_DEVICES
         return claimed_devices(pod, self.dra.claim_spec, self.dra.template_spec, classes.family, classes.serving)
 
     def claimed_facts(self, pod: Pod) -> Iterator[tuple[str, DeviceRequest, tuple[DeviceFacts, ...]]]:
