@@ -303,6 +303,6 @@ def by_urgency(findings: Iterable[Finding], first: str = "") -> tuple[Finding, .
     """Sort by what hurts now: the check `first`, what stops pods, all other problems, advice; else the order stays."""
 
     def urgency(found: Finding) -> tuple[bool, bool, bool]:
-        return found.level is not FindingLevel.Problem, found.check != first, found.check not in STOPS_PODS
+        return found.check != first, found.level is not FindingLevel.Problem, found.check not in STOPS_PODS
 
     return tuple(sorted(findings, key=urgency))

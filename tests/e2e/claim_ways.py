@@ -347,10 +347,10 @@ def is_denied(makes: list[str]) -> bool:
     return DENIED in makes or len(makes) > MOST
 
 
-def try_ways(tenants: Mapping[str, Tenant]) -> tuple[list[str], list[str], list[str]]:
-    """Try each way of each tenant: (pods that run with what is denied, allowed ones that do not run, answers)."""
+def try_ways(tenants: Mapping[str, Tenant], ways: tuple[Way, ...] = WAYS) -> tuple[list[str], list[str], list[str]]:
+    """Try ways of each tenant: (pods that run with what is denied, allowed ones that do not run, answers)."""
     for tenant in tenants.values():
-        for way in WAYS:
+        for way in ways:
             for kind, (make, count) in TRIED.items():
                 way(tenant, f"{way.__name__.replace('_', '-')}-{kind}", make, count)
     for tenant in tenants.values():
@@ -362,7 +362,7 @@ def try_ways(tenants: Mapping[str, Tenant]) -> tuple[list[str], list[str], list[
             makes = devices_of(tenant, pod)
             if pod["spec"].get("nodeName") and is_denied(makes):
                 running.append(f"{scheduler}: {name} has {dict(Counter(makes))}")
-        for way in WAYS:
+        for way in ways:
             name = f"{way.__name__.replace('_', '-')}-allowed"
             if name not in pods or not tenant.fleet.has_started(pods[name]):
                 status = (refusal(pods[name]) or str(pods[name]["status"]))[:400] if name in pods else "refused"

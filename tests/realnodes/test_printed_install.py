@@ -17,7 +17,7 @@ from tests.neighbours.running import apply
 from tests.realnodes.chart import VALUES, ChartInstallation
 from tests.realnodes.cluster import Cluster, state_folder
 from tests.realnodes.installation import run_gpu_pod
-from tests.realnodes.printed_install import PrintedInstallation, forms, image
+from tests.realnodes.printed_install import PrintedInstallation, forms
 
 MONITORING = {name: kind for name, kind in FOREIGN.items() if name.endswith("monitoring.coreos.com")}
 POLICY = {
@@ -76,22 +76,8 @@ def left_behind(made: PrintedInstallation) -> set[str]:
 
 
 def test_block_offers_these_two_forms() -> None:
-    """F114: what needs nothing but Kubernetes comes first."""
+    """F114: what needs nothing but Kubernetes comes first; tests/realnodes/installed runs it."""
     assert forms() == [SELF_SIGNED, OPERATORS]
-
-
-def test_block_installs_on_a_cluster_with_nothing_but_kubernetes_and_is_uninstalled_whole(cluster: Cluster) -> None:
-    """F1, F114, F117: nothing of it is left after the second uninstall block of deploy/README."""
-    namespace = create_namespace(cluster.plane, "team-printed")
-    with printed(cluster, SELF_SIGNED) as made:
-        made.install()
-
-        run_gpu_pod(cluster, namespace)
-        images = {container["image"] for pod in made.pods() for container in pod["spec"]["containers"]}
-        assert image() in images
-        assert made.docker_calls() == [f"build -t {image()} .", f"push {image()}"]
-        made.remove(keep_policies=False)
-        assert left_behind(made) == set()
 
 
 def test_block_installs_beside_both_operators_again_after_an_edit_and_keeps_the_policies(cluster: Cluster) -> None:
