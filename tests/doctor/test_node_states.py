@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.doctor.fleet_checks import Finding, FindingLevel, by_urgency, problem
+from app.doctor.fleet_checks import Finding, FindingLevel, advice, by_urgency, problem
 from app.doctor.node_states import DatedNodes, examine_node_states, is_outage, read_ages
 from app.kube.pending_pods import PendingPod
 from app.nodes.conditions import NotReady, read_not_ready
@@ -180,3 +180,6 @@ def test_outage_of_half_of_the_nodes_is_before_what_follows_from_it() -> None:
     for silent in (findings, young):
         assert by_urgency([stops, *silent], "NodeNotReady")[0].check == "NodeNotReady"
     assert by_urgency([stops, *findings])[0].check == "NoReadyEndpoint"
+    assert [one.check for one in by_urgency([stops, advice("ReplicasUnavailable", "", ""), *young])] == [
+        "NoReadyEndpoint", "NodeNotReady", "ReplicasUnavailable"
+    ]  # fmt: skip
