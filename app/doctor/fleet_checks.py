@@ -150,7 +150,7 @@ def unhealthy_gpus(fleet: ExaminedFleet) -> Iterator[Finding]:
 
 def node_conditions(fleet: ExaminedFleet) -> Iterator[Finding]:
     """Report GPU nodes of which a condition reports a fault of the GPUs, or of what joins them."""
-    for node in _gpu(fleet):
+    for node in (one for one in fleet.nodes if one.has_gpus):
         for condition in node.conditions:
             finding = problem if condition.severity is GPUCondition.Ill else advice
             text = f"condition {condition.words}: {condition.explained}"
@@ -275,15 +275,11 @@ def _by_family(fleet: ExaminedFleet) -> Iterator[tuple[Family, list[Node]]]:
     known = {family.name: family for family in fleet.families.all}
     usual = next((family for family in fleet.families.all if family.cuda), UNKNOWN_VENDOR)
     groups: dict[Family, list[Node]] = {}
-    for node in _gpu(fleet):
+    for node in (one for one in fleet.nodes if one.has_gpus):
         facts = node.node_class
         name = facts.vendor or next((promise.family for promise in facts.promises), "")
         groups.setdefault(known.get(name, usual), []).append(node)
     yield from groups.items()
-
-
-def _gpu(fleet: ExaminedFleet) -> Iterator[Node]:
-    return (node for node in fleet.nodes if node.has_gpus)
 
 
 def _by_code(code: Code, what: str, nodes: Iterable[Node]) -> Iterator[Finding]:
@@ -332,7 +328,9 @@ def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 def by_urgency(findings: Iterable[Finding], first: str = "") -> tuple[Finding, ...]:
     """Sort by what hurts now: the check `first`, what stops pods, all other problems, advice; else the order stays."""
 
-    def urgency(found: Finding) -> tuple[bool, bool, bool]:
-        return found.level is not FindingLevel.Problem, found.check != first, found.check not in STOPS_PODS
+    def urgency(found: Finding) -> tuple[bool, ...]:
+        is_problem = found.level is FindingLevel.Problem
+        is_cause = is_problem or found.check == "NodeNotReady"  # of what is advised of our replicas there
+        return found.check != first, not is_problem, found.check not in STOPS_PODS, not is_cause
 
     return tuple(sorted(findings, key=urgency))

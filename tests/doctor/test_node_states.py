@@ -2,11 +2,12 @@
 """Nodes that do not answer, changes that are pending for long, and pods of schedulers that do not run."""
 
 import datetime as dt
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from app.doctor.fleet_checks import Finding, FindingLevel, by_urgency, problem
+from app.doctor.fleet_checks import Finding, FindingLevel, advice, by_urgency, problem
 from app.doctor.node_states import DatedNodes, examine_node_states, is_outage, read_ages
 from app.kube.pending_pods import PendingPod
 from app.nodes.conditions import NotReady, read_not_ready
@@ -175,5 +176,10 @@ def test_outage_of_half_of_the_nodes_is_before_what_follows_from_it() -> None:
 
     assert is_outage(findings, nodes)
     assert not is_outage(findings, [*nodes, read_node(document("c"), knowledge())])
-    assert by_urgency([stops, *findings], "NodeNotReady")[0].check == "NodeNotReady"
+    young = [replace(one, level=FindingLevel.Advice) for one in findings]
+    for silent in (findings, young):
+        assert by_urgency([stops, *silent], "NodeNotReady")[0].check == "NodeNotReady"
     assert by_urgency([stops, *findings])[0].check == "NoReadyEndpoint"
+    assert [one.check for one in by_urgency([stops, advice("ReplicasUnavailable", "", ""), *young])] == [
+        "NoReadyEndpoint", "NodeNotReady", "ReplicasUnavailable"
+    ]  # fmt: skip

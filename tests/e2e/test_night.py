@@ -8,7 +8,7 @@ import base64
 import contextlib
 import datetime as dt
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import httpx
@@ -21,6 +21,7 @@ from tests.controlplane.binaries import Binaries
 from tests.controlplane.cluster import CONTROLLERS, ControlPlane, control_plane
 from tests.controlplane.kubectl import Object
 from tests.e2e.certificate_stage import MUTATING, SECRETS, VALIDATING, data
+from tests.e2e.night_scenes import FIRST_LINES, MIG, UPGRADE, Scene, label, pending_for_hours
 from tests.e2e.stage import DEPLOY, eventually
 from tests.e2e.test_doctor import (
     DEPLOYMENT,
@@ -40,14 +41,12 @@ from tests.realnodes.object_nodes import LEASES, lease_term, renew_leases, repor
 cluster = cluster_to_examine
 DEPLOYMENTS = "/apis/apps/v1/namespaces/gpu-usher/deployments"
 POLICIES = "/api/v1/namespaces/gpu-usher/configmaps/gpu-usher-policies"
-MIG, UPGRADE = "nvidia.com~1mig.config.state", "nvidia.com~1gpu-driver-upgrade-state"
 SECOND = """\
 apiVersion: gpu-usher.io/v1beta1
 kind: GPUPolicy
 metadata: {name: second}
 spec: {admission: {schedulerName: gpu-usher-scheduler}}
 """
-Scene = Callable[[ControlPlane], AbstractContextManager[None]]
 
 
 class NightPlane(ControlPlane):
@@ -106,10 +105,6 @@ def mend(plane: ControlPlane) -> None:
     eventually("nothing is said", mended)
 
 
-def label(key: str, value: str) -> Scene:
-    return lambda plane: patched_object(plane, NODE, replaced(f"/metadata/labels/{key}", value))
-
-
 @contextmanager
 def no_replicas(plane: ControlPlane) -> Iterator[None]:
     plane.api.delete(f"{SLICES}/gpu-usher-x")
@@ -157,18 +152,6 @@ def expired_and_no_keeper(plane: ControlPlane) -> Iterator[None]:
         eventually("it has no pod", lambda: not plane.api.get(keeper)["status"].get("availableReplicas"))
         yield
     mend(plane)
-
-
-@contextmanager
-def pending_for_hours(plane: ControlPlane) -> Iterator[None]:
-    """Another writer sets the time back, with an annotation: a request that changes times alone changes nothing."""
-    with patched_object(plane, NODE, replaced(f"/metadata/labels/{MIG}", "pending")):
-        node = plane.api.get(NODE)
-        for writer in node["metadata"]["managedFields"]:
-            writer["time"] = (now() - dt.timedelta(hours=3)).strftime("%Y-%m-%dT%H:%M:%SZ")
-        node["metadata"].setdefault("annotations", {})["example.com/clock"] = "set back"
-        plane.api.client.put(NODE, json=node, params={"fieldManager": "clock"}).raise_for_status()
-        yield
 
 
 @contextmanager
@@ -220,25 +203,26 @@ def ready_state(plane: ControlPlane) -> str:
     return next((str(one["status"]) for one in conditions if one["type"] == "Ready"), "")
 
 
-SCENES: list[tuple[str, Scene, str, str]] = [
-    ("replicas 0", no_replicas, "NoReadyEndpoint", "Deployment gpu-usher is scaled to 0"),
-    ("replica crashes", replica_that_crashes, "NoReadyEndpoint", "gpu-usher: tls.crt: valid until 18:00Z, not now"),
-    ("certificates", expired_and_no_keeper, "ReplicasUnavailable", "scaled to 0, so that our certificates are not"),
-    ("MIG failed", label(MIG, "failed"), "MIGLayoutFailed", "MIG Manager failed"),
-    ("MIG pending", pending_for_hours, "MIGReconfiguring", "nvidia.com/mig.config.state=pending for 3 h"),
-    ("upgrade failed", label(UPGRADE, "upgrade-failed"), "DriverUpgrading", "driver upgrade failed"),
-    ("profile misnamed", misnamed_profile, "SchedulerConfiguration", "gpu-usher-scheduler: they stay Pending"),
-    ("policy unreadable", misspelt_policy, "PolicyUnreadable", "own.yaml"),
-    ("no webhook", no_webhook, "WebhookAbsent", "GPU pods are created without being reviewed"),
-    ("caBundle of another", foreign_ca, "Certificate", "none of the 1 CAs"),
-    ("kubelet gone", kubelet_gone, NOT_READY, "1 GPU node with 8 GPUs does not answer since"),
-]
+SCENES: Mapping[str, Scene] = {
+    "replicas 0": no_replicas,
+    "replica crashes": replica_that_crashes,
+    "certificates": expired_and_no_keeper,
+    "MIG failed": label(NODE, MIG, "failed"),
+    "MIG pending": pending_for_hours(NODE),
+    "upgrade failed": label(NODE, UPGRADE, "upgrade-failed"),
+    "profile misnamed": misnamed_profile,
+    "policy unreadable": misspelt_policy,
+    "no webhook": no_webhook,
+    "caBundle of another": foreign_ca,
+    "kubelet gone": kubelet_gone,
+}
 
 
-@pytest.mark.parametrize(("scene", "check", "words"), [row[1:] for row in SCENES], ids=[row[0] for row in SCENES])
-def test_first_line_is_the_cause(cluster: ControlPlane, scene: Scene, check: str, words: str) -> None:
+@pytest.mark.parametrize("name", SCENES)
+def test_first_line_is_the_cause(cluster: ControlPlane, name: str) -> None:
     """F87."""
-    with scene(cluster):
+    check, words = FIRST_LINES[name]
+    with SCENES[name](cluster):
         found, what, objects = first_problem(cluster)
 
     assert (found, words in what) == (check, True), what

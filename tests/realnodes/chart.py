@@ -9,23 +9,23 @@ from tests.realnodes.cluster import Cluster
 from tests.realnodes.printed_install import ROOT, PrintedInstallation, commands, image
 
 PAGE = DEPLOY / "README.md"
-VALUES = ("deploy/chart/values-production-self-signed.yaml", "deploy/chart/values-production.yaml")
-"""The values of the printed commands, and the others of which the page speaks."""
+VALUES = "deploy/chart/values-production-self-signed.yaml"
+"""The values of the printed commands."""
 
 
 class ChartInstallation(PrintedInstallation):
     """A release of the chart, by the block of deploy/README: `install` and `uninstall` may be called again."""
 
-    def __init__(self, cluster: Cluster, folder: Path, helm: Path, values: str = VALUES[0]) -> None:
-        super().__init__(cluster, folder, values)
+    def __init__(self, cluster: Cluster, folder: Path, helm: Path) -> None:
+        super().__init__(cluster, folder, VALUES)
         (folder / "Makefile").symlink_to(ROOT / "Makefile")
         homes = " ".join(f"HELM_{kind}_HOME={folder / kind.lower()}" for kind in ("CACHE", "CONFIG", "DATA"))
         self.add_program("helm", f'KUBECONFIG={self.plane.kubeconfig("admin")} {homes} exec {helm} "$@"')
 
     def install(self) -> None:
-        """Run the block with the values of this form; of a release that is there, its last line, which upgrades it."""
-        block = commands(PAGE, "make chart").replace(VALUES[0], self.form).splitlines()
-        assert self.form in "\n".join(block)
+        """Run the block; of a release that is there, its last line, which upgrades it."""
+        block = commands(PAGE, "make chart").splitlines()
+        assert VALUES in "\n".join(block)
         self.run("\n".join([f"IMAGE={image()}", *(block[-1:] if self._is_installed() else block)]))
         self.wait_until_admitting()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gpu-usher on the real nodes by its own manifests: applied in the order of deploy/README, and deleted again."""
+"""gpu-usher on the real nodes by its own manifests: what all ways to install it have in common, and its removal."""
 
 import shutil
 from pathlib import Path
@@ -80,7 +80,7 @@ def run_gpu_pod(cluster: Cluster, namespace: str) -> None:
 
 
 class Installation:
-    """gpu-usher in a cluster: `install` and `uninstall` may be called again."""
+    """gpu-usher in a cluster, however it is installed; `uninstall` may be called again."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         """Give every node our image and kube-scheduler's, and the cluster a scheduler of its own.
@@ -88,33 +88,25 @@ class Installation:
         What an earlier module left of us in the cluster is deleted.
         """
         self.plane = cluster.plane
-        archive = folder.with_suffix(".tar")
-        write_scheduler_image(archive, scheduler_image(), cluster.plane.binaries)
         for node in cluster.nodes.values():
-            node.import_image(archive)
-            node.import_image(cluster.archives[our_image()])
-        archive.unlink()
+            if not node.has_image(our_image()):
+                node.import_image(cluster.archives[our_image()])
+        if lacking := [node for node in cluster.nodes.values() if not node.has_image(scheduler_image())]:
+            archive = folder.with_suffix(".tar")
+            write_scheduler_image(archive, scheduler_image(), cluster.plane.binaries)
+            for node in lacking:
+                node.import_image(archive)
+            archive.unlink()
         if OURS in self.plane.schedulers:
             self.plane.stop(OURS)
         self.uninstall()
         self.plane.start_scheduler(DEFAULT_SCHEDULER)
-
-    def install(self) -> None:
-        """Apply the overlay as deploy/README says: all but the webhooks, and all when the replicas are ready."""
-        self._apply("-l", "app.kubernetes.io/component!=webhook")
-        self.wait_for_rollout("gpu-usher")
-        self._apply()
-        self.wait_until_admitting()
 
     def wait_until_admitting(self) -> None:
         """Wait until every Deployment is rolled out, and GPU pods are admitted."""
         for deployment in self.plane.api.items(DEPLOYMENTS):
             self.wait_for_rollout(deployment["metadata"]["name"])
         wait_until("GPU pods are admitted through the Service", self._admits, SOON_SECONDS)
-
-    def _apply(self, *words: str) -> None:
-        result = self.plane.kubectl("apply", "--server-side", "-k", str(OVERLAY), *words)
-        assert (result.code, result.warnings) == (0, []), result.err
 
     def _admits(self) -> bool:
         """Tell whether the API server calls the webhooks, which it does once the CA is in every configuration."""

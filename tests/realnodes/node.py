@@ -20,7 +20,7 @@ from tests.realnodes.components import CNI_PLUGINS, CONTAINERD, CTR, RUNC, envir
 from tests.realnodes.control_plane import ADDRESS, BRIDGE, RealControlPlane, start_proxy
 from tests.realnodes.dra_devices import driver_file
 from tests.realnodes.features import is_labelled, publish
-from tests.realnodes.images import PAUSE
+from tests.realnodes.images import PAUSE, full_name
 from tests.realnodes.nvidia import make_environment
 from tests.realnodes.nvml_config import list_device_files, write_machine, write_proc
 from tests.realnodes.sandbox import CGROUPS, CONTROLLERS
@@ -88,6 +88,14 @@ class Node:
     def import_image(self, archive: Path) -> None:
         """Give the node an image, so that its kubelet finds it without a registry."""
         self.run(str(CTR), "-a", SOCKET, "-n", "k8s.io", "images", "import", str(archive))
+
+    def has_image(self, name: str) -> bool:
+        """Tell whether the node has an image, by its name in a pod."""
+        return full_name(name) in self.run(str(CTR), "-a", SOCKET, "-n", "k8s.io", "images", "list", "-q").split()
+
+    def set_network(self, up: bool) -> None:
+        """Cut the node off from all others, or join it again, as by its cable."""
+        subprocess.run(["ip", "link", "set", f"node{self._number}", "up" if up else "down"], check=True)
 
     def _enter_namespaces(self) -> None:
         """Start the first process of the node's namespaces, in cgroups of its own, and give it a network."""
@@ -259,11 +267,13 @@ class Node:
         for item in self.slices():
             self.plane.api.delete(f"{RESOURCE_SLICES}/{item['metadata']['name']}")
 
-    def publish_devices(self, failure: str = "", changes: Mapping[str, Mapping[str, Any]] | None = None) -> None:
-        """Let the DRA driver publish what the machine has now, with further fields, or fail to prepare claims."""
+    def publish_devices(
+        self, failure: str = "", changes: Mapping[str, Mapping[str, Any]] | None = None, copies: int = 1
+    ) -> None:
+        """Let the DRA driver publish what the machine has now, as `driver_file` writes it."""
         path = self.folder / "dra.json"
         partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(driver_file(self.world.machine, failure, changes)), "utf-8")
+        partial.write_text(json.dumps(driver_file(self.world.machine, failure, changes, copies)), "utf-8")
         partial.rename(path)
 
     def slices(self) -> list[Object]:

@@ -106,7 +106,7 @@ def _escape(text: str) -> str:
 
 CLAIMS_PAGE = """# What claims gave to containers
 
-`make e2e-nodes` wrote this, by `tests/realnodes/test_claims.py`. The nodes run containerd 2. A driver on Kubernetes'
+`make e2e-nodes` wrote this, by `tests/realnodes/claims`. The nodes run containerd 2. A driver on Kubernetes'
 own library for DRA drivers (`tests/controlplane/dra_driver.go`) publishes their GPUs as NVIDIA's driver does;
 kube-scheduler allocates, the kubelet has the driver prepare the claim, and the container gets its device files by CDI.
 The files are stand-ins ([what is real](../../docs/real-nodes.md)). No container saw a file that it could not open.

@@ -10,7 +10,7 @@ from tests.e2e.stage import create_namespace, eventually
 from tests.realnodes.admission_load import LIMITS, admissions
 from tests.realnodes.chart import ChartInstallation
 from tests.realnodes.cluster import Cluster, state_folder
-from tests.realnodes.installation import UNINSTALL_SECONDS, run_gpu_pod
+from tests.realnodes.installation import UNINSTALL_SECONDS
 from tests.realnodes.installed_results import InstalledResults
 
 LEFT = {
@@ -46,20 +46,16 @@ def installation(cluster: Cluster) -> Iterator[ChartInstallation]:
 
 @pytest.fixture
 def release(installation: ChartInstallation) -> ChartInstallation:
-    """Install it, or upgrade it with the same values, so that each test stands alone."""
-    installation.install()
+    """Install it unless it is there, so that each test stands alone."""
+    if not installation.pods():
+        installation.install()
+    installation.wait_until_admitting()
     return installation
 
 
 @pytest.fixture(scope="module")
 def namespace(cluster: Cluster) -> str:
     return create_namespace(cluster.plane, "team-chart")
-
-
-def test_pod_with_gpus_in_requests_only_runs(cluster: Cluster, release: ChartInstallation, namespace: str) -> None:
-    """F1, F115, F117: the chart's replicas admit it, its scheduler places it, and its container sees its GPUs."""
-    assert release.pods()
-    run_gpu_pod(cluster, namespace)
 
 
 def test_upgrade_that_rolls_every_pod_loses_no_admission(

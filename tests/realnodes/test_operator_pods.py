@@ -7,7 +7,6 @@ with the image of the tests; their creator has the operator's account and rights
 
 import json
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from tests.e2e.stage import (
     eventually,
     install_webhooks,
     own_policies,
-    read_pod,
+    pods_of,
     remove_webhooks,
     serving,
 )
@@ -80,9 +79,9 @@ def validator(namespace: str, app: str, node: str, limits: dict[str, Any] | None
     return pod
 
 
-def is_decided(cluster: Cluster, pod: Object) -> bool:
+def is_decided(pod: Object) -> bool:
     """Tell whether the kubelet has started the pod or refused it."""
-    return bool(read_pod(cluster.plane, pod)["status"]["phase"] != "Pending")
+    return bool(pod["status"]["phase"] != "Pending")
 
 
 def set_label(cluster: Cluster, node: str, key: str, value: str | None) -> None:
@@ -105,12 +104,11 @@ def test_no_validation_is_refused_in_any_state_of_a_node(cluster: Cluster, servi
             answer = cluster.plane.kubectl("create", "-f", "-", user, stdin=json.dumps(pod))
             if answer.code:
                 refused.append((key, value, answer.err))
-                continue
-            eventually("the kubelet decides", partial(is_decided, cluster, pod))
-            status = read_pod(cluster.plane, pod)["status"]
-            if status["phase"] == "Failed":
-                refused.append((key, value, str(status)))
-            delete_pod(cluster, pod)
+        eventually("the kubelet decides", lambda: all(map(is_decided, pods_of(cluster.plane, nvidia))))
+        statuses = [pod["status"] for pod in pods_of(cluster.plane, nvidia)]
+        refused += [(key, value, str(status)) for status in statuses if status["phase"] == "Failed"]
+        cluster.plane.api.delete(f"/api/v1/namespaces/{nvidia}/pods")
+        eventually("they are gone", lambda: not pods_of(cluster.plane, nvidia))
         set_label(cluster, node, key, None)
 
     assert refused == []

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make cluster`: started as a person would, used with the commands that it prints, and gone after Ctrl-C or a kill."""
+"""`make cluster`: started as a person would, used with the commands that it prints, and gone after Ctrl-C.
+
+What is left of one that is killed is left of its sandbox (test_sandbox.py).
+"""
 
 import contextlib
 import json
@@ -129,10 +132,3 @@ def test_newcomer_runs_a_gpu_pod_and_ctrl_c_leaves_nothing(playground: Playgroun
     assert playground.process.stop() == 0
     assert "nothing is left" in playground.process.tail(1)
     assert (playground.left(), playground.folder.is_symlink()) == ([], False)
-
-
-def test_killed_cluster_leaves_nothing_that_runs(playground: Playground) -> None:
-    """SIGKILL of the process outside ends the sandbox; a process outside of it removes cgroups and files."""
-    playground.process.stop(signal.SIGKILL)
-
-    wait_until("nothing is left", lambda: not playground.left(), END_SECONDS)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""README's install block, run from its own text on real nodes in both of its forms, and uninstalled as printed."""
+"""README's install block, run from its own text on real nodes beside both operators, and uninstalled as printed.
+
+tests/realnodes/installed runs its other form. The chart with the same values makes the same objects (tests/deploy).
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,15 +12,13 @@ import yaml
 
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.processes import Process
-from tests.deploy.tools import find_tool
 from tests.e2e.stage import create_namespace, eventually
 from tests.e2e.test_install import FOREIGN, define
 from tests.neighbours.programs import find
 from tests.neighbours.running import apply
-from tests.realnodes.chart import VALUES, ChartInstallation
 from tests.realnodes.cluster import Cluster, state_folder
 from tests.realnodes.installation import run_gpu_pod
-from tests.realnodes.printed_install import PrintedInstallation, forms, image
+from tests.realnodes.printed_install import PrintedInstallation, forms
 
 MONITORING = {name: kind for name, kind in FOREIGN.items() if name.endswith("monitoring.coreos.com")}
 POLICY = {
@@ -76,22 +77,8 @@ def left_behind(made: PrintedInstallation) -> set[str]:
 
 
 def test_block_offers_these_two_forms() -> None:
-    """F114: what needs nothing but Kubernetes comes first."""
+    """F114: what needs nothing but Kubernetes comes first; tests/realnodes/installed runs it."""
     assert forms() == [SELF_SIGNED, OPERATORS]
-
-
-def test_block_installs_on_a_cluster_with_nothing_but_kubernetes_and_is_uninstalled_whole(cluster: Cluster) -> None:
-    """F1, F114, F117: nothing of it is left after the second uninstall block of deploy/README."""
-    namespace = create_namespace(cluster.plane, "team-printed")
-    with printed(cluster, SELF_SIGNED) as made:
-        made.install()
-
-        run_gpu_pod(cluster, namespace)
-        images = {container["image"] for pod in made.pods() for container in pod["spec"]["containers"]}
-        assert image() in images
-        assert made.docker_calls() == [f"build -t {image()} .", f"push {image()}"]
-        made.remove(keep_policies=False)
-        assert left_behind(made) == set()
 
 
 def test_block_installs_beside_both_operators_again_after_an_edit_and_keeps_the_policies(cluster: Cluster) -> None:
@@ -109,21 +96,3 @@ def test_block_installs_beside_both_operators_again_after_an_edit_and_keeps_the_
         kept = cluster.plane.kubectl("get", "gpupolicies", "-o", "name").out.split()
         assert kept == ["gpupolicy.gpu-usher.io/of-a-team"]
         assert left_behind(made) == {DEFINITION}
-
-
-def test_helm_block_of_the_deploy_page_installs_beside_both_operators(cluster: Cluster) -> None:
-    """F1, F115: with the second values of which the page speaks; test_chart_installed.py has the first."""
-    helm, state = find_tool("helm"), state_folder()
-    if isinstance(helm, str):
-        pytest.skip(helm)
-    assert state is not None
-    folder = state / "chart-operators"
-    folder.mkdir()
-    namespace = create_namespace(cluster.plane, "team-chart-operators")
-    with operators(cluster.plane):
-        made = ChartInstallation(cluster, folder, helm, VALUES[1])
-        try:
-            made.install()
-            run_gpu_pod(cluster, namespace)
-        finally:
-            made.close()

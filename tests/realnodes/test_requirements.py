@@ -5,6 +5,7 @@ import pytest
 
 from tests.controlplane.kubectl import Object
 from tests.e2e.stage import create_namespace, create_pod, eventually, read_pod, wait_for_refusal
+from tests.realnodes.claim_stage import explained
 from tests.realnodes.cluster import Cluster
 from tests.realnodes.results import REQUIREMENTS, Results
 from tests.realnodes.seen_devices import container_pod, delete_pod, read_seen, wait_for_phase
@@ -13,6 +14,17 @@ GPU = "nvidia.com/gpu"
 NO_LIBRARY = "find binary nvidia-container-cli in PATH"
 REFUSAL = "NVIDIA_REQUIRE_CUDA refuses this driver: wants CUDA >= 99.0, or what else it names"
 UNMET = {"name": "NVIDIA_REQUIRE_CUDA", "value": "cuda>=99.0"}
+REQUIREMENT = (
+    "requirement error: unsatisfied condition: cuda>=12.8, please update your driver to a newer version, "
+    "or use an earlier cuda container"
+)
+MISMATCH = "initialization error: nvml error: driver/library version mismatch"
+C_LIBRARY = f"""#!/bin/sh
+case "$*" in *--require=cuda*) error='{REQUIREMENT}' ;; *) error='{MISMATCH}' ;; esac
+echo "nvidia-container-cli: $error" >&2
+exit 1
+"""
+"""In place of nvidia-container-cli: its errors (NVIDIA/libnvidia-container src/cli/configure.c), by its arguments."""
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +65,45 @@ def test_toolkit_in_legacy_mode_needs_the_c_library(cluster: Cluster, unguarded:
 
     said = f"*couldn't {NO_LIBRARY}*: that program is C and would check the requirement; not to be had here"
     results.add_requirement(REQUIREMENTS[1], f"RunContainerError, {said}")
+
+
+def test_start_errors_of_the_c_library_are_explained_also_while_the_kubelet_backs_off(
+    cluster: Cluster, unguarded: str
+) -> None:
+    """F83: as runc and the kubelet pass them on, with words of their own before and after."""
+    node = cluster.nodes["node-1"]
+    program = node.folder / "nvidia-container-cli"
+    program.write_text(C_LIBRARY, "utf-8")
+    program.chmod(0o755)
+    place = {"nodeName": node.name, "runtimeClassName": "nvidia"}
+    mismatched, demanding = container_pod("mismatched", unguarded, {GPU: 1}, **place), demanding_pod(unguarded, **place)
+    node.toolkit.configure(mode="legacy", command=str(program))
+    try:
+        for pod in (mismatched, demanding):
+            create_pod(cluster.plane, pod)
+        first = {
+            pod["metadata"]["name"]: explained_when(cluster, pod, "RunContainerError")
+            for pod in (mismatched, demanding)
+        }
+        later = {
+            pod["metadata"]["name"]: explained_when(cluster, pod, "CrashLoopBackOff") for pod in (mismatched, demanding)
+        }
+    finally:
+        node.toolkit.configure()
+        for pod in (mismatched, demanding):
+            delete_pod(cluster, pod)
+    print(first, later)
+
+    for explanations in (first, later):
+        assert "the former kernel module is still loaded" in explanations["mismatched"]
+        assert f"created again on {node.name}, it would fail in the same way" in explanations["mismatched"]
+        assert "set the annotation gpu-usher.io/cuda" in explanations["demanding"]
+
+
+def explained_when(cluster: Cluster, pod: Object, reason: str) -> str:
+    """Explain a pod as soon as its container waits for a reason."""
+    eventually(f"it waits: {reason}", lambda: reason in str(read_pod(cluster.plane, pod)["status"]))
+    return explained(cluster, pod)
 
 
 def test_pod_waits_that_the_driver_cannot_run(cluster: Cluster, namespace: str, results: Results) -> None:

@@ -27,6 +27,7 @@ SETTINGS = """accept-nvidia-visible-devices-envvar-when-unprivileged = {accept_v
 accept-nvidia-visible-devices-as-volume-mounts = {accept_mounts}
 [nvidia-container-cli]
 root = "{root}"
+path = "{command}"
 [nvidia-container-runtime]
 mode = "{mode}"
 runtimes = ["{runc}"]
@@ -54,17 +55,21 @@ class Toolkit:
         self._settings = folder / "toolkit.toml"
         self.configure()
 
-    def configure(self, accept_variable: bool = True, accept_mounts: bool = False, *, mode: str = MODE) -> None:
+    def configure(
+        self, accept_variable: bool = True, accept_mounts: bool = False, *, mode: str = MODE, command: str = ""
+    ) -> None:
         """Write the settings, which the runtime reads for each container anew.
 
         `accept_variable` says that NVIDIA_VISIBLE_DEVICES counts in containers without CAP_SYS_ADMIN, `accept_mounts`
-        that device lists as volume mounts count. The defaults are the toolkit's.
+        that device lists as volume mounts count. `command` is the path of nvidia-container-cli; without one the toolkit
+        looks for it in PATH. The defaults are the toolkit's.
         """
         settings = SETTINGS.format(
             accept_variable=str(accept_variable).lower(),
             accept_mounts=str(accept_mounts).lower(),
             root=self.driver,
             mode=mode,
+            command=command,
             runc=RUNC,
             log=self._folder / "toolkit.log",
             built=self._built,

@@ -33,7 +33,6 @@ from tests.realnodes.claim_stage import (
     files_of,
     generated_claim,
     make_templates,
-    nodes_with_containerd_2,
     results_of,
     telling_service,
 )
@@ -55,16 +54,6 @@ ATTACHED = "gpu.nvidia.com/attached"
 """A binding condition; those of real drivers are of fabric-attached GPUs."""
 WOKEN_SECONDS = 60
 """Bound on the time from a change to the binding; without an event kube-scheduler tries again after 300 s."""
-
-
-@pytest.fixture(scope="module")
-def dra_nodes(cluster: Cluster) -> Iterator[Mapping[str, Node]]:
-    """Nodes of which a DRA driver publishes the GPUs of two, and the device plugin those of the third."""
-    with nodes_with_containerd_2(cluster, NAMES) as nodes:
-        for name in NAMES[:2]:
-            nodes[name].stop_device_plugin()
-            nodes[name].start_dra_driver()
-        yield nodes
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gpu-usher installed on real nodes by overlays/production-self-signed: its image, pods, Service and certificates."""
+"""gpu-usher on real nodes by README's install block as it is printed: its image, pods, Service and certificates."""
 
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -20,11 +19,12 @@ from tests.e2e.stage import (
     read_pod,
 )
 from tests.realnodes.admission_load import admissions
-from tests.realnodes.cluster import Cluster, state_folder
+from tests.realnodes.cluster import Cluster
 from tests.realnodes.container_usage import recorded_usage
 from tests.realnodes.containers import UNLIMITED, Container, containers_of
-from tests.realnodes.installation import Installation, run_gpu_pod
+from tests.realnodes.installation import run_gpu_pod
 from tests.realnodes.installed_results import InstalledResults
+from tests.realnodes.printed_install import PrintedInstallation, image
 from tests.realnodes.seen_devices import container_pod, delete_pod
 
 REPLICAS = {"gpu-usher": 3, "gpu-usher-scheduler": 2, "gpu-usher-certificates": 1, "gpu-usher-controller": 1}
@@ -36,36 +36,16 @@ minute and a half to show pods a changed Secret (its sync period, and the life o
 
 
 @pytest.fixture(scope="module")
-def installation(cluster: Cluster) -> Iterator[Installation]:
-    state = state_folder()
-    assert state is not None
-    folder = state / "overlay"
-    folder.mkdir()
-    made = Installation(cluster, folder)
-    try:
-        yield made
-    finally:
-        made.close()
-
-
-@pytest.fixture
-def installed(installation: Installation) -> Installation:
-    """Install it, or apply it again, so that each test stands alone."""
-    installation.install()
-    return installation
-
-
-@pytest.fixture(scope="module")
 def namespace(cluster: Cluster) -> str:
     return create_namespace(cluster.plane, "team-installed")
 
 
-def containers(installed: Installation) -> list[Container]:
+def containers(installed: PrintedInstallation) -> list[Container]:
     """Find all containers of ours."""
     return [container for pod in installed.pods() for container in containers_of(pod)]
 
 
-def test_every_deployment_is_available_and_its_replicas_are_on_different_nodes(installed: Installation) -> None:
+def test_every_deployment_is_available_and_its_replicas_are_on_different_nodes(installed: PrintedInstallation) -> None:
     """F114, F133: none of its containers was started twice."""
     nodes: dict[str, list[str]] = {name: [] for name in REPLICAS}
     for pod in installed.pods():
@@ -78,7 +58,7 @@ def test_every_deployment_is_available_and_its_replicas_are_on_different_nodes(i
     assert all(len(set(used)) == len(used) for used in nodes.values()), nodes
 
 
-def test_containers_run_without_rights_and_cannot_write_their_root(installed: Installation) -> None:
+def test_containers_run_without_rights_and_cannot_write_their_root(installed: PrintedInstallation) -> None:
     """PSS-01, F114: as the kernel shows the first process of each: user, capabilities, seccomp, mounts."""
     running = containers(installed)
 
@@ -92,7 +72,7 @@ def test_containers_run_without_rights_and_cannot_write_their_root(installed: In
         assert "ro" in container.root_options(), container
 
 
-def test_memory_of_each_container_stays_below_its_limit(installed: Installation) -> None:
+def test_memory_of_each_container_stays_below_its_limit(installed: PrintedInstallation) -> None:
     """HA-07: the kernel has the manifest's limit, and never had to hold a container to it."""
     for container in containers(installed):
         limit = container.memory("memory.limit_in_bytes")
@@ -106,10 +86,12 @@ def test_memory_of_each_container_stays_below_its_limit(installed: Installation)
         assert container.memory("memory.failcnt") == 0, container
 
 
-def test_pod_with_gpus_in_requests_only_runs(cluster: Cluster, installed: Installation, namespace: str) -> None:
-    """F1, F117: through the Service to a replica, which sends it to the second scheduler, and on to a kubelet."""
-    assert installed
+def test_pod_with_gpus_in_requests_only_runs(cluster: Cluster, installed: PrintedInstallation, namespace: str) -> None:
+    """F1, F114, F117: through the Service to a replica, which sends it to the second scheduler, and on to a kubelet."""
     run_gpu_pod(cluster, namespace)
+
+    assert image() in {container["image"] for pod in installed.pods() for container in pod["spec"]["containers"]}
+    assert installed.docker_calls()[:2] == [f"build -t {image()} .", f"push {image()}"]
 
 
 def rotate(plane: ControlPlane) -> None:
@@ -118,7 +100,7 @@ def rotate(plane: ControlPlane) -> None:
     subprocess.run(command, check=True, timeout=SOON_SECONDS, stdout=subprocess.DEVNULL)
 
 
-def served_certificates(installed: Installation) -> set[bytes]:
+def served_certificates(installed: PrintedInstallation) -> set[bytes]:
     """Return the certificates that the admission replicas show to new callers."""
     addresses = [
         pod["status"]["podIP"]
@@ -144,7 +126,7 @@ def place_pods(cluster: Cluster, namespace: str) -> None:
 
 
 def test_rotation_of_the_ca_and_a_rolling_restart_lose_no_admission(
-    cluster: Cluster, installed: Installation, namespace: str, installed_results: InstalledResults
+    cluster: Cluster, installed: PrintedInstallation, namespace: str, installed_results: InstalledResults
 ) -> None:
     """TLS-06, P44, HA-02, HA-03, HA-07, faults 44 and 64: the CA, the certificate and then every replica are replaced.
 
@@ -187,7 +169,7 @@ def test_rotation_of_the_ca_and_a_rolling_restart_lose_no_admission(
 
 
 def test_drained_node_loses_no_admission(
-    installed: Installation, namespace: str, installed_results: InstalledResults
+    installed: PrintedInstallation, namespace: str, installed_results: InstalledResults
 ) -> None:
     """HA-01: its replicas are evicted within the budget, and their successors run on the two nodes that are left."""
     plane = installed.plane
@@ -208,12 +190,3 @@ def test_drained_node_loses_no_admission(
 
     assert stream.failures() == {}
     installed_results.add_steps("A drained node", stream.steps)
-
-
-def test_uninstall_leaves_nothing(installed: Installation) -> None:
-    """ADM-10: no object of ours in any namespace, and none outside of one."""
-    assert any("gpu-usher-certificates" in line for line in installed.objects())
-
-    installed.uninstall()
-
-    eventually("nothing is left", lambda: installed.objects() == [])
