@@ -76,8 +76,7 @@ class ReviewContext:
 
     def ruling(self, pod: Pod, labels: Mapping[str, str]) -> Ruling:
         """Rule on a pod with all that it asks for, by resources and by claims. `labels` are its namespace's."""
-        world, claimed = self.world, self.world.state.devices.claimed(pod)
-        return world.rulings.of(pod, labels, world.policies, world.knowledge, claimed)
+        return self.world.rulings.of(pod, labels, self.world.policies, self.world.state.devices)
 
 
 @dataclass(frozen=True)

@@ -190,7 +190,7 @@ def _slipped(survey: ClusterObjects, state: State, policies: PolicySet) -> Itera
     """Yield the running GPU pods that are unadmitted or misplaced, judged as the service does."""
     rulings = RulingCache()
     policy_view = PolicyView(
-        lambda pod: rulings.of(pod, state.namespaces.labels(pod.namespace), policies, state.knowledge),
+        lambda pod: rulings.of(pod, state.namespaces.labels(pod.namespace), policies, state.devices),
         lambda: policies,
         lambda: True,
     )
@@ -348,8 +348,7 @@ def examined_need(
             pod = read_pod(document)
         except BadInput:
             continue
-        labels, claimed = state.namespaces.labels(pod.namespace), state.devices.claimed(pod)
-        ruling = rulings.of(pod, labels, policies, state.knowledge, claimed)
+        ruling = rulings.of(pod, state.namespaces.labels(pod.namespace), policies, state.devices)
         if has_our_scheduler(pod, ruling, policies):
             pods.append((pod, ruling))
     nodes = tuple(state.nodes.values())

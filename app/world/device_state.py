@@ -12,7 +12,6 @@ from typing import Any
 from app.dra.device_kinds import DeviceKinds, claim_warnings, published_shares
 from app.knowledge.tables import Knowledge
 from app.kube.claimed_devices import (
-    NO_CLAIMED_DEVICES,
     ClaimedDevices,
     DeviceChoice,
     DeviceChoices,
@@ -47,7 +46,7 @@ class DeviceState:
         self, knowledge: Knowledge, rebuild: NodesChanged = lambda _: None, update_free: NodesChanged = lambda _: None
     ) -> None:
         """Begin without devices. `rebuild` builds nodes anew of what was read, `update_free` counts what is free."""
-        self._knowledge = knowledge
+        self.knowledge = knowledge
         self.dra = DRAIndex(knowledge.families)
         self.classes = self.dra.class_index
         self.index = DeviceIndex(self.dra, knowledge)
@@ -206,11 +205,7 @@ class DeviceState:
         return Counter(claim.partition("/")[0] for claim in claims)
 
     def claimed(self, pod: Pod) -> ClaimedDevices:
-        """Return the GPUs that a pod claims; most have no claim, and name no resource that a DeviceClass serves."""
-        classes, prefix = self.classes, self._knowledge.families.device_class_prefix
-        names = (name for container in pod.containers for name in (*container.requests, *container.limits))
-        if not (pod.claims or any(name in classes.by_resource or name.startswith(prefix) for name in names)):
-            return NO_CLAIMED_DEVICES
+        classes = self.classes
         return claimed_devices(pod, self.dra.claim_spec, self.dra.template_spec, classes.family, classes.serving)
 
     def claimed_facts(self, pod: Pod) -> Iterator[tuple[str, DeviceRequest, tuple[DeviceFacts, ...]]]:

@@ -10,6 +10,7 @@ from app.kube.claimed_devices import NO_CLAIMED_DEVICES, ClaimedDevices
 from app.kube.pods import PREFIX, Pod
 from app.policy.compiled import PolicySet
 from app.policy.match import Ruling, ruling_for
+from app.world.device_state import DeviceState
 
 T = TypeVar("T")
 RULINGS_KEPT = 1024
@@ -31,10 +32,10 @@ class TemplateCache(Generic[T]):
         pod: Pod,
         labels: Mapping[str, str],
         policies: PolicySet,
-        knowledge: Knowledge,
-        claimed: ClaimedDevices = NO_CLAIMED_DEVICES,
+        devices: DeviceState,
     ) -> T:
-        """Return the result for a Pod in a namespace with these labels."""
+        """Return the result for a Pod in a namespace with these labels, and with what it claims of the devices."""
+        claimed, knowledge = _claimed(pod, devices), devices.knowledge
         key = (policies.hash, tuple(sorted(labels.items())), claimed, _template(pod))
         remembered = self._by_template.get(key)
         if remembered is not None:
@@ -52,6 +53,15 @@ class RulingCache(TemplateCache[Ruling]):
 
     def __init__(self) -> None:
         super().__init__(ruling_for)
+
+
+def _claimed(pod: Pod, devices: DeviceState) -> ClaimedDevices:
+    """Return the GPUs that a pod claims; most have no claim, and name no resource that a DeviceClass serves."""
+    serving, prefix = devices.classes.by_resource, devices.knowledge.families.device_class_prefix
+    names = (name for container in pod.containers for name in (*container.requests, *container.limits))
+    if pod.claims or any(name in serving or name.startswith(prefix) for name in names):
+        return devices.claimed(pod)
+    return NO_CLAIMED_DEVICES
 
 
 def _template(pod: Pod) -> tuple[Any, ...]:

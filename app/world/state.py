@@ -23,7 +23,7 @@ from app.nodes.reading import RuntimeClass, read_node, with_devices, with_other_
 from app.world.device_state import DeviceState
 from app.world.fleet_facts import FleetFacts
 from app.world.gpu_allocations import PROMISE_SECONDS, FreeResourcesOfNodes, GPUAllocations, NodesServedTwice
-from app.world.node_groups import ChangeLog, FreeGPUs, NodeGroups
+from app.world.node_groups import FreeGPUs, NodeGroups
 from app.world.pod_index import (
     NO_POD,
     ClaimingPods,
@@ -34,6 +34,7 @@ from app.world.pod_index import (
     read_pod_record,
     uid_of,
 )
+from app.world.verdict_cache import ChangeLog
 
 CLASSES_SPARE = 1024
 """Node classes kept beyond two per node, before unused ones are dropped; a fleet has dozens, of some 2 kB each."""

@@ -19,9 +19,8 @@ from app.nodes.gpu_health import Health
 from app.placement.engine import judge
 from app.values.errors import MalformedPod
 from app.world.fleet_facts import FleetFacts, NodeGroup, fleet_facts_of
-from app.world.node_groups import CHANGES_KEPT
 from app.world.state import CLASSES_SPARE, State
-from app.world.verdict_cache import VerdictTable
+from app.world.verdict_cache import CHANGES_KEPT, VerdictTable
 from app.world.world import world_of
 from tests.builders import demand, gpus, knowledge, node_document, pod
 

@@ -10,7 +10,8 @@ from app.knowledge.products import WHOLE_MILLI
 from app.knowledge.tables import Knowledge
 from app.nodes.model import FreeResources, Node, NodeClass
 from app.nodes.reading import read_node
-from app.world.node_groups import ChangeLog, FreeGPUs
+from app.world.node_groups import FreeGPUs
+from app.world.verdict_cache import ChangeLog
 from tests.bench.simulate.scheduler import (
     DEFAULT_CPU_MILLI,
     DEFAULT_MEMORY_MIB,
