@@ -31,10 +31,12 @@ CUDA_TAGS = (
     "10.2", "11.0.3", "11.4.3", "11.6.2", "11.7.1", "11.8.0", "12.1.0", "12.2.2",
     "12.4.1", "12.5.0", "12.6.3", "12.8.0", "12.9.1", "13.0.0",
 )  # fmt: skip
+NEWEST = [f"nvidia/cuda:13.0.0-{kind}-ubuntu24.04" for kind in ("base", "runtime", "devel", "cudnn-devel")]
+"""Images whose toolkit has dropped the oldest GPUs of the draw."""
 IMAGES = [
     *(f"nvcr.io/nvidia/pytorch:{month}-py3" for month in MONTHS),
     *(f"nvidia/cuda:{cuda}-base-ubuntu22.04" for cuda in CUDA_TAGS),
-    *(f"nvidia/cuda:13.0.0-{kind}-ubuntu24.04" for kind in ("base", "runtime", "devel", "cudnn-devel")),
+    *NEWEST,
     *(f"nvcr.io/nvidia/tritonserver:{tag}" for tag in ("24.05-py3", "25.03-trtllm-python-py3", "23.12-py3")),
     "docker.io/nvidia/cuda:12.6.2-cudnn-runtime-ubuntu22.04",
     "nvcr.io/nvidia/jax:24.10-py3",
@@ -75,7 +77,9 @@ def pods(draw: random.Random, where: RawNode) -> tuple[RawPod, ...]:
 
 
 def wish(draw: random.Random) -> Wish:
-    """Draw what a pod asks for."""
+    """Draw what a pod asks for; one in 25 asks for nothing but a GPU for an image of the newest toolkit."""
+    if draw.random() < 0.04:
+        return Wish(resource=GPU, image=draw.choice(NEWEST))
     words = [
         ("!" if draw.random() < 0.2 else "") + draw.choice([*WORDS * 3, *GLOBS]) for _ in range(draw.randint(1, 3))
     ]
