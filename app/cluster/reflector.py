@@ -14,7 +14,7 @@ from typing import Any
 
 from app.cluster.apiserver import ApiServer
 from app.cluster.garbage_collection import leave_out_what_is_listed
-from app.cluster.listing import Fields, KindDecoders, ListMeta, Unreadable, UnreadableObject, identity
+from app.cluster.listing import Fields, KindDecoders, ListMeta, Unreadable, UnreadableObject, identity, metadata_of
 from app.cluster.watched_kinds import WatchedKind
 from app.kube.partial_types import PartialNamedObject
 from app.telemetry.logs import event
@@ -293,7 +293,7 @@ class Reflector:
             return
         if event_type != "BOOKMARK":
             self._changed(event_type, item)
-        self._version = item["metadata"].get("resourceVersion", self._version)
+        self._version = metadata_of(item).resource_version or self._version
 
     def _changed(self, event_type: str, item: Fields) -> None:
         key, uid = identity(item)
