@@ -35,7 +35,7 @@ from app.cluster.verdict_cache import VerdictTable
 from app.intree.soft_constraints import SoftConstraints
 from app.kube.pods import Pod
 from app.nodes.model import Node
-from app.nodes.reading import read_node
+from app.nodes.reading import node_of
 from app.placement.engine import judge, total
 from app.placement.ranking import HIGHEST, best_in_turn, best_of_each, best_position, demand_scores
 from app.placement.scheduler_demand import place_is_promised
@@ -339,7 +339,7 @@ def _full_nodes(args: ExtenderArgs, core: Core) -> Generator[None, None, tuple[l
     nodes = []
     for index, raw in enumerate(raws):
         try:
-            node = read_node(decode_node(raw), knowledge)
+            node = node_of(decode_node(raw), knowledge)
         except BadInput as error:
             raise WireError(400, f"Nodes.items[{index}]: {error}") from error
         nodes.append(core.state.add_known_facts(node))

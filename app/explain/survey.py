@@ -36,7 +36,6 @@ from app.kube.admission_objects import AdmissionObjects
 from app.kube.gangs import Gang
 from app.kube.gpu_usage import GPUUsage
 from app.kube.node_selectors import NodeSelectorTerm
-from app.kube.pod_limits import check_types
 from app.kube.pods import Pod, read_pod
 from app.nodes.mig_state import may_offer_later
 from app.nodes.model import Node
@@ -156,7 +155,6 @@ def review_as_is(document: Mapping[str, Any], snapshot: ClusterSnapshot) -> Revi
     Raises MalformedPod, OversizedPod, QuantityError.
     """
     pod = read_pod(document)
-    check_types(document)
     document = document if document.get("spec") else {**document, "spec": {}}  # a template without one
     return begin_review(document, pod, snapshot.namespace_labels(pod.namespace), snapshot.context)
 

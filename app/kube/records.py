@@ -50,14 +50,14 @@ def read_record(kind: type[T], document: object) -> T:
         except msgspec.ValidationError as error:
             null = _NULL.search(str(error))
             if null is None:
-                raise mismatch(error) from error
+                raise mismatch(error, document) from error
             document = _without(document, _STEP.findall(null[1]))
     raise OversizedPod(f"got more than {MOST_NULLS} fields that are null")
 
 
 MOST_NULLS = 64
 """Fields of an object that may be null where the API server leaves them out; a person writes a few, if any."""
-_NULL = re.compile(r"got `null` - at `\$\.((?:\w+|\[\d+\]|\.)*\w)`$")
+_NULL = re.compile(r"got `null` - at `\$\.((?:\w|\[\d+\]|\.)*\w)`$")
 """A null that is the value of a field; one in a list or in a map, as of labels, has no meaning."""
 _STEP = re.compile(r"\w+")
 
@@ -86,10 +86,11 @@ _TOO_LONG = re.compile(r"Expected `(\w+)` of length <= (\d+)")
 _MISSING = re.compile(r"Object missing required field `([^`]+)`")
 
 
-def mismatch(error: msgspec.ValidationError) -> MalformedPod:
+def mismatch(error: msgspec.ValidationError, document: Any = None) -> MalformedPod:
     """Say in our words which field of an object does not match its declaration: the path, what it has, what is valid.
 
-    A message that a declaration raised itself stays as it is, after the path.
+    A message that a declaration raised itself stays as it is, after the path. The decoder does not name the key of a
+    map, which is looked for in the document, if there is one.
     """
     text, _, rest = str(error).partition(" - at `")
     path = rest.rpartition("$")[2].rstrip("`").removeprefix(".")
@@ -98,8 +99,20 @@ def mismatch(error: msgspec.ValidationError) -> MalformedPod:
         return OversizedPod(f"{path}: got more, wants at most {match[2]}{unit}")
     if match := _WRONG_TYPE.fullmatch(text):
         wanted = " or ".join(_TYPES.get(name, name) for name in match[1].split(" | ") if name != "null")
+        if document is not None and path.endswith("[...]"):
+            path = _with_key(path, document, match[2])
         text = f"got {_TYPES.get(match[2], match[2])}, wants {wanted}"
         return MalformedPod(f"{path}: {text}" if path else text)
     if match := _MISSING.fullmatch(text):
         text = f"{match[1]}: got none, wants one"
     return MalformedPod(f"{path}.{text}" if path else text)
+
+
+def _with_key(path: str, document: Any, got: str) -> str:
+    """Name the first key of a map whose value is of the type that was got."""
+    path = path.removesuffix("[...]")
+    for step in re.findall(r"\w+", path):
+        document = document[int(step) if isinstance(document, list) else step]
+    types = {dict: "object", list: "array", type(None): "null"}
+    keys = (key for key, value in document.items() if types.get(type(value), type(value).__name__) == got)
+    return f"{path}[{next(keys, '...')[:80]}]"

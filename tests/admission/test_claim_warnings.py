@@ -11,7 +11,7 @@ from app.admission.review import ReviewResult, mutate
 from app.admission.reviewed_pod import PodForm, ReviewContext
 from app.cluster.state import State
 from app.demo.sample_fleets import demo_fleet
-from app.nodes.reading import RuntimeClass
+from app.kube.objects import RuntimeClass
 from app.policy.compiled import PolicySet
 from tests.builders import container, gpus, knowledge, node_document, pod, policies, policy, shipped, state_of
 from tests.placement.test_claimed_devices import A100, H100, MIG, TAINT, exactly, gpu, on_node, template

@@ -12,8 +12,8 @@ from app.admission.json_patch import apply
 from app.admission.review import ReviewResult, mutate, validate
 from app.admission.reviewed_pod import WARNING_LIMIT, PodForm, ReviewContext
 from app.cluster.state import State
+from app.kube.objects import RuntimeClass
 from app.kube.pods import read_pod
-from app.nodes.reading import RuntimeClass
 from app.policy.compiled import PolicySet
 from tests.admission.converted import cluster, conversion_of
 from tests.admission.mutated import rules

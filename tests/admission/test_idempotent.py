@@ -12,7 +12,7 @@ from app.admission.fleet_facts import FleetFacts, NodeGroup
 from app.admission.json_patch import apply
 from app.admission.review import mutate
 from app.admission.reviewed_pod import MOST_WARNINGS, WARNING_LIMIT
-from app.nodes.reading import RuntimeClass
+from app.kube.objects import RuntimeClass
 from app.policy.compiled import PolicySet
 from tests.admission.test_review import FLEET, REPAIR
 from tests.builders import policies, policy, setting, shipped

@@ -12,8 +12,9 @@ from app.admission.json_patch import apply
 from app.admission.reviewed_pod import PodForm
 from app.cluster.snapshot import fill
 from app.cluster.state import State
+from app.kube.objects import RuntimeClass, Scheduling
 from app.nodes.model import Node
-from app.nodes.reading import RuntimeClass, read_node
+from app.nodes.reading import read_node
 from tests.admission.mutated import admit, rules
 from tests.builders import fleet, gpus, knowledge, node_document, pod
 
@@ -134,7 +135,7 @@ def test_auto_never_replaces_a_class_that_the_pod_names() -> None:
 @pytest.mark.parametrize(("selector", "expected"), [({}, None), ({"pool": "gpu"}, "nvidia"), ({"pool": "cpu"}, None)])
 def test_auto_sets_no_class_that_would_keep_the_pod_off_nodes(selector: Any, expected: str | None) -> None:
     """F5: unless the pod selects the same nodes itself."""
-    classes = {"nvidia": RuntimeClass("nvidia", {"pool": "gpu"})}
+    classes = {"nvidia": RuntimeClass("nvidia", Scheduling({"pool": "gpu"}))}
 
     assert class_of(pod(gpus(1), nodeSelector=selector), facts(node(TOOLKIT), classes=classes)) == expected
 

@@ -30,7 +30,10 @@ from tests.e2e.stage import (
 
 GPU, SMALL, LARGE = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/mig-2g.20gb"
 SIZED = f"{GPU} replaced by {LARGE}"
-DONE, NOT_DONE = f"{SIZED}: gpu-memory asks for 15360 MiB, and the slice has 20480 MiB", f"not done, policy only warns: {SIZED}"
+DONE, NOT_DONE = (
+    f"{SIZED}: gpu-memory asks for 15360 MiB, and the slice has 20480 MiB",
+    f"not done, policy only warns: {SIZED}",
+)
 AT_LEAST = {"mig-profile": ">=1g.10gb"}
 ANY_GPU = {"key": GPU, "operator": "Exists", "effect": "NoSchedule"}
 

@@ -113,7 +113,10 @@ BAD = {
         policy("training", "priority: 9"),
         "own.yaml:3:12: metadata.name: training is taken by training.yaml:6:12; ",
     ),
-    "not a policy": ("just: text", "own.yaml:1:1: apiVersion: missing, wants one of gpu-usher.io/v1alpha1 or gpu-usher.io/v1beta1; "),
+    "not a policy": (
+        "just: text",
+        "own.yaml:1:1: apiVersion: missing, wants one of gpu-usher.io/v1alpha1 or gpu-usher.io/v1beta1; ",
+    ),
 }
 """Name of a mistake → the text with it, and the message about it."""
 DENIED = 'admission webhook "policies.gpu-usher.io" denied the request: gpu-usher: '

@@ -44,7 +44,7 @@ WRONG = {
         "spec.ports[1].hostPort: got a boolean, wants an integer",
     ),
     "one of several types": (thing(size=[]), "spec.size: got a list, wants an integer or a string"),
-    "null in a map": (thing(labels={"a": None}), "spec.labels[...]: got null, wants a string"),
+    "null in a map": (thing(labels={"a": None}), "spec.labels[a]: got null, wants a string"),
     "null in a list": (thing(ports=[None]), "spec.ports[0]: got null, wants an object"),
     "no object": (5, "got an integer, wants an object"),
     "no metadata": ({}, "metadata: got none, wants one"),
